@@ -1,1 +1,1 @@
-"""Speed of the toolkit measured beside stock transformers; run from the checkout, not part of the package."""
+"""Benchmarks: the toolkit's speed compared with stock transformers; run from the checkout, not part of the package."""

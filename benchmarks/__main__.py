@@ -1,11 +1,12 @@
-"""Measure the speed of the toolkit beside stock transformers, from the checkout.
+"""Compare the toolkit's speed with stock transformers, from the checkout.
 
     python -m benchmarks step --preset small,base --precision bf16 --output bench.json
     python -m benchmarks all --corpus my.txt --repeats 7
 
-step: the training step beside the same two networks composed from stock classes. store: text to a token store beside
-`datasets`. batches: training batches beside a DataLoader. fill_mask: beside stock's pipeline. finetune: a pass beside
-stock's Trainer. Speed is a ratio of timings side by side in one run, after both sides are seen to compute the same.
+step: the training step, against the same two networks composed from stock classes. store: text to a token store,
+against `datasets`. batches: training batches, against a DataLoader. fill_mask: against stock's pipeline. finetune: one
+epoch, against stock's Trainer. Speedups are ratios of timings taken in turns in one run, after both sides have been
+checked to compute the same.
 """
 
 import json
@@ -29,22 +30,22 @@ PARTS = {
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measure; each record is printed and written as soon as it is there. Returns the exit code."""
-    parser = make_parser("python -m benchmarks", "Measure the speed of the toolkit beside stock transformers.")
+    """Measure, printing and writing each record as soon as it is complete. Returns the exit code."""
+    parser = make_parser("python -m benchmarks", "Compare the toolkit's speed with stock transformers.")
     parser.add_argument("what", choices=(*PARTS, "all"), nargs="?", default="all", help="The part to measure.")
     parser.add_class_arguments(BenchConfig)
     options = parse(parser, argv).as_dict()
     what = options.pop("what")
     config = BenchConfig(**options)
     for preset in config.values("preset"):
-        pretraining(config, preset)  # refuses what does not fit a preset before anything is measured
+        pretraining(config, preset)  # refuses options that do not fit a preset before anything is measured
     check_can_write(Path(config.prepared_dir))
     check_can_write(Path(config.output or config.prepared_dir).parent)
     from benchmarks.timing import format_table
     from electra_albert.apps.run_folder import environment
     from electra_albert.training.distributed import start
 
-    start(config.device)  # refuses a device that is not there
+    start(config.device)  # refuses a missing device
     found: dict[str, Any] = {"settings": asdict(config), "environment": environment()}
     print("  ".join(f"{name} {value}" for name, value in found["environment"].items()), flush=True)
     for name in PARTS if what == "all" else (what,):

@@ -1,4 +1,4 @@
-"""Options of the benchmarks, and the job that most of them begin with."""
+"""Options of the benchmarks, and the pretraining job that most of them measure."""
 
 from __future__ import annotations
 
@@ -14,47 +14,47 @@ if TYPE_CHECKING:
     from electra_albert.apps.pretrain.job import Job
     from electra_albert.training.distributed import World
 
-PRECISIONS = ("auto", "fp32", "bf16")  # fp16 costs what bf16 does, and the plain loop has no loss scale
+PRECISIONS = ("auto", "fp32", "bf16")  # fp16 is as fast as bf16, and stock's plain loop has no loss scaling
 CPU_BATCH_SIZE = 32
 SHORT_LENGTH, SHORT_GPU_BATCH_SIZES, LONG_GPU_BATCH_SIZES = 128, [128, 512, 1024], [32, 64]
 
 
 @dataclass(frozen=True)
 class BenchConfig:
-    """Conditions; the step is measured for each of several values with commas between them, all else with the first."""
+    """Options. Some take several values, separated by commas: the step is measured for each, the rest for the first."""
 
     corpus: str = CorpusConfig.corpus
     """Text to measure on, as for Pretraining.py."""
     tokenizer: str | None = None
-    """Folder of a tokenizer; without it one is trained, which is not timed."""
+    """Folder of a tokenizer; by default one is trained, which is not timed."""
     vocab_size: int = 30_000
-    """Size of the token table, and of the tokenizer that is trained."""
+    """Vocabulary of the model, and of the tokenizer that is trained."""
     prepared_dir: str = "data/prepared"
     """Where tokenizers and token stores are kept."""
     preset: str = "small"
-    """Shape of the model, or several."""
+    """Preset with the model's shape, or several."""
     objective: str = "rtd"
-    """Objective of the step, or several; stock has a like of rtd only."""
+    """Objective of the step, or several; only rtd is compared with stock."""
     max_seq_length: int | None = None
-    """Tokens of a sequence; by default as many as the preset has."""
+    """Tokens per example; by default the preset's."""
     per_device_train_batch_size: str = "auto"
-    """Sequences in a step, or several; auto: 32 on a CPU, on a GPU 128,512,1024 of at most 128 tokens, else 32,64."""
+    """Examples per step, or several; auto: 32 on a CPU, on a GPU 128,512,1024 of at most 128 tokens, else 32,64."""
     precision: str = "auto"
-    """fp32, bf16 (by autocast), auto for what a run would take here, or several."""
+    """fp32, bf16 (autocast), auto for the precision of a run on this device, or several."""
     torch_compile: bool | Literal["auto"] = "auto"
-    """Measure the step compiled as well, ours and stock's; auto does so on a GPU."""
+    """Also measure the step compiled, ours and stock's; auto: on a GPU only."""
     examples: int = 2048
-    """Examples of a pass of fine-tuning."""
+    """Examples in the epoch of fine-tuning."""
     device: str = "auto"
-    """cpu, cuda, or auto for a GPU where there is one."""
+    """cpu, cuda, or auto for a GPU if there is one."""
     repeats: int = 5
     """Timings of each implementation, in turns; the median is reported."""
     profile: bool = False
-    """Print the operations that most of our step's time goes to."""
+    """Print the operations that take most of the time of our step."""
     seed: int = 42
-    """Keys the weights, the order of the sequences and the masks."""
+    """Seed of the weights, the order of examples and the masks."""
     output: str | None = None
-    """A JSON file to write all numbers to."""
+    """JSON file for all numbers."""
 
     def __post_init__(self) -> None:
         for name, known in (("preset", PRESETS), ("objective", OBJECTIVES), ("precision", PRECISIONS)):
@@ -71,7 +71,7 @@ class BenchConfig:
         return [value.strip() for value in str(getattr(self, name)).split(",")]
 
     def batch_sizes(self, device_type: str, length: int) -> list[int]:
-        """Sequences in a step: as asked for, or as usual for such a device and length."""
+        """Examples per step: as given, or the default for the device and the length."""
         if self.per_device_train_batch_size != "auto":
             return [int(value) for value in self.values("per_device_train_batch_size")]
         if device_type == "cpu":
@@ -80,7 +80,7 @@ class BenchConfig:
 
 
 def pretraining(config: BenchConfig, preset: str | None = None, objective: str | None = None) -> PretrainConfig:
-    """Settings of a run, uncompiled, and without dropout: networks that draw their own cannot be compared."""
+    """Settings of a run, uncompiled and without dropout: outputs with random dropout cannot be compared."""
     shape = PRESETS[preset or config.values("preset")[0]]
     corpus = {name: getattr(config, name) for name in ("corpus", "tokenizer", "vocab_size", "prepared_dir")}
     length = config.max_seq_length or shape.corpus.max_seq_length
@@ -98,7 +98,7 @@ def pretraining(config: BenchConfig, preset: str | None = None, objective: str |
 
 
 def bench_job(config: BenchConfig, settings: PretrainConfig, world: World, batch_size: int, precision: str) -> Job:
-    """A run's objective and batches, with a token table of the size asked for where the text gives fewer tokens."""
+    """A run's objective and batches, with vocab_size tokens in the model even if the trained tokenizer has fewer."""
     import torch
 
     from electra_albert.apps.pretrain.job import make_job

@@ -1,4 +1,4 @@
-"""The data path: text to a token store in MB/s, and training batches in examples/s, beside stock's own tools."""
+"""The data path compared with stock's tools: text to a token store in MB/s, training batches in examples/s."""
 
 import os
 import re
@@ -18,14 +18,14 @@ from electra_albert.contracts import DataError
 from electra_albert.training.distributed import start
 
 _EXAMPLES_PER_TIMING = 16_384
-_STOCK_EXAMPLES = 4096  # that stock's loader draws from
+_STOCK_EXAMPLES = 4096  # in the data set of stock's loader
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 
 
 def measure_store(config: BenchConfig) -> Iterator[Record]:
-    """MB of text a second to a token store, by one process and by one for each core, the tokenizer trained before.
+    """MB of text per second to a token store, with one process and with one per core; the tokenizer is not timed.
 
-    stock: load_dataset, the same tokenizer and run_mlm.py's cutting into sequences, by one process, on text files.
+    stock: load_dataset, the same tokenizer and run_mlm.py's split into examples, with one process, on text files.
     """
     corpus = pretraining(config).corpus
     prepared = prepare(corpus, config.seed)
@@ -34,14 +34,12 @@ def measure_store(config: BenchConfig) -> Iterator[Record]:
     with TemporaryDirectory(prefix="bench-") as folder:
 
         def ours(workers: int) -> None:
-            place: dict[str, Any] = {
-                "tokenizer": str(prepared.tokenizer_dir),
-                "prepared_dir": f"{folder}/{next(names)}",
-            }
-            prepare(replace(corpus, **place, preprocessing_num_workers=workers), config.seed)
+            tokenizer_dir, prepared_dir = str(prepared.tokenizer_dir), f"{folder}/{next(names)}"
+            own = replace(corpus, tokenizer=tokenizer_dir, prepared_dir=prepared_dir, preprocessing_num_workers=workers)
+            prepare(own, config.seed)
 
         def stock() -> None:
-            stock_sequences(files, prepared.tokenizer, corpus.max_seq_length, Path(folder, str(next(names))))
+            stock_examples(files, prepared.tokenizer, corpus.max_seq_length, Path(folder, str(next(names))))
 
         timings = {OURS: partial(seconds_once, partial(ours, 1))}
         if number > 1:
@@ -49,7 +47,7 @@ def measure_store(config: BenchConfig) -> Iterator[Record]:
         if all(".txt" in file.suffixes for file in files):
             timings[STOCK] = partial(seconds_once, stock)
         else:
-            LOG.info("stock is left out: its loader is compared on .txt files only")
+            LOG.info("stock is not measured: only .txt files are compared")
         seconds = in_turns(timings, config.repeats)
     megabytes = prepared.store.statistics["read"]["bytes"] / 1e6
     baseline = STOCK if STOCK in timings else OURS
@@ -61,8 +59,8 @@ def measure_store(config: BenchConfig) -> Iterator[Record]:
     }
 
 
-def stock_sequences(files: list[Path], tokenizer: Any, length: int, cache: Path) -> Any:
-    """Text files tokenised line by line, joined and cut into sequences of `length` tokens, as run_mlm.py does."""
+def stock_examples(files: list[Path], tokenizer: Any, length: int, cache: Path) -> Any:
+    """Text files tokenized line by line, joined and split into examples of `length` tokens, as run_mlm.py does."""
     import datasets
 
     datasets.disable_progress_bars()
@@ -79,15 +77,15 @@ def stock_sequences(files: list[Path], tokenizer: Any, length: int, cache: Path)
 
 
 def measure_batches(config: BenchConfig) -> Iterator[Record]:
-    """Examples a second in training batches, as the loop gets them, beside DataLoader and transformers' collator."""
+    """Examples per second in the loop's training batches, compared with DataLoader and transformers' collator."""
     world = start(config.device)
     settings = pretraining(config)
     length = settings.corpus.max_seq_length
     size = config.batch_sizes(world.device.type, length)[0]
     job = bench_job(config, settings, world, size, "fp32")
-    following = {OURS: job.batches.steps(1), STOCK: stock_batches(job, size)}
+    loaders = {OURS: job.batches.steps(1), STOCK: stock_batches(job, size)}
     number = -(-_EXAMPLES_PER_TIMING // size)
-    timings = {name: partial(seconds_per_call, partial(next, batches), number) for name, batches in following.items()}
+    timings = {name: partial(seconds_per_call, partial(next, batches), number) for name, batches in loaders.items()}
     yield {
         "title": f"training batches: preset {config.values('preset')[0]}, {size} x {length}",
         "unit": "examples/s",
@@ -96,23 +94,23 @@ def measure_batches(config: BenchConfig) -> Iterator[Record]:
 
 
 def stock_batches(job: Job, size: int) -> Any:
-    """Batches without end of the job's own examples by DataLoader and DataCollatorWithPadding."""
+    """Endless batches of the job's examples from DataLoader and DataCollatorWithPadding."""
     from torch.utils.data import DataLoader
     from transformers import DataCollatorWithPadding
 
     names = ("input_ids", "attention_mask", "token_type_ids")
-    rows = [
+    examples = [
         {name: getattr(batch, name)[row, batch.attention_mask[row]].tolist() for name in names}
         for batch in (job.batches.micro_batches(step)[0] for step in range(1, max(2, _STOCK_EXAMPLES // size)))
         for row in range(size)
     ]
     collate = DataCollatorWithPadding(job.prepared.tokenizer, "max_length", job.config.corpus.max_seq_length)
-    loader = DataLoader(cast(Any, rows), size, shuffle=True, drop_last=True, collate_fn=collate)
+    loader = DataLoader(cast(Any, examples), size, shuffle=True, drop_last=True, collate_fn=collate)
     return chain.from_iterable(loader for _ in count())
 
 
 def sample_sentences(job: Job, number: int, words: range) -> list[str]:
-    """Sentences of so many words out of the job's batches, as its tokenizer writes them, repeated where few."""
+    """`number` sentences of `words` words, decoded from the job's batches; repeated if there are too few."""
     found: dict[str, None] = {}
     for step in range(1, 200):
         ids = job.batches.micro_batches(step)[0].input_ids

@@ -1,4 +1,4 @@
-"""Filling masks, ours beside transformers' pipeline, on one stock folder."""
+"""Filling masks compared with transformers' pipeline, on one stock folder."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -15,13 +15,13 @@ from electra_albert.contracts import UserError
 from electra_albert.training.distributed import start
 
 SENTENCES, TOP_K = 32, 5
-SCORE_TOLERANCE = 1e-3  # relative, in float32: a probability carries the rounding of its logit and of their sum
-# Under a preset's own small weights all scores are nearly those of chance, and equal for what differs.
+SCORE_TOLERANCE = 1e-3  # relative, in float32: rounding errors of a logit and of the softmax's sum
+# With a preset's small initial weights all scores are near chance, and different models would look equal.
 _WIDE_WEIGHTS = 0.1
 
 
 def measure_fill_mask(config: BenchConfig) -> Iterator[Record]:
-    """Sentences a second, one alone and many together; UserError where both do not propose the same."""
+    """Sentences per second, one by one and in one call. Raises UserError if the predictions differ."""
     from transformers import pipeline
 
     from electra_albert.inference.model import load_model
@@ -36,8 +36,8 @@ def measure_fill_mask(config: BenchConfig) -> Iterator[Record]:
         write_stock_model(shape, tokenizer, Path(folder), config.seed, initializer_range=_WIDE_WEIGHTS)
         ours = load_model(folder, str(world.device))
         fill: Any = pipeline("fill-mask", model=folder, device=world.device, top_k=TOP_K)
-        check_same_proposals(ours.fill_mask(sentences, TOP_K), fill(sentences))
-        LOG.info(f"ours and the pipeline propose the same for {SENTENCES} sentences")
+        check_same_predictions(ours.fill_mask(sentences, TOP_K), fill(sentences))
+        LOG.info(f"ours and the pipeline give the same predictions for {SENTENCES} sentences")
         for asked in (sentences[:1], sentences):
             calls: dict[str, Callable[[], object]] = {
                 OURS: partial(ours.fill_mask, asked, TOP_K),
@@ -53,13 +53,13 @@ def measure_fill_mask(config: BenchConfig) -> Iterator[Record]:
             }
 
 
-def check_same_proposals(ours: Sequence[Any], stock: Sequence[Any]) -> None:
-    """UserError unless both propose the same tokens for each sentence; only ties may change places."""
+def check_same_predictions(ours: Sequence[Any], stock: Sequence[Any]) -> None:
+    """Raise UserError unless both predict the same tokens for each sentence, up to the order of ties."""
     for mine, theirs in zip(ours, stock, strict=True):
-        known = {proposal["token"]: proposal for proposal in theirs}
-        last = min(proposal["score"] for proposal in theirs)
-        for proposal in mine:
-            other = known.get(proposal["token"], {**proposal, "score": last})  # or one that is tied with the last
-            is_near = abs(proposal["score"] - other["score"]) <= SCORE_TOLERANCE * other["score"]
-            if len(mine) != len(theirs) or not is_near or proposal["sequence"] != other["sequence"]:
-                raise UserError(f"ours and the pipeline do not propose the same: {proposal} here, {other} there")
+        known = {prediction["token"]: prediction for prediction in theirs}
+        last = min(prediction["score"] for prediction in theirs)
+        for found in mine:
+            other = known.get(found["token"], {**found, "score": last})  # or one that is tied with the last
+            is_near = abs(found["score"] - other["score"]) <= SCORE_TOLERANCE * other["score"]
+            if len(mine) != len(theirs) or not is_near or found["sequence"] != other["sequence"]:
+                raise UserError(f"ours and the pipeline give different predictions: {found} (ours), {other} (stock)")

@@ -1,6 +1,6 @@
-"""A pass of fine-tuning by our command beside stock's Trainer: the same texts, encoder, batch size and schedule.
+"""An epoch of fine-tuning compared with stock's Trainer: the same texts, encoder, batch size and schedule.
 
-Counted on both sides are the seconds from the first batch to the end of the last update; scoring and saving are not.
+Both are timed from the first batch to the end of the last update, without evaluation and checkpoints.
 """
 
 import csv
@@ -22,14 +22,14 @@ from electra_albert.contracts import UsageError, UserError
 from electra_albert.training.distributed import World, start
 from electra_albert.training.monitor import read_metrics
 
-# STOCK itself is Trainer's defaults: random order, each batch padded to its longest.
+# STOCK has Trainer's defaults: random order, each batch padded to its longest example.
 GROUPED, PADDED = f"{STOCK}, grouped by length", f"{STOCK}, padded to the full length"
-_SCORED_EXAMPLES, _TRIAL_UPDATES = 16, 4
+_SCORED_EXAMPLES, _TRIAL_UPDATES, _EPOCH_EVENTS = 16, 4, ("on_epoch_begin", "on_epoch_end")
 _LEARNING_RATE, _WARMUP = 1e-4, 0.1
 
 
 def measure_finetune(config: BenchConfig) -> Iterator[Record]:
-    """Examples a second of ours and of stock's Trainer; UserError where both do not compute the same."""
+    """Examples per second of our command and of stock's Trainer. Raises UserError if they compute different things."""
     from transformers.utils import logging as stock_logging
     from transformers.utils.import_utils import is_accelerate_available
 
@@ -43,18 +43,18 @@ def measure_finetune(config: BenchConfig) -> Iterator[Record]:
     job = bench_job(config, settings, world, size, config.values("precision")[0])
     texts = sample_sentences(job, max(1, config.examples // size) * size, range(3, 61))
     with TemporaryDirectory(prefix="bench-") as name:
-        contest = Contest(texts, Path(name), world, size, length, job.arithmetic)
-        write_stock_model(job.config.model, job.prepared.tokenizer, contest.folder / "start", config.seed)
+        comparison = FinetuneComparison(texts, Path(name), world, size, length, job.arithmetic)
+        write_stock_model(job.config.model, job.prepared.tokenizer, comparison.folder / "start", config.seed)
         rows = [(text, ("even", "odd")[number % 2]) for number, text in enumerate(texts)]
         for file, part in (("train.csv", rows), ("dev.csv", rows[:_SCORED_EXAMPLES])):
-            with (contest.folder / file).open("w", encoding="utf-8", newline="") as table:
+            with (comparison.folder / file).open("w", encoding="utf-8", newline="") as table:
                 csv.writer(table).writerows([("text", "label"), *part])
-        contest.train_ours(0, 2)  # whose export is refused unless stock's class computes the same
-        trial = {kind: contest.train_stock(0, STOCK, kind, _TRIAL_UPDATES) for kind in ATTENTIONS * 2}
+        comparison.train_ours(0, 2)  # its export fails unless the stock class computes the same
+        trial = {kind: comparison.train_stock(0, STOCK, kind, _TRIAL_UPDATES) for kind in ATTENTIONS * 2}
         attention = min(trial, key=lambda kind: trial[kind])
-        timings = {OURS: lambda: contest.train_ours(next(seeds))}
+        timings = {OURS: lambda: comparison.train_ours(next(seeds))}
         for way in (STOCK, GROUPED, PADDED):
-            timings[way] = partial(contest.train_stock, config.seed, way, attention)
+            timings[way] = partial(comparison.train_stock, config.seed, way, attention)
         seconds = in_turns(timings, config.repeats)
     preset = config.values("preset")[0]
     yield {
@@ -65,18 +65,18 @@ def measure_finetune(config: BenchConfig) -> Iterator[Record]:
     }
 
 
-class Contest(NamedTuple):
-    """Texts with arbitrary labels to fine-tune a stock folder of random weights on, and how."""
+class FinetuneComparison(NamedTuple):
+    """Texts with arbitrary labels, and the settings for fine-tuning a stock folder of random weights on them."""
 
     texts: list[str]
-    folder: Path  # for everything written
+    folder: Path  # of all files
     world: World
-    size: int  # of a batch
+    size: int  # examples per batch
     length: int
     arithmetic: str
 
     def train_ours(self, seed: int, max_steps: int | None = None) -> float:
-        """Seconds of one pass, or of so many updates, by our command; its log counts them from the first batch."""
+        """Seconds of one epoch, or of max_steps updates, of our command; its log counts from the first batch."""
         from electra_albert.apps.finetune.main import main
 
         output = self.folder / f"ours-{seed}"
@@ -90,24 +90,22 @@ class Contest(NamedTuple):
         with redirect_stdout(StringIO()):
             code = main(words)
         if code:
-            raise UserError(f"our fine-tuning ended with exit code {code}")
+            raise UserError(f"our fine-tuning failed with exit code {code}")
         rows = read_metrics(output / f"seed-{seed}" / "metrics.jsonl")
         return float([row["elapsed_seconds"] for row in rows if row["phase"] == "train"][-1])
 
     def train_stock(self, seed: int, way: str, attention: str, max_steps: int = -1) -> float:
-        """Seconds of one pass, or of so many updates, by stock's Trainer."""
+        """Seconds of one epoch, or of max_steps updates, of stock's Trainer."""
         import torch
         import transformers
 
         device, times = self.world.device, list[float]()
 
-        class Clock(transformers.TrainerCallback):
-            def on_epoch_begin(self, *_: Any, **__: Any) -> None:
-                torch.cuda.synchronize() if device.type == "cuda" else None
-                times.append(time.perf_counter())
+        def record_time(*_: Any, **__: Any) -> None:
+            torch.cuda.synchronize() if device.type == "cuda" else None
+            times.append(time.perf_counter())
 
-            on_epoch_end = on_epoch_begin
-
+        clock = type("Clock", (transformers.TrainerCallback,), dict.fromkeys(_EPOCH_EVENTS, record_time))
         tokenizer = transformers.AutoTokenizer.from_pretrained(self.folder / "start")
         padding = {"padding": "max_length"} if way == PADDED else {}
         columns = dict(tokenizer(self.texts, truncation=True, max_length=self.length, **padding))
@@ -119,7 +117,7 @@ class Contest(NamedTuple):
             num_train_epochs=1,
             max_steps=max_steps,
             learning_rate=_LEARNING_RATE,
-            warmup_steps=_WARMUP,  # below 1: a share of the updates
+            warmup_steps=_WARMUP,  # below 1: a fraction of the updates
             train_sampling_strategy="group_by_length" if way == GROUPED else "random",
             bf16=self.arithmetic == "bf16",
             use_cpu=device.type == "cpu",
@@ -130,12 +128,12 @@ class Contest(NamedTuple):
             report_to="none",
             disable_tqdm=True,
         )
-        arguments._n_gpu = min(1, arguments.n_gpu)  # else it would take every GPU and as many times the examples
+        arguments._n_gpu = min(1, arguments.n_gpu)  # otherwise Trainer uses every GPU, with as many times the batch
         model = transformers.AutoModelForSequenceClassification.from_pretrained(
             self.folder / "start", attn_implementation=attention
         )
         trainer = transformers.Trainer(model, arguments, train_dataset=cast(Any, rows), processing_class=tokenizer)
         trainer.remove_callback(transformers.PrinterCallback)
-        trainer.add_callback(Clock())
+        trainer.add_callback(clock)
         trainer.train()
         return times[1] - times[0]

@@ -1,6 +1,6 @@
-"""The training step, ours and stock's: one process, in turns, on the same real batches.
+"""The training step, ours and stock's: in one process, in turns, on the same batches of text.
 
-ours: an update by the training loop's own functions. stock: the same networks of stock classes in a plain script's.
+ours: an update by the training loop's functions. stock: the same networks, of stock classes, updated by a plain script.
 """
 
 import copy
@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.config import BenchConfig, bench_job, pretraining
 from benchmarks.stock import ATTENTIONS, StockPair, check_same_function
-from benchmarks.timing import LOG, OURS, STOCK, Record, compare, in_turns, matrix_rate, peak_memory, seconds_per_call
+from benchmarks.timing import LOG, OURS, STOCK, Record, compare, in_turns, matrix_speed, peak_memory, seconds_per_call
 from electra_albert.apps.pretrain.job import Job, choose_arithmetic, choose_compilation
 from electra_albert.contracts import Batch, Objective
 from electra_albert.model.encoder import Compilation, compile_for_training
@@ -32,11 +32,11 @@ TUNED, TUNED_COMPILED = "stock, tuned", "stock, tuned, compiled"
 COMPILED: dict[str, Compilation] = {f"{OURS}, blocks compiled": "blocks", f"{OURS}, step compiled": "step"}
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _CHECKED_EXAMPLES = 16  # of the first batch, on which ours and stock must agree
-_BATCHES = 10  # that each implementation goes round
-_UPDATES = {"cpu": 3, "cuda": 10}  # of a timing
+_BATCHES = 10  # that each implementation cycles through
+_UPDATES = {"cpu": 3, "cuda": 10}  # per timing
 _NOTES = [
-    "stock, tuned: logits at the masked positions only. Tokens are counted without padding. MFU: FLOPs of ours, with",
-    "padding, the same for all, over the machine's matrix products. Memory: with weights and optimizer",
+    "stock, tuned: logits at the masked positions only. Tokens exclude padding. MFU: FLOPs of our step, with padding,",
+    "per second, over the measured speed of a matrix product, for all. Memory: with weights and optimizer state",
 ]
 
 
@@ -55,7 +55,7 @@ class Implementation(NamedTuple):
 
 
 def measure_step(config: BenchConfig) -> Iterator[Record]:
-    """A record for each preset, objective, precision and batch size; UserError where stock computes something else."""
+    """A record for each preset, objective, precision and batch size. Raises UserError if stock's losses differ."""
     world = start(config.device)
     wanted: Any = {False: "none", True: "blocks"}.get(cast("Any", config.torch_compile), "auto")
     is_compiled = choose_compilation(wanted, world.device) != "none"
@@ -76,16 +76,16 @@ def measure_step(config: BenchConfig) -> Iterator[Record]:
 
 def _measure(config: BenchConfig, job: Job, world: World, title: str, *, is_compiled: bool) -> Record:
     device, objective = world.device, job.objective
-    steps = job.batches.steps(1)
-    batches = [micro_batches[0] for micro_batches in islice(steps, _BATCHES)]
-    steps.close()  # type: ignore[attr-defined]
+    steps: Any = job.batches.steps(1)
+    batches: list[Batch] = [micro_batches[0] for micro_batches in islice(steps, _BATCHES)]
+    steps.close()
     few = batches[0].map(lambda field: field[:_CHECKED_EXAMPLES]).to(device)
     flops = _flops_per_example(objective, few) * len(batches[0].input_ids)
     found = implementations(job, world, is_compiled=is_compiled)
     for name, one in found.items():
         if isinstance(one.module, StockPair):
             check_same_function(cast(ReplacedTokenDetection, objective), one.module, few)
-            LOG.info(f"{name} gives the same losses and gradient norms as ours")
+            LOG.info(f"{name}: same losses and gradient norms as ours")
     left_out = make_ready(found, batches[0])
     rounds = {name: cycle(batches) for name in found}
     calls = {name: lambda name=name: found[name].update(next(rounds[name])) for name in found}
@@ -94,7 +94,7 @@ def _measure(config: BenchConfig, job: Job, world: World, title: str, *, is_comp
     tokens = fmean(int(batch.attention_mask.sum()) for batch in batches)
     baseline = STOCK if STOCK in found else next(iter(found))
     results = compare(in_turns(timings, config.repeats), tokens, baseline)
-    machine = matrix_rate(device, _DTYPES[job.arithmetic])
+    machine = matrix_speed(device, _DTYPES[job.arithmetic])
     for name, result in results.items():
         peak = memory[name]
         result["MFU"] = flops / result["seconds"]["median"] / machine
@@ -109,7 +109,7 @@ def _measure(config: BenchConfig, job: Job, world: World, title: str, *, is_comp
         "baseline": baseline,
         "results": results,
         "columns": {"MFU": ".1%", "memory GB": ".2f"},
-        "notes": [*_NOTES, *(f"{name} is left out: it does not fit into memory" for name in left_out)],
+        "notes": [*_NOTES, *(f"{name} is not measured: out of memory" for name in left_out)],
         "tokens_per_step": tokens,
         "flops_per_step": flops,
         "matrix_flops_per_second": machine,
@@ -118,7 +118,7 @@ def _measure(config: BenchConfig, job: Job, world: World, title: str, *, is_comp
 
 
 def implementations(job: Job, world: World, *, is_compiled: bool) -> dict[str, Implementation]:
-    """Ours, for rtd stock's pair as it comes and tuned, and where asked for compiled ones; no two share weights."""
+    """Ours, and for rtd stock's pair, plain and tuned; with is_compiled also compiled ones. No two share weights."""
     ours = job.objective
     found = {OURS: our_implementation(ours, job, world)}
     for name, compilation in COMPILED.items() if is_compiled else ():
@@ -133,12 +133,12 @@ def implementations(job: Job, world: World, *, is_compiled: bool) -> dict[str, I
 
 
 def our_implementation(objective: PretrainingObjective, job: Job, world: World) -> Implementation:
-    """An update by the training loop's own functions, its guard and its sums for the log included."""
+    """An update by the training loop's functions, with its checks and its sums for the log."""
     training = job.config.training
     run = RunSettings(Path(), training, world, Monitor(Path(), 1, is_main=False), StopSignal(), job.arithmetic)
-    optimizer = build_optimizer(objective, training, objective.rate_scales)
+    optimizer: Any = build_optimizer(objective, training, objective.rate_scales)
     guard, tally, step = UpdateGuard(world.device), Tally(world.device), count(1)
-    has_overflowed = torch.zeros((), dtype=torch.bool, device=world.device)  # fp16's; there is no loss scale here
+    has_overflowed = torch.zeros((), dtype=torch.bool, device=world.device)  # only fp16 sets it
     objective.train()
 
     def update(batch: Batch) -> None:
@@ -147,7 +147,7 @@ def our_implementation(objective: PretrainingObjective, job: Job, world: World) 
         terms = backward(objective, [batch], scales, next(step), run)
         norm = nn.utils.clip_grad_norm_(objective.parameters(), training.max_grad_norm)
         is_finite = guard.observe(norm, has_overflowed)
-        optimizer.found_inf = (~is_finite).float()  # type: ignore[attr-defined]
+        optimizer.found_inf = (~is_finite).float()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         tally.add(terms, is_finite)
@@ -156,7 +156,7 @@ def our_implementation(objective: PretrainingObjective, job: Job, world: World) 
 
 
 def stock_implementation(pair: StockPair, job: Job, world: World) -> Implementation:
-    """An update as a plain training script makes it, with the same optimizer, learning rates and clipping."""
+    """An update of a plain training script, with the same optimizer, learning rates and gradient clipping."""
     optimizer = build_optimizer(pair, job.config.training, pair.rate_scales)
     pair.use_attention(ATTENTIONS[0])
     pair.train()
@@ -164,7 +164,7 @@ def stock_implementation(pair: StockPair, job: Job, world: World) -> Implementat
     def update(batch: Batch) -> None:
         with autocast(world.device, job.arithmetic):
             losses = pair(batch.to(world.device))
-        torch.stack([losses[name] * weight for name, weight in pair.weights.items()]).sum().backward()
+        torch.autograd.backward(torch.stack([losses[name] * weight for name, weight in pair.weights.items()]).sum())
         nn.utils.clip_grad_norm_(pair.parameters(), job.config.training.max_grad_norm)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -173,7 +173,7 @@ def stock_implementation(pair: StockPair, job: Job, world: World) -> Implementat
 
 
 def make_ready(found: dict[str, Implementation], batch: Batch) -> list[str]:
-    """Warm all up, stock with its faster attention; takes out of `found` and returns what does not fit into memory."""
+    """Warm up and choose stock's faster attention. Removes from `found`, and returns, what runs out of memory."""
     left_out = []
     for name, one in list(found.items()):
         pair = one.module if isinstance(one.module, StockPair) else None
@@ -199,10 +199,10 @@ def make_ready(found: dict[str, Implementation], batch: Batch) -> list[str]:
 
 
 def _flops_per_example(objective: PretrainingObjective, batch: Batch) -> int:
-    """FLOPs of matrix products, forward and backward, of one example; attention counted as plain products."""
+    """FLOPs of the matrix products for one example, forward and backward; attention counts as two of them."""
     one = batch.map(lambda field: field[:1])
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         terms = objective(one, torch.ones((), dtype=torch.int64, device=one.input_ids.device))
-        torch.stack([terms[name].sum for name in objective.weights]).sum().backward()
+        torch.autograd.backward(torch.stack([terms[name].sum for name in objective.weights]).sum())
     objective.zero_grad(set_to_none=True)
     return int(counter.get_total_flops())

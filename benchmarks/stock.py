@@ -1,6 +1,6 @@
-"""The generator and discriminator composed from stock transformers classes, with our weights.
+"""Generator and discriminator composed from stock transformers classes, with our weights.
 
-Dimensions: B batch, L length, K slots of a sequence, V vocab, D hidden.
+Dimensions: B batch, L length, K masking slots per example, V vocab, D hidden.
 """
 
 from collections.abc import Mapping
@@ -19,23 +19,23 @@ from electra_albert.objectives.masking import choose_targets, maskable, show_mas
 from electra_albert.objectives.rtd import ReplacedTokenDetection
 
 ATTENTIONS: tuple[str, ...] = ("sdpa", "eager")
-# Relative, in float32: what another order of additions may change. Other weights or a lost tie change far more.
+# Relative, in float32: the effect of another order of additions. Other weights or a lost tie change far more.
 LOSS_TOLERANCE = 1e-5
 GRADIENT_TOLERANCE = 1e-4
 _HEAD = "discriminator_predictions."
-_OURS_ALONE = ("initialization", "attention", "attention_options")
+_OWN_FIELDS = ("initialization", "attention", "attention_options")  # not in AlbertConfig
 
 
 def albert_config(model: ModelConfig, **changes: Any) -> Any:
-    """The shape as transformers' AlbertConfig."""
+    """The model's shape as transformers' AlbertConfig."""
     from transformers import AlbertConfig
 
-    shape = {name: value for name, value in asdict(model).items() if name not in _OURS_ALONE}
+    shape = {name: value for name, value in asdict(model).items() if name not in _OWN_FIELDS}
     return AlbertConfig(**{**shape, **changes})
 
 
 def write_stock_model(model: ModelConfig, tokenizer: Any, folder: Path, seed: int, **changes: Any) -> None:
-    """Write a stock folder of AlbertForMaskedLM with random weights and the tokenizer."""
+    """Write AlbertForMaskedLM with random weights, and the tokenizer, as a stock folder."""
     from transformers import AlbertForMaskedLM
 
     torch.manual_seed(seed)
@@ -44,10 +44,10 @@ def write_stock_model(model: ModelConfig, tokenizer: Any, folder: Path, seed: in
 
 
 class StockPair(nn.Module):
-    """AlbertForMaskedLM and AlbertModel with ELECTRA's head on one embeddings module, holding our weights.
+    """AlbertForMaskedLM and AlbertModel with ELECTRA's head, which share one embeddings module, with our weights.
 
-    Plain, logits are computed at every position, as AlbertForMaskedLM does where it is given labels. Tuned, they are
-    computed at the masked positions only.
+    Plain: logits at every position, as AlbertForMaskedLM computes them when it gets labels. Tuned: logits at the masked
+    positions only.
     """
 
     def __init__(self, ours: ReplacedTokenDetection, *, is_tuned: bool) -> None:
@@ -62,9 +62,9 @@ class StockPair(nn.Module):
         self.discriminator = AlbertModel(discriminator, add_pooling_layer=False)
         self.discriminator.embeddings = self.generator.albert.embeddings
         self.discriminator_predictions = ElectraDiscriminatorPredictions(discriminator)
-        self._take_weights(to_stock(ours.generator.state_dict()), to_stock(ours.discriminator.state_dict()))
+        self._copy_weights(to_stock(ours.generator.state_dict()), to_stock(ours.discriminator.state_dict()))
 
-    def _take_weights(self, generator: Mapping[str, Tensor], discriminator: Mapping[str, Tensor]) -> None:
+    def _copy_weights(self, generator: Mapping[str, Tensor], discriminator: Mapping[str, Tensor]) -> None:
         self.generator.tie_weights()
         left = self.generator.load_state_dict(generator, strict=False)
         assert not left.unexpected_keys, left
@@ -75,7 +75,7 @@ class StockPair(nn.Module):
 
     @property
     def rate_scales(self) -> dict[str, float]:
-        """Factor of each parameter's learning rate by name, as ours has them: the shared tables have one."""
+        """Learning rate factor of each parameter by name, as in ours; 1 for the shared embeddings."""
         scales = {"generator.albert.embeddings.": 1.0, "generator.": self.rtd.generator_rate}
         return {
             name: next((scales[start] for start in scales if name.startswith(start)), self.rtd.discriminator_rate)
@@ -89,7 +89,7 @@ class StockPair(nn.Module):
         self.discriminator.set_attn_implementation(kind)
 
     def forward(self, batch: Batch, corrupted_ids: Tensor | None = None) -> dict[str, Tensor]:
-        """Both mean losses, float32 []. The discriminator sees corrupted_ids int64 [B, L] where they are given."""
+        """Both mean losses, float32 []. corrupted_ids int64 [B, L], if given, replace the generator's samples."""
         ids, mask = batch.input_ids, batch.attention_mask
         is_maskable = maskable(ids, mask, self.special)
         targets = choose_targets(ids, is_maskable, self.rtd.mask_rate, self.seed, batch.example_id)
@@ -123,15 +123,15 @@ class StockPair(nn.Module):
 
 
 def draw(logits: Tensor, temperature: float) -> Tensor:
-    """A token from softmax(logits / temperature) by Gumbel noise. [..., V] any float to [...] int64."""
+    """Sample a token from softmax(logits / temperature) by Gumbel noise. [..., V] any float to [...] int64."""
     scores = logits.float() / temperature
     return (scores - torch.empty_like(scores).exponential_().log()).argmax(-1)
 
 
 def check_same_function(ours: ReplacedTokenDetection, stock: StockPair, batch: Batch) -> None:
-    """UserError unless both give the same losses and the same gradient norms on `batch` with the same corruption.
+    """Raise UserError unless both give the same losses and gradient norms on `batch` with the same corruption.
 
-    In float32; dropout must be off. The norms show a lost tie, which the losses alone do not.
+    Computes in float32; dropout must be off. A lost weight tie shows only in the norms, not in the losses.
     """
     corruption = ours.corrupt(batch)
     terms = ours.terms(batch, corruption, *ours.detect(batch, corruption))
@@ -141,20 +141,20 @@ def check_same_function(ours: ReplacedTokenDetection, stock: StockPair, batch: B
         expected, _ = wanted[name]
         if not abs(value - expected) <= tolerance * abs(expected):
             raise UserError(
-                f"ours and stock do not compute the same: {name} is {value:.7g} here, {expected:.7g} there; "
-                "nothing is timed: install the versions that requirements.txt pins"
+                f"ours and stock do not compute the same: {name} is {value:.7g} (ours), {expected:.7g} (stock); "
+                "install the versions that requirements.txt pins"
             )
 
 
 def _measures(module: nn.Module, losses: Mapping[str, Tensor]) -> dict[str, tuple[float, float]]:
     """Values and their tolerances: each loss, and the norm of the gradient accumulated up to it.
 
-    Added up unweighted: under the weights of training the generator's part would not show in the norm.
+    Unweighted: with the loss weights of training, the generator's part would vanish in the norm.
     """
     measures = {}
     for name, loss in losses.items():
         measures[name] = (float(loss.detach()), LOSS_TOLERANCE)
-        loss.backward()
+        torch.autograd.backward(loss)
         norm = nn.utils.get_total_norm([p.grad for p in module.parameters() if p.grad is not None])
         measures[f"gradient norm after {name}"] = (float(norm), GRADIENT_TOLERANCE)
     module.zero_grad(set_to_none=True)

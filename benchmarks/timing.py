@@ -1,4 +1,4 @@
-"""Timings in turns, ratios of timings side by side, and the machine they hold for."""
+"""Timings of implementations in turns, their speed ratios, and the machine's peak speed."""
 
 import logging
 import statistics
@@ -15,17 +15,17 @@ LOG = logging.getLogger("electra_albert.benchmarks")
 OURS, STOCK = "ours", "stock"
 Record = dict[str, Any]
 Seconds = dict[str, list[float]]
-_MATRIX_SIZE = {"cpu": 2048, "cuda": 8192}  # so many rows and columns that the rate of the product no longer grows
+_MATRIX_SIZE = {"cpu": 2048, "cuda": 8192}  # rows and columns; larger products are not faster
 
 
 def seconds_per_call(call: Callable[[], object], number: int = 1) -> float:
-    """Seconds of a call, the mean of `number` after two that are not timed; waits for the GPU before and after."""
+    """Seconds per call: the mean of `number` calls after two that are not timed. Waits for the GPU before and after."""
     timer = Timer("call()", globals={"call": call}, num_threads=torch.get_num_threads())
     return float(timer.timeit(number).mean)
 
 
 def in_turns(timings: Mapping[str, Callable[[], float]], repeats: int) -> Seconds:
-    """Seconds of each implementation by functions that time it once, one after the other, `repeats` times."""
+    """Seconds of each implementation: `timings` are called in turns, `repeats` times."""
     seconds: Seconds = {name: [] for name in timings}
     for repeat in range(repeats):
         logging.disable(logging.INFO)
@@ -38,7 +38,7 @@ def in_turns(timings: Mapping[str, Callable[[], float]], repeats: int) -> Second
 
 
 def seconds_once(call: Callable[[], object]) -> float:
-    """Seconds of one call that is not repeated to warm up."""
+    """Seconds of one call, without warm-up."""
     began = time.perf_counter()
     call()
     return time.perf_counter() - began
@@ -50,7 +50,7 @@ def spread(values: Sequence[float]) -> Record:
 
 
 def compare(seconds: Seconds, work: float, baseline: str = STOCK) -> dict[str, Record]:
-    """Rates of each implementation at `work` units a call, and its speed over the baseline's, timing by timing."""
+    """Throughput of each implementation at `work` units per call, and its speedup over the baseline, per timing."""
     return {
         name: {
             "seconds": spread(times),
@@ -62,7 +62,7 @@ def compare(seconds: Seconds, work: float, baseline: str = STOCK) -> dict[str, R
 
 
 def format_table(record: Record) -> str:
-    """A table of a record: title, unit of the rates, results of `compare`, columns with their formats, notes."""
+    """Format a record as a table: title, unit of the throughput, results of `compare`, extra columns, notes."""
     baseline, columns = record.get("baseline", STOCK), record.get("columns", {})
     head = f"{'':<34}{record['unit']:>14}{'lowest':>12}{'highest':>12}{'x ' + baseline:>10}{'lowest':>8}{'highest':>8}"
     lines = [f"\n{record['title']}", head + "".join(f"{name:>14}" for name in columns)]
@@ -80,8 +80,8 @@ def _short(rate: float) -> str:
 
 
 @cache
-def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:
-    """FLOP a second of a product of two square matrices, at best; the right one stored by rows or by columns."""
+def matrix_speed(device: torch.device, dtype: torch.dtype) -> float:
+    """Highest FLOP/s of a product of two square matrices, the right one stored by rows or by columns."""
     size = _MATRIX_SIZE[device.type]
     left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     result = torch.empty_like(left)
@@ -90,7 +90,7 @@ def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:
 
 
 def peak_memory(call: Callable[[], object], device: torch.device) -> int | None:
-    """Bytes of tensors that `call` needs on a GPU at the highest beyond what was there before; None on a CPU."""
+    """Peak bytes of GPU tensors that `call` adds; None on a CPU."""
     if device.type != "cuda":
         return None
     torch.cuda.synchronize(device)

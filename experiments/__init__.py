@@ -1,1 +1,1 @@
-"""Plans of runs that differ in one thing, pretrained, fine-tuned and scored side by side; run from the checkout."""
+"""Experiments: variants of one recipe, pretrained, scored, fine-tuned and compared; run from the checkout."""

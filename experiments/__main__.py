@@ -1,4 +1,4 @@
-"""Run every arm of a plan by the commands a user would type, and report what was found; run again, it is resumed.
+"""Run every variant of a plan by the commands a user would type, and report the results. Run again, it resumes.
 
     python -m experiments --plan experiments/recipe.yaml --corpus my.txt --output_dir runs/recipe
     python -m experiments --plan experiments/objectives.yaml --corpus my.yaml --data_dir GLUE \\
@@ -19,19 +19,19 @@ from experiments.running import LOG, check_recipes, is_done, run_stages
 
 def main(argv: Sequence[str]) -> int:
     """Entry point; returns 0, or the exit code of the first command that failed."""
-    parser = make_parser("python -m experiments", "Run every arm of a plan and report what was found.")
-    parser.add_argument("--plan", type=str, required=True, help="A YAML file of arms (docs/experiments.md).")
+    parser = make_parser("python -m experiments", "Run every variant of a plan and report the results.")
+    parser.add_argument("--plan", type=str, required=True, help="A YAML file of variants (docs/experiments.md).")
     parser.add_class_arguments(Site, skip={"text"})
     parser.add_argument("--text", type=str, nargs="+", default=[], help="Held-out texts to score models on.")
-    parser.add_argument("--arms", type=str, nargs="+", default=[], help="Arms to run; by default all.")
+    parser.add_argument("--variants", type=str, nargs="+", default=[], help="Variants to run; by default all.")
     options = parse(parser, argv).as_dict()
-    plan, asked = read_plan(Path(options.pop("plan"))), options.pop("arms")
+    plan, asked = read_plan(Path(options.pop("plan"))), options.pop("variants")
     site = Site(**options)
-    if unknown := {*asked} - plan.arms.keys():
-        raise UsageError(f"--arms: the plan has no arm {min(unknown)!r}; it has {', '.join(plan.arms)}")
+    if unknown := {*asked} - plan.variants.keys():
+        raise UsageError(f"--variants: the plan has no variant {min(unknown)!r}; it has {', '.join(plan.variants)}")
     check_can_write(Path(site.output_dir))
     stages, failed = all_stages(plan, site), list[int]()
-    left = [stage for stage in stages if not asked or stage.arm in asked]
+    left = [stage for stage in stages if not asked or stage.variant in asked]
     _check(plan, site, left)
     with run_lock(Path(site.output_dir)):
         try:
@@ -47,17 +47,18 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _check(plan: Plan, site: Site, stages: Sequence[Stage]) -> None:
-    """UsageError for what some command would refuse hours later, and for what was made with other options."""
+    """Raise UsageError for options that a command would refuse hours later, and for output made with other options."""
     from electra_albert.apps.finetune.main import parse_finetuning
     from electra_albert.tasks.registry import find_task
 
     for stage in {stage.name: stage for stage in stages if stage.name in plan.tasks}.values():
         find_task(str(parse_finetuning(typed(stage.options)).data.task))
     if plan.tasks and not site.data_dir:
-        LOG.warning("no task is trained; --data_dir names the folder of their data")
+        LOG.warning("no task is fine-tuned: --data_dir, the folder of the tasks' data, is missing")
     for needs in (stage.needs for stage in stages if stage.needs):
         if needs not in stages and not is_done(needs):
-            raise UsageError(f"--arms: the weights of {needs.arm} are needed and not there; name {needs.arm} too")
+            name = needs.variant
+            raise UsageError(f"--variants: the weights of {name} are needed and do not exist; name {name} too")
     check_recipes(stages)
 
 

@@ -1,4 +1,4 @@
-"""A plan on file, and the commands that it asks for: pretraining, stock's comparison, scores and fine-tuning."""
+"""Reading a plan's file, and the commands of its stages: pretraining, stock's baseline, scoring and fine-tuning."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from electra_albert.corpus.mixture import strict_loader
 from electra_albert.corpus.tokenizer import load_tokenizer
 from electra_albert.objectives import spec_of
 
-PRETRAINING = "pretraining-"  # and the seed: the stages that make weights
-_RUNNERS = {"config", "resume", "dry_run"}  # options that no plan may hold
-_PLACES = {"prepared_dir", "output_dir", "output", "model", "like"}  # no part of what is made
+PRETRAINING = "pretraining-"  # followed by the seed: the name of a stage that makes weights
+_RUNNER_OPTIONS = {"config", "resume", "dry_run"}  # options that a plan must not have
+_PATH_OPTIONS = {"prepared_dir", "output_dir", "output", "model", "like"}  # do not change the result
 Options = dict[str, Any]
 
 
-class Arm(NamedTuple):
-    """One variant of an experiment; it has the options and seeds of the arm that it is like."""
+class Variant(NamedTuple):
+    """One variant of an experiment. With `like`, it has the options and seeds of that other variant."""
 
     name: str
     seeds: list[int]  # the first is scored and fine-tuned
@@ -35,55 +35,55 @@ class Plan:
     """The contents of a plan's file."""
 
     title: str
-    arms: dict[str, Arm]
-    flops: float | None = None  # of pretraining, the same for every arm; max_steps follows
-    warmup_share: float | None = None  # of the updates; warmup_steps follows
-    tasks: dict[str, Options] = field(default_factory=dict)  # of Finetuning.py, with options of their own
+    variants: dict[str, Variant]
+    flops: float | None = None  # of pretraining, the same for every variant; max_steps is computed from it
+    warmup_share: float | None = None  # of the updates; warmup_steps is computed from it
+    tasks: dict[str, Options] = field(default_factory=dict)  # of Finetuning.py, each with its own options
     task_options: Options = field(default_factory=dict)  # of every task
     task_seeds: int = 1
 
 
 @dataclass(frozen=True)
 class Site:
-    """Options of the runner."""
+    """Options of `python -m experiments`: paths and resources, which differ from machine to machine."""
 
     output_dir: str
     """A folder for all runs and the results."""
     corpus: str
-    """The text of every arm, as for Pretraining.py."""
+    """The text of every variant, as for Pretraining.py."""
     tokenizer: str | None = None
-    """A tokenizer for all arms, instead of training one."""
+    """A tokenizer for all variants; by default one is trained."""
     prepared_dir: str = "data/prepared"
     """Where token stores are kept."""
     data_dir: str | None = None
-    """Folder with the data of the tasks; without it none is trained."""
+    """Folder with the data of the tasks; without it no task is fine-tuned."""
     pairs: str | None = None
     """Minimal pairs to score models on."""
     max_pairs: int | None = None
-    """Score the first so many pairs of each set."""
+    """Number of pairs of each set to score, from the first; by default all."""
     jobs: int = 1
-    """Commands that run at once and share the cores."""
+    """Commands that run at the same time and share the cores."""
     text: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if self.jobs < 1 or (self.max_pairs or 1) < 1:
             raise UsageError("--jobs and --max_pairs must be at least 1")
 
-    def folder(self, arm: str) -> Path:
-        """The folder of an arm: its name without letters that a path should not hold."""
-        return Path(self.output_dir, "".join(one if one.isalnum() or one in ".-+" else "-" for one in arm))
+    def folder(self, variant: str) -> Path:
+        """The folder of a variant: its name, with a hyphen for each character that is unsafe in a path."""
+        return Path(self.output_dir, "".join(c if c.isalnum() or c in ".-+" else "-" for c in variant))
 
 
 class Stage(NamedTuple):
-    """One command; its log and its record are in `stages` of the arm's folder."""
+    """One command. Its log and its record are in the folder `stages` of the variant's folder."""
 
-    arm: str
+    variant: str
     name: str
-    module: list[str]  # what is called after `python -m`
+    module: list[str]  # module, and subcommand if any, after `python -m`
     options: Options
-    output: Path  # in the folder of the arm
+    output: Path  # in the variant's folder
     needs: Stage | None = None
-    flops: float = 0.0  # of an update
+    flops: float = 0.0  # per update
 
     @property
     def record(self) -> Path:
@@ -91,107 +91,107 @@ class Stage(NamedTuple):
 
     @property
     def recipe(self) -> list[Any]:
-        """All that decides what is made, as JSON: the options that name no place, and the recipe of the weights."""
-        options = {name: value for name, value in self.options.items() if name not in _PLACES}
+        """Everything that determines the result, as JSON: options without paths, and the recipe of the weights."""
+        options = {name: value for name, value in self.options.items() if name not in _PATH_OPTIONS}
         return [self.module, options, self.needs.recipe if self.needs else None]
 
 
 def read_plan(file: Path) -> Plan:
-    """The plan in a YAML file; UsageError where it is none."""
+    """Read the plan in a YAML file. Raises UsageError if the file is not a valid plan."""
     import yaml
 
-    arms: dict[str, Arm] = {}
+    variants: dict[str, Variant] = {}
     try:
         content = yaml.load(file.read_text(encoding="utf-8"), strict_loader())
         finetuning, shared = content.pop("finetuning", {}), content.pop("pretraining", {})
         seeds = content.pop("seeds", [42])
-        for name, given in content.pop("arms").items():
+        for name, given in content.pop("variants").items():
             own = {"seeds": seeds, "weights": "pretrained", "like": None, **shared, **(given or {})}
             own_seeds, weights, like = (own.pop(key) for key in ("seeds", "weights", "like"))
             if like is not None:
                 if weights not in ("random", "stock") or given.keys() != {"like", "weights"}:
-                    raise ValueError(f"arm {name}: like takes weights: random or stock and no options")
-                own_seeds, own = arms[like].seeds[: 1 if weights == "random" else None], arms[like].options
+                    raise ValueError(f"variant {name}: `like` needs weights: random or stock, and no options")
+                own_seeds, own = variants[like].seeds[: 1 if weights == "random" else None], variants[like].options
             elif weights != "pretrained":
-                raise ValueError(f"arm {name}: weights {weights} need like: ARM")
-            arms[name] = Arm(name, list(own_seeds), own, weights, like)
+                raise ValueError(f"variant {name}: `weights: {weights}` needs like: VARIANT")
+            variants[name] = Variant(name, list(own_seeds), own, weights, like)
         tasks = {name: own or {} for name, own in finetuning.pop("tasks", {}).items()}
         options, task_seeds = finetuning.pop("options", {}), finetuning.pop("seeds", 1)
         rest = {"title": file.stem, **content, **finetuning}
-        return Plan(arms=arms, tasks=tasks, task_options=options, task_seeds=task_seeds, **rest)
+        return Plan(variants=variants, tasks=tasks, task_options=options, task_seeds=task_seeds, **rest)
     except (OSError, yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:
         message = " ".join(f"{type(error).__name__} {error}".split())
-        raise UsageError(f"--plan {file} is not as docs/experiments.md has it: {message}") from None
+        raise UsageError(f"--plan {file} is not a valid plan ({message}); see docs/experiments.md") from None
 
 
 def all_stages(plan: Plan, site: Site) -> list[Stage]:
-    """The commands of every arm, each after the one that it needs; UsageError for wrong options."""
-    folders = [site.folder(name) for name in plan.arms]
+    """The commands of every variant, each after the one that it needs. Raises UsageError for invalid options."""
+    folders = [site.folder(name) for name in plan.variants]
     if len({*folders, Path(site.output_dir)}) <= len(folders):
-        raise UsageError("two arms would have the same folder, or one none of its own; name one of them otherwise")
-    made, judged = dict[str, list[Stage]](), list[Stage]()
-    for name, arm in plan.arms.items():
-        if arm.weights == "pretrained":
-            made[name] = [_pretraining(plan, site, arm, seed) for seed in arm.seeds]
-        elif arm.weights == "stock":
-            made[name] = [_stock(site.folder(name), name, like) for like in made[str(arm.like)]]
-        judged += _judging(plan, site, arm, made[name if name in made else str(arm.like)][0])
-    return sorted((stage for some in made.values() for stage in some), key=lambda stage: bool(stage.needs)) + judged
+        raise UsageError("two variants would share a folder, or one would use --output_dir itself; rename one of them")
+    trained, scored = dict[str, list[Stage]](), list[Stage]()
+    for name, variant in plan.variants.items():
+        if variant.weights == "pretrained":
+            trained[name] = [_pretraining(plan, site, variant, seed) for seed in variant.seeds]
+        elif variant.weights == "stock":
+            trained[name] = [_stock(site.folder(name), name, like) for like in trained[str(variant.like)]]
+        scored += _scoring(plan, site, variant, trained[name if name in trained else str(variant.like)][0])
+    return sorted((stage for some in trained.values() for stage in some), key=lambda stage: bool(stage.needs)) + scored
 
 
-def _pretraining(plan: Plan, site: Site, arm: Arm, seed: int) -> Stage:
-    output = site.folder(arm.name) / f"seed-{seed}"
+def _pretraining(plan: Plan, site: Site, variant: Variant, seed: int) -> Stage:
+    output = site.folder(variant.name) / f"seed-{seed}"
     given: Options = {"corpus": site.corpus, **({"tokenizer": site.tokenizer} if site.tokenizer else {})}
     given |= {"prepared_dir": site.prepared_dir, "seed": seed, "output_dir": output}
     try:
-        config = parse_pretraining(typed({**given, **arm.options}))[1]
-        corpus, rows = config.corpus, config.training.per_device_train_batch_size
+        config = parse_pretraining(typed({**given, **variant.options}))[1]
+        corpus, batch_size = config.corpus, config.training.per_device_train_batch_size
         tokens = len(load_tokenizer(Path(corpus.tokenizer))) if corpus.tokenizer else corpus.vocab_size
         sized = replace(config, model=replace(config.model, vocab_size=tokens))
-        flops = step_flops(sized, rows * config.training.gradient_accumulation_steps)
+        flops = step_flops(sized, batch_size * config.training.gradient_accumulation_steps)
         if plan.flops:
             given["max_steps"] = max(1, round(plan.flops / flops))
         if plan.warmup_share is not None:
             given["warmup_steps"] = round(plan.warmup_share * given.get("max_steps", config.training.max_steps))
-        options = _together(given, arm.options)
-        has_stock = any(other.weights == "stock" and other.like == arm.name for other in plan.arms.values())
+        options = _merge(given, variant.options)
+        has_stock = any(other.weights == "stock" and other.like == variant.name for other in plan.variants.values())
         if has_stock and not (spec_of(config).has_stock_pair and config.training.gradient_accumulation_steps == 1):
-            raise UsageError("weights: stock can be like rtd without gradient accumulation only")
+            raise UsageError("`weights: stock` supports only objective rtd without gradient accumulation")
     except UsageError as error:
-        raise UsageError(f"arm {arm.name}: {error}") from None
-    return Stage(arm.name, f"{PRETRAINING}{seed}", ["electra_albert", "pretrain"], options, output, None, flops)
+        raise UsageError(f"variant {variant.name}: {error}") from None
+    return Stage(variant.name, f"{PRETRAINING}{seed}", ["electra_albert", "pretrain"], options, output, None, flops)
 
 
 def _stock(folder: Path, name: str, like: Stage) -> Stage:
-    """Training of stock's composition for the time that another arm's run took."""
+    """The stage that trains the stock baseline for the time that the run `like` took."""
     output = folder / like.output.name
     return Stage(name, like.name, ["experiments.stock"], {"like": like.output, "output_dir": output}, output, like)
 
 
-def _judging(plan: Plan, site: Site, arm: Arm, weights: Stage) -> Iterator[Stage]:
-    """Scores without fine-tuning, then fine-tuning on every task, of the first seed."""
-    folder = site.folder(arm.name)
-    if (site.text or site.pairs) and arm.weights != "random":
+def _scoring(plan: Plan, site: Site, variant: Variant, weights: Stage) -> Iterator[Stage]:
+    """The stages that evaluate the first seed: scores without fine-tuning, then fine-tuning on every task."""
+    folder = site.folder(variant.name)
+    if (site.text or site.pairs) and variant.weights != "random":
         output = folder / "scores.json"
         given: Options = {"text": list(site.text), "pairs": site.pairs, "max_pairs": site.max_pairs}
         given = {name: value for name, value in given.items() if value} | {"model": weights.output, "output": output}
-        yield Stage(arm.name, "scores", ["electra_albert", "score"], given, output, weights)
+        yield Stage(variant.name, "scores", ["electra_albert", "score"], given, output, weights)
     for task, own in plan.tasks.items() if site.data_dir else ():
         given = {"task": task, "data_dir": site.data_dir, "model": weights.output, "output_dir": folder / task}
-        given |= {"seeds": plan.task_seeds, "from_scratch": arm.weights == "random"}
-        options = _together(given, {**plan.task_options, **own})
-        yield Stage(arm.name, task, ["electra_albert", "finetune"], options, folder / task, weights)
+        given |= {"seeds": plan.task_seeds, "from_scratch": variant.weights == "random"}
+        options = _merge(given, {**plan.task_options, **own})
+        yield Stage(variant.name, task, ["electra_albert", "finetune"], options, folder / task, weights)
 
 
-def _together(given: Options, own: Options) -> Options:
-    """Options given by the runner and those of the plan; UsageError where the plan has one that is the runner's."""
-    for option in own.keys() & (given.keys() | _RUNNERS):
-        raise UsageError(f"{option} is given by the runner; leave it out of the plan")
+def _merge(given: Options, own: Options) -> Options:
+    """The runner's options and the plan's. Raises UsageError if the plan sets an option of the runner."""
+    for option in own.keys() & (given.keys() | _RUNNER_OPTIONS):
+        raise UsageError(f"{option} is set by the runner; remove it from the plan")
     return {**given, **own}
 
 
 def typed(options: Mapping[str, Any]) -> list[str]:
-    """Options as they are typed."""
+    """The options as command-line arguments."""
     words = []
     for name, value in options.items():
         values = value if isinstance(value, list | tuple) else [value]

@@ -1,4 +1,4 @@
-"""Results of an experiment so far: a table in results.md, everything in results.json, curves in curves.png."""
+"""Results of an experiment so far: a table in results.md, all numbers in results.json, curves in curves.png."""
 
 import json
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from typing import Any
 
 from electra_albert.training.monitor import read_metrics
 from experiments.plan import PRETRAINING, Plan, Site, Stage
-from experiments.running import OTHERWISE, is_done, trouble, write_json
+from experiments.running import OTHER_RECIPE, failure, is_done, write_json
 
 _SCORES = ("generator_loss", "mlm_loss", "generator_accuracy", "mlm_accuracy", "discriminator_auc", "sop_accuracy")
 _EVALUATED, _NO_POINT = "eval_", (float("nan"), float("nan"))
@@ -16,21 +16,21 @@ Found = dict[str, Any]
 
 
 def report(plan: Plan, site: Site, stages: Sequence[Stage]) -> str:
-    """Write all three files; returns the table."""
+    """Write all three files and return the table."""
     folder = Path(site.output_dir)
-    found = {name: find([stage for stage in stages if stage.arm == name]) for name in plan.arms}
-    failures = [f"- {name}: {failure}" for name, arm in found.items() for failure in arm["failures"]]
+    found = {name: find([stage for stage in stages if stage.variant == name]) for name in plan.variants}
+    failures = [f"- {name}: {reason}" for name, variant in found.items() for reason in variant["failures"]]
     text = "\n".join([f"# {plan.title}", "", _table(plan, found), *([""] if failures else []), *failures]) + "\n"
-    write_json(folder / "results.json", {"title": plan.title, "jobs": site.jobs, "arms": found})
+    write_json(folder / "results.json", {"title": plan.title, "jobs": site.jobs, "variants": found})
     (folder / "results.md").write_text(text, encoding="utf-8")
     draw_curves(plan.title, found, folder / "curves.png")
     return text
 
 
 def find(stages: Sequence[Stage]) -> Found:
-    """Everything of one arm that was made as the plan has it now, and what went wrong."""
-    judged = {stage.name: stage.output for stage in stages if not stage.name.startswith(PRETRAINING) and is_done(stage)}
-    files = {name: output / "results.json" if output.is_dir() else output for name, output in judged.items()}
+    """Results of one variant's stages that match the current plan, and the failures."""
+    scored = {stage.name: stage.output for stage in stages if not stage.name.startswith(PRETRAINING) and is_done(stage)}
+    files = {name: output / "results.json" if output.is_dir() else output for name, output in scored.items()}
     results = {name: json.loads(file.read_text(encoding="utf-8")) for name, file in files.items()}
     scores = results.pop("scores", {})
     return {
@@ -38,14 +38,14 @@ def find(stages: Sequence[Stage]) -> Found:
         "tasks": {name: {r["main_metric"]: r["metrics"][r["main_metric"]]["values"]} for name, r in results.items()},
         "collapsed_seeds": {name: r["collapsed_seeds"] for name, r in results.items() if r["collapsed_seeds"]},
         "scores": scores,
-        "failures": [f"{stage.name} {reason}" for stage in stages if (reason := trouble(stage))],
+        "failures": [f"{stage.name} {reason}" for stage in stages if (reason := failure(stage))],
     }
 
 
 def _run(stage: Stage) -> Found | None:
-    """One pretraining run as far as it has come; None where there is nothing of it yet."""
+    """Results of one pretraining run so far; None if it has logged nothing."""
     rows = read_metrics(stage.output / "metrics.jsonl")
-    if not rows or trouble(stage) in (None, OTHERWISE):
+    if not rows or failure(stage) in (None, OTHER_RECIPE):
         return None
     steps = max(int(row["step"] or 0) for row in rows)
     curves: dict[str, list[tuple[float, float]]] = {}
@@ -67,7 +67,7 @@ def _run(stage: Stage) -> Found | None:
 
 
 def training_seconds(rows: Sequence[Found]) -> float:
-    """The time of the updates in a metrics file, without evaluating and saving: tokens over their rate."""
+    """Time of the updates in a metrics file, without evaluation and checkpoints: tokens over tokens per second."""
     total, before = 0.0, 0.0
     for row in rows:
         if row.get("tokens_per_second") and row.get("tokens"):
@@ -77,27 +77,27 @@ def training_seconds(rows: Sequence[Found]) -> float:
 
 
 def _table(plan: Plan, found: dict[str, Found]) -> str:
-    """A line for each arm, whose unfinished runs are left out, since means are of equal lengths."""
-    lines: dict[str, dict[str, str]] = {name: {"arm": name} for name in found}
-    for name, arm in found.items():
-        line, runs = lines[name], [run for run in arm["pretraining"] if run["is_finished"]]
+    """A row for each variant. Unfinished runs are left out: a mean needs runs of equal length."""
+    lines: dict[str, dict[str, str]] = {name: {"variant": name} for name in found}
+    for name, variant in found.items():
+        line, runs = lines[name], [run for run in variant["pretraining"] if run["is_finished"]]
         if runs:
             mean = {key: fmean(run[key] for run in runs) for key in ("updates", "tokens", "flops", "seconds")}
             line |= {"seeds": " ".join(str(run["seed"]) for run in runs), "updates": f"{mean['updates']:,.0f}"}
             line |= {"tokens (M)": f"{mean['tokens'] / 1e6:.1f}", "minutes": f"{mean['seconds'] / 60:.1f}"}
-            line |= {"FLOPs": f"{mean['flops']:.2e}"} if mean["flops"] else {}  # not counted of stock
+            line |= {"FLOPs": f"{mean['flops']:.2e}"} if mean["flops"] else {}  # not counted for stock
             for score in _SCORES:
                 values = [value for run in runs if (value := run["held_out"].get(score)) is not None]
                 line |= {score: _spread(values, 3)} if values else {}
-        for text in arm["scores"].get("text", []):
+        for text in variant["scores"].get("text", []):
             line[f"{Path(text['file']).name} (nats)"] = f"{text['nats_per_token']:.3f}"
-        for way, pairs in (arm["scores"].get("pairs") or {}).items():
+        for way, pairs in (variant["scores"].get("pairs") or {}).items():
             line[f"pairs by {way} (%)"] = f"{100 * pairs['mean']:.1f} ± {100 * pairs['standard_error']:.1f}"
-        for task, values in arm["tasks"].items():
+        for task, values in variant["tasks"].items():
             metric = next(iter(values))
             line[f"{task} ({metric})"] = _spread([100 * value for value in values[metric]], 2)
-        if arm["tasks"] and len(arm["tasks"]) == len(plan.tasks):
-            line["mean of tasks"] = f"{100 * fmean(fmean(*one.values()) for one in arm['tasks'].values()):.2f}"
+        if variant["tasks"] and len(variant["tasks"]) == len(plan.tasks):
+            line["mean of tasks"] = f"{100 * fmean(fmean(*one.values()) for one in variant['tasks'].values()):.2f}"
     head = list(dict.fromkeys(title for line in lines.values() for title in line))
     rows = [head, ["---"] * len(head), *([line.get(title, "-") for title in head] for line in lines.values())]
     return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows)
@@ -109,14 +109,14 @@ def _spread(values: Sequence[float], digits: int) -> str:
 
 
 def draw_curves(title: str, found: dict[str, Found], file: Path) -> None:
-    """Draw held-out scores of every run over the FLOPs spent; nothing where no run has been evaluated."""
+    """Plot held-out scores of every run over FLOPs; does nothing if no run has been evaluated."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    counted = [(arm, run) for arm in found for run in found[arm]["pretraining"] if run["flops"]]
-    runs = [(list(found).index(arm), arm, run) for arm, run in counted]
+    counted = [(variant, run) for variant in found for run in found[variant]["pretraining"] if run["flops"]]
+    runs = [(list(found).index(variant), variant, run) for variant, run in counted]
     panels = [name for name in _SCORES if any(name in run["curves"] for *_, run in runs)]
     if not panels:
         return

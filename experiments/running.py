@@ -1,4 +1,4 @@
-"""Stages run side by side, each once: what ended well is not run again, what was stopped is resumed."""
+"""Running stages in parallel: a finished stage is not run again, a stopped one is resumed."""
 
 import json
 import logging
@@ -18,54 +18,52 @@ from experiments.plan import PRETRAINING, Stage, typed
 LOG = logging.getLogger("electra_albert.experiments")
 
 _ROOT = Path(__file__).resolve().parents[1]
-OTHERWISE = "was made with other options or from other weights"
+OTHER_RECIPE = "was made with other options or from other weights"
 
 
-def trouble(stage: Stage) -> str | None:
-    """Why a stage that was begun is not done, empty where it is done; None where it was never begun."""
+def failure(stage: Stage) -> str | None:
+    """Why a started stage is not done; empty if it is done, None if it was never started."""
     try:
         record = json.loads(stage.record.read_text(encoding="utf-8"))
         code, recipe = record["exit_code"], record["recipe"]
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError):
-        raise CheckpointError(
-            f"{stage.record} is no record of a stage; remove it to have the stage run again"
-        ) from None
+        raise CheckpointError(f"{stage.record} is not a stage's record; delete it to run the stage again") from None
     if recipe != stage.recipe:
-        return OTHERWISE
+        return OTHER_RECIPE
     if code == 0:
-        return "" if stage.output.exists() else f"has lost {stage.output}"
+        return "" if stage.output.exists() else f"has no output: {stage.output} is missing"
     if code in (None, STOPPED_BY_SIGNAL):
         return "was stopped and can be resumed"
-    return f"ended with exit code {code}, see {stage.record.with_suffix('.log')}"
+    return f"failed with exit code {code}, see {stage.record.with_suffix('.log')}"
 
 
 def is_done(stage: Stage) -> bool:
-    """Whether it has ended well, as the plan has it now, and its output is there."""
-    return trouble(stage) == ""
+    """Whether the stage succeeded with the plan's current recipe and its output exists."""
+    return failure(stage) == ""
 
 
 def check_recipes(stages: Sequence[Stage]) -> None:
-    """UsageError where a stage would mix its output with that of other options or weights; scores are overwritten."""
-    others = [stage for stage in stages if trouble(stage) == OTHERWISE and stage.output.is_dir()]
+    """Raise UsageError if a stage would write into the output of other options or weights; scores are overwritten."""
+    others = [stage for stage in stages if failure(stage) == OTHER_RECIPE and stage.output.is_dir()]
     folders = {stage.output.parent if stage.name.startswith(PRETRAINING) else stage.output for stage in others}
     outermost = sorted(str(folder) for folder in folders if not folders & {*folder.parents})
     for stage in others:
-        remedy = f"choose another --output_dir, or remove {' and '.join(outermost)}"
-        raise UsageError(f"{stage.name} of {stage.arm} {OTHERWISE}; {remedy}")
+        remedy = f"choose another --output_dir, or delete {' and '.join(outermost)}"
+        raise UsageError(f"{stage.name} of {stage.variant} {OTHER_RECIPE}; {remedy}")
 
 
 def write_json(file: Path, content: object) -> None:
-    """Write a JSON file, whole or not at all."""
+    """Write a JSON file atomically."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    beside = file.with_name(f".{file.name}")
-    beside.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    os.replace(beside, file)
+    temporary = file.with_name(f".{file.name}")
+    temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    os.replace(temporary, file)
 
 
 def run_stages(stages: Sequence[Stage], jobs: int) -> list[int]:
-    """Run the stages, `jobs` at once; returns exit codes of failures. An interrupt lets all save, then is raised."""
+    """Run the stages, `jobs` at a time; returns exit codes of failures. An interrupt lets all save, then is raised."""
     threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, (os.cpu_count() or 1) // jobs))
     path = os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     environment = {**os.environ, "OMP_NUM_THREADS": threads, "PYTHONPATH": path}
@@ -84,8 +82,8 @@ def run_stages(stages: Sequence[Stage], jobs: int) -> list[int]:
         code = process.wait()
         code = STOPPED_BY_SIGNAL if code and stopping.is_set() else code
         write_json(stage.record, {**record, "exit_code": code})
-        LOG.info(f"{stage.arm}: {stage.name} {trouble(stage) or 'done'}")
-        return code if code >= 0 else 1  # one that was killed has no code of its own
+        LOG.info(f"{stage.variant}: {stage.name} {failure(stage) or 'done'}")
+        return code if code >= 0 else 1  # negative: killed by a signal
 
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -93,7 +91,7 @@ def run_stages(stages: Sequence[Stage], jobs: int) -> list[int]:
             futures = [pool.submit(run, stage) for stage in stages]
             try:
                 return [code for future in futures if (code := future.result())]
-            finally:  # an interrupt or an error: else all have ended
+            finally:  # after an interrupt or an error; otherwise all have ended
                 with lock:
                     stopping.set()
                     for process in running:

@@ -1,8 +1,8 @@
-"""Stock's composition trained for as long as a run of ours took, on the same batches, and exported as a run is.
+"""Train the same networks, composed from stock classes, for as long as a run of ours took, and export them.
 
     python -m experiments.stock --like runs/mine --output_dir runs/stock
 
-A plain loop with the run's optimizer and its learning rates by the share of the time that has passed.
+The loop is plain PyTorch on the run's batches, with its optimizer. The learning rate follows the elapsed time.
 """
 
 import json
@@ -22,13 +22,13 @@ from experiments.report import training_seconds
 
 def main(argv: Sequence[str]) -> int:
     """Entry point; returns the exit code."""
-    parser = make_parser("python -m experiments.stock", "Train stock's composition for as long as a run took.")
-    parser.add_argument("--like", type=str, required=True, help="The run whose batches and time it has.")
-    parser.add_argument("--output_dir", type=str, required=True, help="A folder for log and models.")
+    parser = make_parser("python -m experiments.stock", "Train stock classes for as long as a run took.")
+    parser.add_argument("--like", type=str, required=True, help="The run that gives batches and training time.")
+    parser.add_argument("--output_dir", type=str, required=True, help="A folder for metrics and models.")
     like, folder = map(Path, parse(parser, argv).as_dict().values())
     seconds = training_seconds(read_metrics(like / "metrics.jsonl"))
     if not (like / "config.yaml").is_file() or seconds <= 0:
-        raise UsageError(f"--like {like} is not the folder of a run that was trained")
+        raise UsageError(f"--like {like} is not the folder of a trained run; name one")
     import torch
 
     from benchmarks.step import implementations, make_ready
@@ -52,7 +52,7 @@ def main(argv: Sequence[str]) -> int:
     ours, batch = cast(ReplacedTokenDetection, job.objective), job.batches.micro_batches(1)[0]
     warm = {STOCK: implementations(job, world, is_compiled=False)[STOCK]}
     check_same_function(ours, cast(StockPair, warm[STOCK].module), batch.to(world.device))
-    make_ready(warm, batch)  # which changes its weights
+    make_ready(warm, batch)  # changes its weights, so the model to train is built again
     stock = implementations(job, world, is_compiled=False)[STOCK]
     pair = cast(StockPair, stock.module)
     pair.use_attention(cast(StockPair, warm[STOCK].module).attention)
@@ -61,8 +61,8 @@ def main(argv: Sequence[str]) -> int:
     while (share := (time.monotonic() - began) / seconds) < 1:
         (batch,), step = next(steps), step + 1
         for group in stock.optimizer.param_groups:
-            rate = learning_rate(max(1, math.ceil(share * training.max_steps)), training)
-            group["lr"] = rate * group["rate_scale"]
+            scheduled = learning_rate(max(1, math.ceil(share * training.max_steps)), training)
+            group["lr"] = scheduled * group["rate_scale"]
         stock.update(batch)
         tokens += int(batch.attention_mask.sum())
     row = {"step": step, "tokens": tokens, "tokens_per_second": tokens / (time.monotonic() - began)}

@@ -1,4 +1,4 @@
-"""Options to settings (defaults < preset < --config file < flags), errors to exit codes, help on two levels."""
+"""Command-line parsing (defaults < preset < --config file < flags), exit codes for errors, short and full help."""
 
 from __future__ import annotations
 
@@ -25,41 +25,41 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 _ALL_OPTIONS = "--help-all"
-_OF_FILES = ("--corpus", "--input", "--train_file")  # options that a path alone may be meant for
+_FILE_OPTIONS = ("--corpus", "--input", "--train_file")  # suggested for a path that has no option
 _EXIT_CODES = """0 done, 1 a bug, 2 options and paths, 3 data, 4 a checkpoint, tokenizer or run folder,
-5 training diverged, 75 stopped by a signal after saving: the same command resumes"""
+5 training diverged, 75 stopped by a signal after saving a checkpoint: run the same command to resume"""
 
 
 class ShortHelp(NamedTuple):
-    """What --help shows of a command with many options."""
+    """Content of the --help page of a command with many options."""
 
-    options: str  # names, separated by blanks
-    examples: str  # lines of `command  # what it does`
+    options: str  # names, separated by spaces
+    examples: str  # lines of `command    what it does`
     docs: str
 
 
 def run_app(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
-    """Run an app on its arguments; an error of the user's becomes one line and its exit code."""
+    """Run an app on its arguments. A UserError is printed as one line and becomes its exit code."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        if stream is None:  # closed, as by `2>&-`
+        if stream is None:  # closed, for example by `2>&-`
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
         elif isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # where the encoding lacks a character
+            stream.reconfigure(errors="backslashreplace")  # for characters that the encoding lacks
     try:
         with console_log():
             code = main(argv)
-        sys.stdout.flush()  # while a reader that has left can still be told from a failure
+        sys.stdout.flush()  # here a closed pipe can still be distinguished from a failure
         return _leave(code)
     except UserError as error:
         return _leave(report(error))
-    except BrokenPipeError:  # the reader of our output left, as `| head` does
+    except BrokenPipeError:  # the reader closed the pipe, as `| head` does
         _write(sys.stdout)
         return 0
     except OSError:
         if not (failure := _write(sys.stdout)):
-            raise  # something else failed
-        return report(UsageError(f"{failure}; make room or write elsewhere"))
+            raise  # not caused by stdout
+        return report(UsageError(f"{failure}; free disk space or redirect the output to another path"))
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
@@ -68,7 +68,7 @@ def run_app(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
 
 
 def _leave(exit_code: int) -> int:
-    """The exit code; where torchrun has started many processes, one that has joined the others ends here."""
+    """Return the exit code; under torchrun, end a process that has joined the process group."""
     if os.environ.get("WORLD_SIZE", "1") == "1":
         return exit_code
     from electra_albert.training.distributed import leave
@@ -77,24 +77,24 @@ def _leave(exit_code: int) -> int:
 
 
 def _write(stream: TextIO, text: str = "") -> str:
-    """Write out `text` and what the stream holds; why that failed, if it did. A failed stream leads nowhere."""
+    """Write `text` and flush; returns the reason of a failure, else "". A failed stream is redirected to devnull."""
     try:
         print(text, end="", file=stream, flush=True)
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # for the flush that ends the interpreter
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # for the interpreter's last flush
         return "" if isinstance(error, BrokenPipeError) else f"cannot write to {stream.name} ({error.strerror})"
     return ""
 
 
 def print_results(result: RunResult) -> int:
-    """Print a run's closing report, which log.txt has too, and return its exit code; if stdout fails, only warn."""
+    """Print a run's final report, which is also in log.txt, and return its exit code. Only warns if stdout fails."""
     if result.summary and (failure := _write(sys.stdout, f"{result.summary}\n")):
-        LOG.warning(f"{failure}; the same is in the run's folder")
+        LOG.warning(f"{failure}; log.txt in the run's folder has the report")
     return STOPPED_BY_SIGNAL if result.is_stopped else 0
 
 
 def format_table(rows: Sequence[Sequence[str]], left: int = 1) -> str:
-    """Columns of cells, the first `left` of them aligned to the left, the others to the right."""
+    """Format rows of cells as a table: the first `left` columns are left-aligned, the others right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     sides = "<" * left + ">" * (len(widths) - left)
     lines = ([f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)] for row in rows)
@@ -102,14 +102,14 @@ def format_table(rows: Sequence[Sequence[str]], left: int = 1) -> str:
 
 
 def report(error: UserError) -> int:
-    """Print the error's line, on one process where torchrun has started many; returns its exit code."""
+    """Print the error as one line, on the main process only; returns its exit code."""
     if is_main_process():
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
     return error.exit_code
 
 
 def check_can_write(folder: Path) -> None:
-    """UsageError unless `folder` can be written into, or made where it does not exist; makes nothing."""
+    """Raise UsageError unless `folder` is writable or can be created; creates nothing."""
     try:
         nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists() or path.is_symlink())
         problem = "" if os.access(nearest, os.W_OK | os.X_OK) else f"no permission in {nearest}"
@@ -122,7 +122,7 @@ def check_can_write(folder: Path) -> None:
 
 
 def make_parser(program: str, description: str, usage: str | None = None, epilog: str | None = None) -> ArgumentParser:
-    """A parser that refuses what it does not know, abbreviations included; one with many options has a `usage`."""
+    """A parser that rejects unknown and abbreviated options. With `usage`, it has --help-all and --config."""
     from jsonargparse import ArgumentParser, DefaultHelpFormatter, set_parsing_settings
 
     set_parsing_settings(docstring_parse_attribute_docstrings=True)
@@ -137,16 +137,16 @@ def make_parser(program: str, description: str, usage: str | None = None, epilog
     )
     if usage:
         parser.add_argument(_ALL_OPTIONS, action="help", help="Show every option and exit.")
-        parser.add_argument("--config", action="config", help="A YAML file of these options, as a run's config.yaml.")
+        parser.add_argument("--config", action="config", help="YAML file with options, such as a run's config.yaml.")
     return parser
 
 
 def parse(
-    parser: ArgumentParser, argv: Sequence[str], short: ShortHelp | None = None, of_file: str | None = None
+    parser: ArgumentParser, argv: Sequence[str], short: ShortHelp | None = None, file_option: str | None = None
 ) -> Namespace:
-    """Parse; raise UsageError, with a suggestion, where an option is wrong. --help prints the `short` help, if any.
+    """Parse arguments. Raises UsageError, with a suggestion, for an invalid option. --help prints the `short` help.
 
-    An option that is False by default needs no value. A path without an option is the value of the option `of_file`.
+    An option that is False by default needs no value. A path without an option becomes the value of `file_option`.
     """
     for action in parser._actions:
         if action.default is False and action.nargs is None:
@@ -158,20 +158,20 @@ def parse(
         return parser.parse_args(list(argv))
     except argparse.ArgumentError as error:
         alone = str(error).partition("nrecognized arguments: ")[2]
-        is_given = any(word.split("=")[0] == f"--{of_file}" for word in argv)
-        if of_file is not None and not is_given and argv.count(alone) == 1 and os.path.exists(alone):
-            return parse(parser, [f"--{of_file}={word}" if word == alone else word for word in argv])
+        is_given = any(word.split("=")[0] == f"--{file_option}" for word in argv)
+        if file_option is not None and not is_given and argv.count(alone) == 1 and os.path.exists(alone):
+            return parse(parser, [f"--{file_option}={word}" if word == alone else word for word in argv])
         known = [name for action in parser._actions for name in action.option_strings]
         raise UsageError(f"{_explain(' '.join(str(error).split()), known)}; see --help") from None
 
 
 def _explain(message: str, known: Sequence[str]) -> str:
-    """The parser's message; an unknown option with the one that may be meant, on the command line or in a file."""
+    """The parser's message; for an unknown option, on the command line or in a file, with the closest known one."""
     alone, _, rest = message.partition("nrecognized arguments: ")[2].partition(" ")
     if alone and not alone.startswith("-"):
-        is_file = " and is no file here" * (not os.path.exists(alone))
-        way_out = next((f"{option} {alone} or " for option in _OF_FILES if option in known), "") + "--name value"
-        several = ", of several files a folder or a quoted glob" * bool(rest)
+        is_file = " and is not an existing file" * (not os.path.exists(alone))
+        way_out = next((f"{option} {alone} or " for option in _FILE_OPTIONS if option in known), "") + "--name value"
+        several = "; for several files, a folder or a quoted glob" * bool(rest)
         return f"{alone!r} belongs to no option{is_file}; write {way_out}{several}"
     in_file = re.search(r"Group '(.+)' does not accept option '(.+)'|Option '(.+)' is not accepted", message)
     if alone or in_file:
@@ -181,16 +181,16 @@ def _explain(message: str, known: Sequence[str]) -> str:
 
 
 def config_first(argv: Sequence[str]) -> list[str]:
-    """The same arguments with --config before all others: the parser lets the later one win, and flags shall."""
+    """The arguments with --config moved to the front: in the parser the last value wins, and flags must win."""
     found, others = _find(argv, ())
     return [*(f"--config={config}" for config in found.config), *others]
 
 
 def find_first(argv: Sequence[str], names: Sequence[str]) -> list[str | None]:
-    """Some options' values before anything else is parsed: on the command line, or else in the --config files."""
+    """Values of some options, before the rest is parsed: from the command line, else from the --config files."""
     found, _ = _find(argv, names)
-    places = [vars(found), *map(_config_options, reversed(found.config))]
-    return [next((str(place[name]) for place in places if place.get(name) is not None), None) for name in names]
+    sources = [vars(found), *map(_config_options, reversed(found.config))]
+    return [next((str(source[name]) for source in sources if source.get(name) is not None), None) for name in names]
 
 
 def _find(argv: Sequence[str], names: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -205,28 +205,27 @@ def _find(argv: Sequence[str], names: Sequence[str]) -> tuple[argparse.Namespace
 
 
 def _config_options(config: str) -> dict[str, Any]:
-    """The options in a --config file, or in JSON given in its place, as the Python interface does."""
+    """The options in a --config file, or in JSON given instead of a path, as the Python interface does."""
     if not config.startswith("{") or os.path.exists(config):
         return read_options(Path(config), f"--config {config}")
     try:
         return dict(json.loads(config))
     except ValueError as error:
-        raise UsageError(f"--config {config[:100]}: neither a file nor JSON ({error})") from None
+        raise UsageError(f"--config {config[:100]} is neither a file nor JSON ({error})") from None
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """A hint at the nearest known name, or nothing."""
+    """A "did you mean" hint with the closest known name, or nothing."""
     return "".join(f" (did you mean {close}?)" for close in difflib.get_close_matches(name, list(known), n=1))
 
 
 def _format_short_help(parser: ArgumentParser, short: ShortHelp) -> str:
-    """The purpose, the options that most people use by the first sentence of their help, examples and exit codes."""
+    """The description, the most used options with the first sentence of their help, examples and exit codes."""
     layout: Any = type("", (argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter), {})
-    page = argparse.ArgumentParser(
-        parser.prog, parser.usage, parser.description, formatter_class=layout, add_help=False
-    )
+    texts = (parser.prog, parser.usage, parser.description)
+    page = argparse.ArgumentParser(*texts, formatter_class=layout, add_help=False)
     known = {name: action for action in parser._actions for name in action.option_strings}
-    listed = page.add_argument_group(f"options used most, of all that {_ALL_OPTIONS} shows")
+    listed = page.add_argument_group(f"most used options ({_ALL_OPTIONS} shows all)")
     for name in short.options.split():
         action = copy.copy(known[f"--{name}"])
         action.help = re.split(r"(?<=\.)\s", action.help)[0]

@@ -1,4 +1,4 @@
-"""The model taken where none is named: the newest run that learned, else the one that comes with the toolkit."""
+"""The default model: the newest finished run whose scores beat the baselines, else the shipped model."""
 
 import logging
 from pathlib import Path
@@ -9,42 +9,42 @@ from electra_albert.files import MODELS as SHIPPED
 
 LOG = logging.getLogger(__name__)
 
-RUNS = Path("runs")  # where the commands are typed
-_NO_RUN = f"{RUNS}/ holds no finished run; train one first: python Pretraining.py"
+RUNS = Path("runs")  # relative to the working directory
+_NO_RUN = f"there is no finished run in {RUNS}/; train one first: python Pretraining.py"
 
 
 def default_model(option: str) -> Path:
-    """The newest run in RUNS that finished and learned, else the shipped model; logged. `option` names a model."""
+    """The newest run in RUNS that finished and learned, else the shipped model; logged. `option` selects another."""
     runs = _finished_runs()
     for run in runs:
-        if not (flaw := _flaw(run)):
-            LOG.info(f"model: {run}, the newest run")
+        if not (reason := _reason_to_skip(run)):
+            LOG.info(f"model: {run} (newest run)")
             return run
-        LOG.info(f"notice: not taken by default: {run} ({flaw}); to take it: {option} {run}")
+        LOG.info(f"notice: skipping {run} ({reason}); to use it anyway: {option} {run}")
     shipped = sorted(SHIPPED.glob("*/generator/config.json"))
     if not shipped:
         raise UsageError(_NO_RUN)
-    folder, here = shipped[-1].parents[1], Path.cwd()  # of several the last by name
+    folder, here = shipped[-1].parents[1], Path.cwd()  # the last by name
     folder = folder.relative_to(here) if folder.is_relative_to(here) else folder
-    LOG.info(f"model: {folder}, which comes with the toolkit ({RUNS}/ holds no {'other ' * bool(runs)}finished run)")
+    LOG.info(f"model: {folder} (shipped model; no {'other ' * bool(runs)}finished run in {RUNS}/)")
     return folder
 
 
 def newest_run() -> Path:
-    """The run in RUNS whose generator was written last; UsageError where there is none."""
+    """The run in RUNS with the latest exported generator. Raises UsageError if there is none."""
     if not (runs := _finished_runs()):
         raise UsageError(_NO_RUN)
     return runs[0]
 
 
 def _finished_runs() -> list[Path]:
-    """The runs that exported a generator, the last written first; a model copied there has no CONFIG and is none."""
+    """Runs that exported a generator, newest first; without CONFIG it is a copied model folder and does not count."""
     exported = [path for path in RUNS.glob("*/generator/config.json") if (path.parents[1] / CONFIG).is_file()]
     return [path.parents[1] for path in sorted(exported, key=lambda path: path.stat().st_mtime_ns, reverse=True)]
 
 
-def _flaw(run: Path) -> str:
-    """Why a run is not taken by default, by its config.yaml and metrics.jsonl; empty where it is."""
+def _reason_to_skip(run: Path) -> str:
+    """Why a run is not the default model, from its config.yaml and metrics.jsonl; empty if it can be."""
     from electra_albert.objectives.evaluation import has_learned
 
     try:
@@ -52,6 +52,6 @@ def _flaw(run: Path) -> str:
         last = read_evaluations(run)[-1]
         if last["step"] < planned:
             return f"stopped at step {last['step']:,} of {planned:,}"
-        return "" if has_learned(last) else f"not clear of the baselines after {last['step']:,} steps"
+        return "" if has_learned(last) else f"scores not clearly above the baselines after {last['step']:,} steps"
     except (UsageError, OSError, LookupError, TypeError):
-        return "its files do not show what it learned"
+        return f"no scores in its {CONFIG} and metrics.jsonl"

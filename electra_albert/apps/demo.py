@@ -1,8 +1,8 @@
-"""Fill in the [MASK]s of sentences with a pretrained generator, or mask and rewrite sentences without any.
+"""Fill the [MASK]s of sentences with a pretrained generator; mask and rewrite sentences that have none.
 
 examples:
-  python LM_DEMO.py                                         newest run or shipped model, built-in sentences
-  python LM_DEMO.py sentences.txt --gen runs/mine --top_k 3 the same as --input sentences.txt
+  python LM_DEMO.py                                           newest run or shipped model, built-in sentences
+  python LM_DEMO.py sentences.txt --gen runs/mine --top_k 3   the same as --input sentences.txt
   python LM_DEMO.py --input text.txt --output rewritten.txt
 """
 
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from electra_albert.inference.rewrite import Draw, Replacement, Rewritten
 
 MASK, PIPE = "[MASK]", "-"
-LOST = "\ufffd"  # written where a drawn token is only a part of a character
-_LONGEST_LINE = 1 << 14  # characters that are rewritten at once: a line may be of any length, memory may not
-SENTENCES = (  # shown where no --input names others
+LOST = "\ufffd"  # written for a sampled token that is only a part of a character
+_LONGEST_LINE = 1 << 14  # characters to rewrite at once: lines have any length, memory is limited
+SENTENCES = (  # used without --input
     "Paris is the [MASK] of France.",
     "She opened the door and walked into the [MASK].",
     "The book was written in the nineteenth [MASK].",
@@ -45,23 +45,23 @@ SENTENCES = (  # shown where no --input names others
     "The town was founded by settlers who came from the north and built a church near the river.",
 )
 _OPTIONS: dict[str, tuple[Any, Any, str]] = {  # type, default and help
-    "gen": (str | None, None, "A run, a model folder or a weights file; by default the newest run or what ships."),
-    "disc": (str | None, None, "The discriminator; by default next to --gen."),
-    "config": (str | None, None, "config.json of a bare weights file."),
-    "tokenizer": (str | None, None, "Tokenizer folder of a bare weights file."),
-    "input": (str | None, None, f"Text, one sentence a line; {PIPE} for stdin."),
-    "output": (str | None, None, f"A file for the text, line for line, {MASK}s filled by the best; {PIPE} for stdout."),
-    "top_k": (int, 5, f"Predictions for each {MASK}."),
-    "mask_rate": (float, 0.15, f"Share of tokens masked where no {MASK} is."),
-    "temperature": (float, 1.0, "Of the draw; higher is more varied."),
-    "seed": (int, 42, "Keys, with the line's number, the masks and the draws."),
+    "gen": (str | None, None, "Run, model folder or weights file; by default the newest run, else the shipped model."),
+    "disc": (str | None, None, "Discriminator; by default the one next to --gen."),
+    "config": (str | None, None, "config.json for a weights file."),
+    "tokenizer": (str | None, None, "Tokenizer folder for a weights file."),
+    "input": (str | None, None, f"Text file, one sentence per line; {PIPE} for stdin."),
+    "output": (str | None, None, f"File for rewritten lines, {MASK}s filled by the top prediction; {PIPE} for stdout."),
+    "top_k": (int, 5, f"Number of predictions for each {MASK}."),
+    "mask_rate": (float, 0.15, f"Fraction of tokens to mask in a sentence without {MASK}."),
+    "temperature": (float, 1.0, "Sampling temperature; higher gives more varied text."),
+    "seed": (int, 42, "Random seed for masking and sampling, combined with the line number."),
 }
-_JSON_HELP = f"""Print one JSON array, one element a line of text: with {MASK}s as the fill-mask pipeline gives it, else
-{{"sequence": after, "original": before, "replaced": [{{"start", "end", "before", "after", "probability",
-"is_changed"}}, ...]}}, start and end in characters of the original, the probability null without a discriminator."""
+_JSON_HELP = f"""Print a JSON array with one element per line of text: with {MASK} the output of the fill-mask pipeline,
+else {{"sequence": after, "original": before, "replaced": [{{"start", "end", "before", "after", "probability",
+"is_changed"}}, ...]}}; start and end in characters of the original; probability null without a discriminator."""
 _LIMITS, _COLOURS = (0.3, 0.6), ("\x1b[32m", "\x1b[33m", "\x1b[31m")  # probability of a replacement: green to red
 _BOLD, _RESET = "\x1b[1m", "\x1b[0m"
-_NO_SENTENCE = f"--input {{}} holds no sentence; write one a line, with or without {MASK} for a word"
+_NO_SENTENCE = f"--input {{}} contains no sentence; write one per line, with or without {MASK}"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -109,23 +109,23 @@ def _parse(argv: Sequence[str]) -> Namespace:
     for name, (kind, default, text) in _OPTIONS.items():
         parser.add_argument(f"--{name}", type=kind, default=default, help=text)
     parser.add_argument("--json", action="store_true", help=" ".join(_JSON_HELP.split()))
-    options = parse(parser, argv, of_file="input")
+    options = parse(parser, argv, file_option="input")
     if options.top_k < 1:
         raise UsageError(f"top_k={options.top_k} must be at least 1")
     if options.output and (options.json or not options.input):
-        raise UsageError(f"--output needs --input FILE, or {PIPE} for stdin, and not --json")
+        raise UsageError(f"--output needs --input FILE, or {PIPE} for stdin, and excludes --json")
     if options.output and options.output != PIPE:
         target = Path(options.output)
         check_can_write(target.absolute().parent)
         if target.exists() and not target.is_file():
-            raise UsageError(f"cannot write {target}: it is no regular file; name a file, or {PIPE} for stdout")
+            raise UsageError(f"cannot write {target}: not a regular file; name a file, or {PIPE} for stdout")
         if target.resolve() == Path(options.input).resolve():
-            raise UsageError(f"--output {target} is the input itself, which is not overwritten; name another file")
+            raise UsageError(f"--output {target} is the input file and would be overwritten; name another file")
     return options
 
 
 def _load(options: Namespace) -> InferenceModel:
-    """The generator that is named or taken by default, with the discriminator that is named or belongs to it."""
+    """Load the generator and discriminator that are named, or the default ones."""
     from electra_albert.inference.model import load_model
 
     path = Path(options.gen) if options.gen else default_model("--gen")
@@ -134,14 +134,14 @@ def _load(options: Namespace) -> InferenceModel:
     disc = options.disc or (sibling if folder.name == "generator" and sibling.is_dir() else None)
     model = load_model(path, "cpu", discriminator=disc, config=options.config, tokenizer=options.tokenizer)
     if model.generator is None:
-        raise CheckpointError(f"{path} has no predictions, the masked-token head; name a model that has one")
+        raise CheckpointError(f"{path} has no masked-token head (predictions); name a model that has one")
     if model.discriminator is None:
-        print("notice: there is no discriminator next to this generator, so no token is scored", file=sys.stderr)
+        print("notice: no discriminator next to this generator, so tokens are not scored", file=sys.stderr)
     return model
 
 
 def _read_lines(source: str) -> Iterator[str]:
-    """Lines of a UTF-8 file, or of stdin, with their endings, giant ones in parts; only a line feed ends one."""
+    """Lines of a UTF-8 file or stdin, with their line feeds; very long ones in parts. Only a line feed ends a line."""
     name = "stdin" if source == PIPE else source
     try:
         file = sys.stdin.fileno() if source == PIPE else source
@@ -150,41 +150,41 @@ def _read_lines(source: str) -> Iterator[str]:
     except UnicodeDecodeError:
         raise DataError(f"{name} is not UTF-8 text; convert it first") from None
     except OSError as error:
-        raise UsageError(f"cannot read {name} ({error.strerror}); name a text file, one sentence a line") from None
+        raise UsageError(f"cannot read {name} ({error.strerror}); name a file with one sentence per line") from None
 
 
 @contextmanager
 def _open_output(target: str) -> Iterator[TextIO]:
-    """Stdout, or a file that appears under its name when the block has ended well, and not otherwise."""
+    """Open stdout, or a file that is created only if the block succeeds."""
     if target == PIPE:
         _use_utf8(sys.stdout)
         yield sys.stdout
         return
-    path = Path(target).resolve()  # of a link, what it points to is replaced
+    path = Path(target).resolve()  # for a link, its target is replaced
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file, TextIOWrapper(file, encoding="utf-8", newline="") as stream:
-            if path.exists():  # before a word is written, which not everybody may be allowed to read
+            if path.exists():  # before the text is written: it may be private
                 shutil.copymode(path, file.name)
             yield stream
     except OSError as error:
-        raise UsageError(f"cannot write {target} ({error.strerror}); name a file elsewhere") from None
+        raise UsageError(f"cannot write {target} ({error.strerror}); name another file") from None
 
 
 def _use_utf8(stream: TextIO) -> None:
-    """Write UTF-8, whatever the terminal's encoding: for text and JSON that another program reads."""
+    """Switch to UTF-8 regardless of the terminal's encoding, for text and JSON that another program reads."""
     if isinstance(stream, TextIOWrapper):
         stream.reconfigure(encoding="utf-8", errors="strict", newline="")
 
 
 def _rewrite_file(model: InferenceModel, source: str, target: str, draw: Draw) -> None:
-    """Rewrite a file line by line and report on it, on stderr where the text goes to stdout."""
+    """Rewrite a file line by line and print a report; on stderr if the text goes to stdout."""
     from tqdm import tqdm
 
     from electra_albert.inference.rewrite import rewrite_lines
 
     counts: Counter[str] = Counter()
-    scored, total = [0, 0], [0.0, 0.0]  # tokens and the sum of their probabilities: kept ones, changed ones
+    scored, total = [0, 0], [0.0, 0.0]  # tokens and the sum of their probabilities: unchanged, changed
     with _open_output(target) as stream:
         lines = tqdm(_read_lines(source), unit=" lines", disable=None, leave=False)
         for text, (original, replaced, is_filled, scores) in rewrite_lines(model, lines, draw):
@@ -201,13 +201,13 @@ def _rewrite_file(model: InferenceModel, source: str, target: str, draw: Draw) -
         if counts["lines"] == counts["blank"]:
             raise DataError(_NO_SENTENCE.format(source))
     untouched = counts["lines"] - counts["blank"] - counts["rewritten"]
-    report = f"""lines: {counts["rewritten"]:,} rewritten, {untouched:,} left as they are, {counts["blank"]:,} blank
-tokens masked: {counts["masked"]:,}, of which changed: {counts["changed"]:,}; {MASK}s filled: {counts["filled"]:,}"""
+    report = f"""lines: {counts["rewritten"]:,} rewritten, {untouched:,} unchanged, {counts["blank"]:,} blank
+tokens: {counts["masked"]:,} masked, {counts["changed"]:,} of them changed; {MASK}s filled: {counts["filled"]:,}"""
     if model.discriminator is not None:
         old, new = (sum_of / max(1, count) for sum_of, count in zip(total, scored, strict=True))
-        report += f"\nmean probability of a replacement: {new:.1%} at changed tokens, {old:.1%} elsewhere"
+        report += f"\nmean probability of replacement: {new:.1%} for changed tokens, {old:.1%} for the others"
     if counts["lost"]:
-        report += f"\nwritten as {LOST}, a drawn token being only a part of a character: {counts['lost']:,}"
+        report += f"\nincomplete characters, written as {LOST}: {counts['lost']:,}"
     if target == PIPE:
         print(report, file=sys.stderr)
     else:
@@ -215,7 +215,7 @@ tokens masked: {counts["masked"]:,}, of which changed: {counts["changed"]:,}; {M
 
 
 def format_proposals(text: str, answer: list[list[Proposal]], *, colours: bool) -> str:
-    """A small table of predictions, one column a mask."""
+    """Format the text with a table of predictions, one column per mask."""
     from electra_albert.inference.engine import printable, shown
 
     columns = [[f"{p['score']:6.1%}  {shown(p['token_str'])}" for p in proposals] for proposals in answer]
@@ -225,7 +225,7 @@ def format_proposals(text: str, answer: list[list[Proposal]], *, colours: bool) 
 
 
 def format_rewritten(rewritten: Rewritten, *, colours: bool) -> str:
-    """A text before and after, and each masked word before and after with the discriminator's score."""
+    """Format a text before and after rewriting, and each masked token with its replacement and score."""
     from electra_albert.inference.engine import printable
     from electra_albert.inference.rewrite import splice
 
@@ -235,22 +235,22 @@ def format_rewritten(rewritten: Rewritten, *, colours: bool) -> str:
             return before
         return f"{_BOLD}{after}{_RESET}" if colours else f"[{before}]->[{after}]"
 
-    before = printable(rewritten.original)  # character for character, so that positions stay
+    before = printable(rewritten.original)  # character for character, so that positions stay valid
     if not rewritten.replaced:
-        return f"{before}\n    holds no token that may be masked: left as it is"
-    lines = [before, f"    after: {splice(before, rewritten.replaced, mark)}"]
+        return f"{before}\n    unchanged: no token can be masked"
+    lines = [before, f"    rewritten: {splice(before, rewritten.replaced, mark)}"]
     for _, _, was, now, probability, is_changed in rewritten.replaced:
-        score = "" if probability is None else _colour(f"  replaced? {probability:.0%}", probability, colours)
-        old, new = (printable(text.strip()) or "(nothing)" for text in (was, now))
-        lines.append(f"    {f'{old} -> {new}' if is_changed else f'{old} (kept)':24}{score}".rstrip())
+        score = "" if probability is None else _colour(f"  P(replaced) {probability:.0%}", probability, colours)
+        old, new = (printable(text.strip()) or "(empty)" for text in (was, now))
+        lines.append(f"    {f'{old} -> {new}' if is_changed else f'{old} (unchanged)':24}{score}".rstrip())
     return "\n".join(lines)
 
 
 def format_scored(scores: Iterable[tuple[TokenText, float]], *, colours: bool) -> str:
-    """Each token with its probability of being a replacement."""
+    """Format each token with its probability of being a replacement."""
     from electra_albert.inference.engine import shown
 
-    text = "    replaced?"
+    text = "    P(replaced):"
     for token, probability in scores:
         text += " " * token.starts_word + _colour(f"{shown(token.text)}({probability:.0%})", probability, colours)
     return text

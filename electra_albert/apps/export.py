@@ -1,4 +1,4 @@
-"""Stock Hugging Face folders and ONNX files of runs, checkpoints and model folders, ours or stock.
+"""Export runs, checkpoints and model folders, ours or stock, as stock Hugging Face folders or ONNX files.
 
 electra-albert export --model runs/mine --kind discriminator --format onnx --output_dir exported
 """
@@ -17,29 +17,29 @@ LOG = logging.getLogger(__name__)
 _KNOWN: dict[str, tuple[str, ...]] = {"kind": ("generator", "discriminator", "task", "encoder")}
 _KNOWN |= {"format": ("safetensors", "pt", "onnx"), "dtype": ("float32", "float16", "bfloat16")}
 _CHECKPOINTS = "checkpoints"
-_OF_A_RUN = ("generator", "discriminator", "model", "tokenizer", _CHECKPOINTS)
+_RUN_SUBFOLDERS = ("generator", "discriminator", "model", "tokenizer", _CHECKPOINTS)
 _KIND_OF = dict.fromkeys(("classifier", "electra_classifier", "qa_outputs"), "task")  # by the first head in the file
 _KIND_OF |= {"discriminator_predictions": "discriminator", "predictions": "generator"}
-_KIND_HELP = """generator fills masks, discriminator is the one to fine-tune, task was fine-tuned, encoder has no head.
-By default the generator of a run, and of another folder what it holds."""
+_KIND_HELP = """Part to export: generator (masked-token head), discriminator (the part to fine-tune), task (a fine-tuned
+model) or encoder (no head). By default the generator of a run, else the model that the folder contains."""
 
 
 def main(argv: Sequence[str]) -> int:
     """Entry point; returns the exit code."""
-    parser = make_parser("electra-albert export", "Write stock Hugging Face folders, or ONNX files.")
-    parser.add_argument("--model", type=str, required=True, help="A run folder or a model folder, ours or stock.")
-    parser.add_argument("--output_dir", type=str, required=True, help="Folder to write the model into.")
+    parser = make_parser("electra-albert export", "Export a model as a stock Hugging Face folder or as ONNX.")
+    parser.add_argument("--model", type=str, required=True, help="Run folder or model folder, ours or stock.")
+    parser.add_argument("--output_dir", type=str, required=True, help="Folder to write the model to.")
     parser.add_argument("--kind", choices=_KNOWN["kind"], default=None, help=_KIND_HELP)
-    parser.add_argument("--format", choices=_KNOWN["format"], default="safetensors", help="Of the weights.")
-    parser.add_argument("--dtype", choices=_KNOWN["dtype"], default="float32", help="Of the stored weights.")
-    parser.add_argument("--license", type=str | None, default=None, help="Of the weights, by its id, as mit.")
+    parser.add_argument("--format", choices=_KNOWN["format"], default="safetensors", help="File format of the weights.")
+    parser.add_argument("--dtype", choices=_KNOWN["dtype"], default="float32", help="Data type of the stored weights.")
+    parser.add_argument("--license", type=str | None, default=None, help="License id for the model card, such as mit.")
     done = export(**parse(parser, argv).as_dict())
-    print(f"wrote the {done.kind} to {done.folder}")
+    print(f"{done.kind} written to {done.folder}")
     return 0
 
 
 class Exported(NamedTuple):
-    """Outcome of an export."""
+    """Result of an export."""
 
     folder: Path
     kind: str  # generator, discriminator, task or encoder
@@ -53,21 +53,21 @@ def export(
     dtype: str = "float32",
     license: str | None = None,
 ) -> Exported:
-    """Write a model as a folder that stock `transformers` opens, or as ONNX; options as on the command line.
+    """Write a model as a folder that stock `transformers` loads, or as ONNX; options as on the command line.
 
-    Raises UsageError for paths and options that cannot be, CheckpointError for files that hold no such model.
+    Raises UsageError for invalid paths and options, CheckpointError for files that do not contain such a model.
     """
     for name, value in {"format": format, "dtype": dtype, **({"kind": kind} if kind else {})}.items():
         if value not in _KNOWN[name]:
-            raise UsageError(f"--{name} {value} is none of {', '.join(_KNOWN[name])}")
+            raise UsageError(f"--{name} {value} is not one of {', '.join(_KNOWN[name])}")
     if not str(model) or not str(output_dir):
-        raise UsageError("--model and --output_dir need a path each")
+        raise UsageError("--model and --output_dir must not be empty; give a path for each")
     if format == "onnx" and dtype != "float32":
-        raise UsageError(f"an ONNX file holds float32; leave out --dtype {dtype} or --format onnx")
+        raise UsageError(f"ONNX export supports only float32; remove --dtype {dtype} or --format onnx")
     folder = Path(output_dir)
     check_can_write(folder)
-    place = folder.resolve()
-    for run in (place, place.parent) if place.name in _OF_A_RUN else (place,):
+    path = folder.resolve()
+    for run in (path, path.parent) if path.name in _RUN_SUBFOLDERS else (path,):
         if (run / ENVIRONMENT).is_file() or (run / _CHECKPOINTS).is_dir():
             raise UsageError(f"{folder} belongs to a run and would be overwritten; choose another --output_dir")
     import torch
@@ -79,25 +79,25 @@ def export(
     from electra_albert.model.attention import stock_computes
 
     files = load.locate(Path(model), kind or "any")
-    if files.weights.parent.resolve() == place:
-        raise UsageError(f"{folder} is where the model comes from; choose another --output_dir")
+    if files.weights.parent.resolve() == path:
+        raise UsageError(f"--output_dir {folder} is the model's own folder; choose another")
     if format == "onnx":
         onnx.require_packages()
     stored = load.read_stored(files)
     if not stock_computes(stored.config):
-        attention = stored.config.attention
-        raise CheckpointError(f"transformers has no attention {attention}, which {files.weights} has; copy its folder")
+        problem = f"has attention {stored.config.attention}, which transformers does not implement"
+        raise CheckpointError(f"{files.weights} {problem}; copy its folder instead of exporting it")
     tokenizer = load_tokenizer(files.tokenizer)
     if len(tokenizer) > stored.config.vocab_size:
-        sizes = f"has {len(tokenizer)} subwords, the model {stored.config.vocab_size}"
-        raise CheckpointError(f"the tokenizer in {files.tokenizer} {sizes}; put the one it was trained with there")
+        sizes = f"has {len(tokenizer)} tokens, the model {stored.config.vocab_size}"
+        raise CheckpointError(f"the tokenizer in {files.tokenizer} {sizes}; put the model's own tokenizer there")
     kind = kind or next((kind for head, kind in _KIND_OF.items() if head in stored.parts), "encoder")
     details, head = load.read_task(files) if kind == "task" else (None, None)
     built: Any = load.build(stored, load.KINDS[kind], head)
     parts = {name for name, _ in built.named_children()}
     parts |= {"pooler"} if "sentence_order" in parts else set()
     if left_aside := sorted(stored.parts - parts) + sorted(stored.left_aside):
-        LOG.warning(f"left aside, as a model of kind {kind} has no place for it: {', '.join(left_aside)}")
+        LOG.warning(f"not exported, because a model of kind {kind} does not use it: {', '.join(left_aside)}")
     facts = Facts({"license": license} if license else {})
     save_model(built, tokenizer, folder, details, facts, file_format=format, dtype=getattr(torch, dtype))
     return Exported(folder, kind)

@@ -1,4 +1,4 @@
-"""Properties and limits of the machine, and its errors at these limits as one line."""
+"""Properties of the machine, and one-line errors for missing compilers and full memory."""
 
 import os
 import platform
@@ -19,31 +19,31 @@ from electra_albert.contracts import UsageError
 from electra_albert.model.encoder import Compilation
 
 _TRITON_CAPABILITY = (7, 0)
-# The compilers that PyTorch and Triton look for, and the variable that names another one.
+# The compilers that PyTorch and Triton look for, and the environment variable that names another one.
 _COMPILERS = {"cpu": ("CXX", ("g++", "clang++")), "cuda": ("CC", ("gcc", "clang", "cc"))}
 
 
 def why_not_compiled(device: torch.device) -> str | None:
-    """The reason why torch.compile cannot make code for `device`, and the way out; None where it can."""
+    """Why torch.compile does not work for `device`, and the remedy; None if it works."""
     if device.type not in _COMPILERS:
-        return f"it is not tried on {device.type}"
+        return f"it is not supported here on {device.type}"
     if device.type == "cuda" and find_spec("triton") is None:
         return "Triton is not installed: pip install triton"
     if device.type == "cuda" and (capability := torch.cuda.get_device_capability(device)) < _TRITON_CAPABILITY:
         return f"the GPU's compute capability {capability[0]}.{capability[1]} is too old for Triton"
     variable, usual = _COMPILERS[device.type]
     if not any(map(shutil.which, [chosen] if (chosen := os.environ.get(variable)) else usual)):
-        return f"no C compiler is found: install {usual[0]} or name one in {variable}"
-    # Debian's Python names a local folder first, a moved one the folder where it was built.
+        return f"no C compiler found: install {usual[0]} or name one in {variable}"
+    # Debian's Python gives a local folder first; a relocated Python gives the folder where it was built.
     named = (sysconfig.get_path("include"), sysconfig.get_path("include", "posix_prefix"))
     headers = [Path(folder) for folder in (*named, sysconfig.get_config_var("INCLUDEPY")) if folder]
     if not any((folder / "Python.h").is_file() for folder in headers):
-        return f"{headers[0]} has no Python.h: install Python's headers (python3-dev)"
+        return f"Python.h not found in {headers[0]}: install Python's headers (python3-dev)"
     return None
 
 
 def processor() -> str:
-    """The model name of the processor, or the system's name for it."""
+    """Model name of the processor, else the platform's name for it."""
     with suppress(OSError):  # not Linux
         if found := re.search(r"^model name\s*: *(.*\S)", Path("/proc/cpuinfo").read_text(errors="replace"), re.M):
             return found[1]
@@ -51,7 +51,7 @@ def processor() -> str:
 
 
 def memory_of(device: torch.device) -> int:
-    """Bytes of memory that the device has; the host's where the device shares it."""
+    """Bytes of the device's memory; the host's memory for a device that shares it."""
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
     try:
@@ -61,7 +61,7 @@ def memory_of(device: torch.device) -> int:
 
 
 def peak_memory(device: torch.device) -> int:
-    """The most bytes that this process has had: of tensors on a GPU, else resident memory; 0 if unknown."""
+    """Peak bytes of this process: tensors on a GPU, else resident memory; 0 if unknown."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     try:
@@ -72,26 +72,26 @@ def peak_memory(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def smaller_step(training: TrainingConfig) -> str:
-    """Advice where a training step needs more memory than there is."""
+def memory_advice(training: TrainingConfig) -> str:
+    """Advice for a training step that does not fit into memory."""
     advice = f"lower --per_device_train_batch_size {training.per_device_train_batch_size} and raise "
     or_checkpointing = "" if training.gradient_checkpointing else ", or set --gradient_checkpointing true"
-    return f"{advice}--gradient_accumulation_steps as much{or_checkpointing}"
+    return f"{advice}--gradient_accumulation_steps by the same factor{or_checkpointing}"
 
 
 @contextmanager
 def one_line_errors(training: TrainingConfig, compilation: Compilation | Literal["auto"]) -> Iterator[None]:
-    """Turn the errors of a machine at its limits into UsageError: a GPU's memory is full, or the compiler failed."""
+    """Turn out-of-memory errors of a GPU and compiler failures into UsageError."""
     try:
         yield
     except torch.OutOfMemoryError as error:
-        scoring = f"evaluations take --per_device_eval_batch_size {training.per_device_eval_batch_size}"
-        raise UsageError(f"the memory does not suffice for a step; {smaller_step(training)}; {scoring}") from error
+        scoring = f"for evaluation, lower --per_device_eval_batch_size {training.per_device_eval_batch_size}"
+        raise UsageError(f"out of memory on the device; {memory_advice(training)}; {scoring}") from error
     except RuntimeError as error:
         from torch._dynamo.exc import BackendCompilerFailed
 
         if compilation == "none" or not isinstance(error, BackendCompilerFailed):
             raise
         cause = (str(error).strip() or type(error).__name__).splitlines()[0]
-        way_out = "use --torch_compile none, or, if an earlier run was killed, delete /tmp/torchinductor_<your name>"
+        way_out = "use --torch_compile none, or, if an earlier run was killed, delete /tmp/torchinductor_<user>"
         raise UsageError(f"torch.compile failed ({cause}); {way_out}") from error

@@ -1,11 +1,11 @@
-"""electra-albert prepare: make the tokenizer and the token store of a corpus, by one job or many.
+"""electra-albert prepare: build the tokenizer and the token store of a corpus, in one job or in many.
 
 electra-albert prepare --corpus my.txt
-electra-albert prepare --corpus my.txt --num_shards 16 --shard_index 3     one of many jobs
-electra-albert prepare --corpus my.txt --num_shards 16 --merge             once they are done
+electra-albert prepare --corpus my.txt --num_shards 16 --shard_index 3     one of 16 jobs
+electra-albert prepare --corpus my.txt --num_shards 16 --merge             when all jobs are done
 
-Both are kept for the next run. A folder's name carries the beginning of its key: a hash of the content of all files,
-how they are read, the tokenizer and the seed.
+Later runs reuse both. The folder's name has the first letters of its key: a hash of the contents of all files, the
+options for reading them, the tokenizer and the seed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from electra_albert.corpus.tokenizer_training import extend_tokenizer, train_tok
 from electra_albert.data_files.finding import find_files, identity, same_content
 from electra_albert.files import SAMPLE_TEXT, read_json, write_json
 
-if TYPE_CHECKING:  # they load torch, which --help does without
+if TYPE_CHECKING:  # these import torch, which --help must not load
     from electra_albert.corpus.examples import ExampleTable
     from electra_albert.corpus.mixture import ExampleOrder, Source
     from electra_albert.corpus.store import Store
@@ -47,62 +47,62 @@ if TYPE_CHECKING:  # they load torch, which --help does without
 
 LOG = logging.getLogger(__name__)
 
-PREPARED_VERSION = 5  # raise it when the same text would be read, split, tokenised or held out in another way
-_TRAINING_VERSION = 2  # raise it when another tokenizer would be trained on the same text
+PREPARED_VERSION = 5  # increase it when the same text would be read, split, tokenized or held out differently
+_TRAINING_VERSION = 2  # increase it when tokenizer training would give another result on the same text
 _KEY_LETTERS = 12  # of the key, in the folder's name
-UNIT_BYTES = 8 << 20  # of text that one part is made from
-SAMPLE_CHARACTERS = 20_000_000  # that a tokenizer is trained on, or extended with
+UNIT_BYTES = 8 << 20  # of text per part
+SAMPLE_CHARACTERS = 20_000_000  # for training or extending a tokenizer
 _SAMPLED_UNITS = 256
 _SMALLEST_SAMPLE_BYTES = 1 << 20
-_TOKENIZER_MAX_LENGTH = 512  # of the copy kept with the store; a run's own copy carries the run's
+_TOKENIZER_MAX_LENGTH = 512  # of the copy kept with the store; a run's copy has the run's own
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def main(argv: Sequence[str]) -> int:
     """Entry point of `electra-albert prepare`; returns the exit code."""
-    parser = make_parser("electra-albert prepare", "Make the tokenizer and the token store of a corpus.")
+    parser = make_parser("electra-albert prepare", "Build the tokenizer and the token store of a corpus.")
     parser.add_class_arguments(CorpusConfig)
-    share = "Do this share of the work, from 0, and leave the rest."
-    parser.add_argument("--num_shards", type=int | None, default=None, help="Jobs that prepare the corpus together.")
+    share = "Index of this job, from 0; it writes only its share."
+    parser.add_argument("--num_shards", type=int | None, default=None, help="Number of jobs that share the work.")
     parser.add_argument("--shard_index", type=int | None, default=None, help=share)
-    parser.add_argument("--merge", action="store_true", help="Put the work of all jobs together.")
-    parser.add_argument("--seed", type=int, default=TrainingConfig.seed, help="Keys every draw, as in Pretraining.py.")
+    parser.add_argument("--merge", action="store_true", help="Merge the parts that all jobs have written.")
+    parser.add_argument("--seed", type=int, default=TrainingConfig.seed, help="Random seed, as in Pretraining.py.")
     options = parse(parser, argv).as_dict()
     seed, count, index, merge = map(options.pop, ("seed", "num_shards", "shard_index", "merge"))
     if (index is None) != (merge or count is None) or (merge and count is None) or count == 0:
-        raise UsageError("num_shards takes a number of jobs and either shard_index or merge, which both need it")
+        raise UsageError("--num_shards takes a number of jobs, with either --shard_index or --merge, which need it")
     if count is not None and not 0 <= (index or 0) < count:
-        raise UsageError(f"shard_index={index} must lie between 0 and {count - 1}")
+        raise UsageError(f"--shard_index {index} must be between 0 and {count - 1}")
     try:
         config = CorpusConfig(**options)
     except ValueError as error:
         raise UsageError(str(error)) from None
     if index is not None:
-        print(f"job {index} of {count} is done in {prepare_shard(config, seed, count, index)}")
+        print(f"shard {index} of {count} written to {prepare_shard(config, seed, count, index)}")
     else:
-        print(f"ready in {prepare(config, seed, merged_jobs=count).folder}")
+        print(f"prepared corpus: {prepare(config, seed, merged_jobs=count).folder}")
     return 0
 
 
 class Prepared(NamedTuple):
-    """The data that a run trains on. The folder belongs to one corpus content, tokenizer and seed."""
+    """The data of a run. The folder belongs to one corpus content, tokenizer and seed."""
 
     tokenizer: Tokenizer
     tokenizer_dir: Path
     store: Store
     train_table: ExampleTable
     validation_table: ExampleTable
-    order: ExampleOrder  # of the train table's rows
+    order: ExampleOrder  # of the training examples
     folder: Path
-    held_out_sources: dict[str, int]  # of a mixture: its sources' names, and where in the validation table each begins
+    held_out_sources: dict[str, int]  # of a mixture: each source's name and its first example in the validation table
 
 
 def prepare(
     config: CorpusConfig, seed: int, *, merged_jobs: int | None = None, recorded: Mapping[str, Any] | None = None
 ) -> Prepared:
-    """Build what is missing, reuse what is there. In a distributed run one process goes first, the others find it.
+    """Build or reuse the tokenizer, the store and the examples. In a distributed run, one process must call it first.
 
-    merged_jobs: how many jobs must have written all parts. recorded: the settings of a run to resume.
+    merged_jobs: number of jobs that have written all parts. recorded: settings of the run to resume.
     """
     with _plain_errors(config):
         corpus = open_corpus(config, seed)
@@ -110,14 +110,14 @@ def prepare(
             require_same_text(recorded, config, corpus.key)
         tokenizer = _ready_tokenizer(corpus)
         with locked(corpus.folder / ".lock"):
-            return _cut_rows(corpus, tokenizer, _build(corpus, tokenizer, merged_jobs))
+            return _make_examples(corpus, tokenizer, _build(corpus, tokenizer, merged_jobs))
 
 
 def prepare_shard(config: CorpusConfig, seed: int, num_shards: int, shard_index: int) -> Path:
-    """Write the parts of one job, numbered from 0, of those that see the same folder; returns the corpus's folder."""
+    """Write the parts of job `shard_index`, from 0, of jobs that share the folder; returns the corpus's folder."""
     with _plain_errors(config):
         corpus = open_corpus(config, seed)
-        plan = _plan_parts(corpus, _ready_tokenizer(corpus))  # for the rest, no job waits for another
+        plan = _plan_parts(corpus, _ready_tokenizer(corpus))  # only the tokenizer makes jobs wait for one another
         if ready_store(plan.folder.parent, plan.fingerprint) is None:
             mine = range(shard_index, len(plan.units), num_shards)
             LOG.info(f"job {shard_index} of {num_shards}: {len(mine)} of {len(plan.units)} parts")
@@ -130,9 +130,9 @@ def _plain_errors(config: CorpusConfig) -> Iterator[None]:
     try:
         yield
     except OSError as problem:
-        way_out = "look at --corpus and --prepared_dir"
+        way_out = "check --corpus and --prepared_dir"
         if problem.errno in _NO_ROOM:
-            way_out = "make room there or name another --prepared_dir, then start again; what is finished is kept"
+            way_out = "free disk space or name another --prepared_dir, then start again; finished parts are kept"
         where = problem.filename or config.prepared_dir
         raise UsageError(f"{where}: {problem.strerror or problem}; {way_out}") from problem
 
@@ -145,42 +145,42 @@ class CorpusFolder(NamedTuple):
     config: CorpusConfig
     seed: int
     sources: list[Source]
-    files: list[list[Path]]  # of each source
-    readings: list[ReadOptions]  # of each source
+    files: list[list[Path]]  # per source
+    readings: list[ReadOptions]  # per source
     identity: dict[str, Any]  # of all files
-    found: Counter[str]  # counts of what was left out when the files were listed
-    given: Tokenizer | None  # the tokenizer to use, if one was named
+    found: Counter[str]  # numbers of files that were skipped
+    given: Tokenizer | None  # the tokenizer named by --tokenizer
 
     def units(self, unit_bytes: int) -> list[tuple[int, Unit]]:
-        """All units, each with the number of its source."""
+        """All units, each with the index of its source."""
         pairs = enumerate(zip(self.files, self.readings, strict=True))
         return [(number, unit) for number, (some, how) in pairs for unit in plan_units(some, how, unit_bytes)]
 
 
 def open_corpus(config: CorpusConfig, seed: int) -> CorpusFolder:
-    """List the files of the corpus, compute its key, and make its folder; extend its tokenizer if that is asked."""
+    """List the files of the corpus, compute its key and create its folder; extends the tokenizer if requested."""
     from electra_albert.corpus.mixture import read_sources, without_repeats
 
     given, root = None, Path(config.prepared_dir)
     if config.tokenizer:
         if config.keep_accents == "albert":
-            raise UsageError("--keep_accents albert is for a tokenizer that is trained; for a given one choose false")
+            raise UsageError("--keep_accents albert applies only to a trained tokenizer; use false with --tokenizer")
         options = tokenizers.TextOptions(config.do_lower_case, config.keep_accents, config.split_digit_comma)
         given = tokenizers.load_tokenizer(Path(config.tokenizer), options)
     elif config.split_digit_comma is False:
-        raise UsageError("--split_digit_comma false needs a --tokenizer: a trained one always splits; leave it out")
+        raise UsageError("--split_digit_comma false needs a --tokenizer: a trained one always splits; remove it")
     root.mkdir(parents=True, exist_ok=True)
     sources = read_sources(config.corpus, config.text_column)
     paths = [str(SAMPLE_TEXT) if source.corpus == BUILT_IN_CORPUS else source.corpus for source in sources]
     name = short_name(config.corpus)
     found: Counter[str] = Counter()
-    with locked(root / f".{name}.lock"):  # many jobs at once, as on a cluster, read every file only once
+    with locked(root / f".{name}.lock"):  # parallel jobs, as on a cluster, hash every file only once
         files = without_repeats(sources, [find_files(path, found, config.encoding) for path in paths], found)
         readings = [ReadOptions(source.text_column, config.bad_utf8, config.encoding) for source in sources]
-        for some, how in zip(files, readings, strict=True):  # first of all, since it takes no time
+        for some, how in zip(files, readings, strict=True):  # before the slow steps
             require_columns(some, how)
-        noted = map(read_json, sorted(root.glob(f"{name}-*/corpus.json")))  # an untouched file is not hashed again
-        hashes = identity([*chain(*files)], *noted)
+        recorded = map(read_json, sorted(root.glob(f"{name}-*/corpus.json")))  # unchanged files are not hashed again
+        hashes = identity([*chain(*files)], *recorded)
         hash_of = {entry["path"]: entry["blake2b"] for entry in hashes["files"]}
         hashed = [[[hash_of[str(path)], path.suffixes[-2:]] for path in some] for some in files]
         content = [[how.text_column, some] for how, some in zip(readings, hashed, strict=True)]
@@ -200,24 +200,24 @@ def open_corpus(config: CorpusConfig, seed: int) -> CorpusFolder:
 
 
 def short_name(corpus: str) -> str:
-    """The name from which folders made of a corpus get theirs."""
+    """Short name of a corpus, for folder names."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", Path(os.path.realpath(corpus)).stem).strip("-.")[:40] or "corpus"
 
 
 def with_tokenizer(config: CorpusConfig, folder: Path) -> CorpusConfig:
-    """The same, with a tokenizer of ours, which holds what was chosen for case, accents, digits and vocabulary."""
+    """The config with our tokenizer in `folder`, whose files record case, accents, digit splitting and vocabulary."""
     unset: dict[str, Any] = dict.fromkeys(("extend_vocab_to", "do_lower_case", "keep_accents", "split_digit_comma"))
     return replace(config, tokenizer=str(folder), **unset)
 
 
 @contextmanager
 def locked(lock: Path) -> Iterator[None]:
-    """Hold the lock file; it goes with the process, however that ends."""
+    """Hold the file lock; the operating system releases it when the process ends."""
     file = FileLock(lock)
     try:
         held = file.acquire(timeout=0)
     except Timeout:
-        LOG.info(f"another process prepares {lock.parent}; waiting for it")
+        LOG.info(f"waiting for another process that prepares {lock.parent}")
         held = file.acquire()
     with held:
         yield
@@ -227,24 +227,24 @@ def locked(lock: Path) -> Iterator[None]:
 
 
 def ready_store(folder: Path, wanted: str) -> Store | None:
-    """The store in `folder` if it is whole and has the fingerprint wanted."""
+    """The store in `folder` if it is complete and has the fingerprint `wanted`."""
     from electra_albert.corpus.store import open_store
 
     try:
         store = open_store(folder)
         if store.fingerprint != wanted:
             raise CheckpointError(f"the token store in {folder} was made with another tokenizer")
-    except UsageError:  # there is none
+    except UsageError:  # it does not exist
         return None
     except CheckpointError as problem:
-        LOG.info(f"{problem}; building the token store again")
+        LOG.info(f"{problem}; rebuilding the token store")
         return None
-    LOG.info(f"using the token store in {folder}: {len(store.train.tokens):,} tokens to train on")
+    LOG.info(f"using the token store in {folder}: {len(store.train.tokens):,} training tokens")
     return store
 
 
 def find_store(prepared_dir: Path, fingerprint: str) -> Store | None:
-    """The store of this fingerprint below `prepared_dir`, if it is still there and whole."""
+    """The store with this fingerprint below `prepared_dir`, if it still exists and is complete."""
     folders = prepared_dir.glob(f"*-{fingerprint[:_KEY_LETTERS]}/store")
     return next((store for folder in folders if (store := ready_store(folder, fingerprint))), None)
 
@@ -257,7 +257,7 @@ def _plan_parts(corpus: CorpusFolder, tokenizer: Tokenizer) -> PartPlan:
 
 
 def _build(corpus: CorpusFolder, tokenizer: Tokenizer, merged_jobs: int | None) -> Store:
-    """The store that is there, or one made from the parts, after the missing ones are written."""
+    """Open the store, or write its missing parts and build it from all parts."""
     from electra_albert.corpus.store import build_store
 
     plan = _plan_parts(corpus, tokenizer)
@@ -265,24 +265,24 @@ def _build(corpus: CorpusFolder, tokenizer: Tokenizer, merged_jobs: int | None) 
         return store
     if merged_jobs is not None and (missing := plan.missing()):
         jobs = ", ".join(map(str, sorted({number % merged_jobs for number in missing})))
-        raise DataError(f"{len(missing)} of {len(plan.units)} parts are missing, of --shard_index {jobs}; run them")
+        raise DataError(f"{len(missing)} of {len(plan.units)} parts are missing: run --shard_index {jobs}")
     _write_parts(corpus, plan, () if merged_jobs else range(len(plan.units)))
     return build_store(plan, seed=corpus.seed, found=corpus.found)
 
 
 def _write_parts(corpus: CorpusFolder, plan: PartPlan, numbers: Sequence[int]) -> None:
-    """Write those of the parts that are missing. Raises DataError where the corpus has changed meanwhile."""
+    """Write the missing parts among `numbers`. Raises DataError if the corpus has changed meanwhile."""
     if numbers:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         workers = corpus.config.preprocessing_num_workers or cores or 1
         LOG.info(f"building the token store in {plan.folder.parent} with {workers} processes")
         write_parts(plan, numbers, workers)
     if not same_content([*chain(*corpus.files)], corpus.identity):
-        raise DataError(f"{corpus.config.corpus} changed while it was read; leave it alone and start again")
+        raise DataError(f"{corpus.config.corpus} changed while it was read; start again and do not modify it")
 
 
-def _cut_rows(corpus: CorpusFolder, tokenizer: Tokenizer, store: Store) -> Prepared:
-    """Cut the store into rows, order them by the sources' weights, and log the corpus statistics."""
+def _make_examples(corpus: CorpusFolder, tokenizer: Tokenizer, store: Store) -> Prepared:
+    """Split the store into examples, order them by the sources' weights, and log the corpus statistics."""
     from electra_albert.corpus.examples import build_table, padding_share
     from electra_albert.corpus.mixture import order_examples, source_names
     from electra_albert.corpus.store import format_statistics
@@ -294,7 +294,7 @@ def _cut_rows(corpus: CorpusFolder, tokenizer: Tokenizer, store: Store) -> Prepa
     first = np.searchsorted(train.edges, store.source_starts).tolist()
     order = order_examples(first, train.count, weights or None, seed)
     LOG.info(format_statistics(store.statistics, padding_share(store.train, train, length)))
-    ends = store.statistics["sides"]["validation"]["source_ends"]  # not of the last sources if read before
+    ends = store.statistics["sides"]["validation"]["source_ends"]  # lacks trailing sources that repeat earlier ones
     middles = (validation.edges[:-1] + validation.edges[1:]) // 2
     firsts = np.searchsorted(middles, [0, *ends[:-1]]).tolist()
     held_out_sources = dict(zip(source_names(corpus.sources), firsts, strict=False)) if len(firsts) > 1 else {}
@@ -303,14 +303,14 @@ def _cut_rows(corpus: CorpusFolder, tokenizer: Tokenizer, store: Store) -> Prepa
         text = f"{held_out[number]:,} tokens held out"
         if len(order.taken) > 1:
             share, repeats = order.taken[number] / order.examples_per_epoch, order.taken[number] / order.count[number]
-            text = f"{share:.1%} of the rows trained on, each {repeats:.2f} times a pass; {text}"
+            text = f"{share:.1%} of the training examples, each {repeats:.2f} times per epoch; {text}"
         LOG.info(f"  {source.corpus}: {text}")
     folder = corpus.folder
     return Prepared(tokenizer, folder / "tokenizer", store, train, validation, order, folder, held_out_sources)
 
 
 def _ready_tokenizer(corpus: CorpusFolder) -> Tokenizer:
-    """The tokenizer that was given, trained before, or is trained now; a copy is kept in the corpus's folder."""
+    """The given tokenizer, or the trained one, trained now if needed; a copy is kept in the corpus's folder."""
     folder, size = corpus.folder / "tokenizer", corpus.config.vocab_size
     with locked(corpus.folder / ".tokenizer.lock"):
         if corpus.given is None and (folder / "tokenizer.json").is_file():
@@ -320,33 +320,33 @@ def _ready_tokenizer(corpus: CorpusFolder) -> Tokenizer:
             is_lower, sentences = corpus.config.do_lower_case is not False, _sample_sentences(corpus)
             tokenizer = train_tokenizer(sentences, size, is_lower, corpus.config.keep_accents)
             if len(tokenizer) < size:
-                LOG.info(f"the text gives only {len(tokenizer):,} subwords of the --vocab_size {size:,}")
+                LOG.info(f"the text yields only {len(tokenizer):,} subwords, fewer than --vocab_size {size:,}")
         tokenizers.save_tokenizer(tokenizer, folder, _TOKENIZER_MAX_LENGTH)
     return tokenizer
 
 
 def _extended_tokenizer(corpus: CorpusFolder, size: int) -> Path:
-    """The folder of the given tokenizer with words of the corpus added, `size` tokens in all or what there is."""
+    """Folder of the given tokenizer, extended by words of the corpus to at most `size` tokens."""
     folder, tokenizer = corpus.folder / f"tokenizer-{size}", corpus.given
     assert tokenizer is not None
     before = len(tokenizer)
     if size < before:
-        raise UsageError(f"--extend_vocab_to {size}: the tokenizer has {before} tokens already; name a larger number")
+        raise UsageError(f"--extend_vocab_to {size}: the tokenizer already has {before} tokens; give a larger number")
     if (folder / "tokenizer.json").is_file():
         return folder
-    # WordPiece can split with a new token what it could not before, and so find more words; repeated until there are
-    # none, so that a run that continues with the tokenizer it extended adds nothing to it.
+    # With a new token, WordPiece can split words that it could not split before, and so finds more words to add. Repeat
+    # until there are none: a run that continues with the extended tokenizer then adds nothing.
     while len(tokenizer) < size:
         tokenizer, added = extend_tokenizer(tokenizer, _sample_sentences(corpus), size - len(tokenizer))
         if not added:
             break
-    LOG.info(f"the tokenizer has {len(tokenizer):,} tokens: {before:,} of its own, {len(tokenizer) - before:,} added")
+    LOG.info(f"the tokenizer has {len(tokenizer):,} tokens: {before:,} original, {len(tokenizer) - before:,} added")
     tokenizers.save_tokenizer(tokenizer, folder, _TOKENIZER_MAX_LENGTH)
     return folder
 
 
 def _sample_sentences(corpus: CorpusFolder) -> Iterator[str]:
-    """Sentences from the beginnings of units all over the corpus, in a keyed order; all of a small one."""
+    """Sentences from the beginnings of units across the corpus, in a keyed order; all sentences of a small corpus."""
     import torch
 
     from electra_albert.keyed_random import Stream, bits
@@ -357,7 +357,7 @@ def _sample_sentences(corpus: CorpusFolder) -> Iterator[str]:
     order = bits(corpus.seed, Stream.TOKENIZER_SAMPLE, number, torch.zeros_like(number)).argsort(stable=True)
     left = SAMPLE_CHARACTERS
     for done, chosen in enumerate(order.tolist()):
-        share = max(1, left // (len(units) - done))  # what a unit does not need is left to those after it
+        share = max(1, left // (len(units) - done))  # unused quota passes to later units
         for sentence in (s for document in read_unit(units[chosen], Counter()) for s in document.sentences):
             if share <= 0:
                 break

@@ -1,4 +1,4 @@
-"""Score a pretrained model before it is fine-tuned: on masked tokens of new text, and on minimal pairs."""
+"""Score a pretrained model without fine-tuning: on masked tokens of new text, and on minimal pairs."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-_COLUMNS = {  # of a text: the key of the number, and how it is written
+_COLUMNS = {  # of the table of texts: key of the score, and its format
     "tokens": ("tokens", "{:,}"),
     "words": ("words", "{:,}"),
     "unknown": ("unknown_tokens", "{:,}"),
-    "nats a token": ("nats_per_token", "{:.4f}"),
-    "of known ones": ("nats_per_known_token", "{:.4f}"),
-    "frequencies alone": ("unigram_entropy", "{:.4f}"),
+    "nats/token": ("nats_per_token", "{:.4f}"),
+    "nats/known token": ("nats_per_known_token", "{:.4f}"),
+    "unigram entropy": ("unigram_entropy", "{:.4f}"),
     "accuracy": ("accuracy", "{:.2%}"),
-    "nats a word": ("nats_per_word", "{:.4f}"),
-    "pseudo-perplexity a word": ("pseudo_perplexity", "{:,.1f}"),
+    "nats/word": ("nats_per_word", "{:.4f}"),
+    "pseudo-perplexity/word": ("pseudo_perplexity", "{:,.1f}"),
 }
 
 
@@ -38,7 +38,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def score(**options: Any) -> dict[str, Any]:
-    """Score a pretrained model as it is: `options` are those of `electra-albert score` by name, text a list of files.
+    """Score a pretrained model without fine-tuning; `options` as on the command line, `text` as a list of files.
 
     Returns the content of --output. Raises UsageError, DataError or CheckpointError.
     """
@@ -64,8 +64,8 @@ def _score(options: Namespace) -> dict[str, Any]:
     model = load_model(options.model, options.device)
     has_mlm, has_detection = model.generator is not None, model.discriminator is not None
     if not has_mlm and not (options.pairs is not None and has_detection):
-        raise UsageError("the model has no masked-token head, so nothing asked for can be scored; name a run")
-    left_out = ["--text is left out: the model has no masked-token head"] * (not has_mlm and bool(texts))
+        raise UsageError("the model has no masked-token head, so it cannot be scored; name a run")
+    left_out = ["--text is skipped: the model has no masked-token head"] * (not has_mlm and bool(texts))
     if options.pairs is not None:
         left_out += ["--pairs without likelihood: the model has no masked-token head"] * (not has_mlm)
         left_out += ["--pairs without detection: the model has no detection head"] * (not has_detection)
@@ -86,42 +86,42 @@ def _score(options: Namespace) -> dict[str, Any]:
             write_json(Path(options.output), content)
         except OSError as error:
             raise UsageError(f"--output {options.output} cannot be written ({error.strerror}); name another") from None
-        LOG.info(f"wrote {options.output}")
+        LOG.info(f"scores written to {options.output}")
     return content
 
 
 def _parse(argv: Sequence[str]) -> Namespace:
-    parser = make_parser("electra-albert score", "Score a pretrained model as it is.")
-    parser.add_argument("--model", type=str, required=True, help="A run folder or a model folder, ours or stock.")
-    parser.add_argument("--text", type=str, nargs="+", help="Files of unseen text, of any kind --corpus takes.")
+    parser = make_parser("electra-albert score", "Score a pretrained model without fine-tuning.")
+    parser.add_argument("--model", type=str, required=True, help="Run folder or model folder, ours or stock.")
+    parser.add_argument("--text", type=str, nargs="+", help="Files of unseen text, in any format of --corpus.")
     for name, kind, text in (
-        ("pairs", str, "A .jsonl of BLiMP's form, or a folder of them."),
-        ("max_seq_length", int, "Of sequences of text; by default 128 or what the model reads."),
-        ("max_pairs", int, "Of each set the first so many pairs."),
-        ("output", str, "File to write the scores into, as JSON."),
+        ("pairs", str, "Minimal pairs: a .jsonl file in BLiMP's format, or a folder of them."),
+        ("max_seq_length", int, "Tokens per sequence; by default 128, or the model's maximum if that is less."),
+        ("max_pairs", int, "Number of pairs of each set to score, from the first; by default all."),
+        ("output", str, "JSON file for the scores."),
     ):
         parser.add_argument(f"--{name}", type=kind | None, default=None, help=text)
-    parser.add_argument("--text_column", type=str, default="text", help="Column of the text, in tables and records.")
+    parser.add_argument("--text_column", type=str, default="text", help="Column (or .jsonl key) with the text.")
     devices = ["auto", "cpu", "cuda", "mps"]
-    parser.add_argument("--device", choices=devices, default="auto", help="auto: a CUDA GPU if there is one.")
+    parser.add_argument("--device", choices=devices, default="auto", help="auto: a CUDA GPU if there is one, else cpu.")
     options = parse(parser, argv)
     if "" in (options.model, options.pairs, options.output):
-        raise UsageError("--model, --pairs and --output need a path each, and one is empty")
+        raise UsageError("--model, --pairs and --output must not be empty; give a path for each")
     if not options.text and options.pairs is None:
-        raise UsageError("there is nothing to score; give --text, --pairs or both")
+        raise UsageError("nothing to score; give --text, --pairs or both")
     if options.max_pairs is not None and (options.pairs is None or options.max_pairs < 1):
         raise UsageError(f"--max_pairs {options.max_pairs} must be at least 1, and has no effect without --pairs")
-    if options.output is not None:  # a text or a model is not written over
+    if options.output is not None:  # only earlier scores are overwritten
         output = Path(options.output)
         check_can_write(output.absolute().parent)
         holds_scores = output.is_file() and {"weights", "tokenizer", "options"} <= read_json(output).keys()
         if output.exists() and not holds_scores:
-            raise UsageError(f"--output {output} is there and holds no scores, so it stays; name another file")
+            raise UsageError(f"--output {output} exists and is not a file of scores; name another file")
     return options
 
 
 def format_texts(scores: Sequence[dict[str, Any]]) -> str:
-    """A table of the texts, one a line."""
+    """Format the scores of texts as a table."""
     rows = [["text", *_COLUMNS]]
     for one in scores:
         cells = ["-" if one[name] is None else form.format(one[name]) for name, form in _COLUMNS.values()]
@@ -130,7 +130,7 @@ def format_texts(scores: Sequence[dict[str, Any]]) -> str:
 
 
 def format_pairs(scores: dict[str, dict[str, Any]]) -> str:
-    """A table of the sets, their terms, and the mean with its standard error."""
+    """Format accuracies on minimal pairs as a table: sets, means over terms, and the mean with its standard error."""
     ways = list(scores.values())
     sets, terms = ways[0]["sets"], ways[0]["terms"]
     lines = [
@@ -140,8 +140,8 @@ def format_pairs(scores: dict[str, dict[str, Any]]) -> str:
         counts = [one["pairs"] for one in sets.values() if one["term"] == term]
         lines.append((f"mean of {len(counts)}", term, sum(counts), [way["terms"][term] for way in ways]))
     lines.append((f"mean of {len(sets)} sets", "", ways[0]["pairs"], [way["mean"] for way in ways]))
-    rows = [["good above bad", "term", "pairs", *scores]]
+    rows = [["accuracy", "term", "pairs", *scores]]
     rows += [[name, term, f"{pairs:,}", *(f"{share:.1%}" for share in shares)] for name, term, pairs, shares in lines]
     rows.append(["standard error", "", "", *(f"{way['standard_error']:.2%}" for way in ways)])
     ties = (f"{sum(one['ties'] for one in way['sets'].values()):,}" for way in ways)
-    return format_table([*rows, ["ties, not counted as good", "", "", *ties]], left=2)
+    return format_table([*rows, ["ties (counted as wrong)", "", "", *ties]], left=2)

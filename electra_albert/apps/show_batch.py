@@ -1,6 +1,6 @@
-"""Show the batch of a step: tokens, masks, the generator's draws and the discriminator's labels.
+"""Print the batch of a step: tokens, masks, the generator's samples and the discriminator's labels.
 
-Batches and masks depend on the step alone and are rebuilt exactly; draws are those of the last checkpoint before it.
+Batches and masks depend on the step alone and are reproduced exactly. Samples come from the last checkpoint before it.
 """
 
 from collections.abc import Sequence
@@ -15,21 +15,21 @@ from electra_albert.apps.run_folder import CONFIG
 from electra_albert.contracts import IGNORED_LABEL, Batch, UsageError
 from electra_albert.objectives import spec_of
 
-_ORDERS = {0: ", segments in order", 1: ", segments swapped", IGNORED_LABEL: ", without an order"}
+_ORDERS = {0: ", segments in order", 1: ", segments swapped", IGNORED_LABEL: ", no sentence order"}
 
 
 def main(argv: Sequence[str]) -> int:
     """Entry point; returns the exit code."""
-    parser = make_parser("electra-albert show-batch", "Show the batch of one step of a run.")
-    parser.add_argument("--run", type=str | None, default=None, help="The run's folder; by default the newest.")
-    parser.add_argument("--step", type=int, required=True, help="The update, counted from 1.")
-    parser.add_argument("--rows", type=int, default=4, help="Examples to show, of one micro-batch.")
+    parser = make_parser("electra-albert show-batch", "Print the batch of one training step of a run.")
+    parser.add_argument("--run", type=str | None, default=None, help="The run's folder; by default the newest run.")
+    parser.add_argument("--step", type=int, required=True, help="The step, counted from 1.")
+    parser.add_argument("--rows", type=int, default=4, help="Number of examples to print, of one micro-batch.")
     options = parse(parser, argv)
     folder = Path(options.run) if options.run else newest_run()
     if options.step < 1 or options.rows < 1:
-        raise UsageError("--step and --rows count from 1")
+        raise UsageError("--step and --rows must be at least 1")
     if not (folder / CONFIG).is_file():
-        raise UsageError(f"{folder} holds no run (no {CONFIG}); name a run's folder")
+        raise UsageError(f"{folder} is not a run's folder (no {CONFIG}); name one")
     _show(folder, options.step, options.rows)
     return 0
 
@@ -45,7 +45,7 @@ def _show(folder: Path, step: int, rows: int) -> None:
 
     preset, config = parse_pretraining(["--config", str(folder / CONFIG), "--output_dir", str(folder)], "show_batch")
     recorded, training, world = recorded_settings(folder), config.training, World(0, 1, 0, torch.device("cpu"))
-    # In one process: the examples of the run's other processes become further micro-batches.
+    # In one process, the examples of the run's other processes become additional micro-batches.
     own = training.per_device_train_batch_size * training.gradient_accumulation_steps
     micro_batches = recorded.get(GLOBAL_BATCH, own) // training.per_device_train_batch_size
     config = replace(config, training=replace(training, gradient_accumulation_steps=micro_batches))
@@ -55,30 +55,30 @@ def _show(folder: Path, step: int, rows: int) -> None:
     compare_settings(recorded, job_settings(preset, job, world), folder)
     if before:
         load_checkpoint(before[-1][1], job.objective, None)
-    origin = f"checkpoint of step {before[-1][0]}" if before else config.run.init_from or "initial weights"
+    origin = f"checkpoint of step {before[-1][0]}" if before else config.run.init_from or "random initial weights"
     batch = job.batches.micro_batches(step)[0]
-    with autocast(world.device, job.arithmetic):  # and with gradients: the arithmetic of training
+    with autocast(world.device, job.arithmetic):  # with gradients enabled, as in training
         corruption = job.objective.corrupt(batch)
     rows, has_order = min(rows, len(batch.input_ids)), spec_of(config).has_sentence_order
-    print(f"step {step}: {rows} of {job.batches.global_batch_size} rows; drawn with the {origin}")
+    print(f"step {step}: {rows} of {job.batches.global_batch_size} examples; generator: {origin}")
     for row in range(rows):
         order = _ORDERS[int(batch.sentence_order_label[row])] if has_order else ""
         print(f"\nexample {int(batch.example_id[row])}{order}")
-        print(_format_row(batch, corruption, row, job.prepared.tokenizer))
+        print(_format_example(batch, corruption, row, job.prepared.tokenizer))
 
 
-def _format_row(batch: Batch, corruption: Any, row: int, tokenizer: Any) -> str:
-    """One line a token: position, segment, token, what generator and discriminator saw, and its label."""
+def _format_example(batch: Batch, corruption: Any, row: int, tokenizer: Any) -> str:
+    """One line per token: position, segment, token, input of generator and discriminator, and label."""
     targets = set(corruption.targets.positions[row][corruption.targets.weight[row] > 0].tolist())
-    shown = {"token": batch.input_ids, "generator saw": corruption.masked_ids}
+    shown = {"token": batch.input_ids, "generator input": corruption.masked_ids}
     labels = [""] * batch.input_ids.shape[1]
     if hasattr(corruption, "corrupted_ids"):
-        shown["discriminator saw"] = corruption.corrupted_ids
+        shown["discriminator input"] = corruption.corrupted_ids
         labels = ["replaced" if is_replaced else "original " for is_replaced in corruption.is_replaced[row].tolist()]
     columns = [tokenizer.convert_ids_to_tokens(ids[row].tolist()) for ids in shown.values()]
-    lines = [f"{'at':>4} {'seg':>3}  " + "".join(f"{title:<18}" for title in shown) + "label"]
+    lines = [f"{'pos':>4} {'seg':>3}  " + "".join(f"{title:<20}" for title in shown) + "label"]
     for position in batch.attention_mask[row].nonzero().flatten().tolist():
         label = labels[position] + ("(target)" if position in targets and labels[position] != "replaced" else "")
-        cells = "".join(f"{column[position]:<18}" for column in columns)
+        cells = "".join(f"{column[position]:<20}" for column in columns)
         lines.append(f"{position:>4} {int(batch.token_type_ids[row, position]):>3}  {cells}{label}".rstrip())
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""The tiny run that most of these tests look at: made once, by the script itself, for all of pytest's workers."""
+"""Fixtures: the tiny run that most of these tests read, trained once by the script for all pytest workers."""
 
 import json
 import os
@@ -16,7 +16,7 @@ DOCUMENTS = 130
 
 
 class Finished(NamedTuple):
-    """A run of Pretraining.py from start to end."""
+    """A finished run of Pretraining.py."""
 
     folder: Path
     corpus: Path
@@ -24,13 +24,13 @@ class Finished(NamedTuple):
     ended: Ended
 
     def options(self, output: Path | None, *more: object) -> list[str]:
-        """Options of the same run into another folder; what is prepared is used again."""
+        """Options of the same run with another output folder and the same prepared data."""
         return options(self.corpus, self.prepared, output, *more)
 
 
 @pytest.fixture(scope="session")
 def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One folder for all workers of pytest-xdist, each of which has a temporary folder below its parent."""
+    """A folder shared by all pytest-xdist workers, the parent of their temporary folders."""
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "apps"
     folder.mkdir(exist_ok=True)
@@ -39,7 +39,7 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def make_once(shared_folder: Path) -> Callable[[str, Callable[[], Ended]], Ended]:
-    """Let one worker do something that all of them use, and the others wait for it."""
+    """Run something in one worker for all of them; the others wait for it."""
 
     def once(name: str, make: Callable[[], Ended]) -> Ended:
         done = shared_folder / f"{name}.json"
@@ -53,7 +53,7 @@ def make_once(shared_folder: Path) -> Callable[[str, Callable[[], Ended]], Ended
 
 @pytest.fixture(scope="session")
 def finished(shared_folder: Path, make_once: Callable[[str, Callable[[], Ended]], Ended]) -> Finished:
-    """The tiny run. Tests read it and leave it as it is."""
+    """The tiny run, read-only for tests."""
     corpus, prepared, folder = shared_folder / "tales.txt", shared_folder / "prepared", shared_folder / "run"
 
     def make() -> Ended:
@@ -67,7 +67,7 @@ def finished(shared_folder: Path, make_once: Callable[[str, Callable[[], Ended]]
 
 @pytest.fixture(scope="session")
 def shipped(finished: Finished, shared_folder: Path, make_once: Callable[[str, Callable[[], Ended]], Ended]) -> Path:
-    """Generator and discriminator of the tiny run in half precision. Tests read them and leave them as they are."""
+    """Generator and discriminator of the tiny run in half precision, read-only for tests."""
     folder = shared_folder / "shipped"
 
     def make() -> Ended:
@@ -84,7 +84,7 @@ def shipped(finished: Finished, shared_folder: Path, make_once: Callable[[str, C
 
 @pytest.fixture
 def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working folder that stands for the checkout too: nothing ships but what a test puts there."""
+    """An empty working folder that also replaces the folder of shipped models."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(default_model, "SHIPPED", tmp_path / "data" / "models")
     return tmp_path

@@ -1,4 +1,4 @@
-"""One tiny run for many tests: its text, its options, and the scripts as a user starts them."""
+"""A tiny run for many tests: text, options, and calls of the commands in this process or as scripts."""
 
 import contextlib
 import hashlib
@@ -38,17 +38,17 @@ class Ended(NamedTuple):
 
 
 def english(documents: int, seed: int = 1) -> str:
-    """Made-up English: one sentence a line, a blank line between documents, the same for the same seed."""
+    """Generated English: one sentence per line, a blank line between documents, reproducible by seed."""
     draw = random.Random(seed)
     animals, places, deeds, kinds, things = (words.split() for words in (_ANIMALS, _PLACES, _DEEDS, _KINDS, _THINGS))
 
     def sentence() -> str:
         subject = f"{draw.choice(('The', 'One', 'Every', 'Some'))} {draw.choice(kinds)} {draw.choice(animals)}"
-        told = f"{subject} {draw.choice(deeds)} the {draw.choice(kinds)} {draw.choice(places)}"
+        clause = f"{subject} {draw.choice(deeds)} the {draw.choice(kinds)} {draw.choice(places)}"
         forms = (
-            f"{told} {draw.choice(_TIMES)}.",
-            f"{told}, but the {draw.choice(animals)} kept a {draw.choice(things)}.",
-            f"{told} with {draw.randint(2, 9)} {draw.choice(animals)}s and a {draw.choice(things)}.",
+            f"{clause} {draw.choice(_TIMES)}.",
+            f"{clause}, but the {draw.choice(animals)} kept a {draw.choice(things)}.",
+            f"{clause} with {draw.randint(2, 9)} {draw.choice(animals)}s and a {draw.choice(things)}.",
             f"{subject} found the {draw.choice(things)} near a {draw.choice(places)}.",
         )
         return draw.choice(forms)
@@ -70,7 +70,7 @@ def as_argv(settings: Mapping[str, object]) -> list[str]:
 
 
 def options(corpus: Path, prepared: Path, output: Path | None, *more: object) -> list[str]:
-    """Options of a run of seconds; `more` comes last and so wins."""
+    """Options of a run that takes seconds; `more` comes last and takes precedence."""
     sizes = {"vocab_size": 300, "max_seq_length": 32, **{f"model.{name}": value for name, value in _SHAPE.items()}}
     sizes |= {"model.initialization": "normal", **TRAINING}
     if "--objective" not in more or "rtd" in str(more[more.index("--objective") + 1]):  # mlm refuses what it ignores
@@ -80,13 +80,13 @@ def options(corpus: Path, prepared: Path, output: Path | None, *more: object) ->
 
 
 def environment() -> dict[str, str]:
-    """One thread, no hub, and nothing left over from whoever runs the tests that a user's shell would not have."""
+    """Environment with one thread and no hub, without variables that a user's shell would not have."""
     kept = {name: value for name, value in os.environ.items() if name not in _UNWANTED}
     return {**kept, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
 
 
 def start(command: Sequence[object], folder: Path) -> subprocess.Popen[str]:
-    """Start Python with `command` (a script of the checkout or -m module) in `folder`, its output kept."""
+    """Start Python with `command` (a script of the checkout or -m module) in `folder`, with captured output."""
     argv = [str(ROOT / text) if text.endswith(".py") else text for text in map(str, command)]
     pipe = subprocess.PIPE
     return subprocess.Popen(
@@ -98,13 +98,13 @@ def finish(process: subprocess.Popen[str]) -> Ended:
     try:
         out, err = process.communicate(timeout=_TIMEOUT_SECONDS)
     except subprocess.TimeoutExpired:
-        process.terminate()  # torchrun ends its ranks with it
+        process.terminate()  # torchrun then ends its ranks
         raise
     return Ended(process.returncode, out, err)
 
 
 def call(main: Callable[[Sequence[str]], int], *argv: object) -> Ended:
-    """An app in this process, errors turned into exit codes as its script does."""
+    """Run an app in this process; errors become exit codes, as in its script."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = run_app(main, [str(word) for word in argv])
@@ -112,7 +112,7 @@ def call(main: Callable[[Sequence[str]], int], *argv: object) -> Ended:
 
 
 def succeed(main: Callable[[Sequence[str]], int], *argv: object) -> Ended:
-    """An app in this process that ends well."""
+    """Run an app in this process and assert exit code 0."""
     ended = call(main, *argv)
     assert ended.code == 0, ended.err
     return ended
@@ -123,12 +123,12 @@ def sha256(file: Path) -> str:
 
 
 def rows(run: Path) -> list[dict[str, Any]]:
-    """metrics.jsonl, row by row."""
+    """The rows of metrics.jsonl."""
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
 def copy_as_learned(run: Path, target: Path) -> Path:
-    """A copy of a run whose last evaluation is clear of the baselines, as that of so short a run is not."""
+    """Copy a run and append an evaluation that is clearly above the baselines."""
     shutil.copytree(run, target, copy_function=shutil.copyfile)
     last = rows(run)[-1] | {f"eval_{name}": 1.0 for name in ("generator_accuracy", "discriminator_auc")}
     last |= {"eval_discriminator_average_precision": 1.0, "eval_most_frequent_accuracy": 0.1}
@@ -138,19 +138,19 @@ def copy_as_learned(run: Path, target: Path) -> Path:
 
 
 def untimed_rows(run: Path) -> list[dict[str, Any]]:
-    """The same without what may differ from one run to the next."""
+    """The rows of metrics.jsonl without times."""
     timed = ("tokens_per_second", *CLOCK)
     return [{name: value for name, value in row.items() if name not in timed} for row in rows(run)]
 
 
 def outcome(run: Path, step: int = STEPS) -> tuple[list[str], list[dict[str, Any]]]:
-    """What two runs must share to be the same run: hashes of weights and optimiser state, and every row but times."""
+    """Hashes of weights and optimizer state, and all rows without times: equal for reproducible runs."""
     checkpoint = run / "checkpoints" / f"step-{step:07d}"
     return [sha256(checkpoint / f"{name}.safetensors") for name in ("model", "optimizer")], untimed_rows(run)
 
 
 def assert_refused(ended: Ended, code: int, *words: str) -> None:
-    """The exit code, one line that says error:, with these words in it, the last of all, and no traceback."""
+    """Assert the exit code, exactly one error line, which is the last line and contains `words`, and no traceback."""
     lines = ended.err.splitlines()
     errors = [line for line in lines if line.startswith("error:")]
     assert (ended.code, len(errors), lines[-1:]) == (code, 1, errors), ended.err

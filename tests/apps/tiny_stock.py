@@ -1,4 +1,4 @@
-"""Stock folders at toy size, their text and another one, and options of Pretraining.py that begin with them."""
+"""Stock folders at toy size, their text and a new text, and options of Pretraining.py for --init_from."""
 
 import functools
 import io
@@ -23,7 +23,7 @@ from electra_albert.training.distributed import World
 from tests.apps.tiny_run import TRAINING, Ended, as_argv, english, succeed
 from tests.hub.models import make
 
-POSITIONS, PIECES = 64, 220
+POSITIONS, VOCAB = 64, 220
 MLM = ("--objective", "mlm")
 NEW_WORDS = ("thermodynamics", "crystallography", "photosynthesis")
 _OLD_TEXT, _NEW_TEXT = english(130, seed=4), english(130, seed=9)
@@ -35,38 +35,38 @@ _SIZES |= {"logging_steps": 1, "eval_steps": 100, "save_steps": 100}
 
 
 class Masked(NamedTuple):
-    """A held-out batch as the model saw it."""
+    """A held-out batch with its masked input."""
 
     batch: Batch
     ids: Tensor  # [B, L] int64
     targets: Targets
 
 
-class Desk:
-    """A folder with stock folders by name, the new text, the old one, and what is prepared of them."""
+class Toy:
+    """A folder with stock models, the new text, the old text, and their prepared data."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.prepared = folder, folder / "prepared"
         self.new_text, self.old_text = folder / "new.txt", folder / "old.txt"
         words = iter(NEW_WORDS * 2000)
-        told = [f"{line} The {next(words)} found the {next(words)}." if line else "" for line in _NEW_TEXT.split("\n")]
-        self.new_text.write_text("\n".join(told), encoding="utf-8")
+        lines = [f"{line} The {next(words)} found the {next(words)}." if line else "" for line in _NEW_TEXT.split("\n")]
+        self.new_text.write_text("\n".join(lines), encoding="utf-8")
         self.old_text.write_text(_OLD_TEXT, encoding="utf-8")
 
     def stock(self, kind: str, **changes: Any) -> Path:
-        """The folder of a stock model of class `kind` with its tokenizer, written once for the same `changes`."""
+        """Folder of a stock model of class `kind` with its tokenizer, written once for each set of `changes`."""
         folder = self.folder / "-".join([kind, *(f"{name}-{value}" for name, value in changes.items())])
         if not folder.is_dir():
             write_stock(folder, kind, **changes)
         return folder
 
     def options(self, origin: Path, output: Path, *more: object) -> list[str]:
-        """Options of a run that begins with `origin` on the new text; `more` comes last and so wins."""
+        """Options of a run with --init_from `origin` on the new text; `more` comes last and takes precedence."""
         argv = ["--init_from", origin, "--corpus", self.new_text, "--prepared_dir", self.prepared]
         return [str(word) for word in (*argv, "--output_dir", output, *as_argv(_SIZES), *more)]
 
     def job(self, origin: Path, *more: object) -> tuple[Job, str]:
-        """The job of such a run, in eval mode, and all that was logged of it."""
+        """The job of such a run, in eval mode, and its log."""
         text = io.StringIO()
         logger, handler = logging.getLogger("electra_albert"), logging.StreamHandler(text)
         level = logger.level
@@ -82,30 +82,30 @@ class Desk:
         return job, text.getvalue()
 
 
-def adapt(desk: Desk, origin: Path, output: Path, *more: object) -> Ended:
-    """A run that begins with `origin` and ends well."""
-    return succeed(pretrain.main, *desk.options(origin, output, *more))
+def adapt(toy: Toy, origin: Path, output: Path, *more: object) -> Ended:
+    """A successful run with --init_from `origin`."""
+    return succeed(pretrain.main, *toy.options(origin, output, *more))
 
 
 @functools.cache
 def _albert_tokenizer() -> Any:
-    return train_tokenizer(_OLD_TEXT.split("\n"), PIECES, True, "albert")
+    return train_tokenizer(_OLD_TEXT.split("\n"), VOCAB, True, "albert")
 
 
 def _write_wordpiece(folder: Path) -> int:
-    """BERT's files for the words of the old text; returns the number of pieces."""
+    """Write BERT's tokenizer files for the words of the old text; returns the vocabulary size."""
     letters = "abcdefghijklmnopqrstuvwxyz0123456789"
     words = sorted({word.strip(".,").lower() for word in _OLD_TEXT.split()} - set(letters))
-    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *(f"##{letter}" for letter in letters)]
-    pieces += [".", ",", *words]
-    (folder / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *(f"##{letter}" for letter in letters)]
+    tokens += [".", ",", *words]
+    (folder / "vocab.txt").write_text("\n".join(tokens) + "\n", encoding="utf-8")
     contents = {"tokenizer_class": "BertTokenizer", "do_lower_case": True}
     (folder / "tokenizer_config.json").write_text(json.dumps(contents), encoding="utf-8")
-    return len(pieces)
+    return len(tokens)
 
 
 def write_stock(folder: Path, kind: str, **changes: Any) -> None:
-    """A model of stock class `kind`, every parameter drawn, as its own save_pretrained writes it, and a tokenizer."""
+    """Write a stock model of class `kind` with random parameters by save_pretrained, and a tokenizer."""
     from transformers import AlbertConfig, BertConfig, ElectraConfig
 
     folder.mkdir(parents=True)
@@ -114,7 +114,7 @@ def write_stock(folder: Path, kind: str, **changes: Any) -> None:
         tokenizer = _albert_tokenizer()
         save_tokenizer(tokenizer, folder, POSITIONS)
         special = {"bos_token_id": tokenizer.cls_token_id, "eos_token_id": tokenizer.sep_token_id}
-        family, config = "albert", AlbertConfig(**{"vocab_size": PIECES, "embedding_size": 16, **special, **settings})
+        family, config = ("albert", AlbertConfig(**{"vocab_size": VOCAB, "embedding_size": 16, **special, **settings}))
     elif kind.startswith("Bert"):
         family, config = "bert", BertConfig(**{"vocab_size": _write_wordpiece(folder), **settings})
     else:
@@ -124,7 +124,7 @@ def write_stock(folder: Path, kind: str, **changes: Any) -> None:
 
 
 def load_stock(folder: Path, kind: str) -> Any:
-    """The stock model in the folder, by stock itself."""
+    """The stock model in the folder, loaded by transformers."""
     import transformers
 
     return getattr(transformers, kind).from_pretrained(folder, local_files_only=True).eval()
@@ -136,7 +136,7 @@ def stock_inputs(batch: Batch, ids: Tensor) -> dict[str, Tensor]:
 
 
 def masked_held_out(job: Job) -> list[Masked]:
-    """The held-out rows a run is scored on, masked as it masks them."""
+    """The held-out examples of a run's evaluation, with the same masks."""
     training, batches = job.config.training, []
     for batch in eval_batches(job.held_out, training.eval_examples, training.per_device_eval_batch_size):
         with torch.no_grad():
@@ -146,7 +146,7 @@ def masked_held_out(job: Job) -> list[Masked]:
 
 
 def stock_mlm_loss(model: Any, masked: list[Masked]) -> float:
-    """Nats a predicted token of a stock masked language model."""
+    """Loss of a stock masked language model, in nats per masked token."""
     nats = count = torch.zeros(())
     for batch, ids, targets in masked:
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Small tasks of every kind whose rule can be learnt in seconds, and the options of Finetuning.py to learn them."""
+"""Toy tasks of every kind with a rule that is learned in seconds, and their options of Finetuning.py."""
 
 import json
 import random
@@ -26,29 +26,29 @@ _SIZES = {"train": 160, "dev": 48, "test": 24}
 
 
 class Tiny(NamedTuple):
-    """A task in files: its name, its folder, and the score that shows that its rule was learnt."""
+    """The files of a task, and the score that shows that its rule was learned."""
 
     task: str
     folder: Path
     main_metric: str
     good_score: float
-    test_gold: list[Any]  # the labels of the test set by the rule; the files do not hold them
-    extra: tuple[object, ...] = ()  # options of its own
+    test_gold: list[Any]  # labels of the test set by the rule; the files do not have them
+    extra: tuple[object, ...] = ()  # task-specific options
 
     def options(self, model: Path | None, output: Path | None, *more: object) -> list[str]:
-        """The options of Finetuning.py; `more` comes last and so wins."""
+        """Options of Finetuning.py; `more` comes last and takes precedence."""
         return options(self.task, self.folder, model, output, *self.extra, *more)
 
 
 def options(task: str, folder: Path | None, model: Path | None, output: Path | None, *more: object) -> list[str]:
-    """The options of a training of seconds, free of dropout, without those that are None; `more` comes last."""
+    """Options for training in seconds without dropout, except those that are None; `more` comes last."""
     named = {"task": task, "data_dir": folder, "model": model, "output_dir": output}
     words = [word for name, value in named.items() if value is not None for word in (f"--{name}", value)]
     return [str(word) for word in (*words, *_SETTINGS.split(), "--seed", SEED, *more)]
 
 
 def tune(*words: object) -> Ended:
-    """Finetuning.py with these options, which ends well."""
+    """Run Finetuning.py with these options and assert success."""
     ended = call(finetune.main, *words)
     assert ended.code == 0, ended.err
     return ended
@@ -61,12 +61,12 @@ def results(folder: Path) -> dict[str, Any]:
 
 
 def losses(folder: Path) -> list[float]:
-    """The losses that a seed's log holds."""
+    """The losses in a seed's log."""
     return [row["loss"] for row in tiny_run.rows(folder / f"seed-{SEED}") if "loss" in row]
 
 
 def interrupt(argv: Sequence[str], log: Path, count: int, number: signal.Signals) -> Ended:
-    """Start the script and send it a signal once so many rows of a log are written."""
+    """Start the script and send it a signal after a number of rows of a log."""
     process = start(["Finetuning.py", *argv], log.parents[2])
     while process.poll() is None and not (log.exists() and log.read_text().count("\n") >= count):
         time.sleep(0.002)
@@ -75,7 +75,7 @@ def interrupt(argv: Sequence[str], log: Path, count: int, number: signal.Signals
 
 
 class Story(NamedTuple):
-    """A made-up sentence and its words."""
+    """A generated sentence and its words."""
 
     text: str
     kind: str
@@ -85,12 +85,12 @@ class Story(NamedTuple):
 
     @property
     def is_early(self) -> int:
-        """The rule of classes: whether the animal is in the first half of the list."""
+        """The classification rule: whether the animal is in the first half of the list."""
         return int(ANIMALS.index(self.animal) < len(ANIMALS) // 2)
 
 
 def stories(count: int, seed: int) -> list[Story]:
-    """The same for the same seed."""
+    """Generated sentences, reproducible by seed."""
     draw = random.Random(seed)
     drawn = ([draw.choice(words) for words in (KINDS, ANIMALS, DEEDS, PLACES)] for _ in range(count))
     return [Story("The {} {} {} the {} today.".format(*words), *words) for words in drawn]
@@ -101,14 +101,14 @@ def _sets() -> dict[str, list[Story]]:
 
 
 def write(file: Path, content: str | Sequence[Sequence[object]]) -> None:
-    """Write a text, or the rows of a table."""
+    """Write a text or the rows of a table."""
     lines = content if isinstance(content, str) else ("\t".join(map(str, row)) + "\n" for row in content)
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("".join(lines), encoding="utf-8")
 
 
 def _write_pairs(folder: Path, label: str, sets: dict[str, list[tuple[str, str, Any]]], *suffixes: str) -> list[Any]:
-    """Write tables of two texts and a label, which that of the test set lacks; returns its labels."""
+    """Write tables of two texts and a label, which the test set lacks; returns the labels of the test set."""
     for name, rows in sets.items():
         table = [("index", "sentence1", "sentence2", label), *((i, *row) for i, row in enumerate(rows))]
         for suffix in ("",) if name == "train" else suffixes or ("",):
@@ -117,7 +117,7 @@ def _write_pairs(folder: Path, label: str, sets: dict[str, list[tuple[str, str, 
 
 
 def cola(folder: Path) -> Tiny:
-    """One text; files without a header, but for the test set."""
+    """One text; only the test set's file has a header."""
     for name, found in _sets().items():
         write(folder / "CoLA" / f"{name}.tsv", [("made", one.is_early, "", one.text) for one in found])
     write(folder / "CoLA" / "test.tsv", [("index", "sentence"), *((i, one.text) for i, one in enumerate(found))])
@@ -125,7 +125,7 @@ def cola(folder: Path) -> Tiny:
 
 
 def rte(folder: Path) -> Tiny:
-    """Two texts of which the second holds what decides."""
+    """Two texts; the second one determines the label."""
     labels = ("not_entailment", "entailment")
     sets = {
         name: [(found[i - len(found) + 1].text, one.text, labels[one.is_early]) for i, one in enumerate(found)]
@@ -136,18 +136,18 @@ def rte(folder: Path) -> Tiny:
 
 
 def mnli(folder: Path) -> Tiny:
-    """Three classes that the second text gives away, and two evaluation sets."""
+    """Three classes, determined by the second text, and two evaluation sets."""
     seconds, sets = {"contradiction": "The lamp.", "entailment": "The key.", "neutral": "The letter."}, {}
     for name, found in _sets().items():
         drawn = zip(found, random.Random(name).choices(list(seconds), k=len(found)), strict=True)
         sets[name] = [(story.text, seconds[label], label) for story, label in drawn]
     gold = _write_pairs(folder / "MNLI", "gold_label", sets, "_matched", "_mismatched")
-    # Through the untrained pooler three classes are learnt from some seeds only.
+    # With the untrained pooler, only some seeds learn three classes.
     return Tiny("mnli", folder / "MNLI", "accuracy", 0.9, gold, ("--head", "electra"))
 
 
 def stsb(folder: Path) -> Tiny:
-    """A number: how far down the list the place is."""
+    """Regression: the index of the place in the list."""
     second, score = "The same was said before.", PLACES.index
     sets = {name: [(one.text, second, float(score(one.place))) for one in found] for name, found in _sets().items()}
     return Tiny("stsb", folder / "STS-B", "spearman", 0.75, _write_pairs(folder / "STS-B", "score", sets))
@@ -171,17 +171,17 @@ def _squad(name: str, folder: Path, version: str, *extra: object) -> Tiny:
 
 
 def squad(folder: Path) -> Tiny:
-    """The answer is the name of the place."""
-    return _squad("squad", folder / "squad", "1.1", "--num_train_epochs", 8)  # rows of 48: two windows each
+    """Question answering: the answer is the name of the place."""
+    return _squad("squad", folder / "squad", "1.1", "--num_train_epochs", 8)  # 48 tokens: two windows per passage
 
 
 def squad_v2(folder: Path) -> Tiny:
-    """The same, but that a third of the passages names no place."""
+    """Like squad, but a third of the passages has no answer."""
     return _squad("squad_v2", folder / "squad2", "2.0", "--max_seq_length", 64, "--num_train_epochs", 12)
 
 
 def race(folder: Path) -> Tiny:
-    """The right option is the one that names a place; two questions a passage, half of the passages easy."""
+    """The correct option names a place; two questions per passage, half of the passages are easy."""
     gold: list[str] = []
     for name, found in _sets().items():
         draw = random.Random(name)
@@ -204,7 +204,7 @@ def race(folder: Path) -> Tiny:
 
 
 def ner(folder: Path) -> Tiny:
-    """An animal with what it is like is an entity of two words, a place of one; each third row is twice as long."""
+    """Entities: adjective and animal (two words), and places (one word); each third example is twice as long."""
     for name, found in _sets().items():
         tagged = [[*_tagged(story), *(_tagged(found[i - 1]) if i % 3 == 0 else ())] for i, story in enumerate(found)]
         text = "".join("".join(f"{word}\t{tag}\n" for word, tag in words) + "\n" for words in tagged)

@@ -1,4 +1,4 @@
-"""Benchmarks compare what computes the same, refuse what does not, and give ratios of timings side by side."""
+"""Benchmarks: both sides compute the same or are refused, and speedups are ratios of timings taken in turns."""
 
 import copy
 import json
@@ -24,7 +24,7 @@ from electra_albert.training.distributed import World
 from tests.apps.tiny_run import english
 
 B, L, V, SEED = 3, 23, 61, 5
-# Weights far from where every loss is at chance, so that they show in it.
+# Large initial weights, so that losses are far from chance level and depend on every weight.
 SPECIAL = SpecialIds(0, 1, 2, 3, 4, never_masked=(0, 1, 2, 3, 4))
 SHAPE = ModelConfig(V, embedding_size=13, hidden_size=28, num_hidden_layers=2, initializer_range=0.2)
 
@@ -44,7 +44,7 @@ def batch() -> Batch:
 
 @pytest.fixture
 def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Options of a tiny comparison; the matrix rate and batches are measured in no time, by one process."""
+    """Options of a tiny comparison; matrix products and batches are measured briefly, with one process."""
     monkeypatch.setattr(data_path, "_EXAMPLES_PER_TIMING", 64)
     monkeypatch.setattr(timing, "_MATRIX_SIZE", {"cpu": 64, "cuda": 1024})
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
@@ -58,7 +58,7 @@ def run(part: str, given: dict[str, Any], **changes: object) -> None:
     assert main([part, *(f"--{name}={value}" for name, value in {**given, **changes}.items())]) == 0
 
 
-# A weight that differs shows in a loss; a lost tie leaves every loss as it is and shows in the gradient's norm alone.
+# A changed weight changes a loss; a lost tie changes only the gradient norm.
 DIFFERENCES = {
     "discriminator_predictions.dense.weight": "discriminator_loss",
     "generator.predictions.decoder.weight": "gradient norm after generator_loss",
@@ -66,7 +66,7 @@ DIFFERENCES = {
 }
 
 
-def test_stock_computes_our_losses_and_gradient_and_another_weight_or_a_lost_tie_is_refused(
+def test_stock_computes_our_losses_and_gradients_and_a_changed_weight_or_lost_tie_is_refused(
     ours: ReplacedTokenDetection, batch: Batch
 ) -> None:
     for is_tuned, attention in ((False, "sdpa"), (True, "eager")):
@@ -96,7 +96,7 @@ def test_stock_trains_each_parameter_at_the_learning_rate_of_ours(ours: Replaced
         assert all((parameter == group["rate_scale"]).all() for parameter in group["params"])
 
 
-def test_ratios_are_those_of_timings_side_by_side() -> None:
+def test_speedups_are_ratios_of_timings_in_turns() -> None:
     times, order = {OURS: iter([1.0, 2.0, 4.0]), STOCK: iter([2.0, 4.0, 2.0])}, []
 
     def seconds_of(name: str) -> float:
@@ -110,7 +110,7 @@ def test_ratios_are_those_of_timings_side_by_side() -> None:
     assert results[STOCK]["ratio"]["values"] == [1.0, 1.0, 1.0]
 
 
-def test_implementations_share_no_weights_and_flops_are_those_of_the_shapes(given: dict[str, Any]) -> None:
+def test_implementations_share_no_weights_and_flops_match_the_shapes(given: dict[str, Any]) -> None:
     config, world = BenchConfig(**given), World(0, 1, 0, torch.device("cpu"))
     job = bench_job(config, pretraining(config), world, 4, "fp32")
     found = step.implementations(job, world, is_compiled=True)
@@ -120,25 +120,25 @@ def test_implementations_share_no_weights_and_flops_are_those_of_the_shapes(give
     assert step._flops_per_example(job.objective, job.batches.micro_batches(1)[0]) == step_flops(job.config, 1)
 
 
-def test_step_gives_ratios_to_stock_and_writes_them(given: dict[str, Any], tmp_path: Path) -> None:
+def test_step_writes_speedups_over_stock(given: dict[str, Any], tmp_path: Path) -> None:
     run("step", given, objective="rtd,mlm_sop", output=tmp_path / "out" / "bench.json")
     records = json.loads((tmp_path / "out" / "bench.json").read_text(encoding="utf-8"))["step"]
     assert [list(record["results"]) for record in records] == [[OURS, STOCK, step.TUNED], [OURS]]
     for record in records:
         for result in record["results"].values():
             assert result["ratio"]["lowest"] > 0
-            rate = record["flops_per_step"] / result["seconds"]["median"]
-            assert result["MFU"] == pytest.approx(rate / record["matrix_flops_per_second"])
+            flops_per_second = record["flops_per_step"] / result["seconds"]["median"]
+            assert result["MFU"] == pytest.approx(flops_per_second / record["matrix_flops_per_second"])
         assert 0 < record["tokens_per_step"] <= 4 * 32
 
 
-def test_other_proposals_and_impossible_options_are_refused(given: dict[str, Any]) -> None:
+def test_different_predictions_and_invalid_options_are_refused(given: dict[str, Any]) -> None:
     likely = {"token": 7, "token_str": "owl", "score": 0.5, "sequence": "the owl left ."}
     last = {"token": 8, "token_str": "cat", "score": 0.1, "sequence": "the cat left ."}
-    fill_mask.check_same_proposals([[likely, last]], [[likely, {**last, "token": 9}]])  # which is tied
+    fill_mask.check_same_predictions([[likely, last]], [[likely, {**last, "token": 9}]])  # a tie
     for change in ({"score": 0.51}, {"sequence": "the Owl left."}):
-        with pytest.raises(UserError, match="do not propose the same"):
-            fill_mask.check_same_proposals([[{**likely, **change}, last]], [[likely, last]])
+        with pytest.raises(UserError, match="different predictions"):
+            fill_mask.check_same_predictions([[{**likely, **change}, last]], [[likely, last]])
     wrong = {"preset": "small,huge", "repeats": 0, "per_device_train_batch_size": "8,x", "max_seq_length": 1024}
     for option, value in wrong.items():
         with pytest.raises(UsageError, match=option):
@@ -147,7 +147,7 @@ def test_other_proposals_and_impossible_options_are_refused(given: dict[str, Any
 
 @pytest.mark.slow
 @pytest.mark.parametrize("parts", [("store", "batches"), ("fill_mask",), ("finetune",)])
-def test_each_other_part_is_measured_and_compared_with_stock(
+def test_every_other_part_is_compared_with_stock(
     parts: tuple[str, ...], given: dict[str, Any], capsys: pytest.CaptureFixture
 ) -> None:
     for part in parts:

@@ -1,4 +1,4 @@
-"""A plan becomes commands that a user could type, each run once, and everything found is reported."""
+"""Experiments: a plan becomes commands, each command runs once, and the report has all results."""
 
 import json
 import os
@@ -14,13 +14,13 @@ from electra_albert.contracts import CheckpointError, UsageError
 from experiments.__main__ import main
 from experiments.plan import Site, Stage, all_stages, read_plan, typed
 from experiments.report import report
-from experiments.running import OTHERWISE, check_recipes, is_done, run_stages, trouble, write_json
+from experiments.running import OTHER_RECIPE, check_recipes, failure, is_done, run_stages, write_json
 from tests.apps.tiny_run import english, finish, start
 from tests.apps.tiny_tasks import cola
 
 PLAN = """
 pretraining: {preset: tiny, objective: rtd}
-arms: {a: {seeds: [1, 2]}, r: {like: a, weights: random}, s: {like: a, weights: stock}}
+variants: {a: {seeds: [1, 2]}, r: {like: a, weights: random}, s: {like: a, weights: stock}}
 finetuning: {tasks: {cola: }}
 """
 
@@ -31,11 +31,11 @@ def stages_of(folder: Path, plan: str = PLAN, **given: Any) -> list[Stage]:
     return all_stages(read_plan(file), Site(**{"output_dir": str(folder / "out"), "corpus": "c.txt", **given}))
 
 
-def test_each_arm_becomes_commands_in_the_order_they_need(tmp_path: Path) -> None:
+def test_each_variant_becomes_commands_in_the_order_they_need(tmp_path: Path) -> None:
     for file in Path(__file__).parents[2].glob("experiments/*.yaml"):
         assert stages_of(tmp_path, file.read_text(encoding="utf-8"), data_dir="glue")
     stages = stages_of(tmp_path, data_dir="glue", text=["t.txt"])
-    names = [(stage.arm, stage.name) for stage in stages]
+    names = [(stage.variant, stage.name) for stage in stages]
     made = [("a", "pretraining-1"), ("a", "pretraining-2"), ("s", "pretraining-1"), ("s", "pretraining-2")]
     assert names == [*made, ("a", "scores"), ("a", "cola"), ("r", "cola"), ("s", "scores"), ("s", "cola")]
     random = stages[6]
@@ -45,9 +45,9 @@ def test_each_arm_becomes_commands_in_the_order_they_need(tmp_path: Path) -> Non
     assert random.needs == stages[0]
 
 
-def test_equal_flops_give_each_arm_its_updates(tmp_path: Path) -> None:
-    arms = "pretraining: {preset: tiny, vocab_size: 30000}, arms: {d: {}, m: {objective: mlm_sop}}"
-    for stage in stages_of(tmp_path, f"{{flops: 1.0e+13, warmup_share: 0.1, {arms}}}"):
+def test_equal_flops_give_each_variant_its_updates(tmp_path: Path) -> None:
+    variants = "pretraining: {preset: tiny, vocab_size: 30000}, variants: {d: {}, m: {objective: mlm_sop}}"
+    for stage in stages_of(tmp_path, f"{{flops: 1.0e+13, warmup_share: 0.1, {variants}}}"):
         _, config = parse_pretraining(typed(stage.options))
         spent = config.training.max_steps * step_flops(config, config.training.per_device_train_batch_size)
         assert spent == pytest.approx(1e13, rel=0.01)
@@ -55,25 +55,25 @@ def test_equal_flops_give_each_arm_its_updates(tmp_path: Path) -> None:
 
 
 REFUSED = {
-    "twice": "{arms: {a: {}, a: {}}}",
-    "task": "{arms: {a: {}}, finetuning: {task: {cola: }}}",
-    "learning_rat": "{arms: {a: {learning_rat: 1.0e-3}}}",
-    "output_dir": "{arms: {a: {output_dir: x}}}",
-    "no options": "{arms: {a: {}, b: {like: a, weights: random, seeds: [3]}}}",
-    "rtd": "{arms: {a: {objective: mlm}, b: {like: a, weights: stock}}}",
-    "folder": "{arms: {a b: {}, a/b: {}}}",
+    "twice": "{variants: {a: {}, a: {}}}",
+    "task": "{variants: {a: {}}, finetuning: {task: {cola: }}}",
+    "learning_rat": "{variants: {a: {learning_rat: 1.0e-3}}}",
+    "output_dir": "{variants: {a: {output_dir: x}}}",
+    "no options": "{variants: {a: {}, b: {like: a, weights: random, seeds: [3]}}}",
+    "rtd": "{variants: {a: {objective: mlm}, b: {like: a, weights: stock}}}",
+    "share a folder": "{variants: {a b: {}, a/b: {}}}",
 }
 
 
-def test_wrong_plan_and_an_arm_without_the_one_it_is_like_are_refused(tmp_path: Path) -> None:
+def test_invalid_plan_and_variant_without_its_reference_are_refused(tmp_path: Path) -> None:
     for word, text in REFUSED.items():
         with pytest.raises(UsageError, match=word):
             stages_of(tmp_path, text)
     stages_of(tmp_path)
     options = ["--plan", str(tmp_path / "plan.yaml"), "--corpus", "c.txt", "--output_dir", str(tmp_path / "out")]
-    for arm, word in (("s", "name a too"), ("z", "no arm")):
+    for variant, word in (("s", "name a too"), ("z", "no variant")):
         with pytest.raises(UsageError, match=word):
-            main([*options, "--arms", arm])
+            main([*options, "--variants", variant])
 
 
 SCRIPT = """
@@ -102,23 +102,23 @@ def test_only_stages_that_failed_are_run_again(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     for _ in range(2):
         assert run_stages([stage for stage in (done, failing) if not is_done(stage)], 2) == [5]
-    assert "exit code 5" in str(trouble(failing))
+    assert "exit code 5" in str(failure(failing))
     assert done.record.with_suffix(".log").read_text(encoding="utf-8") == "work 4\n"
     assert failing.record.with_suffix(".log").read_text(encoding="utf-8") == "fail 4\n" * 2
     done.output.rmdir()
-    assert "has lost" in str(trouble(done))
+    assert "has no output" in str(failure(done))
 
 
-def test_interrupt_lets_the_command_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupt_lets_commands_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stage = scripted(tmp_path, monkeypatch, "wait")
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(KeyboardInterrupt):
         run_stages([stage], 1)
-    assert trouble(stage) == "was stopped and can be resumed"
+    assert failure(stage) == "was stopped and can be resumed"
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_output_of_other_options_or_weights_is_not_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_of_other_options_or_weights_is_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     weights = scripted(tmp_path, monkeypatch, "work", "pretraining-1")
     task = scripted(tmp_path, monkeypatch, "work")._replace(needs=weights)
     assert run_stages([weights, task], 1) == []
@@ -126,15 +126,15 @@ def test_output_of_other_options_or_weights_is_not_mixed(tmp_path: Path, monkeyp
     check_recipes([weights, task, moved])
     other = weights._replace(options={"what": "more"})
     later = task._replace(needs=other)
-    assert (trouble(other), trouble(later)) == (OTHERWISE, OTHERWISE)
-    with pytest.raises(UsageError, match=f"remove {tmp_path / 'a'}$"):  # the arm's folder, and with it the task's
+    assert (failure(other), failure(later)) == (OTHER_RECIPE, OTHER_RECIPE)
+    with pytest.raises(UsageError, match=f"delete {tmp_path / 'a'}$"):  # the folder holds the task's too
         check_recipes([other, later])
     task.record.write_text("{}", encoding="utf-8")
     with pytest.raises(CheckpointError, match=str(task.record)):
-        trouble(task)
+        failure(task)
 
 
-def test_report_has_the_results_of_each_arm_and_what_is_missing(tmp_path: Path) -> None:
+def test_report_has_results_and_failures_of_each_variant(tmp_path: Path) -> None:
     stages = stages_of(tmp_path, data_dir="glue", text=["t.txt"])
     rows = [{"step": 2, "tokens": 600, "tokens_per_second": 10.0}, {"step": 4, "tokens": 900, "tokens_per_second": 5.0}]
     rows.append({"step": 4, "eval_generator_loss": 2.5, "eval_discriminator_auc": 0.75})
@@ -152,8 +152,8 @@ def test_report_has_the_results_of_each_arm_and_what_is_missing(tmp_path: Path) 
     flops = f"{4 * stages[0].flops:.2e}"
     assert f"| a | 1 | 4 | 0.0 | 2.0 | {flops} | 2.500 | 0.750 | 3.250 | 50.00 ± 35.36 | 50.00 |" in text
     assert "- a: pretraining-2 was stopped and can be resumed" in text
-    assert "- s: pretraining-1 ended with exit code 5" in text
-    found = json.loads((tmp_path / "out" / "results.json").read_text(encoding="utf-8"))["arms"]["a"]
+    assert "- s: pretraining-1 failed with exit code 5" in text
+    found = json.loads((tmp_path / "out" / "results.json").read_text(encoding="utf-8"))["variants"]["a"]
     assert [run["seconds"] for run in found["pretraining"]] == [120.0, 120.0]
     assert found["collapsed_seeds"] == {"cola": [2]}
     assert (tmp_path / "out" / "curves.png").read_bytes().startswith(b"\x89PNG")
@@ -162,21 +162,21 @@ def test_report_has_the_results_of_each_arm_and_what_is_missing(tmp_path: Path) 
 TINY = """
 pretraining: {preset: tiny, vocab_size: 300, max_seq_length: 32, max_steps: 10, warmup_steps: 2, precision: fp32,
   per_device_train_batch_size: 8, logging_steps: 5, eval_examples: 16, device: cpu, preprocessing_num_workers: 1}
-arms: {ours: , random: {like: ours, weights: random}, stock: {like: ours, weights: stock}}
+variants: {ours: , random: {like: ours, weights: random}, stock: {like: ours, weights: stock}}
 finetuning: {options: {max_seq_length: 32, max_steps: 2, device: cpu}, tasks: {cola: }}
 """
 
 
 @pytest.mark.slow
-def test_experiment_of_every_kind_of_arm_is_run(tmp_path: Path) -> None:
+def test_experiment_of_every_kind_of_variant_is_run(tmp_path: Path) -> None:
     (tmp_path / "plan.yaml").write_text(TINY, encoding="utf-8")
     (tmp_path / "c.txt").write_text(english(130), encoding="utf-8")
     folders = ("--corpus", "c.txt", "--prepared_dir", "prep", "--output_dir", "out")
     words = ("--plan", "plan.yaml", "--jobs", "2", *folders, "--data_dir", cola(tmp_path / "glue").folder)
     ended = finish(start(["-m", "experiments", *words], tmp_path))
     assert ended.code == 0, ended.err + ended.out
-    found = json.loads((tmp_path / "out" / "results.json").read_text(encoding="utf-8"))["arms"]
-    assert [name for name, arm in found.items() if arm["tasks"]] == ["ours", "random", "stock"]
+    found = json.loads((tmp_path / "out" / "results.json").read_text(encoding="utf-8"))["variants"]
+    assert [name for name, variant in found.items() if variant["tasks"]] == ["ours", "random", "stock"]
     (run,), (stock,) = found["ours"]["pretraining"], found["stock"]["pretraining"]
     assert stock["seconds"] == pytest.approx(run["seconds"], abs=2.0)
     assert stock["held_out"]["generator_loss"] > 0

@@ -1,4 +1,4 @@
-"""Held-out rows scored during pretraining, the same numbers on all ranks, and held-out sentences with a word masked."""
+"""Evaluation during pretraining on held-out examples, with equal numbers on all ranks, and sample predictions."""
 
 import logging
 from bisect import bisect_right
@@ -28,15 +28,15 @@ from electra_albert.training.step import RunSettings
 LOG = logging.getLogger(__name__)
 
 OLD_TEXT_PREFIX = "old_text_"  # of scores on the text that the weights of --init_from were trained on
-MASKED_TOKENS = "masked_tokens"  # number of tokens that the loss is a mean of
+MASKED_TOKENS = "masked_tokens"  # number of tokens over which the loss is averaged
 EXAMPLES = 3
-_SHORTEST, _LONGEST = 8, 30  # tokens of a sentence that is shown
-_SKIPPED = 200  # sentences passed over before an example is given up
+_SHORTEST, _LONGEST = 8, 30  # tokens of a sample sentence
+_CANDIDATES = 200  # sentences to search for one of such a length
 _TOP_K = 5
 
 
 def evaluator(job: Job, run: RunSettings) -> Evaluate:
-    """The loop's evaluation of the job's objective, on the new text and, in continued pretraining, on the old one."""
+    """The loop's evaluation function: scores on the new text and, in continued pretraining, on the old text."""
 
     def evaluate(step: int) -> Metrics | None:
         metrics = score(job.objective, job, job.held_out, run, job.prepared.held_out_sources)
@@ -48,13 +48,13 @@ def evaluator(job: Job, run: RunSettings) -> Evaluate:
             return None
         if is_discriminator_idle(metrics):
             way_out = f"if this lasts, restart with --rtd.discriminator_rate {job.config.rtd.discriminator_rate / 4:g}"
-            LOG.warning(f"the discriminator is no better than chance, while the generator learns; {way_out}")
+            LOG.warning(f"the discriminator is at chance level although the generator learns; {way_out}")
         if run.world.is_main:
             lines = []
             for cloze in clozes(job, inference_model(job)):
-                guesses = ", ".join(f"{shown(p['token_str'])} {p['score']:.1%}" for p in cloze.answer[0])
-                lines.append(f"- {printable(cloze.text)}: **{guesses}**")
-            run.monitor.text(step, "guesses", "\n".join(lines))
+                predictions = ", ".join(f"{shown(p['token_str'])} {p['score']:.1%}" for p in cloze.answer[0])
+                lines.append(f"- {printable(cloze.text)}: **{predictions}**")
+            run.monitor.text(step, "predictions", "\n".join(lines))
         return metrics
 
     return evaluate
@@ -67,9 +67,9 @@ def score(
     run: RunSettings,
     sources: Mapping[str, int] = {},
 ) -> Metrics | None:
-    """Means of all terms over held-out rows, and the detection scores; None where a signal stopped it.
+    """Means of all terms over held-out examples, and the detection scores; None if a signal stopped the evaluation.
 
-    sources: the row at which each source begins. Losses are then reported by source too, as `<loss>/<source>`.
+    sources: index of each source's first example. Losses are then also reported per source, as `<loss>/<source>`.
     """
     training, world, firsts = run.config, run.world, list(sources.values())
     tally, detections = Tally(world.device), Detections()
@@ -79,10 +79,10 @@ def score(
         if run.stop.requested and world.world_size == 1:
             return None
         terms = objective.score(batch.to(world.device), job.unigram, detections)
-        here = bisect_right(firsts, int(batch.example_id[0])) - 1
+        current = bisect_right(firsts, int(batch.example_id[0])) - 1
         for number, source in enumerate(sources):
             for name in (*objective.weights, "unigram_loss"):
-                terms[f"{name}/{source}"] = Term(*(value * int(number == here) for value in terms[name]))
+                terms[f"{name}/{source}"] = Term(*(value * int(number == current) for value in terms[name]))
         tally.add(terms, kept)
     totals = tally.take(world)
     metrics = means_of(totals, objective.weights)
@@ -96,7 +96,7 @@ def score(
 
 
 def inference_model(job: Job) -> InferenceModel:
-    """The calls of inference on the models in memory."""
+    """The inference interface for the models in memory."""
     generator, discriminator = job.objective.generator, job.objective.discriminator
     device, reason = generator.predictions.bias.device, "it is not fine-tuned"
     return InferenceModel(job.prepared.tokenizer, generator, generator, discriminator, reason, device, 4096, Path())
@@ -105,22 +105,22 @@ def inference_model(job: Job) -> InferenceModel:
 class Cloze(NamedTuple):
     """A held-out sentence with one token masked."""
 
-    ids: list[int]  # of the whole sentence
-    position: int  # of the masked token among them
+    ids: list[int]  # of the original sentence
+    position: int  # of the masked token in ids
     text: str
     answer: list[list[Proposal]]
 
 
 def clozes(job: Job, model: InferenceModel) -> Iterator[Cloze]:
-    """Held-out sentences spread over the text, of readable length where there are such, with a word masked.
+    """Held-out sentences from across the text, of readable length if possible, with one token masked.
 
-    One that is longer than the model reads when tokenized again is left out: the mask replaced a part of a word.
+    Skips a sentence that exceeds the model's length when tokenized again, because the mask split a word.
     """
     stream, tokenizer = job.held_out.stream, job.prepared.tokenizer
     ends, longest = stream.sentence_ends, min(_LONGEST, job.held_out.max_seq_length - 2)
     for key in range(min(EXAMPLES, len(ends))):
         first = key * len(ends) // EXAMPLES
-        borders = [int(ends[first - 1]) if first else 0, *ends[first : first + _SKIPPED].tolist()]
+        borders = [int(ends[first - 1]) if first else 0, *ends[first : first + _CANDIDATES].tolist()]
         spans = list(pairwise(borders))
         start, end = next((span for span in spans if _SHORTEST <= span[1] - span[0] <= longest), spans[0])
         ids = stream.tokens[start : min(end, start + longest)].tolist()
@@ -134,10 +134,10 @@ def clozes(job: Job, model: InferenceModel) -> Iterator[Cloze]:
             yield Cloze(ids, position, text, answer if isinstance(answer[0], list) else [answer])
 
 
-def _whole_words(pieces: list[TokenText]) -> list[int]:
-    """Positions of subwords that are a word on their own."""
+def _whole_words(tokens: list[TokenText]) -> list[int]:
+    """Positions of tokens that are whole words."""
     return [
         position
-        for position, (piece, following) in enumerate(pairwise([*pieces, TokenText("", starts_word=True)]))
-        if len(piece.text) > 1 and piece.starts_word and (following.starts_word or not following.text[0].isalnum())
+        for position, (token, following) in enumerate(pairwise([*tokens, TokenText("", starts_word=True)]))
+        if len(token.text) > 1 and token.starts_word and (following.starts_word or not following.text[0].isalnum())
     ]

@@ -1,7 +1,7 @@
-"""A generator that --init_from did not bring learns to fill masks, before the discriminator learns from what it fills.
+"""Warm-up of a new generator: masked language modelling alone, before joint training with weights from --init_from.
 
-It is trained by the one loop as a run of its own in the folder generator_warmup, so it is stopped and resumed like any
-other. The tables it shares with the discriminator stay as they are: an untrained generator would spoil them.
+The warm-up is a run of its own in the folder generator_warmup, trained by the same loop, and resumes like any run. The
+shared embeddings are frozen: gradients of an untrained generator would damage them.
 """
 
 import logging
@@ -19,21 +19,21 @@ from electra_albert.training.step import RunSettings
 
 LOG = logging.getLogger(__name__)
 
-_RISING_SHARE = 10  # of the updates, one in so many with a rising learning rate
+_WARMUP_FRACTION = 10  # one tenth of the updates has a rising learning rate
 
 
 def warm_up(job: Job, run: RunSettings) -> bool:
-    """Train the generator alone, or resume that; False where a signal stopped it. Raises as `train` does."""
+    """Train the generator alone, or resume its warm-up; False if a signal stopped it. Raises as `train` does."""
     steps, folder, objective = job.config.generator_warmup_steps, run.folder / WARMUP, job.objective
     if not steps:
         return True
-    LOG.info(f"training the new generator alone for {steps:,} steps; discriminator and shared tables stay as they are")
+    LOG.info(f"training the new generator alone for {steps:,} steps; discriminator and shared embeddings are frozen")
     generator, rtd = objective.generator, job.config.rtd
     masking = MlmConfig(rtd.mask_rate, rtd.mask_token_share, random_token_share=0.0)
     alone = MaskedLanguageModeling(generator.config, masking, objective.special, objective.seed, generator=generator)
-    config = replace(run.config, max_steps=steps, warmup_steps=steps // _RISING_SHARE, eval_steps=steps)
-    begun = find_checkpoint(folder / "checkpoints", "never" if job.config.run.resume == "never" else "auto")
-    warm = replace(run, folder=folder, config=config, resume_from=begun, scores_start=False, rate_scales=None)
+    config = replace(run.config, max_steps=steps, warmup_steps=steps // _WARMUP_FRACTION, eval_steps=steps)
+    resume_point = find_checkpoint(folder / "checkpoints", "never" if job.config.run.resume == "never" else "auto")
+    warm = replace(run, folder=folder, config=config, resume_from=resume_point, scores_start=False, rate_scales=None)
     generator.embeddings.requires_grad_(False)
     try:
         with Monitor(folder, steps, is_main=run.world.is_main) as monitor:
@@ -43,5 +43,5 @@ def warm_up(job: Job, run: RunSettings) -> bool:
         generator.embeddings.requires_grad_(True)
     loss = outcome.metrics.get("mlm_loss")
     if not outcome.is_stopped and loss is not None:
-        LOG.info(f"the new generator's loss on held-out text is {loss:.3f}")
+        LOG.info(f"held-out loss of the new generator: {loss:.3f}")
     return not outcome.is_stopped

@@ -1,4 +1,4 @@
-"""The weights a run begins with (--init_from), of another run or a stock folder, and the text they were trained on."""
+"""Initial weights from another run or a stock folder (--init_from), and the text they were trained on."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ from electra_albert.training.distributed import World, gather_objects, main_firs
 
 LOG = logging.getLogger(__name__)
 
-_OPTION = "leave out the option that changes it"
-_OLD_TEXT = ("prepared_dir", "store", "max_seq_length", "seed")  # settings that identify the rows a run was scored on
-_NOT_OF_THE_SHAPE = ("vocab_size", "initialization", "initializer_range")  # the tokenizer's; of weights that are drawn
+_OPTION = "remove the option that changes it"
+_OLD_TEXT = ("prepared_dir", "store", "max_seq_length", "seed")  # settings that identify a run's held-out examples
+_NOT_INHERITED = ("vocab_size", "initialization", "initializer_range")  # of the tokenizer; for random weights only
 _INHERITED = ("preset", "objective", "max_seq_length", *GROUPS)
 
 
 class Origin(NamedTuple):
-    """The source of a run's first weights; neither checkpoint nor stock where the run has a checkpoint of its own."""
+    """The source of a run's initial weights; without checkpoint and stock if the run has its own checkpoint."""
 
-    record: dict[str, Any]  # kept in the new run's checkpoints
+    record: dict[str, Any]  # saved in the new run's checkpoints
     checkpoint: Path | None = None  # of another run
     stock: tuple[Stored, ...] = ()  # the encoder, and the generator next to it, if any
-    held_out: PackedExamples | None = None  # of the text it was trained on, where that is still prepared
+    held_out: PackedExamples | None = None  # of the text they were trained on, if its store still exists
 
 
 def inherited_options(source: Path, output_dir: Path) -> dict[str, Any]:
-    """Preset, objective, shape and tokenizer that come with the weights of `source`, or that a checkpoint recorded."""
+    """Preset, objective, shape and tokenizer of the weights in `source`, or those recorded in a checkpoint."""
     for file in sorted(output_dir.glob("checkpoints/step-*/state.json"), reverse=True):
         try:
             settings = json.loads(file.read_text(encoding="utf-8"))["settings"]
@@ -61,22 +61,20 @@ def inherited_options(source: Path, output_dir: Path) -> dict[str, Any]:
 
 def _run_options(run: Path) -> dict[str, Any]:
     if not (run / CONFIG).is_file():
-        problem = (
-            f"holds neither a run ({CONFIG}) nor a stock model (config.json)" if run.exists() else "does not exist"
-        )
-        raise UsageError(f"--init_from {run} {problem}; name a folder here, a hub model is fetched first")
+        problem = f"is neither a run ({CONFIG}) nor a stock model (config.json)" if run.exists() else "does not exist"
+        raise UsageError(f"--init_from {run} {problem}; name a local folder, and download a hub model first")
     options = read_options(run / CONFIG, f"--init_from {run}: its {CONFIG}")
     return {key: value for key, value in options.items() if key in _INHERITED or isinstance(value, dict)}
 
 
 def _stock_options(folder: Path) -> dict[str, Any]:
-    """The shapes and the tokenizer of the models in a folder, the preset of their size, and a length they can read."""
+    """Shapes and tokenizer of the models in a folder, the preset of their size, and a sequence length they support."""
     encoder, *others = _find_models(folder)
     shape = load.read_config(encoder)
     narrower = [name for name, preset in PRESETS.items() if preset.model.hidden_size <= shape.hidden_size]
     preset, positions = ["tiny", *narrower][-1], shape.max_position_embeddings
-    model = {name: value for name, value in asdict(shape).items() if name not in _NOT_OF_THE_SHAPE}
-    # A preset's settings of the generator are for weights that begin at random.
+    model = {name: value for name, value in asdict(shape).items() if name not in _NOT_INHERITED}
+    # A preset's settings of the generator are for random initial weights.
     rtd = {"generator_layers": None, "generator_rate": RtdConfig.generator_rate}
     options: dict[str, Any] = {"preset": preset, "model": model, "tokenizer": str(encoder.tokenizer), "rtd": rtd}
     if positions < max(sizes.corpus.max_seq_length for sizes in PRESETS.values()):
@@ -89,14 +87,14 @@ def _stock_options(folder: Path) -> dict[str, Any]:
 
 
 def _is_stock(folder: Path) -> bool:
-    """Whether the folder is no run of ours, but holds a model or is a checkpoint."""
+    """Whether the folder contains a model or is a checkpoint, and is not a run of ours."""
     is_run = (folder / CONFIG).exists() or (folder / "checkpoints").exists()
     has_model = any((folder / name / CONFIG_FILE).is_file() for name in (".", *ENCODER_FOLDERS))
     return not is_run and (has_model or is_checkpoint(folder))
 
 
 def _find_models(folder: Path) -> list[ModelFiles]:
-    """The encoder in a folder, and the generator where it is a discriminator next to one. Raises UsageError."""
+    """The encoder in a folder, and for a discriminator the generator next to it, if any. Raises UsageError."""
     encoder = locate(folder)
     parent = encoder.weights.absolute().parent
     if encoder.part == "discriminator":  # of a checkpoint
@@ -113,9 +111,9 @@ def find_origin(
     held_out: PackedExamples,
     world: World,
 ) -> Origin | None:
-    """The first weights, the same on all ranks, and the old text laid out as `held_out`; None for random weights.
+    """Initial weights, equal on all ranks, and the old text packed like `held_out`; None for random weights.
 
-    `recorded` are the settings of a run that is resumed. Raises UsageError or CheckpointError.
+    recorded: settings of a resumed run. Raises UsageError or CheckpointError.
     """
     if recorded is not None:
         record = recorded.get("origin")
@@ -128,7 +126,7 @@ def find_origin(
             weights = _read_weights(path, prepared.tokenizer)
             hashes = [sha256(file) for part in _find_models(path) for file in all_files(part.weights)]
             record = {"step": None, "weights": " ".join(hashes), "options": _stock_options(path)}
-            run = path.absolute().parent  # of ours, where the folder is in a run's or is a run's checkpoint
+            run = path.absolute().parent  # a run of ours, if the folder is its model or checkpoint
             settings = recorded_settings(run.parent if run.name == "checkpoints" else run)
         origin = Origin(record | {name: settings.get(name) for name in _OLD_TEXT}, stock=weights)
     else:
@@ -139,21 +137,21 @@ def find_origin(
 
 
 def _find_run(run: Path, config: PretrainConfig, tokenizer: Tokenizer, world: World) -> Origin:
-    """The newest whole checkpoint of `run`."""
+    """The newest complete checkpoint of `run`."""
     name = f"--init_from {run}"
     with main_first(world):
         found = find_checkpoint(run / "checkpoints", "auto")
         if found is None:
-            raise UsageError(f"{name}: it holds no checkpoint to begin with; name a run that was trained")
+            raise UsageError(f"{name}: it has no checkpoint; name a trained run")
         settings = recorded_settings(run)
         trained, known = settings.get("objective"), settings.get("model")
         if trained != config.run.objective:
-            raise CheckpointError(f"{name}: it was trained with objective {trained}; leave out --objective")
+            raise CheckpointError(f"{name}: it was trained with objective {trained}; remove --objective")
         require_same_computation(config.model, known if isinstance(known, dict) else {}, name, _OPTION)
         if fingerprint(load_tokenizer(run / "tokenizer")) != fingerprint(tokenizer):
             raise CheckpointError(
-                f"{name}: it was trained with another tokenizer; leave out --tokenizer and what changes it; to extend "
-                f"its vocabulary begin with {run}/discriminator or generator"
+                f"{name}: it was trained with another tokenizer; remove --tokenizer and options that change it; to "
+                f"extend its vocabulary use --init_from {run}/discriminator or {run}/generator"
             )
     checkpoint: Path = gather_objects(found, world)[0]
     with main_first(world):
@@ -163,44 +161,44 @@ def _find_run(run: Path, config: PretrainConfig, tokenizer: Tokenizer, world: Wo
 
 
 def _read_weights(folder: Path, tokenizer: Tokenizer) -> tuple[Stored, ...]:
-    """The folder's models for a run with `tokenizer`, which is the folder's own or that one with more tokens."""
+    """The folder's models for a run with `tokenizer`, the folder's own or an extension of it."""
     files = _find_models(folder)
     own = load_tokenizer(files[0].tokenizer)
     size, tokens = len(own), tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
     if own.convert_ids_to_tokens(range(size)) != tokens[:size]:
-        way_out = "leave out --tokenizer, and extend its vocabulary by --extend_vocab_to"
-        raise UsageError(f"--init_from {folder}: its token table belongs to its own tokenizer; {way_out}")
+        way_out = "remove --tokenizer; to extend its vocabulary use --extend_vocab_to"
+        raise UsageError(f"--init_from {folder}: its embeddings belong to its own tokenizer; {way_out}")
     new = [[token.id for token in own.backend_tokenizer.model.tokenize(text)] for text in tokens[size:]]
     models = [load.read_stored(each) for each in files]
     for stored in models:
-        load.build(stored, EncoderModel)  # refuses weights that are not those of the configuration
+        load.build(stored, EncoderModel)  # refuses weights that do not match the configuration
     rows = models[0].config.vocab_size
     if rows < size:
-        raise CheckpointError(f"{folder}: its tokenizer has {size} tokens, its token table {rows} rows")
+        raise CheckpointError(f"{folder}: its tokenizer has {size} tokens, but its embedding table has {rows} rows")
     models = [stored._replace(tensors=load.resize_vocabulary(stored.tensors, size, new)) for stored in models]
     if len(models) > 1 and not load.same_tables(*(stored.tensors for stored in models)):
-        raise CheckpointError(f"{folder}: the two models have tables of their own; move one elsewhere")
+        raise CheckpointError(f"{folder}: the two models do not share their embeddings; move one to another folder")
     if new:
-        LOG.info(f"{len(new):,} new tokens begin as the mean of those they were split into")
+        LOG.info(f"{len(new):,} new tokens are initialized with the mean embedding of their former subwords")
     if rows > size:
-        LOG.info(f"{rows - size} rows of the token table in {folder} belong to no token and are left out")
+        LOG.info(f"{rows - size} rows of the embedding table in {folder} belong to no token and are dropped")
     return tuple(models)
 
 
-def begin_with(origin: Origin, name: str, objective: PretrainingObjective) -> bool:
-    """Copy the weights of `name` into the objective; whether its generator is new and has to be trained.
+def initialize_weights(origin: Origin, name: str, objective: PretrainingObjective) -> bool:
+    """Copy the weights of `name` into the objective. Returns whether its generator is new and must be trained.
 
-    A stock encoder becomes the discriminator, if any, and a generator of its size where it predicts masked tokens.
+    A stock encoder becomes the discriminator, if any. With a masked-token head it becomes a generator of its size too.
     """
     if origin.checkpoint is None and not origin.stock:
         return False
-    LOG.info("the optimiser, the schedule and the order of examples start at step 1")
+    LOG.info("optimizer, learning rate schedule and example order start at step 1")
     if origin.checkpoint is not None:
         load_checkpoint(origin.checkpoint, objective, None)
-        LOG.info(f"beginning with the weights of {name} after step {origin.record['step']:,}")
+        LOG.info(f"initial weights: {name} after step {origin.record['step']:,}")
         return False
     encoder, generators, discriminator = origin.stock[0], [*origin.stock[1:]], objective.discriminator
-    new, unused = _take(discriminator or objective.generator, encoder, name)
+    new, unused = _copy_tensors(discriminator or objective.generator, encoder, name)
     unused += [head for stored in origin.stock for head in stored.left_aside]
     if discriminator is None:
         unused += ["generator"] * len(generators)
@@ -208,18 +206,18 @@ def begin_with(origin: Origin, name: str, objective: PretrainingObjective) -> bo
         if not generators and "predictions" in unused and objective.generator.config == discriminator.config:
             generators = [encoder]
             unused.remove("predictions")
-        way_out = "begin with the discriminator's folder alone, put elsewhere, and a generator is built for it"
+        way_out = "to get a new generator instead, copy the discriminator's folder elsewhere and name the copy"
         for generator in generators:  # its heads are the discriminator's, scaled by rtd.generator_size
-            new += _take(objective.generator, generator, f"{name}'s generator", way_out)[0]
+            new += _copy_tensors(objective.generator, generator, f"{name}'s generator", way_out)[0]
         new += [] if generators else ["generator"]
-    LOG.info(f"beginning with the weights of {name}; new: {', '.join(new) or 'nothing'}")
+    LOG.info(f"initial weights: {name}; randomly initialized: {', '.join(new) or 'nothing'}")
     if unused:
-        LOG.info(f"left out: {', '.join(unused)}")
+        LOG.info(f"not used: {', '.join(unused)}")
     return discriminator is not None and not generators
 
 
-def _take(model: Backbone, source: Stored, name: str, way_out: str = _OPTION) -> tuple[list[str], list[str]]:
-    """Copy the tensors that fit; the parts of the model that are new, and those of the source that are not used."""
+def _copy_tensors(model: Backbone, source: Stored, name: str, way_out: str = _OPTION) -> tuple[list[str], list[str]]:
+    """Copy the tensors that match. Returns the model's parts that are new and the source's parts that are unused."""
     require_same_computation(model.config, asdict(source.config), name, way_out)
     new = load.adopt(model, source.tensors, name)
     used = {part for part, _ in model.named_children()} - set(new)
@@ -229,16 +227,16 @@ def _take(model: Backbone, source: Stored, name: str, way_out: str = _OPTION) ->
 
 
 def require_old_corpus(config: PretrainConfig) -> None:
-    """Raise UsageError or DataError where --old_corpus names no text."""
+    """Raise UsageError or DataError if --old_corpus is not readable text."""
     old, corpus = config.run.old_corpus, config.corpus
-    with _naming(old):
+    with _old_corpus_errors(old):
         for source in read_sources(old, corpus.text_column) if old else ():
             if source.corpus != BUILT_IN_CORPUS:
                 find_files(source.corpus, Counter(), corpus.encoding)
 
 
 @contextmanager
-def _naming(old: str | None) -> Iterator[None]:
+def _old_corpus_errors(old: str | None) -> Iterator[None]:
     try:
         yield
     except (DataError, UsageError) as error:
@@ -246,9 +244,9 @@ def _naming(old: str | None) -> Iterator[None]:
 
 
 def _prepare_old_text(config: PretrainConfig, tokenizer_dir: Path, world: World) -> dict[str, Any]:
-    """Prepare --old_corpus with the run's tokenizer; the settings that identify its rows."""
+    """Prepare --old_corpus with the run's tokenizer. Returns the settings that identify its examples."""
     old, corpus, seed = str(config.run.old_corpus), config.corpus, config.training.seed
-    with main_first(world), _naming(old):
+    with main_first(world), _old_corpus_errors(old):
         LOG.info(f"preparing the old text {old}")
         store = prepare(replace(with_tokenizer(corpus, tokenizer_dir), corpus=old), seed).store
     found = (corpus.prepared_dir, store.fingerprint, corpus.max_seq_length, seed, "train")
@@ -256,10 +254,10 @@ def _prepare_old_text(config: PretrainConfig, tokenizer_dir: Path, world: World)
 
 
 def _with_old_text(origin: Origin, like: PackedExamples, world: World) -> Origin:
-    """The origin with the rows its weights were scored on, laid out as `like`, where all processes have some."""
+    """The origin with held-out examples of its text, packed like `like`, if every process gets some."""
     record, held_out = origin.record, None
     if record.get("store") is None:
-        LOG.info("notice: what is forgotten of the text these weights know is measured only with an --old_corpus")
+        LOG.info("notice: forgetting of the text of these weights is measured only with --old_corpus")
         return origin
     with suppress(OSError, ValueError, TypeError):
         if store := find_store(Path(str(record["prepared_dir"])), str(record["store"])):
@@ -270,6 +268,6 @@ def _with_old_text(origin: Origin, like: PackedExamples, world: World) -> Origin
     is_enough = held_out is not None and held_out.table.count >= world.world_size
     if all(gather_objects(is_enough, world)):  # all processes score it, or none
         return origin._replace(held_out=held_out)
-    problem = f"is no longer prepared in {record['prepared_dir']}, or too little is held out"
-    LOG.info(f"notice: the old text {problem}; what is forgotten of it is not measured")
+    problem = f"is no longer in {record['prepared_dir']}, or too few of its examples are held out"
+    LOG.info(f"notice: the token store of the old text {problem}; forgetting is not measured")
     return origin

@@ -1,4 +1,4 @@
-"""Everything a pretraining run trains with: corpus, models and batches, composed and checked."""
+"""The parts of a pretraining run, built and checked: corpus, models and batches."""
 
 import logging
 import math
@@ -26,15 +26,15 @@ from electra_albert.training.optimizer import check_groups, parameter_groups
 
 LOG = logging.getLogger(__name__)
 
-START_TOLERANCE = 0.1  # of the loss at chance level; the initial weights leave that much
-ORDER_TOLERANCE = 1.0  # of sentence order: few examples, whose first logits are all alike
-_SAMPLED_ROWS = 4096  # for the share that has an order
-_MUCH_UNKNOWN = 0.2  # of the characters, from which on the tokenizer is doubted
-SWAP_RATE = 0.5  # of the rows with two segments, where their order is predicted. Paper: ALBERT section 3.1
+START_TOLERANCE = 0.1  # relative deviation of an initial loss from chance level, due to random weights
+ORDER_TOLERANCE = 1.0  # the same for sentence order: few examples with nearly equal initial logits
+_SAMPLED_EXAMPLES = 4096  # to estimate the share of examples with a sentence order
+_MUCH_UNKNOWN = 0.2  # share of unknown characters that gives a warning
+SWAP_RATE = 0.5  # share of the examples with two segments that are swapped. Paper: ALBERT section 3.1
 
 
 class Job(NamedTuple):
-    """Everything a run trains with, ready to start."""
+    """The parts of a run, ready for training."""
 
     config: PretrainConfig  # with the tokenizer's vocabulary
     prepared: Prepared
@@ -45,13 +45,13 @@ class Job(NamedTuple):
     arithmetic: Arithmetic
     compilation: Compilation
     origin: init_from.Origin | None
-    lacks_generator: bool = False  # the one it has is new, and is trained alone first
+    lacks_generator: bool = False  # the generator is new and must be trained alone first
 
 
 def make_job(config: PretrainConfig, world: World, recorded: Mapping[str, Any] | None = None) -> Job:
-    """Prepare the corpus (one process does, the others find it done), build the models and check them.
+    """Prepare the corpus (in one process; the others reuse it), build the models and check them.
 
-    recorded: the settings in the checkpoint that a run resumes; None for a run that begins.
+    recorded: the settings in the checkpoint that is resumed; None for a new run.
     """
     training, seed, device = config.training, config.training.seed, world.device
     arithmetic = choose_arithmetic(training.precision, device)
@@ -65,22 +65,22 @@ def make_job(config: PretrainConfig, world: World, recorded: Mapping[str, Any] |
     written = prepared.store.statistics["written"]
     share = written["unknown_characters"] / written["characters"]
     if share == 1:
-        raise DataError("the tokenizer knows none of this text: every word is unknown to it; name another --tokenizer")
+        raise DataError("the tokenizer maps the whole text to the unknown token; name another --tokenizer")
     if share > _MUCH_UNKNOWN:
-        LOG.warning(f"{share:.0%} of the text is unknown to the tokenizer; is it the right one?")
+        LOG.warning(f"the tokenizer maps {share:.0%} of the text to the unknown token; check --tokenizer")
     unigram = Unigram.from_counts(prepared.store.token_counts, special.never_masked)
     batches, held_out = _batches(config, prepared, world)
     origin = init_from.find_origin(config, recorded, prepared, held_out, world)
     torch.manual_seed(derived_seed(seed, Stream.INITIAL_WEIGHTS))
     objective = make_objective(config, special).to(device)
     _check(objective, batches.micro_batches(1)[0], training.weight_decay)
-    lacks_generator = origin is not None and init_from.begin_with(origin, str(config.run.init_from), objective)
+    lacks_generator = origin is not None and init_from.initialize_weights(origin, str(config.run.init_from), objective)
     if recorded is None and (origin is None or lacks_generator):
-        # Differs from the published code, which takes the first hundreds of updates to get there; nothing else moves
-        # much until then. About zero for the frequent tokens, where half precision has its digits.
+        # Differs from the published code, which spends the first hundreds of updates on learning the frequencies. The
+        # constant keeps the bias of frequent tokens near zero, where half precision is most exact.
         with torch.no_grad():
             objective.generator.predictions.bias.copy_(unigram.entropy - unigram.nats)
-        LOG.info(f"predictions begin at the token frequencies, with a loss of {unigram.entropy:.2f} a masked token")
+        LOG.info(f"output bias set to the token frequencies: initial loss {unigram.entropy:.2f} nats per masked token")
     if config.rtd.generator_warmup_steps and recorded is None and not lacks_generator:
         LOG.info("notice: --rtd.generator_warmup_steps has no effect: no generator is new next to trained weights")
     if training.gradient_checkpointing:
@@ -91,9 +91,9 @@ def make_job(config: PretrainConfig, world: World, recorded: Mapping[str, Any] |
 
 
 def _check(objective: PretrainingObjective, batch: Batch, weight_decay: float) -> None:
-    """Check that tables are shared, every parameter is in one group, and random weights start at chance level.
+    """Check weight sharing, the optimizer's parameter groups, and that random weights start at chance level.
 
-    Raises UsageError where the losses are off, which settings can cause, and AssertionError for the rest.
+    Raises UsageError for a wrong initial loss, which settings can cause, and AssertionError for the rest.
     """
     if objective.discriminator is not None:
         tables = {name: tensor.data_ptr() for name, tensor in objective.generator.embeddings.named_parameters()}
@@ -103,59 +103,59 @@ def _check(objective: PretrainingObjective, batch: Batch, weight_decay: float) -
     device = objective.generator.predictions.bias.device
     with torch.no_grad():
         terms = objective(batch.to(device), torch.zeros((), dtype=torch.int64, device=device))
-    seen = []
+    losses = []
     for name in (name for name in objective.weights if terms[name].count):
         loss, chance = float(terms[name].sum / terms[name].count), objective.chance_level.get(name, math.nan)
         tolerance = ORDER_TOLERANCE if name == "sop_loss" else START_TOLERANCE
         if not abs(loss - chance) <= tolerance * chance:
             raise UsageError(
-                f"{name} starts at {loss:.3f}, but chance_level[{name!r}] of {type(objective).__name__} is "
-                f"{chance:.3f}: correct that or, where it is right, choose another --model.initializer_range"
+                f"the initial {name} is {loss:.3f}, but chance_level[{name!r}] of {type(objective).__name__} is "
+                f"{chance:.3f}: correct chance_level or, if it is right, choose another --model.initializer_range"
             )
-        seen.append(f"{name.replace('_', ' ')} {loss:.2f} (at chance {chance:.2f})")
-    LOG.info(f"self-check: tables shared, every parameter in one group; with random weights {', '.join(seen)}")
+        losses.append(f"{name.replace('_', ' ')} {loss:.2f} (chance level {chance:.2f})")
+    LOG.info(f"self-check passed: weight sharing, parameter groups, losses of random weights: {', '.join(losses)}")
 
 
 def _batches(config: PretrainConfig, prepared: Prepared, world: World) -> tuple[TrainBatches, PackedExamples]:
-    """Training batches and held-out rows; DataError where there are too few, or none has an order to predict.
+    """Training batches and held-out examples. Raises DataError if there are too few, or none with a sentence order.
 
-    Where order is predicted, half of the rows are swapped and all have two segments.
+    For sentence-order objectives, all examples have two segments, and half of them are swapped.
     """
     training, store, has_order = config.training, prepared.store, spec_of(config).has_sentence_order
     swap_rate, one_segment_rate = (SWAP_RATE, 0.0) if has_order else (0.0, ONE_SEGMENT_RATE)
     sizes, special = (config.corpus.max_seq_length, training.seed), special_ids(prepared.tokenizer)
     tables = ((store.train, prepared.train_table), (store.validation, prepared.validation_table))
-    rows, held_out = (
+    examples, held_out = (
         PackedExamples(*table, *sizes, special=special, swap_rate=swap_rate, one_segment_rate=one_segment_rate)
         for table in tables
     )
     batch = (training.per_device_train_batch_size, training.gradient_accumulation_steps)
     ranks, pin_memory = (world.rank, world.world_size), world.device.type == "cuda"
-    batches = TrainBatches(rows, prepared.order, *batch, *ranks, pin_memory=pin_memory)
+    batches = TrainBatches(examples, prepared.order, *batch, *ranks, pin_memory=pin_memory)
     if batches.global_batch_size > batches.order.examples_per_epoch:
         raise DataError(
-            f"the corpus gives {batches.order.examples_per_epoch} examples, "
-            f"one update takes {batches.global_batch_size}; lower --per_device_train_batch_size or give more text"
+            f"the corpus has {batches.order.examples_per_epoch} examples, but one step needs "
+            f"{batches.global_batch_size}; lower --per_device_train_batch_size or use more text"
         )
     if min(held_out.table.count, training.eval_examples) < world.world_size:
         raise DataError(
-            f"{held_out.table.count} examples are held out, --eval_examples takes {training.eval_examples}, "
-            f"and each of {world.world_size} processes needs one; give more text or evaluate more"
+            f"{held_out.table.count} examples are held out and --eval_examples is {training.eval_examples}, but each "
+            f"of {world.world_size} processes needs one; use more text or raise --eval_examples"
         )
     if has_order:
-        row = torch.arange(min(rows.table.count, _SAMPLED_ROWS))
-        share = float((rows.gather(row, row).sentence_order_label != IGNORED_LABEL).float().mean())
+        index = torch.arange(min(examples.table.count, _SAMPLED_EXAMPLES))
+        share = float((examples.gather(index, index).sentence_order_label != IGNORED_LABEL).float().mean())
         if share == 0:
             raise DataError(
-                "no row holds two whole sentences of one document, so there is no order to learn; "
-                "give longer documents, raise --max_seq_length, or choose another --objective"
+                "no example contains two whole sentences of one document, so there is no sentence order to learn; "
+                "use longer documents, raise --max_seq_length, or choose another --objective"
             )
-        LOG.info(f"{share:.1%} of the rows have a sentence order: they hold two whole sentences to swap")
+        LOG.info(f"{share:.1%} of the examples have a sentence order: they contain two whole sentences to swap")
     return batches, held_out
 
 
 def job_settings(preset: str, job: Job, world: World) -> dict[str, Any]:
-    """Settings recorded of a run and compared when it is resumed: options, batch, corpus and first weights."""
+    """Settings that a run records and that a resumed run must match: options, batch, corpus and initial weights."""
     return run_settings(
         preset,
         job.config,
@@ -170,24 +170,24 @@ def job_settings(preset: str, job: Job, world: World) -> dict[str, Any]:
 
 
 def choose_arithmetic(precision: Arithmetic | Literal["auto"], device: torch.device) -> Arithmetic:
-    """The arithmetic of matrix products: as asked for, or bfloat16 where the processor computes in it."""
+    """Arithmetic of matrix products: `precision`, or for auto bfloat16 if the hardware supports it, else float32."""
     if precision != "auto":
         return precision
     if device.type == "cuda":
         has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
-    else:  # not every Mac has it on its GPU, where it can be asked for
+    else:  # auto does not use it on mps: not every Mac supports it
         found = torch.cpu.get_capabilities() if device.type == "cpu" else {}
         has_bf16 = any(found.get(name, False) for name in ("amx_bf16", "avx512_bf16", "bf16"))
     return "bf16" if has_bf16 else "fp32"
 
 
 def choose_compilation(wanted: Compilation | Literal["auto"], device: torch.device) -> Compilation:
-    """The parts that torch.compile compiles: as asked for, or the blocks on a GPU. UsageError where it cannot work."""
+    """Parts to compile with torch.compile: `wanted`, or for auto the blocks on a GPU. UsageError if unsupported."""
     if wanted == "none" or (wanted == "auto" and device.type != "cuda"):
         return "none"
-    obstacle = why_not_compiled(device)
+    problem = why_not_compiled(device)
     if wanted == "auto":
-        return "none" if obstacle else "blocks"
-    if obstacle:
-        raise UsageError(f"--torch_compile {wanted} cannot work here: {obstacle}")
+        return "none" if problem else "blocks"
+    if problem:
+        raise UsageError(f"--torch_compile {wanted} cannot work here: {problem}")
     return wanted

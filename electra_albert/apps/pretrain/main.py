@@ -1,4 +1,4 @@
-"""Raw text to a pretrained encoder: prepare, build, check, train, evaluate, export, report.
+"""Pretrain an encoder on raw text: prepare, build, check, train, evaluate, export, report.
 
 python Pretraining.py
 python Pretraining.py --corpus my.txt --preset small --output_dir runs/mine
@@ -42,10 +42,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def pretrain(config: PretrainConfig | None = None, **options: Any) -> RunResult:
-    """Pretrain an encoder on text, or resume a run that was stopped.
+    """Pretrain an encoder on text, or resume a stopped run.
 
     `options` are those of `electra-albert pretrain` by name; a group is a mapping: model={"num_hidden_layers": 6}.
-    A `config` replaces all of them. Returns the run's folder, held-out metrics and steps. Raises UsageError,
+    `config` is given instead of options. Returns the run's folder, held-out metrics and steps. Raises UsageError,
     DataError, CheckpointError or DivergedError.
     """
     from electra_albert.training.distributed import start, stop
@@ -69,7 +69,7 @@ def pretrain(config: PretrainConfig | None = None, **options: Any) -> RunResult:
 
 
 def run_pretraining(preset: str, config: PretrainConfig, world: World, command: Sequence[str]) -> RunResult:
-    """Train to the end or until stopped by a signal, then export. `command` is what model card and folder record."""
+    """Train to the end, then export; or until a signal. `command` is recorded in the folder and the model card."""
     from electra_albert.apps import machine
     from electra_albert.apps.pretrain import evaluation, generator_warmup, summary, trial
     from electra_albert.apps.pretrain.job import job_settings, make_job
@@ -89,13 +89,13 @@ def run_pretraining(preset: str, config: PretrainConfig, world: World, command: 
     with ExitStack() as stack:
         log = stack.enter_context(run_log.RunLog())
         found = find_checkpoint(folder / "checkpoints", config.run.resume)
-        if begun := files.find_begun(folder, found):
-            files.check_settings(begun, preset, config, world.world_size)
-        state = begun[1] if begun and found else None
+        if resume_point := files.find_resume_point(folder, found):
+            files.check_settings(resume_point, preset, config, world.world_size)
+        state = resume_point[1] if resume_point and found else None
         stack.enter_context(machine.one_line_errors(config.training, config.run.torch_compile))
         job = make_job(config, world, state["settings"] if state else None)
         timed = trial.measure(job, world, state["step"] if state else 0) if config.run.dry_run else ()
-        for line in chain(summary.plan_lines(job, world), timed):
+        for line in chain(summary.start_lines(job, world), timed):
             LOG.info(line)
         if config.run.dry_run:
             return RunResult(folder, {}, 0)
@@ -103,17 +103,17 @@ def run_pretraining(preset: str, config: PretrainConfig, world: World, command: 
             if world.is_main:
                 stack.enter_context(guards.run_lock(folder))
         if found != find_checkpoint(folder / "checkpoints", config.run.resume):
-            raise UsageError(f"another run has written into {folder} just now; start again to resume it")
+            raise UsageError(f"another run has just written into {folder}; start again to resume it")
         monitor = stack.enter_context(Monitor(folder, config.training.max_steps, is_main=world.is_main))
         stop, settings = stack.enter_context(guards.StopSignal()), job_settings(preset, job, world)
         run = RunSettings(folder, config.training, world, monitor, stop, job.arithmetic, found, settings=settings)
         run = replace(run, scores_start=job.origin is not None, rate_scales=job.objective.rate_scales)
-        if begun := files.find_begun(folder, found):
-            files.log_changes(begun, run)
+        if resume_point := files.find_resume_point(folder, found):
+            files.log_changes(resume_point, run)
         with main_first(world):
             if world.is_main:
                 with files.writing(folder):
-                    files.describe_run(folder, preset, job.config, command, settings)
+                    files.write_run_record(folder, preset, job.config, command, settings)
                     save_tokenizer(job.prepared.tokenizer, folder / "tokenizer", config.model.max_position_embeddings)
                 log.open(folder)
         if job.lacks_generator and not generator_warmup.warm_up(job, run):
@@ -128,15 +128,15 @@ def run_pretraining(preset: str, config: PretrainConfig, world: World, command: 
 
 
 def run_folder(config: PretrainConfig, preset: str) -> Path:
-    """The run's folder: output_dir, or named after corpus and preset."""
+    """The run's folder: output_dir, or by default a name from corpus and preset."""
     from electra_albert.apps.prepare import short_name
 
     return Path(config.run.output_dir or RUNS / f"{short_name(config.corpus.corpus)}-{preset}")
 
 
 def _export(job: Job, result: RunResult, command: Sequence[str]) -> str:
-    """Export the models, write the card, and return the closing report."""
-    from electra_albert.apps.pretrain.summary import closing_report
+    """Export the models, write the card, and return the final report."""
+    from electra_albert.apps.pretrain.summary import final_report
     from electra_albert.hub.save import save_model
 
     folder, facts = result.folder, files.run_facts(job.config, result.metrics, result.step)
@@ -146,4 +146,4 @@ def _export(job: Job, result: RunResult, command: Sequence[str]) -> str:
             save_model(model, job.prepared.tokenizer, folder / name, facts=facts)
     with files.writing(folder):
         files.write_card(folder, shlex.join(["python", *command]), job.config, facts)
-    return closing_report(job, result.metrics, folder)
+    return final_report(job, result.metrics, folder)

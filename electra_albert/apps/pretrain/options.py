@@ -1,4 +1,4 @@
-"""The options of `electra-albert pretrain`: defaults < preset < --init_from's < --config < flags."""
+"""The options of `electra-albert pretrain`: defaults < preset < those of --init_from < --config < flags."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 DEFAULT_PRESET = "tiny"
 _FLAT = {"run": RunConfig, "corpus": CorpusConfig, "training": TrainingConfig}
-_GROUPED: dict[str, type[Any]] = {  # groups of options with a dotted name: the model's, and those of some objective
+_GROUPED: dict[str, type[Any]] = {  # groups of options with dotted names: the model's and those of the objectives
     "model": ModelConfig,
     **{group: kind for spec in OBJECTIVES.values() for group, kind in spec.options.items()},
 }
@@ -43,22 +43,22 @@ python Pretraining.py articles.csv --text_column body --dry_run
 python Pretraining.py --init_from runs/mine --corpus more.txt --output_dir runs/adapted""",
     "README.md; docs/corpus.md (text and its formats), docs/cluster.md, docs/interop.md",
 )
-_FROM_TOKENIZER = "vocab_size"  # the model's is the tokenizer's and cannot be chosen apart
+_FROM_TOKENIZER = "vocab_size"  # the model's is always that of the tokenizer
 
 
 def parse_pretraining(argv: Sequence[str], program: str = "Pretraining.py") -> tuple[str, PretrainConfig]:
-    """The preset's name and the configuration of a pretraining run; UsageError where an option is wrong."""
-    preset, run, inherited = _find_start(argv)
+    """Preset name and configuration of a pretraining run. Raises UsageError for an invalid option."""
+    preset, run, inherited = _find_preset(argv)
     purpose = "Pretrain an ALBERT encoder on your own text."
     parser = command_line.make_parser(program, purpose, "[CORPUS] [--option value ...]")
-    parser.add_argument("--preset", choices=list(PRESETS), default=preset, help="Sizes and rates to start from.")
-    for piece in _FLAT.values():
-        parser.add_class_arguments(piece, skip={"objective"})
+    parser.add_argument("--preset", choices=list(PRESETS), default=preset, help="Default sizes and learning rates.")
+    for section in _FLAT.values():
+        parser.add_class_arguments(section, skip={"objective"})
     listed = "; ".join(f"{name}, {spec.learned_from}" for name, spec in OBJECTIVES.items())
     names: Any = Literal[tuple(OBJECTIVES)]
-    parser.add_argument("--objective", type=names, help=f"What the encoder learns from: {listed}.")
-    for group, piece in _GROUPED.items():
-        parser.add_class_arguments(piece, group, skip={_FROM_TOKENIZER} if group == "model" else set())
+    parser.add_argument("--objective", type=names, help=f"Pretraining objective: {listed}.")
+    for group, section in _GROUPED.items():
+        parser.add_class_arguments(section, group, skip={_FROM_TOKENIZER} if group == "model" else set())
     settings = as_settings(PRESETS[preset])
     flat = {name: value for name, value in settings.items() if name not in GROUPS}
     dotted = {f"{group}.{name}": value for group in GROUPS for name, value in settings[group].items()}
@@ -68,28 +68,28 @@ def parse_pretraining(argv: Sequence[str], program: str = "Pretraining.py") -> t
         try:
             _build(parse(parser, first))
         except (UsageError, TypeError, ValueError) as error:
-            raise CheckpointError(f"--init_from {run}: its settings are not understood ({error})") from None
+            raise CheckpointError(f"--init_from {run}: its settings are invalid ({error})") from None
     config = _build(parse(parser, [*first, *command_line.config_first(argv)], _SHORT_HELP, "corpus"))
     refuse_idle_options(argv, config)
     return preset, replace(config, run=replace(config.run, init_from=run))
 
 
 def refuse_idle_options(argv: Sequence[str], config: PretrainConfig) -> None:
-    """UsageError for an option of a group that the objective does not read."""
+    """Raise UsageError for an option of a group that the objective does not use."""
     idle = _GROUPED.keys() - {"model", *OBJECTIVES[config.run.objective].options}
     for option in (word.split("=")[0] for word in argv if word.startswith("--")):
         group, _, name = option.removeprefix("--").partition(".")
         if name and group in idle:
-            raise UsageError(f"{option} has no effect with --objective {config.run.objective}; leave it out")
+            raise UsageError(f"{option} has no effect with --objective {config.run.objective}; remove it")
 
 
-def _find_start(argv: Sequence[str]) -> tuple[str, str | None, dict[str, Any]]:
-    """The preset, --init_from, and the options inherited from it, before anything else is parsed."""
+def _find_preset(argv: Sequence[str]) -> tuple[str, str | None, dict[str, Any]]:
+    """The preset, --init_from, and the options inherited from it, before the rest is parsed."""
     preset, run, output_dir = command_line.find_first(argv, ("preset", "init_from", "output_dir"))
     inherited: dict[str, Any] = {}
     if run is not None:
         if not run or not output_dir:
-            raise UsageError("--init_from takes the folder of a run or of a stock model, and needs an --output_dir")
+            raise UsageError("--init_from needs the folder of a run or of a stock model, and --output_dir")
         from electra_albert.apps.pretrain.init_from import inherited_options
 
         run = os.path.normpath(run)
@@ -101,10 +101,10 @@ def _find_start(argv: Sequence[str]) -> tuple[str, str | None, dict[str, Any]]:
 
 
 def _build(options: Namespace) -> PretrainConfig:
-    """The dataclasses of parsed options; UsageError where one refuses its values."""
+    """The configuration from parsed options. Raises UsageError for invalid values."""
     for group in _GROUPED:
         if not hasattr(options[group], "as_dict"):
-            raise UsageError(f"{group}: {options[group]!r} is no set of options; write {group}.<name> or a mapping")
+            raise UsageError(f"{group}: {options[group]!r} is not a mapping; write {group}.<name> or a mapping")
     own = sorted(OBJECTIVES[options.objective].options.keys() - {*GROUPS})
     try:
         flat = {name: kind(**{each.name: options[each.name] for each in fields(kind)}) for name, kind in _FLAT.items()}

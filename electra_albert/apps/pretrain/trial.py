@@ -1,6 +1,6 @@
-"""Cost of the planned steps, for --dry_run: operations by shapes, memory and time by making some of them.
+"""Cost estimate for --dry_run: FLOPs from the shapes, memory and time from a few trial steps.
 
-The job's weights change on the way: it is of no use for training afterwards.
+The trial steps change the job's weights, so the job cannot be trained afterwards.
 """
 
 import time
@@ -14,7 +14,7 @@ from typing import cast
 import torch
 from torch import nn
 
-from electra_albert.apps.machine import memory_of, peak_memory, smaller_step
+from electra_albert.apps.machine import memory_advice, memory_of, peak_memory
 from electra_albert.apps.pretrain.job import Job
 from electra_albert.config import PretrainConfig
 from electra_albert.contracts import Batch, Objective
@@ -31,52 +31,52 @@ from electra_albert.training.monitor import Monitor
 from electra_albert.training.optimizer import build_optimizer
 from electra_albert.training.step import RunSettings, autocast, backward, count_step, term_scales
 
-_TIMED_SECONDS, _MOST = 10.0, 20  # micro-batches are timed for so long, but so many times at most
-_STATE_BYTES = 16  # of each weight: itself, its gradient and Adam's two moments in float32
+_TIMED_SECONDS, _MOST = 10.0, 20  # limits of timing micro-batches: seconds and number
+_STATE_BYTES = 16  # per parameter: weight, gradient and Adam's two moments in float32
 
 
 def measure(job: Job, world: World, done_steps: int = 0) -> Iterator[str]:
-    """Lines on operations, memory and time of the steps after done_steps, each as soon as it is known."""
-    training, device, rows = job.config.training, world.device, job.batches.global_batch_size
-    count = step_flops(job.config, rows)
-    token = count / (rows * job.config.corpus.max_seq_length)
-    yield f"{token:.3g} FLOPs a token, {count:.3g} a step (matrix products, forward and backward, padding included)"
+    """Report lines on FLOPs, memory and time of the steps after done_steps, each as soon as it is known."""
+    training, device, batch_size = job.config.training, world.device, job.batches.global_batch_size
+    count = step_flops(job.config, batch_size)
+    token = count / (batch_size * job.config.corpus.max_seq_length)
+    yield f"FLOPs: {token:.3g} per token, {count:.3g} per step (matrix products, forward and backward, with padding)"
     state = _STATE_BYTES * sum(parameter.numel() for parameter in job.objective.parameters())
-    yield f"memory: {state / 1e9:.2f} GB of weights, gradients and optimizer state, and the activations"
+    yield f"memory: {state / 1e9:.2f} GB for weights, gradients and optimizer state, plus activations"
     if state > memory_of(device):
-        yield f"not timed: {device} has {memory_of(device) / 1e9:.1f} GB; to train here, {smaller_step(training)}"
+        yield f"not timed: {device} has {memory_of(device) / 1e9:.1f} GB; to train here, {memory_advice(training)}"
         return
-    yield "timing some micro-batches …"
+    yield "timing a few micro-batches …"
     step, example = _time_parts(job, world)
     yield f"peak memory measured: {peak_memory(device) / 1e9:.2f} GB"
     steps = max(0, training.max_steps - done_steps)
     held_out = [job.held_out, job.origin.held_out if job.origin else None]
     scored = sum(ceil(min(training.eval_examples, part.table.count) / world.world_size) for part in held_out if part)
     evaluations = ceil(training.max_steps / training.eval_steps) - done_steps // training.eval_steps
-    # One more at the start of a run from given weights; that of the checkpoint's own step is made again.
+    # A run with --init_from is evaluated at the start too; a resumed run repeats the evaluation of its checkpoint.
     evaluations += done_steps % training.eval_steps == 0 if done_steps else job.origin is not None
     scoring = evaluations * scored * example
-    apart = "" if world.world_size == 1 else f", without the exchange between {world.world_size} processes"
+    apart = "" if world.world_size == 1 else f", without communication between {world.world_size} processes"
     yield (
-        f"time: {_short(step)} a step{apart}: {steps:,} steps in {_short(steps * step)}, {evaluations:,} evaluations "
-        f"in {_short(scoring)}, {_short(steps * step + scoring)} in all"
+        f"time: {_short(step)} per step{apart}: {steps:,} steps in {_short(steps * step)}, {evaluations:,} evaluations "
+        f"in {_short(scoring)}, {_short(steps * step + scoring)} in total"
     )
 
 
-def step_flops(config: PretrainConfig, rows: int) -> int:
-    """Operations of the matrix products of one step over `rows` examples, forward and backward; padding counts too."""
+def step_flops(config: PretrainConfig, batch_size: int) -> int:
+    """FLOPs of the matrix products of one step on batch_size examples, forward and backward, with padding."""
     length, spec = config.corpus.max_seq_length, spec_of(config)
     generator, rate = spec.generator(config), spec.mask_rate(config)
-    row = Encoder.flops(generator, length) + heads.MlmHead.flops(generator, slots(length, rate) if rate else 0)
+    example = Encoder.flops(generator, length) + heads.MlmHead.flops(generator, slots(length, rate) if rate else 0)
     if spec.has_discriminator:
-        row += Encoder.flops(config.model, length) + heads.RtdHead.flops(config.model, length)
+        example += Encoder.flops(config.model, length) + heads.RtdHead.flops(config.model, length)
     if spec.has_sentence_order:
-        row += heads.SentenceOrderHead.flops(config.model)
-    return TRAINING_PASSES * rows * row
+        example += heads.SentenceOrderHead.flops(config.model)
+    return TRAINING_PASSES * batch_size * example
 
 
 def _time_parts(job: Job, world: World) -> tuple[float, float]:
-    """Seconds of one step, data included, by the median of its micro-batches, and of scoring one held-out row."""
+    """Seconds of one step, from the median of its micro-batches with data loading, and of scoring one example."""
     training, device, monitor = job.config.training, world.device, Monitor(Path(), 1, is_main=False)
     run = RunSettings(Path(), training, world._replace(world_size=1), monitor, StopSignal(), job.arithmetic)
     objective, optimizer = cast(Objective, job.objective), build_optimizer(job.objective, training)
@@ -95,7 +95,7 @@ def _time_parts(job: Job, world: World) -> tuple[float, float]:
         optimizer.zero_grad(set_to_none=True)
 
     with closing(cast("Generator[list[Batch]]", job.batches.steps(1))) as stream:
-        for action in (micro_batch, update, micro_batch, update):  # the first ones compile and find memory
+        for action in (micro_batch, update, micro_batch, update):  # the first ones compile and allocate memory
             action()
         seconds: list[float] = []
         while not seconds or (len(seconds) < _MOST and sum(seconds) < _TIMED_SECONDS):
@@ -108,8 +108,8 @@ def _time_parts(job: Job, world: World) -> tuple[float, float]:
 
 
 def _timed(action: Callable[[], object], device: torch.device) -> float:
-    """Seconds that `action` takes, its work on the device included."""
-    synchronize = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+    """Seconds of `action`, with its work on the device."""
+    synchronize: Callable[[], None] = torch.cuda.synchronize if device.type == "cuda" else lambda: None
     synchronize()
     began = time.perf_counter()
     action()

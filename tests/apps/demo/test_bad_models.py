@@ -1,4 +1,4 @@
-"""Hostile and damaged models through whole commands: one line, exit code 4, nothing run, bounded time and memory."""
+"""Every command refuses malicious and damaged models: one line, exit code 4, no code run, bounded time and memory."""
 
 import shutil
 from collections.abc import Callable
@@ -38,7 +38,7 @@ def flip_a_bit(model: Path) -> None:
 
 
 def grow_text(model: Path) -> None:
-    """A normaliser that makes eight letters of every a, four times over."""
+    """A normalizer that replaces every a by eight, four times."""
     step = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 8}
     bomb = {"type": "Sequence", "normalizers": [step] * 4}
     edit(model / "tokenizer.json", lambda content: content.update(normalizer=bomb))
@@ -50,7 +50,7 @@ HARM: dict[str, tuple[Harm, str]] = {
     "code in a pickle": (as_pickle("code"), "pytorch_model.bin"),
     "code in config.json": (in_config(auto_map={"AutoModel": "evil.Model"}), "auto_map"),
     "colours in config.json": (in_config(model_type="\x1b[31m\nalbert"), "type"),
-    "tokenizer that makes text grow": (grow_text, "tokenizer"),
+    "tokenizer that expands text": (grow_text, "tokenizer"),
 }
 
 
@@ -61,7 +61,7 @@ def model(finished: Finished, tmp_path: Path) -> Path:
 
 
 def run(command: str, finished: Finished, model: Path, folder: Path) -> Ended:
-    """A command on the model's folder, as a user types it."""
+    """Run a command on the model's folder."""
     (folder / "sentences.txt").write_text("The quiet [MASK] left.\n")
     if command == "demo":
         return call(demo.main, "--gen", model, "--input", folder / "sentences.txt")
@@ -75,9 +75,9 @@ def run(command: str, finished: Finished, model: Path, folder: Path) -> Ended:
 
 @pytest.mark.slow
 def test_script_refuses_within_bounded_memory(model: Path, tmp_path: Path) -> None:
-    """Regression: the table that config.json describes was made, gigabyte by gigabyte, before the weights are read."""
+    """Regression: the embedding table of config.json was allocated before the weights were read."""
     in_config(vocab_size=2**31 - 1, embedding_size=1 << 20)(model)
-    limit = 6 << 30  # bytes of address space; what torch alone reserves is a third of it
+    limit = 6 << 30  # bytes of address space; torch alone reserves a third of it
     code = (
         f"import resource, runpy, sys\nresource.setrlimit(resource.RLIMIT_AS, ({limit}, {limit}))\n"
         "sys.argv = sys.argv[1:]\nrunpy.run_path(sys.argv[0], run_name='__main__')\n"

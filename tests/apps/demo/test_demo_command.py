@@ -1,4 +1,4 @@
-"""LM_DEMO.py: the fill-mask pipeline's answers and rewritten text from any model, named or not; JSON, tables, files."""
+"""LM_DEMO.py: fill-mask predictions and rewritten text from any model, as tables, JSON and files."""
 
 import io
 import json
@@ -38,9 +38,7 @@ def ask(model: Path, text: Path, *more: object) -> list[Any]:
     return json.loads(run_demo(model, "--input", text, "--json", *more).out)
 
 
-def test_json_gives_each_replacement_or_what_the_library_gives_also_from_a_checkpoint(
-    finished: Finished, text: Path
-) -> None:
+def test_json_has_replacements_or_fill_mask_predictions_also_from_a_checkpoint(finished: Finished, text: Path) -> None:
     model = load_model(finished.folder, "cpu")
     for path in (finished.folder, max((finished.folder / "checkpoints").glob("step-*"))):
         first, filled, nothing, _, last = ask(path, text, "--top_k", 3)
@@ -58,19 +56,19 @@ def test_json_gives_each_replacement_or_what_the_library_gives_also_from_a_check
                 sequence = sequence[: found["start"]] + found["after"] + sequence[found["end"] :]
             assert answer["sequence"] == sequence != PLAIN
         assert first["sequence"] == model.rewrite(PLAIN).sequence
-        assert first["replaced"] != last["replaced"]  # another line, other draws
+        assert first["replaced"] != last["replaced"]  # another line gives other samples
 
 
-def test_a_discriminator_is_found_next_to_a_folder_named_generator_alone(
+def test_a_discriminator_is_found_only_next_to_a_folder_named_generator(
     finished: Finished, text: Path, tmp_path: Path
 ) -> None:
-    """A regression: ../discriminator was taken from wherever the file was, whatever it belonged to."""
+    """Regression: ../discriminator was used for any file, even if it belonged to another model."""
     shutil.copytree(finished.folder / "discriminator", tmp_path / "discriminator")
     for name, has_scores in (("generator", True), ("mine", False)):
         model = shutil.copytree(finished.folder / "generator", tmp_path / name)
         for path in (model, model / "model.safetensors"):
             ended = run_demo(path, "--input", text)
-            assert ("replaced?" in ended.out, "no discriminator" in ended.err) == (has_scores, not has_scores)
+            assert ("P(replaced)" in ended.out, "no discriminator" in ended.err) == (has_scores, not has_scores)
         assert {found["probability"] is None for found in ask(model, text)[0]["replaced"]} == {not has_scores}
 
 
@@ -79,10 +77,10 @@ def rewrite_to(model: Path, text: Path, target: Path, *more: object) -> tuple[st
     return target.read_bytes().decode(), ended
 
 
-def test_a_file_is_rewritten_line_for_line_and_counted_and_pipes_give_the_same(
+def test_a_file_is_rewritten_line_by_line_with_counts_and_pipes_give_the_same(
     finished: Finished, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same text as in JSON, in the spaces and line ends of the input."""
+    """The same text as in JSON, with the white space and line endings of the input."""
     written, ended = rewrite_to(finished.folder, text, tmp_path / "new" / "out.txt")
     first, one, _, several, last = ask(finished.folder, text)
     filled = SEVERAL
@@ -96,7 +94,7 @@ def test_a_file_is_rewritten_line_for_line_and_counted_and_pipes_give_the_same(
     assert re.findall(r"\d+", lines) == ["4", "1", "2"]  # rewritten, with nothing to mask, blank
     masked_count = len(first["replaced"]) + len(last["replaced"])
     assert re.findall(r"\d+", tokens) == [str(masked_count), str(len(changed)), "4"]
-    assert f"{sum(changed) / len(changed):.1%} at changed" in scores
+    assert f"{sum(changed) / len(changed):.1%} for changed" in scores
     assert where.endswith(str(tmp_path / "new" / "out.txt"))
     text.write_bytes(b"\xef\xbb\xbf" + TEXT.encode())  # the byte order mark is not text
     with text.open() as stdin:
@@ -110,21 +108,21 @@ def test_a_file_is_rewritten_line_for_line_and_counted_and_pipes_give_the_same(
     )
 
 
-def test_the_scored_text_is_the_written_text(finished: Finished, tmp_path: Path) -> None:
-    """Token for token, in spite of tokens that run together and would be cut otherwise. Regressions: as many masks as
-    the model reads were shown filled and then refused, and other tokens were scored than were written."""
+def test_scored_text_equals_written_text(finished: Finished, tmp_path: Path) -> None:
+    """Token by token, although joined tokens could be split differently. Regressions: the maximal number of masks was
+    printed as filled and then refused; other tokens were scored than written."""
     file, longest = tmp_path / "masks.txt", 64
     for line in ("[MASK]" * (longest - 2), "[MASK][MASK] sees t[MASK]e, [MASK]."):
         file.write_text(line, encoding="utf-8")
         shown, written = run_demo(finished.folder, "--input", file), run_demo(finished.folder, file, "--output", "-")
-        scores = shown.out.strip().splitlines()[-1].removeprefix("    replaced?")
+        scores = shown.out.strip().splitlines()[-1].removeprefix("    P(replaced):")
         scored = re.sub(r"\(\d+%\)", "", scores.replace("␣", ""))
         assert scored.replace(" ", "") == written.out.replace(" ", "")
         assert scores.count("%)") == longest - 2 or not line.startswith("[MASK]" * 9)
 
 
 @pytest.mark.parametrize("form", [["--output", "-"], ["--json"], []])
-def test_an_ascii_terminal_gets_utf8_text_and_json_and_no_traceback(
+def test_an_ascii_terminal_gets_utf8_text_and_json_without_traceback(
     finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: list[str]
 ) -> None:
     """Standard output under LC_ALL=C or PYTHONIOENCODING=ascii."""
@@ -137,10 +135,10 @@ def test_an_ascii_terminal_gets_utf8_text_and_json_and_no_traceback(
     assert ("漢".encode() in buffer.getvalue(), b"\\u6f22" in buffer.getvalue()) == (bool(form), not form)
 
 
-def test_an_output_file_is_replaced_whole_with_its_mode_or_left_alone(
+def test_an_output_file_is_replaced_atomically_with_its_mode_or_kept(
     finished: Finished, text: Path, tmp_path: Path
 ) -> None:
-    """A regression: what only its owner might read, everybody could read afterwards."""
+    """Regression: a private file became readable for everybody."""
     target, mode = tmp_path / "out.txt", 0o600
     target.write_text("precious")
     target.chmod(mode)
@@ -154,12 +152,12 @@ def test_an_output_file_is_replaced_whole_with_its_mode_or_left_alone(
     assert {file.name for file in tmp_path.iterdir()} == {"out.txt", "text.txt"}
 
 
-def test_a_wrong_option_is_refused_before_a_model_is_loaded(text: Path, tmp_path: Path) -> None:
+def test_an_invalid_option_is_refused_before_a_model_is_loaded(text: Path, tmp_path: Path) -> None:
     (link := tmp_path / "link.txt").symlink_to(text)
     (empty := tmp_path / "empty.txt").write_bytes(b" \n\t\n")
     (latin := tmp_path / "latin.txt").write_bytes(b"\xff\n")
     for argv, code, word in (
-        (("--input", text, "--output", link), 2, "is the input itself"),
+        (("--input", text, "--output", link), 2, "is the input file"),
         (("--input", text, "--output", "/dev/null"), 2, "regular file"),
         (("--output", tmp_path / "out.txt"), 2, "--input"),
         (("--input", text, "--output", tmp_path / "out.txt", "--json"), 2, "--json"),
@@ -172,8 +170,8 @@ def test_a_wrong_option_is_refused_before_a_model_is_loaded(text: Path, tmp_path
     assert text.read_bytes().decode() == TEXT
 
 
-def test_a_giant_line_is_rewritten_part_by_part(finished: Finished, tmp_path: Path) -> None:
-    """A regression: at once it took gigabytes. Nothing of it is lost."""
+def test_a_very_long_line_is_rewritten_in_parts(finished: Finished, tmp_path: Path) -> None:
+    """Regression: rewriting it at once needed gigabytes. No text is lost."""
     line = " ".join(["owl"] * 10_000)
     (file := tmp_path / "giant.txt").write_text(f"{line}\r\nOwl.", encoding="utf-8")
     parts = list(demo._read_lines(str(file)))
@@ -185,8 +183,8 @@ def test_a_giant_line_is_rewritten_part_by_part(finished: Finished, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_a_reader_that_leaves_early_is_no_failure(finished: Finished, tmp_path: Path) -> None:
-    """As `| head` does. A regression: text left in a buffer met the closed pipe only when the interpreter ended."""
+def test_a_closed_output_pipe_is_no_failure(finished: Finished, tmp_path: Path) -> None:
+    """As with `| head`. Regression: buffered text met the closed pipe only at the interpreter's exit."""
     process = start(["LM_DEMO.py", "--gen", finished.folder], tmp_path)
     assert process.stdout is not None
     process.stdout.close()
@@ -194,42 +192,44 @@ def test_a_reader_that_leaves_early_is_no_failure(finished: Finished, tmp_path: 
     assert finish(process)[::2] == (0, "")
 
 
-def test_a_table_shows_replacements_and_no_control_character_or_word_mark(finished: Finished, tmp_path: Path) -> None:
+def test_a_table_shows_replacements_without_control_characters_and_word_markers(
+    finished: Finished, tmp_path: Path
+) -> None:
     (file := tmp_path / "text.txt").write_text("The quiet owl left\x07 the \x1b[31m river.\nThe [MASK] left\x07.\n")
     shown = run_demo(finished.folder, "--input", file, "--mask_rate", 0.5).out
     assert not {"\x07", "\x1b", "▁"} & set(shown)
-    assert "after:" in shown
-    assert re.search(r"replaced\? \d+%", shown)
-    assert re.search(r"replaced\? .*\(\d+%\)", shown)
+    assert "rewritten:" in shown
+    assert re.search(r"P\(replaced\) \d+%", shown)
+    assert re.search(r"P\(replaced\): .*\(\d+%\)", shown)
 
 
-LOGGED = "which comes with the toolkit (runs/ holds no finished run)"
+LOGGED = "(shipped model; no finished run in runs/)"
 
 
 def ship(finished: Finished, folder: Path, name: str = "little") -> Path:
-    """A generator and a discriminator without anything else of a run."""
+    """Copy only a generator and a discriminator of a run to the shipped models."""
     placed = folder / "data" / "models" / name
     for part in ("generator", "discriminator"):
         shutil.copytree(finished.folder / part, placed / part)
     return placed
 
 
-def test_without_a_run_the_demo_takes_the_shipped_model_from_any_folder(
+def test_without_a_run_the_demo_uses_the_shipped_model_from_any_folder(
     finished: Finished, in_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of several the last by name, which is logged."""
+    """The last by name, which is logged."""
     (in_folder / "data" / "models" / "z").mkdir(parents=True)
     placed = [ship(finished, in_folder, name) for name in ("b", "c", "a")][1]
     ended = call(demo.main)
-    assert (ended.code, ended.err) == (0, f"model: data/models/c, {LOGGED}\n")
+    assert (ended.code, ended.err) == (0, f"model: data/models/c {LOGGED}\n")
     assert all(sentence in ended.out for sentence in demo.SENTENCES)
     (in_folder / "elsewhere").mkdir()
     monkeypatch.chdir(in_folder / "elsewhere")
-    assert call(demo.main).err == f"model: {placed}, {LOGGED}\n"
+    assert call(demo.main).err == f"model: {placed} {LOGGED}\n"
 
 
-def test_with_runs_the_newest_is_taken_and_not_the_shipped_model(finished: Finished, in_folder: Path) -> None:
-    """The others are broken: taking one would fail. A model that was copied to the runs is none of them."""
+def test_the_newest_run_takes_precedence_over_the_shipped_model(finished: Finished, in_folder: Path) -> None:
+    """The others are broken, so using one would fail. A model folder copied into runs/ is not a run."""
     placed = ship(finished, in_folder)
     for name in ("older", "newest"):
         copy_as_learned(finished.folder, in_folder / "runs" / name)
@@ -237,21 +237,21 @@ def test_with_runs_the_newest_is_taken_and_not_the_shipped_model(finished: Finis
     for folder in (placed, in_folder / "runs" / "older", in_folder / "runs" / "copied"):
         (folder / "generator" / "model.safetensors").write_bytes(b"broken")
     ended = call(demo.main)
-    assert (ended.code, ended.err) == (0, "model: runs/newest, the newest run\n")
+    assert (ended.code, ended.err) == (0, "model: runs/newest (newest run)\n")
     (in_folder / "runs" / "older" / "generator" / "config.json").touch()
     assert call(demo.main).code == 4
     assert default_model.newest_run().name == "older"
 
 
 @pytest.mark.parametrize(
-    ("spoil", "flaw"),
+    ("spoil", "reason"),
     [
         (("config.yaml", "max_steps: 20", "max_steps: 40"), "stopped at step 20 of 40"),
-        (("metrics.jsonl", r".*\n\Z", ""), "not clear of the baselines after 20 steps"),
+        (("metrics.jsonl", r".*\n\Z", ""), "scores not clearly above the baselines after 20 steps"),
     ],
 )
-def test_a_run_that_did_not_finish_or_learn_is_passed_over_and_named(
-    finished: Finished, in_folder: Path, caplog: pytest.LogCaptureFixture, spoil: tuple[str, str, str], flaw: str
+def test_a_run_that_did_not_finish_or_learn_is_skipped_with_a_notice(
+    finished: Finished, in_folder: Path, caplog: pytest.LogCaptureFixture, spoil: tuple[str, str, str], reason: str
 ) -> None:
     caplog.set_level("INFO", logger="electra_albert")
     ship(finished, in_folder)
@@ -259,8 +259,8 @@ def test_a_run_that_did_not_finish_or_learn_is_passed_over_and_named(
     file = copy_as_learned(finished.folder, in_folder / "runs" / "newer") / spoil[0]
     file.write_text(re.sub(*spoil[1:], file.read_text()))
     assert default_model.default_model("--gen") == Path("runs/learned")
-    notice = f"notice: not taken by default: runs/newer ({flaw}); to take it: --gen runs/newer"
-    assert caplog.messages == [notice, "model: runs/learned, the newest run"]
+    notice = f"notice: skipping runs/newer ({reason}); to use it anyway: --gen runs/newer"
+    assert caplog.messages == [notice, "model: runs/learned (newest run)"]
     shutil.rmtree(learned)
     assert default_model.default_model("--gen") == Path("data/models/little")
-    assert "holds no other finished run" in caplog.messages[-1]
+    assert "no other finished run" in caplog.messages[-1]

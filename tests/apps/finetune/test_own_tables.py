@@ -106,7 +106,7 @@ def test_the_metric_asked_for_decides(words: Words, tmp_path: Path) -> None:
     assert found["main_metric"] == "macro_f1"
     assert scores[found["seeds"].index(found["best_seed"])] == max(scores)
     refused = call(finetune.main, *words(table, tmp_path / "out", *more))
-    assert_refused(refused, 4, "metric_for_best_model macro_f1 then, None now")
+    assert_refused(refused, 4, "metric_for_best_model: macro_f1 before, None now")
 
 
 # A part held out.

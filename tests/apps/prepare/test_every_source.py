@@ -1,4 +1,4 @@
-"""From corpora of several sources, and every kind of tokenizer, to a token store and a run."""
+"""Token stores and runs from corpora of several sources and from every kind of tokenizer."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,7 @@ def prepared(finished: Finished, corpus: object, folder: Path, *more: object) ->
 
 
 @pytest.mark.slow
-def test_a_mixture_trains_on_its_sources_by_weight(finished: Finished, tmp_path: Path) -> None:
+def test_a_mixture_reports_losses_per_source_and_keeps_its_weights(finished: Finished, tmp_path: Path) -> None:
     write(tmp_path, "".join(json.dumps({"text": text}) + "\n" for text in TEXTS), "a.jsonl")
     write(tmp_path, english(60, seed=8), "b.txt")
     listed = write(tmp_path, "- {corpus: a.jsonl, weight: 1}\n- {corpus: b.txt, weight: 3}\n", "mix.yaml")
@@ -54,7 +54,7 @@ def test_a_corpus_that_cannot_be_read_is_refused_with_its_exit_code(finished: Fi
     assert_refused(prepared(finished, "memory://nothing/there.txt", tmp_path), 2, "memory://nothing")
 
 
-def test_one_file_in_two_sources_is_two_columns_or_read_once_or_refused(finished: Finished, tmp_path: Path) -> None:
+def test_a_file_in_two_sources_gives_two_columns_or_is_read_once_or_refused(finished: Finished, tmp_path: Path) -> None:
     half = len(TEXTS) // 2
     pyarrow.parquet.write_table(pyarrow.table({"a": TEXTS[:half], "b": TEXTS[half:]}), tmp_path / "t.parquet")
     write(tmp_path, PLAIN, "t.txt")
@@ -71,7 +71,7 @@ def test_one_file_in_two_sources_is_two_columns_or_read_once_or_refused(finished
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["SentencePiece", "bert uncased", "roberta"])
-def test_a_run_with_any_tokenizer_exports_one_that_gives_the_ids_it_was_trained_on(kind: str, tmp_path: Path) -> None:
+def test_exported_tokenizer_gives_the_ids_of_training(kind: str, tmp_path: Path) -> None:
     from transformers import AutoModelForMaskedLM, AutoTokenizer
 
     path, folder = tmp_path / "given", tmp_path / "run"
@@ -90,7 +90,7 @@ def test_a_run_with_any_tokenizer_exports_one_that_gives_the_ids_it_was_trained_
         assert stock(text)["input_ids"] == given(text)["input_ids"]
     pair = stock("The owl sang.", "The fox ran.")
     special = special_ids(given)
-    seps = [place for place, token in enumerate(pair["input_ids"]) if token == special.sep]
+    seps = [position for position, token in enumerate(pair["input_ids"]) if token == special.sep]
     assert (pair["input_ids"][0], len(seps), seps[-1]) == (special.cls, 2, len(pair["input_ids"]) - 1)
     assert pair["token_type_ids"] == [0] * (seps[0] + 1) + [1] * (seps[1] - seps[0])
     model = AutoModelForMaskedLM.from_pretrained(folder / "generator", local_files_only=True)

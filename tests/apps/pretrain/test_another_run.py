@@ -1,6 +1,6 @@
-"""Which run a folder or a checkpoint belongs to: the same settings go on, others are refused with the one that differs.
+"""A run resumes only with the same settings; others are refused, and the message names the difference.
 
-The settings of a run are those its checkpoints record; the files beside them are for people.
+The settings come from the run's checkpoints; config.yaml and environment.json are for people.
 """
 
 import os
@@ -23,7 +23,7 @@ HALF = STEPS // 2
 
 @pytest.fixture
 def half(finished: Finished, tmp_path: Path) -> Path:
-    """A copy of the finished run, as it was after half of its steps."""
+    """A copy of the finished run, reset to half of its steps."""
     run = shutil.copytree(finished.folder, tmp_path / "run")
     shutil.rmtree(run / "checkpoints" / f"step-{STEPS:07d}")
     for name in ("generator", "discriminator"):
@@ -31,16 +31,16 @@ def half(finished: Finished, tmp_path: Path) -> Path:
     return run
 
 
-def test_a_named_checkpoint_is_resumed_in_a_new_folder_by_its_own_settings_alone(
+def test_a_named_checkpoint_is_resumed_in_a_new_folder_only_with_its_settings(
     finished: Finished, tmp_path: Path
 ) -> None:
     before, checkpoint = written(finished.folder), finished.folder / "checkpoints" / f"step-{HALF:07d}"
     argv = finished.options(tmp_path / "new", "--resume", checkpoint)
-    for option, value, named in (
-        ("--seed", 3, "seed 42 then, 3 now"),
-        ("--per_device_train_batch_size", 4, "global_batch_size 8 then, 4 now"),
+    for option, value, difference in (
+        ("--seed", 3, "seed: 42 before, 3 now"),
+        ("--per_device_train_batch_size", 4, "global_batch_size: 8 before, 4 now"),
     ):
-        assert_refused(call(pretrain.main, *argv, option, value), 4, named)
+        assert_refused(call(pretrain.main, *argv, option, value), 4, difference)
         assert not (tmp_path / "new" / "environment.json").exists()
     assert resumed_from(succeed(pretrain.main, *argv)) == HALF
     weights, log = outcome(tmp_path / "new")
@@ -54,7 +54,7 @@ def truncate(file: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "damage"), [("environment.json", Path.unlink), ("config.yaml", truncate)])
-def test_a_lost_or_damaged_record_stops_no_resume_and_is_written_again(
+def test_a_missing_or_damaged_record_does_not_prevent_resuming_and_is_rewritten(
     finished: Finished, half: Path, name: str, damage: Callable[[Path], None]
 ) -> None:
     intact = (half / name).stat().st_size
@@ -68,16 +68,16 @@ def test_a_lost_or_damaged_record_stops_no_resume_and_is_written_again(
         assert again == parse_pretraining(finished.options(half), "Pretraining.py")
 
 
-def test_other_settings_are_refused_though_the_record_is_damaged(finished: Finished, half: Path) -> None:
-    """A regression: without a record, nothing was compared."""
+def test_different_settings_are_refused_even_if_the_record_is_damaged(finished: Finished, half: Path) -> None:
+    """Regression: without a record, nothing was compared."""
     truncate(half / "environment.json")
     before = written(half)
-    assert_refused(call(pretrain.main, *finished.options(half, "--seed", 3)), 4, "seed 42 then, 3 now")
+    assert_refused(call(pretrain.main, *finished.options(half, "--seed", 3)), 4, "seed: 42 before, 3 now")
     assert written(half) == before
 
 
-def test_a_record_is_replaced_and_never_rewritten_in_place(finished: Finished, half: Path) -> None:
-    """So that a crash leaves the old one or the new one: whoever holds the old file open still reads all of it."""
+def test_a_record_is_replaced_atomically(finished: Finished, half: Path) -> None:
+    """A crash leaves the old or the new one: a reader that has the old file open still reads all of it."""
     record = half / "environment.json"
     before = record.read_bytes()
     with record.open("rb") as held:
@@ -87,7 +87,7 @@ def test_a_record_is_replaced_and_never_rewritten_in_place(finished: Finished, h
     assert not [path for path in half.iterdir() if "tmp" in path.name]
 
 
-def test_the_same_corpus_by_another_path_goes_on(finished: Finished, half: Path, in_folder: Path) -> None:
+def test_a_run_resumes_with_the_same_corpus_by_another_path(finished: Finished, half: Path, in_folder: Path) -> None:
     (in_folder / "link.txt").symlink_to(os.path.relpath(finished.corpus, in_folder))
     ended = succeed(pretrain.main, *finished.options(half, "--corpus", "link.txt"))
     assert resumed_from(ended) == HALF
@@ -95,7 +95,7 @@ def test_the_same_corpus_by_another_path_goes_on(finished: Finished, half: Path,
 
 
 @pytest.mark.parametrize("name", ["README.md", "generator/config.json"])
-def test_a_folder_of_something_else_is_refused_and_left_alone(finished: Finished, tmp_path: Path, name: str) -> None:
+def test_a_folder_that_is_not_a_run_is_refused_and_not_modified(finished: Finished, tmp_path: Path, name: str) -> None:
     file = tmp_path / "mine" / name
     file.parent.mkdir(parents=True)
     file.write_text("mine")

@@ -1,4 +1,4 @@
-"""What a user gets wrong when pretraining ends in one line (what, why, what to do) and the documented exit code."""
+"""User errors in pretraining end with one line (what, why, what to do) and the documented exit code."""
 
 import errno
 import os
@@ -12,7 +12,7 @@ from electra_albert.apps.pretrain import main as pretrain
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import STEPS, Ended, assert_refused, call, english, options, sha256, succeed
 
-# The bytes of a file given as --corpus, and a word of the message.
+# The bytes of a --corpus file, and words of the message.
 REFUSED_TEXTS = (
     (b" \n\n\t\n", "there is no text in it"),
     (b"\x7fELF\x02\x01\x00\x00" * 40 + b"text", "binary"),
@@ -29,12 +29,12 @@ def pretrain_on(corpus: Path, tmp_path: Path, *more: object) -> Ended:
 
 
 def written(folder: Path) -> dict[str, str]:
-    """Every file below a folder with the hash of what it holds."""
+    """Every file below a folder with the hash of its content."""
     return {str(path.relative_to(folder)): sha256(path) for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def test_a_corpus_that_cannot_be_trained_on_is_refused(tmp_path: Path) -> None:
-    """A pipe would block for ever, a folder may hold nothing, a name may lead nowhere."""
+def test_an_unusable_corpus_is_refused(tmp_path: Path) -> None:
+    """For example a pipe, which would block, an empty folder, and a broken link."""
     for content, words in REFUSED_TEXTS:
         (tmp_path / "corpus.txt").write_bytes(content)
         assert_refused(pretrain_on(tmp_path / "corpus.txt", tmp_path), 3, words)
@@ -63,7 +63,7 @@ def test_a_corpus_without_permission_is_refused(tmp_path: Path, monkeypatch: pyt
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         return open_file(path, *flags, **options)
 
-    monkeypatch.setattr(os, "open", denied)  # the tests may run as root, who may read everything
+    monkeypatch.setattr(os, "open", denied)  # root could read the file regardless of its mode
     assert_refused(pretrain_on(corpus, tmp_path), 2, "cannot be read (Permission denied)", "permissions")
 
 
@@ -73,7 +73,7 @@ def test_invalid_bytes_are_replaced_and_counted(tmp_path: Path) -> None:
     assert (ended.code, "3 invalid bytes" in ended.err) == (0, True), ended.err
 
 
-def test_a_value_that_makes_no_sense_is_refused_before_anything_is_made(in_folder: Path) -> None:
+def test_an_invalid_value_is_refused_before_any_file_is_written(in_folder: Path) -> None:
     for argv, words in {
         ("--max_steps", "0"): ("max_steps=0", "[1, inf)"),
         ("--learning_rate", "fast"): ("learning_rate", "fast"),
@@ -89,14 +89,14 @@ def test_a_value_that_makes_no_sense_is_refused_before_anything_is_made(in_folde
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_gpu_that_is_not_there_is_refused(finished: Finished, tmp_path: Path) -> None:
+def test_a_missing_gpu_is_refused(finished: Finished, tmp_path: Path) -> None:
     assert_refused(call(pretrain.main, *finished.options(tmp_path / "run", "--device", "cuda")), 2, "--device cpu")
 
 
-def test_a_config_file_that_holds_no_options_is_refused(in_folder: Path) -> None:
+def test_a_config_file_without_options_is_refused(in_folder: Path) -> None:
     assert_refused(call(pretrain.main, "--config", "gone.yaml"), 2, "--config gone.yaml")
     code = b"!!python/object/apply:os.getcwd []"
-    date = b"seed: 2001-99-99\n"  # regression: YAML fails while it makes a date of it
+    date = b"seed: 2001-99-99\n"  # regression: YAML fails while it parses the date
     for content in (b"", b"a: [1,", b"\xff\xfe\x00", b"learning_rate: !!bool maybe", code, date):
         (in_folder / "run.yaml").write_bytes(content)
         assert_refused(call(pretrain.main, "--config", "run.yaml"), 2, "--config run.yaml")
@@ -104,12 +104,12 @@ def test_a_config_file_that_holds_no_options_is_refused(in_folder: Path) -> None
 
 @pytest.mark.parametrize("option", ["--output_dir", "--prepared_dir"])
 def test_a_folder_that_cannot_be_written_is_refused(finished: Finished, tmp_path: Path, option: str) -> None:
-    """Below a regular file, which holds for root too."""
+    """A path below a regular file, which root cannot write either."""
     (tmp_path / "file").write_text("")
     before = written(tmp_path)
-    for place in ("file", "file/below"):
-        argv = finished.options(tmp_path / "run", option, tmp_path / place)
-        assert_refused(call(pretrain.main, *argv), 2, f"{tmp_path / place}", "cannot")
+    for path in ("file", "file/below"):
+        argv = finished.options(tmp_path / "run", option, tmp_path / path)
+        assert_refused(call(pretrain.main, *argv), 2, f"{tmp_path / path}", "cannot")
     assert written(tmp_path) == before
 
 
@@ -119,26 +119,26 @@ def run(finished: Finished, tmp_path: Path) -> Path:
     return shutil.copytree(finished.folder, tmp_path / "run")
 
 
-def test_a_folder_of_another_run_or_text_is_refused_before_anything_is_prepared(
+def test_a_folder_of_another_run_or_text_is_refused_before_preparation(
     finished: Finished, run: Path, tmp_path: Path
 ) -> None:
-    # Regression: a tokenizer was trained and the store built first, and the message was of fingerprints.
+    # Regression: a tokenizer was trained and the store built first, and the message named only fingerprints.
     before, corpus = written(run), tmp_path / "more.txt"
     corpus.write_text(finished.corpus.read_text() + "One more owl left.\n")
     for option, value, named in (
-        ("--model.hidden_size", 64, "model.hidden_size 32 then, 64 now"),
-        ("--max_seq_length", 24, "max_seq_length 32 then, 24 now"),
-        ("--corpus", corpus, f"another corpus ({finished.corpus} then, {corpus} now)"),
+        ("--model.hidden_size", 64, "model.hidden_size: 32 before, 64 now"),
+        ("--max_seq_length", 24, "max_seq_length: 32 before, 24 now"),
+        ("--corpus", corpus, f"corpus: {finished.corpus} before, {corpus} now"),
     ):
         argv = ("--max_steps", STEPS + 5, "--prepared_dir", tmp_path / "prepared", option, value)
-        assert_refused(call(pretrain.main, *finished.options(run, *argv)), 4, "other settings", named)
+        assert_refused(call(pretrain.main, *finished.options(run, *argv)), 4, "different settings", named)
         assert (tmp_path / "prepared").exists() == (option == "--corpus")
         assert not [*tmp_path.glob("prepared/*/tokenizer"), *tmp_path.glob("prepared/*/store")]
     assert written(run) == before
 
 
-def test_a_resume_that_was_meant_never_becomes_a_fresh_start(finished: Finished, run: Path) -> None:
-    """The newest checkpoint is damaged: the one before is taken, with a word. All are: nothing is done."""
+def test_resuming_never_restarts_from_scratch(finished: Finished, run: Path) -> None:
+    """If the newest checkpoint is damaged, the previous one is used and logged; if all are, the run is refused."""
     checkpoints = sorted((run / "checkpoints").iterdir())
     os.truncate(checkpoints[1] / "model.safetensors", 100)
     ended = succeed(pretrain.main, *finished.options(run))
@@ -151,20 +151,20 @@ def test_a_resume_that_was_meant_never_becomes_a_fresh_start(finished: Finished,
     assert written(run) == before
 
 
-def test_numbers_that_blow_up_end_the_run_with_their_own_code(finished: Finished, tmp_path: Path) -> None:
+def test_a_diverged_run_ends_with_exit_code_5(finished: Finished, tmp_path: Path) -> None:
     argv = finished.options(tmp_path / "run", "--learning_rate", 1e30, "--max_steps", 40)
     assert_refused(call(pretrain.main, *argv), 5, "training diverged", "--learning_rate")
     assert not (tmp_path / "run" / "generator").exists()
     assert not [path for path in (tmp_path / "run").rglob("*") if path.name.startswith(".tmp-")]
 
 
-def test_text_that_has_no_known_token_or_no_order_is_refused_before_training(
+def test_text_without_known_tokens_or_sentence_order_is_refused_before_training(
     finished: Finished, tmp_path: Path
 ) -> None:
     short = "\n\n".join(english(100).replace("\n\n", "\n").split("\n")) + "\n"
     for text, option, value, word in (
         ("这是一个句子。\n另一个句子在这里。\n\n" * 200, "--tokenizer", finished.folder / "tokenizer", "unknown"),
-        (short, "--objective", "mlm_sop", "no order to learn"),
+        (short, "--objective", "mlm_sop", "no sentence order to learn"),
     ):
         (tmp_path / "text.txt").write_text(text, encoding="utf-8")
         assert_refused(pretrain_on(tmp_path / "text.txt", tmp_path, option, value), 3, word, option)

@@ -1,4 +1,4 @@
-"""Options: which of two wins, what a file may say, and that asking for help costs nothing."""
+"""Command-line options: precedence, config files, invalid options, and help without heavy imports."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
@@ -25,15 +25,15 @@ def parse(*argv: object) -> PretrainConfig:
 
 
 @pytest.mark.parametrize("name", ["tiny", "xxlarge"])
-def test_a_preset_sets_all_it_names_and_leaves_the_defaults(name: str) -> None:
+def test_a_preset_sets_its_values_and_keeps_other_defaults(name: str) -> None:
     assert parse("--preset", name) == PRESETS[name]
     assert parse("--preset", name).training.adam_epsilon == TrainingConfig.adam_epsilon
 
 
-@pytest.mark.parametrize("rate", ["1e-4", "0.0001"])  # plain YAML reads 1e-4 as text
-def test_a_config_file_wins_over_preset_and_flags_win_over_both(tmp_path: Path, rate: str) -> None:
+@pytest.mark.parametrize("number", ["1e-4", "0.0001"])  # plain YAML reads 1e-4 as text
+def test_flags_override_config_files_and_config_files_override_presets(tmp_path: Path, number: str) -> None:
     small, file = PRESETS["small"], tmp_path / "run.yaml"
-    file.write_text(f"preset: small\nlearning_rate: {rate}\nmodel:\n  hidden_size: 64\n  num_attention_heads: 8\n")
+    file.write_text(f"preset: small\nlearning_rate: {number}\nmodel:\n  hidden_size: 64\n  num_attention_heads: 8\n")
     model = replace(small.model, hidden_size=64, num_attention_heads=8)
     read = parse("--config", file)
     assert read == replace(small, model=model, training=replace(small.training, learning_rate=1e-4))
@@ -59,16 +59,16 @@ def test_a_runs_own_config_gives_the_same_settings_again(finished: Finished) -> 
         (("--lerning_rate", "1"), ("--lerning_rate", "did you mean --learning_rate?")),
         (("--model.hiden_size", "64"), ("--model.hiden_size", "did you mean --model.hidden_size?")),
         (("--frobnicate",), ("no option --frobnicate",)),
-        (("my.txt",), ("'my.txt' belongs to no option and is no file here; write --corpus my.txt",)),
+        (("my.txt",), ("'my.txt' belongs to no option and is not an existing file; write --corpus my.txt",)),
         (("--preset", "tinny"), ("'tinny' does not exist", "did you mean tiny?")),
         (("--learning_rate",), ("--learning_rate",)),
     ],
 )
-def test_an_option_that_is_not_there_is_refused_with_the_one_meant(argv: Sequence[str], words: Sequence[str]) -> None:
+def test_an_unknown_option_is_refused_with_a_suggestion(argv: Sequence[str], words: Sequence[str]) -> None:
     assert_refused(call(pretrain.main, *argv), 2, *words)
 
 
-def test_a_path_alone_is_the_corpus(in_folder: Path) -> None:
+def test_a_path_without_option_is_the_corpus(in_folder: Path) -> None:
     name = "my texts"
     (in_folder / name).mkdir()
     assert parse(name, "--seed", 3) == parse("--seed", 3, "--corpus", name)
@@ -78,7 +78,7 @@ def test_a_path_alone_is_the_corpus(in_folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["pretrain", "finetune", "demo"])
-def test_help_is_a_page_of_options_with_examples_and_loads_nothing_heavy(name: str, tmp_path: Path) -> None:
+def test_help_is_one_page_with_examples_and_imports_nothing_heavy(name: str, tmp_path: Path) -> None:
     program = (
         f"import os, sys\nfrom electra_albert.cli import run\nos.environ['COLUMNS'] = '80'\n"
         f"try:\n    run(['{name}', '--help'])\n"
@@ -92,21 +92,21 @@ def test_help_is_a_page_of_options_with_examples_and_loads_nothing_heavy(name: s
     assert "examples:" in page
 
 
-def test_the_console_command_names_its_commands_and_refuses_others() -> None:
+def test_the_console_command_lists_its_commands_and_refuses_others() -> None:
     assert [call(main, word).code for word in ("--help", "--version")] == [0, 0]
     assert all(name in call(main, "--help").out for name in COMMANDS)
     assert_refused(call(main, "pretrian"), 2, "did you mean pretrain?")
 
 
-@pytest.mark.parametrize(("main", "piece"), [(pretrain.main, CorpusConfig), (finetune.main, DataConfig)])
-def test_every_option_is_in_the_whole_help(
-    main: Callable[[Sequence[str]], int], piece: type, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("main", "section"), [(pretrain.main, CorpusConfig), (finetune.main, DataConfig)])
+def test_help_all_lists_every_option(
+    main: Callable[[Sequence[str]], int], section: type, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match="0"):
         main(["--help-all"])
     page = capsys.readouterr().out
     assert all(
-        f"--{field.name} " in page for field in (*fields(TrainingConfig), *fields(piece)) if field.name not in DERIVED
+        f"--{field.name} " in page for field in (*fields(TrainingConfig), *fields(section)) if field.name not in DERIVED
     )
 
 
@@ -123,11 +123,11 @@ def test_every_option_is_in_the_whole_help(
         (["--model.attention_options.width", "3"], "unexpected keyword argument 'width'"),
     ],
 )
-def test_a_wrong_or_idle_option_is_refused_in_plain_words(argv: list[str], words: str) -> None:
+def test_an_invalid_or_unused_option_is_refused(argv: list[str], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         parse(*argv)
 
 
-def test_a_switch_may_stand_alone() -> None:
+def test_a_boolean_option_needs_no_value() -> None:
     assert parse("--gradient_checkpointing", "--max_steps", 7).training.gradient_checkpointing
     assert not parse().training.gradient_checkpointing

@@ -1,4 +1,4 @@
-"""Law 2 and law 3 through the script: two ranks, accumulation 2 and one big batch are the same training."""
+"""Laws 2 and 3 in whole runs: two ranks, gradient accumulation and one big batch give the same training."""
 
 import re
 import shutil
@@ -19,14 +19,14 @@ from electra_albert.corpus.tokenizer import special_ids
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import ROOT, Ended, finish, rows, start, succeed
 
-LOSS_TOLERANCE = 1e-5  # float32 sums added up in another order; no dropout
-STEPS = 24  # so many that short rows are among them, and counts uneven
+LOSS_TOLERANCE = 1e-5  # float32 sums in another order; no dropout
+STEPS = 24  # enough to contain short examples, so that token counts differ between micro-batches
 SEED = 42
 
 
 @pytest.fixture
 def one_batch(finished: Finished, tmp_path: Path) -> list[dict[str, float]]:
-    """One process, one batch of 8 a step."""
+    """One process, one batch of 8 per step."""
     return train(finished, tmp_path / "one", "--per_device_train_batch_size", 8)
 
 
@@ -44,13 +44,13 @@ def train(finished: Finished, folder: Path, *more: object) -> list[dict[str, flo
 
 
 def on_two_ranks(argv: list[str], folder: Path) -> Ended:
-    """The script as torchrun starts it."""
+    """Run the script under torchrun."""
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", 2, "Pretraining.py")
     return finish(start([*torchrun, *argv], folder))
 
 
-def furthest(one: list[dict[str, float]], other: list[dict[str, float]], names: Sequence[str] = LOSSES) -> float:
-    """The largest relative difference of a loss in two logs of the same steps."""
+def max_difference(one: list[dict[str, float]], other: list[dict[str, float]], names: Sequence[str] = LOSSES) -> float:
+    """The largest relative difference of the losses in two logs of the same steps."""
     assert [row["step"] for row in one] == [row["step"] for row in other]
     pairs = [(a[name], b[name]) for a, b in zip(one, other, strict=True) for name in names if a.get(name)]
     return max(abs(a - b) / abs(a) for a, b in pairs)
@@ -64,7 +64,7 @@ NEEDS_COMPILER = pytest.mark.skipif(shutil.which("g++") is None, reason="torch.c
     [
         ("none", LOSS_TOLERANCE),
         pytest.param("blocks", 1e-4, marks=[pytest.mark.slow, NEEDS_COMPILER]),
-    ],  # other sums in a block
+    ],  # fused sums in a block
 )
 def test_two_ranks_have_the_losses_of_one_big_batch(
     finished: Finished, one_batch: list[dict[str, float]], tmp_path: Path, compiled: str, tolerance: float
@@ -73,14 +73,14 @@ def test_two_ranks_have_the_losses_of_one_big_batch(
     ended = on_two_ranks(argv, tmp_path)
     assert ended.code == 0, ended.err
     two = rows(tmp_path / "two")
-    assert furthest(one_batch, two) < tolerance
+    assert max_difference(one_batch, two) < tolerance
     assert [row["tokens"] for row in two] == [row["tokens"] for row in one_batch]
     assert ended.out.count("written to") == 1
 
 
 @pytest.mark.slow
-def test_each_node_that_joins_adds_its_rows_to_every_update(finished: Finished, tmp_path: Path) -> None:
-    """Weak scaling: two nodes of one process each, started apart, are one process with two micro-batches."""
+def test_each_additional_node_adds_its_examples_to_every_step(finished: Finished, tmp_path: Path) -> None:
+    """Weak scaling: two nodes with one process each equal one process with two micro-batches."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -91,11 +91,11 @@ def test_each_node_that_joins_adds_its_rows_to_every_update(finished: Finished, 
     for ended in map(finish, nodes):
         assert ended.code == 0, ended.err
     alone = train(finished, tmp_path / "one", *share, "--gradient_accumulation_steps", 2)
-    assert furthest(alone, rows(folder)) < LOSS_TOLERANCE
+    assert max_difference(alone, rows(folder)) < LOSS_TOLERANCE
     assert [row["tokens"] for row in rows(folder)] == [row["tokens"] for row in alone]
 
 
-def test_accumulation_has_the_losses_of_one_big_batch_and_a_mean_of_means_is_found_out(
+def test_accumulation_has_the_losses_of_one_big_batch_and_a_mean_of_means_is_detected(
     finished: Finished, one_batch: list[dict[str, float]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The planted fault: each micro-batch's loss is divided by its own count."""
@@ -115,18 +115,18 @@ def test_accumulation_has_the_losses_of_one_big_batch_and_a_mean_of_means_is_fou
             for n in parts[0]
         }
 
-    split = ("--per_device_train_batch_size", 1, "--gradient_accumulation_steps", 8)  # counts as uneven as rows are
+    split = ("--per_device_train_batch_size", 1, "--gradient_accumulation_steps", 8)  # single examples differ most
     right = train(finished, tmp_path / "right", *split)
-    assert furthest(one_batch, right) < LOSS_TOLERANCE
+    assert max_difference(one_batch, right) < LOSS_TOLERANCE
     assert [row["tokens"] for row in right] == [row["tokens"] for row in one_batch]
     monkeypatch.setattr(loop, "backward", by_own_count)
-    assert furthest(one_batch, train(finished, tmp_path / "wrong", *split)) > LOSS_TOLERANCE
+    assert max_difference(one_batch, train(finished, tmp_path / "wrong", *split)) > LOSS_TOLERANCE
 
 
 @pytest.mark.parametrize(
     ("option", "value", "words"), [("--corpus", "blank.txt", "no text"), ("--output_dir", "mine", "README.md")]
 )
-def test_what_two_ranks_refuse_is_said_once(
+def test_two_ranks_print_an_error_once(
     finished: Finished, tmp_path: Path, option: str, value: object, words: str
 ) -> None:
     (tmp_path / "blank.txt").write_text(" \n\n")
@@ -143,29 +143,27 @@ def test_what_two_ranks_refuse_is_said_once(
 
 @pytest.fixture
 def batches(finished: Finished) -> Callable[..., TrainBatches]:
-    """The batches of the run, however it is split."""
+    """The run's batches as a function of the split."""
     paths = {"corpus": str(finished.corpus), "prepared_dir": str(finished.prepared)}
     prepared = prepare(CorpusConfig(**paths, vocab_size=300, max_seq_length=32), SEED)
-    rows = PackedExamples(prepared.store.train, prepared.train_table, 32, SEED, special_ids(prepared.tokenizer))
-    return lambda *split: TrainBatches(rows, prepared.order, *split)
+    packed = PackedExamples(prepared.store.train, prepared.train_table, 32, SEED, special_ids(prepared.tokenizer))
+    return lambda *split: TrainBatches(packed, prepared.order, *split)
 
 
 def examples(shares: Iterable[TrainBatches], step: int) -> list[tuple[int, ...]]:
-    """Example ids of one update over all shares, with their tokens and segments, in the order of ids."""
+    """Example ids of one step over all shares, with their tokens and segments, sorted by id."""
     taken = [batch for share in shares for batch in share.micro_batches(step)]
     parts = [torch.cat([batch.example_id[:, None], batch.input_ids, batch.token_type_ids], dim=1) for batch in taken]
     return sorted(map(tuple, torch.cat(parts).tolist()))
 
 
 @pytest.mark.parametrize("step", [1, 80])
-def test_an_update_trains_on_the_same_examples_however_it_is_split(
-    batches: Callable[..., TrainBatches], step: int
-) -> None:
-    """In the first pass over the corpus, at its end, and later."""
+def test_a_step_has_the_same_examples_for_every_split(batches: Callable[..., TrainBatches], step: int) -> None:
+    """In the first epoch and later."""
     whole = examples([batches(8)], step)
-    assert len({row[0] for row in whole}) == 8
+    assert len({example[0] for example in whole}) == 8
     assert examples([batches(4, 2)], step) == whole
     assert examples([batches(4, 1, rank, 2) for rank in range(2)], step) == whole
     assert examples([batches(2, 2, rank, 2) for rank in range(2)], step) == whole
-    # The planted fault: a second rank that believes to be the first trains on its rows again.
+    # The planted fault: both ranks train on the examples of rank 0.
     assert examples([batches(4, 1, 0, 2) for _ in range(2)], step) != whole

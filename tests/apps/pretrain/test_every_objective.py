@@ -1,4 +1,4 @@
-"""Every objective and every way to train, through the script: it ends, goes on exactly, splits exactly, and loads."""
+"""Every objective in whole runs: learning, exact resuming, exact splits over ranks, export and inspection."""
 
 import random
 import shutil
@@ -11,7 +11,7 @@ import torch
 from electra_albert.apps import demo, show_batch
 from electra_albert.apps.pretrain import main as pretrain
 from tests.apps.conftest import Finished
-from tests.apps.pretrain.test_distributed_run import furthest, on_two_ranks
+from tests.apps.pretrain.test_distributed_run import max_difference, on_two_ranks
 from tests.apps.tiny_run import Ended, options, outcome, rows, succeed
 
 STEPS = 12
@@ -19,7 +19,7 @@ LOSSES = {
     "rtd_sop": {"generator_loss", "discriminator_loss", "sop_loss"},
     "mlm": {"mlm_loss"},
 }
-# Long enough for rows with whole sentences to swap.
+# Long enough for examples with whole sentences to swap.
 SIZES = ("--max_seq_length", 64, "--max_steps", STEPS, "--save_steps", 6, "--eval_steps", 6, "--logging_steps", 1)
 HOURS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 DEEDS = ("woke", "rose", "washed", "dressed", "walked", "worked", "rested", "read", "wrote", "sang", "ate", "slept")
@@ -27,7 +27,7 @@ LOSS_TOLERANCE = 1e-5  # relative, float32: sums in another order
 
 
 def argv(finished: Finished, folder: Path, *more: object) -> list[str]:
-    """Options of a run on the tales bound together, ten in a document: rows hold whole sentences to swap."""
+    """Options of a run on the tales, joined to documents of ten, so that examples have whole sentences to swap."""
     corpus = finished.folder.parent / "bound-tales.txt"
     tales = finished.corpus.read_text(encoding="utf-8").split("\n\n")
     bound = "\n\n".join("\n".join(tales[start : start + 10]) for start in range(0, len(tales), 10))
@@ -43,20 +43,20 @@ def train(finished: Finished, folder: Path, *more: object) -> Ended:
 def load_stock(folder: Path, name: str) -> Any:
     import transformers
 
-    stock, told = getattr(transformers, name).from_pretrained(folder, local_files_only=True, output_loading_info=True)
-    assert not told["missing_keys"]
-    return stock.eval(), told
+    stock, info = getattr(transformers, name).from_pretrained(folder, local_files_only=True, output_loading_info=True)
+    assert not info["missing_keys"]
+    return stock.eval(), info
 
 
 @pytest.mark.parametrize("objective", ["rtd_sop", "mlm"])
-def test_a_run_logs_its_own_losses_and_guesses_better_than_by_frequency(tmp_path: Path, objective: str) -> None:
+def test_a_run_logs_the_losses_of_its_objective_and_beats_the_unigram_baseline(tmp_path: Path, objective: str) -> None:
     ended = train_on_days(tmp_path, "--objective", objective, "--max_steps", 200)
     for row in rows(tmp_path / "run"):
         if "loss" in row:
             assert {name for name in row if name.endswith("_loss")} == LOSSES[objective]
     evaluated = [row for row in rows(tmp_path / "run") if "eval_loss" in row][-1]
-    guesses = "mlm" if objective.startswith("mlm") else "generator"
-    assert evaluated[f"eval_{guesses}_loss"] < evaluated["eval_unigram_loss"] - 0.05
+    head = "mlm" if objective.startswith("mlm") else "generator"
+    assert evaluated[f"eval_{head}_loss"] < evaluated["eval_unigram_loss"] - 0.05
     assert {f"eval_{name}" for name in LOSSES[objective]} < evaluated.keys()
     assert ("eval_discriminator_auc" in evaluated) == objective.startswith("rtd")
     assert ("sentence order accuracy" in ended.out) == objective.endswith("_sop")
@@ -64,9 +64,7 @@ def test_a_run_logs_its_own_losses_and_guesses_better_than_by_frequency(tmp_path
 
 
 @pytest.mark.parametrize("objective", ["rtd_sop", "mlm"])
-def test_a_run_that_is_taken_up_again_ends_as_one_that_never_stopped(
-    finished: Finished, tmp_path: Path, objective: str
-) -> None:
+def test_a_resumed_run_equals_an_uninterrupted_one(finished: Finished, tmp_path: Path, objective: str) -> None:
     more = ("--objective", objective, "--gradient_accumulation_steps", 2, "--per_device_train_batch_size", 4)
     train(finished, tmp_path / "run", *more)
     expected = outcome(tmp_path / "run", STEPS)
@@ -76,7 +74,7 @@ def test_a_run_that_is_taken_up_again_ends_as_one_that_never_stopped(
 
 
 def test_two_ranks_and_accumulation_have_the_losses_of_one_big_batch(finished: Finished, tmp_path: Path) -> None:
-    """A rank or micro-batch often has no row with an order: its loss must still be that of the whole batch."""
+    """A rank or micro-batch often has no example with a sentence order; the loss must still be that of the batch."""
     shared = (*SIZES, "--objective", "rtd_sop", "--eval_steps", STEPS)
     train(finished, tmp_path / "one", *shared, "--per_device_train_batch_size", 8)
     more = ("--per_device_train_batch_size", 2, "--gradient_accumulation_steps", 4)
@@ -86,13 +84,13 @@ def test_two_ranks_and_accumulation_have_the_losses_of_one_big_batch(finished: F
     one = rows(tmp_path / "one")
     assert sum(row.get("sop_loss") is not None for row in one) > STEPS / 2
     for other in ("parts", "two"):
-        assert furthest(one, rows(tmp_path / other), names=("loss", "sop_loss", "eval_loss")) < LOSS_TOLERANCE
+        assert max_difference(one, rows(tmp_path / other), names=("loss", "sop_loss", "eval_loss")) < LOSS_TOLERANCE
 
 
 def test_an_albert_run_loads_as_stock_albert_for_pretraining(finished: Finished, tmp_path: Path) -> None:
     train(finished, tmp_path / "run", "--objective", "mlm_sop")
-    stock, told = load_stock(tmp_path / "run" / "generator", "AlbertForPreTraining")
-    assert not told["unexpected_keys"]
+    stock, info = load_stock(tmp_path / "run" / "generator", "AlbertForPreTraining")
+    assert not info["unexpected_keys"]
     from electra_albert.hub.load import KINDS, build, locate, read_stored
 
     ours = build(read_stored(locate(tmp_path / "run", "generator")), KINDS["generator"])
@@ -104,8 +102,8 @@ def test_an_albert_run_loads_as_stock_albert_for_pretraining(finished: Finished,
     torch.testing.assert_close(ours.sentence_order(hidden_states), theirs.sop_logits, rtol=1e-5, atol=1e-5)
 
 
-def test_a_head_that_learned_nothing_is_exported_all_the_same(finished: Finished, tmp_path: Path) -> None:
-    """The local initialisation starts order verdicts at zero, which no difference can be divided by."""
+def test_an_untrained_sentence_order_head_can_be_exported(finished: Finished, tmp_path: Path) -> None:
+    """The local initialization starts sentence-order logits at zero, so relative differences are undefined."""
     more = ("--objective", "mlm_sop", "--model.initialization", "local", "--sop.weight", 1e-30)
     train(finished, tmp_path / "run", *more)
     stock, _ = load_stock(tmp_path / "run" / "generator", "AlbertForPreTraining")
@@ -113,17 +111,17 @@ def test_a_head_that_learned_nothing_is_exported_all_the_same(finished: Finished
 
 
 @pytest.mark.parametrize("objective", ["mlm_sop", "rtd_sop"])
-def test_demo_and_show_batch_know_every_objective(finished: Finished, tmp_path: Path, objective: str) -> None:
+def test_demo_and_show_batch_support_every_objective(finished: Finished, tmp_path: Path, objective: str) -> None:
     train(finished, tmp_path / "run", "--objective", objective)
     shown = succeed(show_batch.main, "--run", tmp_path / "run", "--step", 3, "--rows", 8)
-    assert "generator saw" in shown.out
-    assert ("discriminator saw" in shown.out) == objective.startswith("rtd")
+    assert "generator input" in shown.out
+    assert ("discriminator input" in shown.out) == objective.startswith("rtd")
     assert ("segments swapped" in shown.out) == objective.endswith("_sop")
     succeed(demo.main, "--gen", tmp_path / "run")
 
 
 def train_on_days(folder: Path, *more: object) -> Ended:
-    """A run in `folder`/run on text that can be learned: what somebody did at each hour of a day."""
+    """A run in `folder`/run on predictable text: the events of a day, hour by hour."""
     corpus, draw, days = folder / "days.txt", random.Random(1), []
     for _ in range(200):
         who = draw.choice(["ann", "bob", "carl", "dora", "emil", "fay", "gus", "hal"])
@@ -137,6 +135,6 @@ def train_on_days(folder: Path, *more: object) -> Ended:
 
 
 @pytest.mark.slow
-def test_sentence_order_is_learned_where_the_words_tell_it(tmp_path: Path) -> None:
+def test_sentence_order_is_learned_from_predictable_text(tmp_path: Path) -> None:
     train_on_days(tmp_path, "--objective", "mlm_sop", "--max_steps", 1600)
     assert rows(tmp_path / "run")[-1]["eval_sop_accuracy"] > 0.75

@@ -1,6 +1,6 @@
-"""Every setting arrives: changed alone, it changes what a tiny run computes or writes.
+"""Every setting has an effect: a change of one setting changes the outcome of a tiny run.
 
-A new field needs one line below: another value for it, or the reason why none is tried.
+A new field needs one line below: another value for it, or the reason why none is tested.
 """
 
 import csv
@@ -25,7 +25,7 @@ from tests.corpus.tokenizer_kinds import PROSE, save_digit_commas
 
 
 class Outcome(NamedTuple):
-    """Results of a run, in the order in which they are compared."""
+    """Results of a run, in the order of comparison."""
 
     weights: list[str]  # hashes of the exported models
     scores: list[Any]  # rows of metrics, and predictions
@@ -40,12 +40,12 @@ class To(NamedTuple):
     changes: Literal["weights", "scores", "files", "nothing"] = "weights"
 
 
-Table = Mapping[str, To | str]  # a text is the reason why no other value is tried
+Table = Mapping[str, To | str]  # a text is the reason why no other value is tested
 
 MLM = ("--objective", "mlm")
-SOP = ("--objective", "rtd_sop", "--max_seq_length", 64)  # wide enough for two sentences to swap
+SOP = ("--objective", "rtd_sop", "--max_seq_length", 64)  # long enough for two sentences to swap
 DROPOUT = ("--model.hidden_dropout_prob", 0.3, "--model.attention_probs_dropout_prob", 0.3)
-DETECTOR = ("--init_from", "{detector}", "--rtd.generator_warmup_steps", 1)  # brings no generator
+DETECTOR = ("--init_from", "{detector}", "--rtd.generator_warmup_steps", 1)  # has no generator
 
 
 def tried(group: str, shared: tuple[object, ...] = (), changes: Any = "weights", **values: object) -> dict[str, To]:
@@ -100,7 +100,7 @@ CUSTOM = ("--task", "custom", "--train_file", "{tables}/train.csv", "--validatio
 PAIRS = (*CUSTOM, "--text_pair_column", "kind")
 FEW = ("--max_train_examples", 24, "--max_eval_examples", 24)
 ANSWERS = ("--task", "squad", "--data_dir", "{tasks}/squad", "--classifier_dropout_prob", 0, *FEW)
-WORSE = ("--learning_rate", 1e-12, "--evals_per_epoch", 3)  # no scoring is better than the one before
+WORSE = ("--learning_rate", 1e-12, "--evals_per_epoch", 3)  # no evaluation is better than the one before
 FINETUNING: Table = {
     "data.task": "is what the other options belong to; finetune/test_learning.py trains every kind",
     "data.data_dir": To("{tasks}/other/RTE", shared=("--task", "rte", "--data_dir", "{tasks}/RTE", *FEW)),
@@ -138,8 +138,10 @@ TABLES: dict[Any, Table] = {pretrain: PRETRAINING, finetune: FINETUNING}
 
 
 def names(config: object) -> set[str]:
-    pieces = [(piece.name, piece.default_factory) for piece in fields(config) if is_dataclass(piece.default_factory)]
-    return {f"{name}.{field.name}" for name, piece in pieces for field in fields(piece)}
+    sections = [
+        (section.name, section.default_factory) for section in fields(config) if is_dataclass(section.default_factory)
+    ]
+    return {f"{name}.{field.name}" for name, section in sections for field in fields(section)}
 
 
 def test_every_field_is_in_the_table() -> None:
@@ -149,7 +151,7 @@ def test_every_field_is_in_the_table() -> None:
 
 @pytest.fixture(scope="module")
 def paths(finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A corpus that every way of reading it changes, tasks, and what else the tables name."""
+    """A corpus that changes with every reading option, tasks, and the other paths of the tables."""
     folder = tmp_path_factory.mktemp("paths")
     corpus, tables, tasks = (folder / name for name in ("corpus", "tables", "tasks"))
     for each in (corpus, tables, tasks):
@@ -184,7 +186,7 @@ def outcome(folder: Path) -> Outcome:
 
 
 def train(app: Any, folder: Path, paths: Mapping[str, Path], *more: object) -> Outcome:
-    """Three updates in `folder`/run with some options."""
+    """Train three steps in `folder`/run with some options."""
     known = {**paths, "folder": folder}
     words = [word.format(**known) if isinstance(word, str) else word for word in more]
     if app is pretrain:
@@ -201,7 +203,7 @@ def train(app: Any, folder: Path, paths: Mapping[str, Path], *more: object) -> O
 
 @pytest.fixture(scope="module")
 def bases() -> dict[tuple[object, ...], tuple[Path, Outcome]]:
-    """The runs with every other setting as it is, by their options."""
+    """Cache of the reference runs, by their options."""
     return {}
 
 
@@ -210,17 +212,17 @@ def bases() -> dict[tuple[object, ...], tuple[Path, Outcome]]:
     [(app, name) for app, table in TABLES.items() for name, entry in table.items() if isinstance(entry, To)],
     ids=lambda value: value if isinstance(value, str) else value.__name__.rpartition(".")[2],
 )
-def test_another_value_changes_what_the_setting_is_for(
+def test_another_value_changes_the_expected_part_of_the_outcome(
     app: Any, name: str, paths: dict[str, Path], bases: dict[Any, Any], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    entry, (piece, field) = TABLES[app][name], name.split(".")
+    entry, (section, field) = TABLES[app][name], name.split(".")
     assert isinstance(entry, To)
     shared = entry.shared if app is pretrain or "--task" in entry.shared else (*CUSTOM, *entry.shared)
     if (app, shared) not in bases:
         folder = tmp_path_factory.mktemp("base")
         bases[app, shared] = folder / "run", train(app, folder, paths, *shared)
     base, before = bases[app, shared]
-    option = f"--{name if piece in GROUPS else field}"
+    option = f"--{name if section in GROUPS else field}"
     after = train(app, tmp_path_factory.mktemp("changed"), {**paths, "base": base}, *shared, option, entry.value)
     changed = [part for part in Outcome._fields if getattr(before, part) != getattr(after, part)]
     assert (changed or ["nothing"])[0] == entry.changes

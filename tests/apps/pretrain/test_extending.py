@@ -14,10 +14,10 @@ from electra_albert.hub.weights import read_tensors
 from tests.apps.tiny_run import ROOT, Ended, assert_refused, english, environment, options, rows
 
 _FENCED = re.compile(r"^```python\n(.*?)^```", re.S | re.M)
-_PLACE = re.compile(
+_TARGET = re.compile(
     r"^# (electra_albert/\S+\.py)(?:, (above|in) ([A-Z_]+))?\n(.*?)(?=^# electra_albert/|\Z)", re.S | re.M
 )
-# One process for many commands, which the copy of the package is imported in.
+# Runs many commands in one process that imports the copy of the package.
 _DRIVER = """
 import json, sys
 from electra_albert.cli import main
@@ -32,9 +32,9 @@ for app, argv in json.load(sys.stdin):
 
 
 def extend(root: Path, document: str) -> None:
-    """Write the document's code where it says: into new files, above a table, or as its first entry."""
+    """Write the document's code to its targets: new files, the line above a table, or a table's first entry."""
     for block in _FENCED.findall(document):
-        for name, where, table, code in _PLACE.findall(block):
+        for name, where, table, code in _TARGET.findall(block):
             file, text, at = root / name, "", 0
             if where:
                 text = file.read_text(encoding="utf-8")
@@ -44,7 +44,7 @@ def extend(root: Path, document: str) -> None:
             file.write_text(f"{text[:at]}\n{code}\n{text[at:]}", encoding="utf-8")
 
 
-class Copy:
+class ExtendedCopy:
     """A copy of the package with the document's additions, and the folder of its runs."""
 
     def __init__(self, folder: Path) -> None:
@@ -59,7 +59,7 @@ class Copy:
         return options(self.corpus, self.folder / "prepared", self.folder / run, *more)
 
     def run(self, program: str, text: str = "") -> str:
-        """A Python program in the copy; returns its output."""
+        """Run a Python program in the copy; returns its output."""
         settings: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 240, "cwd": self.folder}
         env = {**environment(), "PYTHONPATH": f"{self.folder}:{ROOT}"}
         ended = subprocess.run([sys.executable, "-c", program], input=text, env=env, **settings)
@@ -67,76 +67,76 @@ class Copy:
         return ended.stdout
 
     def call(self, *commands: tuple[str, list[object]]) -> list[Ended]:
-        """Apps of the copy by name, one after the other."""
+        """Run apps of the copy by name, one after the other."""
         out = self.run(_DRIVER, json.dumps([(app, [str(word) for word in argv]) for app, argv in commands]))
         return [Ended(*json.loads(line)) for line in out.splitlines()]
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Copy:
-    return Copy(tmp_path_factory.mktemp("extended"))
+def copy(tmp_path_factory: pytest.TempPathFactory) -> ExtendedCopy:
+    return ExtendedCopy(tmp_path_factory.mktemp("extended"))
 
 
-def test_an_objective_of_one_file_and_one_entry_is_trained_exported_and_told(desk: Copy) -> None:
+def test_an_objective_of_one_file_and_one_entry_is_trained_logged_and_exported(copy: ExtendedCopy) -> None:
     count = ["--objective", "mlm_count", "--mlm.mask_rate", 0.3]
-    trained, idle, resumed, shown, demo = desk.call(
-        ("pretrain", [*desk.options("count", *count), "--count.classes", 5]),
-        ("pretrain", [*desk.options("other"), "--count.classes", 2]),
-        ("pretrain", [*desk.options("count", *count), "--count.classes", 6]),
-        ("show-batch", ["--run", desk.folder / "count", "--step", 3]),
-        ("demo", ["--gen", desk.folder / "count"]),
+    trained, idle, resumed, shown, demo = copy.call(
+        ("pretrain", [*copy.options("count", *count), "--count.classes", 5]),
+        ("pretrain", [*copy.options("other"), "--count.classes", 2]),
+        ("pretrain", [*copy.options("count", *count), "--count.classes", 6]),
+        ("show-batch", ["--run", copy.folder / "count", "--step", 3]),
+        ("demo", ["--gen", copy.folder / "count"]),
     )
     assert trained.code == 0, trained.err
     assert "objective mlm_count, mask rate 0.3," in trained.err
-    assert "count loss 1.61 (at chance 1.61)" in trained.err
+    assert "count loss 1.61 (chance level 1.61)" in trained.err
     assert "count loss (nats)" in trained.out
-    assert "count_loss" in rows(desk.folder / "count")[0]
-    card = (desk.folder / "count" / "README.md").read_text(encoding="utf-8")
+    assert "count_loss" in rows(copy.folder / "count")[0]
+    card = (copy.folder / "count" / "README.md").read_text(encoding="utf-8")
     assert "Pretrained by masked language modelling and the number of masked tokens on" in card
     assert_refused(idle, 2, "--count.classes has no effect with --objective rtd")
-    assert_refused(resumed, 4, "count.classes 5 then, 6 now")
+    assert_refused(resumed, 4, "count.classes: 5 before, 6 now")
     assert (shown.code, demo.code) == (0, 0), shown.err + demo.err
 
 
-def test_help_knows_an_added_objective_and_loads_no_torch(desk: Copy) -> None:
+def test_help_lists_an_added_objective_and_imports_no_torch(copy: ExtendedCopy) -> None:
     program = (
         "import sys\nfrom electra_albert.apps.pretrain.main import main\n"
         "try:\n    main(['--help-all'])\nfinally:\n    print('torch' in sys.modules)\n"
     )
-    page = " ".join(desk.run(program).split())
+    page = " ".join(copy.run(program).split())
     assert "mlm_count, masked language modelling and the number of masked tokens" in page
     assert "Classes for the number of masked tokens; the last is that or more." in page
     assert page.endswith("False")
 
 
-def test_a_model_that_stock_does_not_compute_is_announced_and_usable_wherever_a_model_is(desk: Copy) -> None:
-    run, table = desk.folder / "window", desk.folder / "labelled.csv"
+def test_a_model_that_stock_cannot_compute_gives_a_notice_and_works_in_every_command(copy: ExtendedCopy) -> None:
+    run, table = copy.folder / "window", copy.folder / "labelled.csv"
     window = ["--model.attention", "window", "--model.attention_options.width", 4]
     texts = [f"{name},{label}" for n in range(8) for name, label in ((f"the owl {n}", "yes"), (f"one cat {n}", "no"))]
     table.write_text("\n".join(["text,label", *texts]), encoding="utf-8")
     task = ["--train_file", table, "--validation_file", table, "--text_column", "text", "--label_column", "label"]
     task += ["--max_seq_length", 32, "--num_train_epochs", 1, "--device", "cpu"]
     short = ["--max_steps", 2, "--warmup_steps", 1]
-    tuned = desk.folder / "tuned"
-    trained, other, *used = desk.call(
-        ("pretrain", [*desk.options("window"), *window]),
-        ("pretrain", desk.options("window")),
+    tuned = copy.folder / "tuned"
+    trained, other, *used = copy.call(
+        ("pretrain", [*copy.options("window"), *window]),
+        ("pretrain", copy.options("window")),
         ("demo", ["--gen", run]),
         ("demo", ["--gen", run / "checkpoints" / "step-0000020"]),
         ("show-batch", ["--run", run, "--step", 3]),
-        ("score", ["--model", run, "--text", desk.corpus]),
+        ("score", ["--model", run, "--text", copy.corpus]),
         ("finetune", ["--model", run, *task, "--output_dir", tuned]),
-        ("finetune", ["--model", tuned, *task, "--num_train_epochs", 0, "--output_dir", desk.folder / "scored"]),
-        ("pretrain", [*desk.options("again", *short), "--init_from", run]),
-        ("pretrain", [*desk.options("onward", *short), "--init_from", run / "discriminator"]),
-        ("export", ["--model", run, "--output_dir", desk.folder / "stock"]),
+        ("finetune", ["--model", tuned, *task, "--num_train_epochs", 0, "--output_dir", copy.folder / "scored"]),
+        ("pretrain", [*copy.options("again", *short), "--init_from", run]),
+        ("pretrain", [*copy.options("onward", *short), "--init_from", run / "discriminator"]),
+        ("export", ["--model", run, "--output_dir", copy.folder / "stock"]),
     )
     assert trained.code == 0, trained.err
     announced = trained.err.index("notice: transformers has no attention window")
     assert announced < trained.err.index("step 1/20")
-    assert_refused(other, 4, "model.attention window then, softmax now")
+    assert_refused(other, 4, "model.attention: window before, softmax now")
     assert [ended.code for ended in used[:-1]] == [0] * 8, [ended.err for ended in used]
-    assert_refused(used[-1], 4, "transformers has no attention window")
+    assert_refused(used[-1], 4, "attention window, which transformers does not implement")
     for folder in (run / "generator", run / "discriminator", tuned / "model"):
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         assert (config["attention"], config["attention_options"]) == ("window", {"width": 4})
@@ -144,18 +144,18 @@ def test_a_model_that_stock_does_not_compute_is_announced_and_usable_wherever_a_
         assert any(".qkv." in name for name in read_tensors(folder / "model.safetensors"))
 
 
-def test_a_task_of_one_entry_is_read_and_trained(desk: Copy) -> None:
-    run, data, tuned = desk.folder / "plain", desk.folder / "BoolQ", desk.folder / "boolq"
+def test_a_task_of_one_entry_is_read_and_trained(copy: ExtendedCopy) -> None:
+    run, data, tuned = copy.folder / "plain", copy.folder / "BoolQ", copy.folder / "boolq"
     data.mkdir()
     answers = [{"question": f"is it {age}", "passage": "the owl", "answer": age == "old"} for age in ("old", "new")]
     for name in ("train", "dev"):
         (data / f"{name}.jsonl").write_text("".join(json.dumps(one) + "\n" for one in answers * 4), encoding="utf-8")
     sizes = ["--max_seq_length", 32, "--num_train_epochs", 1, "--device", "cpu"]
-    trained, ended = desk.call(
-        ("pretrain", desk.options("plain", "--max_steps", 2, "--warmup_steps", 1)),
+    trained, ended = copy.call(
+        ("pretrain", copy.options("plain", "--max_steps", 2, "--warmup_steps", 1)),
         ("finetune", ["--task", "boolq", "--data_dir", data, "--model", run, *sizes, "--output_dir", tuned]),
     )
     assert (trained.code, ended.code) == (0, 0), trained.err + ended.err
-    assert "boolq: 8 examples to train on, 8 dev to score" in ended.err
+    assert "boolq: 8 train, 8 dev examples" in ended.err
     config = json.loads((tuned / "model" / "config.json").read_text(encoding="utf-8"))
     assert config["id2label"] == {"0": "false", "1": "true"}

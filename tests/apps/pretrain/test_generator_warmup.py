@@ -1,4 +1,4 @@
-"""A generator that a stock folder does not bring is trained alone first; all else stays bit for bit until then."""
+"""A generator that a stock folder lacks is first trained alone, while all other weights stay bit-identical."""
 
 import shutil
 import signal
@@ -17,10 +17,10 @@ from electra_albert.training.distributed import World
 from electra_albert.training.guards import StopSignal
 from electra_albert.training.monitor import Monitor
 from electra_albert.training.step import RunSettings
-from tests.apps.pretrain.test_distributed_run import furthest, on_two_ranks
+from tests.apps.pretrain.test_distributed_run import max_difference, on_two_ranks
 from tests.apps.pretrain.test_resume import interrupt
 from tests.apps.tiny_run import assert_refused, call, outcome, rows
-from tests.apps.tiny_stock import Desk, adapt
+from tests.apps.tiny_stock import Toy, adapt
 
 ELECTRA = "ElectraForPreTraining"
 ALONE, TOGETHER, SAVED = 24, 6, 4  # updates of the generator, of both, and between checkpoints
@@ -32,15 +32,15 @@ NOTICE = "training the new generator alone"
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
-    return Desk(tmp_path_factory.mktemp("desk"))
+def toy(tmp_path_factory: pytest.TempPathFactory) -> Toy:
+    return Toy(tmp_path_factory.mktemp("toy"))
 
 
 @pytest.fixture(scope="module")
-def whole(desk: Desk) -> Path:
-    """The run that nothing interrupts."""
-    run = desk.folder / "whole"
-    adapt(desk, desk.stock(ELECTRA), run, *COMMAND)
+def whole(toy: Toy) -> Path:
+    """The uninterrupted run."""
+    run = toy.folder / "whole"
+    adapt(toy, toy.stock(ELECTRA), run, *COMMAND)
     return run
 
 
@@ -53,8 +53,8 @@ def losses(run: Path, name: str) -> list[float]:
     return [row[name] for row in rows(run) if row.get(name) is not None]
 
 
-def test_only_the_generators_own_weights_change(desk: Desk, tmp_path: Path) -> None:
-    job, _ = desk.job(desk.stock(ELECTRA), *COMMAND)
+def test_only_the_generators_own_weights_change(toy: Toy, tmp_path: Path) -> None:
+    job, _ = toy.job(toy.stock(ELECTRA), *COMMAND)
     before = {name: tensor.clone() for name, tensor in job.objective.state_dict().items()}
     world = World(0, 1, 0, torch.device("cpu"))
     with Monitor(tmp_path, TOGETHER) as monitor, StopSignal() as stop:
@@ -66,18 +66,18 @@ def test_only_the_generators_own_weights_change(desk: Desk, tmp_path: Path) -> N
         assert torch.equal(tensor, before[name]) == (name not in own), name
 
 
-def test_both_learn_together_only_when_the_generator_has_learned_alone(desk: Desk, whole: Path, tmp_path: Path) -> None:
+def test_joint_training_starts_with_the_warmed_up_generator(toy: Toy, whole: Path, tmp_path: Path) -> None:
     assert len(losses(whole / WARMUP, "mlm_loss")) == ALONE
     cold = tmp_path / "cold"
-    adapt(desk, desk.stock(ELECTRA), cold, *COMMAND, "--rtd.generator_warmup_steps", 0)
+    adapt(toy, toy.stock(ELECTRA), cold, *COMMAND, "--rtd.generator_warmup_steps", 0)
     assert losses(whole, "eval_generator_loss")[0] < losses(cold, "eval_generator_loss")[0]
     learned = losses(whole / WARMUP, "eval_mlm_loss")[-1]
-    # Rows masked alike: what it ended alone with is what the joint run begins with.
+    # With equal masks, the first loss of the joint run is the last one of the warm-up.
     assert losses(whole, "eval_generator_loss")[0] == pytest.approx(learned, rel=1e-6)
 
 
 @pytest.mark.parametrize(("max_steps", "asked", "expected"), [(4000, None, 400), (5, None, 1), (4000, 0, 0)])
-def test_it_takes_a_tenth_of_the_run_by_default(max_steps: int, asked: int | None, expected: int) -> None:
+def test_warmup_takes_a_tenth_of_the_run_by_default(max_steps: int, asked: int | None, expected: int) -> None:
     config = PretrainConfig(training=TrainingConfig(max_steps=max_steps), rtd=RtdConfig(generator_warmup_steps=asked))
     assert config.generator_warmup_steps == expected
 
@@ -87,15 +87,15 @@ def test_it_takes_a_tenth_of_the_run_by_default(max_steps: int, asked: int | Non
     [(f"{WARMUP}/checkpoints/step-00000[12]*", True), ("checkpoints", True), (f"checkpoints/*{TOGETHER}", False)],
     ids=["in the warm-up", "after it", "in the run"],
 )
-def test_it_resumes_where_it_was_and_ends_as_if_never_interrupted(
-    desk: Desk, whole: Path, tmp_path: Path, lost: str, is_warming_up: bool
+def test_a_resumed_warmup_equals_an_uninterrupted_one(
+    toy: Toy, whole: Path, tmp_path: Path, lost: str, is_warming_up: bool
 ) -> None:
     run = shutil.copytree(whole, tmp_path / "run")
     folders = [*run.glob(lost), *(run.glob("checkpoints") if WARMUP in lost else ())]
     assert folders
     for folder in folders:
         shutil.rmtree(folder)
-    ended = adapt(desk, desk.stock(ELECTRA), run, *COMMAND)
+    ended = adapt(toy, toy.stock(ELECTRA), run, *COMMAND)
     assert (NOTICE in ended.err) == is_warming_up
     assert "going on from" in ended.err
     assert everything(run) == everything(whole)
@@ -103,10 +103,10 @@ def test_it_resumes_where_it_was_and_ends_as_if_never_interrupted(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "stopped"])
-def test_stopped_it_saves_and_killed_it_loses_little(desk: Desk, tmp_path: Path, number: signal.Signals) -> None:
+def test_a_stopped_warmup_saves_and_a_killed_one_resumes(toy: Toy, tmp_path: Path, number: signal.Signals) -> None:
     run, long, command = tmp_path / "run", tmp_path / "long", (*COMMAND, "--rtd.generator_warmup_steps", 400)
     run.mkdir()
-    argv = desk.options(desk.stock(ELECTRA), run, *command)
+    argv = toy.options(toy.stock(ELECTRA), run, *command)
     stopped = interrupt(argv, run / WARMUP, 10, number)
     last = rows(run / WARMUP)[-1]["step"]
     assert last < 400
@@ -114,53 +114,54 @@ def test_stopped_it_saves_and_killed_it_loses_little(desk: Desk, tmp_path: Path,
     assert stopped.code == (STOPPED_BY_SIGNAL if number == signal.SIGTERM else -number), stopped.err
     if number == signal.SIGTERM:
         assert (run / WARMUP / "checkpoints" / f"step-{last:07d}" / "MANIFEST.json").is_file()
-    assert "going on from" in adapt(desk, desk.stock(ELECTRA), run, *command).err
-    adapt(desk, desk.stock(ELECTRA), long, *command)
+    assert "going on from" in adapt(toy, toy.stock(ELECTRA), run, *command).err
+    adapt(toy, toy.stock(ELECTRA), long, *command)
     assert everything(run, 400) == everything(long, 400)
 
 
 @pytest.mark.slow
-def test_two_ranks_have_the_numbers_of_one(desk: Desk, tmp_path: Path) -> None:
-    still = (*COMMAND, "--model.hidden_dropout_prob", 0, "--extend_vocab_to", 250, "--old_corpus", desk.old_text)
-    origin, half = desk.stock(ELECTRA), ("--per_device_train_batch_size", 4)
-    adapt(desk, origin, tmp_path / "one", *still)
-    ended = on_two_ranks(desk.options(origin, tmp_path / "two", *still, *half), tmp_path)
+def test_two_ranks_have_the_numbers_of_one(toy: Toy, tmp_path: Path) -> None:
+    fixed = (*COMMAND, "--model.hidden_dropout_prob", 0, "--extend_vocab_to", 250, "--old_corpus", toy.old_text)
+    origin, half = toy.stock(ELECTRA), ("--per_device_train_batch_size", 4)
+    adapt(toy, origin, tmp_path / "one", *fixed)
+    ended = on_two_ranks(toy.options(origin, tmp_path / "two", *fixed, *half), tmp_path)
     assert ended.code == 0, ended.err
     together = ("generator_loss", "discriminator_loss", "eval_loss", "eval_old_text_loss")
     for part, names in ((Path(WARMUP), ("mlm_loss", "eval_mlm_loss")), (Path(), together)):
         one, two = rows(tmp_path / "one" / part), rows(tmp_path / "two" / part)
-        assert furthest(one, two, names=names) < 1e-5  # float32 sums in another order
+        assert max_difference(one, two, names=names) < 1e-5  # float32 sums in another order
 
 
-def test_a_warmup_of_other_settings_is_refused(desk: Desk, whole: Path, tmp_path: Path) -> None:
-    # Regression: another objective was begun in the same folder, and a shorter run took the generator half trained.
+def test_a_warmup_with_different_settings_is_refused(toy: Toy, whole: Path, tmp_path: Path) -> None:
+    # Regression: another objective started in the same folder; a shorter run used a half-trained generator.
     run = shutil.copytree(whole, tmp_path / "run")
     shutil.rmtree(run / "checkpoints")
     shutil.rmtree(run / WARMUP / "checkpoints" / f"step-{ALONE:07d}")
     other, shorter = (*COMMAND[2:], "--objective", "mlm"), (*COMMAND, "--max_steps", 5)
-    for options, words in ((other, "objective rtd then, mlm now"), (shorter, f"max_steps {TOGETHER} then, 5 now")):
-        assert_refused(call(pretrain.main, *desk.options(desk.stock(ELECTRA), run, *options)), 4, words)
+    changes = {other: "objective: rtd before, mlm now", shorter: f"max_steps: {TOGETHER} before, 5 now"}
+    for options, words in changes.items():
+        assert_refused(call(pretrain.main, *toy.options(toy.stock(ELECTRA), run, *options)), 4, words)
 
 
-def test_an_old_text_cannot_be_added_to_a_run_that_has_begun(desk: Desk, whole: Path) -> None:
-    again = desk.options(desk.stock(ELECTRA), whole, *COMMAND, "--old_corpus", desk.old_text)
-    assert_refused(call(pretrain.main, *again), 4, "old_corpus None then")
+def test_an_old_text_cannot_be_added_to_a_run_that_has_begun(toy: Toy, whole: Path) -> None:
+    again = toy.options(toy.stock(ELECTRA), whole, *COMMAND, "--old_corpus", toy.old_text)
+    assert_refused(call(pretrain.main, *again), 4, "old_corpus: None before")
 
 
 NOW = as_settings(PretrainConfig()) | {"store": "one"}
-# As an older version recorded it, which had no kinds of attention.
+# As recorded by an older version, which had no attention options.
 BEFORE = {**NOW, "model": {name: value for name, value in NOW["model"].items() if not name.startswith("attention")}}
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"model": {**NOW["model"], "attention": "window"}}, r"model\.attention softmax then, window now"),
-        ({"store": "other", "encoding": "cp1252"}, r"\(encoding utf-8 then, cp1252 now\)"),
+        ({"model": {**NOW["model"], "attention": "window"}}, r"model\.attention: softmax before, window now"),
+        ({"store": "other", "encoding": "cp1252"}, r"\(encoding: utf-8 before, cp1252 now\)"),
         ({"store": "other"}, "contents of sample"),
     ],
 )
-def test_settings_are_compared_by_name_and_an_option_unknown_then_had_its_default(changes: Any, words: str) -> None:
+def test_settings_are_compared_by_name_and_a_missing_option_has_its_default(changes: Any, words: str) -> None:
     assert compare_settings(BEFORE, NOW, Path("run")) == []
     with pytest.raises(CheckpointError, match=words):
         compare_settings(BEFORE, NOW | changes, Path("run"))

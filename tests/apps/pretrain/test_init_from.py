@@ -1,4 +1,4 @@
-"""Going on from a run of ours with another corpus: its weights, shape and tokenizer, a schedule of its own."""
+"""--init_from with a run of ours: its weights, shape and tokenizer, a new corpus and a new schedule."""
 
 import shutil
 from collections.abc import Callable
@@ -17,7 +17,7 @@ _SIZES = tiny_run.TRAINING | {"max_steps": 12, "warmup_steps": 3, "logging_steps
 
 
 def options(finished: Finished, folder: Path, *more: object) -> list[str]:
-    """Another corpus, the run to begin with, and nothing of the model's shape."""
+    """Options with another corpus and --init_from, without the model's shape."""
     corpus = folder / "other.txt"
     if not corpus.exists():
         corpus.write_text(english(130, seed=9).replace("the", "some"), encoding="utf-8")
@@ -38,34 +38,34 @@ def evaluations(run: Path) -> list[dict[str, float]]:
     return [row for row in rows(run) if "eval_generator_loss" in row]
 
 
-def test_shape_objective_and_tokenizer_are_those_of_the_run_begun_from(
-    finished: Finished, continued: tuple[Path, Ended]
-) -> None:
+def test_shape_objective_and_tokenizer_are_inherited(finished: Finished, continued: tuple[Path, Ended]) -> None:
     then, now = (yaml.safe_load((run / "config.yaml").read_text()) for run in (finished.folder, continued[0]))
     assert (now["model"], now["rtd"], now["objective"]) == (then["model"], then["rtd"], then["objective"])
     for name in ("tokenizer.json", "tokenizer_config.json"):
         assert (continued[0] / "tokenizer" / name).read_bytes() == (finished.folder / "tokenizer" / name).read_bytes()
 
 
-def test_it_begins_where_the_other_run_ended_on_its_text(finished: Finished, continued: tuple[Path, Ended]) -> None:
+def test_initial_losses_on_the_old_text_are_the_last_ones_of_the_old_run(
+    finished: Finished, continued: tuple[Path, Ended]
+) -> None:
     first, last = evaluations(continued[0])[0], evaluations(finished.folder)[-1]
     assert first["step"] == 0
-    # Float32 and the very same rows, masks and draws; only the batches they stand in may be cut otherwise.
+    # In float32, with equal examples, masks and samples; only the split into batches may differ.
     assert first["eval_old_text_generator_loss"] == pytest.approx(last["eval_generator_loss"], rel=1e-5)
     assert first["eval_old_text_discriminator_loss"] == pytest.approx(last["eval_discriminator_loss"], rel=1e-5)
 
 
-def test_loss_on_the_new_text_falls_and_both_texts_are_reported(continued: tuple[Path, Ended]) -> None:
+def test_loss_on_the_new_text_decreases_and_both_texts_are_reported(continued: tuple[Path, Ended]) -> None:
     run, ended = continued
     first, last = evaluations(run)[0], evaluations(run)[-1]
     assert last["eval_generator_loss"] < first["eval_generator_loss"]
     for word in ("new text", "old text", "at step 0", "at step 12", f"after step {STEPS}", "start at step 1"):
         assert word in ended.out + ended.err, word
     one = next(row for row in rows(run) if row["step"] == 1)
-    assert one["learning_rate"] == pytest.approx(0.002 / 3)  # of a new schedule
+    assert one["learning_rate"] == pytest.approx(0.002 / 3)  # of the new schedule
 
 
-def test_a_stopped_run_goes_on_by_the_same_command(finished: Finished, tmp_path: Path) -> None:
+def test_a_stopped_run_resumes_with_the_same_command(finished: Finished, tmp_path: Path) -> None:
     succeed(pretrain.main, *options(finished, tmp_path))
     expected = untimed_rows(tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-0000012")
@@ -73,8 +73,8 @@ def test_a_stopped_run_goes_on_by_the_same_command(finished: Finished, tmp_path:
     assert untimed_rows(tmp_path / "run") == expected
 
 
-def begin_and_stop(finished: Finished, folder: Path) -> Path:
-    """A copy of the run to begin from, and a run begun from it whose last checkpoint is lost."""
+def start_and_stop(finished: Finished, folder: Path) -> Path:
+    """A copy of the finished run, and a run initialized from it whose last checkpoint is deleted."""
     origin = folder / "origin"
     shutil.copytree(finished.folder, origin)
     succeed(pretrain.main, *options(finished, folder, "--init_from", origin))
@@ -82,35 +82,35 @@ def begin_and_stop(finished: Finished, folder: Path) -> Path:
     return origin
 
 
-def test_an_option_of_a_try_without_a_checkpoint_does_not_stick(finished: Finished, tmp_path: Path) -> None:
+def test_an_option_of_an_earlier_run_without_checkpoint_is_not_kept(finished: Finished, tmp_path: Path) -> None:
     succeed(pretrain.main, *options(finished, tmp_path, "--rtd.temperature", 5))
     shutil.rmtree(tmp_path / "run" / "checkpoints")
     succeed(pretrain.main, *options(finished, tmp_path))
     assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["rtd"]["temperature"] == 1.0
 
 
-@pytest.mark.parametrize("what", ["gone", "went on"])
-def test_a_run_goes_on_whatever_became_of_the_one_it_was_begun_from(
-    finished: Finished, tmp_path: Path, what: str
+@pytest.mark.parametrize("change", ["deleted", "another checkpoint"])
+def test_a_run_resumes_after_changes_to_the_run_of_its_initial_weights(
+    finished: Finished, tmp_path: Path, change: str
 ) -> None:
-    origin = begin_and_stop(finished, tmp_path)
-    if what == "gone":
+    origin = start_and_stop(finished, tmp_path)
+    if change == "deleted":
         shutil.rmtree(origin)
     else:
-        shutil.rmtree(origin / "checkpoints" / f"step-{STEPS:07d}")  # its newest is another one now
+        shutil.rmtree(origin / "checkpoints" / f"step-{STEPS:07d}")  # another one is now the newest
     again = succeed(pretrain.main, *options(finished, tmp_path, "--init_from", f"{origin.parent}/./{origin.name}/"))
     assert "after step 6" in again.err
     succeed(pretrain.main, "--config", tmp_path / "run" / "config.yaml")
     succeed(show_batch.main, "--run", tmp_path / "run", "--step", 8)
 
 
-def test_another_run_to_begin_with_is_refused_where_one_began(finished: Finished, tmp_path: Path) -> None:
-    begin_and_stop(finished, tmp_path)
+def test_another_init_from_is_refused_on_resume(finished: Finished, tmp_path: Path) -> None:
+    start_and_stop(finished, tmp_path)
     ended = call(pretrain.main, *options(finished, tmp_path, "--init_from", finished.folder))
     assert_refused(ended, 4, "init_from")
 
 
-def test_a_run_that_cannot_be_begun_with_is_refused_in_one_line(finished: Finished, tmp_path: Path) -> None:
+def test_an_invalid_init_from_is_refused_in_one_line(finished: Finished, tmp_path: Path) -> None:
     settings = yaml.safe_load((finished.folder / "config.yaml").read_text())
     shutil.copytree(finished.folder, tmp_path / "untrained", ignore=shutil.ignore_patterns("checkpoints"))
     for name, changed in {"shape": {"model": {"hidden_size": "abc"}}, "size": {"preset": "huge"}}.items():

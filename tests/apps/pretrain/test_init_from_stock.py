@@ -1,4 +1,4 @@
-"""Beginning with a stock folder: the run computes what stock does, new parts and words are added, misfits refused."""
+"""--init_from with a stock folder: equal outputs, new parts and words, and refused mismatches."""
 
 import json
 import shutil
@@ -16,58 +16,58 @@ from electra_albert.hub.save import save_model
 from electra_albert.objectives.evaluation import Detections
 from tests.apps import tiny_stock
 from tests.apps.tiny_run import assert_refused, call, rows, succeed, untimed_rows
-from tests.apps.tiny_stock import MLM, NEW_WORDS, PIECES, Desk, adapt, load_stock, masked_held_out, stock_mlm_loss
+from tests.apps.tiny_stock import MLM, NEW_WORDS, VOCAB, Toy, adapt, load_stock, masked_held_out, stock_mlm_loss
 
 ORDER = ("--objective", "mlm_sop", "--max_seq_length", 64)
 ALBERT = "AlbertForMaskedLM"
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
-    return Desk(tmp_path_factory.mktemp("desk"))
+def toy(tmp_path_factory: pytest.TempPathFactory) -> Toy:
+    return Toy(tmp_path_factory.mktemp("toy"))
 
 
-def test_a_folder_of_wide_initial_weights_starts_as_any_other(desk: Desk) -> None:
-    # Regression: weights drawn before the folder's are copied had the initializer_range of its config.json.
-    job, told = desk.job(desk.stock(ALBERT, initializer_range=0.9), *MLM)
+def test_initializer_range_of_the_folder_is_not_inherited(toy: Toy) -> None:
+    # Regression: the random weights, drawn before the folder's are copied, had its initializer_range.
+    job, logged = toy.job(toy.stock(ALBERT, initializer_range=0.9), *MLM)
     assert job.config.model.initializer_range == 0.02
-    assert "with random weights mlm loss" in told
+    assert "losses of random weights: mlm loss" in logged
 
 
 def held_out_loss(job: Job, name: str) -> float:
-    """Mean of a term of the run's own objective over its held-out rows."""
+    """Mean of a loss of the run's objective over its held-out examples."""
     with torch.no_grad():
         scores = [job.objective.score(masked.batch, job.unigram, Detections())[name] for masked in masked_held_out(job)]
     return sum(float(term.sum) for term in scores) / sum(int(term.count) for term in scores)
 
 
-def test_a_run_from_albert_begins_with_the_loss_of_stock_and_lowers_it(desk: Desk, tmp_path: Path) -> None:
-    origin = desk.stock(ALBERT)
-    ended = adapt(desk, origin, tmp_path / "run", *MLM, "--max_steps", 8)
+def test_a_run_from_albert_starts_at_the_loss_of_stock_and_lowers_it(toy: Toy, tmp_path: Path) -> None:
+    origin = toy.stock(ALBERT)
+    ended = adapt(toy, origin, tmp_path / "run", *MLM, "--max_steps", 8)
     first, last = (row for row in rows(tmp_path / "run") if "eval_mlm_loss" in row)
     assert (first["step"], last["step"]) == (0, 8)
-    job, _ = desk.job(origin, *MLM)
+    job, _ = toy.job(origin, *MLM)
     expected = stock_mlm_loss(load_stock(origin, ALBERT), masked_held_out(job))
     assert first["eval_mlm_loss"] == pytest.approx(expected, 1e-5)  # float32 sums in another order
     assert last["eval_mlm_loss"] < first["eval_mlm_loss"]
-    for told in (f"beginning with the weights of {origin}; new: nothing", "start at step 1"):
-        assert told in ended.err
+    for line in (f"initial weights: {origin}; randomly initialized: nothing", "start at step 1"):
+        assert line in ended.err
 
 
 @pytest.mark.parametrize(
     ("kind", "options"), [("AlbertForPreTraining", ORDER), ("BertForMaskedLM", MLM), ("ElectraForMaskedLM", MLM)]
 )
-def test_at_step_0_masked_tokens_cost_what_they_cost_stock(desk: Desk, kind: str, options: tuple[object, ...]) -> None:
-    job, said = desk.job(desk.stock(kind), *options)
-    expected = stock_mlm_loss(load_stock(desk.stock(kind), kind), masked_held_out(job))
+def test_masked_token_loss_at_step_0_is_that_of_stock(toy: Toy, kind: str, options: tuple[object, ...]) -> None:
+    job, logged = toy.job(toy.stock(kind), *options)
+    expected = stock_mlm_loss(load_stock(toy.stock(kind), kind), masked_held_out(job))
     assert held_out_loss(job, "mlm_loss") == pytest.approx(expected, rel=1e-5)
-    assert "new: nothing" in said
+    assert "initialized: nothing" in logged
 
 
-def test_the_head_of_an_electra_discriminator_is_kept(desk: Desk) -> None:
+def test_the_head_of_an_electra_discriminator_is_kept(toy: Toy) -> None:
     kind = "ElectraForPreTraining"
-    job, said = desk.job(desk.stock(kind))
-    stock, discriminator = load_stock(desk.stock(kind), kind), job.objective.discriminator
+    job, logged = toy.job(toy.stock(kind))
+    stock, discriminator = load_stock(toy.stock(kind), kind), job.objective.discriminator
     batch, ids, _ = masked_held_out(job)[0]
     assert discriminator is not None
     with torch.no_grad():
@@ -75,53 +75,53 @@ def test_the_head_of_an_electra_discriminator_is_kept(desk: Desk) -> None:
         found = discriminator(ids, batch.attention_mask, batch.token_type_ids)
     mask = batch.attention_mask
     assert torch.allclose(found[mask], expected[mask], atol=1e-5)
-    assert (job.lacks_generator, "new: generator" in said) == (True, True)
+    assert (job.lacks_generator, "initialized: generator" in logged) == (True, True)
 
 
 @pytest.mark.parametrize(
-    ("kind", "options", "new", "left_out"),
+    ("kind", "options", "new", "unused"),
     [
         ("AlbertModel", (), "discriminator_predictions, generator", {"pooler"}),
         ("AlbertForPreTraining", MLM, "nothing", {"sentence_order", "pooler"}),
         ("ElectraForPreTraining", MLM, "predictions", {"discriminator_predictions"}),
     ],
 )
-def test_what_is_new_and_what_is_left_out_is_logged(
-    desk: Desk, kind: str, options: tuple[object, ...], new: str, left_out: set[str]
+def test_new_and_unused_parts_are_logged(
+    toy: Toy, kind: str, options: tuple[object, ...], new: str, unused: set[str]
 ) -> None:
-    origin = desk.stock(kind)
-    job, logged = desk.job(origin, *options)
-    assert f"beginning with the weights of {origin}; new: {new}\n" in logged
-    (line,) = (line for line in logged.splitlines() if line.startswith("left out: "))
-    assert {*line.removeprefix("left out: ").split(", ")} == left_out
+    origin = toy.stock(kind)
+    job, logged = toy.job(origin, *options)
+    assert f"initial weights: {origin}; randomly initialized: {new}\n" in logged
+    (line,) = (line for line in logged.splitlines() if line.startswith("not used: "))
+    assert {*line.removeprefix("not used: ").split(", ")} == unused
     assert job.lacks_generator == ("generator" in new)
-    assert ("notice: what is forgotten" in logged, "--old_corpus" in logged) == (True, True)
+    assert ("notice: forgetting" in logged, "--old_corpus" in logged) == (True, True)
 
 
-def test_a_generator_of_the_same_size_is_the_masked_language_model_itself(desk: Desk, tmp_path: Path) -> None:
-    origin, same_size = desk.stock(ALBERT), ("--rtd.generator_size", 1)
-    job, said = desk.job(origin, *same_size)
-    assert "new: discriminator_predictions\n" in said
+def test_a_generator_of_the_same_size_gets_the_masked_language_model(toy: Toy, tmp_path: Path) -> None:
+    origin, same_size = toy.stock(ALBERT), ("--rtd.generator_size", 1)
+    job, logged = toy.job(origin, *same_size)
+    assert "initialized: discriminator_predictions\n" in logged
     expected = stock_mlm_loss(load_stock(origin, ALBERT), masked_held_out(job))
     assert held_out_loss(job, "generator_loss") == pytest.approx(expected, rel=1e-5)
     assert job.config.rtd.generator_rate == 1  # the preset's is for random weights
-    adapt(desk, origin, tmp_path / "run", *same_size)
+    adapt(toy, origin, tmp_path / "run", *same_size)
     assert not (tmp_path / "run" / "generator_warmup").exists()
 
 
-def write_pair(desk: Desk, folder: Path, *more: object) -> Path:
-    """Discriminator and generator side by side, of a run that has not begun, without its checkpoints."""
-    job, _ = desk.job(desk.stock("ElectraForPreTraining"), *more)
+def write_pair(toy: Toy, folder: Path, *more: object) -> Path:
+    """Write discriminator and generator of an untrained run next to each other, without checkpoints."""
+    job, _ = toy.job(toy.stock("ElectraForPreTraining"), *more)
     assert job.objective.discriminator is not None
     save_model(job.objective.discriminator, job.prepared.tokenizer, folder / "discriminator")
     save_model(job.objective.generator, job.prepared.tokenizer, folder / "generator")
     return folder
 
 
-def test_a_pair_is_taken_whole_whatever_the_generators_size(desk: Desk, tmp_path: Path) -> None:
-    pair = write_pair(desk, tmp_path / "pair", "--rtd.generator_size", 0.5)
-    job, said = desk.job(pair)
-    assert ("new: nothing" in said, job.lacks_generator) == (True, False)
+def test_generator_and_discriminator_are_both_loaded_for_any_generator_size(toy: Toy, tmp_path: Path) -> None:
+    pair = write_pair(toy, tmp_path / "pair", "--rtd.generator_size", 0.5)
+    job, logged = toy.job(pair)
+    assert ("initialized: nothing" in logged, job.lacks_generator) == (True, False)
     generator = load_stock(pair / "generator", "AlbertForMaskedLM")
     batch, ids, _ = masked_held_out(job)[0]
     with torch.no_grad():
@@ -129,68 +129,68 @@ def test_a_pair_is_taken_whole_whatever_the_generators_size(desk: Desk, tmp_path
         model = job.objective.generator
         found = model.logits(model(ids, batch.attention_mask, batch.token_type_ids))
     assert torch.allclose(found[batch.attention_mask], expected[batch.attention_mask], atol=1e-5)
-    adapt(desk, pair / "discriminator", tmp_path / "run")
+    adapt(toy, pair / "discriminator", tmp_path / "run")
     assert not (tmp_path / "run" / "generator_warmup").exists()
 
 
-def test_a_generator_begins_at_the_token_frequencies_only_where_it_is_new(desk: Desk, tmp_path: Path) -> None:
-    job, _ = desk.job(desk.stock("ElectraForPreTraining"))
+def test_only_a_new_generator_starts_at_the_token_frequencies(toy: Toy, tmp_path: Path) -> None:
+    job, _ = toy.job(toy.stock("ElectraForPreTraining"))
     assert job.lacks_generator
     assert torch.equal(job.objective.generator.predictions.bias, job.unigram.entropy - job.unigram.nats)
-    pair = write_pair(desk, tmp_path / "pair")
+    pair = write_pair(toy, tmp_path / "pair")
     trained = load_stock(pair / "generator", ALBERT)
     torch.nn.init.normal_(trained.predictions.bias)
     trained.save_pretrained(pair / "generator")
-    job, _ = desk.job(pair)
+    job, _ = toy.job(pair)
     assert torch.equal(job.objective.generator.predictions.bias, trained.predictions.bias)
 
 
-def test_a_pair_with_tables_of_their_own_is_refused(desk: Desk, tmp_path: Path) -> None:
-    pair = write_pair(desk, tmp_path / "pair")
+def test_a_pair_without_shared_embeddings_is_refused(toy: Toy, tmp_path: Path) -> None:
+    pair = write_pair(toy, tmp_path / "pair")
     shutil.rmtree(pair / "generator")
-    job, _ = desk.job(desk.stock("ElectraForMaskedLM"), "--objective", "mlm")
+    job, _ = toy.job(toy.stock("ElectraForMaskedLM"), "--objective", "mlm")
     save_model(job.objective.generator, job.prepared.tokenizer, pair / "generator")
-    ended = call(pretrain.main, *desk.options(pair, tmp_path / "run"))
-    assert_refused(ended, 4, str(pair), "tables of their own")
+    ended = call(pretrain.main, *toy.options(pair, tmp_path / "run"))
+    assert_refused(ended, 4, str(pair), "do not share their embeddings")
     shutil.move(pair / "generator", tmp_path / "elsewhere")
-    _, said = desk.job(pair)
-    assert "new: generator" in said
+    _, logged = toy.job(pair)
+    assert "initialized: generator" in logged
 
 
-def test_the_old_text_is_scored_with_the_folders_weights_first_and_after_training(desk: Desk, tmp_path: Path) -> None:
-    more, run = (*MLM, "--old_corpus", desk.old_text, "--max_steps", 4, "--save_steps", 2), tmp_path / "run"
-    ended = adapt(desk, desk.stock(ALBERT), run, *more)
+def test_the_old_text_is_scored_before_and_after_training(toy: Toy, tmp_path: Path) -> None:
+    more, run = (*MLM, "--old_corpus", toy.old_text, "--max_steps", 4, "--save_steps", 2), tmp_path / "run"
+    ended = adapt(toy, toy.stock(ALBERT), run, *more)
     first, last = (row for row in rows(run) if "eval_mlm_loss" in row)
     assert (first["step"], last["step"]) == (0, 4)
     for row in (first, last):
         assert row["eval_old_text_mlm_loss"] not in (None, row["eval_mlm_loss"])
     table = ended.out[ended.out.index("at step 0") :]
-    told = next(line for line in table.splitlines() if line.startswith("mlm loss, old text"))
-    assert told.split()[4:6] == [f"{row['eval_old_text_mlm_loss']:.3f}" for row in (first, last)]
-    assert "notice: what is forgotten" not in ended.err
-    job, _ = desk.job(desk.stock(ALBERT), *MLM, "--old_corpus", desk.old_text)
+    row_text = next(line for line in table.splitlines() if line.startswith("mlm loss, old text"))
+    assert row_text.split()[4:6] == [f"{row['eval_old_text_mlm_loss']:.3f}" for row in (first, last)]
+    assert "notice: forgetting" not in ended.err
+    job, _ = toy.job(toy.stock(ALBERT), *MLM, "--old_corpus", toy.old_text)
     assert job.origin is not None
     assert job.origin.held_out is not None
-    assert job.origin.held_out.table.count > 100  # all of it: none of it is trained on here
+    assert job.origin.held_out.table.count > 100  # all of the old text: it is not trained on
     old = masked_held_out(job._replace(held_out=job.origin.held_out))
-    expected = stock_mlm_loss(load_stock(desk.stock(ALBERT), ALBERT), old)
+    expected = stock_mlm_loss(load_stock(toy.stock(ALBERT), ALBERT), old)
     assert first["eval_old_text_mlm_loss"] == pytest.approx(expected, rel=1e-5)
 
 
-def test_an_old_text_without_weights_or_file_is_refused_before_the_new_is_prepared(desk: Desk, tmp_path: Path) -> None:
-    # Regression: the new text was prepared first, which may take hours.
-    argv = ("--corpus", desk.new_text, "--output_dir", tmp_path / "run", "--prepared_dir", tmp_path / "prepared")
-    assert_refused(call(pretrain.main, *argv, "--old_corpus", desk.old_text), 2, "old_corpus", "--init_from")
-    argv = (*desk.options(desk.stock(ALBERT), tmp_path / "run", *MLM), "--prepared_dir", tmp_path / "prepared")
+def test_an_invalid_old_corpus_is_refused_before_preparation(toy: Toy, tmp_path: Path) -> None:
+    # Regression: the new text was prepared first, which can take hours.
+    argv = ("--corpus", toy.new_text, "--output_dir", tmp_path / "run", "--prepared_dir", tmp_path / "prepared")
+    assert_refused(call(pretrain.main, *argv, "--old_corpus", toy.old_text), 2, "old_corpus", "--init_from")
+    argv = (*toy.options(toy.stock(ALBERT), tmp_path / "run", *MLM), "--prepared_dir", tmp_path / "prepared")
     assert_refused(call(pretrain.main, *argv, "--old_corpus", tmp_path / "gone.txt"), 2, "--old_corpus", "no such file")
     assert not (tmp_path / "prepared").exists()
 
 
 @pytest.mark.parametrize("kind", [ALBERT, "BertForMaskedLM"])
-def test_new_words_grow_the_table_the_config_and_the_tokenizer(desk: Desk, tmp_path: Path, kind: str) -> None:
-    own = load_tokenizer(desk.stock(kind))
+def test_new_words_extend_embeddings_config_and_tokenizer(toy: Toy, tmp_path: Path, kind: str) -> None:
+    own = load_tokenizer(toy.stock(kind))
     wanted = len(own) + len(NEW_WORDS)
-    ended = adapt(desk, desk.stock(kind), tmp_path / "run", *MLM, "--extend_vocab_to", wanted)
+    ended = adapt(toy, toy.stock(kind), tmp_path / "run", *MLM, "--extend_vocab_to", wanted)
     assert f"{len(NEW_WORDS)} new" in ended.err
     exported = tmp_path / "run" / "generator"
     assert json.loads((exported / "config.json").read_text())["vocab_size"] == wanted
@@ -201,56 +201,56 @@ def test_new_words_grow_the_table_the_config_and_the_tokenizer(desk: Desk, tmp_p
     assert load_stock(exported, "AlbertForMaskedLM").get_input_embeddings().weight.shape[0] == wanted
 
 
-def test_a_new_piece_begins_as_the_mean_of_its_old_pieces(desk: Desk) -> None:
-    own = load_tokenizer(desk.stock(ALBERT))
-    job, _ = desk.job(desk.stock(ALBERT), *MLM, "--extend_vocab_to", PIECES + len(NEW_WORDS))
-    new, old = job.objective.generator.state_dict(), load_stock(desk.stock(ALBERT), ALBERT).state_dict()
+def test_a_new_token_starts_as_the_mean_of_its_old_subwords(toy: Toy) -> None:
+    own = load_tokenizer(toy.stock(ALBERT))
+    job, _ = toy.job(toy.stock(ALBERT), *MLM, "--extend_vocab_to", VOCAB + len(NEW_WORDS))
+    new, old = job.objective.generator.state_dict(), load_stock(toy.stock(ALBERT), ALBERT).state_dict()
     for word in NEW_WORDS:
         (number,) = job.prepared.tokenizer.encode(word, add_special_tokens=False)
         before = own.encode(word, add_special_tokens=False)
-        assert number >= PIECES
+        assert number >= VOCAB
         for name, stock_name in ((TABLE, f"albert.{TABLE}"), ("predictions.bias", "predictions.bias")):
             assert torch.allclose(new[name][number], old[stock_name][before].mean(0), atol=1e-6)
-    assert torch.equal(new[TABLE][:PIECES], old[f"albert.{TABLE}"])
+    assert torch.equal(new[TABLE][:VOCAB], old[f"albert.{TABLE}"])
 
 
-def test_an_extended_run_goes_on_by_the_same_command_when_the_folder_is_gone(desk: Desk, tmp_path: Path) -> None:
-    origin = shutil.copytree(desk.stock(ALBERT), tmp_path / "origin")
-    command = (*MLM, "--extend_vocab_to", PIECES + 500, "--save_steps", 1)
-    adapt(desk, origin, tmp_path / "run", *command)
+def test_an_extended_run_resumes_without_the_original_folder(toy: Toy, tmp_path: Path) -> None:
+    origin = shutil.copytree(toy.stock(ALBERT), tmp_path / "origin")
+    command = (*MLM, "--extend_vocab_to", VOCAB + 500, "--save_steps", 1)
+    adapt(toy, origin, tmp_path / "run", *command)
     expected = untimed_rows(tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-0000002")
     shutil.rmtree(origin)
-    ended = adapt(desk, origin, tmp_path / "run", *command)
+    ended = adapt(toy, origin, tmp_path / "run", *command)
     assert "after step 1" in ended.err
     assert untimed_rows(tmp_path / "run") == expected
     succeed(pretrain.main, "--config", tmp_path / "run" / "config.yaml")
     succeed(show_batch.main, "--run", tmp_path / "run", "--step", 2)
 
 
-def test_words_are_added_to_the_vocabulary_of_a_folder_not_of_a_run(desk: Desk, tmp_path: Path) -> None:
-    adapt(desk, desk.stock(ALBERT), tmp_path / "first", *MLM)
+def test_vocabulary_is_extended_for_a_model_folder_but_not_for_a_run(toy: Toy, tmp_path: Path) -> None:
+    adapt(toy, toy.stock(ALBERT), tmp_path / "first", *MLM)
     first, second = tmp_path / "first", tmp_path / "second"
     for more, word in {
-        ("--extend_vocab_to", PIECES + 1): "vocabulary",
+        ("--extend_vocab_to", VOCAB + 1): "vocabulary",
         ("--model.num_attention_heads", 2): "num_attention_heads",
         ("--model.num_hidden_layers", 4): "num_hidden_layers",
     }.items():
-        assert_refused(call(pretrain.main, *desk.options(first, second, *MLM, *more)), 4, str(first), word)
-    adapt(desk, first / "generator", second, *MLM, "--extend_vocab_to", PIECES + 1)
+        assert_refused(call(pretrain.main, *toy.options(first, second, *MLM, *more)), 4, str(first), word)
+    adapt(toy, first / "generator", second, *MLM, "--extend_vocab_to", VOCAB + 1)
 
 
-def test_rows_beyond_the_vocabulary_and_tokens_beyond_the_positions_are_left_out(desk: Desk, tmp_path: Path) -> None:
-    job, _ = desk.job(desk.stock(ALBERT, vocab_size=PIECES + 10), *MLM)
-    assert job.objective.generator.config.vocab_size == PIECES
-    argv = desk.options(desk.stock(ALBERT, max_position_embeddings=32), tmp_path / "run", *MLM)
-    place = argv.index("--max_seq_length")
-    ended = succeed(pretrain.main, *argv[:place], *argv[place + 2 :], "--dry_run")
+def test_unused_embedding_rows_are_dropped_and_length_is_limited_by_the_positions(toy: Toy, tmp_path: Path) -> None:
+    job, _ = toy.job(toy.stock(ALBERT, vocab_size=VOCAB + 10), *MLM)
+    assert job.objective.generator.config.vocab_size == VOCAB
+    argv = toy.options(toy.stock(ALBERT, max_position_embeddings=32), tmp_path / "run", *MLM)
+    index = argv.index("--max_seq_length")
+    ended = succeed(pretrain.main, *argv[:index], *argv[index + 2 :], "--dry_run")
     assert "of 32 tokens" in ended.err
 
 
-def test_a_folder_or_option_that_does_not_fit_is_refused(desk: Desk, tmp_path: Path) -> None:
-    fits, small = desk.stock(ALBERT), desk.stock(ALBERT, vocab_size=PIECES - 10)
+def test_an_incompatible_folder_or_option_is_refused(toy: Toy, tmp_path: Path) -> None:
+    fits, small = toy.stock(ALBERT), toy.stock(ALBERT, vocab_size=VOCAB - 10)
     unknown, empty = (shutil.copytree(fits, tmp_path / name) for name in ("unknown", "empty"))
     text = (fits / "config.json").read_text().replace('"model_type": "albert"', '"model_type": "roberta"')
     (unknown / "config.json").write_text(text)
@@ -259,10 +259,10 @@ def test_a_folder_or_option_that_does_not_fit_is_refused(desk: Desk, tmp_path: P
         (fits, ("--model.hidden_size", 64), 4, "shape"),
         (fits, ("--model.hidden_act", "relu"), 4, "hidden_act"),
         (fits, ("--max_seq_length", 65), 2, "max_seq_length"),
-        (fits, ("--tokenizer", desk.stock("BertForMaskedLM")), 2, "--tokenizer"),
-        (small, (), 4, str(PIECES - 10)),
+        (fits, ("--tokenizer", toy.stock("BertForMaskedLM")), 2, "--tokenizer"),
+        (small, (), 4, str(VOCAB - 10)),
         (unknown, (), 4, "roberta"),
         (empty, (), 2, "model.safetensors"),
     ):
-        assert_refused(call(pretrain.main, *desk.options(origin, tmp_path / "run", *MLM, *more)), code, word)
+        assert_refused(call(pretrain.main, *toy.options(origin, tmp_path / "run", *MLM, *more)), code, word)
         assert not (tmp_path / "run" / "checkpoints").exists()

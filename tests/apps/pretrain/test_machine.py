@@ -1,4 +1,4 @@
-"""A machine that cannot compile or has too little memory ends in one line, and nothing else is hidden by it."""
+"""A missing compiler or full memory gives a one-line error, and other errors are not hidden."""
 
 import shutil
 import subprocess
@@ -26,7 +26,7 @@ from tests.apps.tiny_tasks import cola
 CPU = torch.device("cpu")
 
 
-def test_without_a_compiler_compiling_is_refused_before_anything_is_prepared(
+def test_compiling_without_a_compiler_is_refused_before_preparation(
     finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -37,8 +37,8 @@ def test_without_a_compiler_compiling_is_refused_before_anything_is_prepared(
     assert not (tmp_path / "none").exists()
 
 
-def test_without_the_headers_of_python_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("CXX", sys.executable)  # which is there
+def test_compiling_without_python_headers_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CXX", sys.executable)  # any existing program
     monkeypatch.setattr(sysconfig, "get_path", lambda *_: str(tmp_path))
     monkeypatch.setattr(sysconfig, "get_config_var", lambda _: None)
     header = tmp_path / "Python.h"
@@ -51,7 +51,7 @@ def test_without_the_headers_of_python_nothing_is_compiled(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("is_checkpointed", [False, True])
-def test_a_full_gpu_is_told_with_the_options_that_help(is_checkpointed: bool) -> None:
+def test_out_of_memory_error_names_the_options_that_help(is_checkpointed: bool) -> None:
     training = TrainingConfig(per_device_train_batch_size=48, gradient_checkpointing=is_checkpointed)
     expected = pytest.raises(UsageError, match="lower --per_device_train_batch_size 48")
     with expected as refused, one_line_errors(training, "blocks"):
@@ -60,7 +60,7 @@ def test_a_full_gpu_is_told_with_the_options_that_help(is_checkpointed: bool) ->
 
 
 @pytest.mark.parametrize("is_training", [True, False], ids=["training", "scoring"])
-def test_fine_tuning_that_a_gpu_has_no_memory_for_is_told_in_one_line(
+def test_out_of_memory_in_fine_tuning_is_a_one_line_error(
     is_training: bool, finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outputs = TaskObjective.outputs
@@ -72,20 +72,20 @@ def test_fine_tuning_that_a_gpu_has_no_memory_for_is_told_in_one_line(
 
     monkeypatch.setattr(TaskObjective, "outputs", fails)
     argv = cola(tmp_path).options(finished.folder, tmp_path / "tuned", "--max_steps", 2)
-    assert_refused(call(finetune.main, *argv), 2, "the memory does not suffice", "--per_device_eval_batch_size 32")
+    assert_refused(call(finetune.main, *argv), 2, "out of memory", "--per_device_eval_batch_size 32")
 
 
-def test_pretraining_that_a_gpu_has_no_memory_for_ends_in_one_line(
+def test_out_of_memory_in_pretraining_is_a_one_line_error(
     finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(loop, "backward", fails)
-    assert_refused(call(pretrain.main, *finished.options(tmp_path / "run")), 2, "the memory does not suffice")
+    assert_refused(call(pretrain.main, *finished.options(tmp_path / "run")), 2, "out of memory")
 
 
-def test_a_compiler_that_fails_is_reported_with_the_way_around_it_and_nothing_else_is() -> None:
+def test_a_compiler_failure_is_reported_with_a_remedy_and_other_errors_are_raised() -> None:
     def broken_backend(graph: object, inputs: object) -> object:
         raise RuntimeError("the linker is missing")
 
@@ -102,9 +102,7 @@ def test_a_compiler_that_fails_is_reported_with_the_way_around_it_and_nothing_el
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
 @pytest.mark.usefixtures("nothing_compiled_yet")
-def test_compiled_blocks_train_to_the_losses_of_plain_ones_also_when_gone_on_with(
-    finished: Finished, tmp_path: Path
-) -> None:
+def test_compiled_blocks_give_the_losses_of_eager_ones_also_after_resuming(finished: Finished, tmp_path: Path) -> None:
     folder, compiled = tmp_path / "run", ("--torch_compile", "blocks")
     succeed(pretrain.main, *finished.options(folder, *compiled))
     shutil.rmtree(folder / "checkpoints" / f"step-{STEPS:07d}")
@@ -112,20 +110,20 @@ def test_compiled_blocks_train_to_the_losses_of_plain_ones_also_when_gone_on_wit
     assert f"going on from {folder / 'checkpoints'}" in ended.err
     expected, found = rows(finished.folder)[-1], rows(folder)[-1]
     for name in ("eval_loss", "eval_generator_loss", "eval_discriminator_loss"):
-        # After so many float32 updates that began with another order of additions.
+        # Differences from another order of additions accumulate over the float32 updates.
         assert found[name] == pytest.approx(expected[name], rel=1e-3)
     # The generator's block and the discriminator's, for both runs.
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2
 
 
-def test_nothing_is_compiled_on_a_cpu_unless_it_is_asked_for_by_name(finished: Finished, tmp_path: Path) -> None:
+def test_a_cpu_compiles_only_on_request(finished: Finished, tmp_path: Path) -> None:
     assert choose_compilation("auto", CPU) == "none"
     assert choose_compilation("step", CPU) == "step"
     ended = call(pretrain.main, *finished.options(tmp_path / "run", "--torch_compile", "all"))
     assert_refused(ended, 2, "torch_compile", "blocks")
 
 
-def test_the_commit_recorded_is_whole_marked_where_files_differ_and_none_outside_its_checkout(tmp_path: Path) -> None:
+def test_the_recorded_commit_is_complete_marked_if_dirty_and_none_outside_the_checkout(tmp_path: Path) -> None:
     assert environment()["processor"] == processor() != ""
     assert environment()["commit"] == commit(ROOT)
 
@@ -142,5 +140,5 @@ def test_the_commit_recorded_is_whole_marked_where_files_differ_and_none_outside
     assert commit(tmp_path) == head
     (tmp_path / "notes").write_text("two")
     assert commit(tmp_path) == f"{head}-dirty"
-    (tmp_path / "packages").mkdir()  # where another project's virtual environment has this package
+    (tmp_path / "packages").mkdir()  # like a virtual environment inside another project
     assert commit(tmp_path / "packages") is None

@@ -1,4 +1,4 @@
-"""Raw text in, encoder out: what one run of Pretraining.py leaves behind, and that it repeats."""
+"""Pretraining.py from raw text to an encoder: the files and scores of a run, and their reproducibility."""
 
 import hashlib
 import json
@@ -40,7 +40,7 @@ SCORES = {"loss", "generator_loss", "discriminator_loss", "generator_accuracy", 
 SCORES |= {"discriminator_precision", "discriminator_recall"}
 
 
-def test_a_run_leaves_the_documented_folder(finished: Finished) -> None:
+def test_a_run_writes_the_documented_files(finished: Finished) -> None:
     assert [name for name in FILES if not (finished.folder / name).is_file()] == []
     assert [name for name in FOLDERS if not any((finished.folder / name).iterdir())] == []
     checkpoints = sorted(path.name for path in (finished.folder / "checkpoints").iterdir())
@@ -50,7 +50,7 @@ def test_a_run_leaves_the_documented_folder(finished: Finished) -> None:
     assert not [path for path in finished.folder.rglob(".*") if path.name.startswith((".writing", ".tmp", ".can"))]
 
 
-def test_metrics_are_one_object_a_logged_step_with_the_documented_names_and_no_nan(finished: Finished) -> None:
+def test_metrics_have_one_object_per_logged_step_with_the_documented_names_and_no_nan(finished: Finished) -> None:
     training, held_out = ([row for row in rows(finished.folder) if name in row] for name in ("loss", "eval_loss"))
     assert [row["step"] for row in training] == [1, 5, 10, 15, STEPS]
     assert [row["step"] for row in held_out] == [10, STEPS]
@@ -63,38 +63,38 @@ def test_metrics_are_one_object_a_logged_step_with_the_documented_names_and_no_n
         assert json.dumps(json.loads(line), allow_nan=False) == line
 
 
-def test_the_total_is_the_generator_plus_fifty_times_the_discriminator(finished: Finished) -> None:
-    """Law 5, at the start too: MLM near the token frequencies, RTD near ln 2 before any update has an effect."""
+def test_total_loss_is_generator_plus_fifty_times_discriminator(finished: Finished) -> None:
+    """Law 5. In the first step, MLM is near the unigram loss and RTD near ln 2."""
     training = [row for row in rows(finished.folder) if "loss" in row]
-    by_frequency = rows(finished.folder)[-1]["eval_unigram_loss"]
+    unigram_loss = rows(finished.folder)[-1]["eval_unigram_loss"]
     for row in training:
         assert row["loss"] == pytest.approx(row["generator_loss"] + 50 * row["discriminator_loss"], rel=1e-12)
-    assert training[0]["generator_loss"] == pytest.approx(by_frequency, rel=0.1)
+    assert training[0]["generator_loss"] == pytest.approx(unigram_loss, rel=0.1)
     assert training[0]["discriminator_loss"] == pytest.approx(math.log(2), rel=0.05)
     assert training[-1]["loss"] < 0.95 * training[0]["loss"]
 
 
-def test_the_baseline_is_of_frequencies_in_train_on_the_masked_tokens_held_out(finished: Finished) -> None:
+def test_the_baseline_uses_training_frequencies_on_held_out_masked_tokens(finished: Finished) -> None:
     _, config = parse_pretraining(finished.options(finished.folder), "Pretraining.py")
     job = make_job(config, World(0, 1, 0, torch.device("cpu")))
     counts = np.bincount(job.prepared.store.train.tokens, minlength=job.config.model.vocab_size)
-    row = torch.arange(job.held_out.table.count)
-    targets = job.objective.corrupt(job.held_out.gather(row, row)).targets
+    index = torch.arange(job.held_out.table.count)
+    targets = job.objective.corrupt(job.held_out.gather(index, index)).targets
     unigram = Unigram.from_counts(counts, job.objective.special.never_masked)
     expected = (unigram.nats[targets.labels] * targets.weight).sum() / targets.weight.sum()
     assert rows(finished.folder)[-1]["eval_unigram_loss"] == pytest.approx(float(expected), rel=1e-5)
 
 
-@pytest.mark.parametrize("place", ["", "discriminator"])
-def test_cards_of_a_run_tell_data_and_scores_and_their_code_loads_it(finished: Finished, place: str) -> None:
-    card = ModelCard.load(finished.folder / place / "README.md")
+@pytest.mark.parametrize("subfolder", ["", "discriminator"])
+def test_model_cards_have_data_and_scores_and_their_code_runs(finished: Finished, subfolder: str) -> None:
+    card = ModelCard.load(finished.folder / subfolder / "README.md")
     assert card.data.library_name == "transformers"
     assert f"{rows(finished.folder)[-1]['eval_discriminator_auc']:.4f}" in card.text
     assert "on the corpus `tales.txt` for 20 steps" in card.text
-    assert run_code_of(finished.folder / place)["tokenizer"].mask_token == "[MASK]"
+    assert run_code_of(finished.folder / subfolder)["tokenizer"].mask_token == "[MASK]"
 
 
-def test_a_card_names_the_data_set_the_language_and_the_licence_where_they_are_known() -> None:
+def test_a_model_card_has_dataset_language_and_license_if_known() -> None:
     given = {"language": "de", "license": "mit"}
     for corpus, run, known in (
         ("sample", RunConfig(), {"language": "en"}),
@@ -104,27 +104,27 @@ def test_a_card_names_the_data_set_the_language_and_the_licence_where_they_are_k
         assert {name: value for name, value in facts.fields.items() if value} == known
 
 
-def test_the_same_command_gives_the_same_run_from_the_text_on(finished: Finished, tmp_path: Path) -> None:
-    """Tokenizer, store, order, masks, samples and weights anew, in another process."""
+def test_the_same_command_gives_the_same_run(finished: Finished, tmp_path: Path) -> None:
+    """Tokenizer, store, order, masks, samples and weights are computed again, in another process."""
     succeed(pretrain.main, *options(finished.corpus, tmp_path / "prepared", tmp_path / "run"))
     assert outcome(tmp_path / "run") == outcome(finished.folder)
     for name in ("tokenizer/tokenizer.json", "generator/model.safetensors", "discriminator/model.safetensors"):
         assert (tmp_path / "run" / name).read_bytes() == (finished.folder / name).read_bytes()
 
 
-def test_a_discriminator_that_learns_nothing_is_told_while_there_is_time(
+def test_a_discriminator_that_learns_nothing_gives_a_warning_during_training(
     finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(evaluation, "is_discriminator_idle", lambda metrics: "discriminator_auc" in metrics)
     argv = finished.options(tmp_path / "run", "--max_steps", 1, "--rtd.discriminator_rate", 0.5)
     ended = succeed(pretrain.main, *argv)
-    warning = "no better than chance, while the generator learns"
+    warning = "at chance level although the generator learns"
     assert (warning in ended.err, warning in finished.ended.err) == (True, False)
     assert "--rtd.discriminator_rate 0.125" in ended.err
 
 
 @pytest.mark.parametrize("redirected", [">&-", "2>/dev/full"])
-def test_output_that_cannot_be_printed_neither_stops_a_run_nor_makes_it_fail(tmp_path: Path, redirected: str) -> None:
+def test_a_closed_or_full_output_stream_does_not_fail_a_run(tmp_path: Path, redirected: str) -> None:
     (tmp_path / "greek.txt").write_text("ένας μικρός σκύλος κοιμάται στον κήπο.\n" * 300, encoding="utf-8")
     argv = options(tmp_path / "greek.txt", tmp_path / "prepared", tmp_path / "run", "--max_steps", 1)
     command = f"{shlex.join([sys.executable, str(ROOT / 'Pretraining.py'), *argv])} {redirected}"
@@ -137,15 +137,15 @@ def test_output_that_cannot_be_printed_neither_stops_a_run_nor_makes_it_fail(tmp
     assert "[MASK]" in log
 
 
-def test_a_card_that_cannot_be_written_is_one_line_after_the_models_are(finished: Finished, tmp_path: Path) -> None:
+def test_a_model_card_that_cannot_be_written_is_a_one_line_error(finished: Finished, tmp_path: Path) -> None:
     folder = shutil.copytree(finished.folder, tmp_path / "run")
     (folder / "README.md").unlink()
     (folder / "README.md").mkdir()
     assert_refused(call(pretrain.main, *finished.options(folder)), 2, "cannot write into", "run the same command again")
 
 
-def test_a_sentence_that_no_longer_fits_when_tokenized_again_is_not_shown(tmp_path: Path) -> None:
-    letters = iter(hashlib.shake_256(b"").hexdigest(20_000))  # words of tokens that are one letter: a mask splits them
+def test_a_sentence_that_is_too_long_when_tokenized_again_is_skipped(tmp_path: Path) -> None:
+    letters = iter(hashlib.shake_256(b"").hexdigest(20_000))  # tokens are single letters, so a mask splits a word
     sentences = ["".join(islice(letters, 20)) + " " + "".join(islice(letters, 20)) + "." for _ in range(900)]
     (tmp_path / "words.txt").write_text("\n\n".join(sentences), encoding="utf-8")
     argv = options(tmp_path / "words.txt", tmp_path / "prepared", tmp_path / "run", "--max_steps", 1)
@@ -153,7 +153,7 @@ def test_a_sentence_that_no_longer_fits_when_tokenized_again_is_not_shown(tmp_pa
     assert ("[MASK]" in ended.out, "next: " in ended.out) == (False, True), ended.out
 
 
-def test_a_run_in_a_thread_trains_and_the_next_one_in_the_process_too(finished: Finished, tmp_path: Path) -> None:
+def test_runs_can_be_trained_one_after_another_in_a_thread(finished: Finished, tmp_path: Path) -> None:
     with ThreadPoolExecutor(1) as threads:
         for name in ("first", "second"):
             argv = finished.options(tmp_path / name, "--max_steps", 1)
@@ -161,7 +161,7 @@ def test_a_run_in_a_thread_trains_and_the_next_one_in_the_process_too(finished: 
             assert (tmp_path / name / "generator" / "config.json").is_file()
 
 
-def test_the_command_is_four_calls_from_backward(
+def test_call_depth_from_command_to_backward_is_four(
     finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loop, "backward", None)
@@ -171,4 +171,4 @@ def test_the_command_is_four_calls_from_backward(
     frames = traceback.extract_tb(reached.value.__traceback__)
     names = [frame.name for frame in frames if f"{ROOT}/electra_albert" in frame.filename]
     assert names[0] == "main"
-    assert len(names) <= 4, names  # the call of backward itself is made in the last of them
+    assert len(names) <= 4, names  # the last of them calls backward

@@ -1,4 +1,4 @@
-"""Law 8 through the script: a run killed or stopped and started again ends as one that never was, but times."""
+"""Law 8 in whole runs: a run that was killed or stopped and is resumed equals an uninterrupted one, except times."""
 
 import errno
 import os
@@ -18,7 +18,7 @@ from tests.apps import tiny_run
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import STEPS, Ended, assert_refused, call, finish, options, outcome, rows, start, succeed
 
-# Accumulation 2 and dropout, so that micro-batches and torch's own stream matter; a row a step, to kill by.
+# Accumulation and dropout, so that micro-batches and torch's random stream matter; every step is logged, for the kill.
 LENGTH = 60
 SETTINGS: tuple[object, ...] = (
     *("--gradient_accumulation_steps", 2, "--per_device_train_batch_size", 16, "--max_steps", LENGTH),
@@ -31,13 +31,13 @@ Command = Callable[[Path], list[str]]
 
 @pytest.fixture(scope="module")
 def command(finished: Finished) -> Command:
-    """The options of the run that is interrupted, into a folder of choice."""
+    """The options of the interrupted run for any folder."""
     return lambda folder: options(finished.corpus, finished.prepared, folder, *SETTINGS)
 
 
 @pytest.fixture(scope="session")
 def uninterrupted(finished: Finished, shared_folder: Path, make_once: Callable[..., Ended]) -> Path:
-    """The same run, left alone."""
+    """The same run without interruption."""
     folder = shared_folder / "uninterrupted"
     argv = options(finished.corpus, finished.prepared, folder, *SETTINGS)
     assert make_once("uninterrupted", lambda: call(pretrain.main, *argv)).code == 0
@@ -45,7 +45,7 @@ def uninterrupted(finished: Finished, shared_folder: Path, make_once: Callable[.
 
 
 def interrupt(argv: list[str], folder: Path, step: int, number: signal.Signals) -> Ended:
-    """Start the script and send it a signal once the row of `step` is written."""
+    """Start the script and send it a signal after the row of `step` is written."""
     process = start(["Pretraining.py", *argv], folder.parent)
     log = folder / "metrics.jsonl"
     while process.poll() is None and not (log.exists() and log.read_text().count('"loss"') >= step):
@@ -55,16 +55,16 @@ def interrupt(argv: list[str], folder: Path, step: int, number: signal.Signals) 
 
 
 def resumed_from(ended: Ended) -> int:
-    """The step a run said it goes on after."""
+    """The step after which a run resumed, from its log."""
     line = next(line for line in ended.err.splitlines() if line.startswith("going on from"))
     return int(line.rsplit(" ", 1)[1])
 
 
-@pytest.mark.parametrize(  # steps of the first and of the second epoch, later where the machine is busy
+@pytest.mark.parametrize(  # steps in the first and in the second epoch, later on a busy machine
     ("number", "step"),
     [(signal.SIGKILL, 6), (signal.SIGKILL, 14), pytest.param(signal.SIGTERM, 6, marks=pytest.mark.slow)],
 )
-def test_a_run_killed_or_stopped_in_any_epoch_ends_as_if_it_never_was(
+def test_a_run_killed_or_stopped_in_any_epoch_equals_an_uninterrupted_one(
     command: Command, uninterrupted: Path, tmp_path: Path, number: signal.Signals, step: int
 ) -> None:
     argv, folder = command(tmp_path / "run"), tmp_path / "run"
@@ -85,7 +85,7 @@ def test_a_run_killed_or_stopped_in_any_epoch_ends_as_if_it_never_was(
 
 
 @pytest.mark.parametrize("written", [0, 4])  # environment.json, and the last file of the tokenizer
-def test_a_disk_that_is_full_at_any_of_the_first_files_does_not_spoil_the_folder(
+def test_a_full_disk_at_the_start_leaves_a_folder_that_can_be_resumed(
     finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int
 ) -> None:
     argv, replace, done = finished.options(tmp_path / "run", "--max_steps", 1), os.replace, list[object]()
@@ -99,14 +99,14 @@ def test_a_disk_that_is_full_at_any_of_the_first_files_does_not_spoil_the_folder
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", fills_up)
-        assert_refused(call(pretrain.main, *argv), 2, "make room, and run the same command again")
+        assert_refused(call(pretrain.main, *argv), 2, "then run the same command again")
     succeed(pretrain.main, *argv)
 
 
-def test_a_resume_that_skips_a_batch_is_found_out(
+def test_a_resume_that_skips_a_batch_is_detected(
     command: Command, uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The planted fault for the tests above: going on one batch too far, as a data loader that runs ahead does."""
+    """The planted fault for the tests above: resuming one batch too late, like a prefetching data loader."""
     folder, steps = shutil.copytree(uninterrupted, tmp_path / "run"), TrainBatches.steps
     shutil.rmtree(folder / "checkpoints" / f"step-{LENGTH:07d}")
     monkeypatch.setattr(TrainBatches, "steps", lambda batches, first_step: steps(batches, first_step + 1))
@@ -117,7 +117,7 @@ def test_a_resume_that_skips_a_batch_is_found_out(
     assert log != outcome(uninterrupted, LENGTH)[1]
 
 
-def test_a_finished_run_started_again_trains_nothing(finished: Finished, tmp_path: Path) -> None:
+def test_a_finished_run_is_not_trained_again(finished: Finished, tmp_path: Path) -> None:
     folder = shutil.copytree(finished.folder, tmp_path / "run")
     weights = folder / "checkpoints" / f"step-{STEPS:07d}" / "model.safetensors"
     before = weights.stat().st_mtime_ns
@@ -135,7 +135,7 @@ def test_a_run_that_would_end_before_its_checkpoint_is_refused(finished: Finishe
 
 
 @pytest.mark.slow
-def test_a_run_is_lengthened_by_max_steps_and_says_what_changed(finished: Finished, tmp_path: Path) -> None:
+def test_max_steps_extends_a_run_and_the_change_is_logged(finished: Finished, tmp_path: Path) -> None:
     folder = shutil.copytree(finished.folder, tmp_path / "run")
     ended = succeed(pretrain.main, *finished.options(folder, "--max_steps", STEPS + 2, "--save_steps", 2))
     assert f"max_steps: {STEPS} before, {STEPS + 2} now" in ended.err
@@ -143,7 +143,7 @@ def test_a_run_is_lengthened_by_max_steps_and_says_what_changed(finished: Finish
 
 
 @pytest.mark.slow
-def test_a_second_run_in_the_same_folder_is_refused_while_the_first_goes_on(command: Command, tmp_path: Path) -> None:
+def test_a_second_run_in_the_same_folder_is_refused(command: Command, tmp_path: Path) -> None:
     argv, folder = command(tmp_path / "run"), tmp_path / "run"
     process: subprocess.Popen[str] = start(["Pretraining.py", *argv, "--max_steps", "100000"], tmp_path)
     try:

@@ -1,4 +1,4 @@
-"""Tables of scores: every objective's own, each next to its baseline, and nothing that was not measured."""
+"""Tables of scores: the scores of each objective next to their baselines, and nothing that was not measured."""
 
 import pytest
 
@@ -18,13 +18,13 @@ RTD |= {"discriminator_average_precision": 0.5, "replaced_fraction": 0.1}
         (RTD, ["generator loss", "ROC-AUC", "5.00 x"], ["masked-token", "order"]),
     ],
 )
-def test_each_objective_shows_its_own_scores(metrics: dict[str, float], shown: list[str], hidden: list[str]) -> None:
+def test_table_has_the_objectives_scores_only(metrics: dict[str, float], shown: list[str], hidden: list[str]) -> None:
     table = format_scores(metrics)
     assert all(word in table for word in shown), table
     assert not any(word in table for word in hidden), table
 
 
-def test_each_source_has_a_row_of_its_own() -> None:
+def test_each_source_has_its_own_row() -> None:
     of_sources = {"generator_loss/a": 3.5, "unigram_loss/a": 6.5, "masked_tokens/a": 1_500}
     of_sources |= {"generator_loss/b": None, "unigram_loss/b": None, "masked_tokens/b": 0}
     lines = [line.split() for line in format_scores(RTD | of_sources).splitlines()]
@@ -33,21 +33,21 @@ def test_each_source_has_a_row_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(("masked_tokens", "error"), [(7, "1"), (900, None)])
-def test_scores_of_few_tokens_come_with_a_warning(masked_tokens: int, error: str | None) -> None:
-    # Regression: scores of one sentence were shown like any other.
+def test_scores_from_few_tokens_give_a_warning(masked_tokens: int, error: str | None) -> None:
+    # Regression: there was no warning for scores from one sentence.
     table = format_scores({**RTD, "masked_tokens": masked_tokens})
     assert ("warning" in table) == (error is not None)
     assert error is None or (f"{masked_tokens} masked tokens" in table and f"about {error} nats" in table)
 
 
-def test_what_counted_nothing_is_a_dash_and_no_success() -> None:
+def test_missing_scores_are_dashes_and_not_a_success() -> None:
     table = format_scores(dict.fromkeys(RTD | ORDER))
-    assert "not yet clear" in table
+    assert "not yet clearly" in table
     assert "None" not in table
     assert "nan" not in table
 
 
-def test_forgetting_shows_both_texts_before_and_after() -> None:
+def test_forgetting_table_has_both_texts_before_and_after_training() -> None:
     before = {"step": 0, "generator_loss": 5.0, "old_text_generator_loss": 4.0, "unigram_loss": 6.0}
     after = {"step": 50, "generator_loss": 4.5, "old_text_generator_loss": 4.25, "unigram_loss": 6.0}
     table = format_forgetting([before, {**after, "step": 25, "generator_loss": 9.0}, after])

@@ -1,4 +1,4 @@
-"""show_batch: any step of a run, rebuilt from nothing but the step."""
+"""show-batch reproduces the batch of any step of a run."""
 
 import json
 import re
@@ -25,7 +25,7 @@ class Token(NamedTuple):
 
 
 def show(folder: Path, step: int, count: int = 8) -> dict[int, list[Token]]:
-    """The tokens of each example shown, by the example's id."""
+    """The printed tokens of each example, by its id."""
     ended = succeed(show_batch.main, "--run", folder, "--step", step, "--rows", count)
     _, *blocks = ended.out.strip().split("\n\n")
     return {
@@ -34,7 +34,7 @@ def show(folder: Path, step: int, count: int = 8) -> dict[int, list[Token]]:
     }
 
 
-def test_labels_say_what_was_replaced_and_only_targets_are(finished: Finished) -> None:
+def test_labels_mark_replaced_tokens_and_only_targets_are_replaced(finished: Finished) -> None:
     for tokens in show(finished.folder, 20).values():
         for token in tokens:
             assert (token.label == "replaced") == (token.corrupted != token.token)
@@ -48,16 +48,16 @@ def test_labels_say_what_was_replaced_and_only_targets_are(finished: Finished) -
         assert targets == max(1, round(0.15 * maskable))
 
 
-def test_the_first_step_is_the_one_that_was_trained_on(finished: Finished) -> None:
-    """Its generator is known exactly: the replaced share of the tokens is the logged one."""
-    tokens = [token for row in show(finished.folder, 1).values() for token in row]
+def test_the_first_step_is_the_first_training_batch(finished: Finished) -> None:
+    """The generator has its initial weights, so the fraction of replaced tokens is the logged one."""
+    tokens = [token for example in show(finished.folder, 1).values() for token in example]
     logged = rows(finished.folder)[0]
     assert len(tokens) == logged["tokens"]
     assert sum(token.label == "replaced" for token in tokens) / len(tokens) == logged["replaced_fraction"]
 
 
-def test_a_step_of_many_processes_begins_where_theirs_did(finished: Finished, tmp_path: Path) -> None:
-    """A regression: the run's global batch counts, not that of the one process which shows it."""
+def test_a_step_of_a_distributed_run_has_its_examples(finished: Finished, tmp_path: Path) -> None:
+    """Regression: the global batch size of the run counts, not that of the single process of show-batch."""
     folder = shutil.copytree(finished.folder, tmp_path / "run")
     record = folder / "environment.json"
     content = json.loads(record.read_text())
@@ -66,16 +66,16 @@ def test_a_step_of_many_processes_begins_where_theirs_did(finished: Finished, tm
     assert sorted(show(folder, 3)) == list(range(32, 40))
 
 
-def test_the_newest_run_is_shown_where_none_is_named(finished: Finished, in_folder: Path) -> None:
+def test_the_newest_run_is_the_default(finished: Finished, in_folder: Path) -> None:
     assert_refused(call(show_batch.main, "--step", 1), 2, "python Pretraining.py")
     shutil.copytree(finished.folder, in_folder / "runs" / "mine")
     ended = succeed(show_batch.main, "--step", STEPS, "--rows", 1)
-    assert f"step {STEPS}: 1 of 8 rows; drawn with the checkpoint of step 10" in ended.out
+    assert f"step {STEPS}: 1 of 8 examples; generator: checkpoint of step 10" in ended.out
 
 
-def test_a_step_of_a_corpus_that_changed_since_is_refused(finished: Finished, tmp_path: Path) -> None:
+def test_a_step_of_a_changed_corpus_is_refused(finished: Finished, tmp_path: Path) -> None:
     corpus, folder = tmp_path / "tales.txt", shutil.copytree(finished.folder, tmp_path / "run")
     corpus.write_text(finished.corpus.read_text() + "\nOne more owl left.\n")
     config = folder / "config.yaml"
     config.write_text(config.read_text().replace(str(finished.corpus), str(corpus)))
-    assert_refused(call(show_batch.main, "--run", folder, "--step", 1), 4, "other settings")
+    assert_refused(call(show_batch.main, "--run", folder, "--step", 1), 4, "different settings")

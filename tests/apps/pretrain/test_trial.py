@@ -1,4 +1,4 @@
-"""--dry_run: operations as PyTorch counts them, memory and time of the steps that are left."""
+"""--dry_run: FLOPs as PyTorch counts them, memory, and time of the remaining steps."""
 
 import re
 from dataclasses import replace
@@ -17,7 +17,7 @@ from tests.apps.conftest import Finished
 from tests.apps.tiny_run import STEPS, call, succeed
 from tests.objectives import toy
 
-LENGTH, ROWS, MASK_RATE = 23, 5, 0.3
+LENGTH, BATCH_SIZE, MASK_RATE = 23, 5, 0.3
 MODELS = {
     "one group": toy.MODEL,
     "several groups": replace(toy.MODEL, num_hidden_layers=6, num_hidden_groups=3),
@@ -25,12 +25,12 @@ MODELS = {
 }
 
 
-def seen_operations(objective: toy.PretrainingObjective) -> int:
-    """Operations that PyTorch's counter sees in one training step."""
+def measured_flops(objective: toy.PretrainingObjective) -> int:
+    """FLOPs of one training step by PyTorch's counter."""
     batch = toy.ordered(toy.make_batch(length=LENGTH))
-    assert batch.input_ids.shape == (ROWS, LENGTH)
+    assert batch.input_ids.shape == (BATCH_SIZE, LENGTH)
     with FlopCounterMode(display=False) as counter:
-        # In bfloat16 attention on the CPU is written as matrix products; the counter does not know its fused kernel.
+        # On the CPU, attention in bfloat16 runs as plain matrix products; the counter does not know the fused kernel.
         with torch.autocast("cpu", torch.bfloat16):
             terms = objective(batch, toy.STEP)
         torch.stack([terms[name].sum for name in objective.weights]).sum().backward()
@@ -41,34 +41,34 @@ def seen_operations(objective: toy.PretrainingObjective) -> int:
     ("name", "model"),
     [*((name, "one group") for name in toy.OBJECTIVES), *(("rtd", model) for model in list(MODELS)[1:])],
 )
-def test_a_step_makes_the_operations_counted_from_its_settings(name: str, model: str) -> None:
-    rates = {"rtd": RtdConfig(mask_rate=MASK_RATE), "mlm": MlmConfig(mask_rate=MASK_RATE)}
+def test_flops_from_the_settings_equal_measured_flops(name: str, model: str) -> None:
+    groups = {"rtd": RtdConfig(mask_rate=MASK_RATE), "mlm": MlmConfig(mask_rate=MASK_RATE)}
     corpus = CorpusConfig(max_seq_length=LENGTH)
-    config = PretrainConfig(run=RunConfig(objective=name), corpus=corpus, model=MODELS[model], **rates)
-    assert step_flops(config, ROWS) == seen_operations(toy.build(name, MODELS[model], MASK_RATE))
+    config = PretrainConfig(run=RunConfig(objective=name), corpus=corpus, model=MODELS[model], **groups)
+    assert step_flops(config, BATCH_SIZE) == measured_flops(toy.build(name, MODELS[model], MASK_RATE))
 
 
-def test_a_model_larger_than_the_memory_is_not_tried(
+def test_a_model_larger_than_memory_is_not_timed(
     finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trial, "memory_of", lambda device: 1000)
     ended = succeed(pretrain.main, *finished.options(tmp_path / "run", "--dry_run"))
     assert "not timed" in ended.err
     assert "lower --per_device_train_batch_size 8" in ended.err
-    assert "a step: " not in ended.err
+    assert "per step: " not in ended.err
 
 
-def test_a_dry_run_reports_what_the_steps_take(finished: Finished, tmp_path: Path) -> None:
+def test_a_dry_run_reports_flops_memory_and_time(finished: Finished, tmp_path: Path) -> None:
     argv = finished.options(tmp_path / "run", "--dry_run")
     ended = succeed(pretrain.main, *argv, "--gradient_accumulation_steps", 2)
-    assert re.search(r"[\d.e+]+ FLOPs a token, [\d.e+]+ a step", ended.err)
+    assert re.search(r"FLOPs: [\d.e+]+ per token, [\d.e+]+ per step", ended.err)
     assert re.search(r"peak memory measured: [1-9\d.]+ GB|peak memory measured: 0\.\d*[1-9]\d* GB", ended.err)
     assert f": {STEPS} steps in " in ended.err
     assert ", 2 evaluations in " in ended.err
     assert not (tmp_path / "run").exists()
 
 
-def test_a_dry_run_measures_in_the_arithmetic_of_the_run(
+def test_a_dry_run_uses_the_precision_of_the_run(
     finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Regression: micro-batches of a run in bf16 were timed in fp32.

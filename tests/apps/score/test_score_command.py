@@ -1,4 +1,4 @@
-"""`electra-albert score`: prints and writes what the functions give, and writes over nothing of the user's."""
+"""`electra-albert score` prints and writes the scores of the library, and overwrites none of the user's files."""
 
 import json
 import shutil
@@ -32,7 +32,7 @@ def run(*argv: object) -> Any:
     return call(score.main, "--device", "cpu", *argv)
 
 
-def test_the_command_prints_and_writes_what_the_functions_give(
+def test_the_command_prints_and_writes_the_scores_of_the_library(
     finished: Finished, text: Path, pairs: Path, tmp_path: Path
 ) -> None:
     output, model = tmp_path / "new" / "scores.json", load_model(finished.folder, "cpu")
@@ -48,20 +48,20 @@ def test_the_command_prints_and_writes_what_the_functions_give(
     assert (found["model"], found["options"]["text"], found["left_out"]) == (str(finished.folder), [str(text)] * 2, [])
     lines = ended.out.splitlines()
     assert [line.split()[0] for line in lines if line] == [
-        *("text", "new.txt", "new.txt", "good", "pairs", "mean", "mean", "standard", "ties,")
+        *("text", "new.txt", "new.txt", "accuracy", "pairs", "mean", "mean", "standard", "ties")
     ]
     assert f"{expected['nats_per_token']:.4f}" in lines[1]
     assert len({len(line) for line in lines[:3]}) == 1
 
 
-def test_what_a_model_cannot_do_is_reported_and_the_rest_is_done(
+def test_scores_that_a_model_cannot_give_are_reported_and_skipped(
     finished: Finished, text: Path, pairs: Path, tmp_path: Path
 ) -> None:
     output = tmp_path / "scores.json"
     asked = ("--text", text, "--pairs", pairs, "--output", output)
     for part, notice, texts, way in (
-        ("discriminator", "--text is left out", 0, "detection"),
-        ("generator", "--pairs without detection", 1, "likelihood"),  # written over the earlier scores
+        ("discriminator", "--text is skipped", 0, "detection"),
+        ("generator", "--pairs without detection", 1, "likelihood"),  # overwrites the earlier scores
     ):
         ended = run("--model", finished.folder / part, *asked)
         assert ended.code == 0, ended.err
@@ -71,7 +71,7 @@ def test_what_a_model_cannot_do_is_reported_and_the_rest_is_done(
     assert_refused(run("--model", finished.folder / "discriminator", "--text", text), 2, "no masked-token head")
 
 
-def test_the_table_of_pairs_shows_sets_terms_mean_error_and_ties() -> None:
+def test_table_of_pairs_has_sets_terms_mean_standard_error_and_ties() -> None:
     sets = {"a": {"term": "t", "pairs": 3, "accuracy": 0.25, "ties": 1}}
     way = {"sets": sets, "terms": {"t": 0.5}, "mean": 0.75, "standard_error": 0.0125, "pairs": 3}
     cells = [line.split()[-1] for line in score.format_pairs({"likelihood": way}).splitlines()]
@@ -86,8 +86,8 @@ REFUSED: list[tuple[tuple[object, ...], str]] = [
     (("--pairs", "x" * 300), "no .jsonl file"),
     (("--pairs", "p.jsonl", "--max_pairs", 0), "--max_pairs 0"),
     (("--text", "p.jsonl", "--max_pairs", 3), "without --pairs"),
-    (("--text", "p.jsonl", "--output", "p.jsonl"), "holds no scores"),
-    (("--pairs", "p.jsonl", "--output", "run/generator/config.json"), "holds no scores"),
+    (("--text", "p.jsonl", "--output", "p.jsonl"), "not a file of scores"),
+    (("--pairs", "p.jsonl", "--output", "run/generator/config.json"), "not a file of scores"),
     (("--pairs", "p.jsonl", "--output", "p.jsonl/scores.json"), "cannot write into"),
 ]
 
