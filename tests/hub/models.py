@@ -20,7 +20,7 @@ from electra_albert.model.electra import Generator
 from electra_albert.model.task_model import TaskHead, TaskModel
 from tests.corpus.tokenizer_kinds import PROSE
 from tests.model.test_task_model import make_task_model
-from tests.model.twins import SHAPE, SPECIAL_IDS, make_body, make_masked_lm, make_pair, stock
+from tests.model.twins import SHAPE, SPECIAL_IDS, make_encoder, make_masked_lm, make_pair, stock
 
 LABELS = ["entailment", "neutral", "contradiction"]
 C = 5
@@ -39,7 +39,7 @@ class Form(NamedTuple):
 def generator_with_pooler(config: ModelConfig) -> Generator:
     """A masked language model that came with a pooler, as the hub's ALBERT does."""
     model = make_masked_lm(config, with_sentence_order=False)
-    model.pooler = make_body(config, with_pooler=True).pooler
+    model.pooler = make_encoder(config, with_pooler=True).pooler
     return model
 
 
@@ -57,8 +57,8 @@ FORMS = {
         lambda shape: make_pair(shape, with_sentence_order=True).discriminator,
         *("AlbertModel", (_DETECTION, "sop_classifier")),
     ),
-    "encoder": Form(lambda shape: make_body(shape, with_pooler=False), "AlbertModel"),
-    "encoder with pooler": Form(lambda shape: make_body(shape, with_pooler=True), "AlbertModel"),
+    "encoder": Form(lambda shape: make_encoder(shape, with_pooler=False), "AlbertModel"),
+    "encoder with pooler": Form(lambda shape: make_encoder(shape, with_pooler=True), "AlbertModel"),
     "sequence": Form(_task("sequence", 3), "AlbertForSequenceClassification"),
     "regression": Form(_task("sequence", 1), "AlbertForSequenceClassification"),
     "choice": Form(_task("choice", 1), "AlbertForMultipleChoice"),

@@ -18,7 +18,7 @@ from electra_albert.model.electra import Generator
 from electra_albert.model.task_model import TaskHead, TaskModel
 from tests.hub.models import assert_same_tensors, make, write
 from tests.model.test_task_model import make_task_model
-from tests.model.twins import SHAPE, make_body, make_masked_lm, make_pair, padded_batch
+from tests.model.twins import SHAPE, make_encoder, make_masked_lm, make_pair, padded_batch
 
 WEIGHTS = "model.safetensors"
 SENTENCES = TaskHead("sequence", 5)
@@ -77,7 +77,7 @@ def test_resizing_keeps_first_rows_adds_means_of_old_ones_and_leaves_all_else() 
 
 
 def test_parts_the_state_lacks_are_named_and_stay() -> None:
-    model, state = make_masked_lm(SHAPE, seed=8), make_body(SHAPE, with_pooler=False).state_dict()
+    model, state = make_masked_lm(SHAPE, seed=8), make_encoder(SHAPE, with_pooler=False).state_dict()
     before = deepcopy(model.state_dict())
     new = ["predictions", "sentence_order.pooler", "sentence_order.classifier"]
     assert load.adopt(model, state, ORIGIN) == new

@@ -15,7 +15,7 @@ from electra_albert.contracts import CheckpointError
 from electra_albert.hub.onnx import INPUTS, outputs, write_onnx
 from electra_albert.model.encoder import compile_for_training
 from tests.hub.models import FORMS
-from tests.model.twins import SHAPE, make_body, make_masked_lm
+from tests.model.twins import SHAPE, make_encoder, make_masked_lm
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -79,7 +79,7 @@ def test_every_kind_gives_our_values_at_any_batch_and_length_and_stores_shared_w
 def test_inputs_are_the_stock_ones_and_nothing_is_printed(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
 ) -> None:
-    written = write_onnx(make_body(ONE_BLOCK, with_pooler=True), tmp_path)
+    written = write_onnx(make_encoder(ONE_BLOCK, with_pooler=True), tmp_path)
     assert (*capfd.readouterr(), [str(warning.message) for warning in recwarn]) == ("", "", [])
     assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
     onnx.checker.check_model(str(written), full_check=True)
@@ -95,9 +95,9 @@ def test_training_model_in_bfloat16_stays_as_it_was_and_is_written_in_float32(tm
     model = make_masked_lm(ONE_BLOCK).to(torch.bfloat16).train()
     compile_for_training(model, "blocks")
     in_float32, before = copy.deepcopy(model).float().eval(), copy.deepcopy(model.state_dict())
-    training_pass = model.encoder.training_pass
+    apply_in_training = model.encoder.apply_in_training
     session = open_session(write_onnx(model, tmp_path))
-    assert (model.training, model.encoder.training_pass) == (True, training_pass)
+    assert (model.training, model.encoder.apply_in_training) == (True, apply_in_training)
     after = model.state_dict()
     assert all(after[name].dtype == torch.bfloat16 and torch.equal(after[name], before[name]) for name in before)
     assert_same(session, in_float32, make_rows(ONE_BLOCK, 2, 5))
@@ -111,7 +111,7 @@ class OtherWhenTraced(nn.Module):
 
 
 def test_file_with_other_values_is_refused(tmp_path: Path) -> None:
-    model = make_body(ONE_BLOCK, with_pooler=True)
+    model = make_encoder(ONE_BLOCK, with_pooler=True)
     model.embeddings.dropout = OtherWhenTraced()  # type: ignore[assignment]
     with pytest.raises(CheckpointError, match=r"onnxruntime computes other last_hidden_state than PyTorch"):
         write_onnx(model, tmp_path)
