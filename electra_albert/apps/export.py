@@ -96,7 +96,7 @@ def export(
     built: Any = load.build(stored, load.KINDS[kind], head)
     parts = {name for name, _ in built.named_children()}
     parts |= {"pooler"} if "sentence_order" in parts else set()
-    if left_aside := sorted(stored.parts - parts) + sorted(stored.left_aside):
+    if left_aside := sorted(stored.parts - parts) + sorted(stored.unsupported_heads):
         LOG.warning(f"left aside, as a model of kind {kind} has no place for it: {', '.join(left_aside)}")
     facts = Facts({"license": license} if license else {})
     save_model(built, tokenizer, folder, details, facts, file_format=format, dtype=getattr(torch, dtype))

@@ -116,7 +116,7 @@ def _locate(path: Path, config: Path | None, tokenizer: Path | None) -> tuple[hu
 def _without_spare_rows(stored: hub.Stored, count: int) -> hub.Stored:
     """The model with the first `count` rows of its token table."""
     tensors = dict(stored.tensors)
-    for name in tensors.keys() & hub.ROWS_BY_TOKEN:
+    for name in tensors.keys() & hub.VOCABULARY_TENSORS:
         if len(tensors[name]) != stored.config.vocab_size:
             return stored  # refused where it is loaded, with the sizes it has
         tensors[name] = tensors[name][:count]

@@ -178,7 +178,7 @@ def _read_weights(folder: Path, tokenizer: Tokenizer) -> tuple[Stored, ...]:
     if rows < size:
         raise CheckpointError(f"{folder}: its tokenizer has {size} tokens, its token table {rows} rows")
     models = [stored._replace(tensors=load.resize_vocabulary(stored.tensors, size, new)) for stored in models]
-    if len(models) > 1 and not load.same_tables(*(stored.tensors for stored in models)):
+    if len(models) > 1 and not load.have_equal_embeddings(*(stored.tensors for stored in models)):
         raise CheckpointError(f"{folder}: the two models have tables of their own; move one elsewhere")
     if new:
         LOG.info(f"{len(new):,} new tokens begin as the mean of those they were split into")
@@ -201,7 +201,7 @@ def begin_with(origin: Origin, name: str, objective: PretrainingObjective) -> bo
         return False
     encoder, generators, discriminator = origin.stock[0], [*origin.stock[1:]], objective.discriminator
     new, unused = _take(discriminator or objective.generator, encoder, name)
-    unused += [head for stored in origin.stock for head in stored.left_aside]
+    unused += [head for stored in origin.stock for head in stored.unsupported_heads]
     if discriminator is None:
         unused += ["generator"] * len(generators)
     else:
@@ -221,7 +221,7 @@ def begin_with(origin: Origin, name: str, objective: PretrainingObjective) -> bo
 def _take(model: Backbone, source: Stored, name: str, way_out: str = _OPTION) -> tuple[list[str], list[str]]:
     """Copy the tensors that fit; the parts of the model that are new, and those of the source that are not used."""
     require_same_computation(model.config, asdict(source.config), name, way_out)
-    new = load.adopt(model, source.tensors, name)
+    new = load.load_partial(model, source.tensors, name)
     used = {part for part, _ in model.named_children()} - set(new)
     if "sentence_order" in used and "sentence_order.pooler" not in new:
         used.add("pooler")
