@@ -31,10 +31,7 @@ _BELOW_BLOCKS = ("encoder.embedding_hidden_mapping_in.", "embeddings.")
 
 @dataclass(frozen=True)
 class TaskHead:
-    """Kind, size, style and dropout of a task head. The style applies to sequence and choice heads only.
-
-    Raises ValueError for an unknown kind or style, a number of labels the kind cannot have or a dropout outside [0, 1).
-    """
+    """Kind, number of labels, style (sequence and choice only) and dropout of a head. Raises ValueError if invalid."""
 
     kind: TaskKind
     num_labels: int
@@ -113,8 +110,8 @@ class TaskModel(Backbone):
 def depth_scales(names: Iterable[str], config: ModelConfig, decay: float) -> dict[str, float]:
     """Layer-wise learning-rate decay: factor decay ** depth for each parameter name. Paper: ELECTRA appendix B.
 
-    Depth counts sets of shared parameters: the head is 0, the last block 1, then down to the first block, the
-    projection E to D and the embeddings. Raises ValueError for an unknown name.
+    Depth counts sets of parameters: head 0, last block 1, ..., first block, projection E to D, embeddings. Raises
+    ValueError for an unknown name.
     """
     # Differs from ELECTRA's code: it counts layers, and the head one too deep; a shared block belongs to many layers.
     groups, inner = range(config.num_hidden_groups), range(config.inner_group_num)
