@@ -37,8 +37,7 @@ class ModelFiles(NamedTuple):
 def locate(path: Path, kind: str = "encoder", config: Path | None = None, tokenizer: Path | None = None) -> ModelFiles:
     """Locate the files of a model; config and tokenizer are next to the weights unless given.
 
-    `kind` selects the model of a run: generator, discriminator, task, encoder or any. Raises UsageError if a file is
-    missing, CheckpointError if a checkpoint does not contain such a model.
+    `kind` selects a run's model: generator, discriminator, task, encoder or any. Raises UsageError or CheckpointError.
     """
     if not (os.path.isdir(path) or os.path.isfile(path)):  # unlike Path's, no error for a name that is too long
         raise UsageError(f"{str(path)[:200]} does not exist; give a run folder, a model folder or a weights file")

@@ -189,10 +189,7 @@ def to_native(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def from_file(
     tensors: Mapping[str, Tensor], kind: str, config: ModelConfig, source: str
 ) -> tuple[dict[str, Tensor], list[str]]:
-    """Rename the tensors of a file of model type `kind`; returns them and the names of its unsupported heads.
-
-    Every pooler is `pooler.`. Raises CheckpointError for any other tensor that no model here has.
-    """
+    """Tensors of model type `kind` by our names (poolers as `pooler.`), and unsupported heads; else CheckpointError."""
     if kind == NATIVE:
         return {name.replace(_ORDER_POOLER, _POOLER): tensor for name, tensor in tensors.items()}, []
     found: dict[str, Tensor] = {}

@@ -142,8 +142,7 @@ def load_weights(
 ) -> None:
     """Load tensors by our names into a model, except those that begin with `skip`; further heads are ignored.
 
-    The tensors become the model's parameters, or are copied if `in_place`. Raises CheckpointError for a missing or
-    additional tensor and for another shape.
+    They become the parameters, or are copied if `in_place`. Raises CheckpointError for other names or shapes.
     """
     if getattr(model, _ORDER_HEAD, None) is not None:
         state = formats.for_order_head(state)
@@ -165,8 +164,8 @@ def load_weights(
 def load_partial(model: nn.Module, state: Mapping[str, Tensor], source: str) -> list[str]:
     """Copy the parts of a model for which `state` has all tensors; returns the names of the other parts.
 
-    A part is a child module of the model, or a layer of the sentence-order head. Embeddings and encoder are required.
-    Raises CheckpointError as load_weights does.
+    A part is a child module, or a layer of the sentence-order head; embeddings and encoder are required. Raises
+    CheckpointError as load_weights does.
     """
     if getattr(model, _ORDER_HEAD, None) is not None:
         state = formats.for_order_head(state)

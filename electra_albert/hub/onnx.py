@@ -122,7 +122,7 @@ def write_onnx(model: Model, folder: Path) -> Path:
 
 
 class _Graph(nn.Module):
-    """The exported computation: `outputs` with the names of the file."""
+    """The exported computation: `outputs`, with last_hidden_state only for an EncoderModel."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -130,9 +130,8 @@ class _Graph(nn.Module):
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> dict[str, Tensor]:
         found = outputs(self.model, input_ids, attention_mask, token_type_ids)
-        return {
-            name: t for name, t in found.items() if name != "last_hidden_state" or isinstance(self.model, EncoderModel)
-        }
+        is_bare = isinstance(self.model, EncoderModel)
+        return {name: value for name, value in found.items() if is_bare or name != "last_hidden_state"}
 
 
 def _check(graph: _Graph, file: Path) -> None:

@@ -31,6 +31,7 @@ LOG = logging.getLogger(__name__)
 _PT_FILE, _READ_BY_STOCK_AS = "weights.pt", "pytorch_model.bin"
 _SPECIAL_TOKENS = {"pad": "pad", "bos": "cls", "eos": "sep"}  # config.json: tokenizer
 _CHECKED_LENGTH = 24
+# Output name, layer, and the output computed from layer, last hidden states [B, L, D] and pooler output [B, D].
 _Head = tuple[str, nn.Module, Callable[[Any, Tensor, Any], Tensor]]
 
 
@@ -158,10 +159,7 @@ def _check_against_stock(model: Model, written: Mapping[str, Tensor], folder: Pa
 
 
 def _extra_heads(model: Model, config: Any) -> dict[str, _Head]:
-    """Stock layers for heads that the stock class lacks, by prefix in the file: (output name, layer, function).
-
-    The function computes the output from the layer, last hidden states [B, L, D] and stock pooler output [B, D].
-    """
+    """Stock layers for heads the stock class lacks, by prefix in the file; see _Head."""
     from transformers import ElectraConfig
     from transformers.models.albert.modeling_albert import AlbertSOPHead
     from transformers.models.electra.modeling_electra import ElectraDiscriminatorPredictions

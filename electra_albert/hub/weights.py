@@ -1,4 +1,4 @@
-"""Read and write weights files, safetensors or pickled: no code in them runs, memory is bounded by their size."""
+"""Read and write weights files, safetensors or pickled: no code in them runs, memory is proportional to size."""
 
 import hashlib
 import io
@@ -149,10 +149,7 @@ def _is_plain(name: object, tensor: object) -> bool:
 
 
 def _check_pickled(file: Path) -> None:
-    """Raise ValueError if a file unpacks to more bytes than its size, or nests tuples too deeply.
-
-    torch.load limits neither; hashing a deeply nested tuple as a key overflows the stack of the process.
-    """
+    """Raise ValueError if a file unpacks to more than its size, or nests tuples so deeply that hashing them crashes."""
     if zipfile.is_zipfile(file):
         with zipfile.ZipFile(file) as archive:
             members = archive.infolist()

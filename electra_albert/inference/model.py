@@ -138,7 +138,7 @@ def _as_device(given: str | torch.device) -> torch.device:
 
 @dataclass(frozen=True, repr=False)
 class InferenceModel(Engine):
-    """A model returned by `load_model`, with a method for each use; repr() names those it has the heads for.
+    """A model returned by `load_model`; repr() lists the methods that it has the heads for.
 
     Each method takes one text or a list of texts and returns one result or a list in the same order; a pair is a tuple
     (str, str). Threads may share a model. Methods raise UsageError if the model lacks the head or does not take such
@@ -253,10 +253,10 @@ class InferenceModel(Engine):
         return as_given(texts, found)
 
     def rewrite(self, texts: OneOrMore, mask_rate: float = 0.15, temperature: float = 1.0, seed: int = 42) -> Any:
-        """Replace a share of a text's tokens by samples from the generator, as in pretraining; returns a Rewritten.
+        """Replace a share `mask_rate` of the tokens by samples of the generator at `temperature`, as in pretraining.
 
-        Samples depend on `seed` and the index of the text, which may be of any length. In a text with [MASK], each gets
-        the best prediction instead; one that is too long raises DataError. Raises UsageError for impossible options.
+        Returns a Rewritten. Samples depend on `seed` and the index of the text, which may be of any length. In a text
+        with [MASK], which must not be too long, each gets the best prediction. Raises UsageError for invalid options.
         """
         numbered = list(enumerate(as_texts(texts), 1))
         return as_given(texts, rewrite(self, numbered, Draw(mask_rate, temperature, seed)))

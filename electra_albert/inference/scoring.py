@@ -72,17 +72,16 @@ def score_text(
     share = np.unique(stream.tokens, return_counts=True)[1] / tokens
     unknown = 0 if special.unk is None else int((stream.tokens == special.unk).sum())
     # Words are separated by white space. Unknown tokens are counted apart: pretraining does not predict them.
-    sizes = {"file": str(file), "max_seq_length": length, "rows": count, "tokens": tokens, "words": words}
-    totals = {"unknown_tokens": unknown, "nats": nats, "unknown_nats": unknown_nats, "correct": int(correct)}
+    found = {"file": str(file), "max_seq_length": length, "rows": count, "tokens": tokens, "words": words}
+    found |= {"unknown_tokens": unknown, "nats": nats, "unknown_nats": unknown_nats, "correct": int(correct)}
     return {
-        **sizes,
-        **totals,
+        **found,
         "unigram_entropy": float(-(share * np.log(share)).sum()),  # nats per token, of this text's own frequencies
         "nats_per_token": nats / tokens,
         "nats_per_known_token": (nats - unknown_nats) / (tokens - unknown) if tokens > unknown else None,
         "accuracy": correct / tokens,
         "nats_per_word": nats / words,
-        # None where exp overflows
+        # None if exp overflows
         "pseudo_perplexity": math.exp(nats / words) if nats / words < math.log(sys.float_info.max) else None,
     }
 
@@ -101,9 +100,8 @@ def _tokenize(tokenizer: Any, file: Path, text_column: str) -> tuple[TokenStream
         raise DataError(str(error).removeprefix("--corpus ")) from None
     encoder, total, words = TextEncoder(tokenizer), 0, 0
     tokens, sentence_lengths, document_ends = [np.zeros(0, np.int32)], [np.zeros(0, np.int64)], set[int]()
-    for document in (
-        each for unit in plan_units(files, ReadOptions(text_column)) for each in read_unit(unit, Counter())
-    ):
+    units = plan_units(files, ReadOptions(text_column))
+    for document in (document for unit in units for document in read_unit(unit, Counter())):
         ids, lengths, _ = encoder.encode_counted(document.sentences)
         tokens.append(ids)
         total += len(ids)

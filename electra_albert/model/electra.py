@@ -49,9 +49,8 @@ class Discriminator(Backbone):
 
 
 class Electra(nn.Module):
-    """Generator and discriminator that share embeddings and their LayerNorm; each has its own projection E to D.
+    """Generator, and discriminator with the optional sentence-order head; both share embeddings and their LayerNorm.
 
-    The optional sentence-order head belongs to the discriminator.
     Paper: ELECTRA section 3.2 (shared embeddings), ALBERT section 3.1 (factorised embeddings).
     """
 

@@ -17,11 +17,8 @@ from electra_albert.config import ModelConfig
 from electra_albert.model.attention import ATTENTION, SelfAttention
 
 Compilation = Literal["none", "blocks", "step"]
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu_new": partial(F.gelu, approximate="tanh"),
-    "gelu": F.gelu,
-    "relu": F.relu,
-}
+_GELU_NEW = partial(F.gelu, approximate="tanh")
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu_new": _GELU_NEW, "gelu": F.gelu, "relu": F.relu}
 
 
 class Embeddings(nn.Module):
@@ -84,15 +81,12 @@ def apply_group(group: nn.Module, hidden_states: Tensor, mask: Tensor) -> Tensor
 
 
 class Encoder(nn.Module):
-    """ALBERT encoder: the projection E to D, then `num_hidden_layers` layers that share the weights of their group.
-
-    With gradient_checkpointing, training stores only the input of each layer and recomputes the rest.
-    """
+    """ALBERT encoder: the projection E to D, then `num_hidden_layers` layers that share the weights of their group."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        self.gradient_checkpointing = False
+        self.gradient_checkpointing = False  # True: training stores only the input of each layer, recomputes the rest
         self.apply_in_training: Callable[[nn.Module, Tensor, Tensor], Tensor] = apply_group  # or its compiled form
         self.embedding_hidden_mapping_in = nn.Linear(config.embedding_size, config.hidden_size)
         self.albert_layer_groups = nn.ModuleList(Group(config) for _ in range(config.num_hidden_groups))

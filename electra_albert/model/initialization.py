@@ -1,9 +1,8 @@
 """Initial weights: normal as published, or "local", where each attention head starts on a neighbouring token.
 
 From normal weights the loss of a small model stays at the unigram entropy until it has learned to attend to nearby
-tokens. Local initialization writes sinusoids into some dimensions of the position embeddings, and the query projection
-of each head rotates them by the head's offset, so that the attention score is highest at that distance. Embeddings and
-encoder must use the same initialization.
+tokens. Local initialization sets some dimensions of the position embeddings to sinusoids, and the query of each head
+rotates them by the head's offset, where its attention scores are highest. Embeddings and encoder must use the same one.
 Dimensions: E embedding, D hidden, N heads, H head size, P positions, W position dimensions.
 """
 

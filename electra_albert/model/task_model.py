@@ -110,8 +110,7 @@ class TaskModel(Backbone):
 def depth_scales(names: Iterable[str], config: ModelConfig, decay: float) -> dict[str, float]:
     """Layer-wise learning-rate decay: factor decay ** depth for each parameter name. Paper: ELECTRA appendix B.
 
-    Depth counts sets of parameters: head 0, last block 1, ..., first block, projection E to D, embeddings. Raises
-    ValueError for an unknown name.
+    Depth: head 0, last block 1, ..., first block, projection E to D, embeddings. Raises ValueError for an unknown name.
     """
     # Differs from ELECTRA's code: it counts layers, and the head one too deep; a shared block belongs to many layers.
     groups, inner = range(config.num_hidden_groups), range(config.inner_group_num)

@@ -169,7 +169,5 @@ def test_two_files_with_the_same_tensor_are_refused(folder: Path) -> None:
     once = {name: tensor for name, tensor in whole.items() if name != "predictions.bias"}
     write_safetensors(once, folder / "part.safetensors")
     assert torch.equal(load(folder).predictions.bias, torch.ones(SHAPE.vocab_size))
-    with_index(
-        folder, json.dumps({"weight_map": files | {"albert.pooler.weight": "part.safetensors"}})
-    )  # is missing there
+    with_index(folder, json.dumps({"weight_map": files | {"albert.pooler.weight": "part.safetensors"}}))  # missing
     assert "disagree on 'albert.pooler.weight'" in refusal(lambda: load(folder))

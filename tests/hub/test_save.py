@@ -193,9 +193,7 @@ def test_a_folder_with_other_outputs_in_stock_is_never_written(
 
 
 def test_weights_that_change_when_read_again_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def write_slightly_off(
-        tensors: Tensors, file: Path
-    ) -> None:  # less than the tolerance of the comparison with stock
+    def write_slightly_off(tensors: Tensors, file: Path) -> None:  # by less than the tolerance for stock
         write_safetensors({name: tensor * (1 + 1e-6) for name, tensor in tensors.items()}, file)
 
     monkeypatch.setattr("electra_albert.hub.save.write_safetensors", write_slightly_off)

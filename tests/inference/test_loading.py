@@ -76,11 +76,7 @@ REFUSED: dict[str, tuple[Callable[[InferenceModel], Any], type[ValueError], str]
     "half a character": (lambda model: model.features(["a", "\ud800"]), DataError, r"texts\[1\].*half"),
     "no pooler": (lambda model: model.features("a", "pooler"), UsageError, "mean, cls$"),
     "top_k": (lambda model: model.fill_mask("[MASK]", top_k=0), UsageError, "top_k=0"),
-    "targets": (
-        lambda model: model.fill_mask("[MASK]", targets="owl moon"),
-        UsageError,
-        "not a single token but ▁owl ",
-    ),
+    "targets": (lambda model: model.fill_mask("[MASK]", targets="owl moon"), UsageError, "single token but ▁owl "),
     "too long to fill": (lambda model: model.rewrite("[MASK] " * LONGEST), DataError, "^line 1: .* tokens long"),
     "mask_rate": (lambda model: model.rewrite("owl", mask_rate=0), UsageError, "mask_rate=0"),
     "not fine-tuned": (lambda model: model.classify("owl"), UsageError, "classify needs a fine-tuned model"),

@@ -190,9 +190,7 @@ def test_a_line_longer_than_the_maximum_is_rewritten_completely(model: Inference
     assert len(result.replaced) == 20 * round(RATE * (LONGEST - 2))
     assert len(result.scores) == words
     assert splice(text, result.replaced, lambda one: one.before) == text
-    assert (
-        len(encode(model.tokenizer, " ".join(["xxxx"] * 22))[0]) == 110
-    )  # words of five tokens do not fill a sequence
+    assert len(encode(model.tokenizer, " ".join(["xxxx"] * 22))[0]) == 110  # five tokens per word
     assert len(model.rewrite(" ".join(["xxxx"] * 22)).replaced) == 2 * round(RATE * ((LONGEST - 2) // 5 * 5))
 
 
