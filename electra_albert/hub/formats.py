@@ -136,7 +136,7 @@ def stock_details(contents: Mapping[str, Any], source: str) -> dict[str, Any]:
     architecture = named[0] if isinstance(named, list) and named and isinstance(named[0], str) else ""
     kinds = (kind for kind, ours in ARCHITECTURES.items() if architecture.endswith(ours.removeprefix("Albert")))
     if (kind := next(kinds, None)) is None:
-        raise CheckpointError(f"{source}: {short_repr(architecture)} is not a fine-tuned model; fine-tune it")
+        raise CheckpointError(f"{source}: architecture {short_repr(architecture)} is not fine-tuned; fine-tune it")
     problem = contents.get("problem_type")
     if problem not in (None, "regression", "single_label_classification"):
         raise CheckpointError(f"problem_type={short_repr(problem)} in {source} is not supported; name another model")

@@ -89,7 +89,7 @@ def score_text(
 def require_file(file: Path) -> None:
     """Raise UsageError unless the file exists."""
     if not os.path.isfile(file):  # unlike Path.is_file, no error for a name that is too long
-        raise UsageError(f"--text {file} is not a file; name the files of a folder one by one")
+        raise UsageError(f"--text {file}: no such file; name the files of a folder one by one")
 
 
 def _tokenize(tokenizer: Any, file: Path, text_column: str) -> tuple[TokenStream, int]:
