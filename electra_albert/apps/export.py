@@ -96,8 +96,8 @@ def export(
     built: Any = load.build(stored, load.KINDS[kind], head)
     parts = {name for name, _ in built.named_children()}
     parts |= {"pooler"} if "sentence_order" in parts else set()
-    if left_aside := sorted(stored.parts - parts) + sorted(stored.left_aside):
-        LOG.warning(f"not exported, because a model of kind {kind} does not use it: {', '.join(left_aside)}")
+    if unused := sorted(stored.parts - parts) + sorted(stored.unsupported_heads):
+        LOG.warning(f"not exported, because a model of kind {kind} does not use it: {', '.join(unused)}")
     facts = Facts({"license": license} if license else {})
     save_model(built, tokenizer, folder, details, facts, file_format=format, dtype=getattr(torch, dtype))
     return Exported(folder, kind)

@@ -1,4 +1,4 @@
-"""Model cards by one template: of exported models, of runs and of fine-tunings, with the front matter the hub reads."""
+"""Model cards of exported, pretrained and fine-tuned models, with the front matter the Hugging Face hub reads."""
 
 import hashlib
 import logging
@@ -32,27 +32,27 @@ _TEMPLATE = """---
 
 {% if command %}Made by `{{ command }}`.
 
-{% endif %}Made with ELECTRA-ALBERT. `license:` and `language:`, where the top lacks them, are for its maker to state.
+{% endif %}Made with ELECTRA-ALBERT. If `license:` or `language:` is missing at the top, the author has to add it.
 """
 _MARK = "<!-- card by ELECTRA-ALBERT, written again with the model unless it is changed: {} -->\n"
 _PURPOSES = {  # by stock class: the hub's task, and the model's purpose
     "AlbertForMaskedLM": ("fill-mask", "fills in masked tokens"),
-    "AlbertForPreTraining": ("fill-mask", "fills in masked tokens and predicts whether two segments changed places"),
+    "AlbertForPreTraining": ("fill-mask", "fills in masked tokens and predicts whether two segments were swapped"),
     "AlbertForSequenceClassification": ("text-classification", "labels a text or a pair of texts"),
     "AlbertForMultipleChoice": ("multiple-choice", "chooses among several texts"),
     "AlbertForTokenClassification": ("token-classification", "labels each token"),
     "AlbertForQuestionAnswering": ("question-answering", "finds an answer in a text"),
-    "AlbertModel": ("feature-extraction", "gives a vector for each token"),
+    "AlbertModel": ("feature-extraction", "computes a vector for each token"),
 }
 HUB_TASKS = {kind: _PURPOSES[architecture][0] for kind, architecture in ARCHITECTURES.items()}
-_ASIDE = {  # heads that AlbertModel does not have, by our names
+_EXTRA_HEADS = {  # by our names: heads that AlbertModel does not have
     "discriminator_predictions": "`discriminator_predictions`, the head of stock ELECTRA that detects replaced tokens",
     "sentence_order": "`sop_classifier`, the head of `AlbertForPreTraining` that predicts the order of two segments",
-    "electra_classifier": "`electra_classifier`, the head it was fine-tuned with, which reads [CLS] without a pooler",
+    "electra_classifier": "`electra_classifier`, the head it was fine-tuned with, on [CLS] without a pooler",
 }
 _NOTES = {
     "pt": "`weights.pt` maps stock names to tensors. Stock classes do not find it; `electra_albert` loads the folder.",
-    "native": "Stock `transformers` does not compute its attention; `electra_albert` alone loads the folder.",
+    "native": "Stock `transformers` does not support its attention; only `electra_albert` loads the folder.",
     "onnx": "`model.onnx` is the model with its heads in float32, for any batch size and length.",
 }
 _ONNX_CODE = """import onnxruntime
@@ -60,26 +60,26 @@ from transformers import AutoTokenizer
 
 tokenizer = AutoTokenizer.from_pretrained("THIS_FOLDER")
 session = onnxruntime.InferenceSession("THIS_FOLDER/model.onnx", providers=["CPUExecutionProvider"])
-rows = tokenizer(["A text."], padding=True, return_token_type_ids=True, return_tensors="np")
+encoded = tokenizer(["A text."], padding=True, return_token_type_ids=True, return_tensors="np")
 names = ("input_ids", "attention_mask", "token_type_ids")
-found = session.run(None, {name: rows[name].astype("int64") for name in names})
-outputs = dict(zip([each.name for each in session.get_outputs()], found))"""
+values = session.run(None, {name: encoded[name].astype("int64") for name in names})
+outputs = dict(zip([output.name for output in session.get_outputs()], values))"""
 OWN_CODE = """from electra_albert.inference.model import load_model
 
 model = load_model("THIS_FOLDER")"""
 
 
 class Facts(NamedTuple):
-    """Facts on a model that its weights do not show: fields of ModelCardData, and Markdown."""
+    """Facts for a model card that the weights do not contain: fields of ModelCardData, and Markdown."""
 
     fields: Mapping[str, Any] = {}
     text: str = ""
 
 
 def write_card(folder: Path, facts: Facts, code: str, command: str = "") -> None:
-    """Write README.md into a folder that exists; `code` loads the model, `command` is the one that made it.
+    """Write README.md into an existing folder; `code` loads the model, `command` is the one that created it.
 
-    A card that was not written here, or was changed since, stays, which is logged.
+    A card by someone else, or edited since it was written, is kept and a warning is logged.
     """
     from huggingface_hub import ModelCard, ModelCardData
 
@@ -87,7 +87,7 @@ def write_card(folder: Path, facts: Facts, code: str, command: str = "") -> None
     if file.exists():
         text = file.read_bytes().decode("utf-8", errors="replace")
         if text != _marked(text[: text.rfind("<!--")]):
-            LOG.warning(f"{file} was not written here, or changed since; it stays")
+            LOG.warning(f"{file} was written or edited by someone else and is kept; remove it to get a new card")
             return
     contents = {"title": folder.resolve().name, "text": facts.text, "code": code, "command": command}
     card = ModelCard.from_template(ModelCardData(**facts.fields), template_str=_TEMPLATE, **contents)
@@ -95,23 +95,23 @@ def write_card(folder: Path, facts: Facts, code: str, command: str = "") -> None
 
 
 def _marked(body: str) -> str:
-    """The card with its hash on a last line."""
+    """The card with its hash in the last line."""
     return body + _MARK.format(hashlib.sha256(body.encode()).hexdigest()[:16])
 
 
 def describe(model: Model, architecture: str, file_format: str, dtype: torch.dtype, facts: Facts) -> tuple[Facts, str]:
-    """Facts and loading code for an exported model's card; file_format is safetensors, pt, onnx or native."""
+    """Facts and loading code for the card of an exported model; file_format is safetensors, pt, onnx or native."""
     tag, purpose = _PURPOSES[architecture]
     is_stock, parts = file_format == "safetensors", {name for name, _ in model.named_modules()}
     has_pooler = not parts.isdisjoint({"pooler", "sentence_order.pooler"})
     notes = [_NOTES[file_format]] if file_format in _NOTES else []
     if architecture == "AlbertModel" and file_format != "onnx":
-        aside = "The weights also hold {}. Stock ALBERT classes report it as unexpected; `electra_albert` computes it."
-        notes += [aside.format(head) for part, head in _ASIDE.items() if part in parts]
+        note = "The weights also contain {}. Stock ALBERT classes report it as unexpected; `electra_albert` uses it."
+        notes += [note.format(head) for part, head in _EXTRA_HEADS.items() if part in parts]
     if is_stock and architecture == "AlbertForMaskedLM" and has_pooler:
-        notes.append("The weights also hold a pooler, which `AutoModel` loads and `AlbertForMaskedLM` ignores.")
+        notes.append("The weights also contain a pooler, which `AutoModel` loads and `AlbertForMaskedLM` ignores.")
     if is_stock and architecture == "AlbertModel" and not has_pooler:
-        notes.append("It has no pooler, since nothing trained one: load it with `add_pooling_layer=False`.")
+        notes.append("It has no pooler, because none was trained: load it with `add_pooling_layer=False`.")
     stored = "" if file_format == "onnx" else f", stored in {str(dtype).removeprefix('torch.')}"
     text = f"An ALBERT encoder that {purpose}: {describe_shape(model.config)}{stored}."
     fields = {"library_name": "transformers" if is_stock else None, "pipeline_tag": tag, "tags": ["albert", "electra"]}
@@ -121,14 +121,14 @@ def describe(model: Model, architecture: str, file_format: str, dtype: torch.dty
 
 
 def describe_shape(shape: ModelConfig) -> str:
-    """The sizes of an encoder in words."""
+    """The sizes of an encoder as a phrase for a model card."""
     layers = f"{shape.num_hidden_layers} layers in {shape.num_hidden_groups} group(s) of shared weights"
     sizes = f"hidden size {shape.hidden_size}, {layers}, embedding size {shape.embedding_size}"
-    return f"{sizes}, {shape.vocab_size} subwords, at most {shape.max_position_embeddings} tokens"
+    return f"{sizes}, vocabulary size {shape.vocab_size}, at most {shape.max_position_embeddings} tokens"
 
 
 def stock_code(loader: str, path: str = '"THIS_FOLDER"', *, with_pooler: bool = True) -> str:
-    """Python that loads a model and its tokenizer with the class `loader` of transformers from `path`, as written."""
+    """Python code that loads model and tokenizer with `loader`, a transformers class; `path` is a Python expression."""
     options = ", add_pooling_layer=False" if loader in ("AlbertModel", "AutoModel") and not with_pooler else ""
     return f"""from transformers import {loader}, AutoTokenizer
 

@@ -1,4 +1,4 @@
-"""From a path a user gives to the files of a model: run folders, checkpoints, exported and stock folders, weights."""
+"""Locate the files of a model from a user's path: run folder, checkpoint, exported or stock folder, or weights file."""
 
 import os
 import re
@@ -18,35 +18,35 @@ from electra_albert.hub.weights import WEIGHT_FILES, read_json, read_tensors
 
 CONFIG_FILE = "config.json"
 ENCODER_FOLDERS = ("discriminator", "generator", "model")
-# Of a run or of a fine-tuning, by the kind of model that is asked for; the first that exists is meant.
+# Subfolders of a run by the requested kind of model; the first that exists is used.
 _FOLDERS: dict[str, tuple[str, ...]] = {name: (name,) for name in ("generator", "discriminator")}
 _FOLDERS |= {"task": ("model",), "encoder": ENCODER_FOLDERS, "any": ("generator", "model", "discriminator")}
 _STATE, _MANIFEST, _WEIGHTS = "state.json", "MANIFEST.json", "model.safetensors"  # of training/checkpoint.py
-_OF_A_MODEL = re.compile(r"(?:.+\.)?(generator|discriminator)\.(.+)")  # a name in a checkpoint
+_PARAMETER = re.compile(r"(?:.+\.)?(generator|discriminator)\.(.+)")  # a name in a checkpoint
 
 
 class ModelFiles(NamedTuple):
     """The files of one model."""
 
-    weights: Path  # or the index of several files
+    weights: Path  # or the index of sharded weights
     config: Path
     tokenizer: Path  # a folder
-    part: str = ""  # generator or discriminator, of a checkpoint, which may hold both
+    part: str = ""  # generator or discriminator in a checkpoint, which may contain both; "" for a folder
 
 
 def locate(path: Path, kind: str = "encoder", config: Path | None = None, tokenizer: Path | None = None) -> ModelFiles:
-    """The files of a model by a path, of a run's by its `kind`; config and tokenizer next to the weights unless given.
+    """Locate the files of a model; config and tokenizer are next to the weights unless given.
 
-    Raises UsageError, or CheckpointError for a checkpoint without such a model.
+    `kind` selects a run's model: generator, discriminator, task, encoder or any. Raises UsageError or CheckpointError.
     """
-    if not (os.path.isdir(path) or os.path.isfile(path)):  # no error for a name that is too long
+    if not (os.path.isdir(path) or os.path.isfile(path)):  # unlike Path's, no error for a name that is too long
         raise UsageError(f"{str(path)[:200]} does not exist; give a run folder, a model folder or a weights file")
     if is_checkpoint(path):
         folder = path.parent if path.name == _WEIGHTS else path
-        parts = _parts(folder)
+        parts = _models_in(folder)
         part = next((name for name in _FOLDERS[kind] if name in parts), None)
         if part is None:
-            raise CheckpointError(f"the checkpoint {folder} holds {' and '.join(parts) or 'no model'}, no {kind}")
+            raise CheckpointError(f"{folder} contains {' and '.join(parts) or 'no model'}, not {kind}; name another")
         run = folder.absolute().parents[1]
         return ModelFiles(folder / _WEIGHTS, config or folder / _STATE, tokenizer or run / "tokenizer", part)
     folder = next((path / name for name in _FOLDERS[kind] if (path / name).is_dir()), path)
@@ -54,9 +54,9 @@ def locate(path: Path, kind: str = "encoder", config: Path | None = None, tokeni
     weights = next((file for file in candidates if file.is_file()), None)
     if weights is None:
         others = [f"{name}/" for name in ENCODER_FOLDERS if (path / name).is_dir()]
-        hint = "; its training has not ended yet" if (path / "checkpoints").is_dir() else ""
+        hint = "; its training has not finished yet" if (path / "checkpoints").is_dir() else ""
         hint = f", but {' and '.join(others)}" if others else hint
-        raise UsageError(f"{folder} holds none of {', '.join(WEIGHT_FILES)}{hint}; name the folder of a model")
+        raise UsageError(f"{folder} contains none of {', '.join(WEIGHT_FILES)}{hint}; name a model folder")
     files = ModelFiles(weights, config or weights.with_name(CONFIG_FILE), tokenizer or weights.parent)
     if not files.config.is_file():
         raise UsageError(f"{files.config} does not exist; put it there (LM_DEMO.py also takes --config FILE)")
@@ -64,53 +64,53 @@ def locate(path: Path, kind: str = "encoder", config: Path | None = None, tokeni
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Whether `path` is the folder of a run's checkpoint, whole or not, or the file of weights in one."""
+    """Whether `path` is a checkpoint of a run, complete or not, or the weights file in one."""
     folder = path.parent if path.name == _WEIGHTS else path
     return (folder / _STATE).is_file() or (folder / _MANIFEST).is_file()
 
 
 def read_weights(files: ModelFiles) -> dict[str, Tensor]:
-    """The tensors of a model as its files name them; CheckpointError where they are not as they were written."""
+    """Read the tensors of a model under the names in its files. Raises CheckpointError for a damaged file."""
     weights = files.weights
     if not is_checkpoint(weights):
         return read_tensors(weights)
-    with _whole(weights.parent):
+    with _checkpoint_errors(weights.parent):
         if sha256(weights) != read_json(weights.with_name(_MANIFEST))["files"][_WEIGHTS]["sha256"]:
-            raise ValueError(f"{_WEIGHTS} is not what {_MANIFEST} says")
+            raise ValueError(f"{_WEIGHTS} does not match its hash in {_MANIFEST}")
         tensors = read_tensors(weights)
         tensors |= {name: tensors[tied] for name, tied in read_json(weights.with_name(_STATE))["aliases"].items()}
-    named = ((_OF_A_MODEL.fullmatch(name), tensor) for name, tensor in tensors.items())
+    named = ((_PARAMETER.fullmatch(name), tensor) for name, tensor in tensors.items())
     return {match[2]: tensor for match, tensor in named if match and match[1] == files.part}
 
 
 def read_contents(files: ModelFiles) -> dict[str, Any]:
-    """The contents of config.json, of a checkpoint's model by its settings; CheckpointError where they are damaged."""
+    """Read config.json, or build it from the settings of a checkpoint. Raises CheckpointError for a damaged file."""
     if (state := files.config).name != _STATE:
         return read_json(state)
-    with _whole(state.parent):
+    with _checkpoint_errors(state.parent):
         settings = read_json(state)["settings"]
         shape = model_config(native_config(settings["model"]), str(state))
-        if files.part == "generator" and "discriminator" in _parts(state.parent):
+        if files.part == "generator" and "discriminator" in _models_in(state.parent):
             known = {name: value for name, value in settings["rtd"].items() if name in RtdConfig.__annotations__}
             shape = RtdConfig(**known).generator(shape)
     return native_config(asdict(shape))
 
 
-def _parts(folder: Path) -> list[str]:
-    """The models in a checkpoint, by the names in the header of its weights."""
+def _models_in(folder: Path) -> list[str]:
+    """Names of the models in a checkpoint, from the header of its weights file."""
     from safetensors import safe_open
 
-    with _whole(folder), safe_open(str(folder / _WEIGHTS), framework="pt") as file:
-        return sorted({match[1] for match in map(_OF_A_MODEL.fullmatch, file.keys()) if match})
+    with _checkpoint_errors(folder), safe_open(str(folder / _WEIGHTS), framework="pt") as file:
+        return sorted({match[1] for match in map(_PARAMETER.fullmatch, file.keys()) if match})
 
 
 @contextmanager
-def _whole(folder: Path) -> Iterator[None]:
-    """A failed read of a checkpoint, which a running training may have removed, as a CheckpointError."""
+def _checkpoint_errors(folder: Path) -> Iterator[None]:
+    """Turn errors while a checkpoint is read, which a running training may delete, into CheckpointError."""
     from safetensors import SafetensorError
 
     try:
         yield
     except (OSError, SafetensorError, LookupError, TypeError, AttributeError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise CheckpointError(f"{folder} is no whole checkpoint of pretraining ({reason}); name another") from None
+        raise CheckpointError(f"{folder} is not a complete pretraining checkpoint ({reason}); name another") from None

@@ -1,9 +1,9 @@
-"""config.json and parameter names of stock ALBERT, BERT and ELECTRA, and of our own format, to and from ours.
+"""Conversion of config.json and parameter names between our models, stock ALBERT, BERT and ELECTRA, and our format.
 
-Only known keys of config.json are read, so none can name code to run. Our parameter names are stock ALBERT's without
-`albert.`, except that query, key and value form one matrix and that a sentence-order head owns its pooler. BERT and
-ELECTRA are ALBERT with a group for every layer; where their embeddings are as wide as the hidden states, the mapping E
-to D is the identity. The MLM decoder is the token table and has no entry of its own.
+Only known keys of config.json are read, so it cannot name code to run. Our parameter names are stock ALBERT's without
+`albert.`, except that query, key and value are one matrix and that a sentence-order head contains its pooler. BERT and
+ELECTRA are ALBERT with one group per layer; if E = D, their projection E to D is the identity. The MLM decoder is tied
+to the word embeddings and has no entry of its own.
 """
 
 import re
@@ -24,8 +24,8 @@ RELATIVES = ("bert", "electra")
 _OURS = ("initialization", "attention", "attention_options")  # fields that no stock config.json has
 _NAMES = tuple(field.name for field in fields(ModelConfig) if field.name not in _OURS)
 NATIVE, _FORMAT = "electra_albert", 1  # model_type and version of folders that only this package loads
-_LARGEST_INTEGER = (1 << 31) - 1  # above it, sizes overflow before they can be compared with the weights
-# The one value of settings whose other values mean another computation than ours, or code that is not stock's.
+_LARGEST_INTEGER = (1 << 31) - 1  # larger sizes overflow before they are compared with the weights
+# Settings with only one supported value: others mean another computation than ours, or custom code.
 _ALWAYS: dict[str, Any] = {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False}
 _ALWAYS |= {"tie_word_embeddings": True, "quantization_config": None, "auto_map": {}, "custom_pipelines": {}}
 TABLE = "embeddings.word_embeddings.weight"
@@ -35,8 +35,8 @@ _MAPPING = "encoder.embedding_hidden_mapping_in."
 _POOLER, _ORDER_POOLER = "pooler.", "sentence_order.pooler."
 _ORDER, _STOCK_ORDER = "sentence_order.classifier.", "sop_classifier.classifier."
 _DECODER, _DECODER_BIAS = "predictions.decoder.weight", "predictions.decoder.bias"
-_COUNTERS = ("embeddings.position_ids", "embeddings.token_type_ids")  # in older files; not weights
-# Names of BERT, ELECTRA and files of 2019, and those of stock ALBERT without `albert.`: replaced in this order.
+_COUNTERS = ("embeddings.position_ids", "embeddings.token_type_ids")  # buffers of older files, not weights
+# Names of BERT, ELECTRA and files of 2019 and their stock ALBERT names without `albert.`, replaced in this order.
 _TO_ALBERT = (
     (r"LayerNorm\.gamma$", "LayerNorm.weight"),
     (r"LayerNorm\.beta$", "LayerNorm.bias"),
@@ -51,8 +51,8 @@ _TO_ALBERT = (
     (r"^generator_lm_head\.bias$", "predictions.bias"),
     (r"^(generator_predictions|cls\.predictions\.transform|cls\.predictions)\.", "predictions."),
 )
-# Heads without a counterpart here: BERT's next sentence, ELECTRA's for sentences and choices.
-_LEFT_OUT = ("cls.seq_relationship", "classifier.dense", "classifier.out_proj", "sequence_summary")
+# Unsupported heads: BERT's next-sentence prediction, ELECTRA's sequence classification and multiple choice.
+_UNSUPPORTED = ("cls.seq_relationship", "classifier.dense", "classifier.out_proj", "sequence_summary")
 _KNOWN = (
     *("embeddings.", "encoder.", _POOLER, "predictions.", _STOCK_ORDER),
     *("discriminator_predictions.", "classifier.", "electra_classifier.", "qa_outputs."),
@@ -60,7 +60,7 @@ _KNOWN = (
 
 
 def stock_config(config: ModelConfig, architecture: str, special_ids: Mapping[str, int]) -> dict[str, Any]:
-    """The contents of config.json, with stock keys only. special_ids: pad_token_id, bos_token_id, eos_token_id."""
+    """Contents of a stock config.json. special_ids: pad_token_id, bos_token_id, eos_token_id."""
     return {
         "architectures": [architecture],
         "model_type": "albert",
@@ -73,33 +73,33 @@ def stock_config(config: ModelConfig, architecture: str, special_ids: Mapping[st
 
 
 def native_config(shape: Mapping[str, Any]) -> dict[str, Any]:
-    """The contents of config.json of a model that stock classes do not compute, by the fields of its ModelConfig."""
+    """Contents of config.json in our own format, for models without a stock class; shape: fields of ModelConfig."""
     return {"model_type": NATIVE, "format": _FORMAT, **shape}
 
 
-def model_config(contents: Mapping[str, Any], origin: str) -> ModelConfig:
-    """The shape a config.json describes; CheckpointError for another kind of model and for impossible values."""
+def model_config(contents: Mapping[str, Any], source: str) -> ModelConfig:
+    """Read a ModelConfig from config.json. Raises CheckpointError for another model type and for impossible values."""
     kind = contents.get("model_type")
     if not isinstance(kind, str) or kind not in (NATIVE, "albert", *RELATIVES):
-        raise CheckpointError(f"{origin} describes a model of type {shown(kind)}; albert, electra and bert can be read")
+        raise CheckpointError(f"{source} is of type {short_repr(kind)}; supported are albert, electra and bert")
     if kind == NATIVE and contents.get("format") != _FORMAT:
-        raise CheckpointError(f"{origin} is of format {shown(contents.get('format'))}, this version reads {_FORMAT}")
+        raise CheckpointError(f"{source} has format {short_repr(contents.get('format'))}, this version reads {_FORMAT}")
     for name, only in _ALWAYS.items():
         if contents.get(name) not in (None, only):
-            raise CheckpointError(f"{name}={shown(contents[name])} in {origin} is another model than can be read here")
-    values = _values(contents, kind, origin)
+            raise CheckpointError(f"{name}={short_repr(contents[name])} in {source} is not supported; name another")
+    values = _values(contents, kind, source)
     try:
         if values["hidden_act"] not in ACTIVATIONS:
-            raise ValueError(f"hidden_act={shown(values['hidden_act'])} is none of {', '.join(ACTIVATIONS)}")
+            raise ValueError(f"hidden_act={short_repr(values['hidden_act'])} is not one of {', '.join(ACTIVATIONS)}")
         config = ModelConfig(**values)
         make_mixing(config)
     except ValueError as error:
-        raise CheckpointError(f"{origin}: {error}") from None
+        raise CheckpointError(f"{source}: {error}") from None
     return config
 
 
-def _values(contents: Mapping[str, Any], kind: str, origin: str) -> dict[str, Any]:
-    """The fields of ModelConfig; where config.json is silent, the defaults of the stock class or our own."""
+def _values(contents: Mapping[str, Any], kind: str, source: str) -> dict[str, Any]:
+    """Values of the fields of ModelConfig; missing keys get the defaults of the stock class, or else our own."""
     from transformers import AutoConfig
 
     ours = ModelConfig()
@@ -109,90 +109,87 @@ def _values(contents: Mapping[str, Any], kind: str, origin: str) -> dict[str, An
     for name, value in values.items():
         wanted = type(getattr(ours, name))
         if type(value) is int and abs(value) > _LARGEST_INTEGER:
-            raise CheckpointError(f"{name} in {origin} is larger than {_LARGEST_INTEGER}")
+            raise CheckpointError(f"{name} in {source} is larger than {_LARGEST_INTEGER}; name another model")
         if type(value) is int and wanted is float:
             values[name] = float(value)
         elif type(value) is not wanted:
-            raise CheckpointError(f"{name}={shown(value)} in {origin} should be of type {wanted.__name__}")
+            raise CheckpointError(f"{name}={short_repr(value)} in {source} should be of type {wanted.__name__}")
     if kind in RELATIVES:
         values |= {"num_hidden_groups": values["num_hidden_layers"], "inner_group_num": 1}
     if kind == "bert":
         values["embedding_size"] = values["hidden_size"]
     if not all(type(value) in (int, float) for value in values.get("attention_options", {}).values()):
-        raise CheckpointError(f"attention_options in {origin} should be numbers by name")
+        raise CheckpointError(f"attention_options in {source} should map names to numbers")
     return values
 
 
-def shown(value: object) -> str:
-    """A value from a file as an error line shows it: short, and without line breaks or colours of a terminal."""
+def short_repr(value: object) -> str:
+    """A value from a file for an error message: short, without line breaks or terminal colours."""
     if isinstance(value, dict | list):
         return f"a {type(value).__name__}"
     return repr(value[:60] if isinstance(value, str) else value)
 
 
-def stock_details(contents: Mapping[str, Any], origin: str) -> dict[str, Any]:
-    """Kind, labels and style of a fine-tuned stock model's head, in the form of TASK_FILE; else CheckpointError."""
+def stock_details(contents: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """Task details of a fine-tuned stock model, as in TASK_FILE. Raises CheckpointError for any other model."""
     named = contents.get("architectures")
     architecture = named[0] if isinstance(named, list) and named and isinstance(named[0], str) else ""
     kinds = (kind for kind, ours in ARCHITECTURES.items() if architecture.endswith(ours.removeprefix("Albert")))
     if (kind := next(kinds, None)) is None:
-        raise CheckpointError(f"{origin} has architecture {shown(architecture)}, no fine-tuned model; fine-tune it")
+        raise CheckpointError(f"{source}: architecture {short_repr(architecture)} is not fine-tuned; fine-tune it")
     problem = contents.get("problem_type")
     if problem not in (None, "regression", "single_label_classification"):
-        raise CheckpointError(f"problem_type={shown(problem)} in {origin} is another task than can be read here")
+        raise CheckpointError(f"problem_type={short_repr(problem)} in {source} is not supported; name another model")
     labels: list[Any] = []
     if kind in ("sequence", "token"):
         names = contents.get("id2label", {"0": "LABEL_0", "1": "LABEL_1"})
         labels = [names.get(str(number)) for number in range(len(names))] if isinstance(names, dict) else []
         if not labels or not all(isinstance(label, str) for label in labels):
-            raise CheckpointError(f"id2label in {origin} does not name the labels 0 to {max(0, len(labels) - 1)}")
+            raise CheckpointError(f"id2label in {source} does not name the labels 0 to {max(0, len(labels) - 1)}")
     is_regression = kind == "sequence" and (problem == "regression" or (problem is None and len(labels) == 1))
     if is_regression and len(labels) != 1:
-        raise CheckpointError(f"{origin} describes a regression of {len(labels)} numbers; only one can be read")
+        raise CheckpointError(f"{source} describes a regression of {len(labels)} numbers; only one is supported")
     return {"kind": kind, "style": "albert", "labels": [] if is_regression else labels, "is_regression": is_regression}
 
 
-def require_named(labels: Sequence[str], origin: str) -> None:
-    """Raise CheckpointError, in a message that begins with `origin`, where none of the labels has a name."""
+def require_named(labels: Sequence[str], source: str) -> None:
+    """Raise CheckpointError, with a message that begins with `source`, if the labels are LABEL_0, LABEL_1, ...."""
     if labels and list(labels) == [f"LABEL_{number}" for number in range(len(labels))]:
         first = ", ".join(labels[:2])
-        raise CheckpointError(f"{origin}: its labels have no names ({first}, ...); write id2label into its config.json")
+        raise CheckpointError(f"{source}: its labels have no names ({first}, ...); write id2label into its config.json")
 
 
 def classifier_dropout(contents: Mapping[str, Any]) -> Any:
-    """Dropout before the linear layer, as in stock: BERT and ELECTRA fall back to the encoder's."""
+    """Dropout before the output layer, as in stock: BERT and ELECTRA fall back to hidden_dropout_prob."""
     is_relative = contents.get("model_type") in RELATIVES
     names = ("classifier_dropout", "hidden_dropout_prob") if is_relative else ("classifier_dropout_prob",)
     return next((contents[name] for name in names if contents.get(name) is not None), DEFAULT_DROPOUT)
 
 
 def to_stock(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Our state dict under stock names, ALBERT's (a detection head's: ELECTRA's), float32, in storage of its own."""
+    """Our state dict under stock names (ALBERT's; ELECTRA's for the detection head), as float32 copies on the CPU."""
     stock = {}
     for name, tensor in to_native(state).items():
         stock_name = name.replace(_ORDER_POOLER, _POOLER).replace(_ORDER, _STOCK_ORDER)
         if stock_name.startswith(("embeddings.", "encoder.", _POOLER)):
             stock_name = f"albert.{stock_name}"
         if _FUSED in name:
-            for part, share in zip(_PARTS, tensor.chunk(3), strict=True):
-                stock[stock_name.replace(_FUSED, part)] = share.clone()
+            for part, third in zip(_PARTS, tensor.chunk(3), strict=True):
+                stock[stock_name.replace(_FUSED, part)] = third.clone()
         else:
             stock[stock_name] = tensor
     return stock
 
 
 def to_native(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Our state dict, float32, each tensor in storage of its own."""
+    """Our state dict as float32 copies on the CPU."""
     return {name: tensor.detach().to("cpu", torch.float32).clone() for name, tensor in state.items()}
 
 
 def from_file(
-    tensors: Mapping[str, Tensor], kind: str, config: ModelConfig, origin: str
+    tensors: Mapping[str, Tensor], kind: str, config: ModelConfig, source: str
 ) -> tuple[dict[str, Tensor], list[str]]:
-    """The tensors of a file of model type `kind` under our names, and the heads that have no counterpart here.
-
-    Every pooler is `pooler.`. Raises CheckpointError for anything else that no model here computes.
-    """
+    """Tensors of model type `kind` by our names (poolers as `pooler.`), and unsupported heads; else CheckpointError."""
     if kind == NATIVE:
         return {name.replace(_ORDER_POOLER, _POOLER): tensor for name, tensor in tensors.items()}, []
     found: dict[str, Tensor] = {}
@@ -201,40 +198,40 @@ def from_file(
         for pattern, replacement in _TO_ALBERT:
             new_name = re.sub(pattern, replacement, new_name)
         if new_name in found:
-            raise CheckpointError(f"{origin} holds {new_name} twice, under two names ({name}); name another model")
+            raise CheckpointError(f"{source} contains {new_name} twice, also as {name}; name another model")
         found[new_name] = tensor
-    left_aside = [head for head in _LEFT_OUT if any(name.startswith(f"{head}.") for name in found)]
-    omitted = (*_COUNTERS, *(f"{head}." for head in left_aside))
+    unsupported_heads = [head for head in _UNSUPPORTED if any(name.startswith(f"{head}.") for name in found)]
+    omitted = (*_COUNTERS, *(f"{head}." for head in unsupported_heads))
     found = {name: tensor for name, tensor in found.items() if not name.startswith(omitted)}
     if kind == "electra" and config.hidden_act != "gelu" and any(name.startswith("predictions.") for name in found):
-        raise CheckpointError(f"{origin} holds ELECTRA's MLM head, which has gelu, but names {config.hidden_act}")
+        raise CheckpointError(f"{source} has ELECTRA's MLM head, which uses gelu, but hidden_act={config.hidden_act}")
     if kind in RELATIVES and config.embedding_size == config.hidden_size:
         if any(name.startswith(_MAPPING) for name in found):
-            raise CheckpointError(f"{origin} holds a mapping of embeddings that stock does not apply; get another file")
+            raise CheckpointError(f"{source} projects embeddings, which stock does not do if E = D; get another file")
         if config.hidden_size**2 < sum(tensor.numel() for tensor in found.values()):  # or config.json is wrong
             found[f"{_MAPPING}weight"] = torch.eye(config.hidden_size)
             found[f"{_MAPPING}bias"] = torch.zeros(config.hidden_size)
     decoder, bias = found.pop(_DECODER, None), found.pop(_DECODER_BIAS, None)
     if decoder is not None and not torch.equal(decoder, found.get(TABLE, decoder)):
-        raise CheckpointError(f"{origin} holds {_DECODER}, which differs from its token table; only tied ones are read")
-    if bias is not None:  # goes before the head's own
+        raise CheckpointError(f"{source}: {_DECODER} differs from the word embeddings; only tied ones are supported")
+    if bias is not None:  # overrides predictions.bias
         found["predictions.bias"] = bias
-    return _fused(found, kind, origin), left_aside
+    return _fused(found, kind, source), unsupported_heads
 
 
 def for_order_head(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors with the pooler as part of a sentence-order head."""
+    """Rename the pooler to that of a sentence-order head."""
     return {re.sub(r"^pooler\.", _ORDER_POOLER, name): tensor for name, tensor in state.items()}
 
 
-def _fused(tensors: Mapping[str, Tensor], kind: str, origin: str) -> dict[str, Tensor]:
-    """Query, key and value of each block in one matrix, and the order head's linear layer under our name."""
+def _fused(tensors: Mapping[str, Tensor], kind: str, source: str) -> dict[str, Tensor]:
+    """Concatenate query, key and value of each block, and rename the order head's linear layer."""
     found: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         if not name.startswith(_KNOWN) or _FUSED in name:
-            raise CheckpointError(f"{origin} holds {name}, which no {kind} model known here has; name another model")
+            raise CheckpointError(f"{source} contains {name}, which no supported {kind} model has; name another model")
         if not tensor.is_floating_point():
-            raise CheckpointError(f"{origin}: {name} is {tensor.dtype}, which no trained weight is; get another file")
+            raise CheckpointError(f"{source}: {name} is {tensor.dtype}, not floating point; get another file")
         part = next((part for part in _PARTS if part in name), None)
         if part is None:
             found[name.replace(_STOCK_ORDER, _ORDER)] = tensor
@@ -242,7 +239,7 @@ def _fused(tensors: Mapping[str, Tensor], kind: str, origin: str) -> dict[str, T
         parts = [tensors.get(name.replace(part, other)) for other in _PARTS]
         whole = [each for each in parts if each is not None and each.ndim and each.shape == tensor.shape]
         if len(whole) < len(_PARTS):
-            raise CheckpointError(f"{origin} has no query, key and value of one shape for {name}; it is not whole")
+            raise CheckpointError(f"{source} lacks query, key and value of one shape for {name}; get another file")
         if part == _PARTS[0]:
             found[name.replace(part, _FUSED)] = torch.cat(whole)
     return found

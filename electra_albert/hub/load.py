@@ -1,4 +1,4 @@
-"""From the files of a model to the model: of ours or stock, checkpoints, bare weights. V vocab, E embedding."""
+"""Load models from folders (ours or stock), checkpoints and weights files. Dimensions: V vocab, E embedding."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -9,82 +9,83 @@ from torch import Tensor, nn
 from electra_albert.config import ModelConfig
 from electra_albert.contracts import CheckpointError
 from electra_albert.hub import formats
-from electra_albert.hub.find import ModelFiles, read_contents, read_weights
-from electra_albert.hub.find import locate as locate  # files are located, then loaded: both names are found here
+from electra_albert.hub.find import ModelFiles as ModelFiles  # re-exported for callers, as is locate
+from electra_albert.hub.find import locate as locate
+from electra_albert.hub.find import read_contents, read_weights
 from electra_albert.hub.weights import read_json
 from electra_albert.model.electra import Discriminator, Generator
 from electra_albert.model.encoder import EncoderModel
 from electra_albert.model.task_model import TaskHead, TaskModel
 
-TASK_FILE = "electra_albert.json"  # the task of a fine-tuned folder of ours
-ROWS_BY_TOKEN = (formats.TABLE, "predictions.bias")  # tensors with a row for each token of the vocabulary
+TASK_FILE = "electra_albert.json"  # task details in our fine-tuned folders
+VOCABULARY_TENSORS = (formats.TABLE, "predictions.bias")  # with one row per token of the vocabulary
 KINDS = {"generator": Generator, "discriminator": Discriminator, "task": TaskModel, "encoder": EncoderModel}
 _Module = TypeVar("_Module", bound=nn.Module)
-_LEAST_LENGTHS = {"max_seq_length": 8, "doc_stride": 1, "max_answer_length": 1}
-_IN_TWO = "sentence_order"  # the head whose layers are taken over one by one
-# Not in the shapes of weights.
-_UNSEEN = ("num_hidden_layers", "num_attention_heads", "hidden_act", "layer_norm_eps", "attention", "attention_options")
+_MIN_LENGTHS = {"max_seq_length": 8, "doc_stride": 1, "max_answer_length": 1}
+_ORDER_HEAD = "sentence_order"
+# Fields that the shapes of the weights do not determine.
+_FIELDS = ("num_hidden_layers", "num_attention_heads", "hidden_act", "layer_norm_eps", "attention", "attention_options")
 
 
 class Stored(NamedTuple):
-    """The contents of a model's files."""
+    """Configuration and weights read from the files of a model."""
 
-    origin: str  # the file of the weights, as messages name it
+    source: str  # path of the weights file, for messages
     config: ModelConfig
-    tensors: dict[str, Tensor]  # float32, under our names, except that a sentence-order head's pooler is `pooler.`
-    left_aside: list[str]  # names of heads that nothing here computes
+    tensors: dict[str, Tensor]  # float32, by our names; the pooler of a sentence-order head is `pooler.`
+    unsupported_heads: list[str]  # names of heads that no model here has
 
     @property
     def parts(self) -> set[str]:
-        """The modules that there are weights of, as predictions or pooler."""
+        """Names of the top-level modules with weights, such as predictions or pooler."""
         return {name.split(".")[0] for name in self.tensors}
 
 
 def read_stored(files: ModelFiles) -> Stored:
-    """Read and check a model's files. Raises CheckpointError where they are no model that can be read, or damaged."""
-    contents, origin = read_contents(files), str(files.weights)
+    """Read and check the files of a model. Raises CheckpointError for unsupported or damaged files."""
+    contents, source = read_contents(files), str(files.weights)
     config, tensors = formats.model_config(contents, str(files.config)), read_weights(files)
     blocks = config.num_hidden_groups * config.inner_group_num
-    if blocks > len(tensors):  # a false configuration must not cost minutes
-        raise CheckpointError(f"{origin} holds {len(tensors)} tensors, its configuration {blocks} blocks")
-    return Stored(origin, config, *formats.from_file(tensors, contents["model_type"], config, origin))
+    if blocks > len(tensors):  # building the blocks of a wrong configuration would take minutes
+        raise CheckpointError(f"{source} has {len(tensors)} tensors, config.json {blocks} blocks; fetch both again")
+    return Stored(source, config, *formats.from_file(tensors, contents["model_type"], config, source))
 
 
 def read_config(files: ModelFiles) -> ModelConfig:
-    """The shape of a model; CheckpointError where its config.json is not one that can be read."""
+    """Read the configuration of a model. Raises CheckpointError for an unsupported or damaged config.json."""
     return formats.model_config(read_contents(files), str(files.config))
 
 
 def build(stored: Stored, model_class: type[_Module], head: TaskHead | None = None) -> _Module:
-    """A model in eval mode, with the pooler and order head of the file; CheckpointError where its own head lacks."""
-    has_order, has_pooler = _IN_TWO in stored.parts, "pooler" in stored.parts
-    kinds: dict[type[nn.Module], tuple[str, dict[str, Any]]] = {  # the part that must be there, and options
+    """Build a model in eval mode, with the file's pooler and order head. Raises CheckpointError if it lacks a part."""
+    has_order, has_pooler = _ORDER_HEAD in stored.parts, "pooler" in stored.parts
+    kinds: dict[type[nn.Module], tuple[str, dict[str, Any]]] = {  # required part, and options of the class
         EncoderModel: ("encoder", {"with_pooler": has_pooler}),
         Generator: ("predictions", {"with_sentence_order": has_order, "with_pooler": has_pooler and not has_order}),
         Discriminator: ("discriminator_predictions", {"with_sentence_order": has_order}),
         TaskModel: (head.output_name if head else "", {"head": head}),
     }
     part, options = kinds[model_class]
-    if head is not None and stored.left_aside:
-        raise CheckpointError(f"{stored.origin} holds {stored.left_aside[0]}, a head that cannot be computed here")
+    if head is not None and stored.unsupported_heads:
+        raise CheckpointError(f"{stored.source} has an unsupported head, {stored.unsupported_heads[0]}; fine-tune it")
     if part not in stored.parts:
-        raise CheckpointError(f"{stored.origin} has no {part}, which a {model_class.__name__} needs; name another")
-    with torch.device("meta"):  # sizes come from a file: nothing is allocated before the weights match them
+        raise CheckpointError(f"{stored.source} has no {part}, which a {model_class.__name__} needs; name another")
+    with torch.device("meta"):  # no memory is allocated before the sizes are checked against the weights
         model = model_class(stored.config, **options)
-    fill(model, stored.tensors, stored.origin)
+    load_weights(model, stored.tensors, stored.source)
     return model.eval()
 
 
 def load_task_model(files: ModelFiles) -> tuple[TaskModel, dict[str, Any]]:
-    """A fine-tuned model in eval mode and what its folder records of the task; CheckpointError where it is none."""
+    """Load a fine-tuned model in eval mode and its task details. Raises CheckpointError for any other model."""
     details, head = read_task(files)
     return build(read_stored(files), TaskModel, head), details
 
 
 def build_task_model(config: ModelConfig, head: TaskHead, files: ModelFiles | None) -> tuple[TaskModel, list[str]]:
-    """A task's model on the encoder of `files`, and the parts drawn from torch's stream: without files all."""
+    """Build a task model on the encoder in `files`, if any; returns it and the names of newly initialized parts."""
     if files is None:
-        with torch.random.fork_rng(devices=()):  # what PyTorch's layers draw for themselves is not kept
+        with torch.random.fork_rng(devices=()):  # PyTorch's own initialization is overwritten
             model = TaskModel(config, head)
         model.initialize()
         return model, [name for name, _ in model.named_children() if name != "dropout"]
@@ -94,7 +95,7 @@ def build_task_model(config: ModelConfig, head: TaskHead, files: ModelFiles | No
     new = [head.output_name]
     if model.pooler is not None and "pooler" not in stored.parts:
         new.insert(0, "pooler")
-    fill(model, stored.tensors, stored.origin, tuple(f"{name}." for name in new))
+    load_weights(model, stored.tensors, stored.source, tuple(f"{name}." for name in new))
     for name in new:
         model.get_submodule(name).to_empty(device="cpu")
     model.initialize_head(with_pooler="pooler" in new)
@@ -102,99 +103,98 @@ def build_task_model(config: ModelConfig, head: TaskHead, files: ModelFiles | No
 
 
 def read_details(files: ModelFiles) -> dict[str, Any]:
-    """What the folder of a fine-tuned model of ours records of its task; empty for any other model."""
+    """Read the task details in our fine-tuned folder; empty for any other model."""
     file = files.config.with_name(TASK_FILE)
     return read_json(file) if file.is_file() else {}
 
 
 def read_task(files: ModelFiles) -> tuple[dict[str, Any], TaskHead]:
-    """What the folder of a fine-tuned model records of its task, and the head; CheckpointError where it is none."""
-    contents, details, origin = read_contents(files), read_details(files), files.config.with_name(TASK_FILE)
+    """Read task details and head of a fine-tuned model. Raises CheckpointError for any other model."""
+    contents, details, source = read_contents(files), read_details(files), files.config.with_name(TASK_FILE)
     if not details:
-        details, origin = formats.stock_details(contents, str(files.config)), files.config
+        details, source = formats.stock_details(contents, str(files.config)), files.config
     try:
         head = head_of(details, float(formats.classifier_dropout(contents)))
         sides = [details["columns"][side] for side in ("text", "pair")] if "columns" in details else []
         is_known = all(isinstance(side, list) and all(isinstance(name, str) for name in side) for side in sides)
-        lengths = [(details.get(name, least), least) for name, least in _LEAST_LENGTHS.items()]
+        lengths = [(details.get(name, least), least) for name, least in _MIN_LENGTHS.items()]
         if not is_known or not all(type(length) is int and length >= least for length, least in lengths):
-            raise ValueError("lengths or columns that no fine-tuning has")
+            raise ValueError("its lengths or columns are impossible")
     except (KeyError, OverflowError, TypeError, ValueError) as error:
-        reason = formats.shown(str(error))
-        raise CheckpointError(f"{origin} describes no task that is known here ({reason}); write it again") from None
+        reason = formats.short_repr(str(error))
+        raise CheckpointError(f"{source} does not describe a supported task ({reason}); export it again") from None
     return details, head
 
 
 def head_of(details: Mapping[str, Any], dropout: float) -> TaskHead:
-    """The head that TASK_FILE describes. Raises KeyError, TypeError or ValueError where it describes none."""
+    """The head that TASK_FILE describes. Raises KeyError, TypeError or ValueError if it does not describe one."""
     kind, labels = details["kind"], details["labels"]
     if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
-        raise TypeError("labels is no list of names")
+        raise TypeError("labels is not a list of names")
     if len(set(labels)) < len(labels):
-        raise ValueError("labels names one twice")
+        raise ValueError("labels has a name twice")
     num_labels = 1 if details.get("is_regression", False) else len(labels)
     return TaskHead(kind, {"choice": 1, "span": 2}.get(kind, num_labels), details["style"], dropout)
 
 
-def fill(
-    model: nn.Module, state: Mapping[str, Tensor], origin: str, spared: tuple[str, ...] = (), *, in_place: bool = False
+def load_weights(
+    model: nn.Module, state: Mapping[str, Tensor], source: str, skip: tuple[str, ...] = (), *, in_place: bool = False
 ) -> None:
-    """Fill a model from tensors under our names, except names that begin with a `spared` one; other heads are left out.
+    """Load tensors by our names into a model, except those that begin with `skip`; further heads are ignored.
 
-    The tensors become the model's own, or are copied `in_place`. Raises CheckpointError where a part lacks something,
-    has more or has another shape.
+    They become the parameters, or are copied if `in_place`. Raises CheckpointError for other names or shapes.
     """
-    if getattr(model, _IN_TWO, None) is not None:
+    if getattr(model, _ORDER_HEAD, None) is not None:
         state = formats.for_order_head(state)
     own = model.state_dict()
-    wanted = {name: tensor for name, tensor in own.items() if not name.startswith(spared)}
+    wanted = {name: tensor for name, tensor in own.items() if not name.startswith(skip)}
     parts = tuple({f"{name.split('.')[0]}." for name in wanted})
     if missing := sorted(wanted.keys() - state.keys()):
-        raise CheckpointError(f"{origin} has no {missing[0]} ({len(missing)} of {len(wanted)} tensors are missing)")
+        raise CheckpointError(f"{source} has no {missing[0]} ({len(missing)} of {len(wanted)} tensors are missing)")
     if extra := sorted(name for name in state.keys() - own.keys() if name.startswith(parts)):
-        raise CheckpointError(f"{origin} holds {extra[0]}, which its configuration has no place for")
+        raise CheckpointError(f"{source} contains {extra[0]}, which does not fit its configuration; fetch both again")
     for name, tensor in wanted.items():
         if state[name].shape != tensor.shape:
             found, size = list(state[name].shape), list(tensor.shape)
-            raise CheckpointError(f"{name} in {origin} has shape {found}, its configuration or an option {size}")
+            raise CheckpointError(f"{name} in {source} has shape {found}, configuration or options require {size}")
     tensors = {name: state[name].contiguous() for name in wanted}
-    model.load_state_dict(tensors, assign=not in_place, strict=not spared)
+    model.load_state_dict(tensors, assign=not in_place, strict=not skip)
 
 
-def adopt(model: nn.Module, state: Mapping[str, Tensor], origin: str) -> list[str]:
-    """Copy each part of the model that `state` holds whole; returns the names of those that stay as they are.
+def load_partial(model: nn.Module, state: Mapping[str, Tensor], source: str) -> list[str]:
+    """Copy the parts of a model for which `state` has all tensors; returns the names of the other parts.
 
-    A part is a module directly below the model, or either layer of a sentence-order head. Embeddings and encoder must
-    be there. Raises as `fill`.
+    A part is a child module, or a layer of the sentence-order head; embeddings and encoder are required. Raises
+    CheckpointError as load_weights does.
     """
-    if getattr(model, _IN_TWO, None) is not None:
+    if getattr(model, _ORDER_HEAD, None) is not None:
         state = formats.for_order_head(state)
     paths = (name.split(".") for name in model.state_dict() if name not in state)
-    lacking = dict.fromkeys(".".join(path[: 2 if path[0] == _IN_TWO else 1]) for path in paths)
-    new = [part for part in lacking if part not in ("embeddings", "encoder")]
-    fill(model, state, origin, tuple(f"{part}." for part in new), in_place=True)
+    incomplete = dict.fromkeys(".".join(path[: 2 if path[0] == _ORDER_HEAD else 1]) for path in paths)
+    new = [part for part in incomplete if part not in ("embeddings", "encoder")]
+    load_weights(model, state, source, tuple(f"{part}." for part in new), in_place=True)
     return new
 
 
 def resize_vocabulary(state: Mapping[str, Tensor], kept: int, new: Sequence[Sequence[int]]) -> dict[str, Tensor]:
-    """The state for the first `kept` tokens and new ones, each of which begins as the mean of old ones by their ids."""
-    tables = {name: state[name] for name in ROWS_BY_TOKEN if name in state}  # each [V] or [V, E]
+    """Keep the first `kept` tokens and append new ones, each initialized as the mean of the old tokens with its ids."""
+    tables = {name: state[name] for name in VOCABULARY_TENSORS if name in state}  # each [V] or [V, E]
     return {**state} | {
         name: torch.cat([rows[:kept], *(rows[list(ids)].mean(0, keepdim=True) for ids in new)])
         for name, rows in tables.items()
     }
 
 
-def require_same_computation(config: ModelConfig, known: Mapping[str, Any], origin: str, way_out: str) -> None:
-    """CheckpointError where weights of the `known` settings fit a model of `config` but compute something else."""
+def require_same_computation(config: ModelConfig, known: Mapping[str, Any], source: str, way_out: str) -> None:
+    """Raise CheckpointError if fields of `known` that do not change the shapes of weights differ from `config`."""
     first = {"attention": ModelConfig.attention, "attention_options": {}} if known else {}
-    for name in _UNSEEN:
+    for name in _FIELDS:
         found, wanted = known.get(name, first.get(name)), getattr(config, name)
         if found is not None and found != wanted:
-            raise CheckpointError(f"{origin} has {name} {found}, this run's model has {wanted}; {way_out}")
+            raise CheckpointError(f"{source} has {name} {found}, this run's model has {wanted}; {way_out}")
 
 
-def same_tables(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
-    """Whether two states hold equal embeddings, so that generator and discriminator can share them."""
+def have_equal_embeddings(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
+    """Whether two states have equal embeddings, so that generator and discriminator can share them."""
     names = {name for name in one.keys() | other.keys() if name.startswith("embeddings.")}
     return all(name in one and name in other and torch.equal(one[name], other[name]) for name in names)

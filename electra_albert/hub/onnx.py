@@ -1,4 +1,4 @@
-"""Outputs of a model under stock names, and its ONNX file. B batch, L length, V vocabulary, D hidden, C classes."""
+"""Model outputs by their stock names, and ONNX export. B batch, L length, V vocab, D hidden, C classes."""
 
 import copy
 import logging
@@ -21,22 +21,22 @@ from electra_albert.model.task_model import TaskModel
 Model = EncoderModel | Generator | Discriminator | TaskModel
 
 ONNX_FILE = "model.onnx"
-DATA_FILE = "model.onnx.data"  # the weights of a model too large for one file
+DATA_FILE = "model.onnx.data"  # weights of a model that is too large for one file
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 _PACKAGES = ("onnx", "onnxscript", "onnxruntime")
-_OPSET = 20  # the first in which a tanh GELU is one operator
-_LARGEST_FOLDED = 64  # numbers: shapes are computed ahead, weights are not, or a shared one would be stored again
-_TRACED_SHAPE = (2, 8)  # a dimension of 1 would be taken for a fixed one
-_ERRORS_ONLY = 3  # of onnxruntime's levels of logging
-_TOLERANCE = 1e-4  # float32, relative to the largest value: what another order of additions may change
+_OPSET = 20  # the first with an operator for GELU with tanh
+_MAX_FOLDED_SIZE = 64  # elements: fold constant shapes, but no weights, or shared ones would be stored twice
+_TRACED_SHAPE = (2, 8)  # torch.export treats a dimension of 1 as static
+_ERRORS_ONLY = 3  # log level of onnxruntime
+_TOLERANCE = 1e-4  # float32, relative to the largest value: the order of additions differs
 
 
 def outputs(model: Model, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> dict[str, Tensor]:
-    """All outputs of a model. Ids int64, mask bool or 0 and 1, each [B, L]; a row of multiple choice is one choice.
+    """Compute all outputs of a model. Ids int64, mask bool or 0 and 1, each [B, L]; for choice, B counts options.
 
-    Returns last_hidden_state [B, L, D]; logits of a masked language model [B, L, V], of a discriminator [B, L], of
-    sentences [B, C], of a choice [B, 1], of tokens [B, L, C]; start_logits and end_logits [B, L] of a span; sop_logits
-    [B, 2] and pooler_output [B, D] where the model has the layers.
+    Returns last_hidden_state [B, L, D]; logits of a generator [B, L, V], a discriminator [B, L] or a head for sequence
+    [B, C], choice [B, 1] or token [B, L, C]; start_logits and end_logits [B, L] of a span head; sop_logits [B, 2] and
+    pooler_output [B, D] if the model has the layers.
     """
     last = model.encode(input_ids, attention_mask.bool(), token_type_ids)  # [B, L, D]
     found = {"last_hidden_state": last}
@@ -55,7 +55,7 @@ def outputs(model: Model, input_ids: Tensor, attention_mask: Tensor, token_type_
 
 
 def probe(config: ModelConfig, batch: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Fixed ids, mask and segments, each int64 [B, L], with every segment and, in the last row, padding."""
+    """Fixed ids, mask and segments, each int64 [B, L], with all segments, and padding in the last sequence."""
     ids = (torch.arange(batch * length) * 7919 % config.vocab_size).view(batch, length)
     mask = torch.ones_like(ids)
     mask[-1, (length + 1) // 2 :] = 0
@@ -63,17 +63,17 @@ def probe(config: ModelConfig, batch: int, length: int) -> tuple[Tensor, Tensor,
     return ids, mask, segments
 
 
-def require_equal(ours: Tensor, theirs: Tensor, refusal: str) -> None:
-    """Raise CheckpointError with the text `refusal` unless shapes are equal and values close; NaN is not."""
+def require_close(ours: Tensor, theirs: Tensor, message: str) -> None:
+    """Raise CheckpointError with the text `message` unless shapes are equal and values close; NaN is not close."""
     same_shape = ours.shape == theirs.shape
     difference = float((ours - theirs).abs().max() / ours.abs().max().clamp(min=1)) if same_shape else float("inf")
     if not difference <= _TOLERANCE:
-        raise CheckpointError(f"{refusal} (off by {difference:.1e})")
+        raise CheckpointError(f"{message} (off by {difference:.1e})")
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence warnings and progress bars."""
+    """Silence warnings, and progress bars of transformers."""
     from transformers.utils import logging as stock_logging
 
     disabled, had_bars = logging.root.manager.disable, stock_logging.is_progress_bar_enabled()
@@ -89,18 +89,18 @@ def quiet() -> Iterator[None]:
 
 
 def require_packages() -> None:
-    """Raise UsageError unless the packages that write and run ONNX files are installed; loads none of them."""
+    """Raise UsageError unless the packages for ONNX are installed; imports none of them."""
     missing = [name for name in _PACKAGES if find_spec(name) is None]
     if missing:
         raise UsageError(f"the format onnx needs {', '.join(missing)}: pip install {' '.join(missing)}")
 
 
 def write_onnx(model: Model, folder: Path) -> Path:
-    """Write `model.onnx`, in float32, into a new folder, with `model.onnx.data` for a model above 1.5 GiB.
+    """Write `model.onnx` in float32 into a new folder, with `model.onnx.data` for a model above 1.5 GiB.
 
-    Inputs are INPUTS, int64 [B, L], any B, L up to max_position_embeddings, attention_mask 1 where a token takes part.
-    Outputs are those of `outputs`, last_hidden_state of an EncoderModel alone. Raises UsageError without the packages,
-    CheckpointError where onnxruntime computes other values.
+    Inputs are INPUTS, int64 [B, L] for any B and L up to max_position_embeddings; attention_mask is 1 for tokens and 0
+    for padding. Outputs are those of `outputs`, with last_hidden_state only for an EncoderModel. Raises UsageError
+    without the packages, CheckpointError if onnxruntime computes other values than PyTorch.
     """
     require_packages()
     from onnx_ir.passes.common import ClearMetadataAndDocStringPass
@@ -114,15 +114,15 @@ def write_onnx(model: Model, folder: Path) -> Path:
     with quiet(), torch.no_grad():
         options |= {"input_names": INPUTS, "output_names": list(graph(*inputs)), "dynamic_shapes": shapes}
         program: Any = torch.onnx.export(graph, inputs, **options)
-        optimizer.optimize(program.model, input_size_limit=_LARGEST_FOLDED, output_size_limit=_LARGEST_FOLDED)
-        ClearMetadataAndDocStringPass()(program.model)  # no trace of where it was made
+        optimizer.optimize(program.model, input_size_limit=_MAX_FOLDED_SIZE, output_size_limit=_MAX_FOLDED_SIZE)
+        ClearMetadataAndDocStringPass()(program.model)  # no file names of this machine
         program.save(file)
     _check(graph, file)
     return file
 
 
 class _Graph(nn.Module):
-    """The computation of the file."""
+    """The exported computation: `outputs`, with last_hidden_state only for an EncoderModel."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -130,13 +130,12 @@ class _Graph(nn.Module):
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> dict[str, Tensor]:
         found = outputs(self.model, input_ids, attention_mask, token_type_ids)
-        return {
-            name: t for name, t in found.items() if name != "last_hidden_state" or isinstance(self.model, EncoderModel)
-        }
+        is_bare = isinstance(self.model, EncoderModel)
+        return {name: value for name, value in found.items() if is_bare or name != "last_hidden_state"}
 
 
 def _check(graph: _Graph, file: Path) -> None:
-    """CheckpointError unless onnxruntime gives PyTorch's outputs, in shapes that were not traced."""
+    """Raise CheckpointError unless onnxruntime computes PyTorch's outputs, for shapes that were not traced."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -147,7 +146,7 @@ def _check(graph: _Graph, file: Path) -> None:
         inputs = probe(graph.model.config, batch, length)
         with torch.no_grad():
             wanted = graph(*inputs)
-        found = session.run(list(wanted), {name: row.numpy() for name, row in zip(INPUTS, inputs, strict=True)})
+        found = session.run(list(wanted), {name: ids.numpy() for name, ids in zip(INPUTS, inputs, strict=True)})
         for (name, ours), theirs in zip(wanted.items(), found, strict=True):
-            refusal = f"{ONNX_FILE} is not written: onnxruntime computes other {name} than PyTorch"
-            require_equal(ours, torch.from_numpy(theirs), f"{refusal}; export as safetensors instead")
+            message = f"{ONNX_FILE} is not written: onnxruntime computes other {name} than PyTorch"
+            require_close(ours, torch.from_numpy(theirs), f"{message}; export as safetensors instead")

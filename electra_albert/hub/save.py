@@ -1,4 +1,4 @@
-"""Models as folders, stock's or with names of our own: written apart, loaded again, compared, moved into place."""
+"""Save models as folders, stock or in our format: write to a temporary folder, reload, compare, then move."""
 
 import copy
 import io
@@ -20,7 +20,7 @@ from electra_albert.hub import formats
 from electra_albert.hub.card import Facts, describe, write_card
 from electra_albert.hub.find import CONFIG_FILE
 from electra_albert.hub.load import TASK_FILE, head_of
-from electra_albert.hub.onnx import DATA_FILE, ONNX_FILE, Model, outputs, probe, quiet, require_equal, write_onnx
+from electra_albert.hub.onnx import DATA_FILE, ONNX_FILE, Model, outputs, probe, quiet, require_close, write_onnx
 from electra_albert.hub.weights import WEIGHT_FILES, digest, read_tensors, write_safetensors
 from electra_albert.model.attention import stock_computes
 from electra_albert.model.electra import Discriminator, Generator
@@ -29,8 +29,9 @@ from electra_albert.model.task_model import TaskModel
 LOG = logging.getLogger(__name__)
 
 _PT_FILE, _READ_BY_STOCK_AS = "weights.pt", "pytorch_model.bin"
-_SPECIAL_TOKENS = {"pad": "pad", "bos": "cls", "eos": "sep"}  # ours by the names of config.json
+_SPECIAL_TOKENS = {"pad": "pad", "bos": "cls", "eos": "sep"}  # config.json: tokenizer
 _CHECKED_LENGTH = 24
+# Output name, layer, and the output computed from layer, last hidden states [B, L, D] and pooler output [B, D].
 _Head = tuple[str, nn.Module, Callable[[Any, Tensor, Any], Tensor]]
 
 
@@ -46,9 +47,9 @@ def save_model(
 ) -> None:
     """Write model, tokenizer and card; `file_format` is safetensors, pt or onnx, `dtype` that of the stored weights.
 
-    `details` are for `load_task_model`, among them the labels (and is_regression) of a task's head. Older weights of
-    another format are removed. Leaves the model in eval mode. Raises CheckpointError where stock classes or onnxruntime
-    compute other values than the model, UsageError where the folder cannot be written.
+    `details` are returned by `load_task_model`; a task model needs labels, and is_regression for a regression. Weights
+    of another format in the folder are removed. Leaves the model in eval mode. Raises CheckpointError if stock classes
+    or onnxruntime compute other values than the model, UsageError if the folder cannot be written.
     """
     architecture, is_stock = _architecture(model), stock_computes(model.config)
     settings, details = _task_settings(model, details)
@@ -59,21 +60,21 @@ def save_model(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=".writing-", dir=folder) as temporary:
-            apart = Path(temporary)
-            write_json(apart / CONFIG_FILE, {**config, **settings})
+            new = Path(temporary)
+            write_json(new / CONFIG_FILE, {**config, **settings})
             if details is not None:
-                write_json(apart / TASK_FILE, details)
-            save_tokenizer(tokenizer, apart, model.config.max_position_embeddings)
-            weights = write_onnx(model, apart) if file_format == "onnx" else _write(model, apart, file_format, dtype)
-            written = sorted(apart.iterdir(), key=lambda file: file == weights)  # the weights last
+                write_json(new / TASK_FILE, details)
+            save_tokenizer(tokenizer, new, model.config.max_position_embeddings)
+            weights = write_onnx(model, new) if file_format == "onnx" else _write(model, new, file_format, dtype)
+            written = sorted(new.iterdir(), key=lambda file: file == weights)  # the weights last
             for file in written:
                 os.replace(file, folder / file.name)
         for other in sorted({*WEIGHT_FILES, ONNX_FILE, DATA_FILE} - {file.name for file in written}):
             if (folder / other).exists():
                 (folder / other).unlink()
-                LOG.warning(f"removed {folder / other}, which was of another model or format")
+                LOG.warning(f"removed {folder / other}, which belonged to another model or format")
         if details is None:
-            (folder / TASK_FILE).unlink(missing_ok=True)  # of a fine-tuned model that was here
+            (folder / TASK_FILE).unlink(missing_ok=True)  # of an overwritten fine-tuned model
         form = file_format if is_stock else "native"
         write_card(folder, *describe(model, architecture, form, dtype, facts or Facts()))
     except OSError as error:
@@ -87,16 +88,16 @@ def _architecture(model: Model) -> str:
 
 
 def _task_settings(model: Model, details: Mapping[str, Any] | None) -> tuple[dict[str, Any], Mapping[str, Any] | None]:
-    """The head's settings in config.json, and the contents of TASK_FILE."""
+    """Settings of the head in config.json, and the contents of TASK_FILE."""
     if not isinstance(model, TaskModel) or details is None:
         return {}, details
     head = model.head
     details = {**details, "kind": head.kind, "style": head.style}
     if head_of(details, head.dropout) != head:
-        raise ValueError(f"labels {details['labels']} are none of a head of kind {head.kind} with {head.num_labels}")
+        raise ValueError(f"labels {details['labels']} do not fit a head of kind {head.kind} with {head.num_labels}")
     settings: dict[str, Any] = {"classifier_dropout_prob": head.dropout}
     if head.kind in ("sequence", "token"):
-        labels = details["labels"] or ["score"]  # the one output of a regression
+        labels = details["labels"] or ["score"]  # the output of a regression
         settings["id2label"] = {str(number): label for number, label in enumerate(labels)}
         settings["label2id"] = {label: number for number, label in enumerate(labels)}
     if head.kind == "sequence":
@@ -105,30 +106,30 @@ def _task_settings(model: Model, details: Mapping[str, Any] | None) -> tuple[dic
 
 
 def _write(model: Model, folder: Path, file_format: str, dtype: torch.dtype) -> Path:
-    """Write the weights into a folder that holds all else, read them again and compare; returns their file."""
-    is_stock, refusal = stock_computes(model.config), f"{folder.parent} is not written"
+    """Write the weights into a folder with all other files, reload and compare them; returns the weights file."""
+    is_stock, message = stock_computes(model.config), f"{folder.parent} is not written"
     renamed = (formats.to_stock if is_stock else formats.to_native)(model.state_dict())
     tensors = {name: tensor.to(dtype) for name, tensor in renamed.items()}
     if too_large := [name for name, tensor in tensors.items() if not tensor.isfinite().all()]:
-        raise CheckpointError(f"{refusal}: {dtype} cannot hold {too_large[0]}; export as float32")
+        raise CheckpointError(f"{message}: {dtype} cannot hold {too_large[0]}; export as float32")
     weights = folder / (_READ_BY_STOCK_AS if file_format == "pt" else WEIGHT_FILES[0])
     if file_format == "pt":
-        content = io.BytesIO()  # into a file torch would write with errors of its own where the disk is full
+        content = io.BytesIO()  # torch.save to a full disk raises other errors than OSError
         torch.save(tensors, content)
         weights.write_bytes(content.getbuffer())
     else:
         write_safetensors(tensors, weights)
     written = read_tensors(weights)
     if digest(written) != digest({name: tensor.float() for name, tensor in tensors.items()}):
-        raise CheckpointError(f"{refusal}: {weights.name} is read otherwise than it was saved")
+        raise CheckpointError(f"{message}: {weights.name} differs from the model after reading it again")
     if is_stock:
         rounded = model if dtype == torch.float32 else copy.deepcopy(model).to(dtype).float()
-        _check_against_stock(rounded, written, folder, refusal)
+        _check_against_stock(rounded, written, folder, message)
     return weights.rename(folder / _PT_FILE) if file_format == "pt" else weights
 
 
-def _check_against_stock(model: Model, written: Mapping[str, Tensor], folder: Path, refusal: str) -> None:
-    """CheckpointError unless the stock class, with stock's layers for heads it lacks, computes what `model` does."""
+def _check_against_stock(model: Model, written: Mapping[str, Tensor], folder: Path, message: str) -> None:
+    """Raise CheckpointError unless the stock class, with stock layers for extra heads, computes the same as `model`."""
     import transformers
 
     architecture = _architecture(model)
@@ -138,30 +139,27 @@ def _check_against_stock(model: Model, written: Mapping[str, Tensor], folder: Pa
         options["add_pooling_layer"] = any(name.endswith("pooler") for name, _ in model.named_modules())
     with quiet():
         stock, report = getattr(transformers, architecture).from_pretrained(str(folder), **options)
-    heads = _heads_aside(model, stock.config)
+    heads = _extra_heads(model, stock.config)
     known = {f"{prefix}.{name}" for prefix, (_, head, _) in heads.items() for name in head.state_dict()}
     faults = sorted({*report["missing_keys"], *(known - written.keys())} | ({*report["unexpected_keys"]} - known))
     if faults:
-        raise CheckpointError(f"{refusal}: its weights and {architecture} do not agree on {faults[0]}")
+        raise CheckpointError(f"{message}: its weights and {architecture} disagree on {faults[0]}")
     inputs = probe(model.config, 2, min(_CHECKED_LENGTH, model.config.max_position_embeddings))
     device = next(model.parameters()).device
     with torch.no_grad():
-        ours = outputs(model, *(row.to(device) for row in inputs))
-        found = stock.eval()(*(row[None] if is_choice else row for row in inputs), output_hidden_states=True)
+        ours = outputs(model, *(each.to(device) for each in inputs))
+        found = stock.eval()(*(each[None] if is_choice else each for each in inputs), output_hidden_states=True)
         theirs = {"last_hidden_state": found["hidden_states"][-1], "logits": found.get("prediction_logits"), **found}
         for prefix, (name, head, compute) in heads.items():
             head.load_state_dict({key: written[f"{prefix}.{key}"] for key in head.state_dict()})
             theirs[name] = compute(head.eval(), theirs["last_hidden_state"], found.get("pooler_output"))
     for name, value in ours.items():
         same = theirs[name].view(value.shape) if is_choice else theirs[name]
-        require_equal(value.cpu(), same, f"{refusal}: transformers computes other values than we do in {name}")
+        require_close(value.cpu(), same, f"{message}: transformers computes other {name}")
 
 
-def _heads_aside(model: Model, config: Any) -> dict[str, _Head]:
-    """Stock's own layers for heads that the stock class lacks, by their names in the file: output, layer, its use.
-
-    An output is computed from the last hidden states [B, L, D] and the output of the stock pooler [B, D].
-    """
+def _extra_heads(model: Model, config: Any) -> dict[str, _Head]:
+    """Stock layers for heads the stock class lacks, by prefix in the file; see _Head."""
     from transformers import ElectraConfig
     from transformers.models.albert.modeling_albert import AlbertSOPHead
     from transformers.models.electra.modeling_electra import ElectraDiscriminatorPredictions

@@ -1,4 +1,4 @@
-"""Files of named tensors, safetensors or pickled: nothing in them is run, memory stays a multiple of their size."""
+"""Read and write weights files, safetensors or pickled: no code in them runs, memory is proportional to size."""
 
 import hashlib
 import io
@@ -20,23 +20,23 @@ from electra_albert.contracts import CheckpointError
 _INDEX = ".index.json"
 WEIGHT_FILES: tuple[str, ...] = ("model.safetensors", f"model.safetensors{_INDEX}")
 WEIGHT_FILES += ("weights.pt", "pytorch_model.bin", f"pytorch_model.bin{_INDEX}")
-DIGEST = "electra_albert_sha256"  # of the tensors, in the metadata of files we write
+DIGEST = "electra_albert_sha256"  # metadata key of the hash of the tensors
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-_HEADER_SIZE_BYTES = 8  # of the number a safetensors file begins with
+_HEADER_SIZE_BYTES = 8  # of the number at the start of a safetensors file
 _LARGEST_JSON_BYTES = 1 << 20
-_LONGEST_NAME = 200  # bytes of a file's, characters of a tensor's
-_TIED = ("decoder.weight", "decoder.bias")  # of a masked-token head, which may share storage
+_LONGEST_NAME = 200  # bytes for a file, characters for a tensor
+_TIED = ("decoder.weight", "decoder.bias")  # of an MLM head, may share storage
 _MOST_TENSORS = 50_000
-_MOST_TUPLES = 20_000  # in a pickle: four a tensor; as deeply nested as they are many, they still fit on the stack
-_OLD_PARTS = 4  # pickles that a file of torch's old form begins with, the last of them what was saved
-# What torch.load raises on a damaged or hostile file, found by damaging files in thousands of ways.
+_MOST_TUPLES = 20_000  # in a pickle, four per tensor; nested in each other they still fit on the stack
+_OLD_PARTS = 4  # pickles at the start of a file in torch's old format; the last is the saved object
+# Exceptions of torch.load for damaged or hostile files, collected by fuzzing.
 _DAMAGED: tuple[type[Exception], ...] = (pickle.UnpicklingError, struct.error, zipfile.BadZipFile, ArithmeticError)
 _DAMAGED += (AssertionError, AttributeError, EOFError, LookupError, MemoryError, OSError, RuntimeError, TypeError)
 _DAMAGED += (ValueError,)
 
 
 def read_tensors(file: Path) -> dict[str, Tensor]:
-    """The tensors of a file, or of those an index names: finite float32 or whole numbers, else CheckpointError."""
+    """Read all tensors of a file or of the shards of an index, as finite float32 or integers; else CheckpointError."""
     tensors = dict[str, Tensor]()
     for part, promised in all_files(file).items():
         found = _read_safetensors(part) if part.suffix == ".safetensors" else _read_pickled(part)
@@ -45,46 +45,46 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
         tensors |= found
     for name, tensor in tensors.items():
         if not name.isprintable() or not 0 < len(name) <= _LONGEST_NAME:
-            raise CheckpointError(f"{file} holds {name[:_LONGEST_NAME]!r}, no name of a tensor; get another file")
+            raise CheckpointError(f"{file} contains {name[:_LONGEST_NAME]!r}, no valid tensor name; get another file")
         if tensor.is_floating_point() or tensor.is_complex():
             if tensor.dtype not in _DTYPES:
-                raise CheckpointError(f"{file}: {name} is {tensor.dtype}, which cannot be read; save it as float32")
+                raise CheckpointError(f"{file}: {name} is {tensor.dtype}, which is not supported; save it as float32")
             tensors[name] = tensor.float()
             if not tensors[name].isfinite().all():
-                raise CheckpointError(f"{file}: {name} is not finite in float32; the file is damaged or diverged")
+                raise CheckpointError(f"{file}: {name} is not finite in float32; damaged, or training diverged")
     return tensors
 
 
 def all_files(file: Path) -> dict[Path, set[str] | None]:
-    """The files that hold the weights, those that an index names or `file` itself; with their names of the tensors."""
+    """The weights files and the tensor names an index gives for each; `file` itself (None) if it is not an index."""
     if not file.name.endswith(_INDEX):
         return {file: None}
     weight_map = read_json(file).get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
-        raise CheckpointError(f"{file} holds no weight_map of names to files")
+        raise CheckpointError(f"{file} has no weight_map from tensor names to files; fetch it again")
     found: dict[Path, set[str] | None] = {}
     for shard in sorted(set(weight_map.values())):
         is_name = shard.isprintable() and len(shard.encode()) <= _LONGEST_NAME and Path(shard).name == shard
         if not is_name or not (file.parent / shard).is_file():
-            raise CheckpointError(f"{file} names {shard[:_LONGEST_NAME]!r}, no file next to it; fetch all of the model")
+            raise CheckpointError(f"{file} names {shard[:_LONGEST_NAME]!r}, no file next to it; fetch the whole model")
         found[file.parent / shard] = {name for name, other in weight_map.items() if other == shard}
     return found
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """The JSON object in a small file; CheckpointError where it holds none."""
+    """Read the JSON object in a small file. Raises CheckpointError for any other content."""
     try:
         is_small = file.stat().st_size <= _LARGEST_JSON_BYTES
         contents: Any = json.loads(file.read_text(encoding="utf-8")) if is_small else None
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{file} is not JSON ({_reason(error)}); fetch it again") from None
     if not isinstance(contents, dict):
-        raise CheckpointError(f"{file} holds no JSON object, or one of over {_LARGEST_JSON_BYTES:,} bytes")
+        raise CheckpointError(f"{file} is not a JSON object of up to {_LARGEST_JSON_BYTES:,} bytes; fetch it again")
     return contents
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:
-    """A hash of names, shapes, types and values."""
+    """SHA-256 hash of names, shapes, dtypes and values."""
     found = hashlib.sha256()
     for name in sorted(tensors):
         tensor = tensors[name].contiguous()
@@ -94,14 +94,14 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
 
 
 def write_safetensors(tensors: dict[str, Tensor], file: Path) -> None:
-    """Write a file that stock loads, with a hash in metadata, which the library itself writes in any order."""
+    """Write a safetensors file with a hash in its metadata, whose order is fixed, unlike the library's."""
     from safetensors.torch import save
 
     content = save(tensors)
     data = _HEADER_SIZE_BYTES + int.from_bytes(content[:_HEADER_SIZE_BYTES], "little")
     header = {"__metadata__": {"format": "pt", DIGEST: digest(tensors)}, **json.loads(content[_HEADER_SIZE_BYTES:data])}
     text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % _HEADER_SIZE_BYTES)  # so that the data begins where the format wants it
+    text += b" " * (-len(text) % _HEADER_SIZE_BYTES)  # aligns the data as the format requires
     with file.open("wb") as opened:
         opened.write(len(text).to_bytes(_HEADER_SIZE_BYTES, "little") + text)
         opened.write(memoryview(content)[data:])
@@ -113,32 +113,32 @@ def _read_safetensors(file: Path) -> dict[str, Tensor]:
     try:
         with safe_open(str(file), framework="pt") as opened:
             if len(opened.keys()) > _MOST_TENSORS:
-                raise CheckpointError(f"{file} holds more than {_MOST_TENSORS} tensors, which no model here has")
+                raise CheckpointError(f"{file} contains more than {_MOST_TENSORS} tensors; name another model")
             written = (opened.metadata() or {}).get(DIGEST)
-            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118, no mapping
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118, not a mapping
     except (SafetensorError, OSError) as error:
-        way_out = "fetch it again, a pointer by git lfs pull"
+        way_out = "fetch it again, or run git lfs pull if it is a pointer"
         raise CheckpointError(f"{file} cannot be read as safetensors ({_reason(error)}); {way_out}") from None
     if written is not None and written != digest(tensors):
-        raise CheckpointError(f"{file} is not as it was written: its hash is another; fetch or export it again")
+        raise CheckpointError(f"{file} does not match its hash; fetch or export it again")
     return tensors
 
 
 def _read_pickled(file: Path) -> dict[str, Tensor]:
     try:
         _check_pickled(file)
-        with warnings.catch_warnings(action="ignore", category=UserWarning):  # of a plain pickle, which is refused
+        with warnings.catch_warnings(action="ignore", category=UserWarning):  # about a plain pickle, which is rejected
             contents = torch.load(file, map_location="cpu", weights_only=True)
     except _DAMAGED as error:
-        raise CheckpointError(f"{file} is no file of plain tensors ({_reason(error)}); no other is read") from None
+        raise CheckpointError(f"{file} has more than plain tensors ({_reason(error)}); get another file") from None
     for wrapper in ("model", "state_dict"):
         if isinstance(contents, dict) and isinstance(contents.get(wrapper), dict):
             contents = contents[wrapper]
     if not isinstance(contents, dict) or not contents or not all(_is_plain(*item) for item in contents.items()):
-        raise CheckpointError(f"{file} holds more than plain tensors by name; save a flat mapping of names to tensors")
-    own = (tensor.nbytes for name, tensor in contents.items() if not name.endswith(_TIED))  # else is stored once
+        raise CheckpointError(f"{file} contains more than plain tensors; save a flat mapping from names to tensors")
+    own = (tensor.nbytes for name, tensor in contents.items() if not name.endswith(_TIED))
     if sum(own) > file.stat().st_size:
-        raise CheckpointError(f"{file} holds tensors that share storage; save each on its own")
+        raise CheckpointError(f"{file} contains tensors that share storage; save copies of them")
     return dict(contents)
 
 
@@ -149,10 +149,7 @@ def _is_plain(name: object, tensor: object) -> bool:
 
 
 def _check_pickled(file: Path) -> None:
-    """Raise ValueError where a file unpacks to more bytes than it has, or nests tuples without end.
-
-    torch.load bounds neither; hashing such a tuple, as every key of a mapping is, overflows the stack of the process.
-    """
+    """Raise ValueError if a file unpacks to more than its size, or nests tuples so deeply that hashing them crashes."""
     if zipfile.is_zipfile(file):
         with zipfile.ZipFile(file) as archive:
             members = archive.infolist()
@@ -161,15 +158,15 @@ def _check_pickled(file: Path) -> None:
                 raise ValueError("it unpacks to more than its size")
             pickles = [io.BytesIO(archive.read(each)) for each in members if each.filename.lower().endswith(".pkl")]
     else:
-        pickles = [io.BytesIO(file.read_bytes())] * _OLD_PARTS  # which are read on from where the one before ended
+        pickles = [io.BytesIO(file.read_bytes())] * _OLD_PARTS  # one stream, each read continues where the last stopped
     names = (opcode.name for pickled in pickles for opcode, _, _ in pickletools.genops(pickled))
     if sum(name.startswith("TUPLE") for name in names) > _MOST_TUPLES:
-        raise ValueError("its values are nested without end")
+        raise ValueError("its values are nested too deeply")
 
 
 def _reason(error: Exception) -> str:
-    """A library's message in one short line without the colours of a terminal."""
-    if isinstance(error, pickle.UnpicklingError):  # it talks of its own options
-        return "it holds something else, or is damaged"
+    """A library's message as one short line without terminal colours."""
+    if isinstance(error, pickle.UnpicklingError):  # its message names options of torch.load
+        return "it contains something else, or is damaged"
     text = "".join(letter for letter in " ".join(str(error).split()) if letter.isprintable())
     return text[:100] or type(error).__name__

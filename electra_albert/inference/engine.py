@@ -1,4 +1,4 @@
-"""Models in memory, texts as sequences of tokens, and their batches. Dimensions: B batch, L length."""
+"""Tokenization and batching for inference. Dimensions: B batch, L length."""
 
 import copy
 import unicodedata
@@ -16,46 +16,46 @@ from electra_albert.corpus.tokenizer import TokenText
 from electra_albert.model.electra import Discriminator, Generator
 from electra_albert.model.encoder import EncoderModel
 
-MASK = "[MASK]"  # as a user writes it, whatever the tokenizer calls its mask
-WORD_MARKS = ("", "▁", "Ġ")  # tokens that mark the beginning of a word and have no other text
+MASK = "[MASK]"  # in the user's text, for every tokenizer
+WORD_MARKS = ("", "▁", "Ġ")  # tokens without text that mark the start of a word
 
-Text = str | tuple[str, str]  # one text, or a pair of them
+Text = str | tuple[str, str]  # a text or a pair
 OneOrMore = str | list[str]
 Padded = tuple[Tensor, Tensor, Tensor]  # input_ids int64, attention_mask bool, token_type_ids int64, each [B, L]
 
 
 class TokenSequence(NamedTuple):
-    """A text or a pair as a model reads it, special tokens included."""
+    """Input of a model: the tokens of a text or a pair, special tokens included."""
 
     ids: list[int]
     types: list[int]
-    text_positions: Sequence[int] = ()  # without [CLS], [SEP], padding and masks, even those written in the text
+    text_positions: Sequence[int] = ()  # without [CLS], [SEP], padding and [MASK], even if the text contains them
     text: Text = ""
-    encoding: Any = None  # of `tokenizers`: knows the characters of each token
+    encoding: Any = None  # tokenizers.Encoding, with the character offsets
 
 
 @dataclass(frozen=True, repr=False)
 class Engine:
-    """The models that the calls of inference need, and how much they compute at once."""
+    """Loaded models, their tokenizer and the batch size; base class of InferenceModel."""
 
     tokenizer: Any
-    encoder: EncoderModel | Generator  # of the discriminator, where there is one
+    encoder: EncoderModel | Generator  # the discriminator's, if there is one
     generator: Generator | None
     discriminator: Discriminator | None
-    task: Any  # a FineTuned, or why there is none
+    task: Any  # FineTuned, or a str: the reason why there is none
     device: torch.device
     batch_tokens: int
     path: Path
-    weights: tuple[Path, ...] = ()  # the files they were read from
+    weights: tuple[Path, ...] = ()  # weights files of the models
 
     def masked_token_model(self, call: str) -> Generator:
-        """The generator; UsageError that names the call where there is none."""
+        """The generator. Raises UsageError, which names the call, if there is none."""
         if self.generator is None:
-            raise UsageError(f"{call} needs a masked-token head, and this model has none; load a run or its generator")
+            raise UsageError(f"{call} needs a masked-token head, which this model lacks; load a run or its generator")
         return self.generator
 
     def encode(self, given: object, model: Any, truncate: bool, *, is_filled: bool = False) -> list[TokenSequence]:
-        """Sequences for a model, is_filled: with masks. DataError for one too long, UsageError for an unfit pair."""
+        """Tokenize texts for a model; is_filled if [MASK] is meant as a mask. Raises DataError and UsageError."""
         tokenizer, longest, found = self.tokenizer, model.config.max_position_embeddings, []
         texts = as_texts(given, may_be_pairs=not is_filled)
         if is_filled:
@@ -71,75 +71,75 @@ class Engine:
             if len(ids) > longest:
                 raise DataError(f"{quote(given, index)} {too_long(len(ids), longest)} or give truncate=True")
             if max(types, default=0) >= model.config.type_vocab_size:
-                raise UsageError(f"{quote(given, index)}: the model knows one segment; give single texts")
+                raise UsageError(f"{quote(given, index)}: the model has one segment; give single texts")
             positions = [position for position, token in enumerate(ids) if token not in special]
             found.append(TokenSequence(ids, types, positions, text, encoding))
         return found
 
-    @torch.no_grad()  # inference_mode would give tensors that nothing can be trained on
+    @torch.no_grad()  # outputs of inference_mode could not be used in training
     def detect(self, sequences: Sequence[TokenSequence]) -> list[Tensor]:
-        """The discriminator's logits of each sequence's tokens, special ones included: float32 [L] on the CPU."""
+        """Discriminator logits of each sequence, special tokens included: float32 [L] on the CPU."""
         if self.discriminator is None:
             raise UsageError("replaced_probabilities needs a detection head, which this model lacks; load a run of rtd")
         found: list[Any] = [None] * len(sequences)
         for padded, chosen in self.batches(sequences):
-            for row, index in zip(self.discriminator(*padded).cpu(), chosen, strict=True):
-                found[index] = row[: len(sequences[index].ids)]
+            for logits, index in zip(self.discriminator(*padded).cpu(), chosen, strict=True):
+                found[index] = logits[: len(sequences[index].ids)]
         return found
 
     def batches(self, sequences: Sequence[TokenSequence]) -> Iterator[tuple[Padded, list[int]]]:
-        """Batches of sequences of similar length, and which of the sequences are in each."""
+        """Batches of sequences of similar length, each with the indices of its sequences."""
         for chosen in plan_batches([len(sequence.ids) for sequence in sequences], self.batch_tokens):
-            rows = [torch.tensor(sequences[index][:2]) for index in chosen]  # each ids and types, [2, L]
-            ids = pad_sequence([row[0] for row in rows], True, self.tokenizer.pad_token_id)  # [B, L]
-            is_real = pad_sequence([torch.ones_like(row[0], dtype=torch.bool) for row in rows], True)  # [B, L]
-            types = pad_sequence([row[1] for row in rows], True)  # [B, L]
+            pairs = [torch.tensor(sequences[index][:2]) for index in chosen]  # ids and types, each [2, L]
+            ids = pad_sequence([pair[0] for pair in pairs], True, self.tokenizer.pad_token_id)  # [B, L]
+            is_real = pad_sequence([torch.ones_like(pair[0], dtype=torch.bool) for pair in pairs], True)  # [B, L]
+            types = pad_sequence([pair[1] for pair in pairs], True)  # [B, L]
             yield (ids.to(self.device), is_real.to(self.device), types.to(self.device)), chosen
 
 
 def as_texts(given: object, *, may_be_pairs: bool = False) -> list[Any]:
-    """One text, a pair where pairs make sense, or a list of them, as a list; UsageError for anything else."""
+    """A text, or a pair if may_be_pairs, or a list of them, as a list. Raises UsageError for anything else."""
     texts: list[Any] = given if isinstance(given, list) else [given]
     for index, text in enumerate(texts):
         parts = text if may_be_pairs and isinstance(text, tuple) and len(text) == 2 else (text,)
         if not all(isinstance(part, str) for part in parts):
             wanted = "a str, a pair (str, str)" if may_be_pairs else "a str"
-            raise UsageError(f"{quote(given, index)} is no text; give {wanted} or a list of them")
+            raise UsageError(f"{quote(given, index)} is not a text; give {wanted} or a list of them")
         if any("\ud800" <= character <= "\udfff" for part in parts for character in part):
-            raise DataError(f"{quote(given, index)} holds half a character; decode it again")
+            raise DataError(f"{quote(given, index)} contains half a character (a surrogate); decode it again")
     return texts
 
 
 def as_given(given: object, results: list[Any]) -> Any:
-    """The results for a list, the one result for a text."""
+    """The list of results if a list was given, else the only result."""
     return results if isinstance(given, list) else results[0]
 
 
 def quote(given: object, index: int) -> str:
-    """The beginning of a text for a message, with its position where the caller gave a list."""
+    """The start of a text for a message, with its index if a list was given."""
     return f"texts[{index}]: {given[index]!r:.60}" if isinstance(given, list) else f"{given!r:.60}"
 
 
 def encode_all(tokenizer: Any, texts: Sequence[Text], *, is_bare: bool = False) -> list[Any]:
-    """The encodings of texts, bare or with [CLS] and [SEP]. Changes nothing in the tokenizer, which threads share."""
+    """Encodings of texts, with [CLS] and [SEP] unless is_bare. Does not modify the tokenizer, which threads share."""
     return list(tokenizer.backend_tokenizer.encode_batch(list(texts), add_special_tokens=not is_bare))
 
 
 def target_ids(tokenizer: Any, targets: str | Iterable[str]) -> list[int]:
-    """The ids of targets; UsageError for one that is not in the vocabulary and is cut into several tokens."""
+    """Token ids of targets. Raises UsageError for a target that is several tokens."""
     vocabulary, found = tokenizer.get_vocab(), dict[int, None]()
     for target in [targets] if isinstance(targets, str) else targets:
         is_known = target in vocabulary
         ids = [vocabulary[target]] if is_known else encode_all(tokenizer, as_texts(target), is_bare=True)[0].ids
         if len(ids) != 1:
             cut = " ".join(tokenizer.convert_ids_to_tokens(ids)) or "nothing"
-            raise UsageError(f"target {target!r:.60} is no token: it is cut into {cut}; give a token")
+            raise UsageError(f"target {target!r:.60} is not a single token but {cut}; give a token of the vocabulary")
         found[ids[0]] = None
     return list(found)
 
 
 def spans_of(encoding: Any, tokens: Sequence[TokenText], text: Text) -> list[tuple[int, int]]:
-    """The characters that go with each token: no space before it, accents after it; of special ones around (0, 0)."""
+    """Character span of each token: without the space before it, with combining accents after it; else (0, 0)."""
     texts, spans = (text,) if isinstance(text, str) else text, [(0, 0)] * len(tokens)
     owners, offsets = encoding.sequence_ids, encoding.offsets
     for at, (owner, (start, end)) in enumerate(zip(owners, offsets, strict=True)):
@@ -148,7 +148,7 @@ def spans_of(encoding: Any, tokens: Sequence[TokenText], text: Text) -> list[tup
             limit = offsets[at + 1][0] if owners[at + 1 : at + 2] == [owner] else len(own)
             while start < end and own[start].isspace():
                 start += 1
-            end = start if tokens[at].text in WORD_MARKS else end  # a mark of a word's beginning has no characters
+            end = start if tokens[at].text in WORD_MARKS else end  # a word mark has no characters
             while start < end < limit and unicodedata.category(own[end]).startswith("M"):
                 end += 1
             spans[at] = start, end
@@ -156,23 +156,23 @@ def spans_of(encoding: Any, tokens: Sequence[TokenText], text: Text) -> list[tup
 
 
 def printable(text: str) -> str:
-    """The text without control characters, which could move a terminal's cursor."""
+    """The text with control characters, which could move a terminal's cursor, replaced."""
     return "".join(character if character.isprintable() else "\ufffd" for character in text)
 
 
 def shown(token: str) -> str:
-    """A token as people write it, without the space before it; one that only marks a word's beginning is ␣."""
+    """A token for display, without the space before it; a token that only marks the start of a word is ␣."""
     bare = token.strip()
     return "␣" if bare in WORD_MARKS else printable(bare)
 
 
 def too_long(tokens: int, longest: int) -> str:
-    """The end of a message on a text of so many tokens, special ones included, of which the model reads `longest`."""
-    return f"is {tokens} tokens long, the model reads {longest}; shorten it"
+    """End of an error message for a text of `tokens` tokens, special tokens included; `longest` is the maximum."""
+    return f"is {tokens} tokens long, the maximum is {longest}; shorten it"
 
 
 def plan_batches(lengths: Sequence[int], batch_tokens: int) -> list[list[int]]:
-    """Indices of sequences of similar length, at most `batch_tokens` a batch with padding, but one at least."""
+    """Indices of sequences per batch, by length: at most `batch_tokens` with padding, at least one sequence."""
     batches: list[list[int]] = []
     for index in sorted(range(len(lengths)), key=lengths.__getitem__):
         if not batches or (len(batches[-1]) + 1) * lengths[index] > batch_tokens:

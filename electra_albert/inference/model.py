@@ -1,4 +1,4 @@
-"""A trained model in a program. Dimensions: B batch, L length, M masked, V vocab, D hidden."""
+"""Inference with a trained model. Dimensions: B batch, L length, M masked, V vocab, D hidden."""
 
 from __future__ import annotations
 
@@ -27,31 +27,31 @@ from electra_albert.model.encoder import EncoderModel
 LOG = logging.getLogger(__name__)
 
 Texts = Text | list[str] | list[tuple[str, str]] | list[Text]
-Proposal = dict[str, Any]  # score, token, token_str, sequence: as the fill-mask pipeline gives them
+Proposal = dict[str, Any]  # score, token, token_str, sequence: as in the fill-mask pipeline
 
 
 class Features(NamedTuple):
-    """A text as vectors, on the CPU."""
+    """Hidden states of one text on the CPU: `pooled`, float32 [D], and `tokens`, float32 [L, D], of L `subwords`."""
 
-    pooled: Tensor  # float32 [D]
-    tokens: Tensor  # float32 [L, D], special tokens included
-    subwords: list[str]  # the token of each row of `tokens`, as the vocabulary writes it
+    pooled: Tensor
+    tokens: Tensor
+    subwords: list[str]  # as in the vocabulary, special tokens included
 
 
 class TokenScore(NamedTuple):
-    """One token as the discriminator sees it."""
+    """A token, text[start:end] (of a pair, in its own text), and the probability from 0 to 1 that it was replaced."""
 
-    token: str  # as the vocabulary writes it
-    start: int  # its first character in the text; of a pair, in its own text
-    end: int  # one past its last; the same as start where the token only marks the beginning of a word
-    probability: float  # of having been replaced
+    token: str  # as in the vocabulary
+    start: int
+    end: int  # equal to start if the token only marks the start of a word
+    probability: float
 
 
 class Likelihood(NamedTuple):
-    """How likely a text is, in nats."""
+    """Pseudo-log-likelihood of one text in nats: `total`, and (token, log P(token | all others)) for each token."""
 
     total: float
-    tokens: list[tuple[str, float]]  # each token, and log P(it | all others)
+    tokens: list[tuple[str, float]]
 
 
 def load_model(
@@ -63,11 +63,13 @@ def load_model(
     config: str | Path | None = None,
     tokenizer: str | Path | None = None,
 ) -> InferenceModel:
-    """The model in `path`: a run folder, an exported, fine-tuned or stock ALBERT, BERT or ELECTRA folder.
+    """Load the model in `path`: a run, a checkpoint, an exported, fine-tuned or stock folder, or a weights file.
 
-    device is cpu, cuda, cuda:1, mps or auto, a CUDA GPU where there is one. batch_tokens, with padding, bounds memory.
-    `discriminator` is taken from a folder of its own, `config` and `tokenizer` are those of a bare file of weights.
-    Raises UsageError for a path or device that is not there, CheckpointError for files that cannot be used.
+    Stock folders are those of ALBERT, BERT and ELECTRA. `device` is cpu, cuda, cuda:1, mps or auto: a CUDA GPU if there
+    is one. `batch_tokens` limits the tokens per batch, padding included, and so the memory: by default 65,536 on CUDA,
+    else 4,096. `discriminator` is the folder of another discriminator; `config` and `tokenizer` are needed if they are
+    not next to the weights. Returns an InferenceModel. Raises UsageError for a missing path or device, CheckpointError
+    for unsupported or damaged files.
     """
     target = _as_device(device)
     size = (1 << 16 if target.type == "cuda" else 4096) if batch_tokens is None else operator.index(batch_tokens)
@@ -79,24 +81,24 @@ def load_model(
     stored = hub.read_stored(files)
     mlm = stored if mlm_files == files else hub.read_stored(mlm_files)
     found = load_tokenizer(mlm_files.tokenizer)
-    found("")  # drops its settings of truncation and padding, before threads share it
+    found("")  # resets truncation and padding before threads share it
     count, rows = len(found), mlm.config.vocab_size
     is_other = stored.config.vocab_size not in (count, rows)
-    # Of a tokenizer from another folder only its size shows whether it is the model's.
+    # For a tokenizer from another folder, only its size shows whether it belongs to the model.
     if is_other or rows < count or (rows > count and tokenizer is not None):
         sizes = f"has {count} tokens, the model {stored.config.vocab_size if is_other else rows}"
         way_out = "put the tokenizer it was trained with next to its weights (LM_DEMO.py also takes --tokenizer)"
         raise CheckpointError(f"the tokenizer in {mlm_files.tokenizer} {sizes}; {way_out}")
     if rows > count:
-        LOG.info(f"{rows - count} rows of the token table belong to no token of the tokenizer and are never predicted")
-    stored, mlm = (_without_spare_rows(one, count) for one in (stored, mlm))
+        LOG.info(f"{rows - count} rows of the word embeddings have no token in the tokenizer and are never predicted")
+    stored, mlm = (_without_unused_rows(one, count) for one in (stored, mlm))
     encoder = hub.build(stored, EncoderModel).to(target)
     detector = hub.build(stored, Discriminator) if "discriminator_predictions" in stored.parts else None
     generator = hub.build(mlm, Generator) if "predictions" in mlm.parts else None
     task = tasks.load_fine_tuned(files, found)
     for part in (detector, generator, None if isinstance(task, str) else task.model):
         if part is not None:
-            if part is not generator or mlm_files == files:  # weights that two of them have are kept once
+            if part is not generator or mlm_files == files:  # shared weights are kept once
                 part.embeddings, part.encoder = encoder.embeddings, encoder.encoder
             part.to(target)
     weights = (files.weights,) if mlm_files.weights == files.weights else (files.weights, mlm_files.weights)
@@ -104,7 +106,7 @@ def load_model(
 
 
 def _locate(path: Path, config: Path | None, tokenizer: Path | None) -> tuple[hub.ModelFiles, hub.ModelFiles]:
-    """The files of the encoder, and those of the masked-token model, which may be the same."""
+    """Files of the encoder, and of the masked language model, which may be the same."""
     is_run = os.path.isdir(path / "generator")  # no error for a name that is too long
     if is_run or config is not None or tokenizer is not None:
         generator = hub.locate(path, "generator", config, tokenizer)
@@ -113,18 +115,18 @@ def _locate(path: Path, config: Path | None, tokenizer: Path | None) -> tuple[hu
     return encoder, hub.locate(path, "generator") if encoder.part else encoder
 
 
-def _without_spare_rows(stored: hub.Stored, count: int) -> hub.Stored:
-    """The model with the first `count` rows of its token table."""
+def _without_unused_rows(stored: hub.Stored, count: int) -> hub.Stored:
+    """The model with the first `count` tokens of its vocabulary."""
     tensors = dict(stored.tensors)
-    for name in tensors.keys() & hub.ROWS_BY_TOKEN:
+    for name in tensors.keys() & hub.VOCABULARY_TENSORS:
         if len(tensors[name]) != stored.config.vocab_size:
-            return stored  # refused where it is loaded, with the sizes it has
+            return stored  # hub.build raises an error with both sizes
         tensors[name] = tensors[name][:count]
     return stored._replace(config=replace(stored.config, vocab_size=count), tensors=tensors)
 
 
 def _as_device(given: str | torch.device) -> torch.device:
-    """The device, seen to work; UsageError for any other."""
+    """The device, after a test. Raises UsageError if it does not work."""
     name = ("cuda" if torch.cuda.is_available() else "cpu") if str(given) == "auto" else str(given)
     try:
         torch.empty(0, device=name).cpu()
@@ -136,11 +138,11 @@ def _as_device(given: str | torch.device) -> torch.device:
 
 @dataclass(frozen=True, repr=False)
 class InferenceModel(Engine):
-    """The model that `load_model` returns: it can do what the folder has the heads for.
+    """A model returned by `load_model`; repr() lists the methods that it has the heads for.
 
-    Every call takes one text or a list and gives one result or a list, in its order; threads may share a model. A text
-    longer than the model reads is refused with a DataError, or cut with truncate=True. Where pairs are taken, a pair is
-    a tuple of two texts. A call that the model has no head for raises UsageError.
+    Each method takes one text or a list of texts and returns one result or a list in the same order; a pair is a tuple
+    (str, str). Threads may share a model. Methods raise UsageError if the model lacks the head or does not take such
+    texts, and DataError for a text longer than the model's maximum, unless truncate=True.
     """
 
     def __repr__(self) -> str:
@@ -158,11 +160,11 @@ class InferenceModel(Engine):
     def fill_mask(
         self, texts: OneOrMore, top_k: int = 5, targets: str | Iterable[str] | None = None, *, truncate: bool = False
     ) -> Any:
-        """The `top_k` likeliest tokens at each [MASK], as the fill-mask pipeline gives them.
+        """Predict the `top_k` most likely tokens for each [MASK], in the format of the fill-mask pipeline.
 
-        For a text with one mask: a list of {"score", "token", "token_str", "sequence"}; with several: such a list for
-        each. `targets` are the only tokens to take: those of the vocabulary, or words that are one token.
-        Differs from the pipeline: a list of one text gives a list of one answer, where the pipeline drops the list.
+        Returns a list of {"score", "token", "token_str", "sequence"} for a text with one [MASK], else a list of lists;
+        unlike in the pipeline, a list of one text returns a list of one result. `targets` limits predictions to these
+        tokens. Raises DataError for a text without [MASK], UsageError for top_k < 1 or a target of several tokens.
         """
         generator, tokenizer = self.masked_token_model("fill_mask"), self.tokenizer
         mask_id, top_k = tokenizer.mask_token_id, operator.index(top_k)
@@ -174,7 +176,7 @@ class InferenceModel(Engine):
         for index, sequence in enumerate(sequences):
             if mask_id not in sequence.ids:
                 read = " among the tokens read" * truncate
-                raise DataError(f"{engine.quote(texts, index)} holds no [MASK]{read}; write [MASK] for a word")
+                raise DataError(f"{engine.quote(texts, index)} has no [MASK]{read}; replace a word by [MASK]")
         found: list[Any] = [None] * len(sequences)
         for padded, chosen in self.batches(sequences):
             masked = generator(*padded)[padded[0] == mask_id]  # [M, D]
@@ -192,15 +194,15 @@ class InferenceModel(Engine):
     def features(
         self, texts: Texts, pooling: Literal["mean", "cls", "pooler"] = "mean", *, truncate: bool = False
     ) -> Any:
-        """Features: a vector for each token of a text or a pair, and one for all of it.
+        """Compute the last hidden states of a text or a pair, of the discriminator if the folder has one.
 
-        They are the discriminator's where there is one. pooling: mean over the tokens that are text (over all where
-        none is), cls for the vector at [CLS], or pooler, where the model has one.
+        Returns Features. `pooling` is mean (over the tokens without special ones, or over all of an empty text), cls
+        (the vector of [CLS]) or pooler (the pooler's output). Raises UsageError if the model has no such pooling.
         """
         pooler = self.encoder.pooler
         poolings = ["mean", "cls"] + ["pooler"] * (pooler is not None)
         if pooling not in poolings:
-            raise UsageError(f"pooling={pooling!r} is not what this model has; give one of {', '.join(poolings)}")
+            raise UsageError(f"pooling={pooling!r} is not supported by this model; give one of {', '.join(poolings)}")
         sequences = self.encode(texts, self.encoder, truncate)
         found: list[Any] = [None] * len(sequences)
         for padded, chosen in self.batches(sequences):
@@ -208,13 +210,13 @@ class InferenceModel(Engine):
             at_cls = hidden_states[:, 0] if pooler is None or pooling == "cls" else pooler(hidden_states[:, 0]).tanh()
             for vectors, vector, index in zip(hidden_states.cpu(), at_cls.cpu(), chosen, strict=True):
                 ids, positions = sequences[index].ids, sequences[index].text_positions
-                tokens = vectors[: len(ids)].clone()  # [L, D], without keeping the padding
+                tokens = vectors[: len(ids)].clone()  # [L, D], a copy that frees the padding
                 pooled = tokens[positions or slice(None)].mean(0) if pooling == "mean" else vector.clone()
                 found[index] = Features(pooled, tokens, self.tokenizer.convert_ids_to_tokens(ids))
         return as_given(texts, found)
 
     def replaced_probabilities(self, texts: Texts, *, truncate: bool = False) -> Any:
-        """A list of TokenScore: the probability that each token of a text or a pair was replaced."""
+        """Detect replaced tokens in a text or a pair; returns a list of TokenScore. Paper: ELECTRA section 2."""
         sequences, found = self.encode(texts, self.encoder, truncate), []
         for sequence, logits in zip(sequences, self.detect(sequences), strict=True):
             tokens = self.tokenizer.convert_ids_to_tokens(sequence.ids)
@@ -224,26 +226,26 @@ class InferenceModel(Engine):
         return as_given(texts, found)
 
     def pseudo_log_likelihood(self, texts: Texts, *, truncate: bool = False) -> Any:
-        """A float: the sum over a text's tokens of log P(token | all others), in nats (Salazar et al. 2020, 2.2)."""
+        """Sum over tokens of log P(token | all others), a float in nats. Paper: Salazar et al. 2020 section 2.2."""
         found = self.token_log_likelihoods(texts, truncate=truncate)
         return [each.total for each in found] if isinstance(texts, list) else found.total
 
     @torch.no_grad()
     def token_log_likelihoods(self, texts: Texts, *, truncate: bool = False) -> Any:
-        """A Likelihood: pseudo_log_likelihood with the part of each token, which is masked while the others stay."""
+        """Pseudo-log-likelihood of a text or a pair with the term of each token, in nats; returns a Likelihood."""
         generator, mask_id = self.masked_token_model("pseudo_log_likelihood"), self.tokenizer.mask_token_id
         sequences = self.encode(texts, generator, truncate)
-        asked = [(sequence, position) for sequence in sequences for position in sequence.text_positions]
+        targets = [(sequence, position) for sequence in sequences for position in sequence.text_positions]
         nats: dict[int, float] = {}
-        for (ids, *others), chosen in self.batches([sequence for sequence, _ in asked]):
-            row, position = torch.arange(len(chosen)), torch.tensor([asked[index][1] for index in chosen])
-            labels = ids[row, position].clone()  # [B]
-            ids[row, position] = mask_id
-            masked = generator(ids, *others)[row, position]  # [B, D]
-            parts = zip(masked_logits(generator, masked), labels.split(MASKS_AT_ONCE), strict=True)
+        for (ids, *others), chosen in self.batches([sequence for sequence, _ in targets]):
+            example, position = torch.arange(len(chosen)), torch.tensor([targets[index][1] for index in chosen])
+            labels = ids[example, position].clone()  # [B]
+            ids[example, position] = mask_id
+            masked = generator(ids, *others)[example, position]  # [B, D]
+            parts = zip(masked_logits(generator, masked), torch.split(labels, MASKS_AT_ONCE), strict=True)
             values = torch.cat([-cross_entropy(*part, reduction="none") for part in parts]).tolist()
             nats |= zip(chosen, values, strict=True)
-        found, in_order = [], (nats[index] for index in range(len(asked)))
+        found, in_order = [], (nats[index] for index in range(len(targets)))
         for sequence in sequences:
             tokens = self.tokenizer.convert_ids_to_tokens([sequence.ids[at] for at in sequence.text_positions])
             scored = [(token, next(in_order)) for token in tokens]
@@ -251,7 +253,11 @@ class InferenceModel(Engine):
         return as_given(texts, found)
 
     def rewrite(self, texts: OneOrMore, mask_rate: float = 0.15, temperature: float = 1.0, seed: int = 42) -> Any:
-        """A Rewritten: tokens of a text drawn again from the generator, by seed and number, or its [MASK]s filled."""
+        """Replace a share `mask_rate` of the tokens by samples of the generator at `temperature`, as in pretraining.
+
+        Returns a Rewritten. Samples depend on `seed` and the index of the text, which may be of any length. In a text
+        with [MASK], which must not be too long, each gets the best prediction. Raises UsageError for invalid options.
+        """
         numbered = list(enumerate(as_texts(texts), 1))
         return as_given(texts, rewrite(self, numbered, Draw(mask_rate, temperature, seed)))
 
@@ -259,13 +265,13 @@ class InferenceModel(Engine):
 
 
 def _propose(tokenizer: Any, ids: list[int], best: Iterator[tuple[list[float], list[int]]]) -> list[list[Proposal]]:
-    """The next of the best scores and tokens at each mask of a sequence, written as the fill-mask pipeline does."""
-    mask_id, pad_id = tokenizer.mask_token_id, tokenizer.pad_token_id  # slow to look up
+    """Results for each mask of a sequence from the next scores and tokens in `best`, as in the fill-mask pipeline."""
+    mask_id, pad_id = tokenizer.mask_token_id, tokenizer.pad_token_id  # slow attributes
     masks = [position for position, token in enumerate(ids) if token == mask_id]
 
     def write(position: int, score: float, token: int) -> Proposal:
         filled = [number for number in (*ids[:position], token, *ids[position + 1 :]) if number != pad_id]
-        # With further masks in the sentence the special tokens stay, as in the pipeline, or those masks would be lost.
+        # With several masks the special tokens are kept, as in the pipeline, or the other masks would be lost.
         sequence = tokenizer.decode(filled, skip_special_tokens=len(masks) == 1)
         return {"score": score, "token": token, "token_str": tokenizer.decode([token]), "sequence": sequence}
 

@@ -1,4 +1,4 @@
-"""Text with tokens drawn again from the generator. Dimensions: B batch, L length, M masked, V vocab, D hidden."""
+"""Replacement of tokens by samples of the generator. Dimensions: B batch, L length, M masked, V vocab, D hidden."""
 
 import math
 import re
@@ -17,15 +17,15 @@ from electra_albert.inference.engine import WORD_MARKS, Engine, TokenSequence
 from electra_albert.model.electra import Generator
 from electra_albert.objectives.masking import choose_targets, maskable, sample
 
-NO_CHARACTER = "\ufffd"
-MASKS_AT_ONCE = 512  # bounds the memory that scores of the whole vocabulary take
-LINES_AT_ONCE = 256  # lines that are read together, so that sequences of similar length can be batched
-_BYTES = re.compile(f"{NO_CHARACTER}|<0x[0-9A-F]{{2}}>")  # a token of bytes that are no character by themselves
+REPLACEMENT_CHARACTER = "\ufffd"
+MASKS_AT_ONCE = 512  # limits the memory of logits [M, V]
+LINES_AT_ONCE = 256  # read together, to batch sequences of similar length
+_BYTES = re.compile(f"{REPLACEMENT_CHARACTER}|<0x[0-9A-F]{{2}}>")  # a token that is part of a character
 
 
 @dataclass(frozen=True)
 class Draw:
-    """How tokens are chosen and drawn."""
+    """Sampling options: share of tokens to mask, sampling temperature and seed. Raises UsageError if out of range."""
 
     mask_rate: float = 0.15
     temperature: float = 1.0
@@ -39,36 +39,36 @@ class Draw:
 
 
 class Replacement(NamedTuple):
-    """A masked token and the text written there."""
+    """A masked token: original[start:end] is `before`, the new text is `after`."""
 
-    start: int  # first character in the original text
-    end: int  # one past its last
+    start: int
+    end: int
     before: str
     after: str
-    probability: float | None  # of having been replaced, where there is a discriminator
-    is_changed: bool  # False where the generator drew the original token
+    probability: float | None  # that the new token was replaced, by the discriminator; None without one
+    is_changed: bool  # False if the generator sampled the original token
 
 
 class Rewritten(NamedTuple):
-    """A text, its replacements in order, and the scores of its tokens as they are now."""
+    """A rewritten text: replacements in order, and for each new token its probability of having been replaced."""
 
     original: str
     replaced: list[Replacement]
-    is_filled: bool  # the user's own masks were filled by the best prediction; none was drawn
-    scores: list[tuple[TokenText, float, bool]]  # token, probability of having been replaced, whether it is a new one
+    is_filled: bool  # the text contained [MASK]; each got the best prediction
+    scores: list[tuple[TokenText, float, bool]]  # token, probability, whether it is new; [] without a discriminator
 
     @property
     def sequence(self) -> str:
-        """The text as it is now."""
+        """The new text."""
         return splice(self.original, self.replaced, lambda replacement: replacement.after)
 
 
 class Line:
-    """A line as tokens, before and after."""
+    """A line of text with its tokens before and after rewriting."""
 
     def __init__(self, tokenizer: Any, text: str, number: int = 0) -> None:
         self.text, self.number = text.replace(engine.MASK, tokenizer.mask_token), number
-        # Some tokenizers have tokens for spaces, and a blank line stays blank.
+        # Blank lines have no tokens, although some tokenizers have tokens for spaces.
         content = self.text if self.text.strip() else ""
         (encoding,) = engine.encode_all(tokenizer, [content], is_bare=True)
         self.ids: list[int] = encoding.ids
@@ -77,11 +77,11 @@ class Line:
         self.is_filled = tokenizer.mask_token_id in self.ids
         self.after = list(self.ids)
         self.is_chosen = [False] * len(self.ids)
-        self.probabilities = [math.nan] * len(self.ids)  # NaN where there is none
+        self.probabilities = [math.nan] * len(self.ids)  # NaN: not scored
 
 
 def rewrite_lines(model: Engine, lines: Iterable[str], draw: Draw) -> Iterator[tuple[str, Rewritten]]:
-    """The new text of each line, with its ending, and its rewriting; in order."""
+    """Rewrite lines in order; yields the new line, with its line ending, and the Rewritten."""
     numbered = enumerate(lines, 1)
     while block := list(islice(numbered, LINES_AT_ONCE)):
         texts = [(number, line.rstrip("\r\n")) for number, line in block]
@@ -90,7 +90,7 @@ def rewrite_lines(model: Engine, lines: Iterable[str], draw: Draw) -> Iterator[t
 
 
 def rewrite(model: Engine, numbered: Sequence[tuple[int, str]], draw: Draw) -> list[Rewritten]:
-    """Rewrite lines, whose numbers key the draws, or fill the masks in them: DataError where one is too long."""
+    """Rewrite lines; their numbers key the samples. Raises DataError for a line with [MASK] that is too long."""
     generator, discriminator, tokenizer = model.masked_token_model("rewrite"), model.discriminator, model.tokenizer
     longest = min(one.config.max_position_embeddings for one in (generator, discriminator or generator))
     lines = [Line(tokenizer, text, number) for number, text in numbered]
@@ -109,14 +109,14 @@ def rewrite(model: Engine, numbered: Sequence[tuple[int, str]], draw: Draw) -> l
 
 
 def _follows_mask(tokenizer: Any, line: Line, position: int) -> bool:
-    """Whether a token only marks a word that the tokenizer begins after a mask, as in "[MASK].", not after a space."""
+    """Whether a token is only a word mark that the tokenizer adds after a mask without a space, as in "[MASK]."."""
     is_after = position > 0 and line.ids[position - 1] == tokenizer.mask_token_id
     is_mark = is_after and line.tokens[position].text in WORD_MARKS
     return is_mark and not line.text[line.spans[position - 1][1] :][:1].isspace()
 
 
 def _cut(line: Line, room: int) -> Iterator[tuple[Line, range]]:
-    """The line in sequences of at most `room` tokens, cut before a word where there is one."""
+    """Split a line into sequences of at most `room` tokens, before a word if possible."""
     cut, count = 0, len(line.ids)
     while (first := cut) < count:
         ends = range(min(first + room, count), first, -1)
@@ -130,7 +130,7 @@ def _sequence(tokenizer: Any, ids: list[int]) -> TokenSequence:
 
 @torch.no_grad()
 def _redraw(model: Engine, cuts: Sequence[tuple[Line, range]], draw: Draw) -> None:
-    """Choose tokens of each cut by pretraining's own rules, or the user's masks, and draw them again."""
+    """Mask tokens of each sequence as in pretraining, or take the user's masks, and sample new tokens for them."""
     tokenizer, generator = model.tokenizer, model.masked_token_model("rewrite")
     special = special_ids(tokenizer)
     sequences = [_sequence(tokenizer, line.ids[at.start : at.stop]) for line, at in cuts]
@@ -142,23 +142,23 @@ def _redraw(model: Engine, cuts: Sequence[tuple[Line, range]], draw: Draw) -> No
         is_chosen = torch.zeros_like(is_real).scatter(1, targets.positions, targets.weight > 0)  # [B, L]
         is_chosen = torch.where(is_filled[:, None], ids == special.mask, is_chosen)
         masked = generator(ids.masked_fill(is_chosen, special.mask), is_real, types)[is_chosen]  # [M, D]
-        positions = is_chosen.nonzero().split(MASKS_AT_ONCE)
-        for logits, (row, position) in zip(masked_logits(generator, masked), (at.T for at in positions), strict=True):
-            logits[:, tokenizer.all_special_ids] = -math.inf  # differs from pretraining: a reader is shown text only
-            drawn = sample(logits, draw.temperature, draw.seed, example_id[row], position)
-            ids[row, position] = torch.where(is_filled[row], logits.argmax(-1), drawn)
+        positions = (part.T for part in torch.split(is_chosen.nonzero(), MASKS_AT_ONCE))
+        for logits, (example, position) in zip(masked_logits(generator, masked), positions, strict=True):
+            logits[:, tokenizer.all_special_ids] = -math.inf  # differs from pretraining, which may sample them
+            drawn = sample(logits, draw.temperature, draw.seed, example_id[example], position)
+            ids[example, position] = torch.where(is_filled[example], logits.argmax(-1), drawn)
         for (line, at), after, is_new in zip(own, ids.tolist(), is_chosen.tolist(), strict=True):
             line.after[at.start : at.stop] = after[1 : 1 + len(at)]  # without [CLS], [SEP] and padding
             line.is_chosen[at.start : at.stop] = is_new[1 : 1 + len(at)]
 
 
 def masked_logits(generator: Generator, hidden_states: Tensor) -> Iterator[Tensor]:
-    """Scores of every token, float32 [M, V], for at most MASKS_AT_ONCE of the hidden states [M, D] at a time."""
-    return (generator.logits(part).float() for part in hidden_states.split(MASKS_AT_ONCE))
+    """MLM logits, float32 [M, V], for at most MASKS_AT_ONCE of the hidden states [M, D] at a time."""
+    return (generator.logits(part).float() for part in torch.split(hidden_states, MASKS_AT_ONCE))
 
 
 def splice(text: str, replaced: Iterable[Replacement], show: Callable[[Replacement], str]) -> str:
-    """The text with `show` of each replacement in its place; replacements are apart and in order."""
+    """The text with each replacement's span replaced by `show` of it; replacements are in order, without overlap."""
     parts, reached = [], 0
     for replacement in replaced:
         parts += [text[reached : replacement.start], show(replacement)]
@@ -167,7 +167,7 @@ def splice(text: str, replaced: Iterable[Replacement], show: Callable[[Replaceme
 
 
 def compose(tokenizer: Any, line: Line) -> Rewritten:
-    """Replacements in the line's own characters. Tokens that share a character are shown as one."""
+    """Map the new tokens to replacements of characters. Tokens that share a character become one replacement."""
     new, special = token_texts(tokenizer, line.after), set(tokenizer.all_special_ids)
     replaced: list[Replacement] = []
     for group in _groups(line.spans):
@@ -194,7 +194,7 @@ def compose(tokenizer: Any, line: Line) -> Rewritten:
 
 
 def _groups(spans: list[tuple[int, int]]) -> list[list[int]]:
-    """Positions of tokens, those together that share a character, as the two halves of a ligature do."""
+    """Group the positions of tokens that share a character, such as a ligature that is several tokens."""
     groups: list[list[int]] = []
     for position, (start, _) in enumerate(spans):
         if not groups or start >= max(spans[at][1] for at in groups[-1]):
@@ -204,7 +204,7 @@ def _groups(spans: list[tuple[int, int]]) -> list[list[int]]:
 
 
 def _write(tokenizer: Any, line: Line, group: list[int], new: list[TokenText], special: set[int]) -> str:
-    """The text of a group's tokens: an unknown one keeps the user's, bytes of a character are decoded together."""
+    """Text of a group's tokens; special and unknown tokens keep the original text, bytes are decoded together."""
     ids = [line.after[at] for at in group]
     if special.isdisjoint(ids) and any(_BYTES.search(new[at].text) for at in group):
         decoded = tokenizer.decode(ids, clean_up_tokenization_spaces=False)

@@ -1,4 +1,4 @@
-"""Predictions of a fine-tuned model, decoded as fine-tuning does. Dimensions: K options."""
+"""Predictions of a fine-tuned model, decoded as in fine-tuning. Dimensions: K options."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,51 +23,51 @@ CALLS = {"sequence": "classify", "token": "tag", "span": "answer", "choice": "ch
 
 
 class ClassPrediction(NamedTuple):
-    """The class of a text or a pair; of a regression its number, under the label "score", as in transformers."""
+    """Class of a text or a pair; a regression has the label "score", as in transformers."""
 
     label: str
-    score: float  # probability of the label; of a regression the predicted number
-    scores: dict[str, float]  # of every label, in the order of the model's outputs
+    score: float  # probability of the label; for a regression the predicted number
+    scores: dict[str, float]  # of all labels, in the order of the model's outputs
 
 
 class TagPrediction(NamedTuple):
-    """A word and its tag."""
+    """Predicted tag of a word: `label` and its probability `score`, at the first token of the word."""
 
     word: str
     label: str
-    score: float  # probability of the tag, at the first token of the word
+    score: float
 
 
 class SpanPrediction(NamedTuple):
-    """An answer as it is in the context: context[start:end]; "" from 0 to 0 where there is none."""
+    """Answer to a question: `text` is context[start:end], or "" with start and end 0 if there is no answer."""
 
     text: str
-    start: int  # in characters of the context
-    end: int  # one past the last character
-    score: float  # start logit + end logit of the best span, whether or not it is the answer; -inf without any
-    no_answer: float | None  # probability that there is none; None for a model that always answers
+    start: int
+    end: int
+    score: float  # start logit + end logit of the best span, even if there is no answer; -inf without a valid span
+    no_answer: float | None  # probability that there is no answer; None for a model that always answers
 
 
 class ChoicePrediction(NamedTuple):
-    """The option that answers a question."""
+    """Predicted option of a question: its index `number` from 0, its text, and `scores`, the K probabilities."""
 
-    number: int  # of the option, from 0
+    number: int
     option: str
-    scores: list[float]  # [K] probability of each option
+    scores: list[float]
 
 
 class FineTuned(NamedTuple):
-    """A model with the head of a task, in eval mode, and what it was fine-tuned with."""
+    """A fine-tuned model in eval mode with its tokenizer, labels and encoding options."""
 
     model: TaskModel
     text_encoder: TextEncoder
     labels: tuple[str, ...]
     plan: EncodePlan
-    takes_pairs: bool | None  # None where the folder does not record it
+    takes_pairs: bool | None  # None if the folder does not record it
 
 
 def load_fine_tuned(files: ModelFiles, tokenizer: Any) -> FineTuned | str:
-    """The fine-tuned model in the files; else why there is none."""
+    """Load the fine-tuned model in the files; returns the reason as a str if there is none."""
     try:
         model, details = load_task_model(files)
     except CheckpointError as error:
@@ -80,12 +80,12 @@ def load_fine_tuned(files: ModelFiles, tokenizer: Any) -> FineTuned | str:
 
 
 def classify(model: Engine, texts: object, *, truncate: bool = False) -> Any:
-    """A ClassPrediction: the class of a text or a pair, or its number where the model was fine-tuned on numbers."""
+    """Classify a text or a pair, or predict its number if the task is a regression; returns a ClassPrediction."""
     task = _task_for(model, "classify")
     pairs = [(text, None) if isinstance(text, str) else text for text in as_texts(texts, may_be_pairs=True)]
     if task.takes_pairs is not None and any((second is None) == task.takes_pairs for _, second in pairs):
-        learned = "pairs of texts" if task.takes_pairs else "single texts"
-        raise UsageError(f"the model was fine-tuned on {learned}; give it those")
+        wanted = "pairs of texts" if task.takes_pairs else "single texts"
+        raise UsageError(f"the model was fine-tuned on {wanted}; give it those")
     examples = [SequenceExample(text, other, None, str(number)) for number, (text, other) in enumerate(pairs)]
     decoded, _, _ = _predict(model, task, examples, texts, truncate)
     if decoded.probabilities is None:
@@ -96,7 +96,7 @@ def classify(model: Engine, texts: object, *, truncate: bool = False) -> Any:
 
 
 def tag(model: Engine, texts: OneOrMore, *, truncate: bool = False) -> Any:
-    """A list of TagPrediction, for each word of a text; words are between spaces, long texts read in windows."""
+    """Tag the words of a text, split at white space and read in windows; returns a list of TagPrediction."""
     task = _task_for(model, "tag")
     examples = [TokenExample(tuple(text.split()), None, str(number)) for number, text in enumerate(as_texts(texts))]
     decoded, outputs, rows = _predict(model, task, examples, texts, truncate)
@@ -107,10 +107,10 @@ def tag(model: Engine, texts: OneOrMore, *, truncate: bool = False) -> Any:
 
 
 def answer(model: Engine, questions: OneOrMore, contexts: OneOrMore, *, truncate: bool = False) -> Any:
-    """A SpanPrediction: the stretch of a context that answers a question; long contexts are read in windows."""
+    """Find the answer to a question in its context, which is read in overlapping windows; returns a SpanPrediction."""
     task = _task_for(model, "answer")
-    asked = _questions(questions, contexts)
-    examples = [SpanExample(context, question, None, str(n)) for n, (question, context) in enumerate(asked)]
+    pairs = _questions(questions, contexts)
+    examples = [SpanExample(context, question, None, str(n)) for n, (question, context) in enumerate(pairs)]
     decoded, outputs, rows = _predict(model, task, examples, questions, truncate)
     best = span.search(outputs, rows, examples, task.plan.max_answer_length)
     no_answer = decoded.probabilities or [None] * len(examples)
@@ -122,15 +122,15 @@ def answer(model: Engine, questions: OneOrMore, contexts: OneOrMore, *, truncate
 
 
 def choose(model: Engine, contexts: Any, questions: OneOrMore, options: Any, *, truncate: bool = False) -> Any:
-    """A ChoicePrediction: which of as many options for each question answers it or fills its gap, `_`."""
+    """Choose which of K options answers the question on a context, or fills its gap `_`; returns a ChoicePrediction."""
     task = _task_for(model, "choose")
-    asked = _questions(questions, contexts)
+    pairs = _questions(questions, contexts)
     lists = options if isinstance(questions, list) and isinstance(options, list) else [options]
-    if len(lists) != len(asked) or not all(isinstance(some, list) and some for some in lists):
-        raise UsageError("options are not a list of str for each question; give one or more to each")
+    if len(lists) != len(pairs) or not all(isinstance(some, list) and some for some in lists):
+        raise UsageError("options must be a list of one or more str for each question")
     examples = [
         ChoiceExample(context, question, tuple(as_texts(some)), None, str(number), "")
-        for number, ((question, context), some) in enumerate(zip(asked, lists, strict=True))
+        for number, ((question, context), some) in enumerate(zip(pairs, lists, strict=True))
     ]
     decoded, _, _ = _predict(model, task, examples, questions, truncate)
     found = zip(examples, decoded.predictions, decoded.probabilities or [], strict=True)
@@ -138,18 +138,19 @@ def choose(model: Engine, contexts: Any, questions: OneOrMore, options: Any, *, 
 
 
 def _task_for(model: Engine, call: str) -> FineTuned:
-    if isinstance(model.task, str):
-        raise UsageError(f"{call} needs a fine-tuned model: {model.task}")
-    if (able := CALLS[model.task.model.head.kind]) != call:
-        raise UsageError(f"{call} needs a model fine-tuned for it; this one can {able}")
-    return model.task
+    task: FineTuned | str = model.task
+    if isinstance(task, str):
+        raise UsageError(f"{call} needs a fine-tuned model: {task}")
+    if (supported := CALLS[task.model.head.kind]) != call:
+        raise UsageError(f"{call} needs a model fine-tuned for it; this one supports {supported}")
+    return task
 
 
 def _questions(questions: object, contexts: object) -> list[tuple[str, str]]:
-    """A question and its context, or lists of them, as pairs; UsageError where they do not go together."""
+    """Pairs of question and context. Raises UsageError unless both are texts, or lists of the same length."""
     found = as_texts(questions), as_texts(contexts)
     if isinstance(questions, list) != isinstance(contexts, list) or len(found[0]) != len(found[1]):
-        raise UsageError("give a str as question and context each, or lists of the same length")
+        raise UsageError("question and context must both be str, or lists of the same length")
     return list(zip(*found, strict=True))
 
 
@@ -157,20 +158,20 @@ def _questions(questions: object, contexts: object) -> list[tuple[str, str]]:
 def _predict(
     model: Engine, task: FineTuned, examples: Sequence[Any], given: object, truncate: bool
 ) -> tuple[Decoded, list[Any], EncodedExamples]:
-    """Predictions for examples of the texts that were `given`, and the outputs of each unit, without padding."""
+    """Predictions for examples, outputs of each unit without padding, and encoded examples; `given` is for messages."""
     kind, report = KINDS[task.model.head.kind], Report()
     rows = kind.encode(examples, Encoding(task.text_encoder, task.labels, task.plan, report, "the texts"))
     if report.first_cut is not None and not truncate:
-        limit = f"the model reads sequences of {task.plan.max_seq_length} tokens"
+        limit = f"the maximum is {task.plan.max_seq_length} tokens"
         raise DataError(f"{quote(given, int(report.first_cut))} is too long: {limit}; shorten it or give truncate=True")
     if task.model.config.type_vocab_size < 2 and (np.diff(rows.starts) > rows.first_lengths).any():
-        raise UsageError("the model knows one segment; give single texts")
-    single = replace(rows, rows_per_unit=1)  # the rows of one question may be in several batches
+        raise UsageError("the model has one segment; give single texts")
+    single = replace(rows, rows_per_unit=1)  # the options of one question may be in several batches
     found: dict[int, np.ndarray] = {}
     for chosen in plan_batches(single.unit_lengths.tolist(), model.batch_tokens):
         logits = task.model(*single.collate(chosen).to(model.device)[:3])[0].cpu().numpy()
         found |= zip(chosen, outputs_by_unit(logits, np.array(chosen), single), strict=True)
-    outputs = [found[row] for row in range(len(found))]
+    outputs = [found[index] for index in range(len(found))]
     if rows.rows_per_unit > 1:
         outputs = outputs_by_unit(np.stack(outputs), rows.examples, rows)
     return kind.decode(outputs, rows, examples, task.labels, task.plan), outputs, rows

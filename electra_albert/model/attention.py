@@ -1,4 +1,4 @@
-"""Self-attention: projections around an exchangeable mixing of (q, k, v).
+"""Self-attention: projections around an exchangeable attention kind that maps q, k and v to the output.
 
 Dimensions: B batch, L length, D hidden, N heads, H head size.
 """
@@ -22,10 +22,10 @@ class SoftmaxMixing(nn.Module):
         self.dropout = config.attention_probs_dropout_prob
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-        """q, k, v any float [B, N, L, H], mask bool [B, L] (True = may be looked at); returns [B, N, L, H]."""
+        """q, k, v any float [B, N, L, H], mask bool [B, L] (True = attend to it); returns [B, N, L, H]."""
         dropout = self.dropout if self.training else 0.0
         if q.device.type == "cpu" and q.dtype == torch.bfloat16:
-            return _attend_in_three_products(q, k, v, mask, dropout)
+            return _bfloat16_attention(q, k, v, mask, dropout)
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask[:, None, None, :], dropout_p=dropout)
 
     @staticmethod
@@ -33,8 +33,8 @@ class SoftmaxMixing(nn.Module):
         return 2 * 2 * length * length * config.hidden_size
 
 
-def _attend_in_three_products(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, dropout: float) -> Tensor:
-    """The same as three products: in bfloat16 PyTorch's fused CPU kernel takes twice the time, in training more."""
+def _bfloat16_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, dropout: float) -> Tensor:
+    """SoftmaxMixing without the fused kernel, which is at least twice as slow on the CPU in bfloat16."""
     batch, heads, length, size = q.shape
     q, k, v = (part.reshape(batch * heads, length, size) for part in (q, k, v))  # each [BN, L, H]
     bias = torch.zeros(mask.shape, dtype=q.dtype).masked_fill(~mask, torch.finfo(q.dtype).min)  # [B, L]
@@ -44,21 +44,21 @@ def _attend_in_three_products(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, dro
     return (weights @ v).view(batch, heads, length, size)  # [B, N, L, H]
 
 
-TRAINING_PASSES = 3  # forward, and backward, which makes two products of that size; checkpointing's are not counted
-# Modules called with the model's config and their own options by name, each with
+TRAINING_FLOPS_FACTOR = 3  # forward and backward, which costs twice the forward; recomputation is not counted
+# Attention kinds: modules constructed from the model's config and model.attention_options, each with
 #   forward(q, k, v, mask)  as SoftmaxMixing
 #   is_stock                whether stock transformers computes the same
-#   flops(config, length)   operations of the matrix products in a forward pass over one row, multiply and add counted
+#   flops(config, length)   FLOPs of the matrix products in the forward pass of one sequence, two for each multiply-add
 ATTENTION: dict[str, Any] = {"softmax": SoftmaxMixing}
 
 
 def stock_computes(config: ModelConfig) -> bool:
-    """Whether stock transformers computes the same as a model of this shape."""
+    """Whether stock transformers computes the same as a model of this configuration."""
     return bool(ATTENTION[config.attention].is_stock)
 
 
 def make_mixing(config: ModelConfig) -> nn.Module:
-    """The mixing that config.attention names. Raises ValueError where there is none, or none with such options."""
+    """Construct the attention kind config.attention. Raises ValueError if it or one of its options is unknown."""
     if config.attention not in ATTENTION:
         raise ValueError(f"model.attention={config.attention!r} is not one of {', '.join(ATTENTION)}")
     try:
@@ -69,12 +69,12 @@ def make_mixing(config: ModelConfig) -> nn.Module:
 
 
 class SelfAttention(nn.Module):
-    """Projections, mixing, output projection, residual and LayerNorm of one block."""
+    """Multi-head self-attention of one block, with its residual connection and post-LayerNorm."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.num_heads, self.head_size = config.num_attention_heads, config.head_size
-        # One product for query, key and value; a checkpoint for other code splits it (hub/formats.py).
+        # Query, key and value in one matrix; hub/formats.py splits it for stock folders.
         self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size)
         self.mixing = make_mixing(config)
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
@@ -87,4 +87,5 @@ class SelfAttention(nn.Module):
         projected = self.qkv(hidden_states).view(batch, length, 3, self.num_heads, self.head_size)
         q, k, v = (part.transpose(1, 2) for part in projected.unbind(2))  # each [B, N, L, H]
         mixed = self.mixing(q, k, v, mask).transpose(1, 2).flatten(2)  # [B, L, D]
-        return self.LayerNorm(hidden_states + self.output_dropout(self.dense(mixed)))
+        output: Tensor = self.LayerNorm(hidden_states + self.output_dropout(self.dense(mixed)))
+        return output

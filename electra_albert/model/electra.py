@@ -1,6 +1,6 @@
-"""Generator, discriminator, and the pair that shares its tables.
+"""Generator, discriminator, and the pair with shared embeddings.
 
-Dimensions: B batch, L length, M masked, V vocab, E embedding, D hidden.
+Dimensions: B batch, L length, V vocab, E embedding, D hidden.
 """
 
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from electra_albert.model.initialization import initialize
 
 
 class Generator(Backbone):
-    """An encoder with an MLM head tied to its token table. A pooler is kept for export only."""
+    """An encoder with an MLM head tied to its word embeddings; the optional pooler is only kept for export."""
 
     def __init__(
         self,
@@ -27,12 +27,13 @@ class Generator(Backbone):
         self.sentence_order = SentenceOrderHead(config) if with_sentence_order else None
 
     def logits(self, hidden_states: Tensor) -> Tensor:
-        """hidden_states any float [..., D]; returns scores of every token [..., V]."""
-        return self.predictions(hidden_states, self.embeddings.word_embeddings.weight)
+        """MLM logits [..., V] from hidden_states, any float [..., D]."""
+        logits: Tensor = self.predictions(hidden_states, self.embeddings.word_embeddings.weight)
+        return logits
 
 
 class Discriminator(Backbone):
-    """An encoder with a replaced-token head."""
+    """An encoder with a replaced-token detection head."""
 
     def __init__(
         self, config: ModelConfig, embeddings: Embeddings | None = None, *, with_sentence_order: bool = False
@@ -42,12 +43,13 @@ class Discriminator(Backbone):
         self.sentence_order = SentenceOrderHead(config) if with_sentence_order else None
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
-        """Logits [B, L], above 0 = replaced; arguments as for encode."""
-        return self.discriminator_predictions(self.encode(input_ids, attention_mask, token_type_ids))
+        """Replaced-token logits [B, L], above 0 = replaced; arguments as for encode."""
+        logits: Tensor = self.discriminator_predictions(self.encode(input_ids, attention_mask, token_type_ids))
+        return logits
 
 
 class Electra(nn.Module):
-    """The pair: shared tables and their LayerNorm, a mapping E to D for each. Sentence order is the discriminator's.
+    """Generator, and discriminator with the optional sentence-order head; both share embeddings and their LayerNorm.
 
     Paper: ELECTRA section 3.2 (shared embeddings), ALBERT section 3.1 (factorised embeddings).
     """
@@ -63,7 +65,7 @@ class Electra(nn.Module):
 
 
 def initialize_models(*models: Generator | Discriminator) -> None:
-    """Draw the weights of models that share their embeddings; the order of the draws decides what a seed gives."""
+    """Initialize models with shared embeddings. The result for a given seed depends on the order of the draws."""
     initialize(models[-1].embeddings, models[-1].config)
     for model in models:
         initialize(model.encoder, model.config)

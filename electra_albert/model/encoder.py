@@ -1,6 +1,6 @@
 """The ALBERT encoder: factorised embeddings, and blocks whose parameters are shared between layers.
 
-Parameter names are those of stock AlbertModel but for the fused query, key and value (see hub/formats.py).
+Parameter names are those of stock AlbertModel except for the fused query, key and value (see hub/formats.py).
 Dimensions: B batch, L length, V vocab, E embedding, D hidden.
 """
 
@@ -17,15 +17,12 @@ from electra_albert.config import ModelConfig
 from electra_albert.model.attention import ATTENTION, SelfAttention
 
 Compilation = Literal["none", "blocks", "step"]
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu_new": partial(F.gelu, approximate="tanh"),
-    "gelu": F.gelu,
-    "relu": F.relu,
-}
+_GELU_NEW = partial(F.gelu, approximate="tanh")
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu_new": _GELU_NEW, "gelu": F.gelu, "relu": F.relu}
 
 
 class Embeddings(nn.Module):
-    """Word, position and segment tables of width E, their sum normalised. Paper: ALBERT section 3.1."""
+    """Sum of word, position and segment embeddings of size E, then LayerNorm. Paper: ALBERT section 3.1."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -39,11 +36,12 @@ class Embeddings(nn.Module):
         """input_ids, token_type_ids int64 [B, L]; returns [B, L, E]."""
         positions = self.position_embeddings.weight[: input_ids.shape[1]]  # [L, E]
         embedded = self.word_embeddings(input_ids) + self.token_type_embeddings(token_type_ids) + positions
-        return self.dropout(self.LayerNorm(embedded))
+        output: Tensor = self.dropout(self.LayerNorm(embedded))
+        return output
 
 
 class Block(nn.Module):
-    """Attention and feed-forward, each with residual and LayerNorm after it. Paper: ALBERT section 3.1."""
+    """Transformer block: self-attention and feed-forward, post-LayerNorm. Paper: ALBERT section 3.1."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -51,7 +49,7 @@ class Block(nn.Module):
         self.ffn = nn.Linear(config.hidden_size, config.intermediate_size)
         self.activation = ACTIVATIONS[config.hidden_act]
         self.ffn_output = nn.Linear(config.intermediate_size, config.hidden_size)
-        # Differs from transformers, which makes this module and never calls it: ALBERT's own code drops out here.
+        # Differs from transformers, which creates this dropout but never applies it; ALBERT's code applies it.
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
         self.full_layer_layer_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
@@ -59,11 +57,12 @@ class Block(nn.Module):
         """hidden_states any float [B, L, D], mask bool [B, L]; returns [B, L, D]."""
         attended = self.attention(hidden_states, mask)
         fed_forward = self.ffn_output(self.activation(self.ffn(attended)))
-        return self.full_layer_layer_norm(attended + self.dropout(fed_forward))
+        output: Tensor = self.full_layer_layer_norm(attended + self.dropout(fed_forward))
+        return output
 
 
 class Group(nn.Module):
-    """The blocks of one group, applied one after the other in each of its layers."""
+    """The blocks of one parameter-sharing group, applied in sequence in each layer of the group."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -75,41 +74,39 @@ class Group(nn.Module):
         return hidden_states
 
 
-def pass_through(group: nn.Module, hidden_states: Tensor, mask: Tensor) -> Tensor:
-    """One layer: hidden_states any float [B, L, D], mask bool [B, L]; returns [B, L, D]."""
-    return group(hidden_states, mask)
+def apply_group(group: nn.Module, hidden_states: Tensor, mask: Tensor) -> Tensor:
+    """Apply one layer: hidden_states any float [B, L, D], mask bool [B, L]; returns [B, L, D]."""
+    hidden_states = group(hidden_states, mask)
+    return hidden_states
 
 
 class Encoder(nn.Module):
-    """From embeddings to hidden states: the mapping E to D, then `num_hidden_layers` layers with the groups' weights.
-
-    With gradient_checkpointing, training keeps only the input of each layer and computes the rest again.
-    """
+    """ALBERT encoder: the projection E to D, then `num_hidden_layers` layers that share the weights of their group."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        self.gradient_checkpointing = False
-        self.training_pass: Callable[[nn.Module, Tensor, Tensor], Tensor] = pass_through  # or its compiled form
+        self.gradient_checkpointing = False  # True: training stores only the input of each layer, recomputes the rest
+        self.apply_in_training: Callable[[nn.Module, Tensor, Tensor], Tensor] = apply_group  # or its compiled form
         self.embedding_hidden_mapping_in = nn.Linear(config.embedding_size, config.hidden_size)
         self.albert_layer_groups = nn.ModuleList(Group(config) for _ in range(config.num_hidden_groups))
 
     def forward(self, embedded: Tensor, mask: Tensor) -> Tensor:
         """embedded any float [B, L, E], mask bool [B, L] (True = take part); returns hidden states [B, L, D]."""
-        hidden_states = self.embedding_hidden_mapping_in(embedded)  # [B, L, D]
+        hidden_states: Tensor = self.embedding_hidden_mapping_in(embedded)  # [B, L, D]
         is_training = self.training and torch.is_grad_enabled()
-        run = self.training_pass if is_training else pass_through
+        apply = self.apply_in_training if is_training else apply_group
         for group in self.albert_layer_groups:
             for _ in range(self.config.num_hidden_layers // self.config.num_hidden_groups):
                 if is_training and self.gradient_checkpointing:
-                    hidden_states = checkpoint(run, group, hidden_states, mask, use_reentrant=False)
+                    hidden_states = checkpoint(apply, group, hidden_states, mask, use_reentrant=False)
                 else:
-                    hidden_states = run(group, hidden_states, mask)
+                    hidden_states = apply(group, hidden_states, mask)
         return hidden_states
 
     @staticmethod
     def flops(config: ModelConfig, length: int) -> int:
-        """Operations over one row, as mixings count them; padding is computed like any other token."""
+        """FLOPs of the forward pass of one sequence, counted as in ATTENTION; padding costs as much as any token."""
         hidden, blocks = config.hidden_size, config.num_hidden_layers * config.inner_group_num
         layers = 4 * hidden + 2 * config.intermediate_size  # query, key, value and output; feed-forward
         block = 2 * length * hidden * layers + int(ATTENTION[config.attention].flops(config, length))
@@ -117,29 +114,29 @@ class Encoder(nn.Module):
 
 
 def set_gradient_checkpointing(module: nn.Module) -> None:
-    """Switch gradient checkpointing on in every Encoder inside `module`. Gradients stay the same, to the bit."""
+    """Enable gradient checkpointing in every Encoder of `module`. Gradients stay bitwise equal."""
     for part in module.modules():
         if isinstance(part, Encoder):
             part.gradient_checkpointing = True
 
 
-def compile_for_training(objective: nn.Module, what: Compilation) -> None:
-    """Compile training steps: blocks, each group for itself, in seconds; step, the forward pass whole, in minutes."""
-    if what != "none":
+def compile_for_training(objective: nn.Module, compilation: Compilation) -> None:
+    """Apply torch.compile: "blocks" to each group by itself (seconds), "step" to the whole forward pass (minutes)."""
+    if compilation != "none":
         import torch._dynamo
 
-        # DDP would cut graphs so that gradients leave early, but a shared block's are whole after its last layer.
+        # DDP would split graphs to reduce gradients early, but those of shared weights are complete only at the end.
         torch._dynamo.config.optimize_ddp = False
-    if what == "blocks":
+    if compilation == "blocks":
         for part in objective.modules():
             if isinstance(part, Encoder):
-                part.training_pass = torch.compile(pass_through, dynamic=False)
-    elif what == "step":
+                part.apply_in_training = torch.compile(apply_group, dynamic=False)
+    elif compilation == "step":
         objective.compile(dynamic=False)
 
 
 class Backbone(nn.Module):
-    """Embeddings, its own or those given, the encoder and a pooler where it has one."""
+    """Embeddings (shared ones if given), encoder and an optional pooler; base class of all models."""
 
     def __init__(self, config: ModelConfig, embeddings: Embeddings | None = None, *, with_pooler: bool = False) -> None:
         super().__init__()
@@ -149,13 +146,14 @@ class Backbone(nn.Module):
         self.pooler = nn.Linear(config.hidden_size, config.hidden_size) if with_pooler else None
 
     def encode(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
-        """ids int64 [B, L], mask bool [B, L]; returns the hidden states [B, L, D] that every head reads."""
-        return self.encoder(self.embeddings(input_ids, token_type_ids), attention_mask)
+        """Last hidden states [B, L, D]; ids int64 [B, L], attention_mask bool [B, L] (True = take part)."""
+        hidden_states: Tensor = self.encoder(self.embeddings(input_ids, token_type_ids), attention_mask)
+        return hidden_states
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
-        """The hidden states, or a subclass's own outputs; arguments as for encode."""
+        """Last hidden states, or the outputs of a subclass's head; arguments as for encode."""
         return self.encode(input_ids, attention_mask, token_type_ids)
 
 
 class EncoderModel(Backbone):
-    """Stock AlbertModel; the caller fills the weights."""
+    """Encoder without a head, as stock AlbertModel; the caller initializes or loads the weights."""

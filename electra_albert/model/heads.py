@@ -1,4 +1,4 @@
-"""Heads on the encoder: masked tokens, tied to the token table; replaced tokens; the order of two segments.
+"""Pretraining heads: masked language modelling, replaced-token detection and sentence order.
 
 Dimensions: B batch, L length, V vocab, E embedding, D hidden.
 """
@@ -12,7 +12,7 @@ from electra_albert.model.encoder import ACTIVATIONS
 
 
 class MlmHead(nn.Module):
-    """Masked tokens: logits of the whole vocabulary, decoded by the token table. Paper: ALBERT section 3.1."""
+    """Masked language modelling head; its decoder is the word embeddings. Paper: ALBERT section 3.1."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -22,8 +22,8 @@ class MlmHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
     def forward(self, hidden_states: Tensor, table: Tensor) -> Tensor:
-        """hidden_states any float [..., D], table [V, E]; returns logits [..., V]."""
-        # The table is an argument, so that the tie cannot be lost by loading, moving or resizing.
+        """hidden_states any float [..., D], table (word embeddings) [V, E]; returns logits [..., V]."""
+        # The table is an argument, so loading, moving or resizing the model cannot untie it.
         transformed = self.LayerNorm(self.activation(self.dense(hidden_states)))  # [..., E]
         return F.linear(transformed, table, self.bias)  # [..., V]
 
@@ -43,7 +43,8 @@ class RtdHead(nn.Module):
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         """hidden_states any float [B, L, D]; returns logits [B, L], above 0 = replaced."""
-        return self.dense_prediction(self.activation(self.dense(hidden_states))).squeeze(-1)  # [B, L]
+        logits: Tensor = self.dense_prediction(self.activation(self.dense(hidden_states))).squeeze(-1)  # [B, L]
+        return logits
 
     @staticmethod
     def flops(config: ModelConfig, length: int) -> int:
@@ -51,7 +52,7 @@ class RtdHead(nn.Module):
 
 
 class SentenceOrderHead(nn.Module):
-    """Sentence order: whether the two segments of a row were swapped. Paper: ALBERT section 3.1."""
+    """Sentence-order prediction: whether the two segments were swapped. Paper: ALBERT section 3.1."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -59,9 +60,10 @@ class SentenceOrderHead(nn.Module):
         self.classifier = nn.Linear(config.hidden_size, 2)
 
     def forward(self, hidden_states: Tensor) -> Tensor:
-        """hidden_states any float [B, L, D]; returns logits [B, 2] of in order and swapped."""
-        # Differs from transformers: no dropout on the pooled state in training, as ALBERT v2 pretrains without any.
-        return self.classifier(self.pooler(hidden_states[:, 0]).tanh())  # [B, 2]
+        """hidden_states any float [B, L, D]; returns logits [B, 2] of the classes in order and swapped."""
+        # Differs from transformers: no dropout on the pooled output, since ALBERT v2 is pretrained without dropout.
+        logits: Tensor = self.classifier(self.pooler(hidden_states[:, 0]).tanh())  # [B, 2]
+        return logits
 
     @staticmethod
     def flops(config: ModelConfig) -> int:

@@ -1,9 +1,9 @@
-"""Initial weights: the published normal ones, or local ones whose heads look at neighbouring tokens from step one.
+"""Initial weights: normal as published, or "local", where each attention head starts on a neighbouring token.
 
-From normal weights a small model stays at the unigram entropy until it has learned where a token's neighbours are. In
-the local form positions are sinusoids in a few dimensions of the table, and each head's query turns them by an offset
-of its own, so that key and query agree best at that distance. Embeddings and encoder must have the same form.
-Dimensions: E embedding, D hidden, N heads, H head size, P positions, W the dimensions that hold a position.
+From normal weights the loss of a small model stays at the unigram entropy until it has learned to attend to nearby
+tokens. Local initialization sets some dimensions of the position embeddings to sinusoids, and the query of each head
+rotates them by the head's offset, where its attention scores are highest. Embeddings and encoder must use the same one.
+Dimensions: E embedding, D hidden, N heads, H head size, P positions, W position dimensions.
 """
 
 import math
@@ -16,17 +16,17 @@ from electra_albert.model.attention import SelfAttention
 from electra_albert.model.encoder import Block, Embeddings, Encoder
 from electra_albert.model.heads import RtdHead, SentenceOrderHead
 
-POSITION_SHARE = 4  # one dimension in so many holds the position
-POSITION_AMPLITUDE = 3.0  # of the sinusoids, in standard deviations of a word's dimension
-RATE_SPACING = 1.5  # exponent that spaces the rates so that no two positions of a row look alike
-SHARPNESS_NATS = 12.0  # how far a head's own offset is above the other positions before the softmax
-FULL_STRENGTH_BLOCKS = 3  # blocks that may add all they compute; of more, each adds its share of as much
-HEAD_OFFSETS = (-1, 1, -2, 2, -3, 3)  # the first N of them; further heads start out normal
-_PUBLISHED_LOGIT_WIDTH = 256  # up to this width the detection head starts as published, above it with less
+POSITION_SHARE = 4  # one in so many embedding dimensions encodes the position
+POSITION_AMPLITUDE = 3.0  # of the sinusoids, in standard deviations of a word embedding
+FREQUENCY_SPACING = 1.5  # exponent that spaces the frequencies so that all positions of a sequence differ
+SHARPNESS_NATS = 12.0  # margin of a head's own offset over other positions, in attention scores
+FULL_STRENGTH_BLOCKS = 3  # deeper models scale residual branches by this over their number of blocks
+HEAD_OFFSETS = (-1, 1, -2, 2, -3, 3)  # of the first heads; further heads keep normal weights
+_PUBLISHED_LOGIT_WIDTH = 256  # the output layer of wider detection heads is scaled down
 
 
 def initialize(module: nn.Module, config: ModelConfig) -> None:
-    """Fill embeddings, an encoder or a head: normal weights and zero biases as published, or local ones."""
+    """Initialize embeddings, an encoder or a head in place, as config.initialization says; biases start at zero."""
     for part in module.modules():
         if isinstance(part, nn.Linear | nn.Embedding):
             nn.init.normal_(part.weight, std=config.initializer_range)
@@ -34,74 +34,75 @@ def initialize(module: nn.Module, config: ModelConfig) -> None:
             nn.init.zeros_(part.bias)
     with torch.no_grad():
         if config.initialization == "local":
-            _make_local(module, config)
+            _init_local(module, config)
         elif isinstance(module, RtdHead) and config.hidden_size > _PUBLISHED_LOGIT_WIDTH:
-            # Differs from ELECTRA: normal logits grow with the width, to a loss of 1.0 nats for ln 2 at H4096.
+            # Differs from ELECTRA: its logits grow with D, to an initial loss of 1.0 instead of ln 2 at D = 4096.
             module.dense_prediction.weight *= _PUBLISHED_LOGIT_WIDTH / config.hidden_size
 
 
-def _make_local(module: nn.Module, config: ModelConfig) -> None:
+def _init_local(module: nn.Module, config: ModelConfig) -> None:
     if isinstance(module, Embeddings):
         table = _sinusoids(torch.arange(config.max_position_embeddings), config)  # [P, W]
         position_embeddings = module.position_embeddings.weight.zero_()
         position_embeddings[:, : table.shape[1]] = table * POSITION_AMPLITUDE * config.initializer_range
     elif isinstance(module, Encoder):
-        positions = _map_positions_apart(module.embedding_hidden_mapping_in, config)  # [D, W]
+        positions = _init_projection(module.embedding_hidden_mapping_in, config)  # [D, W]
         for block in module.modules():
             if isinstance(block, Block):
-                _look_at_neighbours(block.attention, positions, config)
-                for layer in (block.ffn, block.ffn_output):  # wide enough to be bent by the activation
+                _init_attention(block.attention, positions, config)
+                for layer in (block.ffn, block.ffn_output):  # scaled by fan-in, to leave the activation's linear range
                     nn.init.normal_(layer.weight, std=layer.in_features**-0.5)
-                # So that a token reaches the output as well through many blocks as through a few.
+                # Scales the residual branches so that the input token reaches the output at any depth.
                 for layer in (block.attention.dense, block.ffn_output):
                     layer.weight *= min(1.0, FULL_STRENGTH_BLOCKS / (config.num_hidden_layers * config.inner_group_num))
     elif isinstance(module, RtdHead | SentenceOrderHead):
         wide = module.dense if isinstance(module, RtdHead) else module.pooler
         output = module.dense_prediction if isinstance(module, RtdHead) else module.classifier
         nn.init.normal_(wide.weight, std=wide.in_features**-0.5)
-        nn.init.zeros_(output.weight)  # with other weights the wide layer would decide the first logits
+        nn.init.zeros_(output.weight)  # so that the first predictions are at chance level
 
 
 def _sinusoids(positions: Tensor, config: ModelConfig) -> Tensor:
-    """positions [P]; returns sine and cosine at each rate, float [P, W]."""
+    """Sines and cosines, float [P, W], of positions [P] at W/2 frequencies."""
     pairs = config.embedding_size // POSITION_SHARE // 2
-    rates = math.pi * ((torch.arange(pairs) + 0.5) / pairs) ** RATE_SPACING
-    angles = positions[:, None] * rates  # [P, W/2]
+    frequencies = math.pi * ((torch.arange(pairs) + 0.5) / pairs) ** FREQUENCY_SPACING
+    angles = positions[:, None] * frequencies  # [P, W/2]
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
 
 
-def _map_positions_apart(mapping: nn.Linear, config: ModelConfig) -> Tensor:
-    """Make the mapping E to D send position and word to orthogonal directions; returns the position's [D, W]."""
+def _init_projection(mapping: nn.Linear, config: ModelConfig) -> Tensor:
+    """Let the projection E to D map positions and words to orthogonal subspaces; returns the position basis [D, W]."""
     width = config.embedding_size // POSITION_SHARE // 2 * 2
     basis = nn.init.orthogonal_(torch.empty(config.hidden_size, config.hidden_size))
-    apart = min(width, config.hidden_size // 4 * 2)  # a sine and its cosine stay together
-    if apart:
-        words = nn.init.orthogonal_(torch.empty(config.hidden_size - apart, config.embedding_size - width))
+    kept = min(width, config.hidden_size // 4 * 2)  # even: a sine and its cosine stay together
+    if kept:
+        words = nn.init.orthogonal_(torch.empty(config.hidden_size - kept, config.embedding_size - width))
         mapping.weight.zero_()
-        mapping.weight[:, :apart] = basis[:, :apart]
-        mapping.weight[:, width:] = basis[:, apart:] @ words
-    return basis[:, :apart]
+        mapping.weight[:, :kept] = basis[:, :kept]
+        mapping.weight[:, width:] = basis[:, kept:] @ words
+    return basis[:, :kept]
 
 
-def _look_at_neighbours(attention: SelfAttention, positions: Tensor, config: ModelConfig) -> None:
-    """positions [D, W]: directions of the residual stream that hold the position."""
+def _init_attention(attention: SelfAttention, positions: Tensor, config: ModelConfig) -> None:
+    """Point each head at its offset. positions [D, W]: basis of the position subspace of the hidden states."""
     head_size = config.head_size
     width = min(positions.shape[1], head_size // 2 * 2)
     if not width:
-        return  # a head too narrow to turn a sine and a cosine starts out normal
+        return  # too narrow for a sine and a cosine: the head keeps its normal weights
     share = width / config.embedding_size
-    amplitude = POSITION_AMPLITUDE / math.sqrt(1 + share * POSITION_AMPLITUDE**2 / 2)  # once LayerNorm has scaled it
+    amplitude = POSITION_AMPLITUDE / math.sqrt(1 + share * POSITION_AMPLITUDE**2 / 2)  # after LayerNorm
     gain = math.sqrt(SHARPNESS_NATS * math.sqrt(head_size) / (width / 2 * amplitude**2))
     query, key, value = attention.qkv.weight.view(3, config.num_attention_heads, head_size, config.hidden_size)
     for head, offset in zip(range(config.num_attention_heads), HEAD_OFFSETS, strict=False):
         key[head, :width] = gain * positions[:, :width].T
-        query[head, :width] = gain * _turn(width, offset, config) @ positions[:, :width].T
+        query[head, :width] = gain * _rotation(width, offset, config) @ positions[:, :width].T
     nn.init.orthogonal_(value.flatten(0, 1))
     nn.init.orthogonal_(attention.dense.weight)
 
 
-def _turn(width: int, offset: int, config: ModelConfig) -> Tensor:
-    """The matrix [W, W] that takes the sinusoids of a position to those of the position `offset` further on."""
+def _rotation(width: int, offset: int, config: ModelConfig) -> Tensor:
+    """The matrix [W, W] that maps the sinusoids of each position p to those of p + offset."""
     sine, cosine = _sinusoids(torch.tensor([offset]), config)[0, :width].view(-1, 2).unbind(-1)
-    turns = torch.stack([torch.stack([cosine, sine], -1), torch.stack([-sine, cosine], -1)], -2)  # [W/2, 2, 2]
-    return torch.block_diag(*turns)
+    blocks = torch.stack([torch.stack([cosine, sine], -1), torch.stack([-sine, cosine], -1)], -2)  # [W/2, 2, 2]
+    matrix: Tensor = torch.block_diag(*blocks)  # type: ignore[no-untyped-call, unused-ignore]
+    return matrix

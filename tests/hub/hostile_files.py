@@ -1,4 +1,4 @@
-"""Weight files that are damaged, not what they seem, or made to do harm."""
+"""Damaged, mislabelled and malicious weights files."""
 
 import io
 import json
@@ -18,7 +18,7 @@ LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"a" 
 
 
 class Harmful:
-    """Pickles to a call that leaves a mark."""
+    """An object whose pickle runs code when loaded: it creates the folder `canary`."""
 
     def __init__(self, canary: Path) -> None:
         self.canary = canary
@@ -28,11 +28,11 @@ class Harmful:
 
 
 class Whole(nn.Module):
-    """A module of a class that only its author has."""
+    """A module saved whole, so that loading needs its class."""
 
 
 def safetensors_bytes(header: object, payload: bytes = b"", length: int | None = None) -> bytes:
-    """A safetensors file with this JSON header, whose length it gives as `length`."""
+    """A safetensors file with this JSON header; `length` overrides its true length."""
     text = json.dumps(header).encode()
     return struct.pack("<Q", len(text) if length is None else length) + text + payload
 
@@ -42,7 +42,7 @@ def entry(shape: list[int], end: int) -> dict[str, object]:
 
 
 def edited(change: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> Callable[[Path], bytes]:
-    """A sound file written again without a hash, so that the fault must be seen by itself."""
+    """Rewrite a valid file with a change and without a hash, so that the hash does not reveal the change."""
 
     def content(file: Path) -> bytes:
         save_file({name: tensor.contiguous() for name, tensor in change(load_file(file)).items()}, file)
@@ -65,27 +65,27 @@ def saved(value: object) -> bytes:
     return made.getvalue()
 
 
-# The content of model.safetensors made of a sound one, and a word of the message; each is refused as it is read.
+# Case: content of model.safetensors from a valid file, and a word of the error message.
 DAMAGED: dict[str, tuple[Callable[[Path], bytes], str]] = {
-    "a byte less": (lambda file: file.read_bytes()[:-1], "cannot be read"),
+    "truncated": (lambda file: file.read_bytes()[:-1], "cannot be read"),
     "header of 2^60 bytes": (lambda file: safetensors_bytes({}, length=1 << 60), "cannot be read"),
     "shape of 2^124": (lambda file: safetensors_bytes({"a": entry([1 << 62] * 2, 4)}, bytes(4)), "cannot be read"),
     "LFS pointer": (lambda file: LFS_POINTER, "git lfs pull"),
     "60,000 tensors": (lambda file: safetensors_bytes({f"n{n}": entry([0], 0) for n in range(60_000)}), "more than"),
     "float8": (edited(lambda t: {**t, MAPPING: t[MAPPING].to(torch.float8_e4m3fn)}), "float8"),
     "no number": (edited(lambda t: {**t, MAPPING: t[MAPPING].index_fill(0, torch.tensor(3), torch.nan)}), "not finite"),
-    "line break in a name": (edited(lambda t: {**t, "a\nerror: b\x1b[31m": torch.zeros(2)}), "no name"),
+    "line break in a name": (edited(lambda t: {**t, "a\nerror: b\x1b[31m": torch.zeros(2)}), "tensor name"),
 }
 
-# The content of a file that is unpickled, and is anything but plain tensors by name.
+# Case: content of a pickled file that is not a mapping from names to plain tensors.
 PICKLES: dict[str, Callable[[Path], bytes]] = {
     "code": lambda canary: saved({"a": Harmful(canary)}),
     "code in a plain pickle": lambda canary: pickle.dumps({"a": Harmful(canary)}),
     "code in a zip's pickle": lambda canary: zip_of(**{"a/data.pkl": pickle.dumps(Harmful(canary)), "a/version": b"3"}),
     "whole module": lambda canary: saved(Whole()),
-    "numbers as names": lambda canary: saved({1: torch.zeros(2)}),
+    "integer keys": lambda canary: saved({1: torch.zeros(2)}),
     "sparse": lambda canary: saved({"a": torch.eye(3).to_sparse()}),
-    "view of nothing": lambda canary: saved({"a.decoder.weight": torch.zeros(1).expand(1 << 40)}),
+    "expanded view": lambda canary: saved({"a.decoder.weight": torch.zeros(1).expand(1 << 40)}),
     "shared storage": lambda canary: saved(dict.fromkeys(map(str, range(100)), torch.zeros(1 << 10))),
     "nested 1000 deep": lambda canary: b"\x80\x02" + b"(" * 1000 + b"t" * 1000 + b".",
 }

@@ -1,4 +1,4 @@
-"""Models of every kind at toy size, ours and stock ones of three families, with every parameter drawn."""
+"""Small models of every kind, ours and stock ones of three families, with random parameters."""
 
 import functools
 import json
@@ -20,7 +20,7 @@ from electra_albert.model.electra import Generator
 from electra_albert.model.task_model import TaskHead, TaskModel
 from tests.corpus.tokenizer_kinds import PROSE
 from tests.model.test_task_model import make_task_model
-from tests.model.twins import SHAPE, SPECIAL_IDS, make_body, make_masked_lm, make_pair, stock
+from tests.model.twins import SHAPE, SPECIAL_IDS, make_encoder, make_masked_lm, make_pair, stock
 
 LABELS = ["entailment", "neutral", "contradiction"]
 C = 5
@@ -29,17 +29,17 @@ _SIZES = {name: getattr(SHAPE, name) for name in _SAME.split()} | {"num_hidden_l
 
 
 class Form(NamedTuple):
-    """One kind of model of ours, its stock class, and the heads in its file that the class leaves aside."""
+    """One kind of our models, its stock class, and the heads in its file that the class ignores."""
 
     make: Callable[[ModelConfig], Any]
     architecture: str
-    aside: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
 
 
 def generator_with_pooler(config: ModelConfig) -> Generator:
-    """A masked language model that came with a pooler, as the hub's ALBERT does."""
+    """A generator with a pooler, as the released ALBERT models."""
     model = make_masked_lm(config, with_sentence_order=False)
-    model.pooler = make_body(config, with_pooler=True).pooler
+    model.pooler = make_encoder(config, with_pooler=True).pooler
     return model
 
 
@@ -57,15 +57,15 @@ FORMS = {
         lambda shape: make_pair(shape, with_sentence_order=True).discriminator,
         *("AlbertModel", (_DETECTION, "sop_classifier")),
     ),
-    "encoder": Form(lambda shape: make_body(shape, with_pooler=False), "AlbertModel"),
-    "encoder with pooler": Form(lambda shape: make_body(shape, with_pooler=True), "AlbertModel"),
+    "encoder": Form(lambda shape: make_encoder(shape, with_pooler=False), "AlbertModel"),
+    "encoder with pooler": Form(lambda shape: make_encoder(shape, with_pooler=True), "AlbertModel"),
     "sequence": Form(_task("sequence", 3), "AlbertForSequenceClassification"),
     "regression": Form(_task("sequence", 1), "AlbertForSequenceClassification"),
     "choice": Form(_task("choice", 1), "AlbertForMultipleChoice"),
     "span": Form(_task("span", 2), "AlbertForQuestionAnswering"),
     "token": Form(_task("token", 3), "AlbertForTokenClassification"),
-    "sequence, electra": Form(_task("sequence", 3, "electra"), "AlbertModel", aside=("electra_classifier",)),
-    "choice, electra": Form(_task("choice", 1, "electra"), "AlbertModel", aside=("electra_classifier",)),
+    "sequence, electra": Form(_task("sequence", 3, "electra"), "AlbertModel", ignored=("electra_classifier",)),
+    "choice, electra": Form(_task("choice", 1, "electra"), "AlbertModel", ignored=("electra_classifier",)),
 }
 
 
@@ -75,7 +75,7 @@ def tokenizer() -> Any:
 
 
 def save(name: str, folder: Path, more: Mapping[str, Any] | None = None, **options: Any) -> Any:
-    """Write a model of one form with groups of its own, and the details of its task with `more`; returns it."""
+    """Save a model of one form with two groups, and its task details with `more`; returns the model."""
     model, details = FORMS[name].make(replace(SHAPE, vocab_size=len(tokenizer()), num_hidden_groups=2)), None
     if isinstance(model, TaskModel):
         labels = LABELS if model.head.num_labels == len(LABELS) else []
@@ -85,7 +85,7 @@ def save(name: str, folder: Path, more: Mapping[str, Any] | None = None, **optio
 
 
 def write(folder: Path, model: nn.Module) -> Path:
-    """A stock folder of a model of SHAPE, without a hash, a tokenizer or a card."""
+    """Write a stock folder for a model of SHAPE, without hash, tokenizer and card."""
     folder.mkdir(parents=True, exist_ok=True)
     save_file(to_stock(model.state_dict()), folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(stock_config(SHAPE, "AlbertModel", SPECIAL_IDS)))
@@ -99,7 +99,7 @@ def assert_same_tensors(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor
 
 
 def run_code_of(folder: Path) -> dict[str, Any]:
-    """The names that the card's code defines once it has run."""
+    """Run the code of a model card; returns the variables it defines."""
     (code,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(encoding="utf-8"), re.DOTALL)
     found: dict[str, Any] = {}
     exec(code.replace("THIS_FOLDER", str(folder)), found)
@@ -107,7 +107,7 @@ def run_code_of(folder: Path) -> dict[str, Any]:
 
 
 def config_of(family: str, **changes: Any) -> Any:
-    """The stock configuration of a family: albert, bert, electra, or electra whose embeddings are not projected."""
+    """The stock configuration of a family: albert, bert, electra, or wide: electra with E = D."""
     from transformers import BertConfig, ElectraConfig
 
     if family == "albert":

@@ -1,6 +1,6 @@
-"""Results of some version of transformers on folders, as JSON. Run by its path it loads nothing of this toolkit.
+"""Load folders with the installed version of transformers and write its results as JSON, without this toolkit.
 
-Arguments: a JSON file that says what to load, and the file to write the results into.
+Arguments: a JSON file with the folders and inputs, and the file to write.
 """
 
 import json
@@ -13,11 +13,11 @@ import transformers
 
 
 def read(folder: str, inputs: list[list[list[int]]], texts: list[list[str]]) -> dict[str, Any]:
-    """The class config.json names, the keys it reports, its outputs, and the tokenizer's encodings."""
+    """Class in config.json, its report on keys, its outputs, and the tokenizer's encodings."""
     name = json.loads((Path(folder) / "config.json").read_text())["architectures"][0]
     stock_class = getattr(transformers, name)
     model, report = stock_class.from_pretrained(folder, output_loading_info=True, attn_implementation="eager")
-    tensors = [torch.tensor(rows)[None] if name.endswith("MultipleChoice") else torch.tensor(rows) for rows in inputs]
+    tensors = [torch.tensor(ids)[None] if name.endswith("MultipleChoice") else torch.tensor(ids) for ids in inputs]
     with torch.no_grad():
         found = model.eval()(**dict(zip(("input_ids", "attention_mask", "token_type_ids"), tensors, strict=True)))
     return {
@@ -31,7 +31,7 @@ def read(folder: str, inputs: list[list[list[int]]], texts: list[list[str]]) -> 
 
 
 def encode(folder: str, texts: list[list[str]]) -> dict[str, Any]:
-    """Ids and segments of texts and of pairs of them."""
+    """input_ids and token_type_ids of texts and pairs."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     found = [tokenizer(*words) for words in texts]
     return {key: [encoding[key] for encoding in found] for key in ("input_ids", "token_type_ids")}

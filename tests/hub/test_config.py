@@ -1,4 +1,4 @@
-"""config.json, stock or of our own format: a model and a task as stock reads them, or refused in one short line."""
+"""config.json, stock or in our format: configuration and task as stock reads them, or a one-line error."""
 
 import json
 from dataclasses import asdict, fields, replace
@@ -17,7 +17,7 @@ CONFIG = replace(SHAPE, num_hidden_groups=2, inner_group_num=2)
 CONTENTS = stock_config(CONFIG, "AlbertForMaskedLM", SPECIAL_IDS)
 
 
-def test_configuration_comes_back_as_it_went() -> None:
+def test_configuration_round_trip() -> None:
     for act in get_args(get_type_hints(ModelConfig)["hidden_act"]):
         config = replace(CONFIG, hidden_act=act, hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.3)
         assert model_config(stock_config(config, "AlbertForMaskedLM", {}), "config.json") == config
@@ -33,7 +33,7 @@ def test_configuration_holds_stock_keys_only_and_is_accepted_by_the_strict_stock
 
 
 @pytest.mark.parametrize("kind", ["albert", "bert", "electra"])
-def test_silent_keys_are_read_as_transformers_fills_them_in(kind: str) -> None:
+def test_missing_keys_get_the_defaults_of_transformers(kind: str) -> None:
     from transformers import AutoConfig
 
     ours, stock_defaults = model_config({"model_type": kind}, "config.json"), AutoConfig.for_model(kind)
@@ -48,7 +48,7 @@ def details_of(**changes: Any) -> dict[str, Any]:
     return stock_details(CONTENTS | named | changes, "config.json")
 
 
-def test_task_of_a_stock_folder_is_that_of_its_class_and_its_labels_those_it_names() -> None:
+def test_task_and_labels_of_a_stock_folder() -> None:
     tasks = {"SequenceClassification": "sequence", "TokenClassification": "token", "QuestionAnswering": "span"}
     for ending, kind in tasks.items():
         labels = [] if kind == "span" else ["no", "yes"]
@@ -75,8 +75,8 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     (model_config, {"tie_word_embeddings": False}, "tie_word_embeddings"),
     (model_config, {"position_embedding_type": "relative_key"}, "relative_key"),
     (model_config, {"model_type": "electra_albert", "format": 1, "attention_options": {"a": "b"}}, "attention_options"),
-    (stock_details, {"architectures": ["AlbertForMaskedLM"]}, "no fine-tuned model"),
-    (stock_details, {"architectures": ["evil\n\x1b[31m" * 90_000]}, "no fine-tuned model"),
+    (stock_details, {"architectures": ["AlbertForMaskedLM"]}, "is not fine-tuned"),
+    (stock_details, {"architectures": ["evil\n\x1b[31m" * 90_000]}, "is not fine-tuned"),
     (stock_details, {"problem_type": "multi_label_classification"}, "problem_type"),
     (stock_details, {"id2label": {"0": "no", "2": "yes"}}, "id2label"),
     (stock_details, {"id2label": {"0": "no", "1": "yes"}, "problem_type": "regression"}, "regression of 2"),
@@ -86,7 +86,7 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
 @pytest.mark.parametrize(
     ("read", "change", "word"), WRONG, ids=lambda value: getattr(value, "__name__", ascii(value)[:50])
 )
-def test_configuration_that_cannot_be_is_refused_in_one_short_line(read: Any, change: Any, word: str) -> None:
+def test_invalid_configuration_is_refused_in_one_short_line(read: Any, change: Any, word: str) -> None:
     with pytest.raises(CheckpointError, match=word) as refused:
         read(CONTENTS | {"architectures": ["AlbertForSequenceClassification"]} | change, "config.json")
     assert "config.json" in str(refused.value)
@@ -97,7 +97,7 @@ def test_configuration_that_cannot_be_is_refused_in_one_short_line(read: Any, ch
 @pytest.mark.parametrize(
     "text", [b"", b"[" * 100_000, b"1" * 5000, b" " * (1 << 21), b"\xff{"], ids=lambda text: ascii(text)[:20]
 )
-def test_file_that_is_no_small_json_object_is_refused_in_one_short_line(tmp_path: Path, text: bytes) -> None:
+def test_file_that_is_not_a_small_json_object_is_refused_in_one_short_line(tmp_path: Path, text: bytes) -> None:
     (file := tmp_path / "config.json").write_bytes(text)
     with pytest.raises(CheckpointError, match=r"config\.json") as refused:
         read_json(file)

@@ -1,4 +1,4 @@
-"""A path leads to a model's files, and they to a model, a task's model or first weights, whole or refused."""
+"""Locating model files by a path, loading models and task models from them, and partial loading."""
 
 import json
 from copy import deepcopy
@@ -18,11 +18,11 @@ from electra_albert.model.electra import Generator
 from electra_albert.model.task_model import TaskHead, TaskModel
 from tests.hub.models import assert_same_tensors, make, write
 from tests.model.test_task_model import make_task_model
-from tests.model.twins import SHAPE, make_body, make_masked_lm, make_pair, padded_batch
+from tests.model.twins import SHAPE, make_encoder, make_masked_lm, make_pair, padded_batch
 
 WEIGHTS = "model.safetensors"
 SENTENCES = TaskHead("sequence", 5)
-BIAS, ORIGIN = "predictions.bias", "the old model"
+BIAS, SOURCE = "predictions.bias", "the old model"
 
 
 def test_pt_file_gives_the_same_model_flat_or_nested(tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_pt_file_gives_the_same_model_flat_or_nested(tmp_path: Path) -> None:
         assert_same_tensors(found.state_dict(), saved.state_dict())
 
 
-def test_encoder_of_a_run_is_the_discriminators_where_there_is_one(tmp_path: Path) -> None:
+def test_encoder_of_a_run_is_the_discriminator_if_there_is_one(tmp_path: Path) -> None:
     for name in ("", "model", "generator", "discriminator"):
         folder = write(tmp_path / name, make_pair(SHAPE).generator)
         for path in (tmp_path, folder / WEIGHTS):
@@ -45,12 +45,12 @@ def test_encoder_of_a_run_is_the_discriminators_where_there_is_one(tmp_path: Pat
         assert locate(tmp_path, kind).config.parent == tmp_path / name
 
 
-def test_path_that_holds_no_model_is_refused_with_the_reason(tmp_path: Path) -> None:
+def test_path_without_a_model_is_refused_with_the_reason(tmp_path: Path) -> None:
     for path in (tmp_path / "none", tmp_path / ("a" * 5000), Path("a\0b"), Path("/dev/null")):
         with pytest.raises(UsageError, match="does not exist"):
             locate(path, "discriminator")
-    # Regression: of a run without a discriminator it was said that its training has not ended yet.
-    for made, word in (("checkpoints", "has not ended yet"), ("generator", "but generator/")):
+    # Regression: a run without a discriminator was reported as unfinished.
+    for made, word in (("checkpoints", "has not finished yet"), ("generator", "but generator/")):
         (tmp_path / made).mkdir()
         with pytest.raises(UsageError, match=word):
             locate(tmp_path, "discriminator")
@@ -59,7 +59,7 @@ def test_path_that_holds_no_model_is_refused_with_the_reason(tmp_path: Path) -> 
         locate(tmp_path, "task")
 
 
-def test_resizing_keeps_first_rows_adds_means_of_old_ones_and_leaves_all_else() -> None:
+def test_resizing_keeps_the_first_tokens_and_appends_means_of_old_ones() -> None:
     kept, state = SHAPE.vocab_size - 3, make_masked_lm(SHAPE).state_dict()
     before = deepcopy(state)
     resized = load.resize_vocabulary(state, kept, [[7], [9, 4, 9]])
@@ -76,31 +76,31 @@ def test_resizing_keeps_first_rows_adds_means_of_old_ones_and_leaves_all_else() 
     assert not resized
 
 
-def test_parts_the_state_lacks_are_named_and_stay() -> None:
-    model, state = make_masked_lm(SHAPE, seed=8), make_body(SHAPE, with_pooler=False).state_dict()
+def test_parts_missing_from_the_state_are_returned_and_not_changed() -> None:
+    model, state = make_masked_lm(SHAPE, seed=8), make_encoder(SHAPE, with_pooler=False).state_dict()
     before = deepcopy(model.state_dict())
     new = ["predictions", "sentence_order.pooler", "sentence_order.classifier"]
-    assert load.adopt(model, state, ORIGIN) == new
+    assert load.load_partial(model, state, SOURCE) == new
     assert_same_tensors(model.state_dict(), before | state)
 
 
-def test_a_pooler_without_an_order_head_is_taken_over() -> None:
-    # Regression: the hub's ALBERT has a trained pooler and no classifier of the order; both were drawn again.
+def test_a_pooler_without_an_order_head_is_copied() -> None:
+    # Regression: released ALBERT models have a trained pooler and no order classifier; both were reinitialized.
     model, state = make_masked_lm(SHAPE, seed=8), make_masked_lm(SHAPE).state_dict()
     for part in ("weight", "bias"):
         del state[f"sentence_order.classifier.{part}"]
-    assert load.adopt(model, state, ORIGIN) == ["sentence_order.classifier"]
+    assert load.load_partial(model, state, SOURCE) == ["sentence_order.classifier"]
     pooler = "sentence_order.pooler.weight"
     assert torch.equal(model.state_dict()[pooler], state[pooler])
 
 
-def test_an_encoder_that_is_not_whole_or_of_another_shape_is_refused_and_nothing_is_copied() -> None:
+def test_an_incomplete_encoder_or_one_of_another_shape_is_refused_and_nothing_is_copied() -> None:
     model, lacking = make_masked_lm(SHAPE, seed=8), make_masked_lm(SHAPE).state_dict()
     before, wider = deepcopy(model.state_dict()), make_masked_lm(replace(SHAPE, intermediate_size=41)).state_dict()
     del lacking[TABLE]
-    for other, word in ((lacking, f"{ORIGIN} has no {TABLE}"), (wider, r"ffn.* has shape")):
+    for other, word in ((lacking, f"{SOURCE} has no {TABLE}"), (wider, r"ffn.* has shape")):
         with pytest.raises(CheckpointError, match=word):
-            load.adopt(model, other, ORIGIN)
+            load.load_partial(model, other, SOURCE)
     assert_same_tensors(model.state_dict(), before)
 
 
@@ -118,7 +118,7 @@ SOURCES = {
 
 
 @pytest.mark.parametrize(("make_source", "new"), SOURCES.values(), ids=SOURCES)
-def test_encoder_of_ours_is_taken_over_and_new_parts_are_named(tmp_path: Path, make_source: Any, new: Any) -> None:
+def test_encoder_is_copied_and_new_parts_are_returned(tmp_path: Path, make_source: Any, new: Any) -> None:
     source = make_source()
     model, found = build(write(tmp_path, source))
     assert found == new
@@ -127,13 +127,13 @@ def test_encoder_of_ours_is_taken_over_and_new_parts_are_named(tmp_path: Path, m
         assert torch.equal(model.get_parameter("pooler.weight"), source.sentence_order.pooler.weight)
 
 
-def test_seed_gives_the_head_the_same_weights_whatever_is_below(tmp_path: Path) -> None:
+def test_initial_head_depends_on_the_seed_only(tmp_path: Path) -> None:
     sources = {"one": make_pair(SHAPE).discriminator, "two": make_masked_lm(SHAPE)}
-    below_others = [build(write(tmp_path / name, source))[0] for name, source in sources.items()]
+    on_encoders = [build(write(tmp_path / name, source))[0] for name, source in sources.items()]
     torch.manual_seed(3)
     from_scratch, new = load.build_task_model(SHAPE, SENTENCES, None)
     assert set(new) == {name.split(".")[0] for name, _ in from_scratch.named_parameters()}
-    for model in below_others:
+    for model in on_encoders:
         assert torch.equal(model.output.weight, from_scratch.output.weight)
         assert not any(parameter.is_meta or not parameter.requires_grad for parameter in model.parameters())
     other = build(tmp_path / "one", seed=4)[0]
@@ -155,14 +155,14 @@ def test_seed_gives_the_head_the_same_weights_whatever_is_below(tmp_path: Path) 
     ],
     ids=str,
 )
-def test_fine_tuned_folder_that_is_not_whole_is_refused(
+def test_damaged_fine_tuned_folder_is_refused(
     tmp_path: Path, removed: list[str], details: dict[str, Any], word: str
 ) -> None:
     folder = write(tmp_path, make_task_model(SENTENCES))
-    sound = {"kind": "sequence", "style": "albert", "labels": list("abcde"), "columns": {"text": ["a"], "pair": []}}
-    (folder / load.TASK_FILE).write_text(json.dumps(sound))
+    valid = {"kind": "sequence", "style": "albert", "labels": list("abcde"), "columns": {"text": ["a"], "pair": []}}
+    (folder / load.TASK_FILE).write_text(json.dumps(valid))
     load.load_task_model(locate(folder))
-    (folder / load.TASK_FILE).write_text(json.dumps(sound | details))
+    (folder / load.TASK_FILE).write_text(json.dumps(valid | details))
     kept = {name: tensor for name, tensor in load_file(folder / WEIGHTS).items() if name not in removed}
     save_file(kept, folder / WEIGHTS)
     with pytest.raises(CheckpointError, match=word):
@@ -170,15 +170,15 @@ def test_fine_tuned_folder_that_is_not_whole_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "otherwise"), [("bert", "classifier_dropout", 0.3), ("albert", "classifier_dropout_prob", 0.1)]
+    ("kind", "name", "default"), [("bert", "classifier_dropout", 0.3), ("albert", "classifier_dropout_prob", 0.1)]
 )
-def test_dropout_of_the_head_is_the_one_stock_applies(tmp_path: Path, kind: str, name: str, otherwise: float) -> None:
-    # Regression: a BERT without one of its own has the encoder's, which was taken for ALBERT's 0.1.
+def test_dropout_of_the_head_is_the_one_stock_applies(tmp_path: Path, kind: str, name: str, default: float) -> None:
+    # Regression: BERT without classifier_dropout uses hidden_dropout_prob; it was read as ALBERT's default 0.1.
     make(kind, f"{kind.capitalize()}ForSequenceClassification").save_pretrained(tmp_path)
     files = locate(tmp_path)
     contents = json.loads(files.config.read_text()) | {"hidden_dropout_prob": 0.3}
     contents.pop(name, None)
-    for value, wanted in ((0.25, 0.25), (None, otherwise), (0, 0.0)):
+    for value, wanted in ((0.25, 0.25), (None, default), (0, 0.0)):
         files.config.write_text(json.dumps(contents | {name: value}))
         assert load.load_task_model(files)[0].head.dropout == wanted
     for value in ("x", [1], 7, float("nan")):

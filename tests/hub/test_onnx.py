@@ -1,4 +1,4 @@
-"""A model written as ONNX gives PyTorch's numbers in onnxruntime at any batch and length, and holds weights once."""
+"""ONNX export: onnxruntime computes PyTorch's values for any batch size and length; shared weights are stored once."""
 
 import copy
 from dataclasses import replace
@@ -15,17 +15,17 @@ from electra_albert.contracts import CheckpointError
 from electra_albert.hub.onnx import INPUTS, outputs, write_onnx
 from electra_albert.model.encoder import compile_for_training
 from tests.hub.models import FORMS
-from tests.model.twins import SHAPE, make_body, make_masked_lm
+from tests.model.twins import SHAPE, make_encoder, make_masked_lm
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 
-TOY = replace(SHAPE, num_hidden_layers=2)  # which share their weights
+TOY = replace(SHAPE, num_hidden_layers=2)  # with shared weights
 ONE_BLOCK = replace(SHAPE, num_hidden_layers=1)
 LONGEST = TOY.max_position_embeddings
 BATCHES = ((1, 1), (7, LONGEST))
-TOLERANCE = 1e-5  # float32, of the largest value: another order of additions
+TOLERANCE = 1e-5  # float32, relative to the largest value: the order of additions differs
 GIVEN = {
     "encoder with pooler": ["last_hidden_state", "pooler_output"],
     "generator with order": ["logits", "sop_logits"],
@@ -33,11 +33,11 @@ GIVEN = {
     "span": ["start_logits", "end_logits"],
 }
 
-Rows = tuple[Tensor, Tensor, Tensor]
+Inputs = tuple[Tensor, Tensor, Tensor]
 
 
-def make_rows(config: ModelConfig, batch: int, length: int) -> Rows:
-    """Ids, mask and segments [B, L] that end in padding of different lengths, the first in none."""
+def make_inputs(config: ModelConfig, batch: int, length: int) -> Inputs:
+    """Ids, mask and segments [B, L] with random lengths; the first sequence has no padding."""
     noise = torch.Generator().manual_seed(100 * batch + length)
     ids = torch.randint(config.vocab_size, (batch, length), generator=noise)
     kept = torch.randint(1, length + 1, (batch, 1), generator=noise)
@@ -53,9 +53,9 @@ def open_session(file: Path) -> Any:
 
 
 @torch.no_grad()
-def assert_same(session: Any, model: Any, rows: Rows) -> None:
-    found = session.run(None, {name: row.numpy() for name, row in zip(INPUTS, rows, strict=True)})
-    wanted = outputs(model, *rows)
+def assert_same(session: Any, model: Any, inputs: Inputs) -> None:
+    found = session.run(None, {name: ids.numpy() for name, ids in zip(INPUTS, inputs, strict=True)})
+    wanted = outputs(model, *inputs)
     for output, theirs in zip(session.get_outputs(), found, strict=True):
         ours = wanted[output.name].numpy()
         assert theirs.shape == ours.shape, output.name
@@ -63,55 +63,53 @@ def assert_same(session: Any, model: Any, rows: Rows) -> None:
 
 
 @pytest.mark.parametrize("name", GIVEN)
-def test_every_kind_gives_our_values_at_any_batch_and_length_and_stores_shared_weights_once(
-    tmp_path: Path, name: str
-) -> None:
+def test_every_kind_computes_our_values_and_stores_shared_weights_once(tmp_path: Path, name: str) -> None:
     model = FORMS[name].make(TOY)
     session = open_session(write_onnx(model, tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
     assert [output.name for output in session.get_outputs()] == GIVEN[name]
     for batch, length in BATCHES:
-        assert_same(session, model, make_rows(TOY, batch, length))
+        assert_same(session, model, make_inputs(TOY, batch, length))
     matrices = [w.dims for w in onnx.load(str(tmp_path / "model.onnx")).graph.initializer if len(w.dims) > 1]
     assert sum(int(np.prod(dims)) for dims in matrices) == sum(p.numel() for p in model.parameters() if p.ndim > 1)
 
 
-def test_inputs_are_the_stock_ones_and_nothing_is_printed(
+def test_inputs_have_stock_names_and_nothing_is_printed(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
 ) -> None:
-    written = write_onnx(make_body(ONE_BLOCK, with_pooler=True), tmp_path)
+    written = write_onnx(make_encoder(ONE_BLOCK, with_pooler=True), tmp_path)
     assert (*capfd.readouterr(), [str(warning.message) for warning in recwarn]) == ("", "", [])
     assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
     onnx.checker.check_model(str(written), full_check=True)
-    assert b".py" not in written.read_bytes()  # no trace of the code and the folders of the machine
+    assert b".py" not in written.read_bytes()  # no paths of source files
     session = open_session(written)
     found = [(each.name, each.type, each.shape) for each in session.get_inputs()]
     assert found == [(name, "tensor(int64)", ["batch", "sequence"]) for name in INPUTS]
     with pytest.raises(onnxruntime.capi.onnxruntime_pybind11_state.Fail):
-        assert_same(session, None, make_rows(ONE_BLOCK, 2, LONGEST + 1))
+        assert_same(session, None, make_inputs(ONE_BLOCK, 2, LONGEST + 1))
 
 
-def test_training_model_in_bfloat16_stays_as_it_was_and_is_written_in_float32(tmp_path: Path) -> None:
+def test_training_model_in_bfloat16_is_not_changed_and_is_written_in_float32(tmp_path: Path) -> None:
     model = make_masked_lm(ONE_BLOCK).to(torch.bfloat16).train()
     compile_for_training(model, "blocks")
     in_float32, before = copy.deepcopy(model).float().eval(), copy.deepcopy(model.state_dict())
-    training_pass = model.encoder.training_pass
+    apply_in_training = model.encoder.apply_in_training
     session = open_session(write_onnx(model, tmp_path))
-    assert (model.training, model.encoder.training_pass) == (True, training_pass)
+    assert (model.training, model.encoder.apply_in_training) == (True, apply_in_training)
     after = model.state_dict()
     assert all(after[name].dtype == torch.bfloat16 and torch.equal(after[name], before[name]) for name in before)
-    assert_same(session, in_float32, make_rows(ONE_BLOCK, 2, 5))
+    assert_same(session, in_float32, make_inputs(ONE_BLOCK, 2, 5))
 
 
 class OtherWhenTraced(nn.Module):
-    """Gives other values while the graph is exported."""
+    """Computes other values during export."""
 
     def forward(self, embedded: Tensor) -> Tensor:
         return embedded * 1.01 if torch.compiler.is_exporting() else embedded
 
 
 def test_file_with_other_values_is_refused(tmp_path: Path) -> None:
-    model = make_body(ONE_BLOCK, with_pooler=True)
+    model = make_encoder(ONE_BLOCK, with_pooler=True)
     model.embeddings.dropout = OtherWhenTraced()  # type: ignore[assignment]
     with pytest.raises(CheckpointError, match=r"onnxruntime computes other last_hidden_state than PyTorch"):
         write_onnx(model, tmp_path)

@@ -1,4 +1,4 @@
-"""Weight files of strangers: read, or refused in one short line, in bounded time, and nothing in them is ever run."""
+"""Untrusted weights files are read or refused in one short line, in bounded time, and none of their code runs."""
 
 import io
 import json
@@ -29,7 +29,7 @@ WEIGHTS = "model.safetensors"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A sound generator, to damage."""
+    """A valid generator, to be damaged."""
     model = make_masked_lm(SHAPE, with_sentence_order=False)
     made = write(tmp_path / "model", model)
     write_safetensors(to_stock(model.state_dict()), made / WEIGHTS)
@@ -42,7 +42,7 @@ def load(folder: Path) -> Generator:
 
 
 def refusal(call: Callable[[], object]) -> str:
-    """The message of the CheckpointError of `call`: one short line without colours."""
+    """Message of the CheckpointError that `call` raises: one short line without terminal colours."""
     with pytest.raises(CheckpointError) as raised:
         call()
     message = str(raised.value)
@@ -60,9 +60,9 @@ def test_damaged_safetensors_file_is_refused_with_the_reason(folder: Path, name:
     assert word in message
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")  # torch's, on what is written here
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")  # torch's, about the test's own files
 @pytest.mark.parametrize("name", PICKLES)
-def test_pickle_of_anything_but_plain_tensors_is_refused_and_not_run(folder: Path, name: str) -> None:
+def test_pickle_with_anything_but_plain_tensors_is_refused_and_not_run(folder: Path, name: str) -> None:
     (folder / WEIGHTS).unlink()
     (folder / "pytorch_model.bin").write_bytes(PICKLES[name](folder / "canary"))
     for read in (lambda: load(folder), lambda: read_tensors(folder / "pytorch_model.bin")):
@@ -70,17 +70,17 @@ def test_pickle_of_anything_but_plain_tensors_is_refused_and_not_run(folder: Pat
     assert not (folder / "canary").exists()
 
 
-def test_the_canary_sings_where_the_file_is_trusted(tmp_path: Path) -> None:
-    # Planted: so the tests above would see code that runs.
+def test_loading_without_checks_runs_the_code(tmp_path: Path) -> None:
+    # Planted: shows that the tests above would detect code that runs.
     (tmp_path / "weights.pt").write_bytes(PICKLES["code"](tmp_path / "canary"))
     torch.load(tmp_path / "weights.pt", weights_only=False)
     assert (tmp_path / "canary").exists()
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")  # torch's, on what the damage made of the file
+@pytest.mark.filterwarnings("ignore::UserWarning")  # torch's, about the damaged file
 @pytest.mark.parametrize("is_zip", [True, False])
-def test_damaged_pickle_is_read_or_refused_never_a_traceback(tmp_path: Path, is_zip: bool) -> None:
-    # Regression: torch.load raises IndexError, TypeError, AssertionError and struct.error on such files too.
+def test_damaged_pickle_is_read_or_raises_only_checkpoint_error(tmp_path: Path, is_zip: bool) -> None:
+    # Regression: torch.load also raises IndexError, TypeError, AssertionError and struct.error for such files.
     file = tmp_path / "weights.pt"
     torch.save({"a": torch.zeros(3), "b": torch.ones(2)}, file, _use_new_zipfile_serialization=is_zip)
     whole, refused = file.read_bytes(), 0
@@ -93,16 +93,16 @@ def test_damaged_pickle_is_read_or_refused_never_a_traceback(tmp_path: Path, is_
     assert refused > 20
 
 
-def test_configuration_of_other_sizes_than_its_weights_is_refused_at_once(folder: Path) -> None:
+def test_configuration_that_does_not_fit_its_weights_is_refused_at_once(folder: Path) -> None:
     contents = json.loads((folder / "config.json").read_text())
-    # Regression: a million blocks were built before the file was looked at.
+    # Regression: a million blocks were built before the weights were read.
     blocks = dict.fromkeys(("num_hidden_layers", "num_hidden_groups", "inner_group_num"), 1024)
     for change in ({"vocab_size": 2**31 - 1}, {"hidden_size": 24}, blocks):
         (folder / "config.json").write_text(json.dumps(contents | change))
         assert refusal(lambda: load(folder))
 
 
-def test_flipped_bit_in_a_file_of_ours_is_seen_by_its_hash(folder: Path) -> None:
+def test_flipped_bit_in_our_file_is_detected_by_its_hash(folder: Path) -> None:
     file = folder / WEIGHTS
     whole = file.read_bytes()
     data, digest = 8 + int.from_bytes(whole[:8], "little"), whole.index(DIGEST.encode()) + len(DIGEST) + 5
@@ -110,15 +110,15 @@ def test_flipped_bit_in_a_file_of_ours_is_seen_by_its_hash(folder: Path) -> None
         file.write_bytes(whole[:offset] + bytes([whole[offset] ^ 1]) + whole[offset + 1 :])
         with pytest.raises(CheckpointError):
             read_tensors(file)
-    save_file(load_file(file), file)  # without the hash, and nothing else sees it: the hash is what was tested
+    save_file(load_file(file), file)  # without the hash the change is not detected
     whole = file.read_bytes()
     file.write_bytes(whole[:-4] + bytes([whole[-4] ^ 1]) + whole[-3:])
     assert read_tensors(file).keys()
 
 
-def test_packed_file_that_would_unpack_to_a_thousand_times_its_size_is_refused(folder: Path) -> None:
-    # Regression: torch unpacked it, and read_tensors gave the tensor.
-    for size in (10_000_000, 2):  # as what is packed may be of another size than its header says, none is read
+def test_compressed_file_is_refused(folder: Path) -> None:
+    # Regression: torch unpacked it to a thousand times its size, and read_tensors returned the tensor.
+    for size in (10_000_000, 2):  # small ones too, since the size in the header may be wrong
         with zipfile.ZipFile(io.BytesIO(saved({"a": torch.zeros(size)}))) as old:
             packed = zip_of(zipfile.ZIP_DEFLATED, **{name: old.read(name) for name in old.namelist()})
         assert len(packed) < 100_000
@@ -127,8 +127,8 @@ def test_packed_file_that_would_unpack_to_a_thousand_times_its_size_is_refused(f
 
 
 @pytest.mark.slow
-def test_tuple_nested_without_end_as_a_name_does_not_end_the_process(tmp_path: Path) -> None:
-    # Regression: hashed by torch.load, it overflowed the stack: a segmentation fault.
+def test_deeply_nested_tuple_as_a_key_does_not_crash_the_process(tmp_path: Path) -> None:
+    # Regression: torch.load hashed it, which overflowed the stack (segmentation fault).
     pickled = b"\x80\x02}(" + b")" + b"\x85" * 500_000 + b"K\x01u."
     (tmp_path / "weights.pt").write_bytes(zip_of(**{"archive/data.pkl": pickled, "archive/version": b"3"}))
     code = "import sys; from pathlib import Path; from electra_albert.hub.weights import read_tensors\n"
@@ -145,7 +145,7 @@ def with_index(folder: Path, text: str) -> None:
     (folder / f"{WEIGHTS}.index.json").write_text(text)
 
 
-def test_index_that_names_anything_but_sound_files_beside_it_is_refused(folder: Path) -> None:
+def test_index_that_names_anything_but_valid_files_next_to_it_is_refused(folder: Path) -> None:
     names = load_file(folder / WEIGHTS)
     (folder.parent / "part.safetensors").write_bytes((folder / WEIGHTS).read_bytes())
     (folder / "evil.bin").write_bytes(saved({"a": Harmful(folder / "canary")}))
@@ -160,7 +160,7 @@ def test_index_that_names_anything_but_sound_files_beside_it_is_refused(folder: 
 
 
 def test_two_files_with_the_same_tensor_are_refused(folder: Path) -> None:
-    # Regression: the one read last won, whatever the index said.
+    # Regression: the file read last was used, against the index.
     whole: dict[str, Tensor] = load_file(folder / WEIGHTS)
     files = dict.fromkeys(whole, "part.safetensors") | {"predictions.bias": "other.safetensors"}
     write_safetensors({"predictions.bias": torch.ones(SHAPE.vocab_size)}, folder / "other.safetensors")
@@ -169,5 +169,5 @@ def test_two_files_with_the_same_tensor_are_refused(folder: Path) -> None:
     once = {name: tensor for name, tensor in whole.items() if name != "predictions.bias"}
     write_safetensors(once, folder / "part.safetensors")
     assert torch.equal(load(folder).predictions.bias, torch.ones(SHAPE.vocab_size))
-    with_index(folder, json.dumps({"weight_map": files | {"albert.pooler.weight": "part.safetensors"}}))  # is lost
+    with_index(folder, json.dumps({"weight_map": files | {"albert.pooler.weight": "part.safetensors"}}))  # missing
     assert "disagree on 'albert.pooler.weight'" in refusal(lambda: load(folder))

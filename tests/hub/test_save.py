@@ -1,4 +1,4 @@
-"""What is saved opens in stock transformers with the keys it should, and gives our numbers, labels and ids."""
+"""Saved folders load in stock transformers with the expected keys and give our outputs, labels and ids."""
 
 import json
 import re
@@ -29,7 +29,7 @@ from tests.model.twins import SHAPE
 
 READER = Path(__file__).parent / "read_stock_folders.py"
 OLD_VERSION = "4.57.6"
-# What that version needs and our own environment lacks or has too new. Torch and numpy are ours.
+# Requirements of that version that our environment lacks or has too new. Torch and numpy are ours.
 OLD_PACKAGES = f"transformers=={OLD_VERSION} tokenizers==0.22.1 huggingface_hub==0.36.0 requests==2.32.5 urllib3==2.5.0"
 OLD_PACKAGES += " idna==3.10 certifi==2025.8.3 charset-normalizer==3.4.3"
 POOLER = ["pooler.bias", "pooler.weight"]
@@ -40,13 +40,13 @@ Tensors = dict[str, Tensor]
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Any]]:
-    """A folder and the model of every form. Tests look at them and leave them as they are."""
+    """A folder and the model of every form; tests must not change them."""
     base = tmp_path_factory.mktemp("saved")
     return {name: (base / name, save(name, base / name)) for name in FORMS}
 
 
 def inputs() -> list[Tensor]:
-    """Ids, mask and segments of two rows, the second one padded."""
+    """Ids, mask and segments of two sequences, the second padded."""
     position = torch.arange(2 * L).view(2, L)
     mask = torch.ones(2, L, dtype=torch.long)
     mask[1, 9:] = 0
@@ -54,25 +54,25 @@ def inputs() -> list[Tensor]:
 
 
 def read_here(folder: Path) -> dict[str, Any]:
-    return read(str(folder), [rows.tolist() for rows in inputs()], TEXTS)
+    return read(str(folder), [ids.tolist() for ids in inputs()], TEXTS)
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_stock_class_loads_a_folder_with_the_keys_it_should_and_computes_our_numbers(saved: Any, name: str) -> None:
+def test_stock_class_loads_a_folder_with_the_expected_keys_and_computes_our_outputs(saved: Any, name: str) -> None:
     form, (folder, model) = FORMS[name], saved[name]
     found = read_here(folder)
     assert (found["class"], found["dtype"]) == (form.architecture, "torch.float32")
     with safe_open(str(folder / "model.safetensors"), "pt") as file:
         assert file.metadata().keys() == {"format", DIGEST}
-        aside = sorted(key for key in file.keys() if key.startswith(form.aside))  # noqa: SIM118, no mapping
+        ignored = sorted(key for key in file.keys() if key.startswith(form.ignored))  # noqa: SIM118, not a mapping
         has_pooler = form.architecture != "AlbertModel" or "albert.pooler.bias" in file.keys()  # noqa: SIM118
-    wanted = {"missing_keys": [] if has_pooler else POOLER, "unexpected_keys": aside}
+    wanted = {"missing_keys": [] if has_pooler else POOLER, "unexpected_keys": ignored}
     assert found["report"] == {kind: keys for kind, keys in wanted.items() if keys}
     with torch.no_grad():
         ours = outputs(model, *inputs())
     theirs = found["outputs"]
     if not has_pooler:
-        del theirs["pooler_output"]  # whose weights are random
+        del theirs["pooler_output"]  # its weights are random
     if name == "discriminator with order":
         ours["pooler_output"] = model.sentence_order.pooler(ours["last_hidden_state"][:, 0]).tanh()
     ours["prediction_logits"] = ours.get("logits")
@@ -97,7 +97,7 @@ def test_transformers_4_reads_every_folder_and_tokenizer_as_5_does(
         write(tmp_path / name)
         tokenizers.append(tmp_path / "saved" / name)
         save_tokenizer(load_tokenizer(tmp_path / name), tokenizers[-1], 64)
-    plan = {"folders": folders, "tokenizers": tokenizers, "inputs": [rows.tolist() for rows in inputs()]}
+    plan = {"folders": folders, "tokenizers": tokenizers, "inputs": [ids.tolist() for ids in inputs()]}
     (tmp_path / "plan.json").write_text(json.dumps({**plan, "texts": TEXTS}, default=str), encoding="utf-8")
     command = [sys.executable, "-P", str(READER), str(tmp_path / "plan.json"), str(tmp_path / "found.json")]
     subprocess.run(command, env={**environment(), "PYTHONPATH": str(old)}, check=True)
@@ -114,7 +114,7 @@ def test_transformers_4_reads_every_folder_and_tokenizer_as_5_does(
 
 
 @pytest.mark.parametrize("name", ["sequence", "regression", "span", "sequence, electra"])
-def test_a_fine_tuned_folder_is_loaded_here_with_head_and_details(tmp_path: Path, name: str) -> None:
+def test_a_fine_tuned_folder_is_loaded_with_head_and_details(tmp_path: Path, name: str) -> None:
     model = save(name, tmp_path / "model", {"task": "mine", "max_seq_length": 16})
     loaded, found = load_task_model(locate(tmp_path))
     labels = LABELS if name.startswith("sequence") else []
@@ -154,21 +154,21 @@ def without(part: str) -> Callable[[Tensors], Tensors]:
     return lambda tensors: {name: tensor for name, tensor in tensors.items() if name != part}
 
 
-def exchanged(tensors: Tensors) -> Tensors:
-    """Query and key change places: all names and shapes are right."""
+def swapped(tensors: Tensors) -> Tensors:
+    """Swap query and key: all names and shapes stay valid."""
     names = {"query": "key", "key": "query"}
     return {re.sub("query|key", lambda found: names[found[0]], name): tensor for name, tensor in tensors.items()}
 
 
-OTHER, DISAGREE, ORDERED = "other values .*in ", "do not agree on ", "discriminator with order"
+OTHER, DISAGREE, ORDERED = "computes other ", "disagree on ", "discriminator with order"
 FAULTS: dict[str, tuple[str, Callable[[Tensors], Tensors], str]] = {
-    "query and key exchanged": ("generator", exchanged, OTHER),
+    "query and key swapped": ("generator", swapped, OTHER),
     "span": ("span", negated("qa_outputs.weight"), OTHER + "start_logits"),
-    "pooler aside": ("generator with pooler", negated("albert.pooler.weight"), OTHER + "pooler_output"),
+    "extra pooler": ("generator with pooler", negated("albert.pooler.weight"), OTHER + "pooler_output"),
     "order head": (ORDERED, negated("sop_classifier"), OTHER + "sop_logits"),
     "order head's pooler": (ORDERED, negated("pooler.weight"), OTHER + "sop_logits"),
     "detection head": ("discriminator", negated("dense_prediction"), OTHER + "logits"),
-    "head of masked tokens": ("generator with order", negated("predictions.dense.weight"), OTHER + "logits"),
+    "MLM head": ("generator with order", negated("predictions.dense.weight"), OTHER + "logits"),
     "sequence": ("sequence", negated("classifier.weight"), OTHER + "logits"),
     "choice": ("choice", negated("classifier.weight"), OTHER + "logits"),
     "token": ("token", negated("classifier.weight"), OTHER + "logits"),
@@ -181,7 +181,7 @@ FAULTS: dict[str, tuple[str, Callable[[Tensors], Tensors], str]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_folder_that_stock_reads_otherwise_is_never_written(
+def test_a_folder_with_other_outputs_in_stock_is_never_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     name, change, refusal = FAULTS[fault]
@@ -192,17 +192,17 @@ def test_a_folder_that_stock_reads_otherwise_is_never_written(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_weights_read_otherwise_than_saved_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def write_slightly_off(tensors: Tensors, file: Path) -> None:  # by less than the comparison with stock sees
+def test_weights_that_change_when_read_again_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write_slightly_off(tensors: Tensors, file: Path) -> None:  # by less than the tolerance for stock
         write_safetensors({name: tensor * (1 + 1e-6) for name, tensor in tensors.items()}, file)
 
     monkeypatch.setattr("electra_albert.hub.save.write_safetensors", write_slightly_off)
-    with pytest.raises(CheckpointError, match="read otherwise"):
+    with pytest.raises(CheckpointError, match="differs from the model"):
         save("generator", tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_weights_of_another_format_go_which_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_weights_of_another_format_are_removed_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     save("sequence", tmp_path, file_format="pt")
     (tmp_path / "model.onnx").write_bytes(b"old")
     save("generator", tmp_path)
@@ -211,11 +211,11 @@ def test_weights_of_another_format_go_which_is_logged(tmp_path: Path, caplog: py
     assert all(name in caplog.text for name in ("weights.pt", "model.onnx"))
 
 
-def test_a_full_disk_is_a_usage_error_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_full_disk_is_a_usage_error_and_leaves_no_files(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     save("generator", tmp_path / "whole", file_format="pt")
     size = (tmp_path / "whole" / "weights.pt").stat().st_size
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size - 1, hard))  # a larger file cannot be written
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size - 1, hard))  # larger files cannot be written
     try:
         with pytest.raises(UsageError, match="make room"):
             save("generator", tmp_path / "full", file_format="pt")

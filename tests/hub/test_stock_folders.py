@@ -1,4 +1,4 @@
-"""Stock ALBERT, BERT and ELECTRA folders of every class, form and precision give the numbers of the stock class."""
+"""Models loaded from stock ALBERT, BERT and ELECTRA folders have the outputs of their stock class."""
 
 import itertools
 import json
@@ -42,14 +42,14 @@ def load(files: ModelFiles, model_class: Any = Generator) -> Any:
 
 
 def save(model: Any, folder: Path) -> ModelFiles:
-    """Its folder, written by stock itself."""
+    """Save a stock model with save_pretrained."""
     model.save_pretrained(folder)
     return ModelFiles(folder / WEIGHTS, folder / "config.json", folder)
 
 
 @torch.no_grad()
 def assert_parity(ours: Any, theirs: Any) -> None:
-    """AssertionError unless both compute the same of full rows, padded ones and such with holes, in both precisions."""
+    """Assert equal outputs for full, padded and non-contiguous attention masks, in float32 and float64."""
     ids, padded, segments = padded_batch()[:3]
     holes = padded & (ids % 3 != 1)
     holes[:, 0] = True
@@ -57,8 +57,8 @@ def assert_parity(ours: Any, theirs: Any) -> None:
     for dtype, mask in itertools.product((torch.float32, torch.float64), (torch.ones_like(padded), padded, holes)):
         ours.to(dtype), theirs.to(dtype)
         found = outputs(ours, ids, mask, segments)
-        wanted = theirs(*(rows[None] if is_choice else rows for rows in (ids, mask.long(), segments)))
-        names = wanted.keys() - {"seq_relationship_logits"}  # BERT's head of the next sentence, which is left aside
+        wanted = theirs(*(each[None] if is_choice else each for each in (ids, mask.long(), segments)))
+        names = wanted.keys() - {"seq_relationship_logits"}  # BERT's next-sentence head is not supported
         assert names
         for name in names:
             ours_too = found[{"prediction_logits": "logits"}.get(name, name)]
@@ -72,7 +72,7 @@ def rewrite(files: ModelFiles, change: Callable[[Tensors], Tensors]) -> ModelFil
 
 
 @pytest.mark.parametrize(("kind", "case"), [(kind, case) for kind in CASES for case in CASES[kind].split(", ")])
-def test_model_of_a_stock_folder_gives_the_outputs_of_its_stock_class(kind: Any, case: str, tmp_path: Path) -> None:
+def test_model_of_a_stock_folder_has_the_outputs_of_its_stock_class(kind: Any, case: str, tmp_path: Path) -> None:
     theirs = make(*case.split())
     ours = load(save(theirs, tmp_path), kind)
     assert not any(part.training for part in ours.modules())
@@ -109,7 +109,7 @@ def renamed(tensors: Tensors, *changes: tuple[str, str]) -> Tensors:
 
 
 @pytest.mark.parametrize("case", OLD_NAMES)
-def test_names_of_other_files_are_read(case: str, tmp_path: Path) -> None:
+def test_old_parameter_names_are_read(case: str, tmp_path: Path) -> None:
     family, change = OLD_NAMES[case]
     theirs = make(family, f"{family.capitalize()}ForMaskedLM")
     files = save(theirs, tmp_path)
@@ -119,13 +119,13 @@ def test_names_of_other_files_are_read(case: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["safetensors", "bin"])
-def test_model_in_several_files_is_the_same(form: str, tmp_path: Path) -> None:
+def test_sharded_weights_are_read(form: str, tmp_path: Path) -> None:
     theirs = make("bert", "BertForMaskedLM")
     if form == "safetensors":
         theirs.save_pretrained(tmp_path, max_shard_size="5KB")
     else:
         save(theirs, tmp_path).weights.unlink()
-        state = theirs.state_dict()  # with the ties and the counters that a safetensors file lacks
+        state = theirs.state_dict()  # with tied weights and buffers, unlike a safetensors file
         files = {name: f"part{number % 2}.bin" for number, name in enumerate(sorted(state))}
         for part in set(files.values()):
             torch.save({name: state[name] for name in files if files[name] == part}, tmp_path / part)
@@ -136,37 +136,37 @@ def test_model_in_several_files_is_the_same(form: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("family", ["albert", "electra"])
-def test_decoder_that_is_not_the_token_table_is_refused_by_name(family: str, tmp_path: Path) -> None:
+def test_untied_decoder_is_refused_by_name(family: str, tmp_path: Path) -> None:
     files, decoder = save(make(family, f"{family.capitalize()}ForMaskedLM"), tmp_path), f"{DECODERS[family]}.weight"
     table = f"{family}.embeddings.word_embeddings.weight"
-    load(rewrite(files, lambda tensors: {**tensors, decoder: tensors[table].clone()}))  # a copy is no reason
+    load(rewrite(files, lambda tensors: {**tensors, decoder: tensors[table].clone()}))  # an equal copy is accepted
     rewrite(files, lambda tensors: {**tensors, decoder: tensors[decoder] * (1 + 1e-6)})
     with pytest.raises(CheckpointError, match="decoder"):
         load(files)
 
 
 @pytest.mark.parametrize("case", ["SequenceClassification classifier.dense", "MultipleChoice sequence_summary"])
-def test_head_that_is_not_computed_here_is_refused_and_its_encoder_is_read(case: str, tmp_path: Path) -> None:
+def test_unsupported_head_is_refused_and_its_encoder_is_read(case: str, tmp_path: Path) -> None:
     name, word = case.split()
     theirs = make("electra", f"ElectraFor{name}")
     files = save(theirs, tmp_path)
     with pytest.raises(CheckpointError, match=word):
         load_task_model(files)
-    assert any(word in head for head in read_stored(files).left_aside)
+    assert any(word in head for head in read_stored(files).unsupported_heads)
     assert_parity(load(files, EncoderModel), theirs.electra)
 
 
-def test_activation_is_the_one_the_configuration_names_or_refused(tmp_path: Path) -> None:
+def test_activation_is_that_of_the_configuration_or_refused(tmp_path: Path) -> None:
     theirs = make("bert", "BertForMaskedLM", config_of("bert", hidden_act="relu"))
     assert_parity(load(save(theirs, tmp_path / "bert")), theirs)
-    # Stock computes this head with gelu whatever the configuration says.
+    # Stock ELECTRA computes its MLM head with gelu for every hidden_act.
     files = save(make("electra", "ElectraForMaskedLM", config_of("electra", hidden_act="relu")), tmp_path / "other")
     with pytest.raises(CheckpointError, match="relu"):
         load(files)
 
 
-def test_a_pooler_without_an_order_head_is_handed_on_to_the_bit(tmp_path: Path) -> None:
-    # Regression: as a masked language model the hub's ALBERT, which has no classifier of the order, lost its pooler.
+def test_a_pooler_without_an_order_head_is_saved_again_bitwise(tmp_path: Path) -> None:
+    # Regression: released ALBERT models, which have no order classifier, lost their pooler as a generator.
     files = save(make("albert", "AlbertForPreTraining"), tmp_path)
     rewrite(files, lambda tensors: {name: t for name, t in tensors.items() if not name.startswith("sop_")})
     model = load(files)
@@ -178,7 +178,7 @@ GROUPED = replace(SHAPE, num_hidden_groups=2, inner_group_num=2)
 
 
 @pytest.mark.parametrize("kind", ["generator", "discriminator"])
-def test_going_to_stock_or_native_names_and_back_changes_no_bit(kind: str) -> None:
+def test_stock_and_native_names_round_trip_bitwise(kind: str) -> None:
     model = getattr(make_pair(GROUPED, with_sentence_order=True), kind)
     state = dict(model.state_dict())
     for family, renamed in (("albert", to_stock(state)), (NATIVE, to_native(state))):
@@ -187,9 +187,9 @@ def test_going_to_stock_or_native_names_and_back_changes_no_bit(kind: str) -> No
         assert_same_tensors(for_order_head(found) if model.sentence_order is not None else found, state)
 
 
-def test_tensor_of_no_module_or_under_two_names_is_refused_by_name(tmp_path: Path) -> None:
+def test_unknown_or_duplicate_tensor_is_refused_by_name(tmp_path: Path) -> None:
     files = save(make("albert", "AlbertForMaskedLM"), tmp_path)
-    sound, hidden = load_file(files.weights), SHAPE.hidden_size
+    valid, hidden = load_file(files.weights), SHAPE.hidden_size
     group = "albert.encoder.albert_layer_groups.{}.albert_layers.0.attention.{}".format
     for name, size in (
         (group(0, "key.evil"), 3),
@@ -198,16 +198,16 @@ def test_tensor_of_no_module_or_under_two_names_is_refused_by_name(tmp_path: Pat
         ("lm_head.weight", 2),
         ("encoder.embedding_hidden_mapping_in.bias", hidden),
     ):
-        save_file({**sound, name: torch.zeros(size)}, files.weights)
+        save_file({**valid, name: torch.zeros(size)}, files.weights)
         with pytest.raises(CheckpointError, match=name.removeprefix("albert.").replace(".", r"\.")):
             load(files)
-    save_file({**sound, "predictions.bias": torch.zeros(SHAPE.vocab_size, dtype=torch.int64)}, files.weights)
+    save_file({**valid, "predictions.bias": torch.zeros(SHAPE.vocab_size, dtype=torch.int64)}, files.weights)
     with pytest.raises(CheckpointError, match="int64"):
         load(files)
 
 
-def test_false_width_of_a_relative_takes_no_memory(tmp_path: Path) -> None:
-    # Regression: the identity of the width that config.json gives, here four terabytes, was made before it was checked.
+def test_wrong_hidden_size_of_bert_or_electra_allocates_no_memory(tmp_path: Path) -> None:
+    # Regression: the identity projection of the hidden size in config.json, 4 TB here, was created before the check.
     files = save(make("bert", "BertModel"), tmp_path)
     contents = json.loads(files.config.read_text()) | {"hidden_size": 1 << 20, "num_attention_heads": 1}
     files.config.write_text(json.dumps(contents))

@@ -1,4 +1,4 @@
-"""A run's two folders as stock writes them, with random weights and a tokenizer trained here."""
+"""Fixtures: a run with random stock models and a small trained tokenizer."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ def tokenizer() -> Any:
 
 @pytest.fixture(scope="session")
 def run(tmp_path_factory: pytest.TempPathFactory, tokenizer: Any) -> Path:
-    """A masked-token model and a detector of replaced tokens that read as many tokens, with one tokenizer."""
+    """A folder with generator and discriminator, with the same tokenizer and maximum length."""
     folder = tmp_path_factory.mktemp("run")
     for part, name, size in (("generator", "AlbertForMaskedLM", 11), ("discriminator", "ElectraForPreTraining", 12)):
         make_stock(folder / part, name, embedding_size=size, vocab_size=len(tokenizer), pad_token_id=0)
@@ -31,5 +31,5 @@ def run(tmp_path_factory: pytest.TempPathFactory, tokenizer: Any) -> Path:
 
 @pytest.fixture(scope="session")
 def model(run: Path) -> InferenceModel:
-    """Both models of the run. Tests leave it as it is."""
+    """Both models of the run; tests must not change it."""
     return load_model(run, device="cpu")

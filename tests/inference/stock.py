@@ -1,4 +1,4 @@
-"""Stock models of a few thousand numbers in folders, and what stock gives for a text."""
+"""Small stock models in folders, and their inputs for a text."""
 
 from pathlib import Path
 from typing import Any
@@ -8,15 +8,15 @@ from torch import Tensor
 
 from tests.corpus.tokenizer_kinds import save_bert, wordpiece_vocab
 
-# Two float32 implementations of the same encoder, or one in batches of other shapes, whose sums run otherwise.
+# float32: two implementations, or batches of other shapes, add up in another order
 TOLERANCE = 1e-5
-NATS_TOLERANCE = 1e-4  # of a sum of a dozen logarithms, each of a softmax over the vocabulary
+NATS_TOLERANCE = 1e-4  # of a sum of a dozen log-softmax values over the vocabulary
 LONGEST = 43
 _SEED = 11
 
 
 def make_stock(folder: Path, name: str, **more: Any) -> Any:
-    """A folder as transformers writes it, with a BERT tokenizer; returns the stock model in it."""
+    """Write a stock folder with a BERT tokenizer; returns the stock model."""
     import transformers
 
     sizes = {"hidden_size": 28, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 37}
@@ -24,7 +24,7 @@ def make_stock(folder: Path, name: str, **more: Any) -> Any:
     if name.startswith("Albert"):
         sizes["embedding_size"] = 11
     kind = getattr(transformers, name)
-    spread = {"max_position_embeddings": LONGEST, "initializer_range": 0.2}  # far from all tokens being equally likely
+    spread = {"max_position_embeddings": LONGEST, "initializer_range": 0.2}  # wide, for predictions far from uniform
     with torch.random.fork_rng():
         torch.manual_seed(_SEED)
         model = kind(kind.config_class(**{**sizes, **spread, **more})).eval()
@@ -40,13 +40,13 @@ def tokenizer_of(folder: Path) -> Any:
 
 
 def stock_inputs(folder: Path, text: str | tuple[str, str]) -> dict[str, Tensor]:
-    """One text or one pair as stock tokenises it."""
+    """A text or a pair, tokenized by stock."""
     texts = (text,) if isinstance(text, str) else text
     return dict(tokenizer_of(folder)(*texts, return_tensors="pt"))
 
 
 def numbers(found: Any) -> list[float]:
-    """Every number in an answer, in order."""
+    """All numbers in a result, in order."""
     if isinstance(found, Tensor):
         return found.flatten().tolist()
     if isinstance(found, dict):

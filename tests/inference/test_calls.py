@@ -1,4 +1,4 @@
-"""The calls of `load_model`: stock's numbers for the same folder, whatever is asked together."""
+"""Methods of InferenceModel: results equal those of stock transformers for every batching."""
 
 import math
 from collections.abc import Callable
@@ -20,7 +20,7 @@ PLAIN: list[str | tuple[str, str]] = ["The old bridge fell into the river.", "",
 
 
 def difference(ours: Any, theirs: Any) -> str:
-    """The first difference between two of the pipeline's answers, scores apart by more than the tolerance; or ''."""
+    """The first difference between two results of the pipeline, with a tolerance for scores; or ""."""
     if isinstance(theirs, list):
         if not isinstance(ours, list) or len(ours) != len(theirs):
             return f"{ours}, not {theirs}"
@@ -37,7 +37,7 @@ def pipeline_of(folder: Path) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("name", ["BertForMaskedLM", "ElectraForMaskedLM"])
-def test_masks_are_filled_as_by_the_pipeline(tmp_path: Path, run: Path, name: str) -> None:
+def test_fill_mask_equals_the_pipeline(tmp_path: Path, run: Path, name: str) -> None:
     make_stock(tmp_path, name)
     albert, ours = pipeline_of(run / "generator"), load_model(run, device="cpu")
     assert difference(ours.fill_mask(SENTENCES), albert(SENTENCES)) == ""
@@ -50,14 +50,14 @@ def test_masks_are_filled_as_by_the_pipeline(tmp_path: Path, run: Path, name: st
     assert {proposal["token_str"] for proposal in chosen[0]} == {"dog", "##e", "bridge"}
 
 
-def test_a_list_gives_a_list_even_of_one(model: InferenceModel) -> None:
+def test_a_list_of_one_text_returns_a_list(model: InferenceModel) -> None:
     assert model.fill_mask(SENTENCES[:1]) == [model.fill_mask(SENTENCES[0])]
     assert model.pseudo_log_likelihood(["A dog"]) == [model.pseudo_log_likelihood("A dog")]
     assert [len(model.features(["A dog"])), len(model.replaced_probabilities(["A dog"]))] == [1, 1]
     assert [model.fill_mask([]), model.features([]), model.pseudo_log_likelihood([])] == [[], [], []]
 
 
-def test_more_proposals_than_tokens_are_all_tokens_and_probabilities_sum_to_one(model: InferenceModel) -> None:
+def test_top_k_above_the_vocabulary_size_returns_all_tokens(model: InferenceModel) -> None:
     everything = model.fill_mask(SENTENCES[0], top_k=100_000)
     assert len(everything) == len(model.tokenizer)
     assert math.fsum(proposal["score"] for proposal in everything) == pytest.approx(1, abs=1e-5)
@@ -65,7 +65,7 @@ def test_more_proposals_than_tokens_are_all_tokens_and_probabilities_sum_to_one(
 
 
 @pytest.mark.parametrize("name", ["BertForPreTraining", "ElectraModel"])
-def test_features_are_what_the_stock_encoder_gives(tmp_path: Path, name: str) -> None:
+def test_features_equal_those_of_the_stock_encoder(tmp_path: Path, name: str) -> None:
     stock = make_stock(tmp_path, name)
     model = load_model(tmp_path, device="cpu")
     pooling: Any = "mean" if name.startswith("Electra") else "pooler"
@@ -77,8 +77,8 @@ def test_features_are_what_the_stock_encoder_gives(tmp_path: Path, name: str) ->
         hidden_states = theirs.last_hidden_state[0]
         assert ours.subwords == tokenizer_of(tmp_path).convert_ids_to_tokens(inputs["input_ids"][0].tolist())
         assert (ours.tokens - hidden_states).abs().max() <= TOLERANCE
-        assert not ours.tokens.is_inference()  # autograd would refuse to keep it
-        is_text = torch.tensor([piece not in ("[CLS]", "[SEP]") for piece in ours.subwords])
+        assert not ours.tokens.is_inference()  # else autograd could not use it
+        is_text = torch.tensor([token not in ("[CLS]", "[SEP]") for token in ours.subwords])
         expected = hidden_states[is_text if is_text.any() else ~is_text].mean(0)
         assert (mean.pooled - expected).abs().max() <= TOLERANCE
         assert (cls.pooled - hidden_states[0]).abs().max() <= TOLERANCE
@@ -86,7 +86,7 @@ def test_features_are_what_the_stock_encoder_gives(tmp_path: Path, name: str) ->
             assert (ours.pooled - theirs.pooler_output[0]).abs().max() <= TOLERANCE
 
 
-def test_of_a_text_that_may_be_cut_each_call_reads_what_stock_keeps(tmp_path: Path, model: InferenceModel) -> None:
+def test_truncation_keeps_the_same_tokens_as_stock(tmp_path: Path, model: InferenceModel) -> None:
     make_stock(tmp_path, "BertModel")
     stock, text = tokenizer_of(tmp_path), ("A dog fell. " * 30, "Into the river.")
     kept = stock(*text, truncation=True, max_length=LONGEST)["input_ids"]
@@ -99,7 +99,7 @@ def test_of_a_text_that_may_be_cut_each_call_reads_what_stock_keeps(tmp_path: Pa
         assert numbers(ask([long, "[MASK]"], truncate=True)) == expected
 
 
-def test_probabilities_of_replacement_are_what_stock_electra_gives(tmp_path: Path) -> None:
+def test_replaced_probabilities_equal_those_of_stock_electra(tmp_path: Path) -> None:
     stock = make_stock(tmp_path, "ElectraForPreTraining")
     for text, ours in zip(PLAIN, load_model(tmp_path, device="cpu").replaced_probabilities(PLAIN), strict=True):
         inputs = stock_inputs(tmp_path, text)
@@ -108,27 +108,27 @@ def test_probabilities_of_replacement_are_what_stock_electra_gives(tmp_path: Pat
         tokens = tokenizer_of(tmp_path).convert_ids_to_tokens(inputs["input_ids"][0].tolist())
         positions = [position for position, token in enumerate(tokens) if token not in ("[CLS]", "[SEP]")]
         assert [score.token for score in ours] == [tokens[position] for position in positions]
-        assert [verdict.probability for verdict in ours] == pytest.approx(theirs[positions].tolist(), abs=TOLERANCE)
+        assert [score.probability for score in ours] == pytest.approx(theirs[positions].tolist(), abs=TOLERANCE)
 
 
-def test_a_token_is_where_its_characters_are(model: InferenceModel) -> None:
+def test_character_spans_of_tokens(model: InferenceModel) -> None:
     text = " The  quiet Owl\u0301, near [SEP] the 漢字 and [MASK]"
-    verdicts = model.replaced_probabilities(text)
-    for piece, start, end, _ in verdicts:
-        shown = text[start:end].lower().replace("\u0301", "")
-        assert shown == piece.removeprefix("▁") or piece == "<unk>"
-    assert "漢字" in [text[verdict.start : verdict.end] for verdict in verdicts]
-    spelt = "".join(text[start:end] for _, start, end, _ in verdicts)
-    assert spelt == text.replace("[SEP]", "").replace("[MASK]", "").replace(" ", "")
+    scores = model.replaced_probabilities(text)
+    for token, start, end, _ in scores:
+        characters = text[start:end].lower().replace("\u0301", "")
+        assert characters == token.removeprefix("▁") or token == "<unk>"
+    assert "漢字" in [text[score.start : score.end] for score in scores]
+    joined = "".join(text[start:end] for _, start, end, _ in scores)
+    assert joined == text.replace("[SEP]", "").replace("[MASK]", "").replace(" ", "")
     pair = ("The owl", "left the  river")
-    found = [(verdict.start, verdict.end) for verdict in model.replaced_probabilities(pair)]
-    border = found.index((0, 4))  # of a pair, characters are counted in each text
+    found = [(score.start, score.end) for score in model.replaced_probabilities(pair)]
+    border = found.index((0, 4))  # offsets of a pair are those in each text
     assert "".join(pair[0][start:end] for start, end in found[:border]) == "Theowl"
     assert "".join(pair[1][start:end] for start, end in found[border:]) == "lefttheriver"
 
 
-def by_hand(stock: Any, folder: Path, text: str | tuple[str, str]) -> float:
-    """The pseudo-log-likelihood by its definition: one sequence and one masked token a call."""
+def reference_likelihood(stock: Any, folder: Path, text: str | tuple[str, str]) -> float:
+    """Pseudo-log-likelihood by its definition: one forward pass for each masked token."""
     tokenizer, inputs, total = tokenizer_of(folder), stock_inputs(folder, text), 0.0
     for position, token in enumerate(inputs["input_ids"][0].tolist()):
         if token not in (tokenizer.cls_token_id, tokenizer.sep_token_id):
@@ -140,10 +140,10 @@ def by_hand(stock: Any, folder: Path, text: str | tuple[str, str]) -> float:
     return total
 
 
-def test_pseudo_log_likelihood_is_its_definition_on_the_stock_model(tmp_path: Path) -> None:
+def test_pseudo_log_likelihood_equals_its_definition_on_the_stock_model(tmp_path: Path) -> None:
     stock = make_stock(tmp_path, "AlbertForMaskedLM")
     found = load_model(tmp_path, device="cpu").token_log_likelihoods(PLAIN)
-    expected = [by_hand(stock, tmp_path, text) for text in PLAIN]
+    expected = [reference_likelihood(stock, tmp_path, text) for text in PLAIN]
     assert [likelihood.total for likelihood in found] == pytest.approx(expected, abs=NATS_TOLERANCE)
     assert found[1] == Likelihood(0.0, [])
     assert all(each.total == pytest.approx(math.fsum(nats for _, nats in each.tokens)) for each in found)
@@ -159,7 +159,7 @@ CALLS: dict[str, Callable[[InferenceModel], Any]] = {
 
 
 @pytest.mark.parametrize("call", ["features", "pseudo_log_likelihood"])
-def test_neither_batches_nor_padding_nor_threads_change_a_result(model: InferenceModel, run: Path, call: str) -> None:
+def test_results_do_not_depend_on_batches_padding_or_threads(model: InferenceModel, run: Path, call: str) -> None:
     together = numbers(CALLS[call](model))
     assert len(together) >= len(TEXTS)
     others = [load_model(run, "cpu", batch_tokens) for batch_tokens in (1, 37)]
@@ -169,7 +169,7 @@ def test_neither_batches_nor_padding_nor_threads_change_a_result(model: Inferenc
         assert numbers(one) == pytest.approx(together, abs=NATS_TOLERANCE if "likelihood" in call else TOLERANCE)
 
 
-def test_the_vocabulary_is_scored_at_masks_alone(model: InferenceModel) -> None:
+def test_logits_are_computed_for_masks_only(model: InferenceModel) -> None:
     assert model.generator is not None
     seen: list[int] = []
     hook = model.generator.predictions.register_forward_hook(lambda *given: seen.append(given[2].shape[0]))
@@ -180,7 +180,7 @@ def test_the_vocabulary_is_scored_at_masks_alone(model: InferenceModel) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_gpu_gives_what_the_cpu_gives(model: InferenceModel, run: Path) -> None:
+def test_gpu_results_equal_cpu_results(model: InferenceModel, run: Path) -> None:
     on_gpu = load_model(run, "cuda")
     assert next(on_gpu.encoder.parameters()).device.type == "cuda"
     for ask in CALLS.values():

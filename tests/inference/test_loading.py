@@ -1,4 +1,4 @@
-"""Loading: folders whose token table has rows for no token, and what `load_model` and its calls refuse in one line."""
+"""load_model: unused rows of the word embeddings, and one-line errors of load_model and the methods."""
 
 import json
 import re
@@ -15,20 +15,20 @@ from electra_albert.inference.model import InferenceModel, load_model
 from tests.corpus.tokenizer_kinds import wordpiece_vocab
 from tests.inference.stock import LONGEST, NATS_TOLERANCE, TOLERANCE, make_stock, stock_inputs
 
-SPARE, TOKENS = 7, len(wordpiece_vocab(True))
-TEMPTING = 30.0  # the bias of a spare row: stock predicts it at every mask
+UNUSED, TOKENS = 7, len(wordpiece_vocab(True))
+LARGE_BIAS = 30.0  # of an unused row: stock predicts it at every mask
 MASKED = ["The old [MASK] fell into the river.", "Every [MASK] dog found a [MASK]."]
 PLAIN = ["The old bridge fell into the river.", "A dog barked at the moon."]
 
 
 def twins(folder: Path, name: str) -> Any:
-    """The same weights in two folders, with and without spare rows; returns stock's model of the first."""
-    padded = make_stock(folder / "padded", name, vocab_size=TOKENS + SPARE)
+    """Save the same weights in two folders, with and without unused rows; returns the stock model with them."""
+    padded = make_stock(folder / "padded", name, vocab_size=TOKENS + UNUSED)
     if name.endswith("MaskedLM"):
         with torch.no_grad():
-            padded.get_output_embeddings().bias[TOKENS:] = TEMPTING
+            padded.get_output_embeddings().bias[TOKENS:] = LARGE_BIAS
         padded.save_pretrained(str(folder / "padded"))
-    plain, rows = make_stock(folder / "plain", name), TOKENS + SPARE
+    plain, rows = make_stock(folder / "plain", name), TOKENS + UNUSED
     state = {name: rest[:TOKENS] if rest.shape[:1] == (rows,) else rest for name, rest in padded.state_dict().items()}
     plain.load_state_dict(state)
     plain.save_pretrained(str(folder / "plain"))
@@ -36,8 +36,8 @@ def twins(folder: Path, name: str) -> Any:
 
 
 @pytest.mark.parametrize("name", ["AlbertForMaskedLM", "ElectraForMaskedLM"])
-def test_spare_rows_are_never_predicted_and_change_no_answer(tmp_path: Path, name: str) -> None:
-    """Probabilities are stock's among the tokens alone; stock itself predicts a spare row."""
+def test_unused_rows_are_never_predicted_and_do_not_change_results(tmp_path: Path, name: str) -> None:
+    """Probabilities equal stock's softmax over the tokens only; stock itself predicts an unused row."""
     stock = twins(tmp_path, name)
     padded, plain = (load_model(tmp_path / folder, "cpu") for folder in ("padded", "plain"))
     inputs = stock_inputs(tmp_path / "padded", MASKED[0])
@@ -54,14 +54,14 @@ def test_spare_rows_are_never_predicted_and_change_no_answer(tmp_path: Path, nam
     assert all(map(torch.equal, *([each.tokens for each in one.features(PLAIN)] for one in (padded, plain))))
 
 
-@pytest.mark.parametrize("spare", [SPARE, -1])
-def test_a_table_of_too_few_rows_is_refused(tmp_path: Path, spare: int) -> None:
-    """For the tokenizer, or for its configuration: rows are left out where they are there."""
-    make_stock(tmp_path, "BertForMaskedLM", vocab_size=TOKENS + spare)
+@pytest.mark.parametrize("unused", [UNUSED, -1])
+def test_too_few_word_embeddings_are_refused(tmp_path: Path, unused: int) -> None:
+    """Fewer than the configuration says, or fewer than the tokenizer has tokens."""
+    make_stock(tmp_path, "BertForMaskedLM", vocab_size=TOKENS + unused)
     file, message = tmp_path / "config.json", f"{TOKENS} tokens, the model {TOKENS - 1}"
-    if spare >= 0:
-        file.write_text(json.dumps(json.loads(file.read_text()) | {"vocab_size": TOKENS + spare + 2}))
-        message = rf"shape \[{TOKENS + spare}"
+    if unused >= 0:
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"vocab_size": TOKENS + unused + 2}))
+        message = rf"shape \[{TOKENS + unused}"
     with pytest.raises(CheckpointError, match=message):
         load_model(tmp_path, "cpu")
 
@@ -70,21 +70,21 @@ LONG = "owl " * (LONGEST - 1)
 REFUSED: dict[str, tuple[Callable[[InferenceModel], Any], type[ValueError], str]] = {
     "too long": (lambda model: model.features(["owl", LONG]), DataError, r"^texts\[1\]: 'owl.*truncate=True"),
     "no mask": (lambda model: model.fill_mask(["[MASK]", "owl"]), DataError, r"^texts\[1\]: 'owl' .*\[MASK\]"),
-    "a number": (lambda model: model.features([3]), UsageError, r"texts\[0\]: 3 is no text"),
+    "a number": (lambda model: model.features([3]), UsageError, r"texts\[0\]: 3 is not a text"),
     "a list in a list": (lambda model: model.replaced_probabilities([["owl"]]), UsageError, r"texts\[0\]"),
     "a pair to fill": (lambda model: model.fill_mask([("a", "b")]), UsageError, "give a str or"),
     "half a character": (lambda model: model.features(["a", "\ud800"]), DataError, r"texts\[1\].*half"),
     "no pooler": (lambda model: model.features("a", "pooler"), UsageError, "mean, cls$"),
     "top_k": (lambda model: model.fill_mask("[MASK]", top_k=0), UsageError, "top_k=0"),
-    "targets": (lambda model: model.fill_mask("[MASK]", targets="owl moon"), UsageError, "cut into ▁owl "),
+    "targets": (lambda model: model.fill_mask("[MASK]", targets="owl moon"), UsageError, "single token but ▁owl "),
     "too long to fill": (lambda model: model.rewrite("[MASK] " * LONGEST), DataError, "^line 1: .* tokens long"),
-    "no rate": (lambda model: model.rewrite("owl", mask_rate=0), UsageError, "mask_rate=0"),
+    "mask_rate": (lambda model: model.rewrite("owl", mask_rate=0), UsageError, "mask_rate=0"),
     "not fine-tuned": (lambda model: model.classify("owl"), UsageError, "classify needs a fine-tuned model"),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_read_is_refused_in_one_line(model: InferenceModel, case: str) -> None:
+def test_invalid_input_is_refused_in_one_line(model: InferenceModel, case: str) -> None:
     ask, error, message = REFUSED[case]
     with pytest.raises(error, match=message) as refusal:
         ask(model)
@@ -92,7 +92,7 @@ def test_what_cannot_be_read_is_refused_in_one_line(model: InferenceModel, case:
 
 
 @pytest.mark.parametrize("call", ["features", "classify"])
-def test_a_pair_is_refused_where_the_model_knows_one_segment(tmp_path: Path, call: str) -> None:
+def test_a_pair_is_refused_if_the_model_has_one_segment(tmp_path: Path, call: str) -> None:
     make_stock(tmp_path, "BertForSequenceClassification", type_vocab_size=1)
     ask = getattr(load_model(tmp_path, "cpu"), call)
     assert len(ask(["A dog"])) == 1
@@ -100,7 +100,7 @@ def test_a_pair_is_refused_where_the_model_knows_one_segment(tmp_path: Path, cal
         ask([("A dog", "barked")])
 
 
-def test_a_missing_head_is_named(run: Path) -> None:
+def test_error_names_the_missing_head(run: Path) -> None:
     generator, discriminator = (load_model(run / part, "cpu") for part in ("generator", "discriminator"))
     with pytest.raises(UsageError, match="needs a detection head"):
         generator.replaced_probabilities("owl")
@@ -109,7 +109,7 @@ def test_a_missing_head_is_named(run: Path) -> None:
             ask("[MASK]")
 
 
-def test_a_model_is_loaded_only_from_what_is_there_as_what_can_be_computed(run: Path, tmp_path: Path) -> None:
+def test_invalid_arguments_of_load_model_are_refused_in_one_line(run: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(run, tmp_path / "run")
     (copy / "generator" / "config.json").unlink()
     (books := tmp_path / "books.txt").write_text("The owl crossed the river.\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Rewriting text: the choices and draws of pretraining, spliced into the user's own characters."""
+"""Rewriting text: masks and samples as in pretraining, inserted into the original characters."""
 
 import unicodedata
 from dataclasses import replace
@@ -13,7 +13,7 @@ from electra_albert.config import ModelConfig, RtdConfig
 from electra_albert.contracts import IGNORED_LABEL, Batch
 from electra_albert.corpus.tokenizer import load_tokenizer, special_ids
 from electra_albert.inference.model import InferenceModel
-from electra_albert.inference.rewrite import NO_CHARACTER, Line, Rewritten, compose, splice
+from electra_albert.inference.rewrite import REPLACEMENT_CHARACTER, Line, Rewritten, compose, splice
 from electra_albert.objectives.rtd import ReplacedTokenDetection
 from tests.apps.tiny_run import english
 from tests.corpus.tokenizer_kinds import KINDS, save_roberta
@@ -30,7 +30,7 @@ TEXTS = {
 
 
 def make_objective(tokenizer: Any) -> ReplacedTokenDetection:
-    """Untrained models with a row for each of the tokenizer's tokens."""
+    """Untrained generator and discriminator for the vocabulary of a tokenizer."""
     sizes = {"embedding_size": 11, "hidden_size": 28, "num_hidden_layers": 2, "num_attention_heads": 4}
     sizes |= {"vocab_size": len(tokenizer), "intermediate_size": 37, "max_position_embeddings": LONGEST}
     config = RtdConfig(mask_rate=RATE, mask_token_share=1.0, generator_size=0.5)
@@ -48,7 +48,7 @@ def inference_of(objective: ReplacedTokenDetection, tokenizer: Any) -> Inference
 
 @pytest.fixture(scope="module")
 def objective(tokenizer: Any) -> ReplacedTokenDetection:
-    """Scores spread wide enough that a draw is often the right token."""
+    """Biased models whose samples often equal the original token."""
     made = make_objective(tokenizer)
     with torch.no_grad():
         made.electra.generator.predictions.bias[tokenizer.convert_tokens_to_ids(["▁the", "▁owl", "."])] += 5
@@ -68,7 +68,7 @@ def encode(tokenizer: Any, text: str) -> tuple[list[int], list[tuple[int, int]]]
 
 
 def replace_by_hand(tokenizer: Any, text: str, drawn: dict[int, int]) -> Rewritten:
-    """The text with the tokens at some positions replaced by those given."""
+    """Rewrite a text with the given tokens at the given positions."""
     line = Line(tokenizer, text)
     for position, token in drawn.items():
         line.after[position], line.is_chosen[position] = token, True
@@ -77,7 +77,7 @@ def replace_by_hand(tokenizer: Any, text: str, drawn: dict[int, int]) -> Rewritt
 
 
 def outcome(results: list[Rewritten]) -> list[object]:
-    """What must be equal bit for bit: everything but the probabilities."""
+    """Everything that must be bitwise equal: all fields but the probabilities."""
     return [[text.sequence, [each._replace(probability=None) for each in text.replaced]] for text in results]
 
 
@@ -86,7 +86,7 @@ def probabilities(results: list[Rewritten]) -> list[float]:
 
 
 @pytest.mark.parametrize("number", [1, 3])
-def test_choices_draws_and_scores_are_those_of_pretraining(
+def test_masks_samples_and_scores_equal_those_of_pretraining(
     model: InferenceModel, objective: ReplacedTokenDetection, number: int
 ) -> None:
     ids = torch.tensor([model.tokenizer(TALE)["input_ids"]])
@@ -105,18 +105,18 @@ def test_choices_draws_and_scores_are_those_of_pretraining(
     assert [probability for _, probability, _ in ours.scores] == pytest.approx(detected[1:-1].tolist(), abs=1e-5)
 
 
-def test_the_mark_behind_a_mask_is_scored_only_where_a_word_begins(model: InferenceModel) -> None:
-    """Found by looking: "[MASK]." is cut into a mask, an empty token and the full stop, and all were scored."""
+def test_a_word_mark_after_a_mask_is_scored_only_if_a_word_begins(model: InferenceModel) -> None:
+    """Regression: "[MASK]." is tokenized into a mask, an empty token and the full stop, and all were scored."""
     text = "[MASK][MASK] sees x[MASK]y [MASK]."
     ids, _ = encode(model.tokenizer, text)
     mark, mask = model.tokenizer.convert_tokens_to_ids("▁"), model.tokenizer.mask_token_id
-    assert sum(pair == (mask, mark) for pair in pairwise(ids)) == 3  # that of " sees" has its space
+    assert sum(pair == (mask, mark) for pair in pairwise(ids)) == 3  # the one of " sees" has a space
     assert len(model.rewrite(text).scores) == len(ids) - 2
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_a_replaced_token_changes_its_own_characters_alone(tokenizer: Any, name: str) -> None:
-    """Its characters by the tokenizer's own offsets, and the accents that follow them; kept tokens change nothing."""
+def test_a_replaced_token_changes_only_its_own_characters(tokenizer: Any, name: str) -> None:
+    """Characters by the tokenizer's offsets, with following accents; kept tokens change nothing."""
     text = TEXTS[name]
     ids, offsets = encode(tokenizer, text)
     kept = replace_by_hand(tokenizer, text, dict(enumerate(ids)))
@@ -133,7 +133,7 @@ def test_a_replaced_token_changes_its_own_characters_alone(tokenizer: Any, name:
         assert [replacement.is_changed for replacement in changed.replaced] == [True]
 
 
-def test_how_a_token_is_written(tokenizer: Any) -> None:
+def test_text_of_a_new_token(tokenizer: Any) -> None:
     cases: list[tuple[str, dict[int, str], str]] = [
         ("The  Owl left", {1: "▁lamp"}, "The  lamp left"),
         ("the owl, left", {2: "."}, "the owl. left"),
@@ -147,8 +147,8 @@ def test_how_a_token_is_written(tokenizer: Any) -> None:
         assert replace_by_hand(tokenizer, text, ids).sequence == expected
 
 
-def test_unknown_and_special_tokens_are_neither_masked_nor_drawn(model: InferenceModel) -> None:
-    """However much the generator would like to."""
+def test_unknown_and_special_tokens_are_neither_masked_nor_sampled(model: InferenceModel) -> None:
+    """Even if they have the highest logits."""
     result = model.rewrite("漢字 the [SEP] owl", mask_rate=1.0)
     assert {replacement.before for replacement in result.replaced} == {"", "the", "owl"}
     result = model.rewrite("[CLS] <unk>", mask_rate=1.0)
@@ -163,7 +163,7 @@ def test_unknown_and_special_tokens_are_neither_masked_nor_drawn(model: Inferenc
         assert not any(token in result.sequence for token in model.tokenizer.all_special_tokens)
 
 
-def test_a_seed_repeats_and_another_gives_another_text(model: InferenceModel) -> None:
+def test_the_same_seed_repeats_the_text_and_another_changes_it(model: InferenceModel) -> None:
     first = model.rewrite([TALE] * 3, seed=SEED)
     assert model.rewrite([TALE] * 3, seed=SEED) == first
     assert outcome(model.rewrite([TALE] * 3, seed=SEED + 1)) != outcome(first)
@@ -171,7 +171,7 @@ def test_a_seed_repeats_and_another_gives_another_text(model: InferenceModel) ->
     assert len(model.rewrite("owl", mask_rate=0.15).replaced) == 1
 
 
-def test_lines_and_batches_around_a_line_do_not_change_it(model: InferenceModel) -> None:
+def test_other_lines_and_batches_do_not_change_a_line(model: InferenceModel) -> None:
     texts = [*english(6).split("\n"), TALE * 3, "The [MASK] left."]
     together = model.rewrite(texts)
     others = [model.rewrite([*["Owl."] * number, text])[-1] for number, text in enumerate(texts)]
@@ -182,23 +182,23 @@ def test_lines_and_batches_around_a_line_do_not_change_it(model: InferenceModel)
     assert (outcome(bare), {one.probability for text in bare for one in text.replaced}) == (outcome(together), {None})
 
 
-def test_a_line_longer_than_the_model_reads_is_rewritten_whole(model: InferenceModel) -> None:
-    """Every part of it has its share of masks, nothing is lost, and it is cut where a word begins."""
+def test_a_line_longer_than_the_maximum_is_rewritten_completely(model: InferenceModel) -> None:
+    """It is split before words, each sequence has its share of masks, and no text is lost."""
     words = 20 * (LONGEST - 2)
     text = " ".join(["owl"] * words)
     result = model.rewrite(text)
     assert len(result.replaced) == 20 * round(RATE * (LONGEST - 2))
     assert len(result.scores) == words
     assert splice(text, result.replaced, lambda one: one.before) == text
-    assert len(encode(model.tokenizer, " ".join(["xxxx"] * 22))[0]) == 110  # five tokens a word do not fill it evenly
+    assert len(encode(model.tokenizer, " ".join(["xxxx"] * 22))[0]) == 110  # five tokens per word
     assert len(model.rewrite(" ".join(["xxxx"] * 22)).replaced) == 2 * round(RATE * ((LONGEST - 2) // 5 * 5))
 
 
 @pytest.mark.parametrize("kind", ["albert uncased", "bert uncased", "roberta", "fast unigram"])
-def test_every_tokenizer_fills_its_own_mask_and_writes_neither_marks_nor_unknown_tokens(
+def test_every_tokenizer_fills_masks_and_writes_neither_word_marks_nor_unknown_tokens(
     tmp_path: Path, kind: str
 ) -> None:
-    """Regressions: [MASK] was rewritten as text where the tokenizer's own mask is <mask>; a blank line had tokens."""
+    """Regressions: [MASK] was treated as text for a tokenizer whose mask is <mask>; a blank line had tokens."""
     KINDS[kind](tmp_path)
     tokenizer = load_tokenizer(tmp_path)
     model = inference_of(make_objective(tokenizer), tokenizer)
@@ -217,15 +217,15 @@ def test_every_tokenizer_fills_its_own_mask_and_writes_neither_marks_nor_unknown
         assert not any(mark in written for mark in ("▁", "Ġ", "##", "<0x")), written
 
 
-def test_bytes_of_a_character_are_written_together(tmp_path: Path) -> None:
-    """A regression: where some of a character's bytes were drawn, each was written as no character."""
+def test_bytes_of_a_character_are_decoded_together(tmp_path: Path) -> None:
+    """Regression: if some bytes of a character were sampled, each was decoded to a replacement character."""
     save_roberta(tmp_path)
     tokenizer = load_tokenizer(tmp_path)
     for before, after in (("große Hütte", "gro¿e Hötte"), ("中 and 🦉", "丮 and 🦊")):
         pairs = enumerate(zip(encode(tokenizer, before)[0], encode(tokenizer, after)[0], strict=True))
         drawn = {position: now for position, (was, now) in pairs if was != now}
         assert replace_by_hand(tokenizer, before, drawn).sequence == after
-    assert Line(tokenizer, "e\u0301").spans == [(0, 1), (1, 2), (1, 2)]  # an accent with tokens of its own keeps them
+    assert Line(tokenizer, "e\u0301").spans == [(0, 1), (1, 2), (1, 2)]  # an accent that has its own tokens
     half, text = encode(tokenizer, "é")[0][0], "The house was old."
     last = len(encode(tokenizer, text)[0]) - 1
-    assert replace_by_hand(tokenizer, text, {last: half}).sequence == f"The house was old{NO_CHARACTER}"
+    assert replace_by_hand(tokenizer, text, {last: half}).sequence == f"The house was old{REPLACEMENT_CHARACTER}"

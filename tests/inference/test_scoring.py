@@ -1,4 +1,4 @@
-"""Scores of text and of minimal pairs: stock's numbers, nothing that depends on the batch, damaged files refused."""
+"""Scores of text and minimal pairs: equal to stock, independent of the batch size, errors for damaged files."""
 
 import json
 import math
@@ -12,7 +12,7 @@ import torch
 
 from electra_albert.contracts import CheckpointError, DataError, UsageError
 from electra_albert.inference.model import InferenceModel, load_model
-from electra_albert.inference.scoring import ROUNDS, originality, score_pairs, score_text, summarize
+from electra_albert.inference.scoring import ROUNDS, original_log_probability, score_pairs, score_text, summarize
 from tests.apps.tiny_run import english
 from tests.inference.stock import LONGEST, NATS_TOLERANCE, TOLERANCE, make_stock, tokenizer_of
 
@@ -21,32 +21,32 @@ SENTENCE = "The old bridge fell into the river, but the dog in the house heard i
 
 @pytest.fixture
 def text(tmp_path: Path) -> Path:
-    """Many short documents, a token that is not in the vocabulary, and the text of a special token."""
+    """Many short documents with an unknown token and the text of a special token."""
     (file := tmp_path / "new.txt").write_text(english(12, seed=5) + "\nA quiet 漢 owl\n\nand [MASK] twice\n", "utf-8")
     return file
 
 
-def test_the_score_of_a_sequence_is_what_the_stock_model_gives(tmp_path: Path) -> None:
+def test_score_of_a_sequence_equals_that_of_the_stock_model(tmp_path: Path) -> None:
     stock, tokenizer = make_stock(tmp_path, "AlbertForMaskedLM"), tokenizer_of(tmp_path)
     (file := tmp_path / "one.txt").write_text(SENTENCE, encoding="utf-8")
     found = score_text(load_model(tmp_path, device="cpu"), file)
     inputs = tokenizer(SENTENCE, return_tensors="pt")
-    ids, nats, hits, unknown_nats = inputs["input_ids"][0], 0.0, 0, 0.0
+    ids, nats, correct, unknown_nats = inputs["input_ids"][0], 0.0, 0, 0.0
     for first in range(1, 1 + ROUNDS):
         positions = torch.arange(first, len(ids) - 1, ROUNDS)
         masked = ids.index_fill(0, positions, tokenizer.mask_token_id)
         with torch.no_grad():
             logits = stock(**{**inputs, "input_ids": masked[None]}).logits[0, positions]
-        cost = -logits.double().log_softmax(-1).gather(1, ids[positions, None]).squeeze(1)
-        nats += float(cost.sum())
-        unknown_nats += float(cost[ids[positions] == tokenizer.unk_token_id].sum())
-        hits += int((logits.argmax(-1) == ids[positions]).sum())
+        losses = -logits.double().log_softmax(-1).gather(1, ids[positions, None]).squeeze(1)
+        nats += float(losses.sum())
+        unknown_nats += float(losses[ids[positions] == tokenizer.unk_token_id].sum())
+        correct += int((logits.argmax(-1) == ids[positions]).sum())
     assert (found["rows"], found["tokens"], found["words"]) == (1, len(ids) - 2, len(SENTENCE.split()))
     assert (found["nats"], found["unknown_nats"]) == pytest.approx((nats, unknown_nats), rel=TOLERANCE)
-    assert (found["correct"], found["unknown_tokens"]) == (hits, 1)
+    assert (found["correct"], found["unknown_tokens"]) == (correct, 1)
 
 
-def test_how_many_sequences_are_read_together_changes_nothing(model: InferenceModel, text: Path, run: Path) -> None:
+def test_score_does_not_depend_on_the_batch_size(model: InferenceModel, text: Path, run: Path) -> None:
     together, apart = score_text(model, text, 32), score_text(load_model(run, "cpu", 100), text, 32)
     assert together["rows"] > 8
     for name, value in together.items():
@@ -54,7 +54,7 @@ def test_how_many_sequences_are_read_together_changes_nothing(model: InferenceMo
         assert apart[name] == (value if is_count else pytest.approx(value, rel=TOLERANCE))
 
 
-def test_all_of_the_text_is_counted_and_means_are_sums_by_counts(model: InferenceModel, run: Path, text: Path) -> None:
+def test_all_tokens_are_counted_and_means_are_sums_over_counts(model: InferenceModel, run: Path, text: Path) -> None:
     found, raw, tokenizer = score_text(model, text), text.read_text("utf-8"), tokenizer_of(run / "generator")
     ids = [tokenizer(line, split_special_tokens=True)["input_ids"][1:-1] for line in raw.splitlines()]
     flat = [number for line in ids for number in line]
@@ -69,8 +69,8 @@ def test_all_of_the_text_is_counted_and_means_are_sums_by_counts(model: Inferenc
     assert found["pseudo_perplexity"] == pytest.approx(np.exp(nats / words))
 
 
-def test_a_mean_that_is_no_number_is_none(model: InferenceModel, tmp_path: Path) -> None:
-    """JSON knows no infinity."""
+def test_a_mean_that_is_not_finite_is_none(model: InferenceModel, tmp_path: Path) -> None:
+    """JSON has no infinity."""
     make_stock(tmp_path / "stock", "AlbertForMaskedLM")
     (file := tmp_path / "a.txt").write_text("漢", encoding="utf-8")
     assert score_text(load_model(tmp_path / "stock", "cpu"), file)["nats_per_known_token"] is None
@@ -78,19 +78,19 @@ def test_a_mean_that_is_no_number_is_none(model: InferenceModel, tmp_path: Path)
     assert score_text(model, file)["pseudo_perplexity"] is None
 
 
-def test_what_cannot_be_scored_is_refused(model: InferenceModel, run: Path, tmp_path: Path, text: Path) -> None:
+def test_text_that_cannot_be_scored_is_refused(model: InferenceModel, run: Path, tmp_path: Path, text: Path) -> None:
     with pytest.raises(UsageError, match="masked-token head"):
         score_text(load_model(run / "discriminator", "cpu"), text)
     for length in (7, LONGEST + 1):
         with pytest.raises(UsageError, match=f"max_seq_length={length}"):
             score_text(model, text, length)
-    for content in (" \n\n", "\u0301\n"):  # an accent alone, which the tokenizer takes off
+    for content in (" \n\n", "\u0301\n"):  # only an accent, which the tokenizer removes
         (blank := tmp_path / "blank.txt").write_text(content, encoding="utf-8")
         with pytest.raises(DataError, match=r"blank\.txt.* no text"):
             score_text(model, blank)
 
 
-WAYS = ("likelihood", "detection")
+HEADS = ("likelihood", "detection")
 ANIMALS = ("cat", "dog", "horse", "fox", "owl", "hen", "goat", "bear", "mouse", "swan", "crow", "wolf")
 GOOD = [f"The old {animal} crossed the river today." for animal in ANIMALS]
 BAD = [f"The {animal} old crossed the river today the." for animal in ANIMALS]
@@ -103,50 +103,48 @@ def write(file: Path, good: Sequence[str], bad: Sequence[str], **more: str) -> P
     return file
 
 
-def counts(scores: dict[str, Any], way: str) -> tuple[int, int]:
-    """Right pairs and ties of the only set."""
-    (found,) = scores[way]["sets"].values()
+def counts(scores: dict[str, Any], head: str) -> tuple[int, int]:
+    """Correct pairs and ties of the only set."""
+    (found,) = scores[head]["sets"].values()
     return found["correct"], found["ties"]
 
 
-def test_pairs_are_scored_by_the_models_own_numbers(model: InferenceModel, tmp_path: Path) -> None:
+def test_pairs_are_scored_by_likelihoods_and_replaced_probabilities(model: InferenceModel, tmp_path: Path) -> None:
     found = score_pairs(model, write(tmp_path / "order.jsonl", GOOD, BAD))
     likelihoods = [model.pseudo_log_likelihood(texts) for texts in (GOOD, BAD)]
-    verdicts = [model.replaced_probabilities(texts) for texts in (GOOD, BAD)]
-    by_hand = [[math.fsum(math.log1p(-v.probability) for v in each) for each in texts] for texts in verdicts]
-    for way, (good, bad) in (("likelihood", likelihoods), ("detection", by_hand)):
-        assert counts(found, way) == (sum(one > other for one, other in zip(good, bad, strict=True)), 0)
-    assert originality(model, GOOD + BAD) == pytest.approx(by_hand[0] + by_hand[1], abs=NATS_TOLERANCE)
+    detected = [model.replaced_probabilities(texts) for texts in (GOOD, BAD)]
+    expected = [[math.fsum(math.log1p(-s.probability) for s in each) for each in texts] for texts in detected]
+    for head, (good, bad) in (("likelihood", likelihoods), ("detection", expected)):
+        assert counts(found, head) == (sum(one > other for one, other in zip(good, bad, strict=True)), 0)
+    assert original_log_probability(model, GOOD + BAD) == pytest.approx(expected[0] + expected[1], abs=NATS_TOLERANCE)
 
 
-def test_a_tie_is_not_correct_whichever_of_the_two_is_the_good_one(model: InferenceModel, tmp_path: Path) -> None:
+def test_a_tie_is_not_correct_in_either_order(model: InferenceModel, tmp_path: Path) -> None:
     good, bad = [*GOOD, "One lamp.", "Every  Owl"], [*BAD, "One lamp.", "every owl"]
     there = score_pairs(model, write(tmp_path / "there.jsonl", good, bad))
     back = score_pairs(model, write(tmp_path / "back.jsonl", bad, good))
-    for way in WAYS:
-        assert counts(there, way)[1] == counts(back, way)[1] == 2  # the tokenizer tells neither pair apart
-        assert counts(back, way)[0] == len(good) - 2 - counts(there, way)[0]
+    for head in HEADS:
+        assert counts(there, head)[1] == counts(back, head)[1] == 2  # both pairs have equal tokens
+        assert counts(back, head)[0] == len(good) - 2 - counts(there, head)[0]
 
 
 @pytest.mark.parametrize("logit", [200.0, math.nan])
-def test_detection_is_finite_however_sure_the_model_is_and_what_is_not_is_refused(
-    run: Path, tmp_path: Path, logit: float
-) -> None:
-    sure = load_model(run, "cpu")
-    assert sure.discriminator is not None
-    output = sure.discriminator.discriminator_predictions.dense_prediction
+def test_detection_is_finite_for_large_logits_and_nan_is_refused(run: Path, tmp_path: Path, logit: float) -> None:
+    model = load_model(run, "cpu")
+    assert model.discriminator is not None
+    output = model.discriminator.discriminator_predictions.dense_prediction
     with torch.no_grad():
         output.weight.zero_()
         output.bias.fill_(logit)
     if math.isnan(logit):
         with pytest.raises(CheckpointError, match="not finite"):
-            score_pairs(sure, write(tmp_path / "order.jsonl", GOOD, BAD))
+            score_pairs(model, write(tmp_path / "order.jsonl", GOOD, BAD))
     else:
-        lengths = [len(each) for each in sure.replaced_probabilities(GOOD)]
-        assert originality(sure, GOOD) == pytest.approx([-length * logit for length in lengths])
+        lengths = [len(each) for each in model.replaced_probabilities(GOOD)]
+        assert original_log_probability(model, GOOD) == pytest.approx([-length * logit for length in lengths])
 
 
-def test_sets_of_a_term_and_all_sets_count_the_same_whatever_their_size() -> None:
+def test_means_weigh_sets_equally_for_every_size() -> None:
     sets = {
         name: {"term": term, "pairs": pairs, "accuracy": correct / pairs, "correct": correct, "ties": 0}
         for name, term, correct, pairs in (("a", "x", 1, 2), ("b", "x", 30, 40), ("c", "y", 5, 5), ("d", "", 0, 5))
@@ -158,13 +156,13 @@ def test_sets_of_a_term_and_all_sets_count_the_same_whatever_their_size() -> Non
     assert (found["pairs"], found["sets"]) == (52, sets)
 
 
-def test_all_files_of_a_folder_are_read_and_the_first_pairs_of_each_set(
+def test_max_pairs_limits_the_pairs_of_each_set_in_a_folder(
     model: InferenceModel, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", logger="electra_albert")
     for name, count in (("a", 2), (".hidden", 1)):
         write(tmp_path / "sets" / f"{name}.jsonl", GOOD[:count], BAD[:count])
-    long = "a " * 99  # which the model would refuse to read
+    long = "a " * 99  # too long for the model
     write(tmp_path / "sets" / "b.jsonl", [*GOOD[:3], long, long], [*BAD[:3], "a", "a"])
     (tmp_path / "sets" / "README.md").write_text("no pairs", encoding="utf-8")
     scores = score_pairs(model, tmp_path / "sets", 3)
@@ -178,12 +176,12 @@ FINE = json.dumps({"sentence_good": "a", "sentence_bad": "b", "UID": "s", "lingu
 DAMAGED = {
     "{": "JSON",
     '{"sentence_good": "a"}': "'sentence_bad'",
-    FINE.replace('"t"', '"u"'): "'t' and of 'u'",
+    FINE.replace('"t"', '"u"'): "'t' and 'u'",
     json.dumps({"sentence_good": "a " * 99, "sentence_bad": "b"}): "tokens long",
 }
 
 
-def test_a_damaged_line_is_refused_by_its_number(model: InferenceModel, tmp_path: Path) -> None:
+def test_error_names_the_damaged_line(model: InferenceModel, tmp_path: Path) -> None:
     for line, word in DAMAGED.items():
         (file := tmp_path / "pairs.jsonl").write_text(f"{FINE}\n{line}\n", encoding="utf-8")
         with pytest.raises(DataError, match=rf"pairs\.jsonl:2: .*{word}"):

@@ -1,4 +1,4 @@
-"""A fine-tuned model in a program: what stock gives for the same folder, of any head, one text or many at once."""
+"""Methods of fine-tuned models: results equal those of stock transformers for every head and batching."""
 
 import pickle
 from concurrent.futures import ThreadPoolExecutor
@@ -21,11 +21,11 @@ LABELS = {0: "bad", 1: "odd", 2: "good"}
 
 
 def stock_and_ours(folder: Path, name: str, **more: Any) -> tuple[Any, InferenceModel]:
-    """A stock model with a random head, and what is loaded here of its folder."""
+    """A stock model with a random head, and our model loaded from its folder."""
     return make_stock(folder, name, **more), load_model(folder, "cpu")
 
 
-def test_classes_are_those_of_the_pipeline(tmp_path: Path) -> None:
+def test_classify_equals_the_pipeline(tmp_path: Path) -> None:
     from transformers import pipeline
 
     names = {"id2label": LABELS, "label2id": {label: number for number, label in LABELS.items()}}
@@ -40,7 +40,7 @@ def test_classes_are_those_of_the_pipeline(tmp_path: Path) -> None:
         assert ours.scores == pytest.approx({one["label"]: one["score"] for one in theirs}, abs=TOLERANCE)
 
 
-def test_tags_are_those_of_the_pipeline_at_the_first_token_of_each_word(tmp_path: Path) -> None:
+def test_tag_equals_the_pipeline_at_the_first_token_of_each_word(tmp_path: Path) -> None:
     from transformers import pipeline
 
     stock, model = stock_and_ours(tmp_path, "BertForTokenClassification", id2label=LABELS)
@@ -53,14 +53,14 @@ def test_tags_are_those_of_the_pipeline_at_the_first_token_of_each_word(tmp_path
         assert [score for _, _, score in ours] == pytest.approx([one["score"] for one in firsts], abs=TOLERANCE)
 
 
-def test_an_answer_is_the_best_stretch_of_the_stock_logits(tmp_path: Path) -> None:
+def test_answer_is_the_best_span_of_the_stock_logits(tmp_path: Path) -> None:
     stock, model = stock_and_ours(tmp_path, "AlbertForQuestionAnswering")
     for question, context, ours in zip(QUESTIONS, CONTEXTS, model.answer(QUESTIONS, CONTEXTS), strict=True):
-        row = tokenizer_of(tmp_path)(question, context, return_tensors="pt", return_offsets_mapping=True)
-        spans = row.pop("offset_mapping")[0].tolist()
-        inside = [position for position, owner in enumerate(row.sequence_ids(0)) if owner == 1]
+        encoded = tokenizer_of(tmp_path)(question, context, return_tensors="pt", return_offsets_mapping=True)
+        spans = encoded.pop("offset_mapping")[0].tolist()
+        inside = [position for position, owner in enumerate(encoded.sequence_ids(0)) if owner == 1]
         with torch.no_grad():
-            found = stock(**row)
+            found = stock(**encoded)
         start, end = found.start_logits[0].double(), found.end_logits[0].double()
         best = max((float(start[i] + end[j]), i, j) for i in inside for j in inside if i <= j < i + 30)
         assert (ours.start, ours.end) == (spans[best[1]][0], spans[best[2]][1])
@@ -69,20 +69,20 @@ def test_an_answer_is_the_best_stretch_of_the_stock_logits(tmp_path: Path) -> No
         assert ours.no_answer is None
 
 
-def test_the_option_chosen_is_stocks(tmp_path: Path) -> None:
+def test_chosen_option_equals_stock(tmp_path: Path) -> None:
     stock, model = stock_and_ours(tmp_path, "AlbertForMultipleChoice")
     found = model.choose(CONTEXTS, QUESTIONS, OPTIONS)
     for context, question, options, ours in zip(CONTEXTS, QUESTIONS, OPTIONS, found, strict=True):
         second = [f"{question} {option}" for option in options]
-        rows = tokenizer_of(tmp_path)([context] * len(options), second, return_tensors="pt", padding=True)
+        encoded = tokenizer_of(tmp_path)([context] * len(options), second, return_tensors="pt", padding=True)
         with torch.no_grad():
-            wanted = stock(**{name: tensor[None] for name, tensor in rows.items()}).logits[0].softmax(-1)
+            wanted = stock(**{name: tensor[None] for name, tensor in encoded.items()}).logits[0].softmax(-1)
         assert ours.scores == pytest.approx(wanted.tolist(), abs=TOLERANCE)
         assert (ours.number, ours.option) == (int(wanted.argmax()), options[int(wanted.argmax())])
 
 
 LONG = "dog " * 60
-# Class of the model: the call that it can do, a question of many kinds and lengths, and one that is too long.
+# Stock class: method, arguments with texts of different lengths, and arguments with one that is too long.
 CALLS: dict[str, tuple[str, Any, Any]] = {
     "AlbertForSequenceClassification": ("classify", ([*TEXTS, *PAIRS],), (["dog", LONG],)),
     "AlbertForTokenClassification": ("tag", ([*TEXTS, LONG],), (["dog", "a" * 90],)),
@@ -92,8 +92,8 @@ CALLS: dict[str, tuple[str, Any, Any]] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_batches_threads_and_pickling_change_nothing(tmp_path: Path, name: str) -> None:
-    """Long texts of tags and answers are read in windows."""
+def test_results_do_not_depend_on_batches_threads_or_pickling(tmp_path: Path, name: str) -> None:
+    """tag and answer read long texts in windows."""
     call, given, _ = CALLS[name]
     _, model = stock_and_ours(tmp_path, name)
     together = getattr(model, call)(*given)
@@ -106,13 +106,13 @@ def test_batches_threads_and_pickling_change_nothing(tmp_path: Path, name: str) 
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_other_calls_and_texts_that_are_too_long_are_refused(tmp_path: Path, name: str) -> None:
+def test_other_methods_and_too_long_texts_are_refused(tmp_path: Path, name: str) -> None:
     call, _, too_long = CALLS[name]
     _, model = stock_and_ours(tmp_path, name)
     assert call in repr(model)
     given = {"classify": ("a",), "tag": ("a",), "answer": ("a", "b"), "choose": ("a", "b", ["c"])}
     for other in given.keys() - {call}:
-        with pytest.raises(UsageError, match=f"^{other} needs .* this one can {call}$"):
+        with pytest.raises(UsageError, match=f"^{other} needs .* this one supports {call}$"):
             getattr(model, other)(*given[other])
     with pytest.raises(DataError, match=r"^texts\[1\]: .* too long: .* truncate=True$"):
         getattr(model, call)(*too_long)

@@ -1,4 +1,4 @@
-"""The local initialization makes heads look at their neighbours from the first step, and changes nothing but values."""
+"""Local initialization makes each attention head attend to its offset from the first step; normal is as published."""
 
 import math
 from dataclasses import replace
@@ -26,8 +26,8 @@ NORMAL = ModelConfig(
     max_position_embeddings=64,
 )
 LOCAL = replace(NORMAL, initialization="local")
-ROWS, LENGTH = 5, 64
-LEAST_SHARE = 0.5  # of the queries, and of the attention of each, at the head's own offset; by chance one in LENGTH
+BATCH, LENGTH = 5, 64
+MIN_SHARE = 0.5  # of the queries, and of the attention weight, at the head's own offset; 1 / LENGTH by chance
 
 
 def make_pair(config: ModelConfig) -> Electra:
@@ -37,39 +37,39 @@ def make_pair(config: ModelConfig) -> Electra:
 
 
 def first_attention(model: Discriminator, group: int = 0) -> Tensor:
-    """Attention weights [B, N, L, L] of a group's block on the embeddings of text without a pattern."""
+    """Attention weights [B, N, L, L] of a group's first block on random tokens."""
     heads, size = model.config.num_attention_heads, model.config.head_size
-    ids = bits(1, Stream.EXAMPLE, torch.arange(ROWS)[:, None], torch.arange(LENGTH)) % model.config.vocab_size
+    ids = bits(1, Stream.EXAMPLE, torch.arange(BATCH)[:, None], torch.arange(LENGTH)) % model.config.vocab_size
     hidden_states = model.encoder.embedding_hidden_mapping_in(model.embeddings(ids, torch.zeros_like(ids)))
     qkv = model.encoder.get_submodule(f"albert_layer_groups.{group}.albert_layers.0.attention.qkv")
-    q, k, _ = qkv(hidden_states).view(ROWS, LENGTH, 3, heads, size).permute(2, 0, 3, 1, 4)
+    q, k, _ = qkv(hidden_states).view(BATCH, LENGTH, 3, heads, size).permute(2, 0, 3, 1, 4)
     return (q @ k.transpose(-1, -2) * size**-0.5).softmax(-1).detach()  # [B, N, L, L]
 
 
-def assert_heads_look_at_their_offsets(attention: Tensor) -> None:
-    """AssertionError unless each head looks most at the token its own offset away, and keeps most weight there."""
-    query = torch.arange(3, LENGTH - 3)  # where every offset stays inside the row
+def assert_heads_attend_to_their_offsets(attention: Tensor) -> None:
+    """Assert that for most queries each head attends most to the token at its own offset, with most of its weight."""
+    query = torch.arange(3, LENGTH - 3)  # where every offset is inside the sequence
     for head, offset in enumerate(HEAD_OFFSETS[: attention.shape[1]]):
-        rows = attention[:, head, query]  # [B, queries, L]
-        share = float((rows.argmax(-1) == query + offset).float().mean())
-        weight = float(rows.gather(-1, (query + offset)[None, :, None].expand(ROWS, -1, 1)).mean())
-        assert min(share, weight) > LEAST_SHARE, f"head {head}, offset {offset}: {share:.2f} of queries, {weight:.2f}"
+        weights = attention[:, head, query]  # [B, queries, L]
+        share = float((weights.argmax(-1) == query + offset).float().mean())
+        weight = float(weights.gather(-1, (query + offset)[None, :, None].expand(BATCH, -1, 1)).mean())
+        assert min(share, weight) > MIN_SHARE, f"head {head}, offset {offset}: {share:.2f} of queries, {weight:.2f}"
 
 
 @pytest.mark.parametrize(("kind", "group"), [("generator", 0), ("discriminator", 1)])
-def test_heads_look_at_their_own_offsets_from_the_start(kind: str, group: int) -> None:
-    assert_heads_look_at_their_offsets(first_attention(getattr(make_pair(LOCAL), kind), group))
+def test_heads_attend_to_their_own_offsets_from_the_start(kind: str, group: int) -> None:
+    assert_heads_attend_to_their_offsets(first_attention(getattr(make_pair(LOCAL), kind), group))
 
 
-def test_check_of_offsets_rejects_normal_weights_and_heads_that_look_the_other_way() -> None:
-    # Planted: the published start, and the heads in reverse order.
+def test_check_of_offsets_rejects_normal_weights_and_reversed_heads() -> None:
+    # Planted: normal weights, and the heads in reverse order.
     with pytest.raises(AssertionError, match="head 0"):
-        assert_heads_look_at_their_offsets(first_attention(make_pair(NORMAL).discriminator))
+        assert_heads_attend_to_their_offsets(first_attention(make_pair(NORMAL).discriminator))
     with pytest.raises(AssertionError, match="head 0, offset -1: 0"):
-        assert_heads_look_at_their_offsets(first_attention(make_pair(LOCAL).discriminator).flip(1))
+        assert_heads_attend_to_their_offsets(first_attention(make_pair(LOCAL).discriminator).flip(1))
 
 
-def test_local_heads_start_at_logits_of_zero_and_each_of_many_blocks_adds_its_share() -> None:
+def test_local_heads_start_with_zero_logits_and_residual_branches_scale_with_depth() -> None:
     found = make_pair(replace(LOCAL, num_hidden_layers=12)).discriminator
     assert not found.discriminator_predictions.dense_prediction.weight.any()
     assert not found.sentence_order.classifier.weight.any()
@@ -77,7 +77,7 @@ def test_local_heads_start_at_logits_of_zero_and_each_of_many_blocks_adds_its_sh
     torch.testing.assert_close(dense @ dense.T, (3 / 12) ** 2 * torch.eye(len(dense)), rtol=0, atol=1e-5)  # orthogonal
 
 
-def test_normal_start_is_the_published_one() -> None:
+def test_normal_initialization_is_as_published() -> None:
     alone = Generator(NORMAL, with_sentence_order=True)
     initialize_models(alone)
     for name, parameter in (*make_pair(NORMAL).named_parameters(), *alone.named_parameters()):
@@ -91,8 +91,8 @@ def test_normal_start_is_the_published_one() -> None:
 
 
 @pytest.mark.parametrize("width", [32, max(preset.model.hidden_size for preset in PRESETS.values())])
-def test_detection_starts_near_even_odds_at_the_width_of_every_preset(width: int) -> None:
-    """Law 5. The published start of the last layer has a loss of 1.0 nats for ln 2 in the widest preset."""
+def test_detection_starts_near_chance_level_at_the_width_of_every_preset(width: int) -> None:
+    """Law 5. As published, the last layer gives a loss of 1.0 nats instead of ln 2 in the widest preset."""
     config = replace(NORMAL, hidden_size=width, num_attention_heads=2)
     with torch.random.fork_rng():
         torch.manual_seed(3)
@@ -104,7 +104,7 @@ def test_detection_starts_near_even_odds_at_the_width_of_every_preset(width: int
 
 
 @pytest.mark.parametrize(("embedding_size", "hidden_size", "heads"), [(8, 8, 8), (16, 3, 1), (128, 1, 1)])
-def test_local_start_is_finite_for_every_shape(embedding_size: int, hidden_size: int, heads: int) -> None:
-    # Regression: half of an odd width, and heads of one number, stopped the model from being built.
+def test_local_initialization_is_finite_for_every_shape(embedding_size: int, hidden_size: int, heads: int) -> None:
+    # Regression: an odd width and a head size of 1 raised an error while the model was built.
     config = replace(LOCAL, embedding_size=embedding_size, hidden_size=hidden_size, num_attention_heads=heads)
     assert all(bool(parameter.isfinite().all()) for parameter in make_pair(config).parameters())

@@ -1,4 +1,4 @@
-"""Every head gives the outputs of its stock twin and their gradients, whatever is shared or masked (law 1)."""
+"""Every head has the outputs and gradients of its stock class, for every sharing of layers and mask (law 1)."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -16,10 +16,10 @@ from electra_albert.keyed_random import Stream, bits, uniform
 from electra_albert.model.task_model import TaskHead, TaskModel
 from tests.model import twins
 from tests.model.test_task_model import make_task_model
-from tests.model.twins import SHAPE, L, assert_same_gradients, make_body, make_masked_lm
+from tests.model.twins import SHAPE, L, assert_same_gradients, make_encoder, make_masked_lm
 
-ROWS, CHOICES, C = 6, 3, 5
-SHARED = replace(SHAPE, initializer_range=0.2)  # at which no attention is even, and yet tokens do not grow alike
+B, CHOICES, C = 6, 3, 5
+SHARED = replace(SHAPE, initializer_range=0.2)  # wide enough for uneven attention, without hidden states becoming equal
 VARIANTS = {
     "grouped": replace(SHARED, num_hidden_groups=3),
     "inner-grouped": replace(SHARED, num_hidden_layers=4, num_hidden_groups=2, inner_group_num=2),
@@ -44,11 +44,11 @@ def task_twin(ours: TaskModel) -> nn.Module:
 
 
 HEADS: dict[str, tuple[Callable[..., Model], Callable[..., nn.Module]]] = {
-    "body with pooler": (partial(make_body, with_pooler=True), twins.body_twin),
-    "body without pooler": (partial(make_body, with_pooler=False), twins.body_twin),
+    "encoder with pooler": (partial(make_encoder, with_pooler=True), twins.encoder_twin),
+    "encoder without pooler": (partial(make_encoder, with_pooler=False), twins.encoder_twin),
     "pretraining": (make_masked_lm, twins.masked_lm_twin),
     "masked lm": (partial(make_masked_lm, with_sentence_order=False), twins.masked_lm_twin),
-    "detector": (lambda config: twins.make_pair(config).discriminator, twins.stock_detector),
+    "discriminator": (lambda config: twins.make_pair(config).discriminator, twins.stock_discriminator),
     **{
         kind: (partial(make_task_model, TaskHead(kind, count)), task_twin)
         for kind, count in {"sequence": C, "choice": 1, "token": C, "span": 2}.items()
@@ -57,33 +57,33 @@ HEADS: dict[str, tuple[Callable[..., Model], Callable[..., nn.Module]]] = {
 
 
 def make_twins(head: str, config: ModelConfig = SHARED, dtype: torch.dtype = torch.float64) -> Twins:
-    """Ours and the stock class on the same weights."""
+    """Our model and its stock class with the same weights."""
     make, twin = HEADS[head]
     ours = make(config)
     return Twins(ours.to(dtype), twin(ours).to(dtype))
 
 
 def noise(part: int) -> Tensor:
-    """Int64 numbers [ROWS, L] of any size, the same in every call."""
-    return bits(part, Stream.EXAMPLE, torch.arange(ROWS)[:, None], torch.arange(L))
+    """Random int64 [B, L] of any size, the same in every call."""
+    return bits(part, Stream.EXAMPLE, torch.arange(B)[:, None], torch.arange(L))
 
 
-FULL = torch.ones(ROWS, L, dtype=torch.bool)
-HOLE = torch.zeros_like(FULL).index_put((torch.tensor(3), torch.tensor(5)), torch.tensor(True))  # the row continues
+FULL = torch.ones(B, L, dtype=torch.bool)
+HOLE = torch.zeros_like(FULL).index_put((torch.tensor(3), torch.tensor(5)), torch.tensor(True))  # not at the end
 RAGGED = (torch.arange(L) < torch.tensor(LENGTHS)[:, None]) & ~HOLE
-MASKS = {"none given": None, "full": FULL, "one token a row": FULL & (torch.arange(L) == 0)}
+MASKS = {"none given": None, "full": FULL, "one token per sequence": FULL & (torch.arange(L) == 0)}
 TYPES = noise(1) % 2
 
 
 def inputs(head: str, model: Model, mask: Tensor | None) -> dict[str, Tensor]:
-    """Under the stock names; rows of multiple choice in threes."""
+    """Inputs under the stock names; for multiple choice [B / CHOICES, CHOICES, L]."""
     given = {"input_ids": 1 + noise(6) % (model.config.vocab_size - 1), "token_type_ids": TYPES}
     given |= {} if mask is None else {"attention_mask": mask}
-    return {name: rows.view(-1, CHOICES, L) if head == "choice" else rows for name, rows in given.items()}
+    return {name: value.view(-1, CHOICES, L) if head == "choice" else value for name, value in given.items()}
 
 
 def run_stock(head: str, pair: Twins, mask: Tensor | None) -> dict[str, Tensor]:
-    """The outputs of the stock class under our names, with the last hidden state where it is among them."""
+    """Outputs of the stock class under our names, with the last hidden states if it returns them."""
     found = pair.stock(**inputs(head, pair.ours, mask), output_hidden_states=True)
     tensors = {name: value for name, value in found.items() if isinstance(value, Tensor)}
     given = {name.removeprefix("prediction_"): value for name, value in tensors.items()}
@@ -92,15 +92,15 @@ def run_stock(head: str, pair: Twins, mask: Tensor | None) -> dict[str, Tensor]:
 
 
 def run_ours(head: str, model: Model, mask: Tensor | None) -> dict[str, Tensor]:
-    """The outputs of our model in the shapes of the stock class."""
-    given = {name: rows.flatten(0, -2) for name, rows in inputs(head, model, mask).items()}
-    mask = given.get("attention_mask", torch.ones(ROWS, L, dtype=torch.bool))
+    """Outputs of our model in the shapes of the stock class."""
+    given = {name: value.flatten(0, -2) for name, value in inputs(head, model, mask).items()}
+    mask = given.get("attention_mask", torch.ones(B, L, dtype=torch.bool))
     found = outputs(model, given["input_ids"], mask, given["token_type_ids"])
     return {**found, "logits": found["logits"].view(-1, CHOICES)} if head == "choice" else found
 
 
 def loss_of(found: Mapping[str, Tensor], names: Iterable[str]) -> Tensor:
-    """A sum of the heads' outputs, or of an encoder's own, that weighs every number differently."""
+    """Weighted sum of the heads' outputs, or of the last hidden states; every value has another weight."""
     heads = sorted(name for name in names if name != "last_hidden_state") or ["last_hidden_state"]
     numbers = torch.cat([found[name].flatten() for name in heads])
     position = torch.arange(len(numbers))
@@ -108,7 +108,7 @@ def loss_of(found: Mapping[str, Tensor], names: Iterable[str]) -> Tensor:
 
 
 def assert_same_everything(head: str, pair: Twins, mask: Tensor | None = RAGGED) -> None:
-    """AssertionError unless the outputs and the gradients of a sum of them are the stock class's."""
+    """Assert that the outputs, and the gradients of loss_of, equal those of the stock class."""
     ours, theirs = run_ours(head, pair.ours, mask), run_stock(head, pair, mask)
     assert ours.keys() == theirs.keys() | {"last_hidden_state"}
     for name, value in theirs.items():
@@ -121,7 +121,7 @@ def assert_same_everything(head: str, pair: Twins, mask: Tensor | None = RAGGED)
 
 @pytest.mark.parametrize("config", [SHARED, VARIANTS["unshared"]], ids=["shared", "unshared"])
 def test_tokens_of_the_compared_models_differ(config: ModelConfig) -> None:
-    # Were they alike, a token in another's position would go unseen, and softmax over positions have no gradient.
+    # With equal tokens, swapped positions would not be detected and softmax over positions would have no gradient.
     states = run_ours("masked lm", make_twins("masked lm", config, torch.float32).ours, None)["last_hidden_state"]
     assert states.std((0, 1)).mean() > 0.05 * states.std()
 
@@ -134,12 +134,12 @@ def test_head_equals_its_stock_class(head: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_shape_is_computed_as_in_stock(variant: str) -> None:
+def test_every_configuration_equals_stock(variant: str) -> None:
     assert_same_everything("pretraining", make_twins("pretraining", VARIANTS[variant]))
 
 
 @pytest.mark.parametrize("mask", MASKS)
-def test_mask_is_read_as_in_stock(mask: str) -> None:
+def test_every_mask_equals_stock(mask: str) -> None:
     assert_same_everything("pretraining", make_twins("pretraining"), MASKS[mask])
 
 
@@ -148,29 +148,28 @@ def test_pretraining_model_equals_stock_at_the_shape_of_base_v2() -> None:
     assert_same_everything("pretraining", make_twins("pretraining", BASE_V2, torch.float32))
 
 
-def test_ids_in_the_padding_change_no_real_token() -> None:
-    ours = make_twins("detector").ours
-    given = inputs("detector", ours, RAGGED)
+def test_ids_of_padding_do_not_change_real_tokens() -> None:
+    ours = make_twins("discriminator").ours
+    given = inputs("discriminator", ours, RAGGED)
     noisy = given | {"input_ids": torch.where(RAGGED, given["input_ids"], 7)}
     plain, other = (outputs(ours, **each)["logits"] for each in (given, noisy))
     assert torch.equal(plain[RAGGED], other[RAGGED])
 
 
-# Planted: the other GELU (a stock port shipped that), another epsilon, a layer too few: the size of fault that the
-# comparison is for must not be lost in its tolerance.
+# Planted: the other GELU (a stock port shipped it), another epsilon, a missing layer. The comparison must detect them.
 @pytest.mark.parametrize(
     "change", [{"hidden_act": "gelu"}, {"layer_norm_eps": 1e-5}, {"num_hidden_layers": 5}], ids=str
 )
-def test_comparison_rejects_a_twin_of_another_shape(change: dict[str, object]) -> None:
+def test_comparison_rejects_a_stock_model_of_another_configuration(change: dict[str, object]) -> None:
     ours = make_masked_lm(SHARED, with_sentence_order=False).double()
     with pytest.raises(AssertionError):
         assert_same_everything("masked lm", Twins(ours, twins.masked_lm_twin(ours, **change).double()))
 
 
 def test_comparison_of_gradients_rejects_a_detached_branch() -> None:
-    # Planted: one matrix gets nine tenths of its gradient, as when one of many layers is detached.
-    ours = make_twins("detector", dtype=torch.float32).ours
-    loss_of(run_ours("detector", ours, RAGGED), ["logits"]).backward()
+    # Planted: one matrix gets nine tenths of its gradient, as if one of many layers were detached.
+    ours = make_twins("discriminator", dtype=torch.float32).ours
+    loss_of(run_ours("discriminator", ours, RAGGED), ["logits"]).backward()
     right = twins.gradients(ours)
     name = "encoder.albert_layer_groups.0.albert_layers.0.ffn.weight"
     with pytest.raises(AssertionError, match="ffn"):

@@ -1,4 +1,4 @@
-"""Every preset builds, and has the number of parameters that was worked out for its shape."""
+"""Every preset can be built and has the expected number of parameters."""
 
 import pytest
 import torch
@@ -8,14 +8,14 @@ from electra_albert.model.electra import Electra, Generator
 from electra_albert.model.encoder import Embeddings, EncoderModel
 from electra_albert.presets import PRESETS
 
-# By formula and equal to stock transformers: the encoder with a pooler, without one, the pretraining model and the
-# masked language model, at 30,000 tokens.
+# Computed from the shape and equal to stock transformers, at 30,000 tokens: AlbertModel with and without a pooler,
+# AlbertForPreTraining, AlbertForMaskedLM.
 ALBERT = {
     "base": (11_683_584, 11_092_992, 11_813_810, 11_221_680),
     "large": (17_683_968, 16_634_368, 17_847_474, 16_795_824),
     "xxlarge": (222_595_584, 205_814_272, 223_158_450, 206_368_944),
 }
-# By formula: discriminator, generator of a quarter's width, and the two together, which share their tables.
+# Computed from the shape: discriminator, generator of a quarter of its width, and both with shared embeddings.
 PAIR = {
     "small": (4_794_881, 4_002_864, 4_891_697),
     "large": (17_684_993, 4_791_984, 18_570_929),
@@ -27,19 +27,19 @@ def count(module: nn.Module) -> int:
 
 
 @pytest.mark.parametrize("preset", PAIR)
-def test_pair_has_the_published_number_of_parameters_and_shares_its_tables(preset: str) -> None:
+def test_pair_has_the_expected_number_of_parameters_and_shares_embeddings(preset: str) -> None:
     config = PRESETS[preset]
     with torch.device("meta"):
         pair = Electra(config.rtd.generator(config.model), config.model)
         assert (count(pair.discriminator), count(pair.generator), count(pair)) == PAIR[preset]
-        pair.generator.embeddings = Embeddings(config.model)  # Planted: tables of its own for each model.
+        pair.generator.embeddings = Embeddings(config.model)  # Planted: separate embeddings.
     assert count(pair) != PAIR[preset][2]
 
 
 @pytest.mark.parametrize("preset", ALBERT)
-def test_encoder_and_pretraining_models_are_as_large_as_published(preset: str) -> None:
+def test_encoder_and_pretraining_models_have_the_expected_number_of_parameters(preset: str) -> None:
     config = PRESETS[preset].model
     with torch.device("meta"):
-        bodies = [EncoderModel(config, with_pooler=with_pooler) for with_pooler in (True, False)]
+        encoders = [EncoderModel(config, with_pooler=with_pooler) for with_pooler in (True, False)]
         models = [Generator(config, with_sentence_order=has_order) for has_order in (True, False)]
-    assert tuple(map(count, (*bodies, *models))) == ALBERT[preset]
+    assert tuple(map(count, (*encoders, *models))) == ALBERT[preset]

@@ -1,4 +1,4 @@
-"""Generator and discriminator read one table, whatever is done to them, and every parameter is trained once (law 6)."""
+"""Generator and discriminator always share their embeddings, and every parameter is trained exactly once (law 6)."""
 
 import copy
 from collections.abc import Callable
@@ -19,7 +19,7 @@ SHARED |= {"LayerNorm.weight", "LayerNorm.bias"}
 
 
 def assert_tied(pair: Electra) -> None:
-    """AssertionError unless both models read the same storage, and the decoder reads the table too."""
+    """Assert that both models use the same storage for embeddings, and that the decoder is the word embeddings."""
     models = (pair.generator, pair.discriminator)
     one, other = (dict(model.embeddings.named_parameters()) for model in models)
     assert one.keys() == other.keys() == SHARED
@@ -35,7 +35,7 @@ def assert_tied(pair: Electra) -> None:
         row.add_(1.0)
         changed = (pair.generator.logits(hidden_states) != before).nonzero()[:, 1].tolist()
         row.copy_(kept)
-    assert changed == [7], "the decoder is not the table"
+    assert changed == [7], "the decoder is not tied"
 
 
 def loaded(pair: Electra, assign: bool) -> Electra:
@@ -53,7 +53,7 @@ TREATMENTS: dict[str, Callable[[Electra], Electra]] = {
     "assigned": lambda pair: loaded(pair, assign=True),
     "bfloat16 and back": lambda pair: pair.bfloat16().float(),
     "copied": copy.deepcopy,
-    "filled after meta": moved_through_meta,
+    "loaded after meta": moved_through_meta,
 }
 
 
@@ -73,13 +73,13 @@ def assert_all_are_trained_once(pair: Electra) -> None:
 
 
 @pytest.mark.parametrize("treatment", TREATMENTS)
-def test_tables_are_shared_and_every_parameter_is_trained_once_the_pair_is(treatment: str) -> None:
+def test_embeddings_stay_shared_and_every_parameter_is_trained_once(treatment: str) -> None:
     pair = TREATMENTS[treatment](make_pair(SHAPE))
     assert_tied(pair)
     assert_all_are_trained_once(pair)
 
 
-def test_sentence_order_head_is_the_discriminators_alone_and_gets_its_gradients() -> None:
+def test_sentence_order_head_belongs_to_the_discriminator_and_gets_gradients() -> None:
     pair = make_pair(SHAPE, with_sentence_order=True)
     assert_tied(pair)
     assert pair.generator.sentence_order is None
@@ -87,7 +87,7 @@ def test_sentence_order_head_is_the_discriminators_alone_and_gets_its_gradients(
     assert_all_are_trained_once(pair)
 
 
-def test_shared_table_gets_the_sum_of_both_gradients() -> None:
+def test_shared_embeddings_get_the_sum_of_both_gradients() -> None:
     gradients = []
     for losses in ([generator_loss], [discriminator_loss], [generator_loss, discriminator_loss]):
         pair = make_pair(SHAPE).double()
@@ -96,9 +96,9 @@ def test_shared_table_gets_the_sum_of_both_gradients() -> None:
     torch.testing.assert_close(gradients[2], gradients[0] + gradients[1], rtol=1e-12, atol=1e-12)
 
 
-def test_checks_reject_copied_tables_a_pooler_that_nothing_trains_and_a_parameter_left_out_or_twice() -> None:
-    # Planted: a pooler next to replaced-token detection; groups made from a generator that was already used up; a list
-    # of both models' parameters, which names the shared table twice; a copy, as left behind by code that reloads one.
+def test_checks_reject_copied_embeddings_an_untrained_pooler_and_missing_or_repeated_parameters() -> None:
+    # Planted: parameters of both models, with the shared embeddings twice; a missing group; a pooler without a loss; a
+    # copy of the embeddings.
     pair = make_pair(SHAPE)
     both = [*pair.generator.parameters(), *pair.discriminator.parameters()]
     with pytest.raises(ValueError, match="2 times"):

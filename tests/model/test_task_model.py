@@ -1,4 +1,4 @@
-"""A task's model computes what its stock twin does, whatever the padding; its learning rates fall with depth."""
+"""Task models: parity of style electra, padding, dropout samples, initialization and layer-wise learning-rate decay."""
 
 from dataclasses import replace
 from typing import Any
@@ -30,22 +30,22 @@ def inputs(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
     return batch.input_ids, batch.attention_mask, batch.token_type_ids
 
 
-def test_electra_style_puts_one_linear_layer_on_the_stock_encoders_first_token() -> None:
+def test_electra_style_applies_one_linear_layer_to_the_stock_encoders_first_token() -> None:
     ours, batch = make_task_model(replace(SENTENCES, style="electra")).double(), padded_batch()
     twin = transformers.AlbertModel(stock(SHAPE), add_pooling_layer=False).double()
-    body = to_stock({name: tensor for name, tensor in ours.state_dict().items() if not name.startswith("electra_")})
-    twin.load_state_dict({name.removeprefix("albert."): tensor for name, tensor in body.items()})
+    encoder = to_stock({name: tensor for name, tensor in ours.state_dict().items() if not name.startswith("electra_")})
+    twin.load_state_dict({name.removeprefix("albert."): tensor for name, tensor in encoder.items()})
     hidden_states = twin.eval()(*inputs(batch)).last_hidden_state
     assert_same_outputs(ours(*inputs(batch))[0], hidden_states[:, 0] @ ours.output.weight.T + ours.output.bias)
 
 
-@pytest.mark.parametrize("head", [SENTENCES, TaskHead("token", 7, "electra")], ids=["row", "token"])
+@pytest.mark.parametrize("head", [SENTENCES, TaskHead("token", 7, "electra")], ids=["sequence", "token"])
 def test_padding_does_not_change_outputs(head: TaskHead) -> None:
     ours, batch = make_task_model(head).double(), padded_batch()
     outputs = ours(*inputs(batch))[0]
-    for row, length in enumerate(batch.attention_mask.sum(1).tolist()):
-        alone = ours(*(tensor[row : row + 1, :length] for tensor in inputs(batch)))[0, 0]
-        together = outputs[row] if head.kind in ("sequence", "choice") else outputs[row, :length]
+    for index, length in enumerate(batch.attention_mask.sum(1).tolist()):
+        alone = ours(*(tensor[index : index + 1, :length] for tensor in inputs(batch)))[0, 0]
+        together = outputs[index] if head.kind in ("sequence", "choice") else outputs[index, :length]
         assert_same_outputs(together, alone)
 
 
@@ -63,11 +63,11 @@ def test_new_heads_are_normal_with_zero_biases() -> None:
     model.initialize()
     for layer in (model.output, model.pooler):
         assert not layer.bias.any()
-        # 4 standard errors of a standard deviation of so many numbers
+        # 4 standard errors of the standard deviation
         assert abs(float(layer.weight.detach().std()) / 0.02 - 1) < 4 / (2 * layer.weight.numel()) ** 0.5
 
 
-def test_learning_rates_fall_from_the_head_to_the_embeddings() -> None:
+def test_learning_rates_decay_from_the_head_to_the_embeddings() -> None:
     block = "encoder.albert_layer_groups.{}.albert_layers.{}.ffn.weight".format
     depths = {
         "classifier.weight": 0,
@@ -90,7 +90,7 @@ def test_learning_rates_fall_from_the_head_to_the_embeddings() -> None:
             depth_scales([unknown], GROUPED, 0.8)
 
 
-def test_head_that_cannot_be_is_refused() -> None:
+def test_impossible_head_is_refused() -> None:
     for arguments in (("choice", 2), ("tagging", 2), ("sequence", 2, "bert"), ("sequence", 2, "albert", 1.0)):
-        with pytest.raises(ValueError, match=r"labels|tagging|bert|lie"):
+        with pytest.raises(ValueError, match=r"labels|tagging|bert|dropout"):
             TaskHead(*arguments)  # type: ignore[arg-type]

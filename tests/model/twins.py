@@ -1,7 +1,7 @@
-"""Our models and their stock transformers twins on the same weights, and how the two are compared.
+"""Our models and their twins, stock transformers models with the same weights, and how the two are compared.
 
-Sizes are all different and odd where they can be, so that no transposed or swapped dimension goes unseen.
-Dimensions: B rows, L length, V vocabulary, D hidden.
+All sizes differ and are odd where possible, so that a transposed or swapped dimension raises an error.
+Dimensions: B batch, L length, V vocab, D hidden.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,22 +29,21 @@ SHAPE = ModelConfig(
     num_attention_heads=3,
     intermediate_size=37,
     max_position_embeddings=17,
-    initializer_range=0.3,  # wide enough that attention is not uniform and activations are bent
+    initializer_range=0.3,  # wide enough for uneven attention and nonlinear activations
 )
 SPECIAL_IDS = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
 LENGTHS = (L, 8, 3)
 
 
 def padded_batch() -> Batch:
-    """Rows of different lengths, two segments each, ids that are never the padding."""
+    """Sequences of different lengths with two segments each and no padding ids inside."""
     return make_batch(LENGTHS, L, SHAPE.vocab_size)
 
 
 def drawn(make: Callable[[], Module], seed: int = 5) -> Module:
-    """A model in eval mode whose vectors are drawn too, scales around one and biases around zero.
+    """A model in eval mode with random biases around zero and random LayerNorm scales around one.
 
-    None is hidden by a zero or a one, and tokens and rows stay unlike each other through many layers: under biases
-    that are far from zero they grow alike, and the gradients of what compares them all but vanish.
+    No parameter is hidden by a zero or a one. Larger biases would make the hidden states of all tokens equal.
     """
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -68,18 +67,18 @@ def make_masked_lm(config: ModelConfig, seed: int = 5, *, with_sentence_order: b
     return drawn(make, seed)
 
 
-def make_body(config: ModelConfig, seed: int = 5, *, with_pooler: bool) -> EncoderModel:
+def make_encoder(config: ModelConfig, seed: int = 5, *, with_pooler: bool) -> EncoderModel:
     def make() -> EncoderModel:
-        body = EncoderModel(config, with_pooler=with_pooler)
-        for parameter in body.parameters():
+        encoder = EncoderModel(config, with_pooler=with_pooler)
+        for parameter in encoder.parameters():
             nn.init.normal_(parameter, std=config.initializer_range)
-        return body
+        return encoder
 
     return drawn(make, seed)
 
 
 def load_twin(twin: nn.Module, ours: nn.Module) -> nn.Module:
-    """Fill a stock module with our weights; every entry but the decoder's ties must be given."""
+    """Load our weights into a stock module; only the tied decoder may be missing."""
     missing, unexpected = twin.load_state_dict(to_stock(ours.state_dict()), strict=False)
     assert set(missing) <= {"predictions.decoder.weight", "predictions.decoder.bias"}, missing
     assert not unexpected, unexpected
@@ -87,7 +86,7 @@ def load_twin(twin: nn.Module, ours: nn.Module) -> nn.Module:
 
 
 def stock(config: ModelConfig, **changes: Any) -> Any:
-    """The stock configuration of the same shape, with the attention that is written out plainly."""
+    """The stock configuration of the same shape, with eager attention."""
     contents = stock_config(config, "AlbertForMaskedLM", SPECIAL_IDS)
     for key in ("architectures", "model_type", "dtype"):
         contents.pop(key)
@@ -100,14 +99,14 @@ def masked_lm_twin(generator: Generator, **changes: Any) -> nn.Module:
     return load_twin(kind(stock(generator.config, **changes)), generator)
 
 
-def body_twin(body: EncoderModel) -> nn.Module:
-    twin = transformers.AlbertModel(stock(body.config), add_pooling_layer=body.pooler is not None)
-    load_twin(nn.ModuleDict({"albert": twin}), body)
+def encoder_twin(encoder: EncoderModel) -> nn.Module:
+    twin = transformers.AlbertModel(stock(encoder.config), add_pooling_layer=encoder.pooler is not None)
+    load_twin(nn.ModuleDict({"albert": twin}), encoder)
     return twin
 
 
-def stock_detector(discriminator: Discriminator) -> nn.Module:
-    """Stock ElectraForPreTraining with stock AlbertModel for its encoder, on the discriminator's weights."""
+def stock_discriminator(discriminator: Discriminator) -> nn.Module:
+    """Stock ElectraForPreTraining on a stock AlbertModel, with the discriminator's weights."""
     config = stock(discriminator.config)
     albert, head = transformers.AlbertModel(config, add_pooling_layer=False), ElectraDiscriminatorPredictions(config)
     load_twin(nn.ModuleDict({"albert": albert, "discriminator_predictions": head}), discriminator)
@@ -118,7 +117,7 @@ def stock_detector(discriminator: Discriminator) -> nn.Module:
 
 
 def gradients(module: nn.Module) -> dict[str, Tensor]:
-    """Gradients of ours or of its twin under the same names, query, key and value in one matrix."""
+    """Gradients of our model or of its twin under our names, with query, key and value in one matrix."""
     found = {name: parameter.grad for name, parameter in module.named_parameters()}
     ours: dict[str, Tensor] = {}
     for stock_name, gradient in found.items():
@@ -134,7 +133,7 @@ def gradients(module: nn.Module) -> dict[str, Tensor]:
 
 
 def assert_same_outputs(ours: Tensor, stock_output: Tensor) -> None:
-    """Float64: within 1e-9 of the tensor's norm. Float32: every number within 1e-5, at the size LayerNorm gives."""
+    """Float64: within 1e-9 of the tensor's norm. Float32: every value within 1e-5, relative to values above one."""
     assert ours.shape == stock_output.shape
     stock_output = stock_output.detach()
     difference = ours.detach() - stock_output

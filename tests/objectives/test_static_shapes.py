@@ -16,7 +16,7 @@ from electra_albert.model.encoder import compile_for_training
 from electra_albert.objectives import masking, mlm, rtd
 from electra_albert.objectives.masking import sample
 from electra_albert.objectives.rtd import PretrainingObjective
-from tests.model.test_training_passes import compiled
+from tests.model.test_compilation_and_checkpointing import compiled
 from tests.objectives.toy import MODEL, OBJECTIVES, STEP, build, make_batch, make_objective, ordered
 
 # Operators whose result's shape depends on values, or that hand a value to the host.

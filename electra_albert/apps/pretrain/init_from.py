@@ -176,7 +176,7 @@ def _read_weights(folder: Path, tokenizer: Tokenizer) -> tuple[Stored, ...]:
     if rows < size:
         raise CheckpointError(f"{folder}: its tokenizer has {size} tokens, but its embedding table has {rows} rows")
     models = [stored._replace(tensors=load.resize_vocabulary(stored.tensors, size, new)) for stored in models]
-    if len(models) > 1 and not load.same_tables(*(stored.tensors for stored in models)):
+    if len(models) > 1 and not load.have_equal_embeddings(*(stored.tensors for stored in models)):
         raise CheckpointError(f"{folder}: the two models do not share their embeddings; move one to another folder")
     if new:
         LOG.info(f"{len(new):,} new tokens are initialized with the mean embedding of their former subwords")
@@ -199,7 +199,7 @@ def initialize_weights(origin: Origin, name: str, objective: PretrainingObjectiv
         return False
     encoder, generators, discriminator = origin.stock[0], [*origin.stock[1:]], objective.discriminator
     new, unused = _copy_tensors(discriminator or objective.generator, encoder, name)
-    unused += [head for stored in origin.stock for head in stored.left_aside]
+    unused += [head for stored in origin.stock for head in stored.unsupported_heads]
     if discriminator is None:
         unused += ["generator"] * len(generators)
     else:
@@ -219,7 +219,7 @@ def initialize_weights(origin: Origin, name: str, objective: PretrainingObjectiv
 def _copy_tensors(model: Backbone, source: Stored, name: str, way_out: str = _OPTION) -> tuple[list[str], list[str]]:
     """Copy the tensors that match. Returns the model's parts that are new and the source's parts that are unused."""
     require_same_computation(model.config, asdict(source.config), name, way_out)
-    new = load.adopt(model, source.tensors, name)
+    new = load.load_partial(model, source.tensors, name)
     used = {part for part, _ in model.named_children()} - set(new)
     if "sentence_order" in used and "sentence_order.pooler" not in new:
         used.add("pooler")

@@ -20,7 +20,7 @@ from electra_albert.config import PretrainConfig
 from electra_albert.contracts import Batch, Objective
 from electra_albert.corpus.examples import eval_batches
 from electra_albert.model import heads
-from electra_albert.model.attention import TRAINING_PASSES
+from electra_albert.model.attention import TRAINING_FLOPS_FACTOR
 from electra_albert.model.encoder import Encoder
 from electra_albert.objectives import spec_of
 from electra_albert.objectives.evaluation import Detections
@@ -72,7 +72,7 @@ def step_flops(config: PretrainConfig, batch_size: int) -> int:
         example += Encoder.flops(config.model, length) + heads.RtdHead.flops(config.model, length)
     if spec.has_sentence_order:
         example += heads.SentenceOrderHead.flops(config.model)
-    return TRAINING_PASSES * batch_size * example
+    return TRAINING_FLOPS_FACTOR * batch_size * example
 
 
 def _time_parts(job: Job, world: World) -> tuple[float, float]:

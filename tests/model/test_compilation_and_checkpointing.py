@@ -1,4 +1,4 @@
-"""Compiled and gradient-checkpointed blocks compute as the plain ones do (law 11); checkpointing only saves memory."""
+"""Compiled and gradient-checkpointed blocks compute the same as plain ones (law 11); checkpointing saves memory."""
 
 import shutil
 from collections.abc import Callable
@@ -37,7 +37,7 @@ def encoder_of(config: ModelConfig, *, is_compiled: bool = False, is_checkpointe
 
 
 def train_once(encoder: Encoder, dtype: torch.dtype = torch.float32) -> list[Tensor]:
-    """The output of one forward pass, the gradients of its backward pass, and the state of dropout after it."""
+    """Output and gradients of one forward and backward pass, and the random state after it."""
     torch.manual_seed(7)
     with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
         output = encoder(*inputs())
@@ -53,12 +53,12 @@ def assert_same_bits(*encoders: Encoder, dtype: torch.dtype = torch.float32) -> 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("config", [GROUPS, DROPOUT], ids=["groups", "dropout"])
-def test_checkpointing_changes_no_bit(config: ModelConfig, dtype: torch.dtype) -> None:
+def test_checkpointing_is_bitwise_equal(config: ModelConfig, dtype: torch.dtype) -> None:
     assert_same_bits(encoder_of(config), encoder_of(config, is_checkpointed=True), dtype=dtype)
 
 
-def test_another_dropout_the_second_time_is_caught() -> None:
-    # Planted: each call of the group, also when it is computed again, draws its dropout from another seed.
+def test_comparison_rejects_another_dropout_mask_in_recomputation() -> None:
+    # Planted: each call of the group, recomputation included, has its own dropout seed.
     encoders = [encoder_of(DROPOUT, is_checkpointed=value) for value in (False, True)]
     for encoder in encoders:
         reseed = partial(lambda seeds, *_: torch.manual_seed(next(seeds)) and None, count())
@@ -68,15 +68,15 @@ def test_another_dropout_the_second_time_is_caught() -> None:
 
 
 def kept_bytes(encoder: Encoder, embedded: Tensor, mask: Tensor) -> int:
-    """Bytes of the different tensors that a forward pass keeps for the backward one, weights left out."""
+    """Bytes of the distinct tensors stored for the backward pass, without weights."""
     weights = {parameter.data_ptr() for parameter in encoder.parameters()}
-    kept: dict[int, Tensor] = {}  # holds the tensors, so that no address comes up twice
+    kept: dict[int, Tensor] = {}  # keeps the tensors alive, so that no address is reused
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.setdefault(t.data_ptr(), t), lambda t: t):
         encoder(embedded, mask)
     return sum(tensor.nbytes for address, tensor in kept.items() if address not in weights)
 
 
-def test_a_layer_keeps_only_its_input_and_evaluation_computes_nothing_twice() -> None:
+def test_a_layer_stores_only_its_input_and_evaluation_recomputes_nothing() -> None:
     embedded, mask = inputs()
     plain, checkpointed = (encoder_of(SHAPE, is_checkpointed=value) for value in (False, True))
     kept, kept_less = (kept_bytes(encoder, embedded, mask) for encoder in (plain, checkpointed))
@@ -87,7 +87,7 @@ def test_a_layer_keeps_only_its_input_and_evaluation_computes_nothing_twice() ->
     checkpointed.albert_layer_groups[0].register_forward_pre_hook(lambda *_: calls.append(1))
     checkpointed.eval()(embedded, mask).sum().backward()
     assert len(calls) == SHAPE.num_hidden_layers
-    checkpointed.train()(embedded, mask).sum().backward()  # and this one does
+    checkpointed.train()(embedded, mask).sum().backward()  # recomputes
     assert len(calls) == 3 * SHAPE.num_hidden_layers
 
 
@@ -102,7 +102,7 @@ def compiled_graphs() -> int:
 
 @compiled
 @pytest.mark.parametrize(("config", "is_checkpointed"), [(SHAPE, False), (GROUPS, False), (GROUPS, True)])
-def test_compiled_outputs_and_gradients_are_the_same_to_rounding(config: ModelConfig, is_checkpointed: bool) -> None:
+def test_compiled_outputs_and_gradients_are_equal_up_to_rounding(config: ModelConfig, is_checkpointed: bool) -> None:
     plain, faster = encoder_of(config), encoder_of(config, is_compiled=True, is_checkpointed=is_checkpointed)
     pairs = [*zip(train_once(plain), train_once(faster), strict=True)]
     assert compiled_graphs() > 0
@@ -110,7 +110,7 @@ def test_compiled_outputs_and_gradients_are_the_same_to_rounding(config: ModelCo
 
 
 @compiled
-def test_compiled_and_checkpointed_blocks_compute_again_what_they_computed_in_bfloat16() -> None:
+def test_compiled_checkpointed_blocks_recompute_the_same_values_in_bfloat16() -> None:
     encoders = [encoder_of(DROPOUT, is_compiled=True, is_checkpointed=value) for value in (False, True)]
     assert_same_bits(*encoders, dtype=torch.bfloat16)
 
