@@ -51,7 +51,11 @@ def at(text: str, start: int) -> dict[str, Any]:
     return {"answers": [{"text": text, "answer_start": start}]}
 
 
-NONE, NO_SPAN, LOST = "the question has no answer", "rows of d.json NOT SCORED", "rows of t.json left out of training"
+NONE, NO_SPAN, LOST = (
+    "unanswerable question",
+    "examples of d.json NOT SCORED",
+    "examples of t.json left out of training",
+)
 
 
 @pytest.mark.parametrize(
@@ -61,9 +65,15 @@ NONE, NO_SPAN, LOST = "the question has no answer", "rows of d.json NOT SCORED",
         ("squad", NO_ANSWER, None, None, [f"{LOST}: {NONE}", f"{NO_SPAN}: {NONE}"]),
         ("squad", {"answers": []}, None, None, [f"{LOST}: no answers", f"{NO_SPAN}: no answers"]),
         ("squad_v2", {"answers": [], "is_impossible": False}, None, [], [LOST]),  # scored as by the official script
-        ("squad_v2", {"is_impossible": True}, [], [], ["t.json marked as impossible", "d.json marked as impossible"]),
-        ("squad", at("Bob", 6), [("Bob", 8)], [("Bob", 8)], ["t.json moved to where their text is"]),
-        ("squad", at("Eve", 0), None, [("Eve", 0)], [f"{LOST}: the answer is not", "d.json that still count, but are"]),
+        (
+            "squad_v2",
+            {"is_impossible": True},
+            [],
+            [],
+            ["t.json marked as impossible, answers ignored", "d.json marked as impossible, answers ignored"],
+        ),
+        ("squad", at("Bob", 6), [("Bob", 8)], [("Bob", 8)], ["t.json moved to the nearest position of their text"]),
+        ("squad", at("Eve", 0), None, [("Eve", 0)], [f"{LOST}: the answer is not", "d.json kept although not in"]),
     ],
 )
 def test_an_odd_question_is_used_or_left_out_and_counted(
@@ -112,10 +122,10 @@ QA = '{"data": [{"paragraphs": [{"context": %s, "qas": [{"id": "a", "question": 
     ("content", "word"),
     [
         ("{", "not JSON"),
-        ("[]", "no 'data'"),
-        ('{"data": [{"title": "x"}]}', "article 0: no 'paragraphs'"),
-        ('{"data": [{"paragraphs": [{"context": 5}]}]}', "paragraph 0: no 'context'"),
-        (QA % ('"c"', "[3]"), "question a: no 'text'"),
+        ("[]", "no valid 'data'"),
+        ('{"data": [{"title": "x"}]}', "article 0: no valid 'paragraphs'"),
+        ('{"data": [{"paragraphs": [{"context": 5}]}]}', "paragraph 0: no valid 'context'"),
+        (QA % ('"c"', "[3]"), "question a: no valid 'text'"),
         (QA % ('"\\ud800"', "[]"), "surrogate"),
         ("[" * 100_000, "not JSON"),
     ],
@@ -142,7 +152,7 @@ def test_articles_give_a_question_each_with_its_level_and_those_without_an_answe
     assert data.train[0] == first
     assert [(one.label, one.group) for one in data.train] == [(0, "middle"), (3, "middle"), (0, "high"), (3, "high")]
     assert [one.label for one in data.test["test"]] == [None, None]
-    assert noticed(data.report, "level missing from dev: middle") == 1
+    assert noticed(data.report, "missing level of dev: middle") == 1
     assert {one.group for one in read("race", data_dir=tmp_path, race_level="high").train} == {"high"}
     with pytest.raises(UsageError, match="no folder middle/"):
         read("race", data_dir=tmp_path, race_level="middle")
@@ -155,11 +165,11 @@ def test_articles_give_a_question_each_with_its_level_and_those_without_an_answe
 @pytest.mark.parametrize(
     ("changes", "word"),
     [
-        ({"answers": ["A", "E"]}, "answer 'E' is none of A to D"),
+        ({"answers": ["A", "E"]}, "answer 'E' is not one of A to D"),
         ({"answers": ["A"]}, "2 questions"),
-        ({"questions": "Why?"}, "no 'questions'"),
+        ({"questions": "Why?"}, "no valid 'questions'"),
         ({"options": [["a", "b"], ["a"]]}, "two options or more"),
-        ({"options": None}, "no 'options'"),
+        ({"options": None}, "no valid 'options'"),
     ],
 )
 def test_what_is_no_file_of_race_is_refused(tmp_path: Path, changes: dict[str, Any], word: str) -> None:
@@ -176,7 +186,7 @@ def test_questions_of_race_are_read_from_tables_and_one_right_option_for_all_is_
     assert data.train == [ChoiceExample("Tea.", "Q", ("x", "y"), 1, "high7.txt", "high")]
     wanted = [ChoiceExample("Tea.", question, ("x", "y"), 1, f"0-{n}", "") for n, question in enumerate("QR")]
     assert data.evaluation["dev"] == wanted
-    assert noticed(data.report, "label only in d.jsonl: 'B'") == 1
+    assert noticed(data.report, "label for all examples of d.jsonl: 'B'") == 1
     with pytest.raises(DataError, match="no level"):
         read("race", **files, race_level="high")
 
@@ -218,10 +228,10 @@ def test_sentences_come_back_whatever_lies_between_columns_and_lines(sentences: 
 def test_sentences_without_all_tags_and_beginnings_of_documents_are_counted(tmp_path: Path) -> None:
     data = conll(tmp_path, f"-DOCSTART- -X- -X- O\n\n{TAGGED}\nx B-PER\ny\n\nx B-PER\ny -100\n", TAGGED + "\nx\n")
     assert (len(data.train), len(data.evaluation["dev"])) == (2, 2)
-    what = "rows of t.conll left out of training: a word without a tag in the sentence"
+    what = "examples of t.conll left out of training: a word without a tag in the sentence"
     assert (data.report.counts[what], data.report.first_seen[what]) == (2, f"{tmp_path}/t.conll:8")
-    assert noticed(data.report, "rows of d.conll NOT SCORED") == 1
-    assert noticed(data.report, "lines of t.conll that begin a document") == 1
+    assert noticed(data.report, "examples of d.conll NOT SCORED") == 1
+    assert noticed(data.report, "lines of t.conll skipped: document starts") == 1
     with pytest.raises(DataError, match=r"d\.conll:6: label 'B-LOC' "):
         conll(tmp_path, dev=TAGGED + "\nRome B-LOC\n")
 
@@ -242,7 +252,7 @@ def test_words_and_tags_are_read_from_tables(tmp_path: Path) -> None:
     assert (data.train, data.labels) == ([TokenExample(("a", "b"), ("0", "1"), "0")], ("0", "1"))
     assert noticed(data.report, "left out of training: not as many tags as words") == 1
     assert noticed(data.report, "left out of training: a word without a tag") == 3
-    with pytest.raises(UsageError, match=r"--label_column 1: .* has columns with names"):
+    with pytest.raises(UsageError, match=r"--label_column 1: .* has named columns"):
         read("ner", train_file=file, validation_file=file, label_column="1")
 
 
@@ -263,7 +273,7 @@ def test_new_text_is_columns_or_a_sentence_a_line(tmp_path: Path, name: str, con
 def test_tags_that_are_too_many_and_sentences_of_single_words_are_refused(tmp_path: Path) -> None:
     thousand = "".join(f"word{i} tag{i}\n" for i in range(1000))
     assert len(conll(tmp_path, thousand, thousand).labels) == 1000
-    for text, word in ((thousand + "word tag\n", "1,001 tags"), ("a O\n\n" * 10, "10 sentences is one word")):
+    for text, word in ((thousand + "word tag\n", "1,001 tags"), ("a O\n\n" * 10, "10 sentences have one word")):
         with pytest.raises(DataError, match=rf"t\.conll: .*{word}"):
             conll(tmp_path, text, text)
     assert len(conll(tmp_path, "a O\n\n" * 9, "a O\n\n" * 9).train) == 9
@@ -289,7 +299,7 @@ def test_each_form_is_scored_without_training_data_which_is_not_looked_at(tmp_pa
 @pytest.mark.parametrize(
     ("options", "word"),
     [
-        ({"text_column": "word"}, "--text_column word: .* without names"),
+        ({"text_column": "word"}, "--text_column word: .* unnamed columns"),
         ({"label_column": "tag"}, "--label_column tag: .* a number from 0"),
         ({"label_column": "4"}, r"--label_column 4: .*t\.conll has 4 columns"),
         ({"label_column": "9" * 5000}, "has 4 columns"),
@@ -304,8 +314,8 @@ def test_columns_that_conll_has_not_are_refused(tmp_path: Path, options: dict[st
 def test_columns_and_endings_that_fit_no_format_are_refused(tmp_path: Path) -> None:
     for option in ("text_column", "text_pair_column", "label_column"):
         for name, file in (("squad", squad_file(tmp_path / "t.json", {})), ("race", race_file(tmp_path / "t.txt"))):
-            with pytest.raises(UsageError, match=rf"--{option} x: .*{file.name} has a form of its own"):
+            with pytest.raises(UsageError, match=rf"--{option} x: .*{file.name} has the task's own format"):
                 read(name, train_file=file, validation_file=file, **{option: "x"})
     for name in ("t.csv", "t.JSON", "t.zip"):
-        with pytest.raises(UsageError, match="columns of CoNLL"):
+        with pytest.raises(UsageError, match="CoNLL columns"):
             read("ner", train_file=write(tmp_path / name, TAGGED), validation_file=tmp_path / name)

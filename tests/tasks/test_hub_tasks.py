@@ -73,7 +73,7 @@ def test_the_hubs_names_become_those_of_glue(on_hub: dict[Any, Any], names: tupl
 
 def test_numbers_that_no_class_names_are_refused_where_their_order_differs(on_hub: dict[Any, Any]) -> None:
     on_hub["some/mnli", None] = mnli().cast_column("label", datasets.Value("int64"))
-    with pytest.raises(DataError, match="label '0' is none of 'contradiction', 'entailment', 'neutral'"):
+    with pytest.raises(DataError, match="label '0' is not one of 'contradiction', 'entailment', 'neutral'"):
         read("mnli", data_dir="some/mnli")
 
 
@@ -90,7 +90,7 @@ def test_a_dataset_without_training_data_is_scored(on_hub: dict[Any, Any]) -> No
     on_hub["some/mnli", None] = datasets.DatasetDict({name: split for name, split in whole.items() if name != "train"})
     data = read(TASKS["mnli"], data_dir="some/mnli", is_trained=False)
     assert (data.train, list(data.evaluation)) == ([], ["matched", "mismatched"])
-    with pytest.raises(UsageError, match=r"no training data in some/mnli.*there is 'validation_matched'"):
+    with pytest.raises(UsageError, match=r"no training data in some/mnli.*found 'validation_matched'"):
         read("mnli", data_dir="some/mnli")
 
 
@@ -117,7 +117,7 @@ def test_squad_is_read_in_the_form_of_the_hub(on_hub: dict[Any, Any]) -> None:
     [
         (None, "Couldn't find some/sst"),
         (RuntimeError("Dataset scripts are no longer supported"), "scripts are no longer"),
-        (["train", "test"], "no data to score on in some/sst.*there is 'train', 'test'"),
+        (["train", "test"], "no evaluation data in some/sst.*found 'train', 'test'"),
     ],
 )
 def test_what_cannot_be_had_is_refused_in_one_line(on_hub: dict[Any, Any], held: Any, message: str) -> None:

@@ -197,7 +197,7 @@ def test_all_scores_are_finite_and_in_range_on_any_table(kind: str, data: st.Dat
 def test_what_cannot_be_scored_is_refused(kind: str) -> None:
     rows = np.zeros((3, COLUMNS[kind]))
     MEASURES[kind](rows)
-    with pytest.raises(ValueError, match="examples to score"):
+    with pytest.raises(ValueError, match="at least one example"):
         MEASURES[kind](rows[:0])
     for wrong in (np.nan, np.inf):
         with pytest.raises(ValueError, match="not finite"):

@@ -33,7 +33,7 @@ def test_an_odd_row_is_left_out_of_training_or_not_scored(tmp_path: Path, row: s
     data = read("rte", data_dir=rte_folder(tmp_path, RTE_ROWS + row, RTE_ROWS + row))
     assert (len(data.train), len(data.evaluation["dev"])) == (2, 3 if dev == "kept although" else 2)
     for name, ending in (("train.tsv", "left out of training:"), ("dev.tsv", dev)):
-        what = f"rows of {name} {ending} {why}"
+        what = f"examples of {name} {ending} {why}"
         assert (data.report.counts[what], data.report.first_seen[what]) == (1, f"{tmp_path}/{name}:4")
 
 
@@ -45,11 +45,11 @@ def test_quotes_and_spaces_in_a_field_stay_as_they_are(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("train", "dev", "word"),
     [
-        (RTE_ROWS + "2\tA\tB\tmaybe\n", RTE_ROWS, r"train\.tsv:4: label 'maybe' is none of 'entailment'"),
-        (RTE_ROWS, RTE_ROWS + "2\tA\tB\tmaybe\n", r"dev\.tsv:4: label 'maybe' is none of 'entailment'"),
-        ("", RTE_ROWS, "no example to train on"),
-        ("0\tA\tB\t-\n", RTE_ROWS, r"no example to train on .*1 rows of train.tsv left out"),
-        (RTE_ROWS, "0\tA\tB\t-1\n", r"no example to score .*1 rows of dev.tsv NOT SCORED"),
+        (RTE_ROWS + "2\tA\tB\tmaybe\n", RTE_ROWS, r"train\.tsv:4: label 'maybe' is not one of 'entailment'"),
+        (RTE_ROWS, RTE_ROWS + "2\tA\tB\tmaybe\n", r"dev\.tsv:4: label 'maybe' is not one of 'entailment'"),
+        ("", RTE_ROWS, "no examples to train on"),
+        ("0\tA\tB\t-\n", RTE_ROWS, r"no examples to train on .*1 example of train.tsv left out"),
+        (RTE_ROWS, "0\tA\tB\t-1\n", r"no examples to evaluate on .*1 example of dev.tsv NOT SCORED"),
     ],
 )
 def test_a_set_with_a_foreign_label_or_no_row_is_refused(tmp_path: Path, train: str, dev: str, word: str) -> None:
@@ -101,7 +101,7 @@ def test_labels_are_found_in_the_training_data_in_order(tmp_path: Path, train: l
     ("train", "dev", "word"),
     [
         (["a", "b"], ["a", "c"], r"_file\.jsonl:2: label 'c' .*training data, 'a', 'b'.*--unknown_labels"),
-        (["a", "a"], ["a"], "all rows have the label 'a'"),
+        (["a", "a"], ["a"], "all examples have the label 'a'"),
         ([0.5, 1.5, 2.0], [0.5], "such as 0.5; .*--regression"),
         ([f"l{i}" for i in range(101)], ["l1"], "101 labels"),
         ([["a"], "b"], ["b"], r"train_file\.jsonl:1: .*multi-label"),
@@ -124,7 +124,7 @@ def test_classes_of_a_custom_task_may_be_any_sign_and_numbers_any_number(tmp_pat
 def test_rows_with_a_label_that_training_lacks_are_left_out_if_asked(tmp_path: Path) -> None:
     data = read("custom", unknown_labels="skip", **custom_files(tmp_path, ["a", "b"], ["a", "meh", "b", "meh"]))
     assert [example.label for example in data.evaluation["dev"]] == ["a", "b"]
-    assert noticed(data.report, "NOT SCORED: a label that the training data lack") == 2
+    assert noticed(data.report, "NOT SCORED: a label missing from the training data") == 2
     train, dev = (write(tmp_path / tag, f"Ann B-PER\nran O\n\nRome {tag}\n") for tag in ("O", "X"))
     data = read("ner", unknown_labels="skip", train_file=train, validation_file=dev)
     assert [example.words for example in data.evaluation["dev"]] == [("Ann", "ran")]

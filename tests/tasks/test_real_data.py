@@ -47,6 +47,6 @@ def test_every_row_is_read_and_none_is_left_out(name: str) -> None:
 def test_real_answers_come_back_from_their_labels(name: str) -> None:
     examples = read(name, data_dir=DATA / "squad").evaluation["dev"][:60]
     plan = EncodePlan(384, 128, 200, has_null_answer=name == "squad_v2")
-    rows = KINDS["span"].encode(examples, Encoding(encoder("albert"), (), plan, Report(), "dev"))
-    decoded = KINDS["span"].decode(peaked(rows), rows, examples, (), plan)
+    features = KINDS["span"].encode(examples, Encoding(encoder("albert"), (), plan, Report(), "dev"))
+    decoded = KINDS["span"].decode(peaked(features), features, examples, (), plan)
     assert decoded.values[:, 0].mean() > 0.99  # a few answers begin or end inside a subword

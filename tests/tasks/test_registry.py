@@ -37,7 +37,7 @@ def test_usual_spellings_are_found() -> None:
 
 @pytest.mark.parametrize(
     ("name", "word"),
-    [("mnil", "mean mnli"), ("poetry", "cola .* and glue"), ("glue", "one task"), ("RACE-middle", "--race_level")],
+    [("mnil", "mean mnli"), ("poetry", "cola .* or glue"), ("glue", "one task"), ("RACE-middle", "--race_level")],
 )
 def test_names_that_are_no_task_are_refused_with_a_suggestion(name: str, word: str) -> None:
     with pytest.raises(UsageError, match=word):

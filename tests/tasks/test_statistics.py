@@ -159,5 +159,5 @@ def test_the_difference_is_given_in_pooled_standard_deviations() -> None:
 @pytest.mark.parametrize("rows", [slice(0, 5), slice(None, None, -1)], ids=["fewer", "in another order"])
 def test_models_scored_on_different_examples_are_refused(rows: slice) -> None:
     (table,) = model([0.8], 10, seed=1)
-    with pytest.raises(DataError, match="scored on different examples"):
+    with pytest.raises(DataError, match="evaluated on different examples"):
         compared([table], [table[rows]])

@@ -69,7 +69,7 @@ def test_a_users_file_under_a_name_of_ours_is_left_alone(again: Again, tmp_path:
     file = tmp_path / "mine" / name
     file.parent.mkdir(parents=True)
     file.write_text("mine")
-    reason = f"not of Finetuning.py and holds {name.split('/')[0]}"
+    reason = f"holds {name.split('/')[0]}, not made by Finetuning.py"
     assert_refused(call(finetune.main, *again(tmp_path / "mine")), 2, reason)
     assert [path for path in (tmp_path / "mine").rglob("*") if path.is_file()] == [file]
     assert file.read_text() == "mine"
@@ -99,7 +99,7 @@ def test_a_model_that_is_gone_is_reported_with_the_seed_to_remove(again: Again, 
     new_text = copy.parent / "new.txt"
     new_text.write_text("The owl left.\n")
     refused = call(finetune.main, *again(copy, "--predict", new_text))
-    assert_refused(refused, 4, "model is gone", f"remove {copy / f'seed-{best}'} ")
+    assert_refused(refused, 4, "model is missing", f"remove {copy / f'seed-{best}'} ")
     assert "changed since" not in refused.err  # a file to label leaves the sweep as it is
     assert not (copy / "predicted.tsv").exists()
     shutil.rmtree(copy / f"seed-{best}")  # the way out that the message names
@@ -112,7 +112,7 @@ def test_a_model_of_another_seed_than_the_best_is_refused(again: Again, copy: Pa
     best = results(copy)["best_seed"]
     other = next(seed for seed in SEEDS if seed != best)
     edit(copy / "model" / TASK_FILE, lambda found: found.update(seed=other))
-    assert_refused(call(finetune.main, *again(copy)), 4, f"is that of seed {other}, the best seed is {best}")
+    assert_refused(call(finetune.main, *again(copy)), 4, f"is from seed {other}, the best seed is {best}")
 
 
 # Fewer seeds than there are.
@@ -126,8 +126,8 @@ def test_seeds_begun_earlier_belong_to_a_command_that_asks_for_fewer(again: Agai
     ended = tune(*again(copy, "--seeds", 1))
     assert results(copy)["metrics"] == before["metrics"]
     assert results(copy)["seeds"] == SEEDS
-    assert f"seeds begun earlier belong to this sweep too: {SEED + 1}" in ended.err
-    assert "begun earlier" not in tune(*again(copy)).err
+    assert f"seeds of earlier commands are part of this sweep: {SEED + 1}" in ended.err
+    assert "earlier commands" not in tune(*again(copy)).err
 
 
 # Cards.
@@ -143,7 +143,7 @@ def test_the_card_names_a_model_that_loads(tiny: Tiny, sweep: Path, tmp_path: Pa
     ours = load_task_model(locate(sweep / "model"))[0]
     assert stock.classifier.weight.equal(ours.classifier.weight)
     card = ModelCard.load(folder / "README.md")
-    assert ("chosen on the set it is scored on" in card.content) != is_scored
+    assert ("selected on the evaluation set itself" in card.content) != is_scored
 
 
 def test_cards_of_a_fine_tuned_model_name_task_labels_base_model_and_scores(sweep: Path, finished: Finished) -> None:

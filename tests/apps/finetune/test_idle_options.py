@@ -108,9 +108,9 @@ def test_a_warm_up_that_never_ends_is_reported(plan: Plan, tiny: Tiny, steps: in
 
 def test_what_is_only_scored_has_one_seed(hardly: Path, tiny: Tiny, tmp_path: Path) -> None:
     ended = call(finetune.main, *tiny.options(hardly, tmp_path / "out", *SCORE_ONLY, "--seeds", 5))
-    assert_refused(ended, 2, "cola is only scored")
+    assert_refused(ended, 2, "cola is only evaluated")
     argv = options("ax", diagnostic(tmp_path / "tasks").parent, hardly, tmp_path / "out", "--seeds", 5)
-    assert_refused(call(finetune.main, *argv), 2, "ax is only scored")
+    assert_refused(call(finetune.main, *argv), 2, "ax is only evaluated")
     assert not (tmp_path / "out").exists()
 
 
@@ -130,8 +130,8 @@ def test_what_is_odd_in_new_text_is_reported_and_is_no_part_of_the_results(
     file = tmp_path / "new.txt"
     file.write_text(f"The owl left.\n\n{'The owl left. ' * 30}\n")
     ended = tune(*tiny.options(finished.folder, tmp_path / "out", *QUICK, "--predict", file))
-    assert ended.err.count("1 rows of new.txt kept although the text is empty") == 1
-    assert ended.err.count("1 examples of new.txt cut to 48 tokens") == 1
+    assert ended.err.count("1 example of new.txt kept although the text is empty") == 1
+    assert ended.err.count("1 example of new.txt truncated to 48 tokens") == 1
     assert not [line for line in results(tmp_path / "out")["noticed"] if "new.txt" in line]
     assert len((tmp_path / "out" / "predicted.tsv").read_text().splitlines()) == 1 + 3
 
@@ -152,7 +152,7 @@ def test_text_is_labelled_by_fine_tuned_models_only(finished: Finished, hardly: 
     (in_folder / "new.csv").write_text("said\nThe owl left.\n")
     label = ("--predict", "new.txt")
     assert_refused(call(finetune.main, "--predict", "test"), 2, "--predict test needs --task")
-    assert_refused(call(finetune.main, *label), 2, "needs a fine-tuned model: name it by --model")
+    assert_refused(call(finetune.main, *label), 2, "needs a fine-tuned model: give it with --model")
     for words in ((), ("--task", "custom", *SCORE_ONLY)):
         assert_refused(call(finetune.main, *label, *words, "--model", finished.folder), 4, "fine-tune it")
     cola_model = ("--model", hardly, "--output_dir", "out")
@@ -174,14 +174,14 @@ def test_a_dry_run_of_glue_passes_over_what_begins_with_the_model_of_mnli(finish
     ended = tune(*options("glue", tmp_path / "GLUE", finished.folder, tmp_path / "out", "--dry_run", "--from_mnli"))
     assert updates(ended).keys() == {"mnli"}
     for name in ("rte", "ax"):
-        assert f"{name}: begins with the model fine-tuned on MNLI" in ended.err
+        assert f"{name}: starts from the model fine-tuned on MNLI" in ended.err
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (SCORE_ONLY, "--num_train_epochs 0 scores one fine-tuned model on one task"),
+        (SCORE_ONLY, "--num_train_epochs 0 evaluates one fine-tuned model on one task"),
         (("--from_mnli",), "holds no MNLI"),
         (("--predict", "new.txt"), "--predict test"),
     ],

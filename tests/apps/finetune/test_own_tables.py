@@ -43,7 +43,7 @@ def test_two_tables_have_folders_of_their_own_and_are_told_apart(words: Words, i
     for name in ("a", "b"):
         tune(*words(write(Path(f"{name}.jsonl"), EQUAL, ord(name)), None))
         assert results(Path("runs") / f"{name}-run")["train_examples"] == 24
-    assert_refused(call(finetune.main, *words(Path("b.jsonl"), Path("runs/a-run"))), 4, "b.jsonl now, a.jsonl then")
+    assert_refused(call(finetune.main, *words(Path("b.jsonl"), Path("runs/a-run"))), 4, "b.jsonl now, a.jsonl before")
     write(Path("a.jsonl"), EQUAL, 7)
     assert_refused(call(finetune.main, *words(Path("a.jsonl"), None)), 4, "a.jsonl changed since")
 
@@ -88,7 +88,7 @@ def test_a_collapse_is_reported_with_the_way_out_that_fits(
     found["collapsed_seeds"] = found["seeds"]
     text = format_results(found)
     assert "| macro_f1 |" in text
-    assert f"warning: collapsed, the same answer for every example: seed 3{way_out}" in text
+    assert f"warning: collapsed (same prediction for every example): seed 3{way_out}" in text
     assert bool(way_out) == ("; " in text)
 
 
@@ -97,7 +97,7 @@ def test_a_collapse_is_reported_with_the_way_out_that_fits(
 
 def test_the_metric_asked_for_decides(words: Words, tmp_path: Path) -> None:
     table, by = write(tmp_path / "a.jsonl", EQUAL), "--metric_for_best_model"
-    offers = f"{by} f2: custom offers accuracy, macro_f1, matthews_correlation"
+    offers = f"{by} f2: custom has accuracy, macro_f1, matthews_correlation"
     assert_refused(call(finetune.main, *words(table, tmp_path / "no", by, "f2")), 2, offers)
     more = ("--seeds", 3, "--learning_rate", 0.003, "--max_steps", 4)
     tune(*words(table, tmp_path / "out", by, "macro_f1", *more))

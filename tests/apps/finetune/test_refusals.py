@@ -89,7 +89,7 @@ def test_data_without_a_task_and_a_task_without_data_are_refused(finished: Finis
         (data, "--task"),
         (("--task", "glue"), "give --data_dir"),
         (("--task", "custom"), "--train_file"),
-        (("--task", "squad"), "by --data_dir"),
+        (("--task", "squad"), "with --data_dir"),
         (("--task", "glue", *data), "holds none of CoLA"),
     ):
         assert_refused(call(finetune.main, *named, *words), 2, reason)
@@ -158,20 +158,20 @@ def noticed(found: dict[str, Any], *words: str) -> list[int]:
     return [int(line.split(" ")[0]) for line in found["noticed"] if all(word in line for word in words)]
 
 
-def test_rows_without_a_label_are_counted_and_all_others_used(trained: Trained, tmp_path: Path) -> None:
+def test_examples_without_a_label_are_counted_and_all_others_used(trained: Trained, tmp_path: Path) -> None:
     tiny = cola(tmp_path / "tasks")
     unlabelled = [line(number, f"made\t{label}\t\tThe owl left.") for number, label in ((3, "-"), (5, "-1"), (7, ""))]
     rewrite(tiny.folder / "train.tsv", *unlabelled)
     rewrite(tiny.folder / "dev.tsv", unlabelled[1])
     found = trained(tiny)
-    assert "3 rows" in (tmp_path / "out" / "log.txt").read_text()
+    assert "3 examples of train.tsv left out" in (tmp_path / "out" / "log.txt").read_text()
     assert (found["train_examples"], found["evaluation_examples"]) == (160 - 3, {"dev": 47})
     assert (noticed(found, "train.tsv", "label"), noticed(found, "dev.tsv", "NOT SCORED")) == ([3], [1])
 
 
-def test_texts_longer_than_a_row_are_cut_and_counted(trained: Trained, tmp_path: Path) -> None:
+def test_texts_longer_than_max_seq_length_are_truncated_and_counted(trained: Trained, tmp_path: Path) -> None:
     found = trained(rte(tmp_path / "tasks"), "--max_seq_length", 12)
-    assert noticed(found, "cut to 12 tokens (--max_seq_length, the model reads up to 64)") == [160, 48]
+    assert noticed(found, "truncated to 12 tokens (--max_seq_length, the model takes up to 64)") == [160, 48]
     assert found["evaluation_examples"] == {"dev": 48}
 
 

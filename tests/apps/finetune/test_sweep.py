@@ -139,7 +139,7 @@ def test_a_sweep_is_not_resumed_under_other_settings(
 def compared(first: Path, second: Path) -> dict[str, list[str]]:
     """The cells of the table that --compare prints, by metric."""
     ended = tune("--compare", first, second)
-    assert "can be trusted from 5 seeds" in ended.out
+    assert "with fewer than 5 seeds per sweep" in ended.out
     lines = [line.strip("| ").split(" | ") for line in ended.out.splitlines() if line.startswith("|")]
     return {name: cells for name, *cells in lines[2:]}
 
