@@ -85,9 +85,8 @@ class Encoding:
         found = [getattr(example, field) for example in examples]
         missing = [example.identity for example, label in zip(examples, found, strict=True) if label is None]
         if missing and len(missing) < len(examples):
-            raise DataError(
-                f"{self.set_name}: {len(missing):,} examples lack a label (first: {missing[0]}); label all or none"
-            )
+            lack = f"{len(missing):,} examples lack a label (first: {missing[0]})"
+            raise DataError(f"{self.set_name}: {lack}; label all or none")
         return None if missing else found
 
     def label_ids(self, gold: Iterable[tuple[str, Any]]) -> NDArray[np.int64]:

@@ -165,9 +165,7 @@ def _option(raw: RawExample, option_count: int, reader: SplitReader) -> int:
     letters = [chr(ord("A") + i) for i in range(option_count)]
     names = [*letters, *map(str, range(option_count))]
     if text not in names:
-        raise DataError(
-            f"{raw.location}: answer {text!r} is not one of {letters[0]} to {letters[-1]}; correct the file"
-        )
+        raise DataError(f"{raw.location}: answer {text!r} is not one of {letters[0]} to {letters[-1]}; correct it")
     return names.index(text) % option_count
 
 
@@ -196,19 +194,16 @@ def _spans(raw: RawExample, reader: SplitReader) -> SpanExample:
     return SpanExample(context, question, usable, raw.identity)
 
 
-def _answers(found: Any, location: str) -> list[Answer]:
+def _answers(found: Any, at: str) -> list[Answer]:
     if isinstance(found, dict):  # a dict of lists, as in `datasets`; else a list of dicts
-        texts, starts = member(found, "text", list, location), member(found, "answer_start", list, location)
+        texts, starts = member(found, "text", list, at), member(found, "answer_start", list, at)
         if len(texts) != len(starts):
-            raise DataError(f"{location}: {len(texts)} answer texts, but {len(starts)} answer starts; correct the file")
+            raise DataError(f"{at}: {len(texts)} answer texts, but {len(starts)} answer starts; correct the file")
         found = [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
     if found is not None and not isinstance(found, list):
-        raise DataError(f"{location}: the answers are not a list; correct the file")
+        raise DataError(f"{at}: the answers are not a list; correct the file")
     return [
-        Answer(
-            as_text(member(one, "text", str, location), location, "text"),
-            int(member(one, "answer_start", int, location)),
-        )
+        Answer(as_text(member(one, "text", str, at), at, "text"), int(member(one, "answer_start", int, at)))
         for one in found or ()
     ]
 
@@ -285,16 +280,13 @@ def _sentences(lines: list[str], reader: SplitReader) -> Iterator[RawExample]:
         numbered = list(group)
         if holds_words:
             words = [_cells(line) for _, line in numbered]
-            tags = [_tag(cells, reader) for cells in words]
-            yield RawExample(
-                [cells[0] for cells in words], None, tags, str(index), f"{reader.location}:{numbered[0][0]}"
-            )
+            tags, location = [_tag(cells, reader) for cells in words], f"{reader.location}:{numbered[0][0]}"
+            yield RawExample([cells[0] for cells in words], None, tags, str(index), location)
             index += 1
             continue
         for number, line in numbered:
             if line.strip():
-                what = f"lines of {reader.name} skipped: document starts"
-                reader.report.note(what, f"{reader.location}:{number}")
+                reader.report.note(f"lines of {reader.name} skipped: document starts", f"{reader.location}:{number}")
 
 
 def _holds_word(line: str) -> bool:
@@ -332,12 +324,10 @@ def _list(value: object, location: str, column: str) -> tuple[str, ...]:
     return tuple(as_text(one, location, column) for one in value)
 
 
-_QUESTION_COLUMNS = ("the passage", "the question", "the answer")
+_QA_COLUMNS = ("the passage", "the question", "the answer")
 _FORMATS = {
     "sequence": _Format(_new_texts, _texts, ("the text", "the second text", "the label")),
-    "choice": _Format(
-        _race, _choices, _QUESTION_COLUMNS, (("options", "choices"), ("level",)), ("questions", "answers")
-    ),
-    "span": _Format(_squad, _spans, _QUESTION_COLUMNS, (("is_impossible",),)),
+    "choice": _Format(_race, _choices, _QA_COLUMNS, (("options", "choices"), ("level",)), ("questions", "answers")),
+    "span": _Format(_squad, _spans, _QA_COLUMNS, (("is_impossible",),)),
     "token": _Format(_conll, _tokens, ("the words", "", "the tags")),
 }

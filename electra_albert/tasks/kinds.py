@@ -64,9 +64,7 @@ def _labels_file(task: Task, predictions: Sequence[Any], examples: Sequence[Any]
         predictions = [f"{min(max(prediction, low), high):.3f}" for prediction in predictions]
     for cell in (*index, *predictions):
         if any(mark in cell for mark in "\t\n\r"):
-            raise DataError(
-                f"{cell!r} holds a tab or a line break, which a TSV cannot hold; rename the label or the id"
-            )
+            raise DataError(f"{cell!r} holds a tab or a line break, invalid in a TSV; rename the label or the id")
     rows = [("index", "prediction"), *zip(index, predictions, strict=True)]
     return "".join(f"{one}\t{prediction}\n" for one, prediction in rows)
 

@@ -100,8 +100,7 @@ def span_with_null(values: Values) -> Scores:
 
 def _best_threshold(difference: Values, gain: Values, no_answer_score: float) -> tuple[float, float]:
     """The highest sum of scores and its threshold. difference [N] ascending; gain [N] of answering over none."""
-    # Differs from the official script, which can cut between two examples of equal difference and so report a score
-    # that no threshold gives.
+    # Differs from the official script, which can cut between equal differences, where no threshold gives its score.
     is_last = np.append(difference[1:] != difference[:-1], True)
     candidates = np.where(is_last, no_answer_score + np.cumsum(gain), -np.inf)
     best = int(candidates.argmax())

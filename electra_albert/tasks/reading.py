@@ -209,9 +209,7 @@ def _found_labels(examples: Examples, reader: SplitReader) -> tuple[str, ...]:
     if kind == "token":
         tags = sorted({tag for example in examples for tag in example.tags})
         if len(tags) > _MOST_TAGS:
-            raise DataError(
-                f"{location}: {len(tags):,} tags, more than {_MOST_TAGS:,}; check the file and --label_column"
-            )
+            raise DataError(f"{location}: {len(tags):,} tags, more than {_MOST_TAGS:,}; check file and --label_column")
         return tuple(tags)
     labels = {example.label for example in examples}
     if len(labels) == 1:
@@ -219,9 +217,7 @@ def _found_labels(examples: Examples, reader: SplitReader) -> tuple[str, ...]:
     is_whole = all(_is_number(label) and label.removeprefix("-").isdecimal() for label in labels)
     advice = "if they are numbers to predict, give --regression true"
     if len(labels) > _MOST_LABELS:
-        raise DataError(
-            f"{location}: {len(labels):,} labels, more than {_MOST_LABELS}; {advice}, or check --label_column"
-        )
+        raise DataError(f"{location}: {len(labels):,} labels, over {_MOST_LABELS}; {advice}, or check --label_column")
     if not is_whole and all(map(_is_number, labels)):
         raise DataError(f"{location}: the labels are numbers such as {min(labels)}; {advice}")
     return tuple(sorted(labels, key=lambda label: (int(label) if is_whole else 0, label)))

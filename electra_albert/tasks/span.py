@@ -165,13 +165,11 @@ def decode(
     return Decoded(predictions, values, no_answer)
 
 
-# As in SQuAD's evaluation script 2.0, for both versions; that of 1.1 differs only for answers normalized to nothing.
-
-
 def answer_scores(prediction: str, golds: Sequence[str]) -> tuple[float, float]:
     """Exact match (1.0 or 0.0) and best bag-of-words F1 of the normalized words.
 
-    If no gold answer has a word, the empty answer is correct; otherwise golds without words are ignored.
+    If no gold answer has a word, the empty answer is correct; otherwise golds without words are ignored. As in SQuAD's
+    script 2.0, for both versions; that of 1.1 differs only for answers normalized to nothing.
     """
     words = normalized_words(prediction)
     golds_with_words = [gold for gold in map(normalized_words, golds) if gold] or [[]]

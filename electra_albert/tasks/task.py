@@ -128,8 +128,8 @@ class Report:
 
     def lines(self) -> list[str]:
         """One message for each kind: `3 examples of FILE left out (first: FILE:7)`."""
-        texts = {what: re.sub(r"^(\w+)s of ", r"\1 of ", what) if n == 1 else what for what, n in self.counts.items()}
-        return [f"{self.counts[what]:,} {text} (first: {self.first_seen[what]})" for what, text in texts.items()]
+        counted = [f"{n:,} {what} (first: {self.first_seen[what]})" for what, n in self.counts.items()]
+        return [re.sub(r"^(1 \w+)s of ", r"\1 of ", line) for line in counted]
 
 
 class TaskData(NamedTuple):

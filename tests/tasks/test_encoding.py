@@ -116,10 +116,8 @@ def skewed(count: int) -> list[int]:
     return np.random.default_rng(3).lognormal(3, 0.7, count).astype(int).clip(4, 128).tolist()
 
 
-def split(
-    features: EncodedExamples, ranks: int, accumulation: int, size: int, max_steps: int = 300
-) -> list[TaskBatches]:
-    return [TaskBatches(features, size, accumulation, 5, max_steps, rank, ranks) for rank in range(ranks)]
+def split(data: EncodedExamples, ranks: int, accumulation: int, size: int, max_steps: int = 300) -> list[TaskBatches]:
+    return [TaskBatches(data, size, accumulation, 5, max_steps, rank, ranks) for rank in range(ranks)]
 
 
 def per_step(splits: list[TaskBatches], steps: int) -> list[list[int]]:

@@ -1,4 +1,4 @@
-"""Sequences, choices and tagged words: what their rows hold, what is counted, and what comes back from outputs."""
+"""Text classification, multiple choice and tagging: their features, counts, and decoded outputs."""
 
 from typing import Any
 
@@ -58,11 +58,10 @@ def sentence(pairs: list[tuple[str, str]]) -> TokenExample:
 
 @steady
 @given(st.lists(st.tuples(texts, st.none() | texts), max_size=4))
-def test_rows_hold_both_texts_from_their_beginning_and_fit(pairs: list[tuple[str, str | None]]) -> None:
+def test_features_hold_the_start_of_both_texts_and_fit(pairs: list[tuple[str, str | None]]) -> None:
     report = Report()
-    features = encode(
-        "sequence", [SequenceExample(a, b, "yes", str(n)) for n, (a, b) in enumerate(pairs)], PLAN, report
-    )
+    examples = [SequenceExample(a, b, "yes", str(n)) for n, (a, b) in enumerate(pairs)]
+    features = encode("sequence", examples, PLAN, report)
     cls, sep = tokenizer("albert").cls_token_id, tokenizer("albert").sep_token_id
     cut: list[str] = []
     for number, (first, second) in enumerate(pairs):
@@ -80,7 +79,7 @@ def test_rows_hold_both_texts_from_their_beginning_and_fit(pairs: list[tuple[str
     assert report.first_truncated == (cut[0] if cut else None)
 
 
-def test_training_pairs_come_exchanged_as_well_where_asked() -> None:
+def test_double_unordered_adds_swapped_training_pairs() -> None:
     examples = [SequenceExample("old", "house", "yes", "1"), SequenceExample("x", None, "no", "2")]
     report, twice = Report(), PLAN._replace(double_unordered=True)
     features = encode("sequence", examples, twice, report, is_training=True)
@@ -90,12 +89,10 @@ def test_training_pairs_come_exchanged_as_well_where_asked() -> None:
     assert encode("sequence", examples, twice).feature_count == 2
     assert encode("sequence", examples, is_training=True).feature_count == 2
     encode("sequence", [SequenceExample("the house " * 30, "x", "yes", "1")], twice, report, is_training=True)
-    assert (
-        report.counts["examples of dev truncated to 32 tokens (--max_seq_length)"] == 1
-    )  # as an example, not as two rows
+    assert report.counts["examples of dev truncated to 32 tokens (--max_seq_length)"] == 1  # an example counts once
 
 
-def test_logits_give_classes_with_probabilities_numbers_and_values_where_there_is_gold() -> None:
+def test_logits_are_decoded_to_classes_probabilities_numbers_and_values() -> None:
     examples = sequences("yes", "no", "yes")
     found = decode("sequence", [[0, 2], [0, 1], [3, 0]], encode("sequence", examples), examples)
     assert (found.predictions, found.values.tolist()) == (["yes", "yes", "no"], [[1, 1], [1, 0], [0, 1]])
@@ -111,12 +108,12 @@ def test_logits_give_classes_with_probabilities_numbers_and_values_where_there_i
     assert decode("sequence", [], encode("sequence", []), []).predictions == []
 
 
-# Choices: a row an option.
+# Multiple choice: one sequence per option.
 
 
 @steady
 @given(texts, st.lists(st.tuples(texts, texts), min_size=1, max_size=3))
-def test_question_and_option_are_kept_before_the_passage(context: str, questions: list[tuple[str, str]]) -> None:
+def test_the_passage_is_truncated_before_question_and_option(context: str, questions: list[tuple[str, str]]) -> None:
     report = Report()
     examples = [ChoiceExample(context, q, (option, "x"), 0, "1", "") for q, option in questions]
     features = encode("choice", examples, PLAN, report)
@@ -124,7 +121,7 @@ def test_question_and_option_are_kept_before_the_passage(context: str, questions
     for number, one in enumerate(examples):
         found = [sequence_of(features, at) for at in (2 * number, 2 * number + 1)]
         borders = features.first_lengths[2 * number : 2 * number + 2].tolist()
-        assert borders[0] == borders[1]  # all options are judged on the same part of the passage
+        assert borders[0] == borders[1]  # all options get the same part of the passage
         for option, ids, border in zip(one.options, found, borders, strict=True):
             assert ids[border:-1] == ids_of(fill(one.question, option))[-(ROOM // 2) :]
             assert ids[1 : border - 1] == ids_of(context)[: border - 2]
@@ -155,7 +152,7 @@ def test_a_question_is_one_feature_with_its_choice_gold_and_group() -> None:
 
 
 def outputs_on(features: EncodedExamples, tags: np.ndarray) -> list[np.ndarray]:
-    """Outputs of all weight on some tags; those that count for nothing get noise that must not be read."""
+    """Outputs with all weight on some tags; positions that must not be read get noise."""
     tag_count = len(LABELS["token"])
     noise = np.random.default_rng(0).normal(size=(len(features.input_ids), tag_count)).astype(np.float32)
     return np.split(np.where(tags[:, None] == np.arange(tag_count), 50, noise), features.starts[1:-1])
@@ -163,7 +160,7 @@ def outputs_on(features: EncodedExamples, tags: np.ndarray) -> list[np.ndarray]:
 
 @thorough
 @given(kinds, st.lists(tagged, min_size=1, max_size=3))
-def test_outputs_on_the_gold_tags_give_them_back(text: str, sentences: list[list[tuple[str, str]]]) -> None:
+def test_outputs_on_the_gold_tags_are_decoded_to_them(text: str, sentences: list[list[tuple[str, str]]]) -> None:
     examples = [sentence(pairs) for pairs in sentences]
     features = encode("token", examples, SHORT, text=text)
     decoded = decode("token", outputs_on(features, features.labels), features, examples)
@@ -180,15 +177,15 @@ def test_words_keep_their_order_and_none_is_lost_or_repeated(text: str, pairs: l
     assert numbers[numbers >= 0].tolist() == list(range(len(pairs)))
     assert features.feature_lengths.max() <= 16
     assert ((features.labels != IGNORED_LABEL) == (numbers >= 0)).all()
-    kept = [piece for inside in np.split(features.input_ids, features.starts[1:-1]) for piece in inside[1:-1].tolist()]
+    kept = [token for inside in np.split(features.input_ids, features.starts[1:-1]) for token in inside[1:-1].tolist()]
     filler = encoder(text).filler_id
     whole = [encoder(text).encode([" " + word])[0].tolist()[:14] or [filler] for word, _ in pairs]
-    assert kept == [piece for word in whole for piece in word]
+    assert kept == [token for word in whole for token in word]
 
 
-def test_a_long_sentence_is_cut_before_a_word_that_does_not_fit() -> None:
+def test_a_long_sentence_is_split_before_a_word_that_does_not_fit() -> None:
     report = Report()
-    assert len(ids_of(" dog-bark")) > 1  # or all fit alike
+    assert len(ids_of(" dog-bark")) > 1  # else every word fits
     text = ["house", "dog-bark"] * 20
     features = encode("token", [sentence([(word, "O") for word in text])], SHORT, report)
     for length, start in zip(features.feature_lengths, features.starts[1:-1], strict=False):
@@ -208,7 +205,7 @@ def test_words_too_long_or_without_a_token_keep_their_position_and_are_counted()
     assert (features.input_ids == tokenizer("bert").unk_token_id).sum() == 2
 
 
-def test_values_count_whole_entities_and_single_tags_where_there_is_gold() -> None:
+def test_values_count_entities_and_tags() -> None:
     examples = [TokenExample(("a", "b", "c", "d"), ("B-PER", "I-PER", "O", "B-LOC"), "1")]
     features = encode("token", examples)
     given_tags = np.zeros(len(features.input_ids), dtype=np.int64)
@@ -235,6 +232,6 @@ def test_values_count_whole_entities_and_single_tags_where_there_is_gold() -> No
         ("token", [TokenExample(("a", "b"), ("O",), "7")], "1 tags for 2 words"),
     ],
 )
-def test_labels_that_do_not_fit_are_refused_with_their_example(kind: str, examples: list[Any], message: str) -> None:
+def test_labels_that_do_not_fit_are_refused_with_the_example(kind: str, examples: list[Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
         encode(kind, examples)

@@ -111,7 +111,7 @@ def official_best(values: Values, of_span: int) -> tuple[float, float]:
 
 @LAW
 @given(span_values())
-def test_best_scores_equal_the_official_loop_where_no_two_differences_are_equal(values: Values) -> None:
+def test_best_scores_equal_the_official_loop_without_ties(values: Values) -> None:
     _, first = np.unique(values[:, 3], return_index=True)
     values = values[np.sort(first)]
     scores = MEASURES["span_with_null"](values)
@@ -124,7 +124,7 @@ def test_best_scores_equal_the_official_loop_where_no_two_differences_are_equal(
 
 @LAW
 @given(span_values())
-def test_best_scores_are_those_that_deciding_by_the_threshold_gives(values: Values) -> None:
+def test_best_scores_are_reached_with_the_reported_thresholds(values: Values) -> None:
     scores = MEASURES["span_with_null"](values)
     for name, threshold, of_span in (("exact_match", "exact", 4), ("f1", "f1", 5)):
 
@@ -138,7 +138,7 @@ def test_best_scores_are_those_that_deciding_by_the_threshold_gives(values: Valu
         assert scores[f"best_{name}"] >= scores[name] - ROUNDING
 
 
-def test_a_span_of_which_nothing_is_left_still_counts_as_an_answer_to_an_unanswerable_question() -> None:
+def test_a_span_normalized_to_nothing_is_a_wrong_answer_to_an_unanswerable_question() -> None:
     # As in the official script; the article "the" normalises to nothing and so matches "no answer" as it stands.
     values = pairs((1, 1, 0, -1, 1, 1), (1, 1, 1, 0, 1, 1))
     scores = MEASURES["span_with_null"](values)
@@ -166,7 +166,7 @@ OF_ALL = {"precision": 0.5, "recall": 0.25, "f1": 1 / 3, "accuracy": 0.4}
         ("choice", [(0, 0, -1)], {"accuracy": 1.0}),  # of no group
     ],
 )
-def test_tables_made_by_hand_have_their_scores(measure: str, rows: list[Any], wanted: dict[str, float]) -> None:
+def test_hand_made_tables_have_the_expected_scores(measure: str, rows: list[Any], wanted: dict[str, float]) -> None:
     scores = MEASURES[measure](pairs(*rows))
     assert {name: scores[name] for name in wanted} == pytest.approx(wanted, abs=ROUNDING)
     assert measure != "choice" or scores.keys() == wanted.keys()
@@ -194,7 +194,7 @@ def test_all_scores_are_finite_and_in_range_on_any_table(kind: str, data: st.Dat
 
 
 @pytest.mark.parametrize("kind", sorted(MEASURES))
-def test_what_cannot_be_scored_is_refused(kind: str) -> None:
+def test_invalid_tables_are_refused(kind: str) -> None:
     rows = np.zeros((3, COLUMNS[kind]))
     MEASURES[kind](rows)
     with pytest.raises(ValueError, match="at least one example"):
@@ -236,5 +236,5 @@ VARIED_SPANS = ((0, 0, 1, -1, 0, 0), (1, 1, 0, 1, 0, 0))
         ("token", ((0, 0, 0, 3, 4),), False),
     ],
 )
-def test_collapse_is_saying_the_same_of_examples_that_differ(kind: str, rows: Any, is_constant: bool) -> None:
+def test_collapse_is_one_prediction_for_different_examples(kind: str, rows: Any, is_constant: bool) -> None:
     assert is_collapsed(kind, pairs(*rows)) is is_constant

@@ -74,7 +74,7 @@ def expected_loss(name: str, outputs: Tensor, batch: Batch) -> Tensor:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_loss_is_that_of_the_definition_and_its_count_that_on_the_host(name: str) -> None:
+def test_loss_and_count_equal_their_definitions(name: str) -> None:
     objective, batch = make_objective(name), make_batch(name)
     (term_name,) = objective.weights
     term = objective(batch, STEP)[term_name]
@@ -94,7 +94,7 @@ def test_padding_does_not_change_the_terms(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_without_dropout_several_samples_are_as_one(name: str) -> None:
+def test_without_dropout_several_samples_equal_one(name: str) -> None:
     one, many = make_objective(name), make_objective(name, dropout_samples=5)
     batch = make_batch(name)
     for (term_name, term), other in zip(one(batch, STEP).items(), many(batch, STEP).values(), strict=True):
@@ -118,7 +118,7 @@ def test_several_samples_are_the_mean_of_their_losses() -> None:
 
 
 @pytest.mark.parametrize("name", ["sequence", "token", "choice"])
-def test_classification_starts_at_the_loss_of_guessing(name: str) -> None:
+def test_classification_starts_at_the_loss_of_chance(name: str) -> None:
     torch.manual_seed(0)
     model = TaskModel(replace(SHAPE, initializer_range=1e-3), HEADS[name])
     model.initialize()
@@ -128,7 +128,7 @@ def test_classification_starts_at_the_loss_of_guessing(name: str) -> None:
     assert float(term.sum) / int(term.count) == pytest.approx(math.log(3), abs=2e-2)
 
 
-def test_class_weights_weight_the_loss_of_training_over_the_same_count() -> None:
+def test_class_weights_change_only_the_training_loss() -> None:
     weights = torch.tensor([0.5, 2.0, 3.0], dtype=torch.float64)
     objective, batch = make_objective("sequence", class_weights=weights), make_batch("sequence")
     outputs, labels = objective.outputs(batch), KINDS["sequence"]

@@ -30,7 +30,7 @@ FOLDERS = {"squad_v2": "squad", "race": "race", "ner": "ner"}
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_every_row_is_read_and_none_is_left_out(name: str) -> None:
+def test_every_example_is_read_and_none_is_left_out(name: str) -> None:
     train, evaluation, test = SIZES[name]
     data = read(name, data_dir=DATA / FOLDERS.get(name, "glue"), needs_test=test is not None)
     assert len(data.train) == train
@@ -44,7 +44,7 @@ def test_every_row_is_read_and_none_is_left_out(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["squad", "squad_v2"])
-def test_real_answers_come_back_from_their_labels(name: str) -> None:
+def test_real_answers_are_decoded_from_their_labels(name: str) -> None:
     examples = read(name, data_dir=DATA / "squad").evaluation["dev"][:60]
     plan = EncodePlan(384, 128, 200, has_null_answer=name == "squad_v2")
     features = KINDS["span"].encode(examples, Encoding(encoder("albert"), (), plan, Report(), "dev"))

@@ -43,7 +43,7 @@ def plain_f1(prediction: str, gold: str) -> float:
 
 @LAW
 @given(TEXTS, st.lists(TEXTS, max_size=4))
-def test_scores_agree_with_a_plain_restatement_of_the_rules(prediction: str, golds: list[str]) -> None:
+def test_scores_equal_a_simple_reference(prediction: str, golds: list[str]) -> None:
     right = [gold for gold in golds if words_of(gold)] or [""]
     match, overlap = answer_scores(prediction, golds)
     assert match == float(any(words_of(prediction) == words_of(gold) for gold in right))
@@ -62,7 +62,7 @@ def test_scores_agree_with_a_plain_restatement_of_the_rules(prediction: str, gol
         ("", ["Denver", "the"], 0.0, 0.0),  # a gold of which nothing is left does not count next to another
     ],
 )
-def test_answers_made_by_hand(prediction: str, golds: list[str], match: float, overlap: float) -> None:
+def test_hand_made_answers(prediction: str, golds: list[str], match: float, overlap: float) -> None:
     assert answer_scores(prediction, golds) == (match, pytest.approx(overlap))
 
 
@@ -99,7 +99,7 @@ def test_entities_written_in_a_scheme_are_read_back(scheme: str, marked: Any) ->
         ("E-PER I-PER", {(0, 1, "PER"), (1, 2, "PER")}),
     ],
 )
-def test_tags_made_by_hand(tags: str, found: set[Entity]) -> None:
+def test_hand_made_tags(tags: str, found: set[Entity]) -> None:
     assert entities(tags.split()) == found
 
 

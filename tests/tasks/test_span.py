@@ -49,7 +49,7 @@ def asked(draw: st.DrawFn, least: int = 1, most: int = 40) -> SpanExample:
 
 @steady
 @given(st.integers(0, 90), st.integers(1, 40), plans)
-def test_every_token_lies_in_a_window_and_is_best_in_one(count: int, room: int, plan: EncodePlan) -> None:
+def test_every_token_is_in_a_window_and_has_maximum_context_in_one(count: int, room: int, plan: EncodePlan) -> None:
     windows = slide(count, room, plan)
     assert all(len(window) <= room for window, _ in windows)
     starts = [window.start for window, _ in windows]
@@ -64,7 +64,7 @@ def test_every_token_lies_in_a_window_and_is_best_in_one(count: int, room: int, 
 
 @steady
 @given(st.integers(1, 90), st.integers(1, 6), st.integers(0, 30), st.integers(1, 60))
-def test_an_answer_lies_whole_in_the_window_best_for_its_start(
+def test_an_answer_is_whole_in_the_window_with_maximum_context_of_its_start(
     count: int, longest: int, spare: int, stride: int
 ) -> None:
     plan = PLAN._replace(max_answer_length=longest, doc_stride=stride)
@@ -75,7 +75,7 @@ def test_an_answer_lies_whole_in_the_window_best_for_its_start(
 
 @thorough
 @given(kinds, asked())
-def test_outputs_on_the_labels_give_answers_of_whole_words_exactly(kind: str, example: SpanExample) -> None:
+def test_outputs_on_the_labels_are_decoded_to_the_exact_answers(kind: str, example: SpanExample) -> None:
     report, plan = Report(), PLAN._replace(max_seq_length=160, max_answer_length=39)
     features = encode([example], plan, report, kind=kind)
     decoded = SPAN.decode(peaked(features), features, [example], (), plan)
@@ -86,7 +86,7 @@ def test_outputs_on_the_labels_give_answers_of_whole_words_exactly(kind: str, ex
 
 @thorough
 @given(kinds, texts, st.data())
-def test_any_answer_is_widened_and_counted_or_counted_as_lost(kind: str, context: str, data: st.DataObject) -> None:
+def test_any_answer_is_found_widened_or_counted_as_lost(kind: str, context: str, data: st.DataObject) -> None:
     assume(context)
     begin = data.draw(st.integers(0, len(context) - 1))
     end = data.draw(st.integers(begin + 1, len(context)))
@@ -104,7 +104,7 @@ def test_any_answer_is_widened_and_counted_or_counted_as_lost(kind: str, context
 
 @steady
 @given(asked(20, 60))
-def test_labels_spell_the_answer_in_exactly_the_windows_that_hold_it(example: SpanExample) -> None:
+def test_labels_mark_the_answer_in_exactly_the_windows_that_hold_it(example: SpanExample) -> None:
     features, (answer,) = encode([example], kind="bert"), example.answers or ()
     fields = (np.split(features.token_info[name], features.starts[1:-1]) for name in ("char_starts", "char_ends"))
     for (start, end), begins, ends in zip(features.labels.tolist(), *fields, strict=True):
@@ -140,7 +140,7 @@ def test_decoding_is_the_best_of_all_pairs_in_all_windows(word_count: int, seed:
     assert (decoded.probabilities[1] > 0.5) == (null_score > best)
 
 
-def test_windows_without_the_answer_are_left_out_of_training_unless_no_answer_is_one() -> None:
+def test_windows_without_the_answer_are_dropped_in_training_unless_questions_may_be_unanswerable() -> None:
     context, report = " ".join(["the house on the hill"] * 12 + ["dog"]), Report()
     everything = encode([ask(context, "dog")])
     kept = encode([ask(context, "dog")], report=report, is_training=True)
@@ -153,7 +153,7 @@ def test_windows_without_the_answer_are_left_out_of_training_unless_no_answer_is
     assert encode([ask(context, None)], is_training=True).feature_count == 0
 
 
-def test_an_answer_longer_than_any_window_is_counted_and_its_question_still_scored() -> None:
+def test_an_answer_longer_than_any_window_is_counted_and_its_question_kept() -> None:
     context = " ".join(["the house on the hill"] * 12)
     examples = [ask(context, context), ask("the old house", "old")]
     report = Report()
@@ -164,7 +164,7 @@ def test_an_answer_longer_than_any_window_is_counted_and_its_question_still_scor
     assert decoded.values[:, 0].tolist() == [0, 1]
 
 
-def test_no_answer_is_given_where_it_scores_higher_than_every_span_in_some_window() -> None:
+def test_no_answer_is_predicted_if_its_score_is_above_every_span() -> None:
     plan = PLAN._replace(has_null_answer=True)
     examples = [ask("this old house", None), ask("the old house", "old"), ask("the old house", "old")]
     features = encode(examples, plan)
@@ -176,7 +176,7 @@ def test_no_answer_is_given_where_it_scores_higher_than_every_span_in_some_windo
     assert decoded.values[:, 3].tolist() == [2, -100, 20]
 
 
-def test_a_passage_without_text_is_answered_by_nothing_and_its_numbers_are_finite() -> None:
+def test_an_empty_passage_has_no_answer_and_finite_values() -> None:
     examples = [SpanExample("", "who?", (), "1"), SpanExample(" ", "who?", (Answer("dog", 0),), "2")]
     for plan in (PLAN, PLAN._replace(has_null_answer=True)):
         features = encode(examples, plan)

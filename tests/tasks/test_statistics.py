@@ -67,7 +67,7 @@ def test_an_interval_covers_the_true_score_about_as_often_as_promised() -> None:
     assert 0 < missed <= 17
 
 
-def test_seeds_that_agree_leave_the_interval_of_one() -> None:
+def test_equal_seeds_have_the_interval_of_one_seed() -> None:
     # It holds only if all seeds see the same draw: of draws of their own the mean would vary less.
     (table,) = model([0.8], size=50, seed=1)
     one, three = (interval_of([table] * count, resamples=100) for count in (1, 3))
@@ -100,7 +100,7 @@ def test_an_interval_is_over_the_draws_that_have_the_metric(
 
 
 @pytest.mark.parametrize(("first_seeds", "second_seeds"), [(1, 1), (3, 3), (2, 4)])
-def test_exchanging_the_models_changes_only_the_sign(first_seeds: int, second_seeds: int) -> None:
+def test_swapping_the_models_changes_only_the_sign(first_seeds: int, second_seeds: int) -> None:
     first, second = model([0.8] * first_seeds, 60, seed=1), model([0.7] * second_seeds, 60, seed=2)
     there, back = compared(first, second), compared(second, first)
     assert back.difference == -there.difference
@@ -109,7 +109,7 @@ def test_exchanging_the_models_changes_only_the_sign(first_seeds: int, second_se
     assert back.difference_in_stds == (None if there.difference_in_stds is None else -there.difference_in_stds)
 
 
-def test_a_difference_that_one_seed_decides_is_not_clear() -> None:
+def test_a_difference_due_to_one_seed_is_not_significant() -> None:
     # The same examples right in every seed but one: examples alone would make it certain.
     steady = model([1.0] * 3, 400, seed=1)
     result = compared(steady, [*steady[:2], *model([0.4], 400, seed=2)])
@@ -117,7 +117,7 @@ def test_a_difference_that_one_seed_decides_is_not_clear() -> None:
     assert result.p_value > 0.1
 
 
-def test_drawn_seeds_are_spread_to_the_variance_of_the_seeds_themselves() -> None:
+def test_resampled_seeds_have_the_unbiased_variance_of_the_seeds() -> None:
     # Seeds at 1 and 0: a draw of both has the mean 0, 0.5 or 1, with half the variance of the true mean of two.
     right, wrong = np.ones((7, 2)), np.stack([np.zeros(7), np.ones(7)], axis=1)
     result = compared([right, wrong], [right])

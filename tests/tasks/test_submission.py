@@ -75,7 +75,7 @@ def test_answers_of_squad_are_an_object_by_id(tmp_path: Path) -> None:
         ("custom", ["a\rb"], texts("0"), DataError),
     ],
 )
-def test_what_the_form_cannot_hold_is_refused(
+def test_predictions_that_the_format_cannot_hold_are_refused(
     name: str, predictions: Any, examples: Any, error: Any, tmp_path: Path
 ) -> None:
     with pytest.raises(error):
@@ -98,7 +98,7 @@ FULL = {
 }
 
 
-def test_averages_are_of_electras_eight_main_metrics_and_of_the_nine_official_means() -> None:
+def test_averages_are_over_electras_eight_main_metrics_and_the_nine_official_means() -> None:
     electra, official = glue_average(FULL, "electra"), glue_average(FULL, "official")
     assert (electra.used, electra.missing) == (ELECTRA_EIGHT, ())
     assert electra.average == pytest.approx((0.6 + 0.9 + 0.8 + 0.9 + 0.8 + 0.8 + 0.7 + 0.5) / 8)
@@ -106,7 +106,7 @@ def test_averages_are_of_electras_eight_main_metrics_and_of_the_nine_official_me
     assert official.average == pytest.approx((0.6 + 0.9 + 0.85 + 0.8 + 0.7 + 0.7 + 0.7 + 0.5 + 0.3) / 9)
 
 
-def test_tasks_and_metrics_without_a_score_are_named_and_not_averaged() -> None:
+def test_missing_tasks_and_metrics_are_listed_and_not_averaged() -> None:
     some = glue_average({name: FULL[name] for name in ("rte", "wnli")}, "electra")
     assert (some.used, some.average) == (("rte",), 0.5)
     assert set(some.missing) == set(ELECTRA_EIGHT) - {"rte"}

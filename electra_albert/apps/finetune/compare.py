@@ -91,9 +91,7 @@ def glue_tasks(
             LOG.info(f"notice: {name} has no test set in {mine.data.data_dir}; no predictions are written for it")
             mine = replace(mine, tuning=replace(mine.tuning, predict=None))
         if follows and trains and recorded_settings(own).get("weights", initial.fingerprint) != initial.fingerprint:
-            raise CheckpointError(
-                f"{own} started from another model than MNLI's best seed; remove it to train it again"
-            )
+            raise CheckpointError(f"{own} started from another model than MNLI's best seed; remove it to train again")
         yield task, mine, initial, own
 
 

@@ -20,8 +20,7 @@ from electra_albert.corpus.text_encoder import TextEncoder
 from electra_albert.corpus.tokenizer import Tokenizer, load_tokenizer
 from electra_albert.files import sha256
 from electra_albert.finetuning_config import PREDICT_TEST, FinetuneConfig, TuningConfig
-from electra_albert.hub import load, weights
-from electra_albert.hub.find import ModelFiles
+from electra_albert.hub import find, load, weights
 from electra_albert.hub.formats import require_named
 from electra_albert.keyed_random import Stream, derived_seed
 from electra_albert.model.encoder import set_gradient_checkpointing
@@ -43,7 +42,7 @@ class BaseModel(NamedTuple):
     """The model to fine-tune or evaluate; its weights are not loaded yet."""
 
     name: str
-    files: ModelFiles | None  # None: random weights
+    files: find.ModelFiles | None  # None: random weights
     config: ModelConfig
     tokenizer: Tokenizer
     family: Literal["electra", "albert"]  # of the published settings to use

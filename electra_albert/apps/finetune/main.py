@@ -78,10 +78,8 @@ def finetune(config: FinetuneConfig | None = None, **options: Any) -> RunResult:
 def parse_finetuning(argv: Sequence[str]) -> FinetuneConfig:
     """Parse the command line; UsageError for a wrong option."""
     purpose = "Fine-tune a pretrained encoder on a task and report its scores."
-    parser, words = (
-        command_line.make_parser("Finetuning.py", purpose, "[--option value ...]"),
-        command_line.config_first(argv),
-    )
+    parser = command_line.make_parser("Finetuning.py", purpose, "[--option value ...]")
+    words = command_line.config_first(argv)
     for part in PARTS.values():
         parser.add_class_arguments(part, skip={_COMPARE, *(DERIVED if part is TrainingConfig else ())})
     text = "Compare two result folders of the same task instead of training."

@@ -251,10 +251,7 @@ def format_results(results: Mapping[str, Any]) -> str:
     header = ("metric (x 100)", "median", "mean", "std", "best", "95 % interval of the mean", "per seed")
     lines = [f"{model}: {counts}", "", *markdown_table(header, rows)]
     if results["commonest_share"] is not None:
-        lines += [
-            "",
-            f"majority baseline (always the most frequent label): accuracy {percent(results['commonest_share'])}",
-        ]
+        lines += ["", f"majority baseline (most frequent label): accuracy {percent(results['commonest_share'])}"]
     if len(results["seeds"]) == 1:
         lines += ["", "one seed gives no std: use --seeds 5 to measure the variation between seeds"]
     if results["collapsed_seeds"]:

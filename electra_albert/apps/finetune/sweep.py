@@ -46,9 +46,7 @@ def run_finetuning(config: FinetuneConfig, world: World, command: Sequence[str])
         if config.only_predicts:
             return label_text(config, world, stop)
         names = find_glue(config) if config.data.task == GLUE else []
-        task, data = (
-            (None, config.data) if names else _find_task(config)
-        )  # before the model: reports missing data first
+        task, data = (None, config.data) if names else _find_task(config)  # before the model: missing data is fatal
         base = jobs.find_base_model(config.tuning.model, config.data.prepared_dir, world)
         folder = _output_folder(config, task.name if task else GLUE, base)
         tasks: Iterable[tuple[Task, FinetuneConfig, BaseModel, Path]] = glue_tasks(config, names, base, folder, world)
@@ -170,9 +168,7 @@ class Sweep:
         watch = monitor.Monitor(folder, training.max_steps, is_main=world.is_main)
         with watch, one_line_errors(training, "none"):
             found = checkpoint.find_checkpoint(folder / "checkpoints", "auto")
-            LOG.info(
-                f"{job.task.name}, seed {seed}: {training.max_steps:,} updates, newly initialized: {', '.join(new)}"
-            )
+            LOG.info(f"{job.task.name}, seed {seed}: {training.max_steps:,} updates, new weights in {', '.join(new)}")
             assert job.train is not None
             step = checkpoint.read_state(found)["step"] if found else 0
             name = f"{monitor.EVALUATION_PREFIX}{job.task.main}"

@@ -44,15 +44,13 @@ def edit(file: Path, change: Callable[[dict[str, Any]], object]) -> None:
 # A folder that holds something.
 
 
-def test_a_scoring_does_not_overwrite_a_trained_sweep(tiny: Tiny, copy: Path) -> None:
+def test_an_evaluation_does_not_overwrite_a_trained_sweep(tiny: Tiny, copy: Path) -> None:
     before = content(copy)
     assert_refused(score(tiny, copy / "model", copy), 4, "choose another --output_dir")
     assert content(copy) == before
 
 
-def test_a_scoring_may_be_repeated_with_the_same_model_and_with_another(
-    again: Again, tiny: Tiny, sweep: Path, tmp_path: Path
-) -> None:
+def test_an_evaluation_may_be_repeated_with_any_model(again: Again, tiny: Tiny, sweep: Path, tmp_path: Path) -> None:
     tune(*again(tmp_path / "other", "--seeds", 1, "--seed", SEED + 7))
     losses = []
     for model in (sweep, sweep, tmp_path / "other"):
@@ -65,7 +63,7 @@ def test_a_scoring_may_be_repeated_with_the_same_model_and_with_another(
 
 
 @pytest.mark.parametrize("name", ["README.md", "submission/CoLA.tsv"])
-def test_a_users_file_under_a_name_of_ours_is_left_alone(again: Again, tmp_path: Path, name: str) -> None:
+def test_a_users_file_is_not_overwritten(again: Again, tmp_path: Path, name: str) -> None:
     file = tmp_path / "mine" / name
     file.parent.mkdir(parents=True)
     file.write_text("mine")
@@ -79,7 +77,7 @@ def test_a_users_file_under_a_name_of_ours_is_left_alone(again: Again, tmp_path:
 
 
 @pytest.mark.parametrize(("best", "removed"), [SEEDS, SEEDS[::-1]])
-def test_a_seed_trained_again_takes_the_place_of_no_better_one(
+def test_a_seed_trained_again_does_not_replace_a_better_model(
     again: Again, tiny: Tiny, copy: Path, best: int, removed: int
 ) -> None:
     # More than any other can reach, with the model its own.
@@ -93,7 +91,7 @@ def test_a_seed_trained_again_takes_the_place_of_no_better_one(
     assert (results(copy)["best_seed"], results(copy)["seeds"]) == (best, SEEDS)
 
 
-def test_a_model_that_is_gone_is_reported_with_the_seed_to_remove(again: Again, copy: Path) -> None:
+def test_a_missing_model_is_reported_with_the_seed_to_remove(again: Again, copy: Path) -> None:
     best, before = results(copy)["best_seed"], model_of(copy)
     shutil.rmtree(copy / "model")
     new_text = copy.parent / "new.txt"
@@ -119,7 +117,7 @@ def test_a_model_of_another_seed_than_the_best_is_refused(again: Again, copy: Pa
 
 
 @pytest.mark.parametrize("is_done", [True, False])
-def test_seeds_begun_earlier_belong_to_a_command_that_asks_for_fewer(again: Again, copy: Path, is_done: bool) -> None:
+def test_seeds_of_earlier_commands_are_part_of_the_sweep(again: Again, copy: Path, is_done: bool) -> None:
     before = results(copy)
     if not is_done:
         (copy / f"seed-{SEED + 1}" / "result.json").unlink()

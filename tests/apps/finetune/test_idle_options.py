@@ -76,7 +76,7 @@ def test_options_without_effect_are_refused_by_name(in_folder: Path, words: tupl
 
 
 @pytest.mark.parametrize("task", ["mrpc", "stsb"])
-def test_texts_whose_order_means_nothing_are_exchanged(plan: Plan, tmp_path: Path, task: str) -> None:
+def test_symmetric_pairs_are_swapped(plan: Plan, tmp_path: Path, task: str) -> None:
     tiny = small(task, tmp_path / "tasks")
     once, twice = (updates(plan(tiny, *more)) for more in (ONCE, TWICE))
     assert twice[task] == 2 * once[task]
@@ -92,12 +92,14 @@ def test_texts_whose_order_means_nothing_are_exchanged(plan: Plan, tmp_path: Pat
         ("stsb", ("--class_weights", "balanced")),
     ],
 )
-def test_what_the_head_of_a_task_lacks_is_refused(plan: Plan, tmp_path: Path, task: str, words: list[object]) -> None:
+def test_options_that_the_head_of_a_task_lacks_are_refused(
+    plan: Plan, tmp_path: Path, task: str, words: list[object]
+) -> None:
     assert_refused(plan(MAKERS[task](tmp_path), *words), 2, task, str(words[0]))
 
 
 @pytest.mark.parametrize(("steps", "is_reported"), [(1, False), (2, True), (9, True)])
-def test_a_warm_up_that_never_ends_is_reported(plan: Plan, tiny: Tiny, steps: int, is_reported: bool) -> None:
+def test_a_warmup_that_never_ends_is_reported(plan: Plan, tiny: Tiny, steps: int, is_reported: bool) -> None:
     ended = plan(tiny, "--max_steps", 2, "--warmup_steps", steps)
     assert ended.code == 0, ended.err
     assert (f"notice: --warmup_steps {steps} of 2 updates" in ended.err) == is_reported
@@ -106,7 +108,7 @@ def test_a_warm_up_that_never_ends_is_reported(plan: Plan, tiny: Tiny, steps: in
 # Only scored.
 
 
-def test_what_is_only_scored_has_one_seed(hardly: Path, tiny: Tiny, tmp_path: Path) -> None:
+def test_evaluation_only_takes_one_seed(hardly: Path, tiny: Tiny, tmp_path: Path) -> None:
     ended = call(finetune.main, *tiny.options(hardly, tmp_path / "out", *SCORE_ONLY, "--seeds", 5))
     assert_refused(ended, 2, "cola is only evaluated")
     argv = options("ax", diagnostic(tmp_path / "tasks").parent, hardly, tmp_path / "out", "--seeds", 5)
@@ -115,7 +117,7 @@ def test_what_is_only_scored_has_one_seed(hardly: Path, tiny: Tiny, tmp_path: Pa
 
 
 @pytest.mark.parametrize("task", ["sst2", "stsb"])
-def test_a_model_is_not_scored_on_another_task_than_it_has_learnt(hardly: Path, tmp_path: Path, task: str) -> None:
+def test_a_model_is_not_evaluated_on_another_task(hardly: Path, tmp_path: Path, task: str) -> None:
     ended = call(finetune.main, *small(task, tmp_path).options(hardly, tmp_path / "out", *SCORE_ONLY))
     assert_refused(ended, 4, f"was fine-tuned on cola, not on {task}")
     assert not (tmp_path / "out").exists()
@@ -124,9 +126,7 @@ def test_a_model_is_not_scored_on_another_task_than_it_has_learnt(hardly: Path, 
 # New text.
 
 
-def test_what_is_odd_in_new_text_is_reported_and_is_no_part_of_the_results(
-    finished: Finished, tiny: Tiny, tmp_path: Path
-) -> None:
+def test_unusual_new_text_is_reported_but_not_in_the_results(finished: Finished, tiny: Tiny, tmp_path: Path) -> None:
     file = tmp_path / "new.txt"
     file.write_text(f"The owl left.\n\n{'The owl left. ' * 30}\n")
     ended = tune(*tiny.options(finished.folder, tmp_path / "out", *QUICK, "--predict", file))
@@ -137,7 +137,7 @@ def test_what_is_odd_in_new_text_is_reported_and_is_no_part_of_the_results(
 
 
 @pytest.mark.parametrize(("name", "code", "word"), [("nowhere.txt", 2, ": no such file"), ("broken.tsv", 3, "")])
-def test_new_text_that_cannot_be_read_is_refused_before_anything_is_trained(
+def test_unreadable_new_text_is_refused_before_training(
     finished: Finished, tiny: Tiny, tmp_path: Path, name: str, code: int, word: str
 ) -> None:
     (tmp_path / "broken.tsv").write_text("made\t0\nmade\t0\t\tThe owl left.\n")
@@ -146,7 +146,7 @@ def test_new_text_that_cannot_be_read_is_refused_before_anything_is_trained(
     assert not (tmp_path / "out").exists()
 
 
-def test_text_is_labelled_by_fine_tuned_models_only(finished: Finished, hardly: Path, in_folder: Path) -> None:
+def test_only_fine_tuned_models_predict(finished: Finished, hardly: Path, in_folder: Path) -> None:
     # Regression: the built-in task was trained.
     (in_folder / "new.txt").write_text("The owl left.\n")
     (in_folder / "new.csv").write_text("said\nThe owl left.\n")
@@ -168,7 +168,7 @@ def test_text_is_labelled_by_fine_tuned_models_only(finished: Finished, hardly: 
 # All of GLUE.
 
 
-def test_a_dry_run_of_glue_passes_over_what_begins_with_the_model_of_mnli(finished: Finished, tmp_path: Path) -> None:
+def test_a_dry_run_of_glue_skips_tasks_that_need_the_model_of_mnli(finished: Finished, tmp_path: Path) -> None:
     rte(tmp_path / "GLUE")
     diagnostic(tmp_path / "GLUE")
     ended = tune(*options("glue", tmp_path / "GLUE", finished.folder, tmp_path / "out", "--dry_run", "--from_mnli"))
@@ -186,7 +186,7 @@ def test_a_dry_run_of_glue_passes_over_what_begins_with_the_model_of_mnli(finish
         (("--predict", "new.txt"), "--predict test"),
     ],
 )
-def test_what_glue_cannot_do_is_refused_before_anything_is_trained(
+def test_options_that_glue_lacks_are_refused_before_training(
     finished: Finished, tiny: Tiny, tmp_path: Path, words: tuple[object, ...], reason: str
 ) -> None:
     argv = options("glue", tiny.folder.parent, finished.folder, tmp_path / "out", *words)

@@ -165,7 +165,7 @@ def test_stock_classes_load_the_model_and_give_equal_logits(learn: Learn, name: 
     assert float((found - wanted).abs().max()) <= LOGITS_TOLERANCE * float(wanted.abs().max())
 
 
-def test_the_stock_pipeline_predicts_of_new_text_what_we_predict(learn: Learn) -> None:
+def test_the_stock_pipeline_gives_equal_predictions(learn: Learn) -> None:
     from transformers import pipeline
 
     folder, rows = learn("cola").folder, learn("cola").predictions()
@@ -178,7 +178,7 @@ def test_the_stock_pipeline_predicts_of_new_text_what_we_predict(learn: Learn) -
 
 
 @pytest.mark.parametrize("name", ["squad_v2", "race", "ner", "stsb"])
-def test_a_program_is_given_what_fine_tuning_predicts(learn: Learn, name: str) -> None:
+def test_the_python_interface_gives_equal_predictions(learn: Learn, name: str) -> None:
     model, rows = load_model(learn(name).folder, "cpu"), learn(name).predictions()
     wanted = [row["predicted"] for row in rows]
     firsts, seconds = ([row["text"].split(" ||| ")[side] for row in rows] for side in (0, -1))
@@ -205,7 +205,7 @@ def test_a_program_is_given_what_fine_tuning_predicts(learn: Learn, name: str) -
 
 
 @pytest.mark.parametrize("name", ["mnli", "squad_v2", "race", "ner", "stsb"])
-def test_a_fine_tuned_model_is_scored_again_without_training(learn: Learn, tmp_path: Path, name: str) -> None:
+def test_a_fine_tuned_model_is_evaluated_without_training(learn: Learn, tmp_path: Path, name: str) -> None:
     learnt = learn(name)
     tune(*learnt.tiny.options(learnt.folder / "model", tmp_path / "out", "--num_train_epochs", 0))
     again = results(tmp_path / "out")
@@ -215,7 +215,9 @@ def test_a_fine_tuned_model_is_scored_again_without_training(learn: Learn, tmp_p
 
 
 @pytest.mark.parametrize("name", ["rte", "squad_v2", "race", "ner", "stsb"])
-def test_model_and_text_suffice_to_label_it_as_the_evaluation_set_was(learn: Learn, tmp_path: Path, name: str) -> None:
+def test_new_text_is_predicted_like_the_evaluation_set_from_the_model_alone(
+    learn: Learn, tmp_path: Path, name: str
+) -> None:
     # Regression: without labelled data the built-in task was trained and its labels written.
     learnt, copy = learn(name), shutil.copytree(learn(name).folder, tmp_path / "copy")
     dev = next(path for path in sorted(learnt.tiny.folder.iterdir()) if path.name.startswith("dev"))
@@ -235,7 +237,7 @@ def test_every_evaluation_set_is_compared(learn: Learn) -> None:
     assert "\n| mismatched_accuracy |" in table
 
 
-def test_another_right_answer_is_other_data(finished: Finished, learn: Learn, tmp_path: Path) -> None:
+def test_another_gold_answer_is_other_data(finished: Finished, learn: Learn, tmp_path: Path) -> None:
     learnt = learn("squad")
     folder, data = (shutil.copytree(one, tmp_path / one.name) for one in (learnt.folder, learnt.tiny.folder))
     content = json.loads((data / "dev-v1.1.json").read_text())

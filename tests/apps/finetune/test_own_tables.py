@@ -39,7 +39,7 @@ def words(finished: Finished) -> Words:
 EQUAL, UNEQUAL = ["no", "yes"] * 16, ["no"] * 30 + ["yes"] * 2
 
 
-def test_two_tables_have_folders_of_their_own_and_are_told_apart(words: Words, in_folder: Path) -> None:
+def test_two_tables_have_separate_folders_and_are_distinguished(words: Words, in_folder: Path) -> None:
     for name in ("a", "b"):
         tune(*words(write(Path(f"{name}.jsonl"), EQUAL, ord(name)), None))
         assert results(Path("runs") / f"{name}-run")["train_examples"] == 24
@@ -59,7 +59,7 @@ def test_two_tables_are_not_compared_and_both_are_named(words: Words, in_folder:
 # Classes of unequal size.
 
 
-def test_balanced_classes_have_the_weights_of_scikit_learn_in_training_alone(words: Words, tmp_path: Path) -> None:
+def test_balanced_class_weights_are_those_of_scikit_learn_and_only_for_training(words: Words, tmp_path: Path) -> None:
     for name, labels in (("equal", EQUAL), ("unequal", UNEQUAL)):
         table = write(tmp_path / f"{name}.jsonl", labels)
         tune(*words(table, tmp_path / name))
@@ -80,7 +80,7 @@ def test_balanced_classes_have_the_weights_of_scikit_learn_in_training_alone(wor
         ({"updates": [0]}, ""),
     ],
 )
-def test_a_collapse_is_reported_with_the_way_out_that_fits(
+def test_a_collapse_is_reported_with_a_fitting_remedy(
     words: Words, tmp_path: Path, changes: dict[str, Any], way_out: str
 ) -> None:
     tune(*words(write(tmp_path / "a.jsonl", UNEQUAL), tmp_path / "out"))
@@ -95,7 +95,7 @@ def test_a_collapse_is_reported_with_the_way_out_that_fits(
 # The metric that decides.
 
 
-def test_the_metric_asked_for_decides(words: Words, tmp_path: Path) -> None:
+def test_the_metric_asked_for_selects_the_best_seed(words: Words, tmp_path: Path) -> None:
     table, by = write(tmp_path / "a.jsonl", EQUAL), "--metric_for_best_model"
     offers = f"{by} f2: custom has accuracy, macro_f1, matthews_correlation"
     assert_refused(call(finetune.main, *words(table, tmp_path / "no", by, "f2")), 2, offers)
@@ -112,7 +112,7 @@ def test_the_metric_asked_for_decides(words: Words, tmp_path: Path) -> None:
 # A part held out.
 
 
-def test_the_part_held_out_is_the_same_for_every_seed(words: Words, tmp_path: Path) -> None:
+def test_the_validation_split_is_the_same_for_every_seed(words: Words, tmp_path: Path) -> None:
     table = write(tmp_path / "a.jsonl", EQUAL)
     for seed in (3, 4):
         tune(*words(table, tmp_path / str(seed), "--seed", seed))

@@ -71,7 +71,7 @@ def trained(run: Run, tmp_path: Path) -> Trained:
         (("--config", "nowhere.yaml"), "nowhere.yaml"),
     ],
 )
-def test_options_that_cannot_be_are_refused_before_anything_is_trained(
+def test_invalid_options_are_refused_before_training(
     run: Run, in_folder: Path, words: tuple[object, ...], reason: str
 ) -> None:
     (in_folder / "file").write_text("in the way")
@@ -142,7 +142,7 @@ CASES: dict[str, tuple[Callable[[Path], Tiny], str, Edit, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_files_that_cannot_be_trained_or_scored_on_are_refused(run: Run, tmp_path: Path, name: str) -> None:
+def test_files_that_cannot_be_used_are_refused(run: Run, tmp_path: Path, name: str) -> None:
     make, file, damage, reason = CASES[name]
     tiny = make(tmp_path / "tasks")
     rewrite(tiny.folder / file, damage)
@@ -175,7 +175,7 @@ def test_texts_longer_than_max_seq_length_are_truncated_and_counted(trained: Tra
     assert found["evaluation_examples"] == {"dev": 48}
 
 
-def test_predictions_that_are_all_alike_are_reported_as_collapsed(trained: Trained, tmp_path: Path) -> None:
+def test_constant_predictions_are_reported_as_collapsed(trained: Trained, tmp_path: Path) -> None:
     found = trained(cola(tmp_path / "tasks"), "--learning_rate", 1e-9, "--seeds", 2)
     assert found["collapsed_seeds"] == found["seeds"]
     assert "collapsed" in (tmp_path / "out" / "results.md").read_text()  # which is printed

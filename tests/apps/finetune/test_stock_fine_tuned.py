@@ -36,7 +36,7 @@ def label(stock: Path, tmp_path: Path, *more: object) -> Ended:
     return call(finetune.main, *argv, "--device", "cpu", *more)
 
 
-def test_its_labels_are_those_stock_gives(stock: Path, tmp_path: Path) -> None:
+def test_its_predictions_equal_those_of_stock(stock: Path, tmp_path: Path) -> None:
     # Regression: a folder that does not name its task was said to be fine-tuned on None.
     from transformers import BertForSequenceClassification
 
@@ -62,7 +62,7 @@ def test_labels_without_names_are_reported_with_where_to_name_them(stock: Path, 
     assert_refused(call(finetune.main, "--model", stock, *asked), 4, wanted)
 
 
-def test_its_folder_and_new_text_suffice(stock: Path, tmp_path: Path) -> None:
+def test_new_text_is_predicted_from_its_folder_alone(stock: Path, tmp_path: Path) -> None:
     assert label(stock, tmp_path, "--precision", "fp32").code == 0
     ended = tune("--model", stock, "--predict", tmp_path / "new.txt", "--precision", "fp32")
     wanted, found = ((folder / "predicted.tsv").read_text() for folder in (tmp_path / "out", stock))
