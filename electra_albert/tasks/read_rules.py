@@ -126,9 +126,9 @@ def require_column(table: Table, names: Sequence[str], what: str, option: str) -
     if names and found is None:
         lower = {column.lower(): column for column in table.columns}
         near = difflib.get_close_matches(names[0].lower(), lower, n=1, cutoff=0.7)
-        guess = f" (did you mean {lower[near[0]]!r}?)" if near else ""
+        match = f" (did you mean {lower[near[0]]!r}?)" if near else ""
         hint = "" if table.names_columns else "; for a file without a header name all columns with --column_names"
-        wanted = f"{table.place}: no column {' or '.join(map(repr, names))} for {what}{guess}"
+        wanted = f"{table.place}: no column {' or '.join(map(repr, names))} for {what}{match}"
         raise DataError(f"{wanted}; it has {quote_names(table.columns)}: choose one with {option}{hint}")
     if table.columns.count(found) > 1:
         raise DataError(f"{table.place}: column {found!r} appears twice; rename one")

@@ -41,7 +41,7 @@ ALBERT_ROWS: dict[str, AlbertRow] = {
 
 # From ELECTRA's code and paper: all other tasks take 3 epochs and sequences of 128 tokens.
 ELECTRA_EPOCHS: dict[str, float] = {"rte": 10.0, "stsb": 10.0, "squad": 2.0, "squad_v2": 2.0}
-ELECTRA_LENGTHS: dict[str, int] = {"squad": 512, "squad_v2": 512, "chunking": 256, "race": 512}  # RACE is ours
+ELECTRA_LENGTHS: dict[str, int] = {"squad": 512, "squad_v2": 512, "chunking": 256, "race": 512}  # RACE: not published
 # For tagging and custom tasks nothing is published: the middle of the range in the BERT paper, 3 epochs.
 _OTHERS = AlbertRow(3e-5, 32, 0.0, steps=30, warmup_steps=3, max_seq_length=128, train_examples=320)
 

@@ -131,8 +131,8 @@ def find_task(name: str) -> Task:
     near = difflib.get_close_matches(plain, [*TASKS, *_SPELLINGS, _ALL], n=1)
     if plain.startswith("race"):
         near = ["race with --race_level middle or high"]
-    guess = f" (did you mean {_SPELLINGS.get(near[0], near[0])}?)" if near else ""
-    raise UsageError(f"--task {name}: unknown task{guess}; choose one of {' '.join(TASKS)}, or {_ALL} for all of GLUE")
+    match = f" (did you mean {_SPELLINGS.get(near[0], near[0])}?)" if near else ""
+    raise UsageError(f"--task {name}: unknown task{match}; choose one of {' '.join(TASKS)}, or {_ALL} for all of GLUE")
 
 
 def task_of_model(details: Mapping[str, Any], asked: Task | None) -> Task:

@@ -256,9 +256,7 @@ def test_words_and_tags_are_read_from_tables(tmp_path: Path) -> None:
         ("e.txt", "Ada\tO\nmet\tO\n", [("Ada", "met")]),
     ],
 )
-def test_new_text_is_conll_columns_or_one_sentence_per_line(
-    tmp_path: Path, name: str, content: str, wanted: object
-) -> None:
+def test_new_text_is_columns_or_one_sentence_per_line(tmp_path: Path, name: str, content: str, wanted: object) -> None:
     assert [one.words for one in new("ner", write(tmp_path / name, content))] == wanted
 
 
@@ -300,9 +298,7 @@ def test_each_format_is_evaluated_without_reading_training_data(tmp_path: Path) 
 def test_options_for_columns_missing_in_conll_are_refused(tmp_path: Path, options: dict[str, str], word: str) -> None:
     with pytest.raises(UsageError, match=word):
         conll(tmp_path, **options)
-    assert (
-        len(new("ner", write(tmp_path / "new.conll", "Ada\nran\n"), **options)) == 1
-    )  # new text may have another format
+    assert len(new("ner", write(tmp_path / "new.conll", "Ada\nran\n"), **options)) == 1  # in any format
 
 
 def test_columns_and_endings_that_fit_no_format_are_refused(tmp_path: Path) -> None:

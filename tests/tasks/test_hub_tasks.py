@@ -1,4 +1,4 @@
-"""Datasets of the hub, without the network: classes go by their names, splits by those of the task."""
+"""Hub datasets without network: labels are matched by class name, splits by the names of the task."""
 
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ def made(features: dict[str, Any], **splits: dict[str, list[Any]]) -> datasets.D
 
 @pytest.fixture
 def on_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[tuple[str, str | None], Any]:
-    """What load_dataset gives for a name and a config; the tests fill it. An exception is raised."""
+    """The return values of load_dataset by name and config, filled by the tests; exceptions are raised."""
     held: dict[tuple[str, str | None], Any] = {}
 
     def load_dataset(name: str, config: str | None = None, split: str | None = None) -> Any:
@@ -64,9 +64,7 @@ def test_hub_labels_are_matched_by_name_and_not_by_id(on_hub: dict[Any, Any]) ->
 @pytest.mark.parametrize(
     ("names", "wanted"), [(("unacceptable", "acceptable"), ["0", "1"]), (("acceptable", "unacceptable"), ["1", "0"])]
 )
-def test_class_names_of_the_hub_become_those_of_glue(
-    on_hub: dict[Any, Any], names: tuple[str, str], wanted: list[str]
-) -> None:
+def test_hub_class_names_become_ids_of_glue(on_hub: dict[Any, Any], names: tuple[str, str], wanted: list[str]) -> None:
     rows = {"sentence": ["a", "b"], "label": [0, 1]}
     features = {"sentence": datasets.Value("string"), "label": classes(*names)}
     on_hub["nyu-mll/glue", "cola"] = made(features, train=rows, validation=rows)

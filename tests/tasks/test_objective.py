@@ -1,4 +1,4 @@
-"""A task as an objective: what it counts, what it divides by, and what does not change its losses."""
+"""TaskObjective: losses, counts, and invariances of the loss."""
 
 import math
 from dataclasses import replace
@@ -37,7 +37,7 @@ def make_objective(name: str, **options: Any) -> TaskObjective:
 
 
 def make_batch(name: str, padding: int = 0) -> Batch:
-    """Rows of which the last two are shorter, and `padding` more columns that nobody may look at."""
+    """Sequences of which the last two are shorter, with `padding` extra columns."""
     generator = torch.Generator().manual_seed(3)
     lengths = torch.tensor([LENGTH, LENGTH, LENGTH, LENGTH, 5, 5])
     mask = torch.arange(LENGTH + padding) < lengths[:, None]
@@ -57,12 +57,12 @@ def make_batch(name: str, padding: int = 0) -> Batch:
 
 
 def expected_loss(name: str, outputs: Tensor, batch: Batch) -> Tensor:
-    """The loss summed, written out once more. outputs [B, ...]."""
+    """Reference implementation of the summed loss. outputs [B, ...]."""
     labels = KINDS[name]
     if name == "regression":
         return ((outputs[:, 0] - labels) ** 2).sum()
     if name == "choice":
-        return -sum(outputs.view(2, 3).log_softmax(-1)[unit, gold] for unit, gold in enumerate(labels))
+        return -sum(outputs.view(2, 3).log_softmax(-1)[question, gold] for question, gold in enumerate(labels))
     if name == "span":
         total = torch.zeros((), dtype=torch.float64)
         for row, ends in enumerate(labels):
@@ -113,7 +113,7 @@ def test_several_samples_are_the_mean_of_their_losses() -> None:
     torch.manual_seed(1)
     outputs = objective.outputs(batch, 4)
     apart = [objective.terms(sample[None], batch)["classification_loss"].sum for sample in outputs]
-    assert len({float(loss) for loss in apart}) == 4  # each has its own dropout
+    assert len({float(loss) for loss in apart}) == 4  # different dropout masks
     torch.testing.assert_close(together, torch.stack(apart).mean(), rtol=1e-12, atol=0)
 
 

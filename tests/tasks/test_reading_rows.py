@@ -29,9 +29,7 @@ def stsb_folder(folder: Path, train: str, dev: str = "1") -> Path:
         ("2\tA\t\tentailment\n", "the second text is empty", "kept although"),
     ],
 )
-def test_an_incomplete_example_is_left_out_of_training_or_not_scored(
-    tmp_path: Path, row: str, why: str, dev: str
-) -> None:
+def test_an_incomplete_example_is_left_out_or_not_scored(tmp_path: Path, row: str, why: str, dev: str) -> None:
     data = read("rte", data_dir=rte_folder(tmp_path, RTE_ROWS + row, RTE_ROWS + row))
     assert (len(data.train), len(data.evaluation["dev"])) == (2, 3 if dev == "kept although" else 2)
     for name, ending in (("train.tsv", "left out of training:"), ("dev.tsv", dev)):

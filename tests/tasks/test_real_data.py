@@ -1,4 +1,4 @@
-"""The real files are read whole; without them these tests are skipped."""
+"""The real files are read completely; skipped without them."""
 
 import os
 from pathlib import Path
@@ -16,7 +16,7 @@ from tests.tasks.test_span import peaked
 DATA = Path(os.environ.get("ELECTRA_ALBERT_DATA") or Path(__file__).parents[2] / "../shared/data").resolve()
 pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason="the real data is not next to the checkout")
 
-# Rows of train, of each evaluation set, and of the test set where there is one.
+# Examples of train, of each evaluation set, and of the test set if there is one.
 SIZES = {
     "cola": (8551, [1043], 1063),
     "stsb": (5749, [1500], 1379),

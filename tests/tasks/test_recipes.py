@@ -1,4 +1,4 @@
-"""Published settings: that they are whole, are accepted, and mean on all of the data what was published."""
+"""Recipes are complete and valid, and on the full data they equal the published settings."""
 
 from dataclasses import fields, replace
 from itertools import product
@@ -16,7 +16,7 @@ TASKS = (*REGISTERED, "topics")
 FAMILIES: tuple[Family, ...] = get_args(Family)
 SMALL, BASE, LARGE = (PRESETS[name].model for name in ("small", "base", "large"))
 
-# Task, warm-up, rate, steps, batch, dropout of the encoder, tokens of a row, epochs that were meant. Paper: ALBERT
+# Task, warmup, learning rate, steps, batch size, encoder dropout, sequence length, epochs. Paper: ALBERT
 # appendix A.4, table 14; the first eight as in run_glue.sh, RACE's by the code's README.
 ALBERT = """
 sst2 1256 1e-5 20935 32 0 512 10
@@ -85,7 +85,7 @@ def test_electras_settings_depend_on_size_and_task(model: ModelConfig, rate: flo
         assert options["learning_rate"] == rate * (2 if is_short else 1), task
         assert options["num_train_epochs"] == epochs.get(task, 3), task
         assert options["max_seq_length"] == lengths.get(task, 128), task
-        # Of its own pretraining.
+        # From its own config.
         assert (options["hidden_dropout_prob"], options["attention_probs_dropout_prob"]) == (0.2, 0.05), task
         assert options["classifier_dropout_prob"] == (0.0 if task.startswith("squad") else 0.1), task
 

@@ -1,4 +1,4 @@
-"""The rows that describe the tasks agree with one another and are found under their usual names."""
+"""Task definitions are consistent and are found under their usual names."""
 
 from dataclasses import replace
 

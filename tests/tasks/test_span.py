@@ -1,4 +1,4 @@
-"""Questions on passages: windows, labels, and the best span, against plain restatements."""
+"""Extractive question answering: windows, labels and best span against simple references."""
 
 from typing import Any
 
@@ -24,13 +24,13 @@ def encode(
 
 
 def ask(context: str, answer: str | None, question: str = "who?") -> SpanExample:
-    """A question that is answered by the first place of `answer`, or by nothing."""
+    """A question answered by the first occurrence of `answer`, or unanswerable."""
     answers = () if answer is None else (Answer(answer, context.index(answer)),)
     return SpanExample(context, question, answers, "q7")
 
 
 def peaked(features: EncodedExamples) -> list[np.ndarray]:
-    """Outputs of all weight on the labels; windows without the answer say so faintly."""
+    """Outputs with all weight on the labels, low for windows without the answer."""
     outputs = [np.zeros((length, 2), dtype=np.float32) for length in np.diff(features.starts)]
     for output, (start, end) in zip(outputs, features.labels.tolist(), strict=True):
         output[start, 0] = output[end, 1] = 50 if start else 1
@@ -39,7 +39,7 @@ def peaked(features: EncodedExamples) -> list[np.ndarray]:
 
 @st.composite
 def asked(draw: st.DrawFn, least: int = 1, most: int = 40) -> SpanExample:
-    """A question on words, answered by one to three of them."""
+    """A question on a passage of words, answered by one to three of them."""
     words = draw(st.lists(st.sampled_from(WORDS), min_size=least, max_size=most))
     first = draw(st.integers(0, len(words) - 1))
     last = draw(st.integers(first, min(len(words), first + 2) - 1))

@@ -1,4 +1,4 @@
-"""Files to hand in have the names, the header, the order and the spelling that each benchmark asks for."""
+"""Submission files have the names, header, order and labels that each benchmark requires."""
 
 import json
 from pathlib import Path
@@ -38,7 +38,7 @@ SENTENCES = [TokenExample(("EU", "rejects"), None, "1"), TokenExample(("Bonn",),
     ("name", "predictions", "examples", "content"),
     [
         ("cola", ["1", "0"], texts("7", "3"), "7\t1\n3\t0\n"),
-        ("cola", ["1", "0"], texts("test.tsv:2", "test.tsv:3"), "0\t1\n1\t0\n"),  # GLUE asks for numbers, each once
+        ("cola", ["1", "0"], texts("test.tsv:2", "test.tsv:3"), "0\t1\n1\t0\n"),  # GLUE requires unique numbers
         ("cola", ["1", "0"], texts("5", "5"), "0\t1\n1\t0\n"),
         ("custom", ["1", "0"], texts("row-b", "3"), "row-b\t1\n3\t0\n"),  # the ids of a custom table are kept
         ("stsb", [-0.3, 5.2, 3.14159], texts(*"012"), "0\t0.000\n1\t5.000\n2\t3.142\n"),
@@ -61,7 +61,7 @@ def test_answers_of_squad_are_an_object_by_id(tmp_path: Path) -> None:
     path = write_submission(find_task("squad_v2"), "test", decoded, examples, tmp_path)
     assert path.name == "predictions.json"
     assert json.loads(path.read_text(encoding="utf-8")) == {"b": "Café", "a": ""}
-    assert "Café" in path.read_text(encoding="utf-8")  # to be read by eye as well
+    assert "Café" in path.read_text(encoding="utf-8")  # not escaped
     assert json.loads((tmp_path / NO_ANSWER_FILE).read_text()) == {"b": 0.125, "a": 1.0}
 
 
@@ -71,7 +71,7 @@ def test_answers_of_squad_are_an_object_by_id(tmp_path: Path) -> None:
         ("stsb", [float("nan")], texts("0"), ValueError),
         ("cola", ["1"], texts("0", "1"), ValueError),
         ("ner", [["O"]], SENTENCES[:1], ValueError),
-        ("squad", ["x", "y"], [SpanExample("x", "?", None, "a")] * 2, DataError),  # one would be lost
+        ("squad", ["x", "y"], [SpanExample("x", "?", None, "a")] * 2, DataError),  # duplicate id
         ("custom", ["a\rb"], texts("0"), DataError),
     ],
 )

@@ -1,4 +1,4 @@
-"""The model, head, recipe, data and tasks that fine-tuning may be given: the user's own table, all of GLUE, nothing."""
+"""Choices of model, head, recipe, data and tasks: the user's own table, all of GLUE, the defaults."""
 
 import json
 import shutil
@@ -28,7 +28,7 @@ Train = Callable[..., Path]
 
 @pytest.fixture
 def train(finished: Finished, tiny: Tiny, tmp_path: Path) -> Train:
-    """Trains the tiny run, or a part of it, into a folder of this name."""
+    """Fine-tunes the tiny run, or a part of it, into a folder of this name."""
 
     def into(name: str, *more: object, part: str = "") -> Path:
         tune(*tiny.options(finished.folder / part, tmp_path / name, *QUICK, *more))
@@ -79,7 +79,7 @@ def test_an_electra_head_has_no_pooler_and_can_be_loaded(train: Train, tiny: Tin
 
 @pytest.fixture
 def stock(finished: Finished, tmp_path: Path) -> Path:
-    """A folder that transformers itself has written, wider than the published small models, with random weights."""
+    """A folder saved by transformers with random weights, wider than the published small models."""
     from transformers import AlbertConfig, AlbertForMaskedLM
 
     folder = shutil.copytree(finished.folder / "generator", tmp_path / "stock")
@@ -113,7 +113,7 @@ def test_a_recorded_configuration_repeats_the_sweep(train: Train, tmp_path: Path
 
 def test_early_stopping_ends_a_run_without_improvement(train: Train) -> None:
     folder = train("out", "--early_stopping_patience", 2, "--learning_rate", 1e-9, "--max_steps", 90)
-    assert results(folder)["updates"] == [30]  # the first of three scorings, ten updates apart, was the best
+    assert results(folder)["updates"] == [30]  # the first of three evaluations, ten updates apart, was the best
     assert not list(folder.rglob("best*"))
 
 
@@ -148,7 +148,7 @@ def test_the_users_own_table_gives_the_same_in_every_format(finished: Finished, 
         columns = ("--text_column", "said", "--text_pair_column", "then", "--label_column", "where")
         files = ("--train_file", table, "--validation_file", table)
         tune(*options("custom", None, finished.folder, tmp_path / f"out{kind}", *QUICK, *files, *columns))
-    model = tmp_path / f"out{suffix}"  # it knows its columns
+    model = tmp_path / f"out{suffix}"  # its columns are recorded
     header = (model / "confusion.tsv").read_text().split("\n")[0]
     assert header.split("\t")[1:] == sorted({row["where"] for row in found})
     assert losses(model) == losses(tmp_path / "out.jsonl")
@@ -158,7 +158,7 @@ def test_the_users_own_table_gives_the_same_in_every_format(finished: Finished, 
     assert alone == evaluated
 
 
-# From a program, and nothing at all.
+# From Python, and with defaults.
 
 
 def test_a_program_gets_what_the_command_reports(train: Train, finished: Finished, tiny: Tiny, tmp_path: Path) -> None:

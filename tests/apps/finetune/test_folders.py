@@ -41,7 +41,7 @@ def edit(file: Path, change: Callable[[dict[str, Any]], object]) -> None:
     file.write_text(json.dumps(found), encoding="utf-8")
 
 
-# A folder that holds something.
+# A folder that is not empty.
 
 
 def test_an_evaluation_does_not_overwrite_a_trained_sweep(tiny: Tiny, copy: Path) -> None:
@@ -80,7 +80,7 @@ def test_a_users_file_is_not_overwritten(again: Again, tmp_path: Path, name: str
 def test_a_seed_trained_again_does_not_replace_a_better_model(
     again: Again, tiny: Tiny, copy: Path, best: int, removed: int
 ) -> None:
-    # More than any other can reach, with the model its own.
+    # The highest possible score, and the exported model is its own.
     edit(copy / f"seed-{best}" / "result.json", lambda found: found["metrics"].update({tiny.main_metric: 2.0}))
     edit(copy / "model" / TASK_FILE, lambda found: found.update(seed=best))
     before = model_of(copy)
@@ -98,9 +98,9 @@ def test_a_missing_model_is_reported_with_the_seed_to_remove(again: Again, copy:
     new_text.write_text("The owl left.\n")
     refused = call(finetune.main, *again(copy, "--predict", new_text))
     assert_refused(refused, 4, "model is missing", f"remove {copy / f'seed-{best}'} ")
-    assert "changed since" not in refused.err  # a file to label leaves the sweep as it is
+    assert "changed since" not in refused.err  # a file to predict does not change the sweep
     assert not (copy / "predicted.tsv").exists()
-    shutil.rmtree(copy / f"seed-{best}")  # the way out that the message names
+    shutil.rmtree(copy / f"seed-{best}")  # the remedy in the message
     tune(*again(copy, "--predict", new_text))
     assert (copy / "predicted.tsv").is_file()
     assert model_of(copy) == before
@@ -113,7 +113,7 @@ def test_a_model_of_another_seed_than_the_best_is_refused(again: Again, copy: Pa
     assert_refused(call(finetune.main, *again(copy)), 4, f"is from seed {other}, the best seed is {best}")
 
 
-# Fewer seeds than there are.
+# Fewer seeds than in the folder.
 
 
 @pytest.mark.parametrize("is_done", [True, False])
@@ -136,7 +136,7 @@ def test_the_card_names_a_model_that_loads(tiny: Tiny, sweep: Path, tmp_path: Pa
     folder = sweep
     if is_scored:
         folder = tmp_path / "scored"
-        assert score(tiny, sweep, folder).code == 0  # the folder of the sweep is a name of its model too
+        assert score(tiny, sweep, folder).code == 0  # the folder of the sweep also names its model
     stock = run_code_of(folder)["model"]
     ours = load_task_model(locate(sweep / "model"))[0]
     assert stock.classifier.weight.equal(ours.classifier.weight)

@@ -1,4 +1,4 @@
-"""Options of Finetuning.py that would do nothing, or something else than is meant, are refused or reported."""
+"""Options of Finetuning.py without the intended effect are refused or reported."""
 
 import re
 import shutil
@@ -16,18 +16,18 @@ from tests.apps.tiny_tasks import MAKERS, Tiny, mnli, options, results, rte, sto
 Plan = Callable[..., Ended]
 QUICK: tuple[object, ...] = ("--max_steps", 2)
 SCORE_ONLY = ("--num_train_epochs", 0)
-ONCE, TWICE = ("--double_unordered", "false"), ("--double_unordered",)  # ELECTRA's settings are twice for two tasks
+ONCE, TWICE = ("--double_unordered", "false"), ("--double_unordered",)  # ELECTRA's recipe doubles two tasks
 COLUMNS = {"mrpc": ("MRPC", "Quality", "#1 String", "#2 String"), "sst2": ("SST-2", "label", "sentence")}
 
 
 @pytest.fixture(scope="session")
 def hardly(tuned: Tuned, tiny: Tiny) -> Path:
-    """A sweep over CoLA that has learnt nothing. Tests read it and leave it as it is."""
+    """A barely trained sweep over CoLA. Tests must not change it."""
     return tuned("hardly-cola", tiny, *QUICK)[0]
 
 
 def small(task: str, folder: Path) -> Tiny:
-    """A task of GLUE, in files too small to learn anything from where it has classes."""
+    """A task of GLUE in very small files."""
     if task == "stsb":
         return stsb(folder)
     name, *columns = COLUMNS[task]
@@ -38,19 +38,19 @@ def small(task: str, folder: Path) -> Tiny:
 
 
 def diagnostic(folder: Path) -> Path:
-    """AX as GLUE has it: the texts of MNLI without labels."""
+    """AX as in GLUE: the texts of MNLI without labels."""
     (folder / "diagnostic").mkdir(parents=True)
     return shutil.copy(mnli(folder).folder / "test_matched.tsv", folder / "diagnostic" / "diagnostic.tsv")
 
 
 @pytest.fixture
 def plan(finished: Finished, tmp_path: Path) -> Plan:
-    """Plans to train the tiny run on a task, into `out`."""
+    """Dry run of fine-tuning the tiny run on a task."""
     return lambda tiny, *more: call(finetune.main, *tiny.options(finished.folder, tmp_path / "out", "--dry_run", *more))
 
 
 def updates(ended: Ended) -> dict[str, int]:
-    """The updates that were planned, by task."""
+    """The number of planned updates by task."""
     assert ended.code == 0, ended.err
     return {task: int(count) for task, count in re.findall(r"(\w+): \d seed\(s\) of (\d+) updates", ended.err)}
 
@@ -105,7 +105,7 @@ def test_a_warmup_that_never_ends_is_reported(plan: Plan, tiny: Tiny, steps: int
     assert (f"notice: --warmup_steps {steps} of 2 updates" in ended.err) == is_reported
 
 
-# Only scored.
+# Evaluation only.
 
 
 def test_evaluation_only_takes_one_seed(hardly: Path, tiny: Tiny, tmp_path: Path) -> None:

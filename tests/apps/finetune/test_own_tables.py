@@ -1,4 +1,4 @@
-"""The user's own tables: their folders, classes of unequal size, the metric that decides, and a part held out."""
+"""The user's own tables: folders, imbalanced classes, the selection metric, and the validation split."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -15,11 +15,11 @@ from tests.apps.tiny_tasks import losses, options, results, stories, tune
 
 Words = Callable[..., list[str]]
 SPLIT = ("--validation_split", 0.25)
-HARDLY = ("--max_steps", 2, "--learning_rate", 1e-9, "--logging_steps", 1)  # the weights stay as they are
+HARDLY = ("--max_steps", 2, "--learning_rate", 1e-9, "--logging_steps", 1)  # the weights hardly change
 
 
 def write(file: Path, labels: Sequence[object], seed: int = 1) -> Path:
-    """A table with a story for each label."""
+    """A table with one story per label."""
     texts = [story.text for story in stories(len(labels), seed)]
     rows = [json.dumps({"text": text, "label": label}) for text, label in zip(texts, labels, strict=True)]
     file.write_text("\n".join(rows) + "\n", encoding="utf-8")
@@ -28,7 +28,7 @@ def write(file: Path, labels: Sequence[object], seed: int = 1) -> Path:
 
 @pytest.fixture
 def words(finished: Finished) -> Words:
-    """Options to train on a table and score on a part of it."""
+    """Options to train on a table with a validation split."""
 
     def of_table(table: Path, output: Path | None, *more: object) -> list[str]:
         return options("custom", None, finished.folder, output, "--train_file", table, *SPLIT, *HARDLY, *more)
@@ -56,7 +56,7 @@ def test_two_tables_are_not_compared_and_both_are_named(words: Words, in_folder:
     assert_refused(call(finetune.main, "--compare", "a", "c"), 2, "regression of c.jsonl", "one task")
 
 
-# Classes of unequal size.
+# Imbalanced classes.
 
 
 def test_balanced_class_weights_are_those_of_scikit_learn_and_only_for_training(words: Words, tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_balanced_class_weights_are_those_of_scikit_learn_and_only_for_training(
         tune(*words(table, tmp_path / f"{name}-weighted", "--class_weights", "balanced"))
     assert losses(tmp_path / "equal") == losses(tmp_path / "equal-weighted")
     both = zip(losses(tmp_path / "unequal-weighted"), losses(tmp_path / "unequal"), strict=True)
-    # A batch of the common label alone: 23 of the 24 examples that are trained on have it.
+    # A batch with only the frequent label, which 23 of the 24 training examples have.
     assert min(weighted / plain for weighted, plain in both) == pytest.approx(24 / (2 * 23), rel=1e-4)
     evaluated = [results(tmp_path / name)["metrics"]["loss"]["values"] for name in ("unequal", "unequal-weighted")]
     assert evaluated[0] == pytest.approx(evaluated[1], rel=1e-6)
@@ -92,7 +92,7 @@ def test_a_collapse_is_reported_with_a_fitting_remedy(
     assert bool(way_out) == ("; " in text)
 
 
-# The metric that decides.
+# The selection metric.
 
 
 def test_the_metric_asked_for_selects_the_best_seed(words: Words, tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_the_metric_asked_for_selects_the_best_seed(words: Words, tmp_path: Path
     assert_refused(refused, 4, "metric_for_best_model macro_f1 then, None now")
 
 
-# A part held out.
+# The validation split.
 
 
 def test_the_validation_split_is_the_same_for_every_seed(words: Words, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A user's mistake in fine-tuning ends in one line and the documented exit code, or is counted and reported."""
+"""User errors in fine-tuning end in one line and the documented exit code, or are counted and reported."""
 
 import json
 import re
@@ -32,13 +32,13 @@ def rewrite(file: Path, *edits: Edit) -> None:
 
 @pytest.fixture
 def run(finished: Finished, tmp_path: Path) -> Run:
-    """Trains the tiny run on a task in two updates, into `out`."""
+    """Fine-tunes the tiny run on a task for two updates, into `out`."""
     return lambda tiny, *more: call(finetune.main, *tiny.options(finished.folder, tmp_path / "out", *QUICK, *more))
 
 
 @pytest.fixture
 def trained(run: Run, tmp_path: Path) -> Trained:
-    """The results of a run that ends well."""
+    """The results of a successful run."""
 
     def results_of(tiny: Tiny, *more: object) -> dict[str, Any]:
         ended = run(tiny, *more)
@@ -150,11 +150,11 @@ def test_files_that_cannot_be_used_are_refused(run: Run, tmp_path: Path, name: s
     assert not (tmp_path / "out").exists()
 
 
-# Oddities that can be used: counted, reported, and never a changed denominator.
+# Unusual data: counted and reported, without a change of the denominator.
 
 
 def noticed(found: dict[str, Any], *words: str) -> list[int]:
-    """The numbers of the lines of `noticed` that hold the words."""
+    """The counts in those lines of `noticed` that contain the words."""
     return [int(line.split(" ")[0]) for line in found["noticed"] if all(word in line for word in words)]
 
 

@@ -1,4 +1,4 @@
-"""A model that was fine-tuned elsewhere, as stock saved it, labels new text here."""
+"""A stock model that was fine-tuned elsewhere predicts new text."""
 
 import json
 import shutil
@@ -37,7 +37,7 @@ def label(stock: Path, tmp_path: Path, *more: object) -> Ended:
 
 
 def test_its_predictions_equal_those_of_stock(stock: Path, tmp_path: Path) -> None:
-    # Regression: a folder that does not name its task was said to be fine-tuned on None.
+    # Regression: a folder without a recorded task was reported as fine-tuned on None.
     from transformers import BertForSequenceClassification
 
     ended = label(stock, tmp_path, "--precision", "fp32", "--max_seq_length", 32)
@@ -51,7 +51,7 @@ def test_its_predictions_equal_those_of_stock(stock: Path, tmp_path: Path) -> No
 
 
 def test_labels_without_names_are_reported_with_where_to_name_them(stock: Path, tmp_path: Path) -> None:
-    # Regression: another --model was asked for, or a change of the data.
+    # Regression: the message asked for another --model, or a change of the data.
     content = json.loads((stock / "config.json").read_text())
     content["id2label"] = {number: f"LABEL_{number}" for number in content["id2label"]}
     (stock / "config.json").write_text(json.dumps(content))

@@ -1,4 +1,4 @@
-"""A sweep over seeds: the meaning of its numbers, that it resumes where it was killed, and that two can be compared."""
+"""A sweep over seeds: independence of the seeds, resuming after a kill, and comparison of two sweeps."""
 
 import json
 import signal
@@ -16,12 +16,12 @@ from tests.apps.finetune.conftest import QUICK, Again, Tuned
 from tests.apps.tiny_run import assert_refused, call, finish, rows, sha256, start, untimed_rows
 from tests.apps.tiny_tasks import SEED, Tiny, interrupt, ner, results, rte, tune
 
-LOSS_TOLERANCE = 1e-5  # float32 sums added up in another order; no dropout
+LOSS_TOLERANCE = 1e-5  # float32 sums in another order; no dropout
 LONG: tuple[object, ...] = ("--num_train_epochs", 12, "--logging_steps", 1, "--hidden_dropout_prob", 0.1, "--seeds", 2)
 
 
 def outcome(folder: Path, seeds: int = 2) -> tuple[Any, ...]:
-    """Everything that equal sweeps share: results, every seed's log but times, and the exported model."""
+    """Everything that is equal in equal sweeps: results, logs without times, and the exported model."""
     folders = [folder / f"seed-{seed}" for seed in range(SEED, SEED + seeds)]
     found = [json.loads((one / "result.json").read_text(encoding="utf-8")) for one in folders]
     same = {name: value for name, value in results(folder).items() if name not in ("model", "seconds")}
@@ -106,7 +106,7 @@ def test_an_interrupted_sweep_gives_the_same_results(
 
 @pytest.mark.slow
 def test_early_stopping_counts_no_evaluation_twice_after_a_kill(finished: Finished, tiny: Tiny, tmp_path: Path) -> None:
-    # Four evaluations, ten updates apart; the second, after which it is killed, is made again.
+    # Four evaluations, ten updates apart; the second, before the kill, is repeated.
     more = ("--early_stopping_patience", 3, "--learning_rate", 1e-9, "--logging_steps", 1, "--num_train_epochs", 30)
     argv = tiny.options(finished.folder, tmp_path / "sweep", *more)
     stopped = interrupt(argv, tmp_path / "sweep" / f"seed-{SEED}" / "metrics.jsonl", 24, signal.SIGKILL)
@@ -144,7 +144,7 @@ def compared(first: Path, second: Path) -> dict[str, list[str]]:
 
 @pytest.fixture(scope="session")
 def other_sweep(tuned: Tuned, tiny: Tiny) -> Path:
-    """A sweep of the same task that has learnt its rule."""
+    """A well-trained sweep of the same task."""
     return tuned("sweep-other", tiny, "--seeds", 2)[0]
 
 
@@ -169,7 +169,7 @@ def test_different_sweeps_are_not_compared(finished: Finished, sweep: Path, copy
     assert_refused(call(finetune.main, "--compare", sweep, copy), 4, "results.json")
 
 
-# One batch, split in whatever way.
+# One batch, split differently.
 
 
 def furthest(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> float:
@@ -185,7 +185,7 @@ SPLIT: tuple[object, ...] = ("--num_train_epochs", 2, "--logging_steps", 1)  # d
 
 
 def test_accumulation_gives_the_losses_of_one_large_batch(finished: Finished, tmp_path: Path) -> None:
-    """Tags of unlike sentences are the case where a mean of means would differ."""
+    """Tags of sentences of different lengths, where a mean of means would differ."""
     task, split = ner(tmp_path / "tasks"), ("--per_device_train_batch_size", 4, "--gradient_accumulation_steps", 4)
     for name, more in (("one", ()), ("split", split)):
         tune(*task.options(finished.folder, tmp_path / name, *SPLIT, *more))
