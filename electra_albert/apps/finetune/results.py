@@ -145,8 +145,8 @@ def _task_facts(job: TaskJob, metrics: Metrics, of: str) -> card.Facts:
         for score in scores.items()
     ]
     base = None if job.is_from_scratch else job.base.name
-    start = "from scratch" if base is None else f"from `{base}`"
-    made = f"Fine-tuned {start} on `{name}` ({len(job.data.train):,} examples)."
+    start = "Trained from scratch" if base is None else f"Fine-tuned from `{base}`"
+    made = f"{start} on `{name}` ({len(job.data.train):,} examples)."
     if job.train is None:
         made = f"Scores of `{base}` on `{name}`, without further training."
     labels = f" Labels: {', '.join(f'`{label}`' for label in job.data.labels)}." if job.data.labels else ""
@@ -161,10 +161,10 @@ def summarize_sweep(job: TaskJob, results: Sequence[SeedResult], best: SeedResul
     tuning = job.config.tuning
     metrics: dict[str, Any] = {}
     for name in best.metrics:
-        values = [result.metrics.get(name) for result in results]
+        values: list[Any] = [result.metrics.get(name) for result in results]
         if None not in values:  # a metric may be missing for some seeds, such as F1 of a class they never predict
             is_lower_better = name.endswith("loss") or name in scoring.LOWER_IS_BETTER
-            metrics[name] = scoring.summarize(values, is_lower_better=is_lower_better)  # type: ignore[arg-type]
+            metrics[name] = scoring.summarize(values, is_lower_better=is_lower_better)
     measure, seed = scoring.MEASURES[job.measure], job.config.training.seed
     for set_name in best.values:
         per_seed = [np.asarray(result.values[set_name], dtype=np.float64) for result in results]

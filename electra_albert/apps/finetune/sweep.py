@@ -112,7 +112,7 @@ def _plan(task: Task, config: FinetuneConfig, base: BaseModel, folder: Path, wor
     check_can_write(folder)
     files.check_output_folder(folder)
     job = jobs.make_task_job(task, config, base, world)
-    sizes = ", ".join(f"{len(examples):,} {name}" for name, examples in job.data.evaluation.items()) or "none"
+    sizes = ", ".join(f"{len(examples):,} {name}" for name, examples in job.data.evaluation.items()) or "0"
     name, length, training = job.task.name, f"sequences of up to {job.plan.max_seq_length} tokens", job.training
     if job.train is None:
         LOG.info(f"{name}: evaluation only, {sizes} examples, {length}")
