@@ -15,7 +15,7 @@ from electra_albert.hub.load import ModelFiles, load_task_model
 from electra_albert.inference.engine import Engine, OneOrMore, as_given, as_texts, plan_batches, quote
 from electra_albert.model.task_model import TaskModel
 from electra_albert.tasks import span, token
-from electra_albert.tasks.encoding import Decoded, EncodedExamples, EncodePlan, Encoding, outputs_by_unit, trained_plan
+from electra_albert.tasks.encoding import Decoded, EncodedExamples, EncodePlan, Encoding, split_outputs, trained_plan
 from electra_albert.tasks.kinds import KINDS
 from electra_albert.tasks.task import ChoiceExample, Report, SequenceExample, SpanExample, TokenExample
 
@@ -158,20 +158,22 @@ def _questions(questions: object, contexts: object) -> list[tuple[str, str]]:
 def _predict(
     model: Engine, task: FineTuned, examples: Sequence[Any], given: object, truncate: bool
 ) -> tuple[Decoded, list[Any], EncodedExamples]:
-    """Predictions for examples, outputs of each unit without padding, and encoded examples; `given` is for messages."""
+    """Predictions for examples, outputs of each feature without padding, and encoded examples; `given` is for messages."""
     kind, report = KINDS[task.model.head.kind], Report()
     rows = kind.encode(examples, Encoding(task.text_encoder, task.labels, task.plan, report, "the texts"))
-    if report.first_cut is not None and not truncate:
+    if report.first_truncated is not None and not truncate:
         limit = f"the maximum is {task.plan.max_seq_length} tokens"
-        raise DataError(f"{quote(given, int(report.first_cut))} is too long: {limit}; shorten it or give truncate=True")
+        raise DataError(
+            f"{quote(given, int(report.first_truncated))} is too long: {limit}; shorten it or give truncate=True"
+        )
     if task.model.config.type_vocab_size < 2 and (np.diff(rows.starts) > rows.first_lengths).any():
         raise UsageError("the model has one segment; give single texts")
-    single = replace(rows, rows_per_unit=1)  # the options of one question may be in several batches
+    single = replace(rows, num_choices=1)  # the options of one question may be in several batches
     found: dict[int, np.ndarray] = {}
-    for chosen in plan_batches(single.unit_lengths.tolist(), model.batch_tokens):
+    for chosen in plan_batches(single.feature_lengths.tolist(), model.batch_tokens):
         logits = task.model(*single.collate(chosen).to(model.device)[:3])[0].cpu().numpy()
-        found |= zip(chosen, outputs_by_unit(logits, np.array(chosen), single), strict=True)
+        found |= zip(chosen, split_outputs(logits, np.array(chosen), single), strict=True)
     outputs = [found[index] for index in range(len(found))]
-    if rows.rows_per_unit > 1:
-        outputs = outputs_by_unit(np.stack(outputs), rows.examples, rows)
+    if rows.num_choices > 1:
+        outputs = split_outputs(np.stack(outputs), rows.example_index, rows)
     return kind.decode(outputs, rows, examples, task.labels, task.plan), outputs, rows

@@ -1,6 +1,7 @@
-"""Examples as rows of token ids: how they are encoded, their flat arrays, and batches for training and evaluation.
+"""Encoded examples: encoding settings, flat arrays of token ids, and batches for training and evaluation.
 
-A unit is drawn and scored as one: a row, or the rows of one multiple-choice question. R rows, U units, B batch.
+As in transformers' scripts an example becomes one feature, or several if it is read in windows. A feature is one token
+sequence, or for multiple choice one sequence per option. Dimensions: B batch, L length, F features, N sequences.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,139 +20,139 @@ from electra_albert.keyed_random import Stream, bits, derived_seed, permute
 from electra_albert.tasks.task import Report
 
 Integers = NDArray[np.int64]
-Pair = tuple[Ids, Ids | None]  # a text, or two
-Outputs = list[NDArray[np.float32]]  # of each unit
-Labels = tuple[str, ...]  # in the order of their numbers
+Pair = tuple[Ids, Ids | None]  # token ids of one text, or of two
+Outputs = list[NDArray[np.float32]]  # one array per feature
+Labels = tuple[str, ...]  # class names by id
 _RECORDED = ("max_seq_length", "doc_stride", "max_answer_length", "has_null_answer", "is_regression")
 _STEPS_SORTED_TOGETHER = 64
 
 
 class EncodePlan(NamedTuple):
-    """The settings that decide how examples become rows, and outputs predictions."""
+    """Settings for encoding examples and decoding outputs."""
 
-    max_seq_length: int  # tokens of a row, special ones included
-    doc_stride: int  # tokens by which the windows over a long passage move on
+    max_seq_length: int  # tokens, special tokens included
+    doc_stride: int  # tokens between the starts of two windows over a long passage
     max_answer_length: int  # tokens
     has_null_answer: bool = False
     is_regression: bool = False
     double_unordered: bool = False
-    max_position_embeddings: int | None = None  # tokens that the model can read; None where that is not known
+    max_position_embeddings: int | None = None  # of the model; None if unknown
 
     @property
-    def cut(self) -> str:
-        """The phrase by which texts longer than a row are reported."""
+    def truncated(self) -> str:
+        """The phrase for truncated texts in reports."""
         most = self.max_position_embeddings or 0
-        limit = f", the model reads up to {most}" if most > self.max_seq_length else ""
-        return f"cut to {self.max_seq_length} tokens (--max_seq_length{limit})"
+        limit = f", the model takes up to {most}" if most > self.max_seq_length else ""
+        return f"truncated to {self.max_seq_length} tokens (--max_seq_length{limit})"
 
 
 def trained_plan(plan: EncodePlan, details: Mapping[str, Any]) -> EncodePlan:
-    """The plan by which a fine-tuned model was trained, as far as its folder's details record it."""
+    """Replace settings by those that a fine-tuned model's details record."""
     return plan._replace(**{name: details[name] for name in _RECORDED if name in details})
 
 
 class Decoded(NamedTuple):
-    """The predictions for each example."""
+    """The prediction for each example."""
 
     predictions: list[Any]
-    values: NDArray[np.float64] | None  # [examples, k] the numbers all metrics follow from; None without labels
+    values: NDArray[np.float64] | None  # [examples, k] inputs of the metrics; None without labels
     probabilities: list[Any] | None
 
 
 def truncate_pair(first: int, second: int, room: int) -> tuple[int, int]:
-    """Lengths of two texts after the longer one (of equals the second) has given tokens until both fit into `room`."""
+    """Lengths of two texts truncated to `room` tokens in total, longest first; of equal ones the second is cut."""
     kept = first if first + second <= room else min(first, room - min(second, room // 2))
     return kept, min(second, room - kept)
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """How the examples of one set become rows."""
+    """Context for encoding the examples of one dataset split."""
 
     encoder: TextEncoder
     labels: Labels
     plan: EncodePlan
     report: Report
-    where: str  # the name of the set in messages
+    set_name: str  # in messages
     is_training: bool = False
 
-    def note(self, what: str, how: str, example: Any, count: int = 1, *, is_cut: bool = False) -> None:
-        """Count in the report: `what` of this set, such as answers, and how they were changed."""
-        self.report.note(f"{what} of {self.where} {how}", example.identity, count, is_cut=is_cut)
+    def note(self, what: str, how: str, example: Any, count: int = 1, *, is_truncated: bool = False) -> None:
+        """Add to the report: `what` of this set, such as answers, and `how` they were changed."""
+        self.report.note(f"{what} of {self.set_name} {how}", example.identity, count, is_truncated=is_truncated)
 
     def gold(self, examples: Sequence[Any], field: str = "label") -> list[Any] | None:
-        """This field of all examples; None where none of them has it, DataError where only some have."""
+        """The gold labels of all examples; None if all are unlabelled, DataError if only some are."""
         found = [getattr(example, field) for example in examples]
         missing = [example.identity for example, label in zip(examples, found, strict=True) if label is None]
         if missing and len(missing) < len(examples):
-            raise DataError(
-                f"{self.where}: {len(missing):,} examples lack a label (first: {missing[0]}); label all or none"
-            )
+            lack = f"{len(missing):,} examples lack a label (first: {missing[0]})"
+            raise DataError(f"{self.set_name}: {lack}; label all or none")
         return None if missing else found
 
-    def class_numbers(self, gold: Iterable[tuple[str, Any]]) -> NDArray[np.int64]:
-        """The number of each label of an example, int64 [labels]; DataError for one that is no class."""
+    def label_ids(self, gold: Iterable[tuple[str, Any]]) -> NDArray[np.int64]:
+        """Ids of (label, example) pairs, int64 [labels]; DataError for an unknown label."""
         gold, numbers = [*gold], {label: number for number, label in enumerate(self.labels)}
         for label, example in gold:
             if label not in numbers:
-                wanted = f"label {label!r} is none of {', '.join(self.labels)}"
-                raise DataError(f"{self.where}, {example.identity}: {wanted}; mend or remove it")
+                wanted = f"label {label!r} is not one of {', '.join(self.labels)}"
+                raise DataError(f"{self.set_name}, {example.identity}: {wanted}; correct or remove it")
         return np.array([numbers[label] for label, _ in gold], dtype=np.int64)
 
 
 @dataclass(frozen=True)
 class EncodedExamples:
-    """Rows `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]` of some examples, one after the other."""
+    """Features of several examples as flat arrays; sequences are `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`."""
 
-    ids: NDArray[np.int32]  # [tokens]
-    starts: Integers  # [R + 1] where each row begins in ids
-    first_lengths: Integers  # [R] tokens of segment 0: `[CLS] A [SEP]`
-    examples: Integers  # [U] which example each unit comes from; a long one may give several
-    labels: NDArray[np.generic] | None  # [U] int64 or float32, [U, 2] int64, or [tokens] int64; None: unknown
+    input_ids: NDArray[np.int32]  # [tokens] of all sequences, concatenated
+    starts: Integers  # [N + 1] start of each sequence in input_ids
+    first_lengths: Integers  # [N] tokens of segment 0: `[CLS] A [SEP]`
+    example_index: Integers  # [F] the example of each feature
+    labels: NDArray[np.generic] | None  # [F] int64 or float32, [F, 2] int64, or [tokens] int64; None: unknown
     pad_id: int
-    rows_per_unit: int = 1
+    num_choices: int = 1  # sequences per feature
     has_token_labels: bool = False
     token_info: Mapping[str, NDArray[np.generic]] = field(default_factory=dict)  # [tokens, …] for decoding
 
     @property
-    def unit_count(self) -> int:
-        return len(self.examples)
+    def feature_count(self) -> int:
+        return len(self.example_index)
 
     @cached_property
-    def unit_lengths(self) -> Integers:
-        """[U] tokens of the longest row of each unit: what it is padded to on its own."""
-        return np.diff(self.starts).reshape(-1, self.rows_per_unit).max(axis=1)
+    def feature_lengths(self) -> Integers:
+        """[F] tokens of the longest sequence of each feature."""
+        lengths: Integers = np.diff(self.starts).reshape(-1, self.num_choices).max(axis=1)
+        return lengths
 
-    def collate(self, units: Sequence[int] | Integers) -> Batch:
-        """The rows of some units as a batch padded to the longest of them; example_id holds each row's unit."""
-        chosen = np.asarray(units, dtype=np.int64)
-        rows = (chosen[:, None] * self.rows_per_unit + np.arange(self.rows_per_unit)).ravel()  # [B]
-        starts, lengths = self.starts[rows], self.starts[rows + 1] - self.starts[rows]
+    def collate(self, features: Sequence[int] | Integers) -> Batch:
+        """A batch of the given features, padded to the longest sequence; example_id holds feature indices."""
+        chosen = np.asarray(features, dtype=np.int64)
+        sequences = (chosen[:, None] * self.num_choices + np.arange(self.num_choices)).ravel()  # [B]
+        starts, lengths = self.starts[sequences], self.starts[sequences + 1] - self.starts[sequences]
         position = np.arange(lengths.max())  # [L]
         mask = position < lengths[:, None]  # [B, L]
         source = np.where(mask, starts[:, None] + position, 0)  # [B, L]
-        segments = (position >= self.first_lengths[rows, None]) & mask
+        segments = (position >= self.first_lengths[sequences, None]) & mask
         labels = self.labels
         if labels is not None:
             labels = np.where(mask, labels[source], IGNORED_LABEL) if self.has_token_labels else labels[chosen]
         return Batch(
-            input_ids=torch.from_numpy(np.where(mask, self.ids[source], self.pad_id).astype(np.int64)),
+            input_ids=torch.from_numpy(np.where(mask, self.input_ids[source], self.pad_id).astype(np.int64)),
             attention_mask=torch.from_numpy(mask),
             token_type_ids=torch.from_numpy(segments.astype(np.int64)),
-            sentence_order_label=torch.full((len(rows),), IGNORED_LABEL),
-            example_id=torch.from_numpy(np.repeat(chosen, self.rows_per_unit)),
+            sentence_order_label=torch.full((len(sequences),), IGNORED_LABEL),
+            example_id=torch.from_numpy(np.repeat(chosen, self.num_choices)),
             labels=None if labels is None else torch.from_numpy(labels),
         )
 
     def slices(self) -> list[slice]:
-        """The position of each row in `ids` and in the arrays of `token_info`."""
+        """The slice of each sequence in `input_ids` and in the arrays of `token_info`."""
         return [slice(start, end) for start, end in pairwise(self.starts.tolist())]
 
 
-def lay_out(
-    encoder: TextEncoder, pairs: Sequence[Pair], units: Sequence[int], labels: NDArray[np.generic] | None, **fields: Any
+def flatten(
+    encoder: TextEncoder, pairs: Sequence[Pair], index: Sequence[int], labels: NDArray[np.generic] | None, **fields: Any
 ) -> EncodedExamples:
-    """Rows of one or two texts each with `[CLS]` and `[SEP]`; units and fields are Rows' examples and other fields."""
+    """Add `[CLS]` and `[SEP]` to texts or pairs and concatenate them; `index` becomes the example_index."""
     cls, sep = np.array([encoder.cls_id], dtype=np.int32), np.array([encoder.sep_id], dtype=np.int32)
     parts: list[Ids] = [cls[:0]]
     for first, second in pairs:
@@ -159,19 +160,19 @@ def lay_out(
     first_lengths = np.array([len(first) + 2 for first, _ in pairs], dtype=np.int64)
     further = np.array([0 if second is None else len(second) + 1 for _, second in pairs], dtype=np.int64)
     starts = np.concatenate([[0], np.cumsum(first_lengths + further)]).astype(np.int64)
-    examples = np.array(units, dtype=np.int64)
+    examples = np.array(index, dtype=np.int64)
     return EncodedExamples(np.concatenate(parts), starts, first_lengths, examples, labels, encoder.pad_id, **fields)
 
 
 @dataclass(frozen=True)
 class TaskBatches:
-    """The micro-batches of one rank; implements contracts.StepBatches. The run ends at update `max_steps`.
+    """Micro-batches of one rank up to update `max_steps`; implements contracts.StepBatches.
 
-    Position i of a run is (epoch, k) = divmod(i, U), and a keyed bijection of the epoch sends k to a unit: batches
-    straddle epochs. The units of some updates are sorted by length and dealt to them, whatever ranks there are.
+    Position i of the run is (epoch, k) = divmod(i, F); a keyed permutation per epoch maps k to a feature: a batch may
+    span two epochs. Features of several updates are sorted by length together, for any number of ranks alike.
     """
 
-    rows: EncodedExamples
+    features: EncodedExamples
     per_device_train_batch_size: int
     gradient_accumulation_steps: int
     seed: int
@@ -182,59 +183,59 @@ class TaskBatches:
 
     @property
     def global_batch_size(self) -> int:
-        """Units of one update, over all ranks and micro-batches."""
+        """Features per update, over all ranks and micro-batches."""
         return self.world_size * self.gradient_accumulation_steps * self.per_device_train_batch_size
 
     def steps(self, first_step: int) -> Iterator[list[Batch]]:
-        """Yield this rank's micro-batches of update `first_step`, counted from 1, and those after it."""
+        """Yield this rank's micro-batches for each update from `first_step` on, counted from 1."""
         chunk = self._chunk(first_step)
         while True:
             turns = bits(self.seed, Stream.BUCKET, torch.arange(chunk.start, chunk.stop), torch.tensor(2)).tolist()
-            for step, units, turn in zip(chunk, self._deal(chunk), turns, strict=True):
+            for step, chosen, turn in zip(chunk, self._features(chunk), turns, strict=True):
                 if step < first_step:
                     continue
-                parts = units.reshape(self.gradient_accumulation_steps, self.world_size, -1)
-                # Ranks take turns at the longer parts.
+                parts = chosen.reshape(self.gradient_accumulation_steps, self.world_size, -1)
+                # Rotated, so that no rank always gets the longest sequences.
                 mine = [part[(self.rank + turn + number) % self.world_size] for number, part in enumerate(parts)]
-                batches = [self.rows.collate(part) for part in mine]
+                batches = [self.features.collate(part) for part in mine]
                 yield [batch.map(torch.Tensor.pin_memory) for batch in batches] if self.pin_memory else batches
             chunk = self._chunk(chunk.stop)
 
     def epoch(self, step: int) -> float:
-        """How many epochs updates 1 to `step` are."""
-        return step * self.global_batch_size / self.rows.unit_count
+        """Epochs completed after update `step`."""
+        return step * self.global_batch_size / self.features.feature_count
 
     def _chunk(self, step: int) -> range:
-        """The updates whose units are sorted together with those of `step`: at most an epoch, none beyond the end."""
-        size = min(_STEPS_SORTED_TOGETHER, max(1, self.rows.unit_count // self.global_batch_size))
+        """The updates whose features are sorted together with those of `step`: at most an epoch, up to max_steps."""
+        size = min(_STEPS_SORTED_TOGETHER, max(1, self.features.feature_count // self.global_batch_size))
         first = (step - 1) // size * size + 1
         end, border = first + size, self.max_steps + 1
         return range(first, min(border, end)) if step < border else range(max(first, border), end)
 
-    def _deal(self, chunk: range) -> Integers:
-        """The units of each update of a chunk, sorted by length: [steps, global batch]."""
-        size, unit_count = self.global_batch_size, self.rows.unit_count
+    def _features(self, chunk: range) -> Integers:
+        """The features of each update of a chunk, grouped by length: [steps, global batch]."""
+        size, count = self.global_batch_size, self.features.feature_count
         position = torch.arange((chunk.start - 1) * size, (chunk.stop - 1) * size)
-        epochs = position // unit_count
-        units = permute(position % unit_count, unit_count, derived_seed(self.seed, Stream.TASK_ORDER), epochs).numpy()
+        epochs = position // count
+        chosen = permute(position % count, count, derived_seed(self.seed, Stream.TASK_ORDER), epochs).numpy()
         tie = bits(self.seed, Stream.BUCKET, position, torch.tensor(0)).numpy()
-        # Each epoch for itself: by length alone a unit of two epochs would be twice in one update.
-        order = np.lexsort((tie, self.rows.unit_lengths[units], epochs.numpy()))
+        # Sorted by epoch first: by length alone an update could hold the same feature of two epochs twice.
+        order = np.lexsort((tie, self.features.feature_lengths[chosen], epochs.numpy()))
         turn = bits(self.seed, Stream.BUCKET, torch.arange(chunk.start, chunk.stop), torch.tensor(1)).numpy()
-        return units[order].reshape(len(chunk), size)[turn.argsort()]
+        return chosen[order].reshape(len(chunk), size)[turn.argsort()]
 
 
-def eval_batches(rows: EncodedExamples, batch_size: int, rank: int = 0, world_size: int = 1) -> Iterator[Batch]:
-    """Every unit once over all ranks, longest first, `batch_size` units each: a full memory shows at once."""
-    order = (-rows.unit_lengths).argsort(kind="stable")
+def eval_batches(features: EncodedExamples, batch_size: int, rank: int = 0, world_size: int = 1) -> Iterator[Batch]:
+    """Batches of `batch_size` features, each feature once over all ranks; longest first, to run out of memory early."""
+    order = (-features.feature_lengths).argsort(kind="stable")
     for start in range(rank * batch_size, len(order), world_size * batch_size):
-        yield rows.collate(order[start : start + batch_size])
+        yield features.collate(order[start : start + batch_size])
 
 
-def outputs_by_unit(outputs: NDArray[np.float32], units: Integers, rows: EncodedExamples) -> list[NDArray[np.float32]]:
-    """The outputs [B, ...] of a batch by unit, without those of the padding."""
-    if rows.rows_per_unit > 1:
-        return list(outputs.reshape(len(units), rows.rows_per_unit))
-    if outputs.ndim == 2:  # one vector a row
+def split_outputs(outputs: NDArray[np.float32], chosen: Integers, features: EncodedExamples) -> Outputs:
+    """Split the outputs [B, ...] of a batch of the chosen features into one array per feature, without padding."""
+    if features.num_choices > 1:
+        return list(outputs.reshape(len(chosen), features.num_choices))
+    if outputs.ndim == 2:  # one vector per sequence
         return list(outputs)
-    return [output[:length] for output, length in zip(outputs, rows.unit_lengths[units], strict=True)]
+    return [output[:length] for output, length in zip(outputs, features.feature_lengths[chosen], strict=True)]

@@ -1,4 +1,4 @@
-"""Rows of tables, and the files of SQuAD, RACE and CoNLL, as examples of each kind of task."""
+"""Parse tables and files of SQuAD, RACE and CoNLL into examples."""
 
 import math
 import re
@@ -12,282 +12,281 @@ from electra_albert.contracts import IGNORED_LABEL, DataError, UsageError
 from electra_albert.data_files.finding import format_of
 from electra_albert.data_files.streams import text_lines
 from electra_albert.data_files.tables import Table
-from electra_albert.tasks.read_rules import SHOWN_CHARACTERS, Item, LeftOut, Reading, as_text, member, require_column
+from electra_albert.tasks.read_rules import MAX_SHOWN, RawExample, Skipped, SplitReader, as_text, member, require_column
 from electra_albert.tasks.task import Answer, ChoiceExample, SequenceExample, SpanExample, TokenExample
 
 _LEVELS = ("middle", "high")  # of RACE
 _DOCUMENT_START = "-DOCSTART-"
-_MOST_COLUMNS = 4  # of the shared tasks of CoNLL
-_ENOUGH_SENTENCES = 10  # to see that words were taken for sentences
+_MOST_COLUMNS = 4  # of the CoNLL shared tasks
+_ENOUGH_SENTENCES = 10  # enough to conclude that the file holds words, not sentences
 _NO_TAG = ("", str(IGNORED_LABEL))
 
 
 class _Format(NamedTuple):
-    """How the examples of a kind of task are read."""
+    """Parsers for one kind of task."""
 
-    own_format: Callable[[Path, Reading], Iterator[Item] | None]  # None: the file is a table
-    example: Callable[[Item, Reading], Any]
+    own_format: Callable[[Path, SplitReader], Iterator[RawExample] | None]  # None: the file is a table
+    example: Callable[[RawExample, SplitReader], Any]
     columns: tuple[str, str, str]  # text, pair and label, in messages
     others: tuple[tuple[str, ...], ...] = ()  # names of other columns
-    lists: tuple[str, ...] = ()  # names of the pair and label columns, where a row holds lists of these
+    lists: tuple[str, ...] = ()  # pair and label columns, if a row holds lists of questions and answers
 
 
-def read_examples(reading: Reading) -> list[Any]:
-    """The examples of a file or table. Raises DataError naming the place of what cannot be used."""
-    form, source = _FORMATS[reading.task.kind], reading.source
-    own = None if isinstance(source, Table) else form.own_format(source, reading)
-    items = own or _table_items(reading.table(), form, reading)
+def read_examples(reader: SplitReader) -> list[Any]:
+    """The examples of a file or table; DataError with file and line for unusable data."""
+    form, source = _FORMATS[reader.task.kind], reader.source
+    own = None if isinstance(source, Table) else form.own_format(source, reader)
+    items = own or _table_items(reader.table(), form, reader)
     if form.lists:
-        items = (one for item in items for one in _each_question(item, reading))
+        items = (one for raw in items for one in _each_question(raw, reader))
     examples: list[Any] = []
-    for item in items:
-        with suppress(LeftOut):
-            examples.append(form.example(item, reading))
-    if reading.task.kind == "span" and (repeated := len(examples) - len({one.identity for one in examples})):
-        reading.report.note(f"questions of {reading.name} with the id of another", reading.place, repeated)
-    is_tagged = reading.task.kind == "token" and reading.purpose != "test"
+    for raw in items:
+        with suppress(Skipped):
+            examples.append(form.example(raw, reader))
+    if reader.task.kind == "span" and (repeated := len(examples) - len({one.identity for one in examples})):
+        reader.report.note(f"questions of {reader.name} with a duplicate id", reader.location, repeated)
+    is_tagged = reader.task.kind == "token" and reader.purpose != "test"
     if is_tagged and len(examples) >= _ENOUGH_SENTENCES and all(len(one.words) == 1 for one in examples):
-        raise DataError(f"{reading.place}: each of its {len(examples):,} sentences is one word; is it the right file?")
+        raise DataError(f"{reader.location}: all {len(examples):,} sentences have one word; is it the right file?")
     return examples
 
 
-def _table_items(table: Table, form: _Format, reading: Reading) -> Iterator[Item]:
-    columns = reading.task.columns
+def _table_items(table: Table, form: _Format, reader: SplitReader) -> Iterator[RawExample]:
+    columns = reader.task.columns
     if table.names_columns:
-        reading.refuse_options(table.location, "names its columns itself; leave it out", "column_names")
-    if reading.task.kind == "token" and (reading.config.label_column or "").isdecimal():
-        reading.refuse_options(table.location, "has columns with names; give one of them", "label_column")
+        reader.reject_options(table.location, "has column names of its own; drop the option", "column_names")
+    if reader.task.kind == "token" and (reader.config.label_column or "").isdecimal():
+        reader.reject_options(table.location, "has named columns; give a name", "label_column")
     pair_names = columns.pair and (*columns.pair, *form.lists[:1])
-    label_names = () if reading.purpose == "test" else (*columns.label, *form.lists[1:])
+    label_names = () if reader.purpose == "test" else (*columns.label, *form.lists[1:])
     roles = zip((columns.text, pair_names, label_names), form.columns, ("text", "text_pair", "label"), strict=True)
     names = [require_column(table, known, what, f"--{role}_column") for known, what, role in roles]
     names += map(table.find, (*form.others, columns.identity))
     for index, row in enumerate(table.rows(names)):
         if row.problem:
-            with suppress(LeftOut):
-                reading.leave_out(row.problem, row.location)
+            with suppress(Skipped):
+                reader.skip(row.problem, row.location)
             continue
         text, second, answer, *others, found = row.cells
         identity = as_text(index if found is None else found, row.location, "id")
-        yield Item(text, second, answer, identity, row.location, others)
+        yield RawExample(text, second, answer, identity, row.location, others)
 
 
-def _new_texts(path: Path, reading: Reading) -> Iterator[Item] | None:
-    if path.suffix.lower() != ".txt" or reading.purpose != "test" or reading.task.takes_pairs:
+def _new_texts(path: Path, reader: SplitReader) -> Iterator[RawExample] | None:
+    if path.suffix.lower() != ".txt" or reader.purpose != "test" or reader.task.takes_pairs:
         return None
-    texts = [line.removesuffix("\r") for line in text_lines(path, reading.config.encoding)]
+    texts = [line.removesuffix("\r") for line in text_lines(path, reader.config.encoding)]
     if not any(map(str.strip, texts)):
-        raise DataError(f"{path}: holds nothing to predict; give a file with a text in each line")
-    return (Item(text, None, None, str(index), f"{path}:{index + 1}") for index, text in enumerate(texts))
+        raise DataError(f"{path}: holds nothing to predict; give a file with one text per line")
+    return (RawExample(text, None, None, str(index), f"{path}:{index + 1}") for index, text in enumerate(texts))
 
 
-def _texts(item: Item, reading: Reading) -> SequenceExample:
-    label = None if reading.purpose == "test" else _label(item, reading)
-    text = reading.text(item.text, "text", item.place)
-    pair = reading.text(item.pair, "second text", item.place) if reading.task.takes_pairs else None
-    return SequenceExample(text, pair, label, item.identity)
+def _texts(raw: RawExample, reader: SplitReader) -> SequenceExample:
+    label = None if reader.purpose == "test" else _label(raw, reader)
+    text = reader.text(raw.text, "text", raw.location)
+    pair = reader.text(raw.pair, "second text", raw.location) if reader.task.takes_pairs else None
+    return SequenceExample(text, pair, label, raw.identity)
 
 
-def _label(item: Item, reading: Reading) -> str | float:
-    if isinstance(item.label, list):
-        raise DataError(f"{item.place}: its label is a list (multi-label); give a column with one label a row")
-    label = reading.as_label(item.label, item.place) or reading.leave_out("no label", item.place)
-    if not reading.task.is_regression:
-        label = reading.task.label_aliases.get(label, label)
-        reading.check_label(label, item.place)
+def _label(raw: RawExample, reader: SplitReader) -> str | float:
+    if isinstance(raw.label, list):
+        raise DataError(f"{raw.location}: the label is a list (multi-label); give a column with one label per row")
+    label = reader.as_label(raw.label, raw.location) or reader.skip("no label", raw.location)
+    if not reader.task.is_regression:
+        label = reader.task.label_aliases.get(label, label)
+        reader.check_label(label, raw.location)
         return label
-    lowest, highest = reading.task.score_range or (-math.inf, math.inf)
+    lowest, highest = reader.task.score_range or (-math.inf, math.inf)
     try:
         number = float(label)
     except ValueError as error:
-        raise DataError(f"{item.place}: label {label[:SHOWN_CHARACTERS]!r} is not a number; mend the file") from error
+        raise DataError(f"{raw.location}: label {label[:MAX_SHOWN]!r} is not a number; correct the file") from error
     if math.isfinite(number) and lowest <= number <= highest:
         return number
-    limits = f"from {lowest:g} to {highest:g}" if reading.task.score_range else "that is finite"
-    if reading.purpose != "train":
-        raise DataError(f"{item.place}: label {label} is not a number {limits}; mend the file")
-    reading.leave_out(f"the label is not a number {limits}", item.place)
+    limits = f"from {lowest:g} to {highest:g}" if reader.task.score_range else "that is finite"
+    if reader.purpose != "train":
+        raise DataError(f"{raw.location}: label {label} is not a number {limits}; correct the file")
+    reader.skip(f"the label is not a number {limits}", raw.location)
 
 
-def _race(path: Path, reading: Reading) -> Iterator[Item] | None:
+def _race(path: Path, reader: SplitReader) -> Iterator[RawExample] | None:
     if not path.is_dir():
-        return _article(path, reading) if path.suffix.lower() in (".txt", ".json") else None
-    level = reading.config.race_level
+        return _article(path, reader) if path.suffix.lower() in (".txt", ".json") else None
+    level = reader.config.race_level
     folders = [path / name for name in _LEVELS if level in ("all", name)]
     there = [folder for folder in folders if folder.is_dir()]
     for folder in [folder for folder in folders if there and folder not in there]:
-        reading.report.note(f"level missing from {reading.name}: {folder.name}", str(path))
+        reader.report.note(f"missing level of {reader.name}: {folder.name}", str(path))
     if not there and any((path / name).is_dir() for name in _LEVELS):
         raise UsageError(f"{path}: no folder {level}/; choose another --race_level")
     files = [file for folder in there or [path] for file in sorted(folder.glob("*.txt"))]
     if not files:
-        raise UsageError(f"{path}: no *.txt in it or in its middle/ and high/; give a folder of RACE")
-    return (item for file in files for item in _article(file, reading))
+        raise UsageError(f"{path}: no *.txt in it or in middle/ and high/; give a folder of RACE")
+    return (raw for file in files for raw in _article(file, reader))
 
 
-def _article(path: Path, reading: Reading) -> Iterator[Item]:
-    found, place = reading.parse_json(path), str(path)
-    text, questions = member(found, "article", str, place), member(found, "questions", list, place)
-    level, options = path.parent.name if path.parent.name in _LEVELS else "", member(found, "options", list, place)
-    yield Item(text, questions, found.get("answers"), str(found.get("id", path.name)), place, (options, level))
+def _article(path: Path, reader: SplitReader) -> Iterator[RawExample]:
+    found, location = reader.parse_json(path), str(path)
+    text, questions = member(found, "article", str, location), member(found, "questions", list, location)
+    level, options = path.parent.name if path.parent.name in _LEVELS else "", member(found, "options", list, location)
+    yield RawExample(text, questions, found.get("answers"), str(found.get("id", path.name)), location, (options, level))
 
 
-def _each_question(item: Item, reading: Reading) -> Iterator[Item]:
-    if not isinstance(item.pair, list):  # a question already
-        yield item
+def _each_question(raw: RawExample, reader: SplitReader) -> Iterator[RawExample]:
+    if not isinstance(raw.pair, list):  # a question already
+        yield raw
         return
-    count, (options, level) = len(item.pair), item.others
-    answers = [None] * count if reading.purpose == "test" else item.label
+    count, (options, level) = len(raw.pair), raw.others
+    answers = [None] * count if reader.purpose == "test" else raw.label
     if not isinstance(options, list) or not isinstance(answers, list) or not len(options) == len(answers) == count:
-        raise DataError(f"{item.place}: not as many options and answers as its {count} questions; mend the file")
-    for number, (question, some, answer) in enumerate(zip(item.pair, options, answers, strict=True)):
-        yield Item(item.text, question, answer, f"{item.identity}-{number}", item.place, (some, level))
+        raise DataError(f"{raw.location}: {count} questions, but not as many options or answers; correct the file")
+    for number, (question, some, answer) in enumerate(zip(raw.pair, options, answers, strict=True)):
+        yield RawExample(raw.text, question, answer, f"{raw.identity}-{number}", raw.location, (some, level))
 
 
-def _choices(item: Item, reading: Reading) -> ChoiceExample:
-    options, level = item.others
-    found = re.match(r"(middle|high)\d", item.identity)
-    group = as_text(level, item.place, "level") or (found[1] if found else "")
-    if reading.config.race_level not in ("all", group):
+def _choices(raw: RawExample, reader: SplitReader) -> ChoiceExample:
+    options, level = raw.others
+    found = re.match(r"(middle|high)\d", raw.identity)
+    group = as_text(level, raw.location, "level") or (found[1] if found else "")
+    if reader.config.race_level not in ("all", group):
         if not group:
-            raise DataError(f"{item.place}: it has no level; leave out --race_level")
-        raise LeftOut
+            raise DataError(f"{raw.location}: the question has no level; drop --race_level")
+        raise Skipped
     if not isinstance(options, list) or len(options) < 2:
-        raise DataError(f"{item.place}: a question without a list of two options or more; mend the file")
-    label = None if reading.purpose == "test" else _option(item, len(options), reading)
-    text, question = reading.text(item.text, "passage", item.place), as_text(item.pair, item.place, "question")
-    return ChoiceExample(text, question, _list(options, item.place, "options"), label, item.identity, group)
+        raise DataError(f"{raw.location}: a question needs a list of two options or more; correct the file")
+    label = None if reader.purpose == "test" else _option(raw, len(options), reader)
+    text, question = reader.text(raw.text, "passage", raw.location), as_text(raw.pair, raw.location, "question")
+    return ChoiceExample(text, question, _list(options, raw.location, "options"), label, raw.identity, group)
 
 
-def _option(item: Item, option_count: int, reading: Reading) -> int:
-    """The number of the option that the label names by its letter, or by its number from 0."""
-    text = reading.as_label(item.label, item.place) or reading.leave_out("no answer", item.place)
+def _option(raw: RawExample, option_count: int, reader: SplitReader) -> int:
+    """Index of the correct option; the label is its letter, or its index from 0."""
+    text = reader.as_label(raw.label, raw.location) or reader.skip("no answer", raw.location)
     letters = [chr(ord("A") + i) for i in range(option_count)]
     names = [*letters, *map(str, range(option_count))]
     if text not in names:
-        raise DataError(f"{item.place}: answer {text!r} is none of {letters[0]} to {letters[-1]}; mend the file")
+        raise DataError(f"{raw.location}: answer {text!r} is not one of {letters[0]} to {letters[-1]}; correct it")
     return names.index(text) % option_count
 
 
-def _squad(path: Path, reading: Reading) -> Iterator[Item] | None:
-    items: list[Item] = []
+def _squad(path: Path, reader: SplitReader) -> Iterator[RawExample] | None:
+    items: list[RawExample] = []
     if path.suffix.lower() != ".json":
         return None
-    for i, article in enumerate(member(reading.parse_json(path), "data", list, str(path))):
+    for i, article in enumerate(member(reader.parse_json(path), "data", list, str(path))):
         for j, paragraph in enumerate(member(article, "paragraphs", list, f"{path}, article {i}")):
             here = f"{path}, article {i}, paragraph {j}"
             context = member(paragraph, "context", str, here)
             for qa in member(paragraph, "qas", list, here):
                 identity = as_text(member(qa, "id", str | int, here), here, "id")
-                place = f"{path}, question {identity}"
-                answers = None if reading.purpose == "test" else member(qa, "answers", list, place)
-                question = member(qa, "question", str, place)
-                items.append(Item(context, question, answers, identity, place, (qa.get("is_impossible"),)))
+                location = f"{path}, question {identity}"
+                answers = None if reader.purpose == "test" else member(qa, "answers", list, location)
+                question = member(qa, "question", str, location)
+                items.append(RawExample(context, question, answers, identity, location, (qa.get("is_impossible"),)))
     return iter(items)
 
 
-def _spans(item: Item, reading: Reading) -> SpanExample:
-    answers = None if reading.purpose == "test" else _answers(item.label, item.place)
-    context = reading.text(item.text, "passage", item.place)
-    question = reading.text(item.pair, "question", item.place)
-    usable = None if answers is None else _usable(context, answers, item, reading)
-    return SpanExample(context, question, usable, item.identity)
+def _spans(raw: RawExample, reader: SplitReader) -> SpanExample:
+    answers = None if reader.purpose == "test" else _answers(raw.label, raw.location)
+    context = reader.text(raw.text, "passage", raw.location)
+    question = reader.text(raw.pair, "question", raw.location)
+    usable = None if answers is None else _usable(context, answers, raw, reader)
+    return SpanExample(context, question, usable, raw.identity)
 
 
-def _answers(found: Any, place: str) -> list[Answer]:
-    if isinstance(found, dict):  # as `datasets` has it, else a list of objects
-        texts, starts = member(found, "text", list, place), member(found, "answer_start", list, place)
+def _answers(found: Any, at: str) -> list[Answer]:
+    if isinstance(found, dict):  # a dict of lists, as in `datasets`; else a list of dicts
+        texts, starts = member(found, "text", list, at), member(found, "answer_start", list, at)
         if len(texts) != len(starts):
-            raise DataError(f"{place}: {len(texts)} texts and {len(starts)} starts of answers; mend the file")
+            raise DataError(f"{at}: {len(texts)} answer texts, but {len(starts)} answer starts; correct the file")
         found = [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
     if found is not None and not isinstance(found, list):
-        raise DataError(f"{place}: the answers are no list; mend the file")
+        raise DataError(f"{at}: the answers are not a list; correct the file")
     return [
-        Answer(as_text(member(one, "text", str, place), place, "text"), int(member(one, "answer_start", int, place)))
+        Answer(as_text(member(one, "text", str, at), at, "text"), int(member(one, "answer_start", int, at)))
         for one in found or ()
     ]
 
 
-def _usable(context: str, answers: list[Answer], item: Item, reading: Reading) -> tuple[Answer, ...]:
-    is_impossible, note = item.others[0], reading.report.note
+def _usable(context: str, answers: list[Answer], raw: RawExample, reader: SplitReader) -> tuple[Answer, ...]:
+    is_impossible, note = raw.others[0], reader.report.note
     if is_impossible is True and answers:
-        note(f"questions of {reading.name} marked as impossible whose answers are ignored", item.place)
+        note(f"questions of {reader.name} marked as impossible, answers ignored", raw.location)
         answers = []
-    if not reading.task.has_null_answer and not answers:
-        why = "the question has no answer, which only squad_v2 has" if is_impossible is True else "no answers"
-        reading.leave_out(why, item.place)
-    if not answers and is_impossible is False and reading.purpose == "train":
-        reading.leave_out("no answers, but not marked as impossible", item.place)
+    if not reader.task.has_null_answer and not answers:
+        why = "unanswerable question, which only squad_v2 allows" if is_impossible is True else "no answers"
+        reader.skip(why, raw.location)
+    if not answers and is_impossible is False and reader.purpose == "train":
+        reader.skip("no answers, but not marked as impossible", raw.location)
     kept = []
     for text, start in answers:
         found = nearest(context, text, start)
         if found != start:
-            lost = "left out: they are not in" if reading.purpose == "train" else "that still count, but are not in"
-            changed = f"{lost} the passage" if found is None else "moved to where their text is"
-            note(f"answers of {reading.name} {changed}", item.place)
-        if found is not None or reading.purpose != "train":
+            lost = "left out: not in" if reader.purpose == "train" else "kept although not in"
+            changed = f"{lost} the passage" if found is None else "moved to the nearest position of their text"
+            note(f"answers of {reader.name} {changed}", raw.location)
+        if found is not None or reader.purpose != "train":
             kept.append(Answer(text, start if found is None else found))
     if answers and not kept:
-        reading.leave_out("the answer is not in the passage", item.place)
+        reader.skip("the answer is not in the passage", raw.location)
     return tuple(kept)
 
 
 def nearest(context: str, text: str, start: int) -> int | None:
-    """The position of `text` in `context` that is nearest to `start`; None where it is nowhere."""
+    """The position of `text` in `context` that is nearest to `start`; None if it does not occur."""
     if text and start >= 0 and context.startswith(text, start):
         return start
     found = [match.start() for match in re.finditer(f"(?={re.escape(text)})", context)] if text else []
     return min(found, key=lambda position: abs(position - start), default=None)
 
 
-def _conll(path: Path, reading: Reading) -> Iterator[Item] | None:
+def _conll(path: Path, reader: SplitReader) -> Iterator[RawExample] | None:
     form = format_of(path)
     if form in ("jsonl", "parquet", "arrow"):
         return None
     if form is None or form == "csv":
-        raise UsageError(f"{path}: give columns of CoNLL, .jsonl or .parquet, not {path.suffix}; unpack or convert it")
-    lines = [line.removesuffix("\r") for line in text_lines(path, reading.config.encoding)]
+        raise UsageError(f"{path}: give CoNLL columns, .jsonl or .parquet, not {path.suffix}; unpack or convert it")
+    lines = [line.removesuffix("\r") for line in text_lines(path, reader.config.encoding)]
     if not any(map(str.strip, lines)):
         raise DataError(f"{path}: empty; give a file with sentences")
     widths = {len(_cells(line)) for line in lines if _holds_word(line)}
     is_even = not all(map(str.strip, lines)) and len(widths) == 1 and max(widths) <= _MOST_COLUMNS
     has_columns = is_even or any("\t" in line for line in lines)
-    if path.suffix.lower() == ".txt" and reading.purpose == "test" and not has_columns:
-        return _plain_sentences(lines, reading)
-    why = "has columns without names, of which the first is taken; leave it out"
-    reading.refuse_options(str(path), why, "text_column", "text_pair_column", "column_names")
-    asked, widest = reading.config.label_column, max(widths, default=0)
+    if path.suffix.lower() == ".txt" and reader.purpose == "test" and not has_columns:
+        return _plain_sentences(lines, reader)
+    why = "has unnamed columns and the text is in the first; drop the option"
+    reader.reject_options(str(path), why, "text_column", "text_pair_column", "column_names")
+    asked, widest = reader.config.label_column, max(widths, default=0)
     if asked is None or not asked.isdecimal():
-        reading.refuse_options(str(path), "has columns without names; give a number from 0", "label_column")
-    elif reading.task.tag_column >= widest:
-        reading.refuse_options(str(path), f"has {widest} columns, numbered from 0; give one of them", "label_column")
-    return _sentences(lines, reading)
+        reader.reject_options(str(path), "has unnamed columns; give a number from 0", "label_column")
+    elif reader.task.tag_column >= widest:
+        reader.reject_options(str(path), f"has {widest} columns, numbered from 0; give one of them", "label_column")
+    return _sentences(lines, reader)
 
 
-def _plain_sentences(lines: list[str], reading: Reading) -> Iterator[Item]:
+def _plain_sentences(lines: list[str], reader: SplitReader) -> Iterator[RawExample]:
     for index, line in enumerate(lines):
-        place = f"{reading.place}:{index + 1}"
+        location = f"{reader.location}:{index + 1}"
         if words := line.split():
-            yield Item(words, None, None, str(index), place)
+            yield RawExample(words, None, None, str(index), location)
         else:
-            reading.report.note(f"lines of {reading.name} without a word, which give no sentence", place)
+            reader.report.note(f"lines of {reader.name} skipped: no words", location)
 
 
-def _sentences(lines: list[str], reading: Reading) -> Iterator[Item]:
-    """The words and tags of consecutive lines; blank lines and those that begin a document are between sentences."""
+def _sentences(lines: list[str], reader: SplitReader) -> Iterator[RawExample]:
+    """Words and tags of consecutive lines; blank lines and document starts separate sentences."""
     index = 0
     for holds_words, group in groupby(enumerate(lines, start=1), key=lambda numbered: _holds_word(numbered[1])):
         numbered = list(group)
         if holds_words:
             words = [_cells(line) for _, line in numbered]
-            tags = [_tag(cells, reading) for cells in words]
-            yield Item([cells[0] for cells in words], None, tags, str(index), f"{reading.place}:{numbered[0][0]}")
+            tags, location = [_tag(cells, reader) for cells in words], f"{reader.location}:{numbered[0][0]}"
+            yield RawExample([cells[0] for cells in words], None, tags, str(index), location)
             index += 1
             continue
         for number, line in numbered:
             if line.strip():
-                what = f"lines of {reading.name} that begin a document, and hold no word"
-                reading.report.note(what, f"{reading.place}:{number}")
+                reader.report.note(f"lines of {reader.name} skipped: document starts", f"{reader.location}:{number}")
 
 
 def _holds_word(line: str) -> bool:
@@ -295,40 +294,40 @@ def _holds_word(line: str) -> bool:
 
 
 def _cells(line: str) -> list[str]:
-    """The columns of a line, between tabs if it has any, else between spaces."""
+    """The columns of a line, split at tabs if it has any, else at spaces."""
     return line.split("\t") if "\t" in line else [cell for cell in line.split(" ") if cell]
 
 
-def _tag(cells: list[str], reading: Reading) -> str:
-    """The tag of a line, empty where it has none; of two columns it is the second, whichever is usual."""
-    column = -1 if len(cells) == 2 and reading.config.label_column is None else reading.task.tag_column
+def _tag(cells: list[str], reader: SplitReader) -> str:
+    """The tag of a line, "" if it has none; with two columns always the second."""
+    column = -1 if len(cells) == 2 and reader.config.label_column is None else reader.task.tag_column
     return "" if len(cells) < 2 or column >= len(cells) else cells[column].strip()
 
 
-def _tokens(item: Item, reading: Reading) -> TokenExample:
-    words = _list(item.text, item.place, "words")
-    tags = None if reading.purpose == "test" else _list(item.label, item.place, "tags")
+def _tokens(raw: RawExample, reader: SplitReader) -> TokenExample:
+    words = _list(raw.text, raw.location, "words")
+    tags = None if reader.purpose == "test" else _list(raw.label, raw.location, "tags")
     if not words:
-        reading.leave_out("no words", item.place)
+        reader.skip("no words", raw.location)
     if tags is not None and len(tags) != len(words):
-        reading.leave_out("not as many tags as words", item.place)
+        reader.skip("not as many tags as words", raw.location)
     if not {*_NO_TAG}.isdisjoint(tags or ()):
-        reading.leave_out("a word without a tag in the sentence", item.place)
+        reader.skip("a word without a tag in the sentence", raw.location)
     for tag in dict.fromkeys(tags or ()):
-        reading.check_label(tag, item.place)
-    return TokenExample(words, tags, item.identity)
+        reader.check_label(tag, raw.location)
+    return TokenExample(words, tags, raw.identity)
 
 
-def _list(value: object, place: str, column: str) -> tuple[str, ...]:
+def _list(value: object, location: str, column: str) -> tuple[str, ...]:
     if not isinstance(value, list):
-        raise DataError(f"{place}: {column!r} holds no list; mend the file")
-    return tuple(as_text(one, place, column) for one in value)
+        raise DataError(f"{location}: {column!r} is not a list; correct the file")
+    return tuple(as_text(one, location, column) for one in value)
 
 
-_ASKED = ("the passage", "the question", "the answer")
+_QA_COLUMNS = ("the passage", "the question", "the answer")
 _FORMATS = {
     "sequence": _Format(_new_texts, _texts, ("the text", "the second text", "the label")),
-    "choice": _Format(_race, _choices, _ASKED, (("options", "choices"), ("level",)), ("questions", "answers")),
-    "span": _Format(_squad, _spans, _ASKED, (("is_impossible",),)),
+    "choice": _Format(_race, _choices, _QA_COLUMNS, (("options", "choices"), ("level",)), ("questions", "answers")),
+    "span": _Format(_squad, _spans, _QA_COLUMNS, (("is_impossible",),)),
     "token": _Format(_conll, _tokens, ("the words", "", "the tags")),
 }

@@ -1,4 +1,4 @@
-"""The four kinds of task: rows, losses, predictions, submissions. S dropout samples, B batch, L length, C classes."""
+"""The four kinds of task: losses, encoding, submissions. S dropout masks, B batch, L length, C classes, F features."""
 
 import json
 import math
@@ -20,11 +20,11 @@ from electra_albert.tasks.registry import GLUE
 from electra_albert.tasks.task import Task
 
 NO_ANSWER_FILE = "na_prob.json"
-# Sums over dropout samples and labels: the loss [] float32, and right predictions [] int64, None for a regression.
+# Sums over dropout samples and labels: loss [] float32, correct predictions [] int64 (None for a regression).
 _Sums = tuple[Tensor, Tensor | None]
 
 
-def _classify(outputs: Tensor, labels: Tensor, class_weights: Tensor | None = None) -> _Sums:
+def _classification_loss(outputs: Tensor, labels: Tensor, class_weights: Tensor | None = None) -> _Sums:
     """Cross-entropy in nats, weighted by class. outputs [S, ..., C], labels int64 [...], class_weights float32 [C]."""
     logits = outputs.flatten(0, -2)  # [S · …, C]
     gold = labels.expand(outputs.shape[:-1]).flatten()
@@ -32,27 +32,27 @@ def _classify(outputs: Tensor, labels: Tensor, class_weights: Tensor | None = No
     return losses, (logits.argmax(-1) == gold).sum()
 
 
-def _choose(outputs: Tensor, labels: Tensor) -> _Sums:
-    """outputs [S, B, 1], one score for each option; labels int64 [units]."""
-    return _classify(outputs.view(len(outputs), len(labels), -1), labels)  # [S, U, options]
+def _choice_loss(outputs: Tensor, labels: Tensor) -> _Sums:
+    """Cross-entropy over the options. outputs [S, B, 1], one logit per option; labels int64 [F]."""
+    return _classification_loss(outputs.view(len(outputs), len(labels), -1), labels)  # [S, F, options]
 
 
-def _regress(outputs: Tensor, labels: Tensor) -> _Sums:
+def _regression_loss(outputs: Tensor, labels: Tensor) -> _Sums:
     """Squared error. outputs [S, B, 1], labels float32 [B]."""
     return (outputs.squeeze(-1) - labels).square().sum(), None
 
 
-def _locate(outputs: Tensor, labels: Tensor) -> _Sums:
-    """Mean of the cross-entropies of start and end. outputs [S, B, L, 2], labels int64 [B, 2]."""
+def _span_loss(outputs: Tensor, labels: Tensor) -> _Sums:
+    """Mean of the cross-entropies of start and end position. outputs [S, B, L, 2], labels int64 [B, 2]."""
     logits = outputs.transpose(-1, -2).flatten(0, -2)  # [S · B · 2, L]
     gold = labels.expand(len(outputs), *labels.shape).flatten()  # [S · B · 2]
-    is_right = (logits.argmax(-1) == gold).view(-1, 2).all(-1)
-    return F.cross_entropy(logits, gold, reduction="sum") / 2, is_right.sum()
+    is_correct = (logits.argmax(-1) == gold).view(-1, 2).all(-1)
+    return F.cross_entropy(logits, gold, reduction="sum") / 2, is_correct.sum()
 
 
 def _labels_file(task: Task, predictions: Sequence[Any], examples: Sequence[Any]) -> str:
     index = [example.identity for example in examples]
-    # GLUE asks for numbers: where the file has no index of its own, examples are counted. Other tasks keep any id.
+    # GLUE requires unique numbers as index; if the file has none, examples are numbered. Other tasks keep their ids.
     if task.name in GLUE and not (all(one.isdecimal() for one in index) and len(set(index)) == len(index)):
         index = [*map(str, range(len(examples)))]
     if task.kind == "choice":
@@ -64,7 +64,7 @@ def _labels_file(task: Task, predictions: Sequence[Any], examples: Sequence[Any]
         predictions = [f"{min(max(prediction, low), high):.3f}" for prediction in predictions]
     for cell in (*index, *predictions):
         if any(mark in cell for mark in "\t\n\r"):
-            raise DataError(f"{cell!r} holds a tab or a line break, which a TSV cannot; rename the label or the id")
+            raise DataError(f"{cell!r} holds a tab or a line break, invalid in a TSV; rename the label or the id")
     rows = [("index", "prediction"), *zip(index, predictions, strict=True)]
     return "".join(f"{one}\t{prediction}\n" for one, prediction in rows)
 
@@ -73,7 +73,7 @@ def _answers_file(task: Task, predictions: Sequence[str | float], examples: Sequ
     answers = {example.identity: answer for example, answer in zip(examples, predictions, strict=True)}
     if len(answers) < len(examples):
         twice = Counter(example.identity for example in examples).most_common(1)[0][0]
-        raise DataError(f"two questions have the id {twice}: each needs its own in a submission")
+        raise DataError(f"two questions have the id {twice}; give each its own id for the submission")
     return json.dumps(answers, ensure_ascii=False, indent=1) + "\n"
 
 
@@ -83,25 +83,25 @@ def _tags_file(task: Task, predictions: Sequence[Sequence[str]], examples: Seque
 
 
 class Kind(NamedTuple):
-    """How examples of a kind become rows, outputs predictions (of rows not encoded for training), and both a loss."""
+    """Functions for one kind of task; `decode` takes examples that were not encoded for training."""
 
     encode: Callable[[Sequence[Any], Encoding], EncodedExamples]
     decode: Callable[[Outputs, EncodedExamples, Sequence[Any], tuple[str, ...], EncodePlan], Decoded]
-    term: str
+    term: str  # name of the loss
     loss: Callable[..., _Sums]
     file: Callable[[Task, Sequence[Any], Sequence[Any]], str]  # the content of a submission
 
 
 KINDS: dict[str, Kind] = {
-    "sequence": Kind(sequence.encode, sequence.decode, "classification_loss", _classify, _labels_file),
-    "choice": Kind(sequence.encode_choices, sequence.decode_choices, "choice_loss", _choose, _labels_file),
-    "span": Kind(span.encode, span.decode, "span_loss", _locate, _answers_file),
-    "token": Kind(token.encode, token.decode, "tag_loss", _classify, _tags_file),
+    "sequence": Kind(sequence.encode, sequence.decode, "classification_loss", _classification_loss, _labels_file),
+    "choice": Kind(sequence.encode_choices, sequence.decode_choices, "choice_loss", _choice_loss, _labels_file),
+    "span": Kind(span.encode, span.decode, "span_loss", _span_loss, _answers_file),
+    "token": Kind(token.encode, token.decode, "tag_loss", _classification_loss, _tags_file),
 }
 
 
 def write_submission(task: Task, test_name: str, decoded: Decoded, examples: Sequence[Any], folder: Path) -> Path:
-    """Write the submission file of one test set, and of SQuAD 2.0 the odds of no answer; returns its path."""
+    """Write the submission file of one test set, for SQuAD 2.0 also the no-answer probabilities; returns its path."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / (task.submission or f"{test_name}.tsv")
     files = {path: KINDS[task.kind].file(task, decoded.predictions, examples)}
@@ -113,10 +113,10 @@ def write_submission(task: Task, test_name: str, decoded: Decoded, examples: Seq
 
 
 class TaskObjective(nn.Module):
-    """A contracts.Objective on labelled batches: one loss and, but for regressions, an accuracy.
+    """A contracts.Objective on labelled batches: one loss and, except for regressions, an accuracy.
 
     The losses of `dropout_samples` dropout masks before the classifier are averaged (multi-sample dropout, Inoue 2019).
-    class_weights float32 [C], with a mean of 1 over the training examples, weight the loss in training alone.
+    class_weights float32 [C], with mean 1 over the training examples, weight the loss in training mode only.
     """
 
     def __init__(
@@ -132,20 +132,20 @@ class TaskObjective(nn.Module):
         self.register_buffer("class_weights", class_weights, persistent=False)
         kind = KINDS[model.head.kind]
         self._loss: Callable[..., _Sums]
-        self._name, self._loss = ("regression_loss", _regress) if is_regression else (kind.term, kind.loss)
+        self._name, self._loss = ("regression_loss", _regression_loss) if is_regression else (kind.term, kind.loss)
         self.weights: Mapping[str, float] = {self._name: 1.0}
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """How many labels count, computed on the host."""
+        """The divisor of the loss, computed on the host."""
         return {self._name: int(self._count(_labels(batch)))}
 
     def forward(self, batch: Batch, step: Tensor) -> dict[str, Term]:
-        """Terms of a labelled batch; nothing is drawn but dropout, so `step` is not used."""
+        """Terms of a labelled batch; `step` is unused: dropout is the only randomness."""
         return self.terms(self.outputs(batch, self.dropout_samples), batch)
 
     def outputs(self, batch: Batch, samples: int = 1) -> Tensor:
-        """The model's outputs, float32 [S, B, ...]; at padding the two logits of a span are the lowest number."""
-        outputs = self.model(batch.input_ids, batch.attention_mask, batch.token_type_ids, samples)
+        """The model's outputs, float32 [S, B, ...]; span logits at padding are the lowest float."""
+        outputs: Tensor = self.model(batch.input_ids, batch.attention_mask, batch.token_type_ids, samples)
         if self.model.head.kind == "span":
             outputs = outputs.masked_fill(~batch.attention_mask[:, :, None], torch.finfo(outputs.dtype).min)
         return outputs
@@ -154,21 +154,21 @@ class TaskObjective(nn.Module):
         """Loss and accuracy of outputs [S, B, ...]."""
         labels = _labels(batch)
         weights = (self.class_weights,) if self.class_weights is not None and self.training else ()
-        losses, right = self._loss(outputs, labels, *weights)
+        losses, correct = self._loss(outputs, labels, *weights)
         count = self._count(labels)
         terms = {self._name: Term(losses / len(outputs), count)}
-        if right is not None:
-            terms["accuracy"] = Term(right.float(), count * len(outputs))
+        if correct is not None:
+            terms["accuracy"] = Term(correct.float(), count * len(outputs))
         return terms
 
     def _count(self, labels: Tensor) -> Tensor:
-        """The number that the loss is divided by, [] int64: labels that are not ignored, else examples."""
-        if self._loss is _classify:
+        """The divisor of the loss, [] int64: labels that are not ignored for classification, else all features."""
+        if self._loss is _classification_loss:
             return (labels != IGNORED_LABEL).sum()
         return torch.full((), len(labels), dtype=torch.int64, device=labels.device)
 
 
 def _labels(batch: Batch) -> Tensor:
     if batch.labels is None:
-        raise ValueError("a batch without labels cannot be trained or scored on")
+        raise ValueError("a batch without labels has no loss")
     return batch.labels

@@ -1,6 +1,6 @@
 """Metrics of every kind of task, their confidence intervals, and the comparison of two models.
 
-All are computed from tables, one row an example, one table a seed. N examples, C classes, R resamples.
+Inputs are tables with one row per example, one table per seed. Dimensions: N examples, C classes, R resamples.
 """
 
 import math
@@ -22,27 +22,27 @@ Measure = Callable[[Values], Scores]
 Interval = tuple[float, float]
 RESAMPLES, LEVEL = 1000, 0.95
 LOWER_IS_BETTER = frozenset({"mean_squared_error"})
-# Columns that hold what is right: equal for any two models scored on the same examples.
+# Gold columns: equal for any two models evaluated on the same examples.
 _GOLD_COLUMNS = {"classification": [1], "regression": [1], "choice": [1, 2], "token": [2, 4]}
 _GOLD_COLUMNS |= {"span": [2], "span_with_null": [2]}
-_LEAST_SPREAD = 1e-3  # predicted numbers that spread less than this share of the right ones' spread are constant
+_LEAST_SPREAD = 1e-3  # standard deviation of predictions, relative to the gold's, below which they count as constant
 
 
 def classification(values: Values) -> Scores:
-    """Columns: predicted class, gold class. `f1`, of class 1, is given only where no class above it occurs."""
-    # scikit-learn takes thirty times as long, and the bootstrap calls this a thousand times a seed.
+    """Columns: predicted class, gold class. `f1` is that of class 1, only if no higher class occurs."""
+    # scikit-learn takes thirty times as long, and the bootstrap calls this a thousand times per seed.
     classes = np.stack(_columns(values, 2)).astype(np.int64)  # [2, N]
     if (classes < 0).any() or (classes != values.T).any():
-        raise ValueError("class numbers must be integers from 0 on")
+        raise ValueError("class ids must be integers from 0 on")
     count, size = int(classes.max()) + 1, len(values)
     confusion = np.bincount(classes[1] * count + classes[0], minlength=count**2).reshape(count, count)  # [gold, found]
-    right, gold, predicted = np.diagonal(confusion), confusion.sum(axis=1), confusion.sum(axis=0)  # [C]
-    class_f1 = 2 * right / np.maximum(gold + predicted, 1)  # [C]
-    # Python's integers: the product of the spreads overflows.
-    covariance = int(right.sum()) * size - int(gold @ predicted)
+    correct, gold, predicted = np.diagonal(confusion), confusion.sum(axis=1), confusion.sum(axis=0)  # [C]
+    class_f1 = 2 * correct / np.maximum(gold + predicted, 1)  # [C]
+    # Python integers: the product of the variances overflows int64.
+    covariance = int(correct.sum()) * size - int(gold @ predicted)
     spread = (size**2 - int(gold @ gold)) * (size**2 - int(predicted @ predicted))
     scores = {
-        "accuracy": float(right.sum() / size),
+        "accuracy": float(correct.sum() / size),
         "macro_f1": float(class_f1[gold + predicted > 0].mean()),
         "matthews_correlation": covariance / math.sqrt(spread) if spread else 0.0,
     }
@@ -52,36 +52,36 @@ def classification(values: Values) -> Scores:
 
 
 def regression(values: Values) -> Scores:
-    """Columns: predicted number, gold number. The correlation with a constant, which scipy does not define, is 0."""
+    """Columns: predicted number, gold number. The correlation with a constant, undefined in scipy, is 0."""
     from scipy.stats import pearsonr, spearmanr
 
     predicted, gold = _columns(values, 2)
     scores = {"pearson": 0.0, "spearman": 0.0, "mean_squared_error": float(np.square(predicted - gold).mean())}
     if np.ptp(predicted) > 0 and np.ptp(gold) > 0:
-        with warnings.catch_warnings(action="ignore"):  # of nearly constant numbers, which is_collapsed reports
+        with warnings.catch_warnings(action="ignore"):  # about nearly constant numbers, which is_collapsed reports
             scores["pearson"] = float(pearsonr(predicted, gold).statistic)
             scores["spearman"] = float(spearmanr(predicted, gold).statistic)
     return scores
 
 
 def choice(values: Values) -> Scores:
-    """Columns: predicted option, gold option, group (see sequence.GROUPS). A group that does not occur has no score."""
+    """Columns: predicted option, gold option, group (see sequence.GROUPS). Groups without an example have no score."""
     predicted, gold, group = _columns(values, 3)
-    is_right = predicted == gold
-    by_group = {f"accuracy_{name}": is_right[group == number] for name, number in GROUPS.items()}
-    return {name: float(some.mean()) for name, some in ({"accuracy": is_right} | by_group).items() if len(some)}
+    is_correct = predicted == gold
+    by_group = {f"accuracy_{name}": is_correct[group == number] for name, number in GROUPS.items()}
+    return {name: float(some.mean()) for name, some in ({"accuracy": is_correct} | by_group).items() if len(some)}
 
 
 def span(values: Values) -> Scores:
-    """Columns: exact match and F1 of the answer given; the others matter only where a question may have no answer."""
+    """Columns: exact match and F1 of the prediction; the others are for unanswerable questions."""
     matches, overlaps = _columns(values, 6)[:2]
     return {"exact_match": float(matches.mean()), "f1": float(overlaps.mean())}
 
 
 def span_with_null(values: Values) -> Scores:
-    """Columns: exact match and F1 of the answer given, has_answer, null score minus best span's, and the span's two.
+    """Columns: exact match and F1 of the prediction, has_answer, null minus span score, exact match and F1 of the span.
 
-    The best scores are those of the best threshold for these examples on the difference above which no answer is given.
+    No answer is predicted if the score difference is above a threshold; `best_…` are for the best threshold.
     """
     matches, overlaps, answered, difference, span_matches, span_overlaps = _columns(values, 6)
     scores = span(values)
@@ -89,36 +89,35 @@ def span_with_null(values: Values) -> Scores:
         if chosen.any():
             scores[f"{name}_exact_match"] = float(matches[chosen].mean())
             scores[f"{name}_f1"] = float(overlaps[chosen].mean())
-    order, score_of_none = np.argsort(difference), float((answered == 0).sum())
+    order, no_answer_score = np.argsort(difference), float((answered == 0).sum())
     for name, best, of_span in (("exact", "best_exact_match", span_matches), ("f1", "best_f1", span_overlaps)):
-        # As in the official script, any span is wrong where there is no answer, even one that is normalised to nothing.
+        # As in the official script, any span is wrong if there is no answer, even one that is normalized to nothing.
         gain = np.where(answered > 0, of_span, -1.0)
-        total, scores[f"best_{name}_threshold"] = _best_threshold(difference[order], gain[order], score_of_none)
+        total, scores[f"best_{name}_threshold"] = _best_threshold(difference[order], gain[order], no_answer_score)
         scores[best] = total / len(values)
     return scores
 
 
-def _best_threshold(difference: Values, gain: Values, score_of_none: float) -> tuple[float, float]:
-    """The highest sum and its threshold. difference [N] ascending; gain [N]: of answering over not answering."""
-    # Differs from the official script, which can stop between two examples of equal difference and report a score that
-    # no threshold gives.
+def _best_threshold(difference: Values, gain: Values, no_answer_score: float) -> tuple[float, float]:
+    """The highest sum of scores and its threshold. difference [N] ascending; gain [N] of answering over none."""
+    # Differs from the official script, which can cut between equal differences, where no threshold gives its score.
     is_last = np.append(difference[1:] != difference[:-1], True)
-    candidates = np.where(is_last, score_of_none + np.cumsum(gain), -np.inf)
+    candidates = np.where(is_last, no_answer_score + np.cumsum(gain), -np.inf)
     best = int(candidates.argmax())
-    if candidates[best] > score_of_none:
+    if candidates[best] > no_answer_score:
         return float(candidates[best]), float(difference[best])
-    # Best without any answer, which the script's 0.0 means only where every difference is above it.
-    return score_of_none, 0.0 if difference[0] > 0 else float(np.nextafter(difference[0], -np.inf))
+    # No answers at all are best; the script's threshold 0.0 means that only if every difference is above it.
+    return no_answer_score, 0.0 if difference[0] > 0 else float(np.nextafter(difference[0], -np.inf))
 
 
 def token(values: Values) -> Scores:
-    """Columns: right, predicted and gold entities, right tags, tags. A share of nothing is 0."""
-    right, predicted, gold, right_tags, tags = (float(column.sum()) for column in _columns(values, 5))
+    """Columns: correct, predicted and gold entities, correct tags, tags. 0 / 0 counts as 0."""
+    correct, predicted, gold, correct_tags, tags = (float(column.sum()) for column in _columns(values, 5))
     return {
-        "precision": right / predicted if predicted else 0.0,
-        "recall": right / gold if gold else 0.0,
-        "f1": 2 * right / (predicted + gold) if predicted + gold else 0.0,
-        "accuracy": right_tags / tags if tags else 0.0,
+        "precision": correct / predicted if predicted else 0.0,
+        "recall": correct / gold if gold else 0.0,
+        "f1": 2 * correct / (predicted + gold) if predicted + gold else 0.0,
+        "accuracy": correct_tags / tags if tags else 0.0,
     }
 
 
@@ -127,7 +126,7 @@ MEASURES: dict[str, Measure] = {measure.__name__: measure for measure in _ALL}
 
 
 def is_collapsed(measure: str, values: Values) -> bool:
-    """Whether a model gives every example the same answer though the examples differ: training failed."""
+    """Whether all predictions are equal although the gold labels differ: training failed."""
     columns = values.T
     if measure == "token":
         return bool(columns[1].sum() == 0 and columns[2].sum() > 0)
@@ -138,19 +137,19 @@ def is_collapsed(measure: str, values: Values) -> bool:
 
 
 def _columns(values: Values, count: int) -> list[Values]:
-    """The columns [N] of a table that is neither empty nor holds a number that is not finite."""
+    """The columns [N] of a table; ValueError if it is empty or not finite."""
     if values.ndim != 2 or values.shape[1] != count or not len(values):
-        raise ValueError(f"a table of shape {list(values.shape)} does not have {count} columns of examples to score")
+        raise ValueError(f"table of shape {list(values.shape)}: expected {count} columns and at least one example")
     if not np.isfinite(values).all():
         raise ValueError("a prediction is not finite")
     return [np.ascontiguousarray(column) for column in values.T]
 
 
 def summarize(values: Sequence[float], *, is_lower_better: bool = False) -> Metrics:
-    """Every seed's score with median, mean, sample standard deviation (None for one seed) and best."""
+    """All scores with median, mean, sample standard deviation (None for one seed) and best."""
     scores = np.asarray(values, dtype=np.float64)
     if not (len(scores) and np.isfinite(scores).all()):
-        raise ValueError(f"scores {list(values)}: at least one is needed, and all finite")
+        raise ValueError(f"scores {list(values)}: expected at least one, all finite")
     return {
         "values": scores.tolist(),
         "median": float(np.median(scores)),
@@ -161,7 +160,7 @@ def summarize(values: Sequence[float], *, is_lower_better: bool = False) -> Metr
 
 
 def bootstrap_intervals(per_seed: Runs, measure: Measure, seed: int, resamples: int = RESAMPLES) -> dict[str, Interval]:
-    """The 95 % interval of the mean over seeds of each metric that all have, over the shared draws that have it."""
+    """95 % bootstrap intervals of the mean over seeds, for metrics that all seeds have; seeds share the resamples."""
     tables = _stacked(per_seed)
     whole = [measure(table) for table in tables]
     drawn: dict[str, list[float]] = {name: [] for name in whole[0] if all(name in scores for scores in whole)}
@@ -174,20 +173,20 @@ def bootstrap_intervals(per_seed: Runs, measure: Measure, seed: int, resamples: 
 
 
 class Comparison(NamedTuple):
-    """How much better the first of two models is, and whether that may be chance."""
+    """The difference of two models in a metric and its significance."""
 
     difference: float  # of the means over seeds, first minus second
     low: float  # 95 % interval of the difference, over examples and seeds
     high: float
-    p_value: float  # two-sided: how often resampling alone would reverse the difference
-    difference_in_stds: float | None  # the difference in standard deviations over seeds; None where they have none
+    p_value: float  # two-sided: twice the share of resamples that reverse the difference
+    difference_in_stds: float | None  # in pooled standard deviations over seeds; None if those are 0 or unknown
 
 
 def compare(first: Runs, second: Runs, measure: str, metric: str, seed: int, resamples: int = RESAMPLES) -> Comparison:
-    """How two models differ in a metric of one of MEASURES, each over its own seeds; DataError for different examples.
+    """Compare two models, each with several seeds, in a metric of one of MEASURES; DataError for different examples.
 
     Each resample draws examples, the same for both models, and then seeds of each (pigeonhole bootstrap, Owen 2007).
-    That is conservative where seeds differ little, and too narrow for two seeds a side that differ much.
+    This is conservative if seeds differ little, and too narrow for two seeds per model that differ much.
     """
 
     def scored(side: Values, chosen: Any = slice(None)) -> NDArray[np.float64]:
@@ -196,13 +195,13 @@ def compare(first: Runs, second: Runs, measure: str, metric: str, seed: int, res
     sides = _stacked(first), _stacked(second)
     golds = [side[:, :, _GOLD_COLUMNS[measure]] for side in sides]
     if sides[0].shape[1:] != sides[1].shape[1:] or any((gold != golds[0][0]).any() for gold in golds):
-        raise DataError("the two were scored on different examples and cannot be compared; score the same data")
+        raise DataError("the two were evaluated on different examples; compare sweeps with the same evaluation data")
     scores = [scored(side) for side in sides]
     generator = np.random.default_rng(derived_seed(seed, Stream.RESAMPLE, 1))
     differences: list[float] = []  # [2 R]
     for chosen in _draws(sides[0].shape[1], seed, resamples):
         mine, theirs = (scored(side, chosen) for side in sides)
-        # Each draw of seeds serves in both directions, so that exchanging the models only changes the sign.
+        # Each draw of seeds is used in both directions, so that swapping the models only changes the sign.
         one, other = generator.random((2, max(map(len, sides))))
         differences += (_seed_mean(mine, a) - _seed_mean(theirs, b) for a, b in ((one, other), (other, one)))
     reversed_count = min(sum(d <= 0 for d in differences), sum(d >= 0 for d in differences))
@@ -220,21 +219,21 @@ def _seed_mean(scores: Values, uniform: Values) -> float:
     if count == 1:
         return mean
     drawn = float(scores[(uniform[:count] * count).astype(np.int64)].mean())
-    # Drawing n seeds from themselves shows only (n - 1) / n of their variance, half of it for two seeds.
+    # The bootstrap of n seeds has only (n - 1) / n of their variance, half of it for two seeds.
     return mean + (drawn - mean) * math.sqrt(count / (count - 1))
 
 
 def _stacked(per_seed: Runs) -> Values:
-    """Runs of several seeds as one [seeds, N, columns]."""
+    """Tables of several seeds as one [seeds, N, columns]."""
     if len(per_seed) == 0 or len(per_seed[0]) == 0:
-        raise ValueError("nothing was scored: no seed or no example")
+        raise ValueError("no seed or no example to evaluate")
     if any(values.shape != per_seed[0].shape for values in per_seed):
-        raise DataError("the seeds were scored on different examples; score all of them on the same data")
+        raise DataError("the seeds were evaluated on different examples; evaluate all of them on the same data")
     return np.stack(per_seed, dtype=np.float64)
 
 
 def _draws(size: int, seed: int, resamples: int) -> Iterator[NDArray[np.int64]]:
-    """The examples of each resample: as many as there are, with replacement, a function of the seed alone."""
+    """Indices of each bootstrap resample, drawn with replacement; a function of size and seed."""
     generator = np.random.default_rng(derived_seed(seed, Stream.RESAMPLE))
     return (generator.integers(size, size=size) for _ in range(resamples))
 

@@ -1,4 +1,4 @@
-"""The data of a task as examples: found, read, checked, and cut to the size asked for; what was odd is counted."""
+"""Find, read, check and sample the data of a task; unusual data are counted in its report."""
 
 import math
 import os
@@ -17,91 +17,91 @@ from electra_albert.data_files.tables import Table, dataset_table
 from electra_albert.finetuning_config import DataConfig
 from electra_albert.keyed_random import Stream, bits, derived_seed, permute
 from electra_albert.tasks.formats import read_examples
-from electra_albert.tasks.read_rules import Reading, shown
+from electra_albert.tasks.read_rules import SplitReader, quote_names
 from electra_albert.tasks.registry import GLUE, TASKS, as_configured
 from electra_albert.tasks.task import Hub, Patterns, Report, Task, TaskData
 
 T = TypeVar("T")
 Examples = Sequence[Any]
-Sets = dict[str, dict[str, Path | Table]]  # files and splits by the role and the name of the set
-_EVALUATION_SEED = 0  # not the run's: sweeps of other seeds score the same examples
-_MOST_LABELS, _MOST_TAGS = 100, 1000  # found in the data; a hundred types of entities are two hundred tags in BIO
-_VALIDATION = ("valid", "dev")  # splits of a dataset on the hub, where it has no usual one
-_TEXT_FIELDS = ("text", "text_pair", "context", "question", "options", "words")  # all but answer and identity
-_ROLES = {  # of a set: the option that names its file, its name and its use in messages
+Sets = dict[str, dict[str, Path | Table]]  # files and hub splits, by role and set name
+_EVALUATION_SEED = 0  # not the run's: all seeds are evaluated on the same examples
+_MOST_LABELS, _MOST_TAGS = 100, 1000  # found in the data; a hundred entity types are two hundred tags in BIO
+_VALIDATION = ("valid", "dev")  # names of a hub split that replace the usual one
+_TEXT_FIELDS = ("text", "text_pair", "context", "question", "options", "words")  # all except answer and identity
+_ROLES = {  # option that names the file, name and verb in messages
     "train": ("train_file", "training data", "train on"),
-    "evaluation": ("validation_file", "data to score on", "score"),
+    "evaluation": ("validation_file", "evaluation data", "evaluate on"),
     "test": ("test_file", "test set", "predict"),
 }
 
 
 def read_data(task: Task, config: DataConfig, *, needs_test: bool, seed: int, is_trained: bool = True) -> TaskData:
-    """All examples of a task: training data only where it is trained, its test sets only where they are needed."""
+    """All examples of a task; training data only if `is_trained`, test sets only if they are needed."""
     task, report = as_configured(task, config), Report()
     sources = locate(task, config, report, needs_test=needs_test, is_trained=is_trained)
-    whole, labels = [], task.labels
+    loaded, labels = [], task.labels
     if sources["train"]:
-        whole = _read(reading := Reading(task, config, "train", report, sources["train"]["train"], labels))
-        labels = labels or _found_labels(whole, reading)
-    read: dict[str, tuple[str, list[Any]]] = {}  # by the name of the set: where its examples come from, and they
+        loaded = _read(reader := SplitReader(task, config, "train", report, sources["train"]["train"], labels))
+        labels = labels or _found_labels(loaded, reader)
+    read: dict[str, tuple[str, list[Any]]] = {}  # source and examples of each evaluation set
     if config.validation_split is not None:
-        whole, held_out = _divided(whole, config.validation_split)
+        loaded, held_out = _split(loaded, config.validation_split)
         read[next(iter(task.files.evaluation))] = ("the validation split", held_out)
     for name, source in sources["evaluation"].items():
-        reading = Reading(task, config, "evaluation", report, source, labels)
-        read[name] = (reading.name, _read(reading))
-    train = _drawn(whole, config.max_train_examples, seed, Stream.TASK_EXAMPLES)
-    if len(train) < len(whole):
-        report.note("training examples not drawn", "--max_train_examples", len(whole) - len(train))
+        reader = SplitReader(task, config, "evaluation", report, source, labels)
+        read[name] = (reader.name, _read(reader))
+    train = _sample(loaded, config.max_train_examples, seed, Stream.TASK_EXAMPLES)
+    if len(train) < len(loaded):
+        report.note("training examples not sampled", "--max_train_examples", len(loaded) - len(train))
     evaluation: dict[str, Examples] = {}
-    for name, (place, found) in read.items():
+    for name, (source_name, found) in read.items():
         if found:
-            chosen = sorted(_drawn(range(len(found)), config.max_eval_examples, _EVALUATION_SEED, Stream.VALIDATION))
+            chosen = sorted(_sample(range(len(found)), config.max_eval_examples, _EVALUATION_SEED, Stream.VALIDATION))
             if missing := len(found) - len(chosen):
-                report.note(f"examples of {name} not scored: over the number asked for", "--max_eval_examples", missing)
+                report.note(f"examples of {name} not sampled", "--max_eval_examples", missing)
             evaluation[name] = [found[position] for position in chosen]
-            _note_oddities(train, evaluation[name], labels, report, place)
+            _note_unusual(train, evaluation[name], labels, report, source_name)
     wanted = sources["test"] if needs_test or not evaluation else {}
-    if not evaluation and not wanted:  # of a task whose evaluation set has no labels
+    if not evaluation and not wanted:  # the evaluation set has no labels
         wanted = dict(zip(task.files.test, sources["evaluation"].values(), strict=False))
-    test = {name: _read(Reading(task, config, "test", report, source)) for name, source in wanted.items()}
+    test = {name: _read(SplitReader(task, config, "test", report, source)) for name, source in wanted.items()}
     return TaskData(train, evaluation, test, labels, report)
 
 
 def read_unlabelled(task: Task, file: Path | str, config: DataConfig, report: Report) -> list[Any]:
-    """The examples of a file of new text in the task's own format or a plain .txt, without labels."""
-    return _read(Reading(as_configured(task, config), config, "test", report, local_path(str(file), "predict")))
+    """Unlabelled examples of a file of new text, in the task's own format or a plain .txt."""
+    return _read(SplitReader(as_configured(task, config), config, "test", report, local_path(str(file), "predict")))
 
 
-def _read(reading: Reading) -> list[Any]:
-    """The examples of a set; DataError, with the reasons why rows were left out, where there are none."""
-    if reading.purpose == "evaluation" and reading.task.trained_by is not None:  # which may have no label
-        table = reading.table()
-        column = table.find(reading.task.columns.label)
+def _read(reader: SplitReader) -> list[Any]:
+    """The examples of a set; DataError with the reasons if there are none."""
+    if reader.purpose == "evaluation" and reader.task.trained_by is not None:  # its labels may be missing
+        table = reader.table()
+        column = table.find(reader.task.columns.label)
         rows = () if column is None else table.rows((column,))
-        if not any(not row.problem and reading.as_label(row.cells[0], row.location) for row in rows):
+        if not any(not row.problem and reader.as_label(row.cells[0], row.location) for row in rows):
             return []
-    examples = read_examples(reading)
+    examples = read_examples(reader)
     if not examples:
-        lines = [line for line in reading.report.lines() if reading.name in line]
-        reasons = f" is left ({'; '.join(lines)})" if lines else " in it"
-        raise DataError(f"{reading.place}: no example to {_ROLES[reading.purpose][2]}{reasons}; give a file with more")
+        lines = [line for line in reader.report.lines() if reader.name in line]
+        reasons = f" ({'; '.join(lines)})" if lines else ""
+        raise DataError(f"{reader.location}: no examples to {_ROLES[reader.purpose][2]}{reasons}; give another file")
     return examples
 
 
 class _DataDir(NamedTuple):
-    """What --data_dir names: all files or splits in it, and the one of a set by its role, name and file patterns."""
+    """The folder or hub dataset of --data_dir."""
 
-    place: str
-    held: list[str]
-    find: Callable[[str, str, Patterns], Path | Table | None]
+    location: str
+    names: list[str]  # of its files or splits
+    find: Callable[[str, str, Patterns], Path | Table | None]  # the source of a set by role, set name and patterns
 
 
 def locate(task: Task, config: DataConfig, report: Report, *, needs_test: bool, is_trained: bool = True) -> Sets:
-    """The sources of all sets, an option's before --data_dir's; UsageError for one that is needed and missing."""
+    """The sources of all sets; file options override --data_dir. UsageError if a needed one is missing."""
     needs_training, is_split = is_trained and task.trained_by is None, config.validation_split is not None
     if is_split and not needs_training:
-        raise UsageError("--validation_split divides the training data, and nothing is trained; give --validation_file")
+        raise UsageError("--validation_split splits the training data, but nothing is trained; give --validation_file")
     if is_split and task.kind in ("choice", "span"):
         raise UsageError(f"--validation_split: questions of {task.name} share their passages; give --validation_file")
     train: dict[str, Patterns] = {"train": task.files.train} if needs_training else {}
@@ -111,15 +111,15 @@ def locate(task: Task, config: DataConfig, report: Report, *, needs_test: bool, 
     for role, names in wanted.items():
         option = _ROLES[role][0]
         for position, (name, patterns) in enumerate(names.items()):
-            value = getattr(config, option) if position == 0 else None  # an option names the first set
+            value = getattr(config, option) if position == 0 else None  # a file option names the first set
             source = there.find(role, name, patterns) if value is None else local_path(value, option)
             if source is not None:
                 sets[role][name] = source
         if sets[role] and (role != "test" or needs_test):
             for name in (name for name in names if name not in sets[role]):
-                report.note(f"{role} set of {task.name} that is not there: {name}", there.place)
+                report.note(f"missing {role} set of {task.name}: {name}", there.location)
     if is_split and sets["evaluation"]:
-        raise UsageError(f"--validation_split: {there.place} holds data to score on already; leave the option out")
+        raise UsageError(f"--validation_split: {there.location} already has evaluation data; drop the option")
     needs_scores = not is_split and not (task.trained_by is not None and sets["test"])
     needs = {"train": needs_training, "evaluation": needs_scores, "test": needs_test}
     if missing := [role for role in _ROLES if needs[role] and not sets[role]]:
@@ -128,11 +128,11 @@ def locate(task: Task, config: DataConfig, report: Report, *, needs_test: bool, 
 
 
 def local_path(value: str, option: str) -> Path:
-    """The path that an option names, fetched where it is a URL. Raises UsageError where there is nothing."""
+    """The path that an option names, downloaded if it is a URL; UsageError if it does not exist."""
     if is_url(value):
         return fetch(value, option)[0]
     if not os.path.exists(value):
-        raise UsageError(f"--{option} {value[:100]}: no such file or folder, or it may not be read; check the path")
+        raise UsageError(f"--{option} {value[:100]}: no such file or folder, or not readable; check the path")
     return Path(value)
 
 
@@ -142,41 +142,41 @@ def _open_data_dir(task: Task, data_dir: str | None) -> _DataDir:
     if not is_url(data_dir) and not os.path.exists(data_dir):
         if (on_hub := hub_name(data_dir)) is not None:
             return _open_dataset(task, data_dir, *on_hub)
-        raise UsageError(f"--data_dir {data_dir}: no such folder, and not OWNER/NAME of a dataset on the hub; check it")
+        raise UsageError(f"--data_dir {data_dir}: no such folder, and not OWNER/NAME of a hub dataset; check it")
     path = local_path(data_dir, "data_dir")
     if not path.is_dir():
-        raise UsageError(f"--data_dir {data_dir}: not a folder; give a single file by --train_file or its like")
+        raise UsageError(f"--data_dir {data_dir}: not a folder; name files with --train_file and --validation_file")
     try:
         folders = {child.name.lower(): child for child in sorted(path.iterdir()) if child.is_dir()}
         folder = next((folders[name.lower()] for name in task.files.folders if name.lower() in folders), path)
-        held = sorted(child.name + "/" * child.is_dir() for child in folder.iterdir())
+        names = sorted(child.name + "/" * child.is_dir() for child in folder.iterdir())
     except OSError as error:
         raise UsageError(f"--data_dir {data_dir}: cannot be read ({error.strerror}); choose another") from error
     of = {name.lower(): other for other in GLUE for name in TASKS[other].files.folders}
     if task.name in GLUE and of.get(found := folder.resolve().name.lower(), task.name) != task.name:
         wanted = f"not of {task.name}; give {task.files.folders[0]}"
         raise UsageError(f"--data_dir {folder}: the folder of {of[found]}, {wanted}")
-    return _DataDir(str(folder), held, lambda role, name, patterns: _match(folder, patterns, held))
+    return _DataDir(str(folder), names, lambda role, name, patterns: _match(folder, patterns, names))
 
 
-def _match(folder: Path, patterns: Patterns, held: list[str]) -> Path | None:
-    """The file of the first pattern that fits one, best in its own case, else in any; UsageError where several fit."""
-    names = [name.removesuffix("/") for name in held]
-    for spelled in (str, str.lower):
+def _match(folder: Path, patterns: Patterns, names: list[str]) -> Path | None:
+    """The file that matches the first possible pattern, preferably in its case; UsageError for several files."""
+    bare = [name.removesuffix("/") for name in names]
+    for fold in (str, str.lower):
         for pattern in patterns:
-            found = [name for name in names if fnmatchcase(spelled(name), spelled(pattern))]
+            found = [name for name in bare if fnmatchcase(fold(name), fold(pattern))]
             if len(found) > 1:
-                raise UsageError(f"{folder}: {pattern} may be any of {', '.join(found)}; name one by its own option")
+                raise UsageError(f"{folder}: {pattern} matches {', '.join(found)}; name one file with its own option")
             if found:
                 return folder / found[0]
     return None
 
 
 def _open_dataset(task: Task, data_dir: str, dataset: str, config: str | None) -> _DataDir:
-    """A dataset on the hub; without :CONFIG the one that the task has there."""
+    """Load a dataset of the hub; without :CONFIG the task's own config."""
     if config is None and task.hub is not None and task.hub.dataset == dataset:
         config = task.hub.config
-    splits = load_from_hub(dataset, config, None, f"--data_dir {data_dir}: no folder here, and no dataset to load")
+    splits = load_from_hub(dataset, config, None, f"--data_dir {data_dir}: no local folder, and no dataset to load")
     hub = task.hub or Hub(dataset)
     names = {"train": {"train": "train"}, "evaluation": hub.evaluation, "test": hub.test}
 
@@ -192,34 +192,34 @@ def _open_dataset(task: Task, data_dir: str, dataset: str, config: str | None) -
 def _not_found(task: Task, config: DataConfig, there: _DataDir, roles: list[str], patterns: Patterns) -> str:
     options = " and ".join(f"--{_ROLES[role][0]}" for role in roles)
     if roles == ["evaluation"]:
-        options += ", a part of the training data by --validation_split 0.1"
+        options += ", or a part of the training data with --validation_split 0.1"
     missing = f"--task {task.name}: no {_ROLES[roles[0]][1]}"
     if config.data_dir is None:
-        return f"{missing}; give {options}, or its folder, or OWNER/NAME of the hub, by --data_dir"
+        return f"{missing}; give {options}, or its folder or OWNER/NAME on the hub with --data_dir"
     wanted = " or ".join([*patterns[:1], *[pattern for pattern in patterns if "*" in pattern][:1]])
-    looked = f"looked for {wanted}, in it or in {task.files.folders[0]}/; there is {shown(there.held)}"
-    return f"{missing} in {there.place}: {looked}: check --data_dir or give {options}"
+    looked = f"looked for {wanted}, there or in {task.files.folders[0]}/, and found {quote_names(there.names)}"
+    return f"{missing} in {there.location}: {looked}; check --data_dir or give {options}"
 
 
-def _found_labels(examples: Examples, reading: Reading) -> tuple[str, ...]:
-    """Labels of the training data in order. Raises DataError where there is one, or they look like a regression's."""
-    place, kind = reading.place, reading.task.kind
-    if reading.task.is_regression or kind in ("choice", "span"):
+def _found_labels(examples: Examples, reader: SplitReader) -> tuple[str, ...]:
+    """Sorted labels of the training data; DataError for a single label, too many, or numbers of a regression."""
+    location, kind = reader.location, reader.task.kind
+    if reader.task.is_regression or kind in ("choice", "span"):
         return ()
     if kind == "token":
         tags = sorted({tag for example in examples for tag in example.tags})
         if len(tags) > _MOST_TAGS:
-            raise DataError(f"{place}: {len(tags):,} tags, more than {_MOST_TAGS:,}; check the file and --label_column")
+            raise DataError(f"{location}: {len(tags):,} tags, more than {_MOST_TAGS:,}; check file and --label_column")
         return tuple(tags)
     labels = {example.label for example in examples}
     if len(labels) == 1:
-        raise DataError(f"{place}: all rows have the label {shown([*labels])}; there is nothing to learn")
+        raise DataError(f"{location}: all examples have the label {quote_names([*labels])}; give at least two labels")
     is_whole = all(_is_number(label) and label.removeprefix("-").isdecimal() for label in labels)
     advice = "if they are numbers to predict, give --regression true"
     if len(labels) > _MOST_LABELS:
-        raise DataError(f"{place}: {len(labels):,} labels, more than {_MOST_LABELS}; {advice}, or check --label_column")
+        raise DataError(f"{location}: {len(labels):,} labels, over {_MOST_LABELS}; {advice}, or check --label_column")
     if not is_whole and all(map(_is_number, labels)):
-        raise DataError(f"{place}: the labels are numbers such as {min(labels)}; {advice}")
+        raise DataError(f"{location}: the labels are numbers such as {min(labels)}; {advice}")
     return tuple(sorted(labels, key=lambda label: (int(label) if is_whole else 0, label)))
 
 
@@ -230,39 +230,39 @@ def _is_number(label: str) -> bool:
         return False
 
 
-def _drawn(examples: Sequence[T], count: int | None, seed: int, stream: Stream) -> Sequence[T]:
+def _sample(examples: Sequence[T], count: int | None, seed: int, stream: Stream) -> Sequence[T]:
     if count is None or count >= len(examples):
         return examples
     positions = permute(torch.arange(count), len(examples), derived_seed(seed, stream), torch.tensor(0))
     return [examples[position] for position in positions.tolist()]
 
 
-def _divided(examples: Sequence[T], share: float) -> tuple[list[T], list[T]]:
-    """The examples without and with a share of them, drawn in proportion to the labels by a fixed key."""
+def _split(examples: Sequence[T], share: float) -> tuple[list[T], list[T]]:
+    """Split examples into training and held-out ones, stratified by label and with a fixed seed."""
     labels = np.array([str(getattr(example, "label", "")) for example in examples])
     noise = bits(_EVALUATION_SEED, Stream.VALIDATION, torch.arange(len(examples)), torch.tensor(0)).numpy()
     is_held_out = np.zeros(len(examples), dtype=np.bool_)
-    # In the order of their labels, and at random within one, every so many examples one is held out.
+    # Examples are sorted by label, in random order within each; at regular intervals one is held out.
     is_held_out[np.lexsort((noise, labels))] = np.diff(np.floor(np.arange(len(examples) + 1) * share)) > 0
     for label in {label for example in examples if isinstance(label := getattr(example, "label", None), str)}:
         mine = np.flatnonzero(labels == label)
-        is_held_out[mine[0]] &= not is_held_out[mine].all()  # one of each label at least is trained on
+        is_held_out[mine[0]] &= not is_held_out[mine].all()  # keep at least one of each label for training
     if not is_held_out.any():
-        raise DataError(f"--validation_split {share:g} of {len(examples):,} examples is none; raise it")
+        raise DataError(f"--validation_split {share:g} of {len(examples):,} examples is no example; increase it")
     kept, held_out = (np.flatnonzero(chosen).tolist() for chosen in (~is_held_out, is_held_out))
     return [examples[position] for position in kept], [examples[position] for position in held_out]
 
 
-def _note_oddities(train: Examples, evaluation: Examples, labels: tuple[str, ...], report: Report, name: str) -> None:
-    """Count what makes a score mean less: a single row or class, classes without a row, rows that are trained on."""
+def _note_unusual(train: Examples, evaluation: Examples, labels: tuple[str, ...], report: Report, name: str) -> None:
+    """Count what makes a score less meaningful: a single example or label, missing labels, training examples."""
     if len(evaluation) == 1:
-        report.note(f"row only in {name}: its score means next to nothing", name)
+        report.note(f"example in {name}: too few for a meaningful score", name)
     in_train, in_evaluation = _labels(train), _labels(evaluation)
     if len(evaluation) > 1 and len(in_evaluation) == 1:
-        report.note(f"label only in {name}: {min(in_evaluation)!r}", name)
+        report.note(f"label for all examples of {name}: {min(in_evaluation)!r}", name)
     for label in labels:
         if train and label not in in_train:
-            report.note(f"label of the task without an example to train on: {label!r}", name)
+            report.note(f"label without a training example: {label!r}", name)
         if label not in in_evaluation:
             report.note(f"label without an example in {name}: {label!r}", name)
 
@@ -272,7 +272,7 @@ def _note_oddities(train: Examples, evaluation: Examples, labels: tuple[str, ...
     seen = set(map(texts, train))
     for example in evaluation:
         if texts(example) in seen:
-            report.note(f"rows of {name} that are trained on too", f"{name}, id {example.identity}")
+            report.note(f"examples of {name} also in the training data", f"{name}, id {example.identity}")
 
 
 def _labels(examples: Examples) -> set[str]:

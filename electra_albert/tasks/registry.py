@@ -1,4 +1,4 @@
-"""Every task as data: its files and columns, its labels, how it is scored and submitted."""
+"""Definitions of all tasks: files, columns, labels, metrics and submission files."""
 
 import difflib
 import re
@@ -12,7 +12,7 @@ from electra_albert.tasks.task import TABLE_SUFFIXES, Columns, Files, Hub, Patte
 
 
 def _tables(*stems: str) -> Patterns:
-    """Any kind of table whose name is one of the stems, or else begins with it."""
+    """Patterns of tables in any format, named like one of the stems or with it as a prefix."""
     return tuple(f"{stem}{star}{suffix}" for stem in stems for star in ("", "*") for suffix in TABLE_SUFFIXES)
 
 
@@ -21,7 +21,7 @@ _GLUE_ON_HUB = "nyu-mll/glue"
 
 
 def _glue(name: str, folder: str, columns: str, classes: str = "", metrics: str = "accuracy", **fields: Any) -> Task:
-    """A task of GLUE. columns: text, pair and label, other names after bars. classes: the hub's names, by number."""
+    """A task of GLUE. columns: text, pair and label, each with alternatives after `|`; classes: the hub's, by id."""
     names, of_hub = tuple(metrics.split()), classes.split()
     labels = tuple(str(number) for number in range(len(of_hub)))
     usual: dict[str, Any] = {
@@ -56,7 +56,7 @@ _PAIR, _QUESTIONS = "sentence1, sentence2", "question1, question2, is_duplicate|
 _ENTAILMENT, _BOTH = ("entailment", "not_entailment"), "accuracy f1"
 _COLA_COLUMNS = ("source", "label", "mark", "sentence")
 _MRPC_COLUMNS = "#1 String|sentence1, #2 String|sentence2, Quality|label"
-_MRPC_TRAIN, _MRPC_TEST = "msr_paraphrase_train.txt", "msr_paraphrase_test.txt"  # all that this corpus itself has
+_MRPC_TRAIN, _MRPC_TEST = "msr_paraphrase_train.txt", "msr_paraphrase_test.txt"  # of the original corpus
 _MRPC_SETS = (*_TRAIN, _MRPC_TRAIN), {"dev": (*_DEV, _MRPC_TEST)}, {"MRPC": (*_TEST, _MRPC_TEST)}
 _MRPC_FILES = Files(("MRPC", "mrpc"), *_MRPC_SETS)
 _STSB_LABELS: dict[str, Any] = {"is_regression": True, "score_range": (0.0, 5.0), "no_label": ("-", "-1", "-1.0")}
@@ -100,7 +100,7 @@ _ROWS = (
     Task("race", "choice", _RACE_METRICS, "accuracy", _RACE_COLUMNS, _RACE_FILES, _RACE_HUB, submission="race.tsv"),
     _tagging("ner", ("ner", "conll2003", "wnut17"), ("ner_tags", "tags", "labels"), -1),
     _tagging("chunking", ("chunking", "conll2000", "conll2003"), ("chunk_tags", "tags", "labels"), 2),
-    # Of a custom task any sign may be the name of a class.
+    # "-" and "-1" may be class names of a custom task.
     Task("custom", "sequence", _CUSTOM_METRICS, "accuracy", Columns(("text", "sentence")), _CUSTOM_FILES, no_label=()),
 )
 
@@ -108,10 +108,10 @@ TASKS: dict[str, Task] = {task.name: task for task in _ROWS}
 GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "ax")
 ELECTRA_EIGHT = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")
 
-_GENERAL = {"sequence": "custom", "choice": "race", "span": "squad", "token": "ner"}  # task of a model, by its kind
-_MOST_DIGITS = 9  # of the number of a column, more than any file has
+_GENERAL = {"sequence": "custom", "choice": "race", "span": "squad", "token": "ner"}  # default task for each kind
+_MOST_DIGITS = 9  # of a column number; no file has that many columns
 _ALL = "glue"
-_SPELLINGS = {  # besides the names themselves; letters and digits only
+_SPELLINGS = {  # aliases of task names; letters and digits only
     **{"sst": "sst2", "sts": "stsb", "mnlimatched": "mnli", "diagnostic": "ax"},
     **dict.fromkeys(("squad1", "squadv1", "squad11", "squadv11"), "squad"),
     **dict.fromkeys(("squad2", "squadv2", "squad20", "squadv20"), "squad_v2"),
@@ -121,22 +121,22 @@ _SPELLINGS = {  # besides the names themselves; letters and digits only
 
 
 def find_task(name: str) -> Task:
-    """The task of this name in any usual spelling. Raises UsageError for others, with the nearest one."""
+    """The task of this name in any usual spelling; UsageError with the closest name for others."""
     plain = re.sub(r"[^a-z0-9]", "", name.lower())
     for spelling in (plain, plain.removeprefix(_ALL)):  # glue/mnli and the like
         if (found := TASKS.get(_SPELLINGS.get(spelling, spelling))) is not None:
             return found
     if name == _ALL:
-        raise UsageError(f"--task {name}: this takes one task; choose one of {' '.join(GLUE)}")
+        raise UsageError(f"--task {name}: one task is needed here; choose one of {' '.join(GLUE)}")
     near = difflib.get_close_matches(plain, [*TASKS, *_SPELLINGS, _ALL], n=1)
     if plain.startswith("race"):
         near = ["race with --race_level middle or high"]
-    guess = f" (did you mean {_SPELLINGS.get(near[0], near[0])}?)" if near else ""
-    raise UsageError(f"--task {name}: no such task{guess}; there are {' '.join(TASKS)}, and {_ALL} for all of GLUE")
+    match = f" (did you mean {_SPELLINGS.get(near[0], near[0])}?)" if near else ""
+    raise UsageError(f"--task {name}: unknown task{match}; choose one of {' '.join(TASKS)}, or {_ALL} for all of GLUE")
 
 
 def task_of_model(details: Mapping[str, Any], asked: Task | None) -> Task:
-    """The task asked for, else that recorded by a fine-tuned model, else the most general one of its kind."""
+    """The task asked for, else the one recorded in a fine-tuned model, else the default one of its kind."""
     recorded, columns = str(details.get("task", "")), details.get("columns")
     general = TASKS[_GENERAL[details["kind"]]]
     task = asked or TASKS.get(recorded) or replace(general, name=recorded or general.name)
@@ -149,11 +149,11 @@ def task_of_model(details: Mapping[str, Any], asked: Task | None) -> Task:
 
 
 def as_configured(task: Task, config: DataConfig) -> Task:
-    """The task with the columns that the options name, and numbers for labels; UsageError for a misfit."""
+    """The task with the options for columns and regression applied; UsageError if they do not fit it."""
     if config.text_pair_column is not None and task.name != "custom" and not task.takes_pairs:
-        raise UsageError(f"--text_pair_column {config.text_pair_column}: {task.name} has one text; leave it out")
+        raise UsageError(f"--text_pair_column {config.text_pair_column}: {task.name} has one text; drop the option")
     if config.regression and not task.is_regression and task.name != "custom":
-        raise UsageError(f"--regression true: {task.name} has classes; it is for --task custom")
+        raise UsageError(f"--regression true: {task.name} has classes; the option is for --task custom")
     label = config.label_column
     if task.kind == "token" and label is not None and label.isdecimal():
         task, label = replace(task, tag_column=int(label[:_MOST_DIGITS])), None

@@ -1,17 +1,18 @@
-"""A fine-tuning task as data, its examples, and the report on how they were read."""
+"""Data classes for fine-tuning tasks, their examples, and the report on reading them."""
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-Patterns = tuple[str, ...]  # names of a file, the best first; a * matches any text
+Patterns = tuple[str, ...]  # file names in order of preference; * matches any text
 TABLE_SUFFIXES = (".tsv", ".csv", ".jsonl", ".parquet")
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Names that the columns of a table may have, the official one first."""
+    """Accepted column names of a table, the official one first."""
 
     text: tuple[str, ...]
     pair: tuple[str, ...] = ()  # empty: one text
@@ -21,9 +22,9 @@ class Columns:
 
 @dataclass(frozen=True)
 class Files:
-    """File names of a task; evaluation and test sets by the names of the sets."""
+    """File names of a task; those of evaluation and test sets by set name."""
 
-    folders: tuple[str, ...]  # the official name of the task's folder first
+    folders: tuple[str, ...]  # the official folder name first
     train: Patterns
     evaluation: Mapping[str, Patterns]
     test: Mapping[str, Patterns]
@@ -31,7 +32,7 @@ class Files:
 
 @dataclass(frozen=True)
 class Hub:
-    """The task's dataset on the hub, and the splits that hold its sets."""
+    """The task's dataset on the hub, and its splits by set name."""
 
     dataset: str
     config: str | None = None
@@ -41,7 +42,7 @@ class Hub:
 
 @dataclass(frozen=True)
 class Task:
-    """A task. `main` is the metric that ELECTRA reports, `metrics` are the official ones."""
+    """Definition of a task. `main` is the metric that ELECTRA reports, `metrics` are the official ones."""
 
     name: str
     kind: Literal["sequence", "choice", "span", "token"]
@@ -50,17 +51,17 @@ class Task:
     columns: Columns
     files: Files
     hub: Hub | None = None
-    without_header: tuple[str, ...] = ()  # all columns by position, for files that have no header
-    labels: tuple[str, ...] = ()  # in the order of their numbers; empty: found in the training data, or none
-    no_label: tuple[str, ...] = ("-", "-1")  # values that mean a missing label, besides nothing
-    label_aliases: Mapping[str, str] = field(default_factory=dict)  # as the hub spells them
+    without_header: tuple[str, ...] = ()  # all columns by position, for files without a header
+    labels: tuple[str, ...] = ()  # class names by id; empty: found in the training data, or none
+    no_label: tuple[str, ...] = ("-", "-1")  # values that mean a missing label, apart from ""
+    label_aliases: Mapping[str, str] = field(default_factory=dict)  # the hub's class names
     is_regression: bool = False
-    is_symmetric: bool = False  # the two texts of a pair may change places
+    is_symmetric: bool = False  # the order of the two texts has no meaning
     score_range: tuple[float, float] | None = None
     has_null_answer: bool = False
-    tag_column: int = -1  # of CoNLL files
-    trained_by: str | None = None  # the task whose model scores this one, which has no training data
-    submission: str | None = None  # file of the predictions of the test set; by default it has the name of the set
+    tag_column: int = -1  # in CoNLL files
+    trained_by: str | None = None  # for a task without training data: the task whose model is evaluated on it
+    submission: str | None = None  # submission file; by default named after the test set
 
     @property
     def takes_pairs(self) -> bool:
@@ -68,43 +69,43 @@ class Task:
 
 
 class SequenceExample(NamedTuple):
-    """A text, or two, with one label."""
+    """One or two texts with one label."""
 
     text: str
     text_pair: str | None
-    label: str | float | None  # a number of a regression; None: unlabelled
-    identity: str  # the example's own index, or else its number, from 0
+    label: str | float | None  # a number for a regression; None: unlabelled
+    identity: str  # the example's id in the data, else its index from 0
 
 
 class ChoiceExample(NamedTuple):
-    """A passage, a question on it, and the options one of which answers it."""
+    """A passage, a question on it, and the answer options."""
 
     context: str
-    question: str  # may hold a gap, `_`, that the option fills
+    question: str  # may have a gap `_` for the option
     options: tuple[str, ...]
-    label: int | None
+    label: int | None  # index of the correct option
     identity: str
-    group: str  # such as `middle` or `high`; scored apart as well
+    group: str  # such as `middle` or `high`; also scored separately
 
 
 class Answer(NamedTuple):
-    """An answer as it is in the passage."""
+    """An answer span of the passage."""
 
     text: str
-    start: int  # in characters
+    start: int  # character offset in the passage
 
 
 class SpanExample(NamedTuple):
-    """A passage and a question that is answered by a span of it, or by nothing."""
+    """A passage and a question that is answered by a span of it, or unanswerable."""
 
     context: str
     question: str
-    answers: tuple[Answer, ...] | None  # all that count as right; empty: no answer; None: unlabelled
+    answers: tuple[Answer, ...] | None  # all accepted ones; empty: unanswerable; None: unlabelled
     identity: str
 
 
 class TokenExample(NamedTuple):
-    """The words of a sentence, each with its tag."""
+    """The words of a sentence and their tags."""
 
     words: tuple[str, ...]
     tags: tuple[str, ...] | None
@@ -113,28 +114,29 @@ class TokenExample(NamedTuple):
 
 @dataclass
 class Report:
-    """Counts of what was left out, changed or odd, and where each was first seen."""
+    """Counts of unusual data and where each kind was first seen."""
 
     counts: Counter[str] = field(default_factory=Counter)
     first_seen: dict[str, str] = field(default_factory=dict)
-    first_cut: str | None = None  # the first example that lost tokens
+    first_truncated: str | None = None  # id of the first truncated example
 
-    def note(self, what: str, where: str, count: int = 1, *, is_cut: bool = False) -> None:
-        """Count something; `what` completes the sentence `N …`. is_cut: some tokens of these examples are not read."""
+    def note(self, what: str, where: str, count: int = 1, *, is_truncated: bool = False) -> None:
+        """Count `what`, a plural such as `examples of FILE left out`, first seen at `where`, an id or file and line."""
         self.counts[what] += count
         self.first_seen.setdefault(what, where)
-        self.first_cut = self.first_cut or (where if is_cut else None)
+        self.first_truncated = self.first_truncated or (where if is_truncated else None)
 
     def lines(self) -> list[str]:
-        """One sentence for each thing noted."""
-        return [f"{count:,} {what} (first: {self.first_seen[what]})" for what, count in self.counts.items()]
+        """One message for each kind: `3 examples of FILE left out (first: FILE:7)`."""
+        counted = [f"{n:,} {what} (first: {self.first_seen[what]})" for what, n in self.counts.items()]
+        return [re.sub(r"^(1 \w+)s of ", r"\1 of ", line) for line in counted]
 
 
 class TaskData(NamedTuple):
-    """All examples of a task. The first of the evaluation sets is the one that decides."""
+    """All examples of a task. The score on the first evaluation set selects the best seed."""
 
     train: Sequence[Any]
     evaluation: Mapping[str, Sequence[Any]]  # by name: `dev`, or `matched` and `mismatched`
     test: Mapping[str, Sequence[Any]]  # without labels, by the name of the submission file
-    labels: tuple[str, ...]  # names of the classes in the order of their numbers; empty for numbers and spans
+    labels: tuple[str, ...]  # class names by id; empty for regression, spans and multiple choice
     report: Report

@@ -1,4 +1,4 @@
-"""Small tokenizers of five kinds, each made once, and strategies for text that is hard on them."""
+"""Small tokenizers of five kinds, cached, and strategies for difficult text."""
 
 import tempfile
 from functools import cache
@@ -14,7 +14,7 @@ from tests.corpus.tokenizer_kinds import NASTY, PROSE, save_fast_unigram, save_r
 
 PLAN = EncodePlan(32, 8, 6, has_null_answer=False, is_regression=False, double_unordered=False)
 steady = settings(max_examples=60, deadline=None, derandomize=True)
-thorough = settings(max_examples=200, deadline=None, derandomize=True)  # where the tokenizer is drawn as well
+thorough = settings(max_examples=200, deadline=None, derandomize=True)  # if the tokenizer is drawn too
 kinds = st.sampled_from(("albert", "albert cased", "bert", "roberta", "unigram"))
 
 

@@ -1,4 +1,4 @@
-"""Writing small task files and reading them, for the tests of what reads them."""
+"""Write and read small task files."""
 
 import json
 from collections.abc import Iterable
@@ -35,7 +35,7 @@ def read(
 
 
 def noticed(report: Report, part: str) -> int:
-    """How many things were counted whose sentence holds `part`."""
+    """Sum of the counts of messages that contain `part`."""
     return sum(count for what, count in report.counts.items() if part in what)
 
 
@@ -52,7 +52,7 @@ def rte_folder(folder: Path, train: str = RTE_ROWS, dev: str = RTE_ROWS) -> Path
 
 
 def squad_file(path: Path, *questions: dict[str, Any], context: str = "Ada met Bob in Rome.", **top: Any) -> Path:
-    """A file of SQuAD with one passage; each question needs only what matters."""
+    """A file of SQuAD with one passage; questions override the default fields."""
     usual = {"question": "Who?", "answers": [{"text": "Ada", "answer_start": 0}]}
     qas = [{"id": f"q{i}", **usual, **question} for i, question in enumerate(questions)]
     return write(path, json.dumps({"data": [{"paragraphs": [{"context": context, "qas": qas}]}], **top}))
@@ -70,7 +70,7 @@ def race_file(path: Path, **changes: Any) -> Path:
 
 
 def custom_files(folder: Path, train: list[object], dev: list[object]) -> dict[str, Path]:
-    """The options for two files of JSON lines, a text with each of the labels."""
+    """Write two JSON Lines files with one text per label; returns their options."""
     files = {}
     for name, labels in (("train_file", train), ("validation_file", dev)):
         rows = [json.dumps({"text": f"{name} {i}", "label": label}) + "\n" for i, label in enumerate(labels)]

@@ -1,4 +1,4 @@
-"""Text to rows and rows to batches: stock's ids, offsets in the text given, and the same units for every split."""
+"""Text to features and features to batches: stock ids, offsets into the text, the same features for every split."""
 
 from collections import Counter
 from itertools import islice
@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 
 from electra_albert.contracts import Batch
 from electra_albert.corpus.text_encoder import TextEncoder, cover
-from electra_albert.tasks.encoding import EncodedExamples, TaskBatches, eval_batches, lay_out, truncate_pair
+from electra_albert.tasks.encoding import EncodedExamples, TaskBatches, eval_batches, flatten, truncate_pair
 from tests.corpus.tokenizer_kinds import FAIRSEQ_SPECIALS, PROSE, STOCK_SPECIALS
 from tests.tasks.small_tokenizers import encoder, kinds, steady, texts, thorough, tokenizer
 
-# Rows of texts.
+# Features of texts.
 
 
 @steady
 @given(st.integers(0, 60), st.integers(0, 60), st.integers(0, 70))
-def test_truncation_is_that_of_popping_from_the_longer_text(first: int, second: int, room: int) -> None:
+def test_truncation_equals_popping_from_the_longer_text(first: int, second: int, room: int) -> None:
     found = truncate_pair(first, second, room)
     while first + second > room:
         first, second = (first - 1, second) if first > second else (first, second - 1)
@@ -29,10 +29,10 @@ def test_truncation_is_that_of_popping_from_the_longer_text(first: int, second: 
 
 
 @pytest.mark.parametrize("kind", ["albert", "bert"])
-def test_rows_equal_those_of_the_stock_tokenizer(kind: str) -> None:
+def test_features_equal_those_of_the_stock_tokenizer(kind: str) -> None:
     ids = encoder(kind).encode(PROSE[:6])
     pairs = [*zip(ids[:3], ids[3:], strict=True), (ids[0], None)]
-    batch = lay_out(encoder(kind), pairs, range(4), None).collate(range(4))
+    batch = flatten(encoder(kind), pairs, range(4), None).collate(range(4))
     given_texts = [*zip(PROSE[:3], PROSE[3:6], strict=True), (PROSE[0],)]
     wanted = [tokenizer(kind)(*text, return_token_type_ids=True) for text in given_texts]
     for name in ("input_ids", "token_type_ids", "attention_mask"):
@@ -69,16 +69,16 @@ def test_tokens_are_the_text_at_their_offsets(kind: str) -> None:
     ("text", "offsets", "wanted"),
     [
         ("a b", [(0, 1), (1, 3)], [(0, 1), (2, 3)]),  # the space before a word
-        ("``a''", [(1, 2), (2, 3), (4, 5)], [(0, 2), (2, 3), (3, 5)]),  # a mark of two characters become one
-        ("e\u0301 b", [(0, 1), (3, 4)], [(0, 2), (3, 4)]),  # an accent taken away
-        ("a  b", [(0, 1), (2, 2), (3, 4)], [(0, 1), (2, 2), (3, 4)]),  # a space's own sign covers no character
+        ("``a''", [(1, 2), (2, 3), (4, 5)], [(0, 2), (2, 3), (3, 5)]),  # two characters normalized to one
+        ("e\u0301 b", [(0, 1), (3, 4)], [(0, 2), (3, 4)]),  # an accent removed
+        ("a  b", [(0, 1), (2, 2), (3, 4)], [(0, 1), (2, 2), (3, 4)]),  # a bare `▁` covers no character
     ],
 )
 def test_characters_a_normaliser_drops_belong_to_a_token_of_their_word(text: str, offsets: Any, wanted: Any) -> None:
     assert cover(text, offsets) == wanted
 
 
-def test_truncation_and_padding_of_the_tokenizer_do_not_act_and_stay_as_they_were() -> None:
+def test_truncation_and_padding_settings_of_the_tokenizer_are_ignored_and_kept() -> None:
     from electra_albert.corpus.tokenizer_training import train_tokenizer
 
     trained = train_tokenizer(PROSE, 120, do_lower_case=True)
@@ -102,29 +102,29 @@ def test_the_text_of_a_special_token_is_read_in_subwords_and_not_as_unknown(kind
 # Batches.
 
 
-def make_rows(lengths: list[int], rows_per_unit: int = 1) -> EncodedExamples:
-    """Rows of given lengths whose first token tells their number."""
+def make_features(lengths: list[int], num_choices: int = 1) -> EncodedExamples:
+    """Sequences of given lengths whose first token is their index plus 100."""
     starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     ids = np.ones(starts[-1], dtype=np.int32)
     ids[starts[:-1]] = np.arange(100, 100 + len(lengths))
-    units = len(lengths) // rows_per_unit
-    labels = np.arange(units, dtype=np.int64)
-    return EncodedExamples(ids, starts, np.array(lengths), np.arange(units), labels, 0, rows_per_unit=rows_per_unit)
+    count = len(lengths) // num_choices
+    labels = np.arange(count, dtype=np.int64)
+    return EncodedExamples(ids, starts, np.array(lengths), np.arange(count), labels, 0, num_choices=num_choices)
 
 
 def skewed(count: int) -> list[int]:
     return np.random.default_rng(3).lognormal(3, 0.7, count).astype(int).clip(4, 128).tolist()
 
 
-def split(rows: EncodedExamples, ranks: int, accumulation: int, size: int, max_steps: int = 300) -> list[TaskBatches]:
-    return [TaskBatches(rows, size, accumulation, 5, max_steps, rank, ranks) for rank in range(ranks)]
+def split(data: EncodedExamples, ranks: int, accumulation: int, size: int, max_steps: int = 300) -> list[TaskBatches]:
+    return [TaskBatches(data, size, accumulation, 5, max_steps, rank, ranks) for rank in range(ranks)]
 
 
-def units_of_steps(splits: list[TaskBatches], steps: int) -> list[list[int]]:
-    """All units of each update over all ranks, sorted."""
+def per_step(splits: list[TaskBatches], steps: int) -> list[list[int]]:
+    """All features of each update over all ranks, sorted."""
     streams = [islice(one.steps(1), steps) for one in splits]
     return [
-        sorted(unit for batches in together for batch in batches for unit in batch.example_id.tolist())
+        sorted(feature for batches in together for batch in batches for feature in batch.example_id.tolist())
         for together in zip(*streams, strict=True)
     ]
 
@@ -140,57 +140,57 @@ def padding_share(batches: list[Batch]) -> float:
 
 
 @pytest.mark.parametrize(("ranks", "accumulation", "size"), [(1, 4, 3), (2, 2, 3), (4, 3, 1)])
-def test_an_update_takes_the_same_units_however_they_are_split(ranks: int, accumulation: int, size: int) -> None:
-    rows = make_rows(skewed(101))
-    assert units_of_steps(split(rows, ranks, accumulation, size), 40) == units_of_steps(split(rows, 1, 1, 12), 40)
+def test_an_update_takes_the_same_features_for_every_split(ranks: int, accumulation: int, size: int) -> None:
+    features = make_features(skewed(101))
+    assert per_step(split(features, ranks, accumulation, size), 40) == per_step(split(features, 1, 1, 12), 40)
 
 
 @pytest.mark.parametrize("first_step", [2, 64, 65, 130])
 def test_batches_are_the_same_from_any_step(first_step: int) -> None:
-    (one,) = split(make_rows(skewed(700)), 1, 2, 4, max_steps=66)
+    (one,) = split(make_features(skewed(700)), 1, 2, 4, max_steps=66)
     from_start = list(islice(one.steps(1), first_step + 2))[first_step - 1 :]
     assert all(are_equal(*pair) for pair in zip(from_start, one.steps(first_step), strict=False))
 
 
 @pytest.mark.parametrize("count", [5, 60, 97, 2000])
-def test_a_run_draws_every_unit_as_often_as_its_passes(count: int) -> None:
+def test_a_run_takes_every_feature_once_per_epoch(count: int) -> None:
     size, max_steps = 10, 97
-    steps = units_of_steps(split(make_rows(skewed(count)), 1, 1, size, max_steps), max_steps)
+    steps = per_step(split(make_features(skewed(count)), 1, 1, size, max_steps), max_steps)
     assert count < 2 * size or all(len(set(step)) == size for step in steps)
-    drawn = Counter(unit for step in steps for unit in step)
-    passes, rest = divmod(size * max_steps, count)
-    assert Counter(drawn[unit] for unit in range(count)) == +Counter({passes: count - rest, passes + 1: rest})
+    drawn = Counter(feature for step in steps for feature in step)
+    epochs, rest = divmod(size * max_steps, count)
+    assert Counter(drawn[feature] for feature in range(count)) == +Counter({epochs: count - rest, epochs + 1: rest})
 
 
-def test_each_pass_takes_all_units_in_an_order_of_its_own() -> None:
-    rows = make_rows(skewed(640))
-    seen = [unit for step in units_of_steps(split(rows, 1, 1, 2, max_steps=1000), 640) for unit in step]
+def test_each_epoch_takes_all_features_in_its_own_order() -> None:
+    features = make_features(skewed(640))
+    seen = [feature for step in per_step(split(features, 1, 1, 2, max_steps=1000), 640) for feature in step]
     assert sorted(seen[:640]) == sorted(seen[640:]) == list(range(640))
-    assert set(seen[:128]) != set(seen[640:768])  # as many as are sorted together
+    assert set(seen[:128]) != set(seen[640:768])  # features that are sorted together
     assert set(seen[:128]) != set(range(128))
 
 
 def test_padding_is_far_below_that_of_unsorted_batches() -> None:
-    rows = make_rows(skewed(6000))
-    sorted_batches = [batch for (batch,) in islice(split(rows, 1, 1, 32)[0].steps(1), 180)]
+    features = make_features(skewed(6000))
+    sorted_batches = [batch for (batch,) in islice(split(features, 1, 1, 32)[0].steps(1), 180)]
     order = np.random.default_rng(0).permutation(6000)[: 180 * 32]
-    unsorted = [rows.collate(units) for units in order.reshape(180, 32)]
+    unsorted = [features.collate(chosen) for chosen in order.reshape(180, 32)]
     assert padding_share(sorted_batches) < 0.08 < 0.4 < padding_share(unsorted)
 
 
-def test_ranks_take_turns_at_the_longest_rows() -> None:
-    streams = [one.steps(1) for one in split(make_rows(list(range(4, 304))), 4, 1, 2)]
+def test_ranks_take_turns_at_the_longest_sequences() -> None:
+    streams = [one.steps(1) for one in split(make_features(list(range(4, 304))), 4, 1, 2)]
     tokens = [[int(batch.attention_mask.sum()) for stream in streams for batch in next(stream)] for _ in range(200)]
     longest = np.bincount(np.array(tokens).argmax(axis=1), minlength=4)
     assert longest.min() > 25  # 50 expected, standard deviation 6
 
 
 @pytest.mark.parametrize(("count", "size", "ranks"), [(23, 4, 1), (23, 4, 3), (2, 4, 3), (0, 4, 2), (24, 4, 2)])
-def test_evaluation_scores_every_unit_once_over_all_ranks(count: int, size: int, ranks: int) -> None:
-    rows = make_rows(skewed(2 * count), rows_per_unit=2)
-    batches = [batch for rank in range(ranks) for batch in eval_batches(rows, size, rank, ranks)]
-    units = [unit for batch in batches for unit in batch.example_id[::2].tolist()]
-    assert sorted(units) == list(range(count))
+def test_evaluation_takes_every_feature_once_over_all_ranks(count: int, size: int, ranks: int) -> None:
+    features = make_features(skewed(2 * count), num_choices=2)
+    batches = [batch for rank in range(ranks) for batch in eval_batches(features, size, rank, ranks)]
+    seen = [feature for batch in batches for feature in batch.example_id[::2].tolist()]
+    assert sorted(seen) == list(range(count))
     assert all(len(batch.input_ids) <= 2 * size for batch in batches)
-    widths = [batch.input_ids.shape[1] for batch in eval_batches(rows, size)]
+    widths = [batch.input_ids.shape[1] for batch in eval_batches(features, size)]
     assert widths == sorted(widths, reverse=True)

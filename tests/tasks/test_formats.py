@@ -1,4 +1,4 @@
-"""Files of SQuAD, RACE and CoNLL: what is taken from them, moved, left out, counted or refused."""
+"""Files of SQuAD, RACE and CoNLL: parsed examples, corrections, counts and errors."""
 
 import gzip
 import json
@@ -51,22 +51,22 @@ def at(text: str, start: int) -> dict[str, Any]:
     return {"answers": [{"text": text, "answer_start": start}]}
 
 
-NONE, NO_SPAN, LOST = "the question has no answer", "rows of d.json NOT SCORED", "rows of t.json left out of training"
+NONE, NO_SPAN, LOST = "unanswerable question", "examples of d.json NOT SCORED", "examples of t.json left out of train"
 
 
 @pytest.mark.parametrize(
     ("name", "question", "train", "dev", "notices"),
     [
         ("squad_v2", NO_ANSWER, [], [], []),
-        ("squad", NO_ANSWER, None, None, [f"{LOST}: {NONE}", f"{NO_SPAN}: {NONE}"]),
-        ("squad", {"answers": []}, None, None, [f"{LOST}: no answers", f"{NO_SPAN}: no answers"]),
+        ("squad", NO_ANSWER, None, None, [f"{LOST}ing: {NONE}", f"{NO_SPAN}: {NONE}"]),
+        ("squad", {"answers": []}, None, None, [f"{LOST}ing: no answers", f"{NO_SPAN}: no answers"]),
         ("squad_v2", {"answers": [], "is_impossible": False}, None, [], [LOST]),  # scored as by the official script
         ("squad_v2", {"is_impossible": True}, [], [], ["t.json marked as impossible", "d.json marked as impossible"]),
-        ("squad", at("Bob", 6), [("Bob", 8)], [("Bob", 8)], ["t.json moved to where their text is"]),
-        ("squad", at("Eve", 0), None, [("Eve", 0)], [f"{LOST}: the answer is not", "d.json that still count, but are"]),
+        ("squad", at("Bob", 6), [("Bob", 8)], [("Bob", 8)], ["t.json moved to the nearest position of their text"]),
+        ("squad", at("Eve", 0), None, [("Eve", 0)], [f"{LOST}ing: the answer is not", "d.json kept although not in"]),
     ],
 )
-def test_an_odd_question_is_used_or_left_out_and_counted(
+def test_an_unusual_question_is_used_or_left_out_and_counted(
     tmp_path: Path, name: str, question: Any, train: list[Any] | None, dev: list[Any] | None, notices: list[str]
 ) -> None:
     train_file, dev_file = (squad_file(tmp_path / f"{stem}.json", {}, question) for stem in "td")
@@ -112,15 +112,15 @@ QA = '{"data": [{"paragraphs": [{"context": %s, "qas": [{"id": "a", "question": 
     ("content", "word"),
     [
         ("{", "not JSON"),
-        ("[]", "no 'data'"),
-        ('{"data": [{"title": "x"}]}', "article 0: no 'paragraphs'"),
-        ('{"data": [{"paragraphs": [{"context": 5}]}]}', "paragraph 0: no 'context'"),
-        (QA % ('"c"', "[3]"), "question a: no 'text'"),
+        ("[]", "no valid 'data'"),
+        ('{"data": [{"title": "x"}]}', "article 0: no valid 'paragraphs'"),
+        ('{"data": [{"paragraphs": [{"context": 5}]}]}', "paragraph 0: no valid 'context'"),
+        (QA % ('"c"', "[3]"), "question a: no valid 'text'"),
         (QA % ('"\\ud800"', "[]"), "surrogate"),
         ("[" * 100_000, "not JSON"),
     ],
 )
-def test_what_is_no_file_of_squad_is_refused(tmp_path: Path, content: str, word: str) -> None:
+def test_files_that_are_not_squad_are_refused(tmp_path: Path, content: str, word: str) -> None:
     file = write(tmp_path / "bad.json", content)
     with pytest.raises(DataError, match=rf"bad\.json.*{word}"):
         read("squad", train_file=file, validation_file=file)
@@ -136,38 +136,38 @@ def race_folder(folder: Path, **changes: Any) -> Path:
     return folder
 
 
-def test_articles_give_a_question_each_with_its_level_and_those_without_an_answer_are_counted(tmp_path: Path) -> None:
+def test_articles_give_questions_with_levels_and_those_without_an_answer_are_counted(tmp_path: Path) -> None:
     data = read("race", data_dir=race_folder(tmp_path), needs_test=True)
     first = ChoiceExample("Tea is hot.", "Tea is _ .", ("hot", "cold", "old", "new"), 0, "middle2.txt-0", "middle")
     assert data.train[0] == first
     assert [(one.label, one.group) for one in data.train] == [(0, "middle"), (3, "middle"), (0, "high"), (3, "high")]
     assert [one.label for one in data.test["test"]] == [None, None]
-    assert noticed(data.report, "level missing from dev: middle") == 1
+    assert noticed(data.report, "missing level of dev: middle") == 1
     assert {one.group for one in read("race", data_dir=tmp_path, race_level="high").train} == {"high"}
     with pytest.raises(UsageError, match="no folder middle/"):
         read("race", data_dir=tmp_path, race_level="middle")
     race_file(tmp_path / "RACE" / "train" / "high" / "1.txt", answers=["A", ""], id="1.txt")
     data = read("race", data_dir=tmp_path)
     assert (len(data.train), noticed(data.report, "left out of training: no answer")) == (3, 1)
-    assert [one.group for one in data.train] == ["middle", "middle", "high"]  # by its folder, for its id names no level
+    assert [one.group for one in data.train] == ["middle", "middle", "high"]  # from its folder: its id names no level
 
 
 @pytest.mark.parametrize(
     ("changes", "word"),
     [
-        ({"answers": ["A", "E"]}, "answer 'E' is none of A to D"),
+        ({"answers": ["A", "E"]}, "answer 'E' is not one of A to D"),
         ({"answers": ["A"]}, "2 questions"),
-        ({"questions": "Why?"}, "no 'questions'"),
+        ({"questions": "Why?"}, "no valid 'questions'"),
         ({"options": [["a", "b"], ["a"]]}, "two options or more"),
-        ({"options": None}, "no 'options'"),
+        ({"options": None}, "no valid 'options'"),
     ],
 )
-def test_what_is_no_file_of_race_is_refused(tmp_path: Path, changes: dict[str, Any], word: str) -> None:
+def test_files_that_are_not_race_are_refused(tmp_path: Path, changes: dict[str, Any], word: str) -> None:
     with pytest.raises(DataError, match=rf"train/high/1\.txt.*{word}"):
         read("race", data_dir=race_folder(tmp_path, **changes))
 
 
-def test_questions_of_race_are_read_from_tables_and_one_right_option_for_all_is_counted(tmp_path: Path) -> None:
+def test_questions_of_race_are_read_from_tables_and_a_constant_answer_is_counted(tmp_path: Path) -> None:
     row = {"example_id": "high7.txt", "article": "Tea.", "question": "Q", "options": ["x", "y"], "answer": "B"}
     whole = {"article": "Tea.", "questions": ["Q", "R"], "options": [["x", "y"]] * 2, "answers": [1, "B"]}
     files = {"train_file": json_lines(tmp_path / "t.jsonl", row)}
@@ -176,7 +176,7 @@ def test_questions_of_race_are_read_from_tables_and_one_right_option_for_all_is_
     assert data.train == [ChoiceExample("Tea.", "Q", ("x", "y"), 1, "high7.txt", "high")]
     wanted = [ChoiceExample("Tea.", question, ("x", "y"), 1, f"0-{n}", "") for n, question in enumerate("QR")]
     assert data.evaluation["dev"] == wanted
-    assert noticed(data.report, "label only in d.jsonl: 'B'") == 1
+    assert noticed(data.report, "label for all examples of d.jsonl: 'B'") == 1
     with pytest.raises(DataError, match="no level"):
         read("race", **files, race_level="high")
 
@@ -207,7 +207,7 @@ WORDS = st.lists(st.tuples(st.text("aé_-#", min_size=1), st.sampled_from(["O", 
 
 @settings(deadline=None, max_examples=50)
 @given(st.lists(WORDS, min_size=1, max_size=9))
-def test_sentences_come_back_whatever_lies_between_columns_and_lines(sentences: list[list[tuple[str, str]]]) -> None:
+def test_sentences_are_read_with_any_separators(sentences: list[list[tuple[str, str]]]) -> None:
     for column, line, gap in (("\t", "\n", "\t"), (" ", "\r\n", ""), ("  ", "\n", " \n")):
         text = (line + gap + line).join(line.join(word + column + tag for word, tag in one) for one in sentences)
         with TemporaryDirectory() as folder:
@@ -215,18 +215,18 @@ def test_sentences_come_back_whatever_lies_between_columns_and_lines(sentences: 
         assert [list(zip(one.words, one.tags, strict=True)) for one in found] == sentences
 
 
-def test_sentences_without_all_tags_and_beginnings_of_documents_are_counted(tmp_path: Path) -> None:
+def test_sentences_with_missing_tags_and_document_starts_are_counted(tmp_path: Path) -> None:
     data = conll(tmp_path, f"-DOCSTART- -X- -X- O\n\n{TAGGED}\nx B-PER\ny\n\nx B-PER\ny -100\n", TAGGED + "\nx\n")
     assert (len(data.train), len(data.evaluation["dev"])) == (2, 2)
-    what = "rows of t.conll left out of training: a word without a tag in the sentence"
+    what = "examples of t.conll left out of training: a word without a tag in the sentence"
     assert (data.report.counts[what], data.report.first_seen[what]) == (2, f"{tmp_path}/t.conll:8")
-    assert noticed(data.report, "rows of d.conll NOT SCORED") == 1
-    assert noticed(data.report, "lines of t.conll that begin a document") == 1
+    assert noticed(data.report, "examples of d.conll NOT SCORED") == 1
+    assert noticed(data.report, "lines of t.conll skipped: document starts") == 1
     with pytest.raises(DataError, match=r"d\.conll:6: label 'B-LOC' "):
         conll(tmp_path, dev=TAGGED + "\nRome B-LOC\n")
 
 
-def test_files_are_found_by_what_their_names_hold(tmp_path: Path) -> None:
+def test_files_are_found_by_parts_of_their_names(tmp_path: Path) -> None:
     for name in ("eng.train", "eng.testa", "eng.testb"):
         write(tmp_path / "conll2003" / name, TAGGED.replace("Peter", name))
     data = read("ner", data_dir=tmp_path, needs_test=True)
@@ -242,7 +242,7 @@ def test_words_and_tags_are_read_from_tables(tmp_path: Path) -> None:
     assert (data.train, data.labels) == ([TokenExample(("a", "b"), ("0", "1"), "0")], ("0", "1"))
     assert noticed(data.report, "left out of training: not as many tags as words") == 1
     assert noticed(data.report, "left out of training: a word without a tag") == 3
-    with pytest.raises(UsageError, match=r"--label_column 1: .* has columns with names"):
+    with pytest.raises(UsageError, match=r"--label_column 1: .* has named columns"):
         read("ner", train_file=file, validation_file=file, label_column="1")
 
 
@@ -256,20 +256,20 @@ def test_words_and_tags_are_read_from_tables(tmp_path: Path) -> None:
         ("e.txt", "Ada\tO\nmet\tO\n", [("Ada", "met")]),
     ],
 )
-def test_new_text_is_columns_or_a_sentence_a_line(tmp_path: Path, name: str, content: str, wanted: object) -> None:
+def test_new_text_is_columns_or_one_sentence_per_line(tmp_path: Path, name: str, content: str, wanted: object) -> None:
     assert [one.words for one in new("ner", write(tmp_path / name, content))] == wanted
 
 
 def test_tags_that_are_too_many_and_sentences_of_single_words_are_refused(tmp_path: Path) -> None:
     thousand = "".join(f"word{i} tag{i}\n" for i in range(1000))
     assert len(conll(tmp_path, thousand, thousand).labels) == 1000
-    for text, word in ((thousand + "word tag\n", "1,001 tags"), ("a O\n\n" * 10, "10 sentences is one word")):
+    for text, word in ((thousand + "word tag\n", "1,001 tags"), ("a O\n\n" * 10, "10 sentences have one word")):
         with pytest.raises(DataError, match=rf"t\.conll: .*{word}"):
             conll(tmp_path, text, text)
     assert len(conll(tmp_path, "a O\n\n" * 9, "a O\n\n" * 9).train) == 9
 
 
-def test_each_form_is_scored_without_training_data_which_is_not_looked_at(tmp_path: Path) -> None:
+def test_each_format_is_evaluated_without_reading_training_data(tmp_path: Path) -> None:
     race_file(tmp_path / "dev" / "high" / "1.txt")
     files = {
         "cola": (write(tmp_path / "dev.tsv", "gj04\t1\t\tIt is.\ngj04\t0\t*\tIs it is.\n"), 2),
@@ -283,29 +283,29 @@ def test_each_form_is_scored_without_training_data_which_is_not_looked_at(tmp_pa
         assert (len(data.train), len(data.evaluation["dev"])) == (0, size), name
 
 
-# Options and names that fit no such file.
+# Options and names that do not fit the format.
 
 
 @pytest.mark.parametrize(
     ("options", "word"),
     [
-        ({"text_column": "word"}, "--text_column word: .* without names"),
+        ({"text_column": "word"}, "--text_column word: .* unnamed columns"),
         ({"label_column": "tag"}, "--label_column tag: .* a number from 0"),
         ({"label_column": "4"}, r"--label_column 4: .*t\.conll has 4 columns"),
         ({"label_column": "9" * 5000}, "has 4 columns"),
     ],
 )
-def test_columns_that_conll_has_not_are_refused(tmp_path: Path, options: dict[str, str], word: str) -> None:
+def test_options_for_columns_missing_in_conll_are_refused(tmp_path: Path, options: dict[str, str], word: str) -> None:
     with pytest.raises(UsageError, match=word):
         conll(tmp_path, **options)
-    assert len(new("ner", write(tmp_path / "new.conll", "Ada\nran\n"), **options)) == 1  # which may have another form
+    assert len(new("ner", write(tmp_path / "new.conll", "Ada\nran\n"), **options)) == 1  # in any format
 
 
 def test_columns_and_endings_that_fit_no_format_are_refused(tmp_path: Path) -> None:
     for option in ("text_column", "text_pair_column", "label_column"):
         for name, file in (("squad", squad_file(tmp_path / "t.json", {})), ("race", race_file(tmp_path / "t.txt"))):
-            with pytest.raises(UsageError, match=rf"--{option} x: .*{file.name} has a form of its own"):
+            with pytest.raises(UsageError, match=rf"--{option} x: .*{file.name} has the task's own format"):
                 read(name, train_file=file, validation_file=file, **{option: "x"})
     for name in ("t.csv", "t.JSON", "t.zip"):
-        with pytest.raises(UsageError, match="columns of CoNLL"):
+        with pytest.raises(UsageError, match="CoNLL columns"):
             read("ner", train_file=write(tmp_path / name, TAGGED), validation_file=tmp_path / name)

@@ -1,4 +1,4 @@
-"""Whatever a task's file holds, it is read, or refused in one line that names it."""
+"""Any file content is read, or refused in one line that names the file."""
 
 import json
 from pathlib import Path
@@ -28,7 +28,7 @@ FORMS = [
 
 
 def is_read_or_refused(task: str, suffix: str, content: bytes) -> bool:
-    """Whether a file gave examples, or an error of one line that names it. Other errors get through."""
+    """Whether a file gave examples or a one-line error that names it; other errors propagate."""
     with TemporaryDirectory() as folder:
         file = write(Path(folder) / f"file{suffix}", content)
         try:
@@ -46,7 +46,7 @@ def test_any_bytes_are_read_or_refused(task: str, suffix: str, content: bytes) -
 
 
 def often(usual: Any) -> st.SearchStrategy[Any]:
-    """The usual value as often as anything at all, so that the checks after it run too."""
+    """The usual value half of the time, so that later checks run too."""
     return st.just(usual) | st.just(usual) | VALUES
 
 

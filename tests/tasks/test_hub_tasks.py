@@ -1,4 +1,4 @@
-"""Datasets of the hub, without the network: classes go by their names, splits by those of the task."""
+"""Hub datasets without network: labels are matched by class name, splits by the names of the task."""
 
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ def made(features: dict[str, Any], **splits: dict[str, list[Any]]) -> datasets.D
 
 @pytest.fixture
 def on_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[tuple[str, str | None], Any]:
-    """What load_dataset gives for a name and a config; the tests fill it. An exception is raised."""
+    """The return values of load_dataset by name and config, filled by the tests; exceptions are raised."""
     held: dict[tuple[str, str | None], Any] = {}
 
     def load_dataset(name: str, config: str | None = None, split: str | None = None) -> Any:
@@ -49,7 +49,7 @@ def mnli() -> datasets.DatasetDict:
     return made(features, **splits, test_matched=unlabelled, test_mismatched=unlabelled)
 
 
-def test_classes_go_by_name_and_not_by_number(on_hub: dict[Any, Any]) -> None:
+def test_hub_labels_are_matched_by_name_and_not_by_id(on_hub: dict[Any, Any]) -> None:
     on_hub["nyu-mll/glue", "mnli"] = mnli()
     data = read("mnli", data_dir="nyu-mll/glue", needs_test=True)
     assert data.labels == ("contradiction", "entailment", "neutral")
@@ -64,20 +64,20 @@ def test_classes_go_by_name_and_not_by_number(on_hub: dict[Any, Any]) -> None:
 @pytest.mark.parametrize(
     ("names", "wanted"), [(("unacceptable", "acceptable"), ["0", "1"]), (("acceptable", "unacceptable"), ["1", "0"])]
 )
-def test_the_hubs_names_become_those_of_glue(on_hub: dict[Any, Any], names: tuple[str, str], wanted: list[str]) -> None:
+def test_hub_class_names_become_ids_of_glue(on_hub: dict[Any, Any], names: tuple[str, str], wanted: list[str]) -> None:
     rows = {"sentence": ["a", "b"], "label": [0, 1]}
     features = {"sentence": datasets.Value("string"), "label": classes(*names)}
     on_hub["nyu-mll/glue", "cola"] = made(features, train=rows, validation=rows)
     assert [one.label for one in read("cola", data_dir="nyu-mll/glue").train] == wanted
 
 
-def test_numbers_that_no_class_names_are_refused_where_their_order_differs(on_hub: dict[Any, Any]) -> None:
+def test_label_ids_without_names_are_refused_if_their_order_differs(on_hub: dict[Any, Any]) -> None:
     on_hub["some/mnli", None] = mnli().cast_column("label", datasets.Value("int64"))
-    with pytest.raises(DataError, match="label '0' is none of 'contradiction', 'entailment', 'neutral'"):
+    with pytest.raises(DataError, match="label '0' is not one of 'contradiction', 'entailment', 'neutral'"):
         read("mnli", data_dir="some/mnli")
 
 
-def test_tags_go_by_name_and_a_config_can_be_chosen(on_hub: dict[Any, Any]) -> None:
+def test_tags_are_matched_by_name_and_a_config_can_be_chosen(on_hub: dict[Any, Any]) -> None:
     rows = {"tokens": [["a", "b"]], "ner_tags": [[1, 0]]}
     features = {"tokens": datasets.List(datasets.Value("string")), "ner_tags": datasets.List(classes("O", "B-x"))}
     on_hub["some/ner", "small"] = made(features, train=rows, dev=rows)
@@ -85,16 +85,16 @@ def test_tags_go_by_name_and_a_config_can_be_chosen(on_hub: dict[Any, Any]) -> N
     assert data.train == data.evaluation["dev"] == [TokenExample(("a", "b"), ("B-x", "O"), "0")]
 
 
-def test_a_dataset_without_training_data_is_scored(on_hub: dict[Any, Any]) -> None:
+def test_a_dataset_without_training_data_can_be_evaluated(on_hub: dict[Any, Any]) -> None:
     whole = mnli()
     on_hub["some/mnli", None] = datasets.DatasetDict({name: split for name, split in whole.items() if name != "train"})
     data = read(TASKS["mnli"], data_dir="some/mnli", is_trained=False)
     assert (data.train, list(data.evaluation)) == ([], ["matched", "mismatched"])
-    with pytest.raises(UsageError, match=r"no training data in some/mnli.*there is 'validation_matched'"):
+    with pytest.raises(UsageError, match=r"no training data in some/mnli.*found 'validation_matched'"):
         read("mnli", data_dir="some/mnli")
 
 
-def test_a_file_of_its_own_replaces_one_set_of_a_dataset(on_hub: dict[Any, Any], tmp_path: Path) -> None:
+def test_a_local_file_replaces_one_set_of_a_dataset(on_hub: dict[Any, Any], tmp_path: Path) -> None:
     on_hub["nyu-mll/glue", "mnli"] = mnli()
     mine = write(tmp_path / "mine.tsv", "premise\thypothesis\tlabel\nmine\tx\tneutral\n")
     data = read("mnli", data_dir="nyu-mll/glue", validation_file=mine)
@@ -102,7 +102,7 @@ def test_a_file_of_its_own_replaces_one_set_of_a_dataset(on_hub: dict[Any, Any],
     assert texts == {"matched": ["mine"], "mismatched": ["a", "b"]}
 
 
-def test_squad_is_read_in_the_form_of_the_hub(on_hub: dict[Any, Any]) -> None:
+def test_squad_is_read_in_the_format_of_the_hub(on_hub: dict[Any, Any]) -> None:
     text = datasets.Value("string")
     answers = {"text": datasets.List(text), "answer_start": datasets.List(datasets.Value("int32"))}
     features = {**dict.fromkeys(("id", "context", "question"), text), "answers": answers}
@@ -117,10 +117,10 @@ def test_squad_is_read_in_the_form_of_the_hub(on_hub: dict[Any, Any]) -> None:
     [
         (None, "Couldn't find some/sst"),
         (RuntimeError("Dataset scripts are no longer supported"), "scripts are no longer"),
-        (["train", "test"], "no data to score on in some/sst.*there is 'train', 'test'"),
+        (["train", "test"], "no evaluation data in some/sst.*found 'train', 'test'"),
     ],
 )
-def test_what_cannot_be_had_is_refused_in_one_line(on_hub: dict[Any, Any], held: Any, message: str) -> None:
+def test_unavailable_datasets_are_refused_in_one_line(on_hub: dict[Any, Any], held: Any, message: str) -> None:
     if isinstance(held, list):
         features = dict.fromkeys(("sentence", "label"), datasets.Value("string"))
         held = made(features, **{split: {"sentence": ["a"], "label": ["1"]} for split in held})

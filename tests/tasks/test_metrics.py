@@ -36,7 +36,7 @@ def pairs(*rows: tuple[float, ...]) -> Values:
 
 @st.composite
 def span_values(draw: st.DrawFn) -> Values:
-    """Rows as decoding makes them: the answer given is the span, or none where the difference is above 0."""
+    """Rows as from decoding: the prediction is the span, or no answer if the difference is above 0."""
     rows = []
     for _ in range(draw(st.integers(1, 12))):
         has_answer = draw(st.booleans())
@@ -67,7 +67,7 @@ def test_classification_equals_scikit_learn(values: Values) -> None:
         assert scores["f1"] == pytest.approx(binary, abs=ROUNDING)
     else:
         assert "f1" not in scores
-    if len(np.unique(values)) > 1:  # of a single label scikit-learn warns
+    if len(np.unique(values)) > 1:  # scikit-learn warns about a single label
         assert scores["matthews_correlation"] == pytest.approx(matthews_corrcoef(gold, predicted), abs=ROUNDING)
 
 
@@ -93,13 +93,13 @@ def test_correlations_equal_scipy_even_if_nearly_constant(values: Values, centre
     predicted, gold = values.T
     scores = MEASURES["regression"](values)
     assert scores["mean_squared_error"] == pytest.approx(float(((predicted - gold) ** 2).mean()), abs=ROUNDING)
-    with warnings.catch_warnings(action="ignore"):  # where one side is constant scipy gives nan, and we 0
+    with warnings.catch_warnings(action="ignore"):  # for a constant side scipy gives nan, we give 0
         expected = [float(np.nan_to_num(found(predicted, gold).statistic)) for found in (pearsonr, spearmanr)]
     assert [scores["pearson"], scores["spearman"]] == expected
 
 
 def official_best(values: Values, of_span: int) -> tuple[float, float]:
-    """The loop of the script for SQuAD 2.0: one example after the other, by its score of no answer."""
+    """The loop of the SQuAD 2.0 script: one example after the other, sorted by null score difference."""
     best = current = float((values[:, 2] == 0).sum())
     threshold = 0.0
     for row in sorted(values, key=lambda row: row[3]):
@@ -111,7 +111,7 @@ def official_best(values: Values, of_span: int) -> tuple[float, float]:
 
 @LAW
 @given(span_values())
-def test_best_scores_equal_the_official_loop_where_no_two_differences_are_equal(values: Values) -> None:
+def test_best_scores_equal_the_official_loop_without_ties(values: Values) -> None:
     _, first = np.unique(values[:, 3], return_index=True)
     values = values[np.sort(first)]
     scores = MEASURES["span_with_null"](values)
@@ -124,7 +124,7 @@ def test_best_scores_equal_the_official_loop_where_no_two_differences_are_equal(
 
 @LAW
 @given(span_values())
-def test_best_scores_are_those_that_deciding_by_the_threshold_gives(values: Values) -> None:
+def test_best_scores_are_reached_with_the_reported_thresholds(values: Values) -> None:
     scores = MEASURES["span_with_null"](values)
     for name, threshold, of_span in (("exact_match", "exact", 4), ("f1", "f1", 5)):
 
@@ -138,8 +138,8 @@ def test_best_scores_are_those_that_deciding_by_the_threshold_gives(values: Valu
         assert scores[f"best_{name}"] >= scores[name] - ROUNDING
 
 
-def test_a_span_of_which_nothing_is_left_still_counts_as_an_answer_to_an_unanswerable_question() -> None:
-    # As in the official script; the article "the" normalises to nothing and so matches "no answer" as it stands.
+def test_a_span_normalized_to_nothing_is_a_wrong_answer_to_an_unanswerable_question() -> None:
+    # As in the official script; the article "the" is normalized to "" and so matches "no answer" exactly.
     values = pairs((1, 1, 0, -1, 1, 1), (1, 1, 1, 0, 1, 1))
     scores = MEASURES["span_with_null"](values)
     assert scores["exact_match"] == 1.0
@@ -153,20 +153,20 @@ OF_ALL = {"precision": 0.5, "recall": 0.25, "f1": 1 / 3, "accuracy": 0.4}
 @pytest.mark.parametrize(
     ("measure", "rows", "wanted"),
     [
-        ("classification", [(1, 0), (1, 1)], {"matthews_correlation": 0.0}),  # one class for all
+        ("classification", [(1, 0), (1, 1)], {"matthews_correlation": 0.0}),  # one class predicted
         ("classification", [(0, 0), (0, 0)], {"matthews_correlation": 0.0, "f1": 0.0, "macro_f1": 1.0}),
-        ("classification", [(0, 0), (2, 2)], {"macro_f1": 1.0}),  # a class that does not occur has no part
+        ("classification", [(0, 0), (2, 2)], {"macro_f1": 1.0}),  # a class that does not occur is ignored
         ("regression", [(2, 2)], {"pearson": 0.0, "spearman": 0.0}),
         ("regression", [(2, 1), (2, 3)], {"pearson": 0.0, "spearman": 0.0}),  # where scipy gives nan
         ("token", [(0, 0, 0, 3, 4)], {"precision": 0.0, "recall": 0.0, "f1": 0.0, "accuracy": 0.75}),
         ("token", [(0, 0, 0, 0, 0)], {"accuracy": 0.0}),
         ("token", [(3, 3, 3, 5, 5)], {"precision": 1.0, "recall": 1.0, "f1": 1.0}),
-        ("token", [(1, 2, 1, 4, 5), (1, 2, 7, 0, 5)], OF_ALL),  # sentences together
+        ("token", [(1, 2, 1, 4, 5), (1, 2, 7, 0, 5)], OF_ALL),  # summed over sentences
         ("choice", [(0, 0, 0), (1, 0, 0), (2, 2, 1), (3, 0, -1)], BY_GROUP),
-        ("choice", [(0, 0, -1)], {"accuracy": 1.0}),  # of no group
+        ("choice", [(0, 0, -1)], {"accuracy": 1.0}),  # in no group
     ],
 )
-def test_tables_made_by_hand_have_their_scores(measure: str, rows: list[Any], wanted: dict[str, float]) -> None:
+def test_hand_made_tables_have_the_expected_scores(measure: str, rows: list[Any], wanted: dict[str, float]) -> None:
     scores = MEASURES[measure](pairs(*rows))
     assert {name: scores[name] for name in wanted} == pytest.approx(wanted, abs=ROUNDING)
     assert measure != "choice" or scores.keys() == wanted.keys()
@@ -194,10 +194,10 @@ def test_all_scores_are_finite_and_in_range_on_any_table(kind: str, data: st.Dat
 
 
 @pytest.mark.parametrize("kind", sorted(MEASURES))
-def test_what_cannot_be_scored_is_refused(kind: str) -> None:
+def test_invalid_tables_are_refused(kind: str) -> None:
     rows = np.zeros((3, COLUMNS[kind]))
     MEASURES[kind](rows)
-    with pytest.raises(ValueError, match="examples to score"):
+    with pytest.raises(ValueError, match="at least one example"):
         MEASURES[kind](rows[:0])
     for wrong in (np.nan, np.inf):
         with pytest.raises(ValueError, match="not finite"):
@@ -218,7 +218,7 @@ VARIED_SPANS = ((0, 0, 1, -1, 0, 0), (1, 1, 0, 1, 0, 0))
     ("kind", "rows", "is_constant"),
     [
         ("classification", ((1, 0), (1, 1)), True),
-        ("classification", ((1, 1), (1, 1)), False),  # there is nothing else to say
+        ("classification", ((1, 1), (1, 1)), False),  # only one gold class
         ("classification", ((1, 0), (0, 1)), False),  # all wrong, but not constant
         ("choice", ((2, 0, 0), (2, 1, 1)), True),
         ("choice", ((2, 0, 0), (1, 1, 1)), False),
@@ -226,8 +226,8 @@ VARIED_SPANS = ((0, 0, 1, -1, 0, 0), (1, 1, 0, 1, 0, 0))
         ("regression", ((2.4, 0), (2.6, 5)), False),
         ("regression", ((2.5, 3), (2.5, 3)), False),
         ("span_with_null", VARIED_SPANS, False),
-        ("span_with_null", ((0, 0, 1, 2, 0, 0), (1, 1, 0, 1, 0, 0)), True),  # never an answer
-        ("span_with_null", ((0, 0, 1, -2, 0, 0), (0, 0, 0, -1, 0, 0)), True),  # always one
+        ("span_with_null", ((0, 0, 1, 2, 0, 0), (1, 1, 0, 1, 0, 0)), True),  # never predicts an answer
+        ("span_with_null", ((0, 0, 1, -2, 0, 0), (0, 0, 0, -1, 0, 0)), True),  # always predicts an answer
         ("span_with_null", ((0, 0, 1, -2, 0, 0),), False),
         ("span", VARIED_SPANS, False),
         ("span", ((0, 0, 1, -1, 0, 0), (0, 0.5, 1, -1, 0, 0)), False),
@@ -236,5 +236,5 @@ VARIED_SPANS = ((0, 0, 1, -1, 0, 0), (1, 1, 0, 1, 0, 0))
         ("token", ((0, 0, 0, 3, 4),), False),
     ],
 )
-def test_collapse_is_saying_the_same_of_examples_that_differ(kind: str, rows: Any, is_constant: bool) -> None:
+def test_collapse_is_one_prediction_for_different_examples(kind: str, rows: Any, is_constant: bool) -> None:
     assert is_collapsed(kind, pairs(*rows)) is is_constant

@@ -1,4 +1,4 @@
-"""A task as an objective: what it counts, what it divides by, and what does not change its losses."""
+"""TaskObjective: losses, counts, and invariances of the loss."""
 
 import math
 from dataclasses import replace
@@ -37,7 +37,7 @@ def make_objective(name: str, **options: Any) -> TaskObjective:
 
 
 def make_batch(name: str, padding: int = 0) -> Batch:
-    """Rows of which the last two are shorter, and `padding` more columns that nobody may look at."""
+    """Sequences of which the last two are shorter, with `padding` extra columns."""
     generator = torch.Generator().manual_seed(3)
     lengths = torch.tensor([LENGTH, LENGTH, LENGTH, LENGTH, 5, 5])
     mask = torch.arange(LENGTH + padding) < lengths[:, None]
@@ -57,12 +57,12 @@ def make_batch(name: str, padding: int = 0) -> Batch:
 
 
 def expected_loss(name: str, outputs: Tensor, batch: Batch) -> Tensor:
-    """The loss summed, written out once more. outputs [B, ...]."""
+    """Reference implementation of the summed loss. outputs [B, ...]."""
     labels = KINDS[name]
     if name == "regression":
         return ((outputs[:, 0] - labels) ** 2).sum()
     if name == "choice":
-        return -sum(outputs.view(2, 3).log_softmax(-1)[unit, gold] for unit, gold in enumerate(labels))
+        return -sum(outputs.view(2, 3).log_softmax(-1)[question, gold] for question, gold in enumerate(labels))
     if name == "span":
         total = torch.zeros((), dtype=torch.float64)
         for row, ends in enumerate(labels):
@@ -74,7 +74,7 @@ def expected_loss(name: str, outputs: Tensor, batch: Batch) -> Tensor:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_loss_is_that_of_the_definition_and_its_count_that_on_the_host(name: str) -> None:
+def test_loss_and_count_equal_their_definitions(name: str) -> None:
     objective, batch = make_objective(name), make_batch(name)
     (term_name,) = objective.weights
     term = objective(batch, STEP)[term_name]
@@ -94,7 +94,7 @@ def test_padding_does_not_change_the_terms(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_without_dropout_several_samples_are_as_one(name: str) -> None:
+def test_without_dropout_several_samples_equal_one(name: str) -> None:
     one, many = make_objective(name), make_objective(name, dropout_samples=5)
     batch = make_batch(name)
     for (term_name, term), other in zip(one(batch, STEP).items(), many(batch, STEP).values(), strict=True):
@@ -113,12 +113,12 @@ def test_several_samples_are_the_mean_of_their_losses() -> None:
     torch.manual_seed(1)
     outputs = objective.outputs(batch, 4)
     apart = [objective.terms(sample[None], batch)["classification_loss"].sum for sample in outputs]
-    assert len({float(loss) for loss in apart}) == 4  # each has its own dropout
+    assert len({float(loss) for loss in apart}) == 4  # different dropout masks
     torch.testing.assert_close(together, torch.stack(apart).mean(), rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize("name", ["sequence", "token", "choice"])
-def test_classification_starts_at_the_loss_of_guessing(name: str) -> None:
+def test_classification_starts_at_the_loss_of_chance(name: str) -> None:
     torch.manual_seed(0)
     model = TaskModel(replace(SHAPE, initializer_range=1e-3), HEADS[name])
     model.initialize()
@@ -128,7 +128,7 @@ def test_classification_starts_at_the_loss_of_guessing(name: str) -> None:
     assert float(term.sum) / int(term.count) == pytest.approx(math.log(3), abs=2e-2)
 
 
-def test_class_weights_weight_the_loss_of_training_over_the_same_count() -> None:
+def test_class_weights_change_only_the_training_loss() -> None:
     weights = torch.tensor([0.5, 2.0, 3.0], dtype=torch.float64)
     objective, batch = make_objective("sequence", class_weights=weights), make_batch("sequence")
     outputs, labels = objective.outputs(batch), KINDS["sequence"]

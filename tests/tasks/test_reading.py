@@ -1,4 +1,4 @@
-"""The data of a task: where it is looked for, its columns, the part of it that is used, and new text."""
+"""The data of a task: finding its files, its columns, sampling, and new text."""
 
 from collections import Counter
 from dataclasses import replace
@@ -16,9 +16,9 @@ from tests.tasks.task_files import custom_files, noticed, read, rte_folder, sst2
 # Where the files are.
 
 
-@pytest.mark.parametrize("place", ["SST-2", "sst2", "."])
-def test_a_task_is_found_in_its_folder_and_in_the_one_above(tmp_path: Path, place: str) -> None:
-    sst2_folder(tmp_path / place)
+@pytest.mark.parametrize("folder", ["SST-2", "sst2", "."])
+def test_a_task_is_found_in_its_folder_and_in_the_one_above(tmp_path: Path, folder: str) -> None:
+    sst2_folder(tmp_path / folder)
     data = read("sst2", data_dir=tmp_path)
     assert data.train == [SequenceExample("good film", None, "1", "0"), SequenceExample("bad film", None, "0", "1")]
     assert [(name, len(examples)) for name, examples in data.evaluation.items()] == [("dev", 2)]
@@ -26,7 +26,7 @@ def test_a_task_is_found_in_its_folder_and_in_the_one_above(tmp_path: Path, plac
     assert data.report.lines() == []
 
 
-def test_exact_names_come_before_longer_ones_and_their_own_case_before_others(tmp_path: Path) -> None:
+def test_exact_file_names_are_preferred_and_then_their_exact_case(tmp_path: Path) -> None:
     sst2_folder(tmp_path)
     write(tmp_path / "train_extra.tsv", "sentence\tlabel\nother\t1\n")
     assert len(read("sst2", data_dir=tmp_path).train) == 2
@@ -40,30 +40,30 @@ def test_exact_names_come_before_longer_ones_and_their_own_case_before_others(tm
     assert len(read("sst2", data_dir=tmp_path, train_file=tmp_path / "train_b.tsv").train) == 2
 
 
-def test_a_file_of_its_own_replaces_only_the_set_it_is_and_missing_sets_are_counted(tmp_path: Path) -> None:
+def test_a_file_option_replaces_only_its_set_and_missing_sets_are_counted(tmp_path: Path) -> None:
     for name in ("train", "dev_matched", "dev_mismatched", "test_mismatched"):
         write(tmp_path / f"{name}.tsv", table(["sentence1", "sentence2", "gold_label"], [name, "b", "neutral"]))
     other = write(tmp_path / "other" / "mine.csv", "premise,hypothesis,label\nmine,b,neutral\n")
     data = read("mnli", data_dir=tmp_path, validation_file=other, test_file=other, needs_test=True)
     texts = {name: some[0].text for name, some in (data.evaluation | data.test).items()}
     assert texts == {"matched": "mine", "mismatched": "dev_mismatched", "MNLI-m": "mine", "MNLI-mm": "test_mismatched"}
-    assert noticed(data.report, "not there") == 0
+    assert noticed(data.report, "missing") == 0
     for name in ("dev_mismatched", "test_mismatched"):
         (tmp_path / f"{name}.tsv").unlink()
     write(tmp_path / "test_matched.tsv", (tmp_path / "train.tsv").read_text())
     report = read("mnli", data_dir=tmp_path, validation_file=other, needs_test=True).report
-    assert report.counts["evaluation set of mnli that is not there: mismatched"] == 1
-    assert report.counts["test set of mnli that is not there: MNLI-mm"] == noticed(report, "not there") - 1 == 1
-    assert noticed(read("mnli", data_dir=tmp_path, validation_file=other).report, "not there") == 1
+    assert report.counts["missing evaluation set of mnli: mismatched"] == 1
+    assert report.counts["missing test set of mnli: MNLI-mm"] == noticed(report, "missing") - 1 == 1
+    assert noticed(read("mnli", data_dir=tmp_path, validation_file=other).report, "missing") == 1
 
 
-def test_the_labels_of_a_model_are_those_of_the_task_it_is_scored_on(tmp_path: Path) -> None:
+def test_the_labels_of_a_model_are_used_for_evaluation(tmp_path: Path) -> None:
     task = replace(TASKS["custom"], labels=("b", "c", "a"))
     files = custom_files(tmp_path, ["never", "read"], ["b", "a"])
     data = read(task, is_trained=False, validation_file=files["validation_file"])
     assert (data.labels, [one.label for one in data.evaluation["dev"]]) == (("b", "c", "a"), ["b", "a"])
     files = custom_files(tmp_path, [], ["b", "d"])
-    with pytest.raises(DataError, match=r"jsonl:2: label 'd' is none of 'b', 'c', 'a'"):
+    with pytest.raises(DataError, match=r"jsonl:2: label 'd' is not one of 'b', 'c', 'a'"):
         read(task, is_trained=False, validation_file=files["validation_file"])
 
 
@@ -100,7 +100,7 @@ def test_cola_is_read_with_and_without_a_header_and_mrpc_from_its_original_files
         write(tmp_path / "MRPC" / f"msr_paraphrase_{name}.txt", "\ufeff" + rows)
     data = read("mrpc", data_dir=tmp_path)
     assert data.train[0] == SequenceExample('a "b', "c", "1", "0")
-    assert noticed(data.report, "rows of msr_paraphrase_test.txt that are trained on too") == 2
+    assert noticed(data.report, "examples of msr_paraphrase_test.txt also in the training data") == 2
 
 
 @pytest.mark.parametrize(
@@ -109,19 +109,19 @@ def test_cola_is_read_with_and_without_a_header_and_mrpc_from_its_original_files
         ({}, "give --train_file and --validation_file, .*--data_dir"),
         ({"data_dir": "nowhere/at/all"}, "OWNER/NAME"),
         ({"data_dir": "sst/dev.tsv"}, "not a folder"),
-        ({"data_dir": "empty"}, r"training data.*train.tsv or train\*.tsv, in it or in SST"),
-        ({"data_dir": "half"}, r"data to score on.*half.*'train.tsv'"),
+        ({"data_dir": "empty"}, r"training data.*train.tsv or train\*.tsv, there or in SST"),
+        ({"data_dir": "half"}, r"evaluation data.*half.*'train.tsv'"),
         ({"data_dir": "CoLA"}, "the folder of cola"),
         ({"train_file": "sst/train.tsv"}, "--validation_file"),
         ({"validation_file": "sst/train.tsv"}, "--train_file"),
         ({"train_file": "sst/missing.tsv"}, "--train_file .*no such file"),
         ({"data_dir": "sst", "needs_test": True}, "no test set"),
-        ({"data_dir": "sst", "validation_split": 0.5}, "to score on already"),
+        ({"data_dir": "sst", "validation_split": 0.5}, "already has evaluation data"),
         ({"data_dir": "x" * 5000}, "--data_dir"),
         ({"data_dir": "nul\0in it"}, "--data_dir"),
     ],
 )
-def test_files_that_are_not_there_are_refused(tmp_path: Path, options: dict[str, object], word: str) -> None:
+def test_missing_files_are_refused(tmp_path: Path, options: dict[str, object], word: str) -> None:
     sst2_folder(tmp_path / "sst")
     sst2_folder(tmp_path / "CoLA")
     (tmp_path / "empty").mkdir()
@@ -151,7 +151,7 @@ def test_columns_are_chosen_by_name(tmp_path: Path) -> None:
     ],
 )
 def test_a_table_without_a_header_is_read_by_the_names_given(tmp_path: Path, name: str, lines: list[str]) -> None:
-    # Regression: its first row was taken for the names.
+    # Regression: the first row was read as the header.
     file = write(tmp_path / name, "\n".join(lines))
     texts = ["good; film, I say", "bad"]
     data = read("custom", train_file=file, validation_file=file, column_names="text, label")
@@ -165,7 +165,7 @@ def test_a_table_without_a_header_is_read_by_the_names_given(tmp_path: Path, nam
             read("custom", train_file=file, validation_file=file, column_names=names)
 
 
-def test_a_table_in_another_encoding_is_refused_by_its_name_and_read_by_it(tmp_path: Path) -> None:
+def test_a_table_in_another_encoding_needs_the_option(tmp_path: Path) -> None:
     file = write(tmp_path / "t.csv", "text,label\nschöner Tag,gut\nmüde Füße,schlecht\n".encode("latin-1"))
     with pytest.raises(DataError, match=r"t\.csv:2: .*--encoding cp1252"):
         read("custom", train_file=file, validation_file=file)
@@ -173,43 +173,43 @@ def test_a_table_in_another_encoding_is_refused_by_its_name_and_read_by_it(tmp_p
     assert [example.text for example in data.train] == ["schöner Tag", "müde Füße"]
 
 
-def test_options_for_columns_are_refused_where_they_mean_nothing(tmp_path: Path) -> None:
+def test_options_for_columns_without_effect_are_refused(tmp_path: Path) -> None:
     files = custom_files(tmp_path, ["a", "b"], ["a", "b"])
-    with pytest.raises(UsageError, match=r"--column_names text,label: .*names its columns itself"):
+    with pytest.raises(UsageError, match=r"--column_names text,label: .*has column names of its own"):
         read("custom", **files, column_names="text,label")
     write(rte_folder(tmp_path) / "dev.tsv", "index\tsentence1\tsentence_2\tlabel\n")
     with pytest.raises(DataError, match=r"'sentence2'.*did you mean 'sentence_2'.*it has 'index'.*--text_pair_column"):
         read("rte", data_dir=tmp_path)
     write(tmp_path / "dev.tsv", "sentence1\tsentence2\tlabel\tlabel\n")
-    with pytest.raises(DataError, match="'label' is there twice"):
+    with pytest.raises(DataError, match="'label' appears twice"):
         read("rte", data_dir=tmp_path)
 
 
-# Oddities, and a part of the examples.
+# Unusual data, and sampling.
 
 
-def test_odd_evaluation_sets_are_counted(tmp_path: Path) -> None:
+def test_unusual_evaluation_sets_are_counted(tmp_path: Path) -> None:
     one_class = read("sst2", data_dir=sst2_folder(tmp_path, dev="x\t1\ny\t1\n")).report
-    assert noticed(one_class, "label only in dev.tsv: '1'") == 1
+    assert noticed(one_class, "label for all examples of dev.tsv: '1'") == 1
     assert noticed(one_class, "without an example in dev.tsv: '0'") == 1
-    assert noticed(read("sst2", data_dir=sst2_folder(tmp_path, dev="x\t1\n")).report, "row only in dev.tsv") == 1
+    assert noticed(read("sst2", data_dir=sst2_folder(tmp_path, dev="x\t1\n")).report, "in dev.tsv: too few") == 1
     leaked = read("sst2", data_dir=sst2_folder(tmp_path, dev="x\t1\ngood film\t0\nbad film\t0\n")).report
-    what = "rows of dev.tsv that are trained on too"
+    what = "examples of dev.tsv also in the training data"
     assert (leaked.counts[what], leaked.first_seen[what]) == (2, "dev.tsv, id 1")
     lacking = read("sst2", data_dir=sst2_folder(tmp_path, train="x\t1\n")).report
-    assert noticed(lacking, "without an example to train on: '0'") == 1
+    assert noticed(lacking, "without a training example: '0'") == 1
 
 
-def test_oddities_are_those_of_the_examples_that_are_used(tmp_path: Path) -> None:
-    folder = sst2_folder(tmp_path, train="a\t1\nb\t0\n", dev="x\t1\na\t0\nb\t0\ny\t1\n")  # the draw takes x and y
+def test_only_sampled_examples_are_checked(tmp_path: Path) -> None:
+    folder = sst2_folder(tmp_path, train="a\t1\nb\t0\n", dev="x\t1\na\t0\nb\t0\ny\t1\n")  # x and y are sampled
     cut = read("sst2", data_dir=folder, max_train_examples=1, max_eval_examples=2)
-    assert noticed(cut.report, "label only in dev.tsv: '1'") == 1
-    assert noticed(cut.report, "trained on too") == 0
+    assert noticed(cut.report, "label for all examples of dev.tsv: '1'") == 1
+    assert noticed(cut.report, "also in the training data") == 0
     part = read("sst2", data_dir=folder, max_train_examples=1)
-    assert noticed(part.report, "trained on too") == 1
+    assert noticed(part.report, "also in the training data") == 1
 
 
-def test_training_examples_are_drawn_by_the_seed_and_those_to_score_are_the_same_for_all(tmp_path: Path) -> None:
+def test_training_examples_depend_on_the_seed_and_evaluation_examples_do_not(tmp_path: Path) -> None:
     rows = "".join(f"text {i}\t{i % 2}\n" for i in range(50))
     folder = sst2_folder(tmp_path, train=rows, dev=rows.replace("text", "word"))
     drawn = [read("sst2", data_dir=folder, max_train_examples=20, max_eval_examples=3, seed=s) for s in (1, 1, 2)]
@@ -218,8 +218,8 @@ def test_training_examples_are_drawn_by_the_seed_and_those_to_score_are_the_same
     assert all(len(set(some)) == 20 for some in texts)
     numbers = [[int(example.identity) for example in data.evaluation["dev"]] for data in drawn]
     assert numbers[0] == numbers[1] == numbers[2] == sorted(set(numbers[0])) != [0, 1, 2]
-    assert drawn[0].report.counts["training examples not drawn"] == 30
-    assert noticed(drawn[0].report, "examples of dev not scored") == 47
+    assert drawn[0].report.counts["training examples not sampled"] == 30
+    assert noticed(drawn[0].report, "examples of dev not sampled") == 47
 
 
 @pytest.mark.parametrize("share", [0.1, 0.9])
@@ -232,12 +232,12 @@ def test_a_validation_split_has_its_share_of_every_label(tmp_path: Path, share: 
     counts = Counter(example.label for example in splits[0].evaluation["dev"])
     for label, size in (("a", 150), ("b", 40), ("c", 9)):
         assert abs(counts[label] - share * size) <= 1
-    assert counts["d"] == 0, "what is scored was trained on once at least"
+    assert counts["d"] == 0, "a label with one example stays in training"
 
 
-def test_a_validation_split_that_cannot_be_is_refused(tmp_path: Path) -> None:
+def test_an_impossible_validation_split_is_refused(tmp_path: Path) -> None:
     file = custom_files(tmp_path, ["a", "b"], ["a"])["train_file"]
-    with pytest.raises(DataError, match=r"--validation_split 0\.1 of 2 examples is none"):
+    with pytest.raises(DataError, match=r"--validation_split 0\.1 of 2 examples is no example"):
         read("custom", train_file=file, validation_split=0.1)
     with pytest.raises(UsageError, match="nothing is trained"):
         read(TASKS["custom"], is_trained=False, train_file=file, validation_split=0.1)
@@ -248,13 +248,13 @@ def test_a_validation_split_that_cannot_be_is_refused(tmp_path: Path) -> None:
 # New text.
 
 
-def test_new_text_is_read_a_line_each_or_from_a_table_without_its_labels(tmp_path: Path) -> None:
+def test_new_text_is_read_from_lines_or_from_a_table_without_labels(tmp_path: Path) -> None:
     task, config, report = find_task("sst2"), DataConfig(), Report()
     lines = write(tmp_path / "new.txt", "One.\r\n\nTwo\tand three.")
     texts = ("One.", "", "Two\tand three.")
     wanted = [SequenceExample(text, None, None, str(number)) for number, text in enumerate(texts)]
     assert read_unlabelled(task, lines, config, report) == wanted
-    assert report.lines() == [f"1 rows of new.txt kept although the text is empty (first: {lines}:2)"]
+    assert report.lines() == [f"1 example of new.txt kept although the text is empty (first: {lines}:2)"]
     labelled = write(tmp_path / "new.tsv", "label\tsentence\nwhatever\tOne.\n")
     assert read_unlabelled(task, labelled, config, report) == [SequenceExample("One.", None, None, "0")]
 
@@ -263,9 +263,9 @@ def test_new_text_is_read_a_line_each_or_from_a_table_without_its_labels(tmp_pat
     ("name", "content", "word"),
     [
         ("new.txt", " \n\r\n", "nothing to predict"),
-        ("new.tsv", "sentence\n", "no example to predict"),
+        ("new.tsv", "sentence\n", "no examples to predict"),
         ("new.tsv", "text\none\n", "no column 'sentence'"),
-        ("new.tsv", "index\tsentence\n0\n", "1 columns instead of 2; every row"),
+        ("new.tsv", "index\tsentence\n0\n", "1 columns instead of 2; every example"),
     ],
 )
 def test_new_text_that_cannot_be_used_is_refused(tmp_path: Path, name: str, content: str, word: str) -> None:

@@ -1,4 +1,4 @@
-"""The rows of a task: which are used, left out, counted or refused, and the labels that are found in them."""
+"""Examples that are used, left out, counted or refused, and the labels found in them."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ def stsb_folder(folder: Path, train: str, dev: str = "1") -> Path:
     return folder
 
 
-# Rows that are used, and those that are not.
+# Examples that are used or left out.
 
 
 @pytest.mark.parametrize(
@@ -29,11 +29,11 @@ def stsb_folder(folder: Path, train: str, dev: str = "1") -> Path:
         ("2\tA\t\tentailment\n", "the second text is empty", "kept although"),
     ],
 )
-def test_an_odd_row_is_left_out_of_training_or_not_scored(tmp_path: Path, row: str, why: str, dev: str) -> None:
+def test_an_incomplete_example_is_left_out_or_not_scored(tmp_path: Path, row: str, why: str, dev: str) -> None:
     data = read("rte", data_dir=rte_folder(tmp_path, RTE_ROWS + row, RTE_ROWS + row))
     assert (len(data.train), len(data.evaluation["dev"])) == (2, 3 if dev == "kept although" else 2)
     for name, ending in (("train.tsv", "left out of training:"), ("dev.tsv", dev)):
-        what = f"rows of {name} {ending} {why}"
+        what = f"examples of {name} {ending} {why}"
         assert (data.report.counts[what], data.report.first_seen[what]) == (1, f"{tmp_path}/{name}:4")
 
 
@@ -45,14 +45,14 @@ def test_quotes_and_spaces_in_a_field_stay_as_they_are(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("train", "dev", "word"),
     [
-        (RTE_ROWS + "2\tA\tB\tmaybe\n", RTE_ROWS, r"train\.tsv:4: label 'maybe' is none of 'entailment'"),
-        (RTE_ROWS, RTE_ROWS + "2\tA\tB\tmaybe\n", r"dev\.tsv:4: label 'maybe' is none of 'entailment'"),
-        ("", RTE_ROWS, "no example to train on"),
-        ("0\tA\tB\t-\n", RTE_ROWS, r"no example to train on .*1 rows of train.tsv left out"),
-        (RTE_ROWS, "0\tA\tB\t-1\n", r"no example to score .*1 rows of dev.tsv NOT SCORED"),
+        (RTE_ROWS + "2\tA\tB\tmaybe\n", RTE_ROWS, r"train\.tsv:4: label 'maybe' is not one of 'entailment'"),
+        (RTE_ROWS, RTE_ROWS + "2\tA\tB\tmaybe\n", r"dev\.tsv:4: label 'maybe' is not one of 'entailment'"),
+        ("", RTE_ROWS, "no examples to train on"),
+        ("0\tA\tB\t-\n", RTE_ROWS, r"no examples to train on .*1 example of train.tsv left out"),
+        (RTE_ROWS, "0\tA\tB\t-1\n", r"no examples to evaluate on .*1 example of dev.tsv NOT SCORED"),
     ],
 )
-def test_a_set_with_a_foreign_label_or_no_row_is_refused(tmp_path: Path, train: str, dev: str, word: str) -> None:
+def test_a_set_with_an_unknown_label_or_no_example_is_refused(tmp_path: Path, train: str, dev: str, word: str) -> None:
     with pytest.raises(DataError, match=word):
         read("rte", data_dir=rte_folder(tmp_path, train, dev))
 
@@ -64,7 +64,7 @@ def test_a_score_out_of_range_is_left_out_of_training_and_refused_for_scoring(tm
     assert noticed(data.report, "the label is not a number from 0 to 5") == 1
     with pytest.raises(DataError, match=rf"dev\.tsv:3: label {score}"):
         read("stsb", data_dir=stsb_folder(tmp_path, "1", score))
-    missing = read("stsb", data_dir=stsb_folder(tmp_path, "-1.0"))  # the hub's sign
+    missing = read("stsb", data_dir=stsb_folder(tmp_path, "-1.0"))  # the hub's mark for a missing label
     assert noticed(missing.report, "no label") == 1
     with pytest.raises(DataError, match=r"train\.tsv:3: label 'much' is not a number"):
         read("stsb", data_dir=stsb_folder(tmp_path, "much"))
@@ -101,7 +101,7 @@ def test_labels_are_found_in_the_training_data_in_order(tmp_path: Path, train: l
     ("train", "dev", "word"),
     [
         (["a", "b"], ["a", "c"], r"_file\.jsonl:2: label 'c' .*training data, 'a', 'b'.*--unknown_labels"),
-        (["a", "a"], ["a"], "all rows have the label 'a'"),
+        (["a", "a"], ["a"], "all examples have the label 'a'"),
         ([0.5, 1.5, 2.0], [0.5], "such as 0.5; .*--regression"),
         ([f"l{i}" for i in range(101)], ["l1"], "101 labels"),
         ([["a"], "b"], ["b"], r"train_file\.jsonl:1: .*multi-label"),
@@ -112,7 +112,7 @@ def test_labels_that_cannot_be_classes_are_refused(tmp_path: Path, train: list[A
         read("custom", **custom_files(tmp_path, train, dev))
 
 
-def test_classes_of_a_custom_task_may_be_any_sign_and_numbers_any_number(tmp_path: Path) -> None:
+def test_labels_of_a_custom_task_may_be_any_text_or_number(tmp_path: Path) -> None:
     data = read("custom", **custom_files(tmp_path, ["-1", "1", None, float("nan"), ""], ["-1", "1"]))
     assert data.labels == ("-1", "1")
     assert [one.label for one in data.train] == ["-1", "1"]
@@ -121,10 +121,10 @@ def test_classes_of_a_custom_task_may_be_any_sign_and_numbers_any_number(tmp_pat
     assert ([example.label for example in data.train], data.labels) == ([-1.0, 1e6], ())
 
 
-def test_rows_with_a_label_that_training_lacks_are_left_out_if_asked(tmp_path: Path) -> None:
+def test_evaluation_examples_with_an_unknown_label_are_skipped_if_asked(tmp_path: Path) -> None:
     data = read("custom", unknown_labels="skip", **custom_files(tmp_path, ["a", "b"], ["a", "meh", "b", "meh"]))
     assert [example.label for example in data.evaluation["dev"]] == ["a", "b"]
-    assert noticed(data.report, "NOT SCORED: a label that the training data lack") == 2
+    assert noticed(data.report, "NOT SCORED: a label missing from the training data") == 2
     train, dev = (write(tmp_path / tag, f"Ann B-PER\nran O\n\nRome {tag}\n") for tag in ("O", "X"))
     data = read("ner", unknown_labels="skip", train_file=train, validation_file=dev)
     assert [example.words for example in data.evaluation["dev"]] == [("Ann", "ran")]

@@ -1,4 +1,4 @@
-"""The real files are read whole; without them these tests are skipped."""
+"""The real files are read completely; skipped without them."""
 
 import os
 from pathlib import Path
@@ -16,7 +16,7 @@ from tests.tasks.test_span import peaked
 DATA = Path(os.environ.get("ELECTRA_ALBERT_DATA") or Path(__file__).parents[2] / "../shared/data").resolve()
 pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason="the real data is not next to the checkout")
 
-# Rows of train, of each evaluation set, and of the test set where there is one.
+# Examples of train, of each evaluation set, and of the test set if there is one.
 SIZES = {
     "cola": (8551, [1043], 1063),
     "stsb": (5749, [1500], 1379),
@@ -30,7 +30,7 @@ FOLDERS = {"squad_v2": "squad", "race": "race", "ner": "ner"}
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_every_row_is_read_and_none_is_left_out(name: str) -> None:
+def test_every_example_is_read_and_none_is_left_out(name: str) -> None:
     train, evaluation, test = SIZES[name]
     data = read(name, data_dir=DATA / FOLDERS.get(name, "glue"), needs_test=test is not None)
     assert len(data.train) == train
@@ -44,9 +44,9 @@ def test_every_row_is_read_and_none_is_left_out(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["squad", "squad_v2"])
-def test_real_answers_come_back_from_their_labels(name: str) -> None:
+def test_real_answers_are_decoded_from_their_labels(name: str) -> None:
     examples = read(name, data_dir=DATA / "squad").evaluation["dev"][:60]
     plan = EncodePlan(384, 128, 200, has_null_answer=name == "squad_v2")
-    rows = KINDS["span"].encode(examples, Encoding(encoder("albert"), (), plan, Report(), "dev"))
-    decoded = KINDS["span"].decode(peaked(rows), rows, examples, (), plan)
+    features = KINDS["span"].encode(examples, Encoding(encoder("albert"), (), plan, Report(), "dev"))
+    decoded = KINDS["span"].decode(peaked(features), features, examples, (), plan)
     assert decoded.values[:, 0].mean() > 0.99  # a few answers begin or end inside a subword

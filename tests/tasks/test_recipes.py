@@ -1,4 +1,4 @@
-"""Published settings: that they are whole, are accepted, and mean on all of the data what was published."""
+"""Recipes are complete and valid, and on the full data they equal the published settings."""
 
 from dataclasses import fields, replace
 from itertools import product
@@ -16,7 +16,7 @@ TASKS = (*REGISTERED, "topics")
 FAMILIES: tuple[Family, ...] = get_args(Family)
 SMALL, BASE, LARGE = (PRESETS[name].model for name in ("small", "base", "large"))
 
-# Task, warm-up, rate, steps, batch, dropout of the encoder, tokens of a row, epochs that were meant. Paper: ALBERT
+# Task, warmup, learning rate, steps, batch size, encoder dropout, sequence length, epochs. Paper: ALBERT
 # appendix A.4, table 14; the first eight as in run_glue.sh, RACE's by the code's README.
 ALBERT = """
 sst2 1256 1e-5 20935 32 0 512 10
@@ -35,7 +35,7 @@ race 1000 1e-5 12000 32 0 512 4.4
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_recipe_is_accepted_and_sets_the_same_options_but_for_windows(family: Family) -> None:
+def test_every_recipe_is_valid_and_sets_the_same_options_except_for_windows(family: Family) -> None:
     tuning, training = ({field.name for field in fields(config)} for config in (TuningConfig, TrainingConfig))
     usual = recipe(family, "cola", BASE).keys()
     assert usual <= tuning | training
@@ -48,7 +48,7 @@ def test_every_recipe_is_accepted_and_sets_the_same_options_but_for_windows(fami
         replace(TrainingConfig(), **{name: value for name, value in options.items() if name in training})
 
 
-def test_albert_on_all_of_the_data_takes_the_published_settings() -> None:
+def test_albert_on_the_full_data_uses_the_published_settings() -> None:
     lines = [line.split() for line in ALBERT.strip().splitlines()]
     assert {line[0] for line in lines} == ALBERT_ROWS.keys()
     for task, *numbers in lines:
@@ -73,7 +73,7 @@ def test_albert_on_all_of_the_data_takes_the_published_settings() -> None:
 
 
 @pytest.mark.parametrize(("model", "rate", "decay"), [(SMALL, 3e-4, 0.8), (BASE, 1e-4, 0.8), (LARGE, 5e-5, 0.9)])
-def test_electras_settings_go_by_size_and_task(model: ModelConfig, rate: float, decay: float) -> None:
+def test_electras_settings_depend_on_size_and_task(model: ModelConfig, rate: float, decay: float) -> None:
     model = replace(model, hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.05)
     epochs = {"rte": 10, "stsb": 10, "squad": 2, "squad_v2": 2}
     lengths = {"squad": 512, "squad_v2": 512, "race": 512, "chunking": 256}
@@ -81,22 +81,22 @@ def test_electras_settings_go_by_size_and_task(model: ModelConfig, rate: float, 
         options = recipe("electra", task, model)
         names = ("lr_scheduler_type", "warmup_ratio", "weight_decay", "per_device_train_batch_size", "layer_decay")
         assert [options[name] for name in names] == ["electra", 0.1, 0.0, 32, decay], task
-        is_short = task == "topics" and model.hidden_size <= 256  # 150 updates are too few for the published rate
+        is_short = task == "topics" and model.hidden_size <= 256  # 122 updates are too few for the published rate
         assert options["learning_rate"] == rate * (2 if is_short else 1), task
         assert options["num_train_epochs"] == epochs.get(task, 3), task
         assert options["max_seq_length"] == lengths.get(task, 128), task
-        # Of its own pretraining.
+        # From its own config.
         assert (options["hidden_dropout_prob"], options["attention_probs_dropout_prob"]) == (0.2, 0.05), task
         assert options["classifier_dropout_prob"] == (0.0 if task.startswith("squad") else 0.1), task
 
 
-def test_only_electra_and_only_pairs_without_order_are_doubled() -> None:
+def test_only_electra_doubles_only_symmetric_pairs() -> None:
     doubled = [pair for pair in product(FAMILIES, TASKS) if recipe(*pair, BASE)["double_unordered"]]
     assert doubled == [("electra", "mrpc"), ("electra", "stsb")]
 
 
 @pytest.mark.parametrize("positions", [8, 100, 512])
-def test_rows_fit_the_positions_and_windows_overlap(positions: int) -> None:
+def test_sequences_fit_the_positions_and_windows_overlap(positions: int) -> None:
     for family, task in product(FAMILIES, TASKS):
         options = recipe(family, task, replace(BASE, max_position_embeddings=positions))
         assert options["max_seq_length"] <= positions

@@ -1,4 +1,4 @@
-"""The rows that describe the tasks agree with one another and are found under their usual names."""
+"""Task definitions are consistent and are found under their usual names."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from electra_albert.finetuning_config import DataConfig
 from electra_albert.tasks.registry import ELECTRA_EIGHT, GLUE, TASKS, as_configured, find_task
 
 
-def test_every_task_agrees_with_itself() -> None:
+def test_every_task_is_consistent() -> None:
     for name, task in TASKS.items():
         assert find_task(name) is task
         assert task.main in task.metrics, name
@@ -37,9 +37,9 @@ def test_usual_spellings_are_found() -> None:
 
 @pytest.mark.parametrize(
     ("name", "word"),
-    [("mnil", "mean mnli"), ("poetry", "cola .* and glue"), ("glue", "one task"), ("RACE-middle", "--race_level")],
+    [("mnil", "mean mnli"), ("poetry", "cola .* or glue"), ("glue", "one task"), ("RACE-middle", "--race_level")],
 )
-def test_names_that_are_no_task_are_refused_with_a_suggestion(name: str, word: str) -> None:
+def test_unknown_task_names_are_refused_with_a_suggestion(name: str, word: str) -> None:
     with pytest.raises(UsageError, match=word):
         find_task(name)
 
@@ -51,7 +51,7 @@ CLASSES |= dict.fromkeys(("qnli", "rte"), "entailment not_entailment")
 CLASSES |= dict.fromkeys(("mnli", "ax"), "contradiction entailment neutral")
 
 
-def test_each_class_of_glue_as_the_hub_names_it_has_its_number() -> None:
+def test_each_class_name_of_the_hub_has_its_id_in_glue() -> None:
     for name, classes in CLASSES.items():
         task = TASKS[name]
         assert set(task.label_aliases or task.labels) == set(classes.split()), name
@@ -60,7 +60,7 @@ def test_each_class_of_glue_as_the_hub_names_it_has_its_number() -> None:
     assert CLASSES.keys() == set(GLUE) - {"stsb"}
 
 
-def test_options_change_columns_and_make_a_regression_where_they_fit() -> None:
+def test_options_set_columns_and_regression() -> None:
     config = DataConfig(text_column="a", text_pair_column="b", label_column="c", regression=True)
     task = as_configured(TASKS["custom"], config)
     assert (task.columns.text, task.columns.pair, task.columns.label) == (("a",), ("b",), ("c",))

@@ -1,4 +1,4 @@
-"""Answers are compared as SQuAD's official script does, tags are read as the CoNLL shared tasks' script does."""
+"""Answers are scored as in SQuAD's official script, entities as in the CoNLL shared tasks' script."""
 
 import string
 from typing import Any
@@ -16,7 +16,7 @@ TEXTS = st.one_of(st.lists(WORDS, max_size=5).map(" ".join), st.text(max_size=12
 
 
 def words_of(text: str) -> list[str]:
-    """The normalisation once more, one character and one word at a time."""
+    """Reference normalization, one character and one word at a time."""
     kept = "".join(character for character in text.lower() if character not in string.punctuation)
     found, word = [], ""
     for character in kept + " ":
@@ -29,7 +29,7 @@ def words_of(text: str) -> list[str]:
 
 
 def plain_f1(prediction: str, gold: str) -> float:
-    """Precision and recall by crossing off equal words one by one."""
+    """Reference F1 that removes equal words one by one."""
     predicted, left = words_of(prediction), words_of(gold)
     if not predicted or not left:
         return float(predicted == left)
@@ -43,7 +43,7 @@ def plain_f1(prediction: str, gold: str) -> float:
 
 @LAW
 @given(TEXTS, st.lists(TEXTS, max_size=4))
-def test_scores_agree_with_a_plain_restatement_of_the_rules(prediction: str, golds: list[str]) -> None:
+def test_scores_equal_a_simple_reference(prediction: str, golds: list[str]) -> None:
     right = [gold for gold in golds if words_of(gold)] or [""]
     match, overlap = answer_scores(prediction, golds)
     assert match == float(any(words_of(prediction) == words_of(gold) for gold in right))
@@ -56,19 +56,19 @@ def test_scores_agree_with_a_plain_restatement_of_the_rules(prediction: str, gol
     ("prediction", "golds", "match", "overlap"),
     [
         ("Denver Broncos", ["the Denver Broncos", "Broncos"], 1.0, 1.0),
-        ("to be or to", ["to to to be"], 0.0, 0.75),  # a word counts as often as both have it
+        ("to be or to", ["to to to be"], 0.0, 0.75),  # a word counts as often as it is in both
         ("Denver", [], 0.0, 0.0),
-        ("the", [], 1.0, 1.0),  # nothing is left of it
-        ("", ["Denver", "the"], 0.0, 0.0),  # a gold of which nothing is left does not count next to another
+        ("the", [], 1.0, 1.0),  # normalized to nothing
+        ("", ["Denver", "the"], 0.0, 0.0),  # a gold normalized to nothing is ignored if there is another
     ],
 )
-def test_answers_made_by_hand(prediction: str, golds: list[str], match: float, overlap: float) -> None:
+def test_hand_made_answers(prediction: str, golds: list[str], match: float, overlap: float) -> None:
     assert answer_scores(prediction, golds) == (match, pytest.approx(overlap))
 
 
 @st.composite
 def marked_sentences(draw: st.DrawFn) -> tuple[list[tuple[int, str]], set[Entity]]:
-    """Stretches (length, type, or "" outside) that fill a sentence, and the entities among them."""
+    """Segments (length, type, or "" outside) of a sentence, and the entities among them."""
     stretches = draw(st.lists(st.tuples(st.integers(1, 4), st.sampled_from(["", "PER", "LOC", "A-B"])), max_size=6))
     start, gold = 0, set()
     for length, kind in stretches:
@@ -92,24 +92,24 @@ def test_entities_written_in_a_scheme_are_read_back(scheme: str, marked: Any) ->
 @pytest.mark.parametrize(
     ("tags", "found"),
     [
-        ("I-PER B-PER O I-PER", {(0, 1, "PER"), (1, 2, "PER"), (3, 4, "PER")}),  # IOB1: B only between neighbours
+        ("I-PER B-PER O I-PER", {(0, 1, "PER"), (1, 2, "PER"), (3, 4, "PER")}),  # IOB1: B only after another entity
         ("B-PER I-LOC", {(0, 1, "PER"), (1, 2, "LOC")}),
-        ("B I O B", {(0, 2, "_"), (3, 4, "_")}),  # seqeval's name for no type
-        ("B-A-B I-A-B", {(0, 2, "A-B")}),  # the type is all after the first dash
+        ("B I O B", {(0, 2, "_"), (3, 4, "_")}),  # seqeval's name for a missing type
+        ("B-A-B I-A-B", {(0, 2, "A-B")}),  # the type is everything after the first dash
         ("E-PER I-PER", {(0, 1, "PER"), (1, 2, "PER")}),
     ],
 )
-def test_tags_made_by_hand(tags: str, found: set[Entity]) -> None:
+def test_hand_made_tags(tags: str, found: set[Entity]) -> None:
     assert entities(tags.split()) == found
 
 
 @pytest.mark.parametrize(
     ("labels", "is_tagging"),
     [
-        ("B-NP I-NP", True),  # chunks may leave nothing outside
+        ("B-NP I-NP", True),  # chunks may cover all words
         ("O S-PER E-PER B-PER I-PER", True),
         ("B I O", True),
-        ("B I", False),  # without O they may be anything
+        ("B I", False),  # without O these may be plain tags
         ("O", False),
         ("", False),
         ("O B-PER NN", False),

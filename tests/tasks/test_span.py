@@ -1,4 +1,4 @@
-"""Questions on passages: windows, labels, and the best span, against plain restatements."""
+"""Extractive question answering: windows, labels and best span against simple references."""
 
 from typing import Any
 
@@ -24,22 +24,22 @@ def encode(
 
 
 def ask(context: str, answer: str | None, question: str = "who?") -> SpanExample:
-    """A question that is answered by the first place of `answer`, or by nothing."""
+    """A question answered by the first occurrence of `answer`, or unanswerable."""
     answers = () if answer is None else (Answer(answer, context.index(answer)),)
     return SpanExample(context, question, answers, "q7")
 
 
-def peaked(rows: EncodedExamples) -> list[np.ndarray]:
-    """Outputs of all weight on the labels; windows without the answer say so faintly."""
-    outputs = [np.zeros((length, 2), dtype=np.float32) for length in np.diff(rows.starts)]
-    for output, (start, end) in zip(outputs, rows.labels.tolist(), strict=True):
+def peaked(features: EncodedExamples) -> list[np.ndarray]:
+    """Outputs with all weight on the labels, low for windows without the answer."""
+    outputs = [np.zeros((length, 2), dtype=np.float32) for length in np.diff(features.starts)]
+    for output, (start, end) in zip(outputs, features.labels.tolist(), strict=True):
         output[start, 0] = output[end, 1] = 50 if start else 1
     return outputs
 
 
 @st.composite
 def asked(draw: st.DrawFn, least: int = 1, most: int = 40) -> SpanExample:
-    """A question on words, answered by one to three of them."""
+    """A question on a passage of words, answered by one to three of them."""
     words = draw(st.lists(st.sampled_from(WORDS), min_size=least, max_size=most))
     first = draw(st.integers(0, len(words) - 1))
     last = draw(st.integers(first, min(len(words), first + 2) - 1))
@@ -49,7 +49,7 @@ def asked(draw: st.DrawFn, least: int = 1, most: int = 40) -> SpanExample:
 
 @steady
 @given(st.integers(0, 90), st.integers(1, 40), plans)
-def test_every_token_lies_in_a_window_and_is_best_in_one(count: int, room: int, plan: EncodePlan) -> None:
+def test_every_token_is_in_a_window_and_has_maximum_context_in_one(count: int, room: int, plan: EncodePlan) -> None:
     windows = slide(count, room, plan)
     assert all(len(window) <= room for window, _ in windows)
     starts = [window.start for window, _ in windows]
@@ -64,7 +64,7 @@ def test_every_token_lies_in_a_window_and_is_best_in_one(count: int, room: int, 
 
 @steady
 @given(st.integers(1, 90), st.integers(1, 6), st.integers(0, 30), st.integers(1, 60))
-def test_an_answer_lies_whole_in_the_window_best_for_its_start(
+def test_an_answer_is_whole_in_the_window_with_maximum_context_of_its_start(
     count: int, longest: int, spare: int, stride: int
 ) -> None:
     plan = PLAN._replace(max_answer_length=longest, doc_stride=stride)
@@ -75,10 +75,10 @@ def test_an_answer_lies_whole_in_the_window_best_for_its_start(
 
 @thorough
 @given(kinds, asked())
-def test_outputs_on_the_labels_give_answers_of_whole_words_exactly(kind: str, example: SpanExample) -> None:
+def test_outputs_on_the_labels_are_decoded_to_the_exact_answers(kind: str, example: SpanExample) -> None:
     report, plan = Report(), PLAN._replace(max_seq_length=160, max_answer_length=39)
-    rows = encode([example], plan, report, kind=kind)
-    decoded = SPAN.decode(peaked(rows), rows, [example], (), plan)
+    features = encode([example], plan, report, kind=kind)
+    decoded = SPAN.decode(peaked(features), features, [example], (), plan)
     assert decoded.predictions == [(example.answers or ())[0].text]
     assert decoded.values.tolist() == [[1, 1, 1, 0, 1, 1]]
     assert report.counts == {}
@@ -86,28 +86,28 @@ def test_outputs_on_the_labels_give_answers_of_whole_words_exactly(kind: str, ex
 
 @thorough
 @given(kinds, texts, st.data())
-def test_any_answer_is_widened_and_counted_or_counted_as_lost(kind: str, context: str, data: st.DataObject) -> None:
+def test_any_answer_is_found_widened_or_counted_as_lost(kind: str, context: str, data: st.DataObject) -> None:
     assume(context)
     begin = data.draw(st.integers(0, len(context) - 1))
     end = data.draw(st.integers(begin + 1, len(context)))
     answer, report = context[begin:end], Report()
     examples = [SpanExample(context, "who?", (Answer(answer, begin),), "1")]
     plan = PLAN._replace(max_seq_length=2000, max_answer_length=900)
-    rows = encode(examples, plan, report, kind=kind)
-    (found,) = SPAN.decode(peaked(rows), rows, examples, (), plan).predictions
+    features = encode(examples, plan, report, kind=kind)
+    (found,) = SPAN.decode(peaked(features), features, examples, (), plan).predictions
     is_lost = "answers of dev not found in their passage" in report.counts
-    assert is_lost == (rows.labels[0].tolist() == [0, 0])
+    assert is_lost == (features.labels[0].tolist() == [0, 0])
     if not is_lost and found != answer.strip():
         assert report.counts["answers of dev widened to whole tokens"] == (answer.strip() in found)
-        assert report.counts["answers of dev that no tokens cover whole"] == (answer.strip() not in found)
+        assert report.counts["answers of dev only partly covered by tokens"] == (answer.strip() not in found)
 
 
 @steady
 @given(asked(20, 60))
-def test_labels_spell_the_answer_in_exactly_the_windows_that_hold_it(example: SpanExample) -> None:
-    rows, (answer,) = encode([example], kind="bert"), example.answers or ()
-    fields = (np.split(rows.token_info[name], rows.starts[1:-1]) for name in ("char_starts", "char_ends"))
-    for (start, end), begins, ends in zip(rows.labels.tolist(), *fields, strict=True):
+def test_labels_mark_the_answer_in_exactly_the_windows_that_hold_it(example: SpanExample) -> None:
+    features, (answer,) = encode([example], kind="bert"), example.answers or ()
+    fields = (np.split(features.token_info[name], features.starts[1:-1]) for name in ("char_starts", "char_ends"))
+    for (start, end), begins, ends in zip(features.labels.tolist(), *fields, strict=True):
         whole = (answer.start, answer.start + len(answer.text))
         is_here = begins[begins >= 0].min() <= whole[0] and ends.max() >= whole[1]
         assert (start > 0) == is_here
@@ -120,14 +120,14 @@ def test_decoding_is_the_best_of_all_pairs_in_all_windows(word_count: int, seed:
     context = " ".join((WORDS * 6)[:word_count])
     examples = [SpanExample("x", "x", None, "0"), SpanExample(context, "who is it?", None, "1")]
     plan = PLAN._replace(has_null_answer=True)
-    rows = encode(examples, plan)
+    features = encode(examples, plan)
     generator = np.random.default_rng(seed)
-    outputs = [generator.normal(size=(length, 2)).astype(np.float32) for length in np.diff(rows.starts)]
+    outputs = [generator.normal(size=(length, 2)).astype(np.float32) for length in np.diff(features.starts)]
     best, text, null_score = -np.inf, "", np.inf
-    for unit in np.flatnonzero(rows.examples == 1):
-        at = slice(rows.starts[unit], rows.starts[unit + 1])
-        info = {name: field[at] for name, field in rows.token_info.items()}
-        scores = outputs[unit].astype(np.float64)
+    for feature in np.flatnonzero(features.example_index == 1):
+        at = slice(features.starts[feature], features.starts[feature + 1])
+        info = {name: field[at] for name, field in features.token_info.items()}
+        scores = outputs[feature].astype(np.float64)
         null_score = min(null_score, scores[0].sum())
         for i in range(len(scores)):
             for j in range(i, min(len(scores), i + plan.max_answer_length)):
@@ -135,52 +135,52 @@ def test_decoding_is_the_best_of_all_pairs_in_all_windows(word_count: int, seed:
                 if is_allowed and scores[i, 0] + scores[j, 1] > best:
                     best = scores[i, 0] + scores[j, 1]
                     text = context[info["char_starts"][i] : info["char_ends"][j]]
-    decoded = SPAN.decode(outputs, rows, examples, (), plan)
+    decoded = SPAN.decode(outputs, features, examples, (), plan)
     assert decoded.predictions[1] == ("" if null_score > best else text)
     assert (decoded.probabilities[1] > 0.5) == (null_score > best)
 
 
-def test_windows_without_the_answer_are_left_out_of_training_unless_no_answer_is_one() -> None:
+def test_windows_without_the_answer_are_dropped_in_training_unless_questions_may_be_unanswerable() -> None:
     context, report = " ".join(["the house on the hill"] * 12 + ["dog"]), Report()
     everything = encode([ask(context, "dog")])
     kept = encode([ask(context, "dog")], report=report, is_training=True)
-    assert 0 < kept.unit_count < everything.unit_count
+    assert 0 < kept.feature_count < everything.feature_count
     assert (kept.labels[:, 0] > 0).all()
-    assert report.counts["windows of dev without the answer left out"] == everything.unit_count - kept.unit_count
+    assert report.counts["windows of dev without the answer dropped"] == everything.feature_count - kept.feature_count
     for answer in ("dog", None):
         with_null = encode([ask(context, answer)], PLAN._replace(has_null_answer=True), is_training=True)
-        assert with_null.unit_count == everything.unit_count
-    assert encode([ask(context, None)], is_training=True).unit_count == 0
+        assert with_null.feature_count == everything.feature_count
+    assert encode([ask(context, None)], is_training=True).feature_count == 0
 
 
-def test_an_answer_longer_than_any_window_is_counted_and_its_question_still_scored() -> None:
+def test_an_answer_longer_than_any_window_is_counted_and_its_question_kept() -> None:
     context = " ".join(["the house on the hill"] * 12)
     examples = [ask(context, context), ask("the old house", "old")]
     report = Report()
-    rows = encode(examples, report=report)
-    decoded = SPAN.decode(peaked(rows), rows, examples, (), PLAN)
-    assert report.counts["answers of dev cut off by every window"] == 1
-    assert report.counts["answers of dev longer than 6 tokens, which none predicted is"] == 1
+    features = encode(examples, report=report)
+    decoded = SPAN.decode(peaked(features), features, examples, (), PLAN)
+    assert report.counts["answers of dev not whole in any window"] == 1
+    assert report.counts["answers of dev longer than 6 tokens (--max_answer_length)"] == 1
     assert decoded.values[:, 0].tolist() == [0, 1]
 
 
-def test_no_answer_is_given_where_it_scores_higher_than_every_span_in_some_window() -> None:
+def test_no_answer_is_predicted_if_its_score_is_above_every_span() -> None:
     plan = PLAN._replace(has_null_answer=True)
     examples = [ask("this old house", None), ask("the old house", "old"), ask("the old house", "old")]
-    rows = encode(examples, plan)
-    outputs = peaked(rows)
+    features = encode(examples, plan)
+    outputs = peaked(features)
     outputs[2][0] = 60
-    decoded = SPAN.decode(outputs, rows, examples, (), plan)
+    decoded = SPAN.decode(outputs, features, examples, (), plan)
     assert decoded.predictions == ["", "old", ""]
     assert decoded.values[:, [0, 1, 2, 4, 5]].tolist() == [[1, 1, 0, 0, 0], [1, 1, 1, 1, 1], [0, 0, 1, 1, 1]]
     assert decoded.values[:, 3].tolist() == [2, -100, 20]
 
 
-def test_a_passage_without_text_is_answered_by_nothing_and_its_numbers_are_finite() -> None:
+def test_an_empty_passage_has_no_answer_and_finite_values() -> None:
     examples = [SpanExample("", "who?", (), "1"), SpanExample(" ", "who?", (Answer("dog", 0),), "2")]
     for plan in (PLAN, PLAN._replace(has_null_answer=True)):
-        rows = encode(examples, plan)
-        decoded = SPAN.decode(peaked(rows), rows, examples, (), plan)
+        features = encode(examples, plan)
+        decoded = SPAN.decode(peaked(features), features, examples, (), plan)
         assert decoded.predictions == ["", ""]
         assert np.isfinite(decoded.values).all()
         assert decoded.values[:, 0].tolist() == [1, 0]

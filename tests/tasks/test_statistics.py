@@ -1,4 +1,4 @@
-"""Intervals hold what they promise, comparisons are fair to both sides, and one seed claims no spread."""
+"""Bootstrap intervals have their coverage, comparisons are symmetric, and one seed has no std."""
 
 import math
 from typing import Any
@@ -15,7 +15,7 @@ LAW = settings(max_examples=100, deadline=None, derandomize=True)
 
 
 def model(rates: list[float], size: int, seed: int) -> list[Values]:
-    """One table a rate: a classifier of two classes that is right so often; the gold classes are always the same."""
+    """One table per rate: a binary classifier with this accuracy; the gold classes are always the same."""
     gold = np.arange(size) % 2
     generator = np.random.default_rng(seed)
     is_right = [generator.random(size) < rate for rate in rates]
@@ -56,7 +56,7 @@ def test_an_interval_is_as_wide_as_the_normal_approximation_says() -> None:
     low, high = interval_of(tables)
     share = MEASURES["classification"](tables[0])["accuracy"]
     half = 1.96 * math.sqrt(share * (1 - share) / 2000)
-    # A quantile of 1,000 draws wanders by about 5 % of the half-width (one standard error); four of these are allowed.
+    # A quantile of 1,000 draws has a standard error of about 5 % of the half-width; four of these are allowed.
     assert (low, high) == pytest.approx((share - half, share + half), abs=0.2 * half)
 
 
@@ -67,8 +67,8 @@ def test_an_interval_covers_the_true_score_about_as_often_as_promised() -> None:
     assert 0 < missed <= 17
 
 
-def test_seeds_that_agree_leave_the_interval_of_one() -> None:
-    # It holds only if all seeds see the same draw: of draws of their own the mean would vary less.
+def test_equal_seeds_have_the_interval_of_one_seed() -> None:
+    # True only if all seeds share the draws: with separate draws the mean would vary less.
     (table,) = model([0.8], size=50, seed=1)
     one, three = (interval_of([table] * count, resamples=100) for count in (1, 3))
     assert three == pytest.approx(one, abs=1e-12)  # float64
@@ -77,7 +77,7 @@ def test_seeds_that_agree_leave_the_interval_of_one() -> None:
 GROUPS, OF_CLASSES = "accuracy accuracy_middle accuracy_high", "accuracy macro_f1 matthews_correlation"
 
 
-# Draws of the last table without its one example of class 2 look like two classes, of which there is an F1.
+# Draws of the last table without its one example of class 2 have two classes and so an F1.
 @pytest.mark.parametrize(
     ("measure", "tables", "wanted", "names"),
     [
@@ -100,7 +100,7 @@ def test_an_interval_is_over_the_draws_that_have_the_metric(
 
 
 @pytest.mark.parametrize(("first_seeds", "second_seeds"), [(1, 1), (3, 3), (2, 4)])
-def test_exchanging_the_models_changes_only_the_sign(first_seeds: int, second_seeds: int) -> None:
+def test_swapping_the_models_changes_only_the_sign(first_seeds: int, second_seeds: int) -> None:
     first, second = model([0.8] * first_seeds, 60, seed=1), model([0.7] * second_seeds, 60, seed=2)
     there, back = compared(first, second), compared(second, first)
     assert back.difference == -there.difference
@@ -109,31 +109,31 @@ def test_exchanging_the_models_changes_only_the_sign(first_seeds: int, second_se
     assert back.difference_in_stds == (None if there.difference_in_stds is None else -there.difference_in_stds)
 
 
-def test_a_difference_that_one_seed_decides_is_not_clear() -> None:
-    # The same examples right in every seed but one: examples alone would make it certain.
+def test_a_difference_due_to_one_seed_is_not_significant() -> None:
+    # Only one seed differs: resampling examples alone would make the difference significant.
     steady = model([1.0] * 3, 400, seed=1)
     result = compared(steady, [*steady[:2], *model([0.4], 400, seed=2)])
     assert result.low <= 0
     assert result.p_value > 0.1
 
 
-def test_drawn_seeds_are_spread_to_the_variance_of_the_seeds_themselves() -> None:
-    # Seeds at 1 and 0: a draw of both has the mean 0, 0.5 or 1, with half the variance of the true mean of two.
+def test_resampled_seeds_have_the_unbiased_variance_of_the_seeds() -> None:
+    # Seeds at 1 and 0: the mean of a draw is 0, 0.5 or 1, with half the variance of the true mean of two.
     right, wrong = np.ones((7, 2)), np.stack([np.zeros(7), np.ones(7)], axis=1)
     result = compared([right, wrong], [right])
     assert (result.low, result.high) == pytest.approx((-0.5 - math.sqrt(0.5), -0.5 + math.sqrt(0.5)))
 
 
 def test_examples_are_paired() -> None:
-    # The second model fails where the first does and on a few examples more: unpaired, the interval would be wide.
+    # The second model fails like the first and on a few more examples: unpaired, the interval would be wide.
     (first,) = model([0.5], 400, seed=1)
     second = first.copy()
     second[:40, 0] = 1 - second[:40, 1]
     result = compared([first], [second])
     lost = result.difference
     assert lost > 0
-    half = 1.96 * math.sqrt(lost * (1 - lost) / 400)  # of the differing examples alone
-    # A quantile of 600 draws of which each counts twice wanders by about a tenth of the half-width; three are allowed.
+    half = 1.96 * math.sqrt(lost * (1 - lost) / 400)  # from the differing examples only
+    # A quantile of 600 draws, each counted twice, has a standard error of a tenth of the half-width; three are allowed.
     assert (result.low, result.high) == pytest.approx((lost - half, lost + half), abs=0.3 * half)
 
 
@@ -153,11 +153,11 @@ def test_the_difference_is_given_in_pooled_standard_deviations() -> None:
     assert result.difference == pytest.approx(0.8 - 1.4 / 3)
     assert result.difference_in_stds == pytest.approx((0.8 - 1.4 / 3) / pooled)
     assert compared(tables[:1], tables[2:3]).difference_in_stds is None
-    assert compared([tables[0]] * 2, [tables[2]] * 2).difference_in_stds is None  # no spread at all
+    assert compared([tables[0]] * 2, [tables[2]] * 2).difference_in_stds is None  # no variance
 
 
 @pytest.mark.parametrize("rows", [slice(0, 5), slice(None, None, -1)], ids=["fewer", "in another order"])
 def test_models_scored_on_different_examples_are_refused(rows: slice) -> None:
     (table,) = model([0.8], 10, seed=1)
-    with pytest.raises(DataError, match="scored on different examples"):
+    with pytest.raises(DataError, match="evaluated on different examples"):
         compared([table], [table[rows]])

@@ -1,4 +1,4 @@
-"""Files to hand in have the names, the header, the order and the spelling that each benchmark asks for."""
+"""Submission files have the names, header, order and labels that each benchmark requires."""
 
 import json
 from pathlib import Path
@@ -38,7 +38,7 @@ SENTENCES = [TokenExample(("EU", "rejects"), None, "1"), TokenExample(("Bonn",),
     ("name", "predictions", "examples", "content"),
     [
         ("cola", ["1", "0"], texts("7", "3"), "7\t1\n3\t0\n"),
-        ("cola", ["1", "0"], texts("test.tsv:2", "test.tsv:3"), "0\t1\n1\t0\n"),  # GLUE asks for numbers, each once
+        ("cola", ["1", "0"], texts("test.tsv:2", "test.tsv:3"), "0\t1\n1\t0\n"),  # GLUE requires unique numbers
         ("cola", ["1", "0"], texts("5", "5"), "0\t1\n1\t0\n"),
         ("custom", ["1", "0"], texts("row-b", "3"), "row-b\t1\n3\t0\n"),  # the ids of a custom table are kept
         ("stsb", [-0.3, 5.2, 3.14159], texts(*"012"), "0\t0.000\n1\t5.000\n2\t3.142\n"),
@@ -61,7 +61,7 @@ def test_answers_of_squad_are_an_object_by_id(tmp_path: Path) -> None:
     path = write_submission(find_task("squad_v2"), "test", decoded, examples, tmp_path)
     assert path.name == "predictions.json"
     assert json.loads(path.read_text(encoding="utf-8")) == {"b": "Café", "a": ""}
-    assert "Café" in path.read_text(encoding="utf-8")  # to be read by eye as well
+    assert "Café" in path.read_text(encoding="utf-8")  # not escaped
     assert json.loads((tmp_path / NO_ANSWER_FILE).read_text()) == {"b": 0.125, "a": 1.0}
 
 
@@ -71,11 +71,11 @@ def test_answers_of_squad_are_an_object_by_id(tmp_path: Path) -> None:
         ("stsb", [float("nan")], texts("0"), ValueError),
         ("cola", ["1"], texts("0", "1"), ValueError),
         ("ner", [["O"]], SENTENCES[:1], ValueError),
-        ("squad", ["x", "y"], [SpanExample("x", "?", None, "a")] * 2, DataError),  # one would be lost
+        ("squad", ["x", "y"], [SpanExample("x", "?", None, "a")] * 2, DataError),  # duplicate id
         ("custom", ["a\rb"], texts("0"), DataError),
     ],
 )
-def test_what_the_form_cannot_hold_is_refused(
+def test_predictions_that_the_format_cannot_hold_are_refused(
     name: str, predictions: Any, examples: Any, error: Any, tmp_path: Path
 ) -> None:
     with pytest.raises(error):
@@ -98,7 +98,7 @@ FULL = {
 }
 
 
-def test_averages_are_of_electras_eight_main_metrics_and_of_the_nine_official_means() -> None:
+def test_averages_are_over_electras_eight_main_metrics_and_the_nine_official_means() -> None:
     electra, official = glue_average(FULL, "electra"), glue_average(FULL, "official")
     assert (electra.used, electra.missing) == (ELECTRA_EIGHT, ())
     assert electra.average == pytest.approx((0.6 + 0.9 + 0.8 + 0.9 + 0.8 + 0.8 + 0.7 + 0.5) / 8)
@@ -106,7 +106,7 @@ def test_averages_are_of_electras_eight_main_metrics_and_of_the_nine_official_me
     assert official.average == pytest.approx((0.6 + 0.9 + 0.85 + 0.8 + 0.7 + 0.7 + 0.7 + 0.5 + 0.3) / 9)
 
 
-def test_tasks_and_metrics_without_a_score_are_named_and_not_averaged() -> None:
+def test_missing_tasks_and_metrics_are_listed_and_not_averaged() -> None:
     some = glue_average({name: FULL[name] for name in ("rte", "wnli")}, "electra")
     assert (some.used, some.average) == (("rte",), 0.5)
     assert set(some.missing) == set(ELECTRA_EIGHT) - {"rte"}

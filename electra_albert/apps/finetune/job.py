@@ -1,4 +1,4 @@
-"""The work of one fine-tuning sweep: the pretrained model, the encoded task, the model's head, the training steps."""
+"""Preparation of one fine-tuning sweep: base model, encoded data, task head, training settings."""
 
 import hashlib
 import logging
@@ -20,7 +20,7 @@ from electra_albert.corpus.text_encoder import TextEncoder
 from electra_albert.corpus.tokenizer import Tokenizer, load_tokenizer
 from electra_albert.files import sha256
 from electra_albert.finetuning_config import PREDICT_TEST, FinetuneConfig, TuningConfig
-from electra_albert.hub import load, weights
+from electra_albert.hub import find, load, weights
 from electra_albert.hub.formats import require_named
 from electra_albert.keyed_random import Stream, derived_seed
 from electra_albert.model.encoder import set_gradient_checkpointing
@@ -33,198 +33,198 @@ from electra_albert.training.distributed import World, main_first
 
 LOG = logging.getLogger(__name__)
 
-_SAVE_STEPS = 500  # at most this many updates are lost where a run is killed
-_BARE_PRESET = "tiny"  # the shape where there is no pretrained model
-_SMALL = 256  # hidden size up to which ALBERT published no settings, and ELECTRA did
+_SAVE_STEPS = 500  # at most this many updates are lost if a run is killed
+_SCRATCH_PRESET = "tiny"  # the shape without a pretrained model
+_SMALL = 256  # hidden size up to which only ELECTRA published settings, not ALBERT
 
 
-class Start(NamedTuple):
-    """A model to fine-tune, not yet loaded."""
+class BaseModel(NamedTuple):
+    """The model to fine-tune or evaluate; its weights are not loaded yet."""
 
     name: str
-    files: load.ModelFiles | None  # None: random weights
+    files: find.ModelFiles | None  # None: random weights
     config: ModelConfig
     tokenizer: Tokenizer
-    family: Literal["electra", "albert"]  # whose fine-tuning settings fit it
+    family: Literal["electra", "albert"]  # of the published settings to use
     fingerprint: str  # of the weights
 
 
-def find_start(model: str | None, prepared_dir: str, world: World) -> Start:
-    """The model named, else the default one, else the smallest shape with random weights, which is logged."""
+def find_base_model(model: str | None, prepared_dir: str, world: World) -> BaseModel:
+    """The given model, else the default one, else the smallest preset with random weights, which is logged."""
     try:
         path = default_model("--model") if model is None else Path(model)
     except UsageError as error:
         from electra_albert.apps.prepare import prepare
 
-        LOG.info(f"notice: this begins with random weights and learns from the task alone: {error}")
-        preset = PRESETS[_BARE_PRESET]
+        LOG.info(f"notice: no pretrained model, training from random weights: {error}")
+        preset = PRESETS[_SCRATCH_PRESET]
         corpus = CorpusConfig(vocab_size=preset.corpus.vocab_size, prepared_dir=prepared_dir)
         with main_first(world):
             tokenizer = prepare(corpus, preset.training.seed).tokenizer
         shape = replace(preset.model, vocab_size=len(tokenizer))
-        return Start(_BARE_PRESET, None, shape, tokenizer, "electra", "")
+        return BaseModel(_SCRATCH_PRESET, None, shape, tokenizer, "electra", "")
     files = load.locate(path)
     config, tokenizer = load.read_config(files), load_tokenizer(files.tokenizer)
     if len(tokenizer) > config.vocab_size:
         found = f"the tokenizer in {files.tokenizer} has {len(tokenizer)} tokens, the model only {config.vocab_size}"
-        raise UsageError(f"{found}; give the tokenizer it was trained with")
-    of_electra = "discriminator_predictions" in load.read_stored(files).parts
-    of_electra = of_electra or load.read_details(files).get("family") == "electra" or config.hidden_size <= _SMALL
+        raise UsageError(f"{found}; use the tokenizer it was trained with")
+    is_electra = "discriminator_predictions" in load.read_stored(files).parts
+    is_electra = is_electra or load.read_details(files).get("family") == "electra" or config.hidden_size <= _SMALL
     fingerprint = " ".join(filter(None, [*map(sha256, weights.all_files(files.weights)), files.part]))
     path = path.resolve()
     name = path.parent.name if path.name in ("generator", "discriminator", "model") else path.name
     if path.parent.name == "checkpoints":
         name = f"{path.parents[1].name}-{name}"
-    return Start(name, files, config, tokenizer, "electra" if of_electra else "albert", fingerprint)
+    return BaseModel(name, files, config, tokenizer, "electra" if is_electra else "albert", fingerprint)
 
 
-def with_recipe(config: FinetuneConfig, task_name: str, start: Start) -> FinetuneConfig:
-    """The options for one task: the published ones for the model and the task where the user chose none."""
+def apply_recipe(config: FinetuneConfig, task_name: str, base: BaseModel) -> FinetuneConfig:
+    """Fill options that the user did not set with the published settings for model and task."""
     asked = config.tuning.recipe
-    return config.with_defaults(recipes.recipe(start.family if asked == "auto" else asked, task_name, start.config))
+    return config.with_defaults(recipes.recipe(base.family if asked == "auto" else asked, task_name, base.config))
 
 
 class TaskJob(NamedTuple):
-    """All that a sweep trains and scores with."""
+    """Everything that the seeds of a sweep share."""
 
     task: Task
     config: FinetuneConfig
     training: TrainingConfig  # with the number of updates
-    start: Start
+    base: BaseModel
     shape: ModelConfig
     head: TaskHead
     data: TaskData
     plan: EncodePlan
-    train: EncodedExamples | None  # None: only scored
+    train: EncodedExamples | None  # None: evaluation only
     evaluation: dict[str, EncodedExamples]
-    to_label: Mapping[str, Sequence[Any]]  # examples without labels, by the name of their set or file
+    to_label: Mapping[str, Sequence[Any]]  # unlabelled examples to predict, by set or file name
     arithmetic: Arithmetic
     global_batch_size: int
 
     @property
     def measure(self) -> str:
-        """The name of the function in metrics.MEASURES that turns rows of numbers into metrics."""
+        """Name of the function in metrics.MEASURES that computes the metrics."""
         if self.task.kind == "sequence":
             return "regression" if self.plan.is_regression else "classification"
         return "span_with_null" if self.task.kind == "span" and self.plan.has_null_answer else self.task.kind
 
     @property
     def deciding_set(self) -> str:
-        """The evaluation set whose score chooses the best seed."""
+        """The evaluation set whose score selects the best seed."""
         return next(iter(self.evaluation))
 
     @property
     def is_from_scratch(self) -> bool:
-        return self.start.files is None or self.config.tuning.from_scratch
+        return self.base.files is None or self.config.tuning.from_scratch
 
 
-def make_task_job(task: Task, config: FinetuneConfig, start: Start, world: World) -> TaskJob:
-    """Read and encode the task's data for a model, and log what is odd about them."""
+def make_task_job(task: Task, config: FinetuneConfig, base: BaseModel, world: World) -> TaskJob:
+    """Read and encode the task's data for a model, and log the report on them."""
     tuning, training, task = config.tuning, config.training, registry.as_configured(task, config.data)
     is_trained = task.trained_by is None and tuning.is_training
     _check_options(task, tuning, is_trained=is_trained)
-    details = {} if is_trained else _model_details(task, start)
+    details = {} if is_trained else _model_details(task, base)
     task = replace(task, labels=tuple(details["labels"])) if details else task
     data, needs_test = TaskData([], {}, {}, task.labels, Report()), tuning.predict == PREDICT_TEST
     if not config.only_predicts:
         data = reading.read_data(task, config.data, needs_test=needs_test, seed=training.seed, is_trained=is_trained)
     task = _with_metrics(task, data.labels, tuning.metric_for_best_model)
-    plan, encode = _encode_plan(task, tuning, start, details), kinds.KINDS[task.kind].encode
-    scored = Encoding(TextEncoder(start.tokenizer), data.labels, plan, data.report, "")
-    train = encode(data.train, replace(scored, where="train", is_training=True)) if is_trained else None
-    if train is not None and not train.unit_count:
-        raise DataError(f"{task.name}: no example is left to train on; {'; '.join(data.report.lines())}")
-    evaluation = {name: encode(examples, replace(scored, where=name)) for name, examples in data.evaluation.items()}
-    new_text, to_label = Report(), data.test if needs_test else {}  # the scores are not of new text
+    plan, encode = _encode_plan(task, tuning, base, details), kinds.KINDS[task.kind].encode
+    scored = Encoding(TextEncoder(base.tokenizer), data.labels, plan, data.report, "")
+    train = encode(data.train, replace(scored, set_name="train", is_training=True)) if is_trained else None
+    if train is not None and not train.feature_count:
+        raise DataError(f"{task.name}: no training example is left ({'; '.join(data.report.lines())}); check the data")
+    evaluation = {name: encode(examples, replace(scored, set_name=name)) for name, examples in data.evaluation.items()}
+    new_text, to_label = Report(), data.test if needs_test else {}  # results.json reports evaluation data only
     if tuning.predict is not None and not needs_test:
         to_label = {Path(tuning.predict).name: reading.read_unlabelled(task, tuning.predict, config.data, new_text)}
     for line in (*data.report.lines(), *new_text.lines()):
         LOG.info(f"{task.name}: {line}")
     batch = training.per_device_train_batch_size * training.gradient_accumulation_steps * world.world_size
     asked = {name: getattr(tuning, name) for name in ("hidden_dropout_prob", "attention_probs_dropout_prob")}
-    shape = replace(start.config, **{name: value for name, value in asked.items() if value is not None})
+    shape = replace(base.config, **{name: value for name, value in asked.items() if value is not None})
     form = {"kind": task.kind, "labels": [*data.labels], "style": tuning.head, "is_regression": task.is_regression}
     head = load.head_of(details or form, 0.0 if details else tuning.classifier_dropout_prob)
-    training = _with_steps(tuning, training, train.unit_count, batch) if train else training
+    training = _with_steps(tuning, training, train.feature_count, batch) if train else training
     encoded = data, plan, train, evaluation, to_label
     return TaskJob(
-        task, config, training, start, shape, head, *encoded, choose_arithmetic(training.precision, world.device), batch
+        task, config, training, base, shape, head, *encoded, choose_arithmetic(training.precision, world.device), batch
     )
 
 
 def _check_options(task: Task, tuning: TuningConfig, *, is_trained: bool) -> None:
-    """UsageError for options that have no effect on this kind of task, or that would make labels wrong."""
+    """UsageError for options that have no effect on this task, or would make its labels wrong."""
     is_weighted, has_classes = tuning.class_weights != "none", task.kind == "sequence" and not task.is_regression
     one_model = not is_trained and (tuning.seeds > 1 or tuning.from_scratch or is_weighted)
     is_symmetric = task.is_symmetric or (task.name == "custom" and task.takes_pairs)
     has_no_pooler, is_span = task.kind in ("span", "token"), is_trained and task.kind == "span"
     drops_out = tuning.dropout_samples > 1 or tuning.classifier_dropout_prob > 0
     for is_idle, why, options in (
-        (one_model, "is only scored, with a fine-tuned model", "seeds, --from_scratch and --class_weights"),
-        (is_weighted and not has_classes, "has no classes of whole texts", "class_weights"),
-        (tuning.double_unordered and not is_symmetric, "has no pairs whose order means nothing", "double_unordered"),
+        (one_model, "is only evaluated, with a fine-tuned model", "seeds, --from_scratch and --class_weights"),
+        (is_weighted and not has_classes, "is not text classification", "class_weights"),
+        (tuning.double_unordered and not is_symmetric, "has no symmetric pairs of texts", "double_unordered"),
         (tuning.head == "electra" and has_no_pooler, "has a head without a pooler", "head electra"),
         (is_span and drops_out, "has a head without dropout", "classifier_dropout_prob and --dropout_samples"),
     ):
         if is_idle:
-            raise UsageError(f"{task.name} {why}; leave out --{options}")
+            raise UsageError(f"{task.name} {why}; drop --{options}")
 
 
-def _model_details(task: Task, start: Start) -> dict[str, Any]:
-    """The recorded details of a model that is only scored; CheckpointError for one of another task."""
+def _model_details(task: Task, base: BaseModel) -> dict[str, Any]:
+    """The recorded details of a model to evaluate; CheckpointError if it was fine-tuned on another task."""
     wanted = task.trained_by or task.name
-    if start.files is None:
-        raise UsageError(f"{task.name} is only scored: name a model fine-tuned on {wanted} by --model")
-    _, details = load.load_task_model(start.files)
-    labels, found = tuple(details["labels"]), details.get("task", wanted)  # which a stock folder does not record
+    if base.files is None:
+        raise UsageError(f"{task.name} is only evaluated: give a model fine-tuned on {wanted} with --model")
+    _, details = load.load_task_model(base.files)
+    labels, found = tuple(details["labels"]), details.get("task", wanted)  # not recorded in a stock folder
     flags = all(bool(details.get(name)) == getattr(task, name) for name in ("is_regression", "has_null_answer"))
     if found == wanted:
         if details["kind"] == task.kind and flags:
             if not task.labels or labels == task.labels:
                 return details
             if len(labels) == len(task.labels):
-                require_named(labels, str(start.files.config.parent))
+                require_named(labels, str(base.files.config.parent))
         found = f"{details['kind']} with labels {', '.join(labels[:5]) or 'none'}"
-    which = f"{start.files.weights} was fine-tuned on {found}, not on {wanted}"
-    raise CheckpointError(f"{which}; name another --model or --task")
+    which = f"{base.files.weights} was fine-tuned on {found}, not on {wanted}"
+    raise CheckpointError(f"{which}; give another --model or --task")
 
 
 def _with_metrics(task: Task, labels: Sequence[str], asked: str | None) -> Task:
-    """The task with the metrics that its labels have, `main` the one asked for."""
+    """The task with the metrics that fit its labels; `main` is the one asked for."""
     if task.kind == "token" and not token.is_entity_tagging(labels):
-        task = replace(task, metrics=("accuracy",), main="accuracy")  # of plain tags there are no entities to count
+        task = replace(task, metrics=("accuracy",), main="accuracy")  # plain tags have no entities to count
     offered = task.metrics[:1] if task.kind == "choice" else task.metrics  # a level of RACE may have no example
     if asked not in (None, *offered):
-        raise UsageError(f"--metric_for_best_model {asked}: {task.name} offers {', '.join(offered)}; choose one")
+        raise UsageError(f"--metric_for_best_model {asked}: {task.name} has {', '.join(offered)}; choose one")
     return replace(task, main=asked or task.main)
 
 
-def _encode_plan(task: Task, tuning: TuningConfig, start: Start, details: Mapping[str, Any]) -> EncodePlan:
-    positions, lengths = start.config.max_position_embeddings, (tuning.max_seq_length, tuning.doc_stride)
+def _encode_plan(task: Task, tuning: TuningConfig, base: BaseModel, details: Mapping[str, Any]) -> EncodePlan:
+    positions, lengths = base.config.max_position_embeddings, (tuning.max_seq_length, tuning.doc_stride)
     flags = task.has_null_answer, task.is_regression, tuning.double_unordered
     plan = trained_plan(EncodePlan(*lengths, tuning.max_answer_length, *flags, positions), details)
     if plan.max_seq_length > positions:
-        raise UsageError(f"--max_seq_length {plan.max_seq_length} is longer than the model's {positions} positions")
+        raise UsageError(f"--max_seq_length {plan.max_seq_length} exceeds the model's {positions} positions; lower it")
     return plan
 
 
-def _with_steps(tuning: TuningConfig, training: TrainingConfig, unit_count: int, batch: int) -> TrainingConfig:
-    """The training settings with the number of updates, and how often they are scored and saved."""
-    steps = tuning.max_steps or max(1, math.ceil(tuning.num_train_epochs * unit_count / batch))
-    eval_steps = max(1, math.ceil(unit_count / batch / tuning.evals_per_epoch))
+def _with_steps(tuning: TuningConfig, training: TrainingConfig, feature_count: int, batch: int) -> TrainingConfig:
+    """The training settings with the number of updates, of warmup updates, and between evaluations and checkpoints."""
+    steps = tuning.max_steps or max(1, math.ceil(tuning.num_train_epochs * feature_count / batch))
+    eval_steps = max(1, math.ceil(feature_count / batch / tuning.evals_per_epoch))
     warmup_steps = round(tuning.warmup_ratio * steps) if tuning.warmup_steps is None else tuning.warmup_steps
     saved: dict[str, Any] = {"save_steps": min(eval_steps, _SAVE_STEPS), "save_total_limit": 1}
     return replace(training, max_steps=steps, warmup_steps=warmup_steps, eval_steps=eval_steps, **saved)
 
 
 def build_objective(job: TaskJob, seed: int, device: torch.device) -> tuple[kinds.TaskObjective, list[str]]:
-    """The model with its head on the device, and the names of its parts that begin with random weights.
+    """The model with its head on the device, and the names of its randomly initialized parts.
 
-    DataError where all classes are to count alike and one has no example to train on.
+    Raises DataError for balanced class weights if a class has no training example.
     """
     tuning, class_weights = job.config.tuning, None
     torch.manual_seed(derived_seed(seed, Stream.INITIAL_WEIGHTS))
-    model, new = load.build_task_model(job.shape, job.head, None if tuning.from_scratch else job.start.files)
+    model, new = load.build_task_model(job.shape, job.head, None if tuning.from_scratch else job.base.files)
     if job.training.gradient_checkpointing:
         set_gradient_checkpointing(model)
     if tuning.class_weights == "balanced" and job.train is not None and job.train.labels is not None:
@@ -233,19 +233,19 @@ def build_objective(job: TaskJob, seed: int, device: torch.device) -> tuple[kind
         classes = np.arange(len(job.data.labels))
         if missing := sorted({*classes} - {*job.train.labels}):
             label = job.data.labels[missing[0]]
-            raise DataError(f"--class_weights balanced: label {label!r} has no example to train on; leave it out")
+            raise DataError(f"--class_weights balanced: label {label!r} has no training example; drop the option")
         class_weights = torch.from_numpy(compute_class_weight("balanced", classes=classes, y=job.train.labels)).float()
     options: dict[str, Any] = {"is_regression": job.plan.is_regression, "dropout_samples": tuning.dropout_samples}
     return kinds.TaskObjective(model, **options, class_weights=class_weights).to(device), new
 
 
 def data_fingerprint(job: TaskJob) -> str:
-    """A hash of all rows and labels: results are only put together where they come from the same."""
+    """A hash of all encoded examples and labels: a sweep only combines results on the same data."""
     digest = hashlib.blake2b(digest_size=16)
     digest.update(repr((job.data.labels, list(job.evaluation))).encode())
-    for rows in filter(None, (job.train, *job.evaluation.values())):
-        for array in (rows.ids, rows.starts, rows.first_lengths, rows.examples, rows.labels):
+    for part in filter(None, (job.train, *job.evaluation.values())):
+        for array in (part.input_ids, part.starts, part.first_lengths, part.example_index, part.labels):
             digest.update(b"" if array is None else array.tobytes())
-    for example in chain(*job.data.evaluation.values()):  # which holds more than its rows: all answers, the level
+    for example in chain(*job.data.evaluation.values()):  # holds more than its features: all answers, the level
         digest.update(repr(example).encode())
     return digest.hexdigest()

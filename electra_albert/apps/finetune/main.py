@@ -15,7 +15,7 @@ from electra_albert.tasks.registry import find_task
 LOG = logging.getLogger(__name__)
 
 _COMPARE = "compare"
-_FOR_NEW_TEXT = (  # options with an effect where a fine-tuned model labels new text
+_FOR_NEW_TEXT = (  # options with an effect when a fine-tuned model predicts new text
     "task model predict output_dir dry_run config resume device precision text_column text_pair_column label_column "
     "column_names encoding regression max_seq_length doc_stride max_answer_length per_device_eval_batch_size seed "
     "prepared_dir"
@@ -34,7 +34,7 @@ python Finetuning.py --compare runs/cola-mine runs/cola-other""",
 
 def main(argv: Sequence[str]) -> int:
     """Entry point of `electra-albert finetune`; returns the exit code."""
-    config = parse_finetuning(argv)  # options first: what they hold is refused before a model is looked for
+    config = parse_finetuning(argv)
     refuse_idle_options(argv, config)
     if config.tuning.compare:
         from electra_albert.apps.finetune.compare import compare_folders
@@ -51,7 +51,7 @@ def finetune(config: FinetuneConfig | None = None, **options: Any) -> RunResult:
     """Fine-tune an encoder on a task, or resume a sweep that was stopped.
 
     `options` are those of `electra-albert finetune` by name; a `config` replaces all of them. Returns the folder, the
-    best seed's metrics and its steps. Raises UsageError, DataError, CheckpointError or DivergedError.
+    best seed's metrics and its updates. Raises UsageError, DataError, CheckpointError or DivergedError.
     """
     from electra_albert.apps.finetune.sweep import run_finetuning
     from electra_albert.training.distributed import start, stop
@@ -76,15 +76,13 @@ def finetune(config: FinetuneConfig | None = None, **options: Any) -> RunResult:
 
 
 def parse_finetuning(argv: Sequence[str]) -> FinetuneConfig:
-    """The whole configuration; UsageError where an option is wrong."""
-    purpose = "Fine-tune a pretrained encoder on a task, with honest scores."
-    parser, words = (
-        command_line.make_parser("Finetuning.py", purpose, "[--option value ...]"),
-        command_line.config_first(argv),
-    )
+    """Parse the command line; UsageError for a wrong option."""
+    purpose = "Fine-tune a pretrained encoder on a task and report its scores."
+    parser = command_line.make_parser("Finetuning.py", purpose, "[--option value ...]")
+    words = command_line.config_first(argv)
     for part in PARTS.values():
         parser.add_class_arguments(part, skip={_COMPARE, *(DERIVED if part is TrainingConfig else ())})
-    text = "Two folders of results on the same task to compare, instead of training."
+    text = "Compare two result folders of the same task instead of training."
     parser.add_argument(f"--{_COMPARE}", type=str, nargs=2, metavar=("A", "B"), help=text)
     options = command_line.parse(parser, words, _SHORT_HELP)
     given = parser.parse_args(words, defaults=False).as_dict()
@@ -103,11 +101,11 @@ def refuse_idle_options(argv: Sequence[str], config: FinetuneConfig) -> None:
         task = find_task(str(task)).name
     used = {*_FOR_NEW_TEXT.split()} | (set() if tuning.is_training else {"num_train_epochs"})
     for is_idle, names, other in (
-        (tuning.compare, given - {_COMPARE}, f"--{_COMPARE}, which only reads two folders of results"),
+        (tuning.compare, given - {_COMPARE}, f"--{_COMPARE}, which only reads two result folders"),
         (config.only_predicts, given - used, f"--predict {tuning.predict} without data to train on"),
-        (task != GLUE, {"from_mnli"}, "a single --task; name the model fine-tuned on MNLI by --model"),
+        (task != GLUE, {"from_mnli"}, "a single --task; give the model fine-tuned on MNLI with --model"),
         (task != "race", {"race_level"}, f"--task {task}" if task else "the default task"),
     ):
         if is_idle and names & given:
             listed = ", ".join(f"--{name}" for name in sorted(names))
-            raise UsageError(f"{listed} has no effect with {other}; leave it out")
+            raise UsageError(f"{listed} has no effect with {other}; drop it")

@@ -1,4 +1,4 @@
-"""A fine-tuned model's outputs: scores on evaluation sets, labels for new text, submission files."""
+"""Evaluation and prediction with a fine-tuned model: scores, labels for new text, submission files."""
 
 import logging
 from collections.abc import Iterator
@@ -12,16 +12,17 @@ import torch
 
 from electra_albert.apps.command_line import check_can_write
 from electra_albert.apps.finetune import results as files
-from electra_albert.apps.finetune.job import TaskJob, find_start, make_task_job
+from electra_albert.apps.finetune.job import TaskJob, find_base_model, make_task_job
 from electra_albert.apps.machine import one_line_errors
 from electra_albert.apps.run_folder import ENVIRONMENT, writing
 from electra_albert.contracts import CheckpointError, RunResult, UsageError
 from electra_albert.corpus.text_encoder import TextEncoder
 from electra_albert.files import write_text
 from electra_albert.finetuning_config import CUSTOM, PREDICT_TEST, FinetuneConfig
-from electra_albert.hub.load import ModelFiles, load_task_model, locate, read_task
+from electra_albert.hub.find import ModelFiles
+from electra_albert.hub.load import load_task_model, locate, read_task
 from electra_albert.tasks import metrics, registry
-from electra_albert.tasks.encoding import EncodedExamples, Encoding, eval_batches, outputs_by_unit, trained_plan
+from electra_albert.tasks.encoding import EncodedExamples, Encoding, eval_batches, split_outputs, trained_plan
 from electra_albert.tasks.kinds import KINDS, TaskObjective, write_submission
 from electra_albert.tasks.task import Report
 from electra_albert.training.distributed import World, gather_objects, main_first
@@ -33,7 +34,7 @@ LOG = logging.getLogger(__name__)
 
 @contextmanager
 def inference(objective: TaskObjective, job: TaskJob) -> Iterator[None]:
-    """Without gradients and dropout, in the arithmetic of the training. UsageError where a GPU's memory is full."""
+    """Disable gradients and dropout, with training's autocast; UsageError if the GPU runs out of memory."""
     device = next(objective.parameters()).device
     objective.eval()
     with one_line_errors(job.training, "none"), torch.no_grad(), autocast(device, job.arithmetic):
@@ -41,23 +42,23 @@ def inference(objective: TaskObjective, job: TaskJob) -> Iterator[None]:
 
 
 def load_objective(job: TaskJob, files: ModelFiles, device: torch.device) -> tuple[TaskObjective, dict[str, Any]]:
-    """A fine-tuned model on the device, and what its folder records of its task."""
+    """A fine-tuned model on the device, and the task details of its folder."""
     model, details = load_task_model(files)
     return TaskObjective(model, is_regression=job.plan.is_regression).to(device), details
 
 
 def score(job: TaskJob, objective: TaskObjective, world: World, stop: StopSignal) -> files.SeedResult | None:
-    """Score all evaluation sets, the same result on every rank; None where one process alone was stopped."""
+    """Evaluate on all evaluation sets, with the same result on every rank; None if a single process was stopped."""
     result = files.SeedResult(job.config.training.seed, 0, {}, {}, {}, {}, False, [])
-    for name, rows in job.evaluation.items():
-        found = model_outputs(rows, objective, job.training.per_device_eval_batch_size, world, stop)
+    for name, features in job.evaluation.items():
+        found = model_outputs(features, objective, job.training.per_device_eval_batch_size, world, stop)
         if found is None:
             return None
         examples, is_deciding = job.data.evaluation[name], name == job.deciding_set
-        decoded = KINDS[job.task.kind].decode(found[0], rows, examples, job.data.labels, job.plan)
+        decoded = KINDS[job.task.kind].decode(found[0], features, examples, job.data.labels, job.plan)
         values = decoded.values
         if values is None:
-            raise ValueError(f"evaluation set {name} has no labels to score by")
+            raise ValueError(f"evaluation set {name} has no labels")
         for metric, value in {"loss": found[1], **metrics.MEASURES[job.measure](values)}.items():
             result.metrics[metric if is_deciding else f"{name}_{metric}"] = value
         result.values[name], result.predictions[name] = values.tolist(), decoded.predictions
@@ -68,44 +69,45 @@ def score(job: TaskJob, objective: TaskObjective, world: World, stop: StopSignal
 
 
 def model_outputs(
-    rows: EncodedExamples, objective: TaskObjective, batch_size: int, world: World, stop: StopSignal
+    features: EncodedExamples, objective: TaskObjective, batch_size: int, world: World, stop: StopSignal
 ) -> tuple[list[np.ndarray], float | None] | None:
-    """An array of outputs per unit, cut to its row, and the mean loss (None without labels); None if stopped."""
+    """Outputs of each feature without padding, and the mean loss (None without labels); None if stopped."""
     device, mine = next(objective.parameters()).device, dict[int, np.ndarray]()
     loss, count = 0.0, 0
-    for on_host in eval_batches(rows, max(1, batch_size // rows.rows_per_unit), world.rank, world.world_size):
+    for on_host in eval_batches(features, max(1, batch_size // features.num_choices), world.rank, world.world_size):
         if world.world_size == 1 and stop.requested:
             return None
-        units, batch = on_host.example_id[:: rows.rows_per_unit].numpy(), on_host.to(device)
+        chosen, batch = on_host.example_id[:: features.num_choices].numpy(), on_host.to(device)
         outputs = objective.outputs(batch)
         if batch.labels is not None:
             term = objective.terms(outputs, batch)[next(iter(objective.weights))]
             loss, count = loss + float(term.sum), count + int(term.count)
-        mine |= dict(zip(units.tolist(), outputs_by_unit(outputs[0].float().cpu().numpy(), units, rows), strict=True))
+        arrays = split_outputs(outputs[0].float().cpu().numpy(), chosen, features)
+        mine |= zip(chosen.tolist(), arrays, strict=True)
     gathered = gather_objects((mine, loss, count), world)
-    by_unit = {unit: output for part, _, _ in gathered for unit, output in part.items()}
+    by_feature = {feature: output for part, _, _ in gathered for feature, output in part.items()}
     total, counted = sum(part[1] for part in gathered), sum(part[2] for part in gathered)
-    return [by_unit[unit] for unit in range(rows.unit_count)], total / counted if counted else None
+    return [by_feature[feature] for feature in range(features.feature_count)], total / counted if counted else None
 
 
 def label_text(config: FinetuneConfig, world: World, stop: StopSignal) -> RunResult:
-    """Label the file of --predict into --output_dir, else the folder of the model's sweep, or the model's own."""
+    """Predict the file of --predict; writes to --output_dir, else the folder of the model's sweep, else the model's."""
     tuning, data = config.tuning, config.data
     asked = None if data.task is None else registry.find_task(data.task)
-    start = None if tuning.model is None else find_start(tuning.model, data.prepared_dir, world)
-    if start is None or start.files is None:
-        way_out = "name it by --model, or give --task and its data to train one"
+    base = None if tuning.model is None else find_base_model(tuning.model, data.prepared_dir, world)
+    if base is None or base.files is None:
+        way_out = "give it with --model, or train one with --task and its data"
         raise UsageError(f"--predict {tuning.predict} needs a fine-tuned model: {way_out}")
-    (details, _), model = read_task(start.files), start.files.config.parent
+    (details, _), model = read_task(base.files), base.files.config.parent
     task, custom = registry.task_of_model(details, asked), registry.TASKS[CUSTOM]
     if "columns" not in details and task.columns == custom.columns and data.text_pair_column is None:
-        one_text = f"notice: {model} does not record the columns it was fine-tuned on, so one text an example is read"
-        LOG.info(f"{one_text}; --text_pair_column names that of a second one")
+        one_text = f"notice: {model} does not record its columns, so examples have one text"
+        LOG.info(f"{one_text}; give the column of a second text with --text_pair_column")
     if "max_seq_length" in details and "max_seq_length" in (config.chosen or ()):
-        trained = f"it was fine-tuned to read {details['max_seq_length']}"
-        raise UsageError(f"--max_seq_length has no effect with {model}: {trained}; leave it out")
-    # A model that does not record its length reads as much as it has positions for.
-    config = config.with_defaults({"max_seq_length": max(8, start.config.max_position_embeddings)})
+        trained = f"it was fine-tuned with {details['max_seq_length']}"
+        raise UsageError(f"--max_seq_length has no effect with {model}: {trained}; drop the option")
+    # If the model does not record a length, all its positions are used.
+    config = config.with_defaults({"max_seq_length": max(8, base.config.max_position_embeddings)})
     config = replace(config, tuning=replace(config.tuning, num_train_epochs=0.0, max_steps=None))
     of_sweep = model.name == files.MODEL and (model.parent / ENVIRONMENT).is_file()
     folder = Path(tuning.output_dir or (model.parent if of_sweep else model))
@@ -114,12 +116,12 @@ def label_text(config: FinetuneConfig, world: World, stop: StopSignal) -> RunRes
     if table.exists():
         if not (table.is_file() and table.read_bytes().startswith(files.PREDICTIONS_HEADER.encode())):
             raise UsageError(f"{table} was not written by Finetuning.py; choose another --output_dir")
-        LOG.info(f"notice: {table} is replaced; --output_dir keeps another one apart")
-    job = make_task_job(task, config, start, world)
+        LOG.info(f"notice: {table} will be overwritten; give another --output_dir to keep it")
+    job = make_task_job(task, config, base, world)
     count, labels = sum(map(len, job.to_label.values())), ", ".join(job.data.labels[:5])
-    named = f" with labels {labels}{', ...' * (len(job.data.labels) > 5)}" if labels else ""
-    length = f"in sequences of at most {job.plan.max_seq_length} tokens"
-    LOG.info(f"{job.task.name}: {count:,} examples of {tuning.predict} to label by {model}{named}, {length}")
+    named = f"labels {labels}{', ...' * (len(job.data.labels) > 5)}, " if labels else ""
+    length = f"sequences of up to {job.plan.max_seq_length} tokens"
+    LOG.info(f"{job.task.name}: predicting {count:,} examples of {tuning.predict} with {model}, {named}{length}")
     written: list[Path] | None = []
     with main_first(world):
         if world.is_main and not tuning.dry_run:
@@ -131,21 +133,21 @@ def label_text(config: FinetuneConfig, world: World, stop: StopSignal) -> RunRes
 
 
 def predict(job: TaskJob, folder: Path, device: torch.device, stop: StopSignal) -> list[Path] | None:
-    """Write labels of new text, or submission files, by the best model or the one scored; None if stopped."""
-    model = locate(folder / files.MODEL) if job.train is not None else job.start.files
+    """Write labels for new text, or submission files, with the best model or the evaluated one; None if stopped."""
+    model = locate(folder / files.MODEL) if job.train is not None else job.base.files
     if model is None:
-        raise CheckpointError("a model with random weights predicts nothing; fine-tune it first")
+        raise CheckpointError("a model with random weights cannot predict; fine-tune it first")
     objective, details = load_objective(job, model, device)
     plan, labels, kind = trained_plan(job.plan, details), tuple(details["labels"]), KINDS[job.task.kind]
-    encoder, alone, written = TextEncoder(job.start.tokenizer), World(0, 1, 0, device), list[Path]()
+    encoder, alone, written = TextEncoder(job.base.tokenizer), World(0, 1, 0, device), list[Path]()
     for name, examples in job.to_label.items():
         report = Report()
-        rows = kind.encode(examples, Encoding(encoder, labels, plan, report, name))
+        features = kind.encode(examples, Encoding(encoder, labels, plan, report, name))
         with inference(objective, job):
-            found = model_outputs(rows, objective, job.training.per_device_eval_batch_size, alone, stop)
+            found = model_outputs(features, objective, job.training.per_device_eval_batch_size, alone, stop)
         if found is None:
             return None
-        decoded, file = kind.decode(found[0], rows, examples, labels, plan), folder / files.PREDICTED
+        decoded, file = kind.decode(found[0], features, examples, labels, plan), folder / files.PREDICTED
         with writing(folder):
             if job.config.tuning.predict == PREDICT_TEST:
                 file = write_submission(job.task, name, decoded, examples, folder / files.SUBMISSION)

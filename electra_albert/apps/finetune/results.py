@@ -1,4 +1,4 @@
-"""The folder of a sweep: settings, results.json (fractions), tables (times 100), predictions, a model and its card."""
+"""The folder of a sweep: settings, results.json (fractions), tables (x 100), predictions, model and card."""
 
 import json
 import shlex
@@ -30,10 +30,10 @@ from electra_albert.training.run_log import LOG_FILE
 RESULT, RESULTS, TABLE, MODEL = "result.json", "results.json", "results.md", "model"
 PREDICTIONS, CONFUSION, SUBMISSION, PREDICTED = "predictions{}.tsv", "confusion{}.tsv", "submission", "predicted.tsv"
 PREDICTIONS_HEADER = "id\tgold\tpredicted\t"
-_WRITTEN = (CONFIG, COMMAND, CARD, RESULTS, TABLE, "predictions.tsv", "confusion.tsv", SUBMISSION, PREDICTED, LOG_FILE)
-_OF_THE_CALL = {"predict", "compare", "resume", "dry_run"}  # they leave the sweep as it is
+_OUTPUTS = (CONFIG, COMMAND, CARD, RESULTS, TABLE, "predictions.tsv", "confusion.tsv", SUBMISSION, PREDICTED, LOG_FILE)
+_PER_CALL_OPTIONS = {"predict", "compare", "resume", "dry_run"}  # not part of a sweep's settings
 DATA_FILES = ("data_dir", "train_file", "validation_file")
-# Settings that are paths, compared by fingerprint, and others that leave what is trained as it is.
+# Paths, whose contents are compared by fingerprint, and settings that do not change the trained models.
 _MAY_CHANGE = {"model", "output_dir", *DATA_FILES, "unknown_labels", "test_file", "prepared_dir", "encoding", "seeds"}
 _MAY_CHANGE |= {"device", "from_mnli", "arithmetic", "logging_steps", "gradient_checkpointing"}
 _MAY_CHANGE |= {"per_device_eval_batch_size", "per_device_train_batch_size", "gradient_accumulation_steps"}
@@ -41,25 +41,25 @@ _SHOWN_CHARACTERS = 500  # of a text in predictions.tsv
 
 
 class SeedResult(NamedTuple):
-    """The outcome of one seed, as its result.json holds it."""
+    """The results of one seed; the fields are the keys of its result.json."""
 
     seed: int
     step: int
     metrics: Metrics
-    values: dict[str, list[list[float]]]  # by evaluation set: the numbers all metrics follow from, one row an example
+    values: dict[str, list[list[float]]]  # by evaluation set: inputs of the metrics, one row per example
     predictions: dict[str, list[Any]]  # by evaluation set
     probabilities: dict[str, list[Any] | None]
-    is_collapsed: bool  # the same answer for every example
-    new_parts: list[str]  # of the model, that began with random weights
+    is_collapsed: bool  # the same prediction for every example
+    new_parts: list[str]  # randomly initialized parts of the model
 
 
 def best_of(job: TaskJob, results: Iterable[SeedResult]) -> SeedResult:
-    """The result with the best score in the metric that decides; of equal ones the first."""
+    """The result with the best main metric; the first of equal ones."""
     return max(results, key=lambda result: result.metrics[job.task.main])
 
 
 def read_result(folder: Path) -> SeedResult | None:
-    """The result in a seed's folder; None where it is not done."""
+    """The result in a seed's folder; None if the seed is not finished."""
     file = folder / RESULT
     try:
         return SeedResult(**json.loads(file.read_text(encoding="utf-8")))
@@ -69,45 +69,45 @@ def read_result(folder: Path) -> SeedResult | None:
         raise CheckpointError(f"{file} cannot be read ({error}); remove {folder} to train this seed again") from None
 
 
-def check_is_ours(folder: Path) -> None:
-    """UsageError where the folder holds files that a sweep would overwrite and was not made by one."""
+def check_output_folder(folder: Path) -> None:
+    """UsageError if a sweep would overwrite files of another origin in the folder."""
     if any((folder / name).exists() for name in ("checkpoints", "generator")):
         raise UsageError(f"{folder} is the folder of a pretraining run; choose another --output_dir")
-    taken = [name for name in (*_WRITTEN, MODEL) if (folder / name).exists()]
+    taken = [name for name in (*_OUTPUTS, MODEL) if (folder / name).exists()]
     if taken and not (folder / ENVIRONMENT).is_file():
-        raise UsageError(f"{folder} is not of Finetuning.py and holds {taken[0]}; choose another --output_dir")
+        raise UsageError(f"{folder} holds {taken[0]}, not made by Finetuning.py; choose another --output_dir")
 
 
 def open_folder(job: TaskJob, folder: Path, command: Sequence[str]) -> list[str]:
-    """Record the sweep in its folder; returns what changed since it began."""
-    options = {name: value for name, value in job.config.options().items() if name not in _OF_THE_CALL}
+    """Record the sweep's settings in its folder; returns what changed since an earlier command."""
+    options = {name: value for name, value in job.config.options().items() if name not in _PER_CALL_OPTIONS}
     settings = {
         **options,
-        "task": job.task.name,  # in whatever spelling it was given
+        "task": job.task.name,  # not as spelled by the user
         "is_trained": job.train is not None,
         "arithmetic": job.arithmetic,
         "updates": job.training.max_steps,
-        "weights": job.start.fingerprint,
-        "tokenizer_fingerprint": fingerprint(job.start.tokenizer),
+        "weights": job.base.fingerprint,
+        "tokenizer_fingerprint": fingerprint(job.base.tokenizer),
         "data": data_fingerprint(job),
         "global_batch_size": job.global_batch_size,
     }
     recorded, changes = run_folder.recorded_settings(folder), []
     if recorded and job.config.tuning.resume == "never":
         raise UsageError(f"--resume never, but {folder} holds a sweep; choose another --output_dir")
-    # A sweep that only scores may replace another one.
+    # A sweep without training may replace another one.
     if recorded and (job.train is not None or recorded.get("is_trained") is not False):
-        then = {**FinetuneConfig().options(), **recorded}  # an older version did not record all options
-        same_data = {name: value for name, value in then.items() if name not in _OF_THE_CALL}
+        before = {**FinetuneConfig().options(), **recorded}  # an older version did not record all options
+        same_data = {name: value for name, value in before.items() if name not in _PER_CALL_OPTIONS}
         same_data["data"] = settings["data"]
         changes = run_folder.compare_settings(same_data, settings, folder, _MAY_CHANGE)
-        if then.get("data") != settings["data"]:
-            files = [", ".join(str(side[name]) for name in DATA_FILES if side.get(name)) for side in (then, settings)]
-            was = "changed since" if files[0] == files[1] else f"now, {files[0]} then"
+        if before.get("data") != settings["data"]:
+            files = [", ".join(str(side[name]) for name in DATA_FILES if side.get(name)) for side in (before, settings)]
+            was = "changed since" if files[0] == files[1] else f"now, {files[0]} before"
             raise CheckpointError(f"{folder} was made with other data ({files[1]} {was}); choose another --output_dir")
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        # First: check_is_ours recognises a sweep by this file.
+        # First: check_output_folder recognizes a sweep by this file.
         write_json(folder / ENVIRONMENT, {**run_folder.environment(), "settings": settings})
         write_text(folder / CONFIG, yaml.safe_dump(options, sort_keys=False))
         write_text(folder / COMMAND, shlex.join(["python", *command]) + "\n")
@@ -115,28 +115,28 @@ def open_folder(job: TaskJob, folder: Path, command: Sequence[str]) -> list[str]
 
 
 def export_best(job: TaskJob, objective: TaskObjective, result: SeedResult, folder: Path) -> None:
-    """Write the fine-tuned model of a seed as a stock folder that records its task and scores."""
+    """Write the fine-tuned model of a seed as a stock Hugging Face folder with task details and a card."""
     recorded = "is_regression has_null_answer max_seq_length doc_stride max_answer_length"
     details = {
         "task": job.task.name,
-        "family": job.start.family,
+        "family": job.base.family,
         "seed": result.seed,
         "labels": list(job.data.labels),
         "columns": {"text": list(job.task.columns.text), "pair": list(job.task.columns.pair)},
         **{name: getattr(job.plan, name) for name in recorded.split()},
     }
     facts = _task_facts(job, result.metrics, f"seed {result.seed}")
-    save_model(objective.model.cpu(), job.start.tokenizer, folder / MODEL, details, facts)
+    save_model(objective.model.cpu(), job.base.tokenizer, folder / MODEL, details, facts)
 
 
 def _task_facts(job: TaskJob, metrics: Metrics, of: str) -> card.Facts:
-    """The card's facts on a fine-tuned model; `of` names the run or runs that were scored, such as one seed."""
+    """Facts for the model card; `of` describes the scores, such as `seed 42`."""
     from huggingface_hub import EvalResult
 
     data, task, deciding = job.config.data, job.task, job.deciding_set
     name = table_name(data) if task.name == CUSTOM else task.name
     is_own = any((data.train_file, data.validation_file, data.validation_split, data.max_eval_examples))
-    hub = None if is_own else task.hub  # scores on other data than the task's own, or a part, do not compare
+    hub = None if is_own else task.hub  # scores on other data than the task's own are not comparable
     dataset_type, config, splits = (hub.dataset, hub.config, hub.evaluation) if hub else (name, None, {})
     scores = {metric: metrics[metric] for metric in task.metrics if metrics.get(metric) is not None}
     dataset: dict[str, Any] = {"dataset_config": config, "dataset_split": splits.get(deciding)}
@@ -144,16 +144,16 @@ def _task_facts(job: TaskJob, metrics: Metrics, of: str) -> card.Facts:
         EvalResult(card.HUB_TASKS[task.kind], dataset_type, name, *score, metric_name=f"{score[0]} ({of})", **dataset)
         for score in scores.items()
     ]
-    base = None if job.is_from_scratch else job.start.name
-    begun = "with random weights" if base is None else f"with the weights of `{base}`"
-    made = f"Fine-tuned on `{name}` ({len(job.data.train):,} examples), beginning {begun}."
+    base = None if job.is_from_scratch else job.base.name
+    start = "Trained from scratch" if base is None else f"Fine-tuned from `{base}`"
+    made = f"{start} on `{name}` ({len(job.data.train):,} examples)."
     if job.train is None:
-        made = f"Scores of `{base}`, which was not trained any further, on `{name}`."
+        made = f"Scores of `{base}` on `{name}`, without further training."
     labels = f" Labels: {', '.join(f'`{label}`' for label in job.data.labels)}." if job.data.labels else ""
     reached = ", ".join(f"{metric} {value:.4f}" for metric, value in scores.items())
     text = f"{made}{labels} On {len(job.data.evaluation[deciding]):,} examples of {deciding} ({of}): {reached}."
     known = {"base_model": base, "datasets": [hub.dataset] if hub else None, "metrics": list(scores)}
-    return card.Facts({**known, "model_name": f"{job.start.name}-{name}", "eval_results": results}, text)
+    return card.Facts({**known, "model_name": f"{job.base.name}-{name}", "eval_results": results}, text)
 
 
 def summarize_sweep(job: TaskJob, results: Sequence[SeedResult], best: SeedResult) -> dict[str, Any]:
@@ -161,10 +161,10 @@ def summarize_sweep(job: TaskJob, results: Sequence[SeedResult], best: SeedResul
     tuning = job.config.tuning
     metrics: dict[str, Any] = {}
     for name in best.metrics:
-        values = [result.metrics.get(name) for result in results]
-        if None not in values:  # else, such as the F1 of a class only some seeds named, it is no metric of the sweep
+        values: list[Any] = [result.metrics.get(name) for result in results]
+        if None not in values:  # a metric may be missing for some seeds, such as F1 of a class they never predict
             is_lower_better = name.endswith("loss") or name in scoring.LOWER_IS_BETTER
-            metrics[name] = scoring.summarize(values, is_lower_better=is_lower_better)  # type: ignore[arg-type]
+            metrics[name] = scoring.summarize(values, is_lower_better=is_lower_better)
     measure, seed = scoring.MEASURES[job.measure], job.config.training.seed
     for set_name in best.values:
         per_seed = [np.asarray(result.values[set_name], dtype=np.float64) for result in results]
@@ -172,19 +172,19 @@ def summarize_sweep(job: TaskJob, results: Sequence[SeedResult], best: SeedResul
         for name, interval in scoring.bootstrap_intervals(per_seed, measure, seed).items():
             if f"{prefix}{name}" in metrics:
                 metrics[f"{prefix}{name}"]["interval"] = list(interval)
-    commonest_share = None  # the accuracy of always the commonest gold label
+    majority_share = None  # accuracy of the majority baseline
     if job.measure in ("classification", "choice"):
         counts = Counter(gold for _, gold, *_ in best.values[job.deciding_set])
-        commonest_share = max(counts.values()) / counts.total()
+        majority_share = max(counts.values()) / counts.total()
     return {
         "task": job.task.name,
-        "model": tuning.model or job.start.name,
+        "model": tuning.model or job.base.name,
         "from_scratch": job.is_from_scratch,
         "head": job.head.style,
         "seeds": [result.seed for result in results],
         "best_seed": best.seed,
         "collapsed_seeds": [result.seed for result in results if result.is_collapsed],
-        "commonest_share": commonest_share,
+        "commonest_share": majority_share,
         "class_weights": tuning.class_weights,
         "main_metric": job.task.main,
         "official_metrics": list(job.task.metrics),
@@ -200,7 +200,7 @@ def summarize_sweep(job: TaskJob, results: Sequence[SeedResult], best: SeedResul
 
 
 def write_results(job: TaskJob, folder: Path, done: Sequence[SeedResult], best: SeedResult) -> str:
-    """Write results.json, the table, the best seed's predictions and the card; returns the table."""
+    """Write results.json, results.md, the best seed's predictions and the card; returns the table."""
     results = summarize_sweep(job, done, best)
     table = format_results(results)
     with writing(folder):
@@ -217,13 +217,13 @@ def write_results(job: TaskJob, folder: Path, done: Sequence[SeedResult], best: 
 
 
 def _write_card(job: TaskJob, folder: Path, results: Mapping[str, Any], table: str) -> None:
-    """Write the folder's card: scores, how to load the model, how to make it again."""
+    """Write the folder's card: scores, code to load the model, command to reproduce it."""
     path, own_path = f'"THIS_FOLDER", subfolder="{MODEL}"', f"THIS_FOLDER/{MODEL}"
-    choice = f"the model is that of the best seed, {results['best_seed']}, chosen on the set it is scored on: "
+    choice = f"the model is from the best seed, {results['best_seed']}, selected on the evaluation set itself: "
     choice += "its score is optimistic, the median is not."
-    if job.train is None and job.start.files is not None:
-        own_path = str(job.start.files.weights.parent)
-        path, choice = f'"{own_path}"', "the model was fine-tuned elsewhere and only scored here."
+    if job.train is None and job.base.files is not None:
+        own_path = str(job.base.files.weights.parent)
+        path, choice = f'"{own_path}"', "the model was only evaluated here."
     code, library = card.OWN_CODE.replace("THIS_FOLDER", own_path), None
     if stock_computes(job.shape):
         library = "transformers"
@@ -231,7 +231,7 @@ def _write_card(job: TaskJob, folder: Path, results: Mapping[str, Any], table: s
     medians = {name: metric["median"] for name, metric in results["metrics"].items()}
     facts = _task_facts(job, medians, f"median of {len(results['seeds'])} seed(s)")
     fields = {"library_name": library, "tags": ["albert", "electra", job.task.name], **facts.fields}
-    note = f"Fractions of the same numbers, with every seed, are in results.json; {choice}"
+    note = f"results.json has the same scores as fractions, for every seed; {choice}"
     command = (folder / COMMAND).read_text(encoding="utf-8").strip()
     card.write_card(folder, card.Facts(fields, f"{facts.text}\n\n{table}\n\n{note}"), code, command)
 
@@ -239,8 +239,8 @@ def _write_card(job: TaskJob, folder: Path, results: Mapping[str, Any], table: s
 def format_results(results: Mapping[str, Any]) -> str:
     """The results as a Markdown table: the official metrics and ELECTRA's, for every evaluation set."""
     sizes = ", ".join(f"{count:,} {name}" for name, count in results["evaluation_examples"].items())
-    begun = f"{results['task']}, {results['model']}{' with random weights' * results['from_scratch']}"
-    counts = f"{results['train_examples']:,} examples to train on, {sizes} to score, {len(results['seeds'])} seed(s)"
+    model = f"{results['task']}, {results['model']}{' from scratch' * results['from_scratch']}"
+    counts = f"{results['train_examples']:,} train, {sizes} examples, {len(results['seeds'])} seed(s)"
     rows = []
     for name in shown_metrics(results):
         found = results["metrics"][name]
@@ -248,24 +248,24 @@ def format_results(results: Mapping[str, Any]) -> str:
         summary = [percent(found[key]) for key in ("median", "mean", "std", "best")]
         interval = " to ".join(map(percent, found["interval"]))
         rows.append([title, *summary, interval, " ".join(map(percent, found["values"]))])
-    header = ("metric, x 100", "median", "mean", "std", "best", "95 % interval of the mean", "each seed")
-    lines = [f"{begun}: {counts}", "", *markdown_table(header, rows)]
+    header = ("metric (x 100)", "median", "mean", "std", "best", "95 % interval of the mean", "per seed")
+    lines = [f"{model}: {counts}", "", *markdown_table(header, rows)]
     if results["commonest_share"] is not None:
-        lines += ["", f"always the commonest label: accuracy {percent(results['commonest_share'])}"]
+        lines += ["", f"majority baseline (most frequent label): accuracy {percent(results['commonest_share'])}"]
     if len(results["seeds"]) == 1:
-        lines += ["", "one seed shows nothing of the spread between seeds: --seeds 5"]
+        lines += ["", "one seed gives no std: use --seeds 5 to measure the variation between seeds"]
     if results["collapsed_seeds"]:
         seeds = ", ".join(map(str, results["collapsed_seeds"]))
-        lines += ["", f"warning: collapsed, the same answer for every example: seed {seeds}"]
+        lines += ["", f"warning: collapsed (same prediction for every example): seed {seeds}"]
         if any(results["updates"]):  # trained here
             lines[-1] += "; try a lower --learning_rate"
             if results["measure"] == "classification" and results["class_weights"] == "none":
-                lines[-1] += ", or --class_weights balanced where one label is far more frequent than the others"
+                lines[-1] += ", or --class_weights balanced if one label is far more frequent than the others"
     return "\n".join(lines)
 
 
 def shown_metrics(results: Mapping[str, Any]) -> list[str]:
-    """The official metrics and ELECTRA's, on every evaluation set."""
+    """Names of the official metrics and ELECTRA's, for every evaluation set."""
     wanted = dict.fromkeys([results["main_metric"], *results["official_metrics"]])
     prefixes = ["" if name == results["deciding_set"] else f"{name}_" for name in results["evaluation_examples"]]
     return [prefix + name for prefix in prefixes for name in wanted if prefix + name in results["metrics"]]
@@ -282,19 +282,19 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list
 
 
 def predictions_table(examples: Sequence[Any], predictions: Sequence[Any], probabilities: Sequence[Any] | None) -> str:
-    """One line an example: its id, gold label, predicted one, its probability (or that of no answer), and the text."""
-    is_of_none = probabilities is not None and isinstance(next(iter(probabilities), None), float)
-    lines = [f"{PREDICTIONS_HEADER}{'no_answer' if is_of_none else 'probability'}\ttext"]
+    """One line per example: id, gold label, prediction, its probability (or that of no answer), and the text."""
+    is_no_answer = probabilities is not None and isinstance(next(iter(probabilities), None), float)
+    lines = [f"{PREDICTIONS_HEADER}{'no_answer' if is_no_answer else 'probability'}\ttext"]
     for example, predicted, found in zip(examples, predictions, probabilities or [None] * len(examples), strict=True):
         gold, text = _gold_and_text(example)
-        shown = string.ascii_uppercase[predicted] if isinstance(example, ChoiceExample) else _spelled(predicted)
+        shown = string.ascii_uppercase[predicted] if isinstance(example, ChoiceExample) else _as_text(predicted)
         score = "" if found is None else f"{found if isinstance(found, float) else max(found):.4f}"
         cells = (" ".join(cell.split()) for cell in (example.identity, gold, shown, score, text))
         lines.append("\t".join(c if len(c) <= _SHOWN_CHARACTERS else f"{c[:_SHOWN_CHARACTERS]} …" for c in cells))
     return "\n".join(lines) + "\n"
 
 
-def _spelled(label: Any) -> str:
+def _as_text(label: Any) -> str:
     if isinstance(label, float):
         return f"{label:.4f}"
     return " ".join(map(str, label)) if isinstance(label, list | tuple) else str("" if label is None else label)
@@ -304,9 +304,9 @@ def _gold_and_text(example: Any) -> tuple[str, str]:
     match example:
         case SequenceExample():
             pair = "" if example.text_pair is None else f" ||| {example.text_pair}"
-            return _spelled(example.label), f"{example.text}{pair}"
+            return _as_text(example.label), f"{example.text}{pair}"
         case TokenExample():
-            return _spelled(example.tags), " ".join(example.words)
+            return _as_text(example.tags), " ".join(example.words)
         case SpanExample():
             gold = " / ".join(dict.fromkeys(answer.text for answer in example.answers or ()))
         case _:
@@ -315,7 +315,7 @@ def _gold_and_text(example: Any) -> tuple[str, str]:
 
 
 def confusion_table(labels: Sequence[str], examples: Sequence[Any], predictions: Sequence[Any]) -> str:
-    """How often each gold label (lines) was given each label (columns), of texts or of words."""
+    """Confusion matrix of texts or words: gold labels in rows, predicted labels in columns."""
     from sklearn.metrics import confusion_matrix
 
     gold = [(example.tags or ()) if isinstance(example, TokenExample) else [example.label] for example in examples]

@@ -1,4 +1,4 @@
-"""Sweeps over the seeds of tasks, trained by pretraining's loop; result.json, written last, closes a seed's folder."""
+"""Sweeps over the seeds of tasks with pretraining's training loop; result.json, written last, marks a finished seed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from electra_albert.apps.default_model import RUNS
 from electra_albert.apps.finetune import job as jobs
 from electra_albert.apps.finetune import results as files
 from electra_albert.apps.finetune.compare import find_glue, glue_tasks, write_glue
-from electra_albert.apps.finetune.job import Start, TaskJob
+from electra_albert.apps.finetune.job import BaseModel, TaskJob
 from electra_albert.apps.finetune.predict import inference, label_text, load_objective, predict, score
 from electra_albert.apps.finetune.results import SeedResult
 from electra_albert.apps.machine import one_line_errors
@@ -41,17 +41,17 @@ _BEST_WEIGHTS = "best.safetensors"
 
 
 def run_finetuning(config: FinetuneConfig, world: World, command: Sequence[str]) -> RunResult:
-    """Train and score every seed of a task, or of all of GLUE, or label new text. `command` is what folders record."""
+    """Train and evaluate every seed of a task or of all of GLUE, or predict new text. `command` is recorded."""
     with guards.StopSignal() as stop, run_log.RunLog() as log:
         if config.only_predicts:
             return label_text(config, world, stop)
         names = find_glue(config) if config.data.task == GLUE else []
-        task, data = (None, config.data) if names else _find_task(config)  # missing data is refused before a model
-        start = jobs.find_start(config.tuning.model, config.data.prepared_dir, world)
-        folder = _output_folder(config, task.name if task else GLUE, start)
-        tasks: Iterable[tuple[Task, FinetuneConfig, Start, Path]] = glue_tasks(config, names, start, folder, world)
+        task, data = (None, config.data) if names else _find_task(config)  # before the model: missing data is fatal
+        base = jobs.find_base_model(config.tuning.model, config.data.prepared_dir, world)
+        folder = _output_folder(config, task.name if task else GLUE, base)
+        tasks: Iterable[tuple[Task, FinetuneConfig, BaseModel, Path]] = glue_tasks(config, names, base, folder, world)
         if task is not None:
-            tasks = [(task, replace(jobs.with_recipe(config, task.name, start), data=data), start, folder)]
+            tasks = [(task, replace(jobs.apply_recipe(config, task.name, base), data=data), base, folder)]
         result = RunResult(folder, {}, 0)
         for job, own in (_plan(*each, world) for each in tasks):
             if config.tuning.dry_run:
@@ -65,7 +65,7 @@ def run_finetuning(config: FinetuneConfig, world: World, command: Sequence[str])
                         for change in changes:
                             LOG.info(f"changed since the sweep began: {change}")
                 sweep = Sweep(job, own, world, stop)
-                for seed in sweep.seeds_left():
+                for seed in sweep.remaining_seeds():
                     with sweep.open_seed(seed) as run:
                         sweep.close_seed(run, loop.train(run.objective, run.batches, run.evaluate, run.settings))
                 result = sweep.finish()
@@ -81,7 +81,7 @@ def run_finetuning(config: FinetuneConfig, world: World, command: Sequence[str])
 
 
 def _find_task(config: FinetuneConfig) -> tuple[Task, DataConfig]:
-    """The task asked for and its data; without any, the task that ships."""
+    """The task asked for and its data; by default the built-in task."""
     data, tuning = config.data, config.tuning
     own = "task train_file validation_file test_file text_column text_pair_column label_column column_names regression"
     if any(getattr(data, name) for name in own.split()):
@@ -93,46 +93,46 @@ def _find_task(config: FinetuneConfig) -> tuple[Task, DataConfig]:
     if data.validation_split is not None:
         raise UsageError("--validation_split needs data of your own: --train_file, or --task and --data_dir")
     if tuning.predict == PREDICT_TEST:
-        raise UsageError("--predict test needs --task, the name of the task whose test set is to be labelled")
+        raise UsageError("--predict test needs --task, the name of the task whose test set to predict")
     train, dev = (str(SAMPLE_TASK / f"{name}.csv") for name in ("train", "dev"))
     return replace(registry.find_task(CUSTOM), name=TOPICS), replace(data, train_file=train, validation_file=dev)
 
 
-def _output_folder(config: FinetuneConfig, name: str, start: Start) -> Path:
-    """The folder of the results: as asked for, or named after the task, or a user's own table, and the model."""
+def _output_folder(config: FinetuneConfig, name: str, base: BaseModel) -> Path:
+    """--output_dir, else a folder in runs/ named after the task, or the user's table, and the model."""
     if config.tuning.output_dir is not None:
         return Path(config.tuning.output_dir)
     name = table_name(config.data) if name == CUSTOM else name
-    begun = "-from-scratch" if config.tuning.from_scratch or start.files is None else ""
-    return RUNS / f"{name}-{start.name}{begun}"
+    suffix = "-from-scratch" if config.tuning.from_scratch or base.files is None else ""
+    return RUNS / f"{name}-{base.name}{suffix}"
 
 
-def _plan(task: Task, config: FinetuneConfig, start: Start, folder: Path, world: World) -> tuple[TaskJob, Path]:
-    """The job of one task, checked and logged, and its folder."""
+def _plan(task: Task, config: FinetuneConfig, base: BaseModel, folder: Path, world: World) -> tuple[TaskJob, Path]:
+    """Prepare, check and log the job of one task; returns it with its folder."""
     check_can_write(folder)
-    files.check_is_ours(folder)
-    job = jobs.make_task_job(task, config, start, world)
-    sizes = ", ".join(f"{len(examples):,} {name}" for name, examples in job.data.evaluation.items()) or "none"
-    name, length, training = job.task.name, f"in sequences of at most {job.plan.max_seq_length} tokens", job.training
+    files.check_output_folder(folder)
+    job = jobs.make_task_job(task, config, base, world)
+    sizes = ", ".join(f"{len(examples):,} {name}" for name, examples in job.data.evaluation.items()) or "0"
+    name, length, training = job.task.name, f"sequences of up to {job.plan.max_seq_length} tokens", job.training
     if job.train is None:
-        LOG.info(f"{name}: {sizes} to score, with a model that is not trained, {length}")
+        LOG.info(f"{name}: evaluation only, {sizes} examples, {length}")
         return job, folder
-    LOG.info(f"{name}: {len(job.data.train):,} examples to train on, {sizes} to score")
+    LOG.info(f"{name}: {len(job.data.train):,} train, {sizes} examples, {length}")
     LOG.info(
-        f"{name}: {config.tuning.seeds} seed(s) of {training.max_steps:,} updates of {job.global_batch_size} examples, "
+        f"{name}: {config.tuning.seeds} seed(s) of {training.max_steps:,} updates, batch size {job.global_batch_size}, "
         f"learning rate {training.learning_rate:g}, layer decay {config.tuning.layer_decay:g}, {job.head.style} head, "
-        f"{length}, on {world.world_size} x {world.device.type} in {job.arithmetic}"
+        f"{world.world_size} x {world.device.type}, {job.arithmetic}"
     )
     if (warmup := training.warmup_steps) >= training.max_steps:
         of = f"--warmup_steps {warmup:,} of {training.max_steps:,} updates"
         LOG.info(f"notice: {of}: the full learning rate is never reached")
-    jobs.build_objective(job, training.seed, world.device)  # a model that does not fit is refused here
+    jobs.build_objective(job, training.seed, world.device)  # fails early for weights that do not fit
     return job, folder
 
 
 @dataclass
 class Sweep:
-    """The seeds of one task in a folder, those begun by an earlier command among them, and their results so far."""
+    """All seeds of one task in a folder, also those of earlier commands, and their results so far."""
 
     job: TaskJob
     folder: Path
@@ -141,8 +141,8 @@ class Sweep:
     results: dict[int, SeedResult] = field(default_factory=dict)
     is_stopped: bool = False
 
-    def seeds_left(self) -> Iterator[int]:
-        """The seeds without a result, until one is stopped; results of earlier commands are read."""
+    def remaining_seeds(self) -> Iterator[int]:
+        """Yield the seeds without a result until one is stopped; reads the results of earlier commands."""
         if self.job.train is None:
             return
         first, begun = self.job.config.training.seed, set[int]()
@@ -154,26 +154,26 @@ class Sweep:
                 self.results = {seed: result for seed, result in found.items() if result is not None}
         begun, self.results = gather_objects((begun, self.results), self.world)[0]
         if begun - asked:
-            LOG.info(f"seeds begun earlier belong to this sweep too: {', '.join(map(str, sorted(begun - asked)))}")
+            LOG.info(f"seeds of earlier commands are part of this sweep: {', '.join(map(str, sorted(begun - asked)))}")
         for seed in sorted((asked | begun) - self.results.keys()):
             if not self.is_stopped:
                 yield seed
 
     @contextmanager
     def open_seed(self, seed: int) -> Iterator[SeedRun]:
-        """Everything that the training loop needs for one seed, resumed from its last checkpoint."""
+        """Set up the training loop for one seed, resumed from its last checkpoint if there is one."""
         job, folder, world = self.job, self.folder / f"seed-{seed}", self.world
         objective, new = jobs.build_objective(job, seed, world.device)
         training = replace(job.training, seed=seed)
         watch = monitor.Monitor(folder, training.max_steps, is_main=world.is_main)
         with watch, one_line_errors(training, "none"):
             found = checkpoint.find_checkpoint(folder / "checkpoints", "auto")
-            LOG.info(f"{job.task.name}, seed {seed}: {training.max_steps:,} updates, {', '.join(new)} with new weights")
+            LOG.info(f"{job.task.name}, seed {seed}: {training.max_steps:,} updates, new weights in {', '.join(new)}")
             assert job.train is not None
             step = checkpoint.read_state(found)["step"] if found else 0
             name = f"{monitor.EVALUATION_PREFIX}{job.task.main}"
             log = monitor.read_metrics(folder / "metrics.jsonl") if world.is_main else []
-            # The evaluation at the step of the checkpoint is made again.
+            # The evaluation at the step of the checkpoint is repeated.
             scores = [row[name] for row in log if row.get(name) is not None and row["step"] < step]
             sizes = training.per_device_train_batch_size, training.gradient_accumulation_steps
             ends, pin_memory = (seed, training.max_steps), world.device.type == "cuda"
@@ -192,7 +192,7 @@ class Sweep:
             yield run
 
     def close_seed(self, run: SeedRun, outcome: loop.Outcome) -> None:
-        """Write a seed's result, and export its model where no seed that is done has a better one."""
+        """Write a seed's result, and export its model if no finished seed has a better score."""
         result = None if outcome.is_stopped else run.final_result(outcome.step)
         if result is None:
             self.is_stopped = True
@@ -209,11 +209,11 @@ class Sweep:
                 (folder / _BEST_WEIGHTS).unlink(missing_ok=True)
 
     def finish(self) -> RunResult:
-        """Score what was not trained, then write results and predictions on the main rank; the same on all ranks."""
+        """Evaluate if nothing was trained, then write results and predictions on the main rank; same result on all."""
         job, result = self.job, RunResult(self.folder, {}, 0, is_stopped=True)
         if job.train is None and job.evaluation:
-            assert job.start.files is not None  # make_task_job refuses it
-            objective, _ = load_objective(job, job.start.files, self.world.device)
+            assert job.base.files is not None  # checked by make_task_job
+            objective, _ = load_objective(job, job.base.files, self.world.device)
             with inference(objective, job):
                 scored = score(job, objective, self.world, self.stop)
             self.is_stopped, self.results = scored is None, {scored.seed: scored} if scored else {}
@@ -221,18 +221,18 @@ class Sweep:
             with main_first(self.world):
                 if self.world.is_main:
                     result = self._write()
-        result = gather_objects(result, self.world)[0]
-        return result if self.world.is_main else result._replace(summary="")
+        main_result: RunResult = gather_objects(result, self.world)[0]
+        return main_result if self.world.is_main else main_result._replace(summary="")
 
     def _write(self) -> RunResult:
-        """Write results and predictions; the summary holds the table and the files that were written."""
+        """Write results and predictions; the summary has the table and the files written."""
         job, folder, done = self.job, self.folder, [*self.results.values()]
         result, lines = RunResult(folder, {}, 0), list[str]()
         if done:
             best, file = files.best_of(job, done), folder / files.MODEL / TASK_FILE
             found = read_json(file).get("seed") if file.is_file() else None
             if job.train is not None and found != best.seed:
-                state = "is gone or damaged" if found is None else f"is that of seed {found}"
+                state = "is missing or damaged" if found is None else f"is from seed {found}"
                 way_out = f"the best seed is {best.seed}; remove {folder / f'seed-{best.seed}'} to train it again"
                 raise CheckpointError(f"{folder / files.MODEL} {state}, {way_out}")
             lines = [files.write_results(job, folder, done, best)]
@@ -243,9 +243,9 @@ class Sweep:
                 return result._replace(is_stopped=True, summary="\n".join(lines))
             lines += [f"written: {file}" for file in written]
         elif not done:
-            LOG.info(f"{job.task.name}: its data hold no labels, so nothing was scored; --predict test labels them")
-        kind = "a stock folder" if stock_computes(job.shape) else "in this toolkit's own format"
-        notes = {files.MODEL: f"/ (the best seed's, {kind})"}
+            LOG.info(f"{job.task.name}: no labels, so no scores; give --predict test to write predictions")
+        kind = "stock Hugging Face folder" if stock_computes(job.shape) else "this toolkit's own format"
+        notes = {files.MODEL: f"/ (best seed, {kind})"}
         names = (files.RESULTS, files.TABLE, "predictions.tsv", "confusion.tsv", files.MODEL)
         there = [f"{name}{notes.get(name, '')}" for name in names if (folder / name).exists()]
         lines += [f"written to {folder}: {', '.join(there)}"] if there else []
@@ -254,19 +254,19 @@ class Sweep:
 
 @dataclass
 class SeedRun:
-    """One seed while it is trained. Where it may stop early, its best weights are kept."""
+    """One seed during training. With early stopping, its best weights are kept."""
 
     job: TaskJob
     objective: kinds.TaskObjective
-    batches: encoding.TaskBatches  # this rank's share of the training rows
+    batches: encoding.TaskBatches  # this rank's share of the training data
     settings: RunSettings
     new_parts: list[str]
-    scores: list[float]  # of the deciding metric, one an evaluation
-    patience: float  # evaluations without a better score; inf: it does not stop early
+    scores: list[float]  # main metric, one per evaluation
+    patience: float  # evaluations without a better score; inf: no early stopping
     last: SeedResult | None = None
 
     def evaluate(self, step: int) -> Metrics | None:
-        """Score the evaluation sets, as the loop asks for; None where it was stopped."""
+        """Evaluate for the training loop; None if it was stopped."""
         world, folder = self.settings.world, self.settings.folder
         self.last = score(self.job, self.objective, world, self.settings.stop)
         if self.last is None:
@@ -282,14 +282,14 @@ class SeedRun:
         return self.last.metrics
 
     def is_enough(self) -> bool:
-        """Whether the last evaluations, as many as the patience, were no better than the best before."""
+        """Whether none of the last `patience` evaluations improved on the best score."""
         since_best = len(self.scores) - 1 - self.scores.index(max(self.scores)) if self.patience < math.inf else 0
         return since_best >= self.patience
 
     def final_result(self, step: int) -> SeedResult | None:
-        """The evaluation of the weights that are kept, which the objective holds afterwards; None if stopped."""
+        """The evaluation of the final weights, with early stopping the best ones, which are loaded; None if stopped."""
         if self.patience < math.inf:
-            with main_first(self.settings.world):  # the others read what the main rank has written
+            with main_first(self.settings.world):  # the other ranks read what the main rank has written
                 self.objective.load_state_dict(safetensors.load_file(self.settings.folder / _BEST_WEIGHTS))
             with inference(self.objective, self.job):
                 self.last = score(self.job, self.objective, self.settings.world, self.settings.stop)

@@ -1,4 +1,4 @@
-"""A small sweep that the tests of folders and of seeds look at: made once for all of pytest's workers."""
+"""A small sweep shared by the tests of folders and seeds, made once for all of pytest's workers."""
 
 import shutil
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from tests.apps.conftest import Finished
 from tests.apps.tiny_run import Ended
 from tests.apps.tiny_tasks import Tiny, cola, tune
 
-# Dropout, so that torch's own stream matters, and so few updates that nothing is learnt yet: seeds differ.
+# Dropout uses torch's random stream, and after few updates the seeds still differ.
 QUICK: tuple[object, ...] = ("--num_train_epochs", 2, "--logging_steps", 1, "--hidden_dropout_prob", 0.1)
 Tuned = Callable[..., tuple[Path, Ended]]
 Again = Callable[..., list[str]]
@@ -23,7 +23,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
 
 @pytest.fixture(scope="session")
 def tuned(finished: Finished, shared_folder: Path, make_once: Callable[..., Ended]) -> Tuned:
-    """Trains the tiny run on a task, into a folder of this name, once. Tests read it and leave it as it is."""
+    """Fine-tunes the tiny run on a task into a folder of this name, once. Tests must not change it."""
 
     def train(name: str, task: Tiny, *more: object) -> tuple[Path, Ended]:
         folder = shared_folder / name
@@ -34,17 +34,17 @@ def tuned(finished: Finished, shared_folder: Path, make_once: Callable[..., Ende
 
 @pytest.fixture(scope="session")
 def sweep(tuned: Tuned, tiny: Tiny) -> Path:
-    """A finished sweep over two seeds. Tests read it and leave it as it is."""
+    """A finished sweep over two seeds. Tests must not change it."""
     return tuned("sweep", tiny, *QUICK, "--seeds", 2)[0]
 
 
 @pytest.fixture(scope="session")
 def again(finished: Finished, tiny: Tiny) -> Again:
-    """The options of the sweep, for a folder; more of them come last and so win."""
+    """The options of the sweep for a folder; further ones override them."""
     return lambda folder, *more: tiny.options(finished.folder, folder, *QUICK, "--seeds", 2, *more)
 
 
 @pytest.fixture
 def copy(sweep: Path, tmp_path: Path) -> Path:
-    """The same sweep, to change."""
+    """A copy of the sweep that tests may change."""
     return shutil.copytree(sweep, tmp_path / "copy")

@@ -1,4 +1,4 @@
-"""The model, head, recipe, data and tasks that fine-tuning may be given: the user's own table, all of GLUE, nothing."""
+"""Choices of model, head, recipe, data and tasks: the user's own table, all of GLUE, the defaults."""
 
 import json
 import shutil
@@ -28,7 +28,7 @@ Train = Callable[..., Path]
 
 @pytest.fixture
 def train(finished: Finished, tiny: Tiny, tmp_path: Path) -> Train:
-    """Trains the tiny run, or a part of it, into a folder of this name."""
+    """Fine-tunes the tiny run, or a part of it, into a folder of this name."""
 
     def into(name: str, *more: object, part: str = "") -> Path:
         tune(*tiny.options(finished.folder / part, tmp_path / name, *QUICK, *more))
@@ -40,7 +40,7 @@ def train(finished: Finished, tiny: Tiny, tmp_path: Path) -> Train:
 # The model.
 
 
-def test_a_run_begins_with_its_discriminator(train: Train) -> None:
+def test_fine_tuning_starts_from_the_discriminator(train: Train) -> None:
     whole, *parts = (losses(train(f"out-{part}", part=part)) for part in ("", "discriminator", "generator"))
     assert whole == parts[0] != parts[1]
 
@@ -54,7 +54,7 @@ def test_from_scratch_takes_the_shape_and_not_the_weights(train: Train) -> None:
     assert shapes[0] == shapes[1]
 
 
-def test_the_newest_run_is_taken_and_named_where_none_is(finished: Finished, tiny: Tiny, in_folder: Path) -> None:
+def test_the_newest_run_is_the_default_model(finished: Finished, tiny: Tiny, in_folder: Path) -> None:
     copy_as_learned(finished.folder, in_folder / "runs" / "mine")
     assert "runs/mine" in tune(*tiny.options(None, None, *QUICK)).err
     assert (in_folder / "runs" / "cola-mine" / "results.json").is_file()
@@ -63,7 +63,7 @@ def test_the_newest_run_is_taken_and_named_where_none_is(finished: Finished, tin
 # Its head and settings.
 
 
-def test_a_head_of_electra_has_no_pooler_and_is_loaded_again(train: Train, tiny: Tiny, tmp_path: Path) -> None:
+def test_an_electra_head_has_no_pooler_and_can_be_loaded(train: Train, tiny: Tiny, tmp_path: Path) -> None:
     from transformers import AutoModel
 
     head = ("--head", "electra")
@@ -79,7 +79,7 @@ def test_a_head_of_electra_has_no_pooler_and_is_loaded_again(train: Train, tiny:
 
 @pytest.fixture
 def stock(finished: Finished, tmp_path: Path) -> Path:
-    """A folder that transformers itself has written, wider than the published small models, with random weights."""
+    """A folder saved by transformers with random weights, wider than the published small models."""
     from transformers import AlbertConfig, AlbertForMaskedLM
 
     folder = shutil.copytree(finished.folder / "generator", tmp_path / "stock")
@@ -88,7 +88,7 @@ def stock(finished: Finished, tmp_path: Path) -> Path:
     return folder
 
 
-def test_recipes_follow_model_and_task_and_yield_to_flags(
+def test_recipes_depend_on_model_and_task_and_options_override_them(
     finished: Finished, stock: Path, tiny: Tiny, tmp_path: Path
 ) -> None:
     bare = ("--task", "cola", "--data_dir", tiny.folder, "--device", "cpu", *QUICK, "--max_seq_length", 32)
@@ -111,9 +111,9 @@ def test_a_recorded_configuration_repeats_the_sweep(train: Train, tmp_path: Path
     assert untimed_rows(tmp_path / "again" / f"seed-{SEED}") == untimed_rows(folder / f"seed-{SEED}")
 
 
-def test_early_stopping_ends_a_run_that_learns_nothing_and_keeps_its_best(train: Train) -> None:
+def test_early_stopping_ends_a_run_without_improvement(train: Train) -> None:
     folder = train("out", "--early_stopping_patience", 2, "--learning_rate", 1e-9, "--max_steps", 90)
-    assert results(folder)["updates"] == [30]  # the first of three scorings, ten updates apart, was the best
+    assert results(folder)["updates"] == [30]  # the first of three evaluations, ten updates apart, was the best
     assert not list(folder.rglob("best*"))
 
 
@@ -128,7 +128,7 @@ def test_early_stopping_reports_the_weights_it_kept(train: Train, tiny: Tiny) ->
     assert found["loss"]["values"] == pytest.approx([best["eval_loss"]], rel=1e-6)
 
 
-def test_fewer_examples_are_drawn_by_the_seed_and_reported(train: Train) -> None:
+def test_sampled_examples_are_reported(train: Train) -> None:
     found = results(train("out", "--max_train_examples", 50, "--max_eval_examples", 20))
     assert (found["train_examples"], found["evaluation_examples"]) == (50, {"dev": 20})
     assert sum("160" in line or "48" in line or "28" in line or "110" in line for line in found["noticed"]) == 2
@@ -148,7 +148,7 @@ def test_the_users_own_table_gives_the_same_in_every_format(finished: Finished, 
         columns = ("--text_column", "said", "--text_pair_column", "then", "--label_column", "where")
         files = ("--train_file", table, "--validation_file", table)
         tune(*options("custom", None, finished.folder, tmp_path / f"out{kind}", *QUICK, *files, *columns))
-    model = tmp_path / f"out{suffix}"  # it knows its columns
+    model = tmp_path / f"out{suffix}"  # its columns are recorded
     header = (model / "confusion.tsv").read_text().split("\n")[0]
     assert header.split("\t")[1:] == sorted({row["where"] for row in found})
     assert losses(model) == losses(tmp_path / "out.jsonl")
@@ -158,7 +158,7 @@ def test_the_users_own_table_gives_the_same_in_every_format(finished: Finished, 
     assert alone == evaluated
 
 
-# From a program, and nothing at all.
+# From Python, and with defaults.
 
 
 def test_a_program_gets_what_the_command_reports(train: Train, finished: Finished, tiny: Tiny, tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_the_command_is_four_calls_from_backward(
     assert [frame.name for frame in frames][:4] == ["main", "run_finetuning", "train", "update"]  # a rehearsal first
 
 
-def test_without_data_the_task_that_ships_is_taken(finished: Finished, in_folder: Path) -> None:
+def test_the_built_in_task_is_the_default(finished: Finished, in_folder: Path) -> None:
     tune("--model", finished.folder, "--device", "cpu", *QUICK, "--max_train_examples", 64)
     assert results(in_folder / "runs" / "topics-run")["task"] == "topics"
 
@@ -218,7 +218,7 @@ def glue(tmp_path: Path) -> Path:
     return tmp_path / "GLUE"
 
 
-def test_glue_runs_what_is_there_and_reports_what_is_not(finished: Finished, glue: Path, tmp_path: Path) -> None:
+def test_glue_runs_available_tasks_and_reports_missing_ones(finished: Finished, glue: Path, tmp_path: Path) -> None:
     argv = options("glue", glue, finished.folder, tmp_path / "out", *QUICK, "--predict", "test")
     ended = tune(*argv)
     tasks, averages = (results(tmp_path / "out")[name] for name in ("tasks", "averages"))
@@ -228,7 +228,7 @@ def test_glue_runs_what_is_there_and_reports_what_is_not(finished: Finished, glu
     assert set(averages["electra"]["missing"]) == {"sst2", "mrpc", "qqp", "qnli"}
     for name in ("SST-2", "QQP", "WNLI"):
         assert name in ended.err
-    assert "NOT over all" in ended.out
+    assert "NOT over all tasks" in ended.out
     assert {path.name for path in (tmp_path / "out").rglob("submission/*")} == {
         *("CoLA.tsv", "RTE.tsv", "STS-B.tsv", "MNLI-m.tsv", "MNLI-mm.tsv")
     }
@@ -236,7 +236,7 @@ def test_glue_runs_what_is_there_and_reports_what_is_not(finished: Finished, glu
     assert "new weights" not in tune(*argv).err
 
 
-def test_small_tasks_begin_with_the_model_of_mnli_where_asked(finished: Finished, glue: Path, tmp_path: Path) -> None:
+def test_from_mnli_starts_small_tasks_from_its_model(finished: Finished, glue: Path, tmp_path: Path) -> None:
     out, of_mnli = tmp_path / "out", str(tmp_path / "out" / "mnli")
     argv, run = options("glue", glue, finished.folder, out, *QUICK, "--from_mnli"), str(finished.folder)
     tune(*argv)
@@ -245,11 +245,11 @@ def test_small_tasks_begin_with_the_model_of_mnli_where_asked(finished: Finished
     record = json.loads((out / "rte" / "environment.json").read_text())
     record["settings"]["weights"] = "other"
     (out / "rte" / "environment.json").write_text(json.dumps(record))
-    assert_refused(call(finetune.main, *argv), 4, "began with another model")
+    assert_refused(call(finetune.main, *argv), 4, "started from another model")
 
 
 @pytest.mark.parametrize("has_labels", [True, False])
-def test_the_diagnostic_set_is_labelled_by_the_model_of_mnli_and_scored_where_it_can_be(
+def test_the_diagnostic_set_is_predicted_by_the_model_of_mnli_and_scored_if_labelled(
     finished: Finished, glue: Path, tmp_path: Path, has_labels: bool
 ) -> None:
     header, *lines = (glue / "MNLI" / "dev_matched.tsv").read_text().splitlines()

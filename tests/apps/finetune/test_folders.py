@@ -41,18 +41,16 @@ def edit(file: Path, change: Callable[[dict[str, Any]], object]) -> None:
     file.write_text(json.dumps(found), encoding="utf-8")
 
 
-# A folder that holds something.
+# A folder that is not empty.
 
 
-def test_a_scoring_does_not_overwrite_a_trained_sweep(tiny: Tiny, copy: Path) -> None:
+def test_an_evaluation_does_not_overwrite_a_trained_sweep(tiny: Tiny, copy: Path) -> None:
     before = content(copy)
     assert_refused(score(tiny, copy / "model", copy), 4, "choose another --output_dir")
     assert content(copy) == before
 
 
-def test_a_scoring_may_be_repeated_with_the_same_model_and_with_another(
-    again: Again, tiny: Tiny, sweep: Path, tmp_path: Path
-) -> None:
+def test_an_evaluation_may_be_repeated_with_any_model(again: Again, tiny: Tiny, sweep: Path, tmp_path: Path) -> None:
     tune(*again(tmp_path / "other", "--seeds", 1, "--seed", SEED + 7))
     losses = []
     for model in (sweep, sweep, tmp_path / "other"):
@@ -65,11 +63,11 @@ def test_a_scoring_may_be_repeated_with_the_same_model_and_with_another(
 
 
 @pytest.mark.parametrize("name", ["README.md", "submission/CoLA.tsv"])
-def test_a_users_file_under_a_name_of_ours_is_left_alone(again: Again, tmp_path: Path, name: str) -> None:
+def test_a_users_file_is_not_overwritten(again: Again, tmp_path: Path, name: str) -> None:
     file = tmp_path / "mine" / name
     file.parent.mkdir(parents=True)
     file.write_text("mine")
-    reason = f"not of Finetuning.py and holds {name.split('/')[0]}"
+    reason = f"holds {name.split('/')[0]}, not made by Finetuning.py"
     assert_refused(call(finetune.main, *again(tmp_path / "mine")), 2, reason)
     assert [path for path in (tmp_path / "mine").rglob("*") if path.is_file()] == [file]
     assert file.read_text() == "mine"
@@ -79,10 +77,10 @@ def test_a_users_file_under_a_name_of_ours_is_left_alone(again: Again, tmp_path:
 
 
 @pytest.mark.parametrize(("best", "removed"), [SEEDS, SEEDS[::-1]])
-def test_a_seed_trained_again_takes_the_place_of_no_better_one(
+def test_a_seed_trained_again_does_not_replace_a_better_model(
     again: Again, tiny: Tiny, copy: Path, best: int, removed: int
 ) -> None:
-    # More than any other can reach, with the model its own.
+    # The highest possible score, and the exported model is its own.
     edit(copy / f"seed-{best}" / "result.json", lambda found: found["metrics"].update({tiny.main_metric: 2.0}))
     edit(copy / "model" / TASK_FILE, lambda found: found.update(seed=best))
     before = model_of(copy)
@@ -93,16 +91,16 @@ def test_a_seed_trained_again_takes_the_place_of_no_better_one(
     assert (results(copy)["best_seed"], results(copy)["seeds"]) == (best, SEEDS)
 
 
-def test_a_model_that_is_gone_is_reported_with_the_seed_to_remove(again: Again, copy: Path) -> None:
+def test_a_missing_model_is_reported_with_the_seed_to_remove(again: Again, copy: Path) -> None:
     best, before = results(copy)["best_seed"], model_of(copy)
     shutil.rmtree(copy / "model")
     new_text = copy.parent / "new.txt"
     new_text.write_text("The owl left.\n")
     refused = call(finetune.main, *again(copy, "--predict", new_text))
-    assert_refused(refused, 4, "model is gone", f"remove {copy / f'seed-{best}'} ")
-    assert "changed since" not in refused.err  # a file to label leaves the sweep as it is
+    assert_refused(refused, 4, "model is missing", f"remove {copy / f'seed-{best}'} ")
+    assert "changed since" not in refused.err  # a file to predict does not change the sweep
     assert not (copy / "predicted.tsv").exists()
-    shutil.rmtree(copy / f"seed-{best}")  # the way out that the message names
+    shutil.rmtree(copy / f"seed-{best}")  # the remedy in the message
     tune(*again(copy, "--predict", new_text))
     assert (copy / "predicted.tsv").is_file()
     assert model_of(copy) == before
@@ -112,22 +110,22 @@ def test_a_model_of_another_seed_than_the_best_is_refused(again: Again, copy: Pa
     best = results(copy)["best_seed"]
     other = next(seed for seed in SEEDS if seed != best)
     edit(copy / "model" / TASK_FILE, lambda found: found.update(seed=other))
-    assert_refused(call(finetune.main, *again(copy)), 4, f"is that of seed {other}, the best seed is {best}")
+    assert_refused(call(finetune.main, *again(copy)), 4, f"is from seed {other}, the best seed is {best}")
 
 
-# Fewer seeds than there are.
+# Fewer seeds than in the folder.
 
 
 @pytest.mark.parametrize("is_done", [True, False])
-def test_seeds_begun_earlier_belong_to_a_command_that_asks_for_fewer(again: Again, copy: Path, is_done: bool) -> None:
+def test_seeds_of_earlier_commands_are_part_of_the_sweep(again: Again, copy: Path, is_done: bool) -> None:
     before = results(copy)
     if not is_done:
         (copy / f"seed-{SEED + 1}" / "result.json").unlink()
     ended = tune(*again(copy, "--seeds", 1))
     assert results(copy)["metrics"] == before["metrics"]
     assert results(copy)["seeds"] == SEEDS
-    assert f"seeds begun earlier belong to this sweep too: {SEED + 1}" in ended.err
-    assert "begun earlier" not in tune(*again(copy)).err
+    assert f"seeds of earlier commands are part of this sweep: {SEED + 1}" in ended.err
+    assert "earlier commands" not in tune(*again(copy)).err
 
 
 # Cards.
@@ -138,12 +136,12 @@ def test_the_card_names_a_model_that_loads(tiny: Tiny, sweep: Path, tmp_path: Pa
     folder = sweep
     if is_scored:
         folder = tmp_path / "scored"
-        assert score(tiny, sweep, folder).code == 0  # the folder of the sweep is a name of its model too
+        assert score(tiny, sweep, folder).code == 0  # the folder of the sweep also names its model
     stock = run_code_of(folder)["model"]
     ours = load_task_model(locate(sweep / "model"))[0]
     assert stock.classifier.weight.equal(ours.classifier.weight)
     card = ModelCard.load(folder / "README.md")
-    assert ("chosen on the set it is scored on" in card.content) != is_scored
+    assert ("selected on the evaluation set itself" in card.content) != is_scored
 
 
 def test_cards_of_a_fine_tuned_model_name_task_labels_base_model_and_scores(sweep: Path, finished: Finished) -> None:

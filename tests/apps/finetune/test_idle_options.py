@@ -1,4 +1,4 @@
-"""Options of Finetuning.py that would do nothing, or something else than is meant, are refused or reported."""
+"""Options of Finetuning.py without the intended effect are refused or reported."""
 
 import re
 import shutil
@@ -16,18 +16,18 @@ from tests.apps.tiny_tasks import MAKERS, Tiny, mnli, options, results, rte, sto
 Plan = Callable[..., Ended]
 QUICK: tuple[object, ...] = ("--max_steps", 2)
 SCORE_ONLY = ("--num_train_epochs", 0)
-ONCE, TWICE = ("--double_unordered", "false"), ("--double_unordered",)  # ELECTRA's settings are twice for two tasks
+ONCE, TWICE = ("--double_unordered", "false"), ("--double_unordered",)  # ELECTRA's recipe doubles two tasks
 COLUMNS = {"mrpc": ("MRPC", "Quality", "#1 String", "#2 String"), "sst2": ("SST-2", "label", "sentence")}
 
 
 @pytest.fixture(scope="session")
 def hardly(tuned: Tuned, tiny: Tiny) -> Path:
-    """A sweep over CoLA that has learnt nothing. Tests read it and leave it as it is."""
+    """A barely trained sweep over CoLA. Tests must not change it."""
     return tuned("hardly-cola", tiny, *QUICK)[0]
 
 
 def small(task: str, folder: Path) -> Tiny:
-    """A task of GLUE, in files too small to learn anything from where it has classes."""
+    """A task of GLUE in very small files."""
     if task == "stsb":
         return stsb(folder)
     name, *columns = COLUMNS[task]
@@ -38,19 +38,19 @@ def small(task: str, folder: Path) -> Tiny:
 
 
 def diagnostic(folder: Path) -> Path:
-    """AX as GLUE has it: the texts of MNLI without labels."""
+    """AX as in GLUE: the texts of MNLI without labels."""
     (folder / "diagnostic").mkdir(parents=True)
     return shutil.copy(mnli(folder).folder / "test_matched.tsv", folder / "diagnostic" / "diagnostic.tsv")
 
 
 @pytest.fixture
 def plan(finished: Finished, tmp_path: Path) -> Plan:
-    """Plans to train the tiny run on a task, into `out`."""
+    """Dry run of fine-tuning the tiny run on a task."""
     return lambda tiny, *more: call(finetune.main, *tiny.options(finished.folder, tmp_path / "out", "--dry_run", *more))
 
 
 def updates(ended: Ended) -> dict[str, int]:
-    """The updates that were planned, by task."""
+    """The number of planned updates by task."""
     assert ended.code == 0, ended.err
     return {task: int(count) for task, count in re.findall(r"(\w+): \d seed\(s\) of (\d+) updates", ended.err)}
 
@@ -76,7 +76,7 @@ def test_options_without_effect_are_refused_by_name(in_folder: Path, words: tupl
 
 
 @pytest.mark.parametrize("task", ["mrpc", "stsb"])
-def test_texts_whose_order_means_nothing_are_exchanged(plan: Plan, tmp_path: Path, task: str) -> None:
+def test_symmetric_pairs_are_swapped(plan: Plan, tmp_path: Path, task: str) -> None:
     tiny = small(task, tmp_path / "tasks")
     once, twice = (updates(plan(tiny, *more)) for more in (ONCE, TWICE))
     assert twice[task] == 2 * once[task]
@@ -92,30 +92,32 @@ def test_texts_whose_order_means_nothing_are_exchanged(plan: Plan, tmp_path: Pat
         ("stsb", ("--class_weights", "balanced")),
     ],
 )
-def test_what_the_head_of_a_task_lacks_is_refused(plan: Plan, tmp_path: Path, task: str, words: list[object]) -> None:
+def test_options_that_the_head_of_a_task_lacks_are_refused(
+    plan: Plan, tmp_path: Path, task: str, words: list[object]
+) -> None:
     assert_refused(plan(MAKERS[task](tmp_path), *words), 2, task, str(words[0]))
 
 
 @pytest.mark.parametrize(("steps", "is_reported"), [(1, False), (2, True), (9, True)])
-def test_a_warm_up_that_never_ends_is_reported(plan: Plan, tiny: Tiny, steps: int, is_reported: bool) -> None:
+def test_a_warmup_that_never_ends_is_reported(plan: Plan, tiny: Tiny, steps: int, is_reported: bool) -> None:
     ended = plan(tiny, "--max_steps", 2, "--warmup_steps", steps)
     assert ended.code == 0, ended.err
     assert (f"notice: --warmup_steps {steps} of 2 updates" in ended.err) == is_reported
 
 
-# Only scored.
+# Evaluation only.
 
 
-def test_what_is_only_scored_has_one_seed(hardly: Path, tiny: Tiny, tmp_path: Path) -> None:
+def test_evaluation_only_takes_one_seed(hardly: Path, tiny: Tiny, tmp_path: Path) -> None:
     ended = call(finetune.main, *tiny.options(hardly, tmp_path / "out", *SCORE_ONLY, "--seeds", 5))
-    assert_refused(ended, 2, "cola is only scored")
+    assert_refused(ended, 2, "cola is only evaluated")
     argv = options("ax", diagnostic(tmp_path / "tasks").parent, hardly, tmp_path / "out", "--seeds", 5)
-    assert_refused(call(finetune.main, *argv), 2, "ax is only scored")
+    assert_refused(call(finetune.main, *argv), 2, "ax is only evaluated")
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("task", ["sst2", "stsb"])
-def test_a_model_is_not_scored_on_another_task_than_it_has_learnt(hardly: Path, tmp_path: Path, task: str) -> None:
+def test_a_model_is_not_evaluated_on_another_task(hardly: Path, tmp_path: Path, task: str) -> None:
     ended = call(finetune.main, *small(task, tmp_path).options(hardly, tmp_path / "out", *SCORE_ONLY))
     assert_refused(ended, 4, f"was fine-tuned on cola, not on {task}")
     assert not (tmp_path / "out").exists()
@@ -124,20 +126,18 @@ def test_a_model_is_not_scored_on_another_task_than_it_has_learnt(hardly: Path, 
 # New text.
 
 
-def test_what_is_odd_in_new_text_is_reported_and_is_no_part_of_the_results(
-    finished: Finished, tiny: Tiny, tmp_path: Path
-) -> None:
+def test_unusual_new_text_is_reported_but_not_in_the_results(finished: Finished, tiny: Tiny, tmp_path: Path) -> None:
     file = tmp_path / "new.txt"
     file.write_text(f"The owl left.\n\n{'The owl left. ' * 30}\n")
     ended = tune(*tiny.options(finished.folder, tmp_path / "out", *QUICK, "--predict", file))
-    assert ended.err.count("1 rows of new.txt kept although the text is empty") == 1
-    assert ended.err.count("1 examples of new.txt cut to 48 tokens") == 1
+    assert ended.err.count("1 example of new.txt kept although the text is empty") == 1
+    assert ended.err.count("1 example of new.txt truncated to 48 tokens") == 1
     assert not [line for line in results(tmp_path / "out")["noticed"] if "new.txt" in line]
     assert len((tmp_path / "out" / "predicted.tsv").read_text().splitlines()) == 1 + 3
 
 
 @pytest.mark.parametrize(("name", "code", "word"), [("nowhere.txt", 2, ": no such file"), ("broken.tsv", 3, "")])
-def test_new_text_that_cannot_be_read_is_refused_before_anything_is_trained(
+def test_unreadable_new_text_is_refused_before_training(
     finished: Finished, tiny: Tiny, tmp_path: Path, name: str, code: int, word: str
 ) -> None:
     (tmp_path / "broken.tsv").write_text("made\t0\nmade\t0\t\tThe owl left.\n")
@@ -146,13 +146,13 @@ def test_new_text_that_cannot_be_read_is_refused_before_anything_is_trained(
     assert not (tmp_path / "out").exists()
 
 
-def test_text_is_labelled_by_fine_tuned_models_only(finished: Finished, hardly: Path, in_folder: Path) -> None:
+def test_only_fine_tuned_models_predict(finished: Finished, hardly: Path, in_folder: Path) -> None:
     # Regression: the built-in task was trained.
     (in_folder / "new.txt").write_text("The owl left.\n")
     (in_folder / "new.csv").write_text("said\nThe owl left.\n")
     label = ("--predict", "new.txt")
     assert_refused(call(finetune.main, "--predict", "test"), 2, "--predict test needs --task")
-    assert_refused(call(finetune.main, *label), 2, "needs a fine-tuned model: name it by --model")
+    assert_refused(call(finetune.main, *label), 2, "needs a fine-tuned model: give it with --model")
     for words in ((), ("--task", "custom", *SCORE_ONLY)):
         assert_refused(call(finetune.main, *label, *words, "--model", finished.folder), 4, "fine-tune it")
     cola_model = ("--model", hardly, "--output_dir", "out")
@@ -168,25 +168,25 @@ def test_text_is_labelled_by_fine_tuned_models_only(finished: Finished, hardly: 
 # All of GLUE.
 
 
-def test_a_dry_run_of_glue_passes_over_what_begins_with_the_model_of_mnli(finished: Finished, tmp_path: Path) -> None:
+def test_a_dry_run_of_glue_skips_tasks_that_need_the_model_of_mnli(finished: Finished, tmp_path: Path) -> None:
     rte(tmp_path / "GLUE")
     diagnostic(tmp_path / "GLUE")
     ended = tune(*options("glue", tmp_path / "GLUE", finished.folder, tmp_path / "out", "--dry_run", "--from_mnli"))
     assert updates(ended).keys() == {"mnli"}
     for name in ("rte", "ax"):
-        assert f"{name}: begins with the model fine-tuned on MNLI" in ended.err
+        assert f"{name}: starts from the model fine-tuned on MNLI" in ended.err
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (SCORE_ONLY, "--num_train_epochs 0 scores one fine-tuned model on one task"),
+        (SCORE_ONLY, "--num_train_epochs 0 evaluates one fine-tuned model on one task"),
         (("--from_mnli",), "holds no MNLI"),
         (("--predict", "new.txt"), "--predict test"),
     ],
 )
-def test_what_glue_cannot_do_is_refused_before_anything_is_trained(
+def test_options_that_glue_lacks_are_refused_before_training(
     finished: Finished, tiny: Tiny, tmp_path: Path, words: tuple[object, ...], reason: str
 ) -> None:
     argv = options("glue", tiny.folder.parent, finished.folder, tmp_path / "out", *words)

@@ -1,4 +1,4 @@
-"""Finetuning.py from its command line: every kind of task learnt, the files it leaves, and their model."""
+"""Finetuning.py from the command line: every kind of task is learned; its files and its exported model."""
 
 import csv
 import json
@@ -20,8 +20,8 @@ from tests.apps.finetune.conftest import Tuned
 from tests.apps.tiny_run import Ended, assert_refused, call
 from tests.apps.tiny_tasks import MAKERS, SEED, Tiny, results, tune
 
-LOGITS_TOLERANCE = 1e-5  # float32, relative to the largest: two orders of the same additions
-Learn = Callable[[str], "Learnt"]
+LOGITS_TOLERANCE = 1e-5  # float32, relative to the largest: different order of additions
+Learn = Callable[[str], "Learned"]
 STOCK_CLASSES = {
     **dict.fromkeys(("cola", "stsb"), "AutoModelForSequenceClassification"),
     "race": "AutoModelForMultipleChoice",
@@ -30,8 +30,8 @@ STOCK_CLASSES = {
 }
 
 
-class Learnt(NamedTuple):
-    """A task learnt from the tiny run, and its test set labelled."""
+class Learned(NamedTuple):
+    """A task learned from the tiny run, with predictions for its test set."""
 
     tiny: Tiny
     folder: Path
@@ -49,13 +49,13 @@ def read_table(file: Path) -> list[dict[str, str]]:
 
 @pytest.fixture(scope="session")
 def learn(tuned: Tuned, tmp_path_factory: pytest.TempPathFactory) -> Learn:
-    """Learn a task once for all tests that look at it; they leave it as it is."""
+    """Learn a task once for all tests, which must not change it."""
     tasks = tmp_path_factory.mktemp("tasks")
 
-    def learn_once(name: str) -> Learnt:
+    def learn_once(name: str) -> Learned:
         tiny = MAKERS[name](tasks)
-        folder, ended = tuned(f"learnt-{name}", tiny, "--predict", "test")
-        return Learnt(tiny, folder, results(folder), ended)
+        folder, ended = tuned(f"learned-{name}", tiny, "--predict", "test")
+        return Learned(tiny, folder, results(folder), ended)
 
     return learn_once
 
@@ -64,7 +64,7 @@ def learn(tuned: Tuned, tmp_path_factory: pytest.TempPathFactory) -> Learn:
 
 
 def handed_in(folder: Path, task: str) -> list[Any]:
-    """The labels in a file to hand in, in the order of the test set."""
+    """The labels in a submission file, in the order of the test set."""
     if task.startswith("squad"):
         return list(json.loads((folder / "predictions.json").read_text(encoding="utf-8")).values())
     if task == "ner":
@@ -76,11 +76,11 @@ def handed_in(folder: Path, task: str) -> list[Any]:
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_every_kind_of_task_is_learnt_and_its_test_set_labelled(learn: Learn, name: str) -> None:
-    learnt = learn(name)
-    assert learnt.results["metrics"][learnt.tiny.main_metric]["median"] >= learnt.tiny.good_score
-    assert learnt.results["collapsed_seeds"] == []
-    assert learnt.tiny.main_metric in learnt.ended.out
-    found, gold = handed_in(learnt.folder / "submission", name), learnt.tiny.test_gold
+    learned = learn(name)
+    assert learned.results["metrics"][learned.tiny.main_metric]["median"] >= learned.tiny.good_score
+    assert learned.results["collapsed_seeds"] == []
+    assert learned.tiny.main_metric in learned.ended.out
+    found, gold = handed_in(learned.folder / "submission", name), learned.tiny.test_gold
     assert len(found) == len(gold)
     if name == "stsb":
         assert all(0 <= float(score) <= 5 for score in found)
@@ -126,15 +126,15 @@ def test_a_finished_folder_holds_the_documented_files_and_no_checkpoints(learn: 
 def test_predictions_and_confusion_give_the_scores_that_are_reported(learn: Learn, name: str) -> None:
     from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
-    learnt = learn(name)
-    rows = learnt.predictions()
+    learned = learn(name)
+    rows = learned.predictions()
     gold, predicted = [row["gold"] for row in rows], [row["predicted"] for row in rows]
-    assert len(rows) == next(iter(learnt.results["evaluation_examples"].values()))
-    found = {metric: one["values"][0] for metric, one in learnt.results["metrics"].items()}
+    assert len(rows) == next(iter(learned.results["evaluation_examples"].values()))
+    found = {metric: one["values"][0] for metric, one in learned.results["metrics"].items()}
     assert found["accuracy"] == pytest.approx(accuracy_score(gold, predicted), abs=1e-12)
     assert found["matthews_correlation"] == pytest.approx(matthews_corrcoef(gold, predicted), abs=1e-12)
     assert found["macro_f1"] == pytest.approx(f1_score(gold, predicted, average="macro"), abs=1e-12)
-    header, *lines = (line.split("\t") for line in (learnt.folder / "confusion.tsv").read_text().splitlines())
+    header, *lines = (line.split("\t") for line in (learned.folder / "confusion.tsv").read_text().splitlines())
     for label, *counts in lines:
         assert dict(zip(header[1:], map(int, counts), strict=True)) == {
             other: sum(pair == (label, other) for pair in zip(gold, predicted, strict=True)) for other in header[1:]
@@ -165,7 +165,7 @@ def test_stock_classes_load_the_model_and_give_equal_logits(learn: Learn, name: 
     assert float((found - wanted).abs().max()) <= LOGITS_TOLERANCE * float(wanted.abs().max())
 
 
-def test_the_stock_pipeline_predicts_of_new_text_what_we_predict(learn: Learn) -> None:
+def test_the_stock_pipeline_gives_equal_predictions(learn: Learn) -> None:
     from transformers import pipeline
 
     folder, rows = learn("cola").folder, learn("cola").predictions()
@@ -178,7 +178,7 @@ def test_the_stock_pipeline_predicts_of_new_text_what_we_predict(learn: Learn) -
 
 
 @pytest.mark.parametrize("name", ["squad_v2", "race", "ner", "stsb"])
-def test_a_program_is_given_what_fine_tuning_predicts(learn: Learn, name: str) -> None:
+def test_the_python_interface_gives_equal_predictions(learn: Learn, name: str) -> None:
     model, rows = load_model(learn(name).folder, "cpu"), learn(name).predictions()
     wanted = [row["predicted"] for row in rows]
     firsts, seconds = ([row["text"].split(" ||| ")[side] for row in rows] for side in (0, -1))
@@ -196,7 +196,7 @@ def test_a_program_is_given_what_fine_tuning_predicts(learn: Learn, name: str) -
         files = (learn(name).tiny.folder / "dev").rglob("*.txt")
         articles = [
             json.loads(file.read_text()) for file in sorted(files, key=lambda file: file.name)
-        ]  # easy ones first
+        ]  # level middle first
         asked = [
             (one["article"], *each) for one in articles for each in zip(one["questions"], one["options"], strict=True)
         ]
@@ -205,25 +205,27 @@ def test_a_program_is_given_what_fine_tuning_predicts(learn: Learn, name: str) -
 
 
 @pytest.mark.parametrize("name", ["mnli", "squad_v2", "race", "ner", "stsb"])
-def test_a_fine_tuned_model_is_scored_again_without_training(learn: Learn, tmp_path: Path, name: str) -> None:
-    learnt = learn(name)
-    tune(*learnt.tiny.options(learnt.folder / "model", tmp_path / "out", "--num_train_epochs", 0))
+def test_a_fine_tuned_model_is_evaluated_without_training(learn: Learn, tmp_path: Path, name: str) -> None:
+    learned = learn(name)
+    tune(*learned.tiny.options(learned.folder / "model", tmp_path / "out", "--num_train_epochs", 0))
     again = results(tmp_path / "out")
-    assert again["evaluation_examples"] == learnt.results["evaluation_examples"]
-    for metric, found in learnt.results["metrics"].items():
+    assert again["evaluation_examples"] == learned.results["evaluation_examples"]
+    for metric, found in learned.results["metrics"].items():
         assert again["metrics"][metric]["values"] == pytest.approx(found["values"], rel=1e-5), metric
 
 
 @pytest.mark.parametrize("name", ["rte", "squad_v2", "race", "ner", "stsb"])
-def test_model_and_text_suffice_to_label_it_as_the_evaluation_set_was(learn: Learn, tmp_path: Path, name: str) -> None:
-    # Regression: without labelled data the built-in task was trained and its labels written.
-    learnt, copy = learn(name), shutil.copytree(learn(name).folder, tmp_path / "copy")
-    dev = next(path for path in sorted(learnt.tiny.folder.iterdir()) if path.name.startswith("dev"))
+def test_new_text_is_predicted_like_the_evaluation_set_from_the_model_alone(
+    learn: Learn, tmp_path: Path, name: str
+) -> None:
+    # Regression: without labelled data the built-in task was trained and its labels were written.
+    learned, copy = learn(name), shutil.copytree(learn(name).folder, tmp_path / "copy")
+    dev = next(path for path in sorted(learned.tiny.folder.iterdir()) if path.name.startswith("dev"))
     before = set(copy.iterdir())
     ended = tune("--model", copy, "--predict", dev, "--device", "cpu", "--precision", "fp32")
     assert (ended.out, set(copy.iterdir()) - before) == (f"written: {copy}/predicted.tsv\n", {copy / "predicted.tsv"})
     predicted = [row["predicted"] for row in read_table(copy / "predicted.tsv")]
-    assert predicted == [row["predicted"] for row in learnt.predictions()]
+    assert predicted == [row["predicted"] for row in learned.predictions()]
 
 
 # The same task again.
@@ -235,11 +237,11 @@ def test_every_evaluation_set_is_compared(learn: Learn) -> None:
     assert "\n| mismatched_accuracy |" in table
 
 
-def test_another_right_answer_is_other_data(finished: Finished, learn: Learn, tmp_path: Path) -> None:
-    learnt = learn("squad")
-    folder, data = (shutil.copytree(one, tmp_path / one.name) for one in (learnt.folder, learnt.tiny.folder))
+def test_another_gold_answer_is_other_data(finished: Finished, learn: Learn, tmp_path: Path) -> None:
+    learned = learn("squad")
+    folder, data = (shutil.copytree(one, tmp_path / one.name) for one in (learned.folder, learned.tiny.folder))
     content = json.loads((data / "dev-v1.1.json").read_text())
     content["data"][0]["paragraphs"][0]["qas"][0]["answers"].append({"text": "It", "answer_start": 0})
     (data / "dev-v1.1.json").write_text(json.dumps(content))
-    argv = learnt.tiny.options(finished.folder, folder, "--predict", "test", "--data_dir", data)
+    argv = learned.tiny.options(finished.folder, folder, "--predict", "test", "--data_dir", data)
     assert_refused(call(finetune.main, *argv), 4, "other data")

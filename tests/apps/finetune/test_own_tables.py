@@ -1,4 +1,4 @@
-"""The user's own tables: their folders, classes of unequal size, the metric that decides, and a part held out."""
+"""The user's own tables: folders, imbalanced classes, the selection metric, and the validation split."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -15,11 +15,11 @@ from tests.apps.tiny_tasks import losses, options, results, stories, tune
 
 Words = Callable[..., list[str]]
 SPLIT = ("--validation_split", 0.25)
-HARDLY = ("--max_steps", 2, "--learning_rate", 1e-9, "--logging_steps", 1)  # the weights stay as they are
+HARDLY = ("--max_steps", 2, "--learning_rate", 1e-9, "--logging_steps", 1)  # the weights hardly change
 
 
 def write(file: Path, labels: Sequence[object], seed: int = 1) -> Path:
-    """A table with a story for each label."""
+    """A table with one story per label."""
     texts = [story.text for story in stories(len(labels), seed)]
     rows = [json.dumps({"text": text, "label": label}) for text, label in zip(texts, labels, strict=True)]
     file.write_text("\n".join(rows) + "\n", encoding="utf-8")
@@ -28,7 +28,7 @@ def write(file: Path, labels: Sequence[object], seed: int = 1) -> Path:
 
 @pytest.fixture
 def words(finished: Finished) -> Words:
-    """Options to train on a table and score on a part of it."""
+    """Options to train on a table with a validation split."""
 
     def of_table(table: Path, output: Path | None, *more: object) -> list[str]:
         return options("custom", None, finished.folder, output, "--train_file", table, *SPLIT, *HARDLY, *more)
@@ -39,11 +39,11 @@ def words(finished: Finished) -> Words:
 EQUAL, UNEQUAL = ["no", "yes"] * 16, ["no"] * 30 + ["yes"] * 2
 
 
-def test_two_tables_have_folders_of_their_own_and_are_told_apart(words: Words, in_folder: Path) -> None:
+def test_two_tables_have_separate_folders_and_are_distinguished(words: Words, in_folder: Path) -> None:
     for name in ("a", "b"):
         tune(*words(write(Path(f"{name}.jsonl"), EQUAL, ord(name)), None))
         assert results(Path("runs") / f"{name}-run")["train_examples"] == 24
-    assert_refused(call(finetune.main, *words(Path("b.jsonl"), Path("runs/a-run"))), 4, "b.jsonl now, a.jsonl then")
+    assert_refused(call(finetune.main, *words(Path("b.jsonl"), Path("runs/a-run"))), 4, "b.jsonl now, a.jsonl before")
     write(Path("a.jsonl"), EQUAL, 7)
     assert_refused(call(finetune.main, *words(Path("a.jsonl"), None)), 4, "a.jsonl changed since")
 
@@ -56,17 +56,17 @@ def test_two_tables_are_not_compared_and_both_are_named(words: Words, in_folder:
     assert_refused(call(finetune.main, "--compare", "a", "c"), 2, "regression of c.jsonl", "one task")
 
 
-# Classes of unequal size.
+# Imbalanced classes.
 
 
-def test_balanced_classes_have_the_weights_of_scikit_learn_in_training_alone(words: Words, tmp_path: Path) -> None:
+def test_balanced_class_weights_are_those_of_scikit_learn_and_only_for_training(words: Words, tmp_path: Path) -> None:
     for name, labels in (("equal", EQUAL), ("unequal", UNEQUAL)):
         table = write(tmp_path / f"{name}.jsonl", labels)
         tune(*words(table, tmp_path / name))
         tune(*words(table, tmp_path / f"{name}-weighted", "--class_weights", "balanced"))
     assert losses(tmp_path / "equal") == losses(tmp_path / "equal-weighted")
     both = zip(losses(tmp_path / "unequal-weighted"), losses(tmp_path / "unequal"), strict=True)
-    # A batch of the common label alone: 23 of the 24 examples that are trained on have it.
+    # A batch with only the frequent label, which 23 of the 24 training examples have.
     assert min(weighted / plain for weighted, plain in both) == pytest.approx(24 / (2 * 23), rel=1e-4)
     evaluated = [results(tmp_path / name)["metrics"]["loss"]["values"] for name in ("unequal", "unequal-weighted")]
     assert evaluated[0] == pytest.approx(evaluated[1], rel=1e-6)
@@ -80,7 +80,7 @@ def test_balanced_classes_have_the_weights_of_scikit_learn_in_training_alone(wor
         ({"updates": [0]}, ""),
     ],
 )
-def test_a_collapse_is_reported_with_the_way_out_that_fits(
+def test_a_collapse_is_reported_with_a_fitting_remedy(
     words: Words, tmp_path: Path, changes: dict[str, Any], way_out: str
 ) -> None:
     tune(*words(write(tmp_path / "a.jsonl", UNEQUAL), tmp_path / "out"))
@@ -88,16 +88,16 @@ def test_a_collapse_is_reported_with_the_way_out_that_fits(
     found["collapsed_seeds"] = found["seeds"]
     text = format_results(found)
     assert "| macro_f1 |" in text
-    assert f"warning: collapsed, the same answer for every example: seed 3{way_out}" in text
+    assert f"warning: collapsed (same prediction for every example): seed 3{way_out}" in text
     assert bool(way_out) == ("; " in text)
 
 
-# The metric that decides.
+# The selection metric.
 
 
-def test_the_metric_asked_for_decides(words: Words, tmp_path: Path) -> None:
+def test_the_metric_asked_for_selects_the_best_seed(words: Words, tmp_path: Path) -> None:
     table, by = write(tmp_path / "a.jsonl", EQUAL), "--metric_for_best_model"
-    offers = f"{by} f2: custom offers accuracy, macro_f1, matthews_correlation"
+    offers = f"{by} f2: custom has accuracy, macro_f1, matthews_correlation"
     assert_refused(call(finetune.main, *words(table, tmp_path / "no", by, "f2")), 2, offers)
     more = ("--seeds", 3, "--learning_rate", 0.003, "--max_steps", 4)
     tune(*words(table, tmp_path / "out", by, "macro_f1", *more))
@@ -109,10 +109,10 @@ def test_the_metric_asked_for_decides(words: Words, tmp_path: Path) -> None:
     assert_refused(refused, 4, "metric_for_best_model: macro_f1 before, None now")
 
 
-# A part held out.
+# The validation split.
 
 
-def test_the_part_held_out_is_the_same_for_every_seed(words: Words, tmp_path: Path) -> None:
+def test_the_validation_split_is_the_same_for_every_seed(words: Words, tmp_path: Path) -> None:
     table = write(tmp_path / "a.jsonl", EQUAL)
     for seed in (3, 4):
         tune(*words(table, tmp_path / str(seed), "--seed", seed))

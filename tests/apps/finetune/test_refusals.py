@@ -1,4 +1,4 @@
-"""A user's mistake in fine-tuning ends in one line and the documented exit code, or is counted and reported."""
+"""User errors in fine-tuning end in one line and the documented exit code, or are counted and reported."""
 
 import json
 import re
@@ -32,13 +32,13 @@ def rewrite(file: Path, *edits: Edit) -> None:
 
 @pytest.fixture
 def run(finished: Finished, tmp_path: Path) -> Run:
-    """Trains the tiny run on a task in two updates, into `out`."""
+    """Fine-tunes the tiny run on a task for two updates, into `out`."""
     return lambda tiny, *more: call(finetune.main, *tiny.options(finished.folder, tmp_path / "out", *QUICK, *more))
 
 
 @pytest.fixture
 def trained(run: Run, tmp_path: Path) -> Trained:
-    """The results of a run that ends well."""
+    """The results of a successful run."""
 
     def results_of(tiny: Tiny, *more: object) -> dict[str, Any]:
         ended = run(tiny, *more)
@@ -71,7 +71,7 @@ def trained(run: Run, tmp_path: Path) -> Trained:
         (("--config", "nowhere.yaml"), "nowhere.yaml"),
     ],
 )
-def test_options_that_cannot_be_are_refused_before_anything_is_trained(
+def test_invalid_options_are_refused_before_training(
     run: Run, in_folder: Path, words: tuple[object, ...], reason: str
 ) -> None:
     (in_folder / "file").write_text("in the way")
@@ -89,7 +89,7 @@ def test_data_without_a_task_and_a_task_without_data_are_refused(finished: Finis
         (data, "--task"),
         (("--task", "glue"), "give --data_dir"),
         (("--task", "custom"), "--train_file"),
-        (("--task", "squad"), "by --data_dir"),
+        (("--task", "squad"), "with --data_dir"),
         (("--task", "glue", *data), "holds none of CoLA"),
     ):
         assert_refused(call(finetune.main, *named, *words), 2, reason)
@@ -142,7 +142,7 @@ CASES: dict[str, tuple[Callable[[Path], Tiny], str, Edit, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_files_that_cannot_be_trained_or_scored_on_are_refused(run: Run, tmp_path: Path, name: str) -> None:
+def test_files_that_cannot_be_used_are_refused(run: Run, tmp_path: Path, name: str) -> None:
     make, file, damage, reason = CASES[name]
     tiny = make(tmp_path / "tasks")
     rewrite(tiny.folder / file, damage)
@@ -150,32 +150,32 @@ def test_files_that_cannot_be_trained_or_scored_on_are_refused(run: Run, tmp_pat
     assert not (tmp_path / "out").exists()
 
 
-# Oddities that can be used: counted, reported, and never a changed denominator.
+# Unusual data: counted and reported, without a change of the denominator.
 
 
 def noticed(found: dict[str, Any], *words: str) -> list[int]:
-    """The numbers of the lines of `noticed` that hold the words."""
+    """The counts in those lines of `noticed` that contain the words."""
     return [int(line.split(" ")[0]) for line in found["noticed"] if all(word in line for word in words)]
 
 
-def test_rows_without_a_label_are_counted_and_all_others_used(trained: Trained, tmp_path: Path) -> None:
+def test_examples_without_a_label_are_counted_and_all_others_used(trained: Trained, tmp_path: Path) -> None:
     tiny = cola(tmp_path / "tasks")
     unlabelled = [line(number, f"made\t{label}\t\tThe owl left.") for number, label in ((3, "-"), (5, "-1"), (7, ""))]
     rewrite(tiny.folder / "train.tsv", *unlabelled)
     rewrite(tiny.folder / "dev.tsv", unlabelled[1])
     found = trained(tiny)
-    assert "3 rows" in (tmp_path / "out" / "log.txt").read_text()
+    assert "3 examples of train.tsv left out" in (tmp_path / "out" / "log.txt").read_text()
     assert (found["train_examples"], found["evaluation_examples"]) == (160 - 3, {"dev": 47})
     assert (noticed(found, "train.tsv", "label"), noticed(found, "dev.tsv", "NOT SCORED")) == ([3], [1])
 
 
-def test_texts_longer_than_a_row_are_cut_and_counted(trained: Trained, tmp_path: Path) -> None:
+def test_texts_longer_than_max_seq_length_are_truncated_and_counted(trained: Trained, tmp_path: Path) -> None:
     found = trained(rte(tmp_path / "tasks"), "--max_seq_length", 12)
-    assert noticed(found, "cut to 12 tokens (--max_seq_length, the model reads up to 64)") == [160, 48]
+    assert noticed(found, "truncated to 12 tokens (--max_seq_length, the model takes up to 64)") == [160, 48]
     assert found["evaluation_examples"] == {"dev": 48}
 
 
-def test_predictions_that_are_all_alike_are_reported_as_collapsed(trained: Trained, tmp_path: Path) -> None:
+def test_constant_predictions_are_reported_as_collapsed(trained: Trained, tmp_path: Path) -> None:
     found = trained(cola(tmp_path / "tasks"), "--learning_rate", 1e-9, "--seeds", 2)
     assert found["collapsed_seeds"] == found["seeds"]
     assert "collapsed" in (tmp_path / "out" / "results.md").read_text()  # which is printed

@@ -1,4 +1,4 @@
-"""A model that was fine-tuned elsewhere, as stock saved it, labels new text here."""
+"""A stock model that was fine-tuned elsewhere predicts new text."""
 
 import json
 import shutil
@@ -36,8 +36,8 @@ def label(stock: Path, tmp_path: Path, *more: object) -> Ended:
     return call(finetune.main, *argv, "--device", "cpu", *more)
 
 
-def test_its_labels_are_those_stock_gives(stock: Path, tmp_path: Path) -> None:
-    # Regression: a folder that does not name its task was said to be fine-tuned on None.
+def test_its_predictions_equal_those_of_stock(stock: Path, tmp_path: Path) -> None:
+    # Regression: a folder without a recorded task was reported as fine-tuned on None.
     from transformers import BertForSequenceClassification
 
     ended = label(stock, tmp_path, "--precision", "fp32", "--max_seq_length", 32)
@@ -51,7 +51,7 @@ def test_its_labels_are_those_stock_gives(stock: Path, tmp_path: Path) -> None:
 
 
 def test_labels_without_names_are_reported_with_where_to_name_them(stock: Path, tmp_path: Path) -> None:
-    # Regression: another --model was asked for, or a change of the data.
+    # Regression: the message asked for another --model, or a change of the data.
     content = json.loads((stock / "config.json").read_text())
     content["id2label"] = {number: f"LABEL_{number}" for number in content["id2label"]}
     (stock / "config.json").write_text(json.dumps(content))
@@ -62,7 +62,7 @@ def test_labels_without_names_are_reported_with_where_to_name_them(stock: Path, 
     assert_refused(call(finetune.main, "--model", stock, *asked), 4, wanted)
 
 
-def test_its_folder_and_new_text_suffice(stock: Path, tmp_path: Path) -> None:
+def test_new_text_is_predicted_from_its_folder_alone(stock: Path, tmp_path: Path) -> None:
     assert label(stock, tmp_path, "--precision", "fp32").code == 0
     ended = tune("--model", stock, "--predict", tmp_path / "new.txt", "--precision", "fp32")
     wanted, found = ((folder / "predicted.tsv").read_text() for folder in (tmp_path / "out", stock))

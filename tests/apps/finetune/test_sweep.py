@@ -1,4 +1,4 @@
-"""A sweep over seeds: the meaning of its numbers, that it resumes where it was killed, and that two can be compared."""
+"""A sweep over seeds: independence of the seeds, resuming after a kill, and comparison of two sweeps."""
 
 import json
 import signal
@@ -16,12 +16,12 @@ from tests.apps.finetune.conftest import QUICK, Again, Tuned
 from tests.apps.tiny_run import assert_refused, call, finish, rows, sha256, start, untimed_rows
 from tests.apps.tiny_tasks import SEED, Tiny, interrupt, ner, results, rte, tune
 
-LOSS_TOLERANCE = 1e-5  # float32 sums added up in another order; no dropout
+LOSS_TOLERANCE = 1e-5  # float32 sums in another order; no dropout
 LONG: tuple[object, ...] = ("--num_train_epochs", 12, "--logging_steps", 1, "--hidden_dropout_prob", 0.1, "--seeds", 2)
 
 
 def outcome(folder: Path, seeds: int = 2) -> tuple[Any, ...]:
-    """Everything that equal sweeps share: results, every seed's log but times, and the exported model."""
+    """Everything that is equal in equal sweeps: results, logs without times, and the exported model."""
     folders = [folder / f"seed-{seed}" for seed in range(SEED, SEED + seeds)]
     found = [json.loads((one / "result.json").read_text(encoding="utf-8")) for one in folders]
     same = {name: value for name, value in results(folder).items() if name not in ("model", "seconds")}
@@ -38,9 +38,7 @@ def test_a_seed_does_not_depend_on_those_before_it(again: Again, sweep: Path, tm
     assert untimed_rows(alone) == untimed_rows(among)
 
 
-def test_seeds_begin_with_heads_of_their_own_on_the_same_encoder(
-    finished: Finished, tiny: Tiny, tmp_path: Path
-) -> None:
+def test_seeds_have_different_heads_on_the_same_encoder(finished: Finished, tiny: Tiny, tmp_path: Path) -> None:
     models = []
     for seed in (SEED, SEED + 1):
         more = ("--seed", seed, "--max_steps", 1, "--learning_rate", 1e-12)
@@ -87,7 +85,7 @@ def uninterrupted(tuned: Tuned, tiny: Tiny) -> Path:
 @pytest.mark.parametrize(
     ("seed", "number"), [(SEED, signal.SIGTERM), (SEED + 1, signal.SIGTERM), (SEED + 1, signal.SIGKILL)]
 )
-def test_an_interrupted_sweep_ends_as_if_it_never_was(
+def test_an_interrupted_sweep_gives_the_same_results(
     finished: Finished, tiny: Tiny, uninterrupted: Path, tmp_path: Path, seed: int, number: signal.Signals
 ) -> None:
     argv, folder = tiny.options(finished.folder, tmp_path / "sweep", *LONG), tmp_path / "sweep"
@@ -108,7 +106,7 @@ def test_an_interrupted_sweep_ends_as_if_it_never_was(
 
 @pytest.mark.slow
 def test_early_stopping_counts_no_evaluation_twice_after_a_kill(finished: Finished, tiny: Tiny, tmp_path: Path) -> None:
-    # Four evaluations, ten updates apart; the second, after which it is killed, is made again.
+    # Four evaluations, ten updates apart; the second, before the kill, is repeated.
     more = ("--early_stopping_patience", 3, "--learning_rate", 1e-9, "--logging_steps", 1, "--num_train_epochs", 30)
     argv = tiny.options(finished.folder, tmp_path / "sweep", *more)
     stopped = interrupt(argv, tmp_path / "sweep" / f"seed-{SEED}" / "metrics.jsonl", 24, signal.SIGKILL)
@@ -139,18 +137,18 @@ def test_a_sweep_is_not_resumed_under_other_settings(
 def compared(first: Path, second: Path) -> dict[str, list[str]]:
     """The cells of the table that --compare prints, by metric."""
     ended = tune("--compare", first, second)
-    assert "can be trusted from 5 seeds" in ended.out
+    assert "with fewer than 5 seeds per sweep" in ended.out
     lines = [line.strip("| ").split(" | ") for line in ended.out.splitlines() if line.startswith("|")]
     return {name: cells for name, *cells in lines[2:]}
 
 
 @pytest.fixture(scope="session")
 def other_sweep(tuned: Tuned, tiny: Tiny) -> Path:
-    """A sweep of the same task that has learnt its rule."""
+    """A well-trained sweep of the same task."""
     return tuned("sweep-other", tiny, "--seeds", 2)[0]
 
 
-def test_a_better_sweep_is_better_by_as_much_in_either_order(sweep: Path, other_sweep: Path, tiny: Tiny) -> None:
+def test_a_comparison_is_antisymmetric(sweep: Path, other_sweep: Path, tiny: Tiny) -> None:
     forth, back = compared(other_sweep, sweep)[tiny.main_metric], compared(sweep, other_sweep)[tiny.main_metric]
     means = [100 * results(folder)["metrics"][tiny.main_metric]["mean"] for folder in (other_sweep, sweep)]
     assert float(forth[2]) == pytest.approx(means[0] - means[1], abs=0.011)
@@ -159,7 +157,7 @@ def test_a_better_sweep_is_better_by_as_much_in_either_order(sweep: Path, other_
     assert 0 < low <= float(forth[2]) <= high
 
 
-def test_what_cannot_be_compared_is_refused(finished: Finished, sweep: Path, copy: Path, tmp_path: Path) -> None:
+def test_different_sweeps_are_not_compared(finished: Finished, sweep: Path, copy: Path, tmp_path: Path) -> None:
     other = rte(tmp_path / "tasks")
     tune(*other.options(finished.folder, tmp_path / "rte", *QUICK))
     assert_refused(call(finetune.main, "--compare", sweep, tmp_path / "rte"), 2, "rte", "cola")
@@ -171,7 +169,7 @@ def test_what_cannot_be_compared_is_refused(finished: Finished, sweep: Path, cop
     assert_refused(call(finetune.main, "--compare", sweep, copy), 4, "results.json")
 
 
-# One batch, split in whatever way.
+# One batch, split differently.
 
 
 def furthest(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> float:
@@ -186,8 +184,8 @@ def furthest(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> float:
 SPLIT: tuple[object, ...] = ("--num_train_epochs", 2, "--logging_steps", 1)  # dropout is drawn per micro-batch
 
 
-def test_accumulation_has_the_losses_of_one_big_batch(finished: Finished, tmp_path: Path) -> None:
-    """Tags of unlike sentences are the case where a mean of means would differ."""
+def test_accumulation_gives_the_losses_of_one_large_batch(finished: Finished, tmp_path: Path) -> None:
+    """Tags of sentences of different lengths, where a mean of means would differ."""
     task, split = ner(tmp_path / "tasks"), ("--per_device_train_batch_size", 4, "--gradient_accumulation_steps", 4)
     for name, more in (("one", ()), ("split", split)):
         tune(*task.options(finished.folder, tmp_path / name, *SPLIT, *more))
@@ -196,7 +194,7 @@ def test_accumulation_has_the_losses_of_one_big_batch(finished: Finished, tmp_pa
 
 
 @pytest.mark.slow
-def test_two_ranks_train_and_score_as_one(finished: Finished, tmp_path: Path) -> None:
+def test_two_ranks_train_and_evaluate_like_one(finished: Finished, tmp_path: Path) -> None:
     task = ner(tmp_path / "tasks")
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", 2, "Finetuning.py")
     halves = ("--per_device_train_batch_size", 8)
