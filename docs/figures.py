@@ -4,6 +4,7 @@ python docs/figures.py docs/images "healthy=runs/sample-tiny" "discriminator at 
 """
 
 import argparse
+import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ from matplotlib import pyplot as plt
 
 from electra_albert.training.monitor import read_metrics
 
-WIDTH_INCHES = 5.0  # a phone shows the figure at two thirds of that, with 7-point text
+WIDTH_INCHES = 4.5  # a phone shows the figure at four fifths of that, with 8-point text
 STYLES = ["-", (0, (5, 1.5)), (0, (1.5, 1.2))]  # so that the lines differ without colours too
 # Foreground, grid, baseline, and a colour for each run, on the page's own background.
 SCHEMES = {
@@ -22,22 +23,21 @@ SCHEMES = {
 
 
 class Panel(NamedTuple):
-    """One plot: a key of metrics.jsonl for each run, and its baseline."""
+    """One plot: a key of metrics.jsonl, and its baseline."""
 
     key: str
     title: str
     baseline: float | str  # a number, or the key that holds it
     baseline_label: str
-    is_logarithmic: bool = False
-    places_label_below: bool = True
+    is_label_below: bool
 
 
 PANELS = [
     Panel(
-        "eval_generator_loss", "Generator loss, nats per masked token", "eval_unigram_loss", "token frequencies", False
+        "eval_generator_loss", "Generator loss, nats per masked token", "eval_unigram_loss", "token frequencies", True
     ),
-    Panel("eval_discriminator_auc", "Discriminator ROC-AUC", 0.5, "chance", False, False),
-    Panel("grad_norm", "Gradient norm before clipping", 1.0, "clipped to", True, False),
+    Panel("eval_discriminator_auc", "Discriminator ROC-AUC", 0.5, "chance", False),
+    Panel("discriminator_loss", "Discriminator loss in training, nats per token", math.log(2), "ln 2", True),
 ]
 
 
@@ -56,12 +56,11 @@ def draw(runs: dict[str, list[dict[str, Any]]], scheme: str, path: Path) -> None
             key = panel.baseline
             level = next(row[key] for row in reversed(rows) if key in row) if isinstance(key, str) else key
             axis.axhline(level, color=base, linewidth=1, zorder=1)
-            offset, side = (-3, "top") if panel.places_label_below else (3, "bottom")
+            offset, side = (-3, "top") if panel.is_label_below else (3, "bottom")
             note, where = f"{panel.baseline_label}: {level:.3g}", (0.99, level)
             spot = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "ha": "right", "va": side}
             axis.annotate(note, where, (0, offset), color=base, fontsize=9, **spot)
             axis.set_title(panel.title, loc="left", pad=4)
-            axis.set_yscale("log" if panel.is_logarithmic else "linear")
             axis.grid(color=grid, linewidth=0.6)
             axis.spines[["top", "right"]].set_visible(False)
         axes[-1].set_xlabel("step")
