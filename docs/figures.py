@@ -1,0 +1,88 @@
+"""Draw the curves of docs/curves.md from the metrics.jsonl of some runs, for light and for dark pages.
+
+python docs/figures.py docs/images "healthy=runs/sample-tiny" "discriminator at chance=runs/chance"
+"""
+
+import argparse
+import math
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import matplotlib as mpl
+from matplotlib import pyplot as plt
+
+from electra_albert.training.monitor import read_metrics
+
+WIDTH_INCHES = 4.5  # a phone shows the figure at four fifths of that, with 8-point text
+STYLES = ["-", (0, (5, 1.5)), (0, (1.5, 1.2))]  # so that the lines differ without colours too
+# Foreground, grid, baseline, and a colour for each run, on the page's own background.
+SCHEMES = {
+    "light": ("#333333", "#dddddd", "#666666", ["#1b6ca8", "#c8321f", "#8a5a00"]),
+    "dark": ("#dddddd", "#444a55", "#aaaaaa", ["#6cb8f0", "#ff8a75", "#e6b450"]),
+}
+
+
+class Panel(NamedTuple):
+    """One plot: a key of metrics.jsonl, and its baseline."""
+
+    key: str
+    title: str
+    baseline: float | str  # a number, or the key that holds it
+    baseline_label: str
+    is_label_below: bool
+
+
+PANELS = [
+    Panel(
+        "eval_generator_loss", "Generator loss, nats per masked token", "eval_unigram_loss", "token frequencies", True
+    ),
+    Panel("eval_discriminator_auc", "Discriminator ROC-AUC", 0.5, "chance", False),
+    Panel("discriminator_loss", "Discriminator loss in training, nats per token", math.log(2), "ln 2", True),
+]
+
+
+def draw(runs: dict[str, list[dict[str, Any]]], scheme: str, path: Path) -> None:
+    """Write one figure of all panels, each with a line for each run."""
+    text, grid, base, colors = SCHEMES[scheme]
+    names = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
+    style = dict.fromkeys(names, text) | {"font.size": 10, "svg.hashsalt": "curves", "axes.titlesize": 10.5}
+    with mpl.rc_context(style):
+        figure, axes = plt.subplots(len(PANELS), figsize=(WIDTH_INCHES, 2.15 * len(PANELS)), sharex=True)
+        for axis, panel in zip(axes, PANELS, strict=True):
+            for (label, rows), color, line in zip(runs.items(), colors, STYLES, strict=False):
+                points = [(row["step"], row[panel.key]) for row in rows if row.get(panel.key) is not None]
+                axis.plot(*zip(*points, strict=True), color=color, linestyle=line, linewidth=1.8, label=label)
+            rows = next(iter(runs.values()))
+            key = panel.baseline
+            level = next(row[key] for row in reversed(rows) if key in row) if isinstance(key, str) else key
+            axis.axhline(level, color=base, linewidth=1, zorder=1)
+            offset, side = (-3, "top") if panel.is_label_below else (3, "bottom")
+            note, where = f"{panel.baseline_label}: {level:.3g}", (0.99, level)
+            spot = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "ha": "right", "va": side}
+            axis.annotate(note, where, (0, offset), color=base, fontsize=9, **spot)
+            axis.set_title(panel.title, loc="left", pad=4)
+            axis.grid(color=grid, linewidth=0.6)
+            axis.spines[["top", "right"]].set_visible(False)
+        axes[-1].set_xlabel("step")
+        figure.legend(*axes[0].get_legend_handles_labels(), loc="upper left", ncols=1, frameon=False, labelcolor=text)
+        figure.tight_layout(rect=(0, 0, 1, 1 - 0.034 * len(runs)), h_pad=0.9)
+        figure.savefig(path, transparent=True, metadata={"Date": None} if path.suffix == ".svg" else {}, dpi=200)
+        plt.close(figure)
+
+
+def main() -> None:
+    """Read the runs and write curves-light and curves-dark."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("output", type=Path, help="folder of the figures")
+    parser.add_argument("runs", nargs="+", metavar="LABEL=FOLDER", help="runs to draw, in the order of the legend")
+    parser.add_argument("--format", default="svg", choices=["svg", "png"])
+    options = parser.parse_args()
+    named = [run.rpartition("=") for run in options.runs]
+    runs = {label: read_metrics(Path(folder) / "metrics.jsonl") for label, _, folder in named}
+    options.output.mkdir(parents=True, exist_ok=True)
+    for scheme in SCHEMES:
+        draw(runs, scheme, options.output / f"curves-{scheme}.{options.format}")
+
+
+if __name__ == "__main__":
+    main()
