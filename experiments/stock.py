@@ -37,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
     from electra_albert.apps.pretrain.evaluation import score
     from electra_albert.apps.pretrain.job import make_job
     from electra_albert.hub.formats import from_file
-    from electra_albert.hub.load import fill
+    from electra_albert.hub.load import load_weights
     from electra_albert.hub.save import save_model
     from electra_albert.objectives.rtd import ReplacedTokenDetection
     from electra_albert.training.distributed import start
@@ -69,7 +69,7 @@ def main(argv: Sequence[str]) -> int:
     head = {f"discriminator_predictions.{name}": t for name, t in pair.discriminator_predictions.state_dict().items()}
     encoder = pair.discriminator.state_dict() | head
     for model, state in ((ours.generator, pair.generator.state_dict()), (ours.discriminator, encoder)):
-        fill(model, from_file(state, "albert", model.config, "stock's pair")[0], "stock's pair")
+        load_weights(model, from_file(state, "albert", model.config, "stock's pair")[0], "stock's pair")
     with torch.no_grad(), autocast(world.device, job.arithmetic):
         run = RunSettings(folder, training, world, Monitor(folder, 1, is_main=False), StopSignal(), job.arithmetic)
         found = score(job.objective.eval(), job, job.held_out, run) or {}

@@ -200,8 +200,8 @@ def read_pairs(file: Path) -> dict[str, tuple[str, list[Pair]]]:
             raise DataError(f"{row.location}: no {_SENTENCES[bool(good)]!r}; give each line {' and '.join(_SENTENCES)}")
         first_term, pairs = sets.setdefault(name or file.stem, (term, []))
         if term != first_term:
-            raise DataError(f"{row.place}: set {name!r} has linguistics_term {first_term!r} and {term!r}; give it one")
-        pairs.append((good, bad, row.place))
+            raise DataError(f"{row.location}: set {name!r} has terms {first_term!r} and {term!r}; give it one")
+        pairs.append((good, bad, row.location))
     return sets
 
 

@@ -158,7 +158,7 @@ def _questions(questions: object, contexts: object) -> list[tuple[str, str]]:
 def _predict(
     model: Engine, task: FineTuned, examples: Sequence[Any], given: object, truncate: bool
 ) -> tuple[Decoded, list[Any], EncodedExamples]:
-    """Predictions for examples, outputs of each feature without padding, and encoded examples; `given` is for messages."""
+    """Predictions, outputs per feature without padding, and encoded examples; messages quote the texts `given`."""
     kind, report = KINDS[task.model.head.kind], Report()
     rows = kind.encode(examples, Encoding(task.text_encoder, task.labels, task.plan, report, "the texts"))
     if report.first_truncated is not None and not truncate:
