@@ -229,7 +229,7 @@ def run_facts(config: PretrainConfig, metrics: Metrics, steps: int) -> Facts:
     hub = None if Path(corpus).exists() else hub_name(corpus)
     name = corpus if hub or "://" in corpus else Path(corpus).name  # of a machine's folders only the last name
     begun = f", beginning with the weights of `{base}`" if base else ""
-    lines = [f"Pretrained by {spec_of(config).learned_from} on the corpus `{name}` for {steps} steps{begun}.", ""]
+    lines = [f"Pretrained by {spec_of(config).description} on the corpus `{name}` for {steps} steps{begun}.", ""]
     lines += ["| held-out text | value |", "| --- | --- |"]
     values = ((name.replace("_", " "), value) for name, value in metrics.items() if not isinstance(value, int))
     lines += [f"| {name} | {'-' if value is None else f'{value:.4f}'} |" for name, value in values]

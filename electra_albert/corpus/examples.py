@@ -23,7 +23,7 @@ from torch import Tensor
 from electra_albert.contracts import IGNORED_LABEL, Batch, CheckpointError, SpecialIds
 from electra_albert.corpus.mixture import ExampleOrder
 from electra_albert.corpus.store import TokenStream
-from electra_albert.files import HashedFile, Written, find_damage, read_json, replacing, write_json
+from electra_albert.files import FileDigest, HashedFile, find_damage, read_json, replacing, write_json
 from electra_albert.keyed_random import Stream, bits, uniform
 
 LOG = logging.getLogger(__name__)
@@ -70,9 +70,9 @@ def build_table(stream: TokenStream, max_seq_length: int, seed: int, folder: Pat
 def _find_damage(path: Path) -> str | None:
     """Why the file is not the table that was written, in one line; None if it is."""
     entry = read_json(path.with_suffix(".json")).get(path.name)
-    if not isinstance(entry, dict) or entry.keys() != {*Written._fields}:
+    if not isinstance(entry, dict) or entry.keys() != {*FileDigest._fields}:
         return f"{path} has no size and hash next to it"
-    return find_damage(path.parent, {path.name: Written(**entry)}, path.with_suffix(".checked.json"))
+    return find_damage(path.parent, {path.name: FileDigest(**entry)}, path.with_suffix(".checked.json"))
 
 
 def _cut_rows(stream: TokenStream, max_seq_length: int, seed: int) -> Iterator[list[int]]:
@@ -104,8 +104,8 @@ def _cut_rows(stream: TokenStream, max_seq_length: int, seed: int) -> Iterator[l
 def _row_lengths(first_row: int, max_seq_length: int, seed: int) -> list[int]:
     """The lengths the next rows are cut to: mostly the full one, now and then a shorter one."""
     row = torch.arange(first_row, first_row + _BLOCK)
-    is_short = uniform(bits(seed, Stream.SHORT_ROW, row, torch.zeros_like(row))) < SHORT_ROW_RATE
-    short = bits(seed, Stream.SHORT_ROW, row, torch.ones_like(row)) % (max_seq_length - SHORTEST_ROW + 1)
+    is_short = uniform(bits(seed, Stream.SHORT_SEQUENCE, row, torch.zeros_like(row))) < SHORT_ROW_RATE
+    short = bits(seed, Stream.SHORT_SEQUENCE, row, torch.ones_like(row)) % (max_seq_length - SHORTEST_ROW + 1)
     return torch.where(is_short, SHORTEST_ROW + short, max_seq_length).tolist()
 
 

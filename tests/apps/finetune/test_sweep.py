@@ -101,7 +101,7 @@ def test_an_interrupted_sweep_ends_as_if_it_never_was(
     done = sha256(first) if seed > SEED else None
     ended = tune(*argv)
     assert done in (None, sha256(first))
-    assert "going on from" in ended.err
+    assert "resuming from" in ended.err
     assert outcome(folder) == outcome(uninterrupted)
     assert not list(folder.glob("seed-*/checkpoints"))
 

@@ -97,7 +97,7 @@ def test_it_resumes_where_it_was_and_ends_as_if_never_interrupted(
         shutil.rmtree(folder)
     ended = adapt(desk, desk.stock(ELECTRA), run, *COMMAND)
     assert (NOTICE in ended.err) == is_warming_up
-    assert "going on from" in ended.err
+    assert "resuming from" in ended.err
     assert everything(run) == everything(whole)
 
 
@@ -114,7 +114,7 @@ def test_stopped_it_saves_and_killed_it_loses_little(desk: Desk, tmp_path: Path,
     assert stopped.code == (STOPPED_BY_SIGNAL if number == signal.SIGTERM else -number), stopped.err
     if number == signal.SIGTERM:
         assert (run / WARMUP / "checkpoints" / f"step-{last:07d}" / "MANIFEST.json").is_file()
-    assert "going on from" in adapt(desk, desk.stock(ELECTRA), run, *command).err
+    assert "resuming from" in adapt(desk, desk.stock(ELECTRA), run, *command).err
     adapt(desk, desk.stock(ELECTRA), long, *command)
     assert everything(run, 400) == everything(long, 400)
 

@@ -109,7 +109,7 @@ def test_compiled_blocks_train_to_the_losses_of_plain_ones_also_when_gone_on_wit
     succeed(pretrain.main, *finished.options(folder, *compiled))
     shutil.rmtree(folder / "checkpoints" / f"step-{STEPS:07d}")
     ended = succeed(pretrain.main, *finished.options(folder, *compiled))
-    assert f"going on from {folder / 'checkpoints'}" in ended.err
+    assert f"resuming from {folder / 'checkpoints'}" in ended.err
     expected, found = rows(finished.folder)[-1], rows(folder)[-1]
     for name in ("eval_loss", "eval_generator_loss", "eval_discriminator_loss"):
         # After so many float32 updates that began with another order of additions.

@@ -115,7 +115,7 @@ def test_the_same_command_gives_the_same_run_from_the_text_on(finished: Finished
 def test_a_discriminator_that_learns_nothing_is_told_while_there_is_time(
     finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(evaluation, "is_discriminator_idle", lambda metrics: "discriminator_auc" in metrics)
+    monkeypatch.setattr(evaluation, "is_discriminator_at_chance", lambda metrics: "discriminator_auc" in metrics)
     argv = finished.options(tmp_path / "run", "--max_steps", 1, "--rtd.discriminator_rate", 0.5)
     ended = succeed(pretrain.main, *argv)
     warning = "no better than chance, while the generator learns"
@@ -165,7 +165,7 @@ def test_the_command_is_four_calls_from_backward(
     finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loop, "backward", None)
-    monkeypatch.setattr(loop._Loop, "_rehearse", lambda *_: None)
+    monkeypatch.setattr(loop._Loop, "_check_objective", lambda *_: None)
     with pytest.raises(TypeError, match="NoneType") as reached:
         pretrain.main(finished.options(tmp_path / "run"))
     frames = traceback.extract_tb(reached.value.__traceback__)
