@@ -14,7 +14,7 @@ CODE = (PACKAGE, "benchmarks", "experiments")
 WORDS = {  # regular expression, where a blank matches an underscore or a line break too: better word
     r"say|says|said|told|tells?|telling": "log, report, print, know",
     r"pieces?": "token, subword",
-    r"receipts?": "corpus statistics",
+    "receipts?": "corpus statistics",
     r"rows? of (the |a |one |each )?(text|tokens?|batch|corpus|split)|rows? of \d[\d,]* tokens": "sequence",
     r"(cut|few|fewer|filled|held out|held-out|long|longest|masked|packed|short|shortest|training) rows?": "example",
     r"(masks|positions|predictions|segments|slots|targets|tokens|words) (a|per|of a|in a) row": "per sequence",
@@ -29,17 +29,16 @@ WORDS = {  # regular expression, where a blank matches an underscore or a line b
     r"stands?|stood|standing|lies|lie|lay|lying": "is",
     r"anew|behind|beside": "again, after, next to",
     r"contenders?|contests?|arms?": "implementation, comparison, variant",
-    r"nats a": "nats per",
+    r"nats a (count|sentence|step|token|word)": "nats per",
     r'"""what|^#+ what': "(name the thing)",
 }
 ALLOWED = (
-    *("decimal places?", "(in|takes?|took) place", "(forward|backward|training) pass(es)?", "passes (it|them|the|to)"),
-    *("rows of the token( embedding)? table", "lay out", "max piece length", r"piece\.\w+", r"proto\.pieces"),
-    "told (the|that) children",  # an example of the demo
-    r"said\|says",  # verbs of speech in the sentence splitter
+    *("(discriminator|dropout|generator|learning|mask(ing)?|sampling) rates?", "decimal places?", "(in|takes?) place"),
+    *("(forward|backward|training) pass(es)?", "passes (it|them|the|to)", r"ir\.passes", "takes? up to", "lay out"),
+    *("rows of the token( embedding)? table", r"piece\.\w+( for piece in)?", r"proto\.pieces", "max piece length"),
+    *("(cannot|can|one can) (say|tell)", "say (little|otherwise)", "points behind", "behind the table"),
+    *("told (the|that) children", r"(\d|%|music,) place", "(it|village) lies on", r"said\|says"),  # examples in English
 )
-
-
 PATTERNS = [f"(?<![a-z])({words})(?![a-z])".replace(" ", r"[\s_]+") for words in (*WORDS, "|".join(ALLOWED))]
 UNWANTED = re.compile("|".join(f"(?P<w{number}>{words})" for number, words in enumerate(PATTERNS[:-1])), re.I | re.M)
 KEPT = re.compile(PATTERNS[-1], re.I)

@@ -104,8 +104,8 @@ def _cut_rows(stream: TokenStream, max_seq_length: int, seed: int) -> Iterator[l
 def _row_lengths(first_row: int, max_seq_length: int, seed: int) -> list[int]:
     """The lengths the next rows are cut to: mostly the full one, now and then a shorter one."""
     row = torch.arange(first_row, first_row + _BLOCK)
-    is_short = uniform(bits(seed, Stream.SHORT_SEQUENCE, row, torch.zeros_like(row))) < SHORT_ROW_RATE
-    short = bits(seed, Stream.SHORT_SEQUENCE, row, torch.ones_like(row)) % (max_seq_length - SHORTEST_ROW + 1)
+    is_short = uniform(bits(seed, Stream.SHORT_EXAMPLE, row, torch.zeros_like(row))) < SHORT_ROW_RATE
+    short = bits(seed, Stream.SHORT_EXAMPLE, row, torch.ones_like(row)) % (max_seq_length - SHORTEST_ROW + 1)
     return torch.where(is_short, SHORTEST_ROW + short, max_seq_length).tolist()
 
 

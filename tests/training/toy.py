@@ -92,7 +92,7 @@ class ToyBatches:
     def examples(self, index: Tensor) -> Batch:
         position = torch.arange(L)
         drawn = bits(SEED, Stream.ORDER, index[:, None], position)  # [B, L]
-        length = 1 + bits(SEED, Stream.SHORT_SEQUENCE, index, torch.tensor(0)) % L  # [B]
+        length = 1 + bits(SEED, Stream.SHORT_EXAMPLE, index, torch.tensor(0)) % L  # [B]
         label = bits(SEED, Stream.SWAP, index, torch.tensor(0)) % 6
         return Batch(
             input_ids=drawn % V,
