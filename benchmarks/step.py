@@ -136,7 +136,7 @@ def our_implementation(objective: PretrainingObjective, job: Job, world: World) 
     """An update by the training loop's functions, with its checks and its sums for the log."""
     training = job.config.training
     run = RunSettings(Path(), training, world, Monitor(Path(), 1, is_main=False), StopSignal(), job.arithmetic)
-    optimizer: Any = build_optimizer(objective, training, objective.rate_scales)
+    optimizer: Any = build_optimizer(objective, training, objective.lr_multipliers)
     guard, tally, step = UpdateGuard(world.device), Tally(world.device), count(1)
     has_overflowed = torch.zeros((), dtype=torch.bool, device=world.device)  # only fp16 sets it
     objective.train()
@@ -157,7 +157,7 @@ def our_implementation(objective: PretrainingObjective, job: Job, world: World) 
 
 def stock_implementation(pair: StockPair, job: Job, world: World) -> Implementation:
     """An update of a plain training script, with the same optimizer, learning rates and gradient clipping."""
-    optimizer = build_optimizer(pair, job.config.training, pair.rate_scales)
+    optimizer = build_optimizer(pair, job.config.training, pair.lr_multipliers)
     pair.use_attention(ATTENTIONS[0])
     pair.train()
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from electra_albert.config import ModelConfig
 from electra_albert.contracts import IGNORED_LABEL, Batch, UserError
 from electra_albert.hub.formats import to_stock
-from electra_albert.objectives.masking import choose_targets, maskable, show_masked
+from electra_albert.objectives.masking import choose_targets, mask_tokens, maskable
 from electra_albert.objectives.rtd import ReplacedTokenDetection
 
 ATTENTIONS: tuple[str, ...] = ("sdpa", "eager")
@@ -74,7 +74,7 @@ class StockPair(nn.Module):
             module.load_state_dict({name.removeprefix(prefix): tensor for name, tensor in own.items()})
 
     @property
-    def rate_scales(self) -> dict[str, float]:
+    def lr_multipliers(self) -> dict[str, float]:
         """Learning rate factor of each parameter by name, as in ours; 1 for the shared embeddings."""
         scales = {"generator.albert.embeddings.": 1.0, "generator.": self.rtd.generator_rate}
         return {
@@ -93,7 +93,7 @@ class StockPair(nn.Module):
         ids, mask = batch.input_ids, batch.attention_mask
         is_maskable = maskable(ids, mask, self.special)
         targets = choose_targets(ids, is_maskable, self.rtd.mask_rate, self.seed, batch.example_id)
-        masked_ids, _ = show_masked(
+        masked_ids, _ = mask_tokens(
             ids, targets, self.special.mask, self.rtd.mask_token_share, self.seed, batch.example_id
         )
         labels = targets.labels.masked_fill(targets.weight == 0, IGNORED_LABEL)  # [B, K]

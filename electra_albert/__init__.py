@@ -1,4 +1,4 @@
-"""Pretraining, fine-tuning and use of small text encoders.
+"""Pretrain, fine-tune and use small text encoders.
 
 import electra_albert as ea
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from electra_albert.inference.model import load_model as load_model
 
 __version__ = "0.1.0"
-_MODULES = {  # imported when asked for, since torch takes seconds
+_MODULES = {  # imported on first use: importing torch takes seconds
     "export": "electra_albert.apps.export",
     "finetune": "electra_albert.apps.finetune.main",
     "load_model": "electra_albert.inference.model",

@@ -1,4 +1,4 @@
-"""`python -m electra_albert COMMAND`: the console command where its script is not on the path."""
+"""`python -m electra_albert COMMAND`: the console command without its script."""
 
 import sys
 

@@ -1,22 +1,22 @@
-"""`electra-albert COMMAND [option ...]`: one table of commands, each a function of the arguments after its name."""
+"""The console command `electra-albert COMMAND [option ...]`."""
 
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 
 COMMANDS = {  # name: (module with main(argv) -> exit code, one line of help)
-    "pretrain": ("electra_albert.apps.pretrain.main", "raw text to a pretrained encoder"),
-    "finetune": ("electra_albert.apps.finetune.main", "fine-tune an encoder on GLUE, SQuAD, RACE, tagging or your own"),
+    "pretrain": ("electra_albert.apps.pretrain.main", "pretrain an encoder on raw text"),
+    "finetune": ("electra_albert.apps.finetune.main", "fine-tune on GLUE, SQuAD, RACE, tagging or your own data"),
     "demo": ("electra_albert.apps.demo", "fill in masks and rewrite text with a generator"),
-    "prepare": ("electra_albert.apps.prepare", "tokenizer and token store of a corpus, on one machine or many"),
-    "export": ("electra_albert.apps.export", "a model as a stock transformers folder or as ONNX"),
-    "score": ("electra_albert.apps.score", "held-out text and minimal pairs scored by a pretrained model"),
-    "show-batch": ("electra_albert.apps.show_batch", "the batch of one step of a run, token by token"),
+    "prepare": ("electra_albert.apps.prepare", "train a tokenizer and tokenise a corpus, on one machine or many"),
+    "export": ("electra_albert.apps.export", "export a model for transformers or as ONNX"),
+    "score": ("electra_albert.apps.score", "evaluate a pretrained model on held-out text and minimal pairs"),
+    "show-batch": ("electra_albert.apps.show_batch", "print the batch of one training step, token by token"),
 }
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command that the first argument names; returns its exit code."""
+    """Run the command given by the first argument; returns its exit code."""
     name = argv[0] if argv else ""
     if name in ("-h", "--help"):
         lines = [f"  {command:10}  {text}" for command, (_, text) in COMMANDS.items()]
@@ -31,8 +31,8 @@ def main(argv: Sequence[str]) -> int:
         from electra_albert.apps.command_line import suggest
         from electra_albert.contracts import UsageError
 
-        wrong = f"{name!r} is no command{suggest(name, COMMANDS)}" if argv else "name a command"
-        raise UsageError(f"{wrong}: {', '.join(COMMANDS)}")
+        problem = f"unknown command {name!r}{suggest(name, COMMANDS)}; use one of" if argv else "give a command"
+        raise UsageError(f"{problem}: {', '.join(COMMANDS)}")
     run: Callable[[Sequence[str]], int] = import_module(COMMANDS[name][0]).main
     return run(argv[1:])
 

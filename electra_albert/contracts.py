@@ -1,4 +1,4 @@
-"""Types that cross folders, and the errors a user can cause. Dimensions: B batch, L length."""
+"""Types shared by several folders, and the errors a user can cause. Dimensions: B batch, L length."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Arithmetic = Literal["fp32", "bf16", "fp16"]  # of the matrix products
-IGNORED_LABEL = -100  # a label that takes no part in a loss or a count, as in PyTorch and transformers
-STOPPED_BY_SIGNAL = 75  # exit code of a run that saved and left because of a signal
-# Raised by yaml in addition to its own error: by a malformed date, number or truth value, and by endless nesting.
+IGNORED_LABEL = -100  # excluded from losses and counts, as in PyTorch and transformers
+STOPPED_BY_SIGNAL = 75  # exit code of a run that a signal stopped after saving
+# Raised by yaml besides its own error, for a malformed date, number or boolean, or nesting without end.
 NOT_YAML = (ValueError, LookupError, AttributeError, TypeError, RecursionError)
-Metrics = dict[str, Any]  # one row of metrics.jsonl: numbers, or None where a count was 0
+Metrics = dict[str, Any]  # one line of metrics.jsonl: numbers, or None where a count was 0
 
 
 class Batch(NamedTuple):
-    """One micro-batch of examples. Only fine-tuning batches have labels; a multiple-choice example has several rows."""
+    """One micro-batch. Only fine-tuning batches have labels; a multiple-choice example has several sequences."""
 
     input_ids: Tensor  # [B, L] int64
-    attention_mask: Tensor  # [B, L] bool, True = take part
+    attention_mask: Tensor  # [B, L] bool, False = padding
     token_type_ids: Tensor  # [B, L] int64, 0 up to and including the first [SEP], then 1
-    sentence_order_label: Tensor  # [B] int64: 0 in order, 1 swapped, IGNORED_LABEL where there is no order
-    example_id: Tensor  # [B] int64, position of the example in the whole run; keys the randomness
+    sentence_order_label: Tensor  # [B] int64: 0 in order, 1 swapped, IGNORED_LABEL if it has no order
+    example_id: Tensor  # [B] int64, index of the example in the whole run; keys the randomness
     labels: Tensor | None = None  # [B] int64 or float32, [B, 2] int64 (start, end), or [B, L] int64
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Batch:
-        """The batch with every field changed alike."""
+        """The batch with `change` applied to every field."""
         return Batch(*(None if field is None else change(field) for field in self))  # type: ignore[arg-type]
 
     def to(self, device: torch.device) -> Batch:
-        """The batch on `device`; pinned host tensors are copied to a CUDA GPU without waiting."""
+        """The batch on `device`; pinned host tensors are copied to a CUDA GPU asynchronously."""
         return self.map(lambda field: field.to(device, non_blocking=device.type == "cuda"))
 
 
@@ -46,36 +46,36 @@ class SpecialIds(NamedTuple):
     cls: int
     sep: int
     mask: int
-    never_masked: tuple[int, ...]  # these, and further special tokens of the tokenizer
+    never_masked: tuple[int, ...]  # all special tokens: these and further ones of the tokenizer
 
 
 class Term(NamedTuple):
-    """A sum and its divisor. Means exist only at the edge; a loss sum is in nats."""
+    """A sum and its count, divided only after summing over micro-batches and ranks. Losses are in nats."""
 
     sum: Tensor  # [] float32
     count: Tensor  # type: ignore[assignment]  # [] int64; hides tuple.count
 
 
 class Objective(Protocol):
-    """A module that corrupts a batch and returns its terms; those with a weight in `weights` are losses."""
+    """A module that computes the loss and metric terms of a batch; terms in `weights` are losses."""
 
     weights: Mapping[str, float]
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """Counts of the weighted terms, found on the host; `forward` will return the same."""
+        """Counts of the weighted terms, computed on the host; must equal those of `forward`."""
 
     def __call__(self, batch: Batch, step: Tensor) -> dict[str, Term]:
-        """Terms of `batch`; `step` is an int64 tensor [] that keys draws that differ at each step."""
+        """Terms of `batch`; `step`, int64 [], is a key for random draws that differ in each step."""
 
 
 class StepBatches(Protocol):
-    """The micro-batches of a run, a pure function of the step."""
+    """The micro-batches of a run as a pure function of the step."""
 
     def steps(self, first_step: int) -> Iterator[list[Batch]]:
-        """Yield this rank's micro-batches for update `first_step`, `first_step` + 1, … without end."""
+        """Yield this rank's micro-batches of step `first_step`, `first_step` + 1, … without end."""
 
     def epoch(self, step: int) -> float:
-        """Passes over the corpus once updates 1 to `step` are done."""
+        """The epoch, as a fraction, after steps 1 to `step`."""
 
 
 class RunResult(NamedTuple):
@@ -83,9 +83,9 @@ class RunResult(NamedTuple):
 
     folder: Path
     metrics: Metrics  # of the last evaluation
-    step: int  # updates made
+    step: int  # finished steps
     is_stopped: bool = False  # by a signal, after saving; the same call resumes it
-    summary: str = ""  # the closing report
+    summary: str = ""  # the final report
 
 
 class UserError(ValueError):
@@ -95,24 +95,24 @@ class UserError(ValueError):
 
 
 class UsageError(UserError):
-    """Options, and paths that are missing or cannot be written."""
+    """Wrong options, missing paths, paths that cannot be written."""
 
     exit_code = 2
 
 
 class DataError(UserError):
-    """Contents of a corpus or task file."""
+    """Invalid contents of a corpus or task file."""
 
     exit_code = 3
 
 
 class CheckpointError(UserError):
-    """Contents of a checkpoint, tokenizer or run folder, or two of them that do not match."""
+    """Invalid or mismatched contents of a checkpoint, tokenizer or run folder."""
 
     exit_code = 4
 
 
 class DivergedError(UserError):
-    """Training produced numbers that are not finite."""
+    """Training produced non-finite numbers."""
 
     exit_code = 5

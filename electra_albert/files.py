@@ -1,4 +1,4 @@
-"""Files that ship with the toolkit, and durable writes: renamed into place when complete, hashed, checked."""
+"""Paths of the shipped files; atomic writes; SHA-256 checks."""
 
 import hashlib
 import json
@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-_INSTALLED = Path(__file__).parent / "data"  # in a wheel; in a checkout they lie next to the package
+_INSTALLED = Path(__file__).parent / "data"  # in a wheel; a checkout has them next to the package
 SHIPPED = _INSTALLED if _INSTALLED.is_dir() else Path(__file__).parents[1] / "data"
 SAMPLE_TEXT = SHIPPED / "sample" / "simple-wikipedia.txt.xz"
 SAMPLE_TASK = SHIPPED / "topics"
@@ -17,7 +17,7 @@ MODELS = SHIPPED / "models"
 
 
 def sync(path: Path) -> None:
-    """Flush a file or folder to the disk; Windows syncs no folder, and files only where they may be written."""
+    """Flush a file or folder to disk. Windows cannot sync folders, and files only if they are writable."""
     if os.name == "nt" and path.is_dir():
         return
     descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
@@ -29,8 +29,8 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A new binary file that takes the name `path` when all of it is written; on failure nothing of it remains."""
-    part = path.with_name(f"{path.name}.{secrets.token_hex(8)}")  # process numbers repeat on machines of a cluster
+    """Yield a temporary binary file that is renamed to `path` at the end; on failure it is removed."""
+    part = path.with_name(f"{path.name}.{secrets.token_hex(8)}")  # process ids repeat on the machines of a cluster
     try:
         with part.open("xb") as file:
             yield file
@@ -40,7 +40,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace a text file atomically, in UTF-8 and with line ends as they are."""
+    """Replace a text file atomically: UTF-8, line endings unchanged."""
     with replacing(path) as file:
         file.write(text.encode())
 
@@ -51,7 +51,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file of ours; empty where the file is missing or damaged."""
+    """The JSON object in a file; empty if the file is missing or damaged."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError, RecursionError):
@@ -59,15 +59,15 @@ def read_json(path: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-class Written(NamedTuple):
-    """The size and SHA-256 that a file was meant to have."""
+class FileDigest(NamedTuple):
+    """Size and SHA-256 of a file as it was written."""
 
     bytes: int
     sha256: str
 
 
 class HashedFile:
-    """Writes to an open file and hashes the bytes it is given, not those that arrive on the disk."""
+    """Writes to an open file and hashes the bytes before they reach the disk."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self._size, self._digest = file, 0, hashlib.sha256()
@@ -77,11 +77,11 @@ class HashedFile:
         self._digest.update(content)
         self._size += len(content)
 
-    def finish(self) -> Written:
-        """Flush the file to the disk."""
+    def finish(self) -> FileDigest:
+        """Flush the file to disk; returns its size and hash."""
         self._file.flush()
         os.fsync(self._file.fileno())
-        return Written(self._size, self._digest.hexdigest())
+        return FileDigest(self._size, self._digest.hexdigest())
 
 
 def sha256(path: Path) -> str:
@@ -89,12 +89,12 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def find_damage(folder: Path, files: Mapping[str, Written], note: Path) -> str | None:
-    """A line on the first of `files`, by names in `folder`, that is not as it was written; None if all are.
+def find_damage(folder: Path, files: Mapping[str, FileDigest], cache: Path) -> str | None:
+    """Describe the first of `files` (by name in `folder`) that is missing or changed; None if there is none.
 
-    A file is hashed only where its size or times differ from those of the last check, in the file `note`.
+    A file is hashed only if its size or times differ from those of the last check, which the file `cache` records.
     """
-    checked, found = read_json(note), {}
+    checked, found = read_json(cache), {}
     for name, written in files.items():
         path = folder / name
         if not path.is_file():
@@ -106,6 +106,6 @@ def find_damage(folder: Path, files: Mapping[str, Written], note: Path) -> str |
         if checked.get(name) != found[name] and sha256(path) != written.sha256:
             return f"{path} has changed since it was written"
     if checked != found:
-        with suppress(OSError):  # then the files are hashed again the next time
-            write_json(note, found)
+        with suppress(OSError):  # then the files are hashed again next time
+            write_json(cache, found)
     return None

@@ -1,4 +1,4 @@
-"""Every setting of a fine-tuning run as frozen dataclasses, next to config.TrainingConfig, which all runs share."""
+"""Settings of a fine-tuning run as frozen dataclasses; config.TrainingConfig has the settings of the training loop."""
 
 from __future__ import annotations
 
@@ -9,54 +9,54 @@ from typing import Any, Literal
 from electra_albert.config import TrainingConfig, require, require_filled, require_within
 from electra_albert.data_files import canonical_encoding
 
-# Of TrainingConfig: what follows from the number of examples, and how often a run of minutes is saved.
+# Fields of TrainingConfig that are no options here: the number of examples determines them.
 DERIVED = frozenset({"max_steps", "warmup_steps", "eval_steps", "eval_examples", "save_steps", "save_total_limit"})
 
 PREDICT_TEST = "test"  # --predict test: the task's own test sets
-CUSTOM = "custom"  # the task of a user's own table
-TOPICS = "topics"  # the task that ships, taken where none is named
+CUSTOM = "custom"  # the task of a user's table
+TOPICS = "topics"  # the built-in task, the default
 GLUE = "glue"  # all tasks of GLUE
 
 
 @dataclass(frozen=True)
 class DataConfig:
-    """The task and its data."""
+    """Task and data."""
 
     task: str | None = None
-    """cola sst2 mrpc stsb qqp mnli qnli rte wnli ax squad squad_v2 race ner chunking, glue for all of GLUE, or custom
-    (any table, by --train_file and --validation_file); by default a small task that ships with the toolkit."""
+    """cola sst2 mrpc stsb qqp mnli qnli rte wnli ax squad squad_v2 race ner chunking, glue (all GLUE tasks), or custom
+    (any table, given by --train_file and --validation_file); by default a small built-in task."""
     data_dir: str | None = None
-    """Folder of the task in its official layout, or of all of GLUE; or OWNER/NAME of a dataset on the hub."""
+    """Folder of the task in its official layout (for glue: of all tasks), or OWNER/NAME of a dataset on the hub."""
     train_file: str | None = None
-    """File to train on instead of the one in data_dir: .tsv, .csv, .jsonl or .parquet, or the task's own format."""
+    """Training data, instead of the file in data_dir: .tsv, .csv, .jsonl or .parquet, or the task's own format."""
     validation_file: str | None = None
-    """File to score on."""
+    """Evaluation data."""
     validation_split: float | None = None
-    """Share of the training examples to score on (stratified by label, one for all seeds), not on validation_file."""
+    """Fraction of the training data to evaluate on, instead of validation_file (stratified; the same for all seeds)."""
     test_file: str | None = None
-    """File without labels for --predict test."""
+    """Unlabelled data for --predict test."""
     text_column: str | None = None
-    """Column of the text, or of the first of two; by default the task's own, or `text`."""
+    """Column of the text, or of the first text of a pair; by default the task's, or `text`."""
     text_pair_column: str | None = None
-    """Column of the second text; a custom task without it has one text."""
+    """Column of the second text of a pair; a custom task without it has single texts."""
     label_column: str | None = None
-    """Column of the label; by default the task's own, or `label`."""
+    """Column of the label; by default the task's, or `label`."""
     column_names: str | None = None
-    """Names of all columns of .csv and .tsv files without a header, with commas between them: text,label."""
+    """Column names of .csv and .tsv files without a header, separated by commas: text,label."""
     encoding: str = "utf-8"
-    """Encoding of the files, by Python's names: cp1252 (which reads Latin-1 too), cp1251, gb18030."""
+    """Encoding of the files, by Python's name: cp1252 (also reads Latin-1), cp1251, gb18030."""
     regression: bool = False
-    """The labels of a custom task are numbers to predict, not classes."""
+    """Labels of a custom task are numbers (regression), not classes."""
     race_level: Literal["all", "middle", "high"] = "all"
-    """Which of RACE's two levels to train and score on."""
+    """Difficulty level of RACE to train and evaluate on."""
     unknown_labels: Literal["error", "skip"] = "error"
-    """Examples to score with a label that the training data lack: error refuses the file, skip leaves them out."""
+    """Evaluation examples with a label that is not in the training data: stop with an error, or skip them."""
     max_train_examples: int | None = None
-    """Train on so many examples, drawn by the seed of the data; all by default."""
+    """Maximum number of training examples, sampled with --seed; by default all."""
     max_eval_examples: int | None = None
-    """Score on so many examples, drawn the same for every seed; all by default."""
+    """Maximum number of evaluation examples, the same for all seeds; by default all."""
     prepared_dir: str = "data/prepared"
-    """Folder of the tokenizer where there is no model to begin with."""
+    """Folder with the tokenizer to use if there is no pretrained model."""
 
     def __post_init__(self) -> None:
         require_within(self, "[1, inf)", "max_train_examples max_eval_examples")
@@ -67,76 +67,76 @@ class DataConfig:
         object.__setattr__(self, "encoding", canonical_encoding(self.encoding))
         names = [name.strip() for name in (self.column_names or "column").split(",")]
         is_whole = all(names) and len(set(names)) == len(names)
-        require(is_whole, f"column_names={self.column_names}: a name is empty or twice there; give each column its own")
+        require(is_whole, f"column_names={self.column_names}: a name is empty or repeated; give each column its own")
 
 
 def table_name(data: DataConfig) -> str:
-    """The name of a user's own table: of its file, or of its folder."""
+    """The name of a user's table: its file name, else its folder name, without suffix."""
     return Path(data.train_file or data.validation_file or data.data_dir or CUSTOM).resolve().stem
 
 
 @dataclass(frozen=True)
 class TuningConfig:
-    """What is fine-tuned, how, and how often."""
+    """Model, recipe and evaluation."""
 
     model: str | None = None
-    """A run's folder, a folder of a stock ALBERT, or a fine-tuned one of ours; by default the newest run."""
+    """Model to fine-tune: a run, an ALBERT folder of transformers, or a fine-tuned model; by default the newest run."""
     output_dir: str | None = None
-    """Folder of the results; by default runs/<task>-<model>, for a table of your own runs/<its file>-<model>."""
+    """Output folder; by default runs/<task>-<model>, for a custom table runs/<its file>-<model>."""
     from_scratch: bool = False
-    """Take only shape and tokenizer of the model and begin with random weights: what pretraining is compared with."""
+    """Use only the model's architecture and tokenizer, with random weights: the baseline without pretraining."""
     from_mnli: bool = False
-    """With --task glue, begin RTE, MRPC and STS-B with the model fine-tuned on MNLI."""
+    """With --task glue: start RTE, MRPC and STS-B from the model fine-tuned on MNLI."""
     head: Literal["albert", "electra"] = "albert"
     """albert: pooler and classifier, as in AutoModelForSequenceClassification; electra: the classifier alone."""
     recipe: Literal["auto", "electra", "albert"] = "auto"
-    """Published settings; auto: ELECTRA's for discriminators and models of its small size or less, else ALBERT's."""
+    """Published settings; auto: ELECTRA's for discriminators and for models up to its small size, else ALBERT's."""
     num_train_epochs: float = 3.0
-    """Epochs over the training examples; 0 only scores a model that is fine-tuned already."""
+    """Number of training epochs; 0 only evaluates a fine-tuned model."""
     max_steps: int | None = None
-    """Updates, instead of num_train_epochs."""
+    """Total number of training steps; overrides num_train_epochs."""
     warmup_ratio: float = 0.1
-    """Share of the updates over which the learning rate rises."""
+    """Fraction of the steps for linear learning rate warmup."""
     warmup_steps: int | None = None
-    """Updates over which the learning rate rises, instead of warmup_ratio."""
+    """Number of steps of linear learning rate warmup; overrides warmup_ratio."""
     layer_decay: float = 1.0
-    """Factor of the learning rate for each step down in depth: head, blocks from the last, mapping, embeddings."""
+    """Layer-wise learning rate decay: factor per level from head through blocks and mapping to embeddings."""
     max_seq_length: int = 128
-    """Tokens of a row, special ones included; longer ones are cut, or for answers and tags read in windows."""
+    """Maximum sequence length in tokens; longer texts are truncated (span and tagging tasks: read in windows)."""
     doc_stride: int = 128
-    """Tokens by which the windows over a long passage move on."""
+    """Stride in tokens between the windows of a long passage."""
     max_answer_length: int = 30
-    """Longest answer, in tokens."""
+    """Maximum answer length in tokens."""
     double_unordered: bool = False
-    """Train on every pair in both orders, where the order means nothing (MRPC, STS-B)."""
+    """Train on both orders of each pair if the task is symmetric (MRPC, STS-B)."""
     classifier_dropout_prob: float = 0.1
-    """Dropout before the classifier."""
+    """Dropout probability before the classifier."""
     hidden_dropout_prob: float | None = None
-    """Dropout in the encoder; by default the recipe's, which for electra is the model's own."""
+    """Dropout probability in the encoder; by default the recipe's (electra: the model's)."""
     attention_probs_dropout_prob: float | None = None
-    """Dropout on the attention weights; by default as in the encoder."""
+    """Dropout probability of the attention weights; by default hidden_dropout_prob."""
     dropout_samples: int = 1
-    """Dropout masks before the classifier whose losses are averaged (multi-sample dropout)."""
+    """Number of dropout masks before the classifier, whose losses are averaged (multi-sample dropout)."""
     seeds: int = 1
-    """Runs that differ in their seed: seed, seed + 1, …; all of them are reported."""
+    """Number of runs with the seeds seed, seed + 1, …; all results are reported."""
     evals_per_epoch: int = 1
-    """Evaluations in one epoch."""
+    """Number of evaluations per epoch."""
     class_weights: Literal["none", "balanced"] = "none"
-    """balanced: in training each class counts as much as any other, however many examples it has."""
+    """balanced: weight the training loss so that all classes count equally."""
     metric_for_best_model: str | None = None
-    """The metric of the task that chooses the best seed and stops early; by default ELECTRA's for the task."""
+    """Metric that selects the best seed and is used for early stopping; by default the task's, as in ELECTRA."""
     early_stopping_patience: int | None = None
-    """Stop after so many evaluations without a better score and keep the best weights; else the last ones are kept."""
+    """Stop after this many evaluations without improvement and keep the best weights; by default keep the last ones."""
     predict: str | None = None
-    """A file of new text to label, or test for the task's own test set (GLUE: files to hand in)."""
+    """File of new text to label, or test for the task's test set (GLUE: submission files)."""
     compare: list[str] | None = None
-    """Two folders of results on the same task to compare, instead of training."""
+    """Two result folders of the same task to compare, instead of training."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    """Where to compute; auto takes a GPU where there is one."""
+    """Device; auto: a GPU if there is one."""
     resume: Literal["auto", "never"] = "auto"
-    """auto resumes a sweep found in output_dir; never refuses a folder that holds one."""
+    """auto: resume the run in output_dir, if any; never: refuse a folder that has one."""
     dry_run: bool = False
-    """Read, encode, build and print what would be trained, then stop."""
+    """Read and encode the data, build the model, print the plan, then stop."""
 
     def __post_init__(self) -> None:
         require_filled(self, "model output_dir predict")
@@ -153,7 +153,7 @@ class TuningConfig:
 
     @property
     def is_training(self) -> bool:
-        """Whether anything is trained, or a fine-tuned model only scored."""
+        """Whether the run trains; otherwise it only evaluates a fine-tuned model."""
         return bool(self.num_train_epochs or self.max_steps)
 
 
@@ -161,13 +161,13 @@ PARTS = {"data": DataConfig, "tuning": TuningConfig, "training": TrainingConfig}
 
 
 def option_names(part: str) -> list[str]:
-    """The options in one of PARTS."""
+    """The option names of one of PARTS."""
     return [one.name for one in fields(PARTS[part]) if part != "training" or one.name not in DERIVED]
 
 
 @dataclass(frozen=True)
 class FinetuneConfig:
-    """All settings of fine-tuning; published ones replace what is not `chosen`: by default what equals its default."""
+    """All settings of fine-tuning. A recipe replaces the values that are not `chosen` (by default: not changed)."""
 
     data: DataConfig = field(default_factory=DataConfig)
     tuning: TuningConfig = field(default_factory=TuningConfig)
@@ -176,24 +176,24 @@ class FinetuneConfig:
 
     def __post_init__(self) -> None:
         if self.chosen is None:
-            usual = FinetuneConfig(chosen=frozenset()).options()
-            changed = frozenset(name for name, value in self.options().items() if value != usual.get(name))
+            defaults = FinetuneConfig(chosen=frozenset()).options()
+            changed = frozenset(name for name, value in self.options().items() if value != defaults.get(name))
             object.__setattr__(self, "chosen", changed)
 
     def options(self) -> dict[str, Any]:
-        """All options by name, as on the command line and in config.yaml, without those that are None."""
+        """All options that are not None, by their name on the command line and in config.yaml."""
         found = {name: getattr(getattr(self, part), name) for part in PARTS for name in option_names(part)}
         return {name: value for name, value in found.items() if value is not None}
 
     def with_defaults(self, defaults: dict[str, Any]) -> FinetuneConfig:
-        """The settings with these values, by name, for every option that was not chosen."""
+        """A copy with these values (by option name) for all options that are not in `chosen`."""
         free = {name: value for name, value in defaults.items() if name not in (self.chosen or ())}
         parts = {part: {name: free[name] for name in option_names(part) if name in free} for part in PARTS}
         return replace(self, **{part: replace(getattr(self, part), **own) for part, own in parts.items()})
 
     @property
     def only_predicts(self) -> bool:
-        """Whether new text is to be labelled and no labelled data is given: the model is a fine-tuned one."""
+        """Whether the run only labels new text with a fine-tuned model: no labelled data is given."""
         data = self.data
         is_given = any((data.data_dir, data.train_file, data.validation_file, data.test_file))
         return self.tuning.predict not in (None, PREDICT_TEST) and not is_given and data.task != GLUE

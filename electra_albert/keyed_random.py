@@ -1,9 +1,10 @@
 """Randomness as a pure function of (seed, stream, example, position).
 
-No draw comes from a running generator, so batches, masks and samples are the same on every device, in every batch split
-and world size, and after every resume, with no state to save.
+There is no generator state to save: batches, masks and samples are the same on every device, for every batch split and
+world size, and after a resume.
 """
 
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 
 import torch
@@ -19,9 +20,9 @@ _FEISTEL_ROUNDS = 6
 
 
 class Stream(IntEnum):
-    """The purpose of a draw. No two streams share a number, and none ever gets another one."""
+    """The purpose of a draw. Numbers are unique and never change."""
 
-    ORDER, SHORT_ROW, ONE_SEGMENT, SEGMENT_CUT, SWAP, MASK, MASK_KIND = range(1, 8)
+    ORDER, SHORT_EXAMPLE, ONE_SEGMENT, SEGMENT_CUT, SWAP, MASK, MASK_KIND = range(1, 8)
     INITIAL_WEIGHTS, SAMPLE_BLOCK, SAMPLE_TOKEN, HELD_OUT, TOKENIZER_SAMPLE, DROPOUT, EXAMPLE = range(8, 15)
     RANDOM_TOKEN, SOURCE, BUCKET, TASK_ORDER, TASK_EXAMPLES, RESAMPLE, VALIDATION = range(15, 22)
 
@@ -45,9 +46,9 @@ def _absorb(state: Tensor, word: Tensor) -> Tensor:
 
 
 def _key(seed: int, stream: Stream, *words: int) -> int:
-    """The same mixing on Python integers: 64 bits, unsigned."""
+    """`_absorb` on Python integers, unsigned 64-bit."""
     state = 0
-    # One after the other, or one seed and stream could give the draws of another seed and stream.
+    # One word at a time: otherwise two pairs of seed and stream could have the same key.
     for word in (seed, int(stream), *words):
         x = ((state ^ (word & _WORD)) * _GOLDEN + _GOLDEN) & _WORD
         x = ((x ^ (x >> 30)) * _MIX_1) & _WORD
@@ -57,7 +58,7 @@ def _key(seed: int, stream: Stream, *words: int) -> int:
 
 
 def bits(seed: int, stream: Stream, example_id: Tensor, position: Tensor) -> Tensor:
-    """Uniform int64 in [0, 2**63), one for each (example_id, position) after broadcasting, alike on every device."""
+    """Uniform int64 in [0, 2**63) for each (example_id, position), which broadcast; the same on every device."""
     example_key = _absorb(example_id ^ _signed(_key(seed, stream)), torch.zeros_like(example_id))
     return _absorb(example_key, position) & _INT63
 
@@ -69,23 +70,24 @@ def uniform(random_bits: Tensor) -> Tensor:
 
 def gumbel(random_bits: Tensor) -> Tensor:
     """Standard Gumbel noise, float32 and finite, from `bits`. Paper: ELECTRA section 2."""
-    # The exponential is taken as -log(1 - u), so that the upper tail, which decides an argmax, is exact.
+    # -log(1 - u) rather than -log(u): exact in the upper tail, which decides an argmax.
     return -torch.log(-torch.log1p(-uniform(random_bits)))
 
 
 def derived_seed(seed: int, stream: Stream, *words: int) -> int:
-    """One integer in [0, 2**63) for code that takes a seed, such as torch's own dropout stream."""
+    """An integer in [0, 2**63) for code that takes a seed, such as torch.manual_seed for dropout."""
     return _key(seed, stream, *words) & _INT63
 
 
 def permute(index: Tensor, size: int, seed: int, epoch: Tensor) -> Tensor:
-    """The image of each index under a keyed bijection of range(size): a shuffle that is computed, not stored.
+    """Keyed permutation of range(size), evaluated at each index: a shuffle without a stored table.
 
     index and epoch are int64 of broadcastable shapes with 0 <= index < size.
     """
-    # A balanced Feistel network on the next power of four, walked until the value is inside the range again.
+    # Balanced Feistel network on the next power of four, with cycle walking: repeat until the value is below size.
     half = max(1, (max(size - 1, 1).bit_length() + 1) // 2)
-    index, epoch = torch.broadcast_tensors(index, epoch)
+    broadcast: Callable[..., Sequence[Tensor]] = torch.broadcast_tensors
+    index, epoch = broadcast(index, epoch)
     value = _feistel(index, epoch, seed, half)
     while bool((outside := value >= size).any()):
         value[outside] = _feistel(value[outside], epoch[outside], seed, half)

@@ -1,4 +1,4 @@
-"""Size and shape of the package against its budgets, in physical lines: `make stats` prints, test_layering.py tests."""
+"""Budgets for the size of the package, in physical lines: `make stats` prints them, test_layering.py tests them."""
 
 import ast
 import subprocess
@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = "electra_albert"
-STEP_PATH = (  # to be read for one training step, in this order
+STEP_PATH = (  # the files that explain one training step, in reading order
     *("training/loop", "training/step", "contracts", "objectives/rtd", "objectives/mlm", "objectives/masking"),
     *("keyed_random", "model/electra", "model/encoder", "model/attention", "model/heads"),
 )
 
 
 class Budget(NamedTuple):
-    """A number counted in the checkout and the most it may be."""
+    """A number found in the checkout and its maximum."""
 
     name: str
     found: int
@@ -26,14 +26,14 @@ class Budget(NamedTuple):
 
 
 def sources(*names: str) -> dict[str, str]:
-    """Source text of modules, named or below folders that are, by path relative to the checkout."""
+    """Source text of files and of all modules in folders, by path relative to the checkout."""
     paths = [ROOT / name for name in names]
     files = [file for path in paths for file in ([path] if path.is_file() else sorted(path.rglob("*.py")))]
     return {file.relative_to(ROOT).as_posix(): file.read_text(encoding="utf-8") for file in files}
 
 
 def imported_modules(path: str, source: str) -> Iterator[str]:
-    """Dotted names of all modules of the package that a file imports, anywhere in it."""
+    """Dotted names of the package's modules that a file imports, also inside functions."""
     package = list(Path(path).parts[:-1])
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -48,7 +48,7 @@ def imported_modules(path: str, source: str) -> Iterator[str]:
 
 
 def import_cycle(files: Mapping[str, str]) -> list[str]:
-    """Modules that import one another, directly or through others; imports for types alone count too."""
+    """Modules of an import cycle, empty if there is none; imports for type checking count too."""
     modules = {path.removesuffix(".py").removesuffix("/__init__").replace("/", "."): path for path in files}
     graph = {}
     for module, path in modules.items():
@@ -67,7 +67,7 @@ def lines(files: Mapping[str, str]) -> int:
 
 
 def budgets() -> list[Budget]:
-    """Every budget that is counted without running anything."""
+    """All budgets that can be counted without running the tests."""
     package = sources(PACKAGE)
     folders = Counter(Path(path).parent for path in package)
     return [
@@ -84,7 +84,7 @@ def budgets() -> list[Budget]:
 
 
 def main() -> None:
-    """Print every budget, and the test cases, which only pytest can count."""
+    """Print all budgets, and the number of test cases, which pytest collects."""
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", str(ROOT / "tests")]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
     cases = Budget("test cases", sum("::" in line for line in listed.splitlines()), 3_000)

@@ -1,10 +1,10 @@
-"""What every test runs under: one thread, no network, no hub."""
+"""Environment of all tests: one thread, no network, no hub."""
 
 import os
 import socket
 from collections.abc import Iterator
 
-os.environ["OMP_NUM_THREADS"] = "1"  # before torch is loaded; tests run side by side, one a core
+os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported; tests run in parallel, one per core
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_DATASETS_OFFLINE"] = "1"
 
@@ -13,7 +13,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Refuse every connection that leaves this machine."""
+    """Refuse every connection to another machine."""
     connect = socket.socket.connect
 
     def connect_here_only(self: socket.socket, address: object) -> None:
@@ -27,7 +27,7 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def nothing_compiled_yet() -> Iterator[None]:
-    """torch.compile begins anew, and its counters with it; what is compiled is forgotten afterwards."""
+    """Reset torch.compile and its counters before the test, and torch.compile after it."""
     import torch
 
     torch.compiler.reset()

@@ -1,4 +1,4 @@
-"""The Python interface as documented: functions that return results, raise errors and leave the process alone."""
+"""The Python API as documented: functions that return results and raise errors."""
 
 import re
 import subprocess
@@ -19,7 +19,7 @@ EXAMPLE = re.compile(r"```python\n(.*?)```", re.S)
 
 @pytest.fixture
 def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder with the files of the example."""
+    """A working folder with the files of the example in docs/api.md."""
     monkeypatch.chdir(tmp_path)
     folder = tmp_path
     (folder / "my.txt").write_text(english(130), encoding="utf-8")
@@ -42,7 +42,7 @@ def test_the_documented_example_runs(in_folder: Path) -> None:
     assert (in_folder / "exported" / "model.safetensors").is_file()
 
 
-def test_the_same_call_finds_a_finished_run_and_repeats_its_numbers(in_folder: Path) -> None:
+def test_the_same_call_on_a_finished_run_returns_the_same_metrics(in_folder: Path) -> None:
     sizes = {"max_steps": 4, "vocab_size": 300, "max_seq_length": 32, "per_device_train_batch_size": 8}
     first, again = (ea.pretrain(corpus="my.txt", output_dir="run", **sizes) for _ in range(2))
     assert again.step == 4
@@ -61,7 +61,7 @@ def test_the_same_call_finds_a_finished_run_and_repeats_its_numbers(in_folder: P
         ({"tokenizer": "damaged"}, CheckpointError, "tokenizer"),
     ],
 )
-def test_a_mistake_is_an_exception(
+def test_a_user_error_is_an_exception(
     in_folder: Path, options: dict[str, object], error: type[Exception], word: str
 ) -> None:
     (in_folder / "empty.txt").touch()
@@ -71,14 +71,14 @@ def test_a_mistake_is_an_exception(
         ea.pretrain(**{"corpus": "my.txt", "output_dir": "run", **options})
 
 
-def test_a_config_object_stands_for_all_options(in_folder: Path) -> None:
+def test_a_config_object_excludes_options(in_folder: Path) -> None:
     with pytest.raises(UsageError, match="not both"):
         ea.pretrain(PRESETS["tiny"], corpus="my.txt")
     with pytest.raises(TypeError):
         ea.pretrain(RunConfig(), "my.txt")  # type: ignore[call-arg]
 
 
-def test_importing_the_package_loads_nothing_heavy_and_shows_what_is_public_alone() -> None:
+def test_importing_the_package_does_not_import_torch() -> None:
     code = "import sys, electra_albert; print({'torch', 'transformers'} & set(sys.modules))"
     command = [sys.executable, "-c", code]
     assert subprocess.check_output(command, env=tiny_run.environment(), text=True).strip() == "set()"

@@ -1,4 +1,4 @@
-"""Settings are complete, refused where they cannot be, and a generator's shape follows from its discriminator's."""
+"""Settings have defaults, help and checks; the generator's architecture follows from the discriminator's."""
 
 import inspect
 from dataclasses import FrozenInstanceError, fields, replace
@@ -12,7 +12,7 @@ from electra_albert.presets import PRESETS
 
 NAN, INF = float("nan"), float("inf")
 TRAINING, ENCODINGS = {"max_grad_norm": (0.0,), "seed": (-1,)}, ("utf-16", "unicode_escape", "no-such")
-# Values just outside of what each setting may be.
+# Values just outside the allowed ones.
 IMPOSSIBLE: dict[type, dict[str, tuple[object, ...]]] = {
     ModelConfig: {
         **{"hidden_size": (250, 0), "num_attention_heads": (0,), "num_hidden_layers": (0, 10**9), "vocab_size": (5,)},
@@ -30,11 +30,10 @@ IMPOSSIBLE: dict[type, dict[str, tuple[object, ...]]] = {
     SopConfig: {"weight": (0.0,)},
 }
 FLAT = (RunConfig, CorpusConfig, schema.TrainingConfig)
-PIECES = (RunConfig, *IMPOSSIBLE)
 
 
 @pytest.mark.parametrize("kind", IMPOSSIBLE)
-def test_impossible_value_is_refused_by_name_and_value_in_one_line(kind: type) -> None:
+def test_an_invalid_value_is_refused_in_one_line_with_name_and_value(kind: type) -> None:
     for name, values in IMPOSSIBLE[kind].items():
         for value in values:
             with pytest.raises(ValueError, match=name) as refused:
@@ -46,8 +45,8 @@ def test_impossible_value_is_refused_by_name_and_value_in_one_line(kind: type) -
         PretrainConfig(corpus=CorpusConfig(max_seq_length=600))
 
 
-def test_settings_are_frozen_and_each_has_a_default_and_a_line_of_help() -> None:
-    for kind in PIECES:
+def test_settings_are_frozen_and_have_a_default_and_help() -> None:
+    for kind in (RunConfig, *IMPOSSIBLE):
         settings, source = kind(), inspect.getsource(kind)
         for field in fields(kind):
             with pytest.raises(FrozenInstanceError):
@@ -56,36 +55,36 @@ def test_settings_are_frozen_and_each_has_a_default_and_a_line_of_help() -> None
             assert declared[1].strip().startswith('"""'), f"{field.name} has no help"
 
 
-def test_generator_is_as_deep_and_a_quarter_as_wide_with_heads_of_the_same_size() -> None:
+def test_the_generator_has_a_quarter_of_the_width_and_the_same_depth_and_head_size() -> None:
     discriminator = PRESETS["large"].model
     expected = replace(discriminator, hidden_size=256, intermediate_size=1024, num_attention_heads=4)
     assert RtdConfig(generator_size=0.25).generator(discriminator) == expected
     assert expected.head_size == discriminator.head_size
 
 
-def test_a_generator_of_another_depth_shares_parameters_as_its_discriminator_does() -> None:
+def test_a_generator_of_another_depth_shares_parameters_as_the_discriminator() -> None:
     for groups, layers, expected in ((1, 3, 1), (3, 6, 3), (12, 4, 4), (12, 12, 12), (3, 1, 1), (3, 2, 2)):
         discriminator = replace(PRESETS["small"].model, num_hidden_groups=groups)
         generator = RtdConfig(generator_layers=layers).generator(discriminator)
         assert (generator.num_hidden_layers, generator.num_hidden_groups) == (layers, expected)
 
 
-def test_a_depth_that_the_groups_do_not_divide_is_refused_before_anything_is_built() -> None:
+def test_a_generator_depth_that_is_no_multiple_of_the_groups_is_refused() -> None:
     shape = replace(PRESETS["small"].model, num_hidden_groups=3)
     config = replace(PRESETS["small"], model=shape, rtd=RtdConfig(generator_layers=4))
-    with pytest.raises(ValueError, match="_layers=4 is not a multiple of model\\.num_hidden_groups=3; give"):
+    with pytest.raises(ValueError, match="_layers=4 is not a multiple of model\\.num_hidden_groups=3; choose"):
         OBJECTIVES["rtd"].generator(config)
-    assert OBJECTIVES["mlm"].generator(config) == shape  # which is not asked for such a generator
+    assert OBJECTIVES["mlm"].generator(config) == shape  # has no separate generator
 
 
-def test_settings_on_file_build_the_same_run_again() -> None:
+def test_written_settings_build_an_equal_config() -> None:
     config = replace(PRESETS["base"], training=schema.TrainingConfig(seed=7), rtd=RtdConfig(mask_rate=0.3))
     settings = schema.as_settings(config)
     flat = (kind(**{field.name: settings[field.name] for field in fields(kind)}) for kind in FLAT)
     assert PretrainConfig(*flat, ModelConfig(**settings["model"]), RtdConfig(**settings["rtd"])) == config
 
 
-def test_no_two_pieces_share_a_flat_name() -> None:
+def test_flat_options_have_unique_names() -> None:
     # A `seed` in CorpusConfig would silently overwrite the run's in config.yaml.
     flat = [field.name for kind in FLAT for field in fields(kind)]
     assert len(flat) == len(set(flat))

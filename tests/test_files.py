@@ -1,4 +1,4 @@
-"""Durable writes: a file is there whole or not at all, and damage is found however often it was checked before."""
+"""Atomic writes, and checks of files by size and hash."""
 
 import os
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from electra_albert.files import HashedFile, find_damage, read_json, replacing, write_json
 
 
-def test_a_file_is_replaced_whole_or_left_alone(tmp_path: Path) -> None:
+def test_a_file_is_replaced_atomically(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     with replacing(path) as one, replacing(path) as other:  # as on two machines of a cluster
         assert one.name != other.name
@@ -18,7 +18,7 @@ def test_a_file_is_replaced_whole_or_left_alone(tmp_path: Path) -> None:
     assert (read_json(path), [*tmp_path.iterdir()]) == ({"ä": 1}, [path])
 
 
-def test_damage_is_found_also_after_a_check_that_was_noted(tmp_path: Path) -> None:
+def test_damage_is_found_after_a_cached_check(tmp_path: Path) -> None:
     with (path := tmp_path / "a.bin").open("wb") as opened:
         (file := HashedFile(opened)).write(b"whole")
         files = {path.name: file.finish()}
@@ -33,7 +33,7 @@ def test_damage_is_found_also_after_a_check_that_was_noted(tmp_path: Path) -> No
     assert "missing" in str(find_damage(tmp_path, files, tmp_path / "note"))
 
 
-def test_json_of_any_text_is_written_and_read_back(tmp_path: Path) -> None:
+def test_json_with_any_text_reads_back(tmp_path: Path) -> None:
     content = {"label": "caf\u00e9 \ud83d", "path": "\udcff.txt"}  # half of a pair, and a byte of a file's name
     write_json(tmp_path / "a.json", content)
     assert read_json(tmp_path / "a.json") == content

@@ -1,4 +1,4 @@
-"""Draws are a pure function of what they are for, uniform, and the shuffle they give is a bijection (law 3)."""
+"""Draws are a pure function of their keys and uniform; the shuffle is a bijection (law 3)."""
 
 from collections.abc import Callable, Iterable
 
@@ -12,8 +12,8 @@ from torch import Tensor
 from electra_albert.keyed_random import Stream, bits, derived_seed, gumbel, permute, uniform
 
 WORD = (1 << 64) - 1
-ROW, POSITION = torch.arange(100, 137)[:, None], torch.arange(41)
-ACCEPTED = 1e-3  # least p-value; seeds are fixed, so a law passes here on every run or on none
+EXAMPLES, POSITIONS = torch.arange(100, 137)[:, None], torch.arange(41)
+ACCEPTED = 1e-3  # least p-value; seeds are fixed, so the result is the same in every run
 
 Draw = Callable[[int, Stream, Tensor, Tensor], Tensor]
 
@@ -27,33 +27,33 @@ def splitmix(state: int, word: int) -> int:
 
 
 def plain_bits(seed: int, stream: int, example: int, position: int) -> int:
-    """`bits` of one pair on Python's integers."""
+    """Reference for `bits` on Python integers."""
     key = splitmix(splitmix(0, seed & WORD), stream)
     return splitmix(splitmix((example & WORD) ^ key, 0), position & WORD) & (WORD >> 1)
 
 
 def assert_independent_of_the_batch(draw: Draw) -> None:
-    """AssertionError unless a row's draws are the same alone, in any order and in any split of the batch."""
-    whole = draw(7, Stream.MASK, ROW, POSITION)
-    assert torch.equal(draw(7, Stream.MASK, ROW.flip(0), POSITION), whole.flip(0))
-    for size in (1, 5, len(ROW)):
-        parts = [draw(7, Stream.MASK, part, POSITION) for part in ROW.split(size)]
+    """Assert that the draws of an example are the same in any order and any split of the batch."""
+    whole = draw(7, Stream.MASK, EXAMPLES, POSITIONS)
+    assert torch.equal(draw(7, Stream.MASK, EXAMPLES.flip(0), POSITIONS), whole.flip(0))
+    for size in (1, 5, len(EXAMPLES)):
+        parts = [draw(7, Stream.MASK, part, POSITIONS) for part in EXAMPLES.split(size)]
         assert torch.equal(torch.cat(parts), whole)
 
 
 def assert_uniform(values: Tensor) -> None:
-    """AssertionError unless float values fill (0, 1) evenly (Kolmogorov and Smirnov)."""
+    """Assert that float values are uniform on (0, 1) (Kolmogorov-Smirnov test)."""
     assert stats.kstest(values.flatten().double().numpy(), "uniform").pvalue > ACCEPTED
 
 
 @given(st.integers(0, 2**63 - 1), st.sampled_from(Stream), st.integers(-(2**63), 2**63 - 1), st.integers(0, 2**63 - 1))
-def test_bits_equal_the_same_mixing_on_python_integers(seed: int, stream: Stream, example: int, position: int) -> None:
+def test_bits_equal_a_reference_on_python_integers(seed: int, stream: Stream, example: int, position: int) -> None:
     found = bits(seed, stream, torch.tensor(example), torch.tensor(position))
     assert int(found) == plain_bits(seed, stream, example, position)
 
 
 def test_draws_never_change_between_versions() -> None:
-    # A run resumed under a later version must see the rows, masks and samples it would have seen.
+    # A run resumed with a later version must see the same batches, masks and samples.
     found = bits(42, Stream.MASK, torch.tensor([0, 1, 2**40]), torch.tensor([0, 7, 511]))
     assert found.tolist() == [2958759570485810719, 360955567855889891, 6781799907984919253]
     assert permute(torch.arange(7), 7, 42, torch.tensor(1)).tolist() == [2, 5, 0, 1, 6, 3, 4]
@@ -62,10 +62,10 @@ def test_draws_never_change_between_versions() -> None:
     assert numbers == [17, 13, 14, 11, 8, 6, 7, 3, 1, 15, 20, 9, 10, 4, 2, 16, 5, 19, 18, 12, 21]
 
 
-def test_a_rows_draws_do_not_depend_on_its_batch() -> None:
+def test_draws_of_an_example_do_not_depend_on_its_batch() -> None:
     assert_independent_of_the_batch(bits)
 
-    # Planted: the row's number in the batch as the key, which another world size or order changes.
+    # Planted: the index in the batch as the key, which depends on world size and order.
     def by_number(seed: int, stream: Stream, example_id: Tensor, position: Tensor) -> Tensor:
         return bits(seed, stream, torch.arange(len(example_id))[:, None], position)
 
@@ -74,15 +74,15 @@ def test_a_rows_draws_do_not_depend_on_its_batch() -> None:
 
 
 def drawn_once(keys: Iterable[tuple[int, Stream]]) -> bool:
-    """Whether no two draws of 200 examples x 200 positions under these seeds and streams are the same number."""
+    """Whether all draws of 200 examples x 200 positions with these seeds and streams are different."""
     numbers = torch.arange(200)
     values = torch.stack([bits(seed, stream, numbers[:, None], numbers) for seed, stream in keys]).flatten()
-    # Among a million of 2**63 draws a single repetition has a chance of one in 18 million.
+    # One collision among a million draws of 63 bits has a probability of 1 in 18 million.
     return values.unique().numel() == values.numel()
 
 
 def test_seeds_streams_examples_and_positions_share_no_draw() -> None:
-    # By name: a second name for a number would be an alias, which iteration leaves out.
+    # By name: iteration would omit an alias, a second name for a number.
     assert drawn_once((seed, stream) for seed in (42, 43) for stream in Stream.__members__.values())
     assert drawn_once((seed, Stream.MASK) for seed in (0, 1, 2, 3, 42, 2**62))
     assert not drawn_once([(42, Stream.MASK)] * 2)  # Planted: masks and their kind drawn from the same stream.
@@ -107,7 +107,7 @@ def test_gumbel_noise_is_finite_at_both_ends_and_follows_its_law() -> None:
     assert stats.kstest(drawn.flatten().double().numpy(), "gumbel_r").pvalue > ACCEPTED
 
 
-def test_permutation_is_a_bijection_whose_positions_are_found_without_the_others() -> None:
+def test_permute_is_a_bijection_that_is_computed_for_each_index_alone() -> None:
     for size in (*range(1, 40), 63, 64, 65, 255, 256, 257, 1000, 4097):
         index = torch.arange(size)
         shuffled = permute(index, size, 9, torch.arange(3)[:, None])  # [3, size]
@@ -115,7 +115,7 @@ def test_permutation_is_a_bijection_whose_positions_are_found_without_the_others
         assert int(permute(index[-1], size, 9, torch.tensor(2))) == int(shuffled[2, -1])
 
 
-def test_every_index_goes_everywhere_equally_often() -> None:
+def test_permute_is_uniform_over_epochs() -> None:
     epochs, size = 4000, 16
     for found in permute(torch.arange(size), size, 1, torch.arange(epochs)[:, None]).T:  # [epochs] each
         counts = torch.bincount(found, minlength=size)
@@ -132,5 +132,5 @@ def test_derived_seeds_differ_by_every_word() -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_draws_are_the_same_on_a_gpu() -> None:
-    found = bits(7, Stream.MASK, ROW.cuda(), POSITION.cuda()).cpu()
-    assert torch.equal(found, bits(7, Stream.MASK, ROW, POSITION))
+    found = bits(7, Stream.MASK, EXAMPLES.cuda(), POSITIONS.cuda()).cpu()
+    assert torch.equal(found, bits(7, Stream.MASK, EXAMPLES, POSITIONS))

@@ -1,4 +1,4 @@
-"""Imports point one way only, without cycles; the budgets hold; asking for help loads nothing heavy."""
+"""Imports follow the layers, without cycles; the budgets hold; --help imports no heavy package."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ from tests.budgets import PACKAGE, ROOT, Budget, budgets, import_cycle, imported
 HEAVY = ("torch", "transformers", "datasets", "tokenizers", "sklearn", "matplotlib")
 FOUNDATION = {"config", "contracts", "files", "finetuning_config", "keyed_random", "presets"}
 READING = FOUNDATION | {"data_files"}
-# The folders and modules that a folder may import besides itself.
+# Folders and modules that a folder may import in addition to itself.
 MAY_IMPORT: dict[str, set[str]] = {
     **dict.fromkeys(READING, READING),
     "model": FOUNDATION,
@@ -31,13 +31,13 @@ MAY_IMPORT: dict[str, set[str]] = {
 
 
 def layer(path: str) -> str:
-    """The layer a file belongs to: its folder, its own name in the package's top, or scripts."""
+    """The layer of a file: its folder, its module name in the package's root, or scripts."""
     parts = Path(path).with_suffix("").parts
     return parts[1] if parts[0] == PACKAGE and len(parts) > 1 else "scripts"
 
 
 def violations(files: Mapping[str, str]) -> list[str]:
-    """One line for each import that points the wrong way."""
+    """A line for each import that is not allowed."""
     found = []
     for path, source in files.items():
         mine = layer(path)
@@ -50,7 +50,7 @@ def violations(files: Mapping[str, str]) -> list[str]:
 
 
 def heavy_modules_loaded(script: Path) -> set[str]:
-    """Heavy packages that a script loads to print its help."""
+    """Heavy packages that a script imports to print its help."""
     command = [sys.executable, "-X", "importtime", str(script), "--help"]
     run = subprocess.run(command, cwd=script.parent, capture_output=True, text=True, timeout=60)
     assert run.returncode == 0, run.stderr[-500:]
@@ -59,13 +59,13 @@ def heavy_modules_loaded(script: Path) -> set[str]:
     return loaded & set(HEAVY)
 
 
-def test_imports_point_one_way_only() -> None:
+def test_imports_follow_the_layers() -> None:
     files = sources(PACKAGE) | {file.name: file.read_text(encoding="utf-8") for file in ROOT.glob("*.py")}
     assert {layer(path) for path in files} == set(MAY_IMPORT)
     assert violations(files) == []
 
 
-# Planted: every arrow the design forbids, in each form an import can take.
+# Planted: forbidden imports in every form of the import statement.
 @pytest.mark.parametrize(
     ("path", "source"),
     [
@@ -80,11 +80,11 @@ def test_imports_point_one_way_only() -> None:
         ("electra_albert/model/heads.py", "import electra_albert"),
     ],
 )
-def test_check_rejects_an_import_against_the_arrows(path: str, source: str) -> None:
+def test_the_check_rejects_an_import_against_the_layers(path: str, source: str) -> None:
     assert len(violations({path: source})) == 1
 
 
-def test_check_allows_what_the_design_allows() -> None:
+def test_the_check_allows_imports_that_follow_the_layers() -> None:
     allowed = {
         "electra_albert/objectives/rtd.py": "from electra_albert.model import electra\nimport torch",
         "electra_albert/apps/pretrain/main.py": "from electra_albert.training.loop import train",
@@ -93,7 +93,7 @@ def test_check_allows_what_the_design_allows() -> None:
     assert violations(allowed) == []
 
 
-def test_check_finds_a_cycle_of_three() -> None:
+def test_the_check_finds_a_cycle_of_three() -> None:
     files = {
         "electra_albert/model/a.py": "def later():\n    from electra_albert.model import b",
         "electra_albert/model/b.py": "from electra_albert.model.c import thing",
@@ -109,12 +109,12 @@ def test_the_budgets_hold(budget: Budget) -> None:
 
 
 @pytest.mark.parametrize("script", ["Pretraining.py", "Finetuning.py", "LM_DEMO.py"])
-def test_help_loads_nothing_heavy(script: str) -> None:
+def test_help_imports_no_heavy_package(script: str) -> None:
     assert heavy_modules_loaded(ROOT / script) == set()
 
 
-def test_check_of_help_rejects_a_script_that_loads_a_heavy_package(tmp_path: Path) -> None:
-    # Planted: a package of that name next to a script that imports it before it has read its options.
+def test_the_check_of_help_rejects_a_script_that_imports_a_heavy_package(tmp_path: Path) -> None:
+    # Planted: a package of that name next to a script that imports it before it parses its options.
     (tmp_path / "datasets.py").write_text("")
     (tmp_path / "script.py").write_text("import argparse\nimport datasets\nargparse.ArgumentParser().parse_args()\n")
     assert heavy_modules_loaded(tmp_path / "script.py") == {"datasets"}

@@ -1,4 +1,4 @@
-"""The wheel alone, installed outside the checkout: the console command pretrains on the sample and runs the demo."""
+"""The wheel, installed outside the checkout: the console command pretrains on the sample and runs the demo."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ TIMEOUT_SECONDS = 280
 
 
 def install(folder: Path) -> Path:
-    """`electra-albert` of a new environment, which borrows this one's packages but for the toolkit's own."""
+    """`electra-albert` in a new environment with the wheel and this environment's dependencies."""
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, "wheel", str(ROOT), "--no-deps", "--wheel-dir", str(folder)], check=True)
     (wheel,) = folder.glob("*.whl")
@@ -37,7 +37,7 @@ def test_an_installed_wheel_pretrains_on_the_sample_and_fills_masks(tmp_path: Pa
     trained = call([command := install(installed), "pretrain", *sizes])
     assert trained.returncode == 0, trained.stderr
     assert (tmp_path / "runs" / "sample-tiny" / "discriminator" / "model.safetensors").is_file()
-    filled = call([command, "demo"])  # with the model that ships: three steps learn nothing
+    filled = call([command, "demo"])  # uses the shipped model, since three steps learn nothing
     assert (filled.returncode, "[MASK]" in filled.stdout) == (0, True), filled.stderr
     assert "english-h256-l4" in filled.stderr
     assert str(ROOT) not in filled.stderr

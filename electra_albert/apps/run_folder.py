@@ -189,7 +189,7 @@ def write_run_record(
         del group[name]
     if config.run.init_from is not None:
         options["tokenizer"] = str(folder / "tokenizer")  # the run's own copy, in case the other run is deleted
-    # Written first: check_is_ours recognizes a run by this file, wherever the process is killed.
+    # FileDigest first: check_is_ours recognizes a run by this file, wherever the process is killed.
     record = {**environment(), "sources": _sources(config.corpus), "settings": dict(settings)}
     write_json(folder / ENVIRONMENT, record)
     write_text(folder / CONFIG, yaml.safe_dump(options, sort_keys=False))
@@ -230,7 +230,7 @@ def run_facts(config: PretrainConfig, metrics: Metrics, steps: int) -> Facts:
     hub = None if Path(corpus).exists() else hub_name(corpus)
     name = corpus if hub or "://" in corpus else Path(corpus).name  # without the folders of this machine
     base_text = f", initialized with the weights of `{base}`" if base else ""
-    lines = [f"Pretrained by {spec_of(config).learned_from} on the corpus `{name}` for {steps} steps{base_text}.", ""]
+    lines = [f"Pretrained by {spec_of(config).description} on the corpus `{name}` for {steps} steps{base_text}.", ""]
     lines += ["| held-out text | value |", "| --- | --- |"]
     values = ((name.replace("_", " "), value) for name, value in metrics.items() if not isinstance(value, int))
     lines += [f"| {name} | {'-' if value is None else f'{value:.4f}'} |" for name, value in values]

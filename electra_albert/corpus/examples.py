@@ -23,7 +23,7 @@ from torch import Tensor
 from electra_albert.contracts import IGNORED_LABEL, Batch, CheckpointError, SpecialIds
 from electra_albert.corpus.mixture import ExampleOrder
 from electra_albert.corpus.store import TokenStream
-from electra_albert.files import HashedFile, Written, find_damage, read_json, replacing, write_json
+from electra_albert.files import FileDigest, HashedFile, find_damage, read_json, replacing, write_json
 from electra_albert.keyed_random import Stream, bits, uniform
 
 LOG = logging.getLogger(__name__)
@@ -70,9 +70,9 @@ def build_table(stream: TokenStream, max_seq_length: int, seed: int, folder: Pat
 def _table_damage(path: Path) -> str | None:
     """How the file differs from the table that was written, in one line; None if it does not."""
     entry = read_json(path.with_suffix(".json")).get(path.name)
-    if not isinstance(entry, dict) or entry.keys() != {*Written._fields}:
+    if not isinstance(entry, dict) or entry.keys() != {*FileDigest._fields}:
         return f"{path} has no size and hash next to it"
-    return find_damage(path.parent, {path.name: Written(**entry)}, path.with_suffix(".checked.json"))
+    return find_damage(path.parent, {path.name: FileDigest(**entry)}, path.with_suffix(".checked.json"))
 
 
 def _pack(stream: TokenStream, max_seq_length: int, seed: int) -> Iterator[list[int]]:
@@ -104,8 +104,8 @@ def _pack(stream: TokenStream, max_seq_length: int, seed: int) -> Iterator[list[
 def _example_lengths(first_example: int, max_seq_length: int, seed: int) -> list[int]:
     """The maximum lengths of the next examples: mostly `max_seq_length`, some shorter."""
     index = torch.arange(first_example, first_example + _BLOCK)
-    is_short = uniform(bits(seed, Stream.SHORT_ROW, index, torch.zeros_like(index))) < SHORT_EXAMPLE_RATE
-    short = bits(seed, Stream.SHORT_ROW, index, torch.ones_like(index)) % (max_seq_length - SHORTEST_EXAMPLE + 1)
+    is_short = uniform(bits(seed, Stream.SHORT_EXAMPLE, index, torch.zeros_like(index))) < SHORT_EXAMPLE_RATE
+    short = bits(seed, Stream.SHORT_EXAMPLE, index, torch.ones_like(index)) % (max_seq_length - SHORTEST_EXAMPLE + 1)
     return torch.where(is_short, SHORTEST_EXAMPLE + short, max_seq_length).tolist()
 
 

@@ -22,7 +22,7 @@ from electra_albert.contracts import CheckpointError, DataError, UsageError
 from electra_albert.corpus.held_out import SPLITS, SplitSpan, plan_splits
 from electra_albert.corpus.parts import PartPlan, token_dtype
 from electra_albert.corpus.text_encoder import FORMS_REWRITTEN, MARKS_REMOVED
-from electra_albert.files import HashedFile, Written, find_damage, read_json, write_json
+from electra_albert.files import FileDigest, HashedFile, find_damage, read_json, write_json
 
 FORMAT_VERSION = 3
 _BLOCK = 1 << 20  # numbers copied at once
@@ -103,7 +103,7 @@ def open_store(folder: Path) -> Store:
     digest = manifest.pop("sha256", None)
     if manifest.get("format_version") != FORMAT_VERSION or digest != _digest(manifest):
         raise CheckpointError(f"{file} is damaged, or not of version {FORMAT_VERSION}")
-    files = {name: Written(**entry) for name, entry in manifest["files"].items()}
+    files = {name: FileDigest(**entry) for name, entry in manifest["files"].items()}
     if damage := find_damage(folder, files, folder / "checked.json"):
         raise CheckpointError(damage)
     vocab_size = manifest["vocab_size"]
@@ -131,12 +131,12 @@ def _digest(manifest: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
-def _merge(spans: Callable[[], Iterator[SplitSpan]], plan: PartPlan) -> tuple[dict[str, Any], dict[str, Written]]:
+def _merge(spans: Callable[[], Iterator[SplitSpan]], plan: PartPlan) -> tuple[dict[str, Any], dict[str, FileDigest]]:
     """Write the streams. Returns sizes and source ends by split, and file hashes by name."""
     folder, vocab_size, sources = plan.folder.parent, plan.vocab_size, plan.sources
     token_counts = np.zeros(vocab_size, "<i8")
     sides: dict[str, Any] = {}
-    written: dict[str, Written] = {}
+    written: dict[str, FileDigest] = {}
     for split in SPLITS:
         (folder / split).mkdir(parents=True, exist_ok=True)
         sizes = dict.fromkeys(("tokens", "sentences", "documents"), 0)

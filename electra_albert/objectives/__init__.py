@@ -1,4 +1,4 @@
-"""The pretraining objectives by name. Help is derived from this table: import nothing heavy, not even for types."""
+"""Pretraining objectives by name. --help reads this table: do not import torch here, not even for types."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,28 +9,28 @@ from electra_albert.config import MlmConfig, ModelConfig, PretrainConfig, RtdCon
 
 @dataclass(frozen=True)
 class ObjectiveSpec:
-    """An objective as far as it is known before its class is loaded. docs/extending.md adds one."""
+    """Description of an objective, without importing its class. docs/extending.md adds one."""
 
-    built_by: str  # module:Class, called with model, special, seed and each group of `options` by its name
-    learned_from: str  # its name in the model card: pretrained by …
-    options: Mapping[str, type[Any]]  # by name on the command line; the first with a mask_rate gives that of the plan
-    has_discriminator: bool = False  # then the generator has the shape that group rtd gives, else the model's own
-    has_sentence_order: bool = False  # whether its rows have two segments, half of them swapped
-    has_stock_pair: bool = False  # whether stock classes can be composed to compute the same
+    class_path: str  # module:Class, called with model, special, seed and each group of `options` as a keyword
+    description: str  # for help and model card: pretrained by …
+    options: Mapping[str, type[Any]]  # option groups by name on the command line
+    has_discriminator: bool = False  # then RtdConfig determines the generator's architecture, otherwise ModelConfig
+    has_sentence_order: bool = False  # whether sequences have two segments, swapped in half of them
+    has_stock_pair: bool = False  # whether transformers' classes can be combined to the same computation
 
     def __post_init__(self) -> None:
-        assert "rtd" in self.options or not self.has_discriminator, "group rtd gives the generator its shape"
+        assert "rtd" in self.options or not self.has_discriminator, "a discriminator needs the option group rtd"
 
     def groups(self, config: PretrainConfig) -> dict[str, Any]:
-        """The options it reads, by group."""
+        """The objective's options by group."""
         return {name: config.own[name] if name in config.own else getattr(config, name) for name in self.options}
 
     def mask_rate(self, config: PretrainConfig) -> float | None:
-        """Share of the tokens that are predicted from the rest; None where none are masked."""
+        """Fraction of the tokens that are predicted: the first group's mask_rate, None if no group has one."""
         return next((group.mask_rate for group in self.groups(config).values() if hasattr(group, "mask_rate")), None)
 
     def generator(self, config: PretrainConfig) -> ModelConfig:
-        """The generator's shape. Raises ValueError where there is no such shape."""
+        """The generator's architecture. Raises ValueError if it is impossible."""
         return config.rtd.generator(config.model) if self.has_discriminator else config.model
 
 
@@ -46,5 +46,5 @@ OBJECTIVES = {
 
 
 def spec_of(config: PretrainConfig) -> ObjectiveSpec:
-    """The entry of the objective that config.run.objective names."""
+    """The entry for config.run.objective."""
     return OBJECTIVES[config.run.objective]

@@ -1,9 +1,10 @@
 """Masked language modelling, 80/10/10, alone or with sentence order. Papers: BERT section 3.1, ALBERT section 3.1.
 
-Dimensions: B batch, L length, K slots a row, M any number of predicted tokens, V vocab, D hidden.
+Dimensions: B batch, L length, K = masking.max_targets, M any number of predicted tokens, V vocab, D hidden.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -19,20 +20,20 @@ from electra_albert.objectives.evaluation import Detections, Unigram, baseline_t
 
 
 class Prediction(NamedTuple):
-    """Masked inputs, targets and the logits at them."""
+    """Masked inputs, targets and MLM logits."""
 
     masked_ids: Tensor  # [B, L] int64, the input of the generator
     targets: masking.Targets
-    is_shown_masked: Tensor  # [B, K] bool
+    is_masked: Tensor  # [B, K] bool, targets replaced by [MASK]
     hidden_states: Tensor  # [B, L, D]
-    logits: Tensor  # [B, K, V] float32, the generator's at the targets
+    logits: Tensor  # [B, K, V] float32, at the targets
 
 
 class MaskedLanguageModeling(nn.Module):
-    """Masked tokens predicted by `generator`, by default a new one, and, where `sop` is given, sentence order."""
+    """MLM loss of `generator` (by default a new one) and, if `sop` is given, its sentence-order loss."""
 
     discriminator: Discriminator | None = None
-    rate_scales: dict[str, float] | None = None
+    lr_multipliers: dict[str, float] | None = None
 
     def __init__(
         self,
@@ -46,8 +47,8 @@ class MaskedLanguageModeling(nn.Module):
         super().__init__()
         ordinary = model.vocab_size - len(special.never_masked)
         if mlm.random_token_share and ordinary < 2:
-            why = f"none of the {ordinary} tokens that are not special can be replaced by another"
-            raise UsageError(f"{why}; set --mlm.random_token_share 0 or take a larger vocabulary")
+            problem = f"random tokens need 2 tokens that are not special, the vocabulary has {ordinary}"
+            raise UsageError(f"{problem}; set --mlm.random_token_share 0 or use a larger vocabulary")
         self.mlm, self.special, self.seed, self.sop = mlm, special, seed, sop
         self.weights, self.chance_level = {"mlm_loss": 1.0}, {"mlm_loss": math.log(model.vocab_size)}
         if sop is not None:
@@ -58,71 +59,71 @@ class MaskedLanguageModeling(nn.Module):
         self.generator = generator
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """Predicted tokens, and rows with an order, found on the host."""
+        """Counts of predicted tokens and of sequences with an order, computed on the host."""
         return count_targets(batch, "mlm_loss", self.mlm.mask_rate, self.special, self.sop)
 
     def corrupt(self, batch: Batch) -> Prediction:
-        """Mask the batch and let the model fill it."""
+        """Mask the batch and predict the masked tokens."""
         return predict(self.generator, batch, self.mlm, self.special, self.seed)
 
     def forward(self, batch: Batch, step: Tensor) -> dict[str, Term]:
-        """Loss and metric terms of one batch; `step` is not used, example_id is already new in every epoch."""
+        """Loss and metric terms of a batch; `step` is unused because example_id differs in every epoch."""
         return self.terms(batch, self.corrupt(batch))
 
     def terms(self, batch: Batch, prediction: Prediction) -> dict[str, Term]:
-        """Loss and metric terms of a batch that was masked and filled."""
-        terms = prediction_terms(prediction.logits, prediction.targets, prediction.is_shown_masked, "mlm")
+        """Loss and metric terms of a batch and its predictions."""
+        terms = prediction_terms(prediction.logits, prediction.targets, prediction.is_masked, "mlm")
         return terms | order_terms(self.generator.sentence_order, prediction.hidden_states, batch)
 
     def score(self, batch: Batch, unigram: Unigram, detections: Detections) -> dict[str, Term]:
-        """All terms of a held-out batch and of its baselines; there is nothing to add to `detections`."""
+        """Terms of a held-out batch, baselines included; `detections` is unused."""
         prediction = self.corrupt(batch)
-        return self.terms(batch, prediction) | baseline_terms(prediction.targets, prediction.is_shown_masked, unigram)
+        return self.terms(batch, prediction) | baseline_terms(prediction.targets, prediction.is_masked, unigram)
 
 
 def predict(
     generator: Generator, batch: Batch, options: MlmConfig | RtdConfig, special: SpecialIds, seed: int
 ) -> Prediction:
-    """Mask the batch and let the generator fill it. Draws are keyed by batch.example_id."""
+    """Mask the batch and predict the targets with the generator. Draws are keyed by batch.example_id."""
     ids, keys = batch.input_ids, (seed, batch.example_id)
     is_maskable = masking.maskable(ids, batch.attention_mask, special)
     targets = masking.choose_targets(ids, is_maskable, options.mask_rate, *keys)
-    others = None
+    random = None
     if isinstance(options, MlmConfig) and options.random_token_share:
-        others = masking.other_tokens(targets, special, generator.config.vocab_size, *keys), options.random_token_share
-    shown = masking.show_masked(ids, targets, special.mask, options.mask_token_share, *keys, others)
-    masked_ids, is_shown_masked = shown
+        random = masking.random_tokens(targets, special, generator.config.vocab_size, *keys), options.random_token_share
+    masked_ids, is_masked = masking.mask_tokens(ids, targets, special.mask, options.mask_token_share, *keys, random)
     hidden_states = generator(masked_ids, batch.attention_mask, batch.token_type_ids)  # [B, L, D]
     index = targets.positions[:, :, None].expand(-1, -1, hidden_states.shape[-1])
     logits = generator.logits(hidden_states.gather(1, index)).float()  # [B, K, V]
-    return Prediction(masked_ids, targets, is_shown_masked, hidden_states, logits)
+    return Prediction(masked_ids, targets, is_masked, hidden_states, logits)
 
 
 def count_targets(
     batch: Batch, name: str, mask_rate: float, special: SpecialIds, sop: SopConfig | None
 ) -> dict[str, int]:
-    """Tokens that `predict` chooses, under `name`, and rows with an order where `sop` is given, found on the host."""
+    """Count the targets of `predict`, under `name`, and with `sop` the sequences with an order, on the host."""
     is_maskable = masking.maskable(batch.input_ids, batch.attention_mask, special)
-    counts = {name: int(masking.quota(is_maskable, mask_rate).sum())}
+    counts = {name: int(masking.target_count(is_maskable, mask_rate).sum())}
     return counts if sop is None else counts | {"sop_loss": int((batch.sentence_order_label != IGNORED_LABEL).sum())}
 
 
-def prediction_terms(logits: Tensor, targets: masking.Targets, is_shown_masked: Tensor, name: str) -> dict[str, Term]:
-    """Cross-entropy over the targets, and how often the top prediction is right at [MASK]; logits float32 [B, K, V]."""
+def prediction_terms(logits: Tensor, targets: masking.Targets, is_masked: Tensor, name: str) -> dict[str, Term]:
+    """Cross-entropy over all targets, and accuracy over the targets at [MASK]; logits float32 [B, K, V]."""
     weight, labels = targets.weight, targets.labels
-    nats = CrossEntropy.apply(logits.flatten(0, 1), labels.flatten()).view_as(weight)  # [B, K]
-    best = logits.detach().max(-1).indices  # [B, K]; on the CPU twice as fast as argmax, which finds the same
-    is_right = (best == labels) & is_shown_masked
+    cross_entropy: Callable[[Tensor, Tensor], Tensor] = CrossEntropy.apply
+    nats = cross_entropy(logits.flatten(0, 1), labels.flatten()).view_as(weight)  # [B, K]
+    best = logits.detach().max(-1).indices  # [B, K]; on the CPU twice as fast as argmax, with the same result
+    is_correct = (best == labels) & is_masked
     return {
         f"{name}_loss": Term((nats * weight).sum(), weight.sum().long()),
-        f"{name}_accuracy": Term(is_right.sum().float(), is_shown_masked.sum()),
+        f"{name}_accuracy": Term(is_correct.sum().float(), is_masked.sum()),
     }
 
 
 class CrossEntropy(torch.autograd.Function):
-    """Nats of each label, float [M], from logits any float [M, V], which alone are kept, and labels int64 [M].
+    """Cross-entropy in nats, float [M], of logits any float [M, V] and labels int64 [M].
 
-    Computes the softmax again where PyTorch's own keeps a log-softmax and fills a gradient with zeros first.
+    Saves memory: keeps only the logits and recomputes the softmax; PyTorch's keeps the log-softmax too.
     """
 
     @staticmethod
@@ -139,15 +140,15 @@ class CrossEntropy(torch.autograd.Function):
 
 
 def order_terms(head: SentenceOrderHead | None, hidden_states: Tensor, batch: Batch) -> dict[str, Term]:
-    """Loss and metrics of rows with an order, none without a head; a batch without such rows gives sums of 0."""
+    """Sentence-order loss and metrics over the sequences with an order; empty without a head, sums of 0 without any."""
     if head is None:
         return {}
     logits, labels = head(hidden_states).float(), batch.sentence_order_label  # [B, 2], [B]
     nats = F.cross_entropy(logits, labels, ignore_index=IGNORED_LABEL, reduction="sum")
-    rows = (labels != IGNORED_LABEL).sum()
-    is_right = logits.detach().argmax(-1) == labels  # an ignored label is no class, so its row is never right
+    count = (labels != IGNORED_LABEL).sum()
+    is_correct = logits.detach().argmax(-1) == labels  # never true for IGNORED_LABEL, which is no class
     return {
-        "sop_loss": Term(nats, rows),
-        "sop_accuracy": Term(is_right.sum().float(), rows),
-        "swapped_fraction": Term((labels == 1).sum().float(), rows),
+        "sop_loss": Term(nats, count),
+        "sop_accuracy": Term(is_correct.sum().float(), count),
+        "swapped_fraction": Term((labels == 1).sum().float(), count),
     }

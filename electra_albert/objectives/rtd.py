@@ -1,6 +1,6 @@
-"""Replaced-token detection: a generator fills masks, a discriminator finds what it filled. Paper: ELECTRA section 2.
+"""Replaced-token detection: a discriminator predicts which tokens a generator replaced. Paper: ELECTRA section 2.
 
-Dimensions: B batch, L length, K slots a row, V vocab, D hidden.
+Dimensions: B batch, L length, K = masking.max_targets, V vocab, D hidden.
 """
 
 import math
@@ -20,18 +20,18 @@ from electra_albert.objectives.masking import Targets, sample
 
 
 class Corruption(NamedTuple):
-    """A batch masked and filled by the generator."""
+    """A masked batch with the generator's predictions and samples."""
 
     masked_ids: Tensor  # [B, L] int64, the input of the generator
     targets: Targets
-    is_shown_masked: Tensor  # [B, K] bool
-    logits: Tensor  # [B, K, V] the generator's scores at the targets
+    is_masked: Tensor  # [B, K] bool, targets replaced by [MASK]
+    logits: Tensor  # [B, K, V], of the generator at the targets
     corrupted_ids: Tensor  # [B, L] int64, the input of the discriminator
-    is_replaced: Tensor  # [B, L] bool, differs from the original text
+    is_replaced: Tensor  # [B, L] bool, the labels of the discriminator
 
 
 class ReplacedTokenDetection(nn.Module):
-    """MLM loss of the generator, detection loss of the discriminator and, where `sop` is given, its sentence order."""
+    """Generator MLM loss, discriminator loss and, if `sop` is given, the discriminator's sentence-order loss."""
 
     def __init__(
         self, model: ModelConfig, rtd: RtdConfig, special: SpecialIds, seed: int, sop: SopConfig | None = None
@@ -53,78 +53,78 @@ class ReplacedTokenDetection(nn.Module):
         return self.electra.discriminator
 
     @property
-    def rate_scales(self) -> dict[str, float] | None:
-        """Multiples of the learning rate by parameter name; None where all have the same."""
+    def lr_multipliers(self) -> dict[str, float] | None:
+        """Multiples of the learning rate by parameter name; None if all are 1."""
         generator, discriminator = self.rtd.generator_rate, self.rtd.discriminator_rate
         if generator == discriminator == 1.0:
             return None
-        own = {"electra.generator.embeddings.": 1.0, "electra.generator.": generator, "electra.": discriminator}
+        scales = {"electra.generator.embeddings.": 1.0, "electra.generator.": generator, "electra.": discriminator}
         names = (name for name, _ in self.named_parameters())
-        return {name: next(rate for start, rate in own.items() if name.startswith(start)) for name in names}
+        return {name: next(scale for prefix, scale in scales.items() if name.startswith(prefix)) for name in names}
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """Predicted tokens, tokens that are not padding, and rows with an order, found on the host."""
+        """Counts of predicted tokens, of tokens except padding and of sequences with an order, computed on the host."""
         counts = mlm.count_targets(batch, "generator_loss", self.rtd.mask_rate, self.special, self.sop)
         return counts | {"discriminator_loss": int(batch.attention_mask.sum())}
 
     def corrupt(self, batch: Batch) -> Corruption:
-        """Mask the batch, let the generator fill it, and mark what changed. Draws are keyed by batch.example_id."""
-        found = mlm.predict(self.generator, batch, self.rtd, self.special, self.seed)
-        targets, logits = found.targets, found.logits
+        """Mask the batch and replace the targets by samples of the generator. Draws are keyed by batch.example_id."""
+        predicted = mlm.predict(self.generator, batch, self.rtd, self.special, self.seed)
+        targets, logits = predicted.targets, predicted.logits
         keys = (batch.example_id[:, None].expand_as(targets.positions).flatten(), targets.positions.flatten())
-        drawn = sample(logits.flatten(0, 1), self.rtd.temperature, self.seed, *keys).view_as(targets.positions)
-        filled = torch.where(targets.weight > 0, drawn, targets.labels)
-        corrupted_ids = batch.input_ids.scatter(1, targets.positions, filled)
-        is_replaced = corrupted_ids != batch.input_ids  # a sampled token that happens to be right is original
-        return Corruption(found.masked_ids, targets, found.is_shown_masked, logits, corrupted_ids, is_replaced)
+        sampled = sample(logits.flatten(0, 1), self.rtd.temperature, self.seed, *keys).view_as(targets.positions)
+        tokens = torch.where(targets.weight > 0, sampled, targets.labels)
+        corrupted_ids = batch.input_ids.scatter(1, targets.positions, tokens)
+        is_replaced = corrupted_ids != batch.input_ids  # false for a sampled token that equals the original
+        return Corruption(predicted.masked_ids, targets, predicted.is_masked, logits, corrupted_ids, is_replaced)
 
     def detect(self, batch: Batch, corruption: Corruption) -> tuple[Tensor, Tensor]:
-        """The discriminator's hidden states [B, L, D] and logits [B, L], above 0 = replaced, of the corrupted batch."""
+        """The discriminator's hidden states [B, L, D] and logits [B, L]; a logit above 0 means replaced."""
         hidden_states = self.discriminator.encode(corruption.corrupted_ids, batch.attention_mask, batch.token_type_ids)
         return hidden_states, self.discriminator.discriminator_predictions(hidden_states)
 
     def forward(self, batch: Batch, step: Tensor) -> dict[str, Term]:
-        """Loss and metric terms of one batch; `step` is not used, example_id is already new in every epoch."""
+        """Loss and metric terms of a batch; `step` is unused because example_id differs in every epoch."""
         corruption = self.corrupt(batch)
         return self.terms(batch, corruption, *self.detect(batch, corruption))
 
-    def terms(self, batch: Batch, corruption: Corruption, hidden_states: Tensor, detected: Tensor) -> dict[str, Term]:
-        """Loss and metric terms of a batch that was corrupted; hidden_states and detected as from `detect`."""
+    def terms(self, batch: Batch, corruption: Corruption, hidden_states: Tensor, logits: Tensor) -> dict[str, Term]:
+        """Loss and metric terms of a corrupted batch; hidden_states and logits are those of `detect`."""
         is_replaced, mask = corruption.is_replaced, batch.attention_mask  # [B, L]
-        nats = F.binary_cross_entropy_with_logits(detected.float(), is_replaced.float(), reduction="none")  # [B, L]
-        is_flagged = (detected.detach() > 0) & mask
-        hits = (is_flagged & is_replaced).sum().float()
+        nats = F.binary_cross_entropy_with_logits(logits.float(), is_replaced.float(), reduction="none")  # [B, L]
+        is_detected = (logits.detach() > 0) & mask
+        true_positives = (is_detected & is_replaced).sum().float()
         tokens, replaced = mask.sum(), is_replaced.sum()
-        terms = mlm.prediction_terms(corruption.logits, corruption.targets, corruption.is_shown_masked, "generator")
+        terms = mlm.prediction_terms(corruption.logits, corruption.targets, corruption.is_masked, "generator")
         terms |= {
             "discriminator_loss": Term((nats * mask).sum(), tokens),
             "replaced_fraction": Term(replaced.float(), tokens),
-            "discriminator_precision": Term(hits, is_flagged.sum()),
-            "discriminator_recall": Term(hits, replaced),
+            "discriminator_precision": Term(true_positives, is_detected.sum()),
+            "discriminator_recall": Term(true_positives, replaced),
         }
         return terms | mlm.order_terms(self.discriminator.sentence_order, hidden_states, batch)
 
     def score(self, batch: Batch, unigram: Unigram, detections: Detections) -> dict[str, Term]:
-        """All terms of a held-out batch and of its baselines; the discriminator's logits go to `detections`."""
+        """Terms of a held-out batch, baselines included; adds the discriminator's logits to `detections`."""
         corruption = self.corrupt(batch)
-        hidden_states, detected = self.detect(batch, corruption)
-        detections.add(detected, corruption.is_replaced, batch.attention_mask)
-        terms = self.terms(batch, corruption, hidden_states, detected)
-        return terms | baseline_terms(corruption.targets, corruption.is_shown_masked, unigram)
+        hidden_states, logits = self.detect(batch, corruption)
+        detections.add(logits, corruption.is_replaced, batch.attention_mask)
+        terms = self.terms(batch, corruption, hidden_states, logits)
+        return terms | baseline_terms(corruption.targets, corruption.is_masked, unigram)
 
 
 # Each is a contracts.Objective with
-#   seed, special, chance_level     key of its draws, special ids, nats a count of each weighted term at chance level
-#   generator, discriminator    the model that fills masks, and the one that detects replaced tokens or None
-#   rate_scales                 multiples of the learning rate by parameter name, or None
-#   corrupt(batch)              masked_ids, targets, is_shown_masked, logits at the targets, …
+#   seed, special, chance_level    seed of its draws, special token ids, each loss at chance level in nats
+#   generator, discriminator       the masked language model, and the discriminator or None
+#   lr_multipliers                 multiples of the learning rate by parameter name, or None
+#   corrupt(batch)                 masked_ids, targets, is_masked, logits at the targets, …
 #   score(batch, unigram, detections)   terms of a held-out batch and of its baselines
 PretrainingObjective: TypeAlias = mlm.MaskedLanguageModeling | ReplacedTokenDetection
 
 
 def make_objective(config: PretrainConfig, special: SpecialIds) -> PretrainingObjective:
-    """The objective that config.run.objective names, with initial weights from torch's stream."""
+    """The objective config.run.objective, initialised with torch's global generator."""
     spec = spec_of(config)
-    module, _, name = spec.built_by.partition(":")
+    module, _, name = spec.class_path.partition(":")
     build: type[PretrainingObjective] = getattr(import_module(module), name)
     return build(model=config.model, special=special, seed=config.training.seed, **spec.groups(config))

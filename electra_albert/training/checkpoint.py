@@ -1,4 +1,4 @@
-"""Checkpoints `step-0000100` of safetensors and JSON, renamed into place once MANIFEST.json has sizes and SHA-256s."""
+"""Checkpoints: folders `step-0000100` of safetensors and JSON, written atomically, with SHA-256s in MANIFEST.json."""
 
 import json
 import logging
@@ -23,12 +23,12 @@ LOG = logging.getLogger(__name__)
 FORMAT = 1
 MODEL, OPTIMIZER, STATE, MANIFEST = "model.safetensors", "optimizer.safetensors", "state.json", "MANIFEST.json"
 _FILES = (MODEL, OPTIMIZER, STATE)
-_WAY_OUT = "was it written with other settings?"
-_TEMPORARY, _TRASH = ".tmp-", ".trash-"  # begin the names of checkpoints being written and being deleted
+_WAY_OUT = "resume with the settings it was written with"
+_TEMPORARY, _TRASH = ".tmp-", ".trash-"  # name prefixes of checkpoints being written and being deleted
 
 
 def unique_tensors(module: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The module's tensors, each storage once, and for every further name of a tied one the name it is stored under."""
+    """The module's tensors by name, tied ones once, and for each further name of a tied tensor its first name."""
     tensors, first, aliases = module.state_dict(), dict[object, str](), dict[str, str]()
     for name, tensor in tensors.items():
         view = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()) if tensor.numel() else name
@@ -38,29 +38,29 @@ def unique_tensors(module: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]
 
 
 def optimizer_tensors(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The optimiser's state by the parameter's name: `<name>.exp_avg`, `<name>.exp_avg_sq`, `<name>.step`."""
+    """The optimizer's state by parameter name: `<name>.exp_avg`, `<name>.exp_avg_sq`, `<name>.step`."""
     names: dict[Tensor, str] = {parameter: name for name, parameter in module.named_parameters()}
     return {f"{names[one]}.{key}": value for one, state in optimizer.state.items() for key, value in state.items()}
 
 
 def list_checkpoints(folder: Path) -> list[tuple[int, Path]]:
-    """(step, path) of the checkpoint folders in `folder`, whole or not, oldest first."""
-    inside = folder.iterdir() if folder.is_dir() else ()  # glob would pass over a folder that cannot be read
+    """(step, path) of the checkpoint folders in `folder`, damaged ones included, in ascending order."""
+    inside = folder.iterdir() if folder.is_dir() else ()  # glob would ignore an unreadable folder
     found = [path for path in inside if re.fullmatch(r"step-\d{7,}", path.name)]
     return sorted((int(path.name[5:]), path) for path in found if path.is_dir() and not path.is_symlink())
 
 
 def find_problem(path: Path, *, is_thorough: bool = True) -> str | None:
-    """Why the folder is not a whole checkpoint, in a few words; None where it is one. Thorough: files are hashed."""
+    """Describe what is wrong with a checkpoint, None if it is complete. is_thorough also compares hashes."""
     try:
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
         if manifest["format"] != FORMAT:
-            return f"{MANIFEST} is not of format {FORMAT}, which this version reads"
+            return f"{MANIFEST} does not have format {FORMAT}, the only one this version reads"
         for name in _FILES:
             file, wanted = path / name, manifest["files"][name]
-            is_right = file.stat().st_size == wanted["size"]
-            if not is_right or (sha256(file) if is_thorough else wanted["sha256"]) != wanted["sha256"]:
-                return f"{name} is not what {MANIFEST} says (its size or SHA-256 differs)"
+            is_intact = file.stat().st_size == wanted["size"]
+            if not is_intact or (sha256(file) if is_thorough else wanted["sha256"]) != wanted["sha256"]:
+                return f"{name} does not match {MANIFEST} (size or SHA-256 differs)"
     except OSError as error:
         return f"{Path(error.filename or path).name} cannot be read ({error.strerror})"
     except (ValueError, LookupError, TypeError) as error:  # bad JSON and bad UTF-8 are ValueErrors
@@ -69,25 +69,25 @@ def find_problem(path: Path, *, is_thorough: bool = True) -> str | None:
 
 
 def find_checkpoint(folder: Path, resume: str) -> Path | None:
-    """The checkpoint to resume from: `auto`, the newest whole one, or a path; None where there is none, or for `never`.
+    """The checkpoint to resume from. `auto`: the newest complete one, None if there is no checkpoint; or a path.
 
-    CheckpointError where there are only broken ones, UsageError where `never` finds any.
+    Raises CheckpointError if all are damaged, UsageError if `resume` is `never` and there is a checkpoint.
     """
     if resume not in ("auto", "never"):
         if problem := find_problem(Path(resume)):
-            raise CheckpointError(f"--resume {resume} is not a whole checkpoint: {problem}; name another or use auto")
+            raise CheckpointError(f"--resume {resume} is damaged or no checkpoint: {problem}; use another or auto")
         return Path(resume)
     problems = []
     for _, path in reversed(list_checkpoints(folder)):
         if resume == "never":
-            raise UsageError(f"--resume never, but {folder} holds {path.name}; choose another --output_dir")
+            raise UsageError(f"--resume never, but {folder} contains {path.name}; choose another --output_dir")
         if (problem := find_problem(path)) is None:
             return path
         problems.append(f"{path.name}: {problem}")
-        LOG.warning(f"passing over {problems[-1]}")
+        LOG.warning(f"skipping damaged checkpoint {problems[-1]}")
     if problems:
-        found = f"{folder} holds no whole checkpoint ({'; '.join(problems)})"
-        raise CheckpointError(f"{found}; mend one, or remove them to start again")
+        found = f"all checkpoints in {folder} are damaged ({'; '.join(problems)})"
+        raise CheckpointError(f"{found}; restore one, or remove them to start again")
     return None
 
 
@@ -103,11 +103,11 @@ def read_state(path: Path) -> dict[str, Any]:
 
 
 def load_checkpoint(path: Path, module: nn.Module, optimizer: torch.optim.Optimizer | None) -> dict[str, Any]:
-    """Copy weights and optimiser state into what is trained, or raise CheckpointError naming a tensor that misfits."""
+    """Load weights and optimizer state in place; returns state.json. CheckpointError if a tensor does not fit."""
     state = read_state(path)
     targets, aliases = unique_tensors(module)
     if (tied := state.get("aliases")) != aliases:
-        raise CheckpointError(f"{path} ties {tied}, but {aliases} are tied in what is being trained; {_WAY_OUT}")
+        raise CheckpointError(f"{path} has the tied weights {tied}, the model has {aliases}; {_WAY_OUT}")
     moments = {} if optimizer is None else {OPTIMIZER: optimizer_tensors(module, optimizer)}
     pairs: list[tuple[Tensor, Tensor]] = []
     for file, wanted in {MODEL: targets, **moments}.items():
@@ -118,7 +118,7 @@ def load_checkpoint(path: Path, module: nn.Module, optimizer: torch.optim.Optimi
         for name in {**wanted, **found}:
             old, new = (f"{one[name].dtype} {[*one[name].shape]}" if name in one else None for one in (found, wanted))
             if old != new:
-                raise CheckpointError(f"{path / file} has {name} as {old}, but {new} is being trained; {_WAY_OUT}")
+                raise CheckpointError(f"{path / file}: {name} is {old}, but {new} in the model; {_WAY_OUT}")
             pairs.append((wanted[name], found[name]))
     with torch.no_grad():
         for target, tensor in pairs:
@@ -127,55 +127,55 @@ def load_checkpoint(path: Path, module: nn.Module, optimizer: torch.optim.Optimi
 
 
 def check_finite(module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Raise DivergedError if a weight or a moment is not finite: such a state is never written."""
+    """Raise DivergedError if a weight or an optimizer moment is not finite: such a state is never saved."""
     tensors = {**module.state_dict(), **optimizer_tensors(module, optimizer)}
     finite = torch.stack([torch.isfinite(tensor).all() for tensor in tensors.values()]).tolist()
     if not all(finite):
         raise DivergedError(
-            f"training diverged: {list(tensors)[finite.index(False)]} holds values that are not finite; no checkpoint "
-            "was written and the older ones are untouched: lower --learning_rate or raise --warmup_steps"
+            f"training diverged: {list(tensors)[finite.index(False)]} has non-finite values and was not saved; "
+            "older checkpoints are kept: lower --learning_rate or raise --warmup_steps"
         )
 
 
 def save_checkpoint(
     folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, state: Mapping[str, Any], save_total_limit: int
 ) -> Path:
-    """Publish a checkpoint, `state` with its `step` as JSON, then remove the oldest; OSError where it cannot write."""
+    """Save a checkpoint atomically (state, with "step", as JSON), then remove the oldest. Raises OSError on failure."""
     step = state["step"]
     folder.mkdir(parents=True, exist_ok=True)
-    _remove_litter(folder)
+    _remove_leftovers(folder)
     temporary = folder / f"{_TEMPORARY}{step}-{os.getpid()}"
     temporary.mkdir()
     try:
         _fill(temporary, state, module, optimizer)
         path = folder / f"step-{step:07d}"
         if path.exists():
-            _set_aside(path)
+            _rename_aside(path)
         temporary.rename(path)
     except OSError:
         _remove(temporary)
         raise
     sync(folder)
     if problem := find_problem(path):
-        raise OSError(f"{path} reads back wrong: {problem}")
-    # It has just been read back in full; of the older ones the sizes must do. Broken ones neither count nor go.
-    whole = [one for _, one in list_checkpoints(folder) if find_problem(one, is_thorough=False) is None]
-    for old in whole[:-save_total_limit]:
+        raise OSError(f"{path} is damaged after writing: {problem}")
+    # Older checkpoints are checked by size only. Damaged ones do not count and are kept.
+    complete = [one for _, one in list_checkpoints(folder) if find_problem(one, is_thorough=False) is None]
+    for old in complete[:-save_total_limit]:
         _remove(old)
     return path
 
 
 def _fill(temporary: Path, state: Mapping[str, Any], module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Write the files of a checkpoint, the manifest last, and have them reach the disk."""
+    """Write the files of a checkpoint, the manifest last, and sync them to disk."""
     tensors, aliases = unique_tensors(module)
     text = json.dumps({**state, "aliases": aliases}, indent=1, allow_nan=False)
     (temporary / STATE).write_text(text + "\n", encoding="utf-8")
     for name, part in ((MODEL, tensors), (OPTIMIZER, optimizer_tensors(module, optimizer))):
         try:
             save_file({key: tensor.detach().cpu().contiguous() for key, tensor in part.items()}, temporary / name)
-        except SafetensorError as error:  # how it reports a full disk
+        except SafetensorError as error:  # raised for a full disk
             raise OSError(f"{name}: {error}") from error
-        # safetensors makes files that only their owner can read; these follow the umask, as state.json does.
+        # safetensors creates files that only their owner can read; take the mode of state.json, which is by umask.
         shutil.copymode(temporary / STATE, temporary / name)
     files = {}
     for name in _FILES:
@@ -188,32 +188,32 @@ def _fill(temporary: Path, state: Mapping[str, Any], module: nn.Module, optimize
 
 
 def tidy(folder: Path, step: int) -> None:
-    """Make the folder fit a run that resumes after `step`: litter goes, later checkpoints are renamed."""
-    _remove_litter(folder)
+    """Prepare the folder for a run that resumes after `step`: remove leftovers, rename later checkpoints."""
+    _remove_leftovers(folder)
     for found, path in list_checkpoints(folder):
         if found > step:
-            _set_aside(path)
+            _rename_aside(path)
 
 
-def _remove_litter(folder: Path) -> None:
-    """Delete what a killed run left half-written or half-deleted."""
+def _remove_leftovers(folder: Path) -> None:
+    """Delete half-written and half-deleted checkpoints of a killed run."""
     for path in (*folder.glob(f"{_TEMPORARY}*"), *folder.glob(f"{_TRASH}*")):
         if path.is_dir() and not path.is_symlink():
             _remove(path)
 
 
 def _remove(path: Path) -> None:
-    """Delete a folder of ours; a failure is a warning, since nothing depends on it."""
+    """Delete a checkpoint folder; a failure is only a warning."""
     try:
-        if path.name.startswith("step-"):  # a folder that is half deleted must not look like a checkpoint
+        if path.name.startswith("step-"):  # a half-deleted folder must not look like a checkpoint
             path = path.rename(path.with_name(f"{_TRASH}{path.name}"))
         shutil.rmtree(path)
     except OSError as error:
         LOG.warning(f"cannot remove {path}: {error.strerror or error}")
 
 
-def _set_aside(path: Path) -> None:
-    """Rename a checkpoint so that it is none any more."""
+def _rename_aside(path: Path) -> None:
+    """Rename a checkpoint so that it is no longer found."""
     asides = (path.with_name(f"{path.name}.aside-{number}") for number in count(1))
     aside = path.rename(next(name for name in asides if not name.exists()))
-    LOG.info(f"{path.name} does not belong to what is trained now; it was renamed to {aside.name}")
+    LOG.info(f"renamed the existing {path.name} to {aside.name}; this run replaces it")

@@ -1,4 +1,4 @@
-"""One process or many: which it is, its device, and the few things that processes agree on."""
+"""Distributed training: process group, device, and collectives; all work with a single process too."""
 
 import ctypes
 import os
@@ -16,13 +16,13 @@ from torch import Tensor
 from electra_albert.contracts import STOPPED_BY_SIGNAL, UsageError, UserError
 from electra_albert.keyed_random import Stream, bits
 
-_STEP_TIMEOUT = timedelta(minutes=30)  # a rank that is silent for so long is taken for dead
-_PREPARE_TIMEOUT = timedelta(days=7)  # others wait so long while the main rank prepares a corpus
-_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of <malloc.h>, where they are part of the interface
+_STEP_TIMEOUT = timedelta(minutes=30)  # a rank that does not answer for so long is considered dead
+_PREPARE_TIMEOUT = timedelta(days=7)  # while the main rank prepares a corpus
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # constants of glibc's <malloc.h>
 
 
 class World(NamedTuple):
-    """This process among those that train together."""
+    """Rank and device of this process."""
 
     rank: int
     world_size: int
@@ -35,14 +35,14 @@ class World(NamedTuple):
 
 
 def start(device: str) -> World:
-    """Join torchrun's processes, if any; device: cpu, cuda, mps or auto, else UsageError, as where it is not there."""
-    torchrun = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0}  # its variables, and their values without it
+    """Join torchrun's process group, if any. device: cpu, cuda, mps or auto; UsageError if it is not available."""
+    torchrun = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0}  # its variables and their defaults
     rank, world_size, local_rank = (int(os.environ.get(name, value)) for name, value in torchrun.items())
     chosen = _device(device, local_rank, world_size)
     if chosen.type == "cpu":
         keep_freed_memory()
     if world_size > 1:
-        # Host tensors go through gloo on a GPU too: what all ranks must know each step costs no wait for the device.
+        # Host tensors use gloo, with GPUs too: the all-reduce of the counts does not synchronise with the device.
         backend = "cpu:gloo,cuda:nccl" if chosen.type == "cuda" else "gloo"
         dist.init_process_group(backend, timeout=_STEP_TIMEOUT)
     return World(rank, world_size, local_rank, chosen)
@@ -54,33 +54,31 @@ def _device(device: str, local_rank: int, world_size: int) -> torch.device:
         if world_size == 1 and is_mps_usable():
             return torch.device("mps")
         if device == "mps":
-            raise UsageError("--device mps takes one process on a Mac whose GPU PyTorch can use; use --device cpu")
+            raise UsageError("--device mps needs one process and a Mac GPU that PyTorch supports; use --device cpu")
         device = "cpu"
     if device == "cpu":
         return torch.device(device)
     if local_rank >= gpus:
-        found = f"process {local_rank} has no GPU, PyTorch finds {gpus} here"
-        raise UsageError(
-            f"--device {device}: {found}; use --device cpu, or as few processes (torchrun --nproc_per_node)"
-        )
+        found = f"no GPU for process {local_rank}, PyTorch finds {gpus}"
+        raise UsageError(f"--device {device}: {found}; use --device cpu or fewer processes (torchrun --nproc_per_node)")
     torch.cuda.set_device(local_rank)
     return torch.device("cuda", local_rank)
 
 
 def is_mps_usable() -> bool:
-    """Whether PyTorch has a Mac's GPU and draws there what it draws on the CPU: some versions shift int64 wrongly."""
+    """Whether there is a Mac's GPU with the CPU's random bits: some PyTorch versions shift int64 wrongly on MPS."""
     if not torch.backends.mps.is_available():
         return False
     indices = [torch.arange(1000, device=device) for device in ("mps", "cpu")]
     try:
         drawn = [bits(0, Stream.MASK, index, index) for index in indices]
         return torch.equal(*(torch.cat([one, one.topk(100, largest=False).indices]).cpu() for one in drawn))
-    except (RuntimeError, TypeError):  # how an operator that is not there is reported
+    except (RuntimeError, TypeError):  # raised for a missing operator
         return False
 
 
 def keep_freed_memory() -> bool:
-    """Let glibc keep freed memory for the next tensor, whether it could: else each step has its pages mapped again."""
+    """Make glibc keep freed memory instead of mapping new pages at each step; returns whether it was possible."""
     if not sys.platform.startswith("linux"):
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
@@ -88,27 +86,27 @@ def keep_freed_memory() -> bool:
 
 
 def stop(world: World) -> None:
-    """Leave the other processes."""
+    """Leave the process group."""
     if world.world_size > 1:
         dist.destroy_process_group()
 
 
 def leave(exit_code: int) -> int:
-    """The last call of a program: its exit code, or, where `start` has joined other ranks, the end of the process."""
+    """Return the exit code, or with several ranks end the process; the last call of a program."""
     if not dist.is_initialized():
         return exit_code
-    # DDP keeps gloo's threads alive, and an interpreter that is torn down under them aborts now and then.
-    if exit_code in (0, STOPPED_BY_SIGNAL):  # else others may be waiting for this rank, and leaving in turn would hang
+    # os._exit, because gloo threads that DDP keeps alive sometimes abort the shutdown of the interpreter.
+    if exit_code in (0, STOPPED_BY_SIGNAL):  # after an error other ranks may wait for this one: destroying would hang
         dist.destroy_process_group()
     elif dist.get_rank():
-        time.sleep(5)  # torchrun ends all with the first that leaves: first the main rank reports
+        time.sleep(5)  # torchrun kills all ranks when the first one exits: let the main rank print its error first
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(exit_code)
 
 
 def sum_over_ranks(tensor: Tensor, world: World) -> Tensor:
-    """The sum of every rank's tensor, on every rank, on the tensor's own device; the argument is left as it was."""
+    """All-reduced sum of a tensor, on its own device; the argument does not change."""
     if world.world_size == 1:
         return tensor
     total = tensor.clone()
@@ -117,7 +115,7 @@ def sum_over_ranks(tensor: Tensor, world: World) -> Tensor:
 
 
 def gather_objects(value: Any, world: World) -> list[Any]:
-    """Every rank's value, in the order of ranks, on every rank. Values are pickled between processes of one run."""
+    """All-gathered values in the order of ranks. Values are pickled between the processes of one run."""
     if world.world_size == 1:
         return [value]
     values: list[Any] = [None] * world.world_size
@@ -127,7 +125,7 @@ def gather_objects(value: Any, world: World) -> list[Any]:
 
 @contextmanager
 def main_first(world: World) -> Iterator[None]:
-    """Run the block on the main rank, which prepares, then on the others; its UserError is raised on all of them."""
+    """Run the block on the main rank first, then on the others; a UserError of the main rank is raised on all."""
     if world.world_size == 1:
         yield
         return

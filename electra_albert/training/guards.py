@@ -1,4 +1,4 @@
-"""Guards of a long run: stop signals, a second run in the same folder, numbers that are not finite."""
+"""Safety of long runs: stop signals, a lock on the run folder, non-finite gradients, the fp16 loss scale."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from electra_albert.contracts import Arithmetic, CheckpointError, DivergedError,
 
 MAX_SKIPPED_IN_A_ROW = 5
 MAX_SKIPPED = 50
-_SAME_REQUEST_SECONDS = 1.0  # torchrun and the terminal may both pass on one press of Ctrl-C
+_SAME_REQUEST_SECONDS = 1.0  # torchrun and the terminal may both forward one press of Ctrl-C
 _SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1") if hasattr(signal, name))
 
 
 class StopSignal:
-    """Turns SIGTERM, SIGINT and SIGUSR1 into a flag that the loop reads; a second one of the first two ends the run."""
+    """Sets a flag on SIGTERM, SIGINT or SIGUSR1, which the loop reads; a second SIGTERM or SIGINT kills the process."""
 
     def __init__(self) -> None:
         self.requested = False
@@ -43,52 +43,52 @@ class StopSignal:
             signal.raise_signal(number)
 
     def __enter__(self) -> StopSignal:
-        if threading.current_thread() is threading.main_thread():  # elsewhere Python allows no handlers
+        if threading.current_thread() is threading.main_thread():  # Python allows handlers only there
             self._old = {number: signal.signal(number, self._handle) for number in _SIGNALS}
         return self
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._old.items():
-            # A handler that was not set from Python reads as None and cannot be put back as such.
+            # A handler that was not set from Python reads as None and cannot be restored.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 @contextmanager
 def run_lock(folder: Path) -> Iterator[None]:
-    """Hold `run.lock` in a run's folder; a second run is a UsageError, a file whose holder died is taken over."""
+    """Hold `run.lock` in a run's folder. A second run raises UsageError; the lock of a dead process is replaced."""
     path, way_out = folder / "run.lock", "choose another --output_dir"
     lock = FileLock(path, timeout=0)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock.acquire()
-        with suppress(PermissionError):  # Windows lets nobody read or write a locked file
+        with suppress(PermissionError):  # on Windows a locked file cannot be read or written
             path.write_text(f"pid {os.getpid()} on {socket.gethostname()}\n", encoding="utf-8")
     except Timeout:
-        holder = "a process that is just starting"
+        holder = "a starting process"
         with suppress(OSError):
             holder = path.read_text(encoding="utf-8", errors="replace")[:200].strip() or holder
         raise UsageError(f"{folder} is in use by another run ({holder}); wait for it or {way_out}") from None
     except OSError as error:
         if error.errno not in (errno.ENOLCK, errno.ENOTSUP):
-            raise UsageError(f"cannot write into {folder}: {error.strerror}; make room or {way_out}") from error
-        warnings.warn(f"{path} cannot be locked on this file system; take care to run once", stacklevel=3)
+            raise UsageError(f"cannot write to {folder}: {error.strerror}; free disk space or {way_out}") from error
+        warnings.warn(f"{path} cannot be locked on this file system; do not start this run twice", stacklevel=3)
     try:
         yield
     finally:
-        with suppress(PermissionError):  # Windows removes no open file; it stays and is taken over
+        with suppress(PermissionError):  # Windows cannot remove an open file; the next run replaces it
             path.unlink(missing_ok=True)
         lock.release()
 
 
 class UpdateGuard:
-    """Counts, on the device, the updates skipped because their gradient is not finite, overflows of fp16 apart."""
+    """Counts, on the device, the steps skipped for a non-finite gradient; fp16 overflows are counted separately."""
 
     def __init__(self, device: torch.device, counts: Sequence[int] = (0, 0, 0)) -> None:
-        # Of a run: all skipped updates, those in a row up to now, and the longest such row.
+        # Skipped steps of the run: in total, in a row at present, and the most in a row.
         self._counts = torch.tensor(counts, dtype=torch.int64, device=device)
 
     def observe(self, gradient_norm: Tensor, has_overflowed: Tensor) -> Tensor:
-        """Count an update by its gradient norm [] and bool []; returns bool [], whether it may be made."""
+        """Count a step by its gradient norm [] and fp16 overflow, bool []; returns whether it is finite, bool []."""
         is_finite = torch.isfinite(gradient_norm)
         skipped = (~is_finite & ~has_overflowed).to(torch.int64)
         total, in_a_row, longest = self._counts.unbind()
@@ -97,24 +97,24 @@ class UpdateGuard:
         return is_finite
 
     def check(self, step: int) -> None:
-        """Raise DivergedError if too many updates were skipped by `step`; waits for the device."""
+        """Raise DivergedError if too many steps were skipped up to `step`; synchronises with the device."""
         total, _, longest = self.state()
-        in_a_row = f"{longest} updates in a row" if longest >= MAX_SKIPPED_IN_A_ROW else ""
-        if skipped := in_a_row or (f"{total} updates" if total >= MAX_SKIPPED else ""):
+        in_a_row = f"{longest} steps in a row" if longest >= MAX_SKIPPED_IN_A_ROW else ""
+        if skipped := in_a_row or (f"{total} steps" if total >= MAX_SKIPPED else ""):
             raise DivergedError(
-                f"training diverged: by step {step} {skipped} with a loss or gradient that is not finite were skipped; "
-                "the last checkpoint is untouched: lower --learning_rate or raise --warmup_steps"
+                f"training diverged: {skipped} up to step {step} had a non-finite loss or gradient and were skipped; "
+                "the last checkpoint is kept: lower --learning_rate or raise --warmup_steps"
             )
 
     def state(self) -> list[int]:
-        """The counts of a checkpoint; waits for the device."""
+        """The counts, for a checkpoint; synchronises with the device."""
         return self._counts.tolist()
 
 
 class LossScale(torch.amp.GradScaler):
-    """The loss scale of fp16, alike on all ranks, and a count of its overflows; in any other arithmetic it is 1.
+    """The loss scale of fp16, equal on all ranks, and a count of its overflows; 1 in any other arithmetic.
 
-    An overflow is a gradient that was not finite at a scale above 1, which halves it; from 1 down it is divergence.
+    A non-finite gradient at a scale above 1 is an overflow and halves the scale; at 1 or below it is divergence.
     """
 
     def __init__(self, device: torch.device, arithmetic: Arithmetic) -> None:
@@ -126,34 +126,34 @@ class LossScale(torch.amp.GradScaler):
         """The scale, float32 []."""
         return self.scale(self._one)
 
-    def follow(self) -> Tensor:
-        """Move the scale by what `unscale_` found; returns bool [], whether it overflowed at a scale above 1."""
+    def update_scale(self) -> Tensor:
+        """Update the scale after `unscale_`; returns bool [], whether the gradient overflowed at a scale above 1."""
         before = self.current()
         self.update()
         has_overflowed = (before > 1) & (self.current() < before)
         self._overflowed = self._overflowed + has_overflowed
         return has_overflowed
 
-    def row(self) -> dict[str, float]:
-        """The keys of a row of metrics: the scale, and the overflows of the run where there were any. Waits."""
+    def metrics(self) -> dict[str, float]:
+        """The scale and, if there were any, the overflows of the run; synchronises with the device."""
         state = self.state()
         overflowed = {"overflowed_steps": state["overflowed"]} if state.get("overflowed") else {}
         return {"loss_scale": state["scale"], **overflowed} if state else {}
 
     def state(self) -> dict[str, Any]:
-        """The part of a checkpoint, exact to the bit; empty but in fp16. Waits for the device."""
+        """The state for a checkpoint, bitwise exact; empty except in fp16. Synchronises with the device."""
         return {**self.state_dict(), "overflowed": int(self._overflowed)} if self.is_enabled() else {}
 
     def restore(self, state: dict[str, Any], path: Path) -> None:
-        """Continue from the state in the checkpoint `path`; CheckpointError unless both or neither are fp16."""
+        """Load the state of the checkpoint `path`; CheckpointError if only one of the two is fp16."""
         if bool(state) != self.is_enabled():
-            then, now = ("in fp16", "is not") if state else ("without a loss scale", "is fp16")
-            raise CheckpointError(f"{path} was trained {then}, but --precision {now}; resume with the one of its run")
+            then, now = ("with", "is not fp16") if state else ("without", "is fp16")
+            raise CheckpointError(f"{path} was trained {then} fp16, but --precision {now}; resume with its --precision")
         if state:
             self.load_state_dict(state)
             self._overflowed.fill_(state["overflowed"])
 
 
 def loss_scale_or_nan(loss: Tensor, scale: Tensor | None = None) -> Tensor:
-    """The gradient to start `loss.backward` with: the scale [] or one, NaN for a loss that is not finite."""
+    """The initial gradient for `loss.backward`: the scale [] or 1, and NaN for a non-finite loss."""
     return torch.where(torch.isfinite(loss), 1.0 if scale is None else scale, torch.nan).to(loss.dtype)

@@ -1,4 +1,4 @@
-"""One training loop for every objective and every task."""
+"""The training loop of pretraining and fine-tuning."""
 
 import logging
 import time
@@ -22,33 +22,33 @@ LOG = logging.getLogger(__name__)
 
 GRADIENT_NORM = "grad_norm"
 
-# Scores held-out examples at a step and returns names without prefix; None if it was stopped before the end.
+# Evaluates at a step; returns metrics by name without prefix, or None if a signal stopped it.
 Evaluate = Callable[[int], Metrics | None]
 
 
 class Outcome(NamedTuple):
-    """How a run ended."""
+    """Result of `train`."""
 
-    step: int  # finished updates
-    is_stopped: bool  # left because of a signal, after saving
-    metrics: Metrics  # of the last evaluation, without prefix
+    step: int  # finished steps
+    is_stopped: bool  # by a signal, after saving
+    metrics: Metrics  # of the last evaluation, by name without prefix
 
 
 def train(objective: nn.Module, batches: StepBatches, evaluate: Evaluate, run: RunSettings) -> Outcome:
-    """Train `objective`, a contracts.Objective on the run's device, until the run's end or a stop signal.
+    """Train `objective`, a contracts.Objective on the run's device, until max_steps, early stopping or a stop signal.
 
-    Raises DivergedError when the numbers stop being finite, UsageError when the last checkpoint cannot be written.
+    Raises DivergedError for non-finite numbers, UsageError if the last checkpoint cannot be written.
     """
     loop = _Loop(objective, batches, evaluate, run)
     loop.begin()
     stream = batches.steps(loop.step + 1)
     try:
-        while loop.step < run.config.max_steps and not loop.is_enough:
+        while loop.step < run.config.max_steps and not loop.should_stop:
             micro_batches = next(stream)
             counts = count_step(loop.objective, micro_batches, run)
             if counts.is_stopping:
                 loop.save(is_last=True)
-                LOG.info(f"stopped by a signal after step {loop.step}; run the same command to go on")
+                LOG.info(f"stopped by a signal after step {loop.step}; run the same command again to resume")
                 return Outcome(loop.step, True, loop.metrics)
             loop.update(micro_batches, counts)
             loop.log_save_evaluate()
@@ -59,27 +59,27 @@ def train(objective: nn.Module, batches: StepBatches, evaluate: Evaluate, run: R
 
 
 class _Loop:
-    """The state of a run between two updates."""
+    """The state of a run between two steps."""
 
     def __init__(self, objective: nn.Module, batches: StepBatches, evaluate: Evaluate, run: RunSettings) -> None:
         self.module, self.objective = objective, cast(Objective, objective)
         self.step = 0
         self.metrics: Metrics = {}
         self.is_evaluation_cut_short = False
-        self.is_enough = False
+        self.should_stop = False
         self._batches, self._evaluate, self._run = batches, evaluate, run
         self._model: nn.Module = objective
-        self._optimizer = build_optimizer(objective, run.config, run.rate_scales)
+        self._optimizer = build_optimizer(objective, run.config, run.lr_multipliers)
         self._guard = UpdateGuard(run.world.device)
         self._loss_scale = LossScale(run.world.device, run.arithmetic)
         self._tally = Tally(run.world.device)
         self._tokens = 0
         self._is_first_update = True
-        self._saved_step = 0  # nothing is lost by not saving what a fresh start gives
-        self._row_tokens, self._row_time = 0, 0.0  # when the last row was written; pauses are added to the time
+        self._saved_step = 0  # the initial weights need no checkpoint
+        self._logged_tokens, self._logged_time = 0, 0.0  # at the last log; later saves and evaluations add their time
 
     def begin(self) -> None:
-        """Resume from the checkpoint, if there is one, and wrap the model for many processes."""
+        """Load the checkpoint, if there is one, wrap the model in DDP, and evaluate if that is due."""
         run, path = self._run, self._run.resume_from
         if path is not None:
             state = load_checkpoint(path, self.module, self._optimizer)
@@ -89,47 +89,46 @@ class _Loop:
             self._tally.restore(state["tally"], run.world)
             if path.parent.resolve() == run.checkpoints.resolve():
                 self._saved_step = self.step
-            LOG.info(f"going on from {path} after step {self.step}")
+            LOG.info(f"resuming from {path} after step {self.step}")
         if run.world.is_main:
             tidy(run.checkpoints, self.step)
-        # A checkpoint is written before the evaluation of its step, which is therefore made again.
-        is_due = self._is_due(run.config.eval_steps) if self.step else run.scores_start
+        # A step is saved before it is evaluated, so its evaluation is repeated.
+        is_due = self._is_due(run.config.eval_steps) if self.step else run.eval_on_start
         run.monitor.start(self.step, is_evaluated=not is_due)
         self.module.train()
         if run.world.world_size > 1:
             self._model = DistributedDataParallel(self.module, gradient_as_bucket_view=True)
         if is_due:
             self._score()
-        self._row_tokens, self._row_time = self._tokens, time.monotonic()
+        self._logged_tokens, self._logged_time = self._tokens, time.monotonic()
 
     def _is_due(self, interval: int) -> bool:
         return self.step % interval == 0 or self.step == self._run.config.max_steps
 
-    def _rehearse(self, batch: Batch, step: int) -> None:
-        """Raise ValueError unless a pass over a micro-batch gives every parameter a gradient and the right counts."""
-        # DDP rearranges its buckets, whose order is that of the additions, after its first pass: a resumed run's would
-        # differ from those of the uninterrupted one.
+    def _check_objective(self, batch: Batch, step: int) -> None:
+        """Raise ValueError if a parameter gets no gradient, or if counts on the host and the device differ."""
+        # Also makes a resume exact: DDP reorders its gradient buckets, and thus sums, after its first backward pass.
         terms = backward(self._model, [batch], dict.fromkeys(self.objective.weights, 0.0), step, self._run)
         check_gradients(self.module)
         for name, count in self.objective.counts(batch).items():
             if count != (found := int(terms[name].count)):
-                raise ValueError(f"{name} counted {found}, but counts() on the host gave {count}")
+                raise ValueError(f"{name} has count {found}, but counts() on the host returned {count}")
         self._optimizer.zero_grad(set_to_none=True)
 
     def update(self, micro_batches: list[Batch], counts: StepCounts) -> None:
-        """Make one update, or skip it on the device where its gradient is not finite. Nothing waits for the device."""
+        """Perform one step, or skip it on the device if the gradient is not finite. Never synchronises with the GPU."""
         config, world, step = self._run.config, self._run.world, self.step + 1
         if self._is_first_update:
-            self._rehearse(micro_batches[0], step)
+            self._check_objective(micro_batches[0], step)
             self._is_first_update = False
         scales = term_scales(self.objective.weights, counts.terms, world.world_size)
         terms = backward(self._model, micro_batches, scales, step, self._run, self._loss_scale.current())
         self._loss_scale.unscale_(self._optimizer)
         norm = nn.utils.clip_grad_norm_(self.module.parameters(), config.max_grad_norm)
-        is_finite = self._guard.observe(norm, self._loss_scale.follow())
+        is_finite = self._guard.observe(norm, self._loss_scale.update_scale())
         for group in self._optimizer.param_groups:
-            group["lr"] = learning_rate(step, config) * group["rate_scale"]
-        # The optimiser reads this attribute on the device and leaves weights, moments and counters as they are.
+            group["lr"] = learning_rate(step, config) * group["lr_multiplier"]
+        # The optimizer reads this attribute on the device; at 1 it changes no weight, moment or counter.
         self._optimizer.found_inf = (~is_finite).float()  # type: ignore[attr-defined]
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
@@ -138,7 +137,7 @@ class _Loop:
         self.step, self._tokens = step, self._tokens + counts.tokens
 
     def log_save_evaluate(self) -> None:
-        """Log, save and evaluate where it is time to."""
+        """Log, save and evaluate if it is due."""
         config = self._run.config
         self._run.monitor.tick()
         if self.step == 1 or self._is_due(config.logging_steps):
@@ -152,19 +151,19 @@ class _Loop:
         return {"step": self.step, "tokens": self._tokens, "epoch": self._batches.epoch(self.step)}
 
     def _log(self) -> None:
-        """Write a row: sums by counts since the row before, over the updates that were made."""
+        """Log the means since the last log, over the steps that were not skipped."""
         run = self._run
         means = means_of(self._tally.take(run.world), self.objective.weights)
-        speed = (self._tokens - self._row_tokens) / (time.monotonic() - self._row_time)
-        norm, rate = means.pop(GRADIENT_NORM), learning_rate(self.step, run.config)
-        row = {**means, "learning_rate": rate, GRADIENT_NORM: norm, "tokens_per_second": speed}
+        speed = (self._tokens - self._logged_tokens) / (time.monotonic() - self._logged_time)
+        norm, lr = means.pop(GRADIENT_NORM), learning_rate(self.step, run.config)
+        row = {**means, "learning_rate": lr, GRADIENT_NORM: norm, "tokens_per_second": speed}
         skipped = {"skipped_steps": count} if (count := self._guard.state()[0]) else {}
-        run.monitor.row({**self._position(), **row, **skipped, **self._loss_scale.row()})
-        self._row_tokens, self._row_time = self._tokens, time.monotonic()
+        run.monitor.row({**self._position(), **row, **skipped, **self._loss_scale.metrics()})
+        self._logged_tokens, self._logged_time = self._tokens, time.monotonic()
         self._guard.check(self.step)
 
     def _score(self) -> None:
-        """Evaluate and write the row, unless the evaluation was stopped."""
+        """Evaluate and log, unless a signal stopped the evaluation."""
         started = time.monotonic()
         self.module.eval()
         with torch.no_grad(), autocast(self._run.world.device, self._run.arithmetic):
@@ -174,11 +173,11 @@ class _Loop:
         if metrics is not None:
             self.metrics = metrics
             self._run.monitor.evaluation(self._position(), metrics)
-            self.is_enough = self._run.is_enough()
-        self._row_time += time.monotonic() - started
+            self.should_stop = self._run.should_stop()
+        self._logged_time += time.monotonic() - started
 
     def save(self, *, is_last: bool) -> None:
-        """Publish a checkpoint; one that cannot be written is a warning and tried again, unless it is the last."""
+        """Save a checkpoint. A failure is a warning, and the next save tries again; for the last one it is an error."""
         run, started = self._run, time.monotonic()
         if self.step == self._saved_step:
             return
@@ -202,10 +201,10 @@ class _Loop:
             except OSError as error:
                 failure = f"cannot write the checkpoint of step {self.step} into {run.checkpoints}: {error}"
         failure = gather_objects(failure, run.world)[0]
-        self._row_time += time.monotonic() - started
+        self._logged_time += time.monotonic() - started
         if not failure:
             self._saved_step = self.step
         elif is_last:
-            raise UsageError(f"{failure}; older checkpoints are untouched: make room and run the same command again")
+            raise UsageError(f"{failure}; older checkpoints are kept: free disk space and run the same command again")
         else:
-            LOG.warning(f"{failure}; older checkpoints are untouched, training continues")
+            LOG.warning(f"{failure}; older checkpoints are kept, training continues")

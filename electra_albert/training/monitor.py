@@ -1,4 +1,4 @@
-"""The record of a run: metrics.jsonl, TensorBoard, and progress on the terminal."""
+"""Metrics of a run: metrics.jsonl, TensorBoard and the progress bar."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from electra_albert.training.distributed import World, gather_objects, sum_over_
 LOG = logging.getLogger(__name__)
 
 EVALUATION_PREFIX = "eval_"
-CLOCK = ("elapsed_seconds", "time")  # the keys of a row that depend on when it was written
-_ROWS, _BOARD, _BAR = "metrics.jsonl", "tensorboard", "the progress bar"
+CLOCK = ("elapsed_seconds", "time")  # the keys that depend on the time of writing
+_METRICS, _BOARD, _BAR = "metrics.jsonl", "tensorboard", "the progress bar"
 
 
 def read_metrics(path: Path) -> list[Metrics]:
-    """The rows of a metrics file in order, none where there is no file; torn lines are passed over."""
+    """The rows of a metrics file in order, none if there is no file; incomplete lines are ignored."""
     rows = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ():
         with suppress(ValueError):
@@ -40,7 +40,7 @@ def read_metrics(path: Path) -> list[Metrics]:
 
 
 def cut_metrics(path: Path, step: int, *, is_evaluated: bool) -> list[Metrics]:
-    """Cut a metrics file back to `step`, whose own evaluation stays where is_evaluated; returns the rows that stay."""
+    """Remove the rows after `step` (and its evaluation, unless is_evaluated) from a metrics file; returns the rest."""
     rows = [(row, any(key.startswith(EVALUATION_PREFIX) for key in row)) for row in read_metrics(path)]
     kept = [row for row, is_evaluation in rows if (row["step"], is_evaluation) <= (step, is_evaluated)]
     if path.exists():
@@ -49,10 +49,10 @@ def cut_metrics(path: Path, step: int, *, is_evaluated: bool) -> list[Metrics]:
 
 
 class Tally:
-    """Sums and counts of terms since the last row, kept on the device until they are asked for."""
+    """Accumulates sums and counts of terms on the device."""
 
     def __init__(self, device: torch.device) -> None:
-        self._device, self._float = device, torch.float32 if device.type == "mps" else torch.float64  # which MPS lacks
+        self._device, self._float = device, torch.float32 if device.type == "mps" else torch.float64  # MPS has none
         self._start([])
 
     def _start(self, names: list[str]) -> None:
@@ -61,7 +61,7 @@ class Tally:
         self._counts = torch.zeros(count, dtype=torch.int64, device=self._device)
 
     def add(self, terms: Mapping[str, Term], is_kept: Tensor) -> None:
-        """Add the terms of one update; one that was skipped, bool is_kept [], adds nothing."""
+        """Add the terms of one step, unless it was skipped: is_kept, bool []."""
         if not self._names:
             self._start(list(terms))
         sums, counts = (torch.stack(each) for each in zip(*(terms[name] for name in self._names), strict=True))
@@ -69,18 +69,18 @@ class Tally:
         self._counts += torch.where(is_kept, counts, 0)
 
     def take(self, world: World) -> dict[str, tuple[float, int]]:
-        """(sum, count) of each term over all ranks, and start again from nothing; waits for the device."""
+        """(sum, count) of each term over all ranks; resets them and synchronises with the device."""
         sums, counts = (sum_over_ranks(tensor, world).tolist() for tensor in (self._sums, self._counts))
         self._start(self._names)
         return dict(zip(self._names, zip(sums, counts, strict=True), strict=True))
 
     def state(self, world: World) -> dict[str, Any]:
-        """The part of a checkpoint, exact to the bit: each rank's sums apart, since the order of additions matters."""
+        """The state for a checkpoint, bitwise exact: each rank's own sums, since the order of additions matters."""
         mine = ([value.hex() for value in self._sums.tolist()], self._counts.tolist())
         return {"names": self._names, "ranks": gather_objects(mine, world)}
 
     def restore(self, state: Mapping[str, Any], world: World) -> None:
-        """Continue from a checkpoint; where the number of ranks has changed, the first one takes over all sums."""
+        """Load the state of a checkpoint; if the number of ranks has changed, the first rank gets all sums."""
         self._start(list(state["names"]))
         ranks, is_same = state["ranks"], len(state["ranks"]) == world.world_size
         for sums, counts in [ranks[world.rank]] if is_same else ranks if world.is_main else ():
@@ -89,21 +89,21 @@ class Tally:
 
 
 def means_of(totals: Mapping[str, tuple[float, int]], weights: Mapping[str, float]) -> Metrics:
-    """The mean of each (sum, count), after `loss`, the sum of the weighted ones; None where nothing was counted."""
+    """`loss`, the weighted sum of the losses, and the mean of each (sum, count); None for a count of 0."""
     means: Metrics = {name: total / count if count else None for name, (total, count) in totals.items()}
     losses = [weight * means[name] for name, weight in weights.items() if means[name] is not None]
     return {"loss": sum(losses) if losses else None, **means}
 
 
 class Monitor:
-    """Writes rows to metrics.jsonl and TensorBoard and shows progress, on the main rank; failing is one warning."""
+    """Writes metrics to metrics.jsonl, TensorBoard and the progress bar, on the main rank; errors only warn once."""
 
     def __init__(self, folder: Path, max_steps: int, *, is_main: bool = True) -> None:
         self._folder, self._max_steps, self._is_main = folder, max_steps, is_main
-        self._open: dict[str, Any] = {}  # the file of rows, the TensorBoard writer and the progress bar
+        self._open: dict[str, Any] = {}  # the metrics file, the TensorBoard writer and the progress bar
         self._failed: set[str] = set()
-        self._started = (0, 0.0)  # step and time of the start, for the time left
-        self._seconds_before = 0.0  # trained in the runs that this one resumes
+        self._started = (0, 0.0)  # step and time of the start
+        self._seconds_before = 0.0  # elapsed before this resume
 
     def __enter__(self) -> Monitor:
         return self
@@ -114,17 +114,17 @@ class Monitor:
                 output.close()
 
     def start(self, step: int, *, is_evaluated: bool = True) -> None:
-        """Begin after `step` updates: rows after it are cut, and its evaluation too unless it stays: is_evaluated."""
+        """Open the outputs after `step` and remove later rows, as `cut_metrics` does."""
         if not self._is_main:
             return
         from torch.utils.tensorboard import SummaryWriter
 
         self._started = (step, time.monotonic())
-        with self._reporting(_ROWS):
+        with self._reporting(_METRICS):
             self._folder.mkdir(parents=True, exist_ok=True)
-            for row in cut_metrics(self._folder / _ROWS, step, is_evaluated=is_evaluated)[-1:]:
+            for row in cut_metrics(self._folder / _METRICS, step, is_evaluated=is_evaluated)[-1:]:
                 self._seconds_before = float(row.get("elapsed_seconds") or 0.0)
-            self._open[_ROWS] = (self._folder / _ROWS).open("a", buffering=1, encoding="utf-8")  # writes line by line
+            self._open[_METRICS] = (self._folder / _METRICS).open("a", buffering=1, encoding="utf-8")  # line-buffered
         with self._reporting(_BOARD):
             self._open[_BOARD] = SummaryWriter(str(self._folder / _BOARD), purge_step=step + 1)
         if sys.stderr.isatty():
@@ -133,37 +133,37 @@ class Monitor:
 
     @contextmanager
     def _reporting(self, name: str) -> Iterator[Any]:
-        """The output of this name, None where it is not open; training continues where it fails in the block."""
+        """Yield the output of this name, None if it is not open; an OSError in the block becomes one warning."""
         try:
             yield self._open.get(name)
         except OSError as error:
             if name not in self._failed:
                 self._failed.add(name)
-                LOG.warning(f"cannot write {name} ({error.strerror or error}); training continues, logs have gaps")
+                LOG.warning(f"cannot write {name} ({error.strerror or error}); training continues with incomplete logs")
 
     def tick(self) -> None:
-        """Count one update."""
+        """Advance the progress bar by one step."""
         with self._reporting(_BAR) as bar:
             if bar is not None:
                 bar.update(1)
 
     def row(self, row: Metrics) -> None:
-        """Write one row of training metrics and show it."""
+        """Write and log one row of training metrics."""
         self._write(row, "train")
-        (first, started), step, shown = self._started, row["step"], _readable(row)
+        (first, started), step, text = self._started, row["step"], _readable(row)
         seconds = round((time.monotonic() - started) / max(1, step - first) * (self._max_steps - step))
         if _BAR in self._open:
-            self._open[_BAR].set_postfix_str(shown, refresh=False)
-        is_shown = {"is_shown": True} if _BAR in self._open else None
-        LOG.info(f"step {step}/{self._max_steps}  {shown}  {timedelta(seconds=seconds)} left", extra=is_shown)
+            self._open[_BAR].set_postfix_str(text, refresh=False)
+        extra = {"is_file_only": True} if _BAR in self._open else None
+        LOG.info(f"step {step}/{self._max_steps}  {text}  {timedelta(seconds=seconds)} left", extra=extra)
 
     def evaluation(self, position: Metrics, metrics: Metrics) -> None:
-        """Write one row of evaluation metrics, named without prefix, made at `position` (step, tokens, epoch)."""
+        """Write and log one row of evaluation metrics (names without prefix) at `position` (step, tokens, epoch)."""
         self._write({**position, **{f"{EVALUATION_PREFIX}{name}": value for name, value in metrics.items()}}, "eval")
         LOG.info(f"step {position['step']}/{self._max_steps}  held out: {_readable(metrics)}")
 
     def text(self, step: int, name: str, text: str) -> None:
-        """Write a text, in Markdown, to TensorBoard."""
+        """Write Markdown text to TensorBoard."""
         with self._reporting(_BOARD) as board:
             if board is not None:
                 board.add_text(f"samples/{name}", text, step)
@@ -173,18 +173,18 @@ class Monitor:
             return
         bad = [name for name, value in row.items() if isinstance(value, float) and not math.isfinite(value)]
         for name in bad:
-            LOG.warning(f"{name} at step {row['step']} is {row[name]}; its row has null")
+            LOG.warning(f"{name} is {row[name]} at step {row['step']}; {_METRICS} has null instead")
         row = row | dict.fromkeys(bad)
         seconds = self._seconds_before + time.monotonic() - self._started[1]
         clock = dict(zip(CLOCK, (seconds, datetime.now(UTC).isoformat(timespec="milliseconds")), strict=True))
-        line = json.dumps({**row, "phase": phase, **clock})  # floats by repr: they read back exactly
-        with self._reporting(_ROWS) as file:
+        line = json.dumps({**row, "phase": phase, **clock})  # floats are exact: json writes their repr
+        with self._reporting(_METRICS) as file:
             if file is not None:
                 file.write(f"{line}\n")
         with self._reporting(_BOARD) as board:
             if board is not None:
                 for name, value in row.items():
-                    is_speed = name in ("tokens", "epoch", "tokens_per_second")  # evaluations have none of their own
+                    is_speed = name in ("tokens", "epoch", "tokens_per_second")  # written with training metrics only
                     if value is not None and name != "step" and not (is_speed and phase == "eval"):
                         part = "perf" if is_speed else phase
                         board.add_scalar(f"{part}/{name.removeprefix(EVALUATION_PREFIX)}", value, row["step"])
@@ -192,10 +192,10 @@ class Monitor:
 
 
 def _readable(row: Metrics) -> str:
-    """The numbers of a row on one line, without counts and without those of single sources."""
-    shown = []
+    """The metrics of a row on one line, without counts and without metrics of single sources."""
+    parts = []
     for name, value in row.items():
         if name not in ("step", "tokens", "masked_tokens") and "/" not in name:
             form = "" if not isinstance(value, float) else ",.0f" if abs(value) >= 1000 else ".4g"
-            shown.append(f"{name} {'-' if value is None else format(value, form)}")
-    return "  ".join(shown)
+            parts.append(f"{name} {'-' if value is None else format(value, form)}")
+    return "  ".join(parts)

@@ -1,4 +1,4 @@
-"""AdamW or LAMB over groups in which every trainable parameter is exactly once, and the learning rate by step."""
+"""AdamW and LAMB, their parameter groups, and the learning rate schedules."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -13,39 +13,39 @@ Groups = list[dict[str, Any]]
 
 
 def learning_rate(step: int, config: TrainingConfig) -> float:
-    """Rate of update `step`, counted from 1, by config.lr_scheduler_type; zero beyond the end of the run.
+    """Learning rate of `step`, counted from 1, by config.lr_scheduler_type; 0 after the end of the run.
 
-    electra: warm-up times a decay over the whole run (ELECTRA appendix A). bert: warm-up, then a jump down onto that
-    decay, as in BERT's and ALBERT's code. linear: warm-up to the peak, then a decay over the updates that remain.
+    electra: warmup times a linear decay over the whole run (ELECTRA appendix A). bert: warmup, then a drop onto that
+    decay, as in BERT's and ALBERT's code. linear: warmup to the peak, then a linear decay over the remaining steps.
     """
-    # Differs from the published codes: the decay counts from 0, the warm-up from 1, so that no update has a rate of 0.
+    # Differs from the published code: the decay counts from 0, the warmup from 1, so that no step has learning rate 0.
     peak, warmup, total = config.learning_rate, config.warmup_steps, config.max_steps
     if step > total:
         return 0.0
-    risen = peak * (min(1.0, step / warmup) if warmup else 1.0)
-    left = 1.0 - (step - 1) / total
-    rates = {
-        "electra": risen * left,
-        "bert": risen if step < warmup else peak * left,
-        "linear": risen if step <= warmup else peak * (1.0 - (step - 1 - warmup) / (total - warmup)),
+    warmed_up = peak * (min(1.0, step / warmup) if warmup else 1.0)
+    decay = 1.0 - (step - 1) / total
+    schedules = {
+        "electra": warmed_up * decay,
+        "bert": warmed_up if step < warmup else peak * decay,
+        "linear": warmed_up if step <= warmup else peak * (1.0 - (step - 1 - warmup) / (total - warmup)),
     }
-    return rates[config.lr_scheduler_type]
+    return schedules[config.lr_scheduler_type]
 
 
-def parameter_groups(module: nn.Module, weight_decay: float, rate_scales: Mapping[str, float] | None = None) -> Groups:
-    """Optimizer groups over the trainable parameters, a tied one once; rate_scales: multiples of the rate by name.
+def parameter_groups(module: nn.Module, decay: float, lr_multipliers: Mapping[str, float] | None = None) -> Groups:
+    """Optimizer groups of the trainable parameters; lr_multipliers: multiples of the learning rate by name.
 
-    Biases and LayerNorms have no decay and, as in ALBERT's code, no trust ratio; of a fused qkv matrix each third has.
+    Biases and LayerNorms have no weight decay and, as in ALBERT's code, no trust ratio; a fused qkv matrix has three.
     """
     members: dict[tuple[float, int], list[nn.Parameter]] = {}
-    for name, parameter in module.named_parameters():  # names a parameter shared by two modules once
+    for name, parameter in module.named_parameters():  # lists tied parameters once
         if parameter.requires_grad:
-            is_plain = parameter.ndim <= 1 and (name.endswith("bias") or "norm" in name.lower())
-            ratios = 0 if is_plain else 3 if name.endswith("qkv.weight") else 1
-            scale = 1.0 if rate_scales is None else rate_scales[name]
+            has_no_decay = parameter.ndim <= 1 and (name.endswith("bias") or "norm" in name.lower())
+            ratios = 0 if has_no_decay else 3 if name.endswith("qkv.weight") else 1
+            scale = 1.0 if lr_multipliers is None else lr_multipliers[name]
             members.setdefault((scale, ratios), []).append(parameter)
     return [
-        {"params": params, "weight_decay": weight_decay if ratios else 0.0, "trust_ratios": ratios, "rate_scale": scale}
+        {"params": params, "weight_decay": decay * (ratios > 0), "trust_ratios": ratios, "lr_multiplier": scale}
         for (scale, ratios), params in members.items()
     ]
 
@@ -55,23 +55,23 @@ def check_groups(module: nn.Module, groups: Iterable[Mapping[str, Any]]) -> None
     times = Counter(parameter.data_ptr() for group in groups for parameter in group["params"])
     for name, parameter in module.named_parameters():
         if (found := times.pop(parameter.data_ptr(), 0)) != int(parameter.requires_grad):
-            raise ValueError(f"{name} is {found} times in the optimiser, not {int(parameter.requires_grad)}")
+            raise ValueError(f"{name} is {found} times in the optimizer, expected {int(parameter.requires_grad)}")
     if times:
-        raise ValueError(f"{len(times)} tensors in the optimiser are no parameters of the module")
+        raise ValueError(f"{len(times)} tensors in the optimizer are not parameters of the module")
 
 
 def check_gradients(module: nn.Module) -> None:
     """Raise ValueError if a trainable parameter got no gradient."""
     for name, parameter in module.named_parameters():
         if parameter.requires_grad and parameter.grad is None:
-            raise ValueError(f"{name} is trainable, but no loss reaches it; build it only where it is trained")
+            raise ValueError(f"{name} is trainable but has no gradient from any loss; freeze or remove it")
 
 
 class Lamb(torch.optim.Optimizer):
-    """LAMB as ALBERT was trained with. Paper: You et al. 2020, algorithm 2.
+    """LAMB, the optimizer of ALBERT. Paper: You et al. 2020, algorithm 2.
 
-    A group's `trust_ratios` is the number of ratios of each of its tensors, one for each part of its rows; 0 is AdamW.
-    The state is made by build_optimizer. Where `found_inf` [] holds 1, an update leaves weights and state as they are.
+    A group's `trust_ratios`: number of trust ratios per tensor, each for an equal part of its rows; 0 gives AdamW.
+    build_optimizer creates the state. If `found_inf` [] is 1, a step changes neither weights nor state.
     """
 
     found_inf: Tensor | None = None
@@ -81,7 +81,7 @@ class Lamb(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Make one update; a closure is not supported."""
+        """Perform one optimizer step; a closure is not supported."""
         assert closure is None
         for group in self.param_groups:
             for parameter in group["params"]:
@@ -89,17 +89,17 @@ class Lamb(torch.optim.Optimizer):
                     self._update(parameter, parameter.grad, group)
 
     def _update(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
-        """Move one parameter and its state, or copy them onto themselves where the update is to be skipped."""
+        """Update a parameter and its state; if the step is skipped, copy them onto themselves."""
         state, (beta1, beta2) = self.state[parameter], group["betas"]
         step = state["step"] + 1
         first = torch.lerp(state["exp_avg"], gradient, 1 - beta1)
         second = torch.lerp(state["exp_avg_sq"], gradient.square(), 1 - beta2)
-        # In float64, where there is one: 1 - beta2**step is a small difference of numbers near one.
+        # In float64 except on MPS, which has none: 1 - beta2**step is a small difference of numbers near one.
         wide = step if step.device.type == "mps" else step.double()
         correction1, correction2 = (1 - beta**wide for beta in (beta1, beta2))
         direction = (first / correction1) / ((second / correction2).sqrt() + group["eps"])
         direction = direction + group["weight_decay"] * parameter
-        if parts := group["trust_ratios"]:  # where either norm is 0 the ratio is 1
+        if parts := group["trust_ratios"]:  # the ratio is 1 if a norm is 0
             rows = direction.reshape(parts, -1)
             weight_norm = torch.linalg.vector_norm(parameter.reshape(parts, -1), dim=1)  # [parts]
             direction_norm = torch.linalg.vector_norm(rows, dim=1)  # [parts]
@@ -111,7 +111,7 @@ class Lamb(torch.optim.Optimizer):
 
 
 def _adamw(groups: Groups, **options: Any) -> torch.optim.Optimizer:
-    if groups[0]["params"][0].device.type == "mps":  # where the fused update does not look at found_inf
+    if groups[0]["params"][0].device.type == "mps":  # fused AdamW ignores found_inf there
         return Lamb([{**group, "trust_ratios": 0} for group in groups], **options)
     return torch.optim.AdamW(groups, fused=True, **options)
 
@@ -120,14 +120,14 @@ _OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"adamw": _adamw,
 
 
 def build_optimizer(
-    module: nn.Module, config: TrainingConfig, rate_scales: Mapping[str, float] | None = None
+    module: nn.Module, config: TrainingConfig, lr_multipliers: Mapping[str, float] | None = None
 ) -> torch.optim.Optimizer:
-    """The optimizer, its state allocated to copy a checkpoint into; no update changes it where `found_inf` [] is 1."""
-    groups = parameter_groups(module, config.weight_decay, rate_scales)
+    """The optimizer with allocated state, into which a checkpoint is copied; it skips a step if `found_inf` [] is 1."""
+    groups = parameter_groups(module, config.weight_decay, lr_multipliers)
     check_groups(module, groups)
     betas = config.adam_beta1, config.adam_beta2
     optimizer = _OPTIMIZERS[config.optimizer](groups, lr=config.learning_rate, betas=betas, eps=config.adam_epsilon)
-    # From 1e8 on 1 - beta**step is one for every beta in use, and in float32 the counter does not grow any more.
+    # At 1e8 steps 1 - beta**step is 1 for all usual betas, and the float32 counter no longer grows.
     first_step = 0.0 if config.adam_bias_correction else 1e8
     for parameter in (one for group in groups for one in group["params"]):
         step = torch.full((), first_step, dtype=torch.float32, device=parameter.device)

@@ -1,4 +1,4 @@
-"""Where log records go: to stderr as plain lines, and to a run's log.txt with the time of each."""
+"""Log handlers: plain lines on stderr, lines with a time stamp in a run's log.txt."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Formatter(logging.Formatter):
 
 
 class _Console(logging.Handler):
-    """Prints records to stderr, above a progress bar where there is one; an stderr that is gone is ignored."""
+    """Prints records to stderr, above the progress bar if there is one; a closed stderr is ignored."""
 
     def emit(self, record: logging.LogRecord) -> None:
         with suppress(OSError, ValueError):
@@ -36,19 +36,19 @@ class _Console(logging.Handler):
 
 
 def is_main_process() -> bool:
-    """Whether this is the process of rank 0, or the only one."""
+    """Whether this is rank 0 or the only process."""
     return os.environ.get("RANK", "0") == "0"
 
 
 @contextmanager
 def console_log() -> Iterator[None]:
-    """Print what is logged to stderr, on the main process only; inside another such block this does nothing."""
+    """Print log records to stderr, on the main process only; a nested block does nothing."""
     if any(isinstance(handler, _Console) for handler in LOG.handlers):
         yield
         return
     handler, level = _Console(), LOG.level
     handler.formatter = _Formatter()
-    handler.addFilter(lambda record: is_main_process() and not hasattr(record, "is_shown"))
+    handler.addFilter(lambda record: is_main_process() and not hasattr(record, "is_file_only"))
     LOG.addHandler(handler)
     LOG.setLevel(logging.INFO)
     try:
@@ -58,14 +58,14 @@ def console_log() -> Iterator[None]:
         LOG.setLevel(level)
 
 
-def log_shown(text: str) -> None:
-    """Log each line of a text that stdout or the progress bar shows already: for log.txt alone."""
+def log_to_file(text: str) -> None:
+    """Log each line of a text to log.txt but not to stderr, because stdout already has it."""
     for line in text.splitlines():
-        LOG.info(line, extra={"is_shown": True})
+        LOG.info(line, extra={"is_file_only": True})
 
 
 class RunLog(logging.Handler):
-    """Collects what is logged, errors that end the block too, and writes it to log.txt once its folder is open."""
+    """Writes log records, and an error that ends the block, to log.txt; collects them until its folder is known."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class RunLog(logging.Handler):
         return self
 
     def open(self, folder: Path) -> None:
-        """Append to log.txt of this folder, first what was collected; leave an earlier folder's."""
+        """Append to log.txt of this folder from now on, first the collected records."""
         self._path, self._has_failed = folder / LOG_FILE, False
         self.flush()
 
@@ -91,7 +91,7 @@ class RunLog(logging.Handler):
         self.flush()
 
     def flush(self) -> None:
-        """Append what was collected to the file, if it is open; failing is one warning."""
+        """Append the collected lines to the file, if there is one; errors warn once."""
         if self._path is None or not self._lines:
             return
         lines, self._lines = self._lines, []
@@ -101,12 +101,12 @@ class RunLog(logging.Handler):
         except OSError as error:
             if not self._has_failed:
                 self._has_failed = True
-                LOG.warning(f"cannot write {LOG_FILE} ({error.strerror}); it has gaps")
+                LOG.warning(f"cannot write {LOG_FILE} ({error.strerror}); it is incomplete")
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if isinstance(error, UserError):
-            log_shown(f"error: {error}")
+            log_to_file(f"error: {error}")
         elif error is not None:
-            LOG.info("ended by an error", exc_info=error, extra={"is_shown": True})
+            LOG.info("the run failed with an error", exc_info=error, extra={"is_file_only": True})
         LOG.removeHandler(self)
         LOG.setLevel(self._was_level)

@@ -1,4 +1,4 @@
-"""One update: the run it belongs to, the counts that all ranks agree on, and the gradients of its loss terms."""
+"""One training step: settings of the run, global counts of the loss terms, forward and backward pass."""
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -20,7 +20,7 @@ from electra_albert.training.monitor import Monitor
 
 @dataclass(frozen=True)
 class RunSettings:
-    """Where a run is kept, how it is trained, and what watches it."""
+    """Folder, configuration, processes and logging of a run."""
 
     folder: Path
     config: TrainingConfig
@@ -29,10 +29,10 @@ class RunSettings:
     stop: StopSignal
     arithmetic: Arithmetic = "fp32"
     resume_from: Path | None = None
-    scores_start: bool = False  # evaluate before the first update too
-    rate_scales: Mapping[str, float] | None = None  # multiples of the learning rate by parameter name
-    is_enough: Callable[[], bool] = bool  # called after each evaluation: end before max_steps? bool() is False
-    settings: Mapping[str, Any] = field(default_factory=dict)  # anything else to record in each checkpoint, as JSON
+    eval_on_start: bool = False  # evaluate before the first step too
+    lr_multipliers: Mapping[str, float] | None = None  # multiples of the learning rate by parameter name
+    should_stop: Callable[[], bool] = bool  # early stopping: called after each evaluation; bool() is False
+    settings: Mapping[str, Any] = field(default_factory=dict)  # recorded in each checkpoint, as JSON
 
     @property
     def checkpoints(self) -> Path:
@@ -40,15 +40,15 @@ class RunSettings:
 
 
 class StepCounts(NamedTuple):
-    """Agreed on by all ranks before an update."""
+    """Counts of one step over the global batch, the same on all ranks."""
 
-    terms: dict[str, int]  # count of each weighted term over the global batch
+    terms: dict[str, int]  # count of each weighted term
     tokens: int
-    is_stopping: bool  # a rank was asked to stop
+    is_stopping: bool  # whether any rank received a stop signal
 
 
 def count_step(objective: Objective, micro_batches: list[Batch], run: RunSettings) -> StepCounts:
-    """Counts of one update over all micro-batches and ranks: one reduction, on the host."""
+    """Counts of one step over all micro-batches and ranks, with a single all-reduce on the host."""
     names = list(objective.weights)
     counts = [objective.counts(batch) for batch in micro_batches]
     mine = [sum(count[name] for count in counts) for name in names]
@@ -58,7 +58,7 @@ def count_step(objective: Objective, micro_batches: list[Batch], run: RunSetting
 
 
 def term_scales(weights: Mapping[str, float], counts: Mapping[str, int], world_size: int) -> dict[str, float]:
-    """Factor of each term's sum, so that the ranks' averaged gradients are those of sum / count; 0 for a count of 0."""
+    """Factor of each term's sum: gradients averaged over ranks become those of weight * sum / count; 0 for count 0."""
     return {name: world_size * weight / counts[name] if counts[name] else 0.0 for name, weight in weights.items()}
 
 
@@ -70,7 +70,7 @@ def backward(
     run: RunSettings,
     loss_scale: Tensor | None = None,
 ) -> dict[str, Term]:
-    """Sums of all terms; gradients are reduced with the last micro-batch, and multiplied by loss_scale [] if any."""
+    """Accumulate gradients (all-reduced with the last micro-batch, times loss_scale []); returns the summed terms."""
     device = run.world.device
     step_tensor = torch.full((), step, dtype=torch.int64, device=device)
     totals: dict[str, Term] = {}
@@ -81,14 +81,14 @@ def backward(
             with autocast(device, run.arithmetic):
                 terms: dict[str, Term] = model(batch.to(device), step_tensor)
             loss = torch.stack([terms[name].sum * scale for name, scale in scales.items()]).sum()
-            loss.backward(loss_scale_or_nan(loss, loss_scale))
+            torch.autograd.backward(loss, loss_scale_or_nan(loss, loss_scale))
         for name, term in terms.items():
-            so_far = totals.get(name, Term(torch.zeros_like(term.sum), torch.zeros_like(term.count)))
-            totals[name] = Term(so_far.sum + term.sum.detach(), so_far.count + term.count)
+            total = totals.get(name, Term(torch.zeros_like(term.sum), torch.zeros_like(term.count)))
+            totals[name] = Term(total.sum + term.sum.detach(), total.count + term.count)
     return totals
 
 
 def autocast(device: torch.device, arithmetic: Arithmetic) -> torch.autocast:
-    """The context in which matrix products on `device` are made in the arithmetic asked for."""
+    """The autocast context of an arithmetic; disabled for fp32."""
     dtype = torch.float16 if arithmetic == "fp16" else torch.bfloat16
     return torch.autocast(device.type, dtype, enabled=arithmetic != "fp32")

@@ -86,14 +86,14 @@ def test_stock_computes_our_losses_and_gradients_and_a_changed_weight_or_lost_ti
 def test_stock_trains_each_parameter_at_the_learning_rate_of_ours(ours: ReplacedTokenDetection) -> None:
     """Regression: stock's generator had a quarter of the learning rate of ours."""
     ours.rtd = replace(ours.rtd, generator_rate=4.0, discriminator_rate=0.5)
-    scales = ours.rate_scales
+    scales = ours.lr_multipliers
     assert {*scales.values()} == {0.5, 1.0, 4.0}
     with torch.no_grad():
         for name, parameter in ours.named_parameters():
             parameter.fill_(scales[name])
     pair = StockPair(ours, is_tuned=False)
-    for group in step.build_optimizer(pair, TrainingConfig(), pair.rate_scales).param_groups:
-        assert all((parameter == group["rate_scale"]).all() for parameter in group["params"])
+    for group in step.build_optimizer(pair, TrainingConfig(), pair.lr_multipliers).param_groups:
+        assert all((parameter == group["lr_multiplier"]).all() for parameter in group["params"])
 
 
 def test_speedups_are_ratios_of_timings_in_turns() -> None:

@@ -1,4 +1,4 @@
-"""Scores on held-out text, the baselines without context, and where scores are null because they mean nothing."""
+"""Held-out metrics, context-free baselines, and metrics that are None because they are undefined."""
 
 import math
 
@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 from electra_albert.config import RtdConfig
 from electra_albert.contracts import Metrics
 from electra_albert.objectives import evaluation
-from electra_albert.objectives.evaluation import Unigram, detection_scores, has_learned, is_discriminator_idle
+from electra_albert.objectives.evaluation import Unigram, detection_scores, has_learned, is_discriminator_at_chance
 from tests.objectives.toy import SPECIAL, STEP, make_batch, make_objective
 
 COUNTS = np.array([50, 3, 90, 90, 0, 8, 4, 2, 1, 1, *[0] * 9])  # special tokens are the most frequent, as in real text
 
 
-def test_unigram_leaves_special_tokens_out_and_its_cost_is_a_finite_distribution_over_all_tokens() -> None:
+def test_unigram_ignores_special_tokens_and_smooths_over_the_whole_vocabulary() -> None:
     counts = COUNTS.copy()
     unigram = Unigram.from_counts(counts, SPECIAL.never_masked)
     assert np.array_equal(counts, COUNTS)
@@ -26,22 +26,22 @@ def test_unigram_leaves_special_tokens_out_and_its_cost_is_a_finite_distribution
     assert unigram.nats.dtype == torch.float32
     assert float((-unigram.nats.double()).exp().sum()) == pytest.approx(1.0)
     assert float(unigram.nats[5]) == pytest.approx(-math.log(9 / (16 + len(COUNTS))))
-    # A token that was never seen costs most, but not infinitely much.
+    # An unseen token has the largest loss, which is finite.
     assert float(unigram.nats[18]) == float(unigram.nats.max()) == pytest.approx(math.log(16 + len(COUNTS)))
 
 
-def test_baselines_are_scored_on_the_same_tokens_as_the_generator() -> None:
+def test_baselines_and_generator_have_the_same_targets() -> None:
     batch, objective = make_batch(), make_objective(rtd=RtdConfig(mask_rate=0.5))
     unigram = Unigram.from_counts(COUNTS, SPECIAL.never_masked)
     corruption = objective.corrupt(batch)
-    baselines = evaluation.baseline_terms(corruption.targets, corruption.is_shown_masked, unigram)
+    baselines = evaluation.baseline_terms(corruption.targets, corruption.is_masked, unigram)
     terms = objective(batch, STEP)
     assert torch.equal(baselines["unigram_loss"].count, terms["generator_loss"].count)
     assert torch.equal(baselines["most_frequent_accuracy"].count, terms["generator_accuracy"].count)
     used = corruption.targets.weight > 0
     labels = corruption.targets.labels[used]
     assert float(baselines["unigram_loss"].sum) == pytest.approx(float(unigram.nats[labels].sum()), rel=1e-6)
-    shown = corruption.targets.labels[corruption.is_shown_masked]
+    shown = corruption.targets.labels[corruption.is_masked]
     assert float(baselines["most_frequent_accuracy"].sum) == float((shown == 5).sum())
 
 
@@ -54,20 +54,20 @@ def test_baselines_are_scored_on_the_same_tokens_as_the_generator() -> None:
         (np.array([0.1, np.nan, 0.3], np.float32), np.array([True, False, True])),
     ],
 )
-def test_no_token_one_kind_of_token_or_a_score_that_is_not_finite_gives_null_scores(
+def test_detection_scores_are_none_for_a_single_class_or_non_finite_logits(
     scores: NDArray[np.float32], is_replaced: NDArray[np.bool_]
 ) -> None:
     names = ("discriminator_auc", "discriminator_average_precision", "shuffled_labels_auc")
     assert detection_scores(scores, is_replaced, 1) == dict.fromkeys(names)
 
 
-def test_perfect_and_reversed_detectors_score_one_and_zero_and_the_control_neither() -> None:
+def test_perfect_and_reversed_detectors_have_auc_one_and_zero() -> None:
     is_replaced = np.arange(20_000) % 10 == 0
     scores = is_replaced.astype(np.float32) + np.linspace(0, 0.5, len(is_replaced), dtype=np.float32)
     perfect, reverse = (detection_scores(values, is_replaced, 1) for values in (scores, -scores))
     assert perfect["discriminator_auc"] == perfect["discriminator_average_precision"] == 1.0
     assert reverse["discriminator_auc"] == 0.0
-    # 2,000 of 20,000: the AUC of a chance order deviates by 1 / sqrt(12 * 2000) = 0.0065.
+    # 2,000 of 20,000: the AUC of a random order has a standard deviation of 1 / sqrt(12 * 2000) = 0.0065.
     assert perfect["shuffled_labels_auc"] == pytest.approx(0.5, abs=0.02)
 
 
@@ -76,7 +76,7 @@ LEARNED |= {"discriminator_average_precision": 0.20, "replaced_fraction": 0.10}
 MLM_LEARNED: Metrics = {"mlm_accuracy": 0.20, "most_frequent_accuracy": 0.05, "sop_accuracy": None}
 
 
-def test_a_run_has_learned_where_it_is_above_every_bar() -> None:
+def test_a_run_has_learned_if_it_is_above_every_baseline() -> None:
     assert has_learned(LEARNED)
     assert has_learned(MLM_LEARNED)
     assert has_learned({"own_loss": 1.0}) is None
@@ -90,9 +90,9 @@ def test_a_run_has_learned_where_it_is_above_every_bar() -> None:
 IDLE: Metrics = {"discriminator_auc": 0.502, "generator_loss": 4.7, "unigram_loss": 6.4}
 
 
-def test_a_discriminator_at_chance_is_idle_where_the_generator_learns() -> None:
-    assert is_discriminator_idle(IDLE)
+def test_a_discriminator_is_at_chance_only_if_the_generator_has_learned() -> None:
+    assert is_discriminator_at_chance(IDLE)
     for change in ({"discriminator_auc": 0.54}, {"generator_loss": 6.3}):
-        assert not is_discriminator_idle(IDLE | change)
-    assert not any(is_discriminator_idle(IDLE | {name: value}) for name in IDLE for value in (None, math.nan))
-    assert not is_discriminator_idle({"mlm_loss": 4.7, "unigram_loss": 6.4})
+        assert not is_discriminator_at_chance(IDLE | change)
+    assert not any(is_discriminator_at_chance(IDLE | {name: value}) for name in IDLE for value in (None, math.nan))
+    assert not is_discriminator_at_chance({"mlm_loss": 4.7, "unigram_loss": 6.4})

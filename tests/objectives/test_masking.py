@@ -1,4 +1,4 @@
-"""The right number of tokens is predicted in each row, none special; drawn tokens follow the softmax (law 4)."""
+"""Targets are the right number of ordinary tokens; sampled tokens follow the softmax (law 4)."""
 
 from collections.abc import Callable
 
@@ -11,47 +11,47 @@ from scipy import stats
 from torch import Tensor
 
 from electra_albert.keyed_random import Stream, bits, gumbel
-from electra_albert.objectives.masking import Targets, choose_targets, maskable, sample, show_masked, slots
+from electra_albert.objectives.masking import Targets, choose_targets, mask_tokens, maskable, max_targets, sample
 from tests.objectives.toy import CLS, MASK, PAD, SEED, SEP, SPECIAL, UNKNOWN
 
 RATES = (0.15, 0.25, 0.3, 0.5)
-ACCEPTED, REJECTED = 1e-3, 1e-12  # p-values; draws are keyed, so a test passes on every run or on none
+ACCEPTED, REJECTED = 1e-3, 1e-12  # p-values; draws are keyed, so the result is the same in every run
 DRAWS = 12_000
-LEAST_EXPECTED = 8.0  # rarer tokens are counted together, as the chi-squared test wants
+LEAST_EXPECTED = 8.0  # rarer tokens are pooled, as the chi-squared test requires
 Sampler = Callable[[Tensor, float, int, Tensor, Tensor], Tensor]
 
 
-def assert_well_chosen(targets: Targets, input_ids: Tensor, is_maskable: Tensor, rate: float) -> None:
-    """AssertionError unless each row uses round(rate x maskable) different maskable tokens, at least one."""
-    for row in range(len(input_ids)):
-        positions = targets.positions[row][targets.weight[row] > 0].tolist()
-        count = int(is_maskable[row].sum())
-        expected = min(max(1, round(rate * count)), slots(input_ids.shape[1], rate), count)
+def assert_well_chosen(targets: Targets, input_ids: Tensor, is_maskable: Tensor, mask_rate: float) -> None:
+    """Assert that each sequence has round(mask_rate x maskable) distinct maskable targets, at least one."""
+    for i in range(len(input_ids)):
+        positions = targets.positions[i][targets.weight[i] > 0].tolist()
+        count = int(is_maskable[i].sum())
+        expected = min(max(1, round(mask_rate * count)), max_targets(input_ids.shape[1], mask_rate), count)
         assert len(positions) == expected, f"{len(positions)} of {count} tokens, not {expected}"
         assert len(set(positions)) == len(positions), "a token was chosen twice"
-        assert all(is_maskable[row, position] for position in positions), "a special token or padding was chosen"
-        assert targets.labels[row].tolist() == input_ids[row][targets.positions[row]].tolist()
+        assert all(is_maskable[i, position] for position in positions), "a special token or padding was chosen"
+        assert targets.labels[i].tolist() == input_ids[i][targets.positions[i]].tolist()
 
 
-def choose(rows: int, length: int, rate: float, share: float) -> tuple[Tensor, Tensor, Targets]:
-    """Targets of rows in which about `share` of the tokens may be masked."""
-    example, position = torch.arange(rows), torch.arange(length)
+def choose(count: int, length: int, mask_rate: float, share: float) -> tuple[Tensor, Tensor, Targets]:
+    """Targets of sequences in which about `share` of the tokens is maskable."""
+    example, position = torch.arange(count), torch.arange(length)
     ids = 5 + bits(1, Stream.EXAMPLE, example[:, None], position) % 100
     is_maskable = bits(2, Stream.EXAMPLE, example[:, None], position) % 1000 < round(1000 * share)
-    return ids, is_maskable, choose_targets(ids, is_maskable, rate, SEED, example)
+    return ids, is_maskable, choose_targets(ids, is_maskable, mask_rate, SEED, example)
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(3, 70), st.sampled_from(RATES), st.sampled_from((0.0, 0.1, 0.5, 0.9, 1.0)))
-def test_chosen_tokens_are_the_right_number_of_different_maskable_ones(length: int, rate: float, share: float) -> None:
+def test_targets_are_the_right_number_of_distinct_maskable_tokens(length: int, rate: float, share: float) -> None:
     ids, is_maskable, targets = choose(6, length, rate, share)
-    assert targets.positions.shape == targets.weight.shape == (6, slots(length, rate))
+    assert targets.positions.shape == targets.weight.shape == (6, max_targets(length, rate))
     assert_well_chosen(targets, ids, is_maskable, rate)
 
 
 @pytest.mark.parametrize("fault", ["not", "twice", "special"])
-def test_check_of_the_choice_rejects(fault: str) -> None:
-    # Planted: a quota rounded up, positions drawn with replacement, and padding among the candidates.
+def test_the_check_of_targets_rejects(fault: str) -> None:
+    # Planted: a count rounded up, positions drawn with replacement, and padding among the candidates.
     ids, is_maskable, (positions, weight, _) = choose(6, 41, 0.25, 0.5)
     if fault == "not":
         weight[0, int(weight[0].sum())] = 1
@@ -61,16 +61,16 @@ def test_check_of_the_choice_rejects(fault: str) -> None:
         assert_well_chosen(Targets(positions, weight, ids.gather(1, positions)), ids, is_maskable, 0.25)
 
 
-def test_only_real_tokens_that_are_not_special_are_maskable_and_one_is_chosen_where_there_is_any() -> None:
+def test_special_tokens_and_padding_are_not_maskable_and_one_token_is_chosen_at_least() -> None:
     ids = torch.tensor([[CLS, 7, UNKNOWN, SEP, MASK, 9, SEP, 11], [CLS, UNKNOWN, SEP, MASK, SEP, PAD, PAD, PAD]])
     mask = torch.tensor([[True] * 7 + [False], [True] * 5 + [False] * 3])
     is_maskable, keys = maskable(ids, mask, SPECIAL), (SEED, torch.tensor([3, 4]))
     assert is_maskable.nonzero().tolist() == [[0, 1], [0, 5]]
     targets = choose_targets(ids, is_maskable, 0.15, *keys)
     assert targets.weight.tolist() == [[1.0], [0.0]]
-    shown, is_shown_masked = show_masked(ids, targets, MASK, 1.0, *keys)
+    shown, is_masked = mask_tokens(ids, targets, MASK, 1.0, *keys)
     assert torch.equal(shown[1], ids[1])
-    assert is_shown_masked.tolist() == [[True], [False]]
+    assert is_masked.tolist() == [[True], [False]]
 
 
 def test_every_maskable_position_is_chosen_equally_often() -> None:
@@ -80,19 +80,19 @@ def test_every_maskable_position_is_chosen_equally_often() -> None:
 
 
 def make_logits(vocab: int, dtype: torch.dtype = torch.float32, scale: float = 1.0) -> Tensor:
-    """Scores [V] of very different sizes, the rarest tokens spread over the vocabulary."""
+    """Logits [V] with probabilities of very different sizes."""
     return (scale * gumbel(bits(5, Stream.EXAMPLE, torch.tensor(vocab), torch.arange(vocab)))).to(dtype)
 
 
 def draw(sampler: Sampler, logits: Tensor, temperature: float, by_position: bool = False) -> Tensor:
-    """DRAWS tokens from one row of scores, keyed by the example or by the position."""
+    """DRAWS tokens sampled from the same logits, keyed by the example or by the position."""
     number, fixed = torch.arange(DRAWS), torch.full((DRAWS,), 3)
     example, position = (fixed, number) if by_position else (number, fixed)
     return sampler(logits.expand(DRAWS, -1), temperature, SEED, example, position)
 
 
 def chi_squared(drawn: Tensor, logits: Tensor, temperature: float = 1.0) -> float:
-    """The p-value of the tokens under softmax(logits / temperature)."""
+    """The chi-squared p-value of the tokens under softmax(logits / temperature)."""
     expected = DRAWS * torch.softmax(logits.double() / temperature, -1).numpy()
     observed = torch.bincount(drawn, minlength=len(logits)).double().numpy()
     is_rare = expected < LEAST_EXPECTED
@@ -106,7 +106,7 @@ def chi_squared(drawn: Tensor, logits: Tensor, temperature: float = 1.0) -> floa
     ("vocab", "temperature", "dtype"),
     [(7, 0.5, torch.float32), (101, 2.0, torch.float32), (101, 1.0, torch.float16), (101, 1.0, torch.bfloat16)],
 )
-def test_draws_follow_the_softmax_at_each_temperature_in_any_dtype(
+def test_samples_follow_the_softmax_at_each_temperature_and_dtype(
     vocab: int, temperature: float, dtype: torch.dtype
 ) -> None:
     logits = make_logits(vocab, dtype)
@@ -115,26 +115,26 @@ def test_draws_follow_the_softmax_at_each_temperature_in_any_dtype(
 
 
 def after_noise(logits: Tensor, temperature: float, seed: int, example: Tensor, position: Tensor) -> Tensor:
-    """The argmax of (logits + noise) / T, which is a draw at T = 1 whatever T is."""
+    """Planted: the argmax of (logits + noise) / T, a sample at temperature 1 for any T."""
     noise = gumbel(bits(seed, Stream.SAMPLE_TOKEN, example[:, None], torch.arange(logits.shape[-1])))
     return ((logits + noise) / temperature).argmax(-1)
 
 
-def test_check_of_draws_rejects_a_temperature_after_the_noise() -> None:
+def test_the_check_of_samples_rejects_a_temperature_applied_after_the_noise() -> None:
     logits = make_logits(64)
     assert chi_squared(draw(after_noise, logits, 1.0), logits) > ACCEPTED
     assert chi_squared(draw(after_noise, logits, 2.0), logits, 2.0) < REJECTED
 
 
 @pytest.mark.parametrize(("token", "others"), [(6e4, 0.0), (0.0, -6e4)])
-def test_token_far_above_all_others_is_always_drawn(token: float, others: float) -> None:
-    # Near float16's largest number: neither an exponential that overflows nor one that vanishes may decide.
+def test_a_token_with_a_far_larger_logit_is_always_sampled(token: float, others: float) -> None:
+    # Near the largest float16: exponentials must neither overflow nor underflow.
     logits = torch.full((101,), others, dtype=torch.float16)
     logits[37] = token
     assert (draw(sample, logits, 0.5) == 37).all()
 
 
-def test_forbidden_tokens_are_never_drawn_even_where_they_fill_a_block() -> None:
+def test_tokens_with_logit_minus_infinity_are_never_sampled() -> None:
     logits = torch.full((101,), -torch.inf)
     logits[[3, 55, 100]] = torch.tensor([0.0, 1.0, 2.0])
     drawn = draw(sample, logits, 1.0)
@@ -142,7 +142,7 @@ def test_forbidden_tokens_are_never_drawn_even_where_they_fill_a_block() -> None
     assert chi_squared(drawn, logits) > ACCEPTED
 
 
-def test_a_draw_is_an_integer_without_a_gradient_that_does_not_depend_on_its_batch() -> None:
+def test_samples_are_detached_and_do_not_depend_on_the_batch() -> None:
     number, position = torch.arange(40), torch.arange(40) % 7
     logits = torch.stack([make_logits(vocab=101, scale=1 + i / 10) for i in range(40)]).requires_grad_()
     whole = sample(logits, 1.0, SEED, number, position)

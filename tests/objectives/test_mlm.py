@@ -1,4 +1,4 @@
-"""Masked language modelling shows 80/10/10, and its losses are those of stock AlbertForPreTraining."""
+"""Masked language modelling masks 80/10/10, and its losses equal those of transformers' AlbertForPreTraining."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,80 +10,80 @@ from torch import Tensor
 
 from electra_albert.config import MlmConfig
 from electra_albert.contracts import IGNORED_LABEL, Batch, SpecialIds, UsageError
-from electra_albert.objectives.masking import Targets, choose_targets, other_tokens, show_masked
+from electra_albert.objectives.masking import Targets, choose_targets, mask_tokens, random_tokens
 from electra_albert.objectives.mlm import CrossEntropy, MaskedLanguageModeling
 from tests.model.twins import assert_same_gradients, gradients, masked_lm_twin
 from tests.objectives.toy import MASK, MODEL, SEED, SPECIAL, STEP, build, make_batch, ordered
 
-ACCEPTED = 1e-3  # least p-value; draws are keyed, so a test holds on every run or on none
+ACCEPTED = 1e-3  # least p-value; draws are keyed, so the result is the same in every run
 VOCAB = 37
 SPREAD = SPECIAL._replace(mask=36, never_masked=(36, 0, 17, 18, 5))
 KEYS = torch.arange(1500)
 
 
 def targets_of(special: SpecialIds) -> tuple[Tensor, Targets]:
-    """Ids [B, L] with every ordinary token equally often, and targets in them."""
+    """Ids [B, L] with all ordinary tokens equally often, and targets in them."""
     ordinary = torch.tensor([token for token in range(VOCAB) if token not in special.never_masked])
     ids = ordinary[torch.arange(len(KEYS) * 41) % len(ordinary)].view(len(KEYS), 41)
-    is_maskable = torch.arange(41) < 21 + KEYS[:, None] % 21  # so that some slots are unused
+    is_maskable = torch.arange(41) < 21 + KEYS[:, None] % 21  # so that some targets are unused
     return ids, choose_targets(ids, is_maskable, 0.5, SEED, KEYS)
 
 
 def assert_uniform_over_others(others: Tensor, targets: Targets, special: SpecialIds) -> None:
-    """AssertionError unless every token but the target itself and special ones is drawn equally often."""
-    assert not (others == targets.labels).any(), "a token is shown for itself"
-    assert not torch.isin(others, torch.tensor(special.never_masked)).any(), "a special token is shown"
+    """Assert that all tokens except the target itself and special ones are drawn equally often."""
+    assert not (others == targets.labels).any(), "a token replaces itself"
+    assert not torch.isin(others, torch.tensor(special.never_masked)).any(), "a special token is drawn"
     for label in sorted(set(range(VOCAB)) - set(special.never_masked)):
         found = torch.bincount(others[targets.labels == label], minlength=VOCAB)
         allowed = [token for token in range(VOCAB) if token != label and token not in special.never_masked]
-        # One of up to VOCAB tests: the least of their p-values may be as much smaller.
-        assert stats.chisquare(found[allowed].numpy()).pvalue > ACCEPTED / VOCAB, f"not all alike for {label}"
+        # Bonferroni correction for up to VOCAB tests.
+        assert stats.chisquare(found[allowed].numpy()).pvalue > ACCEPTED / VOCAB, f"not uniform for {label}"
 
 
-# Planted: a special token, the token itself, and another ordinary one, each in the place of an ordinary token.
+# Planted: a special token, the token itself, and another ordinary one, each instead of an ordinary token.
 FAULTS: dict[str, Callable[[Tensor], Tensor]] = {
     "special token": lambda labels: torch.full_like(labels, 17),
-    "for itself": lambda labels: labels,
-    "not all alike": lambda labels: torch.where(labels == 4, 3, 4),
+    "replaces itself": lambda labels: labels,
+    "not uniform": lambda labels: torch.where(labels == 4, 3, 4),
 }
 
 
-def test_random_tokens_are_uniform_over_all_but_the_token_itself_and_special_ones() -> None:
+def test_random_tokens_are_uniform_over_all_other_ordinary_tokens() -> None:
     _, targets = targets_of(SPREAD)
-    others = other_tokens(targets, SPREAD, VOCAB, SEED, KEYS)
+    others = random_tokens(targets, SPREAD, VOCAB, SEED, KEYS)
     assert_uniform_over_others(others, targets, SPREAD)
     for words, fault in FAULTS.items():
         with pytest.raises(AssertionError, match=words):
             assert_uniform_over_others(torch.where(others == 3, fault(targets.labels), others), targets, SPREAD)
 
 
-def assert_shown_in_shares(mlm: MlmConfig, shares: tuple[float, float]) -> None:
-    """AssertionError unless those shares of the targets are [MASK] and random, and all else is as it was."""
+def assert_masked_in_shares(mlm: MlmConfig, shares: tuple[float, float]) -> None:
+    """Assert that these shares of the targets are [MASK] and random, and all other tokens are unchanged."""
     ids, targets = targets_of(SPECIAL)
-    others = other_tokens(targets, SPECIAL, VOCAB, SEED, KEYS), mlm.random_token_share
-    shown, is_shown_masked = show_masked(ids, targets, MASK, mlm.mask_token_share, SEED, KEYS, others)
+    others = random_tokens(targets, SPECIAL, VOCAB, SEED, KEYS), mlm.random_token_share
+    masked_ids, is_masked = mask_tokens(ids, targets, MASK, mlm.mask_token_share, SEED, KEYS, others)
     used = targets.weight > 0
-    tokens = shown.gather(1, targets.positions)
+    tokens = masked_ids.gather(1, targets.positions)
     is_mask, is_kept = (tokens == MASK) & used, (tokens == targets.labels) & used
-    assert torch.equal(is_mask, is_shown_masked)
-    is_random, chosen = used & ~is_mask & ~is_kept, int(used.sum())
-    for is_shown_so, share in ((is_mask, shares[0]), (is_random, shares[1]), (is_kept, 1 - sum(shares))):
-        hits = int(is_shown_so.sum())
-        assert stats.binomtest(hits, chosen, round(share, 9)).pvalue > ACCEPTED, f"{hits} of {chosen}, not {share}"
+    assert torch.equal(is_mask, is_masked)
+    is_random, total = used & ~is_mask & ~is_kept, int(used.sum())
+    for is_kind, share in ((is_mask, shares[0]), (is_random, shares[1]), (is_kept, 1 - sum(shares))):
+        count = int(is_kind.sum())
+        assert stats.binomtest(count, total, round(share, 9)).pvalue > ACCEPTED, f"{count} of {total}, not {share}"
     is_target = torch.zeros_like(ids, dtype=torch.bool).scatter(1, targets.positions, used)
-    assert torch.equal(shown[~is_target], ids[~is_target])
+    assert torch.equal(masked_ids[~is_target], ids[~is_target])
 
 
 @pytest.mark.parametrize("shares", [(0.8, 0.1), (0.0, 0.0)], ids=str)
-def test_targets_are_shown_in_the_shares_asked_for(shares: tuple[float, float]) -> None:
-    assert_shown_in_shares(MlmConfig(mask_token_share=shares[0], random_token_share=shares[1]), shares)
-    # Planted: other shares than those asked for.
+def test_targets_are_masked_and_randomised_in_the_configured_shares(shares: tuple[float, float]) -> None:
+    assert_masked_in_shares(MlmConfig(mask_token_share=shares[0], random_token_share=shares[1]), shares)
+    # Planted: other shares than the configured ones.
     for other in (MlmConfig(mask_token_share=0.75), MlmConfig(random_token_share=0.15)):
         with pytest.raises(AssertionError):
-            assert_shown_in_shares(other, shares)
+            assert_masked_in_shares(other, shares)
 
 
-def test_vocabulary_without_another_token_is_refused_unless_none_is_shown() -> None:
+def test_a_vocabulary_with_a_single_ordinary_token_is_refused_for_random_tokens() -> None:
     model = replace(MODEL, vocab_size=6)
     with pytest.raises(UsageError, match=r"--mlm\.random_token_share 0"):
         MaskedLanguageModeling(model, MlmConfig(), SPECIAL, SEED)
@@ -92,7 +92,7 @@ def test_vocabulary_without_another_token_is_refused_unless_none_is_shown() -> N
 
 
 def assert_loss_is_stocks(batch: Batch, stock_order: Tensor) -> None:
-    """AssertionError unless loss and gradients are those of stock AlbertForPreTraining given `stock_order`."""
+    """Assert that loss and gradients equal those of AlbertForPreTraining with the labels `stock_order`."""
     objective = build("mlm_sop", replace(MODEL, initializer_range=0.3))
     assert isinstance(objective, MaskedLanguageModeling)
     twin, prediction = masked_lm_twin(objective.generator), objective.corrupt(batch)
@@ -103,25 +103,25 @@ def assert_loss_is_stocks(batch: Batch, stock_order: Tensor) -> None:
     stock = twin(*given, labels=labels, sentence_order_label=stock_order)
     terms = objective.terms(batch, prediction)
     loss = terms["mlm_loss"].sum / terms["mlm_loss"].count + terms["sop_loss"].sum / terms["sop_loss"].count
-    # Float32: the sums are made in another order.
+    # Float32: sums in another order.
     torch.testing.assert_close(loss, stock.loss, rtol=1e-5, atol=0)
     loss.backward()
     stock.loss.backward()
     assert_same_gradients(gradients(objective.generator), gradients(twin))
 
 
-def test_loss_and_gradients_are_those_of_stock_pretraining_on_the_same_labels() -> None:
+def test_loss_and_gradients_equal_those_of_albert_for_pretraining() -> None:
     batch = ordered(make_batch())
     labels = batch.sentence_order_label
     assert_loss_is_stocks(batch, labels)
-    # Planted: 1 for in order, as in next-sentence labels.
+    # Planted: label 1 for sentences in order.
     with pytest.raises(AssertionError):
         assert_loss_is_stocks(batch, torch.where(labels == IGNORED_LABEL, labels, 1 - labels))
 
 
-# Both add up the same exponentials, in other orders: a few units in the last place of each type.
+# Both sum the same exponentials, in different orders: a few ulp of each dtype.
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.float64, 1e-14)])
-def test_values_and_gradients_are_those_of_pytorch_and_the_logits_stay(dtype: torch.dtype, tolerance: float) -> None:
+def test_cross_entropy_and_its_gradient_equal_those_of_pytorch(dtype: torch.dtype, tolerance: float) -> None:
     generator, weight = torch.Generator().manual_seed(3), (torch.arange(7) % 3).to(dtype)
     logits = (10 * torch.randn(7, 31, generator=generator, dtype=torch.float64)).to(dtype).requires_grad_()
     labels, before = torch.randint(31, (7,), generator=generator), logits.detach().clone()

@@ -1,4 +1,4 @@
-"""Laws 2 to 6 of every pretraining objective, and the terms of sentence order."""
+"""Laws 2 to 6 of every pretraining objective, and the terms of sentence-order prediction."""
 
 import math
 from dataclasses import replace
@@ -18,14 +18,14 @@ from electra_albert.training.optimizer import check_gradients, check_groups, par
 from tests.objectives import toy
 from tests.objectives.toy import MODEL, OBJECTIVES, SPECIAL, STEP, build, make_batch, ordered
 
-# Wide enough, and with enough tokens, for the first losses to be what they are in a real run.
+# Wide enough, and with enough tokens, for first losses as in a real run.
 START = replace(MODEL, vocab_size=1009, embedding_size=64, hidden_size=128, num_hidden_layers=3, intermediate_size=256)
 WITH_ORDER = ("rtd_sop", "mlm_sop")
 COUNTS = np.arange(MODEL.vocab_size)
 
 
 def total(objective: PretrainingObjective, terms: dict[str, Term], counts: dict[str, int] | None = None) -> Tensor:
-    """The weighted sum of the losses, each divided by its count where counts are given."""
+    """The weighted sum of the losses, each divided by its count if counts are given."""
     scales = {name: weight / counts[name] if counts else weight for name, weight in objective.weights.items()}
     return torch.stack([scale * terms[name].sum for name, scale in scales.items()]).sum()
 
@@ -45,7 +45,7 @@ def gradients(objective: PretrainingObjective, batches: list[Batch], counts: dic
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_terms_are_float32_sums_and_int64_counts_in_any_precision_and_those_counted_on_the_host(name: str) -> None:
+def test_terms_are_float32_sums_and_int64_counts_equal_to_those_on_the_host(name: str) -> None:
     assert set(BUILT) == set(OBJECTIVES)
     batch = ordered(make_batch(lengths=(23, 17, 9, 5, 3)))
     for rate in (0.15, 0.5):
@@ -58,12 +58,12 @@ def test_terms_are_float32_sums_and_int64_counts_in_any_precision_and_those_coun
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_micro_batches_give_the_gradient_of_one_big_batch(name: str) -> None:
-    # Parts of unequal counts, the second without a row that has an order. Float64 parameters; losses are summed in
-    # float32, whose relative error of 6e-8 a number is what may differ.
+def test_micro_batches_give_the_gradient_of_one_large_batch(name: str) -> None:
+    # Parts with different counts, the second without sentence order. Float64 parameters; losses are summed in
+    # float32, with a relative error of 6e-8 per number.
     objective, batch = build(name).double(), ordered(make_batch())
     counts = objective.counts(batch)
-    parts = [toy.rows_of(batch, torch.tensor(rows)) for rows in ([0, 2, 3], [1], [4])]
+    parts = [toy.select(batch, torch.tensor(index)) for index in ([0, 2, 3], [1], [4])]
     whole, summed = gradients(objective, [batch], counts), gradients(objective, parts, counts)
     norm = torch.stack([gradient.norm() for gradient in whole.values()]).norm()
     assert all((summed[name] - gradient).norm() <= 1e-6 * norm for name, gradient in whole.items())
@@ -81,9 +81,9 @@ def test_losses_start_at_chance_level(name: str, initialization: str) -> None:
     losses = means(objective, batch)
     assert losses.keys() == objective.chance_level.keys() == objective.weights.keys()
     for term, loss in losses.items():
-        # Logits of deviation s add s * s / 2 to a loss on average; the two orders are equally frequent in the batch.
+        # Logits with standard deviation s add s * s / 2 to a loss on average; both orders are equally frequent.
         assert loss == pytest.approx(objective.chance_level[term], rel=0.05), term
-    # Planted: tables and heads drawn from a standard normal, as torch's own nn.Embedding is.
+    # Planted: embeddings and heads from a standard normal, as in torch's nn.Embedding.
     wild = build(name, replace(START, initializer_range=1.0), mask_rate=0.15)
     first = next(iter(wild.weights))
     assert means(wild, batch)[first] > 1.5 * math.log(START.vocab_size)
@@ -100,7 +100,7 @@ def test_every_parameter_has_a_gradient_after_one_step_and_is_in_one_group(name:
 
 
 @pytest.mark.parametrize("name", WITH_ORDER)
-def test_batch_without_an_order_counts_nothing_and_keeps_the_loss_connected(name: str) -> None:
+def test_a_batch_without_sentence_order_has_count_zero_and_zero_gradients(name: str) -> None:
     objective, batch = build(name), make_batch()
     terms = objective(batch, STEP)
     for term in ("sop_loss", "sop_accuracy", "swapped_fraction"):
@@ -112,31 +112,31 @@ def test_batch_without_an_order_counts_nothing_and_keeps_the_loss_connected(name
     assert not any(gradient.any() for gradient in head)
 
 
-def assert_rows_do_not_depend_on_the_batch(objective: PretrainingObjective, batch: Batch) -> None:
-    """AssertionError unless rows are masked and filled alike in any order and alone."""
+def assert_corruption_does_not_depend_on_the_batch(objective: PretrainingObjective, batch: Batch) -> None:
+    """Assert that examples are corrupted equally in any order and alone."""
     whole = objective.corrupt(batch)
-    for rows in (torch.tensor([4, 2, 0, 3, 1]), torch.tensor([2])):
-        part = objective.corrupt(toy.rows_of(batch, rows))
-        for name in ("masked_ids", "is_shown_masked", "corrupted_ids", "is_replaced"):
+    for index in (torch.tensor([4, 2, 0, 3, 1]), torch.tensor([2])):
+        part = objective.corrupt(toy.select(batch, index))
+        for name in ("masked_ids", "is_masked", "corrupted_ids", "is_replaced"):
             if hasattr(whole, name):
-                assert torch.equal(getattr(part, name), getattr(whole, name)[rows]), name
+                assert torch.equal(getattr(part, name), getattr(whole, name)[index]), name
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_draws_are_keyed_by_seed_and_example_and_not_by_the_number_in_the_batch(name: str) -> None:
-    # Float64: a row's scores may not depend on the batch by more than the draw can notice.
+def test_draws_are_keyed_by_seed_and_example_not_by_the_index_in_the_batch(name: str) -> None:
+    # Float64, so that rounding, which depends on the batch, does not change a sample.
     objective, batch = build(name).double(), make_batch()
-    assert_rows_do_not_depend_on_the_batch(objective, batch)
-    torch.rand(7)  # torch's own stream has no part in it
+    assert_corruption_does_not_depend_on_the_batch(objective, batch)
+    torch.rand(7)  # torch's global generator must not matter
     again, later = objective.corrupt(batch), objective.corrupt(batch._replace(example_id=batch.example_id + 10_000))
     assert torch.equal(again.masked_ids, objective.corrupt(batch).masked_ids)
     assert not torch.equal(again.masked_ids, later.masked_ids)
     assert not torch.equal(again.targets.positions, build(name, seed=1).corrupt(batch).targets.positions)
-    # Planted: draws keyed by the row's number in its batch.
+    # Planted: draws keyed by the index in the batch.
     corrupt = objective.corrupt
     objective.corrupt = lambda batch: corrupt(batch._replace(example_id=torch.arange(len(batch.input_ids))))
     with pytest.raises(AssertionError):
-        assert_rows_do_not_depend_on_the_batch(objective, batch)
+        assert_corruption_does_not_depend_on_the_batch(objective, batch)
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
@@ -149,7 +149,7 @@ def test_padding_changes_no_term(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_scored_batch_gives_the_terms_of_training_and_the_baselines(name: str) -> None:
+def test_score_returns_the_training_terms_and_the_baselines(name: str) -> None:
     objective, batch, detections = build(name), ordered(make_batch()), Detections()
     with torch.no_grad():
         scored = objective.score(batch, Unigram.from_counts(COUNTS, SPECIAL.never_masked), detections)
@@ -162,15 +162,15 @@ def test_scored_batch_gives_the_terms_of_training_and_the_baselines(name: str) -
     assert not tokens or int(is_replaced.sum()) == int(terms["replaced_fraction"].sum)
 
 
-def test_a_batch_is_changed_with_its_labels_or_without_any() -> None:
+def test_map_changes_every_field_of_a_batch() -> None:
     batch = make_batch()
     assert batch.map(torch.clone).labels is None
     assert [len(field) for field in batch._replace(labels=batch.example_id).map(lambda field: field[:2])] == [2] * 6
 
 
-def test_order_terms_agree_with_counting_by_hand() -> None:
+def test_order_terms_of_known_logits() -> None:
     batch = make_batch()._replace(sentence_order_label=torch.tensor([1, 0, IGNORED_LABEL, 0, 1]))
-    logits = torch.tensor([[-3.0, 3.0]] * 3 + [[3.0, -3.0]] * 2)  # three rows sure of swapped, two sure of in order
+    logits = torch.tensor([[-3.0, 3.0]] * 3 + [[3.0, -3.0]] * 2)  # three predictions of swapped, two of in order
     terms = order_terms(lambda hidden_states: logits, torch.zeros(5, 23, 3), batch)  # type: ignore[arg-type]
     assert {name: int(term.count) for name, term in terms.items()} == dict.fromkeys(terms, 4)
     assert float(terms["sop_loss"].sum) == pytest.approx(2 * math.log1p(math.exp(-6)) + 2 * math.log1p(math.exp(6)))
@@ -181,7 +181,7 @@ def test_order_is_predicted_from_the_corrupted_text_and_trains_the_discriminator
     batch, objective = ordered(make_batch()), toy.make_objective(sop=SopConfig())
     with torch.no_grad():
         for parameter in objective.parameters():
-            parameter.mul_(5)  # so that another token changes the order's loss by more than the tolerance
+            parameter.mul_(5)  # so that another token changes the loss by more than the tolerance
     model, loss = objective.discriminator, objective(batch, STEP)["sop_loss"].sum
     read = [objective.corrupt(batch).corrupted_ids, batch.input_ids]
     states = [model.encode(ids, batch.attention_mask, batch.token_type_ids) for ids in read]

@@ -1,4 +1,4 @@
-"""Replaced-token detection: labels, counts, metrics, and which loss reaches what (laws 3 to 5)."""
+"""Replaced-token detection: labels, counts, metrics and gradient flow (laws 3 to 5)."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ HALF = RtdConfig(mask_rate=0.5)
 
 
 def assert_sample_is_detached(objective: ReplacedTokenDetection, batch: Batch) -> None:
-    """AssertionError if the discriminator's loss reaches a parameter that only the generator has."""
+    """Assert that the discriminator's loss has no gradient in parameters that only the generator has."""
     objective(batch, STEP)["discriminator_loss"].sum.backward()
     for module in (objective.generator.encoder, objective.generator.predictions):
         for name, parameter in module.named_parameters():
@@ -24,25 +24,25 @@ def assert_sample_is_detached(objective: ReplacedTokenDetection, batch: Batch) -
 
 
 class StraightThrough(ReplacedTokenDetection):
-    """Planted: the generator's scores have a path into the discriminator's."""
+    """Planted: the discriminator's logits depend on the generator's logits."""
 
     def detect(self, batch: Batch, corruption: Corruption) -> tuple[Tensor, Tensor]:
         soft = corruption.logits.softmax(-1).amax(-1)  # [B, K]
-        hidden_states, detected = super().detect(batch, corruption)
-        return hidden_states, detected.scatter_add(1, corruption.targets.positions, soft)
+        hidden_states, logits = super().detect(batch, corruption)
+        return hidden_states, logits.scatter_add(1, corruption.targets.positions, soft)
 
 
-def test_drawn_token_equal_to_the_text_is_labelled_original() -> None:
-    batch = make_batch(lengths=(23,) * 40)  # so many that some draw is right
+def test_a_sampled_token_equal_to_the_original_is_labelled_original() -> None:
+    batch = make_batch(lengths=(23,) * 40)  # enough that some samples are correct
     corruption = make_objective(rtd=HALF).corrupt(batch)
     assert torch.equal(corruption.is_replaced, corruption.corrupted_ids != batch.input_ids)
     hits = corruption.corrupted_ids.gather(1, corruption.targets.positions) == corruption.targets.labels
-    assert (hits & corruption.is_shown_masked).any(), "no draw was right: the case does not occur"
+    assert (hits & corruption.is_masked).any(), "no sample is correct: the case does not occur"
     assert corruption.is_replaced.any()
     assert not torch.equal(corruption.is_replaced, corruption.corrupted_ids != corruption.masked_ids)
 
 
-def test_only_chosen_tokens_are_masked_or_replaced_and_no_special_one() -> None:
+def test_only_targets_are_masked_or_replaced() -> None:
     batch = make_batch()
     corruption = make_objective(rtd=HALF).corrupt(batch)
     used = corruption.targets.weight > 0
@@ -50,11 +50,11 @@ def test_only_chosen_tokens_are_masked_or_replaced_and_no_special_one() -> None:
     for ids in (corruption.masked_ids, corruption.corrupted_ids):
         assert torch.equal(ids[~is_target], batch.input_ids[~is_target])
     assert not (is_target & torch.isin(batch.input_ids, torch.tensor([PAD, CLS, SEP]))).any()
-    # Tokens that are not replaced by [MASK] are drawn again too, as in ELECTRA's code.
+    # Targets that are not replaced by [MASK] are sampled too, as in ELECTRA's code.
     assert (corruption.is_replaced & is_target & (corruption.masked_ids != MASK)).any()
 
 
-def test_detection_counts_every_token_but_padding() -> None:
+def test_the_discriminator_loss_covers_all_tokens_except_padding() -> None:
     batch, objective = make_batch(), make_objective()
     corruption, mask = objective.corrupt(batch), batch.attention_mask
     detected = objective.discriminator(corruption.corrupted_ids, mask, batch.token_type_ids)
@@ -67,7 +67,7 @@ def test_detection_counts_every_token_but_padding() -> None:
     assert not torch.isclose(nats[mask].sum(), nats.sum())
 
 
-def test_row_of_special_tokens_only_predicts_nothing_and_keeps_the_loss_connected() -> None:
+def test_a_sequence_of_special_tokens_has_no_targets_and_zero_gradients() -> None:
     batch = make_batch(lengths=(3,), length=8)
     batch = batch._replace(input_ids=torch.tensor([[CLS, SEP, SEP] + [PAD] * 5]))
     objective = make_objective()
@@ -78,11 +78,11 @@ def test_row_of_special_tokens_only_predicts_nothing_and_keeps_the_loss_connecte
     assert objective.generator.predictions.bias.grad is not None
 
 
-def test_metrics_agree_with_counting_by_hand() -> None:
+def test_metrics_equal_counts_by_hand() -> None:
     batch, objective = make_batch(), make_objective(rtd=replace(HALF, mask_token_share=0.5))
     corruption, mask = objective.corrupt(batch), batch.attention_mask
     certain = torch.nn.functional.one_hot(corruption.targets.labels, MODEL.vocab_size).float()
-    # The generator knows the tokens of every other slot, among them some that it is shown.
+    # The generator is correct for every other target, among them some that are not masked.
     is_known = torch.arange(certain.shape[1]) % 2 == 0
     corruption = corruption._replace(logits=corruption.logits + 99 * certain * is_known[:, None])
     hidden_states, logits = objective.detect(batch, corruption)
@@ -93,7 +93,7 @@ def test_metrics_agree_with_counting_by_hand() -> None:
     assert found["discriminator_precision"] == (hits, int(detected.sum()))
     assert found["discriminator_recall"] == (hits, int(is_replaced.sum()))
     assert found["replaced_fraction"] == (int(is_replaced.sum()), int(mask.sum()))
-    right, shown = corruption.logits.argmax(-1) == corruption.targets.labels, corruption.is_shown_masked
+    right, shown = corruption.logits.argmax(-1) == corruption.targets.labels, corruption.is_masked
     assert (right & ~shown & (corruption.targets.weight > 0)).any(), "the case does not occur"
     assert found["generator_accuracy"] == (int((right & shown).sum()), int(shown.sum()))
 
@@ -104,9 +104,9 @@ def test_no_gradient_flows_through_the_sample() -> None:
         assert_sample_is_detached(make_objective(rtd=HALF, kind=StraightThrough), make_batch())
 
 
-def test_each_model_has_its_own_learning_rate_and_the_shared_tables_have_neither() -> None:
-    scales = make_objective(rtd=RtdConfig(generator_rate=0.5, discriminator_rate=0.25)).rate_scales
+def test_generator_and_discriminator_have_their_own_learning_rates_but_shared_embeddings() -> None:
+    scales = make_objective(rtd=RtdConfig(generator_rate=0.5, discriminator_rate=0.25)).lr_multipliers
     for name, scale in scales.items():
         assert scale == (1.0 if ".embeddings." in name else 0.5 if ".generator." in name else 0.25), name
     assert len({*scales.values()}) == 3
-    assert make_objective().rate_scales is None
+    assert make_objective().lr_multipliers is None

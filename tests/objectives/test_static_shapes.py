@@ -1,6 +1,6 @@
-"""No shape depends on what a batch holds, and no operator on the way to the gradients waits for a value (law 11).
+"""Shapes do not depend on values, and no operator of a step synchronises with the device (law 11).
 
-Nor does any wait for a list of the host's to reach the device. The step as one graph computes the same.
+Nor does a step copy lists from the host. The step compiled as one graph computes the same.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,14 +19,14 @@ from electra_albert.objectives.rtd import PretrainingObjective
 from tests.model.test_compilation_and_checkpointing import compiled
 from tests.objectives.toy import MODEL, OBJECTIVES, STEP, build, make_batch, make_objective, ordered
 
-# Operators whose result's shape depends on values, or that hand a value to the host.
+# Operators whose output shape depends on values, or that copy a value to the host.
 _NAMES = "_local_scalar_dense is_nonzero equal nonzero masked_select unique _unique2 bincount repeat_interleave.Tensor"
 READS_VALUES = tuple(f"aten::{name}" for name in _NAMES.split())
-TOLERANCE = 1e-5  # float32 sums added up in another order
+TOLERANCE = 1e-5  # float32 sums in another order
 
 
 class ShapeTrace(TorchDispatchMode):
-    """Notes every operator with the shapes it gives; AssertionError at one that reads values or moves them."""
+    """Records every operator with its output shapes; AssertionError at one that synchronises or copies."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,11 +37,11 @@ class ShapeTrace(TorchDispatchMode):
     ) -> Any:
         name = str(func.name())
         assert not name.startswith(READS_VALUES), f"{name} reads values"
-        assert not name.startswith("aten::lift_fresh"), f"{name} makes a tensor of a list, which the device waits for"
+        assert not name.startswith("aten::lift_fresh"), f"{name} makes a tensor of a list, which synchronises"
         if name.startswith(("aten::_to_copy", "aten::copy_")):
             devices = {tensor.device for tensor in args if isinstance(tensor, Tensor)}
             devices |= {torch.device(device) for device in [(kwargs or {}).get("device")] if device is not None}
-            assert len(devices) == 1, f"{name} goes from one device to another"
+            assert len(devices) == 1, f"{name} copies from one device to another"
         if name.startswith(("aten::index.", "aten::index_put", "aten::_index_put")):
             indices = [index for index in args[1] if isinstance(index, Tensor)]
             assert all(index.dtype != torch.bool for index in indices), f"{name} by a mask reads values"
@@ -53,14 +53,14 @@ class ShapeTrace(TorchDispatchMode):
 
 def trace(objective: PretrainingObjective, batch: Batch) -> list[tuple[str, tuple[tuple[int, ...], ...]]]:
     """Operators and shapes of one forward and backward pass."""
-    with ShapeTrace() as noted:
+    with ShapeTrace() as recorded:
         terms = objective(batch, STEP)
         torch.stack([weight * terms[name].sum for name, weight in objective.weights.items()]).sum().backward()
-    return noted.steps
+    return recorded.steps
 
 
 def contents() -> list[Batch]:
-    """Batches of one shape that differ in all they hold: full and nearly empty rows, orders, tokens and keys."""
+    """Batches of one shape with different contents: full and nearly empty sequences, order labels, tokens and keys."""
     full = make_batch(lengths=(23,) * 5)
     return [
         full,
@@ -70,11 +70,11 @@ def contents() -> list[Batch]:
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_same_operators_and_shapes_whatever_the_batch_holds(name: str) -> None:
+def test_operators_and_shapes_do_not_depend_on_the_contents_of_the_batch(name: str) -> None:
     traces = [trace(build(name), batch) for batch in contents()]
     assert len(traces[0]) > 100
     assert traces[0] == traces[1] == traces[2]
-    for rate in (0.15, 0.3):  # the number of slots follows from the length alone
+    for rate in (0.15, 0.3):  # the number of targets depends on the length only
         shapes = {tuple(build(name, mask_rate=rate).corrupt(batch).logits.shape) for batch in contents()}
         assert shapes == {(5, max(1, round(rate * 21)), MODEL.vocab_size)}
 
@@ -83,7 +83,7 @@ def by_list(input_ids: Tensor, attention_mask: Tensor, special: SpecialIds) -> T
     return attention_mask & ~torch.isin(input_ids, torch.tensor(special.never_masked, device=input_ids.device))
 
 
-# Planted: each usual way to let a value decide a shape or stop the device. "meta" is a second device on any machine.
+# Planted: the usual ways to a value-dependent shape or a synchronisation. "meta" is a second device on any machine.
 FAULTS: dict[str, tuple[Any, str, Callable[..., Any], str]] = {
     "by a mask": (mlm, "order_terms", lambda head, states, batch: states[batch.attention_mask], "reads values"),
     "by a condition": (
@@ -98,7 +98,7 @@ FAULTS: dict[str, tuple[Any, str, Callable[..., Any], str]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_trace_rejects_what_stops_the_device(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_trace_rejects_synchronisation_with_the_device(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module, name, planted, words = FAULTS[fault]
     monkeypatch.setattr(module, name, planted)
     with pytest.raises(AssertionError, match=words):
@@ -106,12 +106,12 @@ def test_trace_rejects_what_stops_the_device(fault: str, monkeypatch: pytest.Mon
 
 
 @compiled
-@pytest.mark.parametrize("name", ["rtd_sop", "mlm_sop"])  # all that rtd and mlm compute, and sentence order
-def test_losses_counts_and_gradients_are_those_of_the_plain_step(name: str) -> None:
+@pytest.mark.parametrize("name", ["rtd_sop", "mlm_sop"])  # include the computations of rtd and mlm
+def test_the_compiled_step_equals_the_eager_one(name: str) -> None:
     plain, graph, batch = build(name), build(name), ordered(make_batch())
     compile_for_training(graph, "step")
     expected, found = plain(batch, STEP), graph(batch, STEP)
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1  # no break in it
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1  # no graph break
     for term, value in expected.items():
         assert int(found[term].count) == int(value.count)
         assert float(found[term].sum.detach()) == pytest.approx(float(value.sum.detach()), rel=TOLERANCE)
@@ -123,7 +123,7 @@ def test_losses_counts_and_gradients_are_those_of_the_plain_step(name: str) -> N
 
 
 @compiled
-def test_another_batch_of_the_same_shape_is_not_compiled_again() -> None:
+def test_another_batch_of_the_same_shape_does_not_recompile() -> None:
     objective = make_objective()
     compile_for_training(objective, "step")
     for salt, lengths in enumerate(((23, 17, 9, 4, 23), (5, 23, 23, 23, 8), (23, 23, 23, 23, 23))):

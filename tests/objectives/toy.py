@@ -1,6 +1,6 @@
-"""Small objectives and batches of text without a pattern.
+"""Small objectives and batches of random tokens.
 
-Sizes are all different and odd where they can be. Dimensions: B rows, L length, K slots, V vocabulary.
+Sizes are all different, and odd if possible. Dimensions: B batch, L length, V vocab.
 """
 
 import torch
@@ -17,7 +17,7 @@ PAD, UNKNOWN, CLS, SEP, MASK = range(5)
 SPECIAL = SpecialIds(PAD, UNKNOWN, CLS, SEP, MASK, never_masked=(PAD, UNKNOWN, CLS, SEP, MASK))
 SEED = 11
 MODEL = ModelConfig(
-    vocab_size=19,  # so few that a drawn token is often the right one
+    vocab_size=19,  # so small that a sampled token is often correct
     embedding_size=11,
     hidden_size=28,
     num_hidden_layers=2,
@@ -59,29 +59,29 @@ def build(name: str, model: ModelConfig = MODEL, mask_rate: float = 0.5, seed: i
 def make_batch(
     lengths: tuple[int, ...] = (23, 17, 9, 4, 23), length: int = 23, vocab: int = MODEL.vocab_size, salt: int = 0
 ) -> Batch:
-    """Rows `[CLS] A [SEP] B [SEP]` and padding, of the lengths given, keyed by their number from 100 on."""
-    row, place = torch.arange(len(lengths)) + 100, torch.arange(length)
+    """Sequences `[CLS] A [SEP] B [SEP]` and padding, of the given lengths, with example ids from 100."""
+    example_id, position = torch.arange(len(lengths)) + 100, torch.arange(length)
     size = torch.tensor(lengths)[:, None]
-    words = len(SPECIAL.never_masked)
-    drawn = words + bits(salt, Stream.EXAMPLE, row[:, None], place) % (vocab - words)  # [B, L]
-    attention_mask = place < size
-    is_separator = (place == size // 2) | (place == size - 1)
-    input_ids = torch.where(place == 0, CLS, torch.where(is_separator, SEP, drawn))
+    special = len(SPECIAL.never_masked)
+    drawn = special + bits(salt, Stream.EXAMPLE, example_id[:, None], position) % (vocab - special)  # [B, L]
+    attention_mask = position < size
+    is_separator = (position == size // 2) | (position == size - 1)
+    input_ids = torch.where(position == 0, CLS, torch.where(is_separator, SEP, drawn))
     return Batch(
         input_ids=torch.where(attention_mask, input_ids, PAD),
         attention_mask=attention_mask,
-        token_type_ids=((place > size // 2) & attention_mask).long(),
+        token_type_ids=((position > size // 2) & attention_mask).long(),
         sentence_order_label=torch.full((len(lengths),), IGNORED_LABEL),
-        example_id=row,
+        example_id=example_id,
     )
 
 
 def ordered(batch: Batch) -> Batch:
-    """The same rows with orders to tell: swapped, none, in order, and so on."""
+    """The batch with sentence-order labels: swapped, none, in order, and so on."""
     labels = torch.tensor([1, IGNORED_LABEL, 0])
     return batch._replace(sentence_order_label=labels[torch.arange(len(batch.input_ids)) % 3])
 
 
-def rows_of(batch: Batch, rows: Tensor) -> Batch:
-    """The same rows in another order or another batch."""
-    return Batch(*(field[rows] for field in batch[:-1]))
+def select(batch: Batch, index: Tensor) -> Batch:
+    """The examples of a batch at these indices."""
+    return Batch(*(field[index] for field in batch[:-1]))

@@ -1,7 +1,7 @@
-"""Programs run in processes of their own: runs that are killed half-way, and ranks that train together.
+"""Programs for subprocesses: runs that are killed, and distributed ranks.
 
-python -m tests.training.faults kill FOLDER        one run after the other, killed at ever later system calls
-python -m tests.training.faults rank FOLDER NAME   one rank (torchrun's environment); NAME is a program below
+python -m tests.training.faults kill FOLDER        kills run after run, each at a later file operation
+python -m tests.training.faults rank FOLDER NAME   one rank (torchrun's environment) of a program below
 """
 
 import json
@@ -31,12 +31,12 @@ from tests.training import toy
 from tests.training.toy import CONFIG, ToyBatches, ToyObjective, fingerprint, rows, run_toy
 
 KILL_CONFIG = replace(CONFIG, max_steps=6, save_steps=2, save_total_limit=1)
-_EACH = 3  # the saves differ in length, so every third call meets all of their phases in about forty runs
+_EACH = 3  # saves have different numbers of calls, so every third call covers all phases in about forty runs
 _EVENTS = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.chmod", "os.truncate", "shutil.rmtree")
 
 
 def _kill_at(call: int, folder: Path) -> None:
-    """End this process the hard way just before its `call`-th file operation under folder, or fsync."""
+    """Kill this process (SIGKILL) just before its `call`-th file operation in folder, or fsync."""
     seen = 0
 
     def count(event: str, arguments: tuple[Any, ...]) -> None:
@@ -56,33 +56,33 @@ def _kill_at(call: int, folder: Path) -> None:
 
 
 def _in_child(action: Callable[[], object]) -> int:
-    """Run action in a fork; returns the signal or status it ended with."""
+    """Run action in a forked process; returns its signal or exit status."""
     child = os.fork()
     if child == 0:
         try:
             action()
             os._exit(0)
-        finally:  # the fork must end here, whatever happened, and not go on as a second test
+        finally:  # the fork must always exit here and not continue as a second test process
             sys.excepthook(*sys.exc_info())
             os._exit(1)
     return os.waitpid(child, 0)[1]
 
 
 def kill(folder: Path) -> None:
-    """Print what a run comes to, then what each resume of one killed at its 1st, 4th, … file operation does."""
+    """Print the result of an uninterrupted run, then that of each run killed at its 1st, 4th, … file operation."""
 
     def resume(run: Path) -> None:
         before = [step for step, _ in list_checkpoints(run / "checkpoints")]
         logged = BufferingHandler(1000)
         logging.getLogger("electra_albert").addHandler(logged)
         found = find_checkpoint(run / "checkpoints", "auto")
-        passed_over = [record.getMessage() for record in logged.buffer]
+        warnings = [record.getMessage() for record in logged.buffer]
         _, objective = run_toy(run, KILL_CONFIG, resume_from=found)
         result = {"before": before, "found": found.name if found else None, "weights": fingerprint(objective)}
         left = sorted(path.name for path in (run / "checkpoints").iterdir())
-        print(json.dumps({**result, "left": left, "rows": rows(run), "passed over": passed_over}), flush=True)
+        print(json.dumps({**result, "left": left, "rows": rows(run), "warnings": warnings}), flush=True)
 
-    _, through = run_toy(folder / "through", KILL_CONFIG)  # also so that the forks need not import anything
+    _, through = run_toy(folder / "through", KILL_CONFIG)  # also imports all modules before the forks
     print(json.dumps({"weights": fingerprint(through), "rows": rows(folder / "through")}), flush=True)
     call, status = 1 - _EACH, int(signal.SIGKILL)
     while status == signal.SIGKILL:
@@ -95,7 +95,7 @@ def kill(folder: Path) -> None:
 
 
 def _gradients(folder: Path, world: distributed.World) -> None:
-    """Print each rank's gradient of one update of twelve rows in two micro-batches a rank, by each way to get it."""
+    """Print each rank's gradient of one step of twelve examples in two micro-batches per rank, correct and planted."""
     config, step = replace(CONFIG, per_device_train_batch_size=3, gradient_accumulation_steps=2), 2
     micro_batches = next(ToyBatches(config, world).steps(step))
     run = RunSettings(folder, config, world, Monitor(folder, 8, is_main=False), StopSignal())
@@ -111,18 +111,18 @@ def _gradients(folder: Path, world: distributed.World) -> None:
 
 
 def _resume(folder: Path, world: distributed.World) -> None:
-    """Train to the end, then again from each checkpoint; print what the weights came to each time."""
+    """Train to the end, then resume from each checkpoint; print the final weights' hash each time."""
     config = replace(CONFIG, max_steps=4, save_steps=1, gradient_accumulation_steps=2)
     for start in range(config.max_steps):
         checkpoint = folder / "0" / "checkpoints" / f"step-{start:07d}" if start else None
-        objective = ToyObjective(hidden=131)  # wide enough for the ranks to add in pieces
+        objective = ToyObjective(hidden=131)  # wide enough for several chunks in the all-reduce
         run_toy(folder / str(start), config, objective=objective, world=world, resume_from=checkpoint)
         if world.is_main:
             print(json.dumps([fingerprint(objective), rows(folder / str(start))[-1]]))
 
 
 def _stop(folder: Path, world: distributed.World) -> None:
-    """Train while the last rank alone gets a signal; print where each left."""
+    """Train while only the last rank gets a signal; print the step at which each rank stopped."""
     is_last = world.rank == world.world_size - 1
     before = toy.at_steps({4: lambda: os.kill(os.getpid(), signal.SIGTERM)} if is_last else {})
     with StopSignal() as stop:
@@ -133,7 +133,7 @@ def _stop(folder: Path, world: distributed.World) -> None:
 
 
 def _overflow(folder: Path, world: distributed.World) -> None:
-    """Print each rank's loss scale after an update of fp16 that overflows on the last rank alone."""
+    """Print each rank's loss scale after an fp16 step that overflows on the last rank only."""
     run = RunSettings(folder, CONFIG, world, Monitor(folder, 8, is_main=False), StopSignal(), "fp16")
     model = DistributedDataParallel(ToyObjective(0.0))
     optimizer = build_optimizer(model.module, CONFIG)
@@ -143,14 +143,14 @@ def _overflow(folder: Path, world: distributed.World) -> None:
     scales = dict.fromkeys(model.module.weights, weight)
     backward(model, micro_batches, scales, 1, run, loss_scale.current())
     loss_scale.unscale_(optimizer)
-    loss_scale.follow()
+    loss_scale.update_scale()
     states = distributed.gather_objects(loss_scale.state(), world)
     if world.is_main:
         print(json.dumps(states))
 
 
 def rank(folder: Path, name: str) -> None:
-    """Join the other ranks and run a program with them."""
+    """Join the process group and run a program."""
     world = distributed.start("cpu")
     {"gradients": _gradients, "resume": _resume, "stop": _stop, "overflow": _overflow}[name](folder, world)
     distributed.leave(0)

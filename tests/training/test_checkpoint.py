@@ -1,4 +1,4 @@
-"""A checkpoint is whole or it is none, and no failure costs more than the one being written (law 8)."""
+"""Checkpoints are complete or ignored, and a failure loses at most the one being written (law 8)."""
 
 import errno
 import json
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def trained() -> tuple[ToyObjective, torch.optim.Optimizer]:
-    """A module and optimiser whose every tensor differs from its start."""
+    """A module and its optimizer after one step."""
     module = ToyObjective()
     optimizer = build_optimizer(module, CONFIG)
     for parameter in module.parameters():
@@ -41,7 +41,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_weights_moments_and_state_come_back_to_the_bit_with_ties_stored_once(tmp_path: Path) -> None:
+def test_load_restores_weights_and_optimizer_state_bitwise_and_tied_weights_are_stored_once(tmp_path: Path) -> None:
     from safetensors import safe_open
 
     (module, optimizer), path, fresh = trained(), save(tmp_path, 100), ToyObjective()
@@ -82,24 +82,24 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("name", "fault"), FAULTS)
-def test_a_broken_checkpoint_is_passed_over_with_a_warning_and_never_resumed(
+def test_a_damaged_checkpoint_is_skipped_with_a_warning_and_never_resumed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, fault: Callable[[bytes], bytes] | None
 ) -> None:
-    # Planted: each file broken or lost; the last whole one must be found, and without one nothing starts afresh.
-    whole, broken = save(tmp_path, 100), save(tmp_path, 200)
+    # Planted: each file damaged or missing. The last complete checkpoint is used; without one no new run starts.
+    complete, broken = save(tmp_path, 100), save(tmp_path, 200)
     data = (broken / name).read_bytes()
     (broken / name).unlink() if fault is None else (broken / name).write_bytes(fault(data))
-    assert find_checkpoint(tmp_path, "auto") == whole
+    assert find_checkpoint(tmp_path, "auto") == complete
     (warning,) = caplog.messages
     assert "step-0000200" in warning
     assert name in warning
     for folder, resume in ((tmp_path, str(broken)), (tmp_path, "auto")):
         with pytest.raises(CheckpointError, match=name):
             find_checkpoint(folder, resume)
-        shutil.rmtree(whole, ignore_errors=True)
+        shutil.rmtree(complete, ignore_errors=True)
 
 
-def test_a_folder_that_cannot_be_listed_is_an_error_and_no_fresh_start(
+def test_an_unreadable_folder_is_an_error_and_does_not_start_a_new_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def denied(path: object) -> None:
@@ -111,7 +111,7 @@ def test_a_folder_that_cannot_be_listed_is_an_error_and_no_fresh_start(
         find_checkpoint(tmp_path, "auto")
 
 
-def test_a_folder_without_checkpoints_begins_a_run_whatever_else_is_there(tmp_path: Path) -> None:
+def test_other_files_in_the_folder_are_not_taken_for_checkpoints(tmp_path: Path) -> None:
     for name in ("step-abc", "step-12", ".tmp-7-1", "step-0000001.aside-1"):
         (tmp_path / name).mkdir()
     (tmp_path / "step-0000009").touch()
@@ -130,10 +130,10 @@ def test_a_folder_without_checkpoints_begins_a_run_whatever_else_is_there(tmp_pa
         (lambda module: setattr(module, "extra", nn.Linear(1, 1, bias=False)), "extra.weight"),
         (lambda module: module.__init__(hidden=3), r"table.weight.*\[11, 5\].*\[11, 3\]"),
         (lambda module: setattr(module.decoder, "weight", nn.Parameter(torch.zeros(11, 5))), "decoder.weight"),
-        (lambda module: module.norm.requires_grad_(False), "norm"),  # what the optimiser has no state of
+        (lambda module: module.norm.requires_grad_(False), "norm"),  # has no optimizer state
     ],
 )
-def test_a_checkpoint_of_another_model_is_refused_by_name_and_changes_nothing(
+def test_a_checkpoint_of_another_model_is_refused_and_changes_nothing(
     tmp_path: Path, change: Callable[[ToyObjective], object], named: str
 ) -> None:
     path, module = save(tmp_path, 1), ToyObjective()
@@ -145,7 +145,7 @@ def test_a_checkpoint_of_another_model_is_refused_by_name_and_changes_nothing(
 
 
 @pytest.mark.parametrize("where", ["weight", "moment"])
-def test_what_is_not_finite_is_not_written(where: str) -> None:
+def test_non_finite_weights_and_moments_are_refused(where: str) -> None:
     # Planted: one NaN in one weight, or in one moment.
     module, optimizer = trained()
     checkpoint.check_finite(module, optimizer)
@@ -155,23 +155,23 @@ def test_what_is_not_finite_is_not_written(where: str) -> None:
         checkpoint.check_finite(module, optimizer)
 
 
-def test_broken_ones_do_not_count_as_kept_and_what_is_not_ours_is_untouched(tmp_path: Path) -> None:
-    # Planted: counting folders instead of whole checkpoints would leave only broken ones.
+def test_damaged_checkpoints_and_foreign_files_are_not_counted_or_deleted(tmp_path: Path) -> None:
+    # Planted: counting folders instead of complete checkpoints would keep only damaged ones.
     folder, elsewhere = tmp_path / "checkpoints", tmp_path / "step-0000001"
     elsewhere.mkdir()
-    whole, broken = save(folder, 10), save(folder, 20)
+    complete, broken = save(folder, 10), save(folder, 20)
     (broken / checkpoint.MODEL).write_bytes(b"")
     (folder / "step-0000005").symlink_to(elsewhere)
     (folder / "step-best").mkdir()
     save(folder, 15, limit=2)
-    assert whole.exists()
+    assert complete.exists()
     assert names(folder) == ["step-0000005", "step-0000010", "step-0000015", "step-0000020", "step-best"]
     save(folder, 30, limit=1)
     assert names(folder) == ["step-0000005", "step-0000020", "step-0000030", "step-best"]
     assert elsewhere.exists()
 
 
-def test_litter_of_a_killed_run_is_removed(tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_run_are_removed(tmp_path: Path) -> None:
     for clean in (lambda: checkpoint.tidy(tmp_path, 1), lambda: save(tmp_path, 1)):
         for name in (".tmp-3-77", ".trash-step-0000001"):
             (tmp_path / name).mkdir()
@@ -179,7 +179,7 @@ def test_litter_of_a_killed_run_is_removed(tmp_path: Path) -> None:
     assert names(tmp_path) == ["step-0000001"]
 
 
-def test_checkpoints_of_a_future_given_up_are_set_aside_not_deleted(tmp_path: Path) -> None:
+def test_checkpoints_after_the_resumed_step_are_renamed_not_deleted(tmp_path: Path) -> None:
     for step in (1, 2, 3):
         save(tmp_path, step)
     for _ in range(2):
@@ -191,7 +191,7 @@ def test_checkpoints_of_a_future_given_up_are_set_aside_not_deleted(tmp_path: Pa
 
 
 @pytest.mark.parametrize("call", [1, 5])
-def test_a_disk_that_fails_leaves_the_old_checkpoint_and_no_half_of_a_new_one(
+def test_a_disk_error_leaves_the_old_checkpoint_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int
 ) -> None:
     save(tmp_path, 1)
@@ -209,16 +209,16 @@ def test_a_disk_that_fails_leaves_the_old_checkpoint_and_no_half_of_a_new_one(
 
 
 @pytest.mark.slow
-def test_kill_9_at_any_file_operation_costs_at_most_the_steps_since_the_last_save(tmp_path: Path) -> None:
+def test_sigkill_at_any_file_operation_loses_only_the_steps_since_the_last_save(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.training.faults", "kill", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=250, check=False)
     assert done.returncode == 0, done.stderr
     through, *results = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(results) > 30  # three saves of a dozen operations or more
+    assert len(results) > 30  # three saves of at least a dozen operations
     newest = [int(result["found"][5:]) if result["found"] else 0 for result in results]
-    assert newest == sorted(newest)  # a later death never finds an older checkpoint
+    assert newest == sorted(newest)  # a run killed later never resumes from an older checkpoint
     assert set(newest) == {0, 2, 4, 6}
     for result in results:
-        assert result["passed over"] == []  # every folder with a checkpoint's name is whole
+        assert result["warnings"] == []  # every folder with a checkpoint's name is complete
         assert {name: result[name] for name in through} == through
-        assert set(result["left"]) <= {"step-0000004", "step-0000006"}  # no litter
+        assert set(result["left"]) <= {"step-0000004", "step-0000006"}  # no leftovers

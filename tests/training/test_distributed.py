@@ -1,4 +1,4 @@
-"""Alone, every agreement is with oneself; several processes agree on sums, values and who goes first."""
+"""Collectives of a single process, devices, and a helper that runs several ranks."""
 
 import os
 import platform
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def run_ranks(world_size: int, folder: Path, program: str) -> str:
-    """Run a program of faults.py on several ranks as torchrun would; returns what the main rank printed."""
+    """Run a program of faults.py on several ranks as torchrun would; returns the main rank's stdout."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -31,7 +31,7 @@ def run_ranks(world_size: int, folder: Path, program: str) -> str:
     return outputs[0]
 
 
-def test_without_torchrun_there_is_one_process_which_agrees_with_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_collectives_of_a_single_process_return_its_own_value(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         monkeypatch.delenv(name, raising=False)
     assert distributed.start("cpu") == ALONE
@@ -45,7 +45,7 @@ def test_without_torchrun_there_is_one_process_which_agrees_with_itself(monkeypa
 
 @pytest.mark.skipif(torch.cuda.is_available() or torch.backends.mps.is_available(), reason="there is a GPU to take")
 @pytest.mark.parametrize("device", ["cuda", "mps"])
-def test_a_gpu_that_is_not_there_is_a_usage_error(device: str) -> None:
+def test_a_missing_gpu_is_a_usage_error(device: str) -> None:
     with pytest.raises(UsageError, match="--device cpu"):
         distributed.start(device)
     assert distributed.start("auto").device.type == "cpu"

@@ -1,4 +1,4 @@
-"""On a GPU an update waits for nothing, and compiled code trains to the same losses (law 11). Skipped without one."""
+"""On a GPU a step never synchronises, and compiled code trains to the same losses (law 11). Skipped without one."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,7 +21,7 @@ from tests.training.toy import CONFIG
 pytestmark = pytest.mark.gpu
 WARM_STEPS, STEPS = 3, 8
 LENGTHS = ((23, 17, 9, 4, 23), (5, 23, 23, 23, 8), (23, 23, 23, 23, 23))
-TOLERANCE = 0.02  # of a loss after a few updates in bfloat16, whose own rounding is 2**-8
+TOLERANCE = 0.02  # of a loss after a few steps in bfloat16, whose rounding error is 2**-8
 
 
 @pytest.fixture
@@ -33,12 +33,12 @@ def world() -> Iterator[World]:
 
 
 class WatchedBatches:
-    """Pinned batches; between one and the next, once all is warm, a wait for the device is an error."""
+    """Pinned batches; after the warmup, a synchronisation between two batches is an error."""
 
     def steps(self, first_step: int) -> Iterator[list[Batch]]:
         for step in count(first_step):
             batch = ordered(make_batch(LENGTHS[step % len(LENGTHS)], salt=step)).map(torch.Tensor.pin_memory)
-            # Rows of metrics are read at the first and the last step.
+            # The first and the last step log metrics, which synchronises.
             torch.cuda.set_sync_debug_mode("error" if WARM_STEPS < step < STEPS else "default")
             yield [batch]
             torch.cuda.set_sync_debug_mode("default")
@@ -55,7 +55,7 @@ def trained(
     name: str,
     is_checkpointed: bool = False,
 ) -> float:
-    """The last row's loss of a run of eight updates."""
+    """The last logged loss of a run of eight steps."""
     folder.mkdir()
     intervals = dict.fromkeys(("max_steps", "logging_steps", "save_steps", "eval_steps"), STEPS)
     config = replace(CONFIG, learning_rate=1e-3, **intervals)
@@ -66,19 +66,19 @@ def trained(
     with Monitor(folder, STEPS) as monitor, StopSignal() as stop:
         run = RunSettings(folder, config, world, monitor, stop, arithmetic)
         train(objective, WatchedBatches(), lambda step: {"loss": 0.0}, run)
-    return float(read_metrics(folder / "metrics.jsonl")[-2]["loss"])  # the very last one is the evaluation's
+    return float(read_metrics(folder / "metrics.jsonl")[-2]["loss"])  # the last row is the evaluation
 
 
 @pytest.mark.parametrize("arithmetic", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("name", ["rtd_sop", "mlm_sop"])
-def test_no_update_waits_for_the_device(world: World, tmp_path: Path, name: str, arithmetic: Arithmetic) -> None:
+def test_a_step_never_synchronises(world: World, tmp_path: Path, name: str, arithmetic: Arithmetic) -> None:
     assert trained(world, tmp_path / "run", arithmetic, "none", name) > 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_checkpointed", [False, True], ids=["kept", "checkpointed"])
 @pytest.mark.parametrize("compilation", ["blocks", "step"])
-def test_compiled_code_waits_for_nothing_and_has_the_plain_losses(
+def test_compiled_code_never_synchronises_and_has_the_eager_losses(
     world: World, tmp_path: Path, compilation: Compilation, is_checkpointed: bool
 ) -> None:
     plain = trained(world, tmp_path / "plain", "bf16", "none", "rtd_sop")

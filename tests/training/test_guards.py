@@ -1,4 +1,4 @@
-"""A run stops when asked, is not started twice in one folder, and survives numbers that are not finite and fp16."""
+"""Stop signals, the lock on a run folder, skipped non-finite steps, and the fp16 loss scale."""
 
 import json
 import os
@@ -31,19 +31,19 @@ FIRST_SCALE = 2.0**16  # of PyTorch's GradScaler
 EACH = replace(CONFIG, logging_steps=1, save_steps=1)
 
 
-def test_a_signal_only_sets_the_flag_and_old_handlers_come_back() -> None:
+def test_a_signal_sets_the_flag_and_old_handlers_are_restored() -> None:
     numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
     before = [signal.getsignal(number) for number in numbers]
     for number in numbers:
         with StopSignal() as stop:
             assert not stop.requested
             os.kill(os.getpid(), number)
-            os.kill(os.getpid(), number)  # torchrun passes on what the terminal has sent already: still one request
+            os.kill(os.getpid(), number)  # torchrun forwards the terminal's signal: still one request
             assert stop.requested
     assert [signal.getsignal(number) for number in numbers] == before
 
 
-def test_a_second_signal_a_while_later_ends_the_process_at_once() -> None:
+def test_a_later_second_signal_kills_the_process() -> None:
     program = """import os, time; from electra_albert.training.guards import StopSignal
 with StopSignal():
     os.kill(os.getpid(), 15); time.sleep(1.2); os.kill(os.getpid(), 15); time.sleep(60)"""
@@ -51,7 +51,7 @@ with StopSignal():
     assert done.returncode == -signal.SIGTERM
 
 
-def test_a_second_run_in_the_folder_is_refused_with_its_holder_and_the_lock_is_free_afterwards(tmp_path: Path) -> None:
+def test_a_second_run_in_the_folder_is_refused_and_the_lock_is_released(tmp_path: Path) -> None:
     (tmp_path / "run.lock").write_text("pid 999999999 on elsewhere, which was killed\n")
     for _ in range(2):
         with run_lock(tmp_path), pytest.raises(UsageError, match=f"pid {os.getpid()} on "), run_lock(tmp_path):
@@ -59,7 +59,7 @@ def test_a_second_run_in_the_folder_is_refused_with_its_holder_and_the_lock_is_f
         assert list(tmp_path.iterdir()) == []
 
 
-def test_an_update_that_is_not_finite_is_skipped_counted_and_left_out_of_the_rows(tmp_path: Path) -> None:
+def test_a_non_finite_step_is_skipped_and_excluded_from_the_metrics(tmp_path: Path) -> None:
     run_toy(tmp_path, EACH, objective=Breaking((3, 5)))
     two, three, four = ((tmp_path / "checkpoints" / f"step-000000{step}") for step in (2, 3, 4))
     for name in ("model.safetensors", "optimizer.safetensors"):
@@ -69,14 +69,14 @@ def test_an_update_that_is_not_finite_is_skipped_counted_and_left_out_of_the_row
     assert [row["step"] for row in training if row["loss"] is None] == [3, 5]
 
 
-def test_five_bad_updates_in_a_row_end_the_run_and_keep_the_last_checkpoint(tmp_path: Path) -> None:
+def test_five_skipped_steps_in_a_row_raise_and_keep_the_last_checkpoint(tmp_path: Path) -> None:
     config = replace(CONFIG, save_steps=1, logging_steps=100)
-    with pytest.raises(DivergedError, match="5 updates in a row"):
+    with pytest.raises(DivergedError, match="5 steps in a row"):
         run_toy(tmp_path, config, objective=Breaking((3, 4, 5, 6, 7)))
     assert [step for step, _ in list_checkpoints(tmp_path / "checkpoints")] == [1, 2, 3, 4, 5, 6]
 
 
-def test_weights_that_are_not_finite_are_never_saved(tmp_path: Path) -> None:
+def test_non_finite_weights_are_never_saved(tmp_path: Path) -> None:
     model = ToyObjective()
     poison = toy.at_steps({4: lambda: model.table.weight.data[1, 1].fill_(torch.nan)})
     with pytest.raises(DivergedError, match=r"table\.weight"):
@@ -84,29 +84,29 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path: Path) -> None:
     assert [step for step, _ in list_checkpoints(tmp_path / "checkpoints")] == [2]
 
 
-def test_too_many_bad_updates_in_all_are_divergence_across_a_resume() -> None:
+def test_skipped_steps_are_counted_across_resumes() -> None:
     guard = UpdateGuard(CPU)
     for _ in range(guards.MAX_SKIPPED):
         guard.check(1)
         guard = UpdateGuard(CPU, guard.state())
         for norm in (1.0, torch.nan):
             guard.observe(torch.tensor(norm), torch.tensor(False))
-    with pytest.raises(DivergedError, match=f"{guards.MAX_SKIPPED} updates"):
+    with pytest.raises(DivergedError, match=f"{guards.MAX_SKIPPED} steps"):
         guard.check(1)
 
 
-def test_a_gradient_starts_from_the_scale_or_is_nan_where_the_loss_is_not_finite() -> None:
+def test_the_initial_gradient_is_the_scale_or_nan_for_a_non_finite_loss() -> None:
     start = guards.loss_scale_or_nan(torch.tensor(3.0, dtype=torch.float64), torch.tensor(1024.0))
     assert (float(start), start.dtype) == (1024.0, torch.float64)
     weight = torch.ones(3, requires_grad=True)
-    loss = weight.sum() + torch.inf  # whose slopes are finite
+    loss = weight.sum() + torch.inf  # its gradients are finite
     loss.backward(guards.loss_scale_or_nan(loss))
     assert weight.grad is not None
     assert weight.grad.isnan().all()
 
 
 def weighted(weight: float) -> Callable[[], ToyObjective]:
-    """A toy whose losses, and so its gradients, are `weight` times as large."""
+    """A toy with losses, and gradients, `weight` times as large."""
 
     def build() -> ToyObjective:
         model = ToyObjective()
@@ -117,7 +117,7 @@ def weighted(weight: float) -> Callable[[], ToyObjective]:
 
 
 def gradient(folder: Path, arithmetic: Arithmetic, *, is_scaled: bool = True) -> torch.Tensor:
-    """The gradient, around 1e-7, of one update as the loop makes it, unscaled; the scale goes down to where it fits."""
+    """The unscaled gradient (around 1e-7) of one step as in the loop; the scale is lowered until nothing overflows."""
     model = weighted(1e-7)()
     run, batches = replace(run_of(folder), arithmetic=arithmetic), next(ToyBatches(CONFIG).steps(1))
     scales = term_scales(model.weights, count_step(model, batches, run).terms, 1)
@@ -127,11 +127,11 @@ def gradient(folder: Path, arithmetic: Arithmetic, *, is_scaled: bool = True) ->
         optimizer.zero_grad()
         backward(model, batches, scales, 1, run, scale.current())
         scale.unscale_(optimizer)
-        has_overflowed = bool(scale.follow())
+        has_overflowed = bool(scale.update_scale())
     return toy.gradient_of(model)
 
 
-def test_small_gradients_are_those_of_fp32_and_are_lost_without_the_scale(tmp_path: Path) -> None:
+def test_fp16_keeps_small_gradients_only_with_the_loss_scale(tmp_path: Path) -> None:
     # Fp16 keeps eleven bits and nothing below 6e-8.
     wanted, scaled = (gradient(tmp_path, arithmetic) for arithmetic in ("fp32", "fp16"))
     plain = gradient(tmp_path, "fp16", is_scaled=False)
@@ -139,39 +139,39 @@ def test_small_gradients_are_those_of_fp32_and_are_lost_without_the_scale(tmp_pa
     assert (plain - wanted).norm() > 0.1 * wanted.norm()
 
 
-def test_the_scale_follows_overflows_to_one_and_doubles_after_a_while_without(tmp_path: Path) -> None:
+def test_the_scale_is_halved_on_overflow_down_to_one_and_doubled_later(tmp_path: Path) -> None:
     module = nn.Linear(2, 2, bias=False)
     optimizer = build_optimizer(module, CONFIG)
 
     def follow(scale: LossScale, value: float) -> bool:
         module.weight.grad = torch.full_like(module.weight, value) * scale.current()
         scale.unscale_(optimizer)
-        return bool(scale.follow())
+        return bool(scale.update_scale())
 
     scale, found = LossScale(CPU, "fp16"), []
-    assert scale.row() == {"loss_scale": FIRST_SCALE}
+    assert scale.metrics() == {"loss_scale": FIRST_SCALE}
     scale.restore({**scale.state(), "growth_interval": 2}, tmp_path)
     for value in (torch.inf, torch.nan, 1.0, 1.0, 1.0, torch.inf, 1.0, 1.0):
         has_overflowed = follow(scale, value)
         found.append((float(scale.current()) / FIRST_SCALE, has_overflowed))
-        resumed = LossScale(CPU, "fp16")  # after every update, as if it had been saved there
+        resumed = LossScale(CPU, "fp16")  # as after a resume at each step
         resumed.restore(json.loads(json.dumps(scale.state())), tmp_path)
         scale = resumed
     halves = [(0.5, True), (0.25, True), (0.25, False), (0.5, False), (0.5, False), (0.25, True)]
     assert found == [*halves, (0.25, False), (0.5, False)]
-    assert scale.row() == {"loss_scale": 0.5 * FIRST_SCALE, "overflowed_steps": 3}
+    assert scale.metrics() == {"loss_scale": 0.5 * FIRST_SCALE, "overflowed_steps": 3}
     scale.restore({**scale.state(), "scale": 2.0}, tmp_path)
     assert [follow(scale, torch.inf) for _ in range(3)] == [True, False, False]
 
 
 @pytest.mark.parametrize("step", [1, 7])
-def test_a_resumed_fp16_run_is_the_uninterrupted_one_to_the_bit(tmp_path: Path, step: int) -> None:
-    # The scale moves at six of the eight updates.
+def test_a_resumed_fp16_run_equals_the_uninterrupted_one_bitwise(tmp_path: Path, step: int) -> None:
+    # The scale changes in six of the eight steps.
     check_resume_is_exact(tmp_path, CONFIG, weighted(32.0), step, arithmetic="fp16")
     assert [row for row in rows(tmp_path / "resumed") if row.get("overflowed_steps") == 6]
 
 
-def test_overflows_change_nothing_are_counted_apart_and_never_end_the_run(tmp_path: Path) -> None:
+def test_overflows_are_skipped_and_counted_separately(tmp_path: Path) -> None:
     config = replace(EACH, max_steps=12)
     outcome, _ = run_toy(tmp_path, config, objective=weighted(1000.0)(), arithmetic="fp16")
     training = toy.training_rows(tmp_path)
@@ -188,23 +188,23 @@ def test_overflows_change_nothing_are_counted_apart_and_never_end_the_run(tmp_pa
     assert not any(value.any() for state in optimizer.state.values() for value in state.values())
 
 
-def test_what_no_scale_mends_ends_the_run_once_the_scale_is_down(tmp_path: Path) -> None:
+def test_non_finite_gradients_at_scale_one_are_divergence(tmp_path: Path) -> None:
     config = replace(EACH, max_steps=60)
-    with pytest.raises(DivergedError, match=f"by step 21 {IN_A_ROW} updates in a row"):
+    with pytest.raises(DivergedError, match=f"{IN_A_ROW} steps in a row up to step 21"):
         run_toy(tmp_path, config, objective=Breaking(tuple(range(1, 61))), arithmetic="fp16")
     last = rows(tmp_path)[-1]
     assert [last["overflowed_steps"], last["skipped_steps"]] == [16, IN_A_ROW]  # 2**16 is halved 16 times
 
 
 @pytest.mark.parametrize(("then", "now"), [("bf16", "fp16"), ("fp16", "fp32")])
-def test_a_run_resumes_with_the_scale_it_had_or_not_at_all(tmp_path: Path, then: Arithmetic, now: Arithmetic) -> None:
+def test_a_resume_cannot_switch_to_or_from_fp16(tmp_path: Path, then: Arithmetic, now: Arithmetic) -> None:
     run_toy(tmp_path, arithmetic=then)
     with pytest.raises(CheckpointError, match="--precision"):
         run_toy(tmp_path, resume_from=tmp_path / "checkpoints" / "step-0000004", arithmetic=now)
 
 
 @pytest.mark.slow
-def test_an_overflow_on_one_rank_moves_the_scale_of_all(tmp_path: Path) -> None:
+def test_an_overflow_on_one_rank_changes_the_scale_of_all(tmp_path: Path) -> None:
     states = json.loads(run_ranks(2, tmp_path, "overflow"))
     assert states[0] == states[1]
     assert states[0]["overflowed"] > 0

@@ -1,4 +1,4 @@
-"""The laws of the loop: sum by global count, a resume that leaves no trace, and numbers that are numbers."""
+"""The training loop: sums over global counts, exact resumes, logging, stopping and errors."""
 
 import json
 import os
@@ -40,14 +40,14 @@ def loop_gradient(model: nn.Module, micro_batches: list[Batch], run: RunSettings
 
 
 def mean_of_means(model: nn.Module, micro_batches: list[Batch], run: RunSettings) -> None:
-    """The planted fault: every micro-batch takes its own mean, and those are averaged."""
+    """Planted: the mean of the micro-batches' own means."""
     for batch in micro_batches:
         scales = term_scales(model.weights, model.counts(batch), 1)
         backward(model, [batch], {name: scale / len(micro_batches) for name, scale in scales.items()}, STEP, run)
 
 
 def check_split_changes_no_gradient(gradient: Gradient, folder: Path) -> None:
-    """One batch of twelve rows, and four micro-batches of three, must give the same gradient."""
+    """Assert that a batch of twelve examples and four micro-batches of three have the same gradient."""
     whole = ToyBatches(replace(CONFIG, per_device_train_batch_size=12))
     parts = ToyBatches(replace(CONFIG, per_device_train_batch_size=3, gradient_accumulation_steps=4))
     models = ToyObjective(0.0, torch.float64), ToyObjective(0.0, torch.float64)
@@ -57,13 +57,13 @@ def check_split_changes_no_gradient(gradient: Gradient, folder: Path) -> None:
     torch.testing.assert_close(*map(toy.gradient_of, models), rtol=0, atol=1e-12)
 
 
-def test_accumulation_and_one_big_batch_give_the_same_gradient_and_a_mean_of_means_does_not(tmp_path: Path) -> None:
+def test_gradient_accumulation_equals_one_large_batch(tmp_path: Path) -> None:
     check_split_changes_no_gradient(loop_gradient, tmp_path)
     with pytest.raises(AssertionError, match="not close"):
         check_split_changes_no_gradient(mean_of_means, tmp_path)
 
 
-def test_gradient_is_that_of_weight_times_sum_by_count(tmp_path: Path) -> None:
+def test_the_gradient_is_that_of_weight_times_sum_over_count(tmp_path: Path) -> None:
     model, plain = ToyObjective(0.0, torch.float64), ToyObjective(0.0, torch.float64)
     batches = next(ToyBatches(CONFIG).steps(STEP))
     loop_gradient(model, batches, run_of(tmp_path))
@@ -72,7 +72,7 @@ def test_gradient_is_that_of_weight_times_sum_by_count(tmp_path: Path) -> None:
     torch.testing.assert_close(toy.gradient_of(model), toy.gradient_of(plain), rtol=1e-12, atol=1e-14)
 
 
-def test_a_term_that_counts_nothing_stays_connected_and_adds_nothing(tmp_path: Path) -> None:
+def test_a_term_with_count_zero_has_a_zero_gradient(tmp_path: Path) -> None:
     model = ToyObjective()
     batch = next(ToyBatches(CONFIG).steps(1))[0]
     batch = batch._replace(sentence_order_label=torch.full_like(batch.sentence_order_label, -100))
@@ -81,7 +81,7 @@ def test_a_term_that_counts_nothing_stays_connected_and_adds_nothing(tmp_path: P
     assert not model.order.weight.grad.any()
 
 
-def test_ranks_that_accumulate_have_the_gradient_of_one_big_batch(tmp_path: Path) -> None:
+def test_accumulation_on_several_ranks_equals_one_large_batch(tmp_path: Path) -> None:
     model = ToyObjective(0.0, torch.float64)
     whole = next(ToyBatches(replace(CONFIG, per_device_train_batch_size=12)).steps(STEP))
     loop_gradient(model, whole, run_of(tmp_path))
@@ -99,9 +99,9 @@ def saved(folder: Path, step: int, name: str = "model") -> dict[str, Tensor]:
     return load_file(folder / "checkpoints" / f"step-{step:07d}" / f"{name}.safetensors")
 
 
-def test_each_update_moves_the_weights_by_the_learning_rate_of_its_own_step(tmp_path: Path) -> None:
+def test_each_step_uses_its_own_learning_rate(tmp_path: Path) -> None:
     memoryless = replace(CONFIG, weight_decay=0.0, adam_epsilon=1e-12, adam_beta1=0.0, adam_beta2=0.0, save_steps=1)
-    run_toy(tmp_path, memoryless)  # so an update is the gradient's sign times the learning rate
+    run_toy(tmp_path, memoryless)  # each step is the gradient's sign times the learning rate
     before = dict(ToyObjective().state_dict())
     for step in range(1, CONFIG.max_steps + 1):
         after = saved(tmp_path, step)
@@ -111,7 +111,7 @@ def test_each_update_moves_the_weights_by_the_learning_rate_of_its_own_step(tmp_
 
 
 @pytest.mark.parametrize("arithmetic", ["fp32", "fp16"])
-def test_the_gradient_of_an_update_is_clipped_to_the_configured_norm(tmp_path: Path, arithmetic: Arithmetic) -> None:
+def test_gradients_are_clipped_to_the_configured_norm(tmp_path: Path, arithmetic: Arithmetic) -> None:
     norms = {}
     for limit in (1e-3, 1e9):
         config = replace(CONFIG, adam_beta1=0.0, max_grad_norm=limit)  # the first moment is the last gradient
@@ -124,7 +124,7 @@ def test_the_gradient_of_an_update_is_clipped_to_the_configured_norm(tmp_path: P
 
 
 def test_dropout_differs_by_step_micro_batch_and_rank(tmp_path: Path) -> None:
-    model, batch, masks = ToyObjective(0.5), ToyBatches(CONFIG).rows(torch.arange(4)), set()
+    model, batch, masks = ToyObjective(0.5), ToyBatches(CONFIG).examples(torch.arange(4)), set()
     model.dropout.register_forward_hook(lambda _, __, output: masks.add((output == 0).numpy().tobytes()))
     for rank in (0, 1):
         run = replace(run_of(tmp_path), world=ALONE._replace(rank=rank))
@@ -133,7 +133,7 @@ def test_dropout_differs_by_step_micro_batch_and_rank(tmp_path: Path) -> None:
     assert len(masks) == 2 * 2 * 2
 
 
-def test_evaluation_is_without_dropout_and_training_with_it(tmp_path: Path) -> None:
+def test_dropout_is_active_in_training_only(tmp_path: Path) -> None:
     outcome, model = run_toy(tmp_path)
     with torch.no_grad():
         assert outcome.metrics == toy.held_out(model.eval(), CONFIG)(CONFIG.max_steps)
@@ -143,7 +143,7 @@ def test_evaluation_is_without_dropout_and_training_with_it(tmp_path: Path) -> N
 def check_resume_is_exact(
     folder: Path, config: TrainingConfig, build: Callable[[], nn.Module], step: int, **more: Any
 ) -> None:
-    """Train through; put the folder back to `step`; go on: same weights, optimiser state and rows, to the bit."""
+    """Assert that a run resumed at `step` has the weights, optimizer state and metrics of an uninterrupted one."""
     config = replace(config, save_steps=1)
     _, through = run_toy(folder / "through", config, objective=build(), **more)
     # All later rows and checkpoints are still there, as after an explicit --resume of an older one.
@@ -158,18 +158,18 @@ def check_resume_is_exact(
 
 
 @pytest.mark.parametrize(("step", "accumulation"), [(1, 1), (4, 1), (8, 1), (5, 3)])
-def test_a_resumed_run_is_the_uninterrupted_one_to_the_bit(tmp_path: Path, step: int, accumulation: int) -> None:
+def test_a_resumed_run_equals_the_uninterrupted_one_bitwise(tmp_path: Path, step: int, accumulation: int) -> None:
     config = replace(CONFIG, gradient_accumulation_steps=accumulation)
     check_resume_is_exact(tmp_path, config, ToyObjective, step)
 
 
-def test_a_resume_remembers_the_updates_that_were_skipped(tmp_path: Path) -> None:
+def test_a_resume_restores_the_count_of_skipped_steps(tmp_path: Path) -> None:
     check_resume_is_exact(tmp_path, CONFIG, lambda: Breaking((2, 6)), 4)
     assert rows(tmp_path / "resumed")[-2]["skipped_steps"] == 2
 
 
-def test_a_stream_of_random_numbers_instead_of_keys_is_caught(tmp_path: Path) -> None:
-    # Planted fault: dropout from a generator that runs on through the run, as global random state would.
+def test_the_resume_check_finds_random_numbers_from_a_generator(tmp_path: Path) -> None:
+    # Planted: dropout from a generator with state, like global random state.
     class Streaming(ToyObjective):
         def __init__(self) -> None:
             super().__init__(0.0)
@@ -184,20 +184,20 @@ def test_a_stream_of_random_numbers_instead_of_keys_is_caught(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_three_ranks_resume_to_the_bit(tmp_path: Path) -> None:
-    # From three ranks on the order of DDP's buckets is the order of additions; without its settling this fails.
+def test_three_ranks_resume_bitwise(tmp_path: Path) -> None:
+    # With three ranks or more the order of DDP's buckets changes the sums; without the loop's check this fails.
     results = [json.loads(line) for line in run_ranks(3, tmp_path, "resume").splitlines()]
     assert len(results) == 4
     assert all(result == results[0] for result in results)
 
 
-def test_evaluations_and_saves_leave_no_trace_in_the_training(tmp_path: Path) -> None:
+def test_evaluating_and_saving_do_not_change_the_training(tmp_path: Path) -> None:
     _, often = run_toy(tmp_path / "often", replace(CONFIG, eval_steps=1, save_steps=1, logging_steps=1))
     _, seldom = run_toy(tmp_path / "seldom", replace(CONFIG, eval_steps=8, save_steps=8, logging_steps=8))
     assert fingerprint(often) == fingerprint(seldom)
 
 
-def test_rows_are_sums_by_counts_since_the_row_before(tmp_path: Path) -> None:
+def test_logged_means_are_sums_over_counts_since_the_last_log(tmp_path: Path) -> None:
     run_toy(tmp_path / "each", replace(CONFIG, logging_steps=1))
     run_toy(tmp_path / "third", CONFIG)
     each = toy.training_rows(tmp_path / "each")
@@ -211,7 +211,7 @@ def test_rows_are_sums_by_counts_since_the_row_before(tmp_path: Path) -> None:
         assert row["loss"] == pytest.approx(row["token_loss"] + 2.5 * (row["order_loss"] or 0.0), rel=1e-12)
 
 
-def test_a_term_that_counted_nothing_is_null(tmp_path: Path) -> None:
+def test_a_term_with_count_zero_is_logged_as_null(tmp_path: Path) -> None:
     run_toy(tmp_path, replace(CONFIG, per_device_train_batch_size=1, logging_steps=1, max_steps=6))
     assert {row["order_loss"] is None for row in toy.training_rows(tmp_path)} == {True, False}
 
@@ -239,7 +239,7 @@ def test_a_signal_to_one_rank_stops_all_at_the_same_step(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("step", [4, 8])
-def test_an_evaluation_cut_short_by_a_signal_is_made_again(tmp_path: Path, step: int) -> None:
+def test_an_evaluation_stopped_by_a_signal_is_repeated_after_the_resume(tmp_path: Path, step: int) -> None:
     run_toy(tmp_path / "through")
     model = ToyObjective()
     score = toy.held_out(model, CONFIG)
@@ -254,7 +254,7 @@ def test_an_evaluation_cut_short_by_a_signal_is_made_again(tmp_path: Path, step:
     assert rows(tmp_path / "cut") == rows(tmp_path / "through")
 
 
-def test_what_would_not_be_trained_or_is_miscounted_is_refused_at_the_first_update(tmp_path: Path) -> None:
+def test_a_parameter_without_gradient_or_a_wrong_count_is_refused_at_the_first_step(tmp_path: Path) -> None:
     class Miscounting(ToyObjective):
         """Planted: padding is counted on the host."""
 
@@ -263,16 +263,16 @@ def test_what_would_not_be_trained_or_is_miscounted_is_refused_at_the_first_upda
 
     unreached = ToyObjective()
     unreached.unused = nn.Linear(2, 2)
-    for model, named in ((unreached, r"unused\.weight"), (Miscounting(), "token_loss counted")):
+    for model, named in ((unreached, r"unused\.weight"), (Miscounting(), "token_loss has count")):
         with pytest.raises(ValueError, match=named):
             run_toy(tmp_path, objective=model)
 
 
-def test_a_save_that_fails_is_a_warning_and_tried_again_and_at_the_end_a_usage_error(
+def test_a_failed_save_is_a_warning_and_at_the_last_step_a_usage_error(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (blocked := tmp_path / "checkpoints").touch()
-    with pytest.raises(UsageError, match="make room"):
+    with pytest.raises(UsageError, match="free disk space"):
         run_toy(tmp_path)
     caplog.clear()
     outcome, _ = run_toy(tmp_path, before=toy.at_steps({6: blocked.unlink}))
@@ -281,24 +281,24 @@ def test_a_save_that_fails_is_a_warning_and_tried_again_and_at_the_end_a_usage_e
     assert [step for step, _ in list_checkpoints(blocked)] == [6, 8]
 
 
-def test_rate_scales_multiply_the_rate_of_each_parameter(tmp_path: Path) -> None:
+def test_lr_multipliers_scale_the_learning_rate_of_each_parameter(tmp_path: Path) -> None:
     before = ToyObjective()
     scales = {name: 0.0 if name.startswith("table") else 1.0 for name, _ in before.named_parameters()}
-    _, after = run_toy(tmp_path / "scaled", rate_scales=scales)
+    _, after = run_toy(tmp_path / "scaled", lr_multipliers=scales)
     assert torch.equal(after.table.weight, before.table.weight)
     assert not torch.equal(after.order.weight, before.order.weight)
     _, plain = run_toy(tmp_path / "plain")
-    _, alike = run_toy(tmp_path / "alike", rate_scales=dict.fromkeys(scales, 1.0))
+    _, alike = run_toy(tmp_path / "alike", lr_multipliers=dict.fromkeys(scales, 1.0))
     assert fingerprint(alike) == fingerprint(plain)
 
 
 @pytest.mark.parametrize("step", [2, 4])
-def test_a_run_ends_after_the_evaluation_that_is_enough_and_again_after_a_resume(tmp_path: Path, step: int) -> None:
-    outcome, first = run_toy(tmp_path, is_enough=lambda: True)
+def test_early_stopping_ends_a_run_and_its_resume_at_the_same_step(tmp_path: Path, step: int) -> None:
+    outcome, first = run_toy(tmp_path, should_stop=lambda: True)
     assert (outcome.step, outcome.is_stopped) == (CONFIG.eval_steps, False)
     before = rows(tmp_path)
     assert outcome.metrics == {name[5:]: value for name, value in before[-1].items() if name.startswith("eval_")}
     start = tmp_path / "checkpoints" / f"step-{step:07d}"
-    again, second = run_toy(tmp_path, resume_from=start, is_enough=lambda: True)
+    again, second = run_toy(tmp_path, resume_from=start, should_stop=lambda: True)
     assert (again.step, fingerprint(second)) == (CONFIG.eval_steps, fingerprint(first))
     assert rows(tmp_path) == before

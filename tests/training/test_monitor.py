@@ -1,4 +1,4 @@
-"""What is logged reads back exactly, and logging never stops a run."""
+"""Metrics read back exactly, and logging errors never stop a run."""
 
 import errno
 import io
@@ -25,14 +25,14 @@ def read_rows(folder: Path) -> list[dict]:
     return [{name: value for name, value in row.items() if name not in CLOCK} for row in rows]
 
 
-def test_rows_read_back_exactly_with_null_for_what_is_not_finite_and_a_prefix_for_evaluations(
+def test_metrics_read_back_exactly_with_null_for_non_finite_values(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Monitor(tmp_path, 10) as monitor:
         monitor.start(0)
         monitor.row({**ROW, "auc": float("nan")})
         assert read_rows(tmp_path) == [{**ROW, "auc": None, "phase": "train"}]  # on disk at once, not at the end
-        assert "auc at step 1 is nan" in caplog.text
+        assert "auc is nan at step 1" in caplog.text
         monitor.evaluation(POSITION, {"loss": 1 / 3})
     assert read_rows(tmp_path)[1] == {**POSITION, "eval_loss": 1 / 3, "phase": "eval"}
 
@@ -40,7 +40,7 @@ def test_rows_read_back_exactly_with_null_for_what_is_not_finite_and_a_prefix_fo
 TORN = ('{"step": 2, "lo', '{"step": 2, "lo{"step": 3, "loss": 1.0}', "[1, 2]", "7", "null", "\x00")
 
 
-def test_a_resume_cuts_later_rows_and_torn_lines(tmp_path: Path) -> None:
+def test_a_resume_removes_later_rows_and_incomplete_lines(tmp_path: Path) -> None:
     rows = [{"step": 1}, {"step": 2, "loss": 0.1}, {"step": 2, "eval_loss": 1.0}, {"step": 3}]
     first, *others = (json.dumps(row) for row in rows)
     path = tmp_path / "metrics.jsonl"
@@ -51,7 +51,7 @@ def test_a_resume_cuts_later_rows_and_torn_lines(tmp_path: Path) -> None:
         assert cut_metrics(path, 2, is_evaluated=is_evaluated) == kept == read_metrics(path)
 
 
-def test_a_log_that_cannot_be_written_is_one_warning_and_stops_nothing(
+def test_unwritable_logs_warn_once_and_training_continues(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Full(io.StringIO):
@@ -70,23 +70,23 @@ def test_a_log_that_cannot_be_written_is_one_warning_and_stops_nothing(
 
 
 class Terminal(io.StringIO):
-    """A standard error that is a terminal, or is not, and may go away."""
+    """A stderr that may be a terminal and may be closed."""
 
     def __init__(self, is_terminal: bool) -> None:
         super().__init__()
-        self.is_terminal, self.is_gone = is_terminal, False
+        self.is_terminal, self.is_closed = is_terminal, False
 
     def isatty(self) -> bool:
         return self.is_terminal
 
     def write(self, text: str) -> int:
-        if self.is_gone:
+        if self.is_closed:
             raise BrokenPipeError
         return super().write(text)
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])
-def test_a_terminal_gets_a_bar_a_file_gets_lines_and_one_that_goes_away_stops_nothing(
+def test_a_terminal_has_a_progress_bar_and_a_closed_stderr_is_ignored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_terminal: bool
 ) -> None:
     stream = Terminal(is_terminal)
@@ -96,7 +96,7 @@ def test_a_terminal_gets_a_bar_a_file_gets_lines_and_one_that_goes_away_stops_no
         monitor.tick()
         monitor.row({**ROW, "step": 3})
         shown = stream.getvalue()
-        stream.is_gone = True
+        stream.is_closed = True
         monitor.tick()
         monitor.row({**ROW, "step": 4})
     assert ("\r" in shown) == is_terminal
@@ -104,9 +104,7 @@ def test_a_terminal_gets_a_bar_a_file_gets_lines_and_one_that_goes_away_stops_no
     assert [row["step"] for row in read_rows(tmp_path)] == [3, 4]
 
 
-def test_tensorboard_groups_rows_and_forgets_what_a_resume_repeats(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tensorboard_drops_the_steps_that_a_resume_repeats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     for first, steps in ((0, (1, 2, 3)), (1, (2,))):
@@ -116,29 +114,29 @@ def test_tensorboard_groups_rows_and_forgets_what_a_resume_repeats(
             for step in steps:
                 monitor.row({**ROW, "step": step})
                 monitor.evaluation({**POSITION, "step": step}, {"loss": 1.0})
-                monitor.text(step, "guesses", "a **b**")
+                monitor.text(step, "predictions", "a **b**")
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
     performance = {"perf/tokens", "perf/epoch", "perf/tokens_per_second"}
     assert set(events.Tags()["scalars"]) == {"train/loss", "eval/loss"} | performance
-    for tag in ("train/loss", "perf/tokens"):  # evaluations have no position of their own
+    for tag in ("train/loss", "perf/tokens"):  # evaluations do not write perf/tokens again
         assert [event.step for event in events.Scalars(tag)] == [1, 2]
-    assert events.Tags()["tensors"] == ["samples/guesses/text_summary"]
+    assert events.Tags()["tensors"] == ["samples/predictions/text_summary"]
 
 
 @pytest.mark.parametrize(("rank", "total"), [(0, 3.5), (1, 0.0)])
-def test_tally_of_two_ranks_is_taken_over_by_the_first_of_three(rank: int, total: float) -> None:
+def test_the_first_of_three_ranks_gets_the_tally_of_two(rank: int, total: float) -> None:
     tally = Tally(torch.device("cpu"))
     state = {"names": ["a"], "ranks": [[[(1.5).hex()], [1]], [[(2.0).hex()], [2]]]}
     tally.restore(state, World(rank, 3, rank, torch.device("cpu")))
     assert tally.take(ALONE)["a"][0] == total
 
 
-def test_a_mean_of_zero_counts_and_one_of_nothing_does_not() -> None:
+def test_the_mean_of_zeros_is_zero_and_the_mean_of_nothing_is_none() -> None:
     assert means_of({"a": (0.0, 2), "b": (3.0, 0)}, {"a": 2.0, "b": 1.0}) == {"loss": 0.0, "a": 0.0, "b": None}
 
 
-def test_rows_carry_the_time_and_the_seconds_of_all_resumed_runs(tmp_path: Path) -> None:
+def test_elapsed_seconds_continue_after_a_resume(tmp_path: Path) -> None:
     before = [{"step": 1, "elapsed_seconds": 99.5}, {"step": 2, "elapsed_seconds": 500.0}]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in before))
     with Monitor(tmp_path, 10) as monitor:

@@ -1,4 +1,4 @@
-"""Every trainable parameter is in exactly one group (law 6); AdamW, LAMB and the learning rate are those asked for."""
+"""Parameter groups (law 6), AdamW, LAMB and the learning rate schedules."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,14 +20,14 @@ from tests.training.toy import ToyObjective
 D = 3
 ADAMW = TrainingConfig(learning_rate=0.05, weight_decay=0.1, adam_epsilon=1e-6)
 CONFIG = replace(ADAMW, optimizer="lamb")
-# How many trust ratios each parameter of OneOfEach has in LAMB as published; those with 0 are not decayed either.
+# Number of trust ratios of each parameter of OneOfEach in the published LAMB; 0 means no weight decay too.
 _NORM = "full_layer_layer_norm"
 PUBLISHED = {"table.weight": 1, "dense.weight": 1, "dense.bias": 0, "qkv.weight": 3, "qkv.bias": 0}
 PUBLISHED |= {f"{_NORM}.weight": 0, f"{_NORM}.bias": 0}
 
 
 class OneOfEach(nn.Module):
-    """One parameter of each kind, in float64, drawn so that the thirds of the fused matrix differ much in size."""
+    """One parameter of each kind in float64; the thirds of the fused matrix have very different norms."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,12 +56,12 @@ def give(module: nn.Module, gradient: dict[str, Tensor]) -> None:
         parameter.grad = gradient[name].clone()
 
 
-def written_out(weight: Tensor, gradient: list[Tensor], config: TrainingConfig, is_decayed: bool) -> Tensor:
-    """AdamW or LAMB of one matrix written out plainly."""
+def reference_steps(weight: Tensor, gradient: list[Tensor], config: TrainingConfig, is_decayed: bool) -> Tensor:
+    """Reference implementation of AdamW and LAMB for one matrix."""
     first, second = torch.zeros_like(weight), torch.zeros_like(weight)
-    for step, slope in enumerate(gradient, 1):
-        first = config.adam_beta1 * first + (1 - config.adam_beta1) * slope
-        second = config.adam_beta2 * second + (1 - config.adam_beta2) * slope**2
+    for step, g in enumerate(gradient, 1):
+        first = config.adam_beta1 * first + (1 - config.adam_beta1) * g
+        second = config.adam_beta2 * second + (1 - config.adam_beta2) * g**2
         correction1 = 1 - config.adam_beta1**step if config.adam_bias_correction else 1.0
         correction2 = 1 - config.adam_beta2**step if config.adam_bias_correction else 1.0
         direction = (first / correction1) / ((second / correction2).sqrt() + config.adam_epsilon)
@@ -72,32 +72,32 @@ def written_out(weight: Tensor, gradient: list[Tensor], config: TrainingConfig, 
 
 
 def check_updates_are(ratios: dict[str, int], config: TrainingConfig, *, has_ratios: bool = True) -> None:
-    """Ten updates must equal those written out, each parameter cut into as many matrices as it has ratios."""
+    """Assert that ten steps equal the reference, with each parameter split into as many matrices as it has ratios."""
     module, reference = OneOfEach(), config if has_ratios else replace(config, optimizer="adamw")
-    slopes = list(gradients(module, 10))
+    all_gradients = list(gradients(module, 10))
     expected = {}
     for name, parameter in module.named_parameters():
-        tensors = [parameter.detach(), *(gradient[name] for gradient in slopes)]
+        tensors = [parameter.detach(), *(gradient[name] for gradient in all_gradients)]
         parts = zip(*(tensor.chunk(max(1, ratios[name])) for tensor in tensors), strict=True)
-        expected[name] = torch.cat([written_out(w, g, reference, ratios[name] > 0) for w, *g in parts])
+        expected[name] = torch.cat([reference_steps(w, g, reference, ratios[name] > 0) for w, *g in parts])
     optimizer = build_optimizer(module, config)
     if not has_ratios:
         for group in optimizer.param_groups:
             group["trust_ratios"] = 0
-    for gradient in slopes:
+    for gradient in all_gradients:
         give(module, gradient)
         optimizer.step()
     for name, parameter in module.named_parameters():
-        # Float64 throughout, weights up to a few hundred; ten updates leave rounding far below this.
+        # Float64 with weights up to a few hundred: the rounding error of ten steps is far below this.
         torch.testing.assert_close(parameter.detach(), expected[name], rtol=0, atol=1e-10, msg=f"{name} differs")
 
 
 @pytest.mark.parametrize("has_correction", [True, False])
-def test_updates_equal_adamw_and_lamb_written_out(has_correction: bool) -> None:
+def test_steps_equal_a_reference_implementation_of_adamw_and_lamb(has_correction: bool) -> None:
     adamw, lamb = (replace(config, adam_bias_correction=has_correction) for config in (ADAMW, CONFIG))
     check_updates_are(PUBLISHED, adamw)
     check_updates_are(PUBLISHED, lamb)
-    check_updates_are(PUBLISHED, lamb, has_ratios=False)  # AdamW as it is on a Mac's GPU
+    check_updates_are(PUBLISHED, lamb, has_ratios=False)  # AdamW on MPS
     # Planted: one ratio over the fused matrix; a ratio, and decay, for a bias or a LayerNorm; none for a matrix.
     planted = {"qkv.weight": 1, "dense.bias": 1, "full_layer_layer_norm.weight": 1, "dense.weight": 0}
     for name, ratios in planted.items():
@@ -105,8 +105,8 @@ def test_updates_equal_adamw_and_lamb_written_out(has_correction: bool) -> None:
             check_updates_are({**PUBLISHED, name: ratios}, lamb)
 
 
-def test_each_matrix_of_a_shared_block_moves_once_by_its_own_norm() -> None:
-    # Without decay an update is as long as rate times weights, however often the block was passed through.
+def test_lamb_updates_each_matrix_of_a_shared_block_once_by_its_own_norm() -> None:
+    # Without decay the norm of a step is learning rate times weight norm, for any number of shared layers.
     sizes = ModelConfig(embedding_size=5, hidden_size=6, num_attention_heads=2, intermediate_size=11)
     encoder = Encoder(sizes).double()
     before = {name: parameter.detach().clone() for name, parameter in encoder.named_parameters()}
@@ -119,11 +119,11 @@ def test_each_matrix_of_a_shared_block_moves_once_by_its_own_norm() -> None:
         if parameter.ndim == 2:
             count = 3 if "qkv" in name else 1
             for old, new in zip(before[name].chunk(count), parameter.detach().chunk(count), strict=True):
-                # Float64, and a difference of numbers twenty times as large.
+                # Float64; a difference of numbers twenty times as large.
                 torch.testing.assert_close((new - old).norm(), CONFIG.learning_rate * old.norm(), rtol=1e-12, atol=0)
 
 
-def test_where_a_norm_is_zero_the_ratio_is_one() -> None:
+def test_the_trust_ratio_is_one_if_a_norm_is_zero() -> None:
     for weight, gradient in ((0.0, 1.0), (1.0, 0.0)):
         module = nn.Linear(2, 2, bias=False)
         module.weight.data.fill_(weight)
@@ -141,7 +141,7 @@ def everything(module: nn.Module, optimizer: torch.optim.Optimizer) -> list[Tens
 
 
 @pytest.mark.parametrize("value", [1.0, torch.nan])
-def test_an_update_found_infinite_changes_no_weight_moment_or_counter(value: float) -> None:
+def test_a_step_with_found_inf_changes_no_weight_moment_or_counter(value: float) -> None:
     module = OneOfEach()
     optimizer = build_optimizer(module, CONFIG)
     give(module, next(gradients(module, 1)))
@@ -159,12 +159,12 @@ def test_an_update_found_infinite_changes_no_weight_moment_or_counter(value: flo
 
 
 @pytest.mark.parametrize(("step", "has_correction"), [(1, True), (4, False)])
-def test_a_resumed_run_is_the_uninterrupted_one_to_the_bit(tmp_path: Path, step: int, has_correction: bool) -> None:
+def test_a_resumed_run_equals_the_uninterrupted_one_bitwise(tmp_path: Path, step: int, has_correction: bool) -> None:
     config = replace(TOY_CONFIG, optimizer="lamb", adam_bias_correction=has_correction)
     check_resume_is_exact(tmp_path, config, ToyObjective, step)
 
 
-def test_every_trainable_parameter_is_in_one_group_with_its_decay_and_rate_scale() -> None:
+def test_every_trainable_parameter_is_in_one_group_with_its_decay_and_lr_multiplier() -> None:
     tied = ToyObjective()
     check_groups(tied, optimizers.parameter_groups(tied, 0.01))
     module = OneOfEach()
@@ -174,15 +174,15 @@ def test_every_trainable_parameter_is_in_one_group_with_its_decay_and_rate_scale
     groups = optimizers.parameter_groups(module, 0.01, scales)
     check_groups(module, groups)
     names = {parameter: name for name, parameter in module.named_parameters()}
-    assert {names[p]: group["rate_scale"] for group in groups for p in group["params"]} == scales
+    assert {names[p]: group["lr_multiplier"] for group in groups for p in group["params"]} == scales
     decayed = {names[p] for group in groups if group["weight_decay"] for p in group["params"]}
     assert decayed == {"table.weight", "dense.weight", "qkv.weight"}
     with pytest.raises(KeyError):
         optimizers.parameter_groups(module, 0.01, {})
 
 
-def test_groups_that_leave_a_parameter_out_or_have_it_twice_are_refused() -> None:
-    # Planted: the undecayed group is lost; a tied table is under both of its names; a tie is made of two parameters.
+def test_missing_and_repeated_parameters_in_groups_are_refused() -> None:
+    # Planted: a missing group; tied embeddings under both names; two parameters with the same storage.
     module = ToyObjective()
     groups = optimizers.parameter_groups(module, 0.01)
     with pytest.raises(ValueError, match="0 times"):
@@ -196,7 +196,7 @@ def test_groups_that_leave_a_parameter_out_or_have_it_twice_are_refused() -> Non
         build_optimizer(twins, CONFIG)
 
 
-def test_a_parameter_that_no_loss_reaches_is_refused() -> None:
+def test_a_parameter_without_a_gradient_is_refused() -> None:
     module = OneOfEach()
     module.dense(module.table(torch.tensor([1]))).sum().backward()
     with pytest.raises(ValueError, match="qkv"):
@@ -204,30 +204,30 @@ def test_a_parameter_that_no_loss_reaches_is_refused() -> None:
 
 
 def curve(kind: str, max_steps: int = 100, warmup_steps: int = 10) -> list[float]:
-    """The rates of updates 1, 2, … of a whole run, with a peak of one."""
+    """Learning rates of steps 1, 2, … of a whole run with peak 1."""
     steps = {"max_steps": max_steps, "warmup_steps": warmup_steps}
     config = TrainingConfig(**steps, learning_rate=1.0, lr_scheduler_type=kind)
     assert learning_rate(max_steps + 1, config) == learning_rate(5 * max_steps, config) == 0.0
     return [learning_rate(step, config) for step in range(1, max_steps + 1)]
 
 
-def test_each_schedule_is_the_published_one_but_for_the_counting() -> None:
+def test_each_schedule_is_the_published_one_except_for_the_offset() -> None:
     electra = curve("electra")
     expected = {1: 0.1, 5: 0.5 * 0.96, 10: 0.91, 51: 0.5, 100: 0.01}
     assert {step: electra[step - 1] for step in expected} == pytest.approx(expected, rel=1e-12)
-    # As published, by updates counted from 0: g / w while g < w, then 1 - g / T. The warm-up is one update ahead.
+    # As published, with steps counted from 0: g / w while g < w, then 1 - g / T. The warmup is one step ahead.
     published = [g / 10 if g < 10 else 1 - g / 100 for g in range(100)]
     bert = curve("bert")
     assert bert == pytest.approx([*published[1:10], 1 - 9 / 100, *published[10:]], rel=1e-12)
-    # The usual formula, by updates counted from 0 in the decay: (T - g) / (T - w).
+    # The usual formula, with steps counted from 0 in the decay: (T - g) / (T - w).
     linear = [*(step / 10 for step in range(1, 11)), *((100 - g) / 90 for g in range(10, 100))]
     assert curve("linear") == pytest.approx(linear, rel=1e-12)
 
 
 @pytest.mark.parametrize("kind", get_args(get_type_hints(TrainingConfig)["lr_scheduler_type"]))
-def test_no_update_of_a_run_has_a_rate_of_zero_or_above_the_peak(kind: str) -> None:
+def test_the_learning_rate_is_never_zero_or_above_the_peak(kind: str) -> None:
     for warmup_steps in (0, 1, 10, 99, 100, 150):
         assert all(0 < rate <= 1 for rate in curve(kind, warmup_steps=warmup_steps))
     assert curve(kind, warmup_steps=0)[0] == 1.0
-    if kind != "electra":  # a warm-up longer than the run only rises
+    if kind != "electra":  # a warmup longer than the run never decays
         assert curve(kind, max_steps=8, warmup_steps=16) == [step / 16 for step in range(1, 9)]

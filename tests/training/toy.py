@@ -1,6 +1,6 @@
-"""A toy objective and toy batches: all that the training loop knows of a model and a corpus, in a few lines.
+"""A toy objective and toy batches for tests of the training loop.
 
-Dimensions: B rows, L length, V vocabulary, D hidden; all different primes.
+Dimensions: B batch, L length, V vocab, D hidden; all different primes.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ CONFIG = TrainingConfig(
 
 
 class ToyObjective(nn.Module):
-    """Two losses, of which the second often counts nothing, and a metric; a tied table, dropout, and keyed noise."""
+    """Two losses, the second often with count 0, and a metric; tied embeddings, dropout and keyed noise."""
 
     def __init__(self, dropout: float = 0.2, dtype: torch.dtype = torch.float32, hidden: int = D) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class ToyObjective(nn.Module):
 
 
 class Breaking(ToyObjective):
-    """The planted fault: a loss that is infinite, with finite slopes, at the steps given."""
+    """Planted: a loss that is infinite, with finite gradients, at the given steps."""
 
     def __init__(self, steps: tuple[int, ...]) -> None:
         super().__init__()
@@ -83,23 +83,23 @@ class Breaking(ToyObjective):
 
 
 class ToyBatches:
-    """Rows keyed by their position in the run; lengths differ much between rows, order labels are rare."""
+    """Examples keyed by their index in the run, of very different lengths; order labels are rare."""
 
     def __init__(self, config: TrainingConfig, world: World = ALONE, before: Callable[[int], None] | None = None):
-        self._world, self._before, self._rows = world, before, config.per_device_train_batch_size
-        self._global = self._rows * config.gradient_accumulation_steps * world.world_size
+        self._world, self._before, self._size = world, before, config.per_device_train_batch_size
+        self._global = self._size * config.gradient_accumulation_steps * world.world_size
 
-    def rows(self, position: Tensor) -> Batch:
-        place = torch.arange(L)
-        drawn = bits(SEED, Stream.ORDER, position[:, None], place)  # [B, L]
-        length = 1 + bits(SEED, Stream.SHORT_ROW, position, torch.tensor(0)) % L  # [B]
-        label = bits(SEED, Stream.SWAP, position, torch.tensor(0)) % 6
+    def examples(self, index: Tensor) -> Batch:
+        position = torch.arange(L)
+        drawn = bits(SEED, Stream.ORDER, index[:, None], position)  # [B, L]
+        length = 1 + bits(SEED, Stream.SHORT_EXAMPLE, index, torch.tensor(0)) % L  # [B]
+        label = bits(SEED, Stream.SWAP, index, torch.tensor(0)) % 6
         return Batch(
             input_ids=drawn % V,
-            attention_mask=place < length[:, None],
+            attention_mask=position < length[:, None],
             token_type_ids=torch.zeros_like(drawn),
             sentence_order_label=torch.where(label < 2, label, IGNORED_LABEL),
-            example_id=position,
+            example_id=index,
         )
 
     def steps(self, first_step: int) -> Iterator[list[Batch]]:
@@ -108,7 +108,7 @@ class ToyBatches:
                 self._before(step)
             share = self._global // self._world.world_size
             mine = torch.arange(share) + (step - 1) * self._global + self._world.rank * share
-            yield [self.rows(position) for position in mine.split(self._rows)]
+            yield [self.examples(index) for index in mine.split(self._size)]
 
     def epoch(self, step: int) -> float:
         return step * self._global / 100
@@ -125,7 +125,7 @@ def run_toy(
     stop: StopSignal | None = None,
     **more: Any,
 ) -> tuple[Outcome, ToyObjective]:
-    """Train a toy in `folder`, with `more` of RunSettings; returns how it ended, and the objective."""
+    """Train a toy in `folder`, with `more` fields of RunSettings; returns the outcome and the objective."""
     model = ToyObjective() if objective is None else objective
     with Monitor(folder, config.max_steps, is_main=world.is_main) as monitor:
         run = RunSettings(folder, config, world, monitor, stop or StopSignal(), **more)
@@ -134,23 +134,23 @@ def run_toy(
 
 
 def fingerprint(module: nn.Module) -> str:
-    """SHA-256 of every weight, to the bit."""
+    """SHA-256 of all weights."""
     return hashlib.sha256(b"".join(value.numpy().tobytes() for value in module.state_dict().values())).hexdigest()
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:
-    """The rows of metrics.jsonl but for what depends on the clock."""
+    """The rows of metrics.jsonl without the keys that depend on time."""
     timed, lines = ("tokens_per_second", *CLOCK), (folder / "metrics.jsonl").read_text().splitlines()
     return [{name: value for name, value in json.loads(line).items() if name not in timed} for line in lines]
 
 
 def at_steps(actions: Mapping[int, Callable[[], object]]) -> Callable[[int], None]:
-    """What `before` of ToyBatches calls: the action of a step, where it has one."""
+    """A callback for ToyBatches' `before` that calls the action of a step, if any."""
     return lambda step: actions.get(step, bool)() and None
 
 
 def training_rows(folder: Path) -> list[dict[str, Any]]:
-    """Those of the updates, without evaluations."""
+    """The rows of training metrics."""
     return [row for row in rows(folder) if "loss" in row]
 
 
@@ -160,8 +160,8 @@ def gradient_of(model: nn.Module) -> Tensor:
 
 
 def held_out(objective: nn.Module, config: TrainingConfig) -> Callable[[int], Metrics]:
-    """An evaluation of rows far beyond those trained on."""
-    batch = ToyBatches(replace(config, gradient_accumulation_steps=1)).rows(torch.arange(10**6, 10**6 + 13))
+    """An evaluation on examples that training does not reach."""
+    batch = ToyBatches(replace(config, gradient_accumulation_steps=1)).examples(torch.arange(10**6, 10**6 + 13))
 
     def evaluate(step: int) -> Metrics:
         terms = objective(batch, torch.tensor(0))

@@ -69,7 +69,7 @@ def run_finetuning(config: FinetuneConfig, world: World, command: Sequence[str])
                     with sweep.open_seed(seed) as run:
                         sweep.close_seed(run, loop.train(run.objective, run.batches, run.evaluate, run.settings))
                 result = sweep.finish()
-            run_log.log_shown(result.summary)
+            run_log.log_to_file(result.summary)
             if result.is_stopped:
                 LOG.info(f"stopped; run the same command to resume {own}")
                 return result
@@ -185,10 +185,10 @@ class Sweep:
                 scales = {f"model.{name}": scale for name, scale in by_name.items()}
             recorded = {"seed": seed, "data": jobs.data_fingerprint(job)}
             shared = (training, world, watch, self.stop, job.arithmetic, found)
-            settings = RunSettings(folder, *shared, rate_scales=scales, settings=recorded)
+            settings = RunSettings(folder, *shared, lr_multipliers=scales, settings=recorded)
             scores, patience = gather_objects(scores, world)[0], tuning.early_stopping_patience or math.inf
             run = SeedRun(job, objective, batches, settings, new, scores, patience)
-            run.settings = replace(settings, is_enough=run.is_enough)
+            run.settings = replace(settings, should_stop=run.should_stop)
             yield run
 
     def close_seed(self, run: SeedRun, outcome: loop.Outcome) -> None:
@@ -281,7 +281,7 @@ class SeedRun:
         self.scores.append(current)
         return self.last.metrics
 
-    def is_enough(self) -> bool:
+    def should_stop(self) -> bool:
         """Whether none of the last `patience` evaluations improved on the best score."""
         since_best = len(self.scores) - 1 - self.scores.index(max(self.scores)) if self.patience < math.inf else 0
         return since_best >= self.patience

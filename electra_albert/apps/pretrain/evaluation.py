@@ -18,7 +18,7 @@ from electra_albert.corpus.tokenizer import TokenText, token_texts
 from electra_albert.inference.engine import printable, shown
 from electra_albert.inference.model import InferenceModel, Proposal
 from electra_albert.keyed_random import Stream, bits
-from electra_albert.objectives.evaluation import Detections, detection_scores, is_discriminator_idle
+from electra_albert.objectives.evaluation import Detections, detection_scores, is_discriminator_at_chance
 from electra_albert.objectives.rtd import PretrainingObjective
 from electra_albert.training.distributed import gather_objects
 from electra_albert.training.loop import Evaluate
@@ -46,7 +46,7 @@ def evaluator(job: Job, run: RunSettings) -> Evaluate:
             metrics = None if old is None else metrics | {f"{OLD_TEXT_PREFIX}{name}": old[name] for name in names}
         if metrics is None:
             return None
-        if is_discriminator_idle(metrics):
+        if is_discriminator_at_chance(metrics):
             way_out = f"if this lasts, restart with --rtd.discriminator_rate {job.config.rtd.discriminator_rate / 4:g}"
             LOG.warning(f"the discriminator is at chance level although the generator learns; {way_out}")
         if run.world.is_main:

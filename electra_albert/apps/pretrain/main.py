@@ -107,7 +107,7 @@ def run_pretraining(preset: str, config: PretrainConfig, world: World, command: 
         monitor = stack.enter_context(Monitor(folder, config.training.max_steps, is_main=world.is_main))
         stop, settings = stack.enter_context(guards.StopSignal()), job_settings(preset, job, world)
         run = RunSettings(folder, config.training, world, monitor, stop, job.arithmetic, found, settings=settings)
-        run = replace(run, scores_start=job.origin is not None, rate_scales=job.objective.rate_scales)
+        run = replace(run, eval_on_start=job.origin is not None, lr_multipliers=job.objective.lr_multipliers)
         if resume_point := files.find_resume_point(folder, found):
             files.log_changes(resume_point, run)
         with main_first(world):
@@ -123,7 +123,7 @@ def run_pretraining(preset: str, config: PretrainConfig, world: World, command: 
         result = RunResult(folder, outcome.metrics, outcome.step, outcome.is_stopped)
         if world.is_main and not outcome.is_stopped:
             result = result._replace(summary=_export(job, result, command))
-            run_log.log_shown(_COLOUR.sub("", result.summary))
+            run_log.log_to_file(_COLOUR.sub("", result.summary))
     return result
 
 

@@ -54,7 +54,7 @@ def parse_pretraining(argv: Sequence[str], program: str = "Pretraining.py") -> t
     parser.add_argument("--preset", choices=list(PRESETS), default=preset, help="Default sizes and learning rates.")
     for section in _FLAT.values():
         parser.add_class_arguments(section, skip={"objective"})
-    listed = "; ".join(f"{name}, {spec.learned_from}" for name, spec in OBJECTIVES.items())
+    listed = "; ".join(f"{name}, {spec.description}" for name, spec in OBJECTIVES.items())
     names: Any = Literal[tuple(OBJECTIVES)]
     parser.add_argument("--objective", type=names, help=f"Pretraining objective: {listed}.")
     for group, section in _GROUPED.items():

@@ -24,7 +24,7 @@ from electra_albert.model.attention import TRAINING_FLOPS_FACTOR
 from electra_albert.model.encoder import Encoder
 from electra_albert.objectives import spec_of
 from electra_albert.objectives.evaluation import Detections
-from electra_albert.objectives.masking import slots
+from electra_albert.objectives.masking import max_targets
 from electra_albert.training.distributed import World
 from electra_albert.training.guards import StopSignal
 from electra_albert.training.monitor import Monitor
@@ -67,7 +67,9 @@ def step_flops(config: PretrainConfig, batch_size: int) -> int:
     """FLOPs of the matrix products of one step on batch_size examples, forward and backward, with padding."""
     length, spec = config.corpus.max_seq_length, spec_of(config)
     generator, rate = spec.generator(config), spec.mask_rate(config)
-    example = Encoder.flops(generator, length) + heads.MlmHead.flops(generator, slots(length, rate) if rate else 0)
+    example = Encoder.flops(generator, length) + heads.MlmHead.flops(
+        generator, max_targets(length, rate) if rate else 0
+    )
     if spec.has_discriminator:
         example += Encoder.flops(config.model, length) + heads.RtdHead.flops(config.model, length)
     if spec.has_sentence_order:

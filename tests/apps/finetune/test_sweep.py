@@ -99,7 +99,7 @@ def test_an_interrupted_sweep_gives_the_same_results(
     done = sha256(first) if seed > SEED else None
     ended = tune(*argv)
     assert done in (None, sha256(first))
-    assert "going on from" in ended.err
+    assert "resuming from" in ended.err
     assert outcome(folder) == outcome(uninterrupted)
     assert not list(folder.glob("seed-*/checkpoints"))
 

@@ -142,12 +142,12 @@ def test_resuming_never_restarts_from_scratch(finished: Finished, run: Path) -> 
     checkpoints = sorted((run / "checkpoints").iterdir())
     os.truncate(checkpoints[1] / "model.safetensors", 100)
     ended = succeed(pretrain.main, *finished.options(run))
-    assert "passing over step-0000020: model.safetensors is not what MANIFEST.json says" in ended.err
+    assert "skipping damaged checkpoint step-0000020: model.safetensors does not match MANIFEST.json" in ended.err
     assert "after step 10" in ended.err
     for checkpoint in (run / "checkpoints").iterdir():
         (checkpoint / "MANIFEST.json").unlink(missing_ok=True)
     before = written(run)
-    assert_refused(call(pretrain.main, *finished.options(run)), 4, "holds no whole checkpoint", "start again")
+    assert_refused(call(pretrain.main, *finished.options(run)), 4, "are damaged", "start again")
     assert written(run) == before
 
 

@@ -97,7 +97,7 @@ def test_a_resumed_warmup_equals_an_uninterrupted_one(
         shutil.rmtree(folder)
     ended = adapt(toy, toy.stock(ELECTRA), run, *COMMAND)
     assert (NOTICE in ended.err) == is_warming_up
-    assert "going on from" in ended.err
+    assert "resuming from" in ended.err
     assert everything(run) == everything(whole)
 
 
@@ -114,7 +114,7 @@ def test_a_stopped_warmup_saves_and_a_killed_one_resumes(toy: Toy, tmp_path: Pat
     assert stopped.code == (STOPPED_BY_SIGNAL if number == signal.SIGTERM else -number), stopped.err
     if number == signal.SIGTERM:
         assert (run / WARMUP / "checkpoints" / f"step-{last:07d}" / "MANIFEST.json").is_file()
-    assert "going on from" in adapt(toy, toy.stock(ELECTRA), run, *command).err
+    assert "resuming from" in adapt(toy, toy.stock(ELECTRA), run, *command).err
     adapt(toy, toy.stock(ELECTRA), long, *command)
     assert everything(run, 400) == everything(long, 400)
 

@@ -107,7 +107,7 @@ def test_compiled_blocks_give_the_losses_of_eager_ones_also_after_resuming(finis
     succeed(pretrain.main, *finished.options(folder, *compiled))
     shutil.rmtree(folder / "checkpoints" / f"step-{STEPS:07d}")
     ended = succeed(pretrain.main, *finished.options(folder, *compiled))
-    assert f"going on from {folder / 'checkpoints'}" in ended.err
+    assert f"resuming from {folder / 'checkpoints'}" in ended.err
     expected, found = rows(finished.folder)[-1], rows(folder)[-1]
     for name in ("eval_loss", "eval_generator_loss", "eval_discriminator_loss"):
         # Differences from another order of additions accumulate over the float32 updates.

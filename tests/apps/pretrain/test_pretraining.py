@@ -115,7 +115,7 @@ def test_the_same_command_gives_the_same_run(finished: Finished, tmp_path: Path)
 def test_a_discriminator_that_learns_nothing_gives_a_warning_during_training(
     finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(evaluation, "is_discriminator_idle", lambda metrics: "discriminator_auc" in metrics)
+    monkeypatch.setattr(evaluation, "is_discriminator_at_chance", lambda metrics: "discriminator_auc" in metrics)
     argv = finished.options(tmp_path / "run", "--max_steps", 1, "--rtd.discriminator_rate", 0.5)
     ended = succeed(pretrain.main, *argv)
     warning = "at chance level although the generator learns"
@@ -165,7 +165,7 @@ def test_call_depth_from_command_to_backward_is_four(
     finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loop, "backward", None)
-    monkeypatch.setattr(loop._Loop, "_rehearse", lambda *_: None)
+    monkeypatch.setattr(loop._Loop, "_check_objective", lambda *_: None)
     with pytest.raises(TypeError, match="NoneType") as reached:
         pretrain.main(finished.options(tmp_path / "run"))
     frames = traceback.extract_tb(reached.value.__traceback__)

@@ -56,7 +56,7 @@ def interrupt(argv: list[str], folder: Path, step: int, number: signal.Signals) 
 
 def resumed_from(ended: Ended) -> int:
     """The step after which a run resumed, from its log."""
-    line = next(line for line in ended.err.splitlines() if line.startswith("going on from"))
+    line = next(line for line in ended.err.splitlines() if line.startswith("resuming from"))
     return int(line.rsplit(" ", 1)[1])
 
 
