@@ -20,7 +20,7 @@ lint: .venv/.ready-dev
 	$(BIN)/hadolint Dockerfile
 
 docs: .venv/.ready-docs
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # Pins every dependency of pyproject.toml: as it is pinned now, or newest where it is new. UPGRADE=-U takes the newest of all.
 requirements: .venv/.ready-dev

@@ -35,9 +35,10 @@ WORDS = {  # regular expression, where a blank matches an underscore or a line b
 ALLOWED = (
     *("(discriminator|dropout|generator|learning|mask(ing)?|sampling) rates?", "decimal places?", "(in|takes?) place"),
     *("(forward|backward|training) pass(es)?", "passes (it|them|the|to)", r"ir\.passes", "takes? up to", "lay out"),
-    *("rows of the token( embedding)? table", r"piece\.\w+( for piece in)?", r"proto\.pieces", "max piece length"),
+    *("rows of the token( embedding)? table", r"piece(\.\w+| in)", r"proto\.pieces", "max piece length"),
     *("(cannot|can|one can) (say|tell)", "say (little|otherwise)", "points behind", "behind the table"),
-    *("told (the|that) children", r"(\d|%|music,) place", "(it|village) lies on", r"said\|says"),  # examples in English
+    *("told (the|that) children", r"(\d|%|music,) place", "['▁]places?", "a place, politics"),  # examples in English
+    *("(it|village) lies on", r"said\|says"),
 )
 PATTERNS = [f"(?<![a-z])({words})(?![a-z])".replace(" ", r"[\s_]+") for words in (*WORDS, "|".join(ALLOWED))]
 UNWANTED = re.compile("|".join(f"(?P<w{number}>{words})" for number, words in enumerate(PATTERNS[:-1])), re.I | re.M)

@@ -26,7 +26,7 @@ _PUBLISHED_LOGIT_WIDTH = 256  # the output layer of wider detection heads is sca
 
 
 def initialize(module: nn.Module, config: ModelConfig) -> None:
-    """Initialize embeddings, an encoder or a head in place, as config.initialization says; biases start at zero."""
+    """Initialize embeddings, an encoder or a head in place, following config.initialization; biases start at zero."""
     for part in module.modules():
         if isinstance(part, nn.Linear | nn.Embedding):
             nn.init.normal_(part.weight, std=config.initializer_range)
