@@ -80,7 +80,7 @@ def final_report(job: Job, metrics: Metrics, folder: Path) -> str:
     stock = "stock Hugging Face folders" if stock_computes(job.config.model) else "in this toolkit's own format"
     lines += ["", f"written to {folder}: {models} ({stock}), README.md (model card), checkpoints/, metrics.jsonl, …"]
     python = min(sys.executable, os.path.relpath(sys.executable), key=len)  # works without activating the environment
-    return "\n".join([*lines, f"next: {shlex.join([python, 'LM_DEMO.py', '--gen', str(folder)])}"])
+    return "\n".join([*lines, f"next: {shlex.join([python, '-m', 'electra_albert', 'demo', '--gen', str(folder)])}"])
 
 
 def _example(job: Job, cloze: Cloze, model: InferenceModel) -> str:
