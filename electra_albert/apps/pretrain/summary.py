@@ -54,9 +54,8 @@ def start_lines(job: Job, world: World) -> list[str]:
         lines.append(f"before training: {alone:,} warm-up steps of the new generator alone, not in the time estimates")
     if job.origin is not None:
         lines.append(f"new learning rate schedule: warmup to {training.learning_rate:g}, decay to 0 at step {steps:,}")
-    if not stock_computes(config.model):
-        attention = config.model.attention
-        lines.append(f"notice: transformers has no attention {attention}: only this toolkit can load the models")
+    if not stock_computes(model := config.model):
+        lines.append(f"notice: transformers has no attention {model.attention}: only this toolkit can load the models")
     if rate is not None:
         count, wanted = job.held_out.table.count, training.eval_examples
         lines += error_lines(round(len(job.held_out.stream.tokens) * min(count, wanted) // count * rate))
