@@ -24,7 +24,7 @@ from electra_albert.corpus.parts import PartPlan, token_dtype
 from electra_albert.corpus.text_encoder import FORMS_REWRITTEN, MARKS_REMOVED
 from electra_albert.files import FileDigest, HashedFile, find_damage, read_json, write_json
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 _BLOCK = 1 << 20  # numbers copied at once
 
 
