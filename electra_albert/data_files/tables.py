@@ -239,7 +239,7 @@ def open_table(
 
 
 def _columns_of(path: Path, first: list[str], named: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """The columns in `named` that are as many as the cells of the first row of a file without a header."""
+    """The entry of `named` with as many columns as a file without a header has; DataError if there is none."""
     for columns in named:
         if columns == tuple(first):
             raise DataError(f"{path}: its first row is a header; omit --column_names")

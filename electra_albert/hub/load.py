@@ -140,7 +140,7 @@ def head_of(details: Mapping[str, Any], dropout: float) -> TaskHead:
 def load_weights(
     model: nn.Module, state: Mapping[str, Tensor], source: str, skip: tuple[str, ...] = (), *, in_place: bool = False
 ) -> None:
-    """Load tensors by our names into a model, except those that begin with `skip`; further heads are ignored.
+    """Load tensors by our names into a model, except names that begin with `skip`; extra heads are ignored.
 
     They become the parameters, or are copied if `in_place`. Raises CheckpointError for other names or shapes.
     """

@@ -71,7 +71,7 @@ def score_text(
     assert predicted == tokens, "not every token was predicted once"
     share = np.unique(stream.tokens, return_counts=True)[1] / tokens
     unknown = 0 if special.unk is None else int((stream.tokens == special.unk).sum())
-    # Words are separated by white space. Unknown tokens are counted apart: pretraining does not predict them.
+    # Words are separated by white space. Unknown tokens are counted separately: pretraining does not predict them.
     found = {"file": str(file), "max_seq_length": length, "rows": count, "tokens": tokens, "words": words}
     found |= {"unknown_tokens": unknown, "nats": nats, "unknown_nats": unknown_nats, "correct": int(correct)}
     return {

@@ -106,24 +106,24 @@ def locate(task: Task, config: DataConfig, report: Report, *, needs_test: bool, 
         raise UsageError(f"--validation_split: questions of {task.name} share their passages; give --validation_file")
     train: dict[str, Patterns] = {"train": task.files.train} if needs_training else {}
     wanted = {"train": train, "evaluation": task.files.evaluation, "test": task.files.test}
-    there = _open_data_dir(task, config.data_dir)
+    data_dir = _open_data_dir(task, config.data_dir)
     sets: Sets = {role: {} for role in _ROLES}
     for role, names in wanted.items():
         option = _ROLES[role][0]
         for position, (name, patterns) in enumerate(names.items()):
             value = getattr(config, option) if position == 0 else None  # a file option names the first set
-            source = there.find(role, name, patterns) if value is None else local_path(value, option)
+            source = data_dir.find(role, name, patterns) if value is None else local_path(value, option)
             if source is not None:
                 sets[role][name] = source
         if sets[role] and (role != "test" or needs_test):
             for name in (name for name in names if name not in sets[role]):
-                report.note(f"missing {role} set of {task.name}: {name}", there.location)
+                report.note(f"missing {role} set of {task.name}: {name}", data_dir.location)
     if is_split and sets["evaluation"]:
-        raise UsageError(f"--validation_split: {there.location} already has evaluation data; drop the option")
+        raise UsageError(f"--validation_split: {data_dir.location} already has evaluation data; drop the option")
     needs_scores = not is_split and not (task.trained_by is not None and sets["test"])
     needs = {"train": needs_training, "evaluation": needs_scores, "test": needs_test}
     if missing := [role for role in _ROLES if needs[role] and not sets[role]]:
-        raise UsageError(_not_found(task, config, there, missing, next(iter(wanted[missing[0]].values()))))
+        raise UsageError(_not_found(task, config, data_dir, missing, next(iter(wanted[missing[0]].values()))))
     return sets
 
 
@@ -189,7 +189,7 @@ def _open_dataset(task: Task, data_dir: str, dataset: str, config: str | None) -
     return _DataDir(data_dir, [*splits], find)
 
 
-def _not_found(task: Task, config: DataConfig, there: _DataDir, roles: list[str], patterns: Patterns) -> str:
+def _not_found(task: Task, config: DataConfig, data_dir: _DataDir, roles: list[str], patterns: Patterns) -> str:
     options = " and ".join(f"--{_ROLES[role][0]}" for role in roles)
     if roles == ["evaluation"]:
         options += ", or a part of the training data with --validation_split 0.1"
@@ -197,8 +197,8 @@ def _not_found(task: Task, config: DataConfig, there: _DataDir, roles: list[str]
     if config.data_dir is None:
         return f"{missing}; give {options}, or its folder or OWNER/NAME on the hub with --data_dir"
     wanted = " or ".join([*patterns[:1], *[pattern for pattern in patterns if "*" in pattern][:1]])
-    looked = f"looked for {wanted}, there or in {task.files.folders[0]}/, and found {quote_names(there.names)}"
-    return f"{missing} in {there.location}: {looked}; check --data_dir or give {options}"
+    looked = f"looked for {wanted}, also in {task.files.folders[0]}/, and found {quote_names(data_dir.names)}"
+    return f"{missing} in {data_dir.location}: {looked}; check --data_dir or give {options}"
 
 
 def _found_labels(examples: Examples, reader: SplitReader) -> tuple[str, ...]:
