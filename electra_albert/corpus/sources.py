@@ -141,9 +141,6 @@ def _border_after(file: BinaryIO, position: int, kind: Kind) -> int:
     return position
 
 
-# Reading.
-
-
 def read_unit(unit: Unit, counts: Counter[str]) -> Iterator[Document]:
     """Read the documents of a unit in order, with bounded memory; adds what was read and skipped to `counts`."""
     for span in unit.spans:
@@ -249,8 +246,7 @@ def _as_bytes(texts: pyarrow.Array) -> list[bytes | None]:
     is_view = types.is_string_view(texts.type)
     texts = texts.view((pyarrow.binary_view if is_view else pyarrow.binary if is_string else pyarrow.large_binary)())
     texts.validate(full=True)  # Arrow trusts the offsets in a file, so damage could cause reads out of bounds
-    raw: list[bytes | None] = texts.to_pylist()
-    return raw
+    return list(texts.to_pylist())
 
 
 def _check_column(path: str, schema: pyarrow.Schema, column: str) -> None:

@@ -27,6 +27,7 @@ from electra_albert.model.encoder import EncoderModel
 LOG = logging.getLogger(__name__)
 
 Texts = Text | list[str] | list[tuple[str, str]] | list[Text]
+Pooling = Literal["mean", "cls", "pooler"]
 Proposal = dict[str, Any]  # score, token, token_str, sequence: as in the fill-mask pipeline
 
 
@@ -191,9 +192,7 @@ class InferenceModel(Engine):
         return as_given(texts, found)
 
     @torch.no_grad()
-    def features(
-        self, texts: Texts, pooling: Literal["mean", "cls", "pooler"] = "mean", *, truncate: bool = False
-    ) -> Any:
+    def features(self, texts: Texts, pooling: Pooling = "mean", *, truncate: bool = False) -> Any:
         """Compute the last hidden states of a text or a pair, of the discriminator if the folder has one.
 
         Returns Features. `pooling` is mean (over the tokens without special ones, or over all of an empty text), cls

@@ -114,8 +114,7 @@ class EncodedExamples:
     @cached_property
     def feature_lengths(self) -> Integers:
         """[F] tokens of the longest sequence of each feature."""
-        lengths: Integers = np.diff(self.starts).reshape(-1, self.num_choices).max(axis=1)
-        return lengths
+        return np.asarray(np.diff(self.starts).reshape(-1, self.num_choices).max(axis=1))
 
     def collate(self, features: Sequence[int] | Integers) -> Batch:
         """A batch of the given features, padded to the longest sequence; example_id holds feature indices."""
