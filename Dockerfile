@@ -1,6 +1,6 @@
 # The console command, installed from the wheel: `docker build -t electra-albert .`, then
 # `docker run --rm --user "$(id -u):$(id -g)" -v "$PWD:/work" electra-albert pretrain --corpus my.txt`.
-# Building needs a package registry only; torch comes as requirements.txt pins it.
+# The build downloads packages from the registry only; requirements.txt pins torch.
 FROM python:3.11-slim AS wheel
 WORKDIR /source
 COPY . .

@@ -1,4 +1,4 @@
-# Two commands a bare machine understands: `make pretrain` and `make test`.
+# `make pretrain` and `make test` need only Python: they create .venv with the pinned packages first.
 PYTHON ?= python3
 BIN := .venv/bin
 
@@ -22,7 +22,7 @@ lint: .venv/.ready-dev
 docs: .venv/.ready-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-# Pins every dependency of pyproject.toml: as it is pinned now, or newest where it is new. UPGRADE=-U takes the newest of all.
+# Pins every dependency of pyproject.toml: keeps existing pins, new ones get the newest version. UPGRADE=-U updates all.
 requirements: .venv/.ready-dev
 	$(BIN)/uv pip compile pyproject.toml --quiet --no-deps --no-strip-extras --no-annotate --python-version 3.11 \
 		--custom-compile-command 'make requirements' $(UPGRADE) --output-file requirements.txt

@@ -69,7 +69,7 @@ def measure_step(config: BenchConfig) -> Iterator[Record]:
             LOG.info(title)
             yield _measure(config, job, world, title, is_compiled=is_compiled)
             del job  # before the next one is made
-            torch.compiler.reset()  # else later shapes would be taken for recompilations, which are limited
+            torch.compiler.reset()  # otherwise later shapes would count as recompilations, which are limited
             if world.device.type == "cuda":
                 torch.cuda.empty_cache()
 
@@ -118,7 +118,7 @@ def _measure(config: BenchConfig, job: Job, world: World, title: str, *, is_comp
 
 
 def implementations(job: Job, world: World, *, is_compiled: bool) -> dict[str, Implementation]:
-    """Ours, and for rtd stock's pair, plain and tuned; with is_compiled also compiled ones. No two share weights."""
+    """Ours, and for rtd stock's pair, plain and tuned, each with its own weights; is_compiled: also compiled."""
     ours = job.objective
     found = {OURS: our_implementation(ours, job, world)}
     for name, compilation in COMPILED.items() if is_compiled else ():
@@ -173,7 +173,7 @@ def stock_implementation(pair: StockPair, job: Job, world: World) -> Implementat
 
 
 def make_ready(found: dict[str, Implementation], batch: Batch) -> list[str]:
-    """Warm up and choose stock's faster attention. Removes from `found`, and returns, what runs out of memory."""
+    """Warm up and choose stock's faster attention. Implementations that run out of memory are removed and returned."""
     left_out = []
     for name, one in list(found.items()):
         pair = one.module if isinstance(one.module, StockPair) else None

@@ -1,6 +1,6 @@
 """Generator and discriminator composed from stock transformers classes, with our weights.
 
-Dimensions: B batch, L length, K masking slots per example, V vocab, D hidden.
+Dimensions: B batch, L length, K = masking.max_targets, V vocab, D hidden.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""`python -m electra_albert COMMAND`: the console command without its script."""
+"""`python -m electra_albert COMMAND`: the same as the console command."""
 
 import sys
 

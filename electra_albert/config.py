@@ -10,7 +10,7 @@ MAX_WIDTH = 1 << 20
 BUILT_IN_CORPUS = "sample"  # articles of the Simple English Wikipedia, in data/sample
 LOWEST_TEMPERATURE = 1e-3  # below it, scaled logits overflow float32
 _GENERATOR_WARMUP_DIVISOR, _MAX_GENERATOR_WARMUP_STEPS = 10, 10_000  # max_steps / divisor by default, up to the maximum
-GROUPS = ("model", "rtd", "mlm", "sop")  # options with a dotted name (--rtd.mask_rate)
+GROUPS = ("model", "rtd", "mlm", "sop")  # their options have dotted names, such as --rtd.mask_rate
 
 
 def require(condition: bool, message: str) -> None:
@@ -71,9 +71,9 @@ class ModelConfig:
     initialization: Literal["normal", "local"] = "normal"
     """normal: as published; local: sinusoidal position embeddings and heads that attend to neighbouring tokens."""
     attention: str = "softmax"
-    """Attention mechanism: softmax, or another one from model/attention.py."""
+    """Attention kind: softmax, or another one from model/attention.py."""
     attention_options: dict[str, int | float] = field(default_factory=dict)
-    """Options of the attention mechanism, as --model.attention_options.NAME VALUE; softmax has none."""
+    """Options of the attention kind, as --model.attention_options.NAME VALUE; softmax has none."""
 
     def __post_init__(self) -> None:
         sizes = "embedding_size hidden_size num_attention_heads intermediate_size type_vocab_size"
@@ -254,7 +254,7 @@ class TrainingConfig:
     max_grad_norm: float = 1.0
     """Maximum gradient norm, for gradient clipping."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    """Precision of the matrix products; auto: bf16 if the CPU or CUDA GPU computes in it. fp16 uses loss scaling."""
+    """Precision of the matrix products; auto: bf16 if the CPU or CUDA GPU supports it. fp16 uses loss scaling."""
     gradient_checkpointing: bool = False
     """Recompute the activations of each layer in the backward pass: much less memory, one more forward pass."""
     seed: int = 42
@@ -338,8 +338,11 @@ class PretrainConfig:
         return max(1, min(default, _MAX_GENERATOR_WARMUP_STEPS)) if steps is None else steps
 
 
+FLAT = {"run": RunConfig, "corpus": CorpusConfig, "training": TrainingConfig}  # their options have no dotted names
+
+
 def as_settings(config: PretrainConfig) -> dict[str, Any]:
-    """The settings as config.yaml has them: flat except for option groups, as on the command line."""
+    """The settings in the form of config.yaml: flat except for option groups, as on the command line."""
     nested: dict[str, dict[str, Any]] = asdict(config)
     flat = nested["run"] | nested["corpus"] | nested["training"]
     return flat | {group: nested[group] for group in GROUPS} | nested["own"]

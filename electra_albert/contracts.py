@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 Arithmetic = Literal["fp32", "bf16", "fp16"]  # of the matrix products
 IGNORED_LABEL = -100  # excluded from losses and counts, as in PyTorch and transformers
 STOPPED_BY_SIGNAL = 75  # exit code of a run that a signal stopped after saving
-# Raised by yaml besides its own error, for a malformed date, number or boolean, or nesting without end.
+# Raised by yaml in addition to YAMLError, for a malformed date, number or boolean, or endless nesting.
 NOT_YAML = (ValueError, LookupError, AttributeError, TypeError, RecursionError)
 Metrics = dict[str, Any]  # one line of metrics.jsonl: numbers, or None where a count was 0
 
@@ -75,7 +75,7 @@ class StepBatches(Protocol):
         """Yield this rank's micro-batches of step `first_step`, `first_step` + 1, … without end."""
 
     def epoch(self, step: int) -> float:
-        """The epoch, as a fraction, after steps 1 to `step`."""
+        """Number of epochs after steps 1 to `step`, with fraction."""
 
 
 class RunResult(NamedTuple):

@@ -4,7 +4,6 @@ There is no generator state to save: batches, masks and samples are the same on 
 world size, and after a resume.
 """
 
-from collections.abc import Callable, Sequence
 from enum import IntEnum
 
 import torch
@@ -86,8 +85,7 @@ def permute(index: Tensor, size: int, seed: int, epoch: Tensor) -> Tensor:
     """
     # Balanced Feistel network on the next power of four, with cycle walking: repeat until the value is below size.
     half = max(1, (max(size - 1, 1).bit_length() + 1) // 2)
-    broadcast: Callable[..., Sequence[Tensor]] = torch.broadcast_tensors
-    index, epoch = broadcast(index, epoch)
+    index, epoch = index + 0 * epoch, epoch + 0 * index  # broadcast to one shape
     value = _feistel(index, epoch, seed, half)
     while bool((outside := value >= size).any()):
         value[outside] = _feistel(value[outside], epoch[outside], seed, half)

@@ -1,4 +1,4 @@
-"""Run every variant of a plan by the commands a user would type, and report the results. Run again, it resumes.
+"""Run every variant of a plan with the user's commands, and report the results. A second call resumes.
 
     python -m experiments --plan experiments/recipe.yaml --corpus my.txt --output_dir runs/recipe
     python -m experiments --plan experiments/objectives.yaml --corpus my.yaml --data_dir GLUE \\
@@ -40,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
                 left = [stage for stage in left if stage not in ready]
                 report(plan, site, stages)
         except KeyboardInterrupt:
-            LOG.warning("stopped; the same command resumes it")
+            LOG.warning("stopped; run the same command again to resume")
             failed = [STOPPED_BY_SIGNAL]
         print(report(plan, site, stages), flush=True)
     return failed[0] if failed else 0

@@ -16,7 +16,6 @@ def outputs(cell: Any, kind: str) -> list[str]:
     return [output["data"][kind] for output in cell.get("outputs", []) if kind in output.get("data", {})]
 
 
-@pytest.mark.slow
 def test_the_quickstart_notebook_pretrains_plots_and_fine_tunes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -24,6 +23,7 @@ def test_the_quickstart_notebook_pretrains_plots_and_fine_tunes(
     shutil.copytree(ROOT / "data" / "models", tmp_path / "data" / "models")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     notebook = nbformat.read(ROOT / "examples" / "quickstart.ipynb", as_version=4)
     NotebookClient(notebook, timeout=250, resources={"metadata": {"path": str(examples)}}).execute()
     pictures = [picture for cell in notebook.cells for picture in outputs(cell, "image/png")]

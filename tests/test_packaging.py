@@ -1,4 +1,4 @@
-"""What is installed is what pyproject.toml asks for, and each tool has one version."""
+"""requirements.txt pins every dependency of pyproject.toml, and each tool has the same version everywhere."""
 
 import re
 import tomllib

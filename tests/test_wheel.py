@@ -1,6 +1,7 @@
 """The wheel, installed outside the checkout: the console command pretrains on the sample and runs the demo."""
 
 import os
+import shlex
 import subprocess
 import sys
 import sysconfig
@@ -37,6 +38,8 @@ def test_an_installed_wheel_pretrains_on_the_sample_and_fills_masks(tmp_path: Pa
     trained = call([command := install(installed), "pretrain", *sizes])
     assert trained.returncode == 0, trained.stderr
     assert (tmp_path / "runs" / "sample-tiny" / "discriminator" / "model.safetensors").is_file()
+    (advice,) = (line for line in trained.stdout.splitlines() if line.startswith("next: "))
+    assert call(shlex.split(advice.removeprefix("next: "))).returncode == 0
     filled = call([command, "demo"])  # uses the shipped model, since three steps learn nothing
     assert (filled.returncode, "[MASK]" in filled.stdout) == (0, True), filled.stderr
     assert "english-h256-l4" in filled.stderr

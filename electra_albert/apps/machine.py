@@ -68,8 +68,7 @@ def peak_memory(device: torch.device) -> int:
         import resource
     except ImportError:  # Windows
         return 0
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def memory_advice(training: TrainingConfig) -> str:

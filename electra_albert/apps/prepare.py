@@ -62,9 +62,8 @@ def main(argv: Sequence[str]) -> int:
     """Entry point of `electra-albert prepare`; returns the exit code."""
     parser = make_parser("electra-albert prepare", "Build the tokenizer and the token store of a corpus.")
     parser.add_class_arguments(CorpusConfig)
-    share = "Index of this job, from 0; it writes only its share."
     parser.add_argument("--num_shards", type=int | None, default=None, help="Number of jobs that share the work.")
-    parser.add_argument("--shard_index", type=int | None, default=None, help=share)
+    parser.add_argument("--shard_index", type=int | None, default=None, help="Index of this job, from 0.")
     parser.add_argument("--merge", action="store_true", help="Merge the parts that all jobs have written.")
     parser.add_argument("--seed", type=int, default=TrainingConfig.seed, help="Random seed, as in Pretraining.py.")
     options = parse(parser, argv).as_dict()
@@ -221,9 +220,6 @@ def locked(lock: Path) -> Iterator[None]:
         held = file.acquire()
     with held:
         yield
-
-
-# The token store.
 
 
 def ready_store(folder: Path, wanted: str) -> Store | None:

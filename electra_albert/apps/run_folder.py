@@ -189,7 +189,7 @@ def write_run_record(
         del group[name]
     if config.run.init_from is not None:
         options["tokenizer"] = str(folder / "tokenizer")  # the run's own copy, in case the other run is deleted
-    # FileDigest first: check_is_ours recognizes a run by this file, wherever the process is killed.
+    # Written first: check_is_ours recognizes a run by this file, wherever the process is killed.
     record = {**environment(), "sources": _sources(config.corpus), "settings": dict(settings)}
     write_json(folder / ENVIRONMENT, record)
     write_text(folder / CONFIG, yaml.safe_dump(options, sort_keys=False))

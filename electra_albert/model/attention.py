@@ -1,4 +1,4 @@
-"""Self-attention: projections around an exchangeable attention kind that maps q, k and v to the output.
+"""Self-attention: projections around a replaceable attention kind, which maps q, k and v to the output.
 
 Dimensions: B batch, L length, D hidden, N heads, H head size.
 """

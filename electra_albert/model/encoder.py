@@ -74,10 +74,9 @@ class Group(nn.Module):
         return hidden_states
 
 
-def apply_group(group: nn.Module, hidden_states: Tensor, mask: Tensor) -> Tensor:
+def apply_group(group: Callable[[Tensor, Tensor], Tensor], hidden_states: Tensor, mask: Tensor) -> Tensor:
     """Apply one layer: hidden_states any float [B, L, D], mask bool [B, L]; returns [B, L, D]."""
-    hidden_states = group(hidden_states, mask)
-    return hidden_states
+    return group(hidden_states, mask)
 
 
 class Encoder(nn.Module):

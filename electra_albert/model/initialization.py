@@ -2,7 +2,7 @@
 
 From normal weights the loss of a small model stays at the unigram entropy until it has learned to attend to nearby
 tokens. Local initialization sets some dimensions of the position embeddings to sinusoids, and the query of each head
-rotates them by the head's offset, where its attention scores are highest. Embeddings and encoder must use the same one.
+rotates them by the head's offset, where its attention scores are highest. Embeddings and encoder must have the same.
 Dimensions: E embedding, D hidden, N heads, H head size, P positions, W position dimensions.
 """
 

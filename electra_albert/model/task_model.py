@@ -112,7 +112,7 @@ def depth_scales(names: Iterable[str], config: ModelConfig, decay: float) -> dic
 
     Depth: head 0, last block 1, ..., first block, projection E to D, embeddings. Raises ValueError for an unknown name.
     """
-    # Differs from ELECTRA's code: it counts layers, and the head one too deep; a shared block belongs to many layers.
+    # Differs from ELECTRA's code, which counts layers, and the head one level too deep: a shared block is many layers.
     groups, inner = range(config.num_hidden_groups), range(config.inner_group_num)
     blocks = [f"encoder.albert_layer_groups.{group}.albert_layers.{block}." for group in groups for block in inner]
     parts: list[str | tuple[str, ...]] = [_HEAD_PARTS, *reversed(blocks), *_BELOW_BLOCKS]

@@ -15,7 +15,7 @@ from torch import Tensor
 from electra_albert.contracts import Metrics, Term
 from electra_albert.objectives.masking import Targets
 
-_CHANCE_AUC = 0.52  # a discriminator below it is at chance level; with 30,000 tokens, chance stays below .51
+_CHANCE_AUC = 0.52  # below it a discriminator is at chance level; chance stays below .51 with 30,000 tokens
 _LEARNED_NATS = 1.0  # a generator this far below the unigram entropy makes replacements that context can reveal
 
 

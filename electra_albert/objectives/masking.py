@@ -65,7 +65,7 @@ def mask_tokens(
     example_id: Tensor,
     random: tuple[Tensor, float] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Replace a share of the targets by [MASK] and, if `random` has tokens [B, K] and a share, a share by those.
+    """Replace a share of the targets by [MASK]; `random`: tokens [B, K] and the share of the targets they replace.
 
     Returns ids int64 [B, L] and which targets are [MASK], bool [B, K]. Papers: ELECTRA's code, BERT section 3.1.
     """

@@ -140,7 +140,7 @@ class CrossEntropy(torch.autograd.Function):
 
 
 def order_terms(head: SentenceOrderHead | None, hidden_states: Tensor, batch: Batch) -> dict[str, Term]:
-    """Sentence-order loss and metrics over the sequences with an order; empty without a head, sums of 0 without any."""
+    """Sentence-order loss and metrics over the sequences that have an order; empty without a head."""
     if head is None:
         return {}
     logits, labels = head(hidden_states).float(), batch.sentence_order_label  # [B, 2], [B]

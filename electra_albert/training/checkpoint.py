@@ -75,7 +75,7 @@ def find_checkpoint(folder: Path, resume: str) -> Path | None:
     """
     if resume not in ("auto", "never"):
         if problem := find_problem(Path(resume)):
-            raise CheckpointError(f"--resume {resume} is damaged or no checkpoint: {problem}; use another or auto")
+            raise CheckpointError(f"--resume {resume} is not a complete checkpoint: {problem}; use another or auto")
         return Path(resume)
     problems = []
     for _, path in reversed(list_checkpoints(folder)):

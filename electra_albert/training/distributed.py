@@ -16,7 +16,7 @@ from torch import Tensor
 from electra_albert.contracts import STOPPED_BY_SIGNAL, UsageError, UserError
 from electra_albert.keyed_random import Stream, bits
 
-_STEP_TIMEOUT = timedelta(minutes=30)  # a rank that does not answer for so long is considered dead
+_STEP_TIMEOUT = timedelta(minutes=30)  # a rank that does not answer within it is considered dead
 _PREPARE_TIMEOUT = timedelta(days=7)  # while the main rank prepares a corpus
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # constants of glibc's <malloc.h>
 
@@ -66,7 +66,7 @@ def _device(device: str, local_rank: int, world_size: int) -> torch.device:
 
 
 def is_mps_usable() -> bool:
-    """Whether there is a Mac's GPU with the CPU's random bits: some PyTorch versions shift int64 wrongly on MPS."""
+    """Whether MPS is available and computes the CPU's random bits: some PyTorch versions shift int64 wrongly on MPS."""
     if not torch.backends.mps.is_available():
         return False
     indices = [torch.arange(1000, device=device) for device in ("mps", "cpu")]

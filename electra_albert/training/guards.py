@@ -148,7 +148,9 @@ class LossScale(torch.amp.GradScaler):
         """Load the state of the checkpoint `path`; CheckpointError if only one of the two is fp16."""
         if bool(state) != self.is_enabled():
             then, now = ("with", "is not fp16") if state else ("without", "is fp16")
-            raise CheckpointError(f"{path} was trained {then} fp16, but --precision {now}; resume with its --precision")
+            raise CheckpointError(
+                f"{path} was trained {then} fp16, but --precision {now}; use the --precision of that run"
+            )
         if state:
             self.load_state_dict(state)
             self._overflowed.fill_(state["overflowed"])

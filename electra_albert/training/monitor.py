@@ -61,7 +61,7 @@ class Tally:
         self._counts = torch.zeros(count, dtype=torch.int64, device=self._device)
 
     def add(self, terms: Mapping[str, Term], is_kept: Tensor) -> None:
-        """Add the terms of one step, unless it was skipped: is_kept, bool []."""
+        """Add the terms of one step, unless is_kept, bool [], is false: the step was skipped."""
         if not self._names:
             self._start(list(terms))
         sums, counts = (torch.stack(each) for each in zip(*(terms[name] for name in self._names), strict=True))

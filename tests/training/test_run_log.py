@@ -64,6 +64,7 @@ def test_the_error_that_ends_a_run_is_logged(tmp_path: Path) -> None:
     assert (tmp_path / "log.txt").read_text().endswith("error: no text\n")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, which only Linux has")
 def test_an_unwritable_log_warns_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "log.txt").symlink_to("/dev/full")
     for folder, reason in ((tmp_path, "No space left on device"), (tmp_path / "not there", "No such file")):

@@ -31,7 +31,7 @@ OLD_TEXT_PREFIX = "old_text_"  # of scores on the text that the weights of --ini
 MASKED_TOKENS = "masked_tokens"  # number of tokens over which the loss is averaged
 EXAMPLES = 3
 _SHORTEST, _LONGEST = 8, 30  # tokens of a sample sentence
-_CANDIDATES = 200  # sentences to search for one of such a length
+_CANDIDATES = 200  # sentences searched for one of that length
 _TOP_K = 5
 
 
@@ -61,11 +61,7 @@ def evaluator(job: Job, run: RunSettings) -> Evaluate:
 
 
 def score(
-    objective: PretrainingObjective,
-    job: Job,
-    held_out: PackedExamples,
-    run: RunSettings,
-    sources: Mapping[str, int] = {},
+    objective: PretrainingObjective, job: Job, packed: PackedExamples, run: RunSettings, sources: Mapping[str, int] = {}
 ) -> Metrics | None:
     """Means of all terms over held-out examples, and the detection scores; None if a signal stopped the evaluation.
 
@@ -75,7 +71,7 @@ def score(
     tally, detections = Tally(world.device), Detections()
     kept = torch.ones((), dtype=torch.bool, device=world.device)
     size = training.per_device_eval_batch_size
-    for batch in eval_batches(held_out, training.eval_examples, size, world.rank, world.world_size, firsts):
+    for batch in eval_batches(packed, training.eval_examples, size, world.rank, world.world_size, firsts):
         if run.stop.requested and world.world_size == 1:
             return None
         terms = objective.score(batch.to(world.device), job.unigram, detections)

@@ -19,7 +19,7 @@ from electra_albert.training.step import RunSettings
 
 LOG = logging.getLogger(__name__)
 
-_WARMUP_FRACTION = 10  # one tenth of the updates has a rising learning rate
+_LR_WARMUP_DIVISOR = 10  # learning rate warmup takes one tenth of the steps
 
 
 def warm_up(job: Job, run: RunSettings) -> bool:
@@ -31,11 +31,9 @@ def warm_up(job: Job, run: RunSettings) -> bool:
     generator, rtd = objective.generator, job.config.rtd
     masking = MlmConfig(rtd.mask_rate, rtd.mask_token_share, random_token_share=0.0)
     alone = MaskedLanguageModeling(generator.config, masking, objective.special, objective.seed, generator=generator)
-    config = replace(run.config, max_steps=steps, warmup_steps=steps // _WARMUP_FRACTION, eval_steps=steps)
-    resume_point = find_checkpoint(folder / "checkpoints", "never" if job.config.run.resume == "never" else "auto")
-    warm = replace(
-        run, folder=folder, config=config, resume_from=resume_point, eval_on_start=False, lr_multipliers=None
-    )
+    config = replace(run.config, max_steps=steps, warmup_steps=steps // _LR_WARMUP_DIVISOR, eval_steps=steps)
+    found = find_checkpoint(folder / "checkpoints", "never" if job.config.run.resume == "never" else "auto")
+    warm = replace(run, folder=folder, config=config, resume_from=found, eval_on_start=False, lr_multipliers=None)
     generator.embeddings.requires_grad_(False)
     try:
         with Monitor(folder, steps, is_main=run.world.is_main) as monitor:

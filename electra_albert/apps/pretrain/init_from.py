@@ -48,7 +48,7 @@ class Origin(NamedTuple):
 
 
 def inherited_options(source: Path, output_dir: Path) -> dict[str, Any]:
-    """Preset, objective, shape and tokenizer of the weights in `source`, or those recorded in a checkpoint."""
+    """Preset, objective, architecture and tokenizer of `source`; of a resumed run, those in its checkpoint."""
     for file in sorted(output_dir.glob("checkpoints/step-*/state.json"), reverse=True):
         try:
             settings = json.loads(file.read_text(encoding="utf-8"))["settings"]
@@ -68,7 +68,7 @@ def _run_options(run: Path) -> dict[str, Any]:
 
 
 def _stock_options(folder: Path) -> dict[str, Any]:
-    """Shapes and tokenizer of the models in a folder, the preset of their size, and a sequence length they support."""
+    """Architecture and tokenizer of a folder's models, the preset of their size, and a sequence length they support."""
     encoder, *others = _find_models(folder)
     shape = load.read_config(encoder)
     narrower = [name for name, preset in PRESETS.items() if preset.model.hidden_size <= shape.hidden_size]
@@ -105,19 +105,15 @@ def _find_models(folder: Path) -> list[ModelFiles]:
 
 
 def find_origin(
-    config: PretrainConfig,
-    recorded: Mapping[str, Any] | None,
-    prepared: Prepared,
-    held_out: PackedExamples,
-    world: World,
+    config: PretrainConfig, recorded: Mapping[str, Any] | None, prepared: Prepared, like: PackedExamples, world: World
 ) -> Origin | None:
-    """Initial weights, equal on all ranks, and the old text packed like `held_out`; None for random weights.
+    """Initial weights, equal on all ranks, and the old text packed like `like`; None for random weights.
 
     recorded: settings of a resumed run. Raises UsageError or CheckpointError.
     """
     if recorded is not None:
         record = recorded.get("origin")
-        return _with_old_text(Origin(dict(record)), held_out, world) if isinstance(record, dict) else None
+        return _with_old_text(Origin(dict(record)), like, world) if isinstance(record, dict) else None
     if config.run.init_from is None:
         return None
     path = Path(config.run.init_from)
@@ -133,7 +129,7 @@ def find_origin(
         origin = _find_run(path, config, prepared.tokenizer, world)
     if config.run.old_corpus is not None:
         origin.record.update(_prepare_old_text(config, prepared.tokenizer_dir, world))
-    return _with_old_text(origin, held_out, world)
+    return _with_old_text(origin, like, world)
 
 
 def _find_run(run: Path, config: PretrainConfig, tokenizer: Tokenizer, world: World) -> Origin:

@@ -14,7 +14,7 @@ from electra_albert.apps.pretrain import init_from
 from electra_albert.apps.run_folder import run_settings
 from electra_albert.config import PretrainConfig
 from electra_albert.contracts import IGNORED_LABEL, Arithmetic, Batch, DataError, UsageError
-from electra_albert.corpus.examples import ONE_SEGMENT_RATE, PackedExamples, TrainBatches
+from electra_albert.corpus.examples import PackedExamples, TrainBatches
 from electra_albert.corpus.tokenizer import fingerprint, special_ids
 from electra_albert.keyed_random import Stream, derived_seed
 from electra_albert.model.encoder import Compilation, compile_for_training, set_gradient_checkpointing
@@ -76,13 +76,13 @@ def make_job(config: PretrainConfig, world: World, recorded: Mapping[str, Any] |
     _check(objective, batches.micro_batches(1)[0], training.weight_decay)
     lacks_generator = origin is not None and init_from.initialize_weights(origin, str(config.run.init_from), objective)
     if recorded is None and (origin is None or lacks_generator):
-        # Differs from the published code, which spends the first hundreds of updates on learning the frequencies. The
-        # constant keeps the bias of frequent tokens near zero, where half precision is most exact.
+        # Differs from the published code, which learns the token frequencies in hundreds of steps. The entropy keeps
+        # the bias of frequent tokens near zero, where half precision is most exact.
         with torch.no_grad():
             objective.generator.predictions.bias.copy_(unigram.entropy - unigram.nats)
         LOG.info(f"output bias set to the token frequencies: initial loss {unigram.entropy:.2f} nats per masked token")
     if config.rtd.generator_warmup_steps and recorded is None and not lacks_generator:
-        LOG.info("notice: --rtd.generator_warmup_steps has no effect: no generator is new next to trained weights")
+        LOG.info("notice: --rtd.generator_warmup_steps has no effect: there is no new generator to warm up")
     if training.gradient_checkpointing:
         set_gradient_checkpointing(objective)
     compile_for_training(objective, compilation)
@@ -122,13 +122,10 @@ def _batches(config: PretrainConfig, prepared: Prepared, world: World) -> tuple[
     For sentence-order objectives, all examples have two segments, and half of them are swapped.
     """
     training, store, has_order = config.training, prepared.store, spec_of(config).has_sentence_order
-    swap_rate, one_segment_rate = (SWAP_RATE, 0.0) if has_order else (0.0, ONE_SEGMENT_RATE)
-    sizes, special = (config.corpus.max_seq_length, training.seed), special_ids(prepared.tokenizer)
+    length, seed, special = config.corpus.max_seq_length, training.seed, special_ids(prepared.tokenizer)
+    rates: dict[str, Any] = {"swap_rate": SWAP_RATE, "one_segment_rate": 0.0} if has_order else {}
     tables = ((store.train, prepared.train_table), (store.validation, prepared.validation_table))
-    examples, held_out = (
-        PackedExamples(*table, *sizes, special=special, swap_rate=swap_rate, one_segment_rate=one_segment_rate)
-        for table in tables
-    )
+    examples, held_out = (PackedExamples(*table, length, seed, special, **rates) for table in tables)
     batch = (training.per_device_train_batch_size, training.gradient_accumulation_steps)
     ranks, pin_memory = (world.rank, world.world_size), world.device.type == "cuda"
     batches = TrainBatches(examples, prepared.order, *batch, *ranks, pin_memory=pin_memory)

@@ -69,7 +69,7 @@ def pretrain(config: PretrainConfig | None = None, **options: Any) -> RunResult:
 
 
 def run_pretraining(preset: str, config: PretrainConfig, world: World, command: Sequence[str]) -> RunResult:
-    """Train to the end, then export; or until a signal. `command` is recorded in the folder and the model card."""
+    """Train, then export unless a signal stopped the run. `command` is recorded in its folder and model card."""
     from electra_albert.apps import machine
     from electra_albert.apps.pretrain import evaluation, generator_warmup, summary, trial
     from electra_albert.apps.pretrain.job import job_settings, make_job

@@ -11,15 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from electra_albert.apps import command_line
 from electra_albert.apps.command_line import ShortHelp, parse, suggest
-from electra_albert.config import (
-    GROUPS,
-    CorpusConfig,
-    ModelConfig,
-    PretrainConfig,
-    RunConfig,
-    TrainingConfig,
-    as_settings,
-)
+from electra_albert.config import FLAT, GROUPS, ModelConfig, PretrainConfig, as_settings
 from electra_albert.contracts import CheckpointError, UsageError
 from electra_albert.objectives import OBJECTIVES, spec_of
 from electra_albert.presets import PRESETS
@@ -28,7 +20,6 @@ if TYPE_CHECKING:
     from jsonargparse import Namespace
 
 DEFAULT_PRESET = "tiny"
-_FLAT = {"run": RunConfig, "corpus": CorpusConfig, "training": TrainingConfig}
 _GROUPED: dict[str, type[Any]] = {  # groups of options with dotted names: the model's and those of the objectives
     "model": ModelConfig,
     **{group: kind for spec in OBJECTIVES.values() for group, kind in spec.options.items()},
@@ -52,7 +43,7 @@ def parse_pretraining(argv: Sequence[str], program: str = "Pretraining.py") -> t
     purpose = "Pretrain an ALBERT encoder on your own text."
     parser = command_line.make_parser(program, purpose, "[CORPUS] [--option value ...]")
     parser.add_argument("--preset", choices=list(PRESETS), default=preset, help="Default sizes and learning rates.")
-    for section in _FLAT.values():
+    for section in FLAT.values():
         parser.add_class_arguments(section, skip={"objective"})
     listed = "; ".join(f"{name}, {spec.description}" for name, spec in OBJECTIVES.items())
     names: Any = Literal[tuple(OBJECTIVES)]
@@ -107,7 +98,7 @@ def _build(options: Namespace) -> PretrainConfig:
             raise UsageError(f"{group}: {options[group]!r} is not a mapping; write {group}.<name> or a mapping")
     own = sorted(OBJECTIVES[options.objective].options.keys() - {*GROUPS})
     try:
-        flat = {name: kind(**{each.name: options[each.name] for each in fields(kind)}) for name, kind in _FLAT.items()}
+        flat = {name: kind(**{each.name: options[each.name] for each in fields(kind)}) for name, kind in FLAT.items()}
         groups = {group: _GROUPED[group](**options[group].as_dict()) for group in (*GROUPS, *own)}
         config = PretrainConfig(**flat, **{name: groups.pop(name) for name in GROUPS}, own=groups)
         spec_of(config).generator(config)

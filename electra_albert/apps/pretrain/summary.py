@@ -54,9 +54,8 @@ def start_lines(job: Job, world: World) -> list[str]:
         lines.append(f"before training: {alone:,} warm-up steps of the new generator alone, not in the time estimates")
     if job.origin is not None:
         lines.append(f"new learning rate schedule: warmup to {training.learning_rate:g}, decay to 0 at step {steps:,}")
-    if not stock_computes(config.model):
-        attention = config.model.attention
-        lines.append(f"notice: transformers has no attention {attention}: only this toolkit can load the models")
+    if not stock_computes(model := config.model):
+        lines.append(f"notice: transformers has no attention {model.attention}: only this toolkit can load the models")
     if rate is not None:
         count, wanted = job.held_out.table.count, training.eval_examples
         lines += error_lines(round(len(job.held_out.stream.tokens) * min(count, wanted) // count * rate))
@@ -80,7 +79,7 @@ def final_report(job: Job, metrics: Metrics, folder: Path) -> str:
     stock = "stock Hugging Face folders" if stock_computes(job.config.model) else "in this toolkit's own format"
     lines += ["", f"written to {folder}: {models} ({stock}), README.md (model card), checkpoints/, metrics.jsonl, …"]
     python = min(sys.executable, os.path.relpath(sys.executable), key=len)  # works without activating the environment
-    return "\n".join([*lines, f"next: {shlex.join([python, 'LM_DEMO.py', '--gen', str(folder)])}"])
+    return "\n".join([*lines, f"next: {shlex.join([python, '-m', 'electra_albert', 'demo', '--gen', str(folder)])}"])
 
 
 def _example(job: Job, cloze: Cloze, model: InferenceModel) -> str:

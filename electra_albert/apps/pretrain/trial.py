@@ -67,9 +67,8 @@ def step_flops(config: PretrainConfig, batch_size: int) -> int:
     """FLOPs of the matrix products of one step on batch_size examples, forward and backward, with padding."""
     length, spec = config.corpus.max_seq_length, spec_of(config)
     generator, rate = spec.generator(config), spec.mask_rate(config)
-    example = Encoder.flops(generator, length) + heads.MlmHead.flops(
-        generator, max_targets(length, rate) if rate else 0
-    )
+    targets = max_targets(length, rate) if rate else 0
+    example = Encoder.flops(generator, length) + heads.MlmHead.flops(generator, targets)
     if spec.has_discriminator:
         example += Encoder.flops(config.model, length) + heads.RtdHead.flops(config.model, length)
     if spec.has_sentence_order:
