@@ -21,16 +21,16 @@ _TO_SPACE = {c: " " for c in range(33) if chr(c).isspace() and c != ord("\n")} |
 _SPACES = re.compile(r"[^\S \n]|\0")
 _MAX_SENTENCES = 100_000  # per Document; a longer document continues in the next one
 _MAX_CHARACTERS = 8 << 20
-_HEAD_SENTENCES = 400  # that the signature is computed from
-_BATCH_CHARACTERS = 1 << 20  # of records whose signatures are computed together, which is much faster
+_HEAD_SENTENCES = 400  # sentences used for the signature
+_BATCH_CHARACTERS = 1 << 20  # of records whose signatures are computed at once, for speed
 
 
 class Document(NamedTuple):
     """Consecutive sentences of one document."""
 
-    signature: Signature  # near-duplicates are in the same split
+    signature: Signature  # puts near-duplicates into the same split
     sentences: list[str]  # stripped, none empty, no line ends inside
-    continues: bool = False  # in the next Document
+    continues: bool = False  # the next Document has more sentences of it
 
 
 class Decoder(NamedTuple):
@@ -40,7 +40,7 @@ class Decoder(NamedTuple):
     counts: Counter[str]
 
     def lines(self, text: str, location: Callable[[int], str]) -> str:
-        """Clean whole lines; drop bad ones if asked to. `location` maps a line number in `text` to file and line."""
+        """Clean whole lines; "skip" drops bad ones. `location` maps a line number in `text` to file and line."""
         if self._is_bad(text, location):
             bad = [line for line in text.split("\n") if SURROGATE.search(line)]
             self.counts["skipped_lines"] += len(bad)
@@ -59,7 +59,7 @@ class Decoder(NamedTuple):
         return self._plain(text)
 
     def _is_bad(self, text: str, location: Callable[[int], str]) -> bool:
-        """Whether undecodable bytes require skipping some text. Raises DataError if bad_utf8 is "error"."""
+        """Whether text must be skipped because of undecodable bytes. Raises DataError if bad_utf8 is "error"."""
         self.counts["nul_bytes"] += text.count("\0")
         if self.bad_utf8 == "replace" or text.isascii() or not (found := SURROGATE.search(text)):
             return False
@@ -112,7 +112,7 @@ def documents_of_lines(texts: Iterable[str], split: bool, counts: Counter[str]) 
         if _is_long(sentences):
             signature = signature or _signatures([sentences])[0]
             yield Document(signature, sentences[:-1], continues=True)
-            sentences = sentences[-1:]  # kept, so that another part follows
+            sentences = sentences[-1:]  # kept, so that the last part is not empty
     if signature is not None and sentences:
         yield Document(signature, sentences)
     elif sentences:

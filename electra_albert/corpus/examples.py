@@ -1,6 +1,6 @@
 """Training examples packed from token streams, and batches of them.
 
-Dimensions: B batch, L length, N examples. Packing is fixed, segments are chosen again each time an example is read.
+Dimensions: B batch, L length, N examples. Packing is fixed; segments are chosen again each time an example is drawn.
 Position i of a run is (epoch, k) = divmod(i, N); a keyed permutation of the epoch maps k to an example (mixture.py).
 Differs from ELECTRA: its example builder drops tokens beyond the maximum length; here they start the next example.
 Differs from ALBERT: it swaps whole segments and then truncates, which drops tokens. Here two runs of whole sentences
@@ -31,7 +31,7 @@ LOG = logging.getLogger(__name__)
 TABLE_VERSION = 1
 SHORT_EXAMPLE_RATE = 0.05  # Paper: ELECTRA's example builder
 ONE_SEGMENT_RATE = 0.1
-SHORTEST_EXAMPLE = 8
+MIN_LENGTH = 8  # tokens of an example, special tokens included
 _MIN_SENTENCE_ENDS = 3  # inside an example, so that two whole sentences fit between them
 _BLOCK = 1 << 16
 _STEPS_AHEAD = 3
@@ -68,7 +68,7 @@ def build_table(stream: TokenStream, max_seq_length: int, seed: int, folder: Pat
 
 
 def _table_damage(path: Path) -> str | None:
-    """How the file differs from the table that was written, in one line; None if it does not."""
+    """The damage to the file since it was written, in one line; None if there is none."""
     entry = read_json(path.with_suffix(".json")).get(path.name)
     if not isinstance(entry, dict) or entry.keys() != {*FileDigest._fields}:
         return f"{path} has no size and hash next to it"
@@ -105,8 +105,8 @@ def _example_lengths(first_example: int, max_seq_length: int, seed: int) -> list
     """The maximum lengths of the next examples: mostly `max_seq_length`, some shorter."""
     index = torch.arange(first_example, first_example + _BLOCK)
     is_short = uniform(bits(seed, Stream.SHORT_EXAMPLE, index, torch.zeros_like(index))) < SHORT_EXAMPLE_RATE
-    short = bits(seed, Stream.SHORT_EXAMPLE, index, torch.ones_like(index)) % (max_seq_length - SHORTEST_EXAMPLE + 1)
-    return torch.where(is_short, SHORTEST_EXAMPLE + short, max_seq_length).tolist()
+    short = bits(seed, Stream.SHORT_EXAMPLE, index, torch.ones_like(index)) % (max_seq_length - MIN_LENGTH + 1)
+    return torch.where(is_short, MIN_LENGTH + short, max_seq_length).tolist()
 
 
 def padding_share(stream: TokenStream, table: ExampleTable, max_seq_length: int) -> float:
@@ -126,7 +126,7 @@ def _inside(ends: np.ndarray, start: np.ndarray, end: np.ndarray) -> tuple[np.nd
 
 
 class _Cuts(NamedTuple):
-    """How examples are cut into segments, all [B]; in tokens from the example's start, 0 if there is no such cut."""
+    """Segment cuts of examples, all [B]; in tokens from the example's start, 0 if there is no such cut."""
 
     head: np.ndarray  # of a swapped example: start of its first whole sentence
     cut: np.ndarray  # of a swapped example: start of its second run of sentences
@@ -193,9 +193,8 @@ class PackedExamples:
         """Cut the examples that cross no document border, and swap some; start, end and has_border are [B]."""
         first, number = _inside(self.stream.sentence_ends, start, end)
         zero = torch.zeros_like(example_id)
-        single_draw, cut_draw, swap_draw = (
-            bits(self.seed, name, example_id, zero) for name in (Stream.ONE_SEGMENT, Stream.SEGMENT_CUT, Stream.SWAP)
-        )
+        streams = Stream.ONE_SEGMENT, Stream.SEGMENT_CUT, Stream.SWAP
+        single_draw, cut_draw, swap_draw = (bits(self.seed, stream, example_id, zero) for stream in streams)
         is_single = (uniform(single_draw) < self.one_segment_rate).numpy()
         has_cut = ~has_border & ~is_single & (number > 0)
         # In an example that may be swapped, a whole sentence precedes and follows the cut; cut-off ones stay outside.
@@ -275,7 +274,7 @@ def eval_batches(
 ) -> Iterator[Batch]:
     """Yield at most `limit` examples, spread evenly over the stream, in batches of at most `batch_size`.
 
-    Each rank gets every world_size-th example. No batch crosses an index in `cuts`, which ascend.
+    Each rank gets every world_size-th example. No batch crosses an index in `cuts`, which are ascending.
     """
     taken = min(limit, examples.table.count)
     index = torch.arange(rank, taken, world_size) * examples.table.count // max(1, taken)

@@ -12,9 +12,9 @@ from electra_albert.corpus.parts import Part
 from electra_albert.keyed_random import Stream, bits
 
 HELD_OUT_SHARE = 0.01  # of the clusters; of the sentences if no cluster can be drawn
-LEAST_SHARE, MOST_SHARE = 0.005, 0.02  # of the tokens
-LARGEST_SHARE = 0.05  # the limit if no clusters fit MOST_SHARE
-FEWEST_DOCUMENTS = 100  # with fewer, one document is too large a share
+MIN_SHARE, USUAL_MAX_SHARE = 0.005, 0.02  # of the tokens
+MAX_SHARE = 0.05  # the limit if no clusters fit USUAL_MAX_SHARE, and for a cluster in each source
+MIN_DOCUMENTS = 100  # with fewer, one document is too large a share
 SPLITS = ("train", "validation")
 
 
@@ -56,8 +56,8 @@ def plan_splits(parts: list[Part], sources: list[int], seed: int) -> tuple[Calla
     documents, total = _read_documents(placed, seed), edges[-1]
     held, notice = None, "whole documents, near-duplicates kept together"
     reason = f"the corpus has only {len(documents.ends)} documents"
-    if len(documents.ends) >= FEWEST_DOCUMENTS:
-        held = _draw(documents, _is_small_in_every_source(documents), total, LARGEST_SHARE * total)
+    if len(documents.ends) >= MIN_DOCUMENTS:
+        held = _draw(documents, _is_small_in_every_source(documents), total, MAX_SHARE * total)
         reason = "its documents are too long, or too many are near-duplicates, to hold out whole documents"
     if held is None:
         held, notice = _last_sentences(placed)
@@ -66,7 +66,7 @@ def plan_splits(parts: list[Part], sources: list[int], seed: int) -> tuple[Calla
     for source in sorted(set(sources)):
         own = [one for one in placed if one.source == source]
         if not _held_tokens(held, own) and sum(one.part.statistics["written"]["sentences"] for one in own) > 1:
-            room = LARGEST_SHARE * total - _held_tokens(held, placed)
+            room = MAX_SHARE * total - _held_tokens(held, placed)
             elsewhere = np.bincount(documents.cluster[documents.source != source], minlength=len(documents.draw))
             more = _draw(documents, elsewhere == 0, own[-1].end - own[0].start, room)
             held = np.concatenate([held, _last_sentences(own)[0] if more is None else more])
@@ -75,7 +75,7 @@ def plan_splits(parts: list[Part], sources: list[int], seed: int) -> tuple[Calla
     if drawn_again:
         notice += f"; drawn again for {drawn_again} of {sources[-1] + 1} sources, from which nothing was held out"
     share = _held_tokens(held, placed) / total
-    if share > LARGEST_SHARE:
+    if share > MAX_SHARE:
         notice += f"; {share:.1%} of the tokens: the corpus is small, or has very long sentences or many sources"
     return lambda: _spans(placed, held), notice
 
@@ -102,28 +102,28 @@ def _draw(documents: _Documents, allowed: np.ndarray, total: int, room: float) -
     is_drawn = documents.draw <= int(HELD_OUT_SHARE * (1 << 63))
     order = documents.draw.argsort()
     order = order[allowed[order]]
-    for most in (MOST_SHARE * total, LARGEST_SHARE * total):
+    for max_tokens in (USUAL_MAX_SHARE * total, MAX_SHARE * total):
         is_held = np.zeros(len(documents.draw), bool)
         taken = 0.0
         for cluster in order.tolist():
-            if taken >= LEAST_SHARE * total and not is_drawn[cluster]:
+            if taken >= MIN_SHARE * total and not is_drawn[cluster]:
                 break
-            if taken + size[cluster] <= min(most, room):
+            if taken + size[cluster] <= min(max_tokens, room):
                 is_held[cluster] = True
                 taken += size[cluster]
-        if taken >= LEAST_SHARE * total:
+        if taken >= MIN_SHARE * total:
             spans: np.ndarray = np.stack([documents.ends - documents.tokens, documents.ends], axis=1)
             return spans.compress(is_held[documents.cluster], axis=0)
     return None
 
 
 def _is_small_in_every_source(documents: _Documents) -> np.ndarray:
-    """Whether each cluster holds at most LARGEST_SHARE of every source, bool [G]; a source may be one document."""
+    """Whether each cluster holds at most MAX_SHARE of every source, bool [G]; a source may be one document."""
     count = int(documents.source.max()) + 1
     pairs, pair = np.unique(documents.cluster * count + documents.source, return_inverse=True)
     source_tokens = np.bincount(documents.source, documents.tokens)[pairs % count]
     is_small = np.ones(len(documents.draw), bool)
-    is_small[pairs[np.bincount(pair, documents.tokens) > LARGEST_SHARE * source_tokens] // count] = False
+    is_small[pairs[np.bincount(pair, documents.tokens) > MAX_SHARE * source_tokens] // count] = False
     return is_small
 
 
@@ -140,7 +140,7 @@ def _last_sentences(placed: list[_PlacedPart]) -> tuple[np.ndarray, str]:
     after = list(accumulate(reversed(counts), initial=0))[::-1]  # [parts + 1] sentences from each part to the end
     at = next(number for number in reversed(range(len(placed))) if after[number] > held)
     cut = placed[at].start + int(_sentence_ends(placed[at])[after[at] - held - 1])
-    if not LEAST_SHARE <= (end - cut) / (end - first) <= MOST_SHARE:
+    if not MIN_SHARE <= (end - cut) / (end - first) <= USUAL_MAX_SHARE:
         wanted = end - HELD_OUT_SHARE * (end - first)
         at = next(number for number, one in enumerate(placed) if one.end >= wanted)
         ends = _sentence_ends(placed[at]) + placed[at].start

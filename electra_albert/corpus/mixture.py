@@ -26,9 +26,9 @@ from electra_albert.data_files.streams import open_regular
 from electra_albert.keyed_random import Stream, derived_seed, permute
 
 _SUFFIXES = (".yaml", ".yml")
-_LARGEST_LIST = 1 << 20  # bytes
-_LARGEST_WEIGHT = 1e9
-_MOST_REPEATS = 1e6  # of the examples of a source in one epoch
+_MAX_LIST_BYTES = 1 << 20
+_MAX_WEIGHT = 1e9
+_MAX_REPEATS = 1e6  # of the examples of a source in one epoch
 _KEYS = {"corpus", "weight", "text_column"}
 
 
@@ -55,14 +55,14 @@ def strict_loader() -> type:
 
 
 def read_sources(corpus: str, text_column: str) -> list[Source]:
-    """The source `corpus`, or those listed in it if it is a .yaml file, with paths relative to that file."""
+    """The source `corpus`, or the sources that it lists if it is a .yaml file, with paths relative to that file."""
     import yaml
 
     file = Path(corpus)
     if file.suffix.lower() not in _SUFFIXES or file.is_dir():
         return [Source(corpus, text_column)]
     with open_regular(file) as opened:
-        text = opened.read(_LARGEST_LIST)
+        text = opened.read(_MAX_LIST_BYTES)
     try:
         entries = yaml.load(text, strict_loader())
     except (yaml.YAMLError, *NOT_YAML) as error:  # ValueError also for bytes that are not UTF-8
@@ -122,8 +122,8 @@ def _read_source(file: Path, entry: Any, text_column: str) -> Source:
         raise DataError("is a .yaml file; list its sources here instead")
     weight = entry.get("weight")
     is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
-    if weight is not None and not (is_number and 0 < weight <= _LARGEST_WEIGHT):
-        raise DataError(f"has weight {reprlib.repr(weight)}, not a number above 0, at most {_LARGEST_WEIGHT:g}")
+    if weight is not None and not (is_number and 0 < weight <= _MAX_WEIGHT):
+        raise DataError(f"has weight {reprlib.repr(weight)}, not a number above 0, at most {_MAX_WEIGHT:g}")
     corpus, path = entry["corpus"], Path(os.path.expanduser(entry["corpus"]))  # unknown users are left unexpanded
     if path.is_absolute():
         corpus = str(path)
@@ -141,8 +141,8 @@ def _read_source(file: Path, entry: Any, text_column: str) -> Source:
 class ExampleOrder:
     """Maps each position of an endless run to an example of the table.
 
-    An epoch takes `taken[s]` examples of source s. The source that is repeated least gives each example once per epoch,
-    as do all sources without weights. The others wrap around, so each of their examples is drawn equally often.
+    An epoch takes `taken[s]` examples of source s. The source that is repeated least gives each example once per epoch;
+    so do all sources without weights. The others wrap around, so each of their examples is drawn equally often.
     """
 
     first: tuple[int, ...]  # [S] index of the first example of each source
@@ -165,7 +165,7 @@ class ExampleOrder:
         begin = 0
         for source, (first, count, taken) in enumerate(zip(self.first, self.count, self.taken, strict=True)):
             in_source = (slot >= begin) & (slot < begin + taken)
-            turn = epoch[in_source] * taken + slot[in_source] - begin  # examples drawn from the source before
+            turn = epoch[in_source] * taken + slot[in_source] - begin  # number of earlier draws from the source
             seed = derived_seed(self.seed, Stream.SOURCE, source)
             index[in_source] = first + permute(turn % count, count, seed, turn // count)
             begin += taken
@@ -181,7 +181,7 @@ def order_examples(first: Sequence[int], total: int, weights: Sequence[float] | 
         raise DataError(f"source {count.index(min(count)) + 1} gives no training example; add text or remove it")
     demand = [weight / size for weight, size in zip(weights, count, strict=True)]
     repeats = [share / min(demand) if min(demand) > 0 else math.inf for share in demand]
-    if max(repeats) > _MOST_REPEATS:
+    if max(repeats) > _MAX_REPEATS:
         most = repeats.index(max(repeats)) + 1
         raise DataError(f"source {most} would be repeated {max(repeats):.0e} times per epoch; choose closer weights")
     taken = [round(size * times) for size, times in zip(count, repeats, strict=True)]

@@ -104,5 +104,4 @@ def _mix(values: np.ndarray) -> np.ndarray:
     """The SplitMix64 finaliser, applied to each uint64."""
     values = (values ^ (values >> np.uint64(30))) * _MIX_1
     values = (values ^ (values >> np.uint64(27))) * _MIX_2
-    mixed: np.ndarray = values ^ (values >> np.uint64(31))
-    return mixed
+    return np.asarray(values ^ (values >> np.uint64(31)))

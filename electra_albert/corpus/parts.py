@@ -32,7 +32,7 @@ from electra_albert.files import read_json, replacing, write_json
 
 LOG = logging.getLogger(__name__)
 
-PART_FILES = ("tokens", "sentence_ends", "document_ends", "groups", "sketches")  # groups: keys, sketches: MinHashes
+PART_FILES = ("tokens", "sentence_ends", "document_ends", "groups", "sketches")  # the last two: Signature's fields
 _BATCH_CHARACTERS = 1 << 20  # tokenised at once
 _SECONDS_BETWEEN_LINES = 10
 
@@ -66,7 +66,7 @@ class PartPlan(NamedTuple):
         parts = []
         for number, unit in enumerate(self.units):
             spans = [(span.start, span.end, span.kind) for span in unit.spans]
-            content = json.dumps([self.fingerprint, spans, unit.reading])
+            content = json.dumps([self.fingerprint, spans, unit.options])
             key = hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
             part = Part(unit, number, key, self.folder, token_dtype(self.vocab_size), {})
             found = read_json(part.path("json"))

@@ -54,22 +54,22 @@ class Unit(NamedTuple):
     """A unit of work: a part of the corpus that one process reads."""
 
     spans: tuple[Span, ...]
-    reading: ReadOptions
+    options: ReadOptions
 
 
-def require_columns(files: Iterable[Path], reading: ReadOptions) -> None:
+def require_columns(files: Iterable[Path], options: ReadOptions) -> None:
     """Raise DataError if the first record of a file lacks the text column."""
     for path in files:
         if format_of(path) != "text":
-            for span, _ in islice(_cut_file(path, reading, unit_bytes=sys.maxsize), 1):
-                next(_records(span, reading, Counter()), None)
+            for span, _ in islice(_cut_file(path, options, unit_bytes=sys.maxsize), 1):
+                next(_records(span, options, Counter()), None)
 
 
-def plan_units(files: list[Path], reading: ReadOptions | None = None, unit_bytes: int = 8 << 20) -> list[Unit]:
+def plan_units(files: list[Path], options: ReadOptions | None = None, unit_bytes: int = 8 << 20) -> list[Unit]:
     """Cut files into units of about `unit_bytes`, in order; small files share a unit."""
     units: list[list[Span]] = []
-    size, reading = 0, reading or ReadOptions()
-    for span, span_bytes in chain.from_iterable(_cut_file(path, reading, unit_bytes) for path in files):
+    size, options = 0, options or ReadOptions()
+    for span, span_bytes in chain.from_iterable(_cut_file(path, options, unit_bytes) for path in files):
         if not units or size + span_bytes > unit_bytes:
             units.append([])
             size = 0
@@ -78,22 +78,22 @@ def plan_units(files: list[Path], reading: ReadOptions | None = None, unit_bytes
         else:
             units[-1].append(span)
         size += span_bytes
-    return [Unit(tuple(spans), reading) for spans in units]
+    return [Unit(tuple(spans), options) for spans in units]
 
 
-def _cut_file(path: Path, reading: ReadOptions, unit_bytes: int) -> Iterator[tuple[Span, int]]:
+def _cut_file(path: Path, options: ReadOptions, unit_bytes: int) -> Iterator[tuple[Span, int]]:
     """Spans of a file with their approximate bytes of text."""
     if (form := format_of(path)) == "parquet" or form == "arrow":
         if path.suffix.lower() in COMPRESSED_SUFFIXES:
             raise DataError(f"{path}: a compressed Parquet or Arrow file cannot be read in parts; decompress it first")
         with open_columnar(path) as opened:
-            _check_column(str(path), opened.schema, reading.text_column)
+            _check_column(str(path), opened.schema, options.text_column)
             yield from ((Span(str(path), number, number + 1, form), size) for number, size in enumerate(opened.sizes))
         return
     with open_regular(path) as file:
         size = path.stat().st_size
         is_compressed = streams.compression(file.read(16)) is not None
-        kind = _find_kind(path, None if is_compressed else file, reading)
+        kind = _find_kind(path, None if is_compressed else file, options)
         if is_compressed or kind in ("csv", "tsv") or path.suffix.lower() in COMPRESSED_SUFFIXES:
             yield Span(str(path), 0, _TO_THE_END, kind), size * (_EXPANSION if is_compressed else 1)
             return
@@ -105,7 +105,7 @@ def _cut_file(path: Path, reading: ReadOptions, unit_bytes: int) -> Iterator[tup
             start = end
 
 
-def _find_kind(path: Path, plain: BinaryIO | None, reading: ReadOptions) -> Kind:
+def _find_kind(path: Path, plain: BinaryIO | None, options: ReadOptions) -> Kind:
     """Detect what a line of the file holds, from its beginning and, if uncompressed, from its middle."""
     if (form := format_of(path)) == "csv" or form == "tsv":
         return form
@@ -118,7 +118,7 @@ def _find_kind(path: Path, plain: BinaryIO | None, reading: ReadOptions) -> Kind
     if plain is not None and (size := path.stat().st_size) > 2 * _KIND_BYTES:
         plain.seek(size // 2)
         sample += b"\n" + plain.read(_KIND_BYTES).partition(b"\n")[2]
-    decoded = streams.with_line_feeds(sample.decode(reading.encoding, "surrogateescape"))
+    decoded = streams.with_line_feeds(sample.decode(options.encoding, "surrogateescape"))
     text = Decoder("replace", Counter()).lines(decoded, str)
     counts = [len(documents.split_sentences(line)) for line in text.split("\n")[:-1] if line.strip()]
     return "paragraphs" if sum(counts) > _PARAGRAPH_SENTENCES * len(counts) else "sentences"
@@ -141,37 +141,34 @@ def _border_after(file: BinaryIO, position: int, kind: Kind) -> int:
     return position
 
 
-# Reading.
-
-
 def read_unit(unit: Unit, counts: Counter[str]) -> Iterator[Document]:
     """Read the documents of a unit in order, with bounded memory; adds what was read and skipped to `counts`."""
     for span in unit.spans:
         if span.start == 0:
             counts["files"] += 1
             counts[f"files_of_{span.kind}"] += 1
-        for document in _read_span(span, unit.reading, counts):
+        for document in _read_span(span, unit.options, counts):
             counts["documents"] += not document.continues
             counts["sentences"] += len(document.sentences)
             yield document
 
 
-def _read_span(span: Span, reading: ReadOptions, counts: Counter[str]) -> Iterator[Document]:
-    decoder = Decoder(reading.bad_utf8, counts)
+def _read_span(span: Span, options: ReadOptions, counts: Counter[str]) -> Iterator[Document]:
+    decoder = Decoder(options.bad_utf8, counts)
     if span.kind not in ("sentences", "paragraphs"):
-        yield from documents.documents_of_records(_records(span, reading, counts), decoder)
+        yield from documents.documents_of_records(_records(span, options, counts), decoder)
         return
-    with _lines(span, reading, counts, cut=True) as lines:
+    with _lines(span, options, counts, cut=True) as lines:
         texts = (decoder.lines(text, partial(lines.location, first)) for first, text in lines)
         yield from documents.documents_of_lines(texts, split=span.kind == "paragraphs", counts=counts)
 
 
 @contextmanager
-def _lines(span: Span, reading: ReadOptions, counts: Counter[str], *, cut: bool) -> Iterator[Lines]:
+def _lines(span: Span, options: ReadOptions, counts: Counter[str], *, cut: bool) -> Iterator[Lines]:
     with open_stream(span.path) if span.end == _TO_THE_END else open_regular(span.path) as file:
         if span.start:
             file.seek(span.start)
-        yield Lines(span.path, file, span.start, span.end, counts, cut=cut, encoding=reading.encoding)
+        yield Lines(span.path, file, span.start, span.end, counts, cut=cut, encoding=options.encoding)
 
 
 def _numbered(lines: Lines) -> Iterator[tuple[int, str]]:
@@ -182,13 +179,13 @@ def _numbered(lines: Lines) -> Iterator[tuple[int, str]]:
             yield number, line.removeprefix(BYTE_ORDER_MARK)
 
 
-def _records(span: Span, reading: ReadOptions, counts: Counter[str]) -> Iterator[Record]:
+def _records(span: Span, options: ReadOptions, counts: Counter[str]) -> Iterator[Record]:
     """The text of each record. Raises DataError with file and line for a record without it."""
-    column = reading.text_column
+    column = options.text_column
     if span.kind in ("parquet", "arrow"):
         yield from _column_records(span, column, counts)
         return
-    with _lines(span, reading, counts, cut=False) as lines:
+    with _lines(span, options, counts, cut=False) as lines:
         if span.kind in ("csv", "tsv"):
             yield from _csv_records(lines, span.kind, column)
             return
@@ -249,8 +246,7 @@ def _as_bytes(texts: pyarrow.Array) -> list[bytes | None]:
     is_view = types.is_string_view(texts.type)
     texts = texts.view((pyarrow.binary_view if is_view else pyarrow.binary if is_string else pyarrow.large_binary)())
     texts.validate(full=True)  # Arrow trusts the offsets in a file, so damage could cause reads out of bounds
-    raw: list[bytes | None] = texts.to_pylist()
-    return raw
+    return list(texts.to_pylist())
 
 
 def _check_column(path: str, schema: pyarrow.Schema, column: str) -> None:
@@ -268,5 +264,5 @@ def _check_column(path: str, schema: pyarrow.Schema, column: str) -> None:
 
 def _missing_column(location: str, column: str, columns: list[str]) -> DataError:
     held = ", ".join(map(repr, columns[:20])) + (", …" if len(columns) > 20 else "")
-    found = ("there twice" if columns.count(column) > 1 else "missing") + f" (columns: {held or 'none'})"
+    found = ("duplicated" if columns.count(column) > 1 else "missing") + f" (columns: {held or 'none'})"
     return DataError(f"{location}: column {column!r} is {found}; choose one with --text_column")

@@ -74,10 +74,9 @@ class TextEncoder:
         ids, lengths, special_counts = self._flat_ids(sentences)
         written = [len(self._special_text.findall(sentence)) for sentence in sentences]
         unknown = np.unique(np.repeat(np.arange(len(sentences)), lengths)[ids == self.unknown_id]).tolist()
-        counts = Counter(
-            special_texts=int(np.maximum(special_counts, np.array(written, np.int64)).sum()),
-            unknown_characters=self._unknown_characters([sentences[number] for number in unknown]),
-        )
+        special_texts = int(np.maximum(special_counts, np.array(written, np.int64)).sum())
+        unknown_characters = self._unknown_characters([sentences[number] for number in unknown])
+        counts = Counter(special_texts=special_texts, unknown_characters=unknown_characters)
         for word in chain.from_iterable(sentence.split() for sentence in sentences if not sentence.isascii()):
             if self._normalizer is not None and not word.isascii():
                 count_changed = _count_changed if len(word) <= _MAX_CACHED_LENGTH else _count_changed.__wrapped__

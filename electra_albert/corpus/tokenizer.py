@@ -38,7 +38,7 @@ _BERT_NORMALIZER_FLAGS = ("lowercase", "strip_accents", "handle_chinese_chars") 
 _MAX_TOKENS_PER_CHARACTER = 64  # U+FDFA becomes 18 characters of up to 3 bytes
 _MAX_TOKEN_LENGTH = 1000  # characters; freeing a far longer token overflows the stack of the tokenizers library
 _PROBE = 40 * "a" + "! The 1,000 don't … “é” e\u0301 中文 한국어 👩\u200d👧 עברית \t\u3000\x00\ufdfa ▁ ## [MASK] <unk>"
-# Subtracted from the scores of tokens such as "▁1,". Any split without the comma costs less, so they are never used.
+# Subtracted from the scores of tokens such as "▁1,". Any split before the comma costs less, so they are never used.
 # transformers 4 uses the same number, and the files it wrote contain scores lowered by it.
 _DIGIT_COMMA_PENALTY = 100.0
 _LOADING_ONLY = ("is_local", "local_files_only", "name_or_path")  # settings of loading, not of the tokenizer
@@ -130,12 +130,12 @@ def _has_capitals(tokens: Iterable[str], special: Collection[str] = ()) -> bool:
     return any(token != token.lower() and token[0] not in "[<" and token not in special for token in tokens)
 
 
-def _flag(config: dict[str, Any], name: str, otherwise: bool | None) -> bool | None:
-    """A boolean setting, or `otherwise` if it is missing or null."""
+def _flag(config: dict[str, Any], name: str, default: bool | None) -> bool | None:
+    """A boolean setting, or `default` if it is missing or null."""
     value = config.get(name)
     if value is not None and not isinstance(value, bool):
         raise ValueError(f"its setting {name}={value!r} is neither true nor false")
-    return otherwise if value is None else value
+    return default if value is None else value
 
 
 def _albert_options(config: dict[str, Any], options: TextOptions, charsmap: bytes, *, is_cased: bool) -> dict[str, Any]:
@@ -187,9 +187,8 @@ def _read_wordpiece(file: Path) -> dict[str, Any]:
 def _apply_options(file: Path, content: dict[str, Any], config: dict[str, Any], options: TextOptions) -> None:
     """Apply the user's options, and for BERT those of `config`, to the content of a tokenizer.json."""
     normalizer, given = content.get("normalizer"), options.given()
-    ours = {
-        flags: json.loads(script_safe_normalizer(*flags).__getstate__()) for flags in product((True, False), repeat=2)
-    }
+    options_of_ours = product((True, False), repeat=len(_ALBERT_FLAGS))
+    ours = {flags: json.loads(script_safe_normalizer(*flags).__getstate__()) for flags in options_of_ours}
     taken: Collection[str] = ()
     if isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer":
         taken = _ALBERT_FLAGS
@@ -279,11 +278,9 @@ def split_digit_commas(vocab: list[tuple[str, float]], is_split: bool | None) ->
     """
     if is_split is None:
         return vocab
-    nats, meant = _DIGIT_COMMA_PENALTY, {token for token, _ in vocab if token.endswith(",") and token[-2:-1].isdigit()}
-    lowered = min((score for token, score in vocab if token not in meant), default=0.0) - nats / 2
-    return [
-        (token, score + nats * ((score < lowered) - is_split) if token in meant else score) for token, score in vocab
-    ]
+    nats, joint = _DIGIT_COMMA_PENALTY, {token for token, _ in vocab if token.endswith(",") and token[-2:-1].isdigit()}
+    limit = min((score for token, score in vocab if token not in joint), default=0.0) - nats / 2
+    return [(token, score + nats * ((score < limit) - is_split) if token in joint else score) for token, score in vocab]
 
 
 def build_albert(vocab: list[tuple[str, float]], options: dict[str, Any]) -> AlbertTokenizer:

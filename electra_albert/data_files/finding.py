@@ -63,7 +63,7 @@ def find_files(corpus: str, counts: Counter[str], encoding: str = UTF8) -> list[
     kept = [path for path in files.values() if not _is_blank(path, encoding)]
     counts["blank_files_skipped"] += len(files) - len(kept)
     if not kept:
-        raise DataError(f"--corpus {corpus}: there is no text in it; give a file with sentences")
+        raise DataError(f"--corpus {corpus} contains no text; give a file with sentences")
     return kept
 
 
@@ -135,11 +135,11 @@ def _is_blank(path: Path, encoding: str) -> bool:
     if is_empty or format_of(path) in ("parquet", "arrow"):
         return is_empty
     sample, is_whole = read_sample(path)
-    _refuse_foreign(path, sample, encoding)
+    _require_text(path, sample, encoding)
     return is_whole and not sample.replace(BYTE_ORDER_MARK.encode(), b"").strip(b" \t\n\r\x0b\x0c\0")
 
 
-def _refuse_foreign(path: Path, sample: bytes, encoding: str) -> None:
+def _require_text(path: Path, sample: bytes, encoding: str) -> None:
     """Raise DataError if the sample is not text, or not in `encoding` except for a few bytes."""
     if path.name.lower().endswith(".json"):
         raise DataError(f"{path}: a .json file; write one object per line into a .jsonl file")
@@ -182,8 +182,8 @@ def identity(files: list[Path], *recorded: Mapping[str, Any]) -> dict[str, Any]:
 
 def same_content(files: list[Path], recorded: Mapping[str, Any]) -> bool:
     """Whether the content of `files` equals `recorded`; reads a file only if its status on disk differs."""
-    then, now = recorded["files"], identity(files, recorded)["files"]
-    return [(entry["path"], entry["blake2b"]) for entry in then] == [(entry["path"], entry["blake2b"]) for entry in now]
+    old, new = recorded["files"], identity(files, recorded)["files"]
+    return [(entry["path"], entry["blake2b"]) for entry in old] == [(entry["path"], entry["blake2b"]) for entry in new]
 
 
 def _state(path: Path) -> tuple[Any, ...]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}  # of .csv files, the default first
 _SEPARATED_LINES = 100  # used to detect the separator of a file without a header
-_LONGEST_FIELD = 1 << 30  # characters of a CSV field
+_MAX_FIELD = 1 << 30  # characters of a CSV field
 _ROWS = 256  # read at once
 _BUFFER_BYTES = 1 << 20
 _ARROW_FILE = b"ARROW1"
@@ -51,7 +51,7 @@ def json_objects(
             reason = " ".join(str(error).split())[:100]
             raise DataError(f"{location(number)}: not JSON ({reason}); write one JSON object per line") from error
         if repeated:
-            raise DataError(f"{location(number)}: key {repeated[0]!r} is there twice in one object; keep one")
+            raise DataError(f"{location(number)}: key {repeated[0]!r} occurs twice in one object; keep one")
         if not isinstance(record, dict):
             raise DataError(f"{location(number)}: {json_kind(record)}, not an object; write one per line")
         yield number, record
@@ -65,7 +65,7 @@ def json_kind(value: object) -> str:
 
 def csv_rows(lines: Iterable[str], delimiter: str, location: Locate) -> Iterator[tuple[int, list[str]]]:
     """CSV rows with the number of the line each starts at, from 1. Raises DataError for bad quotes."""
-    csv.field_size_limit(_LONGEST_FIELD)  # a global setting; not restored, because another reader may be active
+    csv.field_size_limit(_MAX_FIELD)  # a global setting; not restored, because another reader may be active
     rows, number = csv.reader(lines, delimiter=delimiter, strict=True), 1
     try:
         for row in rows:
@@ -239,7 +239,7 @@ def open_table(
 
 
 def _columns_of(path: Path, first: list[str], named: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """The columns in `named` that are as many as the cells of the first row of a file without a header."""
+    """The entry of `named` with as many columns as a file without a header has; DataError if there is none."""
     for columns in named:
         if columns == tuple(first):
             raise DataError(f"{path}: its first row is a header; omit --column_names")

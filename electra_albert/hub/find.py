@@ -46,7 +46,7 @@ def locate(path: Path, kind: str = "encoder", config: Path | None = None, tokeni
         parts = _models_in(folder)
         part = next((name for name in _FOLDERS[kind] if name in parts), None)
         if part is None:
-            raise CheckpointError(f"{folder} contains {' and '.join(parts) or 'no model'}, not {kind}; name another")
+            raise CheckpointError(f"{folder} has {' and '.join(parts) or 'no model'}, not {kind}; name another folder")
         run = folder.absolute().parents[1]
         return ModelFiles(folder / _WEIGHTS, config or folder / _STATE, tokenizer or run / "tokenizer", part)
     folder = next((path / name for name in _FOLDERS[kind] if (path / name).is_dir()), path)

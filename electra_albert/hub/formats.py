@@ -20,11 +20,12 @@ from electra_albert.model.attention import make_mixing
 from electra_albert.model.encoder import ACTIVATIONS
 from electra_albert.model.task_model import ARCHITECTURES, DEFAULT_DROPOUT
 
+State = Mapping[str, Tensor]  # a state dict
 RELATIVES = ("bert", "electra")
 _OURS = ("initialization", "attention", "attention_options")  # fields that no stock config.json has
 _NAMES = tuple(field.name for field in fields(ModelConfig) if field.name not in _OURS)
 NATIVE, _FORMAT = "electra_albert", 1  # model_type and version of folders that only this package loads
-_LARGEST_INTEGER = (1 << 31) - 1  # larger sizes overflow before they are compared with the weights
+_MAX_INTEGER = (1 << 31) - 1  # larger sizes overflow before they are compared with the weights
 # Settings with only one supported value: others mean another computation than ours, or custom code.
 _ALWAYS: dict[str, Any] = {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False}
 _ALWAYS |= {"tie_word_embeddings": True, "quantization_config": None, "auto_map": {}, "custom_pipelines": {}}
@@ -85,8 +86,8 @@ def model_config(contents: Mapping[str, Any], source: str) -> ModelConfig:
     if kind == NATIVE and contents.get("format") != _FORMAT:
         raise CheckpointError(f"{source} has format {short_repr(contents.get('format'))}, this version reads {_FORMAT}")
     for name, only in _ALWAYS.items():
-        if contents.get(name) not in (None, only):
-            raise CheckpointError(f"{name}={short_repr(contents[name])} in {source} is not supported; name another")
+        if (value := contents.get(name)) not in (None, only):
+            raise CheckpointError(f"{name}={short_repr(value)} in {source} is not supported; name another model")
     values = _values(contents, kind, source)
     try:
         if values["hidden_act"] not in ACTIVATIONS:
@@ -108,8 +109,8 @@ def _values(contents: Mapping[str, Any], kind: str, source: str) -> dict[str, An
     values = {name: contents.get(name, getattr(defaults, name, getattr(ours, name))) for name in names}
     for name, value in values.items():
         wanted = type(getattr(ours, name))
-        if type(value) is int and abs(value) > _LARGEST_INTEGER:
-            raise CheckpointError(f"{name} in {source} is larger than {_LARGEST_INTEGER}; name another model")
+        if type(value) is int and abs(value) > _MAX_INTEGER:
+            raise CheckpointError(f"{name} in {source} is larger than {_MAX_INTEGER}; name another model")
         if type(value) is int and wanted is float:
             values[name] = float(value)
         elif type(value) is not wanted:
@@ -166,7 +167,7 @@ def classifier_dropout(contents: Mapping[str, Any]) -> Any:
     return next((contents[name] for name in names if contents.get(name) is not None), DEFAULT_DROPOUT)
 
 
-def to_stock(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def to_stock(state: State) -> dict[str, Tensor]:
     """Our state dict under stock names (ALBERT's; ELECTRA's for the detection head), as float32 copies on the CPU."""
     stock = {}
     for name, tensor in to_native(state).items():
@@ -181,14 +182,12 @@ def to_stock(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return stock
 
 
-def to_native(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def to_native(state: State) -> dict[str, Tensor]:
     """Our state dict as float32 copies on the CPU."""
     return {name: tensor.detach().to("cpu", torch.float32).clone() for name, tensor in state.items()}
 
 
-def from_file(
-    tensors: Mapping[str, Tensor], kind: str, config: ModelConfig, source: str
-) -> tuple[dict[str, Tensor], list[str]]:
+def from_file(tensors: State, kind: str, config: ModelConfig, source: str) -> tuple[dict[str, Tensor], list[str]]:
     """Tensors of model type `kind` by our names (poolers as `pooler.`), and unsupported heads; else CheckpointError."""
     if kind == NATIVE:
         return {name.replace(_ORDER_POOLER, _POOLER): tensor for name, tensor in tensors.items()}, []
@@ -219,12 +218,12 @@ def from_file(
     return _fused(found, kind, source), unsupported_heads
 
 
-def for_order_head(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def for_order_head(state: State) -> dict[str, Tensor]:
     """Rename the pooler to that of a sentence-order head."""
     return {re.sub(r"^pooler\.", _ORDER_POOLER, name): tensor for name, tensor in state.items()}
 
 
-def _fused(tensors: Mapping[str, Tensor], kind: str, source: str) -> dict[str, Tensor]:
+def _fused(tensors: State, kind: str, source: str) -> dict[str, Tensor]:
     """Concatenate query, key and value of each block, and rename the order head's linear layer."""
     found: dict[str, Tensor] = {}
     for name, tensor in tensors.items():

@@ -69,7 +69,7 @@ def build(stored: Stored, model_class: type[_Module], head: TaskHead | None = No
     if head is not None and stored.unsupported_heads:
         raise CheckpointError(f"{stored.source} has an unsupported head, {stored.unsupported_heads[0]}; fine-tune it")
     if part not in stored.parts:
-        raise CheckpointError(f"{stored.source} has no {part}, which a {model_class.__name__} needs; name another")
+        raise CheckpointError(f"{stored.source} has no {part}, which {model_class.__name__} needs; name another model")
     with torch.device("meta"):  # no memory is allocated before the sizes are checked against the weights
         model = model_class(stored.config, **options)
     load_weights(model, stored.tensors, stored.source)
@@ -140,7 +140,7 @@ def head_of(details: Mapping[str, Any], dropout: float) -> TaskHead:
 def load_weights(
     model: nn.Module, state: Mapping[str, Tensor], source: str, skip: tuple[str, ...] = (), *, in_place: bool = False
 ) -> None:
-    """Load tensors by our names into a model, except those that begin with `skip`; further heads are ignored.
+    """Load tensors by our names into a model, except names that begin with `skip`; extra heads are ignored.
 
     They become the parameters, or are copied if `in_place`. Raises CheckpointError for other names or shapes.
     """
@@ -185,13 +185,13 @@ def resize_vocabulary(state: Mapping[str, Tensor], kept: int, new: Sequence[Sequ
     }
 
 
-def require_same_computation(config: ModelConfig, known: Mapping[str, Any], source: str, way_out: str) -> None:
+def require_same_computation(config: ModelConfig, known: Mapping[str, Any], source: str, advice: str) -> None:
     """Raise CheckpointError if fields of `known` that do not change the shapes of weights differ from `config`."""
     first = {"attention": ModelConfig.attention, "attention_options": {}} if known else {}
     for name in _FIELDS:
         found, wanted = known.get(name, first.get(name)), getattr(config, name)
         if found is not None and found != wanted:
-            raise CheckpointError(f"{source} has {name} {found}, this run's model has {wanted}; {way_out}")
+            raise CheckpointError(f"{source} has {name} {found}, this run's model has {wanted}; {advice}")
 
 
 def have_equal_embeddings(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:

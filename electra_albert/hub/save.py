@@ -155,7 +155,7 @@ def _check_against_stock(model: Model, written: Mapping[str, Tensor], folder: Pa
             theirs[name] = compute(head.eval(), theirs["last_hidden_state"], found.get("pooler_output"))
     for name, value in ours.items():
         same = theirs[name].view(value.shape) if is_choice else theirs[name]
-        require_close(value.cpu(), same, f"{message}: transformers computes other {name}")
+        require_close(value.cpu(), same, f"{message}: transformers computes other {name} than our model")
 
 
 def _extra_heads(model: Model, config: Any) -> dict[str, _Head]:

@@ -23,11 +23,11 @@ WEIGHT_FILES += ("weights.pt", "pytorch_model.bin", f"pytorch_model.bin{_INDEX}"
 DIGEST = "electra_albert_sha256"  # metadata key of the hash of the tensors
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _HEADER_SIZE_BYTES = 8  # of the number at the start of a safetensors file
-_LARGEST_JSON_BYTES = 1 << 20
-_LONGEST_NAME = 200  # bytes for a file, characters for a tensor
+_MAX_JSON_BYTES = 1 << 20
+_MAX_NAME = 200  # bytes for a file, characters for a tensor
 _TIED = ("decoder.weight", "decoder.bias")  # of an MLM head, may share storage
-_MOST_TENSORS = 50_000
-_MOST_TUPLES = 20_000  # in a pickle, four per tensor; nested in each other they still fit on the stack
+_MAX_TENSORS = 50_000
+_MAX_TUPLES = 20_000  # in a pickle, four per tensor; nested in each other they still fit on the stack
 _OLD_PARTS = 4  # pickles at the start of a file in torch's old format; the last is the saved object
 # Exceptions of torch.load for damaged or hostile files, collected by fuzzing.
 _DAMAGED: tuple[type[Exception], ...] = (pickle.UnpicklingError, struct.error, zipfile.BadZipFile, ArithmeticError)
@@ -41,11 +41,11 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
     for part, promised in all_files(file).items():
         found = _read_safetensors(part) if part.suffix == ".safetensors" else _read_pickled(part)
         if promised is not None and (other := sorted(found.keys() ^ promised)):
-            raise CheckpointError(f"{file} and {part.name} disagree on {other[0][:_LONGEST_NAME]!r}; fetch both again")
+            raise CheckpointError(f"{file} and {part.name} disagree on {other[0][:_MAX_NAME]!r}; fetch both again")
         tensors |= found
     for name, tensor in tensors.items():
-        if not name.isprintable() or not 0 < len(name) <= _LONGEST_NAME:
-            raise CheckpointError(f"{file} contains {name[:_LONGEST_NAME]!r}, no valid tensor name; get another file")
+        if not name.isprintable() or not 0 < len(name) <= _MAX_NAME:
+            raise CheckpointError(f"{file} contains {name[:_MAX_NAME]!r}, no valid tensor name; get another file")
         if tensor.is_floating_point() or tensor.is_complex():
             if tensor.dtype not in _DTYPES:
                 raise CheckpointError(f"{file}: {name} is {tensor.dtype}, which is not supported; save it as float32")
@@ -64,9 +64,9 @@ def all_files(file: Path) -> dict[Path, set[str] | None]:
         raise CheckpointError(f"{file} has no weight_map from tensor names to files; fetch it again")
     found: dict[Path, set[str] | None] = {}
     for shard in sorted(set(weight_map.values())):
-        is_name = shard.isprintable() and len(shard.encode()) <= _LONGEST_NAME and Path(shard).name == shard
+        is_name = shard.isprintable() and len(shard.encode()) <= _MAX_NAME and Path(shard).name == shard
         if not is_name or not (file.parent / shard).is_file():
-            raise CheckpointError(f"{file} names {shard[:_LONGEST_NAME]!r}, no file next to it; fetch the whole model")
+            raise CheckpointError(f"{file} names {shard[:_MAX_NAME]!r}, no file next to it; fetch the whole model")
         found[file.parent / shard] = {name for name, other in weight_map.items() if other == shard}
     return found
 
@@ -74,12 +74,12 @@ def all_files(file: Path) -> dict[Path, set[str] | None]:
 def read_json(file: Path) -> dict[str, Any]:
     """Read the JSON object in a small file. Raises CheckpointError for any other content."""
     try:
-        is_small = file.stat().st_size <= _LARGEST_JSON_BYTES
+        is_small = file.stat().st_size <= _MAX_JSON_BYTES
         contents: Any = json.loads(file.read_text(encoding="utf-8")) if is_small else None
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{file} is not JSON ({_reason(error)}); fetch it again") from None
     if not isinstance(contents, dict):
-        raise CheckpointError(f"{file} is not a JSON object of up to {_LARGEST_JSON_BYTES:,} bytes; fetch it again")
+        raise CheckpointError(f"{file} is not a JSON object of up to {_MAX_JSON_BYTES:,} bytes; fetch it again")
     return contents
 
 
@@ -112,13 +112,13 @@ def _read_safetensors(file: Path) -> dict[str, Tensor]:
 
     try:
         with safe_open(str(file), framework="pt") as opened:
-            if len(opened.keys()) > _MOST_TENSORS:
-                raise CheckpointError(f"{file} contains more than {_MOST_TENSORS} tensors; name another model")
+            if len(opened.keys()) > _MAX_TENSORS:
+                raise CheckpointError(f"{file} contains more than {_MAX_TENSORS} tensors; name another model")
             written = (opened.metadata() or {}).get(DIGEST)
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118, not a mapping
     except (SafetensorError, OSError) as error:
-        way_out = "fetch it again, or run git lfs pull if it is a pointer"
-        raise CheckpointError(f"{file} cannot be read as safetensors ({_reason(error)}); {way_out}") from None
+        advice = "fetch it again, or run git lfs pull if it is a pointer"
+        raise CheckpointError(f"{file} cannot be read as safetensors ({_reason(error)}); {advice}") from None
     if written is not None and written != digest(tensors):
         raise CheckpointError(f"{file} does not match its hash; fetch or export it again")
     return tensors
@@ -160,7 +160,7 @@ def _check_pickled(file: Path) -> None:
     else:
         pickles = [io.BytesIO(file.read_bytes())] * _OLD_PARTS  # one stream, each read continues where the last stopped
     names = (opcode.name for pickled in pickles for opcode, _, _ in pickletools.genops(pickled))
-    if sum(name.startswith("TUPLE") for name in names) > _MOST_TUPLES:
+    if sum(name.startswith("TUPLE") for name in names) > _MAX_TUPLES:
         raise ValueError("its values are nested too deeply")
 
 

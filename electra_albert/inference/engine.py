@@ -55,7 +55,7 @@ class Engine:
         return self.generator
 
     def encode(self, given: object, model: Any, truncate: bool, *, is_filled: bool = False) -> list[TokenSequence]:
-        """Tokenize texts for a model; is_filled if [MASK] is meant as a mask. Raises DataError and UsageError."""
+        """Tokenize texts for a model; is_filled: [MASK] becomes the mask token. Raises DataError and UsageError."""
         tokenizer, longest, found = self.tokenizer, model.config.max_position_embeddings, []
         texts = as_texts(given, may_be_pairs=not is_filled)
         if is_filled:
@@ -139,7 +139,7 @@ def target_ids(tokenizer: Any, targets: str | Iterable[str]) -> list[int]:
 
 
 def spans_of(encoding: Any, tokens: Sequence[TokenText], text: Text) -> list[tuple[int, int]]:
-    """Character span of each token: without the space before it, with combining accents after it; else (0, 0)."""
+    """Character span of each token, without leading spaces, with the accents after it; (0, 0) for special tokens."""
     texts, spans = (text,) if isinstance(text, str) else text, [(0, 0)] * len(tokens)
     owners, offsets = encoding.sequence_ids, encoding.offsets
     for at, (owner, (start, end)) in enumerate(zip(owners, offsets, strict=True)):
@@ -156,7 +156,7 @@ def spans_of(encoding: Any, tokens: Sequence[TokenText], text: Text) -> list[tup
 
 
 def printable(text: str) -> str:
-    """The text with control characters, which could move a terminal's cursor, replaced."""
+    """Replace control characters, which could move a terminal's cursor."""
     return "".join(character if character.isprintable() else "\ufffd" for character in text)
 
 

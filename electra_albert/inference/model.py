@@ -27,6 +27,7 @@ from electra_albert.model.encoder import EncoderModel
 LOG = logging.getLogger(__name__)
 
 Texts = Text | list[str] | list[tuple[str, str]] | list[Text]
+Pooling = Literal["mean", "cls", "pooler"]
 Proposal = dict[str, Any]  # score, token, token_str, sequence: as in the fill-mask pipeline
 
 
@@ -87,8 +88,8 @@ def load_model(
     # For a tokenizer from another folder, only its size shows whether it belongs to the model.
     if is_other or rows < count or (rows > count and tokenizer is not None):
         sizes = f"has {count} tokens, the model {stored.config.vocab_size if is_other else rows}"
-        way_out = "put the tokenizer it was trained with next to its weights (LM_DEMO.py also takes --tokenizer)"
-        raise CheckpointError(f"the tokenizer in {mlm_files.tokenizer} {sizes}; {way_out}")
+        advice = "put the tokenizer it was trained with next to its weights (LM_DEMO.py also takes --tokenizer)"
+        raise CheckpointError(f"the tokenizer in {mlm_files.tokenizer} {sizes}; {advice}")
     if rows > count:
         LOG.info(f"{rows - count} rows of the word embeddings have no token in the tokenizer and are never predicted")
     stored, mlm = (_without_unused_rows(one, count) for one in (stored, mlm))
@@ -126,7 +127,7 @@ def _without_unused_rows(stored: hub.Stored, count: int) -> hub.Stored:
 
 
 def _as_device(given: str | torch.device) -> torch.device:
-    """The device, after a test. Raises UsageError if it does not work."""
+    """Test a device and return it. Raises UsageError if it does not work."""
     name = ("cuda" if torch.cuda.is_available() else "cpu") if str(given) == "auto" else str(given)
     try:
         torch.empty(0, device=name).cpu()
@@ -138,7 +139,7 @@ def _as_device(given: str | torch.device) -> torch.device:
 
 @dataclass(frozen=True, repr=False)
 class InferenceModel(Engine):
-    """A model returned by `load_model`; repr() lists the methods that it has the heads for.
+    """A model returned by `load_model`; repr() lists the methods that its heads support.
 
     Each method takes one text or a list of texts and returns one result or a list in the same order; a pair is a tuple
     (str, str). Threads may share a model. Methods raise UsageError if the model lacks the head or does not take such
@@ -191,9 +192,7 @@ class InferenceModel(Engine):
         return as_given(texts, found)
 
     @torch.no_grad()
-    def features(
-        self, texts: Texts, pooling: Literal["mean", "cls", "pooler"] = "mean", *, truncate: bool = False
-    ) -> Any:
+    def features(self, texts: Texts, pooling: Pooling = "mean", *, truncate: bool = False) -> Any:
         """Compute the last hidden states of a text or a pair, of the discriminator if the folder has one.
 
         Returns Features. `pooling` is mean (over the tokens without special ones, or over all of an empty text), cls

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, logsigmoid
 
 from electra_albert.contracts import Batch, CheckpointError, DataError, SpecialIds, UsageError
-from electra_albert.corpus.examples import SHORTEST_EXAMPLE, PackedExamples, build_table, eval_batches
+from electra_albert.corpus.examples import MIN_LENGTH, PackedExamples, build_table, eval_batches
 from electra_albert.corpus.sources import ReadOptions, plan_units, read_unit
 from electra_albert.corpus.store import TokenStream
 from electra_albert.corpus.text_encoder import TextEncoder
@@ -55,8 +55,8 @@ def score_text(
     generator, special = model.masked_token_model("scoring a text"), special_ids(model.tokenizer)
     longest = generator.config.max_position_embeddings
     length = min(DEFAULT_LENGTH, longest) if max_seq_length is None else max_seq_length
-    if not SHORTEST_EXAMPLE <= length <= longest:
-        raise UsageError(f"max_seq_length={length} must be from {SHORTEST_EXAMPLE} to {longest}, the model's maximum")
+    if not MIN_LENGTH <= length <= longest:
+        raise UsageError(f"max_seq_length={length} must be from {MIN_LENGTH} to {longest}, the model's maximum")
     require_file(file)
     stream, words = _tokenize(model.tokenizer, file, text_column)
     sums, tokens = torch.zeros(4, dtype=torch.float64), len(stream.tokens)
@@ -71,7 +71,7 @@ def score_text(
     assert predicted == tokens, "not every token was predicted once"
     share = np.unique(stream.tokens, return_counts=True)[1] / tokens
     unknown = 0 if special.unk is None else int((stream.tokens == special.unk).sum())
-    # Words are separated by white space. Unknown tokens are counted apart: pretraining does not predict them.
+    # Words are separated by white space. Unknown tokens are counted separately: pretraining does not predict them.
     found = {"file": str(file), "max_seq_length": length, "rows": count, "tokens": tokens, "words": words}
     found |= {"unknown_tokens": unknown, "nats": nats, "unknown_nats": unknown_nats, "correct": int(correct)}
     return {

@@ -99,8 +99,8 @@ def tag(model: Engine, texts: OneOrMore, *, truncate: bool = False) -> Any:
     """Tag the words of a text, split at white space and read in windows; returns a list of TagPrediction."""
     task = _task_for(model, "tag")
     examples = [TokenExample(tuple(text.split()), None, str(number)) for number, text in enumerate(as_texts(texts))]
-    decoded, outputs, rows = _predict(model, task, examples, texts, truncate)
-    logits = token.word_logits(outputs, rows, examples)
+    decoded, outputs, features = _predict(model, task, examples, texts, truncate)
+    logits = token.word_logits(outputs, features, examples)
     scores = [softmax(of_words.astype(np.float64), axis=1).max(axis=1).tolist() for of_words in logits]
     parts = zip([one.words for one in examples], decoded.predictions, scores, strict=True)
     return as_given(texts, [[TagPrediction(*word) for word in zip(*each, strict=True)] for each in parts])
@@ -111,8 +111,8 @@ def answer(model: Engine, questions: OneOrMore, contexts: OneOrMore, *, truncate
     task = _task_for(model, "answer")
     pairs = _questions(questions, contexts)
     examples = [SpanExample(context, question, None, str(n)) for n, (question, context) in enumerate(pairs)]
-    decoded, outputs, rows = _predict(model, task, examples, questions, truncate)
-    best = span.search(outputs, rows, examples, task.plan.max_answer_length)
+    decoded, outputs, features = _predict(model, task, examples, questions, truncate)
+    best = span.search(outputs, features, examples, task.plan.max_answer_length)
     no_answer = decoded.probabilities or [None] * len(examples)
     found = [
         SpanPrediction(text, one.start if text else 0, one.start + len(text) if text else 0, one.score, none)
@@ -160,20 +160,18 @@ def _predict(
 ) -> tuple[Decoded, list[Any], EncodedExamples]:
     """Predictions, outputs per feature without padding, and encoded examples; messages quote the texts `given`."""
     kind, report = KINDS[task.model.head.kind], Report()
-    rows = kind.encode(examples, Encoding(task.text_encoder, task.labels, task.plan, report, "the texts"))
+    features = kind.encode(examples, Encoding(task.text_encoder, task.labels, task.plan, report, "the texts"))
     if report.first_truncated is not None and not truncate:
-        limit = f"the maximum is {task.plan.max_seq_length} tokens"
-        raise DataError(
-            f"{quote(given, int(report.first_truncated))} is too long: {limit}; shorten it or give truncate=True"
-        )
-    if task.model.config.type_vocab_size < 2 and (np.diff(rows.starts) > rows.first_lengths).any():
+        too_long = f"{quote(given, int(report.first_truncated))} is too long: the maximum is"
+        raise DataError(f"{too_long} {task.plan.max_seq_length} tokens; shorten it or give truncate=True")
+    if task.model.config.type_vocab_size < 2 and (np.diff(features.starts) > features.first_lengths).any():
         raise UsageError("the model has one segment; give single texts")
-    single = replace(rows, num_choices=1)  # the options of one question may be in several batches
+    single = replace(features, num_choices=1)  # the options of one question may be in several batches
     found: dict[int, np.ndarray] = {}
     for chosen in plan_batches(single.feature_lengths.tolist(), model.batch_tokens):
         logits = task.model(*single.collate(chosen).to(model.device)[:3])[0].cpu().numpy()
         found |= zip(chosen, split_outputs(logits, np.array(chosen), single), strict=True)
     outputs = [found[index] for index in range(len(found))]
-    if rows.num_choices > 1:
-        outputs = split_outputs(np.stack(outputs), rows.example_index, rows)
-    return kind.decode(outputs, rows, examples, task.labels, task.plan), outputs, rows
+    if features.num_choices > 1:
+        outputs = split_outputs(np.stack(outputs), features.example_index, features)
+    return kind.decode(outputs, features, examples, task.labels, task.plan), outputs, features

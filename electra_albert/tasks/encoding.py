@@ -59,12 +59,6 @@ class Decoded(NamedTuple):
     probabilities: list[Any] | None
 
 
-def truncate_pair(first: int, second: int, room: int) -> tuple[int, int]:
-    """Lengths of two texts truncated to `room` tokens in total, longest first; of equal ones the second is cut."""
-    kept = first if first + second <= room else min(first, room - min(second, room // 2))
-    return kept, min(second, room - kept)
-
-
 @dataclass(frozen=True)
 class Encoding:
     """Context for encoding the examples of one dataset split."""
@@ -91,12 +85,12 @@ class Encoding:
 
     def label_ids(self, gold: Iterable[tuple[str, Any]]) -> NDArray[np.int64]:
         """Ids of (label, example) pairs, int64 [labels]; DataError for an unknown label."""
-        gold, numbers = [*gold], {label: number for number, label in enumerate(self.labels)}
+        gold, ids = [*gold], {label: index for index, label in enumerate(self.labels)}
         for label, example in gold:
-            if label not in numbers:
+            if label not in ids:
                 wanted = f"label {label!r} is not one of {', '.join(self.labels)}"
                 raise DataError(f"{self.set_name}, {example.identity}: {wanted}; correct or remove it")
-        return np.array([numbers[label] for label, _ in gold], dtype=np.int64)
+        return np.array([ids[label] for label, _ in gold], dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -120,8 +114,7 @@ class EncodedExamples:
     @cached_property
     def feature_lengths(self) -> Integers:
         """[F] tokens of the longest sequence of each feature."""
-        lengths: Integers = np.diff(self.starts).reshape(-1, self.num_choices).max(axis=1)
-        return lengths
+        return np.asarray(np.diff(self.starts).reshape(-1, self.num_choices).max(axis=1))
 
     def collate(self, features: Sequence[int] | Integers) -> Batch:
         """A batch of the given features, padded to the longest sequence; example_id holds feature indices."""

@@ -17,7 +17,7 @@ from electra_albert.tasks.task import Answer, ChoiceExample, SequenceExample, Sp
 
 _LEVELS = ("middle", "high")  # of RACE
 _DOCUMENT_START = "-DOCSTART-"
-_MOST_COLUMNS = 4  # of the CoNLL shared tasks
+_MAX_COLUMNS = 4  # of the CoNLL shared tasks
 _ENOUGH_SENTENCES = 10  # enough to conclude that the file holds words, not sentences
 _NO_TAG = ("", str(IGNORED_LABEL))
 
@@ -47,7 +47,9 @@ def read_examples(reader: SplitReader) -> list[Any]:
         reader.report.note(f"questions of {reader.name} with a duplicate id", reader.location, repeated)
     is_tagged = reader.task.kind == "token" and reader.purpose != "test"
     if is_tagged and len(examples) >= _ENOUGH_SENTENCES and all(len(one.words) == 1 for one in examples):
-        raise DataError(f"{reader.location}: all {len(examples):,} sentences have one word; is it the right file?")
+        raise DataError(
+            f"{reader.location}: all {len(examples):,} sentences have one word; check that it is the right file"
+        )
     return examples
 
 
@@ -250,7 +252,7 @@ def _conll(path: Path, reader: SplitReader) -> Iterator[RawExample] | None:
     if not any(map(str.strip, lines)):
         raise DataError(f"{path}: empty; give a file with sentences")
     widths = {len(_cells(line)) for line in lines if _holds_word(line)}
-    is_even = not all(map(str.strip, lines)) and len(widths) == 1 and max(widths) <= _MOST_COLUMNS
+    is_even = not all(map(str.strip, lines)) and len(widths) == 1 and max(widths) <= _MAX_COLUMNS
     has_columns = is_even or any("\t" in line for line in lines)
     if path.suffix.lower() == ".txt" and reader.purpose == "test" and not has_columns:
         return _plain_sentences(lines, reader)

@@ -25,7 +25,7 @@ LOWER_IS_BETTER = frozenset({"mean_squared_error"})
 # Gold columns: equal for any two models evaluated on the same examples.
 _GOLD_COLUMNS = {"classification": [1], "regression": [1], "choice": [1, 2], "token": [2, 4]}
 _GOLD_COLUMNS |= {"span": [2], "span_with_null": [2]}
-_LEAST_SPREAD = 1e-3  # standard deviation of predictions, relative to the gold's, below which they count as constant
+_MIN_SPREAD = 1e-3  # standard deviation of predictions, relative to the gold's, below which they count as constant
 
 
 def classification(values: Values) -> Scores:
@@ -99,14 +99,14 @@ def span_with_null(values: Values) -> Scores:
 
 
 def _best_threshold(difference: Values, gain: Values, no_answer_score: float) -> tuple[float, float]:
-    """The highest sum of scores and its threshold. difference [N] ascending; gain [N] of answering over none."""
+    """The highest sum of scores and its threshold. difference [N] ascending; gain [N] if the span is predicted."""
     # Differs from the official script, which can cut between equal differences, where no threshold gives its score.
     is_last = np.append(difference[1:] != difference[:-1], True)
     candidates = np.where(is_last, no_answer_score + np.cumsum(gain), -np.inf)
     best = int(candidates.argmax())
     if candidates[best] > no_answer_score:
         return float(candidates[best]), float(difference[best])
-    # No answers at all are best; the script's threshold 0.0 means that only if every difference is above it.
+    # Predicting no answer everywhere is best; the script's threshold 0.0 does so only if every difference is above it.
     return no_answer_score, 0.0 if difference[0] > 0 else float(np.nextafter(difference[0], -np.inf))
 
 
@@ -131,7 +131,7 @@ def is_collapsed(measure: str, values: Values) -> bool:
     if measure == "token":
         return bool(columns[1].sum() == 0 and columns[2].sum() > 0)
     if measure == "regression":
-        return bool(np.ptp(columns[1]) > 0 and columns[0].std() < _LEAST_SPREAD * columns[1].std())
+        return bool(np.ptp(columns[1]) > 0 and columns[0].std() < _MIN_SPREAD * columns[1].std())
     predicted, gold = (columns[3] > 0, columns[2] > 0) if measure == "span_with_null" else columns[:2]
     return measure != "span" and len(np.unique(predicted)) == 1 < len(np.unique(gold))
 
@@ -186,7 +186,7 @@ def compare(first: Runs, second: Runs, measure: str, metric: str, seed: int, res
     """Compare two models, each with several seeds, in a metric of one of MEASURES; DataError for different examples.
 
     Each resample draws examples, the same for both models, and then seeds of each (pigeonhole bootstrap, Owen 2007).
-    This is conservative if seeds differ little, and too narrow for two seeds per model that differ much.
+    The interval is too wide if seeds differ little, and too narrow for two seeds per model that differ much.
     """
 
     def scored(side: Values, chosen: Any = slice(None)) -> NDArray[np.float64]:

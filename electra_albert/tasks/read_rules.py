@@ -121,7 +121,7 @@ class RawExample(NamedTuple):
 
 
 def require_column(table: Table, names: Sequence[str], what: str, option: str) -> str | None:
-    """The first of the names that is a column, None without names; DataError that lists the columns if none is."""
+    """The first of `names` that is a column, None without names; DataError with the columns if none of them is."""
     found = table.find(names)
     if names and found is None:
         lower = {column.lower(): column for column in table.columns}

@@ -25,7 +25,7 @@ T = TypeVar("T")
 Examples = Sequence[Any]
 Sets = dict[str, dict[str, Path | Table]]  # files and hub splits, by role and set name
 _EVALUATION_SEED = 0  # not the run's: all seeds are evaluated on the same examples
-_MOST_LABELS, _MOST_TAGS = 100, 1000  # found in the data; a hundred entity types are two hundred tags in BIO
+_MAX_LABELS, _MAX_TAGS = 100, 1000  # found in the data; each entity type has two tags in BIO
 _VALIDATION = ("valid", "dev")  # names of a hub split that replace the usual one
 _TEXT_FIELDS = ("text", "text_pair", "context", "question", "options", "words")  # all except answer and identity
 _ROLES = {  # option that names the file, name and verb in messages
@@ -106,24 +106,24 @@ def locate(task: Task, config: DataConfig, report: Report, *, needs_test: bool, 
         raise UsageError(f"--validation_split: questions of {task.name} share their passages; give --validation_file")
     train: dict[str, Patterns] = {"train": task.files.train} if needs_training else {}
     wanted = {"train": train, "evaluation": task.files.evaluation, "test": task.files.test}
-    there = _open_data_dir(task, config.data_dir)
+    data_dir = _open_data_dir(task, config.data_dir)
     sets: Sets = {role: {} for role in _ROLES}
     for role, names in wanted.items():
         option = _ROLES[role][0]
         for position, (name, patterns) in enumerate(names.items()):
             value = getattr(config, option) if position == 0 else None  # a file option names the first set
-            source = there.find(role, name, patterns) if value is None else local_path(value, option)
+            source = data_dir.find(role, name, patterns) if value is None else local_path(value, option)
             if source is not None:
                 sets[role][name] = source
         if sets[role] and (role != "test" or needs_test):
             for name in (name for name in names if name not in sets[role]):
-                report.note(f"missing {role} set of {task.name}: {name}", there.location)
+                report.note(f"missing {role} set of {task.name}: {name}", data_dir.location)
     if is_split and sets["evaluation"]:
-        raise UsageError(f"--validation_split: {there.location} already has evaluation data; drop the option")
+        raise UsageError(f"--validation_split: {data_dir.location} already has evaluation data; drop the option")
     needs_scores = not is_split and not (task.trained_by is not None and sets["test"])
     needs = {"train": needs_training, "evaluation": needs_scores, "test": needs_test}
     if missing := [role for role in _ROLES if needs[role] and not sets[role]]:
-        raise UsageError(_not_found(task, config, there, missing, next(iter(wanted[missing[0]].values()))))
+        raise UsageError(_not_found(task, config, data_dir, missing, next(iter(wanted[missing[0]].values()))))
     return sets
 
 
@@ -152,10 +152,10 @@ def _open_data_dir(task: Task, data_dir: str | None) -> _DataDir:
         names = sorted(child.name + "/" * child.is_dir() for child in folder.iterdir())
     except OSError as error:
         raise UsageError(f"--data_dir {data_dir}: cannot be read ({error.strerror}); choose another") from error
-    of = {name.lower(): other for other in GLUE for name in TASKS[other].files.folders}
-    if task.name in GLUE and of.get(found := folder.resolve().name.lower(), task.name) != task.name:
+    owners = {name.lower(): other for other in GLUE for name in TASKS[other].files.folders}
+    if task.name in GLUE and owners.get(found := folder.resolve().name.lower(), task.name) != task.name:
         wanted = f"not of {task.name}; give {task.files.folders[0]}"
-        raise UsageError(f"--data_dir {folder}: the folder of {of[found]}, {wanted}")
+        raise UsageError(f"--data_dir {folder}: the folder of {owners[found]}, {wanted}")
     return _DataDir(str(folder), names, lambda role, name, patterns: _match(folder, patterns, names))
 
 
@@ -189,7 +189,7 @@ def _open_dataset(task: Task, data_dir: str, dataset: str, config: str | None) -
     return _DataDir(data_dir, [*splits], find)
 
 
-def _not_found(task: Task, config: DataConfig, there: _DataDir, roles: list[str], patterns: Patterns) -> str:
+def _not_found(task: Task, config: DataConfig, data_dir: _DataDir, roles: list[str], patterns: Patterns) -> str:
     options = " and ".join(f"--{_ROLES[role][0]}" for role in roles)
     if roles == ["evaluation"]:
         options += ", or a part of the training data with --validation_split 0.1"
@@ -197,8 +197,8 @@ def _not_found(task: Task, config: DataConfig, there: _DataDir, roles: list[str]
     if config.data_dir is None:
         return f"{missing}; give {options}, or its folder or OWNER/NAME on the hub with --data_dir"
     wanted = " or ".join([*patterns[:1], *[pattern for pattern in patterns if "*" in pattern][:1]])
-    looked = f"looked for {wanted}, there or in {task.files.folders[0]}/, and found {quote_names(there.names)}"
-    return f"{missing} in {there.location}: {looked}; check --data_dir or give {options}"
+    looked = f"looked for {wanted}, also in {task.files.folders[0]}/, and found {quote_names(data_dir.names)}"
+    return f"{missing} in {data_dir.location}: {looked}; check --data_dir or give {options}"
 
 
 def _found_labels(examples: Examples, reader: SplitReader) -> tuple[str, ...]:
@@ -208,16 +208,16 @@ def _found_labels(examples: Examples, reader: SplitReader) -> tuple[str, ...]:
         return ()
     if kind == "token":
         tags = sorted({tag for example in examples for tag in example.tags})
-        if len(tags) > _MOST_TAGS:
-            raise DataError(f"{location}: {len(tags):,} tags, more than {_MOST_TAGS:,}; check file and --label_column")
+        if len(tags) > _MAX_TAGS:
+            raise DataError(f"{location}: {len(tags):,} tags, more than {_MAX_TAGS:,}; check file and --label_column")
         return tuple(tags)
     labels = {example.label for example in examples}
     if len(labels) == 1:
         raise DataError(f"{location}: all examples have the label {quote_names([*labels])}; give at least two labels")
     is_whole = all(_is_number(label) and label.removeprefix("-").isdecimal() for label in labels)
     advice = "if they are numbers to predict, give --regression true"
-    if len(labels) > _MOST_LABELS:
-        raise DataError(f"{location}: {len(labels):,} labels, over {_MOST_LABELS}; {advice}, or check --label_column")
+    if len(labels) > _MAX_LABELS:
+        raise DataError(f"{location}: {len(labels):,} labels, over {_MAX_LABELS}; {advice}, or check --label_column")
     if not is_whole and all(map(_is_number, labels)):
         raise DataError(f"{location}: the labels are numbers such as {min(labels)}; {advice}")
     return tuple(sorted(labels, key=lambda label: (int(label) if is_whole else 0, label)))
@@ -254,7 +254,7 @@ def _split(examples: Sequence[T], share: float) -> tuple[list[T], list[T]]:
 
 
 def _note_unusual(train: Examples, evaluation: Examples, labels: tuple[str, ...], report: Report, name: str) -> None:
-    """Count what makes a score less meaningful: a single example or label, missing labels, training examples."""
+    """Add warnings to the report: a single evaluation example or label, missing labels, examples seen in training."""
     if len(evaluation) == 1:
         report.note(f"example in {name}: too few for a meaningful score", name)
     in_train, in_evaluation = _labels(train), _labels(evaluation)

@@ -71,7 +71,7 @@ def _electra(task_name: str, model: ModelConfig) -> dict[str, Any]:
         "lr_scheduler_type": "electra",
         "warmup_ratio": 0.1,
         "weight_decay": 0.0,
-        # Differs from ELECTRA: its values are for 12 or 24 distinct layers; a shared block has fewer depths.
+        # Differs from ELECTRA: its values are for 12 or 24 distinct layers; shared layers have one depth per block.
         "layer_decay": 0.9 if is_large else 0.8,
         # Differs from ELECTRA, which uses 0.1: models pretrained without dropout mostly score lower with it.
         "hidden_dropout_prob": model.hidden_dropout_prob,

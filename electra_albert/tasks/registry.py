@@ -109,7 +109,7 @@ GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "a
 ELECTRA_EIGHT = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")
 
 _GENERAL = {"sequence": "custom", "choice": "race", "span": "squad", "token": "ner"}  # default task for each kind
-_MOST_DIGITS = 9  # of a column number; no file has that many columns
+_MAX_DIGITS = 9  # of a column number; no file has that many columns
 _ALL = "glue"
 _SPELLINGS = {  # aliases of task names; letters and digits only
     **{"sst": "sst2", "sts": "stsb", "mnlimatched": "mnli", "diagnostic": "ax"},
@@ -156,7 +156,7 @@ def as_configured(task: Task, config: DataConfig) -> Task:
         raise UsageError(f"--regression true: {task.name} has classes; the option is for --task custom")
     label = config.label_column
     if task.kind == "token" and label is not None and label.isdecimal():
-        task, label = replace(task, tag_column=int(label[:_MOST_DIGITS])), None
+        task, label = replace(task, tag_column=int(label[:_MAX_DIGITS])), None
     named = {"text": config.text_column, "pair": config.text_pair_column, "label": label}
     columns = {role: (name,) for role, name in named.items() if name is not None}
     task = replace(task, columns=replace(task.columns, **columns))

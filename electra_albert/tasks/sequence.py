@@ -8,21 +8,11 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 
 from electra_albert.contracts import DataError
-from electra_albert.tasks.encoding import (
-    Decoded,
-    EncodedExamples,
-    EncodePlan,
-    Encoding,
-    Labels,
-    Outputs,
-    Pair,
-    flatten,
-    truncate_pair,
-)
+from electra_albert.tasks.encoding import Decoded, EncodedExamples, EncodePlan, Encoding, Labels, Outputs, Pair, flatten
 from electra_albert.tasks.task import ChoiceExample, SequenceExample
 
 _GAP = re.compile(r"_+")
-_LONGEST_QUESTION = 128  # tokens of question and option, as in the code published for RACE
+_MAX_QUESTION_LENGTH = 128  # tokens of question and option, as in the code published for RACE
 GROUPS = {"middle": 0, "high": 1}
 
 
@@ -68,6 +58,12 @@ def decode(
     return Decoded([labels[number] for number in chosen], values, softmax(logits, axis=1).tolist())
 
 
+def truncate_pair(first: int, second: int, room: int) -> tuple[int, int]:
+    """Lengths of two texts truncated to `room` tokens in total, longest first; of equal ones the second is cut."""
+    kept = first if first + second <= room else min(first, room - min(second, room // 2))
+    return kept, min(second, room - kept)
+
+
 def encode_choices(examples: Sequence[ChoiceExample], encoding: Encoding) -> EncodedExamples:
     """One sequence `[CLS] passage [SEP] question and option [SEP]` per option; DataError for unequal option counts.
 
@@ -85,7 +81,7 @@ def encode_choices(examples: Sequence[ChoiceExample], encoding: Encoding) -> Enc
     contexts = dict(zip(texts, encoder.encode(texts), strict=True))
     filled = encoder.encode([fill(example.question, option) for example in examples for option in example.options])
     room = plan.max_seq_length - 3
-    longest = min(_LONGEST_QUESTION, room // 2)
+    longest = min(_MAX_QUESTION_LENGTH, room // 2)
     sequences: list[Pair] = []
     for number, example in enumerate(examples):
         context, questions = contexts[example.context], filled[number * option_count :][:option_count]

@@ -13,7 +13,7 @@ from electra_albert.corpus.text_encoder import Subwords
 from electra_albert.tasks.encoding import Decoded, EncodedExamples, EncodePlan, Encoding, Labels, Outputs, Pair, flatten
 from electra_albert.tasks.task import Answer, SpanExample
 
-_LONGEST_QUESTION = 64  # tokens, as in BERT's and ALBERT's code
+_MAX_QUESTION_LENGTH = 64  # tokens, as in BERT's and ALBERT's code
 _NO_SPAN = float(np.finfo(np.float32).max)  # null score minus best span's for a passage without tokens
 _NULL = (0, 0)  # label of no answer: [CLS]
 _NO_CONTEXT = -1
@@ -29,7 +29,7 @@ def encode(examples: Sequence[SpanExample], encoding: Encoding) -> EncodedExampl
     """
     encoder, plan, answers = encoding.encoder, encoding.plan, encoding.gold(examples, "answers")
     room = plan.max_seq_length - 3
-    longest = min(_LONGEST_QUESTION, room // 2)
+    longest = min(_MAX_QUESTION_LENGTH, room // 2)
     questions = encoder.encode([example.question for example in examples])
     texts = sorted({example.context for example in examples})  # several questions share one
     passages = dict(zip(texts, map(_without_blanks, encoder.encode_with_offsets(texts)), strict=True))

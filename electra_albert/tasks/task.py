@@ -22,7 +22,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class Files:
-    """File names of a task; those of evaluation and test sets by set name."""
+    """File names of a task; for evaluation and test sets by set name."""
 
     folders: tuple[str, ...]  # the official folder name first
     train: Patterns
@@ -53,7 +53,7 @@ class Task:
     hub: Hub | None = None
     without_header: tuple[str, ...] = ()  # all columns by position, for files without a header
     labels: tuple[str, ...] = ()  # class names by id; empty: found in the training data, or none
-    no_label: tuple[str, ...] = ("-", "-1")  # values that mean a missing label, apart from ""
+    no_label: tuple[str, ...] = ("-", "-1")  # values that mean a missing label, as does ""
     label_aliases: Mapping[str, str] = field(default_factory=dict)  # the hub's class names
     is_regression: bool = False
     is_symmetric: bool = False  # the order of the two texts has no meaning

@@ -187,13 +187,13 @@ BAD_RECORDS = {
     '{"text": "One.': "line 4.*not JSON",
     "[" * 100_000: "line 4.*not JSON",
     '{"body": "One."}': "line 4.*'text' is missing",
-    '{"text": "One.", "text": "Two."}': "line 4.*'text' is there twice",  # one was silently lost
+    '{"text": "One.", "text": "Two."}': "line 4.*'text' occurs twice",  # one was silently lost
 }
 BAD_TABLES = {
     "text,id\nOne.,1\nTwo, three.,2\n": "line 3: 3 fields",
     'text\nOne.\n"Two.\nThree.\n': "line 3: not a valid",
     'text\nOne.\n"Two" and more.\n': "line 3: not a valid",
-    "text,text\nOne.,Two.\n": "'text' is there twice",
+    "text,text\nOne.,Two.\n": "'text' is duplicated",
     "\n": "'text' is missing",
 }
 

@@ -93,7 +93,7 @@ DAMAGED: list[tuple[str, bytes, str]] = [
     ("t.tsv", b"", "empty"),
     ("t.tsv", b"a\tb\nfine\t1\nb\xe9\t0\n", r"t\.tsv:3: .*UTF-8"),
     ("{0}t.jsonl", b'{"a": 1}\n{"a": \n', r"t\.jsonl:2: not JSON"),
-    ("t.jsonl", b'{"a": 1, "a": 2}\n', r"t\.jsonl:1: key 'a' is there twice"),
+    ("t.jsonl", b'{"a": 1, "a": 2}\n', r"t\.jsonl:1: key 'a' occurs twice"),
     ("t.jsonl", b"[1]\n", "an array, not an object"),
     ("t.jsonl", b"[" * 200_000, "recursion"),
     ("{0}t.csv", b'a,b\n"x"y,1\n', r"t\.csv:2: not a valid CSV row"),

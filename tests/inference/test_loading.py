@@ -56,7 +56,7 @@ def test_unused_rows_are_never_predicted_and_do_not_change_results(tmp_path: Pat
 
 @pytest.mark.parametrize("unused", [UNUSED, -1])
 def test_too_few_word_embeddings_are_refused(tmp_path: Path, unused: int) -> None:
-    """Fewer than the configuration says, or fewer than the tokenizer has tokens."""
+    """Fewer rows than in the configuration, or than the tokenizer has tokens."""
     make_stock(tmp_path, "BertForMaskedLM", vocab_size=TOKENS + unused)
     file, message = tmp_path / "config.json", f"{TOKENS} tokens, the model {TOKENS - 1}"
     if unused >= 0:

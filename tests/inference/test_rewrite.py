@@ -148,7 +148,7 @@ def test_text_of_a_new_token(tokenizer: Any) -> None:
 
 
 def test_unknown_and_special_tokens_are_neither_masked_nor_sampled(model: InferenceModel) -> None:
-    """Even if they have the highest logits."""
+    """Special tokens are not sampled even if they have the highest logits."""
     result = model.rewrite("漢字 the [SEP] owl", mask_rate=1.0)
     assert {replacement.before for replacement in result.replaced} == {"", "the", "owl"}
     result = model.rewrite("[CLS] <unk>", mask_rate=1.0)
@@ -183,7 +183,7 @@ def test_other_lines_and_batches_do_not_change_a_line(model: InferenceModel) -> 
 
 
 def test_a_line_longer_than_the_maximum_is_rewritten_completely(model: InferenceModel) -> None:
-    """It is split before words, each sequence has its share of masks, and no text is lost."""
+    """The line is split before words, each sequence has its share of masks, and no text is lost."""
     words = 20 * (LONGEST - 2)
     text = " ".join(["owl"] * words)
     result = model.rewrite(text)

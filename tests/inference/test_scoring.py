@@ -70,7 +70,7 @@ def test_all_tokens_are_counted_and_means_are_sums_over_counts(model: InferenceM
 
 
 def test_a_mean_that_is_not_finite_is_none(model: InferenceModel, tmp_path: Path) -> None:
-    """JSON has no infinity."""
+    """JSON cannot represent infinity."""
     make_stock(tmp_path / "stock", "AlbertForMaskedLM")
     (file := tmp_path / "a.txt").write_text("漢", encoding="utf-8")
     assert score_text(load_model(tmp_path / "stock", "cpu"), file)["nats_per_known_token"] is None

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from electra_albert.contracts import Batch
 from electra_albert.corpus.text_encoder import TextEncoder, cover
-from electra_albert.tasks.encoding import EncodedExamples, TaskBatches, eval_batches, flatten, truncate_pair
+from electra_albert.tasks.encoding import EncodedExamples, TaskBatches, eval_batches, flatten
+from electra_albert.tasks.sequence import truncate_pair
 from tests.corpus.tokenizer_kinds import FAIRSEQ_SPECIALS, PROSE, STOCK_SPECIALS
 from tests.tasks.small_tokenizers import encoder, kinds, steady, texts, thorough, tokenizer
 

@@ -51,19 +51,20 @@ def at(text: str, start: int) -> dict[str, Any]:
     return {"answers": [{"text": text, "answer_start": start}]}
 
 
-NONE, NO_SPAN, LOST = "unanswerable question", "examples of d.json NOT SCORED", "examples of t.json left out of train"
+NONE, NO_SPAN = "unanswerable question", "examples of d.json NOT SCORED"
+LOST = "examples of t.json left out of training"
 
 
 @pytest.mark.parametrize(
     ("name", "question", "train", "dev", "notices"),
     [
         ("squad_v2", NO_ANSWER, [], [], []),
-        ("squad", NO_ANSWER, None, None, [f"{LOST}ing: {NONE}", f"{NO_SPAN}: {NONE}"]),
-        ("squad", {"answers": []}, None, None, [f"{LOST}ing: no answers", f"{NO_SPAN}: no answers"]),
+        ("squad", NO_ANSWER, None, None, [f"{LOST}: {NONE}", f"{NO_SPAN}: {NONE}"]),
+        ("squad", {"answers": []}, None, None, [f"{LOST}: no answers", f"{NO_SPAN}: no answers"]),
         ("squad_v2", {"answers": [], "is_impossible": False}, None, [], [LOST]),  # scored as by the official script
         ("squad_v2", {"is_impossible": True}, [], [], ["t.json marked as impossible", "d.json marked as impossible"]),
         ("squad", at("Bob", 6), [("Bob", 8)], [("Bob", 8)], ["t.json moved to the nearest position of their text"]),
-        ("squad", at("Eve", 0), None, [("Eve", 0)], [f"{LOST}ing: the answer is not", "d.json kept although not in"]),
+        ("squad", at("Eve", 0), None, [("Eve", 0)], [f"{LOST}: the answer is not", "d.json kept although not in"]),
     ],
 )
 def test_an_unusual_question_is_used_or_left_out_and_counted(

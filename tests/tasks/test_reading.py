@@ -109,7 +109,7 @@ def test_cola_is_read_with_and_without_a_header_and_mrpc_from_its_original_files
         ({}, "give --train_file and --validation_file, .*--data_dir"),
         ({"data_dir": "nowhere/at/all"}, "OWNER/NAME"),
         ({"data_dir": "sst/dev.tsv"}, "not a folder"),
-        ({"data_dir": "empty"}, r"training data.*train.tsv or train\*.tsv, there or in SST"),
+        ({"data_dir": "empty"}, r"training data.*train.tsv or train\*.tsv, also in SST"),
         ({"data_dir": "half"}, r"evaluation data.*half.*'train.tsv'"),
         ({"data_dir": "CoLA"}, "the folder of cola"),
         ({"train_file": "sst/train.tsv"}, "--validation_file"),

@@ -25,14 +25,11 @@ LOG = logging.getLogger(__name__)
 
 _MNLI = "mnli"  # its model is evaluated on the diagnostic set and can initialize small tasks
 _FROM_MNLI = ("rte", "mrpc", "stsb")
+_OFFICIAL = {name: TASKS[name].metrics for name in GLUE if TASKS[name].trained_by is None}
 # MNLI's `accuracy` is on the matched set, `mismatched_accuracy` on the mismatched one.
 _CONVENTIONS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
     "electra": ("mean over ELECTRA's eight tasks", {name: (TASKS[name].main,) for name in ELECTRA_EIGHT}),
-    "official": (
-        "mean over the nine official tasks",
-        {name: TASKS[name].metrics for name in GLUE if TASKS[name].trained_by is None}
-        | {"mnli": ("accuracy", "mismatched_accuracy")},
-    ),
+    "official": ("mean over the nine official tasks", _OFFICIAL | {_MNLI: ("accuracy", "mismatched_accuracy")}),
 }
 _REQUIRED_KEYS = "measure task seeds metrics main_metric official_metrics deciding_set evaluation_examples"
 _ENOUGH_SEEDS = 5  # false positives at p < 0.05, simulated: one test in fourteen; with two seeds one in six
@@ -73,12 +70,12 @@ def glue_tasks(
         raise UsageError(f"{folder} holds the sweep of a single task; choose another --output_dir")
     for name in names:
         task, own, initial = TASKS[name], folder / name, base
-        follows = task.trained_by is not None or (config.tuning.from_mnli and name in _FROM_MNLI)
-        if follows and config.tuning.dry_run:
+        needs_mnli = task.trained_by is not None or (config.tuning.from_mnli and name in _FROM_MNLI)
+        if needs_mnli and config.tuning.dry_run:
             LOG.info(f"{name}: starts from the model fine-tuned on MNLI, which a dry run does not train")
             continue
         changes: dict[str, Any] = {"output_dir": str(own)}
-        if follows:  # also in a sweep from scratch: MNLI's model was trained in it
+        if needs_mnli:  # also in a sweep from scratch: MNLI's model was trained in it
             initial = find_base_model(str(folder / _MNLI), config.data.prepared_dir, world)
             changes |= {"from_scratch": False, "model": str(folder / _MNLI)}
         changes |= {"num_train_epochs": 0, "max_steps": None, "seeds": 1} if task.trained_by else {}
@@ -90,7 +87,7 @@ def glue_tasks(
         if mine.tuning.predict and not found["test"]:
             LOG.info(f"notice: {name} has no test set in {mine.data.data_dir}; no predictions are written for it")
             mine = replace(mine, tuning=replace(mine.tuning, predict=None))
-        if follows and trains and recorded_settings(own).get("weights", initial.fingerprint) != initial.fingerprint:
+        if needs_mnli and trains and recorded_settings(own).get("weights", initial.fingerprint) != initial.fingerprint:
             raise CheckpointError(f"{own} started from another model than MNLI's best seed; remove it to train again")
         yield task, mine, initial, own
 

@@ -146,10 +146,8 @@ def make_task_job(task: Task, config: FinetuneConfig, base: BaseModel, world: Wo
     form = {"kind": task.kind, "labels": [*data.labels], "style": tuning.head, "is_regression": task.is_regression}
     head = load.head_of(details or form, 0.0 if details else tuning.classifier_dropout_prob)
     training = _with_steps(tuning, training, train.feature_count, batch) if train else training
-    encoded = data, plan, train, evaluation, to_label
-    return TaskJob(
-        task, config, training, base, shape, head, *encoded, choose_arithmetic(training.precision, world.device), batch
-    )
+    encoded, arithmetic = (data, plan, train, evaluation, to_label), choose_arithmetic(training.precision, world.device)
+    return TaskJob(task, config, training, base, shape, head, *encoded, arithmetic, batch)
 
 
 def _check_options(task: Task, tuning: TuningConfig, *, is_trained: bool) -> None:

@@ -96,8 +96,8 @@ def label_text(config: FinetuneConfig, world: World, stop: StopSignal) -> RunRes
     asked = None if data.task is None else registry.find_task(data.task)
     base = None if tuning.model is None else find_base_model(tuning.model, data.prepared_dir, world)
     if base is None or base.files is None:
-        way_out = "give it with --model, or train one with --task and its data"
-        raise UsageError(f"--predict {tuning.predict} needs a fine-tuned model: {way_out}")
+        advice = "give it with --model, or train one with --task and its data"
+        raise UsageError(f"--predict {tuning.predict} needs a fine-tuned model: {advice}")
     (details, _), model = read_task(base.files), base.files.config.parent
     task, custom = registry.task_of_model(details, asked), registry.TASKS[CUSTOM]
     if "columns" not in details and task.columns == custom.columns and data.text_pair_column is None:

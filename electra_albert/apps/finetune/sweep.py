@@ -112,7 +112,7 @@ def _plan(task: Task, config: FinetuneConfig, base: BaseModel, folder: Path, wor
     check_can_write(folder)
     files.check_output_folder(folder)
     job = jobs.make_task_job(task, config, base, world)
-    sizes = ", ".join(f"{len(examples):,} {name}" for name, examples in job.data.evaluation.items()) or "0"
+    sizes = ", ".join(f"{len(examples):,} {name}" for name, examples in job.data.evaluation.items()) or "0 evaluation"
     name, length, training = job.task.name, f"sequences of up to {job.plan.max_seq_length} tokens", job.training
     if job.train is None:
         LOG.info(f"{name}: evaluation only, {sizes} examples, {length}")
@@ -233,8 +233,8 @@ class Sweep:
             found = read_json(file).get("seed") if file.is_file() else None
             if job.train is not None and found != best.seed:
                 state = "is missing or damaged" if found is None else f"is from seed {found}"
-                way_out = f"the best seed is {best.seed}; remove {folder / f'seed-{best.seed}'} to train it again"
-                raise CheckpointError(f"{folder / files.MODEL} {state}, {way_out}")
+                advice = f"the best seed is {best.seed}; remove {folder / f'seed-{best.seed}'} to train it again"
+                raise CheckpointError(f"{folder / files.MODEL} {state}, {advice}")
             lines = [files.write_results(job, folder, done, best)]
             result = RunResult(folder, best.metrics, best.step)
         if job.config.tuning.predict is not None:

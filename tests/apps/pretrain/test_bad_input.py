@@ -14,7 +14,7 @@ from tests.apps.tiny_run import STEPS, Ended, assert_refused, call, english, opt
 
 # The bytes of a --corpus file, and words of the message.
 REFUSED_TEXTS = (
-    (b" \n\n\t\n", "there is no text in it"),
+    (b" \n\n\t\n", "contains no text"),
     (b"\x7fELF\x02\x01\x00\x00" * 40 + b"text", "binary"),
     (("An owl left.\n" * 20).encode("utf-16"), "iconv -f UTF-16"),
     (("Жили-были дед да баба. " * 20).encode("koi8-r"), "not UTF-8"),
