@@ -170,9 +170,9 @@ def _explain(message: str, known: Sequence[str]) -> str:
     alone, _, rest = message.partition("nrecognized arguments: ")[2].partition(" ")
     if alone and not alone.startswith("-"):
         is_file = " and is not an existing file" * (not os.path.exists(alone))
-        way_out = next((f"{option} {alone} or " for option in _FILE_OPTIONS if option in known), "") + "--name value"
+        advice = next((f"{option} {alone} or " for option in _FILE_OPTIONS if option in known), "") + "--name value"
         several = "; for several files, a folder or a quoted glob" * bool(rest)
-        return f"{alone!r} belongs to no option{is_file}; write {way_out}{several}"
+        return f"{alone!r} belongs to no option{is_file}; write {advice}{several}"
     in_file = re.search(r"Group '(.+)' does not accept option '(.+)'|Option '(.+)' is not accepted", message)
     if alone or in_file:
         name = "--" + ".".join(filter(None, in_file.groups())) if in_file else alone.split("=")[0]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from jsonargparse import Namespace
 
     from electra_albert.corpus.tokenizer import TokenText
-    from electra_albert.inference.model import InferenceModel, Proposal
+    from electra_albert.inference.model import InferenceModel, MaskPrediction
     from electra_albert.inference.rewrite import Draw, Replacement, Rewritten
 
 MASK, PIPE = "[MASK]", "-"
@@ -79,8 +79,8 @@ def main(argv: Sequence[str]) -> int:
         raise DataError(_NO_SENTENCE.format(options.input))
     model = _load(options)
     results = rewrite(model, numbered, draw)
-    proposals = iter(model.fill_mask([result.original for result in results if result.is_filled], options.top_k))
-    answers: list[Any] = [next(proposals) if result.is_filled else _as_json(result) for result in results]
+    predictions = iter(model.fill_mask([result.original for result in results if result.is_filled], options.top_k))
+    answers: list[Any] = [next(predictions) if result.is_filled else _as_json(result) for result in results]
     if options.json:
         _use_utf8(sys.stdout)
         print(json.dumps(answers, ensure_ascii=False))
@@ -89,7 +89,7 @@ def main(argv: Sequence[str]) -> int:
     for (_, text), answer, result in zip(numbered, answers, results, strict=True):
         if result.is_filled:
             columns = answer if isinstance(answer[0], list) else [answer]
-            print(format_proposals(text, columns, colours=colours))
+            print(format_predictions(text, columns, colours=colours))
             if model.discriminator is not None:
                 print(format_scored(((token, score) for token, score, _ in result.scores), colours=colours))
         else:
@@ -214,11 +214,11 @@ tokens: {counts["masked"]:,} masked, {counts["changed"]:,} of them changed; {MAS
         print(f"{report}\nwritten to {target}")
 
 
-def format_proposals(text: str, answer: list[list[Proposal]], *, colours: bool) -> str:
+def format_predictions(text: str, answer: list[list[MaskPrediction]], *, colours: bool) -> str:
     """Format the text with a table of predictions, one column per mask."""
     from electra_albert.inference.engine import printable, shown
 
-    columns = [[f"{p['score']:6.1%}  {shown(p['token_str'])}" for p in proposals] for proposals in answer]
+    columns = [[f"{p['score']:6.1%}  {shown(p['token_str'])}" for p in predictions] for predictions in answer]
     width = max(len(cell) for column in columns for cell in column)
     rows = ("    " + "    ".join(cell.ljust(width) for cell in row).rstrip() for row in zip(*columns, strict=True))
     return "\n".join([f"{_BOLD}{printable(text)}{_RESET}" if colours else printable(text), *rows])

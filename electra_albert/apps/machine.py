@@ -92,5 +92,5 @@ def one_line_errors(training: TrainingConfig, compilation: Compilation | Literal
         if compilation == "none" or not isinstance(error, BackendCompilerFailed):
             raise
         cause = (str(error).strip() or type(error).__name__).splitlines()[0]
-        way_out = "use --torch_compile none, or, if an earlier run was killed, delete /tmp/torchinductor_<user>"
-        raise UsageError(f"torch.compile failed ({cause}); {way_out}") from error
+        advice = "use --torch_compile none, or, if an earlier run was killed, delete /tmp/torchinductor_<user>"
+        raise UsageError(f"torch.compile failed ({cause}); {advice}") from error

@@ -129,11 +129,11 @@ def _plain_errors(config: CorpusConfig) -> Iterator[None]:
     try:
         yield
     except OSError as problem:
-        way_out = "check --corpus and --prepared_dir"
+        advice = "check --corpus and --prepared_dir"
         if problem.errno in _NO_ROOM:
-            way_out = "free disk space or name another --prepared_dir, then start again; finished parts are kept"
+            advice = "free disk space or name another --prepared_dir, then start again; finished parts are kept"
         where = problem.filename or config.prepared_dir
-        raise UsageError(f"{where}: {problem.strerror or problem}; {way_out}") from problem
+        raise UsageError(f"{where}: {problem.strerror or problem}; {advice}") from problem
 
 
 class CorpusFolder(NamedTuple):

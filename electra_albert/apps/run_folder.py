@@ -166,8 +166,8 @@ def _text_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list
 
 def _other_settings(origin: Path | str, differences: Sequence[str]) -> CheckpointError:
     listed = "; ".join(differences[:3]) + (f" and {len(differences) - 3} more" if len(differences) > 3 else "")
-    way_out = "choose another --output_dir or the same settings"
-    return CheckpointError(f"{origin} was made with different settings ({listed}); {way_out}")
+    advice = "choose another --output_dir or the same settings"
+    return CheckpointError(f"{origin} was made with different settings ({listed}); {advice}")
 
 
 def check_is_ours(folder: Path) -> None:
@@ -217,8 +217,8 @@ def writing(folder: Path) -> Iterator[None]:
     except (OSError, SafetensorError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or error
         is_refused = getattr(error, "errno", None) in (errno.EACCES, errno.EPERM, errno.EROFS)
-        way_out = "choose another --output_dir" if is_refused else "free disk space, then run the same command again"
-        raise UsageError(f"cannot write into {folder} ({reason}); {way_out}") from None
+        advice = "choose another --output_dir" if is_refused else "free disk space, then run the same command again"
+        raise UsageError(f"cannot write into {folder} ({reason}); {advice}") from None
 
 
 def run_facts(config: PretrainConfig, metrics: Metrics, steps: int) -> Facts:

@@ -78,7 +78,7 @@ def save_model(
         form = file_format if is_stock else "native"
         write_card(folder, *describe(model, architecture, form, dtype, facts or Facts()))
     except OSError as error:
-        raise UsageError(f"cannot write the model into {folder} ({error.strerror or error}); make room") from None
+        raise UsageError(f"cannot write the model into {folder} ({error.strerror or error}); free disk space") from None
 
 
 def _architecture(model: Model) -> str:

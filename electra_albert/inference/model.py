@@ -28,7 +28,7 @@ LOG = logging.getLogger(__name__)
 
 Texts = Text | list[str] | list[tuple[str, str]] | list[Text]
 Pooling = Literal["mean", "cls", "pooler"]
-Proposal = dict[str, Any]  # score, token, token_str, sequence: as in the fill-mask pipeline
+MaskPrediction = dict[str, Any]  # score, token, token_str, sequence: as in the fill-mask pipeline
 
 
 class Features(NamedTuple):
@@ -187,8 +187,8 @@ class InferenceModel(Engine):
                 best += zip(scores.tolist(), allowed[order].tolist(), strict=True)
             in_order = iter(best)
             for index in chosen:
-                proposals = _propose(tokenizer, sequences[index].ids, in_order)
-                found[index] = proposals[0] if len(proposals) == 1 else proposals
+                predictions = _as_predictions(tokenizer, sequences[index].ids, in_order)
+                found[index] = predictions[0] if len(predictions) == 1 else predictions
         return as_given(texts, found)
 
     @torch.no_grad()
@@ -263,12 +263,14 @@ class InferenceModel(Engine):
     classify, tag, answer, choose = tasks.classify, tasks.tag, tasks.answer, tasks.choose
 
 
-def _propose(tokenizer: Any, ids: list[int], best: Iterator[tuple[list[float], list[int]]]) -> list[list[Proposal]]:
+def _as_predictions(
+    tokenizer: Any, ids: list[int], best: Iterator[tuple[list[float], list[int]]]
+) -> list[list[MaskPrediction]]:
     """Results for each mask of a sequence from the next scores and tokens in `best`, as in the fill-mask pipeline."""
     mask_id, pad_id = tokenizer.mask_token_id, tokenizer.pad_token_id  # slow attributes
     masks = [position for position, token in enumerate(ids) if token == mask_id]
 
-    def write(position: int, score: float, token: int) -> Proposal:
+    def write(position: int, score: float, token: int) -> MaskPrediction:
         filled = [number for number in (*ids[:position], token, *ids[position + 1 :]) if number != pad_id]
         # With several masks the special tokens are kept, as in the pipeline, or the other masks would be lost.
         sequence = tokenizer.decode(filled, skip_special_tokens=len(masks) == 1)

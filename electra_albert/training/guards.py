@@ -56,7 +56,7 @@ class StopSignal:
 @contextmanager
 def run_lock(folder: Path) -> Iterator[None]:
     """Hold `run.lock` in a run's folder. A second run raises UsageError; the lock of a dead process is replaced."""
-    path, way_out = folder / "run.lock", "choose another --output_dir"
+    path, advice = folder / "run.lock", "choose another --output_dir"
     lock = FileLock(path, timeout=0)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -67,10 +67,10 @@ def run_lock(folder: Path) -> Iterator[None]:
         holder = "a starting process"
         with suppress(OSError):
             holder = path.read_text(encoding="utf-8", errors="replace")[:200].strip() or holder
-        raise UsageError(f"{folder} is in use by another run ({holder}); wait for it or {way_out}") from None
+        raise UsageError(f"{folder} is in use by another run ({holder}); wait for it or {advice}") from None
     except OSError as error:
         if error.errno not in (errno.ENOLCK, errno.ENOTSUP):
-            raise UsageError(f"cannot write to {folder}: {error.strerror}; free disk space or {way_out}") from error
+            raise UsageError(f"cannot write to {folder}: {error.strerror}; free disk space or {advice}") from error
         warnings.warn(f"{path} cannot be locked on this file system; do not start this run twice", stacklevel=3)
     try:
         yield

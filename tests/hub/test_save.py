@@ -217,7 +217,7 @@ def test_a_full_disk_is_a_usage_error_and_leaves_no_files(tmp_path: Path) -> Non
     size = (tmp_path / "whole" / "weights.pt").stat().st_size
     resource.setrlimit(resource.RLIMIT_FSIZE, (size - 1, hard))  # larger files cannot be written
     try:
-        with pytest.raises(UsageError, match="make room"):
+        with pytest.raises(UsageError, match="free disk space"):
             save("generator", tmp_path / "full", file_format="pt")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -47,7 +47,7 @@ def test_fill_mask_equals_the_pipeline(tmp_path: Path, run: Path, name: str) -> 
     targets = ["dog", "##e", "bridge", "dog"]
     chosen = model.fill_mask(SENTENCES, targets=targets)
     assert difference(chosen, fill(SENTENCES, targets=targets)) == ""
-    assert {proposal["token_str"] for proposal in chosen[0]} == {"dog", "##e", "bridge"}
+    assert {prediction["token_str"] for prediction in chosen[0]} == {"dog", "##e", "bridge"}
 
 
 def test_a_list_of_one_text_returns_a_list(model: InferenceModel) -> None:
@@ -60,7 +60,7 @@ def test_a_list_of_one_text_returns_a_list(model: InferenceModel) -> None:
 def test_top_k_above_the_vocabulary_size_returns_all_tokens(model: InferenceModel) -> None:
     everything = model.fill_mask(SENTENCES[0], top_k=100_000)
     assert len(everything) == len(model.tokenizer)
-    assert math.fsum(proposal["score"] for proposal in everything) == pytest.approx(1, abs=1e-5)
+    assert math.fsum(prediction["score"] for prediction in everything) == pytest.approx(1, abs=1e-5)
     assert model.fill_mask(SENTENCES[0], top_k=np.int64(2)) == everything[:2]
 
 

@@ -45,10 +45,10 @@ def test_unused_rows_are_never_predicted_and_do_not_change_results(tmp_path: Pat
         logits = stock(**inputs).logits[0, inputs["input_ids"][0].tolist().index(padded.tokenizer.mask_token_id)]
     assert logits.argmax() >= TOKENS
     everything = padded.fill_mask(MASKED[0], top_k=10**6)
-    assert sorted(proposal["token"] for proposal in everything) == list(range(TOKENS))
+    assert sorted(prediction["token"] for prediction in everything) == list(range(TOKENS))
     expected = logits[:TOKENS].softmax(-1)
-    scores = [float(expected[proposal["token"]]) for proposal in everything]
-    assert [proposal["score"] for proposal in everything] == pytest.approx(scores, abs=TOLERANCE)
+    scores = [float(expected[prediction["token"]]) for prediction in everything]
+    assert [prediction["score"] for prediction in everything] == pytest.approx(scores, abs=TOLERANCE)
     ours, theirs = padded.pseudo_log_likelihood(PLAIN), plain.pseudo_log_likelihood(PLAIN)
     assert ours == pytest.approx(theirs, abs=NATS_TOLERANCE)
     assert all(map(torch.equal, *([each.tokens for each in one.features(PLAIN)] for one in (padded, plain))))

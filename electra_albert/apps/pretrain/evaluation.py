@@ -16,7 +16,7 @@ from electra_albert.contracts import DataError, Metrics, Term
 from electra_albert.corpus.examples import PackedExamples, eval_batches
 from electra_albert.corpus.tokenizer import TokenText, token_texts
 from electra_albert.inference.engine import printable, shown
-from electra_albert.inference.model import InferenceModel, Proposal
+from electra_albert.inference.model import InferenceModel, MaskPrediction
 from electra_albert.keyed_random import Stream, bits
 from electra_albert.objectives.evaluation import Detections, detection_scores, is_discriminator_at_chance
 from electra_albert.objectives.rtd import PretrainingObjective
@@ -47,8 +47,8 @@ def evaluator(job: Job, run: RunSettings) -> Evaluate:
         if metrics is None:
             return None
         if is_discriminator_at_chance(metrics):
-            way_out = f"if this lasts, restart with --rtd.discriminator_rate {job.config.rtd.discriminator_rate / 4:g}"
-            LOG.warning(f"the discriminator is at chance level although the generator learns; {way_out}")
+            advice = f"if this lasts, restart with --rtd.discriminator_rate {job.config.rtd.discriminator_rate / 4:g}"
+            LOG.warning(f"the discriminator is at chance level although the generator learns; {advice}")
         if run.world.is_main:
             lines = []
             for cloze in clozes(job, inference_model(job)):
@@ -104,7 +104,7 @@ class Cloze(NamedTuple):
     ids: list[int]  # of the original sentence
     position: int  # of the masked token in ids
     text: str
-    answer: list[list[Proposal]]
+    answer: list[list[MaskPrediction]]
 
 
 def clozes(job: Job, model: InferenceModel) -> Iterator[Cloze]:

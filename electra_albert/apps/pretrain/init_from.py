@@ -162,8 +162,8 @@ def _read_weights(folder: Path, tokenizer: Tokenizer) -> tuple[Stored, ...]:
     own = load_tokenizer(files[0].tokenizer)
     size, tokens = len(own), tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
     if own.convert_ids_to_tokens(range(size)) != tokens[:size]:
-        way_out = "remove --tokenizer; to extend its vocabulary use --extend_vocab_to"
-        raise UsageError(f"--init_from {folder}: its embeddings belong to its own tokenizer; {way_out}")
+        advice = "remove --tokenizer; to extend its vocabulary use --extend_vocab_to"
+        raise UsageError(f"--init_from {folder}: its embeddings belong to its own tokenizer; {advice}")
     new = [[token.id for token in own.backend_tokenizer.model.tokenize(text)] for text in tokens[size:]]
     models = [load.read_stored(each) for each in files]
     for stored in models:
@@ -202,9 +202,9 @@ def initialize_weights(origin: Origin, name: str, objective: PretrainingObjectiv
         if not generators and "predictions" in unused and objective.generator.config == discriminator.config:
             generators = [encoder]
             unused.remove("predictions")
-        way_out = "to get a new generator instead, copy the discriminator's folder elsewhere and name the copy"
+        advice = "to get a new generator instead, copy the discriminator's folder elsewhere and name the copy"
         for generator in generators:  # its heads are the discriminator's, scaled by rtd.generator_size
-            new += _copy_tensors(objective.generator, generator, f"{name}'s generator", way_out)[0]
+            new += _copy_tensors(objective.generator, generator, f"{name}'s generator", advice)[0]
         new += [] if generators else ["generator"]
     LOG.info(f"initial weights: {name}; randomly initialized: {', '.join(new) or 'nothing'}")
     if unused:
@@ -212,9 +212,9 @@ def initialize_weights(origin: Origin, name: str, objective: PretrainingObjectiv
     return discriminator is not None and not generators
 
 
-def _copy_tensors(model: Backbone, source: Stored, name: str, way_out: str = _OPTION) -> tuple[list[str], list[str]]:
+def _copy_tensors(model: Backbone, source: Stored, name: str, advice: str = _OPTION) -> tuple[list[str], list[str]]:
     """Copy the tensors that match. Returns the model's parts that are new and the source's parts that are unused."""
-    require_same_computation(model.config, asdict(source.config), name, way_out)
+    require_same_computation(model.config, asdict(source.config), name, advice)
     new = load.load_partial(model, source.tensors, name)
     used = {part for part, _ in model.named_children()} - set(new)
     if "sentence_order" in used and "sentence_order.pooler" not in new:

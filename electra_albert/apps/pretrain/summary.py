@@ -9,7 +9,7 @@ from pathlib import Path
 from torch import nn
 
 from electra_albert.apps.command_line import format_table
-from electra_albert.apps.demo import format_proposals, format_scored
+from electra_albert.apps.demo import format_predictions, format_scored
 from electra_albert.apps.machine import why_not_compiled
 from electra_albert.apps.pretrain.evaluation import MASKED_TOKENS, OLD_TEXT_PREFIX, Cloze, clozes, inference_model
 from electra_albert.apps.pretrain.job import Job
@@ -85,7 +85,7 @@ def final_report(job: Job, metrics: Metrics, folder: Path) -> str:
 def _example(job: Job, cloze: Cloze, model: InferenceModel) -> str:
     """A held-out sentence with a masked token, then with the generator's prediction instead of it."""
     tokenizer, colours = job.prepared.tokenizer, sys.stdout.isatty()
-    lines = ["", format_proposals(cloze.text, cloze.answer, colours=colours)]
+    lines = ["", format_predictions(cloze.text, cloze.answer, colours=colours)]
     if job.objective.discriminator is not None:
         original = cloze.ids[cloze.position]
         predicted = next((found["token"] for found in cloze.answer[0] if found["token"] != original), original)

@@ -84,8 +84,8 @@ def test_a_file_is_rewritten_line_by_line_with_counts_and_pipes_give_the_same(
     written, ended = rewrite_to(finished.folder, text, tmp_path / "new" / "out.txt")
     first, one, _, several, last = ask(finished.folder, text)
     filled = SEVERAL
-    for proposals in several:
-        filled = filled.replace("[MASK]", proposals[0]["token_str"], 1)
+    for predictions in several:
+        filled = filled.replace("[MASK]", predictions[0]["token_str"], 1)
     masked = "  " + ONE.replace("[MASK]", one[0]["token_str"]) + "\r"
     own = [first["sequence"], "", masked, "\t", "[CLS] [SEP]", filled, "  " + last["sequence"]]
     assert written.split("\n") == own

@@ -73,7 +73,7 @@ def test_balanced_class_weights_are_those_of_scikit_learn_and_only_for_training(
 
 
 @pytest.mark.parametrize(
-    ("changes", "way_out"),
+    ("changes", "advice"),
     [
         ({}, "; try a lower --learning_rate, or --class_weights balanced"),
         ({"class_weights": "balanced"}, "; try a lower --learning_rate"),
@@ -81,15 +81,15 @@ def test_balanced_class_weights_are_those_of_scikit_learn_and_only_for_training(
     ],
 )
 def test_a_collapse_is_reported_with_a_fitting_remedy(
-    words: Words, tmp_path: Path, changes: dict[str, Any], way_out: str
+    words: Words, tmp_path: Path, changes: dict[str, Any], advice: str
 ) -> None:
     tune(*words(write(tmp_path / "a.jsonl", UNEQUAL), tmp_path / "out"))
     found = {**results(tmp_path / "out"), **changes}
     found["collapsed_seeds"] = found["seeds"]
     text = format_results(found)
     assert "| macro_f1 |" in text
-    assert f"warning: collapsed (same prediction for every example): seed 3{way_out}" in text
-    assert bool(way_out) == ("; " in text)
+    assert f"warning: collapsed (same prediction for every example): seed 3{advice}" in text
+    assert bool(advice) == ("; " in text)
 
 
 # The selection metric.
