@@ -21,7 +21,7 @@ def _preset(
 
 
 PRESETS: dict[str, PretrainConfig] = {
-    # For experiments on two CPU cores: the best settings for a few minutes, see the sweep in docs/results.md.
+    # For experiments on two CPU cores: the best settings for a few minutes, see the recipe search in docs/lab-log.md.
     "tiny": PretrainConfig(
         corpus=CorpusConfig(vocab_size=8000, max_seq_length=64),
         training=TrainingConfig(4000, 32, learning_rate=5e-4, warmup_steps=200, eval_steps=1000, save_steps=500),

@@ -111,6 +111,8 @@ def read_plan(file: Path) -> Plan:
             if like is not None:
                 if weights not in ("random", "stock") or given.keys() != {"like", "weights"}:
                     raise ValueError(f"variant {name}: `like` needs weights: random or stock, and no options")
+                if like not in variants:
+                    raise ValueError(f"variant {name}: define {like!r}, which it is like, before it")
                 own_seeds, own = variants[like].seeds[: 1 if weights == "random" else None], variants[like].options
             elif weights != "pretrained":
                 raise ValueError(f"variant {name}: `weights: {weights}` needs like: VARIANT")

@@ -214,7 +214,7 @@ def format_statistics(statistics: dict[str, Any], padding_share: float) -> str:
     lines.append(("held out", statistics["held_out"]))
     others = {name: count for name, count in sorted(read.items()) if name not in _SHOWN_ELSEWHERE}
     for name, count in (others | {name: written.get(name, 0) for name in _SHOWN_WRITTEN}).items():
-        text = _SHOWN_WRITTEN.get(name, name).replace("_", " ")
+        text = _SHOWN_WRITTEN.get(name, name).replace("_skipped", "").replace("skipped_", "").replace("_", " ")
         lines += [("skipped" if "skipped" in name else "noted", f"{count:,} {text}")] * (count > 0)
     lines.append(("speed", f"{megabytes / max(statistics['process_seconds'], 1e-9):.1f} MB/s per process"))
     width = max(len(name) for name, _ in lines)

@@ -84,8 +84,9 @@ def load_tokenizer(path: Path, options: TextOptions | None = None) -> Tokenizer:
 
 
 def _vocabulary_file(path: Path) -> Path:
-    """The tokenizer file in a folder, or the file itself. Raises UsageError if there is none."""
-    for file in [path / name for name in _FOLDER_FILES] if path.is_dir() else [path]:
+    """The tokenizer file in a folder, such as a run's, or the file itself. Raises UsageError if there is none."""
+    folders = (path, path / "tokenizer")
+    for file in [folder / name for folder in folders for name in _FOLDER_FILES] if path.is_dir() else [path]:
         if file.is_file() and file.suffix in (".json", ".model", ".txt"):
             return file
     reason = "is not named *.json, *.model or *.txt" if path.exists() else "does not exist"

@@ -54,6 +54,8 @@ def test_transformers_gives_the_same_ids_and_a_round_trip_changes_nothing(folder
     save_tokenizer(tokenizer, tmp_path, max_length=77)
     again = load_tokenizer(tmp_path)
     save_tokenizer(again, tmp_path / "second", max_length=77)
+    save_tokenizer(again, tmp_path / "run" / "tokenizer", max_length=77)
+    assert fingerprint(load_tokenizer(tmp_path / "run")) == fingerprint(tokenizer)
     assert fingerprint(again) == fingerprint(tokenizer)
     for name in ("tokenizer.json", CONFIG):
         assert (tmp_path / name).read_bytes() == (tmp_path / "second" / name).read_bytes()

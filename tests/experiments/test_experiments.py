@@ -59,6 +59,7 @@ REFUSED = {
     "task": "{variants: {a: {}}, finetuning: {task: {cola: }}}",
     "learning_rat": "{variants: {a: {learning_rat: 1.0e-3}}}",
     "output_dir": "{variants: {a: {output_dir: x}}}",
+    "define 'a'": "{variants: {b: {like: a, weights: random}, a: {}}}",
     "no options": "{variants: {a: {}, b: {like: a, weights: random, seeds: [3]}}}",
     "rtd": "{variants: {a: {objective: mlm}, b: {like: a, weights: stock}}}",
     "share a folder": "{variants: {a b: {}, a/b: {}}}",
