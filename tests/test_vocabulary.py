@@ -55,8 +55,9 @@ def hits(files: dict[str, str]) -> Iterator[str]:
 
 def searched() -> dict[str, str]:
     """Code and documentation by path."""
-    paths = [path for glob in ("*.py", "README.md", "docs/*.py", "docs/*.md") for path in sorted(ROOT.glob(glob))]
-    return sources(*CODE, *(path.relative_to(ROOT).as_posix() for path in paths))
+    globs = ("*.py", "*.md", "data/**/*.md", "docs/*.py", "docs/*.md", "experiments/*.yaml")
+    paths = [path.relative_to(ROOT).as_posix() for glob in globs for path in sorted(ROOT.glob(glob))]
+    return sources(*CODE, *(path for path in paths if path != "CHANGELOG.md"))  # which names what was renamed
 
 
 def repeated_classes(files: dict[str, str]) -> list[str]:

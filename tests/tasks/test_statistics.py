@@ -51,7 +51,7 @@ def test_a_summary_equals_the_standard_library(scores: list[float]) -> None:
 # Intervals
 
 
-def test_an_interval_is_as_wide_as_the_normal_approximation_says() -> None:
+def test_an_interval_is_as_wide_as_that_of_the_normal_approximation() -> None:
     tables = model([0.8], size=2000, seed=3)
     low, high = interval_of(tables)
     share = MEASURES["classification"](tables[0])["accuracy"]

@@ -64,7 +64,7 @@ def test_a_non_finite_step_is_skipped_and_excluded_from_the_metrics(tmp_path: Pa
     two, three, four = ((tmp_path / "checkpoints" / f"step-000000{step}") for step in (2, 3, 4))
     for name in ("model.safetensors", "optimizer.safetensors"):
         assert (two / name).read_bytes() == (three / name).read_bytes() != (four / name).read_bytes()
-    training = toy.training_rows(tmp_path)
+    training = toy.training_metrics(tmp_path)
     assert [row.get("skipped_steps") for row in training] == [None, None, 1, 1, 2, 2, 2, 2]
     assert [row["step"] for row in training if row["loss"] is None] == [3, 5]
 
@@ -174,7 +174,7 @@ def test_a_resumed_fp16_run_equals_the_uninterrupted_one_bitwise(tmp_path: Path,
 def test_overflows_are_skipped_and_counted_separately(tmp_path: Path) -> None:
     config = replace(EACH, max_steps=12)
     outcome, _ = run_toy(tmp_path, config, objective=weighted(1000.0)(), arithmetic="fp16")
-    training = toy.training_rows(tmp_path)
+    training = toy.training_metrics(tmp_path)
     skipped = [row for row in training if row["loss"] is None]
     assert outcome.step == config.max_steps
     assert [row["step"] for row in skipped[: IN_A_ROW + 1]] == list(range(1, IN_A_ROW + 2))

@@ -200,8 +200,8 @@ def test_evaluating_and_saving_do_not_change_the_training(tmp_path: Path) -> Non
 def test_logged_means_are_sums_over_counts_since_the_last_log(tmp_path: Path) -> None:
     run_toy(tmp_path / "each", replace(CONFIG, logging_steps=1))
     run_toy(tmp_path / "third", CONFIG)
-    each = toy.training_rows(tmp_path / "each")
-    third = {row["step"]: row for row in toy.training_rows(tmp_path / "third")}
+    each = toy.training_metrics(tmp_path / "each")
+    third = {row["step"]: row for row in toy.training_metrics(tmp_path / "third")}
     assert sorted(third) == [1, 3, 6, 8]
     tokens = [after - before for before, after in pairwise([0, *(row["tokens"] for row in each)])]
     for first, last in ((1, 1), (2, 3), (4, 6), (7, 8)):
@@ -213,7 +213,7 @@ def test_logged_means_are_sums_over_counts_since_the_last_log(tmp_path: Path) ->
 
 def test_a_term_with_count_zero_is_logged_as_null(tmp_path: Path) -> None:
     run_toy(tmp_path, replace(CONFIG, per_device_train_batch_size=1, logging_steps=1, max_steps=6))
-    assert {row["order_loss"] is None for row in toy.training_rows(tmp_path)} == {True, False}
+    assert {row["order_loss"] is None for row in toy.training_metrics(tmp_path)} == {True, False}
 
 
 def test_a_signal_saves_the_current_step_and_the_resume_is_exact(

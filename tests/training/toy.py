@@ -149,7 +149,7 @@ def at_steps(actions: Mapping[int, Callable[[], object]]) -> Callable[[int], Non
     return lambda step: actions.get(step, bool)() and None
 
 
-def training_rows(folder: Path) -> list[dict[str, Any]]:
+def training_metrics(folder: Path) -> list[dict[str, Any]]:
     """The rows of training metrics."""
     return [row for row in rows(folder) if "loss" in row]
 

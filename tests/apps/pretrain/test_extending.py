@@ -1,4 +1,4 @@
-"""The objective, attention kind and task of docs/extending.md are added as the document says, trained and used."""
+"""The objective, attention kind and task of docs/extending.md are added as printed there, trained and used."""
 
 import json
 import re
