@@ -1,18 +1,23 @@
-"""The Python API as documented: functions that return results and raise errors."""
+"""The Python API, the printed examples and the notebook run as documented."""
 
+import doctest
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import nbformat
 import pytest
+from nbclient import NotebookClient
 
 import electra_albert as ea
 from electra_albert.config import RunConfig
 from electra_albert.contracts import CheckpointError, DataError, RunResult, UsageError
+from electra_albert.inference.model import load_model
 from electra_albert.presets import PRESETS
 from tests.apps import tiny_run
-from tests.apps.tiny_run import english
+from tests.apps.tiny_run import ROOT, english
 
 EXAMPLE = re.compile(r"```python\n(.*?)```", re.S)
 
@@ -32,7 +37,7 @@ def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_documented_example_runs(in_folder: Path) -> None:
-    (code,) = EXAMPLE.findall((tiny_run.ROOT / "docs" / "api.md").read_text(encoding="utf-8"))
+    (code,) = EXAMPLE.findall((ROOT / "docs" / "api.md").read_text(encoding="utf-8"))
     names: dict[str, object] = {}
     exec(code, names)
     run = names["run"]
@@ -84,3 +89,40 @@ def test_importing_the_package_does_not_import_torch() -> None:
     assert subprocess.check_output(command, env=tiny_run.environment(), text=True).strip() == "set()"
     with pytest.raises(AttributeError, match="nothing_of_ours"):
         _ = ea.nothing_of_ours
+
+
+NUMBER = re.compile(r"-?\d+\.\d+")
+
+
+class RoundedNumbers(doctest.OutputChecker):
+    """Equal but for spaces and line breaks, numbers to within what rounding to two decimals changes."""
+
+    def check_output(self, want: str, got: str, optionflags: int) -> bool:
+        texts = ["".join(NUMBER.sub("#", output).split()) for output in (want, got)]
+        numbers = [[float(number) for number in NUMBER.findall(output)] for output in (want, got)]
+        return texts[0] == texts[1] and numbers[0] == pytest.approx(numbers[1], abs=0.0051)
+
+
+def test_the_documented_examples_give_the_documented_output() -> None:
+    text = (ROOT / "docs" / "inference.md").read_text(encoding="utf-8").partition("\n## Fine-tuned models")[0]
+    blocks = [block for block in re.findall(r"```python\n(.*?)```", text, re.S) if ">>>" in block]
+    names = {"model": load_model(ROOT / "data" / "models" / "english-h256-l4", device="cpu")}
+    test = doctest.DocTestParser().get_doctest("\n".join(blocks), names, "inference.md", None, None)
+    report: list[str] = []
+    failed, run = doctest.DocTestRunner(RoundedNumbers()).run(test, out=report.append)
+    assert (failed, run) == (0, 12), "".join(report)
+
+
+def test_the_quickstart_notebook_pretrains_plots_and_fine_tunes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (examples := tmp_path / "examples").mkdir()
+    shutil.copytree(ROOT / "data" / "models", tmp_path / "data" / "models")
+    for name, value in (("PYTHONPATH", str(ROOT)), ("HF_HUB_OFFLINE", "1"), ("OMP_NUM_THREADS", "1")):
+        monkeypatch.setenv(name, value)
+    notebook = nbformat.read(ROOT / "examples" / "quickstart.ipynb", as_version=4)
+    NotebookClient(notebook, timeout=250, resources={"metadata": {"path": str(examples)}}).execute()
+    found = [out["data"] for cell in notebook.cells for out in cell.get("outputs", []) if "data" in out]
+    assert sum("image/png" in data for data in found) == 1
+    assert all(label in found[-1]["text/plain"] for label in ("label='music'", "label='sport'"))
+    assert (tmp_path / "runs" / "notebook" / "discriminator" / "model.safetensors").is_file()

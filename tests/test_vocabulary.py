@@ -54,14 +54,12 @@ def hits(files: dict[str, str]) -> Iterator[str]:
 
 
 def searched() -> dict[str, str]:
-    """Code and documentation by path."""
     globs = ("*.py", "*.md", "data/**/*.md", "docs/*.py", "docs/*.md", "experiments/*.yaml")
     paths = [path.relative_to(ROOT).as_posix() for glob in globs for path in sorted(ROOT.glob(glob))]
     return sources(*CODE, *(path for path in paths if path != "CHANGELOG.md"))  # which names what was renamed
 
 
 def repeated_classes(files: dict[str, str]) -> list[str]:
-    """Names of more than one class, nested and private ones included."""
     nodes = [node for source in files.values() for node in ast.walk(ast.parse(source))]
     return [name for name, n in Counter(node.name for node in nodes if isinstance(node, ast.ClassDef)).items() if n > 1]
 

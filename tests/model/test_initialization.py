@@ -15,16 +15,8 @@ from electra_albert.model.heads import RtdHead
 from electra_albert.model.initialization import HEAD_OFFSETS, initialize
 from electra_albert.presets import PRESETS
 
-NORMAL = ModelConfig(
-    vocab_size=97,
-    embedding_size=64,
-    hidden_size=96,
-    num_hidden_layers=2,
-    num_hidden_groups=2,
-    num_attention_heads=6,
-    intermediate_size=128,
-    max_position_embeddings=64,
-)
+SIZES = {"vocab_size": 97, "embedding_size": 64, "hidden_size": 96, "intermediate_size": 128, "num_hidden_layers": 2}
+NORMAL = ModelConfig(**SIZES, num_hidden_groups=2, num_attention_heads=6, max_position_embeddings=64)
 LOCAL = replace(NORMAL, initialization="local")
 BATCH, LENGTH = 5, 64
 MIN_SHARE = 0.5  # of the queries, and of the attention weight, at the head's own offset; 1 / LENGTH by chance

@@ -21,16 +21,9 @@ from tests.objectives.toy import make_batch
 
 Module = TypeVar("Module", bound=nn.Module)
 B, L = 3, 13
-SHAPE = ModelConfig(
-    vocab_size=53,
-    embedding_size=11,
-    hidden_size=21,
-    num_hidden_layers=6,
-    num_attention_heads=3,
-    intermediate_size=37,
-    max_position_embeddings=17,
-    initializer_range=0.3,  # wide enough for uneven attention and nonlinear activations
-)
+SIZES = {"vocab_size": 53, "embedding_size": 11, "hidden_size": 21, "intermediate_size": 37, "num_hidden_layers": 6}
+# The initializer_range is wide enough for uneven attention and nonlinear activations.
+SHAPE = ModelConfig(**SIZES, num_attention_heads=3, max_position_embeddings=17, initializer_range=0.3)
 SPECIAL_IDS = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
 LENGTHS = (L, 8, 3)
 

@@ -3,11 +3,13 @@
 Sizes are all different, and odd if possible. Dimensions: B batch, L length, V vocab.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from electra_albert import config as options
-from electra_albert.config import ModelConfig, RtdConfig, SopConfig
+from electra_albert.config import ModelConfig, RtdConfig
 from electra_albert.contracts import IGNORED_LABEL, Batch, SpecialIds
 from electra_albert.keyed_random import Stream, bits
 from electra_albert.objectives import rtd as objectives
@@ -16,24 +18,15 @@ from electra_albert.objectives.rtd import PretrainingObjective, ReplacedTokenDet
 PAD, UNKNOWN, CLS, SEP, MASK = range(5)
 SPECIAL = SpecialIds(PAD, UNKNOWN, CLS, SEP, MASK, never_masked=(PAD, UNKNOWN, CLS, SEP, MASK))
 SEED = 11
-MODEL = ModelConfig(
-    vocab_size=19,  # so small that a sampled token is often correct
-    embedding_size=11,
-    hidden_size=28,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    intermediate_size=37,
-    max_position_embeddings=64,
-)
+# The vocabulary is so small that a sampled token is often correct.
+SIZES = {"vocab_size": 19, "embedding_size": 11, "hidden_size": 28, "intermediate_size": 37}
+MODEL = ModelConfig(**SIZES, num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=64)
 STEP = torch.tensor(0)
 OBJECTIVES = ("rtd", "rtd_sop", "mlm", "mlm_sop")
 
 
 def make_objective(
-    model: ModelConfig = MODEL,
-    rtd: RtdConfig | None = None,
-    kind: type[ReplacedTokenDetection] = ReplacedTokenDetection,
-    sop: SopConfig | None = None,
+    model: ModelConfig = MODEL, rtd: RtdConfig | None = None, kind: Any = ReplacedTokenDetection, sop: Any = None
 ) -> ReplacedTokenDetection:
     """An objective with the same weights on every call."""
     with torch.random.fork_rng():
@@ -43,14 +36,10 @@ def make_objective(
 
 def build(name: str, model: ModelConfig = MODEL, mask_rate: float = 0.5, seed: int = SEED) -> PretrainingObjective:
     """The objective of that name with the same weights on every call."""
-    config = options.PretrainConfig(
-        run=options.RunConfig(objective=name),  # type: ignore[arg-type]
-        training=options.TrainingConfig(seed=seed),
-        model=model,
-        rtd=RtdConfig(mask_rate=mask_rate),
-        mlm=options.MlmConfig(mask_rate=mask_rate),
-        corpus=options.CorpusConfig(max_seq_length=model.max_position_embeddings),
-    )
+    run, training = options.RunConfig(objective=name), options.TrainingConfig(seed=seed)  # type: ignore[arg-type]
+    rtd, mlm = RtdConfig(mask_rate=mask_rate), options.MlmConfig(mask_rate=mask_rate)
+    corpus = options.CorpusConfig(max_seq_length=model.max_position_embeddings)
+    config = options.PretrainConfig(run=run, training=training, model=model, rtd=rtd, mlm=mlm, corpus=corpus)
     with torch.random.fork_rng():
         torch.manual_seed(SEED)
         return objectives.make_objective(config, SPECIAL)
