@@ -71,13 +71,13 @@ def budgets() -> list[Budget]:
     package = sources(PACKAGE)
     folders = Counter(Path(path).parent for path in package)
     return [
-        Budget("lines of the package", lines(package), 15_500),
+        Budget("lines of the package", lines(package), 16_300),
         Budget("files of the package", len(package), 110),
         Budget("files in its largest folder", max(folders.values()), 16),
         Budget("lines of its longest file", max(lines({path: text}) for path, text in package.items()), 400),
         Budget("lines of one training step", lines(sources(*(f"{PACKAGE}/{name}.py" for name in STEP_PATH))), 1_400),
         Budget("modules in an import cycle", len(import_cycle(package)), 0),
-        Budget("lines of tests", lines(sources("tests")), 18_000),
+        Budget("lines of tests", lines(sources("tests")), 22_000),
         Budget("lines of benchmarks", lines(sources("benchmarks")), 1_000),
         Budget("lines of the experiments' runner", lines(sources("experiments")), 600),
     ]
@@ -87,7 +87,7 @@ def main() -> None:
     """Print all budgets, and the number of test cases, which pytest collects."""
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", str(ROOT / "tests")]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
-    cases = Budget("test cases", sum("::" in line for line in listed.splitlines()), 3_000)
+    cases = Budget("test cases", sum("::" in line for line in listed.splitlines()), 3_600)
     print(f"{'name':32} {'found':>7} {'most':>7}  ok")
     for name, found, most in [*budgets(), cases]:
         print(f"{name:32} {found:7,} {most:7,}  {'yes' if found <= most else 'NO'}")
