@@ -68,8 +68,12 @@ class ModelConfig:
     """Standard deviation of the initial weights."""
     layer_norm_eps: float = 1e-12
     """Epsilon of the layer normalisations."""
+    residual_scale: float = 1.0
+    """Factor of each residual connection before its LayerNorm: above 1, a deep model changes less with each update."""
     initialization: Literal["normal", "local"] = "normal"
     """normal: as published; local: sinusoidal position embeddings and heads that attend to neighbouring tokens."""
+    zero_init_outputs: bool = False
+    """Initialise the output projections of attention and feed-forward to zero: each block starts as the identity."""
     attention: str = "softmax"
     """Attention kind: softmax, or another one from model/attention.py."""
     attention_options: dict[str, int | float] = field(default_factory=dict)
@@ -86,6 +90,7 @@ class ModelConfig:
             require(is_divided, f"{whole}={getattr(self, whole)} is not a multiple of {part}={getattr(self, part)}")
         require_within(self, "[0, 1]", "hidden_dropout_prob attention_probs_dropout_prob")
         require_within(self, "(0, 10)", "initializer_range")
+        require_within(self, "[1, 1000]", "residual_scale")
         require_within(self, "(0, 1)", "layer_norm_eps")
 
     @property
@@ -103,6 +108,8 @@ class RtdConfig:
     """Fraction of the selected tokens replaced by [MASK]; the others stay unchanged, as in ELECTRA's code."""
     temperature: float = 1.0
     """Softmax temperature for sampling replacement tokens from the generator."""
+    z_loss: float = 0.0
+    """Weight of the squared log-sum-exp of the MLM logits in the total loss, which keeps the logits small."""
     generator_weight: float = 1.0
     """Weight of the generator's MLM loss in the total loss."""
     discriminator_weight: float = 50.0
@@ -115,17 +122,28 @@ class RtdConfig:
     """Width of the generator as a fraction of the discriminator's: hidden size, feed-forward size and heads."""
     generator_layers: int | None = None
     """Number of generator layers; by default as many as the discriminator has."""
+    embedding_sharing: Literal["full", "disentangled"] = "full"
+    """full: one table of token embeddings for both models; disentangled: the discriminator adds its own differences to
+    the generator's table and does not change it."""
+    mlm_share: float = 0.0
+    """Fraction of the selected tokens that stay [MASK] for the discriminator, which predicts them with its own head."""
+    mlm_weight: float = 1.0
+    """Weight of the discriminator's MLM loss in the total loss, if mlm_share is above 0."""
     generator_warmup_steps: int | None = None
     """Steps that train only the generator, if init_from has none; by default max_steps / 10, at most 10,000."""
 
     def __post_init__(self) -> None:
         require_within(self, "(0, 1)", "mask_rate")
         require_within(self, "[0, 1]", "mask_token_share")
+        require_within(self, "[0, 1)", "mlm_share")
+        require_within(self, "[0, inf)", "z_loss")
         require_within(self, f"[{LOWEST_TEMPERATURE}, inf)", "temperature")
         require_within(self, "(0, 1]", "generator_size")
         require_within(self, "[1, inf)", "generator_layers")
         require_within(self, "[0, inf)", "generator_warmup_steps")
-        require_within(self, "(0, inf)", "generator_weight discriminator_weight generator_rate discriminator_rate")
+        require_within(
+            self, "(0, inf)", "generator_weight discriminator_weight mlm_weight generator_rate discriminator_rate"
+        )
 
     def generator(self, discriminator: ModelConfig) -> ModelConfig:
         """The generator's architecture: narrower, by default as deep, heads of the same size if the width allows it.
@@ -145,6 +163,7 @@ class RtdConfig:
             intermediate_size=max(1, round(discriminator.intermediate_size * self.generator_size)),
             num_hidden_layers=layers,
             num_hidden_groups=groups,
+            residual_scale=max(1.0, discriminator.residual_scale * layers / discriminator.num_hidden_layers),
         )
 
 
@@ -158,10 +177,13 @@ class MlmConfig:
     """Fraction of the selected tokens replaced by [MASK]."""
     random_token_share: float = 0.1
     """Fraction of the selected tokens replaced by a random token, never a special one; the others stay unchanged."""
+    z_loss: float = 0.0
+    """Weight of the squared log-sum-exp of the MLM logits in the total loss, which keeps the logits small."""
 
     def __post_init__(self) -> None:
         require_within(self, "(0, 1)", "mask_rate")
         require_within(self, "[0, 1]", "mask_token_share random_token_share")
+        require_within(self, "[0, inf)", "z_loss")
         total = self.mask_token_share + self.random_token_share
         require(total <= 1 + 1e-9, f"mask_token_share + random_token_share = {total:g} must not exceed 1")
 
@@ -244,8 +266,11 @@ class TrainingConfig:
     """Beta2 of Adam (decay of the second moment)."""
     adam_epsilon: float = 1e-6
     """Epsilon of Adam."""
-    optimizer: Literal["adamw", "lamb"] = "adamw"
-    """adamw, or lamb as in ALBERT: a trust ratio for each tensor, for very large batches."""
+    optimizer: Literal["adamw", "lamb", "muon"] = "adamw"
+    """adamw; lamb as in ALBERT: a trust ratio for each tensor, for very large batches; muon: orthogonal updates for the
+    matrices of the blocks, AdamW for all else."""
+    muon_rate: float = 1.0
+    """Learning rate of the matrices that muon updates, as a multiple of learning_rate."""
     lr_scheduler_type: Literal["electra", "bert", "linear"] = "electra"
     """Learning rate schedule: electra (warmup times a linear decay over the whole run), bert (warmup, then a drop onto
     that decay, as in BERT's and ALBERT's code), linear (warmup, then linear decay from the peak)."""
@@ -273,7 +298,7 @@ class TrainingConfig:
     def __post_init__(self) -> None:
         counts = "max_steps per_device_train_batch_size per_device_eval_batch_size gradient_accumulation_steps"
         require_within(self, "[1, inf)", f"{counts} logging_steps eval_steps eval_examples save_steps save_total_limit")
-        require_within(self, "(0, inf)", "learning_rate max_grad_norm")
+        require_within(self, "(0, inf)", "learning_rate max_grad_norm muon_rate")
         require_within(self, "[0, inf)", "warmup_steps")
         require_within(self, "[0, 1)", "weight_decay adam_beta1 adam_beta2")
         require_within(self, "(0, 1)", "adam_epsilon")

@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -13,7 +14,7 @@ from torch import Tensor
 from electra_albert.config import RtdConfig
 from electra_albert.contracts import CheckpointError, UsageError
 from electra_albert.files import sha256
-from electra_albert.hub.formats import model_config, native_config
+from electra_albert.hub.formats import TABLE, model_config, native_config
 from electra_albert.hub.weights import WEIGHT_FILES, read_json, read_tensors
 
 CONFIG_FILE = "config.json"
@@ -79,8 +80,14 @@ def read_weights(files: ModelFiles) -> dict[str, Tensor]:
             raise ValueError(f"{_WEIGHTS} does not match its hash in {_MANIFEST}")
         tensors = read_tensors(weights)
         tensors |= {name: tensors[tied] for name, tied in read_json(weights.with_name(_STATE))["aliases"].items()}
-    named = ((_PARAMETER.fullmatch(name), tensor) for name, tensor in tensors.items())
-    return {match[2]: tensor for match, tensor in named if match and match[1] == files.part}
+        rtd = read_json(weights.with_name(_STATE))["settings"].get("rtd", {})
+    parts: dict[str, dict[str, Tensor]] = defaultdict(dict)
+    for match, tensor in ((_PARAMETER.fullmatch(name), tensor) for name, tensor in tensors.items()):
+        if match:
+            parts[match[1]][match[2]] = tensor
+    if rtd.get("embedding_sharing") == "disentangled" and files.part == "discriminator":
+        parts["discriminator"][TABLE] = parts["discriminator"][TABLE] + parts["generator"][TABLE]
+    return parts[str(files.part)]
 
 
 def read_contents(files: ModelFiles) -> dict[str, Any]:

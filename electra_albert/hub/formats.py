@@ -22,9 +22,15 @@ from electra_albert.model.task_model import ARCHITECTURES, DEFAULT_DROPOUT
 
 State = Mapping[str, Tensor]  # a state dict
 RELATIVES = ("bert", "electra")
-_OURS = ("initialization", "attention", "attention_options")  # fields that no stock config.json has
+_OURS = (
+    "initialization",
+    "zero_init_outputs",
+    "attention",
+    "attention_options",
+)  # fields that no stock config.json has
 _NAMES = tuple(field.name for field in fields(ModelConfig) if field.name not in _OURS)
 NATIVE, _FORMAT = "electra_albert", 1  # model_type and version of folders that only this package loads
+_SCALE = "residual_scale"  # in a stock config.json only a note for this package: the weights contain it
 _MAX_INTEGER = (1 << 31) - 1  # larger sizes overflow before they are compared with the weights
 # Settings with only one supported value: others mean another computation than ours, or custom code.
 _ALWAYS: dict[str, Any] = {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False}
@@ -35,6 +41,11 @@ _PARTS = ("attention.query.", "attention.key.", "attention.value.")
 _MAPPING = "encoder.embedding_hidden_mapping_in."
 _POOLER, _ORDER_POOLER = "pooler.", "sentence_order.pooler."
 _ORDER, _STOCK_ORDER = "sentence_order.classifier.", "sop_classifier.classifier."
+# Layers that write the scaled hidden states of a model with residual_scale, and layers that read them.
+_WRITES_HIDDEN = ("embedding_hidden_mapping_in", "attention.LayerNorm", "full_layer_layer_norm")
+_READS_HIDDEN = ("attention.qkv", "ffn")
+_HEADS = {"pooler", "sentence_order.pooler", "predictions.dense", "discriminator_predictions.dense"}
+_HEADS |= {"qa_outputs", "electra_classifier"}
 _DECODER, _DECODER_BIAS = "predictions.decoder.weight", "predictions.decoder.bias"
 _COUNTERS = ("embeddings.position_ids", "embeddings.token_type_ids")  # buffers of older files, not weights
 # Names of BERT, ELECTRA and files of 2019 and their stock ALBERT names without `albert.`, replaced in this order.
@@ -68,7 +79,7 @@ def stock_config(config: ModelConfig, architecture: str, special_ids: Mapping[st
         "dtype": "float32",
         "tie_word_embeddings": True,
         "classifier_dropout_prob": DEFAULT_DROPOUT,
-        **{name: getattr(config, name) for name in _NAMES},
+        **{name: getattr(config, name) for name in _NAMES if name != _SCALE or config.residual_scale != 1},
         **special_ids,
     }
 
@@ -116,7 +127,7 @@ def _values(contents: Mapping[str, Any], kind: str, source: str) -> dict[str, An
         elif type(value) is not wanted:
             raise CheckpointError(f"{name}={short_repr(value)} in {source} should be of type {wanted.__name__}")
     if kind in RELATIVES:
-        values |= {"num_hidden_groups": values["num_hidden_layers"], "inner_group_num": 1}
+        values |= {"num_hidden_groups": values["num_hidden_layers"], "inner_group_num": 1, _SCALE: 1.0}
     if kind == "bert":
         values["embedding_size"] = values["hidden_size"]
     if not all(type(value) in (int, float) for value in values.get("attention_options", {}).values()):
@@ -167,10 +178,28 @@ def classifier_dropout(contents: Mapping[str, Any]) -> Any:
     return next((contents[name] for name in names if contents.get(name) is not None), DEFAULT_DROPOUT)
 
 
-def to_stock(state: State) -> dict[str, Tensor]:
+def scale_residuals(state: State, factor: float) -> State:
+    """The state whose hidden states are `factor` times as large, and whose other results are the same.
+
+    x = LayerNorm(a x + f(x)) with a = residual_scale becomes stock's y = a LayerNorm(y + f(y / a)) by the factor a; the
+    factor 1 / a reverts it. Both are exact if a is a power of two.
+    """
+    reads_pooled = "pooler.weight" in state
+
+    def scale(name: str) -> float:
+        part = name.removesuffix(".weight").removesuffix(".bias")
+        if part.startswith("encoder.") and part.endswith(_WRITES_HIDDEN):
+            return factor
+        is_first = part.endswith(_READS_HIDDEN) or part in _HEADS or (part == "classifier" and not reads_pooled)
+        return 1 / factor if is_first and name.endswith("weight") else 1.0
+
+    return {name: tensor * by if (by := scale(name)) != 1 else tensor for name, tensor in state.items()}
+
+
+def to_stock(state: State, residual_scale: float = 1.0) -> dict[str, Tensor]:
     """Our state dict under stock names (ALBERT's; ELECTRA's for the detection head), as float32 copies on the CPU."""
     stock = {}
-    for name, tensor in to_native(state).items():
+    for name, tensor in scale_residuals(to_native(state), residual_scale).items():
         stock_name = name.replace(_ORDER_POOLER, _POOLER).replace(_ORDER, _STOCK_ORDER)
         if stock_name.startswith(("embeddings.", "encoder.", _POOLER)):
             stock_name = f"albert.{stock_name}"
@@ -215,7 +244,7 @@ def from_file(tensors: State, kind: str, config: ModelConfig, source: str) -> tu
         raise CheckpointError(f"{source}: {_DECODER} differs from the word embeddings; only tied ones are supported")
     if bias is not None:  # overrides predictions.bias
         found["predictions.bias"] = bias
-    return _fused(found, kind, source), unsupported_heads
+    return {**scale_residuals(_fused(found, kind, source), 1 / config.residual_scale)}, unsupported_heads
 
 
 def for_order_head(state: State) -> dict[str, Tensor]:

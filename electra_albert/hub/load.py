@@ -24,7 +24,14 @@ _Module = TypeVar("_Module", bound=nn.Module)
 _MIN_LENGTHS = {"max_seq_length": 8, "doc_stride": 1, "max_answer_length": 1}
 _ORDER_HEAD = "sentence_order"
 # Fields that the shapes of the weights do not determine.
-_FIELDS = ("num_hidden_layers", "num_attention_heads", "hidden_act", "layer_norm_eps", "attention", "attention_options")
+_FIELDS: tuple[str, ...] = (
+    "num_hidden_layers",
+    "num_attention_heads",
+    "hidden_act",
+    "layer_norm_eps",
+    "residual_scale",
+)
+_FIELDS += ("attention", "attention_options")
 
 
 class Stored(NamedTuple):
@@ -58,11 +65,11 @@ def read_config(files: ModelFiles) -> ModelConfig:
 
 def build(stored: Stored, model_class: type[_Module], head: TaskHead | None = None) -> _Module:
     """Build a model in eval mode, with the file's pooler and order head. Raises CheckpointError if it lacks a part."""
-    has_order, has_pooler = _ORDER_HEAD in stored.parts, "pooler" in stored.parts
+    has_order, has_pooler, has_mlm = (part in stored.parts for part in (_ORDER_HEAD, "pooler", "predictions"))
     kinds: dict[type[nn.Module], tuple[str, dict[str, Any]]] = {  # required part, and options of the class
         EncoderModel: ("encoder", {"with_pooler": has_pooler}),
         Generator: ("predictions", {"with_sentence_order": has_order, "with_pooler": has_pooler and not has_order}),
-        Discriminator: ("discriminator_predictions", {"with_sentence_order": has_order}),
+        Discriminator: ("discriminator_predictions", {"with_sentence_order": has_order, "with_mlm": has_mlm}),
         TaskModel: (head.output_name if head else "", {"head": head}),
     }
     part, options = kinds[model_class]
@@ -187,7 +194,7 @@ def resize_vocabulary(state: Mapping[str, Tensor], kept: int, new: Sequence[Sequ
 
 def require_same_computation(config: ModelConfig, known: Mapping[str, Any], source: str, advice: str) -> None:
     """Raise CheckpointError if fields of `known` that do not change the shapes of weights differ from `config`."""
-    first = {"attention": ModelConfig.attention, "attention_options": {}} if known else {}
+    first = {"attention": ModelConfig.attention, "attention_options": {}, "residual_scale": 1.0} if known else {}
     for name in _FIELDS:
         found, wanted = known.get(name, first.get(name)), getattr(config, name)
         if found is not None and found != wanted:

@@ -35,16 +35,18 @@ def outputs(model: Model, input_ids: Tensor, attention_mask: Tensor, token_type_
     """Compute all outputs of a model. Ids int64, mask bool or 0 and 1, each [B, L]; for choice, B counts options.
 
     Returns last_hidden_state [B, L, D]; logits of a generator [B, L, V], a discriminator [B, L] or a head for sequence
-    [B, C], choice [B, 1] or token [B, L, C]; start_logits and end_logits [B, L] of a span head; sop_logits [B, 2] and
-    pooler_output [B, D] if the model has the layers.
+    [B, C], choice [B, 1] or token [B, L, C]; start_logits and end_logits [B, L] of a span head; sop_logits [B, 2],
+    pooler_output [B, D] and a discriminator's prediction_logits [B, L, V] if the model has the layers.
     """
     last = model.encode(input_ids, attention_mask.bool(), token_type_ids)  # [B, L, D]
-    found = {"last_hidden_state": last}
+    found = {"last_hidden_state": last * model.config.residual_scale}  # as in the stock folder
     if isinstance(model, TaskModel):
         scores = model.output(model.features(last))
         if model.head.kind == "span":
             return found | dict(zip(("start_logits", "end_logits"), scores.unbind(-1), strict=True))
         return found | {"logits": scores}
+    if isinstance(model, Discriminator) and model.predictions is not None:
+        found["prediction_logits"] = model.mlm_logits(last)
     if isinstance(model, Generator | Discriminator):
         found["logits"] = model.logits(last) if isinstance(model, Generator) else model.discriminator_predictions(last)
         if model.sentence_order is not None:

@@ -82,7 +82,7 @@ def save_model(
 
 
 def _architecture(model: Model) -> str:
-    if isinstance(model, Generator):
+    if isinstance(model, Generator | Discriminator) and model.predictions is not None:
         return "AlbertForMaskedLM" if model.sentence_order is None else "AlbertForPreTraining"
     return model.head.architecture if isinstance(model, TaskModel) else "AlbertModel"
 
@@ -108,7 +108,8 @@ def _task_settings(model: Model, details: Mapping[str, Any] | None) -> tuple[dic
 def _write(model: Model, folder: Path, file_format: str, dtype: torch.dtype) -> Path:
     """Write the weights into a folder with all other files, reload and compare them; returns the weights file."""
     is_stock, message = stock_computes(model.config), f"{folder.parent} is not written"
-    renamed = (formats.to_stock if is_stock else formats.to_native)(model.state_dict())
+    state = model.state_dict()
+    renamed = formats.to_stock(state, model.config.residual_scale) if is_stock else formats.to_native(state)
     tensors = {name: tensor.to(dtype) for name, tensor in renamed.items()}
     if too_large := [name for name, tensor in tensors.items() if not tensor.isfinite().all()]:
         raise CheckpointError(f"{message}: {dtype} cannot hold {too_large[0]}; export as float32")
@@ -150,6 +151,7 @@ def _check_against_stock(model: Model, written: Mapping[str, Tensor], folder: Pa
         ours = outputs(model, *(each.to(device) for each in inputs))
         found = stock.eval()(*(each[None] if is_choice else each for each in inputs), output_hidden_states=True)
         theirs = {"last_hidden_state": found["hidden_states"][-1], "logits": found.get("prediction_logits"), **found}
+        theirs["prediction_logits"] = theirs["logits"]
         for prefix, (name, head, compute) in heads.items():
             head.load_state_dict({key: written[f"{prefix}.{key}"] for key in head.state_dict()})
             theirs[name] = compute(head.eval(), theirs["last_hidden_state"], found.get("pooler_output"))
@@ -174,6 +176,6 @@ def _extra_heads(model: Model, config: Any) -> dict[str, _Head]:
         electra = ElectraConfig(hidden_size=width, hidden_act=model.config.hidden_act)
         layer = ElectraDiscriminatorPredictions(electra)
         heads["discriminator_predictions"] = ("logits", layer, lambda head, last, _: head(last))
-        if model.sentence_order is not None:
+        if model.sentence_order is not None and model.predictions is None:
             heads["sop_classifier"] = ("sop_logits", AlbertSOPHead(config), lambda head, _, pooled: head(pooled))
     return heads

@@ -80,6 +80,8 @@ def load_model(
     if discriminator is not None:
         files = hub.locate(Path(discriminator), "discriminator")
     stored = hub.read_stored(files)
+    if "predictions" in stored.parts:  # the encoder's own head is better than that of the generator next to it
+        mlm_files = files
     mlm = stored if mlm_files == files else hub.read_stored(mlm_files)
     found = load_tokenizer(mlm_files.tokenizer)
     found("")  # resets truncation and padding before threads share it
@@ -206,7 +208,10 @@ class InferenceModel(Engine):
         found: list[Any] = [None] * len(sequences)
         for padded, chosen in self.batches(sequences):
             hidden_states = self.encoder(*padded)  # [B, L, D]
-            at_cls = hidden_states[:, 0] if pooler is None or pooling == "cls" else pooler(hidden_states[:, 0]).tanh()
+            scale = self.encoder.config.residual_scale  # to be those of the stock folder
+            at_cls = hidden_states[:, 0]
+            at_cls = at_cls * scale if pooler is None or pooling == "cls" else pooler(at_cls).tanh()
+            hidden_states = hidden_states * scale
             for vectors, vector, index in zip(hidden_states.cpu(), at_cls.cpu(), chosen, strict=True):
                 ids, positions = sequences[index].ids, sequences[index].text_positions
                 tokens = vectors[: len(ids)].clone()  # [L, D], a copy that frees the padding

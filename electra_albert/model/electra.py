@@ -28,18 +28,24 @@ class Generator(Backbone):
 
     def logits(self, hidden_states: Tensor) -> Tensor:
         """MLM logits [..., V] from hidden_states, any float [..., D]."""
-        logits: Tensor = self.predictions(hidden_states, self.embeddings.word_embeddings.weight)
+        logits: Tensor = self.predictions(hidden_states, self.embeddings.table)
         return logits
 
 
 class Discriminator(Backbone):
-    """An encoder with a replaced-token detection head."""
+    """An encoder with a replaced-token detection head and, optionally, an MLM head."""
 
     def __init__(
-        self, config: ModelConfig, embeddings: Embeddings | None = None, *, with_sentence_order: bool = False
+        self,
+        config: ModelConfig,
+        embeddings: Embeddings | None = None,
+        *,
+        with_sentence_order: bool = False,
+        with_mlm: bool = False,
     ) -> None:
         super().__init__(config, embeddings)
         self.discriminator_predictions = RtdHead(config)
+        self.predictions = MlmHead(config) if with_mlm else None
         self.sentence_order = SentenceOrderHead(config) if with_sentence_order else None
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
@@ -47,30 +53,40 @@ class Discriminator(Backbone):
         logits: Tensor = self.discriminator_predictions(self.encode(input_ids, attention_mask, token_type_ids))
         return logits
 
+    def mlm_logits(self, hidden_states: Tensor) -> Tensor:
+        """MLM logits [..., V] from hidden_states, any float [..., D]."""
+        assert self.predictions is not None
+        logits: Tensor = self.predictions(hidden_states, self.embeddings.table)
+        return logits
+
 
 class Electra(nn.Module):
-    """Generator, and discriminator with the optional sentence-order head; both share embeddings and their LayerNorm.
+    """Generator, and discriminator with optional `heads`; both share embeddings and their LayerNorm.
 
+    is_disentangled: the discriminator adds its own differences to the word embeddings.
     Paper: ELECTRA section 3.2 (shared embeddings), ALBERT section 3.1 (factorised embeddings).
     """
 
     def __init__(
-        self, generator: ModelConfig, discriminator: ModelConfig, *, with_sentence_order: bool = False
+        self, generator: ModelConfig, discriminator: ModelConfig, *, is_disentangled: bool = False, **heads: bool
     ) -> None:
         super().__init__()
         embeddings = Embeddings(discriminator)
         self.generator = Generator(generator, embeddings)
-        self.discriminator = Discriminator(discriminator, embeddings, with_sentence_order=with_sentence_order)
+        own = Embeddings(discriminator, embeddings) if is_disentangled else embeddings
+        self.discriminator = Discriminator(discriminator, own, **heads)
         initialize_models(self.generator, self.discriminator)
+        if is_disentangled:
+            nn.init.zeros_(own.word_embeddings.weight)
 
 
 def initialize_models(*models: Generator | Discriminator) -> None:
     """Initialize models with shared embeddings. The result for a given seed depends on the order of the draws."""
-    initialize(models[-1].embeddings, models[-1].config)
+    initialize(models[0].embeddings, models[0].config)
     for model in models:
         initialize(model.encoder, model.config)
     for model in models:
         head = model.predictions if isinstance(model, Generator) else model.discriminator_predictions
-        for part in (head, model.sentence_order):
+        for part in dict.fromkeys((head, model.predictions, model.sentence_order)):
             if part is not None:
                 initialize(part, model.config)

@@ -22,26 +22,50 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu_new": _GELU_NEW, "ge
 
 
 class Embeddings(nn.Module):
-    """Sum of word, position and segment embeddings of size E, then LayerNorm. Paper: ALBERT section 3.1."""
+    """Sum of word, position and segment embeddings of size E, then LayerNorm. Paper: ALBERT section 3.1.
 
-    def __init__(self, config: ModelConfig) -> None:
+    With `base`, word_embeddings are differences that are added to those of `base`, which get no gradient; everything
+    else is shared. Paper: He et al. 2021 (DeBERTaV3) section 3.3.
+    """
+
+    def __init__(self, config: ModelConfig, base: "Embeddings | None" = None) -> None:
         super().__init__()
         self.word_embeddings = nn.Embedding(config.vocab_size, config.embedding_size)
-        self.position_embeddings = nn.Embedding(config.max_position_embeddings, config.embedding_size)
-        self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.embedding_size)
-        self.LayerNorm = nn.LayerNorm(config.embedding_size, eps=config.layer_norm_eps)
+        self._base = () if base is None else (base.word_embeddings,)  # a tuple: not a submodule
+        if base is None:
+            self.position_embeddings = nn.Embedding(config.max_position_embeddings, config.embedding_size)
+            self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.embedding_size)
+            self.LayerNorm = nn.LayerNorm(config.embedding_size, eps=config.layer_norm_eps)
+        else:
+            self.position_embeddings, self.LayerNorm = base.position_embeddings, base.LayerNorm
+            self.token_type_embeddings = base.token_type_embeddings
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    @property
+    def table(self) -> Tensor:
+        """The word embeddings [V, E]."""
+        weight: Tensor = self.word_embeddings.weight
+        return weight if not self._base else weight + self._base[0].weight.detach()
+
+    def merge_base(self) -> None:
+        """Add the word embeddings of `base`, if any, for export: afterwards the module is independent of them."""
+        with torch.no_grad():
+            self.word_embeddings.weight.copy_(self.table)
+        self._base = ()
 
     def forward(self, input_ids: Tensor, token_type_ids: Tensor) -> Tensor:
         """input_ids, token_type_ids int64 [B, L]; returns [B, L, E]."""
         positions = self.position_embeddings.weight[: input_ids.shape[1]]  # [L, E]
-        embedded = self.word_embeddings(input_ids) + self.token_type_embeddings(token_type_ids) + positions
+        embedded = F.embedding(input_ids, self.table) + self.token_type_embeddings(token_type_ids) + positions
         output: Tensor = self.dropout(self.LayerNorm(embedded))
         return output
 
 
 class Block(nn.Module):
-    """Transformer block: self-attention and feed-forward, post-LayerNorm. Paper: ALBERT section 3.1."""
+    """Transformer block: self-attention and feed-forward, post-LayerNorm. Paper: ALBERT section 3.1.
+
+    config.residual_scale is alpha of DeepNorm (Wang et al. 2022 section 3), x = LayerNorm(alpha x + f(x)).
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -52,12 +76,14 @@ class Block(nn.Module):
         # Differs from transformers, which creates this dropout but never applies it; ALBERT's code applies it.
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
         self.full_layer_layer_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.residual_scale = config.residual_scale
 
     def forward(self, hidden_states: Tensor, mask: Tensor) -> Tensor:
         """hidden_states any float [B, L, D], mask bool [B, L]; returns [B, L, D]."""
         attended = self.attention(hidden_states, mask)
         fed_forward = self.ffn_output(self.activation(self.ffn(attended)))
-        output: Tensor = self.full_layer_layer_norm(attended + self.dropout(fed_forward))
+        residual = torch.add(self.dropout(fed_forward), attended, alpha=self.residual_scale)
+        output: Tensor = self.full_layer_layer_norm(residual)
         return output
 
 

@@ -38,6 +38,10 @@ def initialize(module: nn.Module, config: ModelConfig) -> None:
         elif isinstance(module, RtdHead) and config.hidden_size > _PUBLISHED_LOGIT_WIDTH:
             # Differs from ELECTRA: its logits grow with D, to an initial loss of 1.0 instead of ln 2 at D = 4096.
             module.dense_prediction.weight *= _PUBLISHED_LOGIT_WIDTH / config.hidden_size
+        for block in module.modules() if config.zero_init_outputs else ():
+            if isinstance(block, Block):
+                block.attention.dense.weight.zero_()
+                block.ffn_output.weight.zero_()
 
 
 def _init_local(module: nn.Module, config: ModelConfig) -> None:
@@ -47,6 +51,7 @@ def _init_local(module: nn.Module, config: ModelConfig) -> None:
         position_embeddings[:, : table.shape[1]] = table * POSITION_AMPLITUDE * config.initializer_range
     elif isinstance(module, Encoder):
         positions = _init_projection(module.embedding_hidden_mapping_in, config)  # [D, W]
+        blocks = config.num_hidden_layers * config.inner_group_num
         for block in module.modules():
             if isinstance(block, Block):
                 _init_attention(block.attention, positions, config)
@@ -54,7 +59,7 @@ def _init_local(module: nn.Module, config: ModelConfig) -> None:
                     nn.init.normal_(layer.weight, std=layer.in_features**-0.5)
                 # Scales the residual branches so that the input token reaches the output at any depth.
                 for layer in (block.attention.dense, block.ffn_output):
-                    layer.weight *= min(1.0, FULL_STRENGTH_BLOCKS / (config.num_hidden_layers * config.inner_group_num))
+                    layer.weight *= min(1.0, FULL_STRENGTH_BLOCKS * config.residual_scale / blocks)
     elif isinstance(module, RtdHead | SentenceOrderHead):
         wide = module.dense if isinstance(module, RtdHead) else module.pooler
         output = module.dense_prediction if isinstance(module, RtdHead) else module.classifier

@@ -46,6 +46,11 @@ def target_count(is_maskable: Tensor, mask_rate: float) -> Tensor:
     return torch.minimum(wanted.to(count.device), count)
 
 
+def share_of(count: Tensor, share: float) -> Tensor:
+    """round(share x count), the same on every device; count int64 or float32 [B] to int64 [B]."""
+    return (count.float() * share).round().long()
+
+
 def choose_targets(input_ids: Tensor, is_maskable: Tensor, mask_rate: float, seed: int, example_id: Tensor) -> Targets:
     """Draw `target_count` positions without replacement. input_ids int64 [B, L], is_maskable bool [B, L]."""
     length = input_ids.shape[1]

@@ -16,7 +16,9 @@ from electra_albert.contracts import Batch, SpecialIds, Term
 from electra_albert.model.electra import Discriminator, Electra, Generator
 from electra_albert.objectives import mlm, spec_of
 from electra_albert.objectives.evaluation import Detections, Unigram, baseline_terms
-from electra_albert.objectives.masking import Targets, sample
+from electra_albert.objectives.masking import Targets, maskable, sample, share_of, target_count
+
+_MLM_LOSS = "discriminator_mlm_loss"
 
 
 class Corruption(NamedTuple):
@@ -28,6 +30,8 @@ class Corruption(NamedTuple):
     logits: Tensor  # [B, K, V], of the generator at the targets
     corrupted_ids: Tensor  # [B, L] int64, the input of the discriminator
     is_replaced: Tensor  # [B, L] bool, the labels of the discriminator
+    is_kept: Tensor  # [B, K] bool, targets that stay [MASK] in corrupted_ids
+    is_classified: Tensor  # [B, L] bool, all tokens except padding and those that stay [MASK]
 
 
 class ReplacedTokenDetection(nn.Module):
@@ -40,9 +44,15 @@ class ReplacedTokenDetection(nn.Module):
         self.rtd, self.special, self.seed, self.sop = rtd, special, seed, sop
         self.weights = {"generator_loss": rtd.generator_weight, "discriminator_loss": rtd.discriminator_weight}
         self.chance_level = {"generator_loss": math.log(model.vocab_size), "discriminator_loss": math.log(2)}
+        if rtd.z_loss:
+            self.weights["z_loss"], self.chance_level["z_loss"] = rtd.z_loss, math.log(model.vocab_size) ** 2
+        if rtd.mlm_share:
+            self.weights[_MLM_LOSS], self.chance_level[_MLM_LOSS] = rtd.mlm_weight, math.log(model.vocab_size)
         if sop is not None:
             self.weights["sop_loss"], self.chance_level["sop_loss"] = sop.weight, math.log(2)
-        self.electra = Electra(rtd.generator(model), model, with_sentence_order=sop is not None)
+        heads = {"with_sentence_order": sop is not None, "with_mlm": rtd.mlm_share > 0}
+        is_disentangled = rtd.embedding_sharing == "disentangled"
+        self.electra = Electra(rtd.generator(model), model, is_disentangled=is_disentangled, **heads)
 
     @property
     def generator(self) -> Generator:
@@ -64,8 +74,13 @@ class ReplacedTokenDetection(nn.Module):
 
     def counts(self, batch: Batch) -> dict[str, int]:
         """Counts of predicted tokens, of tokens except padding and of sequences with an order, computed on the host."""
-        counts = mlm.count_targets(batch, "generator_loss", self.rtd.mask_rate, self.special, self.sop)
-        return counts | {"discriminator_loss": int(batch.attention_mask.sum())}
+        counts = mlm.count_targets(batch, "generator_loss", self.rtd, self.special, self.sop)
+        tokens = int(batch.attention_mask.sum())
+        if not self.rtd.mlm_share:
+            return counts | {"discriminator_loss": tokens}
+        is_maskable = maskable(batch.input_ids, batch.attention_mask, self.special)
+        kept = int(share_of(target_count(is_maskable, self.rtd.mask_rate), self.rtd.mlm_share).sum())
+        return counts | {"discriminator_loss": tokens - kept, _MLM_LOSS: kept}
 
     def corrupt(self, batch: Batch) -> Corruption:
         """Mask the batch and replace the targets by samples of the generator. Draws are keyed by batch.example_id."""
@@ -73,10 +88,17 @@ class ReplacedTokenDetection(nn.Module):
         targets, logits = predicted.targets, predicted.logits
         keys = (batch.example_id[:, None].expand_as(targets.positions).flatten(), targets.positions.flatten())
         sampled = sample(logits.flatten(0, 1), self.rtd.temperature, self.seed, *keys).view_as(targets.positions)
-        tokens = torch.where(targets.weight > 0, sampled, targets.labels)
+        # The targets are in random order, so the first ones are a random part.
+        kept = share_of(targets.weight.sum(1), self.rtd.mlm_share)  # [B]
+        is_kept = torch.arange(targets.weight.shape[1], device=kept.device) < kept[:, None]  # [B, K]
+        tokens = torch.where(targets.weight > 0, sampled, targets.labels).masked_fill(is_kept, self.special.mask)
         corrupted_ids = batch.input_ids.scatter(1, targets.positions, tokens)
-        is_replaced = corrupted_ids != batch.input_ids  # false for a sampled token that equals the original
-        return Corruption(predicted.masked_ids, targets, predicted.is_masked, logits, corrupted_ids, is_replaced)
+        is_text = batch.attention_mask.gather(1, targets.positions)  # [B, K]
+        is_classified = batch.attention_mask.scatter(1, targets.positions, is_text & ~is_kept)
+        # False for a sampled token that equals the original.
+        is_replaced = (corrupted_ids != batch.input_ids) & is_classified
+        kinds = (predicted.is_masked, logits, corrupted_ids, is_replaced, is_kept, is_classified)
+        return Corruption(predicted.masked_ids, targets, *kinds)
 
     def detect(self, batch: Batch, corruption: Corruption) -> tuple[Tensor, Tensor]:
         """The discriminator's hidden states [B, L, D] and logits [B, L]; a logit above 0 means replaced."""
@@ -90,7 +112,7 @@ class ReplacedTokenDetection(nn.Module):
 
     def terms(self, batch: Batch, corruption: Corruption, hidden_states: Tensor, logits: Tensor) -> dict[str, Term]:
         """Loss and metric terms of a corrupted batch; hidden_states and logits are those of `detect`."""
-        is_replaced, mask = corruption.is_replaced, batch.attention_mask  # [B, L]
+        is_replaced, mask = corruption.is_replaced, corruption.is_classified  # [B, L]
         nats = F.binary_cross_entropy_with_logits(logits.float(), is_replaced.float(), reduction="none")  # [B, L]
         is_detected = (logits.detach() > 0) & mask
         true_positives = (is_detected & is_replaced).sum().float()
@@ -102,13 +124,25 @@ class ReplacedTokenDetection(nn.Module):
             "discriminator_precision": Term(true_positives, is_detected.sum()),
             "discriminator_recall": Term(true_positives, replaced),
         }
+        terms |= mlm.z_terms(corruption.logits, corruption.targets, self.rtd)
+        if self.rtd.mlm_share:
+            terms |= self._mlm_terms(corruption, hidden_states)
         return terms | mlm.order_terms(self.discriminator.sentence_order, hidden_states, batch)
+
+    def _mlm_terms(self, corruption: Corruption, hidden_states: Tensor) -> dict[str, Term]:
+        """MLM loss and accuracy of the discriminator at the tokens that stay [MASK]; hidden_states [B, L, D]."""
+        most = math.ceil(self.rtd.mlm_share * corruption.is_kept.shape[1])
+        is_kept, positions = corruption.is_kept[:, :most], corruption.targets.positions[:, :most]
+        targets = Targets(positions, is_kept.float(), corruption.targets.labels[:, :most])
+        index = positions[:, :, None].expand(-1, -1, hidden_states.shape[-1])
+        logits = self.discriminator.mlm_logits(hidden_states.gather(1, index)).float()  # [B, most, V]
+        return mlm.prediction_terms(logits, targets, is_kept, "discriminator_mlm")
 
     def score(self, batch: Batch, unigram: Unigram, detections: Detections) -> dict[str, Term]:
         """Terms of a held-out batch, baselines included; adds the discriminator's logits to `detections`."""
         corruption = self.corrupt(batch)
         hidden_states, logits = self.detect(batch, corruption)
-        detections.add(logits, corruption.is_replaced, batch.attention_mask)
+        detections.add(logits, corruption.is_replaced, corruption.is_classified)
         terms = self.terms(batch, corruption, hidden_states, logits)
         return terms | baseline_terms(corruption.targets, corruption.is_masked, unigram)
 

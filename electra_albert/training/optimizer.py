@@ -1,4 +1,4 @@
-"""AdamW and LAMB, their parameter groups, and the learning rate schedules."""
+"""AdamW, LAMB and Muon, their parameter groups, and the learning rate schedules."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -32,21 +32,30 @@ def learning_rate(step: int, config: TrainingConfig) -> float:
     return schedules[config.lr_scheduler_type]
 
 
-def parameter_groups(module: nn.Module, decay: float, lr_multipliers: Mapping[str, float] | None = None) -> Groups:
+def parameter_groups(
+    module: nn.Module,
+    decay: float,
+    lr_multipliers: Mapping[str, float] | None = None,
+    muon_rate: float | None = None,
+) -> Groups:
     """Optimizer groups of the trainable parameters; lr_multipliers: multiples of the learning rate by name.
 
     Biases and LayerNorms have no weight decay and, as in ALBERT's code, no trust ratio; a fused qkv matrix has three.
+    With muon_rate, a further multiple for them, the matrices of the blocks have groups of their own, `is_orthogonal`.
     """
-    members: dict[tuple[float, int], list[nn.Parameter]] = {}
+    members: dict[tuple[float, int, bool], list[nn.Parameter]] = {}
     for name, parameter in module.named_parameters():  # lists tied parameters once
         if parameter.requires_grad:
             has_no_decay = parameter.ndim <= 1 and (name.endswith("bias") or "norm" in name.lower())
             ratios = 0 if has_no_decay else 3 if name.endswith("qkv.weight") else 1
             scale = 1.0 if lr_multipliers is None else lr_multipliers[name]
-            members.setdefault((scale, ratios), []).append(parameter)
+            is_orthogonal = muon_rate is not None and parameter.ndim == 2 and ".albert_layers." in name
+            scale *= muon_rate if is_orthogonal and muon_rate is not None else 1.0
+            members.setdefault((scale, ratios, is_orthogonal), []).append(parameter)
+    names = ("weight_decay", "trust_ratios", "lr_multiplier", "is_orthogonal")
     return [
-        {"params": params, "weight_decay": decay * (ratios > 0), "trust_ratios": ratios, "lr_multiplier": scale}
-        for (scale, ratios), params in members.items()
+        {"params": params, **dict(zip(names, (decay * (ratios > 0), ratios, scale, is_orthogonal), strict=True))}
+        for (scale, ratios, is_orthogonal), params in members.items()
     ]
 
 
@@ -116,20 +125,71 @@ def _adamw(groups: Groups, **options: Any) -> torch.optim.Optimizer:
     return torch.optim.AdamW(groups, fused=True, **options)
 
 
-_OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"adamw": _adamw, "lamb": Lamb}
+class Muon(torch.optim.Optimizer):
+    """Muon for the groups with `is_orthogonal`, AdamW for the others. Papers: Jordan 2024; Liu et al. 2025 section 2.2.
+
+    Updates have the size of AdamW's, so both take the same learning rates. Query, key and value of a fused matrix are
+    orthogonalised one by one. build_optimizer creates the state. If `found_inf` [] is 1, a step changes nothing.
+    """
+
+    found_inf: Tensor | None = None
+
+    def __init__(self, groups: Groups, **options: Any) -> None:
+        super().__init__(groups, options)
+        self._groups = sorted(self.param_groups, key=lambda group: group["is_orthogonal"])
+        count = sum(not group["is_orthogonal"] for group in groups)
+        self._adamw = _adamw(self._groups[:count], **options)
+        self._adamw.state = self.state
+        self._parts: dict[nn.Parameter, list[nn.Parameter]] = {  # of each matrix, views of its weights
+            one: [nn.Parameter(part) for part in one.detach().chunk(group["trust_ratios"])]
+            for group in self._groups[count:]
+            for one in group["params"]
+        }
+        matrices = [
+            {**group, "params": [part for one in group["params"] for part in self._parts[one]]}
+            for group in self._groups[count:]
+        ]
+        self._muon = torch.optim.Muon(matrices, options["lr"], adjust_lr_fn="match_rms_adamw")
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """Perform one optimizer step; a closure is not supported."""
+        assert closure is None
+        for group, inner in zip(self._groups, self._adamw.param_groups + self._muon.param_groups, strict=True):
+            inner["lr"] = group["lr"]
+        self._adamw.found_inf = self.found_inf  # type: ignore[attr-defined]
+        self._adamw.step()
+        changed = [tensor for one in self._parts for tensor in (one.data, self.state[one]["momentum_buffer"])]
+        before = [tensor.clone() for tensor in changed]
+        for one, parts in self._parts.items():
+            assert one.grad is not None
+            buffers = self.state[one]["momentum_buffer"].chunk(len(parts))
+            for part, gradient, buffer in zip(parts, one.grad.chunk(len(parts)), buffers, strict=True):
+                part.grad, self._muon.state[part]["momentum_buffer"] = gradient, buffer
+        self._muon.step()  # type: ignore[no-untyped-call]
+        if self.found_inf is not None:
+            for tensor, old in zip(changed, before, strict=True):
+                tensor.copy_(torch.where(self.found_inf == 0, tensor, old))
+
+
+_OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"adamw": _adamw, "lamb": Lamb, "muon": Muon}
 
 
 def build_optimizer(
     module: nn.Module, config: TrainingConfig, lr_multipliers: Mapping[str, float] | None = None
 ) -> torch.optim.Optimizer:
     """The optimizer with allocated state, into which a checkpoint is copied; it skips a step if `found_inf` [] is 1."""
-    groups = parameter_groups(module, config.weight_decay, lr_multipliers)
+    muon_rate = config.muon_rate if config.optimizer == "muon" else None
+    groups = parameter_groups(module, config.weight_decay, lr_multipliers, muon_rate)
     check_groups(module, groups)
     betas = config.adam_beta1, config.adam_beta2
     optimizer = _OPTIMIZERS[config.optimizer](groups, lr=config.learning_rate, betas=betas, eps=config.adam_epsilon)
     # At 1e8 steps 1 - beta**step is 1 for all usual betas, and the float32 counter no longer grows.
     first_step = 0.0 if config.adam_bias_correction else 1e8
-    for parameter in (one for group in groups for one in group["params"]):
+    for parameter, is_orthogonal in ((one, group["is_orthogonal"]) for group in groups for one in group["params"]):
+        if is_orthogonal:
+            optimizer.state[parameter] = {"momentum_buffer": torch.zeros_like(parameter)}
+            continue
         step = torch.full((), first_step, dtype=torch.float32, device=parameter.device)
         moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
         optimizer.state[parameter] = {"step": step, **moments}

@@ -181,8 +181,12 @@ GROUPED = replace(SHAPE, num_hidden_groups=2, inner_group_num=2)
 def test_stock_and_native_names_round_trip_bitwise(kind: str) -> None:
     model = getattr(make_pair(GROUPED, with_sentence_order=True), kind)
     state = dict(model.state_dict())
-    for family, renamed in (("albert", to_stock(state)), (NATIVE, to_native(state))):
-        found, _ = from_file(renamed, family, GROUPED, "file")
+    scaled = replace(GROUPED, residual_scale=4.0)
+    for family, renamed, config in (
+        *(("albert", to_stock(state, each.residual_scale), each) for each in (GROUPED, scaled)),
+        (NATIVE, to_native(state), scaled),
+    ):
+        found, _ = from_file(renamed, family, config, "file")
         assert "sentence_order.pooler.weight" not in found
         assert_same_tensors(for_order_head(found) if model.sentence_order is not None else found, state)
 

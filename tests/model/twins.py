@@ -70,9 +70,10 @@ def make_encoder(config: ModelConfig, seed: int = 5, *, with_pooler: bool) -> En
     return drawn(make, seed)
 
 
-def load_twin(twin: nn.Module, ours: nn.Module) -> nn.Module:
+def load_twin(twin: nn.Module, ours: Any) -> nn.Module:
     """Load our weights into a stock module; only the tied decoder may be missing."""
-    missing, unexpected = twin.load_state_dict(to_stock(ours.state_dict()), strict=False)
+    weights = to_stock(ours.state_dict(), ours.config.residual_scale)
+    missing, unexpected = twin.load_state_dict(weights, strict=False)
     assert set(missing) <= {"predictions.decoder.weight", "predictions.decoder.bias"}, missing
     assert not unexpected, unexpected
     return twin.eval()

@@ -110,3 +110,45 @@ def test_generator_and_discriminator_have_their_own_learning_rates_but_shared_em
         assert scale == (1.0 if ".embeddings." in name else 0.5 if ".generator." in name else 0.25), name
     assert len({*scales.values()}) == 3
     assert make_objective().lr_multipliers is None
+
+
+def test_a_share_of_the_targets_stays_masked_and_is_predicted_by_the_discriminator() -> None:
+    batch, share = make_batch(), 0.4
+    objective = make_objective(rtd=replace(HALF, mlm_share=share))
+    found, plain = objective.corrupt(batch), make_objective(rtd=HALF).corrupt(batch)
+    count = found.targets.weight.sum(1)
+    assert torch.equal(found.is_kept.sum(1), (count * share).round().long())
+    assert not (found.is_kept & (found.targets.weight == 0)).any()
+    is_kept = torch.zeros_like(batch.attention_mask).scatter(1, found.targets.positions, found.is_kept)
+    assert (found.corrupted_ids[is_kept] == MASK).all()
+    assert torch.equal(found.corrupted_ids[~is_kept], plain.corrupted_ids[~is_kept])
+    assert torch.equal(found.is_classified, batch.attention_mask & ~is_kept)
+    assert torch.equal(found.is_replaced, plain.is_replaced & ~is_kept)
+    hidden_states, _ = objective.detect(batch, found)
+    logits = objective.discriminator.mlm_logits(hidden_states)[is_kept]
+    nats = torch.nn.functional.cross_entropy(logits, batch.input_ids[is_kept], reduction="sum")
+    loss = objective(batch, STEP)["discriminator_mlm_loss"]
+    assert int(loss.count) == int(is_kept.sum()) > 0
+    torch.testing.assert_close(loss.sum, nats)
+
+
+def test_disentangled_embeddings_start_equal_and_take_no_gradient_from_the_discriminator() -> None:
+    # DeBERTaV3 section 3.3; positions, segments and LayerNorm are shared as before.
+    batch, objective = make_batch(), make_objective(rtd=replace(HALF, embedding_sharing="disentangled"))
+    ours, plain = objective(batch, STEP), make_objective(rtd=HALF)(batch, STEP)
+    assert all(torch.equal(term.sum, plain[name].sum) for name, term in ours.items())
+    ours["discriminator_loss"].sum.backward()
+    base, own = (model.embeddings for model in (objective.generator, objective.discriminator))
+    assert base.word_embeddings.weight.grad is None
+    assert own.word_embeddings.weight.grad is not None
+    assert own.word_embeddings.weight.grad.any()
+    assert base.position_embeddings.weight.grad is not None
+    with torch.no_grad():
+        own.word_embeddings.weight.normal_()
+        base.word_embeddings.weight.normal_()
+        corruption = objective.corrupt(batch)
+        before, table = objective.detect(batch, corruption), base.word_embeddings.weight + own.word_embeddings.weight
+        own.merge_base()
+        base.word_embeddings.weight.zero_()  # no longer used
+        assert torch.equal(own.word_embeddings.weight, table)
+        assert torch.equal(objective.detect(batch, corruption)[1], before[1])

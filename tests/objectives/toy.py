@@ -22,7 +22,9 @@ SEED = 11
 SIZES = {"vocab_size": 19, "embedding_size": 11, "hidden_size": 28, "intermediate_size": 37}
 MODEL = ModelConfig(**SIZES, num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=64)
 STEP = torch.tensor(0)
-OBJECTIVES = ("rtd", "rtd_sop", "mlm", "mlm_sop")
+OBJECTIVES = ("rtd", "rtd_sop", "mlm", "mlm_sop", "rtd with options", "mlm with options")
+OPTIONS = {"z_loss": 0.1}
+RTD_OPTIONS = {**OPTIONS, "mlm_share": 0.4, "mlm_weight": 2.0, "embedding_sharing": "disentangled"}
 
 
 def make_objective(
@@ -36,8 +38,10 @@ def make_objective(
 
 def build(name: str, model: ModelConfig = MODEL, mask_rate: float = 0.5, seed: int = SEED) -> PretrainingObjective:
     """The objective of that name with the same weights on every call."""
-    run, training = options.RunConfig(objective=name), options.TrainingConfig(seed=seed)  # type: ignore[arg-type]
-    rtd, mlm = RtdConfig(mask_rate=mask_rate), options.MlmConfig(mask_rate=mask_rate)
+    objective, _, is_changed = name.partition(" with ")
+    run, training = options.RunConfig(objective=objective), options.TrainingConfig(seed=seed)
+    rtd = RtdConfig(mask_rate=mask_rate, **(RTD_OPTIONS if is_changed else {}))  # type: ignore[arg-type]
+    mlm = options.MlmConfig(mask_rate=mask_rate, **(OPTIONS if is_changed else {}))
     corpus = options.CorpusConfig(max_seq_length=model.max_position_embeddings)
     config = options.PretrainConfig(run=run, training=training, model=model, rtd=rtd, mlm=mlm, corpus=corpus)
     with torch.random.fork_rng():

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
-from typing import get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import pytest
 import torch
@@ -141,9 +142,10 @@ def everything(module: nn.Module, optimizer: torch.optim.Optimizer) -> list[Tens
 
 
 @pytest.mark.parametrize("value", [1.0, torch.nan])
-def test_a_step_with_found_inf_changes_no_weight_moment_or_counter(value: float) -> None:
-    module = OneOfEach()
-    optimizer = build_optimizer(module, CONFIG)
+@pytest.mark.parametrize("kind", ["lamb", "muon"])
+def test_a_step_with_found_inf_changes_no_weight_moment_or_counter(value: float, kind: Any) -> None:
+    module = OneBlock()
+    optimizer = build_optimizer(module, replace(CONFIG, optimizer=kind))
     give(module, next(gradients(module, 1)))
     optimizer.step()
     before = everything(module, optimizer)
@@ -162,6 +164,63 @@ def test_a_step_with_found_inf_changes_no_weight_moment_or_counter(value: float)
 def test_a_resumed_run_equals_the_uninterrupted_one_bitwise(tmp_path: Path, step: int, has_correction: bool) -> None:
     config = replace(TOY_CONFIG, optimizer="lamb", adam_bias_correction=has_correction)
     check_resume_is_exact(tmp_path, config, ToyObjective, step)
+
+
+BLOCK = "encoder.albert_layers.0."  # Muon's matrices are those of the blocks
+
+
+class OneBlock(nn.Module):
+    """OneOfEach inside a block, in float32, and a table outside it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Linear(D, 7, bias=False)
+        self.encoder = nn.ModuleDict({"albert_layers": nn.ModuleList([OneOfEach().float()])})
+
+
+MUON = replace(ADAMW, optimizer="muon", muon_rate=3.0)
+
+
+def test_muon_steps_are_those_of_torch_for_each_matrix_of_a_block_and_adamw_elsewhere() -> None:
+    module, twin = OneBlock(), OneBlock()
+    twin.load_state_dict(module.state_dict())
+    optimizer = build_optimizer(module, MUON)
+    matrices = {name: one for name, one in twin.named_parameters() if name.startswith(BLOCK) and one.ndim == 2}
+    assert {name.removeprefix(BLOCK) for name in matrices} == {"table.weight", "dense.weight", "qkv.weight"}
+    parts = {
+        name: [nn.Parameter(part) for part in one.detach().chunk(3 if "qkv" in name else 1)]
+        for name, one in matrices.items()
+    }
+    rest = {name: one for name, one in twin.named_parameters() if name not in matrices}
+    references: list[Any] = [
+        torch.optim.Muon(
+            chain(*parts.values()), MUON.learning_rate * 3, MUON.weight_decay, adjust_lr_fn="match_rms_adamw"
+        ),
+        *(
+            torch.optim.AdamW(
+                [one],
+                MUON.learning_rate,
+                (0.9, 0.999),
+                MUON.adam_epsilon,
+                MUON.weight_decay * (one.ndim > 1),
+                fused=True,
+            )
+            for one in rest.values()
+        ),
+    ]
+    for gradient in gradients(module, 3):
+        give(module, gradient)
+        give(twin, gradient)
+        for name, each in parts.items():
+            for part, wanted in zip(each, gradient[name].chunk(len(each)), strict=True):
+                part.grad = wanted.clone()
+        for group in optimizer.param_groups:
+            group["lr"] = MUON.learning_rate * group["lr_multiplier"]
+        for each in (optimizer, *references):
+            each.step()
+    expected = {**rest, **{name: torch.cat([*each]) for name, each in parts.items()}}
+    for name, parameter in module.named_parameters():
+        assert torch.equal(parameter, expected[name]), name
 
 
 def test_every_trainable_parameter_is_in_one_group_with_its_decay_and_lr_multiplier() -> None:

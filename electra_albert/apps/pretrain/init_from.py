@@ -34,7 +34,12 @@ LOG = logging.getLogger(__name__)
 
 _OPTION = "remove the option that changes it"
 _OLD_TEXT = ("prepared_dir", "store", "max_seq_length", "seed")  # settings that identify a run's held-out examples
-_NOT_INHERITED = ("vocab_size", "initialization", "initializer_range")  # of the tokenizer; for random weights only
+_NOT_INHERITED = (
+    "vocab_size",
+    "initialization",
+    "initializer_range",
+    "zero_init_outputs",
+)  # of the tokenizer; for random weights only
 _INHERITED = ("preset", "objective", "max_seq_length", *GROUPS)
 
 

@@ -73,13 +73,16 @@ def make_job(config: PretrainConfig, world: World, recorded: Mapping[str, Any] |
     origin = init_from.find_origin(config, recorded, prepared, held_out, world)
     torch.manual_seed(derived_seed(seed, Stream.INITIAL_WEIGHTS))
     objective = make_objective(config, special).to(device)
-    _check(objective, batches.micro_batches(1)[0], training.weight_decay)
+    is_disentangled = config.rtd.embedding_sharing == "disentangled"
+    _check(objective, batches.micro_batches(1)[0], training.weight_decay, is_disentangled=is_disentangled)
     lacks_generator = origin is not None and init_from.initialize_weights(origin, str(config.run.init_from), objective)
     if recorded is None and (origin is None or lacks_generator):
         # Differs from the published code, which learns the token frequencies in hundreds of steps. The entropy keeps
         # the bias of frequent tokens near zero, where half precision is most exact.
         with torch.no_grad():
-            objective.generator.predictions.bias.copy_(unigram.entropy - unigram.nats)
+            for model in (objective.generator, objective.discriminator):
+                if model is not None and model.predictions is not None:
+                    model.predictions.bias.copy_(unigram.entropy - unigram.nats)
         LOG.info(f"output bias set to the token frequencies: initial loss {unigram.entropy:.2f} nats per masked token")
     if config.rtd.generator_warmup_steps and recorded is None and not lacks_generator:
         LOG.info("notice: --rtd.generator_warmup_steps has no effect: there is no new generator to warm up")
@@ -90,7 +93,7 @@ def make_job(config: PretrainConfig, world: World, recorded: Mapping[str, Any] |
     return Job(config, *data, arithmetic, compilation, origin, lacks_generator)
 
 
-def _check(objective: PretrainingObjective, batch: Batch, weight_decay: float) -> None:
+def _check(objective: PretrainingObjective, batch: Batch, weight_decay: float, *, is_disentangled: bool) -> None:
     """Check weight sharing, the optimizer's parameter groups, and that random weights start at chance level.
 
     Raises UsageError for a wrong initial loss, which settings can cause, and AssertionError for the rest.
@@ -98,6 +101,8 @@ def _check(objective: PretrainingObjective, batch: Batch, weight_decay: float) -
     if objective.discriminator is not None:
         tables = {name: tensor.data_ptr() for name, tensor in objective.generator.embeddings.named_parameters()}
         for name, tensor in objective.discriminator.embeddings.named_parameters():
+            if is_disentangled and name == "word_embeddings.weight":
+                continue
             assert tables[name] == tensor.data_ptr(), f"generator and discriminator do not share {name}"
     check_groups(objective, parameter_groups(objective, weight_decay))
     device = objective.generator.predictions.bias.device

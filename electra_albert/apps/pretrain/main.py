@@ -143,6 +143,7 @@ def _export(job: Job, result: RunResult, command: Sequence[str]) -> str:
     objective = job.objective.cpu().eval()
     for name, model in (("generator", objective.generator), ("discriminator", objective.discriminator)):
         if model is not None:
+            model.embeddings.merge_base()
             save_model(model, job.prepared.tokenizer, folder / name, facts=facts)
     with files.writing(folder):
         files.write_card(folder, shlex.join(["python", *command]), job.config, facts)

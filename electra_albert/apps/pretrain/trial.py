@@ -71,6 +71,8 @@ def step_flops(config: PretrainConfig, batch_size: int) -> int:
     example = Encoder.flops(generator, length) + heads.MlmHead.flops(generator, targets)
     if spec.has_discriminator:
         example += Encoder.flops(config.model, length) + heads.RtdHead.flops(config.model, length)
+        kept = ceil(config.rtd.mlm_share * targets)
+        example += heads.MlmHead.flops(config.model, kept) if kept else 0
     if spec.has_sentence_order:
         example += heads.SentenceOrderHead.flops(config.model)
     return TRAINING_FLOPS_FACTOR * batch_size * example

@@ -1,0 +1,71 @@
+"""Options of the recipe in whole runs: exact resume, and folders that stock transformers loads."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModel, pipeline
+
+import electra_albert as ea
+from electra_albert.apps.pretrain import main as pretrain
+from electra_albert.hub.load import build, locate, read_stored
+from electra_albert.model.electra import Discriminator
+from tests.apps.conftest import Finished
+from tests.apps.tiny_run import outcome, succeed
+
+STEPS, HALF = 6, 3
+OPTIONS = (
+    *("--optimizer", "muon", "--muon_rate", 2, "--model.residual_scale", 4, "--model.zero_init_outputs", "true"),
+    *("--rtd.mlm_share", 0.5, "--rtd.z_loss", 0.001, "--rtd.embedding_sharing", "disentangled"),
+)
+TEXT = "the old fox crossed the [MASK] river today."
+
+
+@pytest.fixture(scope="module")
+def run(finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with all options, with a checkpoint after half of its steps."""
+    folder = tmp_path_factory.mktemp("recipe") / "run"
+    steps = ("--max_steps", STEPS, "--save_steps", HALF, "--logging_steps", 1, *OPTIONS)
+    succeed(pretrain.main, *finished.options(folder, *steps))
+    return folder
+
+
+def test_a_resumed_run_equals_the_uninterrupted_one_bitwise(finished: Finished, run: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(run, tmp_path / "run")
+    shutil.rmtree(folder / "checkpoints" / f"step-{STEPS:07d}")
+    steps = ("--max_steps", STEPS, "--save_steps", HALF, "--logging_steps", 1, *OPTIONS)
+    assert "after step 3" in succeed(pretrain.main, *finished.options(folder, *steps)).err
+    assert outcome(folder, STEPS) == outcome(run, STEPS)
+
+
+def test_the_encoder_fills_masks_in_stock_transformers_as_here(run: Path) -> None:
+    model, folder = ea.load_model(run, "cpu"), run / "discriminator"
+    ours = model.fill_mask(TEXT)
+    assert json.loads((folder / "config.json").read_text(encoding="utf-8"))["residual_scale"] == 4
+    theirs = pipeline("fill-mask", str(folder), device="cpu")(TEXT)
+    assert [one["token"] for one in ours] == [one["token"] for one in theirs]
+    assert [one["score"] for one in ours] == pytest.approx([one["score"] for one in theirs], abs=1e-5)
+    generator = ea.load_model(run / "generator", "cpu").fill_mask(TEXT)
+    assert [one["score"] for one in generator] != pytest.approx([one["score"] for one in ours], abs=1e-5)
+
+
+def test_features_are_the_hidden_states_of_stock_transformers(run: Path) -> None:
+    model = ea.load_model(run, "cpu")
+    encoding = model.tokenizer("the old fox", return_tensors="pt")
+    with torch.no_grad():
+        stock = AutoModel.from_pretrained(run / "discriminator")(**encoding).last_hidden_state[0]
+    torch.testing.assert_close(
+        model.features("the old fox").tokens, stock, rtol=0, atol=1e-5 * float(stock.abs().max())
+    )
+
+
+def test_checkpoint_and_exported_folder_have_the_same_discriminator(run: Path) -> None:
+    checkpoint = locate(run / "checkpoints" / f"step-{STEPS:07d}", "discriminator")
+    found, exported = (
+        build(read_stored(files), Discriminator) for files in (checkpoint, locate(run / "discriminator"))
+    )
+    wanted = exported.state_dict()
+    for name, tensor in found.state_dict().items():
+        assert torch.equal(tensor, wanted[name]), name
