@@ -246,9 +246,12 @@ class TrainingConfig:
     """Epsilon of Adam."""
     optimizer: Literal["adamw", "lamb"] = "adamw"
     """adamw, or lamb as in ALBERT: a trust ratio for each tensor, for very large batches."""
-    lr_scheduler_type: Literal["electra", "bert", "linear"] = "electra"
+    lr_scheduler_type: Literal["electra", "bert", "linear", "wsd", "cosine"] = "electra"
     """Learning rate schedule: electra (warmup times a linear decay over the whole run), bert (warmup, then a drop onto
-    that decay, as in BERT's and ALBERT's code), linear (warmup, then linear decay from the peak)."""
+    that decay, as in BERT's and ALBERT's code), linear (warmup, then linear decay from the peak), wsd (warmup, then
+    constant, then linear decay, as in MiniCPM), cosine (warmup, then half a cosine)."""
+    lr_decay_share: float = 0.2
+    """Fraction of the steps over which the schedule wsd decays."""
     adam_bias_correction: bool = True
     """Bias correction of Adam's moments; the optimizers of ELECTRA and ALBERT have none."""
     max_grad_norm: float = 1.0
@@ -278,6 +281,10 @@ class TrainingConfig:
         require_within(self, "[0, 1)", "weight_decay adam_beta1 adam_beta2")
         require_within(self, "(0, 1)", "adam_epsilon")
         require_within(self, f"[0, {1 << 63})", "seed")
+        require_within(self, "(0, 1]", "lr_decay_share")
+        is_used = self.lr_scheduler_type == "wsd" or self.lr_decay_share == TrainingConfig.lr_decay_share
+        problem = f"lr_decay_share={self.lr_decay_share} has no effect with lr_scheduler_type={self.lr_scheduler_type}"
+        require(is_used, f"{problem}; choose wsd or leave out lr_decay_share")
 
 
 @dataclass(frozen=True)

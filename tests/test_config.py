@@ -11,7 +11,8 @@ from electra_albert.objectives import OBJECTIVES
 from electra_albert.presets import PRESETS
 
 NAN, INF = float("nan"), float("inf")
-TRAINING, ENCODINGS = {"max_grad_norm": (0.0,), "seed": (-1,)}, ("utf-16", "unicode_escape", "no-such")
+TRAINING = {"max_grad_norm": (0.0,), "seed": (-1,), "lr_decay_share": (0.0, 1.1, 0.3)}  # 0.3 without wsd
+ENCODINGS = ("utf-16", "unicode_escape", "no-such")
 # Values just outside the allowed ones.
 IMPOSSIBLE: dict[type, dict[str, tuple[object, ...]]] = {
     ModelConfig: {
