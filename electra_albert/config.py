@@ -311,8 +311,11 @@ class RunConfig:
     """auto: resume the run in output_dir, if any; never: refuse a folder with checkpoints; PATH: a checkpoint."""
     dry_run: bool = False
     """Prepare the data, build and check the model, print the plan with its memory and time, then stop."""
+    average_checkpoints: int = 1
+    """Number of last checkpoints whose mean weights are evaluated and exported at the end (tail averaging)."""
 
     def __post_init__(self) -> None:
+        require_within(self, "[1, inf)", "average_checkpoints")
         require_filled(self, "output_dir init_from old_corpus resume")
         problem = "old_corpus needs --init_from; set --init_from or leave out --old_corpus"
         require(self.old_corpus is None or self.init_from is not None, problem)
@@ -337,6 +340,8 @@ class PretrainConfig:
         require(length <= positions, f"max_seq_length={length} exceeds model.max_position_embeddings={positions}")
         segments = self.model.type_vocab_size
         require(segments >= 2, f"model.type_vocab_size={segments} must be at least 2: sequences have two segments")
+        count, kept = self.run.average_checkpoints, self.training.save_total_limit
+        require(count <= kept, f"average_checkpoints={count} exceeds save_total_limit={kept}; raise --save_total_limit")
 
     @property
     def generator_warmup_steps(self) -> int:

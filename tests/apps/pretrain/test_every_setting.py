@@ -65,7 +65,7 @@ TRAINING: Table = {
 }
 PRETRAINING: Table = {
     "run.output_dir": To("{folder}/other", changes="files"),
-    **tried("run", objective="rtd_sop", dry_run="true"),
+    **tried("run", objective="rtd_sop", dry_run="true", average_checkpoints=2),
     "run.init_from": To("{run}", shared=("--tokenizer", "{run}/tokenizer")),
     "run.old_corpus": To("{tales}", shared=DETECTOR, changes="scores"),
     **dict.fromkeys(("run.language", "run.license"), "are in the cards: test_pretraining.py"),
