@@ -271,9 +271,12 @@ class TrainingConfig:
     matrices of the blocks, AdamW for all else."""
     muon_rate: float = 1.0
     """Learning rate of the matrices that muon updates, as a multiple of learning_rate."""
-    lr_scheduler_type: Literal["electra", "bert", "linear"] = "electra"
+    lr_scheduler_type: Literal["electra", "bert", "linear", "wsd", "cosine"] = "electra"
     """Learning rate schedule: electra (warmup times a linear decay over the whole run), bert (warmup, then a drop onto
-    that decay, as in BERT's and ALBERT's code), linear (warmup, then linear decay from the peak)."""
+    that decay, as in BERT's and ALBERT's code), linear (warmup, then linear decay from the peak), wsd (warmup, then
+    constant, then linear decay, as in MiniCPM), cosine (warmup, then half a cosine)."""
+    lr_decay_share: float = 0.2
+    """Fraction of the steps over which the schedule wsd decays."""
     adam_bias_correction: bool = True
     """Bias correction of Adam's moments; the optimizers of ELECTRA and ALBERT have none."""
     max_grad_norm: float = 1.0
@@ -303,6 +306,10 @@ class TrainingConfig:
         require_within(self, "[0, 1)", "weight_decay adam_beta1 adam_beta2")
         require_within(self, "(0, 1)", "adam_epsilon")
         require_within(self, f"[0, {1 << 63})", "seed")
+        require_within(self, "(0, 1]", "lr_decay_share")
+        is_used = self.lr_scheduler_type == "wsd" or self.lr_decay_share == TrainingConfig.lr_decay_share
+        problem = f"lr_decay_share={self.lr_decay_share} has no effect with lr_scheduler_type={self.lr_scheduler_type}"
+        require(is_used, f"{problem}; choose wsd or leave out lr_decay_share")
 
 
 @dataclass(frozen=True)
@@ -329,8 +336,11 @@ class RunConfig:
     """auto: resume the run in output_dir, if any; never: refuse a folder with checkpoints; PATH: a checkpoint."""
     dry_run: bool = False
     """Prepare the data, build and check the model, print the plan with its memory and time, then stop."""
+    average_checkpoints: int = 1
+    """Number of last checkpoints whose mean weights are evaluated and exported at the end (tail averaging)."""
 
     def __post_init__(self) -> None:
+        require_within(self, "[1, inf)", "average_checkpoints")
         require_filled(self, "output_dir init_from old_corpus resume")
         problem = "old_corpus needs --init_from; set --init_from or leave out --old_corpus"
         require(self.old_corpus is None or self.init_from is not None, problem)
@@ -355,6 +365,8 @@ class PretrainConfig:
         require(length <= positions, f"max_seq_length={length} exceeds model.max_position_embeddings={positions}")
         segments = self.model.type_vocab_size
         require(segments >= 2, f"model.type_vocab_size={segments} must be at least 2: sequences have two segments")
+        count, kept = self.run.average_checkpoints, self.training.save_total_limit
+        require(count <= kept, f"average_checkpoints={count} exceeds save_total_limit={kept}; raise --save_total_limit")
 
     @property
     def generator_warmup_steps(self) -> int:

@@ -11,7 +11,8 @@ from electra_albert.objectives import OBJECTIVES
 from electra_albert.presets import PRESETS
 
 NAN, INF = float("nan"), float("inf")
-TRAINING, ENCODINGS = {"max_grad_norm": (0.0,), "seed": (-1,)}, ("utf-16", "unicode_escape", "no-such")
+TRAINING = {"max_grad_norm": (0.0,), "seed": (-1,), "lr_decay_share": (0.0, 1.1, 0.3)}  # 0.3 without wsd
+ENCODINGS = ("utf-16", "unicode_escape", "no-such")
 # Values just outside the allowed ones.
 IMPOSSIBLE: dict[type, dict[str, tuple[object, ...]]] = {
     ModelConfig: {
@@ -26,6 +27,7 @@ IMPOSSIBLE: dict[type, dict[str, tuple[object, ...]]] = {
     },
     CorpusConfig: {"corpus": ("",), "max_seq_length": (7,), "vocab_size": (5,), "encoding": ENCODINGS},
     schema.TrainingConfig: {"max_steps": (0,), "learning_rate": (0.0, NAN), "weight_decay": (1.0,), **TRAINING},
+    RunConfig: {"average_checkpoints": (0,)},
     MlmConfig: {"mask_rate": (0.0,), "random_token_share": (0.3, -0.1)},
     SopConfig: {"weight": (0.0,)},
 }
@@ -43,10 +45,12 @@ def test_an_invalid_value_is_refused_in_one_line_with_name_and_value(kind: type)
             assert str(value) in message or name == "random_token_share"
     with pytest.raises(ValueError, match=r"max_seq_length=600 exceeds model\.max_position_embeddings=512"):
         PretrainConfig(corpus=CorpusConfig(max_seq_length=600))
+    with pytest.raises(ValueError, match="average_checkpoints=3 exceeds save_total_limit=2; raise"):
+        PretrainConfig(run=RunConfig(average_checkpoints=3))
 
 
 def test_settings_are_frozen_and_have_a_default_and_help() -> None:
-    for kind in (RunConfig, *IMPOSSIBLE):
+    for kind in IMPOSSIBLE:
         settings, source = kind(), inspect.getsource(kind)
         for field in fields(kind):
             with pytest.raises(FrozenInstanceError):

@@ -29,13 +29,14 @@ LOG = logging.getLogger(__name__)
 CONFIG, COMMAND, ENVIRONMENT, CARD = "config.yaml", "command.txt", "environment.json", "README.md"
 WARMUP = "generator_warmup"  # folder of a new generator's warm-up run
 GLOBAL_BATCH = "global_batch_size"
+AVERAGED = "averaged_checkpoints"  # number of checkpoints, among the metrics of their mean weights
 # The folder, and options that name text and tokenizer, whose contents are compared by fingerprint.
 _PATHS = {"output_dir", "corpus", "encoding", "tokenizer", "extend_vocab_to"}
 _PATHS |= {"do_lower_case", "keep_accents", "split_digit_comma"}
 # Settings that do not affect the result (compiling changes the last bits). The global batch replaces its factors.
 MAY_CHANGE = _PATHS | {"arithmetic", "resume", "dry_run", "language", "license", "device", "prepared_dir"}
 MAY_CHANGE |= {"preprocessing_num_workers", "gradient_checkpointing", "torch_compile", "compilation", "max_steps"}
-MAY_CHANGE |= {"logging_steps", "eval_steps", "eval_examples", "save_steps", "save_total_limit"}
+MAY_CHANGE |= {"logging_steps", "eval_steps", "eval_examples", "save_steps", "save_total_limit", "average_checkpoints"}
 MAY_CHANGE |= {"per_device_eval_batch_size", "per_device_train_batch_size", "gradient_accumulation_steps"}
 _TEXT = {"store", "tokenizer_fingerprint", "rows_taken_of_sources"}
 _WRITTEN = (CONFIG, COMMAND, CARD, "tokenizer", "generator", "discriminator", "metrics.jsonl", LOG_FILE)
@@ -230,8 +231,9 @@ def run_facts(config: PretrainConfig, metrics: Metrics, steps: int) -> Facts:
     hub = None if Path(corpus).exists() else hub_name(corpus)
     name = corpus if hub or "://" in corpus else Path(corpus).name  # without the folders of this machine
     base_text = f", initialized with the weights of `{base}`" if base else ""
-    lines = [f"Pretrained by {spec_of(config).description} on the corpus `{name}` for {steps} steps{base_text}.", ""]
-    lines += ["| held-out text | value |", "| --- | --- |"]
+    lines = [f"Pretrained by {spec_of(config).description} on the corpus `{name}` for {steps} steps{base_text}."]
+    lines += [f"The weights are the mean of its last {count} checkpoints."] if (count := metrics.get(AVERAGED)) else []
+    lines += ["", "| held-out text | value |", "| --- | --- |"]
     values = ((name.replace("_", " "), value) for name, value in metrics.items() if not isinstance(value, int))
     lines += [f"| {name} | {'-' if value is None else f'{value:.4f}'} |" for name, value in values]
     language = config.run.language or ("en" if corpus == BUILT_IN_CORPUS else None)

@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +124,22 @@ def load_checkpoint(path: Path, module: nn.Module, optimizer: torch.optim.Optimi
         for target, tensor in pairs:
             target.copy_(tensor)
     return state
+
+
+def load_average(folder: Path, most: int, module: nn.Module) -> list[dict[str, Any]]:
+    """Load the mean weights, computed in float64, of the last complete checkpoints, at most `most`; no effect if none.
+
+    Returns their state.json, newest first. Paper: Izmailov et al. 2018; of the last checkpoints: LAWA, Kaddour 2022.
+    """
+    complete = (path for _, path in reversed(list_checkpoints(folder)) if find_problem(path) is None)
+    (tensors, _), totals, states = unique_tensors(module), dict[str, Tensor](), list[dict[str, Any]]()
+    for path in islice(complete, most):
+        states.append(load_checkpoint(path, module, None))
+        for name, tensor in tensors.items():
+            totals[name] = totals.get(name, 0.0) + tensor.cpu().double()
+    for name, total in totals.items():
+        tensors[name].copy_((total / len(states)).to(tensors[name].dtype))
+    return states
 
 
 def check_finite(module: nn.Module, optimizer: torch.optim.Optimizer) -> None:

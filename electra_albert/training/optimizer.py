@@ -1,5 +1,6 @@
 """AdamW, LAMB and Muon, their parameter groups, and the learning rate schedules."""
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -17,17 +18,23 @@ def learning_rate(step: int, config: TrainingConfig) -> float:
 
     electra: warmup times a linear decay over the whole run (ELECTRA appendix A). bert: warmup, then a drop onto that
     decay, as in BERT's and ALBERT's code. linear: warmup to the peak, then a linear decay over the remaining steps.
+    wsd: warmup, constant, then a linear decay over the last lr_decay_share of the run, at most over the steps after the
+    warmup (MiniCPM section 4). cosine: warmup, then half a cosine (Loshchilov and Hutter 2017).
     """
     # Differs from the published code: the decay counts from 0, the warmup from 1, so that no step has learning rate 0.
+    # Differs from MiniCPM, whose decay is exponential: wsd decays linearly, as the other schedules do.
     peak, warmup, total = config.learning_rate, config.warmup_steps, config.max_steps
     if step > total:
         return 0.0
     warmed_up = peak * (min(1.0, step / warmup) if warmup else 1.0)
     decay = 1.0 - (step - 1) / total
+    left, after = total - step + 1, max(1, total - warmup)  # steps left, this one included; steps after the warmup
     schedules = {
         "electra": warmed_up * decay,
         "bert": warmed_up if step < warmup else peak * decay,
         "linear": warmed_up if step <= warmup else peak * (1.0 - (step - 1 - warmup) / (total - warmup)),
+        "wsd": warmed_up * min(1.0, left / min(config.lr_decay_share * total, after)),
+        "cosine": warmed_up * math.sin(math.pi / 2 * min(1.0, left / after)) ** 2,
     }
     return schedules[config.lr_scheduler_type]
 

@@ -10,8 +10,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load_file
 from torch import nn
 
 from electra_albert.contracts import CheckpointError, DivergedError, UsageError
@@ -153,6 +155,28 @@ def test_non_finite_weights_and_moments_are_refused(where: str) -> None:
     tensor[3, 2] = torch.nan
     with pytest.raises(DivergedError, match=r"table\.weight"):
         checkpoint.check_finite(module, optimizer)
+
+
+def test_the_average_is_the_float64_mean_of_the_last_complete_checkpoints(tmp_path: Path) -> None:
+    module, optimizer = trained()
+    for step in range(1, 5):
+        for number, parameter in enumerate(module.parameters()):
+            parameter.data = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(10 * step + number))
+        save_checkpoint(tmp_path, module, optimizer, {"step": step}, 4)
+    files = {step: path / checkpoint.MODEL for step, path in list_checkpoints(tmp_path)}
+    files[3].write_bytes(files[3].read_bytes()[:-20])
+    before = {file: file.read_bytes() for file in files.values()}
+    for most, steps in ((2, (4, 2)), (9, (4, 2, 1))):
+        fresh = ToyObjective()
+        assert [state["step"] for state in checkpoint.load_average(tmp_path, most, fresh)] == [*steps]
+        stored = [load_file(files[step]) for step in steps]
+        for name, tensor in fresh.state_dict().items():
+            if name != "decoder.weight":  # tied
+                mean = np.mean([one[name] for one in stored], axis=0, dtype=np.float64)
+                assert np.array_equal(tensor, mean.astype(np.float32))
+        assert fresh.decoder.weight is fresh.table.weight
+    assert {file: file.read_bytes() for file in before} == before
+    assert checkpoint.load_average(tmp_path / "empty", 2, fresh) == []
 
 
 def test_damaged_checkpoints_and_foreign_files_are_not_counted_or_deleted(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Parameter groups (law 6), AdamW, LAMB and the learning rate schedules."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
@@ -262,10 +263,10 @@ def test_a_parameter_without_a_gradient_is_refused() -> None:
         check_gradients(module)
 
 
-def curve(kind: str, max_steps: int = 100, warmup_steps: int = 10) -> list[float]:
+def curve(kind: str, max_steps: int = 100, warmup_steps: int = 10, **more: float) -> list[float]:
     """Learning rates of steps 1, 2, … of a whole run with peak 1."""
     steps = {"max_steps": max_steps, "warmup_steps": warmup_steps}
-    config = TrainingConfig(**steps, learning_rate=1.0, lr_scheduler_type=kind)
+    config = TrainingConfig(**steps, learning_rate=1.0, lr_scheduler_type=kind, **more)
     assert learning_rate(max_steps + 1, config) == learning_rate(5 * max_steps, config) == 0.0
     return [learning_rate(step, config) for step in range(1, max_steps + 1)]
 
@@ -281,6 +282,13 @@ def test_each_schedule_is_the_published_one_except_for_the_offset() -> None:
     # The usual formula, with steps counted from 0 in the decay: (T - g) / (T - w).
     linear = [*(step / 10 for step in range(1, 11)), *((100 - g) / 90 for g in range(10, 100))]
     assert curve("linear") == pytest.approx(linear, rel=1e-12)
+    # MiniCPM section 4 with a linear decay: 1 for g < S, then (T - g) / (T - S), here with S = 70.
+    wsd = [*linear[:10], *(1.0 for _ in range(10, 70)), *((100 - g) / 30 for g in range(70, 100))]
+    assert curve("wsd", lr_decay_share=0.3) == pytest.approx(wsd, rel=1e-12)
+    assert curve("wsd", lr_decay_share=0.95) == pytest.approx(linear, rel=1e-12)  # no decay before the peak
+    # Loshchilov and Hutter 2017, equation 5, with one period after the warmup.
+    cosine = [*linear[:10], *((1 + math.cos(math.pi * (g - 10) / 90)) / 2 for g in range(10, 100))]
+    assert curve("cosine") == pytest.approx(cosine, rel=1e-12)
 
 
 @pytest.mark.parametrize("kind", get_args(get_type_hints(TrainingConfig)["lr_scheduler_type"]))

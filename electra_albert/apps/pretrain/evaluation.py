@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from electra_albert.apps.pretrain.job import Job
+from electra_albert.apps.run_folder import AVERAGED
 from electra_albert.contracts import DataError, Metrics, Term
 from electra_albert.corpus.examples import PackedExamples, eval_batches
 from electra_albert.corpus.tokenizer import TokenText, token_texts
@@ -20,10 +21,11 @@ from electra_albert.inference.model import InferenceModel, MaskPrediction
 from electra_albert.keyed_random import Stream, bits
 from electra_albert.objectives.evaluation import Detections, detection_scores, is_discriminator_at_chance
 from electra_albert.objectives.rtd import PretrainingObjective
+from electra_albert.training.checkpoint import load_average
 from electra_albert.training.distributed import gather_objects
-from electra_albert.training.loop import Evaluate
+from electra_albert.training.loop import Evaluate, Outcome
 from electra_albert.training.monitor import Tally, means_of
-from electra_albert.training.step import RunSettings
+from electra_albert.training.step import RunSettings, autocast
 
 LOG = logging.getLogger(__name__)
 
@@ -58,6 +60,27 @@ def evaluator(job: Job, run: RunSettings) -> Evaluate:
         return metrics
 
     return evaluate
+
+
+def average(job: Job, run: RunSettings, evaluate: Evaluate, outcome: Outcome) -> Outcome:
+    """Load the mean weights of the last checkpoints (--average_checkpoints) on all ranks, and evaluate them."""
+    most = job.config.run.average_checkpoints
+    if most == 1 or outcome.is_stopped:
+        return outcome
+    states = load_average(run.checkpoints, most, job.objective)
+    steps = ", ".join(f"{state['step']:,}" for state in reversed(states)) or "none"
+    missing = "; the run has no other complete one" if len(states) < most else ""
+    LOG.info(f"averaged the weights of {len(states)} of the last {most} checkpoints (steps: {steps}){missing}")
+    if not states:  # the run resumed a finished one in another folder
+        return outcome
+    job.objective.eval()
+    with torch.no_grad(), autocast(run.world.device, run.arithmetic):
+        metrics = evaluate(outcome.step)
+    if metrics is None:
+        return outcome._replace(is_stopped=True)
+    metrics = {**metrics, AVERAGED: len(states)}
+    run.monitor.evaluation({name: states[0][name] for name in ("step", "tokens", "epoch")}, metrics)
+    return outcome._replace(metrics=metrics)
 
 
 def score(

@@ -118,7 +118,9 @@ def run_pretraining(preset: str, config: PretrainConfig, world: World, command: 
                 log.open(folder)
         if job.lacks_generator and not generator_warmup.warm_up(job, run):
             return RunResult(folder, {}, 0, is_stopped=True)
-        outcome = loop.train(job.objective, job.batches, evaluation.evaluator(job, run), run)
+        evaluate = evaluation.evaluator(job, run)
+        outcome = loop.train(job.objective, job.batches, evaluate, run)
+        outcome = evaluation.average(job, run, evaluate, outcome)
         LOG.info(f"peak memory: {machine.peak_memory(world.device) / 1e9:.2f} GB")
         result = RunResult(folder, outcome.metrics, outcome.step, outcome.is_stopped)
         if world.is_main and not outcome.is_stopped:

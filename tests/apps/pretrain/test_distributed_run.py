@@ -34,7 +34,8 @@ LOSSES = ("loss", "generator_loss", "discriminator_loss", "eval_loss", "eval_gen
 
 
 def settings(finished: Finished, folder: Path, *more: object) -> list[str]:
-    shared = ("--max_steps", STEPS, "--logging_steps", 1, "--eval_steps", STEPS, "--save_steps", STEPS)
+    shared = ("--max_steps", STEPS, "--logging_steps", 1, "--eval_steps", STEPS)
+    shared += ("--save_steps", STEPS // 2, "--average_checkpoints", 2)  # evaluated on all ranks
     return finished.options(folder, *shared, *more)
 
 

@@ -62,10 +62,11 @@ TRAINING: Table = {
     "training.per_device_eval_batch_size": "changes the last bits of scores alone",
     "training.gradient_checkpointing": To("true", changes="nothing"),
     "training.logging_steps": To(3, changes="scores"),
+    "training.lr_decay_share": To(1, shared=("--lr_scheduler_type", "wsd", "--warmup_steps", 0)),
 }
 PRETRAINING: Table = {
     "run.output_dir": To("{folder}/other", changes="files"),
-    **tried("run", objective="rtd_sop", dry_run="true"),
+    **tried("run", objective="rtd_sop", dry_run="true", average_checkpoints=2),
     "run.init_from": To("{run}", shared=("--tokenizer", "{run}/tokenizer")),
     "run.old_corpus": To("{tales}", shared=DETECTOR, changes="scores"),
     **dict.fromkeys(("run.language", "run.license"), "are in the cards: test_pretraining.py"),

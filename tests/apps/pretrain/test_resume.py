@@ -117,6 +117,10 @@ def test_a_resume_that_skips_a_batch_is_detected(
     assert log != outcome(uninterrupted, LENGTH)[1]
 
 
+def exported(folder: Path) -> list[str]:
+    return [tiny_run.sha256(folder / name / "model.safetensors") for name in ("generator", "discriminator")]
+
+
 def test_a_finished_run_is_not_trained_again(finished: Finished, tmp_path: Path) -> None:
     folder = shutil.copytree(finished.folder, tmp_path / "run")
     weights = folder / "checkpoints" / f"step-{STEPS:07d}" / "model.safetensors"
@@ -126,8 +130,53 @@ def test_a_finished_run_is_not_trained_again(finished: Finished, tmp_path: Path)
     assert weights.stat().st_mtime_ns == before
     assert tiny_run.untimed_rows(folder) == tiny_run.untimed_rows(finished.folder)
     assert "generator accuracy" in ended.out
-    for name in ("generator/model.safetensors", "discriminator/model.safetensors"):
-        assert tiny_run.sha256(folder / name) == tiny_run.sha256(finished.folder / name)
+    assert exported(folder) == exported(finished.folder)
+
+
+AVERAGE = ("--save_steps", 5, "--save_total_limit", 4, "--average_checkpoints", 3)
+
+
+@pytest.fixture(scope="module")
+def averaged(finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that exports the mean weights of its last three checkpoints."""
+    folder = tmp_path_factory.mktemp("averaged") / "run"
+    ended = succeed(pretrain.main, *finished.options(folder, *AVERAGE))
+    assert "averaged the weights of 3 of the last 3 checkpoints (steps: 10, 15, 20)\n" in ended.err
+    return folder
+
+
+def test_the_exported_weights_are_those_of_the_average_and_of_the_last_evaluation(
+    finished: Finished, averaged: Path, tmp_path: Path
+) -> None:
+    def row_of(folder: Path, number: int) -> dict[str, float]:
+        row = tiny_run.untimed_rows(folder)[number]
+        return {name: value for name, value in row.items() if name != "tokens" and "old_text" not in name}
+
+    argv = ("--init_from", averaged / "discriminator", "--max_steps", 1)  # evaluates before its first step
+    succeed(pretrain.main, *finished.options(tmp_path / "next", *argv))
+    position = {"step": STEPS, "epoch": row_of(averaged, -1)["epoch"], "eval_averaged_checkpoints": 3}
+    assert row_of(averaged, -1) == {**row_of(tmp_path / "next", 0), **position}
+    assert row_of(averaged, -1)["eval_loss"] != row_of(averaged, -2)["eval_loss"]
+    assert tiny_run.untimed_rows(averaged)[:-1] == tiny_run.untimed_rows(finished.folder)  # without averaging
+    assert "the mean of its last 3 checkpoints" in (averaged / "README.md").read_text(encoding="utf-8")
+
+
+def test_a_finished_run_resumes_to_the_same_average_and_to_that_of_fewer_checkpoints(
+    finished: Finished, averaged: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(averaged, tmp_path / "run")
+    for name in ("generator", "discriminator"):
+        shutil.rmtree(folder / name)
+    succeed(pretrain.main, *finished.options(folder, *AVERAGE))
+    assert tiny_run.untimed_rows(folder) == tiny_run.untimed_rows(averaged)
+    assert exported(folder) == exported(averaged)
+    for step in (5, 10):
+        shutil.rmtree(folder / "checkpoints" / f"step-{step:07d}")
+    ended = succeed(pretrain.main, *finished.options(folder, *AVERAGE))
+    assert "weights of 2 of the last 3 checkpoints (steps: 15, 20); the run has no other complete one" in ended.err
+    succeed(pretrain.main, *finished.options(folder))  # without averaging: the last checkpoint
+    assert exported(folder) == exported(finished.folder)
+    assert tiny_run.untimed_rows(folder) == tiny_run.untimed_rows(finished.folder)
 
 
 def test_a_run_that_would_end_before_its_checkpoint_is_refused(finished: Finished) -> None:
