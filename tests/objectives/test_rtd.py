@@ -112,10 +112,18 @@ def test_generator_and_discriminator_have_their_own_learning_rates_but_shared_em
     assert make_objective().lr_multipliers is None
 
 
+def with_weights_of(other: ReplacedTokenDetection) -> ReplacedTokenDetection:
+    """An objective without further options that has the generator's table and all other weights of `other`."""
+    objective, differences = make_objective(rtd=HALF), "discriminator.embeddings.word_embeddings.weight"
+    state = {name: tensor for name, tensor in other.state_dict().items() if not name.endswith(differences)}
+    objective.load_state_dict(state, strict=False)
+    return objective
+
+
 def test_a_share_of_the_targets_stays_masked_and_is_predicted_by_the_discriminator() -> None:
     batch, share = make_batch(), 0.4
     objective = make_objective(rtd=replace(HALF, mlm_share=share))
-    found, plain = objective.corrupt(batch), make_objective(rtd=HALF).corrupt(batch)
+    found, plain = objective.corrupt(batch), with_weights_of(objective).corrupt(batch)
     count = found.targets.weight.sum(1)
     assert torch.equal(found.is_kept.sum(1), (count * share).round().long())
     assert not (found.is_kept & (found.targets.weight == 0)).any()
@@ -135,7 +143,7 @@ def test_a_share_of_the_targets_stays_masked_and_is_predicted_by_the_discriminat
 def test_disentangled_embeddings_start_equal_and_take_no_gradient_from_the_discriminator() -> None:
     # DeBERTaV3 section 3.3; positions, segments and LayerNorm are shared as before.
     batch, objective = make_batch(), make_objective(rtd=replace(HALF, embedding_sharing="disentangled"))
-    ours, plain = objective(batch, STEP), make_objective(rtd=HALF)(batch, STEP)
+    ours, plain = objective(batch, STEP), with_weights_of(objective)(batch, STEP)
     assert all(torch.equal(term.sum, plain[name].sum) for name, term in ours.items())
     ours["discriminator_loss"].sum.backward()
     base, own = (model.embeddings for model in (objective.generator, objective.discriminator))

@@ -8,8 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from electra_albert import config as options
-from electra_albert.config import ModelConfig, RtdConfig
+from electra_albert.config import (
+    CorpusConfig,
+    MlmConfig,
+    ModelConfig,
+    PretrainConfig,
+    RtdConfig,
+    RunConfig,
+    TrainingConfig,
+)
 from electra_albert.contracts import IGNORED_LABEL, Batch, SpecialIds
 from electra_albert.keyed_random import Stream, bits
 from electra_albert.objectives import rtd as objectives
@@ -36,17 +43,21 @@ def make_objective(
         return kind(model, rtd or RtdConfig(), SPECIAL, SEED, sop)
 
 
+def config_of(name: str, model: ModelConfig = MODEL, mask_rate: float = 0.5, seed: int = SEED) -> PretrainConfig:
+    """The settings of one of OBJECTIVES."""
+    objective, _, is_changed = name.partition(" with ")
+    rtd = RtdConfig(mask_rate=mask_rate, **(RTD_OPTIONS if is_changed else {}))  # type: ignore[arg-type]
+    mlm = MlmConfig(mask_rate=mask_rate, **(OPTIONS if is_changed else {}))
+    corpus = CorpusConfig(max_seq_length=model.max_position_embeddings)
+    run, training = RunConfig(objective=objective), TrainingConfig(seed=seed)
+    return PretrainConfig(run=run, training=training, model=model, rtd=rtd, mlm=mlm, corpus=corpus)
+
+
 def build(name: str, model: ModelConfig = MODEL, mask_rate: float = 0.5, seed: int = SEED) -> PretrainingObjective:
     """The objective of that name with the same weights on every call."""
-    objective, _, is_changed = name.partition(" with ")
-    run, training = options.RunConfig(objective=objective), options.TrainingConfig(seed=seed)
-    rtd = RtdConfig(mask_rate=mask_rate, **(RTD_OPTIONS if is_changed else {}))  # type: ignore[arg-type]
-    mlm = options.MlmConfig(mask_rate=mask_rate, **(OPTIONS if is_changed else {}))
-    corpus = options.CorpusConfig(max_seq_length=model.max_position_embeddings)
-    config = options.PretrainConfig(run=run, training=training, model=model, rtd=rtd, mlm=mlm, corpus=corpus)
     with torch.random.fork_rng():
         torch.manual_seed(SEED)
-        return objectives.make_objective(config, SPECIAL)
+        return objectives.make_objective(config_of(name, model, mask_rate, seed), SPECIAL)
 
 
 def make_batch(

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.apps.pretrain import trial
 from electra_albert.apps.pretrain.trial import step_flops
-from electra_albert.config import CorpusConfig, MlmConfig, PretrainConfig, RtdConfig, RunConfig
+from electra_albert.config import CorpusConfig
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import STEPS, call, succeed
 from tests.objectives import toy
@@ -42,9 +42,7 @@ def measured_flops(objective: toy.PretrainingObjective) -> int:
     [*((name, "one group") for name in toy.OBJECTIVES), *(("rtd", model) for model in list(MODELS)[1:])],
 )
 def test_flops_from_the_settings_equal_measured_flops(name: str, model: str) -> None:
-    groups = {"rtd": RtdConfig(mask_rate=MASK_RATE), "mlm": MlmConfig(mask_rate=MASK_RATE)}
-    corpus = CorpusConfig(max_seq_length=LENGTH)
-    config = PretrainConfig(run=RunConfig(objective=name), corpus=corpus, model=MODELS[model], **groups)
+    config = replace(toy.config_of(name, MODELS[model], MASK_RATE), corpus=CorpusConfig(max_seq_length=LENGTH))
     assert step_flops(config, BATCH_SIZE) == measured_flops(toy.build(name, MODELS[model], MASK_RATE))
 
 
