@@ -16,7 +16,8 @@ from electra_albert.objectives import rtd as objectives
 from electra_albert.objectives.rtd import PretrainingObjective, ReplacedTokenDetection
 
 PAD, UNKNOWN, CLS, SEP, MASK = range(5)
-SPECIAL = SpecialIds(PAD, UNKNOWN, CLS, SEP, MASK, never_masked=(PAD, UNKNOWN, CLS, SEP, MASK))
+STARTS_WORD = torch.arange(100) % 2 == 0
+SPECIAL = SpecialIds(PAD, UNKNOWN, CLS, SEP, MASK, (PAD, UNKNOWN, CLS, SEP, MASK), STARTS_WORD)
 SEED = 11
 # The vocabulary is so small that a sampled token is often correct.
 SIZES = {"vocab_size": 19, "embedding_size": 11, "hidden_size": 28, "intermediate_size": 37}
@@ -34,10 +35,12 @@ def make_objective(
         return kind(model, rtd or RtdConfig(), SPECIAL, SEED, sop)
 
 
-def build(name: str, model: ModelConfig = MODEL, mask_rate: float = 0.5, seed: int = SEED) -> PretrainingObjective:
-    """The objective of that name with the same weights on every call."""
+def build(
+    name: str, model: ModelConfig = MODEL, mask_rate: float = 0.5, seed: int = SEED, **more: Any
+) -> PretrainingObjective:
+    """The objective of that name with the same weights on every call; `more` are further options of masking."""
     run, training = options.RunConfig(objective=name), options.TrainingConfig(seed=seed)  # type: ignore[arg-type]
-    rtd, mlm = RtdConfig(mask_rate=mask_rate), options.MlmConfig(mask_rate=mask_rate)
+    rtd, mlm = RtdConfig(mask_rate=mask_rate, **more), options.MlmConfig(mask_rate=mask_rate, **more)
     corpus = options.CorpusConfig(max_seq_length=model.max_position_embeddings)
     config = options.PretrainConfig(run=run, training=training, model=model, rtd=rtd, mlm=mlm, corpus=corpus)
     with torch.random.fork_rng():

@@ -91,6 +91,8 @@ PRETRAINING: Table = {
     **tried("rtd", mask_rate=0.5, mask_token_share=0.2, temperature=9, generator_weight=3, discriminator_weight=3),
     **tried("rtd", generator_rate=0.5, discriminator_rate=0.5, generator_size=1, generator_layers=2),
     "rtd.generator_warmup_steps": To(2, shared=DETECTOR),
+    **tried("rtd", mask_unit="word", mask_rate_end=0.5),
+    **tried("mlm", MLM, mask_unit="span", mask_rate_end=0.5),
     **tried("mlm", MLM, mask_rate=0.5, mask_token_share=0.2, random_token_share=0.2),
     "sop.weight": To(3, shared=SOP),
 }

@@ -42,10 +42,12 @@ def measured_flops(objective: toy.PretrainingObjective) -> int:
     [*((name, "one group") for name in toy.OBJECTIVES), *(("rtd", model) for model in list(MODELS)[1:])],
 )
 def test_flops_from_the_settings_equal_measured_flops(name: str, model: str) -> None:
-    groups = {"rtd": RtdConfig(mask_rate=MASK_RATE), "mlm": MlmConfig(mask_rate=MASK_RATE)}
+    groups = {"rtd": RtdConfig(mask_rate=MASK_RATE), "mlm": MlmConfig(mask_rate=0.1, mask_rate_end=MASK_RATE)}
     corpus = CorpusConfig(max_seq_length=LENGTH)
     config = PretrainConfig(run=RunConfig(objective=name), corpus=corpus, model=MODELS[model], **groups)
-    assert step_flops(config, BATCH_SIZE) == measured_flops(toy.build(name, MODELS[model], MASK_RATE))
+    assert step_flops(config, BATCH_SIZE) == measured_flops(
+        toy.build(name, MODELS[model], MASK_RATE, mask_rate_end=0.1)
+    )
 
 
 def test_a_model_larger_than_memory_is_not_timed(
