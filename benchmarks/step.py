@@ -142,7 +142,7 @@ def our_implementation(objective: PretrainingObjective, job: Job, world: World) 
     objective.train()
 
     def update(batch: Batch) -> None:
-        counts = count_step(cast(Objective, objective), [batch], run)
+        counts = count_step(cast(Objective, objective), [batch], 1, run)
         scales = term_scales(objective.weights, counts.terms, world.world_size)
         terms = backward(objective, [batch], scales, next(step), run)
         norm = nn.utils.clip_grad_norm_(objective.parameters(), training.max_grad_norm)

@@ -131,9 +131,13 @@ class RtdConfig:
     """Weight of the discriminator's MLM loss in the total loss, if mlm_share is above 0."""
     generator_warmup_steps: int | None = None
     """Steps that train only the generator, if init_from has none; by default max_steps / 10, at most 10,000."""
+    mask_unit: Literal["token", "word", "ngram", "span"] = "token"
+    """Unit selected as a whole: token, word, ngram (1 to 3 words, as in ALBERT) or span (1 to 10, as in SpanBERT)."""
+    mask_rate_end: float | None = None
+    """Mask rate of the last step and of evaluations; it changes linearly from mask_rate (by default: constant)."""
 
     def __post_init__(self) -> None:
-        require_within(self, "(0, 1)", "mask_rate")
+        require_within(self, "(0, 1)", "mask_rate mask_rate_end")
         require_within(self, "[0, 1]", "mask_token_share")
         require_within(self, "[0, 1)", "mlm_share")
         require_within(self, "[0, inf)", "z_loss")
@@ -179,9 +183,13 @@ class MlmConfig:
     """Fraction of the selected tokens replaced by a random token, never a special one; the others stay unchanged."""
     z_loss: float = 0.0
     """Weight of the squared log-sum-exp of the MLM logits in the total loss, which keeps the logits small."""
+    mask_unit: Literal["token", "word", "ngram", "span"] = "token"
+    """Unit selected as a whole: token, word, ngram (1 to 3 words, as in ALBERT) or span (1 to 10, as in SpanBERT)."""
+    mask_rate_end: float | None = None
+    """Mask rate of the last step and of evaluations; it changes linearly from mask_rate (by default: constant)."""
 
     def __post_init__(self) -> None:
-        require_within(self, "(0, 1)", "mask_rate")
+        require_within(self, "(0, 1)", "mask_rate mask_rate_end")
         require_within(self, "[0, 1]", "mask_token_share random_token_share")
         require_within(self, "[0, inf)", "z_loss")
         total = self.mask_token_share + self.random_token_share

@@ -47,6 +47,7 @@ class SpecialIds(NamedTuple):
     sep: int
     mask: int
     never_masked: tuple[int, ...]  # all special tokens: these and further ones of the tokenizer
+    starts_word: Tensor | None = None  # [V] bool, on the objective's device; None if masking needs no words
 
 
 class Term(NamedTuple):
@@ -61,8 +62,8 @@ class Objective(Protocol):
 
     weights: Mapping[str, float]
 
-    def counts(self, batch: Batch) -> dict[str, int]:
-        """Counts of the weighted terms, computed on the host; must equal those of `forward`."""
+    def counts(self, batch: Batch, step: int) -> dict[str, int]:
+        """Counts of the weighted terms, computed on the host; must equal those of `forward` at the same step."""
 
     def __call__(self, batch: Batch, step: Tensor) -> dict[str, Term]:
         """Terms of `batch`; `step`, int64 [], is a key for random draws that differ in each step."""

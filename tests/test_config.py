@@ -21,6 +21,7 @@ IMPOSSIBLE: dict[type, dict[str, tuple[object, ...]]] = {
     },
     RtdConfig: {
         "mask_rate": (0.0, 1.0),
+        "mask_rate_end": (0.0, 1.0),
         "temperature": (0.0, NAN),
         "generator_size": (0.0,),
         "generator_weight": (INF,),
@@ -28,7 +29,7 @@ IMPOSSIBLE: dict[type, dict[str, tuple[object, ...]]] = {
     CorpusConfig: {"corpus": ("",), "max_seq_length": (7,), "vocab_size": (5,), "encoding": ENCODINGS},
     schema.TrainingConfig: {"max_steps": (0,), "learning_rate": (0.0, NAN), "weight_decay": (1.0,), **TRAINING},
     RunConfig: {"average_checkpoints": (0,)},
-    MlmConfig: {"mask_rate": (0.0,), "random_token_share": (0.3, -0.1)},
+    MlmConfig: {"mask_rate": (0.0,), "mask_rate_end": (1.0,), "random_token_share": (0.3, -0.1)},
     SopConfig: {"weight": (0.0,)},
 }
 FLAT = (RunConfig, CorpusConfig, schema.TrainingConfig)

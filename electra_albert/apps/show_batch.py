@@ -58,7 +58,7 @@ def _show(folder: Path, step: int, rows: int) -> None:
     origin = f"checkpoint of step {before[-1][0]}" if before else config.run.init_from or "random initial weights"
     batch = job.batches.micro_batches(step)[0]
     with autocast(world.device, job.arithmetic):  # with gradients enabled, as in training
-        corruption = job.objective.corrupt(batch)
+        corruption = job.objective.corrupt(batch, torch.tensor(step))
     rows, has_order = min(rows, len(batch.input_ids)), spec_of(config).has_sentence_order
     print(f"step {step}: {rows} of {job.batches.global_batch_size} examples; generator: {origin}")
     for row in range(rows):

@@ -342,6 +342,12 @@ class TokenText(NamedTuple):
     starts_word: bool
 
 
+def word_starts(tokenizer: Tokenizer) -> list[bool]:
+    """Whether each token of the vocabulary starts a word wherever it is: by ▁ or Ġ, or with WordPiece by no ##."""
+    ids = [number for token in range(len(tokenizer)) for number in (tokenizer.mask_token_id, token)]
+    return [text.starts_word for text in token_texts(tokenizer, ids)[1::2]]  # [MASK] hides the token before
+
+
 def token_texts(tokenizer: Tokenizer, ids: list[int]) -> list[TokenText]:
     """The text of each token without ## or ▁, and whether it starts a word, as after [CLS], [SEP] and padding."""
     backend, special = tokenizer.backend_tokenizer, special_ids(tokenizer)

@@ -25,9 +25,10 @@ class ObjectiveSpec:
         """The objective's options by group."""
         return {name: config.own[name] if name in config.own else getattr(config, name) for name in self.options}
 
-    def mask_rate(self, config: PretrainConfig) -> float | None:
-        """Fraction of the tokens that are predicted: the first group's mask_rate, None if no group has one."""
-        return next((group.mask_rate for group in self.groups(config).values() if hasattr(group, "mask_rate")), None)
+    def mask_rates(self, config: PretrainConfig) -> tuple[float, float] | None:
+        """Fraction of the tokens predicted in the first and last step, by the first group with mask_rate, else None."""
+        group = next((group for group in self.groups(config).values() if hasattr(group, "mask_rate")), None)
+        return group and (group.mask_rate, getattr(group, "mask_rate_end", None) or group.mask_rate)
 
     def generator(self, config: PretrainConfig) -> ModelConfig:
         """The generator's architecture. Raises ValueError if it is impossible."""

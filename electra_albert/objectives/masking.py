@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from electra_albert.config import MAX_WIDTH
 from electra_albert.contracts import SpecialIds
 from electra_albert.keyed_random import Stream, bits, gumbel, uniform
 
@@ -51,10 +52,18 @@ def share_of(count: Tensor, share: float) -> Tensor:
     return (count.float() * share).round().long()
 
 
-def choose_targets(input_ids: Tensor, is_maskable: Tensor, mask_rate: float, seed: int, example_id: Tensor) -> Targets:
-    """Draw `target_count` positions without replacement. input_ids int64 [B, L], is_maskable bool [B, L]."""
+def choose_targets(
+    input_ids: Tensor, is_maskable: Tensor, mask_rate: float, seed: int, example_id: Tensor, units: Tensor | None = None
+) -> Targets:
+    """Draw `target_count` positions without replacement. input_ids int64 [B, L], is_maskable bool [B, L].
+
+    units, int64 [B, L]: each token's unit; whole units are drawn, and the last one is cut to the exact count.
+    """
     length = input_ids.shape[1]
-    noise = bits(seed, Stream.MASK, example_id[:, None], torch.arange(length, device=input_ids.device))  # [B, L]
+    position = torch.arange(length, device=input_ids.device)
+    noise = bits(seed, Stream.MASK, example_id[:, None], position)  # [B, L]
+    if units is not None:  # the noise of the unit, and in its lowest bits the position
+        noise = noise.gather(1, units) & -MAX_WIDTH | position
     most = max_targets(length, mask_rate)
     positions = noise.masked_fill(~is_maskable, _MAX_INT64).topk(most, largest=False).indices  # [B, K]
     is_used = torch.arange(most, device=input_ids.device) < target_count(is_maskable, mask_rate)[:, None]  # [B, K]

@@ -17,6 +17,7 @@ from electra_albert.model.electra import Discriminator, Generator, initialize_mo
 from electra_albert.model.heads import SentenceOrderHead
 from electra_albert.objectives import masking
 from electra_albert.objectives.evaluation import Detections, Unigram, baseline_terms
+from electra_albert.objectives.spans import Rates, count_at, find_units, rates_at, use_targets
 
 
 class Prediction(NamedTuple):
@@ -49,7 +50,7 @@ class MaskedLanguageModeling(nn.Module):
         if mlm.random_token_share and ordinary < 2:
             problem = f"random tokens need 2 tokens that are not special, the vocabulary has {ordinary}"
             raise UsageError(f"{problem}; set --mlm.random_token_share 0 or use a larger vocabulary")
-        self.mlm, self.special, self.seed, self.sop = mlm, special, seed, sop
+        self.mlm, self.special, self.seed, self.sop, self.max_steps = mlm, special, seed, sop, 1  # see make_objective
         self.weights, self.chance_level = {"mlm_loss": 1.0}, {"mlm_loss": math.log(model.vocab_size)}
         if mlm.z_loss:
             self.weights["z_loss"], self.chance_level["z_loss"] = mlm.z_loss, math.log(model.vocab_size) ** 2
@@ -60,17 +61,19 @@ class MaskedLanguageModeling(nn.Module):
             initialize_models(generator)
         self.generator = generator
 
-    def counts(self, batch: Batch) -> dict[str, int]:
+    def counts(self, batch: Batch, step: int) -> dict[str, int]:
         """Counts of predicted tokens and of sequences with an order, computed on the host."""
-        return count_targets(batch, "mlm_loss", self.mlm, self.special, self.sop)
+        rates = rates_at(self.mlm, torch.tensor(step), self.max_steps)
+        return count_targets(batch, "mlm_loss", self.mlm, rates, self.special, self.sop)
 
-    def corrupt(self, batch: Batch) -> Prediction:
-        """Mask the batch and predict the masked tokens."""
-        return predict(self.generator, batch, self.mlm, self.special, self.seed)
+    def corrupt(self, batch: Batch, step: Tensor | None = None) -> Prediction:
+        """Mask the batch with the mask rate of a step, by default the last, and predict the masked tokens."""
+        rates = rates_at(self.mlm, step, self.max_steps)
+        return predict(self.generator, batch, self.mlm, self.special, self.seed, rates)
 
     def forward(self, batch: Batch, step: Tensor) -> dict[str, Term]:
-        """Loss and metric terms of a batch; `step` is unused because example_id differs in every epoch."""
-        return self.terms(batch, self.corrupt(batch))
+        """Loss and metric terms of a batch; `step` sets only the mask rate: example_id differs in every epoch."""
+        return self.terms(batch, self.corrupt(batch, step))
 
     def terms(self, batch: Batch, prediction: Prediction) -> dict[str, Term]:
         """Loss and metric terms of a batch and its predictions."""
@@ -85,12 +88,13 @@ class MaskedLanguageModeling(nn.Module):
 
 
 def predict(
-    generator: Generator, batch: Batch, options: MlmConfig | RtdConfig, special: SpecialIds, seed: int
+    generator: Generator, batch: Batch, options: MlmConfig | RtdConfig, special: SpecialIds, seed: int, rates: Rates
 ) -> Prediction:
     """Mask the batch and predict the targets with the generator. Draws are keyed by batch.example_id."""
     ids, keys = batch.input_ids, (seed, batch.example_id)
     is_maskable = masking.maskable(ids, batch.attention_mask, special)
-    targets = masking.choose_targets(ids, is_maskable, options.mask_rate, *keys)
+    units = find_units(options.mask_unit, special.starts_word, ids, is_maskable, *keys)
+    targets = use_targets(masking.choose_targets(ids, is_maskable, rates[0], *keys, units), is_maskable, *rates)
     random = None
     if isinstance(options, MlmConfig) and options.random_token_share:
         random = masking.random_tokens(targets, special, generator.config.vocab_size, *keys), options.random_token_share
@@ -102,11 +106,11 @@ def predict(
 
 
 def count_targets(
-    batch: Batch, name: str, options: MlmConfig | RtdConfig, special: SpecialIds, sop: SopConfig | None
+    batch: Batch, name: str, options: MlmConfig | RtdConfig, rates: Rates, special: SpecialIds, sop: SopConfig | None
 ) -> dict[str, int]:
     """Count the targets of `predict`, under `name`, and with `sop` the sequences with an order, on the host."""
     is_maskable = masking.maskable(batch.input_ids, batch.attention_mask, special)
-    counts = {name: int(masking.target_count(is_maskable, options.mask_rate).sum())}
+    counts = {name: int(count_at(is_maskable, *rates).sum())}
     if options.z_loss:
         counts["z_loss"] = counts[name]
     return counts if sop is None else counts | {"sop_loss": int((batch.sentence_order_label != IGNORED_LABEL).sum())}

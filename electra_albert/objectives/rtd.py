@@ -16,7 +16,8 @@ from electra_albert.contracts import Batch, SpecialIds, Term
 from electra_albert.model.electra import Discriminator, Electra, Generator
 from electra_albert.objectives import mlm, spec_of
 from electra_albert.objectives.evaluation import Detections, Unigram, baseline_terms
-from electra_albert.objectives.masking import Targets, maskable, sample, share_of, target_count
+from electra_albert.objectives.masking import Targets, maskable, sample, share_of
+from electra_albert.objectives.spans import count_at, rates_at
 
 _MLM_LOSS = "discriminator_mlm_loss"
 
@@ -41,7 +42,7 @@ class ReplacedTokenDetection(nn.Module):
         self, model: ModelConfig, rtd: RtdConfig, special: SpecialIds, seed: int, sop: SopConfig | None = None
     ) -> None:
         super().__init__()
-        self.rtd, self.special, self.seed, self.sop = rtd, special, seed, sop
+        self.rtd, self.special, self.seed, self.sop, self.max_steps = rtd, special, seed, sop, 1  # see make_objective
         self.weights = {"generator_loss": rtd.generator_weight, "discriminator_loss": rtd.discriminator_weight}
         self.chance_level = {"generator_loss": math.log(model.vocab_size), "discriminator_loss": math.log(2)}
         if rtd.z_loss:
@@ -72,19 +73,21 @@ class ReplacedTokenDetection(nn.Module):
         names = (name for name, _ in self.named_parameters())
         return {name: next(scale for prefix, scale in scales.items() if name.startswith(prefix)) for name in names}
 
-    def counts(self, batch: Batch) -> dict[str, int]:
+    def counts(self, batch: Batch, step: int) -> dict[str, int]:
         """Counts of predicted tokens, of tokens except padding and of sequences with an order, computed on the host."""
-        counts = mlm.count_targets(batch, "generator_loss", self.rtd, self.special, self.sop)
+        rates = rates_at(self.rtd, torch.tensor(step), self.max_steps)
+        counts = mlm.count_targets(batch, "generator_loss", self.rtd, rates, self.special, self.sop)
         tokens = int(batch.attention_mask.sum())
         if not self.rtd.mlm_share:
             return counts | {"discriminator_loss": tokens}
         is_maskable = maskable(batch.input_ids, batch.attention_mask, self.special)
-        kept = int(share_of(target_count(is_maskable, self.rtd.mask_rate), self.rtd.mlm_share).sum())
+        kept = int(share_of(count_at(is_maskable, *rates), self.rtd.mlm_share).sum())
         return counts | {"discriminator_loss": tokens - kept, _MLM_LOSS: kept}
 
-    def corrupt(self, batch: Batch) -> Corruption:
-        """Mask the batch and replace the targets by samples of the generator. Draws are keyed by batch.example_id."""
-        predicted = mlm.predict(self.generator, batch, self.rtd, self.special, self.seed)
+    def corrupt(self, batch: Batch, step: Tensor | None = None) -> Corruption:
+        """Mask the batch at the mask rate of a step, by default the last; replace targets by generator samples."""
+        rates = rates_at(self.rtd, step, self.max_steps)
+        predicted = mlm.predict(self.generator, batch, self.rtd, self.special, self.seed, rates)
         targets, logits = predicted.targets, predicted.logits
         keys = (batch.example_id[:, None].expand_as(targets.positions).flatten(), targets.positions.flatten())
         sampled = sample(logits.flatten(0, 1), self.rtd.temperature, self.seed, *keys).view_as(targets.positions)
@@ -106,8 +109,8 @@ class ReplacedTokenDetection(nn.Module):
         return hidden_states, self.discriminator.discriminator_predictions(hidden_states)
 
     def forward(self, batch: Batch, step: Tensor) -> dict[str, Term]:
-        """Loss and metric terms of a batch; `step` is unused because example_id differs in every epoch."""
-        corruption = self.corrupt(batch)
+        """Loss and metric terms of a batch; `step` sets only the mask rate: example_id differs in every epoch."""
+        corruption = self.corrupt(batch, step)
         return self.terms(batch, corruption, *self.detect(batch, corruption))
 
     def terms(self, batch: Batch, corruption: Corruption, hidden_states: Tensor, logits: Tensor) -> dict[str, Term]:
@@ -151,7 +154,7 @@ class ReplacedTokenDetection(nn.Module):
 #   seed, special, chance_level    seed of its draws, special token ids, each loss at chance level in nats
 #   generator, discriminator       the masked language model, and the discriminator or None
 #   lr_multipliers                 multiples of the learning rate by parameter name, or None
-#   corrupt(batch)                 masked_ids, targets, is_masked, logits at the targets, …
+#   corrupt(batch, step)           masked_ids, targets, is_masked, logits at the targets, …; by default at the last step
 #   score(batch, unigram, detections)   terms of a held-out batch and of its baselines
 PretrainingObjective: TypeAlias = mlm.MaskedLanguageModeling | ReplacedTokenDetection
 
@@ -161,4 +164,6 @@ def make_objective(config: PretrainConfig, special: SpecialIds) -> PretrainingOb
     spec = spec_of(config)
     module, _, name = spec.class_path.partition(":")
     build: type[PretrainingObjective] = getattr(import_module(module), name)
-    return build(model=config.model, special=special, seed=config.training.seed, **spec.groups(config))
+    objective = build(model=config.model, special=special, seed=config.training.seed, **spec.groups(config))
+    objective.max_steps = config.training.max_steps
+    return objective

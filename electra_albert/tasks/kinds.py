@@ -135,8 +135,8 @@ class TaskObjective(nn.Module):
         self._name, self._loss = ("regression_loss", _regression_loss) if is_regression else (kind.term, kind.loss)
         self.weights: Mapping[str, float] = {self._name: 1.0}
 
-    def counts(self, batch: Batch) -> dict[str, int]:
-        """The divisor of the loss, computed on the host."""
+    def counts(self, batch: Batch, step: int) -> dict[str, int]:
+        """The divisor of the loss, computed on the host; the same in every step."""
         return {self._name: int(self._count(_labels(batch)))}
 
     def forward(self, batch: Batch, step: Tensor) -> dict[str, Term]:

@@ -45,7 +45,7 @@ def train(objective: nn.Module, batches: StepBatches, evaluate: Evaluate, run: R
     try:
         while loop.step < run.config.max_steps and not loop.should_stop:
             micro_batches = next(stream)
-            counts = count_step(loop.objective, micro_batches, run)
+            counts = count_step(loop.objective, micro_batches, loop.step + 1, run)
             if counts.is_stopping:
                 loop.save(is_last=True)
                 LOG.info(f"stopped by a signal after step {loop.step}; run the same command again to resume")
@@ -110,7 +110,7 @@ class _Loop:
         # Also makes a resume exact: DDP reorders its gradient buckets, and thus sums, after its first backward pass.
         terms = backward(self._model, [batch], dict.fromkeys(self.objective.weights, 0.0), step, self._run)
         check_gradients(self.module)
-        for name, count in self.objective.counts(batch).items():
+        for name, count in self.objective.counts(batch, step).items():
             if count != (found := int(terms[name].count)):
                 raise ValueError(f"{name} has count {found}, but counts() on the host returned {count}")
         self._optimizer.zero_grad(set_to_none=True)

@@ -47,10 +47,10 @@ class StepCounts(NamedTuple):
     is_stopping: bool  # whether any rank received a stop signal
 
 
-def count_step(objective: Objective, micro_batches: list[Batch], run: RunSettings) -> StepCounts:
-    """Counts of one step over all micro-batches and ranks, with a single all-reduce on the host."""
+def count_step(objective: Objective, micro_batches: list[Batch], step: int, run: RunSettings) -> StepCounts:
+    """Counts of a step over all micro-batches and ranks, with a single all-reduce on the host."""
     names = list(objective.weights)
-    counts = [objective.counts(batch) for batch in micro_batches]
+    counts = [objective.counts(batch, step) for batch in micro_batches]
     mine = [sum(count[name] for count in counts) for name in names]
     tokens = sum(int(batch.attention_mask.sum()) for batch in micro_batches)
     total = sum_over_ranks(torch.tensor([*mine, tokens, int(run.stop.requested)]), run.world).tolist()

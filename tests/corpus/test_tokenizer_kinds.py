@@ -87,6 +87,9 @@ def test_special_ids_pairs_and_words(folder: Path) -> None:
     words = "".join(" " * token.starts_word + token.text.strip("▁Ġ") for token in described).split()
     assert words == [names[2], "the", "river", "sings", ",", names[4], "old", "bridge", names[3]]
     assert described[0] == tokenizers.TokenText(names[2], True)
+    starts_word = tokenizers.word_starts(tokenizer)
+    assert len(starts_word) == len(tokenizer)
+    assert [starts_word[number] for number in ids[2:]] == [token.starts_word for token in described[2:]]
 
 
 def test_a_corpus_gets_the_ids_of_transformers_and_no_special_id_and_unknown_text_is_counted(folder: Path) -> None:

@@ -52,7 +52,7 @@ def test_terms_are_float32_sums_and_int64_counts_equal_to_those_on_the_host(name
         objective = build(name, mask_rate=rate)
         with torch.autocast("cpu", torch.bfloat16, enabled=rate == 0.5):
             terms = objective(batch, STEP)
-        assert objective.counts(batch) == {name: int(terms[name].count) for name in objective.weights}
+        assert objective.counts(batch, 1) == {name: int(terms[name].count) for name in objective.weights}
         assert {(term.sum.dtype, term.count.dtype) for term in terms.values()} == {(torch.float32, torch.int64)}
         assert all(term.sum.shape == term.count.shape == () for term in terms.values())
 
@@ -62,13 +62,13 @@ def test_micro_batches_give_the_gradient_of_one_large_batch(name: str) -> None:
     # Parts with different counts, the second without sentence order. Float64 parameters; losses are summed in
     # float32, with a relative error of 6e-8 per number.
     objective, batch = build(name).double(), ordered(make_batch())
-    counts = objective.counts(batch)
+    counts = objective.counts(batch, 1)
     parts = [toy.select(batch, torch.tensor(index)) for index in ([0, 2, 3], [1], [4])]
     whole, summed = gradients(objective, [batch], counts), gradients(objective, parts, counts)
     norm = torch.stack([gradient.norm() for gradient in whole.values()]).norm()
     assert all((summed[name] - gradient).norm() <= 1e-6 * norm for name, gradient in whole.items())
     # Planted: each part divided by its own counts, the mean of means.
-    own = [{name: max(count, 1) for name, count in objective.counts(part).items()} for part in parts]
+    own = [{name: max(count, 1) for name, count in objective.counts(part, 1).items()} for part in parts]
     alone = [gradients(objective, [part], counted) for part, counted in zip(parts, own, strict=True)]
     wrong = {name: sum(part[name] for part in alone) / len(parts) for name in whole}
     assert any((wrong[name] - gradient).norm() > 1e-2 * norm for name, gradient in whole.items())

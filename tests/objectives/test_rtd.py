@@ -73,7 +73,7 @@ def test_a_sequence_of_special_tokens_has_no_targets_and_zero_gradients() -> Non
     objective = make_objective()
     loss = objective(batch, STEP)["generator_loss"]
     assert (float(loss.sum.detach()), int(loss.count)) == (0.0, 0)
-    assert objective.counts(batch) == {"generator_loss": 0, "discriminator_loss": 3}
+    assert objective.counts(batch, 1) == {"generator_loss": 0, "discriminator_loss": 3}
     loss.sum.backward()
     assert objective.generator.predictions.bias.grad is not None
 

@@ -23,7 +23,8 @@ from electra_albert.objectives import rtd as objectives
 from electra_albert.objectives.rtd import PretrainingObjective, ReplacedTokenDetection
 
 PAD, UNKNOWN, CLS, SEP, MASK = range(5)
-SPECIAL = SpecialIds(PAD, UNKNOWN, CLS, SEP, MASK, never_masked=(PAD, UNKNOWN, CLS, SEP, MASK))
+STARTS_WORD = torch.arange(100) % 2 == 0
+SPECIAL = SpecialIds(PAD, UNKNOWN, CLS, SEP, MASK, (PAD, UNKNOWN, CLS, SEP, MASK), STARTS_WORD)
 SEED = 11
 # The vocabulary is so small that a sampled token is often correct.
 SIZES = {"vocab_size": 19, "embedding_size": 11, "hidden_size": 28, "intermediate_size": 37}
@@ -43,21 +44,25 @@ def make_objective(
         return kind(model, rtd or RtdConfig(), SPECIAL, SEED, sop)
 
 
-def config_of(name: str, model: ModelConfig = MODEL, mask_rate: float = 0.5, seed: int = SEED) -> PretrainConfig:
-    """The settings of one of OBJECTIVES."""
+def config_of(
+    name: str, model: ModelConfig = MODEL, mask_rate: float = 0.5, seed: int = SEED, **more: Any
+) -> PretrainConfig:
+    """The settings of one of OBJECTIVES; `more` are further options of masking."""
     objective, _, is_changed = name.partition(" with ")
-    rtd = RtdConfig(mask_rate=mask_rate, **(RTD_OPTIONS if is_changed else {}))  # type: ignore[arg-type]
-    mlm = MlmConfig(mask_rate=mask_rate, **(OPTIONS if is_changed else {}))
+    rtd = RtdConfig(mask_rate=mask_rate, **(RTD_OPTIONS if is_changed else {}), **more)
+    mlm = MlmConfig(mask_rate=mask_rate, **(OPTIONS if is_changed else {}), **more)
     corpus = CorpusConfig(max_seq_length=model.max_position_embeddings)
     run, training = RunConfig(objective=objective), TrainingConfig(seed=seed)
     return PretrainConfig(run=run, training=training, model=model, rtd=rtd, mlm=mlm, corpus=corpus)
 
 
-def build(name: str, model: ModelConfig = MODEL, mask_rate: float = 0.5, seed: int = SEED) -> PretrainingObjective:
+def build(
+    name: str, model: ModelConfig = MODEL, mask_rate: float = 0.5, seed: int = SEED, **more: Any
+) -> PretrainingObjective:
     """The objective of that name with the same weights on every call."""
     with torch.random.fork_rng():
         torch.manual_seed(SEED)
-        return objectives.make_objective(config_of(name, model, mask_rate, seed), SPECIAL)
+        return objectives.make_objective(config_of(name, model, mask_rate, seed, **more), SPECIAL)
 
 
 def make_batch(

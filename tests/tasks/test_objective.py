@@ -80,7 +80,7 @@ def test_loss_and_count_equal_their_definitions(name: str) -> None:
     term = objective(batch, STEP)[term_name]
     outputs = objective.model(batch.input_ids, batch.attention_mask, batch.token_type_ids)[0]
     torch.testing.assert_close(term.sum, expected_loss(name, outputs, batch), rtol=1e-9, atol=0)
-    assert objective.counts(batch) == {term_name: int(term.count)}
+    assert objective.counts(batch, 1) == {term_name: int(term.count)}
     assert int(term.count) == {"sequence": 5, "choice": 2, "token": 54}.get(name, ROWS)
 
 

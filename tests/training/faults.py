@@ -101,7 +101,7 @@ def _gradients(folder: Path, world: distributed.World) -> None:
     run = RunSettings(folder, config, world, Monitor(folder, 8, is_main=False), StopSignal())
     for name in ("as the loop does", "never"):
         model = DistributedDataParallel(ToyObjective(0.0, torch.float64), gradient_as_bucket_view=True)
-        counts = count_step(model.module, micro_batches, run)
+        counts = count_step(model.module, micro_batches, step, run)
         # Planted: no_sync around the last micro-batch too.
         with model.no_sync() if name == "never" else nullcontext():
             backward(model, micro_batches, term_scales(model.module.weights, counts.terms, world.world_size), step, run)

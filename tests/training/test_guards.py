@@ -120,7 +120,7 @@ def gradient(folder: Path, arithmetic: Arithmetic, *, is_scaled: bool = True) ->
     """The unscaled gradient (around 1e-7) of one step as in the loop; the scale is lowered until nothing overflows."""
     model = weighted(1e-7)()
     run, batches = replace(run_of(folder), arithmetic=arithmetic), next(ToyBatches(CONFIG).steps(1))
-    scales = term_scales(model.weights, count_step(model, batches, run).terms, 1)
+    scales = term_scales(model.weights, count_step(model, batches, 1, run).terms, 1)
     optimizer, scale = build_optimizer(model, CONFIG), LossScale(CPU, arithmetic if is_scaled else "fp32")
     has_overflowed = True
     while has_overflowed:

@@ -35,14 +35,14 @@ def run_of(folder: Path) -> RunSettings:
 
 
 def loop_gradient(model: nn.Module, micro_batches: list[Batch], run: RunSettings) -> None:
-    counts = count_step(model, micro_batches, run)
+    counts = count_step(model, micro_batches, STEP, run)
     backward(model, micro_batches, term_scales(model.weights, counts.terms, 1), STEP, run)
 
 
 def mean_of_means(model: nn.Module, micro_batches: list[Batch], run: RunSettings) -> None:
     """Planted: the mean of the micro-batches' own means."""
     for batch in micro_batches:
-        scales = term_scales(model.weights, model.counts(batch), 1)
+        scales = term_scales(model.weights, model.counts(batch, STEP), 1)
         backward(model, [batch], {name: scale / len(micro_batches) for name, scale in scales.items()}, STEP, run)
 
 
@@ -258,8 +258,8 @@ def test_a_parameter_without_gradient_or_a_wrong_count_is_refused_at_the_first_s
     class Miscounting(ToyObjective):
         """Planted: padding is counted on the host."""
 
-        def counts(self, batch: Batch) -> dict[str, int]:
-            return {**super().counts(batch), "token_loss": batch.attention_mask.numel()}
+        def counts(self, batch: Batch, step: int) -> dict[str, int]:
+            return {**super().counts(batch, step), "token_loss": batch.attention_mask.numel()}
 
     unreached = ToyObjective()
     unreached.unused = nn.Linear(2, 2)

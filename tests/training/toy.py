@@ -49,7 +49,7 @@ class ToyObjective(nn.Module):
         self.decoder.weight = self.table.weight
         self.dropout = nn.Dropout(dropout)
 
-    def counts(self, batch: Batch) -> dict[str, int]:
+    def counts(self, batch: Batch, step: int) -> dict[str, int]:
         order = batch.sentence_order_label != IGNORED_LABEL
         return {"token_loss": int(batch.attention_mask.sum()), "order_loss": int(order.sum())}
 

@@ -29,7 +29,7 @@ def warm_up(job: Job, run: RunSettings) -> bool:
         return True
     LOG.info(f"training the new generator alone for {steps:,} steps; discriminator and shared embeddings are frozen")
     generator, rtd = objective.generator, job.config.rtd
-    masking = MlmConfig(rtd.mask_rate, rtd.mask_token_share, random_token_share=0.0)
+    masking = MlmConfig(rtd.mask_rate, rtd.mask_token_share, random_token_share=0.0, mask_unit=rtd.mask_unit)
     alone = MaskedLanguageModeling(generator.config, masking, objective.special, objective.seed, generator=generator)
     config = replace(run.config, max_steps=steps, warmup_steps=steps // _LR_WARMUP_DIVISOR, eval_steps=steps)
     found = find_checkpoint(folder / "checkpoints", "never" if job.config.run.resume == "never" else "auto")

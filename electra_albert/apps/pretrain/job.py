@@ -15,7 +15,7 @@ from electra_albert.apps.run_folder import run_settings
 from electra_albert.config import PretrainConfig
 from electra_albert.contracts import IGNORED_LABEL, Arithmetic, Batch, DataError, UsageError
 from electra_albert.corpus.examples import PackedExamples, TrainBatches
-from electra_albert.corpus.tokenizer import fingerprint, special_ids
+from electra_albert.corpus.tokenizer import fingerprint, special_ids, word_starts
 from electra_albert.keyed_random import Stream, derived_seed
 from electra_albert.model.encoder import Compilation, compile_for_training, set_gradient_checkpointing
 from electra_albert.objectives import spec_of
@@ -29,6 +29,7 @@ LOG = logging.getLogger(__name__)
 START_TOLERANCE = 0.1  # relative deviation of an initial loss from chance level, due to random weights
 ORDER_TOLERANCE = 1.0  # the same for sentence order: few examples with nearly equal initial logits
 _SAMPLED_EXAMPLES = 4096  # to estimate the share of examples with a sentence order
+_TOKENS_PER_WORD = 20  # more on average means that the tokens do not mark words; bytes of English: 6
 _MUCH_UNKNOWN = 0.2  # share of unknown characters that gives a warning
 SWAP_RATE = 0.5  # share of the examples with two segments that are swapped. Paper: ALBERT section 3.1
 
@@ -71,6 +72,8 @@ def make_job(config: PretrainConfig, world: World, recorded: Mapping[str, Any] |
     unigram = Unigram.from_counts(prepared.store.token_counts, special.never_masked)
     batches, held_out = _batches(config, prepared, world)
     origin = init_from.find_origin(config, recorded, prepared, held_out, world)
+    if any(getattr(group, "mask_unit", "token") != "token" for group in spec_of(config).groups(config).values()):
+        special = special._replace(starts_word=_starts_word(prepared).to(device))
     torch.manual_seed(derived_seed(seed, Stream.INITIAL_WEIGHTS))
     objective = make_objective(config, special).to(device)
     is_disentangled = config.rtd.embedding_sharing == "disentangled"
@@ -91,6 +94,16 @@ def make_job(config: PretrainConfig, world: World, recorded: Mapping[str, Any] |
     compile_for_training(objective, compilation)
     data = (prepared, objective, batches, held_out, unigram)
     return Job(config, *data, arithmetic, compilation, origin, lacks_generator)
+
+
+def _starts_word(prepared: Prepared) -> torch.Tensor:
+    """Whether each token starts a word, bool [V]. Raises UsageError if hardly any token of the corpus does."""
+    starts, counts = torch.tensor(word_starts(prepared.tokenizer)), torch.tensor(prepared.store.token_counts)
+    words, tokens = int(counts[starts].sum()), int(counts.sum())
+    if words * _TOKENS_PER_WORD < tokens:
+        problem = f"only {words:,} of {tokens:,} tokens start a word (by ▁, or no ##)"
+        raise UsageError(f"{problem}; set mask_unit to token or use another --tokenizer")
+    return starts
 
 
 def _check(objective: PretrainingObjective, batch: Batch, weight_decay: float, *, is_disentangled: bool) -> None:

@@ -31,8 +31,8 @@ def start_lines(job: Job, world: World) -> list[str]:
     """Banner at the start of a run and for --dry_run: sizes of model, corpus and run."""
     config, training, batches, objective = job.config, job.config.training, job.batches, job.objective
     steps, length, size = training.max_steps, config.corpus.max_seq_length, batches.global_batch_size
-    rate = spec_of(config).mask_rate(config)
-    masked = "" if rate is None else f"mask rate {rate:g}, "
+    rates = spec_of(config).mask_rates(config)
+    masked = "" if rates is None else f"mask rate {' to '.join(f'{rate:g}' for rate in dict.fromkeys(rates))}, "
     total, shared = _parameters(objective), _parameters(objective.generator.embeddings)
     parts = f"{shared:,} embeddings, {_parameters(objective.generator) - shared:,} generator"
     if objective.discriminator is not None:
@@ -56,9 +56,9 @@ def start_lines(job: Job, world: World) -> list[str]:
         lines.append(f"new learning rate schedule: warmup to {training.learning_rate:g}, decay to 0 at step {steps:,}")
     if not stock_computes(model := config.model):
         lines.append(f"notice: transformers has no attention {model.attention}: only this toolkit can load the models")
-    if rate is not None:
+    if rates is not None:
         count, wanted = job.held_out.table.count, training.eval_examples
-        lines += error_lines(round(len(job.held_out.stream.tokens) * min(count, wanted) // count * rate))
+        lines += error_lines(round(len(job.held_out.stream.tokens) * min(count, wanted) // count * rates[1]))
     if (warmup := training.warmup_steps) >= steps:
         lines.append(f"notice: --warmup_steps {warmup} >= --max_steps {steps}: the peak learning rate is not reached")
     return lines

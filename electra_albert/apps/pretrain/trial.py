@@ -66,8 +66,8 @@ def measure(job: Job, world: World, done_steps: int = 0) -> Iterator[str]:
 def step_flops(config: PretrainConfig, batch_size: int) -> int:
     """FLOPs of the matrix products of one step on batch_size examples, forward and backward, with padding."""
     length, spec = config.corpus.max_seq_length, spec_of(config)
-    generator, rate = spec.generator(config), spec.mask_rate(config)
-    targets = max_targets(length, rate) if rate else 0
+    generator, rates = spec.generator(config), spec.mask_rates(config)
+    targets = max_targets(length, max(rates)) if rates else 0  # computed in each step, also if it uses fewer
     example = Encoder.flops(generator, length) + heads.MlmHead.flops(generator, targets)
     if spec.has_discriminator:
         example += Encoder.flops(config.model, length) + heads.RtdHead.flops(config.model, length)
@@ -89,7 +89,7 @@ def _time_parts(job: Job, world: World) -> tuple[float, float]:
 
     def micro_batch() -> None:
         batch = next(stream)[:1]
-        counts = count_step(objective, batch, run)
+        counts = count_step(objective, batch, 1, run)
         backward(job.objective, batch, term_scales(objective.weights, counts.terms, 1), 1, run)
 
     def update() -> None:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import random
 import shutil
 from pathlib import Path
 
@@ -52,6 +53,15 @@ def test_an_unusable_corpus_is_refused(tmp_path: Path) -> None:
     ):
         assert_refused(pretrain_on(tmp_path / name, tmp_path), code, words)
     assert not (tmp_path / "run").exists()
+
+
+def test_units_of_words_are_refused_for_text_whose_tokens_mark_no_words(tmp_path: Path) -> None:
+    draw = random.Random(1)
+    lines = ("".join(draw.choices("山川日月木火土金水人口目耳手足", k=60)) + "。" for _ in range(200))
+    (tmp_path / "corpus.txt").write_text("\n\n".join(lines), encoding="utf-8")
+    refused = pretrain_on(tmp_path / "corpus.txt", tmp_path, "--rtd.mask_unit", "ngram")
+    assert_refused(refused, 2, "tokens start a word (by ▁, or no ##); set mask_unit to token or use another")
+    assert not (tmp_path / "run" / "checkpoints").exists()
 
 
 def test_a_corpus_without_permission_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

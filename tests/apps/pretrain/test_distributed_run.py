@@ -105,7 +105,7 @@ def test_accumulation_has_the_losses_of_one_big_batch_and_a_mean_of_means_is_det
     backward = loop.backward
 
     def by_own_count(model: Any, micro_batches: list[Batch], scales: dict[str, float], *more: Any) -> Any:
-        own = [model.counts(batch) for batch in micro_batches]
+        own = [model.counts(batch, 1) for batch in micro_batches]
         mean = {name: sum(count[name] for count in own) / len(own) for name in scales}
         parts = [
             backward(model, [batch], {n: s * mean[n] / count[n] for n, s in scales.items()}, *more)

@@ -96,7 +96,9 @@ PRETRAINING: Table = {
     **tried("rtd", embedding_sharing="disentangled", mlm_share=0.5, z_loss=0.1),
     "rtd.mlm_weight": To(3, shared=("--rtd.mlm_share", 0.5)),
     "rtd.generator_warmup_steps": To(2, shared=DETECTOR),
-    **tried("mlm", MLM, mask_rate=0.5, mask_token_share=0.2, random_token_share=0.2, z_loss=0.1),
+    **tried("rtd", mask_unit="word", mask_rate_end=0.5),
+    **tried("mlm", MLM, mask_unit="span", mask_rate_end=0.5, z_loss=0.1),
+    **tried("mlm", MLM, mask_rate=0.5, mask_token_share=0.2, random_token_share=0.2),
     "sop.weight": To(3, shared=SOP),
 }
 
