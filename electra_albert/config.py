@@ -289,7 +289,7 @@ class TrainingConfig:
         require_within(self, "(0, inf)", "learning_rate max_grad_norm")
         require_within(self, "[0, inf)", "warmup_steps batch_ramp_steps")
         ramp, count = self.batch_ramp_steps, self.gradient_accumulation_steps
-        problem = f"batch_ramp_steps={ramp} needs gradient_accumulation_steps={count} above 1 and not above it"
+        problem = f"batch_ramp_steps={ramp} must be at least gradient_accumulation_steps={count}, which must exceed 1"
         require(ramp == 0 or 1 < count <= ramp, problem)
         require_within(self, "[0, 1)", "weight_decay adam_beta1 adam_beta2")
         require_within(self, "(0, 1)", "adam_epsilon")
