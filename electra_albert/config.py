@@ -1,7 +1,9 @@
 """Settings of a pretraining run as frozen dataclasses. The options and their help texts are derived from them."""
 
+import sys
+from bisect import bisect_left
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from electra_albert.data_files import canonical_encoding
 
@@ -235,6 +237,11 @@ class CorpusConfig:
     """Split a comma from the digit before it; by default as a given tokenizer does; a trained tokenizer always does."""
     max_seq_length: int = 128
     """Maximum sequence length in tokens, special tokens included."""
+    short_seq_length: int | None = None
+    """Sequence length of the first short_seq_steps steps; max_seq_length must be a multiple of it. The number of
+    sequences is as many times larger, so that a step keeps its number of tokens. Held-out text keeps max_seq_length."""
+    short_seq_steps: int = 0
+    """Number of first steps with sequences of short_seq_length."""
     prepared_dir: str = "data/prepared"
     """Cache folder for tokenizers and tokenised corpora; later runs on the same corpus reuse them."""
     preprocessing_num_workers: int | None = None
@@ -246,7 +253,11 @@ class CorpusConfig:
         require_within(self, "[32, inf)", "vocab_size")
         problem = "extend_vocab_to needs a tokenizer to extend; set --tokenizer or --init_from"
         require(self.extend_vocab_to is None or self.tokenizer is not None, problem)
-        require_within(self, f"[8, {MAX_WIDTH}]", "max_seq_length")
+        require_within(self, f"[8, {MAX_WIDTH}]", "max_seq_length short_seq_length")
+        require_within(self, "[0, inf)", "short_seq_steps")
+        short, length = self.short_seq_length or 1, self.max_seq_length
+        problem = f"short_seq_length={short} must be smaller than max_seq_length={length} and divide it"
+        require(short < length and length % short == 0, problem)
         require_within(self, "[1, inf)", "preprocessing_num_workers")
 
 
@@ -262,6 +273,8 @@ class TrainingConfig:
     """Batch size per device for evaluation."""
     gradient_accumulation_steps: int = 1
     """Number of micro-batches whose gradients are accumulated for one step."""
+    batch_ramp_steps: int = 0
+    """First steps, over which the micro-batches per step rise in equal stages from 1 to gradient_accumulation_steps."""
     learning_rate: float = 5e-4
     """Peak learning rate."""
     warmup_steps: int = 10_000
@@ -310,7 +323,10 @@ class TrainingConfig:
         counts = "max_steps per_device_train_batch_size per_device_eval_batch_size gradient_accumulation_steps"
         require_within(self, "[1, inf)", f"{counts} logging_steps eval_steps eval_examples save_steps save_total_limit")
         require_within(self, "(0, inf)", "learning_rate max_grad_norm muon_rate")
-        require_within(self, "[0, inf)", "warmup_steps")
+        require_within(self, "[0, inf)", "warmup_steps batch_ramp_steps")
+        ramp, count = self.batch_ramp_steps, self.gradient_accumulation_steps
+        problem = f"batch_ramp_steps={ramp} must be at least gradient_accumulation_steps={count}, which must exceed 1"
+        require(ramp == 0 or 1 < count <= ramp, problem)
         require_within(self, "[0, 1)", "weight_decay adam_beta1 adam_beta2")
         require_within(self, "(0, 1)", "adam_epsilon")
         require_within(self, f"[0, {1 << 63})", "seed")
@@ -354,6 +370,15 @@ class RunConfig:
         require(self.old_corpus is None or self.init_from is not None, problem)
 
 
+class BatchStage(NamedTuple):
+    """Steps of a run, after those of the stage before, with the same sequence length and batch."""
+
+    last_step: int
+    length: int  # tokens of an example
+    size: int  # examples of a micro-batch
+    micro_batches: int  # per step, of one process
+
+
 @dataclass(frozen=True)
 class PretrainConfig:
     """All options of a pretraining run."""
@@ -375,6 +400,24 @@ class PretrainConfig:
         require(segments >= 2, f"model.type_vocab_size={segments} must be at least 2: sequences have two segments")
         count, kept = self.run.average_checkpoints, self.training.save_total_limit
         require(count <= kept, f"average_checkpoints={count} exceeds save_total_limit={kept}; raise --save_total_limit")
+        short, steps, most = self.corpus.short_seq_length, self.corpus.short_seq_steps, self.training.max_steps
+        problem = f"short_seq_length={short} and short_seq_steps={steps} need each other; give both or none"
+        require((short is None) == (steps == 0), problem)
+        for name, last in (("short_seq_steps", steps), ("batch_ramp_steps", self.training.batch_ramp_steps)):
+            require(last <= most, f"{name}={last} exceeds max_steps={most}")
+
+    @property
+    def batch_stages(self) -> list[BatchStage]:
+        """The stages of short_seq_steps (paper: BERT A.2) and batch_ramp_steps; the last one has no end."""
+        training, length, short_steps = self.training, self.corpus.max_seq_length, self.corpus.short_seq_steps
+        count, ramp = training.gradient_accumulation_steps, training.batch_ramp_steps
+        rises = [number * ramp // count for number in range(1, count)]  # last step of each stage of the ramp
+        stages = []
+        for last in sorted({short_steps, *rises, sys.maxsize} - {0}):
+            used = (self.corpus.short_seq_length or length) if last <= short_steps else length
+            size = training.per_device_train_batch_size * (length // used)
+            stages.append(BatchStage(last, used, size, bisect_left(rises, last) + 1))
+        return stages
 
     @property
     def generator_warmup_steps(self) -> int:

@@ -11,6 +11,7 @@ from electra_albert.data_files import canonical_encoding
 
 # Fields of TrainingConfig that are no options here: the number of examples determines them.
 DERIVED = frozenset({"max_steps", "warmup_steps", "eval_steps", "eval_examples", "save_steps", "save_total_limit"})
+DERIVED |= {"batch_ramp_steps"}  # only for pretraining
 
 PREDICT_TEST = "test"  # --predict test: the task's own test sets
 CUSTOM = "custom"  # the task of a user's table

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from electra_albert.apps.pretrain.options import parse_pretraining
-from electra_albert.apps.pretrain.trial import step_flops
+from electra_albert.apps.pretrain.trial import run_flops, step_flops
+from electra_albert.config import PretrainConfig
 from electra_albert.contracts import UsageError
 from electra_albert.corpus.mixture import strict_loader
 from electra_albert.corpus.tokenizer import load_tokenizer
@@ -83,11 +84,15 @@ class Stage(NamedTuple):
     options: Options
     output: Path  # in the variant's folder
     needs: Stage | None = None
-    flops: float = 0.0  # per update
+    sized: PretrainConfig | None = None  # of a pretraining run
 
     @property
     def record(self) -> Path:
         return self.output.parent / "stages" / f"{self.name}.json"
+
+    def flops(self, updates: int) -> int:
+        """FLOPs of the first updates; 0 where they are not counted."""
+        return run_flops(self.sized, updates) if self.sized else 0
 
     @property
     def recipe(self) -> list[Any]:
@@ -146,13 +151,15 @@ def _pretraining(plan: Plan, site: Site, variant: Variant, seed: int) -> Stage:
     given: Options = {"corpus": site.corpus, **({"tokenizer": site.tokenizer} if site.tokenizer else {})}
     given |= {"prepared_dir": site.prepared_dir, "seed": seed, "output_dir": output}
     try:
-        config = parse_pretraining(typed({**given, **variant.options}))[1]
+        endless = {"max_steps": 10**12} if plan.flops else {}
+        config = parse_pretraining(typed({**given, **endless, **variant.options}))[1]
         corpus, batch_size = config.corpus, config.training.per_device_train_batch_size
         tokens = len(load_tokenizer(Path(corpus.tokenizer))) if corpus.tokenizer else corpus.vocab_size
         sized = replace(config, model=replace(config.model, vocab_size=tokens))
-        flops = step_flops(sized, batch_size * config.training.gradient_accumulation_steps)
         if plan.flops:
-            given["max_steps"] = max(1, round(plan.flops / flops))
+            early = max((stage.last_step for stage in sized.batch_stages[:-1]), default=0)
+            flops = step_flops(sized, batch_size * config.training.gradient_accumulation_steps)
+            given["max_steps"] = max(1, early + round((plan.flops - run_flops(sized, early)) / flops))
         if plan.warmup_share is not None:
             given["warmup_steps"] = round(plan.warmup_share * given.get("max_steps", config.training.max_steps))
         options = _merge(given, variant.options)
@@ -161,7 +168,7 @@ def _pretraining(plan: Plan, site: Site, variant: Variant, seed: int) -> Stage:
             raise UsageError("`weights: stock` supports only objective rtd without gradient accumulation")
     except UsageError as error:
         raise UsageError(f"variant {variant.name}: {error}") from None
-    return Stage(variant.name, f"{PRETRAINING}{seed}", ["electra_albert", "pretrain"], options, output, None, flops)
+    return Stage(variant.name, f"{PRETRAINING}{seed}", ["electra_albert", "pretrain"], options, output, None, sized)
 
 
 def _stock(folder: Path, name: str, like: Stage) -> Stage:

@@ -52,14 +52,14 @@ def _run(stage: Stage) -> Found | None:
     for row in rows:
         for name, value in row.items():
             if name.startswith(_EVALUATED) and isinstance(value, float):
-                point = ((row["step"] or 0) * stage.flops, value)
+                point = (stage.flops(row["step"] or 0), value)
                 curves.setdefault(name.removeprefix(_EVALUATED), []).append(point)
     return {
         "seed": int(stage.name.removeprefix(PRETRAINING)),
         "is_finished": is_done(stage),
         "updates": steps,
         "tokens": max(int(row.get("tokens") or 0) for row in rows),
-        "flops": steps * stage.flops,
+        "flops": stage.flops(steps),
         "seconds": training_seconds(rows),
         "held_out": {name: points[-1][1] for name, points in curves.items()},
         "curves": curves,

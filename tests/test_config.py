@@ -1,6 +1,7 @@
 """Settings have defaults, help and checks; the generator's architecture follows from the discriminator's."""
 
 import inspect
+import sys
 from dataclasses import FrozenInstanceError, fields, replace
 
 import pytest
@@ -26,8 +27,14 @@ IMPOSSIBLE: dict[type, dict[str, tuple[object, ...]]] = {
         "generator_size": (0.0,),
         "generator_weight": (INF,),
     },
-    CorpusConfig: {"corpus": ("",), "max_seq_length": (7,), "vocab_size": (5,), "encoding": ENCODINGS},
-    schema.TrainingConfig: {"max_steps": (0,), "learning_rate": (0.0, NAN), "weight_decay": (1.0,), **TRAINING},
+    CorpusConfig: {
+        **{"corpus": ("",), "max_seq_length": (7,), "vocab_size": (5,), "encoding": ENCODINGS},
+        **{"short_seq_length": (4, 96, 128, 256), "short_seq_steps": (-1,)},
+    },
+    schema.TrainingConfig: {
+        **{"max_steps": (0,), "learning_rate": (0.0, NAN), "weight_decay": (1.0,), "batch_ramp_steps": (-1, 5)},
+        **TRAINING,
+    },
     RunConfig: {"average_checkpoints": (0,)},
     MlmConfig: {"mask_rate": (0.0,), "mask_rate_end": (1.0,), "random_token_share": (0.3, -0.1)},
     SopConfig: {"weight": (0.0,)},
@@ -48,6 +55,26 @@ def test_an_invalid_value_is_refused_in_one_line_with_name_and_value(kind: type)
         PretrainConfig(corpus=CorpusConfig(max_seq_length=600))
     with pytest.raises(ValueError, match="average_checkpoints=3 exceeds save_total_limit=2; raise"):
         PretrainConfig(run=RunConfig(average_checkpoints=3))
+
+
+def test_schedules_of_the_batch_become_stages_and_impossible_ones_are_refused() -> None:
+    def stages(steps: int, ramp: int, count: int, most: int = 100) -> list[tuple[int, ...]]:
+        corpus = CorpusConfig(max_seq_length=64, short_seq_length=16 if steps else None, short_seq_steps=steps)
+        training = schema.TrainingConfig(most, 8, gradient_accumulation_steps=count, batch_ramp_steps=ramp)
+        return [tuple(stage) for stage in PretrainConfig(corpus=corpus, training=training).batch_stages]
+
+    end = sys.maxsize
+    assert stages(0, 0, 3) == [(end, 64, 8, 3)]
+    assert stages(5, 0, 3) == [(5, 16, 32, 3), (end, 64, 8, 3)]
+    assert stages(0, 9, 3) == [(3, 64, 8, 1), (6, 64, 8, 2), (end, 64, 8, 3)]
+    assert stages(3, 8, 2) == [(3, 16, 32, 1), (4, 64, 8, 1), (end, 64, 8, 2)]
+    assert stages(100, 100, 2)[-1] == (end, 64, 8, 2)
+    for impossible in ((101, 0, 1), (0, 101, 2), (0, 9, 1), (0, 2, 3)):
+        with pytest.raises(ValueError, match=f"_steps={max(impossible[:2])} "):
+            stages(*impossible)
+    for alone in (CorpusConfig(short_seq_length=64), CorpusConfig(short_seq_steps=9)):
+        with pytest.raises(ValueError, match="need each other"):
+            PretrainConfig(corpus=alone)
 
 
 def test_settings_are_frozen_and_have_a_default_and_help() -> None:

@@ -94,6 +94,7 @@ class Prepared(NamedTuple):
     order: ExampleOrder  # of the training examples
     folder: Path
     held_out_sources: dict[str, int]  # of a mixture: each source's name and its first example in the validation table
+    short: tuple[ExampleTable, ExampleOrder] | None = None  # training examples of short_seq_length
 
 
 def prepare(
@@ -283,12 +284,17 @@ def _make_examples(corpus: CorpusFolder, tokenizer: Tokenizer, store: Store) -> 
     from electra_albert.corpus.mixture import order_examples, source_names
     from electra_albert.corpus.store import format_statistics
 
-    length, seed = corpus.config.max_seq_length, corpus.seed
-    train = build_table(store.train, length, seed, store.folder / "train")
-    validation = build_table(store.validation, length, seed, store.folder / "validation")
+    length, seed, short_length = corpus.config.max_seq_length, corpus.seed, corpus.config.short_seq_length
     weights = [source.weight for source in corpus.sources if source.weight is not None]
-    first = np.searchsorted(train.edges, store.source_starts).tolist()
-    order = order_examples(first, train.count, weights or None, seed)
+
+    def make_train(length: int) -> tuple[ExampleTable, ExampleOrder]:
+        table = build_table(store.train, length, seed, store.folder / "train")
+        first = np.searchsorted(table.edges, store.source_starts).tolist()
+        return table, order_examples(first, table.count, weights or None, seed)
+
+    train, order = make_train(length)
+    short = make_train(short_length) if short_length else None
+    validation = build_table(store.validation, length, seed, store.folder / "validation")
     LOG.info(format_statistics(store.statistics, padding_share(store.train, train, length)))
     ends = store.statistics["sides"]["validation"]["source_ends"]  # lacks trailing sources that repeat earlier ones
     middles = (validation.edges[:-1] + validation.edges[1:]) // 2
@@ -301,8 +307,8 @@ def _make_examples(corpus: CorpusFolder, tokenizer: Tokenizer, store: Store) -> 
             share, repeats = order.taken[number] / order.examples_per_epoch, order.taken[number] / order.count[number]
             text = f"{share:.1%} of the training examples, each {repeats:.2f} times per epoch; {text}"
         LOG.info(f"  {source.corpus}: {text}")
-    folder = corpus.folder
-    return Prepared(tokenizer, folder / "tokenizer", store, train, validation, order, folder, held_out_sources)
+    folder, tables = corpus.folder, (train, validation, order)
+    return Prepared(tokenizer, folder / "tokenizer", store, *tables, folder, held_out_sources, short)
 
 
 def _ready_tokenizer(corpus: CorpusFolder) -> Tokenizer:

@@ -135,6 +135,8 @@ def compare_settings(
     defaults = _flatten(as_settings(PretrainConfig()))  # for options that are newer than the record
     before |= {name: defaults[name] for name in now.keys() & defaults.keys() - before.keys()}
     changed = [name for name in sorted(before.keys() | now.keys()) if before.get(name) != now.get(name)]
+    if now.get("batch_ramp_steps"):  # which has as many stages
+        may_change = may_change - {"gradient_accumulation_steps"}
     if fixed := [name for name in changed if name not in may_change]:
         texts = _TEXT.intersection(fixed) if "store" in now else set()  # fine-tuning has no store
         differences = _text_differences(before, now) if texts else []

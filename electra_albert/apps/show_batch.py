@@ -45,22 +45,21 @@ def _show(folder: Path, step: int, rows: int) -> None:
 
     preset, config = parse_pretraining(["--config", str(folder / CONFIG), "--output_dir", str(folder)], "show_batch")
     recorded, training, world = recorded_settings(folder), config.training, World(0, 1, 0, torch.device("cpu"))
-    # In one process, the examples of the run's other processes become additional micro-batches.
     own = training.per_device_train_batch_size * training.gradient_accumulation_steps
-    micro_batches = recorded.get(GLOBAL_BATCH, own) // training.per_device_train_batch_size
-    config = replace(config, training=replace(training, gradient_accumulation_steps=micro_batches))
+    processes = recorded.get(GLOBAL_BATCH, own) // own
     checkpoints = list_checkpoints(folder / "checkpoints")
     before = [(at, path) for at, path in checkpoints if at < step and not find_problem(path)]
     job = make_job(config, world, read_state(before[-1][1])["settings"] if before else None)
-    compare_settings(recorded, job_settings(preset, job, world), folder)
+    compare_settings(recorded, job_settings(preset, job, world._replace(world_size=processes)), folder)
     if before:
         load_checkpoint(before[-1][1], job.objective, None)
     origin = f"checkpoint of step {before[-1][0]}" if before else config.run.init_from or "random initial weights"
-    batch = job.batches.micro_batches(step)[0]
+    micro_batches = replace(job.batches, world_size=processes).micro_batches(step)
+    batch, total = micro_batches[0], processes * sum(len(each.input_ids) for each in micro_batches)
     with autocast(world.device, job.arithmetic):  # with gradients enabled, as in training
         corruption = job.objective.corrupt(batch, torch.tensor(step))
     rows, has_order = min(rows, len(batch.input_ids)), spec_of(config).has_sentence_order
-    print(f"step {step}: {rows} of {job.batches.global_batch_size} examples; generator: {origin}")
+    print(f"step {step}: {rows} of {total} examples; generator: {origin}")
     for row in range(rows):
         order = _ORDERS[int(batch.sentence_order_label[row])] if has_order else ""
         print(f"\nexample {int(batch.example_id[row])}{order}")

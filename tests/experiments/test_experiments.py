@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from electra_albert.apps.pretrain.options import parse_pretraining
-from electra_albert.apps.pretrain.trial import step_flops
+from electra_albert.apps.pretrain.trial import run_flops
 from electra_albert.contracts import CheckpointError, UsageError
 from experiments.__main__ import main
 from experiments.plan import Site, Stage, all_stages, read_plan, typed
@@ -45,12 +45,18 @@ def test_each_variant_becomes_commands_in_the_order_they_need(tmp_path: Path) ->
     assert random.needs == stages[0]
 
 
+EQUAL_FLOPS = """
+{flops: 1.0e+14, warmup_share: 0.1, pretraining: {preset: tiny, vocab_size: 30000}, variants: {d: {}, m: {
+objective: mlm_sop}, s: {short_seq_length: 32, short_seq_steps: 4500}, r: {gradient_accumulation_steps: 8,
+batch_ramp_steps: 99}}}
+"""  # the variant s has more short steps than the preset has steps
+
+
 def test_equal_flops_give_each_variant_its_updates(tmp_path: Path) -> None:
-    variants = "pretraining: {preset: tiny, vocab_size: 30000}, variants: {d: {}, m: {objective: mlm_sop}}"
-    for stage in stages_of(tmp_path, f"{{flops: 1.0e+13, warmup_share: 0.1, {variants}}}"):
+    for stage in stages_of(tmp_path, EQUAL_FLOPS):
         _, config = parse_pretraining(typed(stage.options))
-        spent = config.training.max_steps * step_flops(config, config.training.per_device_train_batch_size)
-        assert spent == pytest.approx(1e13, rel=0.01)
+        spent = run_flops(config, config.training.max_steps)
+        assert spent == pytest.approx(1e14, rel=0.01)
         assert config.training.warmup_steps == round(0.1 * config.training.max_steps)
 
 
@@ -150,7 +156,7 @@ def test_report_has_results_and_failures_of_each_variant(tmp_path: Path) -> None
     metric = {"main_metric": "matthews", "metrics": {"matthews": {"values": [0.25, 0.75]}}, "collapsed_seeds": [2]}
     write_json(task.output / "results.json", metric)
     text = report(read_plan(tmp_path / "plan.yaml"), Site(str(tmp_path / "out"), "c.txt"), stages)
-    flops = f"{4 * stages[0].flops:.2e}"
+    flops = f"{stages[0].flops(4):.2e}"
     assert f"| a | 1 | 4 | 0.0 | 2.0 | {flops} | 2.500 | 0.750 | 3.250 | 50.00 ± 35.36 | 50.00 |" in text
     assert "- a: pretraining-2 was stopped and can be resumed" in text
     assert "- s: pretraining-1 failed with exit code 5" in text

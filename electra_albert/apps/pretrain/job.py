@@ -14,7 +14,7 @@ from electra_albert.apps.pretrain import init_from
 from electra_albert.apps.run_folder import run_settings
 from electra_albert.config import PretrainConfig
 from electra_albert.contracts import IGNORED_LABEL, Arithmetic, Batch, DataError, UsageError
-from electra_albert.corpus.examples import PackedExamples, TrainBatches
+from electra_albert.corpus.examples import PackedExamples, Stage, TrainBatches
 from electra_albert.corpus.tokenizer import fingerprint, special_ids, word_starts
 from electra_albert.keyed_random import Stream, derived_seed
 from electra_albert.model.encoder import Compilation, compile_for_training, set_gradient_checkpointing
@@ -144,9 +144,13 @@ def _batches(config: PretrainConfig, prepared: Prepared, world: World) -> tuple[
     rates: dict[str, Any] = {"swap_rate": SWAP_RATE, "one_segment_rate": 0.0} if has_order else {}
     tables = ((store.train, prepared.train_table), (store.validation, prepared.validation_table))
     examples, held_out = (PackedExamples(*table, length, seed, special, **rates) for table in tables)
-    batch = (training.per_device_train_batch_size, training.gradient_accumulation_steps)
+    of_length = {length: (examples, prepared.order)}
+    if (short := config.corpus.short_seq_length) and prepared.short:
+        table, order = prepared.short
+        of_length[short] = PackedExamples(store.train, table, short, seed, special, **rates), order
+    stages = [Stage(last, *of_length[used], size, number) for last, used, size, number in config.batch_stages]
     ranks, pin_memory = (world.rank, world.world_size), world.device.type == "cuda"
-    batches = TrainBatches(examples, prepared.order, *batch, *ranks, pin_memory=pin_memory)
+    batches = TrainBatches(*stages[-1][1:], *ranks, pin_memory=pin_memory, earlier=tuple(stages[:-1]))
     if batches.global_batch_size > batches.order.examples_per_epoch:
         raise DataError(
             f"the corpus has {batches.order.examples_per_epoch} examples, but one step needs "
@@ -157,15 +161,16 @@ def _batches(config: PretrainConfig, prepared: Prepared, world: World) -> tuple[
             f"{held_out.table.count} examples are held out and --eval_examples is {training.eval_examples}, but each "
             f"of {world.world_size} processes needs one; use more text or raise --eval_examples"
         )
-    if has_order:
-        index = torch.arange(min(examples.table.count, _SAMPLED_EXAMPLES))
-        share = float((examples.gather(index, index).sentence_order_label != IGNORED_LABEL).float().mean())
+    for some, _ in of_length.values() if has_order else ():
+        index = torch.arange(min(some.table.count, _SAMPLED_EXAMPLES))
+        share = float((some.gather(index, index).sentence_order_label != IGNORED_LABEL).float().mean())
         if share == 0:
             raise DataError(
                 "no example contains two whole sentences of one document, so there is no sentence order to learn; "
-                "use longer documents, raise --max_seq_length, or choose another --objective"
+                "use longer documents, raise --max_seq_length or --short_seq_length, or choose another --objective"
             )
-        LOG.info(f"{share:.1%} of the examples have a sentence order: they contain two whole sentences to swap")
+        found = f"{share:.1%} of the examples of {some.max_seq_length} tokens have a sentence order"
+        LOG.info(f"{found}: they contain two whole sentences to swap")
     return batches, held_out
 
 

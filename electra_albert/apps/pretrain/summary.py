@@ -49,6 +49,11 @@ def start_lines(job: Job, world: World) -> list[str]:
         f"precision {job.arithmetic}, torch.compile: {compiled}",
         f"baseline for the masked-token loss: {job.unigram.entropy:.2f} nats (entropy of the token frequencies)",
     ]
+    if short := config.corpus.short_seq_length:
+        first = f"first {config.corpus.short_seq_steps:,} steps"
+        lines.append(f"{first}: {length // short} times as many examples, of {short} tokens")
+    if ramp := training.batch_ramp_steps:
+        lines.append(f"first {ramp:,} steps: micro-batches per step rise to {training.gradient_accumulation_steps}")
     if job.lacks_generator:
         alone = config.generator_warmup_steps
         lines.append(f"before training: {alone:,} warm-up steps of the new generator alone, not in the time estimates")

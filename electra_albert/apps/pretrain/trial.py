@@ -50,6 +50,9 @@ def measure(job: Job, world: World, done_steps: int = 0) -> Iterator[str]:
     step, example = _time_parts(job, world)
     yield f"peak memory measured: {peak_memory(device) / 1e9:.2f} GB"
     steps = max(0, training.max_steps - done_steps)
+    # Steps of the last stage were timed; the time of the others is taken as proportional to their FLOPs.
+    left = run_flops(job.config, done_steps + steps) - run_flops(job.config, done_steps)
+    seconds = step * left * world.world_size / count
     held_out = [job.held_out, job.origin.held_out if job.origin else None]
     scored = sum(ceil(min(training.eval_examples, part.table.count) / world.world_size) for part in held_out if part)
     evaluations = ceil(training.max_steps / training.eval_steps) - done_steps // training.eval_steps
@@ -58,14 +61,24 @@ def measure(job: Job, world: World, done_steps: int = 0) -> Iterator[str]:
     scoring = evaluations * scored * example
     apart = "" if world.world_size == 1 else f", without communication between {world.world_size} processes"
     yield (
-        f"time: {_short(step)} per step{apart}: {steps:,} steps in {_short(steps * step)}, {evaluations:,} evaluations "
-        f"in {_short(scoring)}, {_short(steps * step + scoring)} in total"
+        f"time: {_short(step)} per step{apart}: {steps:,} steps in {_short(seconds)}, {evaluations:,} evaluations "
+        f"in {_short(scoring)}, {_short(seconds + scoring)} in total"
     )
 
 
-def step_flops(config: PretrainConfig, batch_size: int) -> int:
+def run_flops(config: PretrainConfig, steps: int) -> int:
+    """FLOPs of the first `steps` steps of one process, as step_flops counts them, with short examples and the ramp."""
+    total = done = 0
+    for stage in config.batch_stages:
+        last = min(stage.last_step, steps)
+        total += (last - done) * step_flops(config, stage.size * stage.micro_batches, stage.length)
+        done = last
+    return total
+
+
+def step_flops(config: PretrainConfig, batch_size: int, length: int | None = None) -> int:
     """FLOPs of the matrix products of one step on batch_size examples, forward and backward, with padding."""
-    length, spec = config.corpus.max_seq_length, spec_of(config)
+    length, spec = length or config.corpus.max_seq_length, spec_of(config)
     generator, rates = spec.generator(config), spec.mask_rates(config)
     targets = max_targets(length, max(rates)) if rates else 0  # computed in each step, also if it uses fewer
     example = Encoder.flops(generator, length) + heads.MlmHead.flops(generator, targets)
@@ -97,7 +110,8 @@ def _time_parts(job: Job, world: World) -> tuple[float, float]:
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
-    with closing(cast("Generator[list[Batch]]", job.batches.steps(1))) as stream:
+    first = job.batches.earlier[-1].last_step + 1 if job.batches.earlier else 1  # with the full length and batch
+    with closing(cast("Generator[list[Batch]]", job.batches.steps(first))) as stream:
         for action in (micro_batch, update, micro_batch, update):  # the first ones compile and allocate memory
             action()
         seconds: list[float] = []

@@ -11,8 +11,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.apps.pretrain import trial
-from electra_albert.apps.pretrain.trial import step_flops
-from electra_albert.config import CorpusConfig, MlmConfig
+from electra_albert.apps.pretrain.trial import run_flops, step_flops
+from electra_albert.config import CorpusConfig, MlmConfig, PretrainConfig, TrainingConfig
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import STEPS, call, succeed
 from tests.objectives import toy
@@ -47,6 +47,15 @@ def test_flops_from_the_settings_equal_measured_flops(name: str, model: str) -> 
         config = replace(config, mlm=MlmConfig(mask_rate=0.1, mask_rate_end=MASK_RATE))
     objective = toy.build(name, MODELS[model], MASK_RATE, mask_rate_end=0.1)
     assert step_flops(config, BATCH_SIZE) == measured_flops(objective)
+
+
+def test_short_and_ramped_steps_have_their_own_flops() -> None:
+    full, short = (PretrainConfig(corpus=CorpusConfig(max_seq_length=length)) for length in (64, 16))
+    training = TrainingConfig(9, 8, gradient_accumulation_steps=2, batch_ramp_steps=6)
+    corpus = CorpusConfig(max_seq_length=64, short_seq_length=16, short_seq_steps=2)
+    config = PretrainConfig(corpus=corpus, training=training)
+    per_step = [step_flops(short, 32)] * 2 + [step_flops(full, 8)] + [step_flops(full, 16)] * 6
+    assert [run_flops(config, steps) for steps in range(10)] == [sum(per_step[:steps]) for steps in range(10)]
 
 
 def test_a_model_larger_than_memory_is_not_timed(
