@@ -6,8 +6,9 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from electra_albert.config import TrainingConfig, require, require_filled, require_within
+from electra_albert.config import TrainingConfig
 from electra_albert.data_files import canonical_encoding
+from electra_albert.model_config import require, require_filled, require_within
 
 # Fields of TrainingConfig that are no options here: the number of examples determines them.
 DERIVED = frozenset({"max_steps", "warmup_steps", "eval_steps", "eval_examples", "save_steps", "save_total_limit"})

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from electra_albert.config import MAX_WIDTH
 from electra_albert.contracts import SpecialIds
 from electra_albert.keyed_random import Stream, bits, gumbel, uniform
+from electra_albert.model_config import MAX_WIDTH
 
 _MAX_INT64 = torch.iinfo(torch.int64).max
 

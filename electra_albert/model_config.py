@@ -1,0 +1,202 @@
+"""Settings of models and objectives as frozen dataclasses, and the checks of all settings."""
+
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+MAX_LAYERS = 1024  # layers with shared weights cost no memory: without a bound a bad config would run forever
+MAX_WIDTH = 1 << 20
+LOWEST_TEMPERATURE = 1e-3  # below it, scaled logits overflow float32
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise ValueError unless the condition holds."""
+    if not condition:
+        raise ValueError(message)
+
+
+def require_within(config: object, interval: str, names: str) -> None:
+    """Require each named field to be in an interval such as [0, 1); None (use the default) is allowed."""
+    low, high = map(float, interval[1:-1].split(","))
+    for name in names.split():
+        value = getattr(config, name)
+        is_closed_end = (value == low and interval[0] == "[") or (value == high and interval[-1] == "]")
+        require(value is None or low < value < high or is_closed_end, f"{name}={value} must be in {interval}")
+
+
+def require_filled(config: object, names: str) -> None:
+    """Require each named field not to be an empty string."""
+    for name in names.split():
+        require(getattr(config, name) != "", f"{name} is empty; give a value or leave it out")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Architecture of an ALBERT encoder; names as in transformers' AlbertConfig. Paper: ALBERT section 3.1."""
+
+    vocab_size: int = 30_000
+    """Vocabulary size; set from the tokenizer."""
+    embedding_size: int = 128
+    """Size E of the factorised token embeddings."""
+    hidden_size: int = 256
+    """Size H of the hidden states."""
+    num_hidden_layers: int = 12
+    """Number of layers; the layers of a group share their parameters."""
+    num_hidden_groups: int = 1
+    """Number of groups of layers, each with its own parameters; as many as num_hidden_layers: no sharing (BERT)."""
+    inner_group_num: int = 1
+    """Number of Transformer blocks in a group; each layer of the group applies all of them in turn."""
+    num_attention_heads: int = 4
+    """Number of attention heads; must divide hidden_size."""
+    intermediate_size: int = 1024
+    """Size of the feed-forward layer."""
+    hidden_act: Literal["gelu_new", "gelu", "relu"] = "gelu_new"
+    """Activation function: gelu_new (tanh approximation, as in ALBERT), gelu (exact, as in ELECTRA) or relu."""
+    hidden_dropout_prob: float = 0.0
+    """Dropout probability after embeddings, attention output and feed-forward output (0 as in ALBERT v2)."""
+    attention_probs_dropout_prob: float = 0.0
+    """Dropout probability of the attention weights."""
+    max_position_embeddings: int = 512
+    """Number of position embeddings: the maximum sequence length of the model."""
+    type_vocab_size: int = 2
+    """Number of segment (token type) embeddings."""
+    initializer_range: float = 0.02
+    """Standard deviation of the initial weights."""
+    layer_norm_eps: float = 1e-12
+    """Epsilon of the layer normalisations."""
+    residual_scale: float = 1.0
+    """Factor of each residual connection before its LayerNorm: above 1, a deep model changes less with each update."""
+    initialization: Literal["normal", "local"] = "normal"
+    """normal: as published; local: sinusoidal position embeddings and heads that attend to neighbouring tokens."""
+    zero_init_outputs: bool = False
+    """Initialise the output projections of attention and feed-forward to zero: each block starts as the identity."""
+    attention: str = "softmax"
+    """Attention kind: softmax, or another one from model/attention.py."""
+    attention_options: dict[str, int | float] = field(default_factory=dict)
+    """Options of the attention kind, as --model.attention_options.NAME VALUE; softmax has none."""
+
+    def __post_init__(self) -> None:
+        sizes = "embedding_size hidden_size num_attention_heads intermediate_size type_vocab_size"
+        require_within(self, f"[1, {MAX_WIDTH}]", sizes)
+        require_within(self, f"[1, {MAX_LAYERS}]", "num_hidden_layers num_hidden_groups inner_group_num")
+        require_within(self, f"[8, {MAX_WIDTH}]", "max_position_embeddings")
+        require_within(self, "[6, inf)", "vocab_size")  # more than the special tokens
+        for whole, part in (("hidden_size", "num_attention_heads"), ("num_hidden_layers", "num_hidden_groups")):
+            is_divided = getattr(self, whole) % getattr(self, part) == 0
+            require(is_divided, f"{whole}={getattr(self, whole)} is not a multiple of {part}={getattr(self, part)}")
+        require_within(self, "[0, 1]", "hidden_dropout_prob attention_probs_dropout_prob")
+        require_within(self, "(0, 10)", "initializer_range")
+        require_within(self, "[1, 1000]", "residual_scale")
+        require_within(self, "(0, 1)", "layer_norm_eps")
+
+    @property
+    def head_size(self) -> int:
+        return self.hidden_size // self.num_attention_heads
+
+
+@dataclass(frozen=True)
+class RtdConfig:
+    """Replaced-token detection. Paper: ELECTRA section 2."""
+
+    mask_rate: float = 0.15
+    """Fraction of the maskable tokens of a sequence that the generator predicts."""
+    mask_token_share: float = 0.85
+    """Fraction of the selected tokens replaced by [MASK]; the others stay unchanged, as in ELECTRA's code."""
+    temperature: float = 1.0
+    """Softmax temperature for sampling replacement tokens from the generator."""
+    z_loss: float = 0.0
+    """Weight of the squared log-sum-exp of the MLM logits in the total loss, which keeps the logits small."""
+    generator_weight: float = 1.0
+    """Weight of the generator's MLM loss in the total loss."""
+    discriminator_weight: float = 50.0
+    """Weight of the discriminator's loss in the total loss."""
+    generator_rate: float = 1.0
+    """Learning rate of the generator's own layers, as a multiple of learning_rate (shared embeddings: 1)."""
+    discriminator_rate: float = 1.0
+    """Learning rate of the discriminator's own layers, as a multiple of learning_rate."""
+    generator_size: float = 0.25
+    """Width of the generator as a fraction of the discriminator's: hidden size, feed-forward size and heads."""
+    generator_layers: int | None = None
+    """Number of generator layers; by default as many as the discriminator has."""
+    embedding_sharing: Literal["full", "disentangled"] = "full"
+    """full: one table of token embeddings for both models; disentangled: the discriminator adds its own differences to
+    the generator's table and does not change it."""
+    mlm_share: float = 0.0
+    """Fraction of the selected tokens that stay [MASK] for the discriminator, which predicts them with its own head."""
+    mlm_weight: float = 1.0
+    """Weight of the discriminator's MLM loss in the total loss, if mlm_share is above 0."""
+    generator_warmup_steps: int | None = None
+    """Steps that train only the generator, if init_from has none; by default max_steps / 10, at most 10,000."""
+    mask_unit: Literal["token", "word", "ngram", "span"] = "token"
+    """Unit selected as a whole: token, word, ngram (1 to 3 words, as in ALBERT) or span (1 to 10, as in SpanBERT)."""
+    mask_rate_end: float | None = None
+    """Mask rate of the last step and of evaluations; it changes linearly from mask_rate (by default: constant)."""
+
+    def __post_init__(self) -> None:
+        require_within(self, "(0, 1)", "mask_rate mask_rate_end")
+        require_within(self, "[0, 1]", "mask_token_share")
+        require_within(self, "[0, 1)", "mlm_share")
+        require_within(self, "[0, inf)", "z_loss")
+        require_within(self, f"[{LOWEST_TEMPERATURE}, inf)", "temperature")
+        require_within(self, "(0, 1]", "generator_size")
+        require_within(self, "[1, inf)", "generator_layers")
+        require_within(self, "[0, inf)", "generator_warmup_steps")
+        require_within(
+            self, "(0, inf)", "generator_weight discriminator_weight mlm_weight generator_rate discriminator_rate"
+        )
+
+    def generator(self, discriminator: ModelConfig) -> ModelConfig:
+        """The generator's architecture: narrower, by default as deep, heads of the same size if the width allows it.
+
+        Parameters are shared as in the discriminator: the same number of groups (at most one per layer), or no sharing.
+        Raises ValueError if the number of layers is not a multiple of the number of groups.
+        """
+        heads = max(1, round(discriminator.num_attention_heads * self.generator_size))
+        layers, groups = self.generator_layers or discriminator.num_hidden_layers, discriminator.num_hidden_groups
+        groups = layers if groups == discriminator.num_hidden_layers else min(groups, layers)
+        problem = f"rtd.generator_layers={layers} is not a multiple of model.num_hidden_groups={groups}"
+        require(layers % groups == 0, f"{problem}; choose another number of layers")
+        return replace(
+            discriminator,
+            hidden_size=max(1, round(discriminator.hidden_size * self.generator_size / heads)) * heads,
+            num_attention_heads=heads,
+            intermediate_size=max(1, round(discriminator.intermediate_size * self.generator_size)),
+            num_hidden_layers=layers,
+            num_hidden_groups=groups,
+            residual_scale=max(1.0, discriminator.residual_scale * layers / discriminator.num_hidden_layers),
+        )
+
+
+@dataclass(frozen=True)
+class MlmConfig:
+    """Masked language modelling, for the objectives mlm and mlm_sop. Papers: BERT section 3.1, ALBERT section 3.1."""
+
+    mask_rate: float = 0.15
+    """Fraction of the maskable tokens of a sequence that are predicted."""
+    mask_token_share: float = 0.8
+    """Fraction of the selected tokens replaced by [MASK]."""
+    random_token_share: float = 0.1
+    """Fraction of the selected tokens replaced by a random token, never a special one; the others stay unchanged."""
+    z_loss: float = 0.0
+    """Weight of the squared log-sum-exp of the MLM logits in the total loss, which keeps the logits small."""
+    mask_unit: Literal["token", "word", "ngram", "span"] = "token"
+    """Unit selected as a whole: token, word, ngram (1 to 3 words, as in ALBERT) or span (1 to 10, as in SpanBERT)."""
+    mask_rate_end: float | None = None
+    """Mask rate of the last step and of evaluations; it changes linearly from mask_rate (by default: constant)."""
+
+    def __post_init__(self) -> None:
+        require_within(self, "(0, 1)", "mask_rate mask_rate_end")
+        require_within(self, "[0, 1]", "mask_token_share random_token_share")
+        require_within(self, "[0, inf)", "z_loss")
+        total = self.mask_token_share + self.random_token_share
+        require(total <= 1 + 1e-9, f"mask_token_share + random_token_share = {total:g} must not exceed 1")
+
+
+@dataclass(frozen=True)
+class SopConfig:
+    """Sentence-order prediction, for the objectives mlm_sop and rtd_sop. Paper: ALBERT section 3.1."""
+
+    weight: float = 1.0
+    """Weight of the sentence-order loss in the total loss."""
+
+    def __post_init__(self) -> None:
+        require_within(self, "(0, inf)", "weight")
