@@ -143,6 +143,7 @@ class RtdConfig:
         require_within(
             self, "(0, inf)", "generator_weight discriminator_weight mlm_weight generator_rate discriminator_rate"
         )
+        require(self.mlm_weight == 1 or self.mlm_share > 0, f"mlm_weight={self.mlm_weight} needs mlm_share above 0")
 
     def generator(self, discriminator: ModelConfig) -> ModelConfig:
         """The generator's architecture: narrower, by default as deep, heads of the same size if the width allows it.

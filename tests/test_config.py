@@ -13,12 +13,13 @@ from electra_albert.presets import PRESETS
 
 NAN, INF = float("nan"), float("inf")
 TRAINING = {"max_grad_norm": (0.0,), "seed": (-1,), "lr_decay_share": (0.0, 1.1, 0.3)}  # 0.3 without wsd
+TRAINING |= {"muon_rate": (0.0, 2.0)}  # 2 without muon
 ENCODINGS = ("utf-16", "unicode_escape", "no-such")
 # Values just outside the allowed ones.
 IMPOSSIBLE: dict[type, dict[str, tuple[object, ...]]] = {
     ModelConfig: {
         **{"hidden_size": (250, 0), "num_attention_heads": (0,), "num_hidden_layers": (0, 10**9), "vocab_size": (5,)},
-        **{"max_position_embeddings": (7, 10**9), "hidden_dropout_prob": (1.5, NAN)},
+        **{"max_position_embeddings": (7, 10**9), "hidden_dropout_prob": (1.5, NAN), "residual_scale": (0.5, INF)},
     },
     RtdConfig: {
         "mask_rate": (0.0, 1.0),
@@ -26,6 +27,7 @@ IMPOSSIBLE: dict[type, dict[str, tuple[object, ...]]] = {
         "temperature": (0.0, NAN),
         "generator_size": (0.0,),
         "generator_weight": (INF,),
+        **{"mlm_share": (1.0,), "mlm_weight": (2.0,), "z_loss": (-1.0,)},  # 2 without mlm_share
     },
     CorpusConfig: {
         **{"corpus": ("",), "max_seq_length": (7,), "vocab_size": (5,), "encoding": ENCODINGS},
