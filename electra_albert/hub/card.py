@@ -45,8 +45,9 @@ _PURPOSES = {  # by stock class: the hub's task, and the model's purpose
     "AlbertModel": ("feature-extraction", "computes a vector for each token"),
 }
 HUB_TASKS = {kind: _PURPOSES[architecture][0] for kind, architecture in ARCHITECTURES.items()}
+_DETECTION = "discriminator_predictions"
 _EXTRA_HEADS = {  # by our names: heads that AlbertModel does not have
-    "discriminator_predictions": "`discriminator_predictions`, the head of stock ELECTRA that detects replaced tokens",
+    _DETECTION: "`discriminator_predictions`, the head of stock ELECTRA that detects replaced tokens",
     "sentence_order": "`sop_classifier`, the head of `AlbertForPreTraining` that predicts the order of two segments",
     "electra_classifier": "`electra_classifier`, the head it was fine-tuned with, on [CLS] without a pooler",
 }
@@ -105,9 +106,10 @@ def describe(model: Model, architecture: str, file_format: str, dtype: torch.dty
     is_stock, parts = file_format == "safetensors", {name for name, _ in model.named_modules()}
     has_pooler = not parts.isdisjoint({"pooler", "sentence_order.pooler"})
     notes = [_NOTES[file_format]] if file_format in _NOTES else []
-    if architecture == "AlbertModel" and file_format != "onnx":
+    if file_format != "onnx":
         note = "The weights also contain {}. Stock ALBERT classes report it as unexpected; `electra_albert` uses it."
-        notes += [note.format(head) for part, head in _EXTRA_HEADS.items() if part in parts]
+        heads = {name: head for name, head in _EXTRA_HEADS.items() if name in parts}
+        notes += [note.format(heads[name]) for name in heads if architecture == "AlbertModel" or name == _DETECTION]
     if is_stock and architecture == "AlbertForMaskedLM" and has_pooler:
         notes.append("The weights also contain a pooler, which `AutoModel` loads and `AlbertForMaskedLM` ignores.")
     if is_stock and architecture == "AlbertModel" and not has_pooler:

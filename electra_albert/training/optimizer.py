@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from electra_albert.config import TrainingConfig
 
+MUON_ITERATIONS = 5  # of Newton and Schulz
 Groups = list[dict[str, Any]]
 
 
@@ -156,7 +157,7 @@ class Muon(torch.optim.Optimizer):
             {**group, "params": [part for one in group["params"] for part in self._parts[one]]}
             for group in self._groups[count:]
         ]
-        self._muon = torch.optim.Muon(matrices, options["lr"], adjust_lr_fn="match_rms_adamw")
+        self._muon = torch.optim.Muon(matrices, options["lr"], adjust_lr_fn="match_rms_adamw", ns_steps=MUON_ITERATIONS)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]

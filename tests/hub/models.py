@@ -57,6 +57,14 @@ FORMS = {
         lambda shape: make_pair(shape, with_sentence_order=True).discriminator,
         *("AlbertModel", (_DETECTION, "sop_classifier")),
     ),
+    "discriminator with MLM": Form(
+        lambda shape: make_pair(replace(shape, residual_scale=4.0), with_mlm=True).discriminator,
+        *("AlbertForMaskedLM", (_DETECTION,)),
+    ),
+    "discriminator with MLM and order": Form(
+        lambda shape: make_pair(shape, with_mlm=True, with_sentence_order=True).discriminator,
+        *("AlbertForPreTraining", (_DETECTION,)),
+    ),
     "encoder": Form(lambda shape: make_encoder(shape, with_pooler=False), "AlbertModel"),
     "encoder with pooler": Form(lambda shape: make_encoder(shape, with_pooler=True), "AlbertModel"),
     "sequence": Form(_task("sequence", 3), "AlbertForSequenceClassification"),

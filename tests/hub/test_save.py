@@ -77,7 +77,7 @@ def test_stock_class_loads_a_folder_with_the_expected_keys_and_computes_our_outp
         del theirs["pooler_output"]  # its weights are random
     if name == "discriminator with order":
         ours["pooler_output"] = model.sentence_order.pooler(ours["last_hidden_state"][:, 0]).tanh()
-    ours["prediction_logits"] = ours.get("logits")
+    ours["prediction_logits"] = ours["logits"] = ours.get("prediction_logits", ours.get("logits"))
     assert theirs
     for key, value in theirs.items():
         torch.testing.assert_close(ours[key], torch.tensor(value).view(ours[key].shape), rtol=1e-5, atol=1e-5)
@@ -188,7 +188,7 @@ def test_a_folder_with_other_outputs_in_stock_is_never_written(
 ) -> None:
     name, change, refusal = FAULTS[fault]
     to_stock = formats.to_stock
-    monkeypatch.setattr(formats, "to_stock", lambda state: change(to_stock(state)))
+    monkeypatch.setattr(formats, "to_stock", lambda state, scale: change(to_stock(state, scale)))
     with pytest.raises(CheckpointError, match=refusal):
         save(name, tmp_path)
     assert list(tmp_path.iterdir()) == []

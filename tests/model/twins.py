@@ -47,8 +47,8 @@ def drawn(make: Callable[[], Module], seed: int = 5) -> Module:
     return model
 
 
-def make_pair(config: ModelConfig, seed: int = 5, *, with_sentence_order: bool = False) -> Electra:
-    return drawn(lambda: Electra(config, config, with_sentence_order=with_sentence_order), seed)
+def make_pair(config: ModelConfig, seed: int = 5, **heads: bool) -> Electra:
+    return drawn(lambda: Electra(config, config, **heads), seed)
 
 
 def make_masked_lm(config: ModelConfig, seed: int = 5, *, with_sentence_order: bool = True) -> Generator:

@@ -16,7 +16,7 @@ from torch import nn
 
 from electra_albert.apps.machine import memory_advice, memory_of, peak_memory
 from electra_albert.apps.pretrain.job import Job
-from electra_albert.config import PretrainConfig
+from electra_albert.config import ModelConfig, PretrainConfig
 from electra_albert.contracts import Batch, Objective
 from electra_albert.corpus.examples import eval_batches
 from electra_albert.model import heads
@@ -28,7 +28,7 @@ from electra_albert.objectives.masking import max_targets
 from electra_albert.training.distributed import World
 from electra_albert.training.guards import StopSignal
 from electra_albert.training.monitor import Monitor
-from electra_albert.training.optimizer import build_optimizer
+from electra_albert.training.optimizer import MUON_ITERATIONS, build_optimizer
 from electra_albert.training.step import RunSettings, autocast, backward, count_step, term_scales
 
 _TIMED_SECONDS, _MOST = 10.0, 20  # limits of timing micro-batches: seconds and number
@@ -88,7 +88,23 @@ def step_flops(config: PretrainConfig, batch_size: int, length: int | None = Non
         example += heads.MlmHead.flops(config.model, kept) if kept else 0
     if spec.has_sentence_order:
         example += heads.SentenceOrderHead.flops(config.model)
-    return TRAINING_FLOPS_FACTOR * batch_size * example
+    return TRAINING_FLOPS_FACTOR * batch_size * example + optimizer_flops(config)
+
+
+def optimizer_flops(config: PretrainConfig) -> int:
+    """FLOPs of the matrix products of Muon in one step; 0 for the other optimizers."""
+    if config.training.optimizer != "muon":
+        return 0
+    spec = spec_of(config)
+    models = {True: [spec.generator(config), config.model], False: [config.model]}[spec.has_discriminator]
+    return sum(model.num_hidden_groups * model.inner_group_num * _muon_flops(model) for model in models)
+
+
+def _muon_flops(model: ModelConfig) -> int:
+    """The same for one block: five iterations for query, key, value, output and both feed-forward matrices."""
+    hidden, (small, large) = model.hidden_size, sorted((model.hidden_size, model.intermediate_size))
+    shapes = [(hidden, hidden)] * 4 + [(small, large)] * 2
+    return sum(MUON_ITERATIONS * (4 * m * m * n + 2 * m**3) for m, n in shapes)
 
 
 def _time_parts(job: Job, world: World) -> tuple[float, float]:

@@ -13,6 +13,7 @@ from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.apps.pretrain import trial
 from electra_albert.apps.pretrain.trial import run_flops, step_flops
 from electra_albert.config import CorpusConfig, MlmConfig, PretrainConfig, TrainingConfig
+from electra_albert.training.optimizer import build_optimizer
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import STEPS, call, succeed
 from tests.objectives import toy
@@ -47,6 +48,19 @@ def test_flops_from_the_settings_equal_measured_flops(name: str, model: str) -> 
         config = replace(config, mlm=MlmConfig(mask_rate=0.1, mask_rate_end=MASK_RATE))
     objective = toy.build(name, MODELS[model], MASK_RATE, mask_rate_end=0.1)
     assert step_flops(config, BATCH_SIZE) == measured_flops(objective)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_flops_of_muon_equal_measured_flops(model: str) -> None:
+    objective, config = toy.build("rtd", MODELS[model]), toy.config_of("rtd", MODELS[model])
+    config = replace(config, training=TrainingConfig(optimizer="muon"))
+    optimizer = build_optimizer(objective, config.training)
+    for parameter in objective.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    with FlopCounterMode(display=False) as counter:
+        optimizer.step()
+    adamw = replace(config, training=TrainingConfig())
+    assert counter.get_total_flops() == step_flops(config, BATCH_SIZE) - step_flops(adamw, BATCH_SIZE)
 
 
 def test_short_and_ramped_steps_have_their_own_flops() -> None:
