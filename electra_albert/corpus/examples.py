@@ -218,7 +218,7 @@ class PackedExamples:
 # Batches: a pure function of the step, split over ranks, prepared a few steps ahead.
 
 
-class Stage(NamedTuple):
+class TrainStage(NamedTuple):
     """Steps of a run, after those of the stage before, with the same examples and batch."""
 
     last_step: int
@@ -242,12 +242,12 @@ class TrainBatches:
     rank: int = 0
     world_size: int = 1
     pin_memory: bool = False
-    earlier: tuple[Stage, ...] = ()  # stages before the last one, which has the fields above
+    earlier: tuple[TrainStage, ...] = ()  # stages before the last one, which has the fields above
 
     @property
-    def _stages(self) -> tuple[Stage, ...]:
+    def _stages(self) -> tuple[TrainStage, ...]:
         batch = (self.per_device_train_batch_size, self.gradient_accumulation_steps)
-        return (*self.earlier, Stage(sys.maxsize, self.examples, self.order, *batch))
+        return (*self.earlier, TrainStage(sys.maxsize, self.examples, self.order, *batch))
 
     @property
     def global_batch_size(self) -> int:
@@ -272,11 +272,13 @@ class TrainBatches:
             first_example += self._drawn(stage, stage.last_step - done)
             done = stage.last_step
 
-    def _drawn(self, stage: Stage, steps: int) -> int:
+    def _drawn(self, stage: TrainStage, steps: int) -> int:
         """The number of examples of so many steps of a stage."""
         return steps * self.world_size * stage.gradient_accumulation_steps * stage.per_device_train_batch_size
 
-    def _of_stage(self, stage: Stage, skipped: int, first_example: int, first_of_table: int) -> Iterator[list[Batch]]:
+    def _of_stage(
+        self, stage: TrainStage, skipped: int, first_example: int, first_of_table: int
+    ) -> Iterator[list[Batch]]:
         """Micro-batches of a stage without its end; indices of many steps are computed at once, for speed."""
         size, share_count = stage.per_device_train_batch_size, stage.gradient_accumulation_steps
         step_count = max(1, _EXAMPLES_AT_ONCE // (share_count * size))

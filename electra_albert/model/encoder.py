@@ -64,7 +64,7 @@ class Embeddings(nn.Module):
 class Block(nn.Module):
     """Transformer block: self-attention and feed-forward, post-LayerNorm. Paper: ALBERT section 3.1.
 
-    config.residual_scale is alpha of DeepNorm (Wang et al. 2022 section 3), x = LayerNorm(alpha x + f(x)).
+    config.residual_scale is α of DeepNorm, x = LayerNorm(α x + f(x)). Paper: Wang et al. 2022 (DeepNet).
     """
 
     def __init__(self, config: ModelConfig) -> None:

@@ -16,8 +16,8 @@ from electra_albert.contracts import IGNORED_LABEL, Batch, SpecialIds
 from electra_albert.corpus.examples import (
     ExampleTable,
     PackedExamples,
-    Stage,
     TrainBatches,
+    TrainStage,
     build_table,
     eval_batches,
     padding_share,
@@ -271,7 +271,10 @@ def test_stages_change_examples_and_batch_at_their_steps(examples: PackedExample
     count, first = short.table.count, 6 * 12 + 2 * 6  # examples of the stages that are short, and before the last
 
     def split(ranks: int, shape: tuple[int, int], size: int) -> list[TrainBatches]:
-        early = Stage(6, short, order_of(short), 2 * size, shape[0]), Stage(8, examples, order_of(examples), size, 1)
+        early = (
+            TrainStage(6, short, order_of(short), 2 * size, shape[0]),
+            TrainStage(8, examples, order_of(examples), size, 1),
+        )
         batch = size, shape[1]
         return [TrainBatches(examples, order_of(examples), *batch, r, ranks, earlier=early) for r in range(ranks)]
 

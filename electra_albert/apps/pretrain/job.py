@@ -14,7 +14,7 @@ from electra_albert.apps.pretrain import init_from
 from electra_albert.apps.run_folder import run_settings
 from electra_albert.config import PretrainConfig
 from electra_albert.contracts import IGNORED_LABEL, Arithmetic, Batch, DataError, UsageError
-from electra_albert.corpus.examples import PackedExamples, Stage, TrainBatches
+from electra_albert.corpus.examples import PackedExamples, TrainBatches, TrainStage
 from electra_albert.corpus.tokenizer import fingerprint, special_ids, word_starts
 from electra_albert.keyed_random import Stream, derived_seed
 from electra_albert.model.encoder import Compilation, compile_for_training, set_gradient_checkpointing
@@ -148,7 +148,7 @@ def _batches(config: PretrainConfig, prepared: Prepared, world: World) -> tuple[
     if (short := config.corpus.short_seq_length) and prepared.short:
         table, order = prepared.short
         of_length[short] = PackedExamples(store.train, table, short, seed, special, **rates), order
-    stages = [Stage(last, *of_length[used], size, number) for last, used, size, number in config.batch_stages]
+    stages = [TrainStage(last, *of_length[used], size, number) for last, used, size, number in config.batch_stages]
     ranks, pin_memory = (world.rank, world.world_size), world.device.type == "cuda"
     batches = TrainBatches(*stages[-1][1:], *ranks, pin_memory=pin_memory, earlier=tuple(stages[:-1]))
     if batches.global_batch_size > batches.order.examples_per_epoch:
