@@ -64,6 +64,8 @@ class CorpusConfig:
         require_within(self, f"[8, {MAX_WIDTH}]", "max_seq_length short_seq_length")
         require_within(self, "[0, inf)", "short_seq_steps")
         short, length = self.short_seq_length or 1, self.max_seq_length
+        problem = f"short_seq_length={self.short_seq_length} and short_seq_steps={self.short_seq_steps} need each other"
+        require((self.short_seq_length is None) == (self.short_seq_steps == 0), f"{problem}; give both or none")
         problem = f"short_seq_length={short} must be smaller than max_seq_length={length} and divide it"
         require(short < length and length % short == 0, problem)
         require_within(self, "[1, inf)", "preprocessing_num_workers")
@@ -208,11 +210,14 @@ class PretrainConfig:
         require(length <= positions, f"max_seq_length={length} exceeds model.max_position_embeddings={positions}")
         segments = self.model.type_vocab_size
         require(segments >= 2, f"model.type_vocab_size={segments} must be at least 2: sequences have two segments")
+        for rate in (self.rtd.mask_rate, self.rtd.mask_rate_end or self.rtd.mask_rate) if self.rtd.mlm_share else ():
+            selected = max(1, round(rate * (length - 2)))
+            problem = f"rtd.mlm_share={self.rtd.mlm_share} of the {selected} tokens selected in {length} leaves none"
+            kept = round(self.rtd.mlm_share * selected)
+            require(0 < kept < selected, f"{problem} to {'predict' if kept == 0 else 'replace'}; choose another share")
         count, kept = self.run.average_checkpoints, self.training.save_total_limit
         require(count <= kept, f"average_checkpoints={count} exceeds save_total_limit={kept}; raise --save_total_limit")
-        short, steps, most = self.corpus.short_seq_length, self.corpus.short_seq_steps, self.training.max_steps
-        problem = f"short_seq_length={short} and short_seq_steps={steps} need each other; give both or none"
-        require((short is None) == (steps == 0), problem)
+        steps, most = self.corpus.short_seq_steps, self.training.max_steps
         for name, last in (("short_seq_steps", steps), ("batch_ramp_steps", self.training.batch_ramp_steps)):
             require(last <= most, f"{name}={last} exceeds max_steps={most}")
 

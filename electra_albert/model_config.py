@@ -104,7 +104,7 @@ class RtdConfig:
     temperature: float = 1.0
     """Softmax temperature for sampling replacement tokens from the generator."""
     z_loss: float = 0.0
-    """Weight of the squared log-sum-exp of the MLM logits in the total loss, which keeps the logits small."""
+    """Weight of the squared log-sum-exp of the generator's logits in the total loss, which keeps them small."""
     generator_weight: float = 1.0
     """Weight of the generator's MLM loss in the total loss."""
     discriminator_weight: float = 50.0
@@ -129,7 +129,7 @@ class RtdConfig:
     mask_unit: Literal["token", "word", "ngram", "span"] = "token"
     """Unit selected as a whole: token, word, ngram (1 to 3 words, as in ALBERT) or span (1 to 10, as in SpanBERT)."""
     mask_rate_end: float | None = None
-    """Mask rate of the last step and of evaluations; it changes linearly from mask_rate (by default: constant)."""
+    """Mask rate of step max_steps and of evaluations; it changes linearly from mask_rate (by default: constant)."""
 
     def __post_init__(self) -> None:
         require_within(self, "(0, 1)", "mask_rate mask_rate_end")
@@ -163,7 +163,7 @@ class RtdConfig:
             intermediate_size=max(1, round(discriminator.intermediate_size * self.generator_size)),
             num_hidden_layers=layers,
             num_hidden_groups=groups,
-            residual_scale=max(1.0, discriminator.residual_scale * layers / discriminator.num_hidden_layers),
+            residual_scale=max(1.0, discriminator.residual_scale * min(1.0, layers / discriminator.num_hidden_layers)),
         )
 
 
@@ -182,7 +182,7 @@ class MlmConfig:
     mask_unit: Literal["token", "word", "ngram", "span"] = "token"
     """Unit selected as a whole: token, word, ngram (1 to 3 words, as in ALBERT) or span (1 to 10, as in SpanBERT)."""
     mask_rate_end: float | None = None
-    """Mask rate of the last step and of evaluations; it changes linearly from mask_rate (by default: constant)."""
+    """Mask rate of step max_steps and of evaluations; it changes linearly from mask_rate (by default: constant)."""
 
     def __post_init__(self) -> None:
         require_within(self, "(0, 1)", "mask_rate mask_rate_end")

@@ -59,6 +59,19 @@ def test_an_invalid_value_is_refused_in_one_line_with_name_and_value(kind: type)
         PretrainConfig(run=RunConfig(average_checkpoints=3))
 
 
+@pytest.mark.parametrize("share", [0.02, 0.99])
+def test_an_mlm_share_that_leaves_nothing_to_predict_or_to_replace_is_refused(share: float) -> None:
+    with pytest.raises(ValueError, match=f"mlm_share={share} of the 19 tokens selected in 128 leaves none"):
+        PretrainConfig(rtd=RtdConfig(mlm_share=share))
+    PretrainConfig(rtd=RtdConfig(mlm_share=0.5, mask_rate=0.3, mask_rate_end=0.15))
+
+
+@pytest.mark.parametrize(("layers", "scale", "expected"), [(1, 4.0, 1.0), (6, 4.0, 2.0), (24, 4.0, 4.0), (24, 1, 1)])
+def test_the_residual_scale_of_the_generator_follows_its_depth(layers: int, scale: float, expected: float) -> None:
+    model = ModelConfig(num_hidden_layers=12, residual_scale=scale)
+    assert RtdConfig(generator_layers=layers).generator(model).residual_scale == expected
+
+
 def test_schedules_of_the_batch_become_stages_and_impossible_ones_are_refused() -> None:
     def stages(steps: int, ramp: int, count: int, most: int = 100) -> list[tuple[int, ...]]:
         corpus = CorpusConfig(max_seq_length=64, short_seq_length=16 if steps else None, short_seq_steps=steps)
@@ -74,9 +87,9 @@ def test_schedules_of_the_batch_become_stages_and_impossible_ones_are_refused() 
     for impossible in ((101, 0, 1), (0, 101, 2), (0, 9, 1), (0, 2, 3)):
         with pytest.raises(ValueError, match=f"_steps={max(impossible[:2])} "):
             stages(*impossible)
-    for alone in (CorpusConfig(short_seq_length=64), CorpusConfig(short_seq_steps=9)):
+    for alone in ({"short_seq_length": 64}, {"short_seq_steps": 9}):
         with pytest.raises(ValueError, match="need each other"):
-            PretrainConfig(corpus=alone)
+            CorpusConfig(**alone)
 
 
 def test_settings_are_frozen_and_have_a_default_and_help() -> None:

@@ -74,6 +74,8 @@ def _format_example(batch: Batch, corruption: Any, row: int, tokenizer: Any) -> 
     if hasattr(corruption, "corrupted_ids"):
         shown["discriminator input"] = corruption.corrupted_ids
         labels = ["replaced" if is_replaced else "original " for is_replaced in corruption.is_replaced[row].tolist()]
+        for position in corruption.targets.positions[row][corruption.is_kept[row]].tolist():
+            labels[position] = "masked "  # and predicted by the discriminator
     columns = [tokenizer.convert_ids_to_tokens(ids[row].tolist()) for ids in shown.values()]
     lines = [f"{'pos':>4} {'seg':>3}  " + "".join(f"{title:<20}" for title in shown) + "label"]
     for position in batch.attention_mask[row].nonzero().flatten().tolist():

@@ -79,13 +79,14 @@ def read_weights(files: ModelFiles) -> dict[str, Tensor]:
         if sha256(weights) != read_json(weights.with_name(_MANIFEST))["files"][_WEIGHTS]["sha256"]:
             raise ValueError(f"{_WEIGHTS} does not match its hash in {_MANIFEST}")
         tensors = read_tensors(weights)
-        tensors |= {name: tensors[tied] for name, tied in read_json(weights.with_name(_STATE))["aliases"].items()}
-        rtd = read_json(weights.with_name(_STATE))["settings"].get("rtd", {})
+        state = read_json(weights.with_name(_STATE))
+        tensors |= {name: tensors[tied] for name, tied in state["aliases"].items()}
+        sharing = state["settings"].get("rtd", {}).get("embedding_sharing")
     parts: dict[str, dict[str, Tensor]] = defaultdict(dict)
     for match, tensor in ((_PARAMETER.fullmatch(name), tensor) for name, tensor in tensors.items()):
         if match:
             parts[match[1]][match[2]] = tensor
-    if rtd.get("embedding_sharing") == "disentangled" and files.part == "discriminator":
+    if sharing == "disentangled" and files.part == "discriminator":
         parts["discriminator"][TABLE] = parts["discriminator"][TABLE] + parts["generator"][TABLE]
     return parts[str(files.part)]
 

@@ -22,12 +22,8 @@ from electra_albert.model.task_model import ARCHITECTURES, DEFAULT_DROPOUT
 
 State = Mapping[str, Tensor]  # a state dict
 RELATIVES = ("bert", "electra")
-_OURS = (
-    "initialization",
-    "zero_init_outputs",
-    "attention",
-    "attention_options",
-)  # fields that no stock config.json has
+# Fields that no stock config.json has.
+_OURS = ("initialization", "zero_init_outputs", "attention", "attention_options")
 _NAMES = tuple(field.name for field in fields(ModelConfig) if field.name not in _OURS)
 NATIVE, _FORMAT = "electra_albert", 1  # model_type and version of folders that only this package loads
 _SCALE = "residual_scale"  # in a stock config.json only a note for this package: the weights contain it
@@ -178,7 +174,7 @@ def classifier_dropout(contents: Mapping[str, Any]) -> Any:
     return next((contents[name] for name in names if contents.get(name) is not None), DEFAULT_DROPOUT)
 
 
-def scale_residuals(state: State, factor: float) -> State:
+def scale_residuals(state: State, factor: float) -> dict[str, Tensor]:
     """The state whose hidden states are `factor` times as large, and whose other results are the same.
 
     x = LayerNorm(a x + f(x)) with a = residual_scale becomes stock's y = a LayerNorm(y + f(y / a)) by the factor a; the
@@ -244,7 +240,7 @@ def from_file(tensors: State, kind: str, config: ModelConfig, source: str) -> tu
         raise CheckpointError(f"{source}: {_DECODER} differs from the word embeddings; only tied ones are supported")
     if bias is not None:  # overrides predictions.bias
         found["predictions.bias"] = bias
-    return {**scale_residuals(_fused(found, kind, source), 1 / config.residual_scale)}, unsupported_heads
+    return scale_residuals(_fused(found, kind, source), 1 / config.residual_scale), unsupported_heads
 
 
 def for_order_head(state: State) -> dict[str, Tensor]:

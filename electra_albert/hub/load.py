@@ -24,14 +24,10 @@ _Module = TypeVar("_Module", bound=nn.Module)
 _MIN_LENGTHS = {"max_seq_length": 8, "doc_stride": 1, "max_answer_length": 1}
 _ORDER_HEAD = "sentence_order"
 # Fields that the shapes of the weights do not determine.
-_FIELDS: tuple[str, ...] = (
-    "num_hidden_layers",
-    "num_attention_heads",
-    "hidden_act",
-    "layer_norm_eps",
-    "residual_scale",
-)
-_FIELDS += ("attention", "attention_options")
+_FIELDS = [
+    *("num_hidden_layers", "num_attention_heads", "hidden_act", "layer_norm_eps", "residual_scale"),
+    *("attention", "attention_options"),
+]
 
 
 class Stored(NamedTuple):

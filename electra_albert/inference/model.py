@@ -80,8 +80,8 @@ def load_model(
     if discriminator is not None:
         files = hub.locate(Path(discriminator), "discriminator")
     stored = hub.read_stored(files)
-    if "predictions" in stored.parts:  # the encoder's own head is better than that of the generator next to it
-        mlm_files = files
+    if "predictions" in stored.parts and not (discriminator or config or tokenizer):
+        mlm_files = files  # of a run: the MLM head of its encoder, not that of the generator
     mlm = stored if mlm_files == files else hub.read_stored(mlm_files)
     found = load_tokenizer(mlm_files.tokenizer)
     found("")  # resets truncation and padding before threads share it
@@ -257,7 +257,7 @@ class InferenceModel(Engine):
         return as_given(texts, found)
 
     def rewrite(self, texts: OneOrMore, mask_rate: float = 0.15, temperature: float = 1.0, seed: int = 42) -> Any:
-        """Replace a share `mask_rate` of the tokens by samples of the generator at `temperature`, as in pretraining.
+        """Replace a share `mask_rate` of the tokens by samples of the MLM head at `temperature`.
 
         Returns a Rewritten. Samples depend on `seed` and the index of the text, which may be of any length. In a text
         with [MASK], which must not be too long, each gets the best prediction. Raises UsageError for invalid options.

@@ -38,7 +38,7 @@ def unique_tensors(module: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]
 
 
 def optimizer_tensors(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The optimizer's state by parameter name: `<name>.exp_avg`, `<name>.exp_avg_sq`, `<name>.step`."""
+    """The optimizer's state by parameter name: `<name>.exp_avg`, `<name>.momentum_buffer`, …."""
     names: dict[Tensor, str] = {parameter: name for name, parameter in module.named_parameters()}
     return {f"{names[one]}.{key}": value for one, state in optimizer.state.items() for key, value in state.items()}
 

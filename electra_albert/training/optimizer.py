@@ -153,11 +153,10 @@ class Muon(torch.optim.Optimizer):
             for group in self._groups[count:]
             for one in group["params"]
         }
-        matrices = [
-            {**group, "params": [part for one in group["params"] for part in self._parts[one]]}
-            for group in self._groups[count:]
-        ]
-        self._muon = torch.optim.Muon(matrices, options["lr"], adjust_lr_fn="match_rms_adamw", ns_steps=MUON_ITERATIONS)
+        matrices = [[part for one in group["params"] for part in self._parts[one]] for group in self._groups[count:]]
+        decay = [group["weight_decay"] for group in self._groups[count:]]
+        inner = [{"params": parts, "weight_decay": each} for parts, each in zip(matrices, decay, strict=True)]
+        self._muon = torch.optim.Muon(inner, options["lr"], adjust_lr_fn="match_rms_adamw", ns_steps=MUON_ITERATIONS)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
@@ -175,6 +174,7 @@ class Muon(torch.optim.Optimizer):
             for part, gradient, buffer in zip(parts, one.grad.chunk(len(parts)), buffers, strict=True):
                 part.grad, self._muon.state[part]["momentum_buffer"] = gradient, buffer
         self._muon.step()  # type: ignore[no-untyped-call]
+        self._muon.zero_grad(set_to_none=True)
         if self.found_inf is not None:
             for tensor, old in zip(changed, before, strict=True):
                 tensor.copy_(torch.where(self.found_inf == 0, tensor, old))

@@ -179,7 +179,7 @@ class OneBlock(nn.Module):
         self.encoder = nn.ModuleDict({"albert_layers": nn.ModuleList([OneOfEach().float()])})
 
 
-MUON = replace(ADAMW, optimizer="muon", muon_rate=3.0)
+MUON = replace(ADAMW, optimizer="muon", muon_rate=3.0, adam_epsilon=0.5)  # which must not change Muon's updates
 
 
 def test_muon_steps_are_those_of_torch_for_each_matrix_of_a_block_and_adamw_elsewhere() -> None:

@@ -34,12 +34,8 @@ LOG = logging.getLogger(__name__)
 
 _OPTION = "remove the option that changes it"
 _OLD_TEXT = ("prepared_dir", "store", "max_seq_length", "seed")  # settings that identify a run's held-out examples
-_NOT_INHERITED = (
-    "vocab_size",
-    "initialization",
-    "initializer_range",
-    "zero_init_outputs",
-)  # of the tokenizer; for random weights only
+# The vocabulary is the tokenizer's, the others are for random weights only.
+_NOT_INHERITED = ("vocab_size", "initialization", "initializer_range", "zero_init_outputs")
 _INHERITED = ("preset", "objective", "max_seq_length", *GROUPS)
 
 
@@ -122,6 +118,11 @@ def find_origin(
     if config.run.init_from is None:
         return None
     path = Path(config.run.init_from)
+    if _is_stock(path) and config.rtd.embedding_sharing == "disentangled":
+        problem = (
+            f"--init_from {path} has one table of embeddings, --rtd.embedding_sharing disentangled needs a run's two"
+        )
+        raise UsageError(f"{problem}; leave out that option or name a run trained with it")
     if _is_stock(path):
         with main_first(world):
             weights = _read_weights(path, prepared.tokenizer)
@@ -249,7 +250,9 @@ def _prepare_old_text(config: PretrainConfig, tokenizer_dir: Path, world: World)
     old, corpus, seed = str(config.run.old_corpus), config.corpus, config.training.seed
     with main_first(world), _old_corpus_errors(old):
         LOG.info(f"preparing the old text {old}")
-        store = prepare(replace(with_tokenizer(corpus, tokenizer_dir), corpus=old, short_seq_length=None), seed).store
+        store = prepare(
+            replace(with_tokenizer(corpus, tokenizer_dir), corpus=old, short_seq_length=None, short_seq_steps=0), seed
+        ).store
     found = (corpus.prepared_dir, store.fingerprint, corpus.max_seq_length, seed, "train")
     return dict(zip((*_OLD_TEXT, "side"), found, strict=True))
 

@@ -76,16 +76,15 @@ def make_job(config: PretrainConfig, world: World, recorded: Mapping[str, Any] |
         special = special._replace(starts_word=_starts_word(prepared).to(device))
     torch.manual_seed(derived_seed(seed, Stream.INITIAL_WEIGHTS))
     objective = make_objective(config, special).to(device)
-    is_disentangled = config.rtd.embedding_sharing == "disentangled"
-    _check(objective, batches.micro_batches(1)[0], training.weight_decay, is_disentangled=is_disentangled)
+    _check(objective, batches.micro_batches(1)[0], training.weight_decay)
+    # Differs from the published code, which learns the token frequencies in hundreds of steps. The entropy keeps the
+    # bias of frequent tokens near zero, where half precision is most exact.
+    with torch.no_grad():
+        for model in (objective.generator, objective.discriminator):
+            if model is not None and model.predictions is not None:
+                model.predictions.bias.copy_(unigram.entropy - unigram.nats)
     lacks_generator = origin is not None and init_from.initialize_weights(origin, str(config.run.init_from), objective)
     if recorded is None and (origin is None or lacks_generator):
-        # Differs from the published code, which learns the token frequencies in hundreds of steps. The entropy keeps
-        # the bias of frequent tokens near zero, where half precision is most exact.
-        with torch.no_grad():
-            for model in (objective.generator, objective.discriminator):
-                if model is not None and model.predictions is not None:
-                    model.predictions.bias.copy_(unigram.entropy - unigram.nats)
         LOG.info(f"output bias set to the token frequencies: initial loss {unigram.entropy:.2f} nats per masked token")
     if config.rtd.generator_warmup_steps and recorded is None and not lacks_generator:
         LOG.info("notice: --rtd.generator_warmup_steps has no effect: there is no new generator to warm up")
@@ -101,22 +100,23 @@ def _starts_word(prepared: Prepared) -> torch.Tensor:
     starts, counts = torch.tensor(word_starts(prepared.tokenizer)), torch.tensor(prepared.store.token_counts)
     words, tokens = int(counts[starts].sum()), int(counts.sum())
     if words * _TOKENS_PER_WORD < tokens:
-        problem = f"only {words:,} of {tokens:,} tokens start a word (by ▁, or no ##)"
+        problem = f"only {words:,} of {tokens:,} tokens start a word (by ▁ or Ġ, or no ##)"
         raise UsageError(f"{problem}; set mask_unit to token or use another --tokenizer")
     return starts
 
 
-def _check(objective: PretrainingObjective, batch: Batch, weight_decay: float, *, is_disentangled: bool) -> None:
+def _check(objective: PretrainingObjective, batch: Batch, weight_decay: float) -> None:
     """Check weight sharing, the optimizer's parameter groups, and that random weights start at chance level.
 
     Raises UsageError for a wrong initial loss, which settings can cause, and AssertionError for the rest.
     """
     if objective.discriminator is not None:
-        tables = {name: tensor.data_ptr() for name, tensor in objective.generator.embeddings.named_parameters()}
+        generator = objective.generator
+        tables = {name: tensor.data_ptr() for name, tensor in generator.embeddings.named_parameters()}
         for name, tensor in objective.discriminator.embeddings.named_parameters():
-            if is_disentangled and name == "word_embeddings.weight":
-                continue
-            assert tables[name] == tensor.data_ptr(), f"generator and discriminator do not share {name}"
+            is_own = name == "word_embeddings.weight" and objective.discriminator.embeddings is not generator.embeddings
+            is_shared = tables[name] == tensor.data_ptr()
+            assert is_shared != is_own, f"generator and discriminator {'do not ' * (not is_own)}share {name}"
     check_groups(objective, parameter_groups(objective, weight_decay))
     device = objective.generator.predictions.bias.device
     with torch.no_grad():

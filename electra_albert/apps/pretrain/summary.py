@@ -117,7 +117,8 @@ def format_scores(metrics: Metrics) -> str:
 
     rows: list[tuple[str, ...]] = [("held-out scores", "score", "baseline", "ratio", "baseline is")]
     most, precision = "most_frequent_accuracy", "discriminator_average_precision"
-    for name, label in (("generator", "generator"), ("mlm", "masked-token")):
+    models = {"generator": "generator", "mlm": "masked-token", "discriminator_mlm": "discriminator's masked-token"}
+    for name, label in models.items():
         if f"{name}_loss" in metrics:
             rows.append(row(f"{label} loss (nats)", f"{name}_loss", "unigram_loss", "loss of the token frequencies"))
             rows.append(row(f"{label} accuracy", f"{name}_accuracy", most, "most frequent token"))
@@ -131,7 +132,7 @@ def format_scores(metrics: Metrics) -> str:
         swapped = metrics.get("swapped_fraction")
         chance = "-" if swapped is None else f"{max(swapped, 1 - swapped):.3f}"
         rows.append(("sentence order accuracy", value("sop_accuracy"), chance, "", "more frequent order"))
-    known = ("generator_loss", "mlm_loss", "discriminator_loss", "sop_loss", "unigram_loss")
+    known = ("discriminator_loss", "sop_loss", "unigram_loss", *(f"{name}_loss" for name in models))
     losses = [name for name in metrics if name.endswith("_loss") and "/" not in name and name not in known]
     rows += [(f"{name.replace('_', ' ')} (nats)", value(name), "-", "", "") for name in losses]
     lines = [_table(rows)]

@@ -96,7 +96,7 @@ def optimizer_flops(config: PretrainConfig) -> int:
     if config.training.optimizer != "muon":
         return 0
     spec = spec_of(config)
-    models = {True: [spec.generator(config), config.model], False: [config.model]}[spec.has_discriminator]
+    models = [spec.generator(config), *([config.model] if spec.has_discriminator else [])]
     return sum(model.num_hidden_groups * model.inner_group_num * _muon_flops(model) for model in models)
 
 

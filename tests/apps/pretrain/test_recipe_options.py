@@ -2,18 +2,23 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModel, pipeline
 
 import electra_albert as ea
 from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.hub.load import build, locate, read_stored
+from electra_albert.hub.save import save_model
 from electra_albert.model.electra import Discriminator
 from tests.apps.conftest import Finished
-from tests.apps.tiny_run import outcome, succeed
+from tests.apps.tiny_run import assert_refused, call, outcome, succeed
+from tests.hub.models import tokenizer
+from tests.model.twins import SHAPE, make_pair
 
 STEPS, HALF = 6, 3
 OPTIONS = (
@@ -69,3 +74,37 @@ def test_checkpoint_and_exported_folder_have_the_same_discriminator(run: Path) -
     wanted = exported.state_dict()
     for name, tensor in found.state_dict().items():
         assert torch.equal(tensor, wanted[name]), name
+
+
+def test_half_precision_folders_agree_with_stock_for_any_scale(tmp_path: Path) -> None:
+    # Regression: the comparison with stock rounded the weights before the scale was folded into them.
+    for dtype in (torch.float16, torch.bfloat16):
+        model = make_pair(replace(SHAPE, vocab_size=len(tokenizer()), residual_scale=3.0)).discriminator
+        save_model(model, tokenizer(), tmp_path, dtype=dtype)
+
+
+def test_a_named_generator_is_not_replaced_by_the_discriminators_head(run: Path) -> None:
+    # Regression: the MLM head of a given discriminator was used instead.
+    wanted = ea.load_model(run / "generator", "cpu").fill_mask(TEXT)
+    assert ea.load_model(run / "generator", "cpu", discriminator=run / "discriminator").fill_mask(TEXT) == wanted
+
+
+def test_a_folder_with_one_table_cannot_start_disentangled_embeddings(finished: Finished, tmp_path: Path) -> None:
+    options = ("--init_from", finished.folder / "discriminator", "--rtd.embedding_sharing", "disentangled")
+    assert_refused(call(pretrain.main, *finished.options(tmp_path / "run", *options)), 2, "embedding_sharing")
+
+
+def test_a_loaded_mlm_head_keeps_its_bias_and_a_new_one_starts_at_the_token_frequencies(
+    finished: Finished, run: Path, tmp_path: Path
+) -> None:
+    # Regression: the trained bias of a lone discriminator was overwritten, and a new head started at ln V.
+    alone = shutil.copytree(run / "discriminator", tmp_path / "alone")
+    shares = ("--rtd.mlm_share", 0.5, "--max_steps", 1, "--learning_rate", 1e-12, "--rtd.generator_warmup_steps", 1)
+    succeed(pretrain.main, *finished.options(tmp_path / "kept", "--init_from", alone, *shares))
+    after = load_file(tmp_path / "kept" / "discriminator" / "model.safetensors")
+    wanted = load_file(alone / "model.safetensors")["predictions.bias"]
+    torch.testing.assert_close(after["predictions.bias"], wanted, rtol=0, atol=1e-6)
+    lone = shutil.copytree(finished.folder / "discriminator", tmp_path / "lone")
+    succeed(pretrain.main, *finished.options(tmp_path / "new", "--init_from", lone, *shares))
+    new = load_file(tmp_path / "new" / "discriminator" / "model.safetensors")
+    assert new["predictions.bias"].std() > 0.1
