@@ -19,7 +19,7 @@ from electra_albert.files import write_json
 from electra_albert.hub import formats
 from electra_albert.hub.card import Facts, describe, write_card
 from electra_albert.hub.find import CONFIG_FILE
-from electra_albert.hub.load import TASK_FILE, head_of, load_weights
+from electra_albert.hub.load import TASK_FILE, head_of
 from electra_albert.hub.onnx import DATA_FILE, ONNX_FILE, Model, outputs, probe, quiet, require_close, write_onnx
 from electra_albert.hub.weights import WEIGHT_FILES, digest, read_tensors, write_safetensors
 from electra_albert.model.attention import stock_computes
@@ -124,10 +124,18 @@ def _write(model: Model, folder: Path, file_format: str, dtype: torch.dtype) -> 
     if digest(written) != digest({name: tensor.float() for name, tensor in tensors.items()}):
         raise CheckpointError(f"{message}: {weights.name} differs from the model after reading it again")
     if is_stock:
-        rounded = copy.deepcopy(model)
-        load_weights(rounded, formats.from_file(written, "albert", model.config, message)[0], message, in_place=True)
+        rounded = model if dtype == torch.float32 else _rounded(model, dtype)
         _check_against_stock(rounded, written, folder, message)
     return weights.rename(folder / _PT_FILE) if file_format == "pt" else weights
+
+
+def _rounded(model: Model, dtype: torch.dtype) -> Model:
+    """A copy whose weights are rounded to dtype with the residual scale contained in them, as in the file."""
+    copied, scale = copy.deepcopy(model), model.config.residual_scale
+    folded = formats.scale_residuals(formats.to_native(model.state_dict()), scale)
+    state = {name: tensor.to(dtype).float() for name, tensor in folded.items()}
+    copied.load_state_dict(formats.scale_residuals(state, 1 / scale))
+    return copied
 
 
 def _check_against_stock(model: Model, written: Mapping[str, Tensor], folder: Path, message: str) -> None:

@@ -60,7 +60,7 @@ def test_units_of_words_are_refused_for_text_whose_tokens_mark_no_words(tmp_path
     lines = ("".join(draw.choices("山川日月木火土金水人口目耳手足", k=60)) + "。" for _ in range(200))
     (tmp_path / "corpus.txt").write_text("\n\n".join(lines), encoding="utf-8")
     refused = pretrain_on(tmp_path / "corpus.txt", tmp_path, "--rtd.mask_unit", "ngram")
-    assert_refused(refused, 2, "tokens start a word (by ▁, or no ##); set mask_unit to token or use another")
+    assert_refused(refused, 2, "tokens start a word (by ▁ or Ġ, or no ##); set mask_unit to token or use another")
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
