@@ -76,11 +76,17 @@ def test_checkpoint_and_exported_folder_have_the_same_discriminator(run: Path) -
         assert torch.equal(tensor, wanted[name]), name
 
 
-def test_half_precision_folders_agree_with_stock_for_any_scale(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_folders_agree_with_stock_for_any_scale(tmp_path: Path, dtype: torch.dtype) -> None:
     # Regression: the comparison with stock rounded the weights before the scale was folded into them.
-    for dtype in (torch.float16, torch.bfloat16):
-        model = make_pair(replace(SHAPE, vocab_size=len(tokenizer()), residual_scale=3.0)).discriminator
-        save_model(model, tokenizer(), tmp_path, dtype=dtype)
+    model = make_pair(replace(SHAPE, vocab_size=len(tokenizer()), residual_scale=3.0)).discriminator
+    save_model(model, tokenizer(), tmp_path, dtype=dtype)
+    ours, encoded = ea.load_model(tmp_path, "cpu"), tokenizer()("the old fox", return_tensors="pt")
+    with torch.no_grad():
+        stock = AutoModel.from_pretrained(tmp_path, dtype=torch.float32)(**encoded).last_hidden_state[0]
+    assert ours.encoder.config.residual_scale == 3
+    difference = (ours.features("the old fox").tokens - stock).abs().max()
+    assert difference <= 1e-5 * stock.abs().max()  # float32, from the same rounded weights
 
 
 def test_a_named_generator_is_not_replaced_by_the_discriminators_head(run: Path) -> None:
