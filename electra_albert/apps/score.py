@@ -55,6 +55,7 @@ def _score(options: Namespace) -> dict[str, Any]:
     from electra_albert.hub.weights import all_files
     from electra_albert.inference.model import load_model
     from electra_albert.inference.scoring import pair_files, require_file, score_pairs, score_text
+    from electra_albert.training.step import autocast
 
     texts = [Path(name) for name in options.text or ()]
     for file in texts:
@@ -71,14 +72,17 @@ def _score(options: Namespace) -> dict[str, Any]:
         left_out += ["--pairs without detection: the model has no detection head"] * (not has_detection)
     for notice in left_out:
         LOG.info(f"notice: {notice}")
+    with autocast(model.device, options.precision):
+        scored = [score_text(model, file, options.max_seq_length, options.text_column) for file in texts * has_mlm]
+        pairs = score_pairs(model, Path(options.pairs), options.max_pairs) if options.pairs is not None else None
     content = {
         "model": options.model,
         "weights": {str(file): sha256(file) for weights in model.weights for file in all_files(weights)},
         "tokenizer": fingerprint(model.tokenizer),
         "options": {name: value for name, value in options.as_dict().items() if name not in ("model", "output")},
         "left_out": left_out,
-        "text": [score_text(model, file, options.max_seq_length, options.text_column) for file in texts * has_mlm],
-        "pairs": score_pairs(model, Path(options.pairs), options.max_pairs) if options.pairs is not None else None,
+        "text": scored,
+        "pairs": pairs,
     }
     if options.output is not None:
         try:
@@ -104,6 +108,8 @@ def _parse(argv: Sequence[str]) -> Namespace:
     parser.add_argument("--text_column", type=str, default="text", help="Column (or .jsonl key) with the text.")
     devices = ["auto", "cpu", "cuda", "mps"]
     parser.add_argument("--device", choices=devices, default="auto", help="auto: a CUDA GPU if there is one, else cpu.")
+    precision = "Precision of the matrix products; bf16 is faster where the hardware has it, and rounds scores."
+    parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32", help=precision)
     options = parse(parser, argv)
     if "" in (options.model, options.pairs, options.output):
         raise UsageError("--model, --pairs and --output must not be empty; give a path for each")

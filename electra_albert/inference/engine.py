@@ -83,7 +83,7 @@ class Engine:
             raise UsageError("replaced_probabilities needs a detection head, which this model lacks; load a run of rtd")
         found: list[Any] = [None] * len(sequences)
         for padded, chosen in self.batches(sequences):
-            for logits, index in zip(self.discriminator(*padded).cpu(), chosen, strict=True):
+            for logits, index in zip(self.discriminator(*padded).float().cpu(), chosen, strict=True):
                 found[index] = logits[: len(sequences[index].ids)]
         return found
 

@@ -54,6 +54,15 @@ def test_the_command_prints_and_writes_the_scores_of_the_library(
     assert len({len(line) for line in lines[:3]}) == 1
 
 
+def test_bf16_rounds_the_scores_and_no_more(finished: Finished, text: Path, pairs: Path) -> None:
+    asked: dict[str, Any] = {"model": finished.folder, "text": [text], "pairs": pairs, "device": "cpu"}
+    exact, rounded = (score.score(**asked, precision=name) for name in ("fp32", "bf16"))
+    nats = exact["text"][0]["nats_per_token"]
+    assert rounded["text"][0]["nats_per_token"] == pytest.approx(nats, rel=1e-2)
+    assert rounded["text"][0]["nats_per_token"] != nats
+    assert rounded["pairs"] == exact["pairs"]
+
+
 def test_scores_that_a_model_cannot_give_are_reported_and_skipped(
     finished: Finished, text: Path, pairs: Path, tmp_path: Path
 ) -> None:
