@@ -172,12 +172,16 @@ class RunConfig:
     """auto: resume the run in output_dir, if any; never: refuse a folder with checkpoints; PATH: a checkpoint."""
     dry_run: bool = False
     """Prepare the data, build and check the model, print the plan with its memory and time, then stop."""
+    eval_pairs: str | None = None
+    """Minimal pairs that every evaluation scores: a .jsonl file in BLiMP's format, or a folder of them."""
+    eval_max_pairs: int = 20
+    """Number of pairs of each set that are scored, from the first."""
     average_checkpoints: int = 1
     """Number of last checkpoints whose mean weights are evaluated and exported at the end (tail averaging)."""
 
     def __post_init__(self) -> None:
-        require_within(self, "[1, inf)", "average_checkpoints")
-        require_filled(self, "output_dir init_from old_corpus resume")
+        require_within(self, "[1, inf)", "average_checkpoints eval_max_pairs")
+        require_filled(self, "output_dir init_from old_corpus resume eval_pairs")
         problem = "old_corpus needs --init_from; set --init_from or leave out --old_corpus"
         require(self.old_corpus is None or self.init_from is not None, problem)
 

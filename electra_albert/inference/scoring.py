@@ -5,7 +5,7 @@ import math
 import os
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -135,12 +135,15 @@ def predict_batch(generator: Generator, batch: Batch, special: SpecialIds) -> Te
     return sums
 
 
-def score_pairs(model: InferenceModel, path: Path, max_pairs: int | None = None) -> dict[str, dict[str, Any]]:
+def score_pairs(
+    model: InferenceModel, path: Path, max_pairs: int | None = None, log: Callable[[str], None] = LOG.info
+) -> dict[str, dict[str, Any]]:
     """Accuracy on minimal pairs, the share of pairs whose acceptable sentence scores higher; a tie counts as wrong.
 
     Returns `summarize` for each head of the model: "likelihood" scores by pseudo-log-likelihood, "detection" by the sum
     over tokens of log(1 - P(replaced)). `path` is a .jsonl file as in BLiMP or a folder of them; `max_pairs` limits the
-    pairs of each set. Raises UsageError for a model without either head or a missing file, DataError for damaged lines.
+    pairs of each set; `log` gets a line for each set. Raises UsageError for a model without either head or a missing
+    file, DataError for damaged lines.
     """
     scorers = {"likelihood": model.pseudo_log_likelihood} if model.generator is not None else {}
     scorers |= {"detection": partial(original_log_probability, model)} if model.discriminator is not None else {}
@@ -164,7 +167,7 @@ def score_pairs(model: InferenceModel, path: Path, max_pairs: int | None = None)
                 counts = {"pairs": len(pairs), "accuracy": correct / len(pairs), "correct": correct, "ties": ties}
                 found[head][name] = {"term": term, **counts}
             shares = (f"{head} {sets[name]['accuracy']:.1%}" for head, sets in found.items())
-            LOG.info(f"{name}: {', '.join(shares)}")
+            log(f"{name}: {', '.join(shares)}")
     return {head: summarize(sets) for head, sets in found.items()}
 
 
@@ -185,7 +188,7 @@ def pair_files(path: Path) -> list[Path]:
     """The file, or the .jsonl files in the folder in the order of their names. Raises UsageError if there is none."""
     files = sorted(path.glob("[!.]*.jsonl")) if os.path.isdir(path) else [path]
     if not files or files[0].suffix != ".jsonl" or not os.path.exists(files[0]):
-        raise UsageError(f"--pairs {path}: no .jsonl file found; name one, or a folder of them")
+        raise UsageError(f"{path}: no .jsonl file of minimal pairs found; name one, or a folder of them")
     return files
 
 

@@ -18,7 +18,9 @@ from electra_albert.corpus.examples import PackedExamples, eval_batches
 from electra_albert.corpus.tokenizer import TokenText, token_texts
 from electra_albert.inference.engine import printable, shown
 from electra_albert.inference.model import InferenceModel, MaskPrediction
+from electra_albert.inference.scoring import score_pairs
 from electra_albert.keyed_random import Stream, bits
+from electra_albert.model.electra import Generator
 from electra_albert.objectives.evaluation import Detections, detection_scores, is_discriminator_at_chance
 from electra_albert.objectives.rtd import PretrainingObjective
 from electra_albert.training.checkpoint import load_average
@@ -52,8 +54,11 @@ def evaluator(job: Job, run: RunSettings) -> Evaluate:
             advice = f"if this lasts, restart with --rtd.discriminator_rate {job.config.rtd.discriminator_rate / 4:g}"
             LOG.warning(f"the discriminator is at chance level although the generator learns; {advice}")
         if run.world.is_main:
-            lines = []
-            for cloze in clozes(job, inference_model(job)):
+            model, lines = inference_model(job), []
+            if (pairs := job.config.run.eval_pairs) is not None:
+                found = score_pairs(model, Path(pairs), job.config.run.eval_max_pairs, LOG.debug)
+                metrics |= {f"pairs_{head}": scores["mean"] for head, scores in found.items()}
+            for cloze in clozes(job, model):
                 predictions = ", ".join(f"{shown(p['token_str'])} {p['score']:.1%}" for p in cloze.answer[0])
                 lines.append(f"- {printable(cloze.text)}: **{predictions}**")
             run.monitor.text(step, "predictions", "\n".join(lines))
@@ -115,8 +120,12 @@ def score(
 
 
 def inference_model(job: Job) -> InferenceModel:
-    """The inference interface for the models in memory."""
+    """The inference interface for the models in memory; as on load, the encoder's own MLM head has precedence."""
     generator, discriminator = job.objective.generator, job.objective.discriminator
+    if discriminator is not None and discriminator.predictions is not None:
+        with torch.device("meta"):  # no random numbers are drawn
+            generator = Generator(discriminator.config, discriminator.embeddings)
+        generator.encoder, generator.predictions = discriminator.encoder, discriminator.predictions
     device, reason = generator.predictions.bias.device, "it is not fine-tuned"
     return InferenceModel(job.prepared.tokenizer, generator, generator, discriminator, reason, device, 4096, Path())
 

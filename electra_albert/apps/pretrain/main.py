@@ -74,6 +74,7 @@ def run_pretraining(preset: str, config: PretrainConfig, world: World, command: 
     from electra_albert.apps.pretrain import evaluation, generator_warmup, summary, trial
     from electra_albert.apps.pretrain.job import job_settings, make_job
     from electra_albert.corpus.tokenizer import save_tokenizer
+    from electra_albert.inference.scoring import pair_files, read_pairs
     from electra_albert.training import guards, loop, run_log
     from electra_albert.training.checkpoint import find_checkpoint
     from electra_albert.training.distributed import main_first
@@ -86,6 +87,8 @@ def run_pretraining(preset: str, config: PretrainConfig, world: World, command: 
         files.check_is_ours(folder)
         if (source := config.run.init_from) is not None and Path(source).resolve() == folder.resolve():
             raise UsageError(f"--init_from {source} is the run's own folder; name another --output_dir")
+    for file in [] if config.run.eval_pairs is None else pair_files(Path(config.run.eval_pairs)):
+        read_pairs(file)  # a damaged line is refused before the training
     with ExitStack() as stack:
         log = stack.enter_context(run_log.RunLog())
         found = find_checkpoint(folder / "checkpoints", config.run.resume)

@@ -68,6 +68,8 @@ TRAINING: Table = {
 PRETRAINING: Table = {
     "run.output_dir": To("{folder}/other", changes="files"),
     **tried("run", objective="rtd_sop", dry_run="true", average_checkpoints=2),
+    "run.eval_pairs": To("{pairs}", changes="scores"),
+    "run.eval_max_pairs": To(1, shared=("--eval_pairs", "{pairs}"), changes="scores"),
     "run.init_from": To("{run}", shared=("--tokenizer", "{run}/tokenizer")),
     "run.old_corpus": To("{tales}", shared=DETECTOR, changes="scores"),
     **dict.fromkeys(("run.language", "run.license"), "are in the cards: test_pretraining.py"),
@@ -177,6 +179,10 @@ def paths(finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> dict[
             csv.writer(file).writerow(("text", "kind", "label", "number"))
             for row, story in enumerate(tiny_tasks.stories(24 - number, number)):
                 csv.writer(file).writerow((story.text.replace("river", "rivér"), story.kind, story.place, row))
+    (folder / "pairs").mkdir()
+    stories = [story.text for story in tiny_tasks.stories(24, 3)]
+    pairs = ({"sentence_good": text, "sentence_bad": " ".join(reversed(text.split()))} for text in stories)
+    (folder / "pairs" / "order.jsonl").write_text("\n".join(map(json.dumps, pairs)), encoding="utf-8")
     for make in (tiny_tasks.rte, tiny_tasks.squad, tiny_tasks.race):
         make(tasks)
     for make in (tiny_tasks.rte, tiny_tasks.mnli):

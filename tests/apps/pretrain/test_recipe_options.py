@@ -14,9 +14,11 @@ import electra_albert as ea
 from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.hub.load import build, locate, read_stored
 from electra_albert.hub.save import save_model
+from electra_albert.inference.scoring import score_pairs
 from electra_albert.model.electra import Discriminator
+from electra_albert.training.monitor import read_metrics
 from tests.apps.conftest import Finished
-from tests.apps.tiny_run import assert_refused, call, outcome, succeed
+from tests.apps.tiny_run import assert_refused, call, english, outcome, succeed
 from tests.hub.models import tokenizer
 from tests.model.twins import SHAPE, make_pair
 
@@ -54,6 +56,20 @@ def test_the_encoder_fills_masks_in_stock_transformers_as_here(run: Path) -> Non
     assert [one["score"] for one in ours] == pytest.approx([one["score"] for one in theirs], abs=1e-5)
     generator = ea.load_model(run / "generator", "cpu").fill_mask(TEXT)
     assert [one["score"] for one in generator] != pytest.approx([one["score"] for one in ours], abs=1e-5)
+
+
+def test_evaluation_scores_minimal_pairs_like_the_finished_run(finished: Finished, tmp_path: Path) -> None:
+    good = [" ".join(english(1, seed).split()[:6]) for seed in range(30)]
+    pairs = [{"sentence_good": text, "sentence_bad": " ".join(sorted(text.split()))} for text in good]
+    (file := tmp_path / "order.jsonl").write_text("\n".join(map(json.dumps, pairs)), encoding="utf-8")
+    few = ("--max_steps", STEPS, "--save_steps", STEPS, *OPTIONS, "--eval_pairs", file, "--eval_max_pairs", 25)
+    succeed(pretrain.main, *finished.options(folder := tmp_path / "run", *few))
+    found = score_pairs(ea.load_model(folder, "cpu"), file, 25)
+    last = read_metrics(folder / "metrics.jsonl")[-1]
+    assert {head: last[f"eval_pairs_{head}"] for head in found} == {head: one["mean"] for head, one in found.items()}
+    assert {one["mean"] for one in found.values()} != {0.5}
+    file.write_text("{}", encoding="utf-8")
+    assert_refused(call(pretrain.main, *finished.options(tmp_path / "other", *few)), 3, "no 'sentence_good'")
 
 
 def test_features_are_the_hidden_states_of_stock_transformers(run: Path) -> None:

@@ -90,9 +90,9 @@ def test_table_of_pairs_has_sets_terms_mean_standard_error_and_ties() -> None:
 REFUSED: list[tuple[tuple[object, ...], str]] = [
     ((), "nothing to score"),
     (("--text", "nowhere.txt"), "--text nowhere.txt"),
-    (("--pairs", "nowhere"), "--pairs nowhere"),
+    (("--pairs", "nowhere"), "nowhere: no .jsonl"),
     (("--text", "x" * 300), "no such file"),
-    (("--pairs", "x" * 300), "no .jsonl file"),
+    (("--pairs", "x" * 300), "no .jsonl file of minimal pairs"),
     (("--pairs", "p.jsonl", "--max_pairs", 0), "--max_pairs 0"),
     (("--text", "p.jsonl", "--max_pairs", 3), "without --pairs"),
     (("--text", "p.jsonl", "--output", "p.jsonl"), "not a file of scores"),
