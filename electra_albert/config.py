@@ -14,6 +14,7 @@ from electra_albert.model_config import SopConfig as SopConfig
 
 BUILT_IN_CORPUS = "sample"  # articles of the Simple English Wikipedia, in data/sample
 _GENERATOR_WARMUP_DIVISOR, _MAX_GENERATOR_WARMUP_STEPS = 10, 10_000  # max_steps / divisor by default, up to the maximum
+TRACKERS = ("tensorboard", "wandb", "trackio")
 GROUPS = ("model", "rtd", "mlm", "sop")  # their options have dotted names, such as --rtd.mask_rate
 
 
@@ -118,6 +119,8 @@ class TrainingConfig:
     """Recompute the activations of each layer in the backward pass: much less memory, one more forward pass."""
     seed: int = 42
     """Random seed."""
+    report_to: str = "tensorboard"
+    """Trackers of the metrics, besides metrics.jsonl, separated by commas: tensorboard, wandb, trackio; or none."""
     logging_steps: int = 100
     """Number of steps between two logs."""
     eval_steps: int = 10_000
@@ -141,6 +144,9 @@ class TrainingConfig:
         require_within(self, "(0, 1)", "adam_epsilon")
         require_within(self, f"[0, {1 << 63})", "seed")
         require_within(self, "(0, 1]", "lr_decay_share")
+        unknown = {*self.report_to.split(",")} - {*TRACKERS}
+        problem = f"report_to={self.report_to} must be none, or from {', '.join(TRACKERS)}, separated by commas"
+        require(not unknown or self.report_to == "none", problem)
         is_used = self.lr_scheduler_type == "wsd" or self.lr_decay_share == TrainingConfig.lr_decay_share
         problem = f"lr_decay_share={self.lr_decay_share} has no effect with lr_scheduler_type={self.lr_scheduler_type}"
         require(is_used, f"{problem}; choose wsd or leave out lr_decay_share")

@@ -35,9 +35,10 @@ IMPOSSIBLE: dict[type, dict[str, tuple[object, ...]]] = {
     },
     schema.TrainingConfig: {
         **{"max_steps": (0,), "learning_rate": (0.0, NAN), "weight_decay": (1.0,), "batch_ramp_steps": (-1, 5)},
+        "report_to": ("", "none,wandb", "wandb,", "w"),
         **TRAINING,
     },
-    RunConfig: {"average_checkpoints": (0,)},
+    RunConfig: {"average_checkpoints": (0,), "eval_max_pairs": (0,)},
     MlmConfig: {"mask_rate": (0.0,), "mask_rate_end": (1.0,), "random_token_share": (0.3, -0.1)},
     SopConfig: {"weight": (0.0,)},
 }

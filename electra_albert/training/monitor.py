@@ -1,4 +1,4 @@
-"""Metrics of a run: metrics.jsonl, TensorBoard and the progress bar."""
+"""Metrics of a run: metrics.jsonl, the trackers and the progress bar."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ from tqdm import tqdm
 from electra_albert.contracts import Metrics, Term
 from electra_albert.files import write_text
 from electra_albert.training.distributed import World, gather_objects, sum_over_ranks
+from electra_albert.training.trackers import open_tracker
 
 LOG = logging.getLogger(__name__)
 
 EVALUATION_PREFIX = "eval_"
 CLOCK = ("elapsed_seconds", "time")  # the keys that depend on the time of writing
-_METRICS, _BOARD, _BAR = "metrics.jsonl", "tensorboard", "the progress bar"
+_METRICS, _BAR = "metrics.jsonl", "the progress bar"
 
 
 def read_metrics(path: Path) -> list[Metrics]:
@@ -96,11 +97,23 @@ def means_of(totals: Mapping[str, tuple[float, int]], weights: Mapping[str, floa
 
 
 class Monitor:
-    """Writes metrics to metrics.jsonl, TensorBoard and the progress bar, on the main rank; errors only warn once."""
+    """Writes metrics to metrics.jsonl, trackers and the progress bar, on the main rank; OSErrors only warn once.
 
-    def __init__(self, folder: Path, max_steps: int, *, is_main: bool = True) -> None:
+    report_to: names of trackers, separated by commas, or none. settings: those that trackers show with the run.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        max_steps: int,
+        *,
+        is_main: bool = True,
+        report_to: str = "tensorboard",
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
         self._folder, self._max_steps, self._is_main = folder, max_steps, is_main
-        self._open: dict[str, Any] = {}  # the metrics file, the TensorBoard writer and the progress bar
+        self._trackers, self._settings = [name for name in report_to.split(",") if name != "none"], settings or {}
+        self._open: dict[str, Any] = {}  # the metrics file, the trackers and the progress bar
         self._failed: set[str] = set()
         self._started = (0, 0.0)  # step and time of the start
         self._seconds_before = 0.0  # elapsed before this resume
@@ -117,16 +130,15 @@ class Monitor:
         """Open the outputs after `step` and remove later rows, as `cut_metrics` does."""
         if not self._is_main:
             return
-        from torch.utils.tensorboard import SummaryWriter
-
         self._started = (step, time.monotonic())
         with self._reporting(_METRICS):
             self._folder.mkdir(parents=True, exist_ok=True)
             for row in cut_metrics(self._folder / _METRICS, step, is_evaluated=is_evaluated)[-1:]:
                 self._seconds_before = float(row.get("elapsed_seconds") or 0.0)
             self._open[_METRICS] = (self._folder / _METRICS).open("a", buffering=1, encoding="utf-8")  # line-buffered
-        with self._reporting(_BOARD):
-            self._open[_BOARD] = SummaryWriter(str(self._folder / _BOARD), purge_step=step + 1)
+        for name in self._trackers:
+            with self._reporting(name):
+                self._open[name] = open_tracker(name, self._folder, step, self._settings)
         if sys.stderr.isatty():
             bar = tqdm(total=self._max_steps, initial=step, unit="step", dynamic_ncols=True, smoothing=0.05)
             self._open[_BAR] = bar
@@ -163,10 +175,11 @@ class Monitor:
         LOG.info(f"step {position['step']}/{self._max_steps}  held out: {_readable(metrics)}")
 
     def text(self, step: int, name: str, text: str) -> None:
-        """Write Markdown text to TensorBoard."""
-        with self._reporting(_BOARD) as board:
-            if board is not None:
-                board.add_text(f"samples/{name}", text, step)
+        """Write Markdown text to the trackers."""
+        for tracker in self._trackers:
+            with self._reporting(tracker) as output:
+                if output is not None:
+                    output.text(f"samples/{name}", text, step)
 
     def _write(self, row: Metrics, phase: str) -> None:
         if not self._is_main:
@@ -181,14 +194,15 @@ class Monitor:
         with self._reporting(_METRICS) as file:
             if file is not None:
                 file.write(f"{line}\n")
-        with self._reporting(_BOARD) as board:
-            if board is not None:
-                for name, value in row.items():
-                    is_speed = name in ("tokens", "epoch", "tokens_per_second")  # written with training metrics only
-                    if value is not None and name != "step" and not (is_speed and phase == "eval"):
-                        part = "perf" if is_speed else phase
-                        board.add_scalar(f"{part}/{name.removeprefix(EVALUATION_PREFIX)}", value, row["step"])
-                board.flush()
+        scalars = {}
+        for name, value in row.items():
+            is_speed = name in ("tokens", "epoch", "tokens_per_second")  # written with training metrics only
+            if value is not None and name != "step" and not (is_speed and phase == "eval"):
+                scalars[f"{'perf' if is_speed else phase}/{name.removeprefix(EVALUATION_PREFIX)}"] = value
+        for tracker in self._trackers:
+            with self._reporting(tracker) as output:
+                if output is not None:
+                    output.write(scalars, row["step"])
 
 
 def _readable(row: Metrics) -> str:

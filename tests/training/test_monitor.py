@@ -8,11 +8,13 @@ import sys
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
 
-from electra_albert.contracts import DataError
+from electra_albert.contracts import DataError, UsageError
 from electra_albert.training.distributed import World
 from electra_albert.training.monitor import CLOCK, Monitor, Tally, cut_metrics, means_of, read_metrics
 from electra_albert.training.run_log import RunLog, console_log, log_to_file
@@ -124,6 +126,59 @@ def test_tensorboard_drops_the_steps_that_a_resume_repeats(tmp_path: Path, monke
     for tag in ("train/loss", "perf/tokens"):  # evaluations do not write perf/tokens again
         assert [event.step for event in events.Scalars(tag)] == [1, 2]
     assert events.Tags()["tensors"] == ["samples/predictions/text_summary"]
+
+
+class FakeTracker(ModuleType):
+    """The interface that wandb and trackio share, recording what it gets."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.runs: list[dict[str, Any]] = []
+        self.rows: list[tuple[dict[str, float], int]] = []
+        self.finished = 0
+
+    def init(self, **given: Any) -> Any:
+        self.runs.append(given)
+        return self
+
+    def log(self, metrics: dict[str, float], step: int) -> None:
+        self.rows.append((metrics, step))
+
+    def finish(self) -> None:
+        self.finished += 1
+
+
+def test_trackers_get_the_metrics_and_a_resumed_run_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fakes = {name: FakeTracker(name) for name in ("wandb", "trackio")}
+    for name, fake in fakes.items():
+        monkeypatch.setitem(sys.modules, name, fake)
+    folders = [tmp_path / "a", tmp_path / "a", tmp_path / "b"]
+    for first, folder in enumerate(folders):
+        with Monitor(folder, 10, report_to="wandb,trackio", settings={"seed": 7}) as monitor:
+            monitor.start(first)
+            monitor.row({**ROW, "step": first + 1})
+            monitor.evaluation({**POSITION, "step": first + 1}, {"loss": 1.0})
+    assert not (tmp_path / "a" / "tensorboard").exists()
+    trained = {"perf/tokens": 7, "perf/epoch": 0.1, "train/loss": ROW["loss"], "perf/tokens_per_second": 3.0}
+    for fake in fakes.values():
+        assert fake.rows == [(row, step) for step in (1, 2, 3) for row in (trained, {"eval/loss": 1.0})]
+        assert [(run["name"], run["config"], run["resume"]) for run in fake.runs] == [
+            (folder.name, {"seed": 7}, "allow") for folder in folders
+        ]
+        assert fake.finished == 3
+    first, resumed, other = (run["id"] for run in fakes["wandb"].runs)
+    assert first == resumed != other
+
+
+def test_a_tracker_that_cannot_start_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class NoLogin(FakeTracker):
+        def init(self, **given: Any) -> Any:
+            raise RuntimeError("no API key")
+
+    for module, said in ((None, "pip install wandb"), (NoLogin("wandb"), "no API key")):
+        monkeypatch.setitem(sys.modules, "wandb", module)
+        with pytest.raises(UsageError, match=said), Monitor(tmp_path, 10, report_to="wandb") as monitor:
+            monitor.start(0)
 
 
 @pytest.mark.parametrize(("rank", "total"), [(0, 3.5), (1, 0.0)])

@@ -8,8 +8,9 @@ import math
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from safetensors import torch as safetensors
 
@@ -165,7 +166,8 @@ class Sweep:
         job, folder, world = self.job, self.folder / f"seed-{seed}", self.world
         objective, new = jobs.build_objective(job, seed, world.device)
         training = replace(job.training, seed=seed)
-        watch = monitor.Monitor(folder, training.max_steps, is_main=world.is_main)
+        reporting: Any = {"report_to": training.report_to, "settings": asdict(training)}
+        watch = monitor.Monitor(folder, training.max_steps, is_main=world.is_main, **reporting)
         with watch, one_line_errors(training, "none"):
             found = checkpoint.find_checkpoint(folder / "checkpoints", "auto")
             LOG.info(f"{job.task.name}, seed {seed}: {training.max_steps:,} updates, new weights in {', '.join(new)}")

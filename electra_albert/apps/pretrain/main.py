@@ -107,8 +107,10 @@ def run_pretraining(preset: str, config: PretrainConfig, world: World, command: 
                 stack.enter_context(guards.run_lock(folder))
         if found != find_checkpoint(folder / "checkpoints", config.run.resume):
             raise UsageError(f"another run has just written into {folder}; start again to resume it")
-        monitor = stack.enter_context(Monitor(folder, config.training.max_steps, is_main=world.is_main))
         stop, settings = stack.enter_context(guards.StopSignal()), job_settings(preset, job, world)
+        reporting: Any = {"report_to": config.training.report_to, "settings": settings}
+        monitor = Monitor(folder, config.training.max_steps, is_main=world.is_main, **reporting)
+        stack.enter_context(monitor)
         run = RunSettings(folder, config.training, world, monitor, stop, job.arithmetic, found, settings=settings)
         run = replace(run, eval_on_start=job.origin is not None, lr_multipliers=job.objective.lr_multipliers)
         if resume_point := files.find_resume_point(folder, found):
