@@ -170,6 +170,11 @@ class RunConfig:
     """Language code of the corpus for the model cards, such as en."""
     license: str | None = None
     """License of the weights for the model cards, by its identifier on the hub, such as apache-2.0."""
+    push_to_hub: str | None = None
+    """Repository OWNER/NAME on the hub, created before the training, into which the models and their card are uploaded
+    at the end."""
+    hub_private_repo: bool = False
+    """Create the repository as a private one."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Device; auto: a GPU if there is one, NVIDIA (cuda) or Apple (mps)."""
     torch_compile: Literal["auto", "none", "blocks", "step"] = "auto"
@@ -187,7 +192,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         require_within(self, "[1, inf)", "average_checkpoints eval_max_pairs")
-        require_filled(self, "output_dir init_from old_corpus resume eval_pairs")
+        require_filled(self, "output_dir init_from old_corpus resume eval_pairs push_to_hub")
         problem = "old_corpus needs --init_from; set --init_from or leave out --old_corpus"
         require(self.old_corpus is None or self.init_from is not None, problem)
 

@@ -85,6 +85,10 @@ class TuningConfig:
     """Model to fine-tune: a run, an ALBERT folder of transformers, or a fine-tuned model; by default the newest run."""
     output_dir: str | None = None
     """Output folder; by default runs/<task>-<model>, for a custom table runs/<its file>-<model>."""
+    push_to_hub: str | None = None
+    """Repository OWNER/NAME on the hub, created before the training, into which the best model is uploaded."""
+    hub_private_repo: bool = False
+    """Create the repository as a private one."""
     from_scratch: bool = False
     """Use only the model's architecture and tokenizer, with random weights: the baseline without pretraining."""
     from_mnli: bool = False
@@ -177,6 +181,8 @@ class FinetuneConfig:
     chosen: frozenset[str] | None = None
 
     def __post_init__(self) -> None:
+        is_one = self.tuning.push_to_hub is None or self.data.task != GLUE
+        require(is_one, f"push_to_hub={self.tuning.push_to_hub} is for one model; name one task instead of {GLUE}")
         if self.chosen is None:
             defaults = FinetuneConfig(chosen=frozenset()).options()
             changed = frozenset(name for name, value in self.options().items() if value != defaults.get(name))

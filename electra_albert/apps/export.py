@@ -22,6 +22,7 @@ _KIND_OF = dict.fromkeys(("classifier", "electra_classifier", "qa_outputs"), "ta
 _KIND_OF |= {"discriminator_predictions": "discriminator", "predictions": "generator"}
 _KIND_HELP = """Part to export: generator (masked-token head), discriminator (the part to fine-tune), task (a fine-tuned
 model) or encoder (no head). By default the generator of a run, else the model that the folder contains."""
+_PUSH_HELP = "Repository OWNER/NAME on the hub into which the folder is also uploaded; it is created if necessary."
 
 
 def main(argv: Sequence[str]) -> int:
@@ -33,6 +34,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--format", choices=_KNOWN["format"], default="safetensors", help="File format of the weights.")
     parser.add_argument("--dtype", choices=_KNOWN["dtype"], default="float32", help="Data type of the stored weights.")
     parser.add_argument("--license", type=str | None, default=None, help="License id for the model card, such as mit.")
+    parser.add_argument("--push_to_hub", type=str | None, default=None, help=_PUSH_HELP)
     done = export(**parse(parser, argv).as_dict())
     print(f"{done.kind} written to {done.folder}")
     return 0
@@ -52,6 +54,7 @@ def export(
     format: str = "safetensors",
     dtype: str = "float32",
     license: str | None = None,
+    push_to_hub: str | None = None,
 ) -> Exported:
     """Write a model as a folder that stock `transformers` loads, or as ONNX; options as on the command line.
 
@@ -73,7 +76,7 @@ def export(
     import torch
 
     from electra_albert.corpus.tokenizer import load_tokenizer
-    from electra_albert.hub import load, onnx
+    from electra_albert.hub import load, onnx, push
     from electra_albert.hub.card import Facts
     from electra_albert.hub.save import save_model
     from electra_albert.model.attention import stock_computes
@@ -100,4 +103,7 @@ def export(
         LOG.warning(f"not exported, because a model of kind {kind} does not use it: {', '.join(unused)}")
     facts = Facts({"license": license} if license else {})
     save_model(built, tokenizer, folder, details, facts, file_format=format, dtype=getattr(torch, dtype))
+    if push_to_hub is not None:
+        push.create_repository(push_to_hub)
+        push.upload(folder, push_to_hub, f"Upload {kind}")
     return Exported(folder, kind)

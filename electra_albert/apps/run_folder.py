@@ -37,11 +37,16 @@ _PATHS |= {"do_lower_case", "keep_accents", "split_digit_comma"}
 MAY_CHANGE = _PATHS | {"arithmetic", "resume", "dry_run", "language", "license", "device", "prepared_dir"}
 MAY_CHANGE |= {"preprocessing_num_workers", "gradient_checkpointing", "torch_compile", "compilation", "max_steps"}
 MAY_CHANGE |= {"logging_steps", "eval_steps", "eval_examples", "save_steps", "save_total_limit", "average_checkpoints"}
-MAY_CHANGE |= {"report_to", "eval_pairs", "eval_max_pairs", "per_device_eval_batch_size"}
-MAY_CHANGE |= {"per_device_train_batch_size", "gradient_accumulation_steps"}
+MAY_CHANGE |= {"push_to_hub", "hub_private_repo", "report_to", "eval_pairs", "eval_max_pairs"}
+MAY_CHANGE |= {"per_device_eval_batch_size", "per_device_train_batch_size", "gradient_accumulation_steps"}
 _TEXT = {"store", "tokenizer_fingerprint", "rows_taken_of_sources"}
 _WRITTEN = (CONFIG, COMMAND, CARD, "tokenizer", "generator", "discriminator", "metrics.jsonl", LOG_FILE)
 _GIT_SECONDS = 30
+_HUB_METRICS = {  # scores in the front matter of a card, with the hub's names of the metrics
+    **dict.fromkeys(("generator_accuracy", "mlm_accuracy", "discriminator_mlm_accuracy", "sop_accuracy"), "accuracy"),
+    **dict.fromkeys(("pairs_likelihood", "pairs_detection"), "accuracy"),
+    **{"discriminator_auc": "roc_auc", "discriminator_average_precision": "average_precision"},
+}
 _PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
 ResumePoint = tuple[Path, dict[str, Any], Set[str]]  # the checkpoint to resume, its state, the settings that may change
 
@@ -227,6 +232,8 @@ def writing(folder: Path) -> Iterator[None]:
 
 def run_facts(config: PretrainConfig, metrics: Metrics, steps: int) -> Facts:
     """Facts for a run's model cards: training data and scores on held-out text."""
+    from huggingface_hub import EvalResult
+
     from electra_albert.data_files import hub_name
     from electra_albert.hub.card import Facts
 
@@ -240,7 +247,14 @@ def run_facts(config: PretrainConfig, metrics: Metrics, steps: int) -> Facts:
     values = ((name.replace("_", " "), value) for name, value in metrics.items() if not isinstance(value, int))
     lines += [f"| {name} | {'-' if value is None else f'{value:.4f}'} |" for name, value in values]
     language = config.run.language or ("en" if corpus == BUILT_IN_CORPUS else None)
-    fields = {"language": language, "license": config.run.license, "datasets": [hub[0]] if hub else None}
+    results = [
+        EvalResult("fill-mask", "text", f"{name}, held out", kind, metrics[ours], metric_name=ours.replace("_", " "))
+        for ours, kind in _HUB_METRICS.items()
+        if metrics.get(ours) is not None
+    ]
+    datasets = [hub[0]] if hub else None
+    fields: dict[str, Any] = {"language": language, "license": config.run.license, "datasets": datasets}
+    fields |= {"model_name": Path(corpus).stem, "eval_results": results} if results else {}
     return Facts({**fields, "base_model": base}, "\n".join(lines))
 
 

@@ -27,6 +27,7 @@ from electra_albert.apps.run_folder import writing
 from electra_albert.contracts import CheckpointError, Metrics, RunResult, UsageError
 from electra_albert.files import SAMPLE_TASK, read_json, replacing, write_text
 from electra_albert.finetuning_config import CUSTOM, GLUE, PREDICT_TEST, TOPICS, DataConfig, FinetuneConfig, table_name
+from electra_albert.hub import push
 from electra_albert.hub.load import TASK_FILE
 from electra_albert.model.attention import stock_computes
 from electra_albert.model.task_model import depth_scales
@@ -128,6 +129,8 @@ def _plan(task: Task, config: FinetuneConfig, base: BaseModel, folder: Path, wor
         of = f"--warmup_steps {warmup:,} of {training.max_steps:,} updates"
         LOG.info(f"notice: {of}: the full learning rate is never reached")
     jobs.build_objective(job, training.seed, world.device)  # fails early for weights that do not fit
+    if (repository := config.tuning.push_to_hub) is not None and not config.tuning.dry_run and world.is_main:
+        push.create_repository(repository, is_private=config.tuning.hub_private_repo)
     return job, folder
 
 
@@ -251,6 +254,8 @@ class Sweep:
         names = (files.RESULTS, files.TABLE, "predictions.tsv", "confusion.tsv", files.MODEL)
         there = [f"{name}{notes.get(name, '')}" for name in names if (folder / name).exists()]
         lines += [f"written to {folder}: {', '.join(there)}"] if there else []
+        if (repository := job.config.tuning.push_to_hub) is not None and done:
+            push.upload(folder / files.MODEL, repository, f"{job.task.name}, seed {files.best_of(job, done).seed}")
         return result._replace(summary="\n".join(lines))
 
 

@@ -74,6 +74,7 @@ def run_pretraining(preset: str, config: PretrainConfig, world: World, command: 
     from electra_albert.apps.pretrain import evaluation, generator_warmup, summary, trial
     from electra_albert.apps.pretrain.job import job_settings, make_job
     from electra_albert.corpus.tokenizer import save_tokenizer
+    from electra_albert.hub import push
     from electra_albert.inference.scoring import pair_files, read_pairs
     from electra_albert.training import guards, loop, run_log
     from electra_albert.training.checkpoint import find_checkpoint
@@ -121,6 +122,8 @@ def run_pretraining(preset: str, config: PretrainConfig, world: World, command: 
                     files.write_run_record(folder, preset, job.config, command, settings)
                     save_tokenizer(job.prepared.tokenizer, folder / "tokenizer", config.model.max_position_embeddings)
                 log.open(folder)
+                if (repository := config.run.push_to_hub) is not None:
+                    push.create_repository(repository, is_private=config.run.hub_private_repo)
         if job.lacks_generator and not generator_warmup.warm_up(job, run):
             return RunResult(folder, {}, 0, is_stopped=True)
         evaluate = evaluation.evaluator(job, run)
@@ -131,6 +134,8 @@ def run_pretraining(preset: str, config: PretrainConfig, world: World, command: 
         if world.is_main and not outcome.is_stopped:
             result = result._replace(summary=_export(job, result, command))
             run_log.log_to_file(_COLOUR.sub("", result.summary))
+            if config.run.push_to_hub is not None:
+                push.upload(folder, config.run.push_to_hub, f"Step {outcome.step}", push.RUN_PARTS)
     return result
 
 
