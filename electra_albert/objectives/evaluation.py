@@ -16,6 +16,7 @@ from electra_albert.contracts import Metrics, Term
 from electra_albert.objectives.masking import Targets
 
 _CHANCE_AUC = 0.52  # below it a discriminator is at chance level; chance stays below .51 with 30,000 tokens
+_ABOVE_NOISE = 0.1  # nats
 _LEARNED_NATS = 1.0  # a generator this far below the unigram entropy makes replacements that context can reveal
 
 
@@ -94,6 +95,12 @@ def is_discriminator_at_chance(metrics: Metrics) -> bool:
     """Whether the discriminator is at chance level although the generator uses context."""
     is_learned = _number(metrics, "generator_loss") < _number(metrics, "unigram_loss") - _LEARNED_NATS
     return is_learned and _number(metrics, "discriminator_auc") < _CHANCE_AUC
+
+
+def is_at_token_frequencies(metrics: Metrics) -> bool:
+    """Whether the masked tokens are predicted no better than by the token frequencies."""
+    loss = _number(metrics, "generator_loss" if "generator_loss" in metrics else "mlm_loss")
+    return loss > _number(metrics, "unigram_loss") - _ABOVE_NOISE
 
 
 def _number(metrics: Metrics, name: str) -> float:

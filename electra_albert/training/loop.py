@@ -44,7 +44,9 @@ def train(objective: nn.Module, batches: StepBatches, evaluate: Evaluate, run: R
     stream = batches.steps(loop.step + 1)
     try:
         while loop.step < run.config.max_steps and not loop.should_stop:
+            asked = time.monotonic()
             micro_batches = next(stream)
+            loop.seconds_waited += time.monotonic() - asked
             counts = count_step(loop.objective, micro_batches, loop.step + 1, run)
             if counts.is_stopping:
                 loop.save(is_last=True)
@@ -76,6 +78,7 @@ class _Loop:
         self._tokens = 0
         self._is_first_update = True
         self._saved_step = 0  # the initial weights need no checkpoint
+        self.seconds_waited = 0.0  # for data, since the last log
         self._logged_tokens, self._logged_time = 0, 0.0  # at the last log; later saves and evaluations add their time
 
     def begin(self) -> None:
@@ -154,12 +157,14 @@ class _Loop:
         """Log the means since the last log, over the steps that were not skipped."""
         run = self._run
         means = means_of(self._tally.take(run.world), self.objective.weights)
-        speed = (self._tokens - self._logged_tokens) / (time.monotonic() - self._logged_time)
+        seconds = time.monotonic() - self._logged_time
+        pace = {"tokens_per_second": (self._tokens - self._logged_tokens) / seconds}
+        pace["data_wait"] = self.seconds_waited / seconds
         norm, lr = means.pop(GRADIENT_NORM), learning_rate(self.step, run.config)
-        row = {**means, "learning_rate": lr, GRADIENT_NORM: norm, "tokens_per_second": speed}
+        row = {**means, "learning_rate": lr, GRADIENT_NORM: norm, **pace}
         skipped = {"skipped_steps": count} if (count := self._guard.state()[0]) else {}
         run.monitor.row({**self._position(), **row, **skipped, **self._loss_scale.metrics()})
-        self._logged_tokens, self._logged_time = self._tokens, time.monotonic()
+        self._logged_tokens, self._logged_time, self.seconds_waited = self._tokens, time.monotonic(), 0.0
         self._guard.check(self.step)
 
     def _score(self) -> None:

@@ -7,7 +7,7 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -100,6 +100,7 @@ class Monitor:
     """Writes metrics to metrics.jsonl, trackers and the progress bar, on the main rank; OSErrors only warn once.
 
     report_to: names of trackers, separated by commas, or none. settings: those that trackers show with the run.
+    alarms: warnings for a row of metrics.
     """
 
     def __init__(
@@ -110,8 +111,9 @@ class Monitor:
         is_main: bool = True,
         report_to: str = "tensorboard",
         settings: Mapping[str, Any] | None = None,
+        alarms: Callable[[Metrics], list[str]] = lambda row: [],
     ) -> None:
-        self._folder, self._max_steps, self._is_main = folder, max_steps, is_main
+        self._folder, self._max_steps, self._is_main, self._alarms = folder, max_steps, is_main, alarms
         self._trackers, self._settings = [name for name in report_to.split(",") if name != "none"], settings or {}
         self._open: dict[str, Any] = {}  # the metrics file, the trackers and the progress bar
         self._failed: set[str] = set()
@@ -188,6 +190,8 @@ class Monitor:
         for name in bad:
             LOG.warning(f"{name} is {row[name]} at step {row['step']}; {_METRICS} has null instead")
         row = row | dict.fromkeys(bad)
+        for message in self._alarms(row):
+            LOG.warning(message)
         seconds = self._seconds_before + time.monotonic() - self._started[1]
         clock = dict(zip(CLOCK, (seconds, datetime.now(UTC).isoformat(timespec="milliseconds")), strict=True))
         line = json.dumps({**row, "phase": phase, **clock})  # floats are exact: json writes their repr
@@ -196,7 +200,12 @@ class Monitor:
                 file.write(f"{line}\n")
         scalars = {}
         for name, value in row.items():
-            is_speed = name in ("tokens", "epoch", "tokens_per_second")  # written with training metrics only
+            is_speed = name in (
+                "tokens",
+                "epoch",
+                "tokens_per_second",
+                "data_wait",
+            )  # written with training metrics only
             if value is not None and name != "step" and not (is_speed and phase == "eval"):
                 scalars[f"{'perf' if is_speed else phase}/{name.removeprefix(EVALUATION_PREFIX)}"] = value
         for tracker in self._trackers:
@@ -209,7 +218,7 @@ def _readable(row: Metrics) -> str:
     """The metrics of a row on one line, without counts and without metrics of single sources."""
     parts = []
     for name, value in row.items():
-        if name not in ("step", "tokens", "masked_tokens") and "/" not in name:
+        if name not in ("step", "tokens", "masked_tokens", "data_wait") and "/" not in name:
             form = "" if not isinstance(value, float) else ",.0f" if abs(value) >= 1000 else ".4g"
             parts.append(f"{name} {'-' if value is None else format(value, form)}")
     return "  ".join(parts)

@@ -139,7 +139,7 @@ def copy_as_learned(run: Path, target: Path) -> Path:
 
 def untimed_rows(run: Path) -> list[dict[str, Any]]:
     """The rows of metrics.jsonl without times."""
-    timed = ("tokens_per_second", *CLOCK)
+    timed = ("tokens_per_second", "data_wait", *CLOCK)
     return [{name: value for name, value in row.items() if name not in timed} for row in rows(run)]
 
 

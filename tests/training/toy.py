@@ -140,7 +140,7 @@ def fingerprint(module: nn.Module) -> str:
 
 def rows(folder: Path) -> list[dict[str, Any]]:
     """The rows of metrics.jsonl without the keys that depend on time."""
-    timed, lines = ("tokens_per_second", *CLOCK), (folder / "metrics.jsonl").read_text().splitlines()
+    timed, lines = ("tokens_per_second", "data_wait", *CLOCK), (folder / "metrics.jsonl").read_text().splitlines()
     return [{name: value for name, value in json.loads(line).items() if name not in timed} for line in lines]
 
 

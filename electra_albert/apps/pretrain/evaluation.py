@@ -21,7 +21,7 @@ from electra_albert.inference.model import InferenceModel, MaskPrediction
 from electra_albert.inference.scoring import score_pairs
 from electra_albert.keyed_random import Stream, bits
 from electra_albert.model.electra import Generator
-from electra_albert.objectives.evaluation import Detections, detection_scores, is_discriminator_at_chance
+from electra_albert.objectives.evaluation import Detections, detection_scores
 from electra_albert.objectives.rtd import PretrainingObjective
 from electra_albert.training.checkpoint import load_average
 from electra_albert.training.distributed import gather_objects
@@ -50,9 +50,6 @@ def evaluator(job: Job, run: RunSettings) -> Evaluate:
             metrics = None if old is None else metrics | {f"{OLD_TEXT_PREFIX}{name}": old[name] for name in names}
         if metrics is None:
             return None
-        if is_discriminator_at_chance(metrics):
-            advice = f"if this lasts, restart with --rtd.discriminator_rate {job.config.rtd.discriminator_rate / 4:g}"
-            LOG.warning(f"the discriminator is at chance level although the generator learns; {advice}")
         if run.world.is_main:
             model, lines = inference_model(job), []
             if (pairs := job.config.run.eval_pairs) is not None:

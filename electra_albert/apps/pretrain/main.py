@@ -72,6 +72,7 @@ def run_pretraining(preset: str, config: PretrainConfig, world: World, command: 
     """Train, then export unless a signal stopped the run. `command` is recorded in its folder and model card."""
     from electra_albert.apps import machine
     from electra_albert.apps.pretrain import evaluation, generator_warmup, summary, trial
+    from electra_albert.apps.pretrain.alarms import Alarms
     from electra_albert.apps.pretrain.job import job_settings, make_job
     from electra_albert.corpus.tokenizer import save_tokenizer
     from electra_albert.hub import push
@@ -109,7 +110,7 @@ def run_pretraining(preset: str, config: PretrainConfig, world: World, command: 
         if found != find_checkpoint(folder / "checkpoints", config.run.resume):
             raise UsageError(f"another run has just written into {folder}; start again to resume it")
         stop, settings = stack.enter_context(guards.StopSignal()), job_settings(preset, job, world)
-        reporting: Any = {"report_to": config.training.report_to, "settings": settings}
+        reporting: Any = {"report_to": config.training.report_to, "settings": settings, "alarms": Alarms(config)}
         monitor = Monitor(folder, config.training.max_steps, is_main=world.is_main, **reporting)
         stack.enter_context(monitor)
         run = RunSettings(folder, config.training, world, monitor, stop, job.arithmetic, found, settings=settings)

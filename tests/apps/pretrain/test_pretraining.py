@@ -18,7 +18,7 @@ import pytest
 import torch
 from huggingface_hub import ModelCard
 
-from electra_albert.apps.pretrain import evaluation
+from electra_albert.apps.pretrain import alarms
 from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.apps.pretrain.job import make_job
 from electra_albert.apps.pretrain.options import parse_pretraining
@@ -55,7 +55,7 @@ def test_metrics_have_one_object_per_logged_step_with_the_documented_names_and_n
     assert [row["step"] for row in training] == [1, 5, 10, 15, STEPS]
     assert [row["step"] for row in held_out] == [10, STEPS]
     for row in training:
-        assert row.keys() == POSITION | SCORES | {"learning_rate", "grad_norm", "tokens_per_second"}
+        assert row.keys() == POSITION | SCORES | {"learning_rate", "grad_norm", "tokens_per_second", "data_wait"}
     for row in held_out:
         assert row.keys() >= POSITION | {f"eval_{name}" for name in SCORES | {"discriminator_auc"}}
     assert [row["tokens"] for row in training] == sorted(row["tokens"] for row in training)
@@ -115,7 +115,7 @@ def test_the_same_command_gives_the_same_run(finished: Finished, tmp_path: Path)
 def test_a_discriminator_that_learns_nothing_gives_a_warning_during_training(
     finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(evaluation, "is_discriminator_at_chance", lambda metrics: "discriminator_auc" in metrics)
+    monkeypatch.setattr(alarms, "is_discriminator_at_chance", lambda metrics: "discriminator_auc" in metrics)
     argv = finished.options(tmp_path / "run", "--max_steps", 1, "--rtd.discriminator_rate", 0.5)
     ended = succeed(pretrain.main, *argv)
     warning = "at chance level although the generator learns"
