@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from electra_albert.data_files import canonical_encoding
-from electra_albert.model_config import MAX_WIDTH, require, require_filled, require_within
+from electra_albert.model_config import MAX_WIDTH, require, require_filled, require_repository, require_within
 from electra_albert.model_config import MlmConfig as MlmConfig  # re-exported
 from electra_albert.model_config import ModelConfig as ModelConfig
 from electra_albert.model_config import RtdConfig as RtdConfig
@@ -144,9 +144,10 @@ class TrainingConfig:
         require_within(self, "(0, 1)", "adam_epsilon")
         require_within(self, f"[0, {1 << 63})", "seed")
         require_within(self, "(0, 1]", "lr_decay_share")
-        unknown = {*self.report_to.split(",")} - {*TRACKERS}
+        names = self.report_to.split(",")
+        is_list = len({*names} & {*TRACKERS}) == len(names)  # each of them once
         problem = f"report_to={self.report_to} must be none, or from {', '.join(TRACKERS)}, separated by commas"
-        require(not unknown or self.report_to == "none", problem)
+        require(is_list or self.report_to == "none", problem)
         is_used = self.lr_scheduler_type == "wsd" or self.lr_decay_share == TrainingConfig.lr_decay_share
         problem = f"lr_decay_share={self.lr_decay_share} has no effect with lr_scheduler_type={self.lr_scheduler_type}"
         require(is_used, f"{problem}; choose wsd or leave out lr_decay_share")
@@ -192,7 +193,8 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         require_within(self, "[1, inf)", "average_checkpoints eval_max_pairs")
-        require_filled(self, "output_dir init_from old_corpus resume eval_pairs push_to_hub")
+        require_filled(self, "output_dir init_from old_corpus resume eval_pairs")
+        require_repository(self.push_to_hub)
         problem = "old_corpus needs --init_from; set --init_from or leave out --old_corpus"
         require(self.old_corpus is None or self.init_from is not None, problem)
 

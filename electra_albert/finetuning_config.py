@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from electra_albert.config import TrainingConfig
 from electra_albert.data_files import canonical_encoding
-from electra_albert.model_config import require, require_filled, require_within
+from electra_albert.model_config import require, require_filled, require_repository, require_within
 
 # Fields of TrainingConfig that are no options here: the number of examples determines them.
 DERIVED = frozenset({"max_steps", "warmup_steps", "eval_steps", "eval_examples", "save_steps", "save_total_limit"})
@@ -155,6 +155,7 @@ class TuningConfig:
         require_within(self, "(0, 1]", "layer_decay")
         require_within(self, "[8, inf)", "max_seq_length")
         is_pair = self.compare is None or len(self.compare) == 2
+        require_repository(self.push_to_hub)
         require(is_pair, "compare takes two folders: --compare runs/cola-a runs/cola-b")
 
     @property
@@ -181,8 +182,9 @@ class FinetuneConfig:
     chosen: frozenset[str] | None = None
 
     def __post_init__(self) -> None:
-        is_one = self.tuning.push_to_hub is None or self.data.task != GLUE
-        require(is_one, f"push_to_hub={self.tuning.push_to_hub} is for one model; name one task instead of {GLUE}")
+        repository = self.tuning.push_to_hub
+        is_one = repository is None or (self.data.task != GLUE and self.tuning.is_training)
+        require(is_one, f"push_to_hub={repository} is for one trained model; name one task, and train")
         if self.chosen is None:
             defaults = FinetuneConfig(chosen=frozenset()).options()
             changed = frozenset(name for name, value in self.options().items() if value != defaults.get(name))

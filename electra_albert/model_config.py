@@ -23,6 +23,12 @@ def require_within(config: object, interval: str, names: str) -> None:
         require(value is None or low < value < high or is_closed_end, f"{name}={value} must be in {interval}")
 
 
+def require_repository(name: str | None) -> None:
+    """Require OWNER/NAME, or None: without its owner a repository is created, but not found again."""
+    is_whole = name is None or (name.count("/") == 1 and all(name.split("/")))
+    require(is_whole, f"push_to_hub={name} is not a repository on the hub; give OWNER/NAME")
+
+
 def require_filled(config: object, names: str) -> None:
     """Require each named field not to be an empty string."""
     for name in names.split():

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from electra_albert.apps.command_line import check_can_write, make_parser, parse
 from electra_albert.apps.run_folder import ENVIRONMENT
 from electra_albert.contracts import CheckpointError, UsageError
+from electra_albert.model_config import require_repository
 
 LOG = logging.getLogger(__name__)
 
@@ -35,6 +36,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--dtype", choices=_KNOWN["dtype"], default="float32", help="Data type of the stored weights.")
     parser.add_argument("--license", type=str | None, default=None, help="License id for the model card, such as mit.")
     parser.add_argument("--push_to_hub", type=str | None, default=None, help=_PUSH_HELP)
+    parser.add_argument("--hub_private_repo", type=bool, default=False, help="Create the repository as a private one.")
     done = export(**parse(parser, argv).as_dict())
     print(f"{done.kind} written to {done.folder}")
     return 0
@@ -55,6 +57,7 @@ def export(
     dtype: str = "float32",
     license: str | None = None,
     push_to_hub: str | None = None,
+    hub_private_repo: bool = False,
 ) -> Exported:
     """Write a model as a folder that stock `transformers` loads, or as ONNX; options as on the command line.
 
@@ -65,6 +68,10 @@ def export(
             raise UsageError(f"--{name} {value} is not one of {', '.join(_KNOWN[name])}")
     if not str(model) or not str(output_dir):
         raise UsageError("--model and --output_dir must not be empty; give a path for each")
+    try:
+        require_repository(push_to_hub)
+    except ValueError as error:
+        raise UsageError(f"--{error}") from None
     if format == "onnx" and dtype != "float32":
         raise UsageError(f"ONNX export supports only float32; remove --dtype {dtype} or --format onnx")
     folder = Path(output_dir)
@@ -104,6 +111,6 @@ def export(
     facts = Facts({"license": license} if license else {})
     save_model(built, tokenizer, folder, details, facts, file_format=format, dtype=getattr(torch, dtype))
     if push_to_hub is not None:
-        push.create_repository(push_to_hub)
+        push.create_repository(push_to_hub, is_private=hub_private_repo)
         push.upload(folder, push_to_hub, f"Upload {kind}")
     return Exported(folder, kind)

@@ -44,7 +44,6 @@ _WRITTEN = (CONFIG, COMMAND, CARD, "tokenizer", "generator", "discriminator", "m
 _GIT_SECONDS = 30
 _HUB_METRICS = {  # scores in the front matter of a card, with the hub's names of the metrics
     **dict.fromkeys(("generator_accuracy", "mlm_accuracy", "discriminator_mlm_accuracy", "sop_accuracy"), "accuracy"),
-    **dict.fromkeys(("pairs_likelihood", "pairs_detection"), "accuracy"),
     **{"discriminator_auc": "roc_auc", "discriminator_average_precision": "average_precision"},
 }
 _PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
@@ -254,7 +253,8 @@ def run_facts(config: PretrainConfig, metrics: Metrics, steps: int) -> Facts:
     ]
     datasets = [hub[0]] if hub else None
     fields: dict[str, Any] = {"language": language, "license": config.run.license, "datasets": datasets}
-    fields |= {"model_name": Path(corpus).stem, "eval_results": results} if results else {}
+    model_name = Path(config.run.push_to_hub or config.run.output_dir or corpus).name
+    fields |= {"model_name": model_name, "eval_results": results} if results else {}
     return Facts({**fields, "base_model": base}, "\n".join(lines))
 
 

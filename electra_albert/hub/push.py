@@ -9,7 +9,7 @@ from electra_albert.contracts import UsageError
 
 LOG = logging.getLogger(__name__)
 
-RUN_PARTS = ("README.md", "config.yaml", "metrics.jsonl", "generator/*", "discriminator/*", "tokenizer/*")
+RUN_PARTS = ("README.md", "metrics.jsonl", "generator/*", "discriminator/*", "tokenizer/*")
 
 
 def create_repository(name: str, *, is_private: bool = False) -> None:
@@ -19,15 +19,18 @@ def create_repository(name: str, *, is_private: bool = False) -> None:
     """
     from huggingface_hub import HfApi
 
-    with _one_line_errors(name):
+    with _one_line_errors(name, "check name, login (hf auth login) and network"):
         HfApi().create_repo(name, private=is_private or None, exist_ok=True)
+        is_public = is_private and not HfApi().repo_info(name).private
+    if is_public:
+        raise UsageError(f"--push_to_hub {name} exists and is public; make it private, or give another name")
 
 
 def upload(folder: Path, name: str, message: str, parts: Sequence[str] | None = None) -> None:
     """Upload a folder, or the files in it that match `parts`, in one commit. Raises UsageError as create_repository."""
     from huggingface_hub import HfApi
 
-    with _one_line_errors(name):
+    with _one_line_errors(name, f"{folder} is complete: upload it by the same command again"):
         done = HfApi().upload_folder(
             repo_id=name, folder_path=folder, commit_message=message, allow_patterns=[*parts] if parts else None
         )
@@ -35,11 +38,11 @@ def upload(folder: Path, name: str, message: str, parts: Sequence[str] | None = 
 
 
 @contextmanager
-def _one_line_errors(name: str) -> Iterator[None]:
-    from huggingface_hub import errors
+def _one_line_errors(name: str, advice: str) -> Iterator[None]:
+    from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]  # that of its HTTP client
 
     try:
         yield
-    except (OSError, ValueError, errors.HTTPError) as error:  # type: ignore[attr-defined]  # that of its HTTP client
+    except (OSError, ValueError, RuntimeError, HTTPError) as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise UsageError(f"--push_to_hub {name}: {reason}; check name, login (hf auth login) and network") from error
+        raise UsageError(f"--push_to_hub {name}: {reason}; {advice}") from error

@@ -5,7 +5,7 @@ import math
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -35,6 +35,7 @@ from electra_albert.tasks.read_rules import as_text
 LOG = logging.getLogger(__name__)
 
 Pair = tuple[str, str, str]  # acceptable and unacceptable sentence of a minimal pair, and its file and line
+PairSet = tuple[str, list[Pair], list[tuple[int, ...]]]  # linguistics term, pairs, token ids of their sentences
 ROUNDS = 7  # of masking every 7th token: 14.3 %, close to the usual mask rate
 DEFAULT_LENGTH = 128
 _EXAMPLE_SEED = 0  # the same examples for all models with the same tokenizer
@@ -136,38 +137,35 @@ def predict_batch(generator: Generator, batch: Batch, special: SpecialIds) -> Te
 
 
 def score_pairs(
-    model: InferenceModel, path: Path, max_pairs: int | None = None, log: Callable[[str], None] = LOG.info
+    model: InferenceModel, path: Path, max_pairs: int | None = None, *, is_logged: bool = True
 ) -> dict[str, dict[str, Any]]:
     """Accuracy on minimal pairs, the share of pairs whose acceptable sentence scores higher; a tie counts as wrong.
 
     Returns `summarize` for each head of the model: "likelihood" scores by pseudo-log-likelihood, "detection" by the sum
     over tokens of log(1 - P(replaced)). `path` is a .jsonl file as in BLiMP or a folder of them; `max_pairs` limits the
-    pairs of each set; `log` gets a line for each set. Raises UsageError for a model without either head or a missing
-    file, DataError for damaged lines.
+    pairs of each set; is_logged: log a line for each set. Raises UsageError for a model without either head or a
+    missing file, DataError as read_sets.
     """
     scorers = {"likelihood": model.pseudo_log_likelihood} if model.generator is not None else {}
     scorers |= {"detection": partial(original_log_probability, model)} if model.discriminator is not None else {}
     if not scorers:
         raise UsageError("pairs need a masked-token or a detection head, and this model has neither; take another")
     found: dict[str, dict[str, Any]] = {head: {} for head in scorers}
-    for file in pair_files(path):
-        for name, (term, all_pairs) in read_pairs(file).items():
-            if any(name in sets for sets in found.values()):
-                raise DataError(f"{file}: set {name!r} is also in another file; give each set another name")
-            pairs = all_pairs[:max_pairs]
-            ids = _tokenize_pairs(model, pairs)
-            # Each token sequence is scored once, so that sentences with the same tokens tie exactly.
-            distinct = dict(zip(ids, (text for pair in pairs for text in pair[:2]), strict=True))
-            for head, score in scorers.items():
-                scores = dict(zip(distinct, score([*distinct.values()]), strict=True))
-                if not all(map(math.isfinite, scores.values())):
-                    raise CheckpointError(_NOT_FINITE.format(name))
-                differences = [scores[good] - scores[bad] for good, bad in zip(ids[::2], ids[1::2], strict=True)]
-                correct, ties = sum(value > 0 for value in differences), differences.count(0)
-                counts = {"pairs": len(pairs), "accuracy": correct / len(pairs), "correct": correct, "ties": ties}
-                found[head][name] = {"term": term, **counts}
+    longest = min(part.config.max_position_embeddings for part in (model.generator, model.discriminator) if part)
+    for name, (term, pairs, ids) in read_sets(path, model.tokenizer, longest, max_pairs).items():
+        # Each token sequence is scored once, so that sentences with the same tokens tie exactly.
+        distinct = dict(zip(ids, (text for pair in pairs for text in pair[:2]), strict=True))
+        for head, score in scorers.items():
+            scores = dict(zip(distinct, score([*distinct.values()]), strict=True))
+            if not all(map(math.isfinite, scores.values())):
+                raise CheckpointError(_NOT_FINITE.format(name))
+            differences = [scores[good] - scores[bad] for good, bad in zip(ids[::2], ids[1::2], strict=True)]
+            correct, ties = sum(value > 0 for value in differences), differences.count(0)
+            counts = {"pairs": len(pairs), "accuracy": correct / len(pairs), "correct": correct, "ties": ties}
+            found[head][name] = {"term": term, **counts}
+        if is_logged:
             shares = (f"{head} {sets[name]['accuracy']:.1%}" for head, sets in found.items())
-            log(f"{name}: {', '.join(shares)}")
+            LOG.info(f"{name}: {', '.join(shares)}")
     return {head: summarize(sets) for head, sets in found.items()}
 
 
@@ -182,6 +180,20 @@ def summarize(sets: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         "terms": {term: fmean(one["accuracy"] for one in sets.values() if one["term"] == term) for term in terms},
         "sets": dict(sets),
     }
+
+
+def read_sets(path: Path, tokenizer: Any, longest: int, max_pairs: int | None = None) -> dict[str, PairSet]:
+    """The sets of minimal pairs by name. Raises UsageError for a missing file, and DataError for damaged lines, a set
+    that is in two files, and sentences of more than `longest` tokens.
+    """
+    found: dict[str, PairSet] = {}
+    for file in pair_files(path):
+        for name, (term, all_pairs) in read_pairs(file).items():
+            if name in found:
+                raise DataError(f"{file}: set {name!r} is also in another file; give each set another name")
+            pairs = all_pairs[:max_pairs]
+            found[name] = term, pairs, _tokenize_pairs(tokenizer, longest, pairs)
+    return found
 
 
 def pair_files(path: Path) -> list[Path]:
@@ -208,11 +220,10 @@ def read_pairs(file: Path) -> dict[str, tuple[str, list[Pair]]]:
     return sets
 
 
-def _tokenize_pairs(model: InferenceModel, pairs: Sequence[Pair]) -> list[tuple[int, ...]]:
+def _tokenize_pairs(tokenizer: Any, longest: int, pairs: Sequence[Pair]) -> list[tuple[int, ...]]:
     """Token ids of each sentence, the acceptable one of a pair first. Raises DataError for one that is too long."""
-    longest = min(part.config.max_position_embeddings for part in (model.generator, model.discriminator) if part)
     texts = [(text, line) for good, bad, line in pairs for text in (good, bad)]
-    found = [tuple(encoding.ids) for encoding in engine.encode_all(model.tokenizer, [text for text, _ in texts])]
+    found = [tuple(encoding.ids) for encoding in engine.encode_all(tokenizer, [text for text, _ in texts])]
     for ids, (text, line) in zip(found, texts, strict=True):
         if len(ids) > longest:
             raise DataError(f"{line}: {engine.quote(text, 0)} {engine.too_long(len(ids), longest)}")

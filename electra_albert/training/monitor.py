@@ -107,9 +107,9 @@ class Monitor:
         self,
         folder: Path,
         max_steps: int,
+        report_to: str = "tensorboard",
         *,
         is_main: bool = True,
-        report_to: str = "tensorboard",
         settings: Mapping[str, Any] | None = None,
         alarms: Callable[[Metrics], list[str]] = lambda row: [],
     ) -> None:

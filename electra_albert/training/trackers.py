@@ -1,7 +1,8 @@
 """Trackers to which the metrics of a run are reported (--report_to), each by its own package."""
 
-import hashlib
 import importlib
+import importlib.util
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -9,6 +10,7 @@ from typing import Any, Protocol
 from electra_albert.contracts import UsageError
 
 PROJECT = "electra-albert"
+_ID_FILE = "tracker_id"  # in the run's folder: the run's identity in online trackers, also after a resume
 
 
 class Tracker(Protocol):
@@ -24,14 +26,19 @@ class Tracker(Protocol):
         """Write what is left, and close."""
 
 
+def check_trackers(report_to: str) -> None:
+    """Raise UsageError unless the packages of all trackers are installed."""
+    for name in report_to.split(","):
+        if name not in ("none", "tensorboard") and importlib.util.find_spec(name) is None:
+            raise UsageError(f"--report_to {name} needs its package; run: pip install {name}")
+
+
 def open_tracker(name: str, folder: Path, step: int, settings: Mapping[str, Any]) -> Tracker:
-    """The tracker for a run that continues after `step`. Raises UsageError if its package is missing or refuses."""
+    """The tracker for a run that continues after `step`. Raises UsageError if it cannot start."""
     if name == "tensorboard":
         return _TensorBoard(folder / name, step)
     try:
         return _Online(importlib.import_module(name), folder, settings)
-    except ImportError:
-        raise UsageError(f"--report_to {name} needs its package; run: pip install {name}") from None
     except Exception as error:  # whatever the package raises, without login or network for example
         raise UsageError(f"--report_to {name}: {error}; leave it out, or set up {name}") from error
 
@@ -55,19 +62,29 @@ class _TensorBoard:
 
 
 class _Online:
-    """wandb or trackio, whose interfaces agree. A resumed run in the same folder continues the tracker's run."""
+    """wandb or trackio, whose interfaces agree. Their errors during training become OSError."""
 
     def __init__(self, package: Any, folder: Path, settings: Mapping[str, Any]) -> None:
-        own: dict[str, Any] = {}
-        if package.__name__ == "wandb":  # trackio finds a run by its name
-            own = {"id": hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16], "dir": str(folder)}
-        self._run = package.init(project=PROJECT, name=folder.name, config=dict(settings), resume="allow", **own)
+        file = folder / _ID_FILE
+        if not file.is_file():
+            file.write_text(secrets.token_hex(4), encoding="utf-8")
+        identity = file.read_text(encoding="utf-8")
+        # trackio resumes a run by its name, wandb by its id.
+        own: dict[str, Any] = {"id": identity, "dir": str(folder)} if package.__name__ == "wandb" else {}
+        name = f"{'-'.join(folder.resolve().parts[-2:])}-{identity}"
+        self._run = package.init(project=PROJECT, name=name, config=dict(settings), resume="allow", **own)
 
     def write(self, metrics: Mapping[str, float], step: int) -> None:
-        self._run.log(dict(metrics), step=step)
+        try:
+            self._run.log(dict(metrics), step=step)
+        except Exception as error:
+            raise OSError(str(error)) from error
 
     def text(self, name: str, text: str, step: int) -> None:
         """Neither shows Markdown."""
 
     def close(self) -> None:
-        self._run.finish()
+        try:
+            self._run.finish()
+        except Exception as error:
+            raise OSError(str(error)) from error

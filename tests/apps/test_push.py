@@ -41,7 +41,9 @@ class Answer(BaseHTTPRequestHandler):
         if self.path == "/api/repos/create":
             asked = json.loads(body)
             name = "/".join(filter(None, (asked.get("organization"), asked["name"])))
-            self.server.repositories.setdefault(name, {})
+            if name in self.server.repositories:
+                return self.reply(409, {"error": "exists", "url": f"https://huggingface.co/{name}"})
+            self.server.repositories[name] = {}
             self.server.private |= {name} if asked.get("private") or asked.get("visibility") == "private" else set()
             return self.reply(200, {"url": f"https://huggingface.co/{name}"})
         if "/preupload/" in self.path:
@@ -59,7 +61,10 @@ class Answer(BaseHTTPRequestHandler):
         return self.reply(200, {"errors": [], "warnings": []})  # validation of the card
 
     def do_GET(self) -> None:
-        self.reply(404, {"error": "Repository not found"})
+        name = self.path.removeprefix("/api/models/").split("?")[0]
+        if name not in self.server.repositories or self.headers.get("Authorization") != f"Bearer {TOKEN}":
+            return self.reply(404, {"error": "Repository not found"})
+        self.reply(200, {"id": name, "private": name in self.server.private, "siblings": [], "sha": "0"})
 
     def reply(self, code: int, content: dict[str, Any]) -> None:
         data = json.dumps(content).encode()
@@ -93,7 +98,7 @@ def test_a_finished_run_is_uploaded_with_its_card(hub: Hub, finished: Finished, 
     few = ("--max_steps", 2, "--push_to_hub", NAME, "--hub_private_repo", "true")
     succeed(pretrain.main, *finished.options(folder := tmp_path / "run", *few))
     models = ("generator/*", "discriminator/*", "tokenizer/*")
-    assert hub.repositories == {NAME: contents(folder, "README.md", "config.yaml", "metrics.jsonl", *models)}
+    assert hub.repositories == {NAME: contents(folder, "README.md", "metrics.jsonl", *models)}
     assert (hub.private, hub.messages) == ({NAME}, ["Step 2"])
     data = ModelCard((folder / "README.md").read_text(encoding="utf-8")).data
     last = json.loads((folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[-1])
@@ -109,7 +114,8 @@ def test_fine_tuned_and_exported_models_are_uploaded(hub: Hub, finished: Finishe
     tiny_tasks.rte(tmp_path)
     data = ("--task", "rte", "--data_dir", tmp_path, "--model", finished.folder, "--output_dir", tmp_path / "tuned")
     few = ("--max_steps", 2, "--max_train_examples", 24, "--max_eval_examples", 24, "--device", "cpu")
-    succeed(finetune.main, *data, *few, "--push_to_hub", "owner/tuned")
+    succeed(finetune.main, *data, *few)
+    succeed(finetune.main, *data, *few, "--push_to_hub", "owner/tuned")  # a finished sweep is uploaded too
     assert hub.repositories == {"owner/export": contents(out), "owner/tuned": contents(tmp_path / "tuned" / "model")}
 
 
@@ -117,7 +123,13 @@ def test_a_missing_login_or_a_wrong_name_is_refused_before_the_training(
     hub: Hub, finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = finished.options(folder := tmp_path / "run", "--max_steps", 2, "--push_to_hub")
-    assert_refused(call(pretrain.main, *asked, "no/such/name"), 2, "--push_to_hub no/such/name", "check name")
+    for name in ("no/such/name", "name", "true", "owner/"):
+        assert_refused(call(pretrain.main, *asked, name), 2, f"push_to_hub={name}", "OWNER/NAME")
+    hub.repositories["owner/public"] = {}
+    private = (*asked, "owner/public", "--hub_private_repo", "true")
+    assert_refused(call(pretrain.main, *private), 2, "owner/public exists and is public")
+    glue = ("--task", "glue", "--data_dir", tmp_path, "--push_to_hub", NAME)
+    assert_refused(call(finetune.main, *glue), 2, "name one task")
     monkeypatch.setenv("HF_TOKEN", "hf_wrong")
     assert_refused(call(pretrain.main, *asked, NAME), 2, f"--push_to_hub {NAME}", "login")
     hub.server_close()

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from safetensors import torch as safetensors
 
@@ -36,6 +35,7 @@ from electra_albert.tasks.task import Report, Task
 from electra_albert.training import checkpoint, guards, loop, monitor, run_log
 from electra_albert.training.distributed import World, gather_objects, main_first
 from electra_albert.training.step import RunSettings
+from electra_albert.training.trackers import check_trackers
 
 LOG = logging.getLogger(__name__)
 
@@ -63,6 +63,8 @@ def run_finetuning(config: FinetuneConfig, world: World, command: Sequence[str])
                     if world.is_main:
                         stack.enter_context(guards.run_lock(own))
                         changes = files.open_folder(job, own, command)
+                        if (repository := config.tuning.push_to_hub) is not None:
+                            push.create_repository(repository, is_private=config.tuning.hub_private_repo)
                         log.open(own)
                         for change in changes:
                             LOG.info(f"changed since the sweep began: {change}")
@@ -113,6 +115,7 @@ def _plan(task: Task, config: FinetuneConfig, base: BaseModel, folder: Path, wor
     """Prepare, check and log the job of one task; returns it with its folder."""
     check_can_write(folder)
     files.check_output_folder(folder)
+    check_trackers(config.training.report_to)
     job = jobs.make_task_job(task, config, base, world)
     sizes = ", ".join(f"{len(examples):,} {name}" for name, examples in job.data.evaluation.items()) or "0 evaluation"
     name, length, training = job.task.name, f"sequences of up to {job.plan.max_seq_length} tokens", job.training
@@ -129,8 +132,6 @@ def _plan(task: Task, config: FinetuneConfig, base: BaseModel, folder: Path, wor
         of = f"--warmup_steps {warmup:,} of {training.max_steps:,} updates"
         LOG.info(f"notice: {of}: the full learning rate is never reached")
     jobs.build_objective(job, training.seed, world.device)  # fails early for weights that do not fit
-    if (repository := config.tuning.push_to_hub) is not None and not config.tuning.dry_run and world.is_main:
-        push.create_repository(repository, is_private=config.tuning.hub_private_repo)
     return job, folder
 
 
@@ -169,8 +170,8 @@ class Sweep:
         job, folder, world = self.job, self.folder / f"seed-{seed}", self.world
         objective, new = jobs.build_objective(job, seed, world.device)
         training = replace(job.training, seed=seed)
-        reporting: Any = {"report_to": training.report_to, "settings": asdict(training)}
-        watch = monitor.Monitor(folder, training.max_steps, is_main=world.is_main, **reporting)
+        outputs = folder, training.max_steps, training.report_to
+        watch = monitor.Monitor(*outputs, is_main=world.is_main, settings=asdict(training))
         with watch, one_line_errors(training, "none"):
             found = checkpoint.find_checkpoint(folder / "checkpoints", "auto")
             LOG.info(f"{job.task.name}, seed {seed}: {training.max_steps:,} updates, new weights in {', '.join(new)}")

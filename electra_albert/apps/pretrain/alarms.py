@@ -28,7 +28,7 @@ class Alarms:
         """Warnings for a row of metrics.jsonl."""
         if f"{EVALUATION_PREFIX}loss" in row:
             evaluation = {name.removeprefix(EVALUATION_PREFIX): value for name, value in row.items()}
-            return self._of_evaluation(row["step"] or 0, evaluation)
+            return self._of_evaluation(int(row["step"] or 0), evaluation)
         found = self._of_training(row)
         begun, self._active = found.keys() - self._active, {*found}
         return [message for name, message in found.items() if name in begun]
@@ -53,15 +53,14 @@ class Alarms:
 
     def _of_evaluation(self, step: int, metrics: Metrics) -> list[str]:
         rtd, training, found = self._config.rtd, self._config.training, list[str]()
-        if step > max(_EARLY_STEPS, _EARLY_SHARE * training.max_steps) and is_at_token_frequencies(metrics):
-            advice = f"restart with --learning_rate {training.learning_rate / 4:g} or --model.initialization local"
+        early = max(_EARLY_STEPS, _EARLY_SHARE * training.max_steps, training.warmup_steps)
+        if step > early and is_at_token_frequencies(metrics):
+            advice = f"restart with --learning_rate {training.learning_rate / 4:g}"
             found.append(f"masked tokens are still predicted by their frequencies alone; {advice}")
         if is_discriminator_at_chance(metrics):
             advice = f"if this lasts, restart with --rtd.discriminator_rate {rtd.discriminator_rate / 4:g}"
             found.append(f"the discriminator is at chance level although the generator learns; {advice}")
         if (accuracy := metrics.get("generator_accuracy") or 0.0) > _STRONG:
             advice = f"restart with --rtd.generator_size {rtd.generator_size / 2:g}"
-            found.append(
-                f"the generator predicts {accuracy:.0%} of the tokens, so few are replaced; {advice}"
-            )
+            found.append(f"the generator predicts {accuracy:.0%} of the masked tokens, so few are replaced; {advice}")
         return found

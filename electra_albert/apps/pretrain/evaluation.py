@@ -13,7 +13,7 @@ import torch
 
 from electra_albert.apps.pretrain.job import Job
 from electra_albert.apps.run_folder import AVERAGED
-from electra_albert.contracts import DataError, Metrics, Term
+from electra_albert.contracts import CheckpointError, DataError, Metrics, Term
 from electra_albert.corpus.examples import PackedExamples, eval_batches
 from electra_albert.corpus.tokenizer import TokenText, token_texts
 from electra_albert.inference.engine import printable, shown
@@ -52,9 +52,7 @@ def evaluator(job: Job, run: RunSettings) -> Evaluate:
             return None
         if run.world.is_main:
             model, lines = inference_model(job), []
-            if (pairs := job.config.run.eval_pairs) is not None:
-                found = score_pairs(model, Path(pairs), job.config.run.eval_max_pairs, LOG.debug)
-                metrics |= {f"pairs_{head}": scores["mean"] for head, scores in found.items()}
+            metrics |= _pair_scores(model, job)
             for cloze in clozes(job, model):
                 predictions = ", ".join(f"{shown(p['token_str'])} {p['score']:.1%}" for p in cloze.answer[0])
                 lines.append(f"- {printable(cloze.text)}: **{predictions}**")
@@ -114,6 +112,17 @@ def score(
     gathered = gather_objects(detections.arrays(), world)
     scores, is_replaced = (np.concatenate(parts) for parts in zip(*gathered, strict=True))
     return {**metrics, **detection_scores(scores, is_replaced, training.seed)}
+
+
+def _pair_scores(model: InferenceModel, job: Job) -> Metrics:
+    """Accuracy on --eval_pairs by each head; none if the model's scores are not finite."""
+    path, most = job.config.run.eval_pairs, job.config.run.eval_max_pairs
+    if path is None:
+        return {}
+    with suppress(CheckpointError):
+        found = score_pairs(model, Path(path), most, is_logged=False)
+        return {f"pairs_{head}": scores["mean"] for head, scores in found.items()}
+    return {}
 
 
 def inference_model(job: Job) -> InferenceModel:

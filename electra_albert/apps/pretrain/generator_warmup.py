@@ -36,7 +36,7 @@ def warm_up(job: Job, run: RunSettings) -> bool:
     warm = replace(run, folder=folder, config=config, resume_from=found, eval_on_start=False, lr_multipliers=None)
     generator.embeddings.requires_grad_(False)
     try:
-        with Monitor(folder, steps, is_main=run.world.is_main) as monitor:
+        with Monitor(folder, steps, config.report_to, is_main=run.world.is_main) as monitor:
             warm = replace(warm, monitor=monitor)
             outcome = train(alone, job.batches, lambda step: score(alone, job, job.held_out, warm), warm)
     finally:

@@ -76,12 +76,13 @@ def run_pretraining(preset: str, config: PretrainConfig, world: World, command: 
     from electra_albert.apps.pretrain.job import job_settings, make_job
     from electra_albert.corpus.tokenizer import save_tokenizer
     from electra_albert.hub import push
-    from electra_albert.inference.scoring import pair_files, read_pairs
+    from electra_albert.inference.scoring import read_sets
     from electra_albert.training import guards, loop, run_log
     from electra_albert.training.checkpoint import find_checkpoint
     from electra_albert.training.distributed import main_first
     from electra_albert.training.monitor import Monitor
     from electra_albert.training.step import RunSettings
+    from electra_albert.training.trackers import check_trackers
 
     folder = run_folder(config, preset)
     with main_first(world):
@@ -89,8 +90,7 @@ def run_pretraining(preset: str, config: PretrainConfig, world: World, command: 
         files.check_is_ours(folder)
         if (source := config.run.init_from) is not None and Path(source).resolve() == folder.resolve():
             raise UsageError(f"--init_from {source} is the run's own folder; name another --output_dir")
-    for file in [] if config.run.eval_pairs is None else pair_files(Path(config.run.eval_pairs)):
-        read_pairs(file)  # a damaged line is refused before the training
+    check_trackers(config.training.report_to)
     with ExitStack() as stack:
         log = stack.enter_context(run_log.RunLog())
         found = find_checkpoint(folder / "checkpoints", config.run.resume)
@@ -99,6 +99,8 @@ def run_pretraining(preset: str, config: PretrainConfig, world: World, command: 
         state = resume_point[1] if resume_point and found else None
         stack.enter_context(machine.one_line_errors(config.training, config.run.torch_compile))
         job = make_job(config, world, state["settings"] if state else None)
+        if (pairs := config.run.eval_pairs) is not None:  # read, to refuse wrong ones before the training
+            read_sets(Path(pairs), job.prepared.tokenizer, config.model.max_position_embeddings)
         timed = trial.measure(job, world, state["step"] if state else 0) if config.run.dry_run else ()
         for line in chain(summary.start_lines(job, world), timed):
             LOG.info(line)
@@ -110,9 +112,16 @@ def run_pretraining(preset: str, config: PretrainConfig, world: World, command: 
         if found != find_checkpoint(folder / "checkpoints", config.run.resume):
             raise UsageError(f"another run has just written into {folder}; start again to resume it")
         stop, settings = stack.enter_context(guards.StopSignal()), job_settings(preset, job, world)
-        reporting: Any = {"report_to": config.training.report_to, "settings": settings, "alarms": Alarms(config)}
-        monitor = Monitor(folder, config.training.max_steps, is_main=world.is_main, **reporting)
-        stack.enter_context(monitor)
+        monitor = stack.enter_context(
+            Monitor(
+                folder,
+                config.training.max_steps,
+                config.training.report_to,
+                is_main=world.is_main,
+                settings=settings,
+                alarms=Alarms(config),
+            )
+        )
         run = RunSettings(folder, config.training, world, monitor, stop, job.arithmetic, found, settings=settings)
         run = replace(run, eval_on_start=job.origin is not None, lr_multipliers=job.objective.lr_multipliers)
         if resume_point := files.find_resume_point(folder, found):

@@ -10,7 +10,7 @@ from electra_albert.config import PretrainConfig, TrainingConfig
 from electra_albert.contracts import Metrics
 
 STEPS = 10_000
-CONFIG = PretrainConfig(training=TrainingConfig(STEPS))
+CONFIG = PretrainConfig(training=TrainingConfig(STEPS, warmup_steps=800))
 
 
 def row(step: int, draw: random.Random) -> Metrics:

@@ -68,8 +68,12 @@ def test_evaluation_scores_minimal_pairs_like_the_finished_run(finished: Finishe
     last = read_metrics(folder / "metrics.jsonl")[-1]
     assert {head: last[f"eval_pairs_{head}"] for head in found} == {head: one["mean"] for head, one in found.items()}
     assert {one["mean"] for one in found.values()} != {0.5}
-    file.write_text("{}", encoding="utf-8")
-    assert_refused(call(pretrain.main, *finished.options(tmp_path / "other", *few)), 3, "no 'sentence_good'")
+    long = {"sentence_good": "a " * 900, "sentence_bad": "b"}
+    for line, said in (("{}", "no 'sentence_good'"), (json.dumps(long), "tokens long")):
+        file.write_text(line, encoding="utf-8")
+        refused = call(pretrain.main, *finished.options(tmp_path / "other", *few))
+        assert_refused(refused, 3, said)
+    assert not (tmp_path / "other" / "checkpoints").exists()
 
 
 def test_features_are_the_hidden_states_of_stock_transformers(run: Path) -> None:

@@ -60,7 +60,7 @@ def test_bf16_rounds_the_scores_and_no_more(finished: Finished, text: Path, pair
     nats = exact["text"][0]["nats_per_token"]
     assert rounded["text"][0]["nats_per_token"] == pytest.approx(nats, rel=1e-2)
     assert rounded["text"][0]["nats_per_token"] != nats
-    assert rounded["pairs"] == exact["pairs"]
+    assert (exact["options"]["precision"], rounded["options"]["precision"]) == ("fp32", "bf16")
 
 
 def test_scores_that_a_model_cannot_give_are_reported_and_skipped(
