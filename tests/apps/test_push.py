@@ -74,7 +74,7 @@ class Answer(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def log_message(self, *_: object) -> None:
-        pass
+        """Print nothing."""
 
 
 @pytest.fixture

@@ -32,6 +32,7 @@ from electra_albert.training.optimizer import MUON_ITERATIONS, build_optimizer
 from electra_albert.training.step import RunSettings, autocast, backward, count_step, term_scales
 
 _TIMED_SECONDS, _MOST = 10.0, 20  # limits of timing micro-batches: seconds and number
+NOT_TIMED = "not timed"  # start of the line for a model that does not fit into memory
 _STATE_BYTES = 16  # per parameter: weight, gradient and Adam's two moments in float32
 
 
@@ -44,7 +45,7 @@ def measure(job: Job, world: World, done_steps: int = 0) -> Iterator[str]:
     state = _STATE_BYTES * sum(parameter.numel() for parameter in job.objective.parameters())
     yield f"memory: {state / 1e9:.2f} GB for weights, gradients and optimizer state, plus activations"
     if state > memory_of(device):
-        yield f"not timed: {device} has {memory_of(device) / 1e9:.1f} GB; to train here, {memory_advice(training)}"
+        yield f"{NOT_TIMED}: {device} has {memory_of(device) / 1e9:.1f} GB; to train here, {memory_advice(training)}"
         return
     yield "timing a few micro-batches …"
     step, example = _time_parts(job, world)
@@ -107,10 +108,15 @@ def _muon_flops(model: ModelConfig) -> int:
     return sum(MUON_ITERATIONS * (4 * m * m * n + 2 * m**3) for m, n in shapes)
 
 
+def quiet_run(job: Job, world: World) -> RunSettings:
+    """Settings for steps of one process that are not logged."""
+    monitor = Monitor(Path(), 1, is_main=False)
+    return RunSettings(Path(), job.config.training, world._replace(world_size=1), monitor, StopSignal(), job.arithmetic)
+
+
 def _time_parts(job: Job, world: World) -> tuple[float, float]:
     """Seconds of one step, from the median of its micro-batches with data loading, and of scoring one example."""
-    training, device, monitor = job.config.training, world.device, Monitor(Path(), 1, is_main=False)
-    run = RunSettings(Path(), training, world._replace(world_size=1), monitor, StopSignal(), job.arithmetic)
+    training, device, run = job.config.training, world.device, quiet_run(job, world)
     objective, optimizer = cast(Objective, job.objective), build_optimizer(job.objective, training)
     size = min(training.eval_examples, training.per_device_eval_batch_size, training.per_device_train_batch_size)
     held_out = next(eval_batches(job.held_out, size, size))

@@ -1,0 +1,276 @@
+"""Checks of a corpus and a configuration before training; `electra-albert doctor` prints them.
+
+They run the objective, the optimizer and the export themselves, on the corpus, so they hold for your own objective too.
+Dimensions: B batch, L length, K = masking.max_targets, M samples, V vocab.
+"""
+
+import shutil
+import time
+from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from electra_albert.apps.pretrain import trial
+from electra_albert.apps.pretrain.job import Job
+from electra_albert.apps.pretrain.main import run_folder
+from electra_albert.contracts import IGNORED_LABEL, Batch, CheckpointError
+from electra_albert.corpus.examples import padding_share
+from electra_albert.corpus.store import TokenStream
+from electra_albert.corpus.tokenizer import word_starts
+from electra_albert.hub.save import save_model
+from electra_albert.keyed_random import Stream, bits, uniform
+from electra_albert.objectives import spec_of
+from electra_albert.objectives.masking import maskable
+from electra_albert.objectives.mlm import MaskedLanguageModeling
+from electra_albert.training.distributed import World
+from electra_albert.training.optimizer import build_optimizer
+from electra_albert.training.step import autocast, backward, term_scales
+
+_TOKENS = 8192  # for the checks of masking and sampling, padding included
+_RATE_ERROR = 0.005  # of the mask rate, rounded in each example
+_SIGMAS = 4.5  # deviation of a measured share that chance does not explain
+_BINS, _MOST_CHI2 = 20, 62.0  # of the sampler's test: chance exceeds this χ² (19 degrees of freedom) twice in a million
+_AT_ONCE = 256  # samples whose softmax is in memory
+_OVERFITTED, _STEPS, _SECONDS = 8, 60, 40.0  # examples, and limits of the steps that overfit them
+_FEWEST = 10  # of these steps, below which their losses are not compared
+_FALLEN = 0.9  # of the initial loss, which the last one must not exceed
+_UNKNOWN, _FERTILITY, _PADDING, _REPEATED, _ORDERED = 0.001, 2.5, 0.2, 0.05, 0.3  # from these on a warning
+_SAMPLED_EXAMPLES, _SAMPLED_SENTENCES, _SENTENCE_TOKENS = 4096, 200_000, 8
+_CHECKPOINT_BYTES = 12  # per parameter: the weight and AdamW's two moments
+
+
+class Finding(NamedTuple):
+    """The outcome of one check."""
+
+    status: Literal["pass", "warn", "fail"]
+    check: str
+    text: str  # what was found and, unless it passed, what to do
+
+    def __str__(self) -> str:
+        return f"{self.status}  {self.check:<14}  {self.text}"
+
+
+def examine(job: Job, world: World) -> Iterator[Finding]:
+    """Findings for a job with initial weights; they change, so the job cannot be trained afterwards."""
+    yield Finding("pass", "weights", "sharing, parameter groups and initial losses are as expected")  # by make_job
+    yield from _of_corpus(job)
+    batch = _examples(job, world, max(1, _TOKENS // job.config.corpus.max_seq_length))
+    yield _of_masking(job, batch)
+    if job.objective.discriminator is not None:
+        corruption = _corrupt(job, batch)
+        yield _of_sampling(job, corruption)
+        yield _of_labels(batch, corruption)
+    yield _of_padding(job, _examples(job, world, _OVERFITTED))
+    yield from _of_cost(job, world)
+    yield from _of_learning(job, world)
+    if all(parameter.isfinite().all() for parameter in job.objective.parameters()):
+        yield _of_export(job)
+
+
+def _check(check: str, passed: str, *problems: tuple[bool | Tensor, str]) -> Finding:
+    """A failed finding with the texts of all problems whose condition is true, else a passed one."""
+    found = "; ".join(text for is_found, text in problems if is_found)
+    return Finding("fail", check, found) if found else Finding("pass", check, passed)
+
+
+def _warn_if(is_bad: bool, check: str, text: str, advice: str) -> Finding:
+    return Finding("warn", check, f"{text}; {advice}") if is_bad else Finding("pass", check, text)
+
+
+def _examples(job: Job, world: World, number: int) -> Batch:
+    """The first `number` training examples, or all of them."""
+    examples = job.batches.examples
+    index = torch.arange(min(number, examples.table.count))
+    return examples.gather(index, index).to(world.device)
+
+
+def _of_corpus(job: Job) -> Iterator[Finding]:
+    """Findings on the text and its tokens."""
+    store, examples = job.prepared.store, job.batches.examples
+    written, kept = store.statistics["written"], store.statistics["kept"]
+    text = f"{kept:.2%} of the text is kept; the corpus statistics list what was skipped"
+    yield _warn_if(kept < 1 - _UNKNOWN, "text", text, "check the files, --encoding and --text_column")
+    unknown = written["unknown_characters"] / written["characters"]
+    yield _warn_if(unknown > _UNKNOWN, "unknown", f"{unknown:.3%} of the characters are unknown", "check --tokenizer")
+    words = int(torch.tensor(store.token_counts)[torch.tensor(word_starts(job.prepared.tokenizer))].sum())
+    fertility, length = written["tokens"] / max(1, words), written["characters"] / written["tokens"]
+    text, advice = f"{fertility:.2f} tokens per word, {length:.2f} characters per token", "raise --vocab_size"
+    yield _warn_if(fertility > _FERTILITY, "fertility", text, f"{advice} or train a tokenizer on this text")
+    repeated = _repeated_share(store.train)
+    text = f"{repeated:.1%} of the sentences of {_SENTENCE_TOKENS} or more tokens occur earlier in the text"
+    yield _warn_if(repeated > _REPEATED, "duplicates", text, "remove repeated documents, menus and footers")
+    padding = padding_share(store.train, examples.table, examples.max_seq_length)
+    text, advice = f"{padding:.1%} of all positions are padding", "use longer documents"
+    yield _warn_if(padding > _PADDING, "padding share", text, f"lower --max_seq_length or {advice}")
+    if spec_of(job.config).has_sentence_order:
+        index = torch.arange(min(examples.table.count, _SAMPLED_EXAMPLES))
+        share = float((examples.gather(index, index).sentence_order_label != IGNORED_LABEL).float().mean())
+        text = f"{share:.1%} of the examples have a sentence order"
+        yield _warn_if(share < _ORDERED, "sentence order", text, f"raise --max_seq_length or {advice}")
+
+
+def _repeated_share(stream: TokenStream) -> float:
+    """Share of the first sentences of a stream, without short ones, that are equal to an earlier one."""
+    ends = stream.sentence_ends[:_SAMPLED_SENTENCES].tolist()
+    spans = (stream.tokens[first:end] for first, end in pairwise([0, *ends]) if end - first >= _SENTENCE_TOKENS)
+    counts = Counter(span.tobytes() for span in spans)
+    return 1 - len(counts) / max(1, counts.total())
+
+
+def _corrupt(job: Job, batch: Batch) -> Any:
+    with torch.no_grad(), autocast(batch.input_ids.device, job.arithmetic):
+        return job.objective.corrupt(batch, torch.tensor(1, device=batch.input_ids.device))
+
+
+def _of_masking(job: Job, batch: Batch) -> Finding:
+    """Compare the selected tokens, and what replaces them, with the settings."""
+    objective, special = job.objective, job.objective.special
+    options: Any = objective.mlm if isinstance(objective, MaskedLanguageModeling) else objective.rtd
+    masked = _corrupt(job, batch)
+    is_used, positions = masked.targets.weight > 0, masked.targets.positions  # [B, K]
+    before, after = (ids.gather(1, positions)[is_used] for ids in (batch.input_ids, masked.masked_ids))  # [M]
+    is_mask = after == special.mask
+    is_random = (after != before) & ~is_mask
+    is_chosen = torch.zeros_like(batch.attention_mask).scatter(1, positions, is_used)  # [B, L]
+    is_maskable = maskable(batch.input_ids, batch.attention_mask, special)
+    rate = int(is_chosen.sum()) / int(is_maskable.sum())
+    wanted = int((is_maskable.sum(1) * options.mask_rate).round().sum()) / int(is_maskable.sum())
+    is_special = torch.stack([after == token for token in special.never_masked]).any(0)
+    return _check(
+        "masking",
+        f"{rate:.3f} of the tokens are selected, {len(before):,} in {len(batch.input_ids)} examples",
+        (abs(rate - wanted) > _RATE_ERROR, f"{rate:.3f} of the tokens are selected, not {wanted:.3f}"),
+        _share_problem(is_mask, options.mask_token_share, "are replaced by [MASK], not mask_token_share"),
+        _share_problem(is_random, getattr(options, "random_token_share", 0.0), "are replaced by random tokens"),
+        ((is_chosen & ~is_maskable).any(), "padding or special tokens are selected"),
+        (((masked.masked_ids != batch.input_ids) & ~is_chosen).any(), "tokens that are not selected are changed"),
+        ((is_random & is_special).any(), "special tokens replace selected ones"),
+    )
+
+
+def _share_problem(found: Tensor, share: float, text: str) -> tuple[bool, str]:
+    """Whether the share of true values in found, bool [M], differs from `share` by more than chance."""
+    measured, deviation = float(found.float().mean()), (share * (1 - share) / len(found)) ** 0.5
+    is_wrong = abs(measured - share) > _SIGMAS * deviation + 1 / len(found)
+    return is_wrong, f"{measured:.3f} of the selected tokens {text} ({share:g})"
+
+
+def _of_sampling(job: Job, corruption: Any) -> Finding:
+    """χ² test of the generator's samples: their positions in the cumulative softmax are uniform."""
+    is_sampled = (corruption.targets.weight > 0) & ~corruption.is_kept  # [B, K]
+    tokens = corruption.corrupted_ids.gather(1, corruption.targets.positions)[is_sampled].cpu()  # [M]
+    logits = corruption.logits[is_sampled].cpu() / job.config.rtd.temperature  # [M, V]
+    index, bounds = torch.arange(len(tokens)), list[Tensor]()
+    for some, token in zip(logits.split(_AT_ONCE), tokens.split(_AT_ONCE), strict=True):
+        share = some.double().softmax(-1)
+        bounds.append(torch.stack([of.gather(1, token[:, None])[:, 0] for of in (share, share.cumsum(-1))]))
+    share, upper = torch.cat(bounds, dim=1)  # [M]
+    drawn = upper - share * uniform(bits(job.config.training.seed, Stream.RESAMPLE, index, index))
+    found = (drawn * _BINS).long().clamp(0, _BINS - 1).bincount(minlength=_BINS)
+    chi2 = float((found - len(tokens) / _BINS).square().sum() / (len(tokens) / _BINS))
+    text = f"χ² of {len(tokens):,} samples against the softmax is {chi2:.1f}"
+    problem = f"{text}, by chance at most {_MOST_CHI2:g}: correct noise, its precision and temperature"
+    return _check("sampler", text, (not chi2 < _MOST_CHI2, problem))
+
+
+def _of_labels(batch: Batch, corruption: Any) -> Finding:
+    """Compare the discriminator's labels with its input: replaced means another token than the original."""
+    is_other = corruption.corrupted_ids != batch.input_ids  # [B, L]
+    is_used, is_classified = corruption.targets.weight > 0, corruption.is_classified
+    is_chosen = torch.zeros_like(is_other).scatter(1, corruption.targets.positions, is_used)
+    wrong, replaced = int((corruption.is_replaced != (is_other & is_classified)).sum()), corruption.is_replaced.sum()
+    equal = int((is_chosen & is_classified & ~is_other).sum())
+    return _check(
+        "labels",
+        f"{int(replaced):,} tokens are replaced; {equal} samples equal the original and are not",
+        (wrong > 0, f"{wrong} labels are wrong: a token is replaced if and only if it is not the original one"),
+        ((is_other & ~is_chosen).any(), "tokens that are not selected are replaced"),
+        ((is_classified & ~batch.attention_mask).any(), "padding is classified"),
+    )
+
+
+def _of_padding(job: Job, batch: Batch) -> Finding:
+    """Compare the losses of cut examples for two contents of the padding, and all counts."""
+    objective, ids = job.objective.eval(), batch.input_ids
+    mask = batch.attention_mask & (torch.arange(ids.shape[1], device=ids.device) < ids.shape[1] // 2)
+    cut = batch._replace(
+        input_ids=ids.where(mask, objective.special.pad),
+        attention_mask=mask,
+        token_type_ids=batch.token_type_ids * mask,
+    )
+    step, counts = torch.tensor(1, device=ids.device), objective.counts(cut.to(torch.device("cpu")), 1)
+    with torch.no_grad():
+        terms, others = objective(cut, step), objective(cut._replace(input_ids=ids.where(mask, ids[:, 1:2])), step)
+    problems: list[tuple[bool | Tensor, str]] = []
+    for name in objective.weights:
+        (loss, found), (other, _) = terms[name], others[name]
+        problems.append((not torch.isclose(loss, other, rtol=1e-4), f"{name} depends on the padding's tokens"))
+        problems.append((int(found) != counts[name], f"{name} has {int(found)} items, counts() {counts[name]}"))
+    return _check("padding", "losses and counts do not depend on padding", *problems)
+
+
+def _of_cost(job: Job, world: World) -> Iterator[Finding]:
+    """Memory, disk, time and FLOPs of the run."""
+    state = _CHECKPOINT_BYTES * sum(parameter.numel() for parameter in job.objective.parameters())
+    needed, folder = state * ((job.config.training.save_total_limit or 1) + 1), run_folder(job.config, "").absolute()
+    free = shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free
+    text = f"checkpoints need up to {needed / 1e9:.2f} GB, {free / 1e9:.1f} GB are free"
+    yield _warn_if(needed > free, "disk", text, "free space, lower --save_total_limit or name another --output_dir")
+    for line in trial.measure(job, world):
+        if not line.endswith("…"):  # such a line announces the next one
+            yield Finding("warn" if line.startswith(trial.NOT_TIMED) else "pass", "cost", line)
+
+
+def _of_learning(job: Job, world: World) -> Iterator[Finding]:
+    """Overfit one batch at the peak learning rate: all losses fall and all parameters change."""
+    objective, training = job.objective.train(), job.config.training
+    batch, run = _examples(job, world, _OVERFITTED), trial.quiet_run(job, world)
+    optimizer = build_optimizer(objective, training, objective.lr_multipliers)
+    for group in optimizer.param_groups:
+        group["lr"] = training.learning_rate * group["lr_multiplier"]
+    counts = objective.counts(batch.to(torch.device("cpu")), 1)
+    scales = {name: scale for name, scale in term_scales(objective.weights, counts, 1).items() if counts[name]}
+    before = {name: parameter.detach().clone() for name, parameter in objective.named_parameters()}
+    rows: list[dict[str, float]] = []
+    started = time.monotonic()
+    while len(rows) < _STEPS and time.monotonic() - started < _SECONDS:
+        terms = backward(objective, [batch], scales, 1, run)
+        nn.utils.clip_grad_norm_(objective.parameters(), training.max_grad_norm)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        rows.append({name: float(terms[name].sum / counts[name]) for name in scales})
+    objective.eval()
+    texts = {name: f"{name.replace('_', ' ')} {loss:.3f} to {rows[-1][name]:.3f}" for name, loss in rows[0].items()}
+    stuck = [text for name, text in texts.items() if not rows[-1][name] <= _FALLEN * rows[0][name]]
+    problem = f"{', '.join(stuck)} in {len(rows)} steps on one batch; lower --learning_rate, or correct the loss"
+    if len(rows) < _FEWEST:
+        text = (
+            f"only {len(rows)} steps in {_SECONDS:.0f} seconds, too few to see losses fall; check a smaller model first"
+        )
+        yield Finding("warn", "learning", text)
+    else:
+        passed = f"{len(rows)} steps on one batch: {', '.join(texts.values())}"
+        yield _check("learning", passed, (bool(stuck), problem))
+    same = [name for name, parameter in objective.named_parameters() if torch.equal(parameter, before[name])]
+    problem = f"{len(same)} parameters do not change, such as {same[:1]}: no parameter group or no gradient has them"
+    yield _check("updates", f"all {len(before)} parameters change", (bool(same), problem))
+
+
+def _of_export(job: Job) -> Finding:
+    """Save the models, read them again and compare them with stock transformers."""
+    objective = job.objective.cpu().eval()
+    with TemporaryDirectory() as folder:
+        for name, model in (("generator", objective.generator), ("discriminator", objective.discriminator)):
+            if model is not None:
+                model.embeddings.merge_base()
+                try:
+                    save_model(model, job.prepared.tokenizer, Path(folder) / name)
+                except CheckpointError as error:
+                    return Finding("fail", "export", str(error))
+    return Finding("pass", "export", "the models compute the same after saving and loading")

@@ -1,0 +1,148 @@
+"""electra-albert doctor: a sound run passes, and each planted fault fails the check that is meant for it."""
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from electra_albert.apps import doctor
+from electra_albert.apps.pretrain import checks, job
+from electra_albert.contracts import Term
+from electra_albert.model import electra
+from electra_albert.objectives import masking, mlm, rtd
+from tests.apps.conftest import Finished
+from tests.apps.tiny_run import Ended, assert_refused, call, english
+
+ALL_OPTIONS = "--objective rtd_sop --rtd.mlm_share 0.4 --rtd.embedding_sharing disentangled"
+Function = Callable[..., Any]
+
+
+def findings(ended: Ended, status: str) -> set[str]:
+    """Names of the checks with that status."""
+    return {line[6:20].strip() for line in ended.out.splitlines() if line.startswith(status)}
+
+
+@pytest.mark.parametrize("more", ["", ALL_OPTIONS, "--objective mlm_sop --optimizer muon"])
+def test_a_sound_run_passes_all_checks(finished: Finished, more: str) -> None:
+    ended = call(doctor.main, *finished.options(None, *more.split()))
+    assert (ended.code, findings(ended, "fail")) == (0, set()), ended.out
+    wanted = {"weights", "text", "fertility", "masking", "padding", "disk", "cost", "learning", "updates", "export"}
+    wanted |= {"sampler", "labels"} if "mlm_sop" not in more else set()
+    assert wanted <= findings(ended, "pass")
+    assert ("sentence order" in findings(ended, "warn")) == ("sop" in more)  # examples of 32 tokens are short
+
+
+def bf16_noise(_: Function) -> Function:
+    def sample(logits: Tensor, *_: Any) -> Tensor:
+        noise = torch.rand(logits.shape, generator=torch.Generator().manual_seed(0)).bfloat16()
+        return (logits - (-(noise + 1e-9).log() + 1e-9).log()).argmax(-1)
+
+    return sample
+
+
+def no_temperature(sample: Function) -> Function:
+    return lambda logits, _, *rest: sample(logits, 1.0, *rest)
+
+
+def labels_of_the_masked_input(corrupt: Function) -> Function:
+    def corrupted(*arguments: Any) -> Any:
+        found = corrupt(*arguments)
+        return found._replace(is_replaced=(found.corrupted_ids != found.masked_ids) & found.is_classified)
+
+    return corrupted
+
+
+def no_random_tokens(mask: Function) -> Function:
+    return lambda *given: mask(*given[:-1], (given[-1][0], int(given[-1][1])))
+
+
+def random_tokens_everywhere(mask: Function) -> Function:
+    def masked(ids: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+        changed, is_masked = mask(ids, *rest)
+        return torch.where((torch.arange(ids.shape[1]) % 10 == 3) & (ids > 9), 9, changed), is_masked
+
+    return masked
+
+
+def summed_loss(terms: Function) -> Function:
+    def summed(*given: Any) -> dict[str, Term]:
+        return {name: Term(term.sum * 20, term.count) for name, term in terms(*given).items()}
+
+    return summed
+
+
+def untied(pair: type[electra.Electra]) -> type[electra.Electra]:
+    class Untied(pair):  # type: ignore[misc, valid-type]
+        def __init__(self, *given: Any, **options: Any) -> None:
+            super().__init__(*given, **options)
+            self.discriminator.embeddings = copy.deepcopy(self.generator.embeddings)
+
+    return Untied
+
+
+def exhausted_groups(groups: Function) -> Function:
+    return lambda *given: groups(*given)[:1]
+
+
+def padding_in_the_loss(of_batch: Function) -> Function:
+    def terms(self: Any, batch: Any, step: Tensor) -> Any:
+        return of_batch(self, batch._replace(attention_mask=torch.ones_like(batch.attention_mask)), step)
+
+    return terms
+
+
+def no_gradient(logits: Function) -> Function:
+    return lambda self, hidden_states: logits(self, hidden_states.detach())
+
+
+class Fault(NamedTuple):
+    """A fault in a function: where it is, what it becomes, with which options, and the check that must fail."""
+
+    owner: Any
+    name: str
+    make: Callable[[Any], Any]
+    options: str
+    check: str
+
+
+FAULTS = (
+    Fault(rtd, "sample", bf16_noise, "", "sampler"),
+    Fault(rtd, "sample", no_temperature, "--rtd.temperature 0.3", "sampler"),
+    Fault(rtd.ReplacedTokenDetection, "corrupt", labels_of_the_masked_input, "", "labels"),
+    Fault(masking, "mask_tokens", no_random_tokens, "--objective mlm", "masking"),
+    Fault(masking, "mask_tokens", random_tokens_everywhere, "--objective mlm", "masking"),
+    Fault(rtd, "Electra", untied, "", "weights"),
+    Fault(job, "parameter_groups", exhausted_groups, "", "weights"),
+    Fault(mlm.MaskedLanguageModeling, "forward", padding_in_the_loss, "--objective mlm", "padding"),
+    Fault(electra.Generator, "logits", no_gradient, "--objective mlm", "updates"),
+)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.make.__name__}")
+def test_a_planted_fault_fails_its_check(finished: Finished, monkeypatch: pytest.MonkeyPatch, fault: Fault) -> None:
+    monkeypatch.setattr(checks.trial, "measure", lambda *_: ())
+    monkeypatch.setattr(fault.owner, fault.name, fault.make(getattr(fault.owner, fault.name)))
+    ended = call(doctor.main, *finished.options(None, *fault.options.split()))
+    assert ended.code == 1, ended.out
+    assert fault.check in findings(ended, "fail"), ended.out
+
+
+def test_a_loss_that_is_no_mean_is_refused(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mlm, "prediction_terms", summed_loss(mlm.prediction_terms))
+    assert_refused(call(doctor.main, *finished.options(None)), 2, "the initial generator_loss is")
+
+
+def test_weaknesses_of_a_corpus_are_warnings(
+    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks.trial, "measure", lambda *_: ())
+    text = tmp_path / "text.txt"
+    text.write_text(english(60) + "\n\n" + english(60) + "\n\n" + "ωψφ " * 40, encoding="utf-8")
+    more = ("--corpus", text, "--tokenizer", finished.folder / "tokenizer", "--objective", "mlm")
+    argv = [word for word in finished.options(None, *more) if word not in ("--vocab_size", "300")]
+    ended = call(doctor.main, *argv)
+    assert (ended.code, findings(ended, "warn")) == (0, {"unknown", "duplicates"}), ended.out
