@@ -12,6 +12,7 @@ COMMANDS = {  # name: (module with main(argv) -> exit code, one line of help)
     "export": ("electra_albert.apps.export", "export a model for transformers or as ONNX"),
     "score": ("electra_albert.apps.score", "evaluate a pretrained model on held-out text and minimal pairs"),
     "doctor": ("electra_albert.apps.doctor", "check a corpus and a configuration before training"),
+    "report": ("electra_albert.apps.report", "write report.html of a run: curves, scores, samples"),
     "show-batch": ("electra_albert.apps.show_batch", "print the batch of one training step, token by token"),
 }
 

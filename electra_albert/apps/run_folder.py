@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 CONFIG, COMMAND, ENVIRONMENT, CARD = "config.yaml", "command.txt", "environment.json", "README.md"
+METRICS, SAMPLES, REPORT = "metrics.jsonl", "samples.jsonl", "report.html"
 WARMUP = "generator_warmup"  # folder of a new generator's warm-up run
 GLOBAL_BATCH = "global_batch_size"
 AVERAGED = "averaged_checkpoints"  # number of checkpoints, among the metrics of their mean weights
@@ -38,9 +39,10 @@ MAY_CHANGE = _PATHS | {"arithmetic", "resume", "dry_run", "language", "license",
 MAY_CHANGE |= {"preprocessing_num_workers", "gradient_checkpointing", "torch_compile", "compilation", "max_steps"}
 MAY_CHANGE |= {"logging_steps", "eval_steps", "eval_examples", "save_steps", "save_total_limit", "average_checkpoints"}
 MAY_CHANGE |= {"push_to_hub", "hub_private_repo", "report_to", "eval_pairs", "eval_max_pairs"}
+MAY_CHANGE |= {"budget", "flops", "save_milestones"}
 MAY_CHANGE |= {"per_device_eval_batch_size", "per_device_train_batch_size", "gradient_accumulation_steps"}
 _TEXT = {"store", "tokenizer_fingerprint", "rows_taken_of_sources"}
-_WRITTEN = (CONFIG, COMMAND, CARD, "tokenizer", "generator", "discriminator", "metrics.jsonl", LOG_FILE)
+_WRITTEN = (CONFIG, COMMAND, CARD, "tokenizer", "generator", "discriminator", METRICS, SAMPLES, REPORT, LOG_FILE)
 _GIT_SECONDS = 30
 _HUB_METRICS = {  # scores in the front matter of a card, with the hub's names of the metrics
     **dict.fromkeys(("generator_accuracy", "mlm_accuracy", "discriminator_mlm_accuracy", "sop_accuracy"), "accuracy"),
@@ -109,7 +111,7 @@ def read_evaluations(folder: Path) -> list[Metrics]:
 
     return [
         {name.removeprefix(EVALUATION_PREFIX): value for name, value in row.items() if name not in ("phase", *CLOCK)}
-        for row in read_metrics(folder / "metrics.jsonl")
+        for row in read_metrics(folder / METRICS)
         if any(name.startswith(EVALUATION_PREFIX) for name in row)
     ]
 
@@ -187,9 +189,9 @@ def check_is_ours(folder: Path) -> None:
 
 
 def write_run_record(
-    folder: Path, preset: str, config: PretrainConfig, command: Sequence[str], settings: Mapping[str, Any]
+    folder: Path, preset: str, config: PretrainConfig, command: Sequence[str], record: Mapping[str, Any]
 ) -> None:
-    """Write environment.json, config.yaml (for --config) and command.txt (`command`), each atomically."""
+    """Write environment.json with `record`, config.yaml (for --config) and command.txt (`command`), each atomically."""
     import yaml
 
     options = {"preset": preset, **as_settings(config)}
@@ -198,8 +200,7 @@ def write_run_record(
     if config.run.init_from is not None:
         options["tokenizer"] = str(folder / "tokenizer")  # the run's own copy, in case the other run is deleted
     # Written first: check_is_ours recognizes a run by this file, wherever the process is killed.
-    record = {**environment(), "sources": _sources(config.corpus), "settings": dict(settings)}
-    write_json(folder / ENVIRONMENT, record)
+    write_json(folder / ENVIRONMENT, {**environment(), "sources": _sources(config.corpus), **record})
     write_text(folder / CONFIG, yaml.safe_dump(options, sort_keys=False))
     write_text(folder / COMMAND, shlex.join(["python", *command]) + "\n")
 

@@ -1,4 +1,4 @@
-"""Metrics of a run: metrics.jsonl, the trackers and the progress bar."""
+"""Metrics of a run: metrics.jsonl, samples.jsonl, the trackers and the progress bar."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,17 +20,20 @@ from tqdm import tqdm
 from electra_albert.contracts import Metrics, Term
 from electra_albert.files import write_text
 from electra_albert.training.distributed import World, gather_objects, sum_over_ranks
+from electra_albert.training.run_log import log_to_file
 from electra_albert.training.trackers import open_tracker
 
 LOG = logging.getLogger(__name__)
 
 EVALUATION_PREFIX = "eval_"
+_TRAINING, _EVALUATION = "train", "eval"  # phases
 CLOCK = ("elapsed_seconds", "time")  # the keys that depend on the time of writing
-_METRICS, _BAR = "metrics.jsonl", "the progress bar"
+_METRICS, _SAMPLES, _BAR = "metrics.jsonl", "samples.jsonl", "the progress bar"
+_SPEED = ("tokens", "epoch", "tokens_per_second", "data_wait")  # trackers get them with training metrics only
 
 
 def read_metrics(path: Path) -> list[Metrics]:
-    """The rows of a metrics file in order, none if there is no file; incomplete lines are ignored."""
+    """The rows of metrics.jsonl or samples.jsonl in order, none if there is no file; incomplete lines are ignored."""
     rows = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ():
         with suppress(ValueError):
@@ -41,8 +44,11 @@ def read_metrics(path: Path) -> list[Metrics]:
 
 
 def cut_metrics(path: Path, step: int, *, is_evaluated: bool) -> list[Metrics]:
-    """Remove the rows after `step` (and its evaluation, unless is_evaluated) from a metrics file; returns the rest."""
-    rows = [(row, any(key.startswith(EVALUATION_PREFIX) for key in row)) for row in read_metrics(path)]
+    """Remove the rows after `step` (and its evaluation, unless is_evaluated) from a file of rows; returns the rest."""
+    rows = [
+        (row, row.get("phase") == _EVALUATION or any(key.startswith(EVALUATION_PREFIX) for key in row))
+        for row in read_metrics(path)
+    ]
     kept = [row for row, is_evaluation in rows if (row["step"], is_evaluation) <= (step, is_evaluated)]
     if path.exists():
         write_text(path, "".join(json.dumps(row) + "\n" for row in kept))
@@ -113,7 +119,7 @@ class Monitor:
         settings: Mapping[str, Any] | None = None,
         alarms: Callable[[Metrics], list[str]] = lambda row: [],
     ) -> None:
-        self._folder, self._max_steps, self._is_main, self._alarms = folder, max_steps, is_main, alarms
+        self._folder, self.max_steps, self._is_main, self._alarms = folder, max_steps, is_main, alarms
         self._trackers, self._settings = [name for name in report_to.split(",") if name != "none"], settings or {}
         self._open: dict[str, Any] = {}  # the metrics file, the trackers and the progress bar
         self._failed: set[str] = set()
@@ -138,11 +144,13 @@ class Monitor:
             for row in cut_metrics(self._folder / _METRICS, step, is_evaluated=is_evaluated)[-1:]:
                 self._seconds_before = float(row.get("elapsed_seconds") or 0.0)
             self._open[_METRICS] = (self._folder / _METRICS).open("a", buffering=1, encoding="utf-8")  # line-buffered
+        with self._reporting(_SAMPLES):
+            cut_metrics(self._folder / _SAMPLES, step, is_evaluated=is_evaluated)
         for name in self._trackers:
             with self._reporting(name):
                 self._open[name] = open_tracker(name, self._folder, step, self._settings)
         if sys.stderr.isatty():
-            bar = tqdm(total=self._max_steps, initial=step, unit="step", dynamic_ncols=True, smoothing=0.05)
+            bar = tqdm(total=self.max_steps, initial=step, unit="step", dynamic_ncols=True, smoothing=0.05)
             self._open[_BAR] = bar
 
     @contextmanager
@@ -155,33 +163,45 @@ class Monitor:
                 self._failed.add(name)
                 LOG.warning(f"cannot write {name} ({error.strerror or error}); training continues with incomplete logs")
 
+    @property
+    def elapsed_seconds(self) -> float:
+        """Seconds since the start of the run, without the time between a stop and its resume."""
+        return self._seconds_before + time.monotonic() - self._started[1]
+
     def tick(self) -> None:
         """Advance the progress bar by one step."""
         with self._reporting(_BAR) as bar:
             if bar is not None:
+                bar.total = self.max_steps
                 bar.update(1)
 
     def row(self, row: Metrics) -> None:
         """Write and log one row of training metrics."""
-        self._write(row, "train")
+        self._write(row, _TRAINING)
         (first, started), step, text = self._started, row["step"], _readable(row)
-        seconds = round((time.monotonic() - started) / max(1, step - first) * (self._max_steps - step))
+        seconds = round((time.monotonic() - started) / max(1, step - first) * (self.max_steps - step))
         if _BAR in self._open:
             self._open[_BAR].set_postfix_str(text, refresh=False)
         extra = {"is_file_only": True} if _BAR in self._open else None
-        LOG.info(f"step {step}/{self._max_steps}  {text}  {timedelta(seconds=seconds)} left", extra=extra)
+        LOG.info(f"step {step}/{self.max_steps}  {text}  {timedelta(seconds=seconds)} left", extra=extra)
 
     def evaluation(self, position: Metrics, metrics: Metrics) -> None:
         """Write and log one row of evaluation metrics (names without prefix) at `position` (step, tokens, epoch)."""
-        self._write({**position, **{f"{EVALUATION_PREFIX}{name}": value for name, value in metrics.items()}}, "eval")
-        LOG.info(f"step {position['step']}/{self._max_steps}  held out: {_readable(metrics)}")
+        self._write(
+            {**position, **{f"{EVALUATION_PREFIX}{name}": value for name, value in metrics.items()}}, _EVALUATION
+        )
+        LOG.info(f"step {position['step']}/{self.max_steps}  held out: {_readable(metrics)}")
 
-    def text(self, step: int, name: str, text: str) -> None:
-        """Write Markdown text to the trackers."""
+    def samples(self, step: int, lines: Sequence[str], records: Sequence[Mapping[str, Any]]) -> None:
+        """Write the sample predictions of an evaluation: lines to log.txt and trackers, records to samples.jsonl."""
+        log_to_file("\n".join(lines))
+        rows = [json.dumps({"step": step, "phase": _EVALUATION, **record}) for record in records]
+        with self._reporting(_SAMPLES), (self._folder / _SAMPLES).open("a", encoding="utf-8") as file:
+            file.writelines(f"{row}\n" for row in rows)
         for tracker in self._trackers:
             with self._reporting(tracker) as output:
                 if output is not None:
-                    output.text(f"samples/{name}", text, step)
+                    output.text("samples/predictions", "\n".join(f"- {line}" for line in lines), step)
 
     def _write(self, row: Metrics, phase: str) -> None:
         if not self._is_main:
@@ -192,21 +212,17 @@ class Monitor:
         row = row | dict.fromkeys(bad)
         for message in self._alarms(row):
             LOG.warning(message)
-        seconds = self._seconds_before + time.monotonic() - self._started[1]
-        clock = dict(zip(CLOCK, (seconds, datetime.now(UTC).isoformat(timespec="milliseconds")), strict=True))
+        clock = dict(
+            zip(CLOCK, (self.elapsed_seconds, datetime.now(UTC).isoformat(timespec="milliseconds")), strict=True)
+        )
         line = json.dumps({**row, "phase": phase, **clock})  # floats are exact: json writes their repr
         with self._reporting(_METRICS) as file:
             if file is not None:
                 file.write(f"{line}\n")
         scalars = {}
         for name, value in row.items():
-            is_speed = name in (
-                "tokens",
-                "epoch",
-                "tokens_per_second",
-                "data_wait",
-            )  # written with training metrics only
-            if value is not None and name != "step" and not (is_speed and phase == "eval"):
+            is_speed = name in _SPEED
+            if value is not None and name != "step" and not (is_speed and phase == _EVALUATION):
                 scalars[f"{'perf' if is_speed else phase}/{name.removeprefix(EVALUATION_PREFIX)}"] = value
         for tracker in self._trackers:
             with self._reporting(tracker) as output:

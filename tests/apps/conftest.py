@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,6 +11,8 @@ import pytest
 from filelock import FileLock
 
 from electra_albert.apps import default_model, export
+from electra_albert.apps.pretrain.options import parse_pretraining
+from electra_albert.config import PretrainConfig
 from tests.apps.tiny_run import Ended, call, english, finish, options, start
 
 DOCUMENTS = 130
@@ -26,6 +29,12 @@ class Finished(NamedTuple):
     def options(self, output: Path | None, *more: object) -> list[str]:
         """Options of the same run with another output folder and the same prepared data."""
         return options(self.corpus, self.prepared, output, *more)
+
+    def config(self) -> PretrainConfig:
+        """The configuration of the run, with the size of its vocabulary."""
+        _, config = parse_pretraining(self.options(None))
+        record = json.loads((self.folder / "environment.json").read_text(encoding="utf-8"))
+        return replace(config, model=replace(config.model, vocab_size=record["settings"]["model"]["vocab_size"]))
 
 
 @pytest.fixture(scope="session")

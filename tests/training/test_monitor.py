@@ -69,9 +69,9 @@ def test_unwritable_logs_warn_once_and_training_continues(
         monitor.start(0)
         for step in (1, 2):
             monitor.row({**ROW, "step": step})
-            monitor.text(step, "sample", "a")
+            monitor.samples(step, ["a"], [{"text": "a"}])
     failed = [message.split(" (")[0] for message in caplog.messages]
-    assert failed == ["cannot write tensorboard", "cannot write metrics.jsonl"]
+    assert failed == ["cannot write tensorboard", "cannot write metrics.jsonl", "cannot write samples.jsonl"]
 
 
 class Terminal(io.StringIO):
@@ -119,7 +119,7 @@ def test_tensorboard_drops_the_steps_that_a_resume_repeats(tmp_path: Path, monke
             for step in steps:
                 monitor.row({**ROW, "step": step})
                 monitor.evaluation({**POSITION, "step": step}, {"loss": 1.0})
-                monitor.text(step, "predictions", "a **b**")
+                monitor.samples(step, ["a: b"], [{"text": "a"}])
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
     performance = {"perf/tokens", "perf/epoch", "perf/tokens_per_second"}

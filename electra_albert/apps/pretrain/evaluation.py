@@ -1,26 +1,21 @@
-"""Evaluation during pretraining on held-out examples, with equal numbers on all ranks, and sample predictions."""
+"""Evaluation during pretraining on held-out examples, with equal numbers on all ranks."""
 
 import logging
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from electra_albert.apps.pretrain.job import Job
+from electra_albert.apps.pretrain.samples import inference_model, sample_predictions
 from electra_albert.apps.run_folder import AVERAGED
-from electra_albert.contracts import CheckpointError, DataError, Metrics, Term
+from electra_albert.contracts import CheckpointError, Metrics, Term
 from electra_albert.corpus.examples import PackedExamples, eval_batches
-from electra_albert.corpus.tokenizer import TokenText, token_texts
-from electra_albert.inference.engine import printable, shown
-from electra_albert.inference.model import InferenceModel, MaskPrediction
+from electra_albert.inference.model import InferenceModel
 from electra_albert.inference.scoring import score_pairs
-from electra_albert.keyed_random import Stream, bits
-from electra_albert.model.electra import Generator
 from electra_albert.objectives.evaluation import Detections, detection_scores
 from electra_albert.objectives.rtd import PretrainingObjective
 from electra_albert.training.checkpoint import load_average
@@ -33,10 +28,6 @@ LOG = logging.getLogger(__name__)
 
 OLD_TEXT_PREFIX = "old_text_"  # of scores on the text that the weights of --init_from were trained on
 MASKED_TOKENS = "masked_tokens"  # number of tokens over which the loss is averaged
-EXAMPLES = 3
-_SHORTEST, _LONGEST = 8, 30  # tokens of a sample sentence
-_CANDIDATES = 200  # sentences searched for one of that length
-_TOP_K = 5
 
 
 def evaluator(job: Job, run: RunSettings) -> Evaluate:
@@ -51,12 +42,10 @@ def evaluator(job: Job, run: RunSettings) -> Evaluate:
         if metrics is None:
             return None
         if run.world.is_main:
-            model, lines = inference_model(job), []
+            model = inference_model(job)
             metrics |= _pair_scores(model, job)
-            for cloze in clozes(job, model):
-                predictions = ", ".join(f"{shown(p['token_str'])} {p['score']:.1%}" for p in cloze.answer[0])
-                lines.append(f"- {printable(cloze.text)}: **{predictions}**")
-            run.monitor.text(step, "predictions", "\n".join(lines))
+            samples = list(sample_predictions(job, model))
+            run.monitor.samples(step, [sample.line() for sample in samples], [sample.record() for sample in samples])
         return metrics
 
     return evaluate
@@ -123,55 +112,3 @@ def _pair_scores(model: InferenceModel, job: Job) -> Metrics:
         found = score_pairs(model, Path(path), most, is_logged=False)
         return {f"pairs_{head}": scores["mean"] for head, scores in found.items()}
     return {}
-
-
-def inference_model(job: Job) -> InferenceModel:
-    """The inference interface for the models in memory; as on load, the encoder's own MLM head has precedence."""
-    generator, discriminator = job.objective.generator, job.objective.discriminator
-    if discriminator is not None and discriminator.predictions is not None:
-        with torch.device("meta"):  # no random numbers are drawn
-            generator = Generator(discriminator.config, discriminator.embeddings)
-        generator.encoder, generator.predictions = discriminator.encoder, discriminator.predictions
-    device, reason = generator.predictions.bias.device, "it is not fine-tuned"
-    return InferenceModel(job.prepared.tokenizer, generator, generator, discriminator, reason, device, 4096, Path())
-
-
-class Cloze(NamedTuple):
-    """A held-out sentence with one token masked."""
-
-    ids: list[int]  # of the original sentence
-    position: int  # of the masked token in ids
-    text: str
-    answer: list[list[MaskPrediction]]
-
-
-def clozes(job: Job, model: InferenceModel) -> Iterator[Cloze]:
-    """Held-out sentences from across the text, of readable length if possible, with one token masked.
-
-    Skips a sentence that exceeds the model's length when tokenized again, because the mask split a word.
-    """
-    stream, tokenizer = job.held_out.stream, job.prepared.tokenizer
-    ends, longest = stream.sentence_ends, min(_LONGEST, job.held_out.max_seq_length - 2)
-    for key in range(min(EXAMPLES, len(ends))):
-        first = key * len(ends) // EXAMPLES
-        borders = [int(ends[first - 1]) if first else 0, *ends[first : first + _CANDIDATES].tolist()]
-        spans = list(pairwise(borders))
-        start, end = next((span for span in spans if _SHORTEST <= span[1] - span[0] <= longest), spans[0])
-        ids = stream.tokens[start : min(end, start + longest)].tolist()
-        words = _whole_words(token_texts(tokenizer, ids)) or range(len(ids))
-        draw = bits(job.objective.seed, Stream.EXAMPLE, torch.tensor(key), torch.tensor(0))
-        position = words[int(draw) % len(words)]
-        before, after = tokenizer.decode(ids[:position]), tokenizer.decode(ids[position + 1 :])
-        text = f"{before} {tokenizer.mask_token} {after}".strip()
-        with suppress(DataError):
-            (answer,) = model.fill_mask([text], _TOP_K)
-            yield Cloze(ids, position, text, answer if isinstance(answer[0], list) else [answer])
-
-
-def _whole_words(tokens: list[TokenText]) -> list[int]:
-    """Positions of tokens that are whole words."""
-    return [
-        position
-        for position, (token, following) in enumerate(pairwise([*tokens, TokenText("", starts_word=True)]))
-        if len(token.text) > 1 and token.starts_word and (following.starts_word or not following.text[0].isalnum())
-    ]

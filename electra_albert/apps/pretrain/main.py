@@ -126,10 +126,11 @@ def run_pretraining(preset: str, config: PretrainConfig, world: World, command: 
         run = replace(run, eval_on_start=job.origin is not None, lr_multipliers=job.objective.lr_multipliers)
         if resume_point := files.find_resume_point(folder, found):
             files.log_changes(resume_point, run)
+        record = {"settings": settings, **summary.record(job, world)}
         with main_first(world):
             if world.is_main:
                 with files.writing(folder):
-                    files.write_run_record(folder, preset, job.config, command, settings)
+                    files.write_run_record(folder, preset, job.config, command, record)
                     save_tokenizer(job.prepared.tokenizer, folder / "tokenizer", config.model.max_position_embeddings)
                 log.open(folder)
                 if (repository := config.run.push_to_hub) is not None:
@@ -159,6 +160,7 @@ def run_folder(config: PretrainConfig, preset: str) -> Path:
 def _export(job: Job, result: RunResult, command: Sequence[str]) -> str:
     """Export the models, write the card, and return the final report."""
     from electra_albert.apps.pretrain.summary import final_report
+    from electra_albert.apps.report import write_report
     from electra_albert.hub.save import save_model
 
     folder, facts = result.folder, files.run_facts(job.config, result.metrics, result.step)
@@ -169,4 +171,5 @@ def _export(job: Job, result: RunResult, command: Sequence[str]) -> str:
             save_model(model, job.prepared.tokenizer, folder / name, facts=facts)
     with files.writing(folder):
         files.write_card(folder, shlex.join(["python", *command]), job.config, facts)
+        write_report(folder, folder / files.REPORT)
     return final_report(job, result.metrics, folder)

@@ -5,19 +5,20 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
 from electra_albert.apps.command_line import format_table
-from electra_albert.apps.demo import format_predictions, format_scored
 from electra_albert.apps.machine import why_not_compiled
-from electra_albert.apps.pretrain.evaluation import MASKED_TOKENS, OLD_TEXT_PREFIX, Cloze, clozes, inference_model
+from electra_albert.apps.pretrain import trial
+from electra_albert.apps.pretrain.evaluation import MASKED_TOKENS, OLD_TEXT_PREFIX
 from electra_albert.apps.pretrain.job import Job
+from electra_albert.apps.pretrain.samples import inference_model, sample_predictions
 from electra_albert.apps.run_folder import read_evaluations
 from electra_albert.contracts import Metrics
-from electra_albert.corpus.tokenizer import token_texts
-from electra_albert.inference.engine import TokenSequence
-from electra_albert.inference.model import InferenceModel
+from electra_albert.corpus.examples import padding_share
+from electra_albert.corpus.store import format_statistics
 from electra_albert.model.attention import stock_computes
 from electra_albert.objectives import spec_of
 from electra_albert.objectives.evaluation import has_learned
@@ -69,6 +70,14 @@ def start_lines(job: Job, world: World) -> list[str]:
     return lines
 
 
+def record(job: Job, world: World) -> dict[str, Any]:
+    """What the report of a run needs besides its settings: FLOPs per step and corpus statistics."""
+    examples, store = job.batches.examples, job.prepared.store
+    padding = padding_share(store.train, examples.table, examples.max_seq_length)
+    flops = trial.flops_per_step(job.config, world.world_size)
+    return {"flops_per_step": flops, "corpus_statistics": format_statistics(store.statistics, padding).splitlines()}
+
+
 def _parameters(module: nn.Module) -> int:
     """Number of trainable parameters, each shared one counted once."""
     return sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
@@ -76,33 +85,16 @@ def _parameters(module: nn.Module) -> int:
 
 def final_report(job: Job, metrics: Metrics, folder: Path) -> str:
     """Scores next to their baselines, predictions for held-out sentences, written files, and the next command."""
-    lines, model = [format_scores(metrics)], inference_model(job)
+    lines = [format_scores(metrics)]
     if job.origin is not None:
         lines.append(format_forgetting(read_evaluations(folder)))
-    lines += [_example(job, cloze, model) for cloze in clozes(job, model)]
+    samples = sample_predictions(job, inference_model(job))
+    lines += [f"\n{sample.report(colours=sys.stdout.isatty())}" for sample in samples]
     models = "generator/" if job.objective.discriminator is None else "generator/ and discriminator/"
     stock = "stock Hugging Face folders" if stock_computes(job.config.model) else "in this toolkit's own format"
-    lines += ["", f"written to {folder}: {models} ({stock}), README.md (model card), checkpoints/, metrics.jsonl, …"]
+    lines += ["", f"written to {folder}: {models} ({stock}), README.md (model card), report.html, metrics.jsonl, …"]
     python = min(sys.executable, os.path.relpath(sys.executable), key=len)  # works without activating the environment
     return "\n".join([*lines, f"next: {shlex.join([python, '-m', 'electra_albert', 'demo', '--gen', str(folder)])}"])
-
-
-def _example(job: Job, cloze: Cloze, model: InferenceModel) -> str:
-    """A held-out sentence with a masked token, then with the generator's prediction instead of it."""
-    tokenizer, colours = job.prepared.tokenizer, sys.stdout.isatty()
-    lines = ["", format_predictions(cloze.text, cloze.answer, colours=colours)]
-    if job.objective.discriminator is not None:
-        original = cloze.ids[cloze.position]
-        predicted = next((found["token"] for found in cloze.answer[0] if found["token"] != original), original)
-        ids = [tokenizer.cls_token_id, *cloze.ids, tokenizer.sep_token_id]
-        ids[cloze.position + 1] = predicted
-        (logits,) = model.detect([TokenSequence(ids, [0] * len(ids))])
-        scores = zip(ids, token_texts(tokenizer, ids), logits.sigmoid().tolist(), strict=True)
-        of_text = [(token, score) for number, token, score in scores if number not in tokenizer.all_special_ids]
-        was, now = tokenizer.decode([original]), tokenizer.decode([predicted])
-        lines.append(f"    original token: {was!r}; scores of the discriminator with {now!r} in its position:")
-        lines.append(format_scored(of_text, colours=colours))
-    return "\n".join(lines)
 
 
 def format_scores(metrics: Metrics) -> str:

@@ -4,7 +4,7 @@ The trial steps change the job's weights, so the job cannot be trained afterward
 """
 
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from math import ceil
 from pathlib import Path
@@ -69,12 +69,21 @@ def measure(job: Job, world: World, done_steps: int = 0) -> Iterator[str]:
 
 def run_flops(config: PretrainConfig, steps: int) -> int:
     """FLOPs of the first `steps` steps of one process, as step_flops counts them, with short examples and the ramp."""
-    total = done = 0
-    for stage in config.batch_stages:
-        last = min(stage.last_step, steps)
-        total += (last - done) * step_flops(config, stage.size * stage.micro_batches, stage.length)
-        done = last
-    return total
+    return sum_flops(flops_per_step(config), steps)
+
+
+def flops_per_step(config: PretrainConfig, world_size: int = 1) -> list[tuple[int, int]]:
+    """For each stage of the batch, its last step and the FLOPs of one of its steps, of all processes."""
+    return [
+        (stage.last_step, world_size * step_flops(config, stage.size * stage.micro_batches, stage.length))
+        for stage in config.batch_stages
+    ]
+
+
+def sum_flops(per_step: Sequence[tuple[int, int]], steps: int) -> int:
+    """FLOPs of the first `steps` steps, from those of flops_per_step."""
+    firsts = (0, *(last for last, _ in per_step))
+    return sum(max(0, min(last, steps) - first) * flops for first, (last, flops) in zip(firsts, per_step, strict=False))
 
 
 def step_flops(config: PretrainConfig, batch_size: int, length: int | None = None) -> int:

@@ -1,0 +1,134 @@
+"""Write report.html of a run: curves, scores, sample predictions, corpus statistics and settings, in one file.
+
+examples:
+  electra-albert report                                         the newest run in runs/
+  electra-albert report --run runs/mine --compare runs/other    the curves of both
+"""
+
+import json
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from electra_albert.apps.command_line import check_can_write, make_parser, parse
+from electra_albert.apps.default_model import newest_run
+from electra_albert.apps.run_folder import COMMAND, CONFIG, ENVIRONMENT, METRICS, REPORT, SAMPLES, read_evaluations
+from electra_albert.contracts import Metrics, UsageError
+from electra_albert.files import SHIPPED, read_json, write_text
+
+REFERENCE = SHIPPED / "sample" / "reference"  # metrics of the default run
+_TEMPLATE = Path(__file__).with_name("report.html")
+_DATA = "__DATA__"  # in the template
+_MOST_ROWS = 1000  # of training metrics; of more, equally spaced ones are drawn
+_DIGITS = 5
+_CHARTS = (  # title, metric, baseline: a number or a metric
+    ("Generator loss (nats)", "generator_loss", "unigram_loss"),
+    ("MLM loss (nats)", "mlm_loss", "unigram_loss"),
+    ("Discriminator's MLM loss (nats)", "discriminator_mlm_loss", "unigram_loss"),
+    ("Discriminator ROC-AUC", "discriminator_auc", 0.5),
+    ("Discriminator average precision", "discriminator_average_precision", "replaced_fraction"),
+    ("Discriminator loss (nats)", "discriminator_loss", None),
+    ("Sentence order accuracy", "sop_accuracy", 0.5),
+    ("Minimal pairs by likelihood", "pairs_likelihood", 0.5),
+    ("Minimal pairs by detection", "pairs_detection", 0.5),
+    ("Total loss", "loss", None),
+    ("Gradient norm", "grad_norm", None),
+    ("Learning rate", "learning_rate", None),
+    ("Tokens per second", "tokens_per_second", None),
+)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Entry point; returns the exit code."""
+    parser = make_parser("electra-albert report", "Write report.html of a run, one file that needs no network.")
+    parser.add_argument("--run", type=str | None, default=None, help="The run's folder; by default the newest run.")
+    parser.add_argument("--compare", type=str, nargs="+", default=[], help="Folders of runs whose curves are added.")
+    parser.add_argument("--output", type=str | None, default=None, help=f"The file; by default {REPORT} in the run.")
+    options = parse(parser, argv)
+    folder, others = Path(options.run) if options.run else newest_run(), [Path(name) for name in options.compare]
+    for each in (folder, *others):
+        if not (each / METRICS).is_file():
+            raise UsageError(f"{each} is not a run's folder (no {METRICS}); name one")
+    output = Path(options.output) if options.output else folder / REPORT
+    check_can_write(output.parent)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    write_report(folder, output, others)
+    print(f"written to {output}")
+    return 0
+
+
+def write_report(folder: Path, output: Path, others: Sequence[Path] = ()) -> None:
+    """Write the report of the run in `folder`, with the curves of `others` or, without them, of the default run."""
+    content = json.dumps(report_data(folder, others or [REFERENCE]), ensure_ascii=False).replace("</", "<\\/")
+    write_text(output, _TEMPLATE.read_text(encoding="utf-8").replace(_DATA, content))
+
+
+def report_data(folder: Path, others: Sequence[Path]) -> dict[str, Any]:
+    """The content of a report, from the files of the run."""
+    from electra_albert.apps.pretrain.summary import format_scores
+    from electra_albert.training.monitor import read_metrics
+
+    record, evaluations = read_json(folder / ENVIRONMENT), read_evaluations(folder)
+    settings, named = record.get("settings", {}), {key: value for key, value in record.items() if key != "settings"}
+    environment = {key: value for key, value in named.items() if not isinstance(value, list)}
+    samples = read_metrics(folder / SAMPLES)
+    curves = [_curves(each) for each in (folder, *others) if (each / METRICS).is_file()]
+    done = curves[0]["rows"][-1] if curves[0]["rows"] else {}
+    facts = {
+        "objective": settings.get("objective"),
+        "preset": settings.get("preset"),
+        "corpus": Path(str(settings.get("corpus"))).name,
+        "steps": f"{done.get('step', 0):,} of {settings.get('max_steps', 0):,}",
+        "tokens": f"{done.get('tokens', 0):,}",
+        "FLOPs": f"{done.get('flops', 0):.3g}",
+        "time": f"{done.get('elapsed_seconds', 0) / 60:,.1f} min",
+        "processor": record.get("processor"),
+        "seed": settings.get("seed"),
+    }
+    return {
+        "title": folder.absolute().name,
+        "facts": facts,
+        "scores": format_scores(evaluations[-1]) if evaluations else "no evaluation yet",
+        "warnings": _warnings(folder),
+        "charts": [{"title": title, "metric": name, "baseline": base} for title, name, base in _CHARTS],
+        "runs": curves,
+        "samples": [list(group) for _, group in groupby(sorted(samples, key=_text), key=_text)],
+        "details": {
+            "Corpus": "\n".join(record.get("corpus_statistics", [])),
+            "Command": _text_of(folder / COMMAND),
+            "Configuration": _text_of(folder / CONFIG),
+            "Environment": json.dumps(environment, indent=1),
+        },
+    }
+
+
+def _text(sample: Metrics) -> str:
+    return str(sample["text"])
+
+
+def _text_of(path: Path) -> str:
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+
+def _curves(folder: Path) -> dict[str, Any]:
+    """The rows of a run's metrics with the FLOPs up to each, training rows thinned, numbers rounded."""
+    from electra_albert.apps.pretrain.trial import sum_flops
+    from electra_albert.training.monitor import read_metrics
+
+    per_step, rows = read_json(folder / ENVIRONMENT).get("flops_per_step", []), read_metrics(folder / METRICS)
+    training = [row for row in rows if row.get("phase") == "train"]
+    kept = training[:: len(training) // _MOST_ROWS + 1] + [row for row in rows if row.get("phase") == "eval"]
+    found = [row | {"flops": sum_flops(per_step, row["step"])} for row in sorted(kept, key=lambda row: row["step"])]
+    name = "default run" if folder == REFERENCE else folder.absolute().name
+    return {"name": name, "rows": [{key: _rounded(value) for key, value in row.items()} for row in found]}
+
+
+def _rounded(value: Any) -> Any:
+    return float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value
+
+
+def _warnings(folder: Path) -> list[str]:
+    """The warnings in log.txt, each once."""
+    lines = _text_of(folder / "log.txt").splitlines()
+    return list(dict.fromkeys(line.partition(" warning: ")[2] for line in lines if " warning: " in line))

@@ -1,0 +1,80 @@
+"""report.html: its content is that of the run's files, it needs no network, and a browser draws all of it."""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from electra_albert.apps import report
+from electra_albert.apps.pretrain.trial import run_flops
+from electra_albert.training.monitor import read_metrics
+from tests.apps.conftest import Finished
+from tests.apps.tiny_run import STEPS, assert_refused, call
+
+_TITLES = {"Generator loss (nats)", "Discriminator ROC-AUC", "Discriminator loss (nats)", "Learning rate"}
+
+
+def data_of(path: Path) -> dict[str, object]:
+    """The data in a report, as its script reads them."""
+    found = re.search(r'type="application/json">(.*?)</script>', path.read_text(encoding="utf-8"), re.DOTALL)
+    assert found is not None
+    return json.loads(found[1])
+
+
+def test_a_finished_run_has_a_report_with_its_metrics_samples_and_settings(finished: Finished) -> None:
+    data = report.report_data(finished.folder, ())
+    assert data_of(finished.folder / report.REPORT)["samples"] == data["samples"]
+    (run,) = data["runs"]
+    rows = read_metrics(finished.folder / "metrics.jsonl")
+    for row, drawn in zip(rows, sorted(run["rows"], key=lambda row: row["elapsed_seconds"]), strict=True):
+        expected = {
+            key: pytest.approx(value, rel=1e-4) if isinstance(value, float) else value for key, value in row.items()
+        }
+        assert {key: value for key, value in drawn.items() if key != "flops"} == expected
+    expected = [run_flops(finished.config(), row["step"]) for row in run["rows"]]
+    assert [row["flops"] for row in run["rows"]] == expected
+    assert all([row["step"] for row in of_text] == [10, STEPS] for of_text in data["samples"])
+    assert "held-out scores" in data["scores"]
+    assert "100% of the text kept" in data["details"]["Corpus"]
+    assert data["details"]["Configuration"] == (finished.folder / "config.yaml").read_text()
+
+
+def test_a_run_killed_before_its_first_row_has_a_report(finished: Finished, tmp_path: Path) -> None:
+    shutil.copy(finished.folder / "environment.json", tmp_path)
+    (tmp_path / "metrics.jsonl").touch()
+    assert call(report.main, "--run", str(tmp_path)).code == 0
+    assert data_of(tmp_path / report.REPORT)["scores"] == "no evaluation yet"
+
+
+def test_text_cannot_end_the_script_and_nothing_is_loaded_from_elsewhere(finished: Finished, tmp_path: Path) -> None:
+    run = shutil.copytree(finished.folder, tmp_path / "run", ignore=shutil.ignore_patterns("checkpoints"))
+    evil = {"step": 1, "text": "</script><img src=x>", "original": "a", "predictions": [["</SCRIPT>", 0.5]]}
+    (run / "samples.jsonl").write_text(json.dumps(evil), encoding="utf-8")
+    assert call(report.main, "--run", str(run), "--compare", str(finished.folder)).code == 0
+    data = data_of(run / report.REPORT)
+    assert data["samples"] == [[evil]]
+    assert [each["name"] for each in data["runs"]] == ["run", finished.folder.name]
+    addresses = re.findall(r"""(?:src|href)\s*=|url\(|@import|https?://[^"'\s]+""", (run / report.REPORT).read_text())
+    assert [found for found in addresses if found != "http://www.w3.org/2000/svg"] == ["src="]  # the text above
+
+
+def test_folders_that_are_no_runs_are_refused(finished: Finished, tmp_path: Path) -> None:
+    assert_refused(call(report.main, "--run", str(tmp_path)), 2, "is not a run's folder")
+    assert_refused(call(report.main, "--run", str(finished.folder), "--compare", str(tmp_path)), 2, str(tmp_path))
+
+
+def test_a_browser_draws_every_chart_and_shows_every_text(finished: Finished, tmp_path: Path) -> None:
+    if (browser := shutil.which("chromium") or shutil.which("google-chrome")) is None:
+        pytest.skip("there is no Chromium on PATH")
+    options = ("--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}", "--dump-dom")
+    address = (finished.folder / report.REPORT).as_uri()
+    page = subprocess.run([browser, *options, address], capture_output=True, text=True, timeout=120, check=True).stdout
+    titles = set(re.findall("<figcaption>([^<]*)<", page))
+    assert titles >= _TITLES
+    assert page.count("<polyline") > len(titles)
+    assert "NaN" not in page
+    for shown in ("discriminator ROC-AUC", "Configuration", f"{STEPS} of {STEPS}", "P(replaced)", "original: "):
+        assert shown in page
