@@ -1,5 +1,6 @@
 """Settings of a pretraining run as frozen dataclasses. The options and their help texts are derived from them."""
 
+import re
 import sys
 from bisect import bisect_left
 from dataclasses import asdict, dataclass, field
@@ -14,6 +15,7 @@ from electra_albert.model_config import SopConfig as SopConfig
 
 BUILT_IN_CORPUS = "sample"  # articles of the Simple English Wikipedia, in data/sample
 _GENERATOR_WARMUP_DIVISOR, _MAX_GENERATOR_WARMUP_STEPS = 10, 10_000  # max_steps / divisor by default, up to the maximum
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}  # of the units of a budget
 TRACKERS = ("tensorboard", "wandb", "trackio")
 GROUPS = ("model", "rtd", "mlm", "sop")  # their options have dotted names, such as --rtd.mask_rate
 
@@ -131,6 +133,8 @@ class TrainingConfig:
     """Number of steps between two checkpoints; the last step is always saved."""
     save_total_limit: int = 2
     """Maximum number of checkpoints to keep."""
+    save_milestones: bool = False
+    """Also keep the checkpoints of 1, 2, 4, 8, … times save_steps."""
 
     def __post_init__(self) -> None:
         counts = "max_steps per_device_train_batch_size per_device_eval_batch_size gradient_accumulation_steps"
@@ -188,6 +192,11 @@ class RunConfig:
     """Minimal pairs that every evaluation scores: a .jsonl file in BLiMP's format, or a folder of them."""
     eval_max_pairs: int = 20
     """Number of pairs of each set that are scored, from the first."""
+    budget: str | None = None
+    """Time for the training, such as 30m, 6h or 2d: max_steps follows from the measured speed, now and during the run;
+    warmup and the intervals of logs, evaluations and checkpoints become shares of it, at most those that are set."""
+    flops: float | None = None
+    """FLOPs for the training, such as 8.9e16: max_steps, warmup and the intervals follow from them."""
     average_checkpoints: int = 1
     """Number of last checkpoints whose mean weights are evaluated and exported at the end (tail averaging)."""
 
@@ -195,8 +204,18 @@ class RunConfig:
         require_within(self, "[1, inf)", "average_checkpoints eval_max_pairs")
         require_filled(self, "output_dir init_from old_corpus resume eval_pairs")
         require_repository(self.push_to_hub)
+        require_within(self, "(0, inf)", "flops")
+        require(self.budget is None or self.flops is None, "budget and flops exclude each other; give one of them")
+        problem = f"budget={self.budget} must be a number above 0 with a unit: s, m, h or d"
+        require(self.budget is None or bool(self.budget_seconds), problem)
         problem = "old_corpus needs --init_from; set --init_from or leave out --old_corpus"
         require(self.old_corpus is None or self.init_from is not None, problem)
+
+    @property
+    def budget_seconds(self) -> float:
+        """The budget in seconds; 0 without a valid one."""
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", self.budget or "")
+        return float(found[1]) * _SECONDS[found[2]] if found else 0.0
 
 
 class BatchStage(NamedTuple):

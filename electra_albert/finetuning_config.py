@@ -11,7 +11,8 @@ from electra_albert.data_files import canonical_encoding
 from electra_albert.model_config import require, require_filled, require_repository, require_within
 
 # Fields of TrainingConfig that are no options here: the number of examples determines them.
-DERIVED = frozenset({"max_steps", "warmup_steps", "eval_steps", "eval_examples", "save_steps", "save_total_limit"})
+DERIVED = frozenset({"max_steps", "warmup_steps", "eval_steps", "eval_examples"})
+DERIVED |= {"save_steps", "save_total_limit", "save_milestones"}
 DERIVED |= {"batch_ramp_steps"}  # only for pretraining
 
 PREDICT_TEST = "test"  # --predict test: the task's own test sets

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from electra_albert.apps.pretrain.options import parse_pretraining
-from electra_albert.apps.pretrain.trial import run_flops, step_flops
+from electra_albert.apps.pretrain.trial import run_flops, steps_for
 from electra_albert.config import PretrainConfig
 from electra_albert.contracts import UsageError
 from electra_albert.corpus.mixture import strict_loader
@@ -153,13 +153,11 @@ def _pretraining(plan: Plan, site: Site, variant: Variant, seed: int) -> Stage:
     try:
         endless = {"max_steps": 10**12} if plan.flops else {}
         config = parse_pretraining(typed({**given, **endless, **variant.options}))[1]
-        corpus, batch_size = config.corpus, config.training.per_device_train_batch_size
+        corpus = config.corpus
         tokens = len(load_tokenizer(Path(corpus.tokenizer))) if corpus.tokenizer else corpus.vocab_size
         sized = replace(config, model=replace(config.model, vocab_size=tokens))
         if plan.flops:
-            early = max((stage.last_step for stage in sized.batch_stages[:-1]), default=0)
-            flops = step_flops(sized, batch_size * config.training.gradient_accumulation_steps)
-            given["max_steps"] = max(1, early + round((plan.flops - run_flops(sized, early)) / flops))
+            given["max_steps"] = max(1, steps_for(sized, plan.flops))
         if plan.warmup_share is not None:
             given["warmup_steps"] = round(plan.warmup_share * given.get("max_steps", config.training.max_steps))
         options = _merge(given, variant.options)

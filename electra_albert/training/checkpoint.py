@@ -154,9 +154,17 @@ def check_finite(module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
 
 
 def save_checkpoint(
-    folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, state: Mapping[str, Any], save_total_limit: int
+    folder: Path,
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    state: Mapping[str, Any],
+    save_total_limit: int,
+    milestone_steps: int = 0,
 ) -> Path:
-    """Save a checkpoint atomically (state, with "step", as JSON), then remove the oldest. Raises OSError on failure."""
+    """Save a checkpoint atomically (state, with "step", as JSON), then remove the oldest. Raises OSError on failure.
+
+    milestone_steps: if not 0, the checkpoints of 1, 2, 4, … times this number of steps are not removed.
+    """
     step = state["step"]
     folder.mkdir(parents=True, exist_ok=True)
     _remove_leftovers(folder)
@@ -175,9 +183,11 @@ def save_checkpoint(
     if problem := find_problem(path):
         raise OSError(f"{path} is damaged after writing: {problem}")
     # Older checkpoints are checked by size only. Damaged ones do not count and are kept.
-    complete = [one for _, one in list_checkpoints(folder) if find_problem(one, is_thorough=False) is None]
-    for old in complete[:-save_total_limit]:
-        _remove(old)
+    found = list_checkpoints(folder)
+    complete = [(at, one) for at, one in found if find_problem(one, is_thorough=False) is None]
+    for at, old in complete[:-save_total_limit]:
+        if not (milestone_steps and at % milestone_steps == 0 and (at // milestone_steps).bit_count() == 1):
+            _remove(old)
     return path
 
 

@@ -33,7 +33,9 @@ def warm_up(job: Job, run: RunSettings) -> bool:
     alone = MaskedLanguageModeling(generator.config, masking, objective.special, objective.seed, generator=generator)
     config = replace(run.config, max_steps=steps, warmup_steps=steps // _LR_WARMUP_DIVISOR, eval_steps=steps)
     found = find_checkpoint(folder / "checkpoints", "never" if job.config.run.resume == "never" else "auto")
-    warm = replace(run, folder=folder, config=config, resume_from=found, eval_on_start=False, lr_multipliers=None)
+    warm = replace(
+        run, folder=folder, config=config, resume_from=found, eval_on_start=False, lr_multipliers=None, plan=None
+    )
     generator.embeddings.requires_grad_(False)
     try:
         with Monitor(folder, steps, config.report_to, is_main=run.world.is_main) as monitor:

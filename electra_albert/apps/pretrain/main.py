@@ -71,7 +71,7 @@ def pretrain(config: PretrainConfig | None = None, **options: Any) -> RunResult:
 def run_pretraining(preset: str, config: PretrainConfig, world: World, command: Sequence[str]) -> RunResult:
     """Train, then export unless a signal stopped the run. `command` is recorded in its folder and model card."""
     from electra_albert.apps import machine
-    from electra_albert.apps.pretrain import evaluation, generator_warmup, summary, trial
+    from electra_albert.apps.pretrain import budget, evaluation, generator_warmup, summary, trial
     from electra_albert.apps.pretrain.alarms import Alarms
     from electra_albert.apps.pretrain.job import job_settings, make_job
     from electra_albert.corpus.tokenizer import save_tokenizer
@@ -95,10 +95,13 @@ def run_pretraining(preset: str, config: PretrainConfig, world: World, command: 
         log = stack.enter_context(run_log.RunLog())
         found = find_checkpoint(folder / "checkpoints", config.run.resume)
         if resume_point := files.find_resume_point(folder, found):
+            config = budget.recorded_plan(config, resume_point[1]["settings"])
             files.check_settings(resume_point, preset, config, world.world_size)
         state = resume_point[1] if resume_point and found else None
         stack.enter_context(machine.one_line_errors(config.training, config.run.torch_compile))
         job = make_job(config, world, state["settings"] if state else None)
+        job = job if resume_point else budget.planned(job, world)
+        config = job.config
         if (pairs := config.run.eval_pairs) is not None:  # read, to refuse wrong ones before the training
             read_sets(Path(pairs), job.prepared.tokenizer, config.model.max_position_embeddings)
         timed = trial.measure(job, world, state["step"] if state else 0) if config.run.dry_run else ()
@@ -123,6 +126,8 @@ def run_pretraining(preset: str, config: PretrainConfig, world: World, command: 
             )
         )
         run = RunSettings(folder, config.training, world, monitor, stop, job.arithmetic, found, settings=settings)
+        if seconds := config.run.budget_seconds:
+            run = replace(run, plan=budget.Pace(seconds, monitor))
         run = replace(run, eval_on_start=job.origin is not None, lr_multipliers=job.objective.lr_multipliers)
         if resume_point := files.find_resume_point(folder, found):
             files.log_changes(resume_point, run)
@@ -143,6 +148,11 @@ def run_pretraining(preset: str, config: PretrainConfig, world: World, command: 
         LOG.info(f"peak memory: {machine.peak_memory(world.device) / 1e9:.2f} GB")
         result = RunResult(folder, outcome.metrics, outcome.step, outcome.is_stopped)
         if world.is_main and not outcome.is_stopped:
+            if run.plan is not None:
+                job = budget.finished(job, outcome.step)
+                record |= {"settings": job_settings(preset, job, world)}
+                with files.writing(folder):
+                    files.write_run_record(folder, preset, job.config, command, record)
             result = result._replace(summary=_export(job, result, command))
             run_log.log_to_file(_COLOUR.sub("", result.summary))
             if config.run.push_to_hub is not None:

@@ -66,12 +66,14 @@ def parse_pretraining(argv: Sequence[str], program: str = "Pretraining.py") -> t
 
 
 def refuse_idle_options(argv: Sequence[str], config: PretrainConfig) -> None:
-    """Raise UsageError for an option of a group that the objective does not use."""
+    """Raise UsageError for an option that has no effect with the others."""
     idle = _GROUPED.keys() - {"model", *OBJECTIVES[config.run.objective].options}
     for option in (word.split("=")[0] for word in argv if word.startswith("--")):
         group, _, name = option.removeprefix("--").partition(".")
         if name and group in idle:
             raise UsageError(f"{option} has no effect with --objective {config.run.objective}; remove it")
+        if option == "--max_steps" and (config.run.budget or config.run.flops):
+            raise UsageError("--max_steps follows from --budget or --flops; give only one of them")
 
 
 def _find_preset(argv: Sequence[str]) -> tuple[str, str | None, dict[str, Any]]:

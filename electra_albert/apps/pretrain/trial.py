@@ -48,7 +48,7 @@ def measure(job: Job, world: World, done_steps: int = 0) -> Iterator[str]:
         yield f"{NOT_TIMED}: {device} has {memory_of(device) / 1e9:.1f} GB; to train here, {memory_advice(training)}"
         return
     yield "timing a few micro-batches …"
-    step, example = _time_parts(job, world)
+    step, example = time_parts(job, world)
     yield f"peak memory measured: {peak_memory(device) / 1e9:.2f} GB"
     steps = max(0, training.max_steps - done_steps)
     # Steps of the last stage were timed; the time of the others is taken as proportional to their FLOPs.
@@ -70,6 +70,13 @@ def measure(job: Job, world: World, done_steps: int = 0) -> Iterator[str]:
 def run_flops(config: PretrainConfig, steps: int) -> int:
     """FLOPs of the first `steps` steps of one process, as step_flops counts them, with short examples and the ramp."""
     return sum_flops(flops_per_step(config), steps)
+
+
+def steps_for(config: PretrainConfig, flops: float, world_size: int = 1) -> int:
+    """The number of steps that take these FLOPs; those before the last stage of the batch are taken in full."""
+    per_step = flops_per_step(config, world_size)
+    early = per_step[-2][0] if len(per_step) > 1 else 0
+    return early + round((flops - sum_flops(per_step, early)) / per_step[-1][1])
 
 
 def flops_per_step(config: PretrainConfig, world_size: int = 1) -> list[tuple[int, int]]:
@@ -123,7 +130,7 @@ def quiet_run(job: Job, world: World) -> RunSettings:
     return RunSettings(Path(), job.config.training, world._replace(world_size=1), monitor, StopSignal(), job.arithmetic)
 
 
-def _time_parts(job: Job, world: World) -> tuple[float, float]:
+def time_parts(job: Job, world: World) -> tuple[float, float]:
     """Seconds of one step, from the median of its micro-batches with data loading, and of scoring one example."""
     training, device, run = job.config.training, world.device, quiet_run(job, world)
     objective, optimizer = cast(Objective, job.objective), build_optimizer(job.objective, training)

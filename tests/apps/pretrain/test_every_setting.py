@@ -69,6 +69,7 @@ TRAINING: Table = {
 PRETRAINING: Table = {
     "run.output_dir": To("{folder}/other", changes="files"),
     **tried("run", objective="rtd_sop", dry_run="true", average_checkpoints=2),
+    **dict.fromkeys(("run.budget", "run.flops", "training.save_milestones"), "pretrain/test_budget.py"),
     "run.eval_pairs": To("{pairs}", changes="scores"),
     "run.eval_max_pairs": To(1, shared=("--eval_pairs", "{pairs}"), changes="scores"),
     "run.init_from": To("{run}", shared=("--tokenizer", "{run}/tokenizer")),

@@ -1,0 +1,92 @@
+"""The length of a run from --budget (time) or --flops."""
+
+import logging
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from electra_albert.apps.pretrain import trial
+from electra_albert.apps.pretrain.job import Job
+from electra_albert.config import PretrainConfig
+from electra_albert.contracts import UsageError
+from electra_albert.training.distributed import World, gather_objects
+from electra_albert.training.monitor import Monitor
+
+LOG = logging.getLogger(__name__)
+
+_PLANNED = ("max_steps", "warmup_steps", "logging_steps", "eval_steps", "save_steps", "save_milestones")
+_WARMUP_SHARE, _LOG_SHARE, _EVAL_SHARE, _SAVE_SHARE = 0.05, 0.02, 0.125, 0.0625  # of max_steps, at most
+_RECENT = 0.75  # of the time so far, after which the speed is expected to stay as it is
+_FEW_STEPS = 1000
+
+
+def recorded_plan(config: PretrainConfig, recorded: Mapping[str, Any]) -> PretrainConfig:
+    """The configuration of a resumed run with its recorded plan, longer if --budget or --flops is larger now."""
+    run = config.run
+    if run.flops is None and run.budget is None:
+        return config
+    values = {name: recorded[name] for name in _PLANNED if name in recorded}
+    before = replace(run, budget=recorded.get("budget"), flops=recorded.get("flops"))
+    if size := before.flops or before.budget_seconds:
+        values["max_steps"] = round(values["max_steps"] * (run.flops or run.budget_seconds) / size)
+    return replace(config, training=replace(config.training, **values))
+
+
+def planned(job: Job, world: World) -> Job:
+    """The job with max_steps, warmup and intervals that follow from --budget or --flops, if one of them is given.
+
+    Raises UsageError for a budget of less than one step.
+    """
+    config, training, run = job.config, job.config.training, job.config.run
+    if run.flops is None and run.budget is None:
+        return job
+    if run.flops is not None:
+        steps, given = trial.steps_for(config, run.flops, world.world_size), f"{run.flops:g} FLOPs"
+    else:
+        steps, given = int(run.budget_seconds / _seconds_per_step(job, world)), f"{run.budget}"
+    if steps < 1:
+        raise UsageError(f"{given} is less than one step takes; raise it or choose a smaller preset")
+
+    def most(share: float, name: str) -> int:
+        return min(int(getattr(training, name)), max(1, math.ceil(share * steps)))
+
+    shares = {"warmup_steps": _WARMUP_SHARE, "logging_steps": _LOG_SHARE, "eval_steps": _EVAL_SHARE}
+    values: dict[str, Any] = {name: most(share, name) for name, share in shares.items()}
+    values |= {"max_steps": steps, "save_steps": max(1, round(_SAVE_SHARE * steps)), "save_milestones": True}
+    LOG.info(f"plan for {given}: {steps:,} steps, {values['warmup_steps']:,} of them warmup")
+    if steps < _FEW_STEPS:
+        LOG.info("notice: few steps; choose a smaller preset or --per_device_train_batch_size, or a larger budget")
+    job.objective.max_steps = steps
+    return job._replace(config=replace(config, training=replace(training, **values)))
+
+
+def _seconds_per_step(job: Job, world: World) -> float:
+    """Seconds of a step on the slowest process; the weights stay as they are."""
+    before = {name: tensor.clone() for name, tensor in job.objective.state_dict().items()}
+    seconds, _ = trial.time_parts(job, world)
+    job.objective.load_state_dict(before)
+    return float(max(gather_objects(seconds, world)))
+
+
+class Pace:
+    """max_steps of a run that ends after `seconds`, from its recent speed. Called with a step at each log."""
+
+    def __init__(self, seconds: float, monitor: Monitor) -> None:
+        self._seconds, self._monitor = seconds, monitor
+        self._marks: list[tuple[float, int]] = []  # elapsed seconds and step
+
+    def __call__(self, step: int, evaluation_seconds: float) -> int:
+        now = self._monitor.elapsed_seconds
+        self._marks.append((now, step))
+        earlier = self._marks[:-1]
+        if not earlier:
+            return self._monitor.max_steps  # one mark has no speed
+        then, first = next((mark for mark in earlier if mark[0] >= _RECENT * now), earlier[-1])
+        left = self._seconds - now - evaluation_seconds  # of the last step
+        return step + max(0, int(left * (step - first) / (now - then)))
+
+
+def finished(job: Job, steps: int) -> Job:
+    """The job with the number of steps that it had in the end."""
+    return job._replace(config=replace(job.config, training=replace(job.config.training, max_steps=steps)))

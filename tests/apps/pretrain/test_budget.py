@@ -1,0 +1,99 @@
+"""--budget and --flops: the run ends when time or FLOPs are used up, also when the speed changes or it is resumed."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from electra_albert.apps.pretrain import budget, main, trial
+from electra_albert.apps.pretrain.options import parse_pretraining
+from electra_albert.training.checkpoint import list_checkpoints
+from electra_albert.training.monitor import Monitor
+from tests.apps.conftest import Finished
+from tests.apps.tiny_run import assert_refused, call
+
+SECONDS = 1000.0
+
+
+class Clock(Monitor):
+    """A monitor whose time is set by the test."""
+
+    seconds = 0.0
+
+    @property
+    def elapsed_seconds(self) -> float:
+        return self.seconds
+
+
+@pytest.mark.parametrize("evaluation_seconds", [0.0, 15.0])
+@pytest.mark.parametrize("slowest", [0.5, 1.0, 2.0, 4.0])
+def test_a_run_ends_on_time_although_its_speed_changes(
+    tmp_path: Path, slowest: float, evaluation_seconds: float
+) -> None:
+    """The second half of the steps takes `slowest` times as long, and every 200th step is followed by an evaluation."""
+    clock = Clock(tmp_path, 1000, is_main=False)
+    pace, step = budget.Pace(SECONDS, clock), 0
+    while step < clock.max_steps:
+        step += 1
+        clock.seconds += 1.0 if step < 500 else slowest
+        if step % 20 == 0:
+            clock.max_steps = max(step, pace(step, evaluation_seconds))
+        if step % 200 == 0 or step == clock.max_steps:
+            clock.seconds += evaluation_seconds
+    assert clock.seconds == pytest.approx(SECONDS, rel=0.03)
+
+
+def options(finished: Finished, output: Path | None, *more: object) -> list[str]:
+    """Options of the tiny run without --max_steps."""
+    argv = finished.options(output, *more)
+    at = argv.index("--max_steps")
+    return argv[:at] + argv[at + 2 :]
+
+
+@pytest.mark.parametrize("more", [(), ("--gradient_accumulation_steps", "4", "--batch_ramp_steps", "6")])
+def test_flops_become_the_nearest_number_of_steps(finished: Finished, more: tuple[str, ...]) -> None:
+    _, config = parse_pretraining(options(finished, None, *more))
+    for steps in (7, 23, 100):
+        exact = trial.run_flops(config, steps)
+        step = exact - trial.run_flops(config, steps - 1)
+        assert [trial.steps_for(config, exact + share * step) for share in (-0.4, 0.0, 0.4)] == [steps] * 3
+
+
+def test_a_run_with_a_budget_keeps_milestones_and_is_extended_by_a_larger_one(
+    finished: Finished, tmp_path: Path
+) -> None:
+    config, argv = finished.config(), [*options(finished, tmp_path), "--flops"]
+    for steps, warmup, kept in ((32, 2, [2, 4, 8, 16, 30, 32]), (40, 2, [2, 4, 8, 16, 32, 38, 40])):
+        ended = call(main.main, *argv, str(float(trial.run_flops(config, steps))))
+        assert ended.code == 0, ended.err
+        assert [step for step, _ in list_checkpoints(tmp_path / "checkpoints")] == kept
+        written = yaml.safe_load((tmp_path / "config.yaml").read_text())
+        assert (written["max_steps"], written["warmup_steps"], written["save_steps"]) == (steps, warmup, 2)
+    assert "after step 32" in ended.err
+
+
+def test_a_finished_run_with_a_time_budget_records_the_steps_that_it_had(finished: Finished, tmp_path: Path) -> None:
+    ended = call(main.main, *options(finished, tmp_path, "--budget", "4s"))
+    assert ended.code == 0, ended.err
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert rows[-1]["phase"] == "eval"  # of the last step
+    assert yaml.safe_load((tmp_path / "config.yaml").read_text())["max_steps"] == rows[-1]["step"]
+    assert list_checkpoints(tmp_path / "checkpoints")[-1][0] == rows[-1]["step"]
+    assert (tmp_path / "discriminator" / "model.safetensors").is_file()
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        (("--budget", "30"), "must be a number above 0 with a unit"),
+        (("--budget", "0m"), "must be a number above 0 with a unit"),
+        (("--budget", "5m", "--flops", "1e9"), "exclude each other"),
+        (("--budget", "5m", "--max_steps", "20"), "--max_steps follows from"),
+        (("--flops", "1e3"), "less than one step"),
+    ],
+)
+def test_budgets_without_a_meaning_are_refused(
+    finished: Finished, tmp_path: Path, more: tuple[str, ...], text: str
+) -> None:
+    assert_refused(call(main.main, *options(finished, tmp_path, *more)), 2, text)
