@@ -197,7 +197,7 @@ def require_same_computation(config: ModelConfig, known: Mapping[str, Any], sour
             raise CheckpointError(f"{source} has {name} {found}, this run's model has {wanted}; {advice}")
 
 
-def have_equal_embeddings(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
-    """Whether two states have equal embeddings, so that generator and discriminator can share them."""
+def different_embeddings(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> set[str]:
+    """Names of the embeddings in which two states differ; generator and discriminator share equal ones."""
     names = {name for name in one.keys() | other.keys() if name.startswith("embeddings.")}
-    return all(name in one and name in other and torch.equal(one[name], other[name]) for name in names)
+    return {name for name in names if not (name in one and name in other and torch.equal(one[name], other[name]))}

@@ -22,6 +22,7 @@ from electra_albert.data_files.finding import find_files
 from electra_albert.files import sha256
 from electra_albert.hub import load
 from electra_albert.hub.find import CONFIG_FILE, ENCODER_FOLDERS, ModelFiles, is_checkpoint, locate
+from electra_albert.hub.formats import TABLE
 from electra_albert.hub.load import Stored, require_same_computation
 from electra_albert.hub.weights import all_files
 from electra_albert.model.encoder import Backbone, EncoderModel
@@ -76,11 +77,13 @@ def _stock_options(folder: Path) -> dict[str, Any]:
     preset, positions = ["tiny", *narrower][-1], shape.max_position_embeddings
     model = {name: value for name, value in asdict(shape).items() if name not in _NOT_INHERITED}
     # A preset's settings of the generator are for random initial weights.
-    rtd = {"generator_layers": None, "generator_rate": RtdConfig.generator_rate}
+    rtd: dict[str, Any] = {"generator_layers": None, "generator_rate": RtdConfig.generator_rate}
     options: dict[str, Any] = {"preset": preset, "model": model, "tokenizer": str(encoder.tokenizer), "rtd": rtd}
     if positions < max(sizes.corpus.max_seq_length for sizes in PRESETS.values()):
         options["max_seq_length"] = min(PRESETS[preset].corpus.max_seq_length, positions)
-    for generator in map(load.read_config, others):
+    for files, generator in zip(others, map(load.read_config, others), strict=True):
+        if TABLE in load.different_embeddings(load.read_stored(encoder).tensors, load.read_stored(files).tensors):
+            rtd["embedding_sharing"] = "disentangled"
         rtd["generator_size"] = generator.hidden_size / shape.hidden_size
         if generator.num_hidden_layers != shape.num_hidden_layers:
             rtd["generator_layers"] = generator.num_hidden_layers
@@ -118,14 +121,9 @@ def find_origin(
     if config.run.init_from is None:
         return None
     path = Path(config.run.init_from)
-    if _is_stock(path) and config.rtd.embedding_sharing == "disentangled":
-        problem = (
-            f"--init_from {path} has one table of embeddings, --rtd.embedding_sharing disentangled needs a run's two"
-        )
-        raise UsageError(f"{problem}; leave out that option or name a run trained with it")
     if _is_stock(path):
         with main_first(world):
-            weights = _read_weights(path, prepared.tokenizer)
+            weights = _read_weights(path, prepared.tokenizer, config.rtd)
             hashes = [sha256(file) for part in _find_models(path) for file in all_files(part.weights)]
             record = {"step": None, "weights": " ".join(hashes), "options": _stock_options(path)}
             run = path.absolute().parent  # a run of ours, if the folder is its model or checkpoint
@@ -162,7 +160,7 @@ def _find_run(run: Path, config: PretrainConfig, tokenizer: Tokenizer, world: Wo
     return Origin(record | {key: settings.get(key) for key in _OLD_TEXT} | {"options": _run_options(run)}, checkpoint)
 
 
-def _read_weights(folder: Path, tokenizer: Tokenizer) -> tuple[Stored, ...]:
+def _read_weights(folder: Path, tokenizer: Tokenizer, rtd: RtdConfig) -> tuple[Stored, ...]:
     """The folder's models for a run with `tokenizer`, the folder's own or an extension of it."""
     files = _find_models(folder)
     own = load_tokenizer(files[0].tokenizer)
@@ -178,7 +176,8 @@ def _read_weights(folder: Path, tokenizer: Tokenizer) -> tuple[Stored, ...]:
     if rows < size:
         raise CheckpointError(f"{folder}: its tokenizer has {size} tokens, but its embedding table has {rows} rows")
     models = [stored._replace(tensors=load.resize_vocabulary(stored.tensors, size, new)) for stored in models]
-    if len(models) > 1 and not load.have_equal_embeddings(*(stored.tensors for stored in models)):
+    own = {TABLE} if rtd.embedding_sharing == "disentangled" else set()
+    if len(models) > 1 and load.different_embeddings(*(stored.tensors for stored in models)) - own:
         raise CheckpointError(f"{folder}: the two models do not share their embeddings; move one to another folder")
     if new:
         LOG.info(f"{len(new):,} new tokens are initialized with the mean embedding of their former subwords")
@@ -212,6 +211,8 @@ def initialize_weights(origin: Origin, name: str, objective: PretrainingObjectiv
         for generator in generators:  # its heads are the discriminator's, scaled by rtd.generator_size
             new += _copy_tensors(objective.generator, generator, f"{name}'s generator", advice)[0]
         new += [] if generators else ["generator"]
+        if discriminator.embeddings is not objective.generator.embeddings:
+            discriminator.embeddings.split_from_base(is_base_new=not generators)
     LOG.info(f"initial weights: {name}; randomly initialized: {', '.join(new) or 'nothing'}")
     if unused:
         LOG.info(f"not used: {', '.join(unused)}")

@@ -115,9 +115,28 @@ def test_a_named_generator_is_not_replaced_by_the_discriminators_head(run: Path)
     assert ea.load_model(run / "generator", "cpu", discriminator=run / "discriminator").fill_mask(TEXT) == wanted
 
 
-def test_a_folder_with_one_table_cannot_start_disentangled_embeddings(finished: Finished, tmp_path: Path) -> None:
-    options = ("--init_from", finished.folder / "discriminator", "--rtd.embedding_sharing", "disentangled")
-    assert_refused(call(pretrain.main, *finished.options(tmp_path / "run", *options)), 2, "embedding_sharing")
+STILL = ("--max_steps", 1, "--learning_rate", 1e-12, "--rtd.generator_warmup_steps", 1)  # weights stay as they are
+
+
+@pytest.mark.parametrize("part", ["", "discriminator"])
+def test_an_exported_pair_with_two_tables_is_continued_with_both(
+    run: Path, finished: Finished, tmp_path: Path, part: str
+) -> None:
+    pair = tmp_path / "pair"
+    for name in ("generator", "discriminator"):
+        shutil.copytree(run / name, pair / name)
+    if part:  # a lone discriminator: the new generator gets its table
+        shutil.rmtree(pair / "generator")
+    argv = finished.options(tmp_path / "run", *STILL)
+    sharing = [] if not part else ["--rtd.embedding_sharing", "disentangled"]
+    succeed(pretrain.main, *argv, "--init_from", pair / "discriminator", *sharing)
+    for name in ("discriminator", "generator")[: 1 if part else 2]:
+        before, after = (load_file(folder / name / "model.safetensors") for folder in (pair, tmp_path / "run"))
+        table = next(key for key in before if key.endswith("word_embeddings.weight"))
+        torch.testing.assert_close(after[table], before[table], rtol=0, atol=1e-6)
+    names = ("generator", "discriminator")
+    tables = [load_file(tmp_path / "run" / name / "model.safetensors")[table] for name in names]
+    assert torch.equal(*tables) == bool(part)
 
 
 def test_a_loaded_mlm_head_keeps_its_bias_and_a_new_one_starts_at_the_token_frequencies(
