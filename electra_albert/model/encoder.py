@@ -31,7 +31,7 @@ class Embeddings(nn.Module):
     def __init__(self, config: ModelConfig, base: "Embeddings | None" = None) -> None:
         super().__init__()
         self.word_embeddings = nn.Embedding(config.vocab_size, config.embedding_size)
-        self._base = () if base is None else (base.word_embeddings,)  # a tuple: not a submodule
+        self._base: tuple[nn.Embedding, ...] = () if base is None else (base.word_embeddings,)  # a tuple: no submodule
         if base is None:
             self.position_embeddings = nn.Embedding(config.max_position_embeddings, config.embedding_size)
             self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.embedding_size)
