@@ -43,7 +43,7 @@ def train(objective: nn.Module, batches: StepBatches, evaluate: Evaluate, run: R
     loop.begin()
     stream = batches.steps(loop.step + 1)
     try:
-        while loop.step < loop.max_steps and not loop.should_stop:
+        while loop.step < loop.last_step and not loop.should_stop:
             asked = time.monotonic()
             micro_batches = next(stream)
             loop.seconds_waited += time.monotonic() - asked
@@ -65,7 +65,7 @@ class _Loop:
 
     def __init__(self, objective: nn.Module, batches: StepBatches, evaluate: Evaluate, run: RunSettings) -> None:
         self.module, self.objective = objective, cast(Objective, objective)
-        self.step = 0
+        self.step, self.last_step = 0, run.config.max_steps
         self.metrics: Metrics = {}
         self.is_evaluation_cut_short = False
         self.should_stop = False
@@ -78,14 +78,8 @@ class _Loop:
         self._tokens = 0
         self._is_first_update = True
         self._saved_step = 0  # the initial weights need no checkpoint
-        self._evaluation_seconds = 0.0  # of the last evaluation
         self.seconds_waited = 0.0  # for data, since the last log
         self._logged_tokens, self._logged_time = 0, 0.0  # at the last log; later saves and evaluations add their time
-
-    @property
-    def max_steps(self) -> int:
-        """The last step of the run, which may still change."""
-        return self._run.config.max_steps
 
     def begin(self) -> None:
         """Load the checkpoint, if there is one, wrap the model in DDP, and evaluate if that is due."""
@@ -146,24 +140,19 @@ class _Loop:
         self.step, self._tokens = step, self._tokens + counts.tokens
 
     def log_save_evaluate(self) -> None:
-        """Log, save and evaluate if it is due."""
-        self._plan()
-        config = self._run.config
-        self._run.monitor.tick()
+        """Log, save and evaluate if it is due; if the run has a plan, update max_steps first."""
+        run, config = self._run, self._run.config
+        if run.plan is not None and self.step % config.logging_steps == 0:
+            self.last_step = run.monitor.max_steps = max(self.step, gather_objects(run.plan(self.step), run.world)[0])
+            config = replace(config, max_steps=self.last_step)
+            self._run = replace(run, config=config)
+        run.monitor.tick()
         if self.step == 1 or self._is_due(config.logging_steps):
             self._log()
         if self._is_due(config.save_steps):
             self.save(is_last=self.step == config.max_steps)
         if self._is_due(config.eval_steps):
             self._score()
-
-    def _plan(self) -> None:
-        """Set max_steps by the run's plan, if it has one, at each log."""
-        run = self._run
-        if run.plan is not None and self.step % run.config.logging_steps == 0:
-            planned = gather_objects(run.plan(self.step, self._evaluation_seconds), run.world)[0]
-            run.monitor.max_steps = max(self.step, planned)
-            self._run = replace(run, config=replace(run.config, max_steps=run.monitor.max_steps))
 
     def _position(self) -> Metrics:
         return {"step": self.step, "tokens": self._tokens, "epoch": self._batches.epoch(self.step)}
@@ -194,8 +183,7 @@ class _Loop:
             self.metrics = metrics
             self._run.monitor.evaluation(self._position(), metrics)
             self.should_stop = self._run.should_stop()
-        self._evaluation_seconds = time.monotonic() - started
-        self._logged_time += self._evaluation_seconds
+        self._logged_time += time.monotonic() - started
 
     def save(self, *, is_last: bool) -> None:
         """Save a checkpoint. A failure is a warning, and the next save tries again; for the last one it is an error."""

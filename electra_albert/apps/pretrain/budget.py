@@ -9,8 +9,9 @@ from typing import Any
 from electra_albert.apps.pretrain import trial
 from electra_albert.apps.pretrain.job import Job
 from electra_albert.config import PretrainConfig
-from electra_albert.contracts import UsageError
+from electra_albert.contracts import Metrics, UsageError
 from electra_albert.training.distributed import World, gather_objects
+from electra_albert.training.loop import Evaluate
 from electra_albert.training.monitor import Monitor
 
 LOG = logging.getLogger(__name__)
@@ -70,20 +71,32 @@ def _seconds_per_step(job: Job, world: World) -> float:
 
 
 class Pace:
-    """max_steps of a run that ends after `seconds`, from its recent speed. Called with a step at each log."""
+    """max_steps of a run that ends after `seconds`, from its recent speed; called with the step at each log."""
 
     def __init__(self, seconds: float, monitor: Monitor) -> None:
         self._seconds, self._monitor = seconds, monitor
         self._marks: list[tuple[float, int]] = []  # elapsed seconds and step
+        self._evaluation_seconds = 0.0  # of the last evaluation, and so of the one after the last step
 
-    def __call__(self, step: int, evaluation_seconds: float) -> int:
+    def timed(self, evaluate: Evaluate) -> Evaluate:
+        """The evaluation function, with its time taken."""
+
+        def timed(step: int) -> Metrics | None:
+            started = self._monitor.elapsed_seconds
+            metrics = evaluate(step)
+            self._evaluation_seconds = self._monitor.elapsed_seconds - started
+            return metrics
+
+        return timed
+
+    def __call__(self, step: int) -> int:
         now = self._monitor.elapsed_seconds
         self._marks.append((now, step))
         earlier = self._marks[:-1]
         if not earlier:
             return self._monitor.max_steps  # one mark has no speed
         then, first = next((mark for mark in earlier if mark[0] >= _RECENT * now), earlier[-1])
-        left = self._seconds - now - evaluation_seconds  # of the last step
+        left = self._seconds - now - self._evaluation_seconds
         return step + max(0, int(left * (step - first) / (now - then)))
 
 

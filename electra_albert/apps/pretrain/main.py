@@ -126,8 +126,8 @@ def run_pretraining(preset: str, config: PretrainConfig, world: World, command: 
             )
         )
         run = RunSettings(folder, config.training, world, monitor, stop, job.arithmetic, found, settings=settings)
-        if seconds := config.run.budget_seconds:
-            run = replace(run, plan=budget.Pace(seconds, monitor))
+        pace = budget.Pace(config.run.budget_seconds, monitor) if config.run.budget else None
+        run = replace(run, plan=pace)
         run = replace(run, eval_on_start=job.origin is not None, lr_multipliers=job.objective.lr_multipliers)
         if resume_point := files.find_resume_point(folder, found):
             files.log_changes(resume_point, run)
@@ -143,6 +143,7 @@ def run_pretraining(preset: str, config: PretrainConfig, world: World, command: 
         if job.lacks_generator and not generator_warmup.warm_up(job, run):
             return RunResult(folder, {}, 0, is_stopped=True)
         evaluate = evaluation.evaluator(job, run)
+        evaluate = pace.timed(evaluate) if pace else evaluate
         outcome = loop.train(job.objective, job.batches, evaluate, run)
         outcome = evaluation.average(job, run, evaluate, outcome)
         LOG.info(f"peak memory: {machine.peak_memory(world.device) / 1e9:.2f} GB")
