@@ -29,7 +29,7 @@ from electra_albert.objectives import spec_of
 from electra_albert.objectives.masking import maskable
 from electra_albert.objectives.mlm import MaskedLanguageModeling
 from electra_albert.training.distributed import World
-from electra_albert.training.optimizer import build_optimizer
+from electra_albert.training.optimizer import build_optimizer, check_gradients
 from electra_albert.training.step import autocast, backward, term_scales
 
 _TOKENS = 8192  # for the checks of masking and sampling, padding included
@@ -237,6 +237,13 @@ def _of_learning(job: Job, world: World) -> Iterator[Finding]:
     counts = objective.counts(batch.to(torch.device("cpu")), 1)
     scales = {name: scale for name, scale in term_scales(objective.weights, counts, 1).items() if counts[name]}
     before = {name: parameter.detach().clone() for name, parameter in objective.named_parameters()}
+    backward(objective, [batch], dict.fromkeys(objective.weights, 0.0), 1, run)
+    try:
+        check_gradients(objective)
+    except ValueError as error:
+        yield Finding("fail", "updates", str(error))
+        return
+    optimizer.zero_grad(set_to_none=True)
     rows: list[dict[str, float]] = []
     started = time.monotonic()
     while len(rows) < _STEPS and time.monotonic() - started < _SECONDS:
