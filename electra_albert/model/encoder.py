@@ -53,13 +53,6 @@ class Embeddings(nn.Module):
             self.word_embeddings.weight.copy_(self.table)
         self._base = ()
 
-    def split_from_base(self, *, is_base_new: bool) -> None:
-        """Take the word embeddings as a table and keep their differences from `base`, or make it equal if it is new."""
-        with torch.no_grad():
-            if is_base_new:
-                self._base[0].weight.copy_(self.word_embeddings.weight)
-            self.word_embeddings.weight -= self._base[0].weight
-
     def forward(self, input_ids: Tensor, token_type_ids: Tensor) -> Tensor:
         """input_ids, token_type_ids int64 [B, L]; returns [B, L, E]."""
         positions = self.position_embeddings.weight[: input_ids.shape[1]]  # [L, E]

@@ -11,6 +11,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+
 from electra_albert.apps.prepare import Prepared, find_store, prepare, with_tokenizer
 from electra_albert.apps.run_folder import CONFIG, read_options, recorded_settings
 from electra_albert.config import BUILT_IN_CORPUS, GROUPS, PretrainConfig, RtdConfig
@@ -211,8 +213,11 @@ def initialize_weights(origin: Origin, name: str, objective: PretrainingObjectiv
         for generator in generators:  # its heads are the discriminator's, scaled by rtd.generator_size
             new += _copy_tensors(objective.generator, generator, f"{name}'s generator", advice)[0]
         new += [] if generators else ["generator"]
-        if discriminator.embeddings is not objective.generator.embeddings:
-            discriminator.embeddings.split_from_base(is_base_new=not generators)
+        table, base = (model.embeddings.word_embeddings.weight for model in (discriminator, objective.generator))
+        if table is not base:  # disentangled: a table was copied, its differences from the base are trained
+            with torch.no_grad():
+                base.copy_(base if generators else table)
+                table -= base
     LOG.info(f"initial weights: {name}; randomly initialized: {', '.join(new) or 'nothing'}")
     if unused:
         LOG.info(f"not used: {', '.join(unused)}")
