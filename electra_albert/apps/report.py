@@ -112,7 +112,7 @@ def _text_of(path: Path) -> str:
 
 
 def _curves(folder: Path) -> dict[str, Any]:
-    """The rows of a run's metrics with the FLOPs up to each, training rows thinned, numbers rounded."""
+    """Each line of a run's metrics with the FLOPs up to it; those of training thinned, numbers rounded."""
     from electra_albert.apps.pretrain.trial import sum_flops
     from electra_albert.training.monitor import read_metrics
 

@@ -71,7 +71,7 @@ def start_lines(job: Job, world: World) -> list[str]:
 
 
 def record(job: Job, world: World) -> dict[str, Any]:
-    """What the report of a run needs besides its settings: FLOPs per step and corpus statistics."""
+    """FLOPs per step and corpus statistics, for the report of a run."""
     examples, store = job.batches.examples, job.prepared.store
     padding = padding_share(store.train, examples.table, examples.max_seq_length)
     flops = trial.flops_per_step(job.config, world.world_size)
