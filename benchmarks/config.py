@@ -80,7 +80,7 @@ class BenchConfig:
 
 
 def pretraining(config: BenchConfig, preset: str | None = None, objective: str | None = None) -> PretrainConfig:
-    """Settings of a run, uncompiled and without dropout: outputs with random dropout cannot be compared."""
+    """Settings of a run that stock can do too: AdamW, one embedding table, uncompiled, and no random dropout."""
     shape = PRESETS[preset or config.values("preset")[0]]
     corpus = {name: getattr(config, name) for name in ("corpus", "tokenizer", "vocab_size", "prepared_dir")}
     length = config.max_seq_length or shape.corpus.max_seq_length
@@ -90,7 +90,8 @@ def pretraining(config: BenchConfig, preset: str | None = None, objective: str |
             shape,
             run=replace(shape.run, objective=wanted, torch_compile="none"),
             corpus=CorpusConfig(**corpus, max_seq_length=length),
-            training=replace(shape.training, gradient_accumulation_steps=1, seed=config.seed),
+            training=replace(shape.training, gradient_accumulation_steps=1, seed=config.seed, optimizer="adamw"),
+            rtd=replace(shape.rtd, embedding_sharing="full"),
             model=replace(shape.model, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0),
         )
     except ValueError as error:

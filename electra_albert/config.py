@@ -103,7 +103,7 @@ class TrainingConfig:
     optimizer: Literal["adamw", "lamb", "muon"] = "adamw"
     """adamw; lamb as in ALBERT: a trust ratio for each tensor, for very large batches; muon: orthogonal updates for the
     matrices of the blocks, AdamW for all else."""
-    muon_rate: float = 1.0
+    muon_rate: float = 3.0
     """Learning rate of the matrices that muon updates, as a multiple of learning_rate."""
     lr_scheduler_type: Literal["electra", "bert", "linear", "wsd", "cosine"] = "electra"
     """Learning rate schedule: electra (warmup times a linear decay over the whole run), bert (warmup, then a drop onto

@@ -162,8 +162,11 @@ def _pretraining(plan: Plan, site: Site, variant: Variant, seed: int) -> Stage:
             given["warmup_steps"] = round(plan.warmup_share * given.get("max_steps", config.training.max_steps))
         options = _merge(given, variant.options)
         has_stock = any(other.weights == "stock" and other.like == variant.name for other in plan.variants.values())
-        if has_stock and not (spec_of(config).has_stock_pair and config.training.gradient_accumulation_steps == 1):
-            raise UsageError("`weights: stock` supports only objective rtd without gradient accumulation")
+        training, sharing = config.training, config.rtd.embedding_sharing
+        is_plain = training.gradient_accumulation_steps == 1 and (training.optimizer, sharing) == ("adamw", "full")
+        if has_stock and not (spec_of(config).has_stock_pair and is_plain):
+            known = "optimizer adamw, rtd.embedding_sharing full and no gradient accumulation"
+            raise UsageError(f"`weights: stock` supports only objective rtd with {known}")
     except UsageError as error:
         raise UsageError(f"variant {variant.name}: {error}") from None
     return Stage(variant.name, f"{PRETRAINING}{seed}", ["electra_albert", "pretrain"], options, output, None, sized)

@@ -60,7 +60,7 @@ TRAINING: dict[str, object] = {"max_steps": STEPS, "warmup_steps": 5, "learning_
 TRAINING |= {"per_device_train_batch_size": 8, "per_device_eval_batch_size": 8, "gradient_accumulation_steps": 1}
 TRAINING |= {"precision": "fp32", "device": "cpu", "preprocessing_num_workers": 1}
 TRAINING |= {"eval_steps": 10, "eval_examples": 16, "save_steps": 10}
-_RTD = {"rtd.mask_rate": 0.15, "rtd.generator_size": 0.5, "rtd.generator_rate": 1.0}
+_RTD = {"rtd.mask_rate": 0.15, "rtd.generator_size": 0.5, "rtd.generator_rate": 1.0, "rtd.embedding_sharing": "full"}
 _SHAPE = {"hidden_size": 32, "num_attention_heads": 2, "num_hidden_layers": 2, "intermediate_size": 64}
 _SHAPE |= {"embedding_size": 16, "max_position_embeddings": 64}
 
@@ -72,7 +72,7 @@ def as_argv(settings: Mapping[str, object]) -> list[str]:
 def options(corpus: Path, prepared: Path, output: Path | None, *more: object) -> list[str]:
     """Options of a run that takes seconds; `more` comes last and takes precedence."""
     sizes = {"vocab_size": 300, "max_seq_length": 32, **{f"model.{name}": value for name, value in _SHAPE.items()}}
-    sizes |= {"model.initialization": "normal", **TRAINING}
+    sizes |= {"model.initialization": "normal", "model.zero_init_outputs": "false", "optimizer": "adamw", **TRAINING}
     if "--objective" not in more or "rtd" in str(more[more.index("--objective") + 1]):  # mlm refuses what it ignores
         sizes |= _RTD
     argv = ["--corpus", str(corpus), "--prepared_dir", str(prepared), *as_argv(sizes)]

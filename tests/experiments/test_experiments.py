@@ -19,7 +19,7 @@ from tests.apps.tiny_run import english, finish, start
 from tests.apps.tiny_tasks import cola
 
 PLAN = """
-pretraining: {preset: tiny, objective: rtd}
+pretraining: {preset: tiny, objective: rtd, optimizer: adamw, rtd.embedding_sharing: full}
 variants: {a: {seeds: [1, 2]}, r: {like: a, weights: random}, s: {like: a, weights: stock}}
 finetuning: {tasks: {cola: }}
 """
@@ -67,7 +67,9 @@ REFUSED = {
     "output_dir": "{variants: {a: {output_dir: x}}}",
     "define 'a'": "{variants: {b: {like: a, weights: random}, a: {}}}",
     "no options": "{variants: {a: {}, b: {like: a, weights: random, seeds: [3]}}}",
-    "rtd": "{variants: {a: {objective: mlm}, b: {like: a, weights: stock}}}",
+    "objective rtd": "{variants: {a: {objective: mlm, optimizer: adamw}, b: {like: a, weights: stock}}}",
+    "optimizer adamw": "{variants: {a: {rtd.embedding_sharing: full}, b: {like: a, weights: stock}}}",
+    "sharing full": "{variants: {a: {optimizer: adamw}, b: {like: a, weights: stock}}}",
     "share a folder": "{variants: {a b: {}, a/b: {}}}",
 }
 
@@ -167,7 +169,8 @@ def test_report_has_results_and_failures_of_each_variant(tmp_path: Path) -> None
 
 
 TINY = """
-pretraining: {preset: tiny, vocab_size: 300, max_seq_length: 32, max_steps: 10, warmup_steps: 2, precision: fp32,
+pretraining: {preset: tiny, optimizer: adamw, rtd.embedding_sharing: full, vocab_size: 300, max_seq_length: 32,
+  max_steps: 10, warmup_steps: 2, precision: fp32,
   per_device_train_batch_size: 8, logging_steps: 5, eval_examples: 16, device: cpu, preprocessing_num_workers: 1}
 variants: {ours: , random: {like: ours, weights: random}, stock: {like: ours, weights: stock}}
 finetuning: {options: {max_seq_length: 32, max_steps: 2, device: cpu}, tasks: {cola: }}

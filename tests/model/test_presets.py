@@ -22,9 +22,9 @@ ALBERT = {
     "large": (17_683_968, 16_634_368, 17_847_474, 16_795_824),
     "xxlarge": (222_595_584, 205_814_272, 223_158_450, 206_368_944),
 }
-# Computed from the shape: discriminator, generator of a quarter of its width, and both with shared embeddings.
+# Computed from the shape: discriminator, generator (small: half as wide, else a quarter), both with shared embeddings.
 PAIR = {
-    "small": (4_794_881, 4_002_864, 4_891_697),
+    "small": (4_794_881, 4_167_600, 5_056_433),
     "large": (17_684_993, 4_791_984, 18_570_929),
 }
 

@@ -59,7 +59,7 @@ TRAINING: Table = {
     **tried("training", learning_rate=0.001, warmup_steps=1, weight_decay=0.5, adam_beta1=0.5, adam_beta2=0.5),
     **tried("training", adam_epsilon=0.01, optimizer="lamb", lr_scheduler_type="linear", adam_bias_correction="false"),
     **tried("training", max_grad_norm=0.01, precision="bf16", seed=7),
-    "training.muon_rate": To(3, shared=("--optimizer", "muon")),
+    "training.muon_rate": To(1, shared=("--optimizer", "muon")),
     "training.per_device_eval_batch_size": "changes the last bits of scores alone",
     "training.gradient_checkpointing": To("true", changes="nothing"),
     "training.logging_steps": To(3, changes="scores"),

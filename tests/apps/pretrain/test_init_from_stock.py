@@ -111,7 +111,7 @@ def test_a_generator_of_the_same_size_gets_the_masked_language_model(toy: Toy, t
 
 def write_pair(toy: Toy, folder: Path, *more: object) -> Path:
     """Write discriminator and generator of an untrained run next to each other, without checkpoints."""
-    job, _ = toy.job(toy.stock("ElectraForPreTraining"), *more)
+    job, _ = toy.job(toy.stock("ElectraForPreTraining"), "--rtd.embedding_sharing", "full", *more)
     assert job.objective.discriminator is not None
     save_model(job.objective.discriminator, job.prepared.tokenizer, folder / "discriminator")
     save_model(job.objective.generator, job.prepared.tokenizer, folder / "generator")

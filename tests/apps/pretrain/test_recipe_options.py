@@ -128,7 +128,7 @@ def test_an_exported_pair_with_two_tables_is_continued_with_both(
     if part:  # a lone discriminator: the new generator gets its table
         shutil.rmtree(pair / "generator")
     argv = finished.options(tmp_path / "run", *STILL)
-    sharing = [] if not part else ["--rtd.embedding_sharing", "disentangled"]
+    sharing = ("--rtd.embedding_sharing", "disentangled")
     succeed(pretrain.main, *argv, "--init_from", pair / "discriminator", *sharing)
     for name in ("discriminator", "generator")[: 1 if part else 2]:
         before, after = (load_file(folder / name / "model.safetensors") for folder in (pair, tmp_path / "run"))
