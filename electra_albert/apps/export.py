@@ -15,14 +15,16 @@ from electra_albert.model_config import require_repository
 
 LOG = logging.getLogger(__name__)
 
+_SENTENCES = "sentence-transformers"
 _KNOWN: dict[str, tuple[str, ...]] = {"kind": ("generator", "discriminator", "task", "encoder")}
-_KNOWN |= {"format": ("safetensors", "pt", "onnx"), "dtype": ("float32", "float16", "bfloat16")}
+_KNOWN |= {"format": ("safetensors", "pt", "onnx", _SENTENCES), "dtype": ("float32", "float16", "bfloat16")}
 _CHECKPOINTS = "checkpoints"
 _RUN_SUBFOLDERS = ("generator", "discriminator", "model", "tokenizer", _CHECKPOINTS)
 _KIND_OF = dict.fromkeys(("classifier", "electra_classifier", "qa_outputs"), "task")  # by the first head in the file
 _KIND_OF |= {"discriminator_predictions": "discriminator", "predictions": "generator"}
 _KIND_HELP = """Part to export: generator (masked-token head), discriminator (the part to fine-tune), task (a fine-tuned
 model) or encoder (no head). By default the generator of a run, else the model that the folder contains."""
+_LENGTH_HELP = "Maximum length in tokens that sentence-transformers reads; choose that of pretraining."
 _PUSH_HELP = "Repository OWNER/NAME on the hub into which the folder is also uploaded; it is created if necessary."
 
 
@@ -34,6 +36,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--kind", choices=_KNOWN["kind"], default=None, help=_KIND_HELP)
     parser.add_argument("--format", choices=_KNOWN["format"], default="safetensors", help="File format of the weights.")
     parser.add_argument("--dtype", choices=_KNOWN["dtype"], default="float32", help="Data type of the stored weights.")
+    parser.add_argument("--max_seq_length", type=int, default=128, help=_LENGTH_HELP)
     parser.add_argument("--license", type=str | None, default=None, help="License id for the model card, such as mit.")
     parser.add_argument("--push_to_hub", type=str | None, default=None, help=_PUSH_HELP)
     parser.add_argument("--hub_private_repo", type=bool, default=False, help="Create the repository as a private one.")
@@ -55,6 +58,7 @@ def export(
     kind: str | None = None,
     format: str = "safetensors",
     dtype: str = "float32",
+    max_seq_length: int = 128,
     license: str | None = None,
     push_to_hub: str | None = None,
     hub_private_repo: bool = False,
@@ -74,6 +78,9 @@ def export(
         raise UsageError(f"--{error}") from None
     if format == "onnx" and dtype != "float32":
         raise UsageError(f"ONNX export supports only float32; remove --dtype {dtype} or --format onnx")
+    if format == _SENTENCES and kind not in (None, "encoder"):
+        raise UsageError(f"the format {_SENTENCES} has no head; remove --kind {kind}")
+    kind = "encoder" if format == _SENTENCES else kind
     folder = Path(output_dir)
     check_can_write(folder)
     path = folder.resolve()
@@ -85,7 +92,7 @@ def export(
     from electra_albert.corpus.tokenizer import load_tokenizer
     from electra_albert.hub import load, onnx, push
     from electra_albert.hub.card import Facts
-    from electra_albert.hub.save import save_model
+    from electra_albert.hub.save import save_model, write_pooling
     from electra_albert.model.attention import stock_computes
 
     files = load.locate(Path(model), kind or "any")
@@ -109,7 +116,10 @@ def export(
     if unused := sorted(stored.parts - parts) + sorted(stored.unsupported_heads):
         LOG.warning(f"not exported, because a model of kind {kind} does not use it: {', '.join(unused)}")
     facts = Facts({"license": license} if license else {})
-    save_model(built, tokenizer, folder, details, facts, file_format=format, dtype=getattr(torch, dtype))
+    form = "safetensors" if format == _SENTENCES else format
+    save_model(built, tokenizer, folder, details, facts, file_format=form, dtype=getattr(torch, dtype))
+    if format == _SENTENCES:
+        write_pooling(folder, stored.config, max_seq_length)
     if push_to_hub is not None:
         push.create_repository(push_to_hub, is_private=hub_private_repo)
         push.upload(folder, push_to_hub, f"Upload {kind}")

@@ -25,12 +25,14 @@ from electra_albert.hub.weights import WEIGHT_FILES, digest, read_tensors, write
 from electra_albert.model.attention import stock_computes
 from electra_albert.model.electra import Discriminator, Generator
 from electra_albert.model.task_model import TaskModel
+from electra_albert.model_config import ModelConfig
 
 LOG = logging.getLogger(__name__)
 
 _PT_FILE, _READ_BY_STOCK_AS = "weights.pt", "pytorch_model.bin"
 _SPECIAL_TOKENS = {"pad": "pad", "bos": "cls", "eos": "sep"}  # config.json: tokenizer
 _CHECKED_LENGTH = 24
+_POOLING = "1_Pooling"  # the usual name
 # Output name, layer, and the output computed from layer, last hidden states [B, L, D] and pooler output [B, D].
 _Head = tuple[str, nn.Module, Callable[[Any, Tensor, Any], Tensor]]
 
@@ -79,6 +81,20 @@ def save_model(
         write_card(folder, *describe(model, architecture, form, dtype, facts or Facts()))
     except OSError as error:
         raise UsageError(f"cannot write the model into {folder} ({error.strerror or error}); free disk space") from None
+
+
+def write_pooling(folder: Path, config: ModelConfig, max_seq_length: int) -> None:
+    """Make a saved encoder a folder of sentence-transformers: the vector of a text is the mean over its tokens."""
+    module = "sentence_transformers.models."
+    parts = {"": module + "Transformer", _POOLING: module + "Pooling"}
+    (folder / _POOLING).mkdir(exist_ok=True)
+    pooling = {"word_embedding_dimension": config.hidden_size, "pooling_mode_mean_tokens": True}
+    write_json(folder / _POOLING / CONFIG_FILE, pooling)
+    length = min(max_seq_length, config.max_position_embeddings)
+    settings = {"max_seq_length": length, "model_args": {"add_pooling_layer": False}}
+    write_json(folder / "sentence_bert_config.json", settings)
+    modules = [{"idx": i, "name": str(i), "path": path, "type": kind} for i, (path, kind) in enumerate(parts.items())]
+    write_json(folder / "modules.json", modules)
 
 
 def _architecture(model: Model) -> str:
