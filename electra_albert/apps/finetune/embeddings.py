@@ -148,13 +148,12 @@ def _read(config: EmbeddingsConfig) -> dict[str, dict[str, list[Any]]]:
 
 
 def _load(folder: Path) -> Any:
-    from sentence_transformers import SentenceTransformer, SentenceTransformerModelCardData
+    from sentence_transformers import SentenceTransformer
 
     from electra_albert.hub.onnx import quiet
 
-    card = SentenceTransformerModelCardData(generate_widget_examples=False)
     with quiet():
-        return SentenceTransformer(str(folder), local_files_only=True, model_card_data=card)
+        return SentenceTransformer(str(folder), local_files_only=True)
 
 
 def _evaluate(model: Any, pairs: dict[str, list[Any]]) -> Metrics:
