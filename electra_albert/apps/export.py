@@ -24,6 +24,7 @@ _KIND_OF = dict.fromkeys(("classifier", "electra_classifier", "qa_outputs"), "ta
 _KIND_OF |= {"discriminator_predictions": "discriminator", "predictions": "generator"}
 _KIND_HELP = """Part to export: generator (masked-token head), discriminator (the part to fine-tune), task (a fine-tuned
 model) or encoder (no head). By default the generator of a run, else the model that the folder contains."""
+_REVISION_HELP = "Branch of the repository to upload into, such as step-10000; it is created if necessary."
 _LENGTH_HELP = "Maximum length in tokens that sentence-transformers reads; choose that of pretraining."
 _PUSH_HELP = "Repository OWNER/NAME on the hub into which the folder is also uploaded; it is created if necessary."
 
@@ -40,6 +41,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--license", type=str | None, default=None, help="License id for the model card, such as mit.")
     parser.add_argument("--push_to_hub", type=str | None, default=None, help=_PUSH_HELP)
     parser.add_argument("--hub_private_repo", type=bool, default=False, help="Create the repository as a private one.")
+    parser.add_argument("--hub_revision", type=str | None, default=None, help=_REVISION_HELP)
     done = export(**parse(parser, argv).as_dict())
     print(f"{done.kind} written to {done.folder}")
     return 0
@@ -62,6 +64,7 @@ def export(
     license: str | None = None,
     push_to_hub: str | None = None,
     hub_private_repo: bool = False,
+    hub_revision: str | None = None,
 ) -> Exported:
     """Write a model as a folder that stock `transformers` loads, or as ONNX; options as on the command line.
 
@@ -76,6 +79,8 @@ def export(
         require_repository(push_to_hub)
     except ValueError as error:
         raise UsageError(f"--{error}") from None
+    if hub_revision and not push_to_hub:
+        raise UsageError("--hub_revision has no effect without --push_to_hub")
     if format == "onnx" and dtype != "float32":
         raise UsageError(f"ONNX export supports only float32; remove --dtype {dtype} or --format onnx")
     if format == _SENTENCES and kind not in (None, "encoder"):
@@ -122,5 +127,5 @@ def export(
         write_pooling(folder, stored.config, max_seq_length)
     if push_to_hub is not None:
         push.create_repository(push_to_hub, is_private=hub_private_repo)
-        push.upload(folder, push_to_hub, f"Upload {kind}")
+        push.upload(folder, push_to_hub, f"Upload {kind}", revision=hub_revision)
     return Exported(folder, kind)

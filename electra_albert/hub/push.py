@@ -26,13 +26,21 @@ def create_repository(name: str, *, is_private: bool = False) -> None:
         raise UsageError(f"--push_to_hub {name} exists and is public; make it private, or give another name")
 
 
-def upload(folder: Path, name: str, message: str, parts: Sequence[str] | None = None) -> None:
-    """Upload a folder, or the files in it that match `parts`, in one commit. Raises UsageError as create_repository."""
+def upload(
+    folder: Path, name: str, message: str, parts: Sequence[str] | None = None, revision: str | None = None
+) -> None:
+    """Upload a folder, or the files in it that match `parts`, in one commit. Raises UsageError as create_repository.
+
+    A `revision` is a branch of the repository; it is created if necessary.
+    """
     from huggingface_hub import HfApi
 
     with _one_line_errors(name, f"{folder} is complete: upload it by the same command again"):
+        if revision is not None:
+            HfApi().create_branch(name, branch=revision, exist_ok=True)
+        patterns = [*parts] if parts else None
         done = HfApi().upload_folder(
-            repo_id=name, folder_path=folder, commit_message=message, allow_patterns=[*parts] if parts else None
+            repo_id=name, folder_path=folder, commit_message=message, allow_patterns=patterns, revision=revision
         )
     LOG.info(f"uploaded {folder} to {done.repo_url}")
 

@@ -29,6 +29,7 @@ class Hub(ThreadingHTTPServer):
         self.repositories: dict[str, dict[str, bytes]] = {}
         self.private: set[str] = set()
         self.messages: list[str] = []
+        self.branches: list[str] = []
 
 
 class Answer(BaseHTTPRequestHandler):
@@ -46,17 +47,21 @@ class Answer(BaseHTTPRequestHandler):
             self.server.repositories[name] = {}
             self.server.private |= {name} if asked.get("private") or asked.get("visibility") == "private" else set()
             return self.reply(200, {"url": f"https://huggingface.co/{name}"})
+        if "/branch/" in self.path:
+            self.server.branches.append(self.path.split("/branch/")[1])
+            return self.reply(200, {})
         if "/preupload/" in self.path:
             files = [{"path": one["path"], "uploadMode": "regular"} for one in json.loads(body)["files"]]
             return self.reply(200, {"files": [{**one, "shouldIgnore": False} for one in files]})
         if "/commit/" in self.path:
-            name = self.path.split("/commit/")[0].removeprefix("/api/models/")
+            name, revision = self.path.removeprefix("/api/models/").split("/commit/")
+            name += "" if revision.startswith("main") else f"@{revision.split('?')[0]}"
             for row in map(json.loads, body.splitlines()):
                 if row["key"] == "header":
                     self.server.messages.append(row["value"]["summary"])
                 else:
                     content = base64.b64decode(row["value"]["content"])
-                    self.server.repositories[name][row["value"]["path"]] = content
+                    self.server.repositories.setdefault(name, {})[row["value"]["path"]] = content
             return self.reply(200, {"commitUrl": f"https://huggingface.co/{name}/commit/1", "commitOid": "1"})
         return self.reply(200, {"errors": [], "warnings": []})  # validation of the card
 
@@ -117,6 +122,15 @@ def test_fine_tuned_and_exported_models_are_uploaded(hub: Hub, finished: Finishe
     succeed(finetune.main, *data, *few)
     succeed(finetune.main, *data, *few, "--push_to_hub", "owner/tuned")  # a finished sweep is uploaded too
     assert hub.repositories == {"owner/export": contents(out), "owner/tuned": contents(tmp_path / "tuned" / "model")}
+
+
+def test_a_checkpoint_is_uploaded_into_a_branch(hub: Hub, finished: Finished, tmp_path: Path) -> None:
+    checkpoint = max((finished.folder / "checkpoints").glob("step-*"))
+    asked = ("--model", checkpoint, "--output_dir", out := tmp_path / "out", "--hub_revision", "chck_1M")
+    assert_refused(call(export.main, *asked), 2, "--hub_revision")
+    assert call(export.main, *asked, "--push_to_hub", NAME).code == 0
+    assert hub.repositories == {NAME: {}, f"{NAME}@chck_1M": contents(out)}
+    assert hub.branches == ["chck_1M"]
 
 
 def test_a_missing_login_or_a_wrong_name_is_refused_before_the_training(
