@@ -8,8 +8,9 @@ from typing import Any
 
 from electra_albert.apps.pretrain import trial
 from electra_albert.apps.pretrain.job import Job
-from electra_albert.config import PretrainConfig
+from electra_albert.config import BUILT_IN_CORPUS, PretrainConfig
 from electra_albert.contracts import Metrics, UsageError
+from electra_albert.presets import PRESETS
 from electra_albert.training.distributed import World, gather_objects
 from electra_albert.training.loop import Evaluate
 from electra_albert.training.monitor import Monitor
@@ -20,6 +21,27 @@ _PLANNED = ("max_steps", "warmup_steps", "logging_steps", "eval_steps", "save_st
 _WARMUP_SHARE, _LOG_SHARE, _EVAL_SHARE, _SAVE_SHARE = 0.05, 0.02, 0.125, 0.0625  # of max_steps, at most
 _RECENT = 0.75  # of the time so far, after which the speed is expected to stay as it is
 _FEW_STEPS = 1000
+# Training tokens up to which a preset and a vocabulary suit a text, and the epochs after which it is learned.
+_SUGGESTED = ((1e6, "tiny", 4000), (5e7, "tiny", 8000), (5e9, "small", 30000), (math.inf, "base", 30000))
+_EPOCHS, _MANY_EPOCHS = 10, 40
+
+
+def suggestion(job: Job) -> list[str]:
+    """Preset, vocabulary and steps that suit the amount of text, unless it is the built-in one; see docs/corpus.md."""
+    config, tokens = job.config, len(job.prepared.store.train.tokens)
+    if config.corpus.corpus == BUILT_IN_CORPUS or job.origin is not None:
+        return []
+    preset, vocab_size = next((preset, size) for most, preset, size in _SUGGESTED if tokens <= most)
+    shape = PRESETS[preset]
+    training, length = shape.training, shape.corpus.max_seq_length
+    batch = training.per_device_train_batch_size * training.gradient_accumulation_steps
+    steps = _EPOCHS * tokens / (batch * length)
+    steps = min(steps, training.max_steps) if preset != "tiny" else steps
+    words = f"--preset {preset} --vocab_size {vocab_size} --max_steps {max(100, int(float(f'{steps:.2g}')))}"
+    lines = [f"usual for {tokens:,} tokens of text: {words}, or --budget with the time you have"]
+    if (epochs := job.batches.epoch(config.training.max_steps)) > _MANY_EPOCHS:
+        lines.append(f"notice: {epochs:.0f} epochs are many; watch whether the held-out losses rise")
+    return lines
 
 
 def recorded_plan(config: PretrainConfig, recorded: Mapping[str, Any]) -> PretrainConfig:

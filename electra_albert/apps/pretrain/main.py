@@ -105,7 +105,7 @@ def run_pretraining(preset: str, config: PretrainConfig, world: World, command: 
         if (pairs := config.run.eval_pairs) is not None:  # read, to refuse wrong ones before the training
             read_sets(Path(pairs), job.prepared.tokenizer, config.model.max_position_embeddings)
         timed = trial.measure(job, world, state["step"] if state else 0) if config.run.dry_run else ()
-        for line in chain(summary.start_lines(job, world), timed):
+        for line in chain(summary.start_lines(job, world), budget.suggestion(job), timed):
             LOG.info(line)
         if config.run.dry_run:
             return RunResult(folder, {}, 0)

@@ -104,3 +104,14 @@ def test_budgets_without_a_meaning_are_refused(
     finished: Finished, tmp_path: Path, more: tuple[str, ...], text: str
 ) -> None:
     assert_refused(call(main.main, *options(finished, tmp_path, *more)), 2, text)
+
+
+def test_options_that_suit_the_text_are_suggested_and_exist(finished: Finished) -> None:
+    (line,) = (line for line in finished.ended.err.splitlines() if line.startswith("usual for "))
+    tokens = int(line.split()[2].replace(",", ""))
+    words = line.partition("text: ")[2].partition(", or")[0].split()
+    preset, config = parse_pretraining(words)
+    trained = config.training.max_steps * config.training.per_device_train_batch_size * config.corpus.max_seq_length
+    assert (preset, config.corpus.vocab_size) == ("tiny", 4000)
+    assert tokens > 1000
+    assert trained <= max(10 * tokens, 100 * 2048)
