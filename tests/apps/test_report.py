@@ -4,11 +4,13 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from electra_albert.apps import report
+from electra_albert.apps.pretrain.options import parse_pretraining
 from electra_albert.apps.pretrain.trial import run_flops
 from electra_albert.training.monitor import read_metrics
 from tests.apps.conftest import Finished
@@ -40,6 +42,17 @@ def test_a_finished_run_has_a_report_with_its_metrics_samples_and_settings(finis
     assert "held-out scores" in data["scores"]
     assert "100% of the text kept" in data["details"]["Corpus"]
     assert data["details"]["Configuration"] == (finished.folder / "config.yaml").read_text()
+
+
+def test_the_reference_curves_are_those_of_the_preset(finished: Finished) -> None:
+    (_, reference) = report.report_data(finished.folder, [report.REFERENCE])["runs"]
+    preset, config = parse_pretraining([])
+    config = replace(config, model=replace(config.model, vocab_size=config.corpus.vocab_size))
+    last = reference["rows"][-1]
+    assert (reference["name"], preset, last["step"]) == ("default run", "tiny", config.training.max_steps)
+    assert last["flops"] == run_flops(config, last["step"])
+    peak = max(row["learning_rate"] for row in reference["rows"] if "learning_rate" in row)
+    assert peak == pytest.approx(config.training.learning_rate, rel=0.1)  # logged every 100 steps
 
 
 def test_a_run_killed_before_its_first_row_has_a_report(finished: Finished, tmp_path: Path) -> None:
