@@ -23,7 +23,8 @@ def row(step: int, draw: random.Random) -> Metrics:
 def evaluation(step: int) -> Metrics:
     """The evaluation of a healthy run."""
     nats = 4.1 + 2.4 * math.exp(-step / 500)
-    scores = {"generator_loss": nats, "unigram_loss": 6.5, "generator_accuracy": 0.25, "discriminator_auc": 0.75}
+    scores = {"generator_loss": nats, "unigram_loss": 6.5, "discriminator_auc": 0.75}
+    scores |= {"generator_accuracy": 0.25, "most_frequent_accuracy": 0.055}
     return {"step": step, **{f"eval_{name}": value for name, value in {"loss": 20.0, **scores}.items()}}
 
 
@@ -61,6 +62,7 @@ def test_trouble_in_training_rows_is_reported_when_it_begins(changed: Metrics, s
     ("changed", "said", "cure"),
     [
         ({"eval_generator_loss": 6.45}, "by their frequencies alone", "--learning_rate 0.000125"),
+        ({"eval_generator_loss": 5.7, "eval_generator_accuracy": 0.0554}, "by their frequencies alone", "0.000125"),
         ({"eval_discriminator_auc": 0.5}, "at chance level", "--rtd.discriminator_rate 0.25"),
         ({"eval_generator_accuracy": 0.8}, "predicts 80%", "--rtd.generator_size 0.125"),
     ],
