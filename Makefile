@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: pretrain test test-slow lint docs requirements stats clean
+.PHONY: pretrain test test-slow lint docs page requirements stats clean
 
 pretrain: .venv/.ready
 	$(BIN)/python Pretraining.py
@@ -21,6 +21,11 @@ lint: .venv/.ready-dev
 
 docs: .venv/.ready-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+# A static page that scores text in the browser, from the registries of Python and npm. MODEL is a run or a model folder.
+MODEL ?= data/models/english-h256-l4
+page: .venv/.ready-dev
+	$(BIN)/python examples/page/build.py --model $(MODEL) --output_dir page
 
 # Pins every dependency of pyproject.toml: keeps existing pins, new ones get the newest version. UPGRADE=-U updates all.
 requirements: .venv/.ready-dev

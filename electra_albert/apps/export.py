@@ -16,8 +16,9 @@ from electra_albert.model_config import require_repository
 LOG = logging.getLogger(__name__)
 
 _SENTENCES = "sentence-transformers"
+_ONNX = ("onnx", "transformers.js")
 _KNOWN: dict[str, tuple[str, ...]] = {"kind": ("generator", "discriminator", "task", "encoder")}
-_KNOWN |= {"format": ("safetensors", "pt", "onnx", _SENTENCES), "dtype": ("float32", "float16", "bfloat16")}
+_KNOWN |= {"format": ("safetensors", "pt", *_ONNX, _SENTENCES), "dtype": ("float32", "float16", "bfloat16")}
 _CHECKPOINTS = "checkpoints"
 _RUN_SUBFOLDERS = ("generator", "discriminator", "model", "tokenizer", _CHECKPOINTS)
 _KIND_OF = dict.fromkeys(("classifier", "electra_classifier", "qa_outputs"), "task")  # by the first head in the file
@@ -25,6 +26,7 @@ _KIND_OF |= {"discriminator_predictions": "discriminator", "predictions": "gener
 _KIND_HELP = """Part to export: generator (masked-token head), discriminator (the part to fine-tune), task (a fine-tuned
 model) or encoder (no head). By default the generator of a run, else the model that the folder contains."""
 _REVISION_HELP = "Branch of the repository to upload into, such as step-10000; it is created if necessary."
+_FORMAT_HELP = "File format of the weights; transformers.js is ONNX in float32 and in int8, for browsers."
 _LENGTH_HELP = "Maximum length in tokens that sentence-transformers reads; choose that of pretraining."
 _PUSH_HELP = "Repository OWNER/NAME on the hub into which the folder is also uploaded; it is created if necessary."
 
@@ -35,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--model", type=str, required=True, help="Run folder or model folder, ours or stock.")
     parser.add_argument("--output_dir", type=str, required=True, help="Folder to write the model to.")
     parser.add_argument("--kind", choices=_KNOWN["kind"], default=None, help=_KIND_HELP)
-    parser.add_argument("--format", choices=_KNOWN["format"], default="safetensors", help="File format of the weights.")
+    parser.add_argument("--format", choices=_KNOWN["format"], default="safetensors", help=_FORMAT_HELP)
     parser.add_argument("--dtype", choices=_KNOWN["dtype"], default="float32", help="Data type of the stored weights.")
     parser.add_argument("--max_seq_length", type=int, default=128, help=_LENGTH_HELP)
     parser.add_argument("--license", type=str | None, default=None, help="License id for the model card, such as mit.")
@@ -81,8 +83,8 @@ def export(
         raise UsageError(f"--{error}") from None
     if hub_revision and not push_to_hub:
         raise UsageError("--hub_revision has no effect without --push_to_hub")
-    if format == "onnx" and dtype != "float32":
-        raise UsageError(f"ONNX export supports only float32; remove --dtype {dtype} or --format onnx")
+    if format in _ONNX and dtype != "float32":
+        raise UsageError(f"ONNX export supports only float32; remove --dtype {dtype} or --format {format}")
     if format == _SENTENCES and kind not in (None, "encoder"):
         raise UsageError(f"the format {_SENTENCES} has no head; remove --kind {kind}")
     kind = "encoder" if format == _SENTENCES else kind
@@ -103,7 +105,7 @@ def export(
     files = load.locate(Path(model), kind or "any")
     if files.weights.parent.resolve() == path:
         raise UsageError(f"--output_dir {folder} is the model's own folder; choose another")
-    if format == "onnx":
+    if format in _ONNX:
         onnx.require_packages()
     stored = load.read_stored(files)
     if not stock_computes(stored.config):

@@ -10,7 +10,7 @@ import torch
 
 from electra_albert.config import ModelConfig
 from electra_albert.files import write_text
-from electra_albert.hub.onnx import Model
+from electra_albert.hub.onnx import BROWSER_FORMAT, ONNX_FILE, QUANTIZED_FILE, Model
 from electra_albert.model.task_model import ARCHITECTURES
 
 LOG = logging.getLogger(__name__)
@@ -55,6 +55,7 @@ _NOTES = {
     "pt": "`weights.pt` maps stock names to tensors. Stock classes do not find it; `electra_albert` loads the folder.",
     "native": "Stock `transformers` does not support its attention; only `electra_albert` loads the folder.",
     "onnx": "`model.onnx` is the model with its heads in float32, for any batch size and length.",
+    BROWSER_FORMAT: f"`onnx/{ONNX_FILE}` is the model in float32, `{QUANTIZED_FILE}` in int8, both with its heads.",
 }
 _ONNX_CODE = """import onnxruntime
 from transformers import AutoTokenizer
@@ -101,12 +102,13 @@ def _marked(body: str) -> str:
 
 
 def describe(model: Model, architecture: str, file_format: str, dtype: torch.dtype, facts: Facts) -> tuple[Facts, str]:
-    """Facts and loading code for the card of an exported model; file_format is safetensors, pt, onnx or native."""
+    """Facts and loading code for the card of an exported model; file_format as in save_model, or native."""
     tag, purpose = _PURPOSES[architecture]
     is_stock, parts = file_format == "safetensors", {name for name, _ in model.named_modules()}
     has_pooler = not parts.isdisjoint({"pooler", "sentence_order.pooler"})
     notes = [_NOTES[file_format]] if file_format in _NOTES else []
-    if file_format != "onnx":
+    is_onnx = file_format in ("onnx", BROWSER_FORMAT)
+    if not is_onnx:
         note = "The weights also contain {}. Stock ALBERT classes report it as unexpected; `electra_albert` uses it."
         heads = {name: head for name, head in _EXTRA_HEADS.items() if name in parts}
         notes += [note.format(heads[name]) for name in heads if architecture == "AlbertModel" or name == _DETECTION]
@@ -114,10 +116,12 @@ def describe(model: Model, architecture: str, file_format: str, dtype: torch.dty
         notes.append("The weights also contain a pooler, which `AutoModel` loads and `AlbertForMaskedLM` ignores.")
     if is_stock and architecture == "AlbertModel" and not has_pooler:
         notes.append("It has no pooler, because none was trained: load it with `add_pooling_layer=False`.")
-    stored = "" if file_format == "onnx" else f", stored in {str(dtype).removeprefix('torch.')}"
+    stored = "" if is_onnx else f", stored in {str(dtype).removeprefix('torch.')}"
     text = f"An ALBERT encoder that {purpose}: {describe_shape(model.config)}{stored}."
-    fields = {"library_name": "transformers" if is_stock else None, "pipeline_tag": tag, "tags": ["albert", "electra"]}
-    code = _ONNX_CODE if file_format == "onnx" else OWN_CODE
+    library = "transformers" if is_stock else BROWSER_FORMAT if file_format == BROWSER_FORMAT else None
+    fields = {"library_name": library, "pipeline_tag": tag, "tags": ["albert", "electra"]}
+    code = _ONNX_CODE if is_onnx else OWN_CODE
+    code = code.replace(ONNX_FILE, QUANTIZED_FILE) if file_format == BROWSER_FORMAT else code
     code = stock_code(architecture, with_pooler=has_pooler) if is_stock else code
     return Facts({**fields, **facts.fields}, "\n\n".join(filter(None, [text, *notes, facts.text]))), code
 

@@ -22,6 +22,8 @@ Model = EncoderModel | Generator | Discriminator | TaskModel
 
 ONNX_FILE = "model.onnx"
 DATA_FILE = "model.onnx.data"  # weights of a model that is too large for one file
+BROWSER_FORMAT = "transformers.js"
+QUANTIZED_FILE = "onnx/model_quantized.onnx"  # with onnx/model.onnx, the names of transformers.js
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 _PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 _OPSET = 20  # the first with an operator for GELU with tanh
@@ -120,6 +122,23 @@ def write_onnx(model: Model, folder: Path) -> Path:
         ClearMetadataAndDocStringPass()(program.model)  # no file names of this machine
         program.save(file)
     _check(graph, file)
+    return file
+
+
+def write_for_browser(model: Model, folder: Path) -> Path:
+    """Write the layout of transformers.js: `onnx/model.onnx` as write_onnx does, and QUANTIZED_FILE, in int8.
+
+    Matrices have one scale per output channel and 7 bits, so that sums do not overflow on processors without 8-bit dot
+    products; the token table has 8 bits. Biases, norms and positions stay in float32, activations until they are used.
+    """
+    file = folder / QUANTIZED_FILE
+    file.parent.mkdir()
+    exact = write_onnx(model, file.parent)
+    from onnxruntime.quantization import QuantType, quant_pre_process, quantize_dynamic
+
+    with quiet():
+        quant_pre_process(exact, file, skip_symbolic_shape=True)  # stores a shared matrix once in transposed form
+        quantize_dynamic(file, file, weight_type=QuantType.QInt8, per_channel=True, reduce_range=True)
     return file
 
 

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from electra_albert.contracts import CheckpointError, UsageError
 from electra_albert.corpus.tokenizer import save_tokenizer
 from electra_albert.files import write_json
-from electra_albert.hub import formats
+from electra_albert.hub import formats, onnx
 from electra_albert.hub.card import Facts, describe, write_card
 from electra_albert.hub.find import CONFIG_FILE
 from electra_albert.hub.load import TASK_FILE, head_of
-from electra_albert.hub.onnx import DATA_FILE, ONNX_FILE, Model, outputs, probe, quiet, require_close, write_onnx
+from electra_albert.hub.onnx import Model, outputs, probe, quiet, require_close
 from electra_albert.hub.weights import WEIGHT_FILES, digest, read_tensors, write_safetensors
 from electra_albert.model.attention import stock_computes
 from electra_albert.model.electra import Discriminator, Generator
@@ -29,6 +29,8 @@ from electra_albert.model_config import ModelConfig
 
 LOG = logging.getLogger(__name__)
 
+_ONNX_FILES = {onnx.ONNX_FILE, onnx.DATA_FILE, f"onnx/{onnx.ONNX_FILE}", onnx.QUANTIZED_FILE}
+_WRITE_ONNX = {"onnx": onnx.write_onnx, onnx.BROWSER_FORMAT: onnx.write_for_browser}
 _PT_FILE, _READ_BY_STOCK_AS = "weights.pt", "pytorch_model.bin"
 _SPECIAL_TOKENS = {"pad": "pad", "bos": "cls", "eos": "sep"}  # config.json: tokenizer
 _CHECKED_LENGTH = 24
@@ -47,11 +49,12 @@ def save_model(
     file_format: str = "safetensors",
     dtype: torch.dtype = torch.float32,
 ) -> None:
-    """Write model, tokenizer and card; `file_format` is safetensors, pt or onnx, `dtype` that of the stored weights.
+    """Write model, tokenizer and card; `file_format` is safetensors, pt, onnx or transformers.js.
 
-    `details` are returned by `load_task_model`; a task model needs labels, and is_regression for a regression. Weights
-    of another format in the folder are removed. Leaves the model in eval mode. Raises CheckpointError if stock classes
-    or onnxruntime compute other values than the model, UsageError if the folder cannot be written.
+    `dtype` is that of the stored weights, except in ONNX. `details` are returned by `load_task_model`; a task model
+    needs labels, and is_regression for a regression. Weights of another format in the folder are removed. Leaves the
+    model in eval mode. Raises CheckpointError if stock classes or onnxruntime compute other values than the model,
+    UsageError if the folder cannot be written.
     """
     architecture, is_stock = _architecture(model), stock_computes(model.config)
     settings, details = _task_settings(model, details)
@@ -67,11 +70,14 @@ def save_model(
             if details is not None:
                 write_json(new / TASK_FILE, details)
             save_tokenizer(tokenizer, new, model.config.max_position_embeddings)
-            weights = write_onnx(model, new) if file_format == "onnx" else _write(model, new, file_format, dtype)
-            written = sorted(new.iterdir(), key=lambda file: file == weights)  # the weights last
-            for file in written:
-                os.replace(file, folder / file.name)
-        for other in sorted({*WEIGHT_FILES, ONNX_FILE, DATA_FILE} - {file.name for file in written}):
+            write = _WRITE_ONNX.get(file_format)
+            weights = write(model, new) if write else _write(model, new, file_format, dtype)
+            files = sorted(filter(Path.is_file, new.rglob("*")), key=lambda file: file == weights)  # the weights last
+            written = [file.relative_to(new).as_posix() for file in files]
+            for name in written:
+                (folder / name).parent.mkdir(exist_ok=True)
+                os.replace(new / name, folder / name)
+        for other in sorted({*WEIGHT_FILES, *_ONNX_FILES} - {*written}):
             if (folder / other).exists():
                 (folder / other).unlink()
                 LOG.warning(f"removed {folder / other}, which belonged to another model or format")

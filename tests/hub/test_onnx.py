@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from electra_albert.config import ModelConfig
 from electra_albert.contracts import CheckpointError
-from electra_albert.hub.onnx import INPUTS, outputs, write_onnx
+from electra_albert.hub.onnx import INPUTS, QUANTIZED_FILE, outputs, write_for_browser, write_onnx
 from electra_albert.model.encoder import compile_for_training
 from tests.hub.models import FORMS
 from tests.model.twins import SHAPE, make_encoder, make_masked_lm
@@ -26,6 +26,7 @@ ONE_BLOCK = replace(SHAPE, num_hidden_layers=1)
 LONGEST = TOY.max_position_embeddings
 BATCHES = ((1, 1), (7, LONGEST))
 TOLERANCE = 1e-5  # float32, relative to the largest value: the order of additions differs
+INT8_TOLERANCE = 0.15  # relative to the largest value, for weights of 7 bits; 0.075 measured
 GIVEN = {
     "encoder with pooler": ["last_hidden_state", "pooler_output"],
     "generator with order": ["logits", "sop_logits"],
@@ -99,6 +100,26 @@ def test_training_model_in_bfloat16_is_not_changed_and_is_written_in_float32(tmp
     after = model.state_dict()
     assert all(after[name].dtype == torch.bfloat16 and torch.equal(after[name], before[name]) for name in before)
     assert_same(session, in_float32, make_inputs(ONE_BLOCK, 2, 5))
+
+
+def test_layout_for_a_browser_has_float32_and_int8_files_with_shared_weights_stored_once(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    model = FORMS["discriminator"].make(TOY)
+    written = write_for_browser(model, tmp_path)
+    assert capfd.readouterr() == ("", "")
+    assert (written, *tmp_path.iterdir()) == (tmp_path / QUANTIZED_FILE, tmp_path / "onnx")
+    assert sorted(path.name for path in written.parent.iterdir()) == ["model.onnx", "model_quantized.onnx"]
+    assert_same(open_session(written.with_name("model.onnx")), model, make_inputs(TOY, 2, 5))
+    matrices = [w for w in onnx.load(str(written)).graph.initializer if len(w.dims) > 1]
+    exact = [w.name for w in matrices if w.data_type not in (onnx.TensorProto.INT8, onnx.TensorProto.UINT8)]
+    assert exact == ["model.embeddings.position_embeddings.weight"]
+    assert sum(int(np.prod(w.dims)) for w in matrices) == sum(p.numel() for p in model.parameters() if p.ndim > 1)
+    inputs = dict(zip(INPUTS, make_inputs(TOY, 7, LONGEST), strict=True))
+    with torch.no_grad():
+        wanted = outputs(model, *inputs.values())["logits"].numpy()
+    (found,) = open_session(written).run(["logits"], {name: ids.numpy() for name, ids in inputs.items()})
+    assert np.abs(found - wanted).max() <= INT8_TOLERANCE * np.abs(wanted).max()
 
 
 class OtherWhenTraced(nn.Module):

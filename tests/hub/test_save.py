@@ -206,11 +206,13 @@ def test_weights_that_change_when_read_again_are_refused(tmp_path: Path, monkeyp
 
 def test_weights_of_another_format_are_removed_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     save("sequence", tmp_path, file_format="pt")
-    (tmp_path / "model.onnx").write_bytes(b"old")
+    (tmp_path / "onnx").mkdir()
+    for name in ("model.onnx", "onnx/model.onnx", "onnx/model_quantized.onnx"):
+        (tmp_path / name).write_bytes(b"old")
     save("generator", tmp_path)
     files = {"README.md", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
-    assert {path.name for path in tmp_path.iterdir()} == files
-    assert all(name in caplog.text for name in ("weights.pt", "model.onnx"))
+    assert {path.name for path in tmp_path.rglob("*") if path.is_file()} == files
+    assert all(name in caplog.text for name in ("weights.pt", "model.onnx", "model_quantized.onnx"))
 
 
 def test_a_full_disk_is_a_usage_error_and_leaves_no_files(tmp_path: Path) -> None:
@@ -258,6 +260,9 @@ def test_card_of_a_folder_without_a_stock_class_has_other_code(tmp_path: Path) -
     assert list(run_code_of(tmp_path / "onnx")["outputs"]) == ["logits"]
     assert "unexpected" not in ModelCard.load(tmp_path / "onnx" / CARD).text
     assert not any("library_name" in ModelCard.load(file).data.to_dict() for file in tmp_path.glob(f"*/{CARD}"))
+    save("discriminator", tmp_path / "browser", file_format="transformers.js")
+    assert list(run_code_of(tmp_path / "browser")["outputs"]) == ["logits"]
+    assert ModelCard.load(tmp_path / "browser" / CARD).data.to_dict()["library_name"] == "transformers.js"
 
 
 def test_an_edited_card_is_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
