@@ -29,7 +29,7 @@ _ITEM = '<li data-shared="{0}" style="--share:{1:.1%}"><span>{2}</span><b>{1:.1%
 _TOKEN = '<ruby style="--share:{0:.0%}">|<rt>{0:.0%}</rt></ruby>'
 _CHANGE = "<del>|</del> <ins>{}</ins>"
 _TEMPLATES = """The most probable tokens for the mask in two prompts. A line on the left marks those listed for one
-prompt only: associations that the model learned from its training text, not facts."""
+prompt only; such differences come from the text that the model was trained on, they are no facts."""
 
 
 def listen(host: str, port: int) -> socket.socket:
