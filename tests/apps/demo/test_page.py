@@ -188,10 +188,11 @@ def test_on_a_phone_all_tabs_are_visible_and_nothing_is_cut_off(page: Any) -> No
 def test_the_browser_refuses_requests_of_the_page_to_another_server(page: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         url = f"http://127.0.0.1:{other.getsockname()[1]}"
-        refused = (
-            "url => new Promise(done => (document.onsecuritypolicyviolation = it => done(it.blockedURI), fetch(url)))"
-        )
-        assert page.evaluate(refused, url).startswith(url)
+        script = """url => new Promise(done => {
+            document.onsecuritypolicyviolation = event => done(event.blockedURI)
+            fetch(url)
+            setTimeout(() => done("sent"), 3000) })"""
+        assert page.evaluate(script, url).startswith(url)
 
 
 def test_the_page_is_refused_before_a_model_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
