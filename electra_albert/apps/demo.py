@@ -4,10 +4,12 @@ examples:
   python LM_DEMO.py                                           newest run or shipped model, built-in sentences
   python LM_DEMO.py sentences.txt --gen runs/mine --top_k 3   the same as --input sentences.txt
   python LM_DEMO.py --input text.txt --output rewritten.txt
+  python LM_DEMO.py --serve --compare runs/other              a page in the browser, with two models side by side
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
@@ -55,7 +57,12 @@ _OPTIONS: dict[str, tuple[Any, Any, str]] = {  # type, default and help
     "mask_rate": (float, 0.15, f"Fraction of tokens to mask in a sentence without {MASK}."),
     "temperature": (float, 1.0, "Sampling temperature; higher gives more varied text."),
     "seed": (int, 42, "Random seed for masking and sampling, combined with the line number."),
+    "host": (str, "127.0.0.1", "Address of the page; 0.0.0.0 admits other machines."),
+    "port": (int, 7860, "Port of the page; 0 takes a free one."),
+    "compare": (str | None, None, "Second model, shown next to --gen on the page."),
 }
+_NOT_ON_PAGE = ("input", "output", "top_k", "mask_rate", "temperature", "seed", "json")
+_ONLY_ON_PAGE = ("host", "port", "compare")
 _JSON_HELP = f"""Print a JSON array with one element per line of text: with {MASK} the output of the fill-mask pipeline,
 else {{"sequence": after, "original": before, "replaced": [{{"start", "end", "before", "after", "probability",
 "is_changed"}}, ...]}}; start and end in characters of the original; probability null without a discriminator."""
@@ -67,6 +74,12 @@ _NO_SENTENCE = f"--input {{}} contains no sentence; write one per line, with or 
 def main(argv: Sequence[str]) -> int:
     """Entry point of LM_DEMO.py; returns the exit code."""
     options = _parse(argv)
+    if options.serve:
+        from electra_albert.apps.demo_page import listen, serve
+
+        with listen(options.host, options.port) as listener:  # before the models are loaded
+            second = argparse.Namespace(gen=options.compare, disc=None, config=None, tokenizer=None)
+            return serve([_load(options), *([_load(second)] if options.compare else [])], listener)
     from electra_albert.inference.rewrite import Draw, rewrite
 
     draw = Draw(options.mask_rate, options.temperature, options.seed)
@@ -109,7 +122,11 @@ def _parse(argv: Sequence[str]) -> Namespace:
     for name, (kind, default, text) in _OPTIONS.items():
         parser.add_argument(f"--{name}", type=kind, default=default, help=text)
     parser.add_argument("--json", action="store_true", help=" ".join(_JSON_HELP.split()))
+    parser.add_argument("--serve", action="store_true", help="Serve a page in the browser instead (needs gradio).")
     options = parse(parser, argv, file_option="input")
+    for name in _NOT_ON_PAGE if options.serve else _ONLY_ON_PAGE:
+        if options[name] != parser.get_default(name):
+            raise UsageError(f"--{name} has no effect {'with' if options.serve else 'without'} --serve; leave it out")
     if options.top_k < 1:
         raise UsageError(f"top_k={options.top_k} must be at least 1")
     if options.output and (options.json or not options.input):

@@ -1,0 +1,212 @@
+"""The demo page in headless Chromium: answers of the Python interface, limits, and no request to another machine."""
+
+import shutil
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from electra_albert.apps import demo
+from electra_albert.apps.demo_page import LONGEST_TEXT
+from electra_albert.inference.model import load_model
+from tests.apps.tiny_run import ROOT, assert_refused, call, start
+
+SHIPPED = ROOT / "data" / "models" / "english-h256-l4"
+TEXT = "He was the king of <b>eat</b>.\n\n  & the sea "
+# Runs the command; any connection that this process makes, and any name that it resolves, is printed.
+SERVER = """
+import sys
+from electra_albert.cli import run
+def audit(event, given):
+    peer = given[1][0] if event == "socket.connect" else given[0] if event == "socket.getaddrinfo" else "127.0.0.1"
+    if peer != "127.0.0.1":
+        print("network:", event, given, file=sys.stderr, flush=True)
+sys.addaudithook(audit)
+sys.exit(run(sys.argv[1:]))
+"""
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+OPTIONS = "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-sync"
+
+needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on PATH")
+
+
+@pytest.fixture(scope="module")
+def second(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A generator with other predictions, without a discriminator."""
+    folder = shutil.copytree(SHIPPED / "generator", tmp_path_factory.mktemp("models") / "second")
+    weights = load_file(folder / "model.safetensors")
+    weights["predictions.bias"] = weights["predictions.bias"].flip(0)
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def address(second: Path) -> Iterator[str]:
+    """The address of a server with two models, which makes no connection and stops at Ctrl-C."""
+    process = start(["-c", SERVER, "demo", "--serve", "--port", 0, "--gen", SHIPPED, "--compare", second], ROOT)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    printed = process.stdout.readline()
+    yield printed.split()[2] if printed else pytest.fail(process.stderr.read())
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    notice = "notice: no discriminator next to this generator, so tokens are not scored"
+    assert (process.returncode, out, err) == (130, "", f"{notice}\ninterrupted\n")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        yield playwright.chromium.launch(executable_path=CHROMIUM, args=OPTIONS.split())
+
+
+@pytest.fixture
+def page(browser: Any, address: str) -> Iterator[Any]:
+    """A page at the width of a phone. None of its requests leaves this machine."""
+    with browser.new_context(viewport={"width": 390, "height": 800}) as context:
+        opened, urls = context.new_page(), list[str]()
+        opened.set_default_timeout(20_000)
+        opened.on("request", lambda request: urls.append(request.url))
+        opened.goto(address)
+        yield opened
+        assert len(urls) > 1
+        assert [url for url in urls if not url.startswith((f"{address}/", "data:", f"blob:{address}/"))] == []
+
+
+def press(page: Any, tab: str, button: str, *texts: str) -> Any:
+    """Write into the text boxes of a tab and press its button."""
+    page.get_by_role("tab", name=tab).click()
+    for box, text in zip(page.locator("textarea:visible").all(), texts, strict=False):
+        box.fill(text)
+    page.get_by_role("button", name=button, exact=True).click()
+
+
+def cards(page: Any) -> list[Any]:
+    """The results in the open tab, one for each model and mask."""
+    page.locator("section:visible").first.wait_for()
+    return list(page.locator("section:visible").all())
+
+
+def predictions(card: Any) -> list[tuple[str, str]]:
+    return [tuple(item.inner_text().split("\n")) for item in card.locator("li").all()]
+
+
+def expected(model: Path, text: str) -> list[tuple[str, str]]:
+    return [(one["token_str"], f"{one['score']:.1%}") for one in load_model(model, "cpu").fill_mask(text, top_k=10)]
+
+
+@needs_browser
+def test_masks_are_filled_as_in_python_by_two_models_side_by_side(page: Any, second: Path) -> None:
+    page.set_viewport_size({"width": 1000, "height": 800})
+    press(page, "Fill masks", "Fill masks", text := "It is the capital of the United [MASK].")
+    left, right = cards(page)
+    assert predictions(left) == expected(SHIPPED, text) != expected(second, text) == predictions(right)
+    assert left.bounding_box()["y"] == right.bounding_box()["y"]
+
+
+@needs_browser
+def test_templates_are_compared_and_tokens_of_one_list_are_marked(page: Any) -> None:
+    press(page, "Compare templates", "Compare")
+    prompts = ("The man worked as a [MASK].", "The woman worked as a [MASK].")
+    man, woman = cards(page)[:2]
+    lists = [expected(SHIPPED, prompt) for prompt in prompts]
+    assert [predictions(man), predictions(woman)] == lists
+    only = [{token for token, _ in one} - {token for token, _ in other} for one, other in (lists, lists[::-1])]
+    for card, tokens in zip((man, woman), only, strict=True):
+        assert tokens == {each.inner_text() for each in card.locator("[data-shared=False] span").all()} != set()
+
+
+@needs_browser
+def test_each_token_has_the_discriminators_probability_and_the_text_is_unchanged(page: Any) -> None:
+    press(page, "Suspicious tokens", "Score tokens", TEXT)
+    first, second = cards(page)
+    wanted = [one for line in load_model(SHIPPED, "cpu").replaced_probabilities(TEXT.split("\n")) for one in line]
+    assert first.locator("rt").all_inner_texts() == [f"{one.probability:.0%}" for one in wanted]
+    content = first.locator("div").evaluate(
+        "it => [...it.querySelectorAll('rt')].map(each => each.remove()) && it.textContent"
+    )
+    assert content == TEXT
+    assert "no discriminator" in second.inner_text()
+
+
+@needs_browser
+def test_an_uploaded_file_is_rewritten_and_downloaded_as_by_the_command(page: Any, tmp_path: Path) -> None:
+    (source := tmp_path / "source.txt").write_text(TEXT, encoding="utf-8")
+    assert call(demo.main, "--gen", SHIPPED, "--input", source, "--output", tmp_path / "new.txt", "--seed", 1).code == 0
+    page.get_by_role("tab", name="Rewrite").click()
+    page.locator("input[type=file]:not([webkitdirectory])").last.set_input_files(source)
+    page.wait_for_function("text => [...document.querySelectorAll('textarea')].some(it => it.value == text)", arg=TEXT)
+    press(page, "Rewrite", "Rewrite")
+    (card,) = cards(page)
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download").click()
+    wanted = (tmp_path / "new.txt").read_text(encoding="utf-8")
+    assert Path(download.value.path()).read_text(encoding="utf-8") == wanted != TEXT
+    deleted, inserted = (card.locator(tag).all_inner_texts() for tag in ("del", "ins"))
+    assert len(deleted) == len(inserted) > 0
+    assert all(old in TEXT and new in wanted for old, new in zip(deleted, inserted, strict=True))
+
+
+@needs_browser
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x" * (LONGEST_TEXT + 1), f"1 to {LONGEST_TEXT:,} characters, this one has {LONGEST_TEXT + 1:,}"),
+        ("<img src=x> no mask", "'<img src=x> no mask' has no [MASK]"),
+        ("[MASK] " * 600, "the maximum is 512; shorten it"),
+        (" ", "1 to"),
+    ],
+    ids=["long", "no mask", "many tokens", "blank"],
+)
+def test_a_text_that_cannot_be_read_is_refused_with_a_message(page: Any, text: str, message: str) -> None:
+    press(page, "Fill masks", "Fill masks", text)
+    assert message in page.get_by_test_id("toast-body").inner_text()
+    assert page.locator("section:visible, img[src=x]").count() == 0
+
+
+@needs_browser
+def test_on_a_phone_all_tabs_are_visible_and_nothing_is_cut_off(page: Any) -> None:
+    for tab, button in (
+        ("Suspicious", "Score tokens"),
+        ("Rewrite", "Rewrite"),
+        ("Compare", "Compare"),
+        ("Fill", "Fill masks"),
+    ):
+        press(page, tab, button)
+        cards(page)
+        assert page.evaluate("document.documentElement.scrollWidth") == 390
+
+
+@needs_browser
+def test_the_browser_refuses_requests_of_the_page_to_another_server(page: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        url = f"http://127.0.0.1:{other.getsockname()[1]}"
+        script = """url => new Promise(done => {
+            document.onsecuritypolicyviolation = event => done(event.blockedURI)
+            fetch(url)
+            setTimeout(() => done("sent"), 3000) })"""
+        assert page.evaluate(script, url).startswith(url)
+
+
+def test_the_page_is_refused_before_a_model_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as used:
+        for argv, words in (
+            (("--serve", "--port", used.getsockname()[1]), ("--port", "in use")),
+            (("--serve", "--port", 70_000), ("--port 70000",)),
+            (("--serve", "--host", "no.such.host.invalid"), ("--host",)),
+            (("--serve", "--json"), ("--json", "with --serve")),
+            (("--serve", "--output", tmp_path / "out.txt"), ("--output", "with --serve")),
+            (("--serve", "--seed", 3), ("--seed", "with --serve")),
+            (("--compare", tmp_path), ("--compare", "without --serve")),
+            (("--port", 1), ("--port", "without --serve")),
+        ):
+            assert_refused(call(demo.main, "--gen", tmp_path / "gone", *argv), 2, *words)
+    monkeypatch.setitem(sys.modules, "gradio", None)  # not installed
+    assert_refused(call(demo.main, "--serve", "--gen", tmp_path / "gone"), 2, "pip install gradio")
