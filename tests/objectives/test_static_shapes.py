@@ -3,7 +3,9 @@
 Nor does a step copy lists from the host. The step compiled as one graph computes the same.
 """
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,12 +13,13 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from electra_albert.config import RtdConfig
+from electra_albert.config import RtdConfig, TrainingConfig
 from electra_albert.contracts import Batch, SpecialIds
 from electra_albert.model.encoder import compile_for_training
 from electra_albert.objectives import masking, mlm, rtd
 from electra_albert.objectives.masking import sample
 from electra_albert.objectives.rtd import PretrainingObjective
+from electra_albert.training.optimizer import build_optimizer
 from tests.model.test_compilation_and_checkpointing import compiled
 from tests.objectives.toy import MODEL, OBJECTIVES, STEP, build, make_batch, make_objective, ordered
 
@@ -83,6 +86,40 @@ def test_operators_and_shapes_do_not_depend_on_the_contents_of_the_batch(name: s
     for rate in (0.15, 0.3):  # the number of targets depends on the length only
         shapes = {tuple(build(name, mask_rate=rate).corrupt(batch).logits.shape) for batch in contents()}
         assert shapes == {(5, max(1, round(rate * 21)), MODEL.vocab_size)}
+
+
+class Float64Trace(TorchDispatchMode):
+    """Records the functions of the package that make a tensor in float64."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.functions: set[str] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        results = result if isinstance(result, tuple | list) else (result,)
+        if any(isinstance(one, Tensor) and one.dtype == torch.float64 for one in results):
+            frame: Any = sys._getframe()
+            while frame is not None and "electra_albert" not in Path(frame.f_code.co_filename).parts:
+                frame = frame.f_back
+            code = frame.f_code if frame is not None else None
+            self.functions.add(code.co_qualname.split(".<")[0] if code is not None else "backward")
+        return result
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "lamb", "muon"])
+@pytest.mark.parametrize("name", ["rtd_sop", "mlm_sop", "rtd with options"])
+def test_a_step_uses_float64_only_where_mps_is_excepted(name: str, optimizer: str) -> None:
+    # MPS has no float64 and is not to be had here; these functions ask for the device.
+    objective, batch = build(name, **options_of(name)), ordered(make_batch())
+    updates = build_optimizer(objective, TrainingConfig(optimizer=optimizer))
+    with Float64Trace() as recorded:
+        terms = objective(batch, STEP)
+        torch.stack([weight * terms[name].sum for name, weight in objective.weights.items()]).sum().backward()
+        updates.step()
+    assert recorded.functions == {"target_count"} | ({"Lamb._update"} if optimizer == "lamb" else set())
 
 
 def by_list(input_ids: Tensor, attention_mask: Tensor, special: SpecialIds) -> Tensor:
