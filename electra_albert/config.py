@@ -133,14 +133,14 @@ class TrainingConfig:
     """Number of steps between two checkpoints; the last step is always saved."""
     save_total_limit: int = 2
     """Maximum number of checkpoints to keep."""
-    save_milestones: bool = False
-    """Also keep the checkpoints of 1, 2, 4, 8, … times save_steps."""
+    save_milestones: int = 0
+    """Also keep the checkpoints of 1, 2, 4, 8, … times this number of steps; 0: no others than the last ones."""
 
     def __post_init__(self) -> None:
         counts = "max_steps per_device_train_batch_size per_device_eval_batch_size gradient_accumulation_steps"
         require_within(self, "[1, inf)", f"{counts} logging_steps eval_steps eval_examples save_steps save_total_limit")
         require_within(self, "(0, inf)", "learning_rate max_grad_norm muon_rate")
-        require_within(self, "[0, inf)", "warmup_steps batch_ramp_steps")
+        require_within(self, "[0, inf)", "warmup_steps batch_ramp_steps save_milestones")
         ramp, count = self.batch_ramp_steps, self.gradient_accumulation_steps
         problem = f"batch_ramp_steps={ramp} must be at least gradient_accumulation_steps={count}, which must exceed 1"
         require(ramp == 0 or 1 < count <= ramp, problem)
@@ -256,6 +256,10 @@ class PretrainConfig:
         steps, most = self.corpus.short_seq_steps, self.training.max_steps
         for name, last in (("short_seq_steps", steps), ("batch_ramp_steps", self.training.batch_ramp_steps)):
             require(last <= most, f"{name}={last} exceeds max_steps={most}")
+        rates = self.rtd.mask_rate_end, self.mlm.mask_rate_end
+        is_fixed = steps or self.training.batch_ramp_steps or rates != (None, None)
+        problem = "budget excludes short_seq_steps, batch_ramp_steps and mask_rate_end: the number of steps is unknown"
+        require(self.run.budget is None or not is_fixed, f"{problem}; give flops or max_steps instead")
 
     @property
     def batch_stages(self) -> list[BatchStage]:

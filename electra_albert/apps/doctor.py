@@ -10,19 +10,22 @@ from electra_albert.contracts import UserError
 def main(argv: Sequence[str]) -> int:
     """Entry point of `electra-albert doctor`; returns 1 if a check failed, else 0."""
     _, config = parse_pretraining(argv, "electra-albert doctor")
+    from electra_albert.apps.pretrain import budget
     from electra_albert.apps.pretrain.checks import Finding, examine
     from electra_albert.apps.pretrain.job import make_job
     from electra_albert.training.distributed import start
 
     world, found = start(config.run.device), Counter[str]()
     try:
-        findings = examine(make_job(config, world), world)
+        findings = examine(budget.planned(make_job(config, world), world), world)
     except (AssertionError, ValueError) as error:  # of the checks in make_job
         if isinstance(error, UserError):
             raise
         findings = iter([Finding("fail", "weights", f"{error}; correct the objective")])
     for finding in findings:
-        print(finding, flush=True)
         found[finding.status] += 1
-    print(f"{found['pass']} passed, {found['warn']} warnings, {found['fail']} failed")
+        if world.is_main:
+            print(finding, flush=True)
+    if world.is_main:
+        print(f"{found['pass']} passed, {found['warn']} warnings, {found['fail']} failed")
     return int(found["fail"] > 0)

@@ -27,7 +27,7 @@ _KIND_HELP = """Part to export: generator (masked-token head), discriminator (th
 model) or encoder (no head). By default the generator of a run, else the model that the folder contains."""
 _REVISION_HELP = "Branch of the repository to upload into, such as step-10000; it is created if necessary."
 _FORMAT_HELP = "File format of the weights; transformers.js is ONNX in float32 and in int8, for browsers."
-_LENGTH_HELP = "Maximum length in tokens that sentence-transformers reads; choose that of pretraining."
+_LENGTH_HELP = "Maximum length in tokens that sentence-transformers reads (128): that of pretraining."
 _PUSH_HELP = "Repository OWNER/NAME on the hub into which the folder is also uploaded; it is created if necessary."
 
 
@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--kind", choices=_KNOWN["kind"], default=None, help=_KIND_HELP)
     parser.add_argument("--format", choices=_KNOWN["format"], default="safetensors", help=_FORMAT_HELP)
     parser.add_argument("--dtype", choices=_KNOWN["dtype"], default="float32", help="Data type of the stored weights.")
-    parser.add_argument("--max_seq_length", type=int, default=128, help=_LENGTH_HELP)
+    parser.add_argument("--max_seq_length", type=int | None, default=None, help=_LENGTH_HELP)
     parser.add_argument("--license", type=str | None, default=None, help="License id for the model card, such as mit.")
     parser.add_argument("--push_to_hub", type=str | None, default=None, help=_PUSH_HELP)
     parser.add_argument("--hub_private_repo", type=bool, default=False, help="Create the repository as a private one.")
@@ -62,7 +62,7 @@ def export(
     kind: str | None = None,
     format: str = "safetensors",
     dtype: str = "float32",
-    max_seq_length: int = 128,
+    max_seq_length: int | None = None,
     license: str | None = None,
     push_to_hub: str | None = None,
     hub_private_repo: bool = False,
@@ -85,6 +85,8 @@ def export(
         raise UsageError("--hub_revision has no effect without --push_to_hub")
     if format in _ONNX and dtype != "float32":
         raise UsageError(f"ONNX export supports only float32; remove --dtype {dtype} or --format {format}")
+    if max_seq_length is not None and (format != _SENTENCES or max_seq_length < 1):
+        raise UsageError(f"--max_seq_length {max_seq_length} must be at least 1 and needs --format {_SENTENCES}")
     if format == _SENTENCES and kind not in (None, "encoder"):
         raise UsageError(f"the format {_SENTENCES} has no head; remove --kind {kind}")
     kind = "encoder" if format == _SENTENCES else kind
@@ -126,7 +128,7 @@ def export(
     form = "safetensors" if format == _SENTENCES else format
     save_model(built, tokenizer, folder, details, facts, file_format=form, dtype=getattr(torch, dtype))
     if format == _SENTENCES:
-        write_pooling(folder, stored.config, max_seq_length)
+        write_pooling(folder, stored.config, max_seq_length or 128)
     if push_to_hub is not None:
         push.create_repository(push_to_hub, is_private=hub_private_repo)
         push.upload(folder, push_to_hub, f"Upload {kind}", revision=hub_revision)

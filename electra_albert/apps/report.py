@@ -13,7 +13,16 @@ from typing import Any
 
 from electra_albert.apps.command_line import check_can_write, make_parser, parse
 from electra_albert.apps.default_model import newest_run
-from electra_albert.apps.run_folder import COMMAND, CONFIG, ENVIRONMENT, METRICS, REPORT, SAMPLES, read_evaluations
+from electra_albert.apps.run_folder import (
+    COMMAND,
+    CONFIG,
+    ENVIRONMENT,
+    METRICS,
+    REPORT,
+    SAMPLES,
+    read_evaluations,
+    recorded_settings,
+)
 from electra_albert.contracts import Metrics, UsageError
 from electra_albert.files import SHIPPED, read_json, write_text
 
@@ -51,6 +60,8 @@ def main(argv: Sequence[str]) -> int:
         if not (each / METRICS).is_file():
             raise UsageError(f"{each} is not a run's folder (no {METRICS}); name one")
     output = Path(options.output) if options.output else folder / REPORT
+    if output.is_dir():
+        raise UsageError(f"--output {output} is a folder; name a file")
     check_can_write(output.parent)
     output.parent.mkdir(parents=True, exist_ok=True)
     write_report(folder, output, others)
@@ -60,7 +71,7 @@ def main(argv: Sequence[str]) -> int:
 
 def write_report(folder: Path, output: Path, others: Sequence[Path] = ()) -> None:
     """Write the report of the run in `folder`, with the curves of `others` or, without them, of the default run."""
-    content = json.dumps(report_data(folder, others or [REFERENCE]), ensure_ascii=False).replace("</", "<\\/")
+    content = json.dumps(report_data(folder, others or [REFERENCE]), ensure_ascii=False).replace("<", "\\u003c")
     write_text(output, _TEMPLATE.read_text(encoding="utf-8").replace(_DATA, content))
 
 
@@ -70,9 +81,10 @@ def report_data(folder: Path, others: Sequence[Path]) -> dict[str, Any]:
     from electra_albert.training.monitor import read_metrics
 
     record, evaluations = read_json(folder / ENVIRONMENT), read_evaluations(folder)
-    settings, named = record.get("settings", {}), {key: value for key, value in record.items() if key != "settings"}
+    settings, named = recorded_settings(folder), {key: value for key, value in record.items() if key != "settings"}
     environment = {key: value for key, value in named.items() if not isinstance(value, list)}
-    samples = read_metrics(folder / SAMPLES)
+    found = (row for row in read_metrics(folder / SAMPLES) if "text" in row)
+    samples = list({(row["text"], row["step"]): row for row in found}.values())  # the last, of averaged weights
     curves = [_curves(each) for each in (folder, *others) if (each / METRICS).is_file()]
     done = curves[0]["rows"][-1] if curves[0]["rows"] else {}
     facts = {

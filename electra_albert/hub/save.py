@@ -34,7 +34,7 @@ _WRITE_ONNX = {"onnx": onnx.write_onnx, onnx.BROWSER_FORMAT: onnx.write_for_brow
 _PT_FILE, _READ_BY_STOCK_AS = "weights.pt", "pytorch_model.bin"
 _SPECIAL_TOKENS = {"pad": "pad", "bos": "cls", "eos": "sep"}  # config.json: tokenizer
 _CHECKED_LENGTH = 24
-_POOLING = "1_Pooling"  # the usual name
+_MODULES, _POOLING = "modules.json", "1_Pooling"  # of sentence-transformers
 # Output name, layer, and the output computed from layer, last hidden states [B, L, D] and pooler output [B, D].
 _Head = tuple[str, nn.Module, Callable[[Any, Tensor, Any], Tensor]]
 
@@ -77,7 +77,7 @@ def save_model(
             for name in written:
                 (folder / name).parent.mkdir(exist_ok=True)
                 os.replace(new / name, folder / name)
-        for other in sorted({*WEIGHT_FILES, *_ONNX_FILES} - {*written}):
+        for other in sorted({*WEIGHT_FILES, *_ONNX_FILES, _MODULES} - {*written}):
             if (folder / other).exists():
                 (folder / other).unlink()
                 LOG.warning(f"removed {folder / other}, which belonged to another model or format")
@@ -100,7 +100,7 @@ def write_pooling(folder: Path, config: ModelConfig, max_seq_length: int) -> Non
     settings = {"max_seq_length": length, "model_args": {"add_pooling_layer": False}}
     write_json(folder / "sentence_bert_config.json", settings)
     modules = [{"idx": i, "name": str(i), "path": path, "type": kind} for i, (path, kind) in enumerate(parts.items())]
-    write_json(folder / "modules.json", modules)
+    write_json(folder / _MODULES, modules)
 
 
 def _architecture(model: Model) -> str:

@@ -206,7 +206,7 @@ class _Loop:
         failure = ""
         if run.world.is_main:
             try:
-                limits = run.config.save_total_limit, run.config.save_steps * run.config.save_milestones
+                limits = run.config.save_total_limit, run.config.save_milestones
                 save_checkpoint(run.checkpoints, self.module, self._optimizer, state, *limits)
             except OSError as error:
                 failure = f"cannot write the checkpoint of step {self.step} into {run.checkpoints}: {error}"

@@ -64,7 +64,8 @@ def test_a_run_killed_before_its_first_row_has_a_report(finished: Finished, tmp_
 
 def test_text_cannot_end_the_script_and_nothing_is_loaded_from_elsewhere(finished: Finished, tmp_path: Path) -> None:
     run = shutil.copytree(finished.folder, tmp_path / "run", ignore=shutil.ignore_patterns("checkpoints"))
-    evil = {"step": 1, "text": "</script><img src=x>", "original": "a", "predictions": [["</SCRIPT>", 0.5]]}
+    text = "</script><img src=x><!-- <script>"
+    evil = {"step": 1, "text": text, "original": "a", "predictions": [["</SCRIPT>", 0.5]]}
     (run / "samples.jsonl").write_text(json.dumps(evil), encoding="utf-8")
     assert call(report.main, "--run", str(run), "--compare", str(finished.folder)).code == 0
     data = data_of(run / report.REPORT)

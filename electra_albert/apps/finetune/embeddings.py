@@ -17,8 +17,8 @@ from typing import Any, Literal
 
 from electra_albert.apps.command_line import check_can_write, format_table, make_parser, parse, print_results
 from electra_albert.apps.default_model import default_model
-from electra_albert.contracts import DataError, Metrics, RunResult, UsageError
-from electra_albert.files import write_json
+from electra_albert.contracts import DataError, DivergedError, Metrics, RunResult, UsageError
+from electra_albert.files import read_json, write_json
 from electra_albert.finetuning_config import EMBEDDINGS
 from electra_albert.model_config import require_filled, require_within
 
@@ -27,6 +27,7 @@ LOG = logging.getLogger(__name__)
 _PACKAGES = ("sentence_transformers", "accelerate")
 _PARAPHRASE = 0.8  # share of the highest score from which a pair counts as paraphrases in the contrastive loss
 _METRICS = ("spearman", "pearson")
+_RESULTS, _ZERO_SHOT = "results.json", "zero_shot"
 
 
 @dataclass(frozen=True)
@@ -84,16 +85,21 @@ def parse_embeddings(argv: Sequence[str]) -> EmbeddingsConfig:
 def finetune(config: EmbeddingsConfig) -> RunResult:
     """Evaluate the encoder as it is, fine-tune it with each seed, and save the best model.
 
-    Raises UsageError without sentence-transformers, DataError, CheckpointError.
+    Raises UsageError without sentence-transformers, DataError, CheckpointError, DivergedError.
     """
     if missing := [name.replace("_", "-") for name in _PACKAGES if find_spec(name) is None]:
         raise UsageError(f"--task {EMBEDDINGS} needs {', '.join(missing)}: pip install {' '.join(missing)}")
     from electra_albert.apps.export import export
+    from electra_albert.apps.finetune.job import model_name
     from electra_albert.hub.onnx import quiet
 
     source = Path(config.model) if config.model else default_model("--model")
-    folder = Path(config.output_dir or f"runs/{EMBEDDINGS}-{source.resolve().name}")
+    folder = Path(config.output_dir or f"runs/{EMBEDDINGS}-{model_name(source)}")
     check_can_write(folder)
+    is_other = (folder / "model").exists() and _ZERO_SHOT not in read_json(folder / _RESULTS)
+    if is_other or source.resolve().is_relative_to(folder.resolve()):
+        raise UsageError(f"{folder} contains a model that would be overwritten; choose another --output_dir")
+    shutil.rmtree(folder / "model", ignore_errors=True)
     pairs = _read(config)
     export(source, folder / "encoder", format="sentence-transformers", max_seq_length=config.max_seq_length)
     zero_shot = _evaluate(_load(folder / "encoder"), pairs["dev"])
@@ -105,13 +111,12 @@ def finetune(config: EmbeddingsConfig) -> RunResult:
         rows.append(_row(f"seed {seed}", tuned[-1:]))
         LOG.info(f"seed {seed}: {json.dumps(tuned[-1])}")
         if tuned[-1]["spearman"] == max(scores["spearman"] for scores in tuned):
-            shutil.rmtree(folder / "model", ignore_errors=True)
             with quiet():
                 model.save(str(folder / "model"), create_model_card=False)
     if len(tuned) > 1:
         rows.append(_row("mean", tuned))
-    results = {"zero_shot": zero_shot, "seeds": tuned, "config": asdict(config) | {"model": str(source)}}
-    write_json(folder / "results.json", results)
+    results = {_ZERO_SHOT: zero_shot, "seeds": tuned, "config": asdict(config) | {"model": str(source)}}
+    write_json(folder / _RESULTS, results)
     written = "results.json, encoder/ (without fine-tuning)" + ", model/ (best seed)" * bool(tuned)
     best = max(tuned or [zero_shot], key=lambda scores: scores["spearman"])
     summary = f"{format_table(rows)}\nwritten to {folder}: {written}"
@@ -165,6 +170,8 @@ def _evaluate(model: Any, pairs: dict[str, list[Any]]) -> Metrics:
 
     first, second = (model.encode(pairs[name], convert_to_tensor=True, show_progress_bar=False) for name in "ab")
     cosines = pairwise_cos_sim(first, second).double().cpu().numpy()
+    if not np.isfinite(cosines).all():
+        raise DivergedError("the sentence vectors are not finite; lower --learning_rate")
     scores = regression(np.stack([cosines, np.asarray(pairs["score"])], axis=1))
     return {metric: scores[metric] for metric in _METRICS}
 

@@ -71,11 +71,14 @@ def find_base_model(model: str | None, prepared_dir: str, world: World) -> BaseM
     is_electra = "discriminator_predictions" in load.read_stored(files).parts
     is_electra = is_electra or load.read_details(files).get("family") == "electra" or config.hidden_size <= _SMALL
     fingerprint = " ".join(filter(None, [*map(sha256, weights.all_files(files.weights)), files.part]))
+    return BaseModel(model_name(path), files, config, tokenizer, "electra" if is_electra else "albert", fingerprint)
+
+
+def model_name(path: Path) -> str:
+    """The name of a model folder in that of an output folder."""
     path = path.resolve()
     name = path.parent.name if path.name in ("generator", "discriminator", "model") else path.name
-    if path.parent.name == "checkpoints":
-        name = f"{path.parents[1].name}-{name}"
-    return BaseModel(name, files, config, tokenizer, "electra" if is_electra else "albert", fingerprint)
+    return f"{path.parents[1].name}-{name}" if path.parent.name == "checkpoints" else name
 
 
 def apply_recipe(config: FinetuneConfig, task_name: str, base: BaseModel) -> FinetuneConfig:

@@ -44,22 +44,30 @@ def suggestion(job: Job) -> list[str]:
     return lines
 
 
-def recorded_plan(config: PretrainConfig, recorded: Mapping[str, Any]) -> PretrainConfig:
-    """The configuration of a resumed run with its recorded plan, longer if --budget or --flops is larger now."""
-    run = config.run
+def recorded_plan(config: PretrainConfig, state: Mapping[str, Any]) -> PretrainConfig:
+    """The configuration of a resumed run with its recorded plan, longer if --budget or --flops is larger now.
+
+    Raises UsageError if the run was planned otherwise.
+    """
+    run, recorded = config.run, state["settings"]
     if run.flops is None and run.budget is None:
         return config
-    values = {name: recorded[name] for name in _PLANNED if name in recorded}
     before = replace(run, budget=recorded.get("budget"), flops=recorded.get("flops"))
-    if size := before.flops or before.budget_seconds:
-        values["max_steps"] = round(values["max_steps"] * (run.flops or run.budget_seconds) / size)
+    if (before.budget is None, before.flops is None) != (run.budget is None, run.flops is None):
+        asked, given = ("--budget" if run.budget else "--flops"), ("--budget" if before.budget else "--flops")
+        was = "neither budget nor FLOPs" if before.budget is None and before.flops is None else given
+        raise UsageError(f"{asked}: the run began with {was}; give the same, or another --output_dir")
+    plan = recorded | state.get("training", {})  # that of a checkpoint is newer
+    values = {name: plan[name] for name in _PLANNED if name in plan}
+    more = (run.flops or run.budget_seconds) / (before.flops or before.budget_seconds)
+    values["max_steps"] = max(1, round(values["max_steps"] * more))
     return replace(config, training=replace(config.training, **values))
 
 
 def planned(job: Job, world: World) -> Job:
     """The job with max_steps, warmup and intervals that follow from --budget or --flops, if one of them is given.
 
-    Raises UsageError for a budget of less than one step.
+    Raises UsageError for a budget of less than one step, or of fewer steps than another option needs.
     """
     config, training, run = job.config, job.config.training, job.config.run
     if run.flops is None and run.budget is None:
@@ -76,12 +84,18 @@ def planned(job: Job, world: World) -> Job:
 
     shares = {"warmup_steps": _WARMUP_SHARE, "logging_steps": _LOG_SHARE, "eval_steps": _EVAL_SHARE}
     values: dict[str, Any] = {name: most(share, name) for name, share in shares.items()}
-    values |= {"max_steps": steps, "save_steps": max(1, round(_SAVE_SHARE * steps)), "save_milestones": True}
-    LOG.info(f"plan for {given}: {steps:,} steps, {values['warmup_steps']:,} of them warmup")
+    milestone = _SAVE_SHARE * steps
+    saves = math.ceil(milestone / training.save_steps)  # until the first milestone
+    save_steps = max(1, round(milestone / saves))
+    values |= {"max_steps": steps, "save_steps": save_steps, "save_milestones": save_steps * saves}
+    LOG.info(f"plan for {given}: {steps:,} steps instead of --max_steps, {values['warmup_steps']:,} of them warmup")
     if steps < _FEW_STEPS:
         LOG.info("notice: few steps; choose a smaller preset or --per_device_train_batch_size, or a larger budget")
     job.objective.max_steps = steps
-    return job._replace(config=replace(config, training=replace(training, **values)))
+    try:
+        return job._replace(config=replace(config, training=replace(training, **values)))
+    except ValueError as error:
+        raise UsageError(f"{given}: {error}") from None
 
 
 def _seconds_per_step(job: Job, world: World) -> float:

@@ -140,7 +140,8 @@ def _of_masking(job: Job, batch: Batch) -> Finding:
     is_chosen = torch.zeros_like(batch.attention_mask).scatter(1, positions, is_used)  # [B, L]
     is_maskable = maskable(batch.input_ids, batch.attention_mask, special)
     rate = int(is_chosen.sum()) / int(is_maskable.sum())
-    wanted = int((is_maskable.sum(1) * options.mask_rate).round().sum()) / int(is_maskable.sum())
+    count = is_maskable.sum(1)  # [B]
+    wanted = int((count * options.mask_rate).round().clamp(min=1).minimum(count).sum()) / int(count.sum())
     is_special = torch.stack([after == token for token in special.never_masked]).any(0)
     return _check(
         "masking",

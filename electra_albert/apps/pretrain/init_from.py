@@ -180,7 +180,8 @@ def _read_weights(folder: Path, tokenizer: Tokenizer, rtd: RtdConfig) -> tuple[S
     models = [stored._replace(tensors=load.resize_vocabulary(stored.tensors, size, new)) for stored in models]
     own = {TABLE} if rtd.embedding_sharing == "disentangled" else set()
     if len(models) > 1 and load.different_embeddings(*(stored.tensors for stored in models)) - own:
-        raise CheckpointError(f"{folder}: the two models do not share their embeddings; move one to another folder")
+        advice = "use --rtd.embedding_sharing disentangled, or move one to another folder"
+        raise CheckpointError(f"{folder}: the two models do not share their embeddings; {advice}")
     if new:
         LOG.info(f"{len(new):,} new tokens are initialized with the mean embedding of their former subwords")
     if rows > size:

@@ -35,9 +35,10 @@ def start_lines(job: Job, world: World) -> list[str]:
     rates = spec_of(config).mask_rates(config)
     masked = "" if rates is None else f"mask rate {' to '.join(f'{rate:g}' for rate in dict.fromkeys(rates))}, "
     total, shared = _parameters(objective), _parameters(objective.generator.embeddings)
-    parts = f"{shared:,} embeddings, {_parameters(objective.generator) - shared:,} generator"
+    generator = _parameters(objective.generator)
+    parts = f"{shared:,} embeddings, {generator - shared:,} generator"
     if objective.discriminator is not None:
-        parts += f", {_parameters(objective.discriminator) - shared:,} discriminator"
+        parts += f", {total - generator:,} discriminator"
     compiled = str(job.compilation)
     if compiled == "none" and world.device.type == "cuda" and config.run.torch_compile == "auto":
         compiled = f"none ({why_not_compiled(world.device)})"

@@ -62,15 +62,26 @@ def test_fine_tuning_raises_the_correlation_of_cosines_and_scores(
 REFUSED: dict[str, tuple[tuple[object, ...], int]] = {
     "--head": (("--head", "electra"), 2),
     "learning_rate": (("--learning_rate", 0), 2),
+    "would be overwritten": (("--output_dir", "model/.."), 2),
     "no such folder": (("--data_dir", "nowhere"), 2),
 }
 
 
 @pytest.mark.parametrize("word", REFUSED)
-def test_wrong_options_are_refused(finished: Finished, tmp_path: Path, word: str) -> None:
+def test_wrong_options_are_refused(
+    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str
+) -> None:
     more, code = REFUSED[word]
-    ended = call(finetune.main, "--task", "sts-embeddings", "--model", finished.folder, "--output_dir", tmp_path, *more)
+    (tmp_path / "model").mkdir()
+    monkeypatch.chdir(tmp_path)
+    ended = call(finetune.main, "--task", "sts-embeddings", "--model", finished.folder, "--output_dir", "out", *more)
     assert_refused(ended, code, word)
+
+
+def test_a_diverged_training_ends_with_its_own_code(finished: Finished, similar: Path, tmp_path: Path) -> None:
+    where = ("--data_dir", similar, "--model", finished.folder, "--output_dir", tmp_path)
+    ended = call(finetune.main, "--task", "sts-embeddings", *where, "--learning_rate", 1e30)
+    assert_refused(ended, 5, "lower --learning_rate")
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,3 +93,13 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_format_without_heads_refuses_a_kind(finished: Finished, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="remove --kind"):
         ea.export(finished.folder, tmp_path, kind="generator", format="sentence-transformers")
+    for options in ({"max_seq_length": 0, "format": "sentence-transformers"}, {"max_seq_length": 16}):
+        with pytest.raises(UsageError, match="max_seq_length"):
+            ea.export(finished.folder, tmp_path, **options)
+
+
+def test_another_format_in_the_folder_removes_the_modules(finished: Finished, tmp_path: Path) -> None:
+    ea.export(finished.folder, tmp_path, format="sentence-transformers")
+    assert (tmp_path / "modules.json").exists()
+    ea.export(finished.folder, tmp_path, kind="discriminator")
+    assert not (tmp_path / "modules.json").exists()

@@ -98,12 +98,39 @@ def test_a_finished_run_with_a_time_budget_records_the_steps_that_it_had(finishe
         (("--budget", "5m", "--flops", "1e9"), "exclude each other"),
         (("--budget", "5m", "--max_steps", "20"), "--max_steps follows from"),
         (("--flops", "1e3"), "less than one step"),
+        (("--flops", "1e9", "--short_seq_length", "16", "--short_seq_steps", "100"), "short_seq_steps=100 exceeds"),
+        (("--budget", "5m", "--rtd.mask_rate_end", "0.1"), "number of steps is unknown"),
     ],
 )
 def test_budgets_without_a_meaning_are_refused(
     finished: Finished, tmp_path: Path, more: tuple[str, ...], text: str
 ) -> None:
     assert_refused(call(main.main, *options(finished, tmp_path, *more)), 2, text)
+
+
+def test_a_run_with_a_time_budget_is_repeated_without_training_and_resumed_by_a_larger_one(
+    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Regression: the first plan was taken, which is shorter or longer than the last one.
+    monkeypatch.setattr(budget, "_seconds_per_step", lambda *_: 0.5)  # far too slow, so that the plan grows
+    argv = [*options(finished, tmp_path), "--budget"]
+    assert call(main.main, *argv, "4s").code == 0
+    last = list_checkpoints(tmp_path / "checkpoints")[-1]
+    again = call(main.main, *argv, "4s")
+    assert (again.code, list_checkpoints(tmp_path / "checkpoints")[-1]) == (0, last), again.err
+    more = call(main.main, *argv, "6s")
+    assert more.code == 0, more.err
+    assert list_checkpoints(tmp_path / "checkpoints")[-1][0] > last[0]
+    other = call(main.main, *options(finished, tmp_path), "--flops", "1e12")
+    assert_refused(other, 2, "--flops: the run began with --budget")
+
+
+def test_saves_are_as_frequent_as_asked_for_and_milestones_are_kept(finished: Finished, tmp_path: Path) -> None:
+    flops = str(float(trial.run_flops(finished.config(), 96)))  # a milestone every 6 steps
+    assert call(main.main, *options(finished, tmp_path, "--save_steps", 2, "--flops", flops)).code == 0
+    written = yaml.safe_load((tmp_path / "config.yaml").read_text())
+    assert (written["save_steps"], written["save_milestones"]) == (2, 6)
+    assert [step for step, _ in list_checkpoints(tmp_path / "checkpoints")] == [6, 12, 24, 48, 94, 96]
 
 
 def test_options_that_suit_the_text_are_suggested_and_exist(finished: Finished) -> None:
