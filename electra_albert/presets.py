@@ -8,6 +8,7 @@ from electra_albert.config import CorpusConfig, ModelConfig, PretrainConfig, Rtd
 # disentangled embeddings learns more per token, and with outputs that start at zero twelve shared layers learn at all.
 _OPTIMIZER: Literal["muon"] = "muon"
 _SHARING: Literal["disentangled"] = "disentangled"
+_DEEP_MUON_RATE = 1.0  # at that of tiny, 3, the discriminator of twelve shared layers of width 256 stays near chance
 
 
 def _shape(width: int, layers: int, heads: int, initialization: Literal["normal", "local"] = "local") -> ModelConfig:
@@ -22,7 +23,7 @@ def _preset(
 ) -> PretrainConfig:
     """A published shape (H, layers, heads), batch and length of run; batch: (micro-batch size, accumulation steps)."""
     sizes: dict[str, Any] = {"per_device_train_batch_size": batch[0], "gradient_accumulation_steps": batch[1]}
-    training = TrainingConfig(steps, **sizes, learning_rate=peak, optimizer=_OPTIMIZER)
+    training = TrainingConfig(steps, **sizes, learning_rate=peak, optimizer=_OPTIMIZER, muon_rate=_DEEP_MUON_RATE)
     corpus, rtd = CorpusConfig(max_seq_length=length), RtdConfig(mask_rate=mask_rate, embedding_sharing=_SHARING)
     return PretrainConfig(corpus=corpus, training=training, model=_shape(*shape, "normal"), rtd=rtd)
 
@@ -40,7 +41,7 @@ PRESETS: dict[str, PretrainConfig] = {
     ),
     # ELECTRA-Small's shape, batch and steps, with the learning rates and the generator of tiny.
     "small": PretrainConfig(
-        training=TrainingConfig(learning_rate=1e-3, optimizer=_OPTIMIZER),
+        training=TrainingConfig(learning_rate=1e-3, optimizer=_OPTIMIZER, muon_rate=_DEEP_MUON_RATE),
         model=_shape(256, 12, 4),
         rtd=RtdConfig(mask_rate=0.15, embedding_sharing=_SHARING, **_GENERATOR),
     ),
