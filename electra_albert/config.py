@@ -155,8 +155,6 @@ class TrainingConfig:
         is_used = self.lr_scheduler_type == "wsd" or self.lr_decay_share == TrainingConfig.lr_decay_share
         problem = f"lr_decay_share={self.lr_decay_share} has no effect with lr_scheduler_type={self.lr_scheduler_type}"
         require(is_used, f"{problem}; choose wsd or leave out lr_decay_share")
-        is_used = self.optimizer == "muon" or self.muon_rate == TrainingConfig.muon_rate
-        require(is_used, f"muon_rate={self.muon_rate} has no effect with optimizer={self.optimizer}; leave it out")
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from electra_albert.presets import PRESETS
 
 NAN, INF = float("nan"), float("inf")
 TRAINING = {"max_grad_norm": (0.0,), "seed": (-1,), "lr_decay_share": (0.0, 1.1, 0.3)}  # 0.3 without wsd
-TRAINING |= {"muon_rate": (0.0, 2.0)}  # 2 without muon
+TRAINING |= {"muon_rate": (0.0,)}
 ENCODINGS = ("utf-16", "unicode_escape", "no-such")
 # Values just outside the allowed ones.
 IMPOSSIBLE: dict[type, dict[str, tuple[object, ...]]] = {

@@ -113,6 +113,7 @@ def refuse_idle_options(argv: Sequence[str], config: FinetuneConfig) -> None:
         (tuning.compare, given - {_COMPARE}, f"--{_COMPARE}, which only reads two result folders"),
         (config.only_predicts, given - used, f"--predict {tuning.predict} without data to train on"),
         (task != GLUE, {"from_mnli"}, "a single --task; give the model fine-tuned on MNLI with --model"),
+        (config.training.optimizer != "muon", {"muon_rate"}, f"--optimizer {config.training.optimizer}"),
         (task != "race", {"race_level"}, f"--task {task}" if task else "the default task"),
     ):
         if is_idle and names & given:

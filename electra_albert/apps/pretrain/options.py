@@ -74,6 +74,8 @@ def refuse_idle_options(argv: Sequence[str], config: PretrainConfig) -> None:
             raise UsageError(f"{option} has no effect with --objective {config.run.objective}; remove it")
         if option == "--max_steps" and (config.run.budget or config.run.flops):
             raise UsageError("--max_steps follows from --budget or --flops; give only one of them")
+        if option == "--muon_rate" and config.training.optimizer != "muon":
+            raise UsageError(f"{option} has no effect with --optimizer {config.training.optimizer}; leave it out")
 
 
 def _find_preset(argv: Sequence[str]) -> tuple[str, str | None, dict[str, Any]]:

@@ -63,6 +63,7 @@ def updates(ended: Ended) -> dict[str, int]:
     [
         (("--task", "rte", "--race_level", "middle"), "--race_level"),
         (("--race_level", "middle"), "--race_level"),
+        (("--muon_rate", "2"), "--muon_rate"),
         (("--task", "rte", "--from_mnli"), "--from_mnli"),
         (("--compare", "a", "b", "--task", "rte"), "--task"),
     ],

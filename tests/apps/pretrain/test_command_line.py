@@ -115,6 +115,7 @@ def test_help_all_lists_every_option(
     [
         (["--objective", "mlm", "--rtd.mask_rate", "0.3"], "--rtd.mask_rate has no effect with --objective mlm"),
         (["--objective", "rtd", "--sop.weight", "2"], "--sop.weight has no effect"),
+        (["--optimizer", "adamw", "--muon_rate", "2"], "--muon_rate has no effect with --optimizer adamw"),
         (["--rtd.mask_rate", "much"], "--rtd.mask_rate: .*much"),
         (["--objective", "sop"], "--objective: .*'rtd'.*sop"),
         (["--rtd.temperature", "1e-40"], "temperature=1e-40"),
@@ -131,3 +132,9 @@ def test_an_invalid_or_unused_option_is_refused(argv: list[str], words: str) -> 
 def test_a_boolean_option_needs_no_value() -> None:
     assert parse("--gradient_checkpointing", "--max_steps", 7).training.gradient_checkpointing
     assert not parse().training.gradient_checkpointing
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_takes_another_optimizer(preset: str) -> None:
+    # Regression: the preset's muon_rate was refused as an option without effect.
+    assert parse_pretraining(["--preset", preset, "--optimizer", "adamw"])[1].training.optimizer == "adamw"
