@@ -94,7 +94,6 @@ def read_scores(tab: Any, text: str, token_count: int) -> tuple[list[str], np.nd
     return [token for token, _ in rows], np.array([float(probability) for _, probability in rows])
 
 
-@pytest.mark.slow
 def test_scores_are_those_of_onnxruntime_and_no_request_leaves_the_page(opened: Opened) -> None:
     import onnxruntime
 
@@ -117,7 +116,6 @@ def test_scores_are_those_of_onnxruntime_and_no_request_leaves_the_page(opened: 
     assert {urlsplit(url).hostname for url in opened.requests} == {"127.0.0.1"}
 
 
-@pytest.mark.slow
 def test_a_text_beyond_the_models_positions_is_cut_with_a_message_and_fits_a_phone(opened: Opened) -> None:
     opened.tab.set_viewport_size({"width": 390, "height": 800})
     opened.tab.goto("/")
@@ -127,7 +125,6 @@ def test_a_text_beyond_the_models_positions_is_cut_with_a_message_and_fits_a_pho
     assert opened.tab.evaluate("document.documentElement.scrollWidth") <= 390
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("missing", [QUANTIZED_FILE, "lib/ort.wasm.bundle.min.mjs", "model/tokenizer.json"])
 def test_a_missing_file_is_an_error_message(opened: Opened, missing: str) -> None:
     opened.tab.route(f"**/{missing}", lambda route: route.fulfill(status=404))
