@@ -121,7 +121,9 @@ def test_a_stopped_warmup_saves_and_a_killed_one_resumes(toy: Toy, tmp_path: Pat
 
 @pytest.mark.slow
 def test_two_ranks_have_the_numbers_of_one(toy: Toy, tmp_path: Path) -> None:
-    fixed = (*COMMAND, "--model.hidden_dropout_prob", 0, "--extend_vocab_to", 250, "--old_corpus", toy.old_text)
+    # Muon, the preset's optimizer, orthogonalises in bfloat16, which enlarges the last bits.
+    fixed = (*COMMAND, "--optimizer", "adamw", "--model.hidden_dropout_prob", 0, "--extend_vocab_to", 250)
+    fixed = (*fixed, "--old_corpus", toy.old_text)
     origin, half = toy.stock(ELECTRA), ("--per_device_train_batch_size", 4)
     adapt(toy, origin, tmp_path / "one", *fixed)
     ended = on_two_ranks(toy.options(origin, tmp_path / "two", *fixed, *half), tmp_path)
