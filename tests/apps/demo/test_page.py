@@ -1,5 +1,6 @@
 """The demo page in headless Chromium: answers of the Python interface, limits, and no request to another machine."""
 
+import re
 import shutil
 import signal
 import socket
@@ -12,7 +13,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from electra_albert.apps import demo
-from electra_albert.apps.demo_page import LONGEST_TEXT
+from electra_albert.apps.demo_page import LONGEST_TEXT, fill, rewrite_text, score
 from electra_albert.inference.model import load_model
 from tests.apps.tiny_run import ROOT, assert_refused, call, start
 
@@ -29,6 +30,7 @@ def audit(event, given):
 sys.addaudithook(audit)
 sys.exit(run(sys.argv[1:]))
 """
+TAGS = {"section", "h3", "div", "ol", "li", "span", "b", "ruby", "rt", "del", "ins"}
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 OPTIONS = "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-sync"
 
@@ -193,6 +195,14 @@ def test_the_browser_refuses_requests_of_the_page_to_another_server(page: Any) -
             fetch(url)
             setTimeout(() => done("sent"), 3000) })"""
         assert page.evaluate(script, url).startswith(url)
+
+
+def test_no_text_becomes_a_tag_of_the_page() -> None:
+    models, text = [load_model(SHIPPED, "cpu")], "<q> <img src=x> & <q>"
+    shown = fill(models, f"{text} [MASK]"), score(models, text), rewrite_text(models, text, 0.9, 3.0, 1)[0]
+    for html, count in zip(shown, (0, 3, 3), strict=True):  # the prompt is not in the answer for a single one
+        assert {*re.findall(r"<(\w+)", html)} <= TAGS
+        assert html.count("&lt;") >= count
 
 
 def test_the_page_is_refused_before_a_model_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
