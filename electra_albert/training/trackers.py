@@ -3,7 +3,8 @@
 import importlib
 import importlib.util
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -75,16 +76,20 @@ class _Online:
         self._run = package.init(project=PROJECT, name=name, config=dict(settings), resume="allow", **own)
 
     def write(self, metrics: Mapping[str, float], step: int) -> None:
-        try:
+        with _as_os_error():
             self._run.log(dict(metrics), step=step)
-        except Exception as error:
-            raise OSError(str(error)) from error
 
     def text(self, name: str, text: str, step: int) -> None:
         """Neither shows Markdown."""
 
     def close(self) -> None:
-        try:
+        with _as_os_error():
             self._run.finish()
-        except Exception as error:
-            raise OSError(str(error)) from error
+
+
+@contextmanager
+def _as_os_error() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # whatever the package raises, if its server does not answer for example
+        raise OSError(str(error)) from error

@@ -42,7 +42,7 @@ class Quiet(SimpleHTTPRequestHandler):
     """Files of a folder, without a log."""
 
     def log_message(self, format: str, *args: Any) -> None:
-        pass
+        """Print nothing."""
 
 
 class Opened(NamedTuple):

@@ -74,7 +74,6 @@ def run_pretraining(preset: str, config: PretrainConfig, world: World, command: 
     from electra_albert.apps.pretrain import budget, evaluation, generator_warmup, summary, trial
     from electra_albert.apps.pretrain.alarms import Alarms
     from electra_albert.apps.pretrain.job import job_settings, make_job
-    from electra_albert.corpus.tokenizer import save_tokenizer
     from electra_albert.hub import push
     from electra_albert.inference.scoring import read_sets
     from electra_albert.training import guards, loop, run_log
@@ -115,28 +114,20 @@ def run_pretraining(preset: str, config: PretrainConfig, world: World, command: 
         if found != find_checkpoint(folder / "checkpoints", config.run.resume):
             raise UsageError(f"another run has just written into {folder}; start again to resume it")
         stop, settings = stack.enter_context(guards.StopSignal()), job_settings(preset, job, world)
-        monitor = stack.enter_context(
-            Monitor(
-                folder,
-                config.training.max_steps,
-                config.training.report_to,
-                is_main=world.is_main,
-                settings=settings,
-                alarms=Alarms(config),
-            )
+        training, alarms = config.training, Alarms(config)
+        monitor = Monitor(
+            folder, training.max_steps, training.report_to, is_main=world.is_main, settings=settings, alarms=alarms
         )
-        run = RunSettings(folder, config.training, world, monitor, stop, job.arithmetic, found, settings=settings)
+        stack.enter_context(monitor)
+        run = RunSettings(folder, training, world, monitor, stop, job.arithmetic, found, settings=settings)
         pace = budget.Pace(config.run.budget_seconds, monitor) if config.run.budget else None
-        run = replace(run, plan=pace)
-        run = replace(run, eval_on_start=job.origin is not None, lr_multipliers=job.objective.lr_multipliers)
+        run = replace(run, plan=pace, eval_on_start=job.origin is not None, lr_multipliers=job.objective.lr_multipliers)
         if resume_point := files.find_resume_point(folder, found):
             files.log_changes(resume_point, run)
         record = {"settings": settings, **summary.record(job, world)}
         with main_first(world):
             if world.is_main:
-                with files.writing(folder):
-                    files.write_run_record(folder, preset, job.config, command, record)
-                    save_tokenizer(job.prepared.tokenizer, folder / "tokenizer", config.model.max_position_embeddings)
+                _record(folder, preset, job, command, record)
                 log.open(folder)
                 if (repository := config.run.push_to_hub) is not None:
                     push.create_repository(repository, is_private=config.run.hub_private_repo)
@@ -151,9 +142,7 @@ def run_pretraining(preset: str, config: PretrainConfig, world: World, command: 
         if world.is_main and not outcome.is_stopped:
             if run.plan is not None:
                 job = budget.finished(job, outcome.step)
-                record |= {"settings": job_settings(preset, job, world)}
-                with files.writing(folder):
-                    files.write_run_record(folder, preset, job.config, command, record)
+                _record(folder, preset, job, command, record | {"settings": job_settings(preset, job, world)})
             result = result._replace(summary=_export(job, result, command))
             run_log.log_to_file(_COLOUR.sub("", result.summary))
             if config.run.push_to_hub is not None:
@@ -166,6 +155,15 @@ def run_folder(config: PretrainConfig, preset: str) -> Path:
     from electra_albert.apps.prepare import short_name
 
     return Path(config.run.output_dir or RUNS / f"{short_name(config.corpus.corpus)}-{preset}")
+
+
+def _record(folder: Path, preset: str, job: Job, command: Sequence[str], record: dict[str, Any]) -> None:
+    """Write settings, command and tokenizer of the run."""
+    from electra_albert.corpus.tokenizer import save_tokenizer
+
+    with files.writing(folder):
+        files.write_run_record(folder, preset, job.config, command, record)
+        save_tokenizer(job.prepared.tokenizer, folder / "tokenizer", job.config.model.max_position_embeddings)
 
 
 def _export(job: Job, result: RunResult, command: Sequence[str]) -> str:
