@@ -1,9 +1,13 @@
-"""Paths of the shipped files; atomic writes; SHA-256 checks."""
+"""Paths of the shipped files; atomic and durable writes; SHA-256 checks.
+
+Every write goes to a temporary file or folder first, is synced to disk and renamed, and the folder is synced.
+"""
 
 import hashlib
 import json
 import os
 import secrets
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,6 +18,9 @@ SHIPPED = _INSTALLED if _INSTALLED.is_dir() else Path(__file__).parents[1] / "da
 SAMPLE_TEXT = SHIPPED / "sample" / "simple-wikipedia.txt.xz"
 SAMPLE_TASK = SHIPPED / "topics"
 MODELS = SHIPPED / "models"
+
+
+_TEMPORARY = ".writing-"  # name prefix
 
 
 def sync(path: Path) -> None:
@@ -27,16 +34,63 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def _temporary(path: Path) -> Path:
+    # Process ids repeat on the machines of a cluster.
+    return path.with_name(f"{_TEMPORARY}{secrets.token_hex(8)}-{path.name}")
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Yield a temporary binary file that is renamed to `path` at the end; on failure it is removed."""
-    part = path.with_name(f"{path.name}.{secrets.token_hex(8)}")  # process ids repeat on the machines of a cluster
+    part = _temporary(path)
     try:
         with part.open("xb") as file:
             yield file
+            file.flush()
+            os.fsync(file.fileno())
         part.replace(path)
+        sync(path.parent)
     finally:
         part.unlink(missing_ok=True)
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Yield a temporary folder that is renamed to `path`, a free name, at the end; on failure it is removed."""
+    part = _temporary(path)
+    part.mkdir()
+    try:
+        yield part
+        for written in (*part.rglob("*"), part):
+            sync(written)
+        part.rename(path)
+        sync(path.parent)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+@contextmanager
+def filling(folder: Path, last: tuple[str, ...]) -> Iterator[Path]:
+    """Yield a temporary folder; at the end its files replace those in `folder`, names that end in `last` at the end."""
+    folder.mkdir(parents=True, exist_ok=True)
+    part = _temporary(folder / "files")
+    part.mkdir()
+    try:
+        yield part
+        for file in sorted(filter(Path.is_file, part.rglob("*")), key=lambda file: file.name.endswith(last)):
+            sync(file)
+            path = folder / file.relative_to(part)
+            path.parent.mkdir(exist_ok=True)
+            file.replace(path)
+        sync(folder)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Delete what killed processes had begun to write directly into a folder, in which no other one is writing now."""
+    for path in folder.glob(f"{_TEMPORARY}*"):
+        shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -78,9 +132,7 @@ class HashedFile:
         self._size += len(content)
 
     def finish(self) -> FileDigest:
-        """Flush the file to disk; returns its size and hash."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        """Size and hash of what was written."""
         return FileDigest(self._size, self._digest.hexdigest())
 
 

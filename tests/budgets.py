@@ -71,7 +71,7 @@ def budgets() -> list[Budget]:
     package = sources(PACKAGE)
     folders = Counter(Path(path).parent for path in package)
     return [
-        Budget("lines of the package", lines(package), 17_800),
+        Budget("lines of the package", lines(package), 18_000),
         Budget("files of the package", len(package), 114),
         Budget("files in its largest folder", max(folders.values()), 16),
         Budget("lines of its longest file", max(lines({path: text}) for path, text in package.items()), 400),

@@ -1,11 +1,22 @@
 """Atomic writes, and checks of files by size and hash."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from electra_albert.files import HashedFile, find_damage, read_json, replacing, write_json
+from electra_albert.files import (
+    HashedFile,
+    filling,
+    find_damage,
+    new_folder,
+    read_json,
+    remove_leftovers,
+    replacing,
+    write_json,
+)
 
 
 def test_a_file_is_replaced_atomically(tmp_path: Path) -> None:
@@ -16,6 +27,55 @@ def test_a_file_is_replaced_atomically(tmp_path: Path) -> None:
     with pytest.raises(TypeError), replacing(path) as file:
         file.writelines([b"half", None])
     assert (read_json(path), [*tmp_path.iterdir()]) == ({"ä": 1}, [path])
+
+
+def _write_file(path: Path) -> None:
+    with replacing(path) as file:
+        file.write(b"whole")
+
+
+def _write_folder(path: Path) -> None:
+    with new_folder(path) as folder:
+        (folder / "file").write_bytes(b"whole")
+
+
+def _fill_folder(path: Path) -> None:
+    with filling(path.parent, last=("a",)) as folder:
+        (folder / path.name).write_bytes(b"whole")
+        (folder / "a").write_bytes(b"last")
+
+
+@pytest.mark.parametrize("write", [_write_file, _write_folder, _fill_folder])
+def test_contents_are_synced_before_the_rename_and_the_folder_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path], None]
+) -> None:
+    done, sync, rename, replace = list[str](), os.fsync, os.rename, os.replace
+
+    def record(text: str, call: Callable[..., None], *arguments: Any) -> None:
+        call(*arguments)
+        done.append(text)
+
+    monkeypatch.setattr(os, "fsync", lambda number: record(os.readlink(f"/proc/self/fd/{number}"), sync, number))
+    monkeypatch.setattr(os, "rename", lambda old, new: record(f"{old} {new}", rename, old, new))
+    monkeypatch.setattr(os, "replace", lambda old, new: record(f"{old} {new}", replace, old, new))
+    write(tmp_path / "name")
+    for number, text in enumerate(done):
+        old, _, new = text.partition(" ")
+        if new:
+            assert old in done[:number]
+            assert str(tmp_path) in done[number + 1 :]
+    assert next(text.partition(" ")[2] for text in done if " " in text) == str(tmp_path / "name")
+    assert not [*tmp_path.glob(".*")]
+
+
+def test_leftovers_of_killed_processes_are_removed(tmp_path: Path) -> None:
+    (tmp_path / "kept").touch()
+    contexts = [replacing(tmp_path / "file"), new_folder(tmp_path / "folder"), filling(tmp_path, last=())]
+    for context in contexts:
+        context.__enter__()  # and not left
+    assert len([*tmp_path.iterdir()]) == 4
+    remove_leftovers(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
 
 
 def test_damage_is_found_after_a_cached_check(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -37,7 +37,7 @@ from electra_albert.corpus.sources import ReadOptions, Unit, plan_units, read_un
 from electra_albert.corpus.text_encoder import TextEncoder
 from electra_albert.corpus.tokenizer_training import extend_tokenizer, train_tokenizer
 from electra_albert.data_files.finding import find_files, identity, same_content
-from electra_albert.files import SAMPLE_TEXT, read_json, write_json
+from electra_albert.files import SAMPLE_TEXT, read_json, remove_leftovers, write_json
 
 if TYPE_CHECKING:  # these import torch, which --help must not load
     from electra_albert.corpus.examples import ExampleTable
@@ -65,9 +65,10 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--num_shards", type=int | None, default=None, help="Number of jobs that share the work.")
     parser.add_argument("--shard_index", type=int | None, default=None, help="Index of this job, from 0.")
     parser.add_argument("--merge", action="store_true", help="Merge the parts that all jobs have written.")
+    parser.add_argument("--verify", action="store_true", help="Compare the hashes of all files, changed or not.")
     parser.add_argument("--seed", type=int, default=TrainingConfig.seed, help="Random seed, as in Pretraining.py.")
     options = parse(parser, argv).as_dict()
-    seed, count, index, merge = map(options.pop, ("seed", "num_shards", "shard_index", "merge"))
+    seed, count, index, merge, verify = map(options.pop, ("seed", "num_shards", "shard_index", "merge", "verify"))
     if (index is None) != (merge or count is None) or (merge and count is None) or count == 0:
         raise UsageError("--num_shards takes a number of jobs, with either --shard_index or --merge, which need it")
     if count is not None and not 0 <= (index or 0) < count:
@@ -79,7 +80,7 @@ def main(argv: Sequence[str]) -> int:
     if index is not None:
         print(f"shard {index} of {count} written to {prepare_shard(config, seed, count, index)}")
     else:
-        print(f"prepared corpus: {prepare(config, seed, merged_jobs=count).folder}")
+        print(f"prepared corpus: {prepare(config, seed, merged_jobs=count, verify=verify).folder}")
     return 0
 
 
@@ -98,11 +99,17 @@ class Prepared(NamedTuple):
 
 
 def prepare(
-    config: CorpusConfig, seed: int, *, merged_jobs: int | None = None, recorded: Mapping[str, Any] | None = None
+    config: CorpusConfig,
+    seed: int,
+    *,
+    merged_jobs: int | None = None,
+    recorded: Mapping[str, Any] | None = None,
+    verify: bool = False,
 ) -> Prepared:
     """Build or reuse the tokenizer, the store and the examples. In a distributed run, one process must call it first.
 
-    merged_jobs: number of jobs that have written all parts. recorded: settings of the run to resume.
+    merged_jobs: number of jobs that have written all parts. recorded: settings of the run to resume. verify: hash all
+    files of the store again; otherwise only those whose size or time differs from the last check.
     """
     with _plain_errors(config):
         corpus = open_corpus(config, seed)
@@ -110,6 +117,10 @@ def prepare(
             require_same_text(recorded, config, corpus.key)
         tokenizer = _ready_tokenizer(corpus)
         with locked(corpus.folder / ".lock"):
+            for path in ("store", "store/train", "store/validation"):
+                remove_leftovers(corpus.folder / path)
+            for checked in (corpus.folder / "store").rglob("*checked.json") if verify else ():
+                checked.unlink()
             return _make_examples(corpus, tokenizer, _build(corpus, tokenizer, merged_jobs))
 
 
@@ -190,7 +201,9 @@ def open_corpus(config: CorpusConfig, seed: int) -> CorpusFolder:
         key = hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
         folder = root / f"{name}-{key[:_KEY_LETTERS]}"
         folder.mkdir(exist_ok=True)
-        write_json(folder / "corpus.json", hashes)
+        remove_leftovers(folder)
+        if read_json(folder / "corpus.json") != hashes:
+            write_json(folder / "corpus.json", hashes)
     corpus = CorpusFolder(folder, key, config, seed, sources, files, readings, hashes, found, given)
     if config.extend_vocab_to is None:
         return corpus
@@ -212,13 +225,17 @@ def with_tokenizer(config: CorpusConfig, folder: Path) -> CorpusConfig:
 
 @contextmanager
 def locked(lock: Path) -> Iterator[None]:
-    """Hold the file lock; the operating system releases it when the process ends."""
+    """Hold the file lock; the operating system releases it when the process ends. A read-only folder needs none."""
     file = FileLock(lock)
     try:
-        held = file.acquire(timeout=0)
+        held: AbstractContextManager[object] = file.acquire(timeout=0)
     except Timeout:
         LOG.info(f"waiting for another process that prepares {lock.parent}")
         held = file.acquire()
+    except OSError as error:
+        if error.errno != errno.EROFS:
+            raise
+        held = nullcontext()
     with held:
         yield
 
@@ -315,8 +332,9 @@ def _ready_tokenizer(corpus: CorpusFolder) -> Tokenizer:
     """The given tokenizer, or the trained one, trained now if needed; a copy is kept in the corpus's folder."""
     folder, size = corpus.folder / "tokenizer", corpus.config.vocab_size
     with locked(corpus.folder / ".tokenizer.lock"):
-        if corpus.given is None and (folder / "tokenizer.json").is_file():
-            return tokenizers.load_tokenizer(folder)
+        remove_leftovers(folder)
+        if (folder / "tokenizer.json").is_file():  # of the same content: the folder's key covers it
+            return corpus.given or tokenizers.load_tokenizer(folder)
         if (tokenizer := corpus.given) is None:
             LOG.info(f"training a tokenizer of {size:,} subwords")
             is_lower, sentences = corpus.config.do_lower_case is not False, _sample_sentences(corpus)

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from electra_albert.config import BUILT_IN_CORPUS
-from electra_albert.contracts import NOT_YAML, DataError
-from electra_albert.data_files import hub_name
+from electra_albert.contracts import DataError
+from electra_albert.data_files import NOT_YAML, hub_name
 from electra_albert.data_files.finding import format_of
 from electra_albert.data_files.remote import is_url
 from electra_albert.data_files.streams import open_regular

@@ -22,7 +22,7 @@ from electra_albert.contracts import CheckpointError, DataError, UsageError
 from electra_albert.corpus.held_out import SPLITS, SplitSpan, plan_splits
 from electra_albert.corpus.parts import PartPlan, token_dtype
 from electra_albert.corpus.text_encoder import FORMS_REWRITTEN, MARKS_REMOVED
-from electra_albert.files import FileDigest, HashedFile, find_damage, read_json, write_json
+from electra_albert.files import FileDigest, HashedFile, find_damage, read_json, replacing, write_json
 
 FORMAT_VERSION = 4
 _BLOCK = 1 << 20  # numbers copied at once
@@ -143,7 +143,7 @@ def _merge(spans: Callable[[], Iterator[SplitSpan]], plan: PartPlan) -> tuple[di
         source_ends = [0] * (sources[-1] + 1)
         with ExitStack() as stack:
             paths = {name: folder / split / f"{name}.bin" for name in TokenStream._fields}
-            files = {name: HashedFile(stack.enter_context(path.open("wb"))) for name, path in paths.items()}
+            files = {name: HashedFile(stack.enter_context(replacing(path))) for name, path in paths.items()}
             for span in (span for span in spans() if span.split == split):
                 for block in _blocks(np.memmap(span.part.path("tokens"), span.part.dtype, "r"), span.start, span.end):
                     files["tokens"].write(block.tobytes())
@@ -156,7 +156,7 @@ def _merge(spans: Callable[[], Iterator[SplitSpan]], plan: PartPlan) -> tuple[di
                 source_ends[sources[span.part.number]] = sizes["tokens"]
             written |= {f"{split}/{name}.bin": file.finish() for name, file in files.items()}
         sides[split] = {**sizes, "source_ends": list(accumulate(source_ends, max))}
-    with (folder / "token_counts.bin").open("wb") as opened:
+    with replacing(folder / "token_counts.bin") as opened:
         file = HashedFile(opened)
         file.write(token_counts.tobytes())
         written["token_counts.bin"] = file.finish()

@@ -9,14 +9,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 from collections.abc import Collection, Iterable
 from itertools import product
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from electra_albert.contracts import CheckpointError, SpecialIds, UsageError
+from electra_albert.files import filling
 
 if TYPE_CHECKING:
     from tokenizers.normalizers import Normalizer
@@ -309,21 +308,18 @@ def special_ids(tokenizer: Tokenizer) -> SpecialIds:
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path, max_length: int) -> None:
     """Write files that `AutoTokenizer` loads with the same ids and token_type_ids."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix=".writing-", dir=folder) as name:
+    with filling(folder, last=("tokenizer.json",)) as new:  # which marks a complete folder
         # On a full disk tokenizers raises a bare Exception; writing the same bytes here first raises an OSError.
         content = tokenizer.backend_tokenizer.to_str(pretty=True)
-        Path(name, "tokenizer.json").write_text(content, encoding="utf-8", newline="")
-        tokenizer.save_pretrained(name)
-        file = Path(name, "tokenizer_config.json")
+        (new / "tokenizer.json").write_text(content, encoding="utf-8", newline="")
+        tokenizer.save_pretrained(str(new))
+        file = new / "tokenizer_config.json"
         config = json.loads(file.read_text(encoding="utf-8"))
         config |= {"model_input_names": MODEL_INPUT_NAMES, "model_max_length": max_length}
         if config["tokenizer_class"] == "TokenizersBackend":
             config["tokenizer_class"] = "PreTrainedTokenizerFast"  # transformers 4 knows this name too
         config = {name: value for name, value in config.items() if name not in _LOADING_ONLY}
         file.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        for written in sorted(Path(name).iterdir(), reverse=True):  # tokenizer.json last: it marks a complete folder
-            os.replace(written, folder / written.name)
 
 
 def fingerprint(tokenizer: Tokenizer) -> str:

@@ -3,11 +3,9 @@
 import copy
 import io
 import logging
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -15,7 +13,7 @@ from torch import Tensor, nn
 
 from electra_albert.contracts import CheckpointError, UsageError
 from electra_albert.corpus.tokenizer import save_tokenizer
-from electra_albert.files import write_json
+from electra_albert.files import filling, write_json
 from electra_albert.hub import formats, onnx
 from electra_albert.hub.card import Facts, describe, write_card
 from electra_albert.hub.find import CONFIG_FILE
@@ -31,6 +29,7 @@ LOG = logging.getLogger(__name__)
 
 _ONNX_FILES = {onnx.ONNX_FILE, onnx.DATA_FILE, f"onnx/{onnx.ONNX_FILE}", onnx.QUANTIZED_FILE}
 _WRITE_ONNX = {"onnx": onnx.write_onnx, onnx.BROWSER_FORMAT: onnx.write_for_browser}
+_WEIGHT_SUFFIXES = (".safetensors", ".pt", ".onnx")
 _PT_FILE, _READ_BY_STOCK_AS = "weights.pt", "pytorch_model.bin"
 _SPECIAL_TOKENS = {"pad": "pad", "bos": "cls", "eos": "sep"}  # config.json: tokenizer
 _CHECKED_LENGTH = 24
@@ -63,21 +62,15 @@ def save_model(
     config = config if is_stock else formats.native_config(asdict(model.config) | ids)
     model.eval()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=".writing-", dir=folder) as temporary:
-            new = Path(temporary)
+        with filling(folder, last=_WEIGHT_SUFFIXES) as new:
             write_json(new / CONFIG_FILE, {**config, **settings})
             if details is not None:
                 write_json(new / TASK_FILE, details)
             save_tokenizer(tokenizer, new, model.config.max_position_embeddings)
             write = _WRITE_ONNX.get(file_format)
-            weights = write(model, new) if write else _write(model, new, file_format, dtype)
-            files = sorted(filter(Path.is_file, new.rglob("*")), key=lambda file: file == weights)  # the weights last
-            written = [file.relative_to(new).as_posix() for file in files]
-            for name in written:
-                (folder / name).parent.mkdir(exist_ok=True)
-                os.replace(new / name, folder / name)
-        for other in sorted({*WEIGHT_FILES, *_ONNX_FILES, _MODULES} - {*written}):
+            write(model, new) if write else _write(model, new, file_format, dtype)
+            written = {file.relative_to(new).as_posix() for file in new.rglob("*")}
+        for other in sorted({*WEIGHT_FILES, *_ONNX_FILES, _MODULES} - written):
             if (folder / other).exists():
                 (folder / other).unlink()
                 LOG.warning(f"removed {folder / other}, which belonged to another model or format")
@@ -127,8 +120,8 @@ def _task_settings(model: Model, details: Mapping[str, Any] | None) -> tuple[dic
     return settings, details
 
 
-def _write(model: Model, folder: Path, file_format: str, dtype: torch.dtype) -> Path:
-    """Write the weights into a folder with all other files, reload and compare them; returns the weights file."""
+def _write(model: Model, folder: Path, file_format: str, dtype: torch.dtype) -> None:
+    """Write the weights into a folder with all other files, reload and compare them."""
     is_stock, message = stock_computes(model.config), f"{folder.parent} is not written"
     state = model.state_dict()
     renamed = formats.to_stock(state, model.config.residual_scale) if is_stock else formats.to_native(state)
@@ -148,7 +141,8 @@ def _write(model: Model, folder: Path, file_format: str, dtype: torch.dtype) -> 
     if is_stock:
         rounded = model if dtype == torch.float32 else _rounded(model, dtype)
         _check_against_stock(rounded, written, folder, message)
-    return weights.rename(folder / _PT_FILE) if file_format == "pt" else weights
+    if file_format == "pt":
+        weights.rename(folder / _PT_FILE)
 
 
 def _rounded(model: Model, dtype: torch.dtype) -> Model:

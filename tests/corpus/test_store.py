@@ -231,7 +231,7 @@ def test_ctrl_c_stops_every_process_at_once(tokenizer: Any, tmp_path: Path) -> N
     write_long(tmp_path / "corpus", "a.txt.gz", "b.txt.gz")
     running = start_build(tmp_path, tokenizer)
     parts = tmp_path / "parts"
-    wait_until(lambda: all(list(parts.glob(f"{number:06d}.tokens.*")) for number in range(2)))
+    wait_until(lambda: all(list(parts.glob(f".*-{number:06d}.tokens")) for number in range(2)))
     children = children_of(running)
     os.killpg(running.pid, signal.SIGINT)
     _, err = running.communicate(timeout=60)

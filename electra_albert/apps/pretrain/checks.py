@@ -4,7 +4,6 @@ They run the objective, the optimizer and the export themselves, on the corpus, 
 Dimensions: B batch, L length, K = masking.max_targets, M samples, V vocab.
 """
 
-import shutil
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -42,7 +41,6 @@ _FEWEST = 10  # of these steps, below which their losses are not compared
 _FALLEN = 0.9  # of the initial loss, which the last one must not exceed
 _UNKNOWN, _FERTILITY, _PADDING, _REPEATED, _ORDERED = 0.001, 2.5, 0.2, 0.05, 0.3  # from these on a warning
 _SAMPLED_EXAMPLES, _SAMPLED_SENTENCES, _SENTENCE_TOKENS = 4096, 200_000, 8
-_CHECKPOINT_BYTES = 12  # per parameter: the weight and AdamW's two moments
 
 
 class Finding(NamedTuple):
@@ -218,11 +216,8 @@ def _of_padding(job: Job, batch: Batch) -> Finding:
 
 def _of_cost(job: Job, world: World) -> Iterator[Finding]:
     """Memory, disk, time and FLOPs of the run."""
-    state = _CHECKPOINT_BYTES * sum(parameter.numel() for parameter in job.objective.parameters())
-    needed, folder = state * ((job.config.training.save_total_limit or 1) + 1), run_folder(job.config, "").absolute()
-    free = shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free
-    text = f"checkpoints need up to {needed / 1e9:.2f} GB, {free / 1e9:.1f} GB are free"
-    yield _warn_if(needed > free, "disk", text, "free space, lower --save_total_limit or name another --output_dir")
+    text, is_enough = trial.disk_space(job, run_folder(job.config, ""))
+    yield _warn_if(not is_enough, "disk", text, trial.DISK_ADVICE)
     for line in trial.measure(job, world):
         if not line.endswith("…"):  # such a line announces the next one
             yield Finding("warn" if line.startswith(trial.NOT_TIMED) else "pass", "cost", line)

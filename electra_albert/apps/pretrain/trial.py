@@ -1,8 +1,9 @@
-"""Cost estimate for --dry_run: FLOPs from the shapes, memory and time from a few trial steps.
+"""Cost of a run: disk space, and for --dry_run FLOPs from the shapes, memory and time from a few trial steps.
 
 The trial steps change the job's weights, so the job cannot be trained afterwards.
 """
 
+import shutil
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
@@ -25,6 +26,7 @@ from electra_albert.model.encoder import Encoder
 from electra_albert.objectives import spec_of
 from electra_albert.objectives.evaluation import Detections
 from electra_albert.objectives.masking import max_targets
+from electra_albert.training.checkpoint import list_checkpoints
 from electra_albert.training.distributed import World
 from electra_albert.training.guards import StopSignal
 from electra_albert.training.monitor import Monitor
@@ -34,6 +36,17 @@ from electra_albert.training.step import RunSettings, autocast, backward, count_
 _TIMED_SECONDS, _MOST = 10.0, 20  # limits of timing micro-batches: seconds and number
 NOT_TIMED = "not timed"  # start of the line for a model that does not fit into memory
 _STATE_BYTES = 16  # per parameter: weight, gradient and Adam's two moments in float32
+_CHECKPOINT_BYTES = 12  # the same without the gradient
+DISK_ADVICE = "free disk space, lower --save_total_limit or name another --output_dir"
+
+
+def disk_space(job: Job, folder: Path) -> tuple[str, bool]:
+    """The bytes that further checkpoints in the run's folder need and those that are free; whether they are enough."""
+    size = _CHECKPOINT_BYTES * sum(parameter.numel() for parameter in job.objective.parameters())
+    count = job.config.training.save_total_limit + 1 - len(list_checkpoints(folder / "checkpoints"))
+    needed = size * max(1, count)  # a checkpoint is written before an old one is removed
+    free = shutil.disk_usage(next(path for path in (folder, *folder.absolute().parents) if path.exists())).free
+    return f"checkpoints need up to {needed / 1e9:.2f} GB, {free / 1e9:.2f} GB are free", needed <= free
 
 
 def measure(job: Job, world: World, done_steps: int = 0) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """Preparing a corpus, in one job or several: results are reused only while nothing has changed."""
 
+import errno
 import gzip
 import json
 import os
@@ -66,6 +67,29 @@ def test_next_run_reuses_everything_despite_new_file_time_or_sequence_length(con
     assert other.train_table.count > first.train_table.count
 
 
+def test_a_finished_store_can_be_used_on_a_read_only_drive(
+    config: CorpusConfig, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, _ = run(config)
+    given = replace(config, tokenizer=str(first.tokenizer_dir))
+    copied, _ = run(given)
+    os_open, path_open = os.open, Path.open
+
+    def refuse() -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    def open_number(path: str, flags: int, *arguments: Any, **options: Any) -> int:
+        return refuse() if flags & (os.O_RDWR | os.O_WRONLY) else os_open(path, flags, *arguments, **options)
+
+    def open_path(path: Path, mode: str = "r", **options: Any) -> Any:
+        return refuse() if set(mode) & set("wax+") else path_open(path, mode, **options)
+
+    monkeypatch.setattr(os, "open", open_number)
+    monkeypatch.setattr(Path, "open", open_path)
+    for one, before in ((config, first), (given, copied)):
+        assert content(run(one)[0]) == content(before)
+
+
 CHANGES = {"vocab_size": 50, "do_lower_case": False, "keep_accents": True, "bad_utf8": "skip", "text_column": "body"}
 
 
@@ -113,6 +137,22 @@ def test_a_flipped_bit_in_any_file_of_a_store_changes_no_result(config: CorpusCo
         assert "building" in log or "rows-" in file.name or file.name == "checked.json", name
 
 
+def test_verify_finds_damage_that_left_size_and_times_unchanged(config: CorpusConfig, run: Run) -> None:
+    first, _ = run(config)
+    expected, file = content(first), first.store.folder / "train" / "tokens.bin"
+    file.write_bytes(bytes([file.read_bytes()[0] ^ 1]) + file.read_bytes()[1:])
+    stat, cache = file.stat(), first.store.folder / "checked.json"
+    checked = json.loads(cache.read_text())
+    checked["train/tokens.bin"][1:] = [
+        stat.st_size,
+        stat.st_mtime_ns,
+        stat.st_ctime_ns,
+    ]  # of a disk's fault
+    cache.write_text(json.dumps(checked))
+    assert content(run(config)[0]) != expected
+    assert content(prepare(config, 1, verify=True)) == expected
+
+
 _WITHIN_LIMITS = """
 import resource, sys
 from electra_albert.apps.prepare import prepare
@@ -126,7 +166,7 @@ def made(name, limit):
     config = CorpusConfig(sys.argv[1], tokenizer=sys.argv[2], prepared_dir=folder, preprocessing_num_workers=1)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
     folder = prepare(config, 1).folder
-    assert [path for path in folder.rglob("*") if path.suffix not in (".bin", ".json", ".lock", "")] == []
+    assert [path for path in folder.rglob(".*") if path.suffix != ".lock" and path.name != ".lock"] == []
     return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*.bin")}
 
 whole = made("whole", hard)

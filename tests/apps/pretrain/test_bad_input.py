@@ -5,6 +5,7 @@ import os
 import random
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -161,11 +162,33 @@ def test_resuming_never_restarts_from_scratch(finished: Finished, run: Path) -> 
     assert written(run) == before
 
 
+def test_checkpoints_that_do_not_fit_on_the_disk_are_refused_before_training(
+    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage, full = shutil.disk_usage, []
+
+    def almost_full(path: Path) -> Any:
+        full.append(path)
+        return usage(path)._replace(free=100_000)
+
+    monkeypatch.setattr(shutil, "disk_usage", almost_full)
+    words = ("checkpoints need up to", "GB are free", "--save_total_limit")
+    assert_refused(call(pretrain.main, *finished.options(tmp_path / "run")), 2, *words)
+    assert full == [tmp_path]
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_name_with_control_characters_is_refused(finished: Finished, tmp_path: Path) -> None:
+    ended = call(pretrain.main, *finished.options(tmp_path / "a\x1b[31m"))
+    assert_refused(ended, 2, "control character")
+    assert "\x1b" not in ended.err
+
+
 def test_a_diverged_run_ends_with_exit_code_5(finished: Finished, tmp_path: Path) -> None:
     argv = finished.options(tmp_path / "run", "--learning_rate", 1e30, "--max_steps", 40)
     assert_refused(call(pretrain.main, *argv), 5, "training diverged", "--learning_rate")
     assert not (tmp_path / "run" / "generator").exists()
-    assert not [path for path in (tmp_path / "run").rglob("*") if path.name.startswith(".tmp-")]
+    assert not [path for path in (tmp_path / "run").rglob("*") if path.name.startswith(".writing-")]
 
 
 def test_text_without_known_tokens_or_sentence_order_is_refused_before_training(
