@@ -135,10 +135,13 @@ class TrainingConfig:
     """Maximum number of checkpoints to keep."""
     save_milestones: int = 0
     """Also keep the checkpoints of 1, 2, 4, 8, … times this number of steps; 0: no others than the last ones."""
+    ddp_timeout: int = 300
+    """Seconds that processes wait for one another in a step; the run ends if one needs longer."""
 
     def __post_init__(self) -> None:
         counts = "max_steps per_device_train_batch_size per_device_eval_batch_size gradient_accumulation_steps"
         require_within(self, "[1, inf)", f"{counts} logging_steps eval_steps eval_examples save_steps save_total_limit")
+        require_within(self, "[1, inf)", "ddp_timeout")
         require_within(self, "(0, inf)", "learning_rate max_grad_norm muon_rate")
         require_within(self, "[0, inf)", "warmup_steps batch_ramp_steps save_milestones")
         ramp, count = self.batch_ramp_steps, self.gradient_accumulation_steps

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 Arithmetic = Literal["fp32", "bf16", "fp16"]  # of the matrix products
 IGNORED_LABEL = -100  # excluded from losses and counts, as in PyTorch and transformers
 STOPPED_BY_SIGNAL = 75  # exit code of a run that a signal stopped after saving
-# Raised by yaml in addition to YAMLError, for a malformed date, number or boolean, or endless nesting.
-NOT_YAML = (ValueError, LookupError, AttributeError, TypeError, RecursionError)
 Metrics = dict[str, Any]  # one line of metrics.jsonl: numbers, or None where a count was 0
 
 
@@ -117,3 +115,9 @@ class DivergedError(UserError):
     """Training produced non-finite numbers."""
 
     exit_code = 5
+
+
+class RankLostError(UserError):
+    """Another process of a distributed run has ended or does not answer."""
+
+    exit_code = 6

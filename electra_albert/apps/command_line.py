@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from electra_albert.apps.run_folder import read_options
-from electra_albert.contracts import STOPPED_BY_SIGNAL, RunResult, UsageError, UserError
+from electra_albert.contracts import STOPPED_BY_SIGNAL, RankLostError, RunResult, UsageError, UserError
 from electra_albert.training.run_log import console_log, is_main_process
 
 if TYPE_CHECKING:
@@ -27,7 +27,8 @@ LOG = logging.getLogger(__name__)
 _ALL_OPTIONS = "--help-all"
 _FILE_OPTIONS = ("--corpus", "--input", "--train_file")  # suggested for a path that has no option
 _EXIT_CODES = """0 done, 1 a bug, 2 options and paths, 3 data, 4 a checkpoint, tokenizer or run folder,
-5 training diverged, 75 stopped by a signal after saving a checkpoint: run the same command to resume"""
+5 training diverged, 6 another process of a distributed run was lost, 75 stopped by a signal after saving a checkpoint;
+after 6 and 75 run the same command to resume"""
 
 
 class ShortHelp(NamedTuple):
@@ -102,8 +103,8 @@ def format_table(rows: Sequence[Sequence[str]], left: int = 1) -> str:
 
 
 def report(error: UserError) -> int:
-    """Print the error as one line, on the main process only; returns its exit code."""
-    if is_main_process():
+    """Print the error as one line, on the main process only, which may be lost; returns its exit code."""
+    if is_main_process() or isinstance(error, RankLostError):
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
     return error.exit_code
 
@@ -117,8 +118,10 @@ def check_can_write(folder: Path) -> None:
             problem = f"{nearest} is {'a file' if nearest.exists() else 'a broken link'}"
     except OSError as error:
         problem = str(error.strerror)
+    if not str(folder).isprintable():
+        problem = "its name has a control character"
     if problem:
-        raise UsageError(f"cannot write into {str(folder)[:100]}: {problem}; choose another folder")
+        raise UsageError(f"cannot write into {str(folder)[:100]!r}: {problem}; choose another folder")
 
 
 def make_parser(program: str, description: str, usage: str | None = None, epilog: str | None = None) -> ArgumentParser:

@@ -15,7 +15,7 @@ def main(argv: Sequence[str]) -> int:
     from electra_albert.apps.pretrain.job import make_job
     from electra_albert.training.distributed import start
 
-    world, found = start(config.run.device), Counter[str]()
+    world, found = start(config.run.device, config.training.ddp_timeout), Counter[str]()
     try:
         findings = examine(budget.planned(make_job(config, world), world), world)
     except (AssertionError, ValueError) as error:  # of the checks in make_job

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from electra_albert.config import BUILT_IN_CORPUS, CorpusConfig, PretrainConfig, as_settings
-from electra_albert.contracts import NOT_YAML, CheckpointError, Metrics, UsageError, UserError
+from electra_albert.contracts import CheckpointError, Metrics, UsageError, UserError
+from electra_albert.data_files import NOT_YAML
 from electra_albert.files import read_json, write_json, write_text
 from electra_albert.objectives import spec_of
 from electra_albert.training.run_log import LOG_FILE
@@ -39,7 +40,7 @@ MAY_CHANGE = _PATHS | {"arithmetic", "resume", "dry_run", "language", "license",
 MAY_CHANGE |= {"preprocessing_num_workers", "gradient_checkpointing", "torch_compile", "compilation", "max_steps"}
 MAY_CHANGE |= {"logging_steps", "eval_steps", "eval_examples", "save_steps", "save_total_limit", "average_checkpoints"}
 MAY_CHANGE |= {"push_to_hub", "hub_private_repo", "report_to", "eval_pairs", "eval_max_pairs"}
-MAY_CHANGE |= {"budget", "flops", "save_milestones"}
+MAY_CHANGE |= {"budget", "flops", "save_milestones", "ddp_timeout"}
 MAY_CHANGE |= {"per_device_eval_batch_size", "per_device_train_batch_size", "gradient_accumulation_steps"}
 _TEXT = {"store", "tokenizer_fingerprint", "rows_taken_of_sources"}
 _WRITTEN = (CONFIG, COMMAND, CARD, "tokenizer", "generator", "discriminator", METRICS, SAMPLES, REPORT, LOG_FILE)

@@ -8,6 +8,9 @@ from contextlib import suppress
 _PLAIN = bytes(range(128)).replace(b"\\", b"") + rb" \n \u0041 ~{VP~} .xn--mnchen-3ya." + b"\x1b$B!!\x1b(B \x1b$)C"
 _SHOWN_BYTES = 16  # on each side of the first non-ASCII byte
 
+# Raised by yaml in addition to YAMLError, for a malformed date, number or boolean, or endless nesting.
+NOT_YAML = (ValueError, LookupError, AttributeError, TypeError, RecursionError)
+
 
 def canonical_encoding(name: str) -> str:
     """Python's name of an encoding. Raises ValueError unless it extends ASCII, which line ends require."""

@@ -13,10 +13,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from electra_albert.contracts import STOPPED_BY_SIGNAL, UsageError, UserError
+from electra_albert.config import TrainingConfig
+from electra_albert.contracts import STOPPED_BY_SIGNAL, RankLostError, UsageError, UserError
 from electra_albert.keyed_random import Stream, bits
 
-_STEP_TIMEOUT = timedelta(minutes=30)  # a rank that does not answer within it is considered dead
+_ANSWER_TIMEOUT = timedelta(seconds=5)  # for the other ranks, after a collective operation has failed
 _PREPARE_TIMEOUT = timedelta(days=7)  # while the main rank prepares a corpus
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # constants of glibc's <malloc.h>
 
@@ -34,8 +35,11 @@ class World(NamedTuple):
         return self.rank == 0
 
 
-def start(device: str) -> World:
-    """Join torchrun's process group, if any. device: cpu, cuda, mps or auto; UsageError if it is not available."""
+def start(device: str, timeout_seconds: int = TrainingConfig.ddp_timeout) -> World:
+    """Join torchrun's process group, if any. device: cpu, cuda, mps or auto; UsageError if it is not available.
+
+    A rank that keeps the others waiting for longer than the timeout is lost, see `naming_lost_ranks`.
+    """
     torchrun = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0}  # its variables and their defaults
     rank, world_size, local_rank = (int(os.environ.get(name, value)) for name, value in torchrun.items())
     chosen = _device(device, local_rank, world_size)
@@ -44,7 +48,7 @@ def start(device: str) -> World:
     if world_size > 1:
         # Host tensors use gloo, with GPUs too: the all-reduce of the counts does not synchronise with the device.
         backend = "cpu:gloo,cuda:nccl" if chosen.type == "cuda" else "gloo"
-        dist.init_process_group(backend, timeout=_STEP_TIMEOUT)
+        dist.init_process_group(backend, timeout=timedelta(seconds=timeout_seconds))
     return World(rank, world_size, local_rank, chosen)
 
 
@@ -103,6 +107,41 @@ def leave(exit_code: int) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(exit_code)
+
+
+@contextmanager
+def naming_lost_ranks(world: World) -> Iterator[None]:
+    """Raise RankLostError, on the first rank that is left, if a collective operation fails; the other ranks exit."""
+    try:
+        yield
+    except RuntimeError as error:
+        if world.world_size == 1 or not (isinstance(error, dist.DistError) or "gloo" in str(error)):
+            raise
+        lost = _silent_ranks(world)
+        if {*range(world.rank)} - {*lost}:
+            leave(RankLostError.exit_code)
+        who = f"{'rank' if len(lost) == 1 else 'ranks'} {', '.join(map(str, lost))}" if lost else "the connection"
+        advice = "see its log, then run the same command again to resume from the last checkpoint"
+        raise RankLostError(
+            f"{who} of {world.world_size} ended or did not answer in --ddp_timeout; {advice}"
+        ) from error
+
+
+def _silent_ranks(world: World) -> list[int]:
+    """Ranks that do not write to the process group's store now, as all do that a failed operation has stopped."""
+    silent = []
+    try:
+        address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        store = dist.TCPStore(*address, is_master=False, timeout=_ANSWER_TIMEOUT)  # type: ignore[attr-defined]
+        store.set(f"answer of {world.rank}", "")
+    except RuntimeError:  # without torchrun the first rank has the store
+        return [0]
+    for rank in range(world.world_size):
+        try:
+            store.wait([f"answer of {rank}"], _ANSWER_TIMEOUT)
+        except RuntimeError:
+            silent.append(rank)
+    return silent
 
 
 def sum_over_ranks(tensor: Tensor, world: World) -> Tensor:

@@ -161,9 +161,8 @@ class _Loop:
         """Log the means since the last log, over the steps that were not skipped."""
         run = self._run
         means = means_of(self._tally.take(run.world), self.objective.weights)
-        seconds = time.monotonic() - self._logged_time
-        pace = {"tokens_per_second": (self._tokens - self._logged_tokens) / seconds}
-        pace["data_wait"] = self.seconds_waited / seconds
+        seconds, tokens = time.monotonic() - self._logged_time, self._tokens - self._logged_tokens
+        pace = {"tokens_per_second": tokens / seconds, "data_wait": self.seconds_waited / seconds}
         norm, lr = means.pop(GRADIENT_NORM), learning_rate(self.step, run.config)
         row = {**means, "learning_rate": lr, GRADIENT_NORM: norm, **pace}
         skipped = {"skipped_steps": count} if (count := self._guard.state()[0]) else {}

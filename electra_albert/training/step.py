@@ -50,8 +50,7 @@ class StepCounts(NamedTuple):
 
 def count_step(objective: Objective, micro_batches: list[Batch], step: int, run: RunSettings) -> StepCounts:
     """Counts of a step over all micro-batches and ranks, with a single all-reduce on the host."""
-    names = list(objective.weights)
-    counts = [objective.counts(batch, step) for batch in micro_batches]
+    names, counts = list(objective.weights), [objective.counts(batch, step) for batch in micro_batches]
     mine = [sum(count[name] for count in counts) for name in names]
     tokens = sum(int(batch.attention_mask.sum()) for batch in micro_batches)
     total = sum_over_ranks(torch.tensor([*mine, tokens, int(run.stop.requested)]), run.world).tolist()

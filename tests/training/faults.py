@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from electra_albert.contracts import RankLostError
 from electra_albert.training import checkpoint, distributed
 from electra_albert.training.checkpoint import find_checkpoint, list_checkpoints
 from electra_albert.training.guards import LossScale, StopSignal
@@ -132,6 +133,17 @@ def _stop(folder: Path, world: distributed.World) -> None:
         print(json.dumps([left, [step for step, _ in list_checkpoints(folder / "checkpoints")]]))
 
 
+def _lose(folder: Path, world: distributed.World, lose: Callable[[], object]) -> None:
+    """Train until the first or the last of three ranks is lost in step 4; print the error of the one that reports."""
+    before = toy.at_steps({4: lose} if world.rank == (0 if folder.name == "first" else 2) else {})
+    try:
+        with distributed.naming_lost_ranks(world):
+            run_toy(folder, world=world, before=before)
+    except RankLostError as error:
+        print(error, flush=True)
+        distributed.leave(error.exit_code)
+
+
 def _overflow(folder: Path, world: distributed.World) -> None:
     """Print each rank's loss scale after an fp16 step that overflows on the last rank only."""
     run = RunSettings(folder, CONFIG, world, Monitor(folder, 8, is_main=False), StopSignal(), "fp16")
@@ -151,8 +163,11 @@ def _overflow(folder: Path, world: distributed.World) -> None:
 
 def rank(folder: Path, name: str) -> None:
     """Join the process group and run a program."""
-    world = distributed.start("cpu")
-    {"gradients": _gradients, "resume": _resume, "stop": _stop, "overflow": _overflow}[name](folder, world)
+    world = distributed.start("cpu", 5)
+    programs = {"gradients": _gradients, "resume": _resume, "stop": _stop, "overflow": _overflow}
+    programs |= {"kill": partial(_lose, lose=lambda: os.kill(os.getpid(), signal.SIGKILL))}
+    programs |= {"hang": partial(_lose, lose=lambda: os.kill(os.getpid(), signal.SIGSTOP))}
+    programs[name](folder, world)
     distributed.leave(0)
 
 

@@ -17,15 +17,20 @@ from tests.training.toy import ALONE
 ROOT = Path(__file__).parents[2]
 
 
-def run_ranks(world_size: int, folder: Path, program: str) -> str:
-    """Run a program of faults.py on several ranks as torchrun would; returns the main rank's stdout."""
+def start_ranks(world_size: int, folder: Path, program: str) -> list[subprocess.Popen[bytes]]:
+    """Start a program of faults.py on several ranks as torchrun would."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     shared = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(world_size)}
     command = [sys.executable, "-m", "tests.training.faults", "rank", str(folder), program]
     each = [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(world_size)]
-    processes = [subprocess.Popen(command, cwd=ROOT, env=own, stdout=subprocess.PIPE) for own in each]
+    return [subprocess.Popen(command, cwd=ROOT, env=own, stdout=subprocess.PIPE) for own in each]
+
+
+def run_ranks(world_size: int, folder: Path, program: str) -> str:
+    """Run a program of faults.py on several ranks; returns the main rank's stdout."""
+    processes = start_ranks(world_size, folder, program)
     outputs = [process.communicate(timeout=120)[0].decode() for process in processes]
     assert [process.returncode for process in processes] == [0] * world_size
     return outputs[0]
@@ -49,3 +54,15 @@ def test_a_missing_gpu_is_a_usage_error(device: str) -> None:
     with pytest.raises(UsageError, match="--device cpu"):
         distributed.start(device)
     assert distributed.start("auto").device.type == "cpu"
+
+
+@pytest.mark.parametrize(("program", "lost"), [("kill", "first"), ("kill", "last"), ("hang", "last")])
+def test_the_first_rank_that_is_left_names_the_lost_one(tmp_path: Path, program: str, lost: str) -> None:
+    processes = start_ranks(3, tmp_path / lost, program)
+    left = processes[1:] if lost == "first" else processes[:-1]
+    said = [process.communicate(timeout=120)[0].decode() for process in left]
+    for process in processes:
+        process.kill()
+    assert [process.returncode for process in left] == [6, 6]
+    assert f"rank {0 if lost == 'first' else 2} of 3 ended" in said[0]
+    assert said[1] == ""

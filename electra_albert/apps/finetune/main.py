@@ -48,7 +48,8 @@ def main(argv: Sequence[str]) -> int:
     from electra_albert.apps.finetune.sweep import run_finetuning
     from electra_albert.training.distributed import start
 
-    return command_line.print_results(run_finetuning(config, start(config.tuning.device), ["Finetuning.py", *argv]))
+    world = start(config.tuning.device, config.training.ddp_timeout)
+    return command_line.print_results(run_finetuning(config, world, ["Finetuning.py", *argv]))
 
 
 def finetune(config: FinetuneConfig | None = None, **options: Any) -> RunResult:
@@ -74,7 +75,7 @@ def finetune(config: FinetuneConfig | None = None, **options: Any) -> RunResult:
         refuse_idle_options([f"--{name}" for name in options], config)
     if config.tuning.compare:
         raise UsageError("compare is for the command line: electra-albert finetune --compare A B")
-    world = start(config.tuning.device)
+    world = start(config.tuning.device, config.training.ddp_timeout)
     try:
         with console_log():
             result = run_finetuning(config, world, ["Finetuning.py", *argv])

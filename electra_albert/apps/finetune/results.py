@@ -36,7 +36,7 @@ DATA_FILES = ("data_dir", "train_file", "validation_file")
 # Paths, whose contents are compared by fingerprint, and settings that do not change the trained models.
 _MAY_CHANGE = {"model", "output_dir", *DATA_FILES, "unknown_labels", "test_file", "prepared_dir", "encoding", "seeds"}
 _MAY_CHANGE |= {"push_to_hub", "hub_private_repo", "report_to", "device", "from_mnli", "arithmetic"}
-_MAY_CHANGE |= {"logging_steps", "gradient_checkpointing"}
+_MAY_CHANGE |= {"logging_steps", "gradient_checkpointing", "ddp_timeout"}
 _MAY_CHANGE |= {"per_device_eval_batch_size", "per_device_train_batch_size", "gradient_accumulation_steps"}
 _SHOWN_CHARACTERS = 500  # of a text in predictions.tsv
 

@@ -33,7 +33,7 @@ from electra_albert.model.task_model import depth_scales
 from electra_albert.tasks import encoding, kinds, reading, registry
 from electra_albert.tasks.task import Report, Task
 from electra_albert.training import checkpoint, guards, loop, monitor, run_log
-from electra_albert.training.distributed import World, gather_objects, main_first
+from electra_albert.training.distributed import World, gather_objects, main_first, naming_lost_ranks
 from electra_albert.training.step import RunSettings
 from electra_albert.training.trackers import check_trackers
 
@@ -44,7 +44,7 @@ _BEST_WEIGHTS = "best.safetensors"
 
 def run_finetuning(config: FinetuneConfig, world: World, command: Sequence[str]) -> RunResult:
     """Train and evaluate every seed of a task or of all of GLUE, or predict new text. `command` is recorded."""
-    with guards.StopSignal() as stop, run_log.RunLog() as log:
+    with guards.StopSignal() as stop, run_log.RunLog() as log, naming_lost_ranks(world):
         if config.only_predicts:
             return label_text(config, world, stop)
         names = find_glue(config) if config.data.task == GLUE else []

@@ -38,7 +38,11 @@ def main(argv: Sequence[str]) -> int:
     preset, config = parse_pretraining(argv)
     from electra_albert.training.distributed import start
 
-    return print_results(run_pretraining(preset, config, start(config.run.device), ["Pretraining.py", *argv]))
+    return print_results(
+        run_pretraining(
+            preset, config, start(config.run.device, config.training.ddp_timeout), ["Pretraining.py", *argv]
+        )
+    )
 
 
 def pretrain(config: PretrainConfig | None = None, **options: Any) -> RunResult:
@@ -58,7 +62,7 @@ def pretrain(config: PretrainConfig | None = None, **options: Any) -> RunResult:
     names = [f"{name}.{each}" for name, group in options.items() if isinstance(group, dict) for each in group]
     refuse_idle_options([f"--{name}" for name in (*names, *options)], parsed)
     config = config or parsed
-    world = start(config.run.device)
+    world = start(config.run.device, config.training.ddp_timeout)
     try:
         with console_log():
             result = run_pretraining(preset, config, world, ["Pretraining.py", *argv])
@@ -76,7 +80,7 @@ def run_pretraining(preset: str, config: PretrainConfig, world: World, command: 
     from electra_albert.apps.pretrain.job import job_settings, make_job
     from electra_albert.hub import push
     from electra_albert.inference.scoring import read_sets
-    from electra_albert.training import guards, loop, run_log
+    from electra_albert.training import distributed, guards, loop, run_log
     from electra_albert.training.checkpoint import find_checkpoint
     from electra_albert.training.distributed import main_first
     from electra_albert.training.monitor import Monitor
@@ -97,6 +101,7 @@ def run_pretraining(preset: str, config: PretrainConfig, world: World, command: 
             config = budget.recorded_plan(config, resume_point[1])
             files.check_settings(resume_point, preset, config, world.world_size)
         state = resume_point[1] if resume_point and found else None
+        stack.enter_context(distributed.naming_lost_ranks(world))
         stack.enter_context(machine.one_line_errors(config.training, config.run.torch_compile))
         job = make_job(config, world, state["settings"] if state else None)
         job = job if resume_point else budget.planned(job, world)
@@ -109,6 +114,9 @@ def run_pretraining(preset: str, config: PretrainConfig, world: World, command: 
         if config.run.dry_run:
             return RunResult(folder, {}, 0)
         with main_first(world):
+            text, is_enough = trial.disk_space(job, folder)
+            if not is_enough:
+                raise UsageError(f"{folder}: {text}; {trial.DISK_ADVICE}")
             if world.is_main:
                 stack.enter_context(guards.run_lock(folder))
         if found != find_checkpoint(folder / "checkpoints", config.run.resume):
