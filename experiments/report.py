@@ -6,9 +6,10 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from electra_albert.files import write_json
 from electra_albert.training.monitor import read_metrics
 from experiments.plan import PRETRAINING, Plan, Site, Stage
-from experiments.running import OTHER_RECIPE, failure, is_done, write_json
+from experiments.running import OTHER_RECIPE, failure, is_done
 
 _SCORES = ("generator_loss", "mlm_loss", "generator_accuracy", "mlm_accuracy", "discriminator_auc", "sop_accuracy")
 _EVALUATED, _NO_POINT = "eval_", (float("nan"), float("nan"))

@@ -1,5 +1,6 @@
 """Running stages in parallel: a finished stage is not run again, a stopped one is resumed."""
 
+import ctypes
 import json
 import logging
 import os
@@ -13,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from electra_albert.contracts import STOPPED_BY_SIGNAL, CheckpointError, UsageError
+from electra_albert.files import write_json
 from experiments.plan import PRETRAINING, Stage, typed
 
 LOG = logging.getLogger("electra_albert.experiments")
 
-_ROOT = Path(__file__).resolve().parents[1]
+_LIBC = ctypes.CDLL(None)  # loaded before a fork, in which loading can deadlock
 OTHER_RECIPE = "was made with other options or from other weights"
 
 
@@ -54,19 +56,17 @@ def check_recipes(stages: Sequence[Stage]) -> None:
         raise UsageError(f"{stage.name} of {stage.variant} {OTHER_RECIPE}; {remedy}")
 
 
-def write_json(file: Path, content: object) -> None:
-    """Write a JSON file atomically."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = file.with_name(f".{file.name}")
-    temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    os.replace(temporary, file)
+def _end_with_parent() -> None:
+    """Have Linux stop this process, after saving, when the runner is killed: it would keep the lock of its folder."""
+    if hasattr(_LIBC, "prctl"):
+        _LIBC.prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
 def run_stages(stages: Sequence[Stage], jobs: int) -> list[int]:
     """Run the stages, `jobs` at a time; returns exit codes of failures. An interrupt lets all save, then is raised."""
     threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, (os.cpu_count() or 1) // jobs))
-    path = os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-    environment = {**os.environ, "OMP_NUM_THREADS": threads, "PYTHONPATH": path}
+    root, path = Path(__file__).resolve().parents[1], os.environ.get("PYTHONPATH")
+    env = {**os.environ, "OMP_NUM_THREADS": threads, "PYTHONPATH": f"{root}{os.pathsep}{path}" if path else str(root)}
     running, lock, stopping = set[subprocess.Popen[bytes]](), threading.Lock(), threading.Event()
 
     def run(stage: Stage) -> int:
@@ -75,12 +75,12 @@ def run_stages(stages: Sequence[Stage], jobs: int) -> list[int]:
         with lock:
             if stopping.is_set():
                 return STOPPED_BY_SIGNAL
+            stage.record.parent.mkdir(parents=True, exist_ok=True)
             write_json(stage.record, record)
             with stage.record.with_suffix(".log").open("ab") as log:
-                process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+                process = subprocess.Popen(command, stdout=log, stderr=log, env=env, preexec_fn=_end_with_parent)
             running.add(process)
-        code = process.wait()
-        code = STOPPED_BY_SIGNAL if code and stopping.is_set() else code
+        code = STOPPED_BY_SIGNAL if (code := process.wait()) and stopping.is_set() else code
         write_json(stage.record, {**record, "exit_code": code})
         LOG.info(f"{stage.variant}: {stage.name} {failure(stage) or 'done'}")
         return code if code >= 0 else 1  # negative: killed by a signal

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import os
 import re
 import shutil
 from collections.abc import Mapping
@@ -16,15 +15,20 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from electra_albert.contracts import CheckpointError, DivergedError, UsageError
-from electra_albert.files import sha256, sync
+from electra_albert.files import new_folder, remove_leftovers, sha256
+from electra_albert.training.guards import DIVERGED_ADVICE
 
 LOG = logging.getLogger(__name__)
 
 FORMAT = 1
 MODEL, OPTIMIZER, STATE, MANIFEST = "model.safetensors", "optimizer.safetensors", "state.json", "MANIFEST.json"
 _FILES = (MODEL, OPTIMIZER, STATE)
+_STATE = {"step": int, "tokens": int, "skipped": list, "loss_scale": dict, "tally": dict, "aliases": dict}
+_STATE |= {"settings": dict, "world_size": int, "threads": int, "torch": str}
+# Bad JSON and bad UTF-8 are ValueErrors; deep nesting is a RecursionError.
+_NOT_JSON = (ValueError, LookupError, TypeError, RecursionError)
 _WAY_OUT = "resume with the settings it was written with"
-_TEMPORARY, _TRASH = ".tmp-", ".trash-"  # name prefixes of checkpoints being written and being deleted
+_TRASH = ".trash-"  # name prefix of checkpoints being deleted
 
 
 def unique_tensors(module: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -45,13 +49,18 @@ def optimizer_tensors(module: nn.Module, optimizer: torch.optim.Optimizer) -> di
 
 def list_checkpoints(folder: Path) -> list[tuple[int, Path]]:
     """(step, path) of the checkpoint folders in `folder`, damaged ones included, in ascending order."""
-    inside = folder.iterdir() if folder.is_dir() else ()  # glob would ignore an unreadable folder
+    try:
+        inside = [*folder.iterdir()] if folder.is_dir() else []  # glob would ignore an unreadable folder
+    except PermissionError as error:
+        raise CheckpointError(f"{folder} cannot be read ({error.strerror}); change its permissions") from None
     found = [path for path in inside if re.fullmatch(r"step-\d{7,}", path.name)]
     return sorted((int(path.name[5:]), path) for path in found if path.is_dir() and not path.is_symlink())
 
 
 def find_problem(path: Path, *, is_thorough: bool = True) -> str | None:
     """Describe what is wrong with a checkpoint, None if it is complete. is_thorough also compares hashes."""
+    if irregular := [name for name in (MANIFEST, *_FILES) if not (path / name).is_file()]:
+        return f"{irregular[0]} is missing"
     try:
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
         if manifest["format"] != FORMAT:
@@ -63,7 +72,7 @@ def find_problem(path: Path, *, is_thorough: bool = True) -> str | None:
                 return f"{name} does not match {MANIFEST} (size or SHA-256 differs)"
     except OSError as error:
         return f"{Path(error.filename or path).name} cannot be read ({error.strerror})"
-    except (ValueError, LookupError, TypeError) as error:  # bad JSON and bad UTF-8 are ValueErrors
+    except _NOT_JSON as error:
         return f"{MANIFEST} cannot be read ({type(error).__name__}: {error})"
     return None
 
@@ -92,12 +101,13 @@ def find_checkpoint(folder: Path, resume: str) -> Path | None:
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """The state.json of a checkpoint."""
+    """The state.json of a checkpoint. Raises CheckpointError unless it has all of `_STATE`, of these types."""
     try:
         state: dict[str, Any] = json.loads((path / STATE).read_text(encoding="utf-8"))
-        if type(state["step"]) is not int:
-            raise TypeError(f"step is {state['step']!r}")
-    except (OSError, ValueError, LookupError, TypeError) as error:
+        for name, kind in _STATE.items():
+            if not isinstance(state[name], kind):
+                raise TypeError(f"{name} is {state[name]!r}")
+    except (OSError, *_NOT_JSON) as error:
         raise CheckpointError(f"{path / STATE} cannot be read ({type(error).__name__}: {error})") from error
     return state
 
@@ -149,7 +159,7 @@ def check_finite(module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     if not all(finite):
         raise DivergedError(
             f"training diverged: {list(tensors)[finite.index(False)]} has non-finite values and was not saved; "
-            "older checkpoints are kept: lower --learning_rate or raise --warmup_steps"
+            f"older checkpoints are kept: {DIVERGED_ADVICE}"
         )
 
 
@@ -168,18 +178,11 @@ def save_checkpoint(
     step = state["step"]
     folder.mkdir(parents=True, exist_ok=True)
     _remove_leftovers(folder)
-    temporary = folder / f"{_TEMPORARY}{step}-{os.getpid()}"
-    temporary.mkdir()
-    try:
+    path = folder / f"step-{step:07d}"
+    with new_folder(path) as temporary:
         _fill(temporary, state, module, optimizer)
-        path = folder / f"step-{step:07d}"
         if path.exists():
             _rename_aside(path)
-        temporary.rename(path)
-    except OSError:
-        _remove(temporary)
-        raise
-    sync(folder)
     if problem := find_problem(path):
         raise OSError(f"{path} is damaged after writing: {problem}")
     # Older checkpoints are checked by size only. Damaged ones do not count and are kept.
@@ -192,7 +195,7 @@ def save_checkpoint(
 
 
 def _fill(temporary: Path, state: Mapping[str, Any], module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Write the files of a checkpoint, the manifest last, and sync them to disk."""
+    """Write the files of a checkpoint, the manifest last."""
     tensors, aliases = unique_tensors(module)
     text = json.dumps({**state, "aliases": aliases}, indent=1, allow_nan=False)
     (temporary / STATE).write_text(text + "\n", encoding="utf-8")
@@ -205,12 +208,9 @@ def _fill(temporary: Path, state: Mapping[str, Any], module: nn.Module, optimize
         shutil.copymode(temporary / STATE, temporary / name)
     files = {}
     for name in _FILES:
-        sync(temporary / name)
         files[name] = {"size": (temporary / name).stat().st_size, "sha256": sha256(temporary / name)}
     text = json.dumps({"format": FORMAT, "files": files}, indent=1)
     (temporary / MANIFEST).write_text(text + "\n", encoding="utf-8")
-    sync(temporary / MANIFEST)
-    sync(temporary)
 
 
 def tidy(folder: Path, step: int) -> None:
@@ -223,7 +223,8 @@ def tidy(folder: Path, step: int) -> None:
 
 def _remove_leftovers(folder: Path) -> None:
     """Delete half-written and half-deleted checkpoints of a killed run."""
-    for path in (*folder.glob(f"{_TEMPORARY}*"), *folder.glob(f"{_TRASH}*")):
+    remove_leftovers(folder)
+    for path in folder.glob(f"{_TRASH}*"):
         if path.is_dir() and not path.is_symlink():
             _remove(path)
 

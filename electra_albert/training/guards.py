@@ -19,7 +19,9 @@ from filelock import FileLock, Timeout
 from torch import Tensor
 
 from electra_albert.contracts import Arithmetic, CheckpointError, DivergedError, UsageError
+from electra_albert.files import remove_leftovers
 
+DIVERGED_ADVICE = "start again in another --output_dir with a lower --learning_rate or more --warmup_steps"
 MAX_SKIPPED_IN_A_ROW = 5
 MAX_SKIPPED = 50
 _SAME_REQUEST_SECONDS = 1.0  # torchrun and the terminal may both forward one press of Ctrl-C
@@ -55,12 +57,17 @@ class StopSignal:
 
 @contextmanager
 def run_lock(folder: Path) -> Iterator[None]:
-    """Hold `run.lock` in a run's folder. A second run raises UsageError; the lock of a dead process is replaced."""
+    """Hold `run.lock` in a run's folder. A second run raises UsageError; the lock of a dead process is replaced.
+
+    Files that a killed run had begun to write are removed.
+    """
     path, advice = folder / "run.lock", "choose another --output_dir"
     lock = FileLock(path, timeout=0)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock.acquire()
+        for part in (folder, *filter(Path.is_dir, folder.iterdir())):
+            remove_leftovers(part)
         with suppress(PermissionError):  # on Windows a locked file cannot be read or written
             path.write_text(f"pid {os.getpid()} on {socket.gethostname()}\n", encoding="utf-8")
     except Timeout:
@@ -103,7 +110,7 @@ class UpdateGuard:
         if skipped := in_a_row or (f"{total} steps" if total >= MAX_SKIPPED else ""):
             raise DivergedError(
                 f"training diverged: {skipped} up to step {step} had a non-finite loss or gradient and were skipped; "
-                "the last checkpoint is kept: lower --learning_rate or raise --warmup_steps"
+                f"the last checkpoint is kept: {DIVERGED_ADVICE}"
             )
 
     def state(self) -> list[int]:

@@ -36,7 +36,7 @@ def read_metrics(path: Path) -> list[Metrics]:
     """The rows of metrics.jsonl or samples.jsonl in order, none if there is no file; incomplete lines are ignored."""
     rows = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ():
-        with suppress(ValueError):
+        with suppress(ValueError, RecursionError):
             row = json.loads(line)
             if isinstance(row, dict) and isinstance(row.get("step"), int):
                 rows.append(row)
@@ -51,6 +51,8 @@ def cut_metrics(path: Path, step: int, *, is_evaluated: bool) -> list[Metrics]:
     ]
     kept = [row for row, is_evaluation in rows if (row["step"], is_evaluation) <= (step, is_evaluated)]
     if path.exists():
+        if lost := len(path.read_bytes().splitlines()) - len(rows):
+            LOG.warning(f"{path}: removing {lost} incomplete lines")
         write_text(path, "".join(json.dumps(row) + "\n" for row in kept))
     return kept
 
@@ -121,7 +123,7 @@ class Monitor:
     ) -> None:
         self._folder, self.max_steps, self._is_main, self._alarms = folder, max_steps, is_main, alarms
         self._trackers, self._settings = [name for name in report_to.split(",") if name != "none"], settings or {}
-        self._open: dict[str, Any] = {}  # the metrics file, the trackers and the progress bar
+        self._open: dict[str, Any] = {}  # the trackers and the progress bar
         self._failed: set[str] = set()
         self._started = (0, 0.0)  # step and time of the start
         self._seconds_before = 0.0  # elapsed before this resume
@@ -143,7 +145,6 @@ class Monitor:
             self._folder.mkdir(parents=True, exist_ok=True)
             for row in cut_metrics(self._folder / _METRICS, step, is_evaluated=is_evaluated)[-1:]:
                 self._seconds_before = float(row.get("elapsed_seconds") or 0.0)
-            self._open[_METRICS] = (self._folder / _METRICS).open("a", buffering=1, encoding="utf-8")  # line-buffered
         with self._reporting(_SAMPLES):
             cut_metrics(self._folder / _SAMPLES, step, is_evaluated=is_evaluated)
         for name in self._trackers:
@@ -216,9 +217,8 @@ class Monitor:
             zip(CLOCK, (self.elapsed_seconds, datetime.now(UTC).isoformat(timespec="milliseconds")), strict=True)
         )
         line = json.dumps({**row, "phase": phase, **clock})  # floats are exact: json writes their repr
-        with self._reporting(_METRICS) as file:
-            if file is not None:
-                file.write(f"{line}\n")
+        with self._reporting(_METRICS), (self._folder / _METRICS).open("a", encoding="utf-8") as file:
+            file.write(f"{line}\n")
         scalars = {}
         for name, value in row.items():
             is_speed = name in _SPEED

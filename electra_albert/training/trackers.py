@@ -3,12 +3,14 @@
 import importlib
 import importlib.util
 import secrets
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 from electra_albert.contracts import UsageError
+from electra_albert.files import write_text
 
 PROJECT = "electra-albert"
 _ID_FILE = "tracker_id"  # in the run's folder: the run's identity in online trackers, also after a resume
@@ -45,21 +47,43 @@ def open_tracker(name: str, folder: Path, step: int, settings: Mapping[str, Any]
 
 
 class _TensorBoard:
-    def __init__(self, folder: Path, step: int) -> None:
-        from torch.utils.tensorboard import SummaryWriter
+    """Event files, written at once: the thread of SummaryWriter ends for good when the disk is full."""
 
-        self._writer: Any = SummaryWriter(str(folder), purge_step=step + 1)
+    def __init__(self, folder: Path, step: int) -> None:
+        self._folder, self._hidden_from = folder, step + 1  # rows of an interrupted run from this step on
+        self._file: BinaryIO | None = None
+
+    def _add(self, step: int, **content: Any) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        now, events = time.time(), list[Event]()
+        if self._file is None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._file = (self._folder / f"events.out.tfevents.{now:.6f}").open("xb")
+            start = SessionLog(status=SessionLog.START)
+            events = [Event(file_version="brain.Event:2", wall_time=now)]
+            events += [Event(session_log=start, step=min(self._hidden_from, step), wall_time=now)]
+        file, self._file = self._file, None  # after an error: nothing can follow an incomplete record in its file
+        for event in (*events, Event(step=step, wall_time=now, **content)):
+            RecordWriter(file).write(event.SerializeToString())
+        file.flush()
+        self._file, self._hidden_from = file, step + 1
 
     def write(self, metrics: Mapping[str, float], step: int) -> None:
-        for name, value in metrics.items():
-            self._writer.add_scalar(name, value, step)
-        self._writer.flush()
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        self._add(step, summary=Summary(value=[Summary.Value(tag=k, simple_value=v) for k, v in metrics.items()]))
 
     def text(self, name: str, text: str, step: int) -> None:
-        self._writer.add_text(name, text, step)
+        from torch.utils.tensorboard import summary
+
+        make: Any = summary.text
+        self._add(step, summary=make(name, text))
 
     def close(self) -> None:
-        self._writer.close()
+        if self._file is not None:
+            self._file.close()
 
 
 class _Online:
@@ -68,7 +92,7 @@ class _Online:
     def __init__(self, package: Any, folder: Path, settings: Mapping[str, Any]) -> None:
         file = folder / _ID_FILE
         if not file.is_file():
-            file.write_text(secrets.token_hex(4), encoding="utf-8")
+            write_text(file, secrets.token_hex(4))
         identity = file.read_text(encoding="utf-8")
         # trackio resumes a run by its name, wandb by its id.
         own: dict[str, Any] = {"id": identity, "dir": str(folder)} if package.__name__ == "wandb" else {}

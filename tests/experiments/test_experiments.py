@@ -1,8 +1,11 @@
 """Experiments: a plan becomes commands, each command runs once, and the report has all results."""
 
 import json
+import multiprocessing
 import os
 import signal
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +14,11 @@ import pytest
 from electra_albert.apps.pretrain.options import parse_pretraining
 from electra_albert.apps.pretrain.trial import run_flops
 from electra_albert.contracts import CheckpointError, UsageError
+from electra_albert.files import write_json
 from experiments.__main__ import main
 from experiments.plan import Site, Stage, all_stages, read_plan, typed
 from experiments.report import report
-from experiments.running import OTHER_RECIPE, check_recipes, failure, is_done, run_stages, write_json
+from experiments.running import OTHER_RECIPE, check_recipes, failure, is_done, run_stages
 from tests.apps.tiny_run import english, finish, start
 from tests.apps.tiny_tasks import cola
 
@@ -93,6 +97,10 @@ print(what, os.environ["OMP_NUM_THREADS"], flush=True)
 if what == "wait":
     os.kill(os.getppid(), signal.SIGTERM)
     time.sleep(60)
+if what == "orphan":
+    signal.signal(signal.SIGTERM, lambda *_: output.with_name("saved").touch())
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(20)
 output.mkdir(parents=True, exist_ok=True)
 sys.exit(5 if what == "fail" else 0)
 """
@@ -127,6 +135,19 @@ def test_interrupt_lets_commands_save(tmp_path: Path, monkeypatch: pytest.Monkey
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent was killed")
+def test_commands_save_when_the_runner_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = scripted(tmp_path, monkeypatch, "orphan")
+    runner = multiprocessing.get_context("fork").Process(target=run_stages, args=([stage], 1))
+    runner.start()
+    runner.join()
+    deadline = time.monotonic() + 30
+    while not stage.output.with_name("saved").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert failure(stage) == "was stopped and can be resumed"
+
+
 def test_output_of_other_options_or_weights_is_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     weights = scripted(tmp_path, monkeypatch, "work", "pretraining-1")
     task = scripted(tmp_path, monkeypatch, "work")._replace(needs=weights)
@@ -149,11 +170,13 @@ def test_report_has_results_and_failures_of_each_variant(tmp_path: Path) -> None
     rows.append({"step": 4, "eval_generator_loss": 2.5, "eval_discriminator_auc": 0.75})
     scores, task = stages[4], stages[5]
     for stage, code in zip((*stages[:3], scores, task), (0, None, 5, 0, 0), strict=True):
+        stage.record.parent.mkdir(parents=True, exist_ok=True)
         write_json(stage.record, {"recipe": stage.recipe, "exit_code": code})
         if stage is not scores:
             stage.output.mkdir(parents=True)
     for stage in stages[:3]:
         (stage.output / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n", encoding="utf-8")
+    scores.output.parent.mkdir(parents=True, exist_ok=True)
     write_json(scores.output, {"text": [{"file": "t.txt", "nats_per_token": 3.25}], "pairs": None})
     metric = {"main_metric": "matthews", "metrics": {"matthews": {"values": [0.25, 0.75]}}, "collapsed_seeds": [2]}
     write_json(task.output / "results.json", metric)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,8 +36,12 @@ def trained() -> tuple[ToyObjective, torch.optim.Optimizer]:
     return module, optimizer
 
 
+STATE = {"step": 1, "tokens": 5, "skipped": [0, 0, 0], "loss_scale": {}, "tally": {}, "settings": {}}
+STATE |= {"world_size": 1, "threads": 1, "torch": torch.__version__}
+
+
 def save(folder: Path, step: int, limit: int = 100) -> Path:
-    return save_checkpoint(folder, *trained(), {"step": step, "tokens": 5}, limit)
+    return save_checkpoint(folder, *trained(), STATE | {"step": step}, limit)
 
 
 def names(folder: Path) -> list[str]:
@@ -80,17 +85,23 @@ FAULTS = [
     (checkpoint.STATE, None),
     (checkpoint.MANIFEST, lambda _: b"\xff\xfe{["),
     (checkpoint.MANIFEST, lambda _: b'{"format": 2}'),
+    (checkpoint.MANIFEST, lambda _: b"[" * 100_000),
+    (checkpoint.MANIFEST, os.mkfifo),
 ]
 
 
 @pytest.mark.parametrize(("name", "fault"), FAULTS)
 def test_a_damaged_checkpoint_is_skipped_with_a_warning_and_never_resumed(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, fault: Callable[[bytes], bytes] | None
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, fault: Callable[[Any], Any] | None
 ) -> None:
     # Planted: each file damaged or missing. The last complete checkpoint is used; without one no new run starts.
     complete, broken = save(tmp_path, 100), save(tmp_path, 200)
     data = (broken / name).read_bytes()
-    (broken / name).unlink() if fault is None else (broken / name).write_bytes(fault(data))
+    (broken / name).unlink()
+    if fault is os.mkfifo:
+        os.mkfifo(broken / name)
+    elif fault is not None:
+        (broken / name).write_bytes(fault(data))
     assert find_checkpoint(tmp_path, "auto") == complete
     (warning,) = caplog.messages
     assert "step-0000200" in warning
@@ -105,16 +116,16 @@ def test_an_unreadable_folder_is_an_error_and_does_not_start_a_new_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def denied(path: object) -> None:
-        raise PermissionError("Permission denied")
+        raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(os, "listdir", denied)  # the tests may run as root, who may read everything
     monkeypatch.setattr(os, "scandir", denied)
-    with pytest.raises(PermissionError):
+    with pytest.raises(CheckpointError, match="Permission denied"):
         find_checkpoint(tmp_path, "auto")
 
 
 def test_other_files_in_the_folder_are_not_taken_for_checkpoints(tmp_path: Path) -> None:
-    for name in ("step-abc", "step-12", ".tmp-7-1", "step-0000001.aside-1"):
+    for name in ("step-abc", "step-12", ".writing-7-step-0000007", "step-0000001.aside-1"):
         (tmp_path / name).mkdir()
     (tmp_path / "step-0000009").touch()
     (tmp_path / "step-0000008").symlink_to(tmp_path / "step-12")
@@ -146,6 +157,17 @@ def test_a_checkpoint_of_another_model_is_refused_and_changes_nothing(
     assert fingerprint(module) == before
 
 
+@pytest.mark.parametrize("name", [*STATE, "aliases"])
+def test_a_state_without_one_of_its_entries_is_refused(tmp_path: Path, name: str) -> None:
+    # As a checkpoint of another version would be.
+    file = save(tmp_path, 1) / checkpoint.STATE
+    state = json.loads(file.read_text())
+    for damaged in ({key: state[key] for key in state.keys() - {name}}, state | {name: None}):
+        file.write_text(json.dumps(damaged))
+        with pytest.raises(CheckpointError, match=name):
+            checkpoint.read_state(file.parent)
+
+
 @pytest.mark.parametrize("where", ["weight", "moment"])
 def test_non_finite_weights_and_moments_are_refused(where: str) -> None:
     # Planted: one NaN in one weight, or in one moment.
@@ -162,7 +184,7 @@ def test_the_average_is_the_float64_mean_of_the_last_complete_checkpoints(tmp_pa
     for step in range(1, 5):
         for number, parameter in enumerate(module.parameters()):
             parameter.data = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(10 * step + number))
-        save_checkpoint(tmp_path, module, optimizer, {"step": step}, 4)
+        save_checkpoint(tmp_path, module, optimizer, STATE | {"step": step}, 4)
     files = {step: path / checkpoint.MODEL for step, path in list_checkpoints(tmp_path)}
     files[3].write_bytes(files[3].read_bytes()[:-20])
     before = {file: file.read_bytes() for file in files.values()}
@@ -197,7 +219,7 @@ def test_damaged_checkpoints_and_foreign_files_are_not_counted_or_deleted(tmp_pa
 
 def test_leftovers_of_a_killed_run_are_removed(tmp_path: Path) -> None:
     for clean in (lambda: checkpoint.tidy(tmp_path, 1), lambda: save(tmp_path, 1)):
-        for name in (".tmp-3-77", ".trash-step-0000001"):
+        for name in (".writing-3-step-0000003", ".trash-step-0000001"):
             (tmp_path / name).mkdir()
         clean()
     assert names(tmp_path) == ["step-0000001"]

@@ -59,6 +59,20 @@ def test_a_second_run_in_the_folder_is_refused_and_the_lock_is_released(tmp_path
         assert list(tmp_path.iterdir()) == []
 
 
+def test_a_lock_is_no_link_and_leftovers_of_a_killed_run_are_removed(tmp_path: Path) -> None:
+    run, linked = tmp_path / "run", tmp_path / "linked"
+    (run / "generator" / ".writing-1-files").mkdir(parents=True)
+    (run / ".writing-2-config.yaml").touch()
+    with run_lock(run):
+        assert {path.relative_to(run).as_posix() for path in run.rglob("*")} == {"generator", "run.lock"}
+    linked.mkdir()
+    (tmp_path / "precious").write_text("text")
+    (linked / "run.lock").symlink_to(tmp_path / "precious")
+    with pytest.raises(UsageError, match="symbolic links"), run_lock(linked):
+        pass
+    assert (tmp_path / "precious").read_text() == "text"
+
+
 def test_a_non_finite_step_is_skipped_and_excluded_from_the_metrics(tmp_path: Path) -> None:
     run_toy(tmp_path, EACH, objective=Breaking((3, 5)))
     two, three, four = ((tmp_path / "checkpoints" / f"step-000000{step}") for step in (2, 3, 4))

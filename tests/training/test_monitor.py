@@ -4,8 +4,8 @@ import errno
 import io
 import json
 import logging
+import resource
 import sys
-import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import ModuleType
@@ -45,7 +45,7 @@ def test_metrics_read_back_exactly_with_null_for_non_finite_values(
 TORN = ('{"step": 2, "lo', '{"step": 2, "lo{"step": 3, "loss": 1.0}', "[1, 2]", "7", "null", "\x00")
 
 
-def test_a_resume_removes_later_rows_and_incomplete_lines(tmp_path: Path) -> None:
+def test_a_resume_removes_later_rows_and_incomplete_lines(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     rows = [{"step": 1}, {"step": 2, "loss": 0.1}, {"step": 2, "eval_loss": 1.0}, {"step": 3}]
     first, *others = (json.dumps(row) for row in rows)
     path = tmp_path / "metrics.jsonl"
@@ -54,6 +54,24 @@ def test_a_resume_removes_later_rows_and_incomplete_lines(tmp_path: Path) -> Non
         path.write_text("\n".join((first, *TORN, *others, '{"step": 3, "lo')))
         assert read_metrics(path) == rows
         assert cut_metrics(path, 2, is_evaluated=is_evaluated) == kept == read_metrics(path)
+    assert caplog.messages == [f"{path}: removing 7 incomplete lines"] * 2
+
+
+def test_logs_continue_when_there_is_room_again(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    unlimited, folder = resource.getrlimit(resource.RLIMIT_FSIZE), tmp_path / "tensorboard"
+    with Monitor(tmp_path, 10) as monitor:
+        monitor.start(0)
+        for step, room in ((1, 0), (2, None), (3, 5), (4, None)):  # step 3 leaves an incomplete record
+            size = sum(file.stat().st_size for file in folder.glob("*"))
+            resource.setrlimit(resource.RLIMIT_FSIZE, unlimited if room is None else (size + room, unlimited[1]))
+            monitor.row({**ROW, "step": step})
+            resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    assert [event.step for event in events.Scalars("train/loss")] == [2, 4]
+    assert [row["step"] for row in read_rows(tmp_path)] == [2, 4]
 
 
 def test_unwritable_logs_warn_once_and_training_continues(
@@ -71,7 +89,7 @@ def test_unwritable_logs_warn_once_and_training_continues(
             monitor.row({**ROW, "step": step})
             monitor.samples(step, ["a"], [{"text": "a"}])
     failed = [message.split(" (")[0] for message in caplog.messages]
-    assert failed == ["cannot write tensorboard", "cannot write metrics.jsonl", "cannot write samples.jsonl"]
+    assert failed == ["cannot write metrics.jsonl", "cannot write tensorboard", "cannot write samples.jsonl"]
 
 
 class Terminal(io.StringIO):
@@ -109,11 +127,10 @@ def test_a_terminal_has_a_progress_bar_and_a_closed_stderr_is_ignored(
     assert [row["step"] for row in read_rows(tmp_path)] == [3, 4]
 
 
-def test_tensorboard_drops_the_steps_that_a_resume_repeats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensorboard_drops_the_steps_that_a_resume_repeats(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     for first, steps in ((0, (1, 2, 3)), (1, (2,))):
-        monkeypatch.setattr(time, "time", lambda first=first: 1e9 + first)  # files are read in the order of their names
         with Monitor(tmp_path, 10) as monitor:
             monitor.start(first)
             for step in steps:
