@@ -33,6 +33,18 @@ def test_every_dependency_is_pinned_within_its_range_and_a_tool_has_one_version(
         assert used.items() <= tools.items(), file
 
 
+LOCK = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+LOCKED = re.compile(r"^(\S+==[^;\\\n]+)(?:;([^\\\n]+))?((?: *\\\n +--hash=sha256:[0-9a-f]{64})+)\n", re.M)
+
+
+def test_the_lock_file_is_pins_with_hashes_and_holds_every_pinned_version() -> None:
+    rest = LOCKED.sub("", LOCK)
+    assert all(line.startswith("#") for line in rest.splitlines()), rest  # no pin without a hash, no address
+    pinned = {name.split("[")[0]: version for name, version in pins((ROOT / "requirements.txt").read_text()).items()}
+    locked = pins(" ".join(pin for pin, _, _ in LOCKED.findall(LOCK)))
+    assert pinned.items() <= locked.items(), "run `make requirements`"
+
+
 TIMEOUT_SECONDS = 280
 
 
