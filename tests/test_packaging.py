@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from packaging.markers import Marker
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
@@ -43,6 +44,14 @@ def test_the_lock_file_is_pins_with_hashes_and_holds_every_pinned_version() -> N
     pinned = {name.split("[")[0]: version for name, version in pins((ROOT / "requirements.txt").read_text()).items()}
     locked = pins(" ".join(pin for pin, _, _ in LOCKED.findall(LOCK)))
     assert pinned.items() <= locked.items(), "run `make requirements`"
+
+
+def test_the_licence_list_has_every_package_that_is_locked_for_linux() -> None:
+    _, table = (ROOT / "docs" / "licenses.md").read_text(encoding="utf-8").split("| --- | --- |\n")
+    listed = {name for row in table.splitlines() for name in row.split("|")[2].replace(",", "").split()}
+    linux = {"sys_platform": "linux", "platform_machine": "x86_64", "python_full_version": "3.11.0"}
+    locked = ((pin.split("==")[0], marker or "sys_platform == 'linux'") for pin, marker, _ in LOCKED.findall(LOCK))
+    assert listed == {name for name, marker in locked if Marker(marker).evaluate(linux)}, "run `make requirements`"
 
 
 TIMEOUT_SECONDS = 280
