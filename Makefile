@@ -28,9 +28,13 @@ page: .venv/.ready-dev
 	$(BIN)/python examples/page/build.py --model $(MODEL) --output_dir page
 
 # Pins every dependency of pyproject.toml: keeps existing pins, new ones get the newest version. UPGRADE=-U updates all.
+# Then locks what those depend on, with hashes, and lists the licences of all (on Linux, where torch has the most).
 requirements: .venv/.ready-dev
 	$(BIN)/uv pip compile pyproject.toml --quiet --no-deps --no-strip-extras --no-annotate --python-version 3.11 \
 		--custom-compile-command 'make requirements' $(UPGRADE) --output-file requirements.txt
+	$(BIN)/uv pip compile requirements.txt --quiet --universal --generate-hashes --no-annotate --python-version 3.11 \
+		--custom-compile-command 'make requirements' $(UPGRADE) --output-file requirements.lock
+	$(BIN)/python docs/licenses.py
 
 stats: .venv/.ready-dev
 	$(BIN)/python -m tests.budgets

@@ -82,7 +82,7 @@ def options(corpus: Path, prepared: Path, output: Path | None, *more: object) ->
 def environment() -> dict[str, str]:
     """Environment with one thread and no hub, without variables that a user's shell would not have."""
     kept = {name: value for name, value in os.environ.items() if name not in _UNWANTED}
-    return {**kept, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
+    return {**kept, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
 
 def start(command: Sequence[object], folder: Path) -> subprocess.Popen[str]:

@@ -54,7 +54,7 @@ class Opened(NamedTuple):
 
 
 def run_build(folder: Path, path: str) -> "subprocess.CompletedProcess[str]":
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": path}
+    env = {**os.environ, "PATH": path}
     return subprocess.run([*BUILD, str(folder)], env=env, capture_output=True, text=True)
 
 

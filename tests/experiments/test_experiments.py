@@ -108,7 +108,7 @@ sys.exit(5 if what == "fail" else 0)
 
 def scripted(folder: Path, monkeypatch: pytest.MonkeyPatch, what: str, name: str = "cola") -> Stage:
     (folder / "scripted.py").write_text(SCRIPT, encoding="utf-8")
-    monkeypatch.setenv("PYTHONPATH", str(folder))
+    monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
     output = folder / "a" / name
     return Stage("a", name, ["scripted"], {"what": what, "output_dir": output}, output)
 

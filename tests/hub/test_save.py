@@ -1,6 +1,7 @@
 """Saved folders load in stock transformers with our outputs, labels and ids; model cards are valid, edits are kept."""
 
 import json
+import os
 import re
 import resource
 import subprocess
@@ -93,7 +94,7 @@ def test_transformers_4_reads_every_folder_and_tokenizer_as_5_does(
 ) -> None:
     old = tmp_path_factory.mktemp("transformers-4")
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(old), *OLD_PACKAGES.split()]
-    subprocess.run(pip, check=True)
+    subprocess.run(pip, env={**os.environ, "PYTHONPATH": ""}, check=True)
     folders, tokenizers = [folder for folder, _ in saved.values()], []
     for name, write in KINDS.items():
         write(tmp_path / name)
@@ -102,7 +103,7 @@ def test_transformers_4_reads_every_folder_and_tokenizer_as_5_does(
     plan = {"folders": folders, "tokenizers": tokenizers, "inputs": [ids.tolist() for ids in inputs()]}
     (tmp_path / "plan.json").write_text(json.dumps({**plan, "texts": TEXTS}, default=str), encoding="utf-8")
     command = [sys.executable, "-P", str(READER), str(tmp_path / "plan.json"), str(tmp_path / "found.json")]
-    subprocess.run(command, env={**environment(), "PYTHONPATH": str(old)}, check=True)
+    subprocess.run(command, env={**environment(), "PYTHONPATH": f"{old}:{os.environ['PYTHONPATH']}"}, check=True)
     result = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
     assert result["version"] == OLD_VERSION
     for folder in folders:

@@ -1,12 +1,16 @@
 """The folder of a sweep: it is never overwritten by something else, and its model is always the best seed's."""
 
+import io
 import json
+import pickle
+import pickletools
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from huggingface_hub import ModelCard
 
 from electra_albert.apps.finetune import main as finetune
@@ -154,3 +158,27 @@ def test_cards_of_a_fine_tuned_model_name_task_labels_base_model_and_scores(swee
         assert (result.dataset_name, result.metric_type, result.metric_value) == ("cola", "matthews_correlation", value)
         assert (written.data.base_model, written.data.datasets) == (finished.folder.name, ["nyu-mll/glue"])
         assert "Labels: `0`, `1`." in written.content
+
+
+# What all commands together write.
+
+
+def is_pickle(content: bytes) -> bool:
+    """Whether a file is a pickle or may hold one: a zip as torch.save writes, or an array of numpy with its header."""
+    try:
+        return content.startswith((b"PK", b"\x93NUMPY")) or len([*pickletools.genops(content)]) > 0
+    except ValueError:  # not an opcode
+        return False
+
+
+@pytest.mark.filterwarnings("ignore:invalid escape sequence")  # in bytes that are no pickle
+def test_pretraining_export_and_fine_tuning_write_no_pickle(finished: Finished, shipped: Path, sweep: Path) -> None:
+    planted = [pickle.dumps(["a", 1.5], protocol) for protocol in range(6)]
+    for is_zip in (True, False):
+        torch.save(torch.ones(2), content := io.BytesIO(), _use_new_zipfile_serialization=is_zip)
+        planted.append(content.getvalue())
+    assert all(map(is_pickle, planted))
+    folders = (finished.folder, finished.prepared, shipped, sweep)
+    files = [file for folder in folders for file in folder.rglob("*") if file.is_file()]
+    assert {".safetensors", ".bin", ".json", ".jsonl", ".html", ".0"} <= {file.suffix for file in files}
+    assert [file for file in files if is_pickle(file.read_bytes())] == []

@@ -1,6 +1,7 @@
 """The objective, attention kind and task of docs/extending.md are added as printed there, trained and used."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -61,7 +62,7 @@ class ExtendedCopy:
     def run(self, program: str, text: str = "") -> str:
         """Run a Python program in the copy; returns its output."""
         settings: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 240, "cwd": self.folder}
-        env = {**environment(), "PYTHONPATH": f"{self.folder}:{ROOT}"}
+        env = {**environment(), "PYTHONPATH": f"{self.folder}:{os.environ['PYTHONPATH']}"}
         ended = subprocess.run([sys.executable, "-c", program], input=text, env=env, **settings)
         assert ended.returncode == 0, ended.stderr
         return ended.stdout
