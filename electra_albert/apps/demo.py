@@ -180,10 +180,11 @@ def _open_output(target: str) -> Iterator[TextIO]:
     path = Path(target).resolve()  # for a link, its target is replaced
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as file, TextIOWrapper(file, encoding="utf-8", newline="") as stream:
+        with replacing(path) as file:
             if path.exists():  # before the text is written: it may be private
                 shutil.copymode(path, file.name)
-            yield stream
+            yield (stream := TextIOWrapper(file, encoding="utf-8", newline=""))
+            stream.detach()
     except OSError as error:
         raise UsageError(f"cannot write {target} ({error.strerror}); name another file") from None
 

@@ -180,5 +180,5 @@ def test_pretraining_export_and_fine_tuning_write_no_pickle(finished: Finished, 
     assert all(map(is_pickle, planted))
     folders = (finished.folder, finished.prepared, shipped, sweep)
     files = [file for folder in folders for file in folder.rglob("*") if file.is_file()]
-    assert {".safetensors", ".bin", ".json", ".jsonl", ".html", ".0"} <= {file.suffix for file in files}
+    assert {".safetensors", ".bin", ".json", ".jsonl", ".html"} <= {file.suffix for file in files}
     assert [file for file in files if is_pickle(file.read_bytes())] == []
