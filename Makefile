@@ -2,16 +2,19 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: pretrain test test-slow lint docs page requirements stats clean
+.PHONY: pretrain test test-slow test-faults lint docs page requirements stats clean
 
 pretrain: .venv/.ready
 	$(BIN)/python Pretraining.py
 
 test: .venv/.ready-dev
-	$(BIN)/python -m pytest -q -n auto -m "not slow"
+	$(BIN)/python -m pytest -q -n auto -m "not slow and not faults"
 
 test-slow: .venv/.ready-dev
 	$(BIN)/python -m pytest -q -n auto -m slow
+
+test-faults: .venv/.ready-dev
+	$(BIN)/python -m pytest -q -n auto -m faults
 
 lint: .venv/.ready-dev
 	$(BIN)/ruff check .

@@ -86,9 +86,10 @@ def log_changes(resume_point: ResumePoint, run: RunSettings) -> None:
     for change in compare_settings(state["settings"], run.settings, found, may_change):
         LOG.info(f"changed since the run began: {change}")
     now = {"world_size": run.world.world_size, "threads": torch.get_num_threads(), "torch": torch.__version__}
+    now["cpu_capability"] = torch.backends.cpu.get_cpu_capability()
     for name, value in now.items():
-        if state[name] != value:
-            LOG.info(f"{name} was {state[name]}, is now {value}: results may differ in the last bits from here on")
+        if (before := state.get(name, value)) != value:
+            LOG.info(f"{name} was {before}, is now {value}: results may differ in the last bits from here on")
 
 
 def run_settings(preset: str, config: PretrainConfig, world_size: int, arithmetic: str, **found: Any) -> dict[str, Any]:

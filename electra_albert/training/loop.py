@@ -198,6 +198,7 @@ class _Loop:
             "tally": self._tally.state(run.world),
             "world_size": run.world.world_size,
             "threads": torch.get_num_threads(),
+            "cpu_capability": torch.backends.cpu.get_cpu_capability(),
             "torch": torch.__version__,
             "training": asdict(run.config),
             "settings": dict(run.settings),

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.contracts import STOPPED_BY_SIGNAL
@@ -155,6 +156,16 @@ def test_a_finished_run_is_not_trained_again(finished: Finished, tmp_path: Path)
     assert tiny_run.untimed_rows(folder) == tiny_run.untimed_rows(finished.folder)
     assert "generator accuracy" in ended.out
     assert exported(folder) == exported(finished.folder)
+
+
+def test_a_resume_with_other_vector_instructions_is_logged(
+    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Regression: without /proc, PyTorch uses none, and a run had other weights without a notice.
+    folder = shutil.copytree(finished.folder, tmp_path / "run")
+    found = torch.backends.cpu.get_cpu_capability()
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "NONE")
+    assert f"cpu_capability was {found}, is now NONE" in succeed(pretrain.main, *finished.options(folder)).err
 
 
 AVERAGE = ("--save_steps", 5, "--save_total_limit", 4, "--average_checkpoints", 3)

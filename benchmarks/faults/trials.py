@@ -1,0 +1,122 @@
+"""Trials of faults: each returns its failure in one line, "" if it held.
+
+A fault is a text for preload.c, such as "kill sync 1 run/checkpoints/*/model.safetensors", or "after 0.4", which kills
+after this share of the undisturbed time. A trial holds if the same command, typed again, ends with 0 and its files are
+those of an undisturbed run: weights, optimizer, state, exported folders, rows without times. A command that fails ends
+with a documented exit code and one line `error: …`, without a traceback, in bounded time.
+"""
+
+import os
+import signal
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from benchmarks.faults.bench import PROGRAMS, REFUSED, Bench, problem
+from benchmarks.faults.hostile import HOSTILE, LIMIT_SECONDS, MOST_BYTES
+
+_LOGS = ("metrics.jsonl", "samples.jsonl")
+_STOPPED = (0, 75, 130)  # exit codes after a signal that the program handles
+
+
+def kill(bench: Bench, program: str, faults: Sequence[str], is_fresh: bool) -> str:
+    """Kill a program, one time after another."""
+    folder = bench.work(program)
+    for fault in faults:
+        ended = bench.finish(program, folder, fault, is_fresh=is_fresh)
+        if ended.code != -signal.SIGKILL and (found := problem(ended)):
+            return found
+    return bench.again(program, folder, is_fresh=is_fresh)
+
+
+def fail(bench: Bench, program: str, fault: str) -> str:
+    """Let an operation fail: the program is right, or ends with one line; rows of which it warns may be missing."""
+    folder = bench.work(program)
+    ended = bench.finish(program, folder, fault)
+    lost = [f"*{name}" for name in _LOGS if f"cannot write {name}" in ended.err]
+    found = problem(ended, (0, *REFUSED)) or (bench.difference(program, folder, ended, lost) if not ended.code else "")
+    return found or bench.again(program, folder, forgiven=lost)
+
+
+def damage(bench: Bench, program: str, path: str, how: str, at: float) -> str:
+    """Damage a file that a program reads, at a share of its length: it is refused, built again or harmless."""
+    folder = bench.work(program, is_half=True)
+    (file,) = (one for one in folder.rglob("*") if fnmatchcase(one.relative_to(folder).as_posix(), path))
+    before = file.read_bytes()
+    start = int(at * len(before))
+    file.unlink()
+    if how == "pipe":
+        os.mkfifo(file)
+    elif how != "removed":
+        file.write_bytes(DAMAGE[how](before, start))
+    ended = bench.finish(program, folder)
+    forgiven = [path] if file.name in _LOGS else []
+    return problem(ended, (0, *REFUSED)) or (
+        bench.difference(program, folder, ended, forgiven) if ended.code == 0 else ""
+    )
+
+
+DAMAGE: dict[str, Any] = {  # new content from the old one and a position in it
+    "flipped bit": lambda old, start: old[:start] + bytes([old[start] ^ 16]) + old[start + 1 :],
+    "cut": lambda old, start: old[:start],
+    "end of zeros": lambda old, start: old[:start] + bytes(len(old) - start),
+    "deep JSON": lambda old, start: b"[" * 100_000,
+    "empty": lambda old, start: b"",
+    "removed": None,
+    "pipe": None,
+}
+
+
+def together(bench: Bench, program: str, fault: str) -> str:
+    """Start a program again while it is stopped in the middle: the second one waits, or one is refused."""
+    folder = bench.work(program)
+    first = bench.start(program, folder, fault)
+    if not first.await_stop():
+        return f"did not stop: {problem(first.wait())}"
+    second = bench.start(program, folder)
+    while not second.has_ended and b"waiting" not in second.output.with_suffix(".err").read_bytes():
+        pass
+    os.kill(first.pid, signal.SIGCONT)
+    ends = first.wait(), second.wait()
+    if all(end.code for end in ends):
+        return f"none ended with 0: {problem(ends[0])}"
+    return problem(ends[0], (0, 2)) or problem(ends[1], (0, 2)) or bench.difference(program, folder, ends[0])
+
+
+def interrupt(bench: Bench, program: str, fault: str, name: str) -> str:
+    """Send a signal while a program is stopped in the middle."""
+    folder, number = bench.work(program), signal.Signals[name]
+    process = bench.start(program, folder, fault)
+    if not process.await_stop():
+        return f"did not stop: {problem(process.wait())}"
+    os.kill(process.pid, number)
+    os.kill(process.pid, signal.SIGCONT)
+    return problem(process.wait(), (*_STOPPED, -number)) or bench.again(program, folder)
+
+
+def lose_rank(bench: Bench, fault: str, lost: int) -> str:
+    """Kill a rank of two while rank 0 is stopped in the middle."""
+    folder = bench.work("ranks")
+    process = bench.start("ranks", folder, fault)
+    if not process.await_stop(of_child=True):
+        return f"did not stop: {problem(process.wait())}"
+    ranks = process.children()
+    os.kill(ranks[lost % len(ranks)], signal.SIGKILL)  # rank 1 has ended before the export
+    os.kill(ranks[0], signal.SIGCONT)
+    ended = process.wait()
+    return problem(ended) if ended.code is None else bench.again("ranks", folder)
+
+
+def hostile(bench: Bench, name: str) -> str:
+    """Read a hostile file: an answer or a refusal, in bounded time and memory, and nothing in it is executed."""
+    file = HOSTILE[name]
+    folder = bench.work(file.program, is_half=file.program == "pretrain")
+    (folder / "kept").write_text("kept")
+    argv = file.write(folder, PROGRAMS[file.program].argv)
+    ended = bench.launcher.start(argv, folder).wait(LIMIT_SECONDS)
+    if (folder / "canary").exists() or (folder / "kept").read_text() != "kept":
+        return "its code was executed, or another file overwritten"
+    return problem(ended, (0, *REFUSED)) or f"{ended.peak_bytes >> 20} MiB" * (ended.peak_bytes > MOST_BYTES)
+
+
+TRIALS: dict[str, Any] = {one.__name__: one for one in (kill, fail, damage, together, interrupt, lose_rank, hostile)}

@@ -1,0 +1,133 @@
+"""Law 8 and 9 from outside: commands with faults, by the trials of benchmarks/faults; `make test-faults` runs them."""
+
+import shutil
+import sys
+
+import pytest
+
+from benchmarks.faults import trials
+from benchmarks.faults.bench import Bench
+from benchmarks.faults.hostile import HOSTILE
+
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.skipif(sys.platform != "linux" or not shutil.which("cc"), reason="needs Linux and a C compiler"),
+]
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    return Bench(tmp_path_factory.mktemp("bench"))
+
+
+KILLS = {
+    "prepare": (
+        *("mkdir 1 prepared/*", "write 1 *parts/*.tokens.*", "rename 1 *parts/*.json", "write 1 *train/tokens.bin"),
+        *("rename 1 *manifest.json", "remove 1 *store/parts", "rename 1 *train/rows-*.bin"),
+    ),
+    "pretrain": (
+        *("rename 1 run/config.yaml", "write 3 run/metrics.jsonl", "write 2 run/samples.jsonl", "mkdir 1 *tmp-6-*"),
+        *("write 1 *tmp-6-*/state.json", "write 1 *tmp-6-*/.tmp*", "sync 1 *tmp-6-*/optimizer.safetensors"),
+        *("write 1 *tmp-6-*/MANIFEST.json", "rename 1 *step-0000006", "rename 1 *trash-step-0000002"),
+        *("remove 2 *trash-step-0000002/*", "rename 1 run/generator/config.json"),
+    ),
+    "export": ("write 1 */model.safetensors", "rename 1 exported/config.json", "rename 1 exported/model.safetensors"),
+    "warmup": ("mkdir 1 *generator_warmup/checkpoints/.tmp-4-*", "rename 1 warm/checkpoints/step-0000002"),
+    "finetune": ("rename 1 tuned/seed-42/result.json",),
+}
+
+
+@pytest.mark.parametrize(("program", "at"), [(program, at) for program, points in KILLS.items() for at in points])
+def test_a_killed_command_resumes_to_the_same_files(bench: Bench, program: str, at: str) -> None:
+    assert trials.kill(bench, program, [f"kill {at}"], False) == ""
+
+
+@pytest.mark.parametrize("fault", ["kill rename 1 *step-0000004", "after 0.9"])
+def test_a_fresh_process_resumes_to_the_same_files(bench: Bench, fault: str) -> None:
+    assert trials.kill(bench, "pretrain", [fault], True) == ""
+
+
+FAILURES = {
+    "prepare": (
+        *(
+            "ENOSPC write 1 *parts/*.tokens.*",
+            "ENOSPC write 1 *train/sentence_ends.bin",
+            "ENOSPC write 1 *manifest.json*",
+        ),
+        *("EFBIG write 1 *rows-*.bin.*", "EIO sync 1 *train/tokens.bin"),
+    ),
+    "pretrain": (
+        *("ENOSPC write 1 run/environment.json*", "ENOSPC write 3 run/metrics.jsonl", "ENOSPC write 1 *tmp-4-*/.tmp*"),
+        *("ENOSPC write 1 run/generator/*", "ENOSPC write 1 run/README.md*", "EIO sync 1 *tmp-6-*/model.safetensors"),
+        *("EIO rename 1 *step-0000008", "EIO write 2 run/tensorboard/*", "EIO open 1 run/run.lock"),
+    ),
+    "export": ("EDQUOT write 1 */model.safetensors", "EIO rename 1 exported/model.safetensors"),
+}
+
+
+@pytest.mark.parametrize(("program", "fault"), [(name, fault) for name, faults in FAILURES.items() for fault in faults])
+def test_a_failing_call_is_one_line_and_loses_nothing(bench: Bench, program: str, fault: str) -> None:
+    assert trials.fail(bench, program, fault) == ""
+
+
+CHECKPOINT, STORE = "run/checkpoints/step-0000004", "prepared/text-*/store"
+READ = {
+    "pretrain": (
+        *(
+            f"{CHECKPOINT}/{name}"
+            for name in ("model.safetensors", "optimizer.safetensors", "state.json", "MANIFEST.json")
+        ),
+        *(f"{STORE}/train/{name}" for name in ("tokens.bin", "sentence_ends.bin", "document_ends.bin")),
+        *(f"{STORE}/{name}" for name in ("validation/tokens.bin", "token_counts.bin", "manifest.json")),
+        f"{STORE}/train/rows-1-32-42.bin",
+        "prepared/text-*/tokenizer/tokenizer.json",
+    ),
+    "demo": tuple(f"run/generator/{name}" for name in ("model.safetensors", "config.json", "tokenizer.json")),
+}
+
+
+@pytest.mark.parametrize(("program", "path"), [(program, path) for program, paths in READ.items() for path in paths])
+def test_a_flipped_bit_never_gives_other_results(bench: Bench, program: str, path: str) -> None:
+    assert trials.damage(bench, program, path, "flipped bit", 0.6) == ""
+
+
+@pytest.mark.parametrize(
+    ("program", "at"),
+    [("prepare", "write 1 *tokens.bin"), ("pretrain", "sync 1 *tmp-4-*"), ("finetune", "mkdir 1 *seed-42")],
+)
+def test_two_processes_in_one_folder_do_no_harm(bench: Bench, program: str, at: str) -> None:
+    assert trials.together(bench, program, f"stop {at}") == ""
+
+
+@pytest.mark.parametrize(
+    ("program", "at", "signal"),
+    [
+        ("prepare", "write 1 *train/tokens.bin", "SIGTERM"),
+        ("pretrain", "write 3 run/metrics.jsonl", "SIGINT"),
+        ("pretrain", "sync 1 *tmp-4-*/model.safetensors", "SIGTERM"),
+        ("pretrain", "open 1 run/samples.jsonl", "SIGUSR1"),
+        ("pretrain", "rename 1 run/generator/model.safetensors", "SIGTERM"),
+        ("export", "write 1 */model.safetensors", "SIGINT"),
+    ],
+    ids=["preparing", "training", "saving", "evaluating", "exporting a run", "exporting"],
+)
+def test_a_signal_in_any_phase_loses_nothing(bench: Bench, program: str, at: str, signal: str) -> None:
+    assert trials.interrupt(bench, program, f"stop {at}", signal) == ""
+
+
+@pytest.mark.parametrize(("at", "lost"), [("rename 1 two/generator/model.safetensors", 0), ("sync 1 *tmp-4-*", 1)])
+def test_ranks_resume_after_one_was_killed(bench: Bench, at: str, lost: int) -> None:
+    assert trials.lose_rank(bench, f"stop {at}", lost) == ""
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_file_is_refused_or_read_in_bounded_time(bench: Bench, name: str) -> None:
+    assert trials.hostile(bench, name) == ""
+
+
+def test_the_trials_see_a_planted_fault(bench: Bench) -> None:
+    # Planted: a run with another setting, and a fault that is never reached.
+    folder = bench.work("pretrain")
+    other = bench.launcher.start([*trials.PROGRAMS["pretrain"].argv.split(), "--adam_beta1", "0.8"], folder).wait()
+    assert "model.safetensors differs" in bench.difference("pretrain", folder, other)
+    assert "did not stop" in trials.interrupt(bench, "export", "stop open 1 nowhere", "SIGTERM")
