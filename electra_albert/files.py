@@ -71,8 +71,12 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def filling(folder: Path, last: tuple[str, ...]) -> Iterator[Path]:
-    """Yield a temporary folder; at the end its files replace those in `folder`, names that end in `last` at the end."""
+    """Yield a temporary folder; at the end its files replace those in `folder`, names that end in `last` at the end.
+
+    What killed processes had begun to write into `folder` is removed.
+    """
     folder.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(folder)
     part = _temporary(folder / "files")
     part.mkdir()
     try:

@@ -24,7 +24,7 @@ _OTHERWISE = re.compile(  # files that differ between equal runs, and checkpoint
     r"|[^/]*\.aside-\d+/.*)$"
 )
 _UNREAD = re.compile(r"tensorboard/|log\.txt$|report\.html$|lock$|\.md$|command\.txt$")
-_NAMED_AT_RANDOM = re.compile(r"[0-9a-f]{16}|(?<=\.tmp)\w{6}|(?<=writing-)\w{8}|(?<=tmp-\d-)\d+|(?<=tfevents).*")
+_NAMED_AT_RANDOM = re.compile(r"[0-9a-f]{16}|(?<=\.tmp)\w{6}|(?<=tfevents).*")
 _LABELLED = {"train.csv": slice(48), "dev.csv": slice(48, 64)}  # lines of the text
 _CORPUS = "--corpus text.txt --max_seq_length 32 --preprocessing_num_workers 1 --vocab_size 200 --prepared_dir prepared"
 _SIZES = """--model.hidden_size 16 --model.num_hidden_layers 2 --model.num_attention_heads 2 --model.embedding_size 8
@@ -48,11 +48,11 @@ class Program(NamedTuple):
 
 PROGRAMS = {
     "prepare": Program(f"-m electra_albert prepare {_CORPUS}", "", "prepared"),
-    "pretrain": Program(f"{_PRETRAIN} run", "prepare", "run", "kill mkdir 1 *tmp-6-*"),
+    "pretrain": Program(f"{_PRETRAIN} run", "prepare", "run", "kill mkdir 1 *writing-*-step-0000006"),
     "export": Program(
         "-m electra_albert export --model run --kind discriminator --output_dir exported", "pretrain", "exported"
     ),
-    "warmup": Program(f"{_PRETRAIN} {_WARMUP}", "export", "warm", "kill mkdir 2 *tmp-6-*"),
+    "warmup": Program(f"{_PRETRAIN} {_WARMUP}", "export", "warm", "kill mkdir 2 *writing-*-step-0000006"),
     "finetune": Program(
         f"Finetuning.py {_TUNING} --output_dir tuned", "pretrain", "tuned", "kill mkdir 1 */seed-43/checkpoints"
     ),

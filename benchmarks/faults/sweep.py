@@ -1,7 +1,7 @@
 """Try faults from outside, and print the table `class | trials | held | failed`.
 
     python -m benchmarks.faults --trials 1500 --seed 42 --jobs 2 --output runs/faults
-    python -m benchmarks.faults --trial '["kill", "pretrain", ["kill mkdir 1 *tmp-6-*"], true]'
+    python -m benchmarks.faults --trial '["kill", "pretrain", ["kill mkdir 1 *writing-*-step-0000006"], true]'
     python -m benchmarks.faults --soak 20000 --kills 50
 
 Number N of a seed is always the same trial. Outcomes are appended to a file in --output, and not repeated. A fresh

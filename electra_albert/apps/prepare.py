@@ -332,7 +332,6 @@ def _ready_tokenizer(corpus: CorpusFolder) -> Tokenizer:
     """The given tokenizer, or the trained one, trained now if needed; a copy is kept in the corpus's folder."""
     folder, size = corpus.folder / "tokenizer", corpus.config.vocab_size
     with locked(corpus.folder / ".tokenizer.lock"):
-        remove_leftovers(folder)
         if (folder / "tokenizer.json").is_file():  # of the same content: the folder's key covers it
             return corpus.given or tokenizers.load_tokenizer(folder)
         if (tokenizer := corpus.given) is None:

@@ -22,17 +22,37 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
 
 KILLS = {
     "prepare": (
-        *("mkdir 1 prepared/*", "write 1 *parts/*.tokens.*", "rename 1 *parts/*.json", "write 1 *train/tokens.bin"),
-        *("rename 1 *manifest.json", "remove 1 *store/parts", "rename 1 *train/rows-*.bin"),
+        "mkdir 1 prepared/*",
+        "write 1 *parts/*.tokens",
+        "rename 1 *parts/*.json",
+        "write 1 *train/*tokens.bin",
+        "rename 1 *manifest.json",
+        "remove 1 *store/parts",
+        "rename 1 *train/rows-*.bin",
     ),
     "pretrain": (
-        *("rename 1 run/config.yaml", "write 3 run/metrics.jsonl", "write 2 run/samples.jsonl", "mkdir 1 *tmp-6-*"),
-        *("write 1 *tmp-6-*/state.json", "write 1 *tmp-6-*/.tmp*", "sync 1 *tmp-6-*/optimizer.safetensors"),
-        *("write 1 *tmp-6-*/MANIFEST.json", "rename 1 *step-0000006", "rename 1 *trash-step-0000002"),
-        *("remove 2 *trash-step-0000002/*", "rename 1 run/generator/config.json"),
+        "rename 1 run/config.yaml",
+        "write 3 run/metrics.jsonl",
+        "write 2 run/samples.jsonl",
+        "mkdir 1 *ing-*step-0000006",
+        "write 1 *ing-*step-0000006/state.json",
+        "write 1 *ing-*step-0000006/.tmp*",
+        "sync 1 *ing-*step-0000006/optimizer.safetensors",
+        "write 1 *ing-*step-0000006/MANIFEST.json",
+        "rename 1 *step-0000006",
+        "rename 1 *trash-step-0000002",
+        "remove 2 *trash-step-0000002/*",
+        "rename 1 run/generator/config.json",
     ),
-    "export": ("write 1 */model.safetensors", "rename 1 exported/config.json", "rename 1 exported/model.safetensors"),
-    "warmup": ("mkdir 1 *generator_warmup/checkpoints/.tmp-4-*", "rename 1 warm/checkpoints/step-0000002"),
+    "export": (
+        "write 1 */model.safetensors",
+        "rename 1 exported/config.json",
+        "rename 1 exported/model.safetensors",
+    ),
+    "warmup": (
+        "mkdir 1 *generator_warmup/checkpoints/*-step-0000004",
+        "rename 1 warm/checkpoints/step-0000002",
+    ),
     "finetune": ("rename 1 tuned/seed-42/result.json",),
 }
 
@@ -49,19 +69,27 @@ def test_a_fresh_process_resumes_to_the_same_files(bench: Bench, fault: str) -> 
 
 FAILURES = {
     "prepare": (
-        *(
-            "ENOSPC write 1 *parts/*.tokens.*",
-            "ENOSPC write 1 *train/sentence_ends.bin",
-            "ENOSPC write 1 *manifest.json*",
-        ),
-        *("EFBIG write 1 *rows-*.bin.*", "EIO sync 1 *train/tokens.bin"),
+        "ENOSPC write 1 *parts/*.tokens",
+        "ENOSPC write 1 *train/*sentence_ends.bin",
+        "ENOSPC write 1 *manifest.json",
+        "EFBIG write 1 *rows-*.bin",
+        "EIO sync 1 *train/*tokens.bin",
     ),
     "pretrain": (
-        *("ENOSPC write 1 run/environment.json*", "ENOSPC write 3 run/metrics.jsonl", "ENOSPC write 1 *tmp-4-*/.tmp*"),
-        *("ENOSPC write 1 run/generator/*", "ENOSPC write 1 run/README.md*", "EIO sync 1 *tmp-6-*/model.safetensors"),
-        *("EIO rename 1 *step-0000008", "EIO write 2 run/tensorboard/*", "EIO open 1 run/run.lock"),
+        "ENOSPC write 1 run/*environment.json",
+        "ENOSPC write 3 run/metrics.jsonl",
+        "ENOSPC write 1 *ing-*step-0000004/.tmp*",
+        "ENOSPC write 1 run/generator/*",
+        "ENOSPC write 1 run/*README.md",
+        "EIO sync 1 *ing-*step-0000006/model.safetensors",
+        "EIO rename 1 *step-0000008",
+        "EIO write 2 run/tensorboard/*",
+        "EIO open 1 run/run.lock",
     ),
-    "export": ("EDQUOT write 1 */model.safetensors", "EIO rename 1 exported/model.safetensors"),
+    "export": (
+        "EDQUOT write 1 */model.safetensors",
+        "EIO rename 1 exported/model.safetensors",
+    ),
 }
 
 
@@ -93,7 +121,11 @@ def test_a_flipped_bit_never_gives_other_results(bench: Bench, program: str, pat
 
 @pytest.mark.parametrize(
     ("program", "at"),
-    [("prepare", "write 1 *tokens.bin"), ("pretrain", "sync 1 *tmp-4-*"), ("finetune", "mkdir 1 *seed-42")],
+    [
+        ("prepare", "write 1 *tokens.bin"),
+        ("pretrain", "sync 1 *ing-*step-0000004/*"),
+        ("finetune", "mkdir 1 *seed-42"),
+    ],
 )
 def test_two_processes_in_one_folder_do_no_harm(bench: Bench, program: str, at: str) -> None:
     assert trials.together(bench, program, f"stop {at}") == ""
@@ -102,9 +134,9 @@ def test_two_processes_in_one_folder_do_no_harm(bench: Bench, program: str, at: 
 @pytest.mark.parametrize(
     ("program", "at", "signal"),
     [
-        ("prepare", "write 1 *train/tokens.bin", "SIGTERM"),
+        ("prepare", "write 1 *train/*tokens.bin", "SIGTERM"),
         ("pretrain", "write 3 run/metrics.jsonl", "SIGINT"),
-        ("pretrain", "sync 1 *tmp-4-*/model.safetensors", "SIGTERM"),
+        ("pretrain", "sync 1 *ing-*step-0000004/model.safetensors", "SIGTERM"),
         ("pretrain", "open 1 run/samples.jsonl", "SIGUSR1"),
         ("pretrain", "rename 1 run/generator/model.safetensors", "SIGTERM"),
         ("export", "write 1 */model.safetensors", "SIGINT"),
@@ -115,7 +147,9 @@ def test_a_signal_in_any_phase_loses_nothing(bench: Bench, program: str, at: str
     assert trials.interrupt(bench, program, f"stop {at}", signal) == ""
 
 
-@pytest.mark.parametrize(("at", "lost"), [("rename 1 two/generator/model.safetensors", 0), ("sync 1 *tmp-4-*", 1)])
+@pytest.mark.parametrize(
+    ("at", "lost"), [("rename 1 two/generator/model.safetensors", 0), ("sync 1 *ing-*step-0000004/*", 1)]
+)
 def test_ranks_resume_after_one_was_killed(bench: Bench, at: str, lost: int) -> None:
     assert trials.lose_rank(bench, f"stop {at}", lost) == ""
 
