@@ -29,12 +29,12 @@ _LABELLED = {"train.csv": slice(48), "dev.csv": slice(48, 64)}  # lines of the t
 _CORPUS = "--corpus text.txt --max_seq_length 32 --preprocessing_num_workers 1 --vocab_size 200 --prepared_dir prepared"
 _SIZES = """--model.hidden_size 16 --model.num_hidden_layers 2 --model.num_attention_heads 2 --model.embedding_size 8
 --model.intermediate_size 32 --model.max_position_embeddings 64 --model.hidden_dropout_prob 0.1 --rtd.generator_size 0.5
---max_steps 8 --warmup_steps 2 --logging_steps 1 --save_steps 2 --eval_steps 4 --eval_examples 8 --device cpu
+--max_steps 8 --warmup_steps 2 --logging_steps 3 --save_steps 2 --eval_steps 4 --eval_examples 8 --device cpu
 --per_device_train_batch_size 4 --per_device_eval_batch_size 8 --gradient_accumulation_steps 2 --precision fp32"""
 _PRETRAIN = f"Pretraining.py {_CORPUS} {_SIZES} --output_dir"
 _WARMUP = "warm --prepared_dir warm/prepared --init_from exported --rtd.generator_warmup_steps 6"
 _TUNING = """--train_file train.csv --validation_file dev.csv --model run --seeds 2 --num_train_epochs 2 --device cpu
---max_seq_length 32 --per_device_train_batch_size 16 --logging_steps 1 --precision fp32 --hidden_dropout_prob 0.1"""
+--max_seq_length 32 --per_device_train_batch_size 16 --logging_steps 4 --precision fp32 --hidden_dropout_prob 0.1"""
 
 
 class Program(NamedTuple):

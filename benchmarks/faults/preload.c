@@ -2,7 +2,8 @@
    the operation fail. FAULT is "ACTION OPERATION N PATTERN": action kill, stop, EIO (once), or ENOSPC, EDQUOT or EFBIG
    (every later write and mkdir fails too); operation open (for writing), write, sync, rename, remove, mkdir or any; N
    from 1; a glob for the path relative to FAULT_ROOT, of a rename its target. A write that kills or fills the disk has
-   written its first half. FAULT_LOG names a file that lists all operations. FAULT_RANK selects one rank. */
+   written its first half. FAULT_LOG names a file that lists all operations, FAULT_HIT one that is made when the fault
+   occurs. FAULT_RANK selects one rank. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -54,6 +55,7 @@ static int strikes(const char *name, int folder, const char *path) {
     if (!*action || (strcmp(operation, "any") && strcmp(operation, name)) || fnmatch(pattern, full + length + 1, 0)
         || __sync_add_and_fetch(&seen, 1) != number) return 0;
     is_full = code && code != EIO;
+    syscall(SYS_close, syscall(SYS_openat, AT_FDCWD, getenv("FAULT_HIT"), O_WRONLY | O_CREAT, 0644));
     if (!strcmp(action, "stop")) return kill(getpid(), SIGSTOP);
     return 1;
 }

@@ -40,6 +40,7 @@ class Ended(NamedTuple):
     err: str
     seconds: float
     peak_bytes: int
+    has_fault: bool  # whether the fault was reached
 
 
 class Process(NamedTuple):
@@ -64,7 +65,8 @@ class Process(NamedTuple):
             os.killpg(self.pid, signal.SIGKILL)  # processes that it has left running
         code = None if is_late else os.waitstatus_to_exitcode(found[1])
         out, err = (self.output.with_suffix(suffix).read_text(errors="replace") for suffix in (".out", ".err"))
-        return Ended(code, out, err, time.monotonic() - self.started, found[2].ru_maxrss << 10)
+        seconds, has_fault = time.monotonic() - self.started, self.output.with_suffix(".hit").exists()
+        return Ended(code, out, err, seconds, found[2].ru_maxrss << 10, has_fault)
 
     def children(self) -> list[int]:
         """Processes that this one has started, in order: the ranks of torchrun."""
@@ -100,7 +102,8 @@ class Launcher:
         """Start a script of the checkout, or -m module, with its arguments; `fault` and `more` are for preload.c."""
         self._count += 1
         output, started = self._folder / f"{self._count:05d}", time.monotonic()
-        faults = {f"FAULT_{name.upper()}": value for name, value in {"root": str(folder), **more}.items()}
+        more = {"root": str(folder), "hit": f"{output}.hit", **more}
+        faults = {f"FAULT_{name.upper()}": value for name, value in more.items()}
         faults |= {"FAULT": fault} if fault else {}
         words = [str(ROOT / word) if word in _SCRIPTS else word for word in argv]
         if is_fresh:

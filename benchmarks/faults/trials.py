@@ -24,6 +24,8 @@ def kill(bench: Bench, program: str, faults: Sequence[str], is_fresh: bool) -> s
     folder = bench.work(program)
     for fault in faults:
         ended = bench.finish(program, folder, fault, is_fresh=is_fresh)
+        if not fault.startswith("after") and not ended.has_fault:
+            return f"{fault} was not reached; {problem(ended)}"
         if ended.code != -signal.SIGKILL and (found := problem(ended)):
             return found
     return bench.again(program, folder, is_fresh=is_fresh)
@@ -33,6 +35,8 @@ def fail(bench: Bench, program: str, fault: str) -> str:
     """Let an operation fail: the program is right, or ends with one line; rows of which it warns may be missing."""
     folder = bench.work(program)
     ended = bench.finish(program, folder, fault)
+    if not ended.has_fault:
+        return f"{fault} was not reached; {problem(ended)}"
     lost = [f"*{name}" for name in _LOGS if f"cannot write {name}" in ended.err]
     found = problem(ended, (0, *REFUSED)) or (bench.difference(program, folder, ended, lost) if not ended.code else "")
     return found or bench.again(program, folder, forgiven=lost)

@@ -164,4 +164,5 @@ def test_the_trials_see_a_planted_fault(bench: Bench) -> None:
     folder = bench.work("pretrain")
     other = bench.launcher.start([*trials.PROGRAMS["pretrain"].argv.split(), "--adam_beta1", "0.8"], folder).wait()
     assert "model.safetensors differs" in bench.difference("pretrain", folder, other)
+    assert "was not reached" in trials.kill(bench, "export", ["kill open 1 nowhere"], False)
     assert "did not stop" in trials.interrupt(bench, "export", "stop open 1 nowhere", "SIGTERM")
