@@ -105,9 +105,11 @@ def test_a_missing_gpu_is_refused(finished: Finished, tmp_path: Path) -> None:
 
 def test_a_config_file_without_options_is_refused(in_folder: Path) -> None:
     assert_refused(call(pretrain.main, "--config", "gone.yaml"), 2, "--config gone.yaml")
+    assert_refused(call(pretrain.main, "--config", "/dev/null"), 2, "not a regular file")
     code = b"!!python/object/apply:os.getcwd []"
     date = b"seed: 2001-99-99\n"  # regression: YAML fails while it parses the date
-    for content in (b"", b"a: [1,", b"\xff\xfe\x00", b"learning_rate: !!bool maybe", code, date):
+    alias = b"seed: [&a [1], *a]"  # regression: nine lines of nine aliases each took all memory
+    for content in (b"", b"a: [1,", b"\xff\xfe\x00", b"learning_rate: !!bool maybe", code, date, alias):
         (in_folder / "run.yaml").write_bytes(content)
         assert_refused(call(pretrain.main, "--config", "run.yaml"), 2, "--config run.yaml")
 
