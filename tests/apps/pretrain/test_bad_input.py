@@ -86,6 +86,8 @@ def test_invalid_bytes_are_replaced_and_counted(tmp_path: Path) -> None:
 def test_an_invalid_value_is_refused_before_any_file_is_written(in_folder: Path) -> None:
     for argv, words in {
         ("--max_steps", "0"): ("max_steps=0", "[1, inf)"),
+        ("--vocab_size", "1000000000000"): ("vocab_size=1000000000000",),
+        ("--corpus", "a\0b"): ("corpus='a\\x00b' holds a NUL",),
         ("--learning_rate", "fast"): ("learning_rate", "fast"),
         ("--learning_rate", "inf"): ("learning_rate",),
         ("--max_seq_length", "4096"): ("max_seq_length=4096", "max_position_embeddings"),
