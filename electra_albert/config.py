@@ -61,7 +61,7 @@ class CorpusConfig:
     def __post_init__(self) -> None:
         require_filled(self, "corpus text_column tokenizer prepared_dir")
         object.__setattr__(self, "encoding", canonical_encoding(self.encoding))
-        require_within(self, "[32, inf)", "vocab_size")
+        require_within(self, f"[32, {1 << 24}]", "vocab_size")  # the trainer allocates memory for all of them
         problem = "extend_vocab_to needs a tokenizer to extend; set --tokenizer or --init_from"
         require(self.extend_vocab_to is None or self.tokenizer is not None, problem)
         require_within(self, f"[8, {MAX_WIDTH}]", "max_seq_length short_seq_length")

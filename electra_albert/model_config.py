@@ -30,9 +30,11 @@ def require_repository(name: str | None) -> None:
 
 
 def require_filled(config: object, names: str) -> None:
-    """Require each named field not to be an empty string."""
+    """Require each named field not to be an empty string, nor to hold a NUL character, which no path does."""
     for name in names.split():
-        require(getattr(config, name) != "", f"{name} is empty; give a value or leave it out")
+        value = getattr(config, name)
+        require(value != "", f"{name} is empty; give a value or leave it out")
+        require("\0" not in (value or ""), f"{name}={value!r} holds a NUL character; remove it")
 
 
 @dataclass(frozen=True)

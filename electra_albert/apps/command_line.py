@@ -54,6 +54,8 @@ def run_app(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
         return _leave(code)
     except UserError as error:
         return _leave(report(error))
+    except MemoryError:
+        return _leave(report(UsageError("out of memory; use a smaller file, batch or model, or more memory")))
     except BrokenPipeError:  # the reader closed the pipe, as `| head` does
         _write(sys.stdout)
         return 0

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import shutil
+import stat
 import sys
 from bisect import bisect
 from collections import Counter
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 MASK, PIPE = "[MASK]", "-"
 LOST = "\ufffd"  # written for a sampled token that is only a part of a character
 _LONGEST_LINE = 1 << 14  # characters to rewrite at once: lines have any length, memory is limited
+_MOST_PRINTED = 1 << 22  # characters of all lines, which are in memory without --output
 SENTENCES = (  # used without --input
     "Paris is the [MASK] of France.",
     "She opened the door and walked into the [MASK].",
@@ -86,7 +89,7 @@ def main(argv: Sequence[str]) -> int:
     if options.output:
         _rewrite_file(_load(options), options.input, options.output, draw)
         return 0
-    lines = enumerate(map(str.strip, _read_lines(options.input) if options.input else SENTENCES), 1)
+    lines = enumerate(map(str.strip, _read_lines(options.input, _MOST_PRINTED) if options.input else SENTENCES), 1)
     numbered = [(number, text) for number, text in lines if text]
     if not numbered:
         raise DataError(_NO_SENTENCE.format(options.input))
@@ -157,13 +160,22 @@ def _load(options: Namespace) -> InferenceModel:
     return model
 
 
-def _read_lines(source: str) -> Iterator[str]:
-    """Lines of a UTF-8 file or stdin, with their line feeds; very long ones in parts. Only a line feed ends a line."""
+def _read_lines(source: str, most: float = math.inf) -> Iterator[str]:
+    """Lines of a UTF-8 file or stdin, with their line feeds; very long ones in parts. Only a line feed ends a line.
+
+    Raises DataError for more than `most` characters.
+    """
     name = "stdin" if source == PIPE else source
     try:
         file = sys.stdin.fileno() if source == PIPE else source
         with open(file, encoding="utf-8-sig", newline="\n", closefd=source != PIPE) as stream:
-            yield from iter(lambda: stream.readline(_LONGEST_LINE), "")
+            if source != PIPE and stat.S_ISCHR(os.fstat(stream.fileno()).st_mode):  # /dev/zero has no end
+                raise UsageError(f"cannot read {name}: a device; name a file, or {PIPE} for stdin")
+            while line := stream.readline(_LONGEST_LINE):
+                most -= len(line)
+                if most < 0:
+                    raise DataError(f"{name} is over {_MOST_PRINTED:,} characters long; rewrite it with --output FILE")
+                yield line
     except UnicodeDecodeError:
         raise DataError(f"{name} is not UTF-8 text; convert it first") from None
     except OSError as error:

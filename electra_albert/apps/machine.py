@@ -19,6 +19,7 @@ from electra_albert.contracts import UsageError
 from electra_albert.model.encoder import Compilation
 
 _TRITON_CAPABILITY = (7, 0)
+_NO_HOST_MEMORY = ("DefaultCPUAllocator", "can't start new thread")  # in the messages of RuntimeErrors
 # The compilers that PyTorch and Triton look for, and the environment variable that names another one.
 _COMPILERS = {"cpu": ("CXX", ("g++", "clang++")), "cuda": ("CC", ("gcc", "clang", "cc"))}
 
@@ -80,13 +81,14 @@ def memory_advice(training: TrainingConfig) -> str:
 
 @contextmanager
 def one_line_errors(training: TrainingConfig, compilation: Compilation | Literal["auto"]) -> Iterator[None]:
-    """Turn out-of-memory errors of a GPU and compiler failures into UsageError."""
+    """Turn PyTorch's out-of-memory errors and compiler failures into UsageError."""
     try:
         yield
-    except torch.OutOfMemoryError as error:
-        scoring = f"for evaluation, lower --per_device_eval_batch_size {training.per_device_eval_batch_size}"
-        raise UsageError(f"out of memory on the device; {memory_advice(training)}; {scoring}") from error
     except RuntimeError as error:
+        if isinstance(error, torch.OutOfMemoryError) or any(sign in str(error) for sign in _NO_HOST_MEMORY):
+            reason = str(error).rpartition("Allocator: ")[2].partition(". ")[0]
+            scoring = f"for evaluation, lower --per_device_eval_batch_size {training.per_device_eval_batch_size}"
+            raise UsageError(f"out of memory on the device ({reason}); {memory_advice(training)}; {scoring}") from error
         from torch._dynamo.exc import BackendCompilerFailed
 
         if compilation == "none" or not isinstance(error, BackendCompilerFailed):

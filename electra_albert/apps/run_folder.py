@@ -122,8 +122,13 @@ def read_options(file: Path, name: str) -> dict[str, Any]:
     """Read the options in a YAML file. Raises UsageError for an invalid file, called `name` in the message."""
     import yaml
 
+    if os.path.exists(file) and not os.path.isfile(file):
+        raise UsageError(f"{name} is not a regular file; copy its text into a file first")
     try:
-        options = yaml.safe_load(file.read_text(encoding="utf-8"))
+        text = file.read_text(encoding="utf-8")
+        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
+            raise yaml.YAMLError("aliases such as *name are not supported; repeat the value")
+        options = yaml.safe_load(text)
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{name} cannot be read ({getattr(error, 'strerror', error)}); check the path") from None
     except (yaml.YAMLError, *NOT_YAML) as error:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Ids = NDArray[np.int32]
-_TEXTS_AT_ONCE = 2048
+_TEXTS_AT_ONCE, _CHARACTERS_AT_ONCE = 2048, 1 << 20  # a token with its offsets takes hundreds of bytes
 _MAX_CACHED_LENGTH = 64  # characters of a word; bounds the memory of the cache
 MARKS_REMOVED, FORMS_REWRITTEN = "marks_removed", "compatibility_forms_rewritten"
 
@@ -105,8 +105,12 @@ class TextEncoder:
 
     def _in_batches(self, texts: Sequence[str], encode_batch: Callable[..., list[Any]]) -> Iterator[Any]:
         self._backend.encode_special_tokens = True  # pickling loses it
-        for start in range(0, len(texts), _TEXTS_AT_ONCE):
-            yield from encode_batch(list(texts[start : start + _TEXTS_AT_ONCE]), add_special_tokens=False)
+        start = characters = 0
+        for end, text in enumerate(texts, start=1):
+            characters += len(text)
+            if end == len(texts) or end - start == _TEXTS_AT_ONCE or characters >= _CHARACTERS_AT_ONCE:
+                yield from encode_batch(list(texts[start:end]), add_special_tokens=False)
+                start, characters = end, 0
 
     def _unknown_characters(self, texts: Sequence[str]) -> int:
         """The number of characters that became unknown tokens, without spaces."""

@@ -44,7 +44,7 @@ def find_files(corpus: str, counts: Counter[str], encoding: str = UTF8) -> list[
     """
     if not os.path.lexists(corpus):
         corpus = os.path.expanduser(corpus)  # a shell does not expand the ~ of --corpus=~/text
-    matches = [Path(corpus)] if os.path.lexists(corpus) else sorted(map(Path, glob.glob(corpus, recursive=True)))
+    matches = [Path(corpus)] if os.path.lexists(corpus) else sorted(_expand(corpus))
     if not matches and is_url(corpus):
         matches = fetch(corpus, "corpus")
     elif not matches and (on_hub := hub_name(corpus)) and not Path(corpus).parent.exists():
@@ -53,9 +53,9 @@ def find_files(corpus: str, counts: Counter[str], encoding: str = UTF8) -> list[
     elif not matches:
         advice = "check the path" + (os.sep not in corpus) * ", or give a hub dataset as OWNER/NAME"
         raise UsageError(f"--corpus {corpus}: no such file or folder, and no file matches it; {advice}")
-    files: dict[str, Path] = {}
+    files, visited = dict[str, Path](), set[tuple[int, int]]()
     for match in matches:
-        for path in _files_below(match, set(), counts) if match.is_dir() else [match]:
+        for path in _files_below(match, visited, counts) if match.is_dir() else [match]:
             if files.setdefault(os.path.realpath(path), path) is not path:
                 counts["repeated_files_skipped"] += 1
     if not files:
@@ -67,30 +67,54 @@ def find_files(corpus: str, counts: Counter[str], encoding: str = UTF8) -> list[
     return kept
 
 
-def _files_below(folder: Path, visited: set[Path], counts: Counter[str]) -> Iterator[Path]:
+def _expand(pattern: str) -> Iterator[Path]:
+    """Paths matching a glob. For each part of it a folder is searched once, however many links lead there."""
+    path = Path(pattern)
+    folders, parts, last = [Path(path.anchor)], path.parts[bool(path.anchor) :], path.name
+    for part in parts if last == "**" else parts[:-1]:
+        is_deep = part == "**"
+        found = {_key(folder): folder for folder in folders if is_deep}
+        for folder in folders:
+            for name in sorted(glob.glob(f"{part}/", root_dir=folder)):  # here ** is the same as *
+                below = folder / name
+                if found.setdefault(_key(below), below) is below and is_deep:
+                    folders.append(below)  # the loop searches it next
+        folders = [*found.values()]
+    last += "/" * pattern.endswith("/")
+    return (folder / name for folder in folders for name in glob.glob(last, root_dir=folder))
+
+
+def _files_below(folder: Path, visited: set[tuple[int, int]], counts: Counter[str]) -> Iterator[Path]:
     """Text files below a folder, without hidden ones; each folder is visited once, also through links."""
-    if folder.resolve() in visited:
-        return
-    visited.add(folder.resolve())
-    try:
-        is_saved = all((folder / name).is_file() for name in ("dataset_info.json", "state.json"))
-        if is_saved or (folder / "dataset_dict.json").is_file():
-            yield from _saved_files(folder, counts)
-            return
-        entries = sorted(folder.iterdir())
-    except OSError as error:
-        raise UsageError(f"{folder}: cannot be read ({error.strerror}); check its permissions") from error
-    for entry in entries:
-        if entry.name.startswith("."):
-            counts["hidden_entries_skipped"] += 1
-        elif entry.is_dir():
-            yield from _files_below(entry, visited, counts)
+    waiting = [folder]
+    while waiting:
+        entry = waiting.pop()
+        if entry.is_dir():
+            if _key(entry) in visited:
+                continue
+            visited.add(_key(entry))
+            try:
+                is_saved = all((entry / name).is_file() for name in ("dataset_info.json", "state.json"))
+                if is_saved or (entry / "dataset_dict.json").is_file():
+                    yield from _saved_files(entry, counts)
+                    continue
+                entries = sorted(entry.iterdir(), reverse=True)  # the last is visited next
+            except OSError as error:
+                raise UsageError(f"{entry}: cannot be read ({error.strerror}); check its permissions") from error
+            shown = [each for each in entries if not each.name.startswith(".")]
+            counts["hidden_entries_skipped"] += len(entries) - len(shown)
+            waiting += shown
         elif not entry.is_file():
             counts["special_files_skipped"] += 1
         elif format_of(entry) is None:
             counts["other_files_skipped"] += 1
         else:
             yield entry
+
+
+def _key(folder: Path) -> tuple[int, int]:
+    status = folder.stat()
+    return status.st_dev, status.st_ino
 
 
 def _saved_files(folder: Path, counts: Counter[str]) -> list[Path]:
@@ -130,8 +154,8 @@ def read_sample(path: Path) -> tuple[bytes, bool]:
 
 def _is_blank(path: Path, encoding: str) -> bool:
     """Whether a file holds only white space, by its sample. Raises DataError if it is not text in `encoding`."""
-    with open_regular(path) as file:
-        is_empty = not file.read(1)
+    with open_regular(path) as file:  # files of /proc have no size, and reading one may wait for ever
+        is_empty = os.fstat(file.fileno()).st_size == 0
     if is_empty or format_of(path) in ("parquet", "arrow"):
         return is_empty
     sample, is_whole = read_sample(path)

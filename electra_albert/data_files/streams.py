@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -36,11 +37,12 @@ _BZIP2_BLOCKS = (b"1AY&SY", b"\x17\x72\x45\x38\x50\x90")  # of data or of an emp
 
 @contextmanager
 def open_regular(path: str | Path, *, takes_pipes: bool = False) -> Iterator[io.BufferedReader]:
-    """Open a regular file, without waiting for a pipe unless `takes_pipes`. Raises UsageError if it cannot be read."""
+    """Open a regular file or, if `takes_pipes`, a pipe, for which it waits. Raises UsageError if it cannot be read."""
     without_waiting = 0 if takes_pipes else getattr(os, "O_NONBLOCK", 0)
     try:
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | without_waiting)) as file:
-            if not takes_pipes and not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            mode = os.fstat(file.fileno()).st_mode
+            if not stat.S_ISREG(mode) and not (takes_pipes and stat.S_ISFIFO(mode)):
                 raise UsageError(f"{path}: not a regular file; copy its text into a file first")
             yield file
     except OSError as error:
@@ -106,10 +108,15 @@ class _Members(io.RawIOBase):
         return len(found)
 
 
-def text_lines(path: Path, encoding: str = UTF8) -> Iterator[str]:
-    """Lines of a file or pipe, without line feeds and byte order mark. Raises DataError for undecodable bytes."""
+def text_lines(path: Path, encoding: str = UTF8, max_bytes: int = MAX_RECORD) -> Iterator[str]:
+    """Lines of a file or pipe, without line feeds and byte order mark.
+
+    Raises DataError for undecodable bytes, and for a line that is not shorter than max_bytes (-1: any length).
+    """
     with open_stream(path, takes_pipes=True) as file:
-        for number, raw in enumerate(file, start=1):
+        for number, raw in enumerate(iter(partial(file.readline, max_bytes), b""), start=1):
+            if len(raw) == max_bytes:
+                raise DataError(f"{path}:{number}: a line of {max_bytes:,} bytes or more; write one example per line")
             try:
                 line = raw.decode(encoding).removesuffix("\n")
             except UnicodeDecodeError as error:

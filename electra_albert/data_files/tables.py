@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from electra_albert.contracts import DataError, UsageError, UserError
 from electra_albert.data_files.finding import format_of
-from electra_albert.data_files.streams import UTF8, open_regular, text_lines
+from electra_albert.data_files.streams import MAX_RECORD, UTF8, open_regular, text_lines
 
 if TYPE_CHECKING:
     import pyarrow
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}  # of .csv files, the default first
 _SEPARATED_LINES = 100  # used to detect the separator of a file without a header
-_MAX_FIELD = 1 << 30  # characters of a CSV field
 _ROWS = 256  # read at once
 _BUFFER_BYTES = 1 << 20
 _ARROW_FILE = b"ARROW1"
@@ -65,7 +64,7 @@ def json_kind(value: object) -> str:
 
 def csv_rows(lines: Iterable[str], delimiter: str, location: Locate) -> Iterator[tuple[int, list[str]]]:
     """CSV rows with the number of the line each starts at, from 1. Raises DataError for bad quotes."""
-    csv.field_size_limit(_MAX_FIELD)  # a global setting; not restored, because another reader may be active
+    csv.field_size_limit(MAX_RECORD)  # a global setting; not restored, because another reader may be active
     rows, number = csv.reader(lines, delimiter=delimiter, strict=True), 1
     try:
         for row in rows:

@@ -17,6 +17,7 @@ from electra_albert.tasks.task import Report, Task
 
 _SHOWN_LABELS = 20
 MAX_SHOWN = 100  # characters of a value in a message
+_MAX_CHARACTERS = 1 << 21  # of a text: its tokens with their offsets take hundreds of bytes per character
 
 
 class Skipped(Exception):
@@ -102,7 +103,7 @@ class SplitReader:
         """The content of a JSON file in the task's own format."""
         options = ("text_column", "text_pair_column", "label_column", "column_names")
         self.reject_options(str(path), "has the task's own format, without columns; drop the option", *options)
-        text = "\n".join(text_lines(path, self.config.encoding))
+        text = "\n".join(text_lines(path, self.config.encoding, max_bytes=-1))
         try:
             return json.loads(text)
         except (ValueError, RecursionError) as error:  # RecursionError: nested too deeply
@@ -144,6 +145,8 @@ def quote_names(names: Sequence[str]) -> str:
 def as_text(value: object, location: str, column: str) -> str:
     """A cell as text: null and NaN as "", other numbers and booleans as in JSON; DataError for anything else."""
     if isinstance(value, str):
+        if len(value) > _MAX_CHARACTERS:
+            raise DataError(f"{location}: {column!r} has over {_MAX_CHARACTERS:,} characters; shorten it")
         if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
             raise DataError(f"{location}: {column!r} holds an unpaired surrogate; correct the file")
         return value

@@ -6,6 +6,7 @@ import hashlib
 import lzma
 import os
 import socket
+import sys
 import tarfile
 import threading
 import time
@@ -26,6 +27,7 @@ from tests.corpus.reading import sentences, write
 from tests.tasks.task_files import read
 
 TEXT = "Words of text.\n"
+_DEPTH = 400  # of nested folders
 REFUSED: dict[str, tuple[bytes, str]] = {
     "blank.txt": (b"\n \n\n", "no text"),
     "mark.txt": (gzip.compress(b"\xef\xbb\xbf\n"), "no text"),
@@ -91,6 +93,30 @@ def test_files_of_any_name_and_globs_are_read_and_pipes_do_not_block(
     for name in ("missing.txt", "pipe", "/dev/zero", "*.none", "empty"):
         with pytest.raises(DataError if name == "empty" else UsageError):
             find(tmp_path / name)
+
+
+def test_links_to_their_own_folder_and_deep_folders_are_searched_once(tmp_path: Path) -> None:
+    """Regression: forty stars over two such links were endless, and deep folders a RecursionError."""
+    files, folder = [write(tmp_path, TEXT)], tmp_path
+    for name in ("one", "two"):
+        (tmp_path / name).symlink_to(tmp_path)
+    for _ in range(_DEPTH):
+        (folder := folder / "d").mkdir()
+    files.append(write(folder, TEXT))
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(_DEPTH)
+    try:
+        found = [find(tmp_path / pattern) for pattern in ("*/" * 40 + "*.txt", "**/*.txt", "**", "")]
+    finally:
+        sys.setrecursionlimit(limit)
+    assert [[path.resolve() for path in some] for some in found] == [files[:1], files, files, files]
+
+
+@pytest.mark.skipif(not Path("/proc/version").exists(), reason="there is no /proc")
+def test_a_file_without_a_size_is_not_read() -> None:
+    """Regression: hashing /proc/kmsg, which has no end, never finished."""
+    with pytest.raises(DataError, match="contains no text"):
+        find("/proc/version")
 
 
 def test_unchanged_and_changed_content_are_distinguished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

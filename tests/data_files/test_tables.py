@@ -8,6 +8,7 @@ import os
 import threading
 import tracemalloc
 from collections import Counter
+from itertools import chain, repeat
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -18,8 +19,8 @@ from hypothesis import strategies as st
 
 from electra_albert.contracts import DataError, UsageError
 from electra_albert.data_files.finding import find_files
-from electra_albert.data_files.streams import open_stream, text_lines
-from electra_albert.data_files.tables import Table, open_table
+from electra_albert.data_files.streams import MAX_RECORD, open_stream, text_lines
+from electra_albert.data_files.tables import Table, csv_rows, open_table
 from tests.corpus.reading import COMPRESS, PROSE, sentences, write, write_table
 
 CELLS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\ufeff"), max_size=12)
@@ -135,6 +136,20 @@ def test_a_pipe_is_read_like_a_file(tmp_path: Path) -> None:
     table = open_table(tmp_path / "pipe")
     writing.join()
     assert cells(table, "b") == cells(table, "b") == [("2",)]
+
+
+def test_an_endless_line_or_field_or_a_device_is_refused(tmp_path: Path) -> None:
+    """Regression: reading them took all memory."""
+    with (path := tmp_path / "t.tsv").open("wb") as file:
+        file.truncate(MAX_RECORD + 1)
+    with pytest.raises(DataError, match=r"t\.tsv:1: a line of 67,108,864 bytes or more"):
+        next(text_lines(path))
+    assert len(next(text_lines(path, max_bytes=-1))) == MAX_RECORD + 1
+    lines = chain(["a,b\n", '1,"'], repeat(" " * (1 << 20) + "\n"))
+    with pytest.raises(DataError, match=r"2: not a valid CSV row .*limit \(67108864\)"):
+        list(csv_rows(lines, ",", str))
+    with pytest.raises(UsageError, match="not a regular file"):
+        next(text_lines(Path("/dev/zero")))
 
 
 @pytest.mark.parametrize("ending", COMPRESS)

@@ -42,6 +42,17 @@ def test_features_equal_those_of_the_stock_tokenizer(kind: str) -> None:
             assert row == one[name] + [padding] * (len(row) - len(one[name])), name
 
 
+def test_long_texts_are_encoded_a_few_at_a_time() -> None:
+    given_texts, sizes = [*["x" * 400_000] * 7, *["y"] * 5000], list[int]()
+
+    def encode_batch(batch: list[str], **_: object) -> list[str]:
+        sizes.append(len("".join(batch)))
+        return batch
+
+    assert [*encoder("bert")._in_batches(given_texts, encode_batch)] == given_texts
+    assert sizes == [1_200_000, 1_200_000, 400_000 + 2047, 2048, 905]
+
+
 @thorough
 @given(kinds, texts, st.sampled_from(sorted({*STOCK_SPECIALS, *FAIRSEQ_SPECIALS})))
 def test_text_gives_no_special_token_and_offsets_in_order_without_spaces(kind: str, text: str, special: str) -> None:

@@ -70,6 +70,11 @@ def test_a_score_out_of_range_is_left_out_of_training_and_refused_for_scoring(tm
         read("stsb", data_dir=stsb_folder(tmp_path, "much"))
 
 
+def test_a_text_whose_tokens_would_fill_the_memory_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"train\.tsv:2: 'text' has over 2,097,152 characters; shorten it"):
+        read("sst2", data_dir=sst2_folder(tmp_path, train="x" * ((1 << 21) + 1) + "\t1\n"))
+
+
 def test_missing_text_of_parquet_is_no_text(tmp_path: Path) -> None:
     from pyarrow import Table, parquet
 

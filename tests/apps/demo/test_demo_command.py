@@ -156,12 +156,15 @@ def test_an_invalid_option_is_refused_before_a_model_is_loaded(text: Path, tmp_p
     (link := tmp_path / "link.txt").symlink_to(text)
     (empty := tmp_path / "empty.txt").write_bytes(b" \n\t\n")
     (latin := tmp_path / "latin.txt").write_bytes(b"\xff\n")
+    (long := tmp_path / "long.txt").write_bytes(b"x" * ((1 << 22) + 1))
     for argv, code, word in (
         (("--input", text, "--output", link), 2, "is the input file"),
         (("--input", text, "--output", "/dev/null"), 2, "regular file"),
         (("--output", tmp_path / "out.txt"), 2, "--input"),
         (("--input", text, "--output", tmp_path / "out.txt", "--json"), 2, "--json"),
         (("--input", tmp_path / "gone.txt"), 2, "gone.txt"),
+        (("--input", "/dev/zero"), 2, "a device"),
+        (("--input", long), 3, "over 4,194,304 characters long"),
         (("--input", empty), 3, "no sentence"),
         (("--input", latin), 3, "UTF-8"),
         *(((f"--{name}", value), 2, name) for name, value in (("mask_rate", 0), ("temperature", "nan"), ("top_k", 0))),

@@ -62,6 +62,7 @@ def trained(run: Run, tmp_path: Path) -> Trained:
         (("--max_seq_length", 100), "64 positions"),
         (("--model", "nowhere"), "nowhere does not exist"),
         (("--data_dir", "nowhere"), "nowhere: no such folder"),
+        (("--data_dir", "nul\0in it"), "data_dir='nul\\x00in it' holds a NUL"),
         (("--data_dir", "."), "no training data in ."),
         (("--train_file", "nowhere.tsv"), "nowhere.tsv: no such file"),
         (("--text_pair_column", "other"), "cola has one text"),

@@ -87,6 +87,8 @@ def test_invalid_bytes_are_replaced_and_counted(tmp_path: Path) -> None:
 def test_an_invalid_value_is_refused_before_any_file_is_written(in_folder: Path) -> None:
     for argv, words in {
         ("--max_steps", "0"): ("max_steps=0", "[1, inf)"),
+        ("--vocab_size", "1000000000000"): ("vocab_size=1000000000000",),
+        ("--corpus", "a\0b"): ("corpus='a\\x00b' holds a NUL",),
         ("--learning_rate", "fast"): ("learning_rate", "fast"),
         ("--learning_rate", "inf"): ("learning_rate",),
         ("--max_seq_length", "4096"): ("max_seq_length=4096", "max_position_embeddings"),
@@ -106,9 +108,11 @@ def test_a_missing_gpu_is_refused(finished: Finished, tmp_path: Path) -> None:
 
 def test_a_config_file_without_options_is_refused(in_folder: Path) -> None:
     assert_refused(call(pretrain.main, "--config", "gone.yaml"), 2, "--config gone.yaml")
+    assert_refused(call(pretrain.main, "--config", "/dev/null"), 2, "not a regular file")
     code = b"!!python/object/apply:os.getcwd []"
     date = b"seed: 2001-99-99\n"  # regression: YAML fails while it parses the date
-    for content in (b"", b"a: [1,", b"\xff\xfe\x00", b"learning_rate: !!bool maybe", code, date):
+    alias = b"seed: [&a [1], *a]"  # regression: nine lines of nine aliases each took all memory
+    for content in (b"", b"a: [1,", b"\xff\xfe\x00", b"learning_rate: !!bool maybe", code, date, alias):
         (in_folder / "run.yaml").write_bytes(content)
         assert_refused(call(pretrain.main, "--config", "run.yaml"), 2, "--config run.yaml")
 

@@ -55,8 +55,14 @@ def test_out_of_memory_error_names_the_options_that_help(is_checkpointed: bool) 
     training = TrainingConfig(per_device_train_batch_size=48, gradient_checkpointing=is_checkpointed)
     expected = pytest.raises(UsageError, match="lower --per_device_train_batch_size 48")
     with expected as refused, one_line_errors(training, "blocks"):
+        if is_checkpointed:
+            torch.empty(1 << 50)  # on the CPU, a RuntimeError
         raise torch.OutOfMemoryError("CUDA out of memory")
     assert ("set --gradient_checkpointing true" in str(refused.value)) != is_checkpointed
+
+
+def test_out_of_memory_outside_of_a_training_step_is_a_one_line_error() -> None:
+    assert_refused(call(lambda argv: len(bytearray(1 << 60))), 2, "out of memory")
 
 
 @pytest.mark.parametrize("is_training", [True, False], ids=["training", "scoring"])
