@@ -144,8 +144,7 @@ class _Loop:
         run, config = self._run, self._run.config
         if run.plan is not None and self.step % config.logging_steps == 0:
             self.last_step = run.monitor.max_steps = max(self.step, gather_objects(run.plan(self.step), run.world)[0])
-            config = replace(config, max_steps=self.last_step)
-            self._run = replace(run, config=config)
+            self._run = replace(run, config=(config := replace(config, max_steps=self.last_step)))
         run.monitor.tick()
         if self.step == 1 or self._is_due(config.logging_steps):
             self._log()
