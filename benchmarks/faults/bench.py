@@ -18,7 +18,8 @@ from electra_albert.files import SAMPLE_TEXT
 
 REFUSED = (2, 3, 4)  # exit codes
 TEXT_BYTES = 60_000
-_TIMES = {"tokens_per_second", "data_wait", "elapsed_seconds", "time", "seconds", "process_seconds", "sha256"}
+_NOT_COMPARED = {"tokens_per_second", "data_wait", "elapsed_seconds", "time", "seconds", "process_seconds"}
+_NOT_COMPARED |= {"tokenizer", "size", "sha256"}  # a resumed run reads its own copy of the tokenizer; files are hashed
 _OTHERWISE = re.compile(  # files that differ between equal runs, and checkpoints that were renamed aside
     r"(^|/)(log\.txt|environment\.json|report\.html|[\w.-]*lock|(corpus|[\w.-]*checked)\.json|tensorboard/.*"
     r"|[^/]*\.aside-\d+/.*)$"
@@ -206,13 +207,13 @@ def _digest(path: Path) -> str:
     if path.suffix in (".json", ".jsonl"):
         with suppress(ValueError, RecursionError):
             lines = content.splitlines() if path.suffix == ".jsonl" else [content]
-            content = json.dumps([_without_times(json.loads(line)) for line in lines]).encode()
+            content = json.dumps([_comparable(json.loads(line)) for line in lines]).encode()
     return hashlib.sha256(content).hexdigest()
 
 
-def _without_times(content: Any) -> Any:
+def _comparable(content: Any) -> Any:
     if isinstance(content, list):
-        return [_without_times(one) for one in content]
+        return [_comparable(one) for one in content]
     if isinstance(content, dict):
-        return {name: _without_times(value) for name, value in content.items() if name not in _TIMES}
+        return {name: _comparable(value) for name, value in content.items() if name not in _NOT_COMPARED}
     return content
