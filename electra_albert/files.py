@@ -86,7 +86,7 @@ def filling(folder: Path, last: tuple[str, ...]) -> Iterator[Path]:
             path = folder / file.relative_to(part)
             path.parent.mkdir(exist_ok=True)
             file.replace(path)
-        sync(folder)
+            sync(path.parent)
     finally:
         shutil.rmtree(part, ignore_errors=True)
 
