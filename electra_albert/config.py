@@ -7,7 +7,15 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from electra_albert.data_files import canonical_encoding
-from electra_albert.model_config import MAX_WIDTH, require, require_filled, require_repository, require_within
+from electra_albert.model_config import (
+    COUNT,
+    COUNT_OR_0,
+    MAX_WIDTH,
+    require,
+    require_filled,
+    require_repository,
+    require_within,
+)
 from electra_albert.model_config import MlmConfig as MlmConfig  # re-exported
 from electra_albert.model_config import ModelConfig as ModelConfig
 from electra_albert.model_config import RtdConfig as RtdConfig
@@ -65,13 +73,13 @@ class CorpusConfig:
         problem = "extend_vocab_to needs a tokenizer to extend; set --tokenizer or --init_from"
         require(self.extend_vocab_to is None or self.tokenizer is not None, problem)
         require_within(self, f"[8, {MAX_WIDTH}]", "max_seq_length short_seq_length")
-        require_within(self, "[0, inf)", "short_seq_steps")
+        require_within(self, COUNT_OR_0, "short_seq_steps")
         short, length = self.short_seq_length or 1, self.max_seq_length
         problem = f"short_seq_length={self.short_seq_length} and short_seq_steps={self.short_seq_steps} need each other"
         require((self.short_seq_length is None) == (self.short_seq_steps == 0), f"{problem}; give both or none")
         problem = f"short_seq_length={short} must be smaller than max_seq_length={length} and divide it"
         require(short < length and length % short == 0, problem)
-        require_within(self, "[1, inf)", "preprocessing_num_workers")
+        require_within(self, COUNT, "preprocessing_num_workers")
 
 
 @dataclass(frozen=True)
@@ -140,10 +148,10 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         counts = "max_steps per_device_train_batch_size per_device_eval_batch_size gradient_accumulation_steps"
-        require_within(self, "[1, inf)", f"{counts} logging_steps eval_steps eval_examples save_steps save_total_limit")
-        require_within(self, "[1, inf)", "ddp_timeout")
+        require_within(self, COUNT, f"{counts} logging_steps eval_steps eval_examples save_steps save_total_limit")
+        require_within(self, COUNT, "ddp_timeout")
         require_within(self, "(0, inf)", "learning_rate max_grad_norm muon_rate")
-        require_within(self, "[0, inf)", "warmup_steps batch_ramp_steps save_milestones")
+        require_within(self, COUNT_OR_0, "warmup_steps batch_ramp_steps save_milestones")
         ramp, count = self.batch_ramp_steps, self.gradient_accumulation_steps
         problem = f"batch_ramp_steps={ramp} must be at least gradient_accumulation_steps={count}, which must exceed 1"
         require(ramp == 0 or 1 < count <= ramp, problem)
@@ -202,7 +210,7 @@ class RunConfig:
     """Number of last checkpoints whose mean weights are evaluated and exported at the end (tail averaging)."""
 
     def __post_init__(self) -> None:
-        require_within(self, "[1, inf)", "average_checkpoints eval_max_pairs")
+        require_within(self, COUNT, "average_checkpoints eval_max_pairs")
         require_filled(self, "output_dir init_from old_corpus resume eval_pairs")
         require_repository(self.push_to_hub)
         require_within(self, "(0, inf)", "flops")

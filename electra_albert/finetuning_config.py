@@ -8,7 +8,15 @@ from typing import Any, Literal
 
 from electra_albert.config import TrainingConfig
 from electra_albert.data_files import canonical_encoding
-from electra_albert.model_config import require, require_filled, require_repository, require_within
+from electra_albert.model_config import (
+    COUNT,
+    COUNT_OR_0,
+    MAX_WIDTH,
+    require,
+    require_filled,
+    require_repository,
+    require_within,
+)
 
 # Fields of TrainingConfig that are no options here: the number of examples determines them.
 DERIVED = frozenset({"max_steps", "warmup_steps", "eval_steps", "eval_examples"})
@@ -64,7 +72,7 @@ class DataConfig:
     """Folder with the tokenizer to use if there is no pretrained model."""
 
     def __post_init__(self) -> None:
-        require_within(self, "[1, inf)", "max_train_examples max_eval_examples")
+        require_within(self, COUNT, "max_train_examples max_eval_examples")
         require_within(self, "(0, 1)", "validation_split")
         require_filled(self, "task data_dir train_file validation_file test_file prepared_dir")
         is_one = self.validation_split is None or self.validation_file is None
@@ -150,13 +158,13 @@ class TuningConfig:
     def __post_init__(self) -> None:
         require_filled(self, "model output_dir predict")
         counts = "seeds evals_per_epoch dropout_samples max_answer_length doc_stride max_steps early_stopping_patience"
-        require_within(self, "[1, inf)", counts)
+        require_within(self, COUNT, counts)
         require_within(self, "[0, 1)", "classifier_dropout_prob hidden_dropout_prob attention_probs_dropout_prob")
         require_within(self, "[0, 1_000_000]", "num_train_epochs")
         require_within(self, "[0, 1]", "warmup_ratio")
-        require_within(self, "[0, inf)", "warmup_steps")
+        require_within(self, COUNT_OR_0, "warmup_steps")
         require_within(self, "(0, 1]", "layer_decay")
-        require_within(self, "[8, inf)", "max_seq_length")
+        require_within(self, f"[8, {MAX_WIDTH}]", "max_seq_length")
         is_pair = self.compare is None or len(self.compare) == 2
         require_repository(self.push_to_hub)
         require(is_pair, "compare takes two folders: --compare runs/cola-a runs/cola-b")

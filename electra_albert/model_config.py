@@ -5,6 +5,7 @@ from typing import Literal
 
 MAX_LAYERS = 1024  # layers with shared weights cost no memory: without a bound a bad config would run forever
 MAX_WIDTH = 1 << 20
+COUNT, COUNT_OR_0 = f"[1, {1 << 31}]", f"[0, {1 << 31}]"  # intervals; larger numbers would overflow somewhere
 LOWEST_TEMPERATURE = 1e-3  # below it, scaled logits overflow float32
 
 
@@ -146,8 +147,8 @@ class RtdConfig:
         require_within(self, "[0, inf)", "z_loss")
         require_within(self, f"[{LOWEST_TEMPERATURE}, inf)", "temperature")
         require_within(self, "(0, 1]", "generator_size")
-        require_within(self, "[1, inf)", "generator_layers")
-        require_within(self, "[0, inf)", "generator_warmup_steps")
+        require_within(self, COUNT, "generator_layers")
+        require_within(self, COUNT_OR_0, "generator_warmup_steps")
         require_within(
             self, "(0, inf)", "generator_weight discriminator_weight mlm_weight generator_rate discriminator_rate"
         )

@@ -126,9 +126,8 @@ def read_options(file: Path, name: str) -> dict[str, Any]:
         raise UsageError(f"{name} is not a regular file; copy its text into a file first")
     try:
         text = file.read_text(encoding="utf-8")
-        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
+        if _has_aliases(text) or _has_aliases(options := yaml.safe_load(text)):
             raise yaml.YAMLError("aliases such as *name are not supported; repeat the value")
-        options = yaml.safe_load(text)
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{name} cannot be read ({getattr(error, 'strerror', error)}); check the path") from None
     except (yaml.YAMLError, *NOT_YAML) as error:
@@ -136,6 +135,19 @@ def read_options(file: Path, name: str) -> dict[str, Any]:
     if not isinstance(options, dict):
         raise UsageError(f"{name} contains no options; write one `name: value` per line")
     return options
+
+
+def _has_aliases(value: object) -> bool:
+    """Whether YAML text, or such text in a mapping, has aliases: a few lines can hold more than fits into memory."""
+    import yaml
+
+    if isinstance(value, dict):
+        return any(map(_has_aliases, value.values()))
+    try:
+        kinds = {type(token) for token in yaml.scan(value)} if isinstance(value, str) else set()
+    except yaml.YAMLError:
+        return False
+    return {yaml.AnchorToken, yaml.AliasToken} <= kinds
 
 
 def compare_settings(

@@ -62,7 +62,9 @@ def read_sources(corpus: str, text_column: str) -> list[Source]:
     if file.suffix.lower() not in _SUFFIXES or file.is_dir():
         return [Source(corpus, text_column)]
     with open_regular(file) as opened:
-        text = opened.read(_MAX_LIST_BYTES)
+        text = opened.read(_MAX_LIST_BYTES + 1)
+    if len(text) > _MAX_LIST_BYTES:
+        raise DataError(f"{file} is larger than {_MAX_LIST_BYTES:,} bytes; write globs instead of single files")
     try:
         entries = yaml.load(text, strict_loader())
     except (yaml.YAMLError, *NOT_YAML) as error:  # ValueError also for bytes that are not UTF-8

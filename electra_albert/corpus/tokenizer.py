@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Collection, Iterable
 from itertools import product
 from pathlib import Path
@@ -309,10 +310,13 @@ def special_ids(tokenizer: Tokenizer) -> SpecialIds:
 def save_tokenizer(tokenizer: Tokenizer, folder: Path, max_length: int) -> None:
     """Write files that `AutoTokenizer` loads with the same ids and token_type_ids."""
     with filling(folder, last=("tokenizer.json",)) as new:  # which marks a complete folder
-        # On a full disk tokenizers raises a bare Exception; writing the same bytes here first raises an OSError.
-        content = tokenizer.backend_tokenizer.to_str(pretty=True)
-        (new / "tokenizer.json").write_text(content, encoding="utf-8", newline="")
-        tokenizer.save_pretrained(str(new))
+        try:
+            tokenizer.save_pretrained(str(new))
+        except Exception as problem:  # tokenizers raises a bare Exception when it cannot write
+            code = re.search(r"\(os error (\d+)\)$", str(problem))
+            if code is None:
+                raise
+            raise OSError(int(code[1]), str(problem), str(folder / "tokenizer.json")) from None
         file = new / "tokenizer_config.json"
         config = json.loads(file.read_text(encoding="utf-8"))
         config |= {"model_input_names": MODEL_INPUT_NAMES, "model_max_length": max_length}

@@ -72,6 +72,7 @@ FAILURES = {
         "ENOSPC write 1 *parts/*.tokens",
         "ENOSPC write 1 *train/*sentence_ends.bin",
         "ENOSPC write 1 *manifest.json",
+        "ENOSPC write 1 *tokenizer.json",
         "EFBIG write 1 *rows-*.bin",
         "EIO sync 1 *train/*tokens.bin",
     ),

@@ -20,7 +20,7 @@ from electra_albert.apps.default_model import default_model
 from electra_albert.contracts import DataError, DivergedError, Metrics, RunResult, UsageError
 from electra_albert.files import read_json, write_json
 from electra_albert.finetuning_config import EMBEDDINGS
-from electra_albert.model_config import require_filled, require_within
+from electra_albert.model_config import COUNT, COUNT_OR_0, require_filled, require_within
 
 LOG = logging.getLogger(__name__)
 
@@ -59,8 +59,8 @@ class EmbeddingsConfig:
 
     def __post_init__(self) -> None:
         require_filled(self, "data_dir model output_dir")
-        require_within(self, "[1, inf)", "per_device_train_batch_size max_seq_length seeds")
-        require_within(self, "[0, inf)", "num_train_epochs seed")
+        require_within(self, COUNT, "per_device_train_batch_size max_seq_length seeds")
+        require_within(self, COUNT_OR_0, "num_train_epochs seed")
         require_within(self, "(0, inf)", "learning_rate")
 
 

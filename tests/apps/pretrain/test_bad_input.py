@@ -86,7 +86,9 @@ def test_invalid_bytes_are_replaced_and_counted(tmp_path: Path) -> None:
 
 def test_an_invalid_value_is_refused_before_any_file_is_written(in_folder: Path) -> None:
     for argv, words in {
-        ("--max_steps", "0"): ("max_steps=0", "[1, inf)"),
+        ("--max_steps", "0"): ("max_steps=0", "[1, 2147483648]"),
+        ("--max_steps", f"1{30 * '0'}"): ("max_steps=1000",),
+        ("--per_device_train_batch_size", f"1{30 * '0'}"): ("per_device_train_batch_size=1000",),
         ("--vocab_size", "1000000000000"): ("vocab_size=1000000000000",),
         ("--corpus", "a\0b"): ("corpus='a\\x00b' holds a NUL",),
         ("--learning_rate", "fast"): ("learning_rate", "fast"),
@@ -112,7 +114,8 @@ def test_a_config_file_without_options_is_refused(in_folder: Path) -> None:
     code = b"!!python/object/apply:os.getcwd []"
     date = b"seed: 2001-99-99\n"  # regression: YAML fails while it parses the date
     alias = b"seed: [&a [1], *a]"  # regression: nine lines of nine aliases each took all memory
-    for content in (b"", b"a: [1,", b"\xff\xfe\x00", b"learning_rate: !!bool maybe", code, date, alias):
+    in_value = b"max_steps: '" + alias[6:] + b"'"  # the value of an option is YAML too
+    for content in (b"", b"a: [1,", b"\xff\xfe\x00", b"learning_rate: !!bool x", code, date, alias, in_value):
         (in_folder / "run.yaml").write_bytes(content)
         assert_refused(call(pretrain.main, "--config", "run.yaml"), 2, "--config run.yaml")
 
