@@ -151,7 +151,7 @@ def _pretraining(plan: Plan, site: Site, variant: Variant, seed: int) -> Stage:
     given: Options = {"corpus": site.corpus, **({"tokenizer": site.tokenizer} if site.tokenizer else {})}
     given |= {"prepared_dir": site.prepared_dir, "seed": seed, "output_dir": output}
     try:
-        endless = {"max_steps": 10**12} if plan.flops else {}
+        endless = {"max_steps": 10**9} if plan.flops else {}
         config = parse_pretraining(typed({**given, **endless, **variant.options}))[1]
         corpus = config.corpus
         tokens = len(load_tokenizer(Path(corpus.tokenizer))) if corpus.tokenizer else corpus.vocab_size
