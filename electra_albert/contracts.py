@@ -121,3 +121,4 @@ class RankLostError(UserError):
     """Another process of a distributed run has ended or does not answer."""
 
     exit_code = 6
+    is_first_left = True  # whether this rank is the first that is left, which reports the error

@@ -34,6 +34,12 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def sync_all(folder: Path) -> None:
+    """Flush a folder and everything in it to disk."""
+    for path in (*folder.rglob("*"), folder):
+        sync(path)
+
+
 def _temporary(path: Path) -> Path:
     # Process ids repeat on the machines of a cluster.
     return path.with_name(f"{_TEMPORARY}{secrets.token_hex(8)}-{path.name}")
@@ -61,8 +67,7 @@ def new_folder(path: Path) -> Iterator[Path]:
     part.mkdir()
     try:
         yield part
-        for written in (*part.rglob("*"), part):
-            sync(written)
+        sync_all(part)
         part.rename(path)
         sync(path.parent)
     finally:

@@ -19,7 +19,8 @@ from experiments.plan import PRETRAINING, Stage, typed
 
 LOG = logging.getLogger("electra_albert.experiments")
 
-_LIBC = ctypes.CDLL(None)  # loaded before a fork, in which loading can deadlock
+# Looked up before a fork, in which that can deadlock.
+_PRCTL = getattr(ctypes.CDLL(None), "prctl", None) if sys.platform == "linux" else None
 OTHER_RECIPE = "was made with other options or from other weights"
 
 
@@ -30,7 +31,7 @@ def failure(stage: Stage) -> str | None:
         code, recipe = record["exit_code"], record["recipe"]
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise CheckpointError(f"{stage.record} is not a stage's record; delete it to run the stage again") from None
     if recipe != stage.recipe:
         return OTHER_RECIPE
@@ -57,14 +58,15 @@ def check_recipes(stages: Sequence[Stage]) -> None:
 
 
 def _end_with_parent() -> None:
-    """Have Linux stop this process, after saving, when the runner is killed: it would keep the lock of its folder."""
-    if hasattr(_LIBC, "prctl"):
-        _LIBC.prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+    """Have Linux kill this process when the runner is killed: it would keep the lock of its folder."""
+    assert _PRCTL is not None
+    _PRCTL(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def run_stages(stages: Sequence[Stage], jobs: int) -> list[int]:
     """Run the stages, `jobs` at a time; returns exit codes of failures. An interrupt lets all save, then is raised."""
     threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, (os.cpu_count() or 1) // jobs))
+    start = _end_with_parent if _PRCTL else None
     root, path = Path(__file__).resolve().parents[1], os.environ.get("PYTHONPATH")
     env = {**os.environ, "OMP_NUM_THREADS": threads, "PYTHONPATH": f"{root}{os.pathsep}{path}" if path else str(root)}
     running, lock, stopping = set[subprocess.Popen[bytes]](), threading.Lock(), threading.Event()
@@ -78,7 +80,7 @@ def run_stages(stages: Sequence[Stage], jobs: int) -> list[int]:
             stage.record.parent.mkdir(parents=True, exist_ok=True)
             write_json(stage.record, record)
             with stage.record.with_suffix(".log").open("ab") as log:
-                process = subprocess.Popen(command, stdout=log, stderr=log, env=env, preexec_fn=_end_with_parent)
+                process = subprocess.Popen(command, stdout=log, stderr=log, env=env, preexec_fn=start)
             running.add(process)
         code = STOPPED_BY_SIGNAL if (code := process.wait()) and stopping.is_set() else code
         write_json(stage.record, {**record, "exit_code": code})

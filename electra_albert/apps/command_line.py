@@ -11,6 +11,8 @@ import logging
 import os
 import re
 import sys
+import time
+import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
+_FIRST_RANK_SECONDS = 5  # in which the first rank prints an error
 _ALL_OPTIONS = "--help-all"
 _FILE_OPTIONS = ("--corpus", "--input", "--train_file")  # suggested for a path that has no option
 _EXIT_CODES = """0 done, 1 a bug, 2 options and paths, 3 data, 4 a checkpoint, tokenizer or run folder,
@@ -105,9 +108,15 @@ def format_table(rows: Sequence[Sequence[str]], left: int = 1) -> str:
 
 
 def report(error: UserError) -> int:
-    """Print the error as one line, on the main process only, which may be lost; returns its exit code."""
-    if is_main_process() or isinstance(error, RankLostError):
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+    """Print the error as one line; returns its exit code. An error that all ranks have is printed by the first one."""
+    is_first, rank = is_main_process(), ""
+    if isinstance(error, RankLostError):
+        is_first = error.is_first_left
+    if not is_first:  # torchrun ends this rank as soon as the first one has printed the same error and ended
+        time.sleep(_FIRST_RANK_SECONDS)
+        rank = f"rank {os.environ['RANK']}: "
+    if is_first or not isinstance(error, RankLostError):
+        print(f"error: {rank}{' '.join(str(error).split())}", file=sys.stderr)
     return error.exit_code
 
 
@@ -120,7 +129,7 @@ def check_can_write(folder: Path) -> None:
             problem = f"{nearest} is {'a file' if nearest.exists() else 'a broken link'}"
     except OSError as error:
         problem = str(error.strerror)
-    if not str(folder).isprintable():
+    if any(unicodedata.category(character) == "Cc" for character in str(folder)):
         problem = "its name has a control character"
     if problem:
         raise UsageError(f"cannot write into {str(folder)[:100]!r}: {problem}; choose another folder")

@@ -117,7 +117,7 @@ def prepare(
             require_same_text(recorded, config, corpus.key)
         tokenizer = _ready_tokenizer(corpus)
         with locked(corpus.folder / ".lock"):
-            for path in ("store", "store/train", "store/validation"):
+            for path in ("tokenizer", "store", "store/train", "store/validation"):
                 remove_leftovers(corpus.folder / path)
             for checked in (corpus.folder / "store").rglob("*checked.json") if verify else ():
                 checked.unlink()

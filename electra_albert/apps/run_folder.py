@@ -138,11 +138,11 @@ def read_options(file: Path, name: str) -> dict[str, Any]:
 
 
 def _has_aliases(value: object) -> bool:
-    """Whether YAML text, or such text in a mapping, has aliases: a few lines can hold more than fits into memory."""
+    """Whether YAML text, or such text inside a value, has aliases: a few lines can hold more than fits into memory."""
     import yaml
 
-    if isinstance(value, dict):
-        return any(map(_has_aliases, value.values()))
+    if isinstance(value, dict | list):
+        return any(map(_has_aliases, value.values() if isinstance(value, dict) else value))
     try:
         kinds = {type(token) for token in yaml.scan(value)} if isinstance(value, str) else set()
     except yaml.YAMLError:

@@ -19,7 +19,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from electra_albert.corpus.documents import Document
 from electra_albert.corpus.near_duplicates import Signature
 from electra_albert.corpus.sources import Unit, read_unit
 from electra_albert.corpus.text_encoder import TextEncoder
-from electra_albert.files import read_json, replacing, write_json
+from electra_albert.files import HashedFile, read_json, replacing, sha256, write_json
 
 LOG = logging.getLogger(__name__)
 
@@ -61,8 +61,8 @@ class PartPlan(NamedTuple):
     folder: Path
     fingerprint: str  # of the corpus, the read options and the tokenizer
 
-    def parts(self) -> list[Part]:
-        """All parts in order; those that are complete and match the plan have their statistics."""
+    def parts(self, *, is_thorough: bool = False) -> list[Part]:
+        """All parts in order; those that match the plan have their statistics. is_thorough also compares hashes."""
         parts = []
         for number, unit in enumerate(self.units):
             spans = [(span.start, span.end, span.kind) for span in unit.spans]
@@ -70,13 +70,17 @@ class PartPlan(NamedTuple):
             key = hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
             part = Part(unit, number, key, self.folder, token_dtype(self.vocab_size), {})
             found = read_json(part.path("json"))
-            sizes = {name: part.path(name).stat().st_size for name in PART_FILES if part.path(name).is_file()}
-            is_whole = found.get("key") == key and found["sizes"] == sizes
+            is_whole = found.get("key") == key and all(
+                part.path(name).is_file()
+                and part.path(name).stat().st_size == found["files"][name][0]
+                and (not is_thorough or sha256(part.path(name)) == found["files"][name][1])
+                for name in PART_FILES
+            )
             parts.append(part._replace(statistics=found) if is_whole else part)
         return parts
 
     def missing(self) -> list[int]:
-        return [part.number for part in self.parts() if not part.statistics]
+        return [part.number for part in self.parts(is_thorough=True) if not part.statistics]
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
@@ -87,7 +91,7 @@ def token_dtype(vocab_size: int) -> np.dtype:
 def write_parts(plan: PartPlan, numbers: Sequence[int], num_workers: int) -> None:
     """Write the parts of these numbers that are missing."""
     plan.folder.mkdir(parents=True, exist_ok=True)
-    parts = plan.parts()
+    parts = plan.parts(is_thorough=True)
     missing = [parts[number] for number in numbers if not parts[number].statistics]
     if len(missing) < len(numbers):
         LOG.info(f"{len(numbers) - len(missing)} of {len(numbers)} parts of the token store are already complete")
@@ -142,21 +146,21 @@ def _write_part(part: Part, encoder: TextEncoder | None = None) -> None:
     started = time.perf_counter()
     counts: Counter[str] = Counter()
     with ExitStack() as stack:
-        files = {name: stack.enter_context(replacing(part.path(name))) for name in PART_FILES}
+        files = {name: HashedFile(stack.enter_context(replacing(part.path(name)))) for name in PART_FILES}
         writer = _PartWriter(files, part.dtype, encoder)
         for document in read_unit(part.unit, counts):
             writer.add(document)
         writer.flush()
-    statistics = {"key": part.key, "sizes": writer.sizes, "read": counts, "written": writer.counts}
+    written = {name: file.finish() for name, file in files.items()}
+    statistics = {"key": part.key, "files": written, "read": counts, "written": writer.counts}
     write_json(part.path("json"), statistics | {"seconds": time.perf_counter() - started})
 
 
 class _PartWriter:
     """Batches sentences, tokenises them and appends the result to the files of a part."""
 
-    def __init__(self, files: Mapping[str, BinaryIO], dtype: np.dtype, encoder: TextEncoder) -> None:
+    def __init__(self, files: Mapping[str, HashedFile], dtype: np.dtype, encoder: TextEncoder) -> None:
         self.counts: Counter[str] = Counter()
-        self.sizes = dict.fromkeys(files, 0)  # bytes written, to be compared with the files
         self._files, self._dtype, self._encoder = files, dtype, encoder
         self._sentences: list[str] = []
         self._ends: list[tuple[int, Signature]] = []  # (sentences in the batch at the document's end, its signature)
@@ -198,5 +202,4 @@ class _PartWriter:
         }
         for name, array in arrays.items():
             self._files[name].write(array.tobytes())
-            self.sizes[name] += array.nbytes
         self._sentences, self._characters, self._ends = [], 0, []

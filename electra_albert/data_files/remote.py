@@ -3,11 +3,11 @@
 import hashlib
 import logging
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
 from electra_albert.contracts import UsageError
+from electra_albert.files import new_folder, remove_leftovers
 
 LOG = logging.getLogger(__name__)
 
@@ -70,14 +70,12 @@ def _copy(system: Any, name: str, kept: Path) -> Path:
     with FileLock(f"{kept}.lock"):
         if not copy.exists():
             LOG.info(f"downloading {name}")
-            part = kept / "part"
-            shutil.rmtree(part, ignore_errors=True)
-            part.mkdir()
-            if is_folder:
-                system.get(name, str(part / last), recursive=True)
-            else:
-                system.get_file(name, str(part / last))
-            part.rename(copy.parent)
+            remove_leftovers(kept)
+            with new_folder(copy.parent) as part:
+                if is_folder:
+                    system.get(name, str(part / last), recursive=True)
+                else:
+                    system.get_file(name, str(part / last))
     return copy
 
 

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from electra_albert.contracts import IGNORED_LABEL, Batch, DataError, Term
+from electra_albert.files import write_text
 from electra_albert.model.task_model import TaskModel
 from electra_albert.tasks import sequence, span, token
 from electra_albert.tasks.encoding import Decoded, EncodedExamples, EncodePlan, Encoding, Outputs
@@ -108,7 +109,7 @@ def write_submission(task: Task, test_name: str, decoded: Decoded, examples: Seq
     if task.kind == "span" and decoded.probabilities is not None:
         files[folder / NO_ANSWER_FILE] = _answers_file(task, decoded.probabilities, examples)
     for file, content in files.items():
-        file.write_text(content, encoding="utf-8", newline="\n")
+        write_text(file, content)
     return path
 
 

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from electra_albert.contracts import CheckpointError, DivergedError, UsageError
-from electra_albert.files import new_folder, remove_leftovers, sha256
+from electra_albert.files import new_folder, remove_leftovers, sha256, sync_all
 from electra_albert.training.guards import DIVERGED_ADVICE
 
 LOG = logging.getLogger(__name__)
@@ -51,17 +51,17 @@ def list_checkpoints(folder: Path) -> list[tuple[int, Path]]:
     """(step, path) of the checkpoint folders in `folder`, damaged ones included, in ascending order."""
     try:
         inside = [*folder.iterdir()] if folder.is_dir() else []  # glob would ignore an unreadable folder
+        found = [path for path in inside if re.fullmatch(r"step-\d{7,}", path.name)]
+        return sorted((int(path.name[5:]), path) for path in found if path.is_dir() and not path.is_symlink())
     except PermissionError as error:
         raise CheckpointError(f"{folder} cannot be read ({error.strerror}); change its permissions") from None
-    found = [path for path in inside if re.fullmatch(r"step-\d{7,}", path.name)]
-    return sorted((int(path.name[5:]), path) for path in found if path.is_dir() and not path.is_symlink())
 
 
 def find_problem(path: Path, *, is_thorough: bool = True) -> str | None:
     """Describe what is wrong with a checkpoint, None if it is complete. is_thorough also compares hashes."""
-    if irregular := [name for name in (MANIFEST, *_FILES) if not (path / name).is_file()]:
-        return f"{irregular[0]} is missing"
     try:
+        if irregular := [name for name in (MANIFEST, *_FILES) if not (path / name).is_file()]:
+            return f"{irregular[0]} is missing"
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
         if manifest["format"] != FORMAT:
             return f"{MANIFEST} does not have format {FORMAT}, the only one this version reads"
@@ -107,6 +107,10 @@ def read_state(path: Path) -> dict[str, Any]:
         for name, kind in _STATE.items():
             if not isinstance(state[name], kind):
                 raise TypeError(f"{name} is {state[name]!r}")
+        if len(state["skipped"]) != 3 or {*map(type, state["skipped"])} != {int}:
+            raise TypeError(f"skipped is {state['skipped']!r}")
+        if not state["tally"].keys() >= {"names", "ranks"}:
+            raise KeyError("tally: names, ranks")
     except (OSError, *_NOT_JSON) as error:
         raise CheckpointError(f"{path / STATE} cannot be read ({type(error).__name__}: {error})") from error
     return state
@@ -181,6 +185,7 @@ def save_checkpoint(
     path = folder / f"step-{step:07d}"
     with new_folder(path) as temporary:
         _fill(temporary, state, module, optimizer)
+        sync_all(temporary)
         if path.exists():
             _rename_aside(path)
     if problem := find_problem(path):

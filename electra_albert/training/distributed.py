@@ -4,7 +4,7 @@ import ctypes
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -16,8 +16,9 @@ from torch import Tensor
 from electra_albert.config import TrainingConfig
 from electra_albert.contracts import STOPPED_BY_SIGNAL, RankLostError, UsageError, UserError
 from electra_albert.keyed_random import Stream, bits
+from electra_albert.training.guards import StopSignal
 
-_ANSWER_TIMEOUT = timedelta(seconds=5)  # for the other ranks, after a collective operation has failed
+_ANSWER_SECONDS = 5  # for the other ranks, after a collective operation has failed
 _PREPARE_TIMEOUT = timedelta(days=7)  # while the main rank prepares a corpus
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # constants of glibc's <malloc.h>
 
@@ -102,43 +103,43 @@ def leave(exit_code: int) -> int:
     # os._exit, because gloo threads that DDP keeps alive sometimes abort the shutdown of the interpreter.
     if exit_code in (0, STOPPED_BY_SIGNAL):  # after an error other ranks may wait for this one: destroying would hang
         dist.destroy_process_group()
-    elif dist.get_rank():
-        time.sleep(5)  # torchrun kills all ranks when the first one exits: let the main rank print its error first
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(exit_code)
 
 
 @contextmanager
-def naming_lost_ranks(world: World) -> Iterator[None]:
-    """Raise RankLostError, on the first rank that is left, if a collective operation fails; the other ranks exit."""
+def naming_lost_ranks(world: World, take_over: Callable[[], None]) -> Iterator[None]:
+    """Raise RankLostError if a collective operation fails; `take_over` is called on the first rank that is left."""
     try:
         yield
     except RuntimeError as error:
         if world.world_size == 1 or not (isinstance(error, dist.DistError) or "gloo" in str(error)):
             raise
-        lost = _silent_ranks(world)
-        if {*range(world.rank)} - {*lost}:
-            leave(RankLostError.exit_code)
+        with StopSignal():  # torchrun sends SIGTERM to the ranks that are left
+            lost = _silent_ranks(world)
         who = f"{'rank' if len(lost) == 1 else 'ranks'} {', '.join(map(str, lost))}" if lost else "the connection"
         advice = "see its log, then run the same command again to resume from the last checkpoint"
-        raise RankLostError(
-            f"{who} of {world.world_size} ended or did not answer in --ddp_timeout; {advice}"
-        ) from error
+        found = RankLostError(f"{who} of {world.world_size} ended or did not answer in --ddp_timeout; {advice}")
+        found.is_first_left = {*range(world.rank)} <= {*lost}
+        if found.is_first_left:
+            take_over()
+        raise found from error
 
 
 def _silent_ranks(world: World) -> list[int]:
     """Ranks that do not write to the process group's store now, as all do that a failed operation has stopped."""
-    silent = []
+    silent, attempt, until = [], os.environ.get("TORCHELASTIC_RESTART_COUNT"), time.monotonic() + _ANSWER_SECONDS
     try:
         address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        store = dist.TCPStore(*address, is_master=False, timeout=_ANSWER_TIMEOUT)  # type: ignore[attr-defined]
-        store.set(f"answer of {world.rank}", "")
+        store = dist.TCPStore(*address, is_master=False, timeout=timedelta(seconds=_ANSWER_SECONDS))  # type: ignore[attr-defined]
+        store.set(f"answer of {world.rank} in attempt {attempt}", "")
     except RuntimeError:  # without torchrun the first rank has the store
         return [0]
     for rank in range(world.world_size):
         try:
-            store.wait([f"answer of {rank}"], _ANSWER_TIMEOUT)
+            left = timedelta(seconds=max(0.1, until - time.monotonic()))
+            store.wait([f"answer of {rank} in attempt {attempt}"], left)
         except RuntimeError:
             silent.append(rank)
     return silent

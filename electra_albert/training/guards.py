@@ -11,6 +11,7 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from electra_albert.files import remove_leftovers
 DIVERGED_ADVICE = "start again in another --output_dir with a lower --learning_rate or more --warmup_steps"
 MAX_SKIPPED_IN_A_ROW = 5
 MAX_SKIPPED = 50
+# Sub-folders of runs.
+_PARTS = ("tokenizer", "generator", "discriminator", "generator_warmup", "checkpoints", "seed-*", "model", "submission")
 _SAME_REQUEST_SECONDS = 1.0  # torchrun and the terminal may both forward one press of Ctrl-C
 _SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1") if hasattr(signal, name))
 
@@ -66,7 +69,7 @@ def run_lock(folder: Path) -> Iterator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock.acquire()
-        for part in (folder, *filter(Path.is_dir, folder.iterdir())):
+        for part in (folder, *chain.from_iterable(map(folder.glob, _PARTS))):
             remove_leftovers(part)
         with suppress(PermissionError):  # on Windows a locked file cannot be read or written
             path.write_text(f"pid {os.getpid()} on {socket.gethostname()}\n", encoding="utf-8")

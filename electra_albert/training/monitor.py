@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -197,8 +198,8 @@ class Monitor:
         """Write the sample predictions of an evaluation: lines to log.txt and trackers, records to samples.jsonl."""
         log_to_file("\n".join(lines))
         rows = [json.dumps({"step": step, "phase": _EVALUATION, **record}) for record in records]
-        with self._reporting(_SAMPLES), (self._folder / _SAMPLES).open("a", encoding="utf-8") as file:
-            file.writelines(f"{row}\n" for row in rows)
+        with self._reporting(_SAMPLES):
+            _append(self._folder / _SAMPLES, rows)
         for tracker in self._trackers:
             with self._reporting(tracker) as output:
                 if output is not None:
@@ -217,8 +218,8 @@ class Monitor:
             zip(CLOCK, (self.elapsed_seconds, datetime.now(UTC).isoformat(timespec="milliseconds")), strict=True)
         )
         line = json.dumps({**row, "phase": phase, **clock})  # floats are exact: json writes their repr
-        with self._reporting(_METRICS), (self._folder / _METRICS).open("a", encoding="utf-8") as file:
-            file.write(f"{line}\n")
+        with self._reporting(_METRICS):
+            _append(self._folder / _METRICS, [line])
         scalars = {}
         for name, value in row.items():
             is_speed = name in _SPEED
@@ -228,6 +229,15 @@ class Monitor:
             with self._reporting(tracker) as output:
                 if output is not None:
                     output.write(scalars, row["step"])
+
+
+def _append(path: Path, lines: Sequence[str]) -> None:
+    """Append lines to a file, after a line break if a full disk has cut its last line."""
+    with path.open("a+b") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            lines = [*([""] if file.read(1) != b"\n" else []), *lines]
+        file.write("".join(f"{line}\n" for line in lines).encode())
 
 
 def _readable(row: Metrics) -> str:

@@ -71,7 +71,7 @@ class RunLog(logging.Handler):
         super().__init__()
         self._lines: list[str] = []  # not yet written
         self._path: Path | None = None
-        self._has_failed = False
+        self._has_failed, self._is_writer = False, is_main_process()
         self.formatter = _Formatter("%(asctime)s %(message)s", "%Y-%m-%dT%H:%M:%SZ")
         self.formatter.converter = time.gmtime
 
@@ -82,9 +82,14 @@ class RunLog(logging.Handler):
         return self
 
     def open(self, folder: Path) -> None:
-        """Append to log.txt of this folder from now on, first the collected records."""
+        """Append to log.txt of this folder from now on, first the collected records; only the main process writes."""
         self._path, self._has_failed = folder / LOG_FILE, False
         self.flush()
+
+    def take_over(self) -> None:
+        """Write from now on, if the main process is lost."""
+        if not self._is_writer:
+            self._is_writer, self._lines = True, []
 
     def emit(self, record: logging.LogRecord) -> None:
         self._lines.append(self.format(record) + "\n")
@@ -92,7 +97,7 @@ class RunLog(logging.Handler):
 
     def flush(self) -> None:
         """Append the collected lines to the file, if there is one; errors warn once."""
-        if self._path is None or not self._lines:
+        if self._path is None or not self._lines or not self._is_writer:
             return
         lines, self._lines = self._lines, []
         try:

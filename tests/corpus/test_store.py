@@ -262,14 +262,18 @@ def test_killed_build_leaves_no_process_and_continues(
     assert stored_bytes(tmp_path / "train") == stored_bytes(tmp_path / "one_shot" / "train") != {}
 
 
-def test_a_part_is_written_again_if_a_file_is_truncated_or_the_settings_differ(tokenizer: Any, tmp_path: Path) -> None:
+def test_a_part_is_written_again_if_a_file_is_damaged_or_the_settings_differ(tokenizer: Any, tmp_path: Path) -> None:
     units = write_corpus(tmp_path / "corpus", [document(number) for number in range(30)])
     plan = plan_parts(units, tokenizer, tmp_path)
     write_parts(plan, range(3), 1)
     assert (plan.missing(), plan._replace(fingerprint="other").missing()) == ([], [0, 1, 2])
     file = plan.parts()[1].path("groups")
-    file.write_bytes(file.read_bytes()[:-8])
-    assert plan.missing() == [1]
+    whole = file.read_bytes()
+    for damaged in (whole[:-8], bytes([whole[0] ^ 1]) + whole[1:]):
+        file.write_bytes(damaged)
+        assert plan.missing() == [1]
+    write_parts(plan, range(3), 1)
+    assert file.read_bytes() == whole
 
 
 def test_the_kept_share_is_rounded_down_and_every_count_is_printed(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, redirect_stderr
 from dataclasses import replace
 from functools import partial
 from logging.handlers import BufferingHandler
@@ -21,12 +21,14 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from electra_albert.apps.command_line import report
 from electra_albert.contracts import RankLostError
 from electra_albert.training import checkpoint, distributed
 from electra_albert.training.checkpoint import find_checkpoint, list_checkpoints
 from electra_albert.training.guards import LossScale, StopSignal
 from electra_albert.training.monitor import Monitor
 from electra_albert.training.optimizer import build_optimizer
+from electra_albert.training.run_log import RunLog
 from electra_albert.training.step import RunSettings, backward, count_step, term_scales
 from tests.training import toy
 from tests.training.toy import CONFIG, ToyBatches, ToyObjective, fingerprint, rows, run_toy
@@ -137,11 +139,15 @@ def _lose(folder: Path, world: distributed.World, lose: Callable[[], object]) ->
     """Train until the first or the last of three ranks is lost in step 4; print the error of the one that reports."""
     before = toy.at_steps({4: lose} if world.rank == (0 if folder.name == "first" else 2) else {})
     try:
-        with distributed.naming_lost_ranks(world):
+        with RunLog() as log, distributed.naming_lost_ranks(world, log.take_over):
+            if world.is_main:
+                folder.mkdir(exist_ok=True)
+            log.open(folder)
             run_toy(folder, world=world, before=before)
     except RankLostError as error:
-        print(error, flush=True)
-        distributed.leave(error.exit_code)
+        with redirect_stderr(sys.stdout):
+            code = report(error)
+        distributed.leave(code)
 
 
 def _overflow(folder: Path, world: distributed.World) -> None:

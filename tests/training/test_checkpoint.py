@@ -124,6 +124,18 @@ def test_an_unreadable_folder_is_an_error_and_does_not_start_a_new_run(
         find_checkpoint(tmp_path, "auto")
 
 
+def test_an_unreadable_checkpoint_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, newest, is_file = save(tmp_path, 1), save(tmp_path, 2), Path.is_file
+
+    def denied(path: Path) -> bool:
+        if newest in path.parents:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return is_file(path)
+
+    monkeypatch.setattr(Path, "is_file", denied)
+    assert find_checkpoint(tmp_path, "auto") == first
+
+
 def test_other_files_in_the_folder_are_not_taken_for_checkpoints(tmp_path: Path) -> None:
     for name in ("step-abc", "step-12", ".writing-7-step-0000007", "step-0000001.aside-1"):
         (tmp_path / name).mkdir()
@@ -162,7 +174,8 @@ def test_a_state_without_one_of_its_entries_is_refused(tmp_path: Path, name: str
     # As a checkpoint of another version would be.
     file = save(tmp_path, 1) / checkpoint.STATE
     state = json.loads(file.read_text())
-    for damaged in ({key: state[key] for key in state.keys() - {name}}, state | {name: None}):
+    others = [state | {name: value} for value in ([None, [], [1, "2", 3]] if name == "skipped" else [None])]
+    for damaged in ({key: state[key] for key in state.keys() - {name}}, *others):
         file.write_text(json.dumps(damaged))
         with pytest.raises(CheckpointError, match=name):
             checkpoint.read_state(file.parent)

@@ -64,5 +64,8 @@ def test_the_first_rank_that_is_left_names_the_lost_one(tmp_path: Path, program:
     for process in processes:
         process.kill()
     assert [process.returncode for process in left] == [6, 6]
-    assert f"rank {0 if lost == 'first' else 2} of 3 ended" in said[0]
-    assert said[1] == ""
+    line = f"error: rank {0 if lost == 'first' else 2} of 3 ended"
+    assert [text.count(line) for text in said] == [1, 0]
+    last = (tmp_path / lost / "log.txt").read_text().splitlines()[-1]  # the loop of docs/cluster.md reads it
+    assert line in last
+    assert "run the same command again" in last

@@ -66,7 +66,7 @@ def read_result(folder: Path) -> SeedResult | None:
         return SeedResult(**json.loads(file.read_text(encoding="utf-8")))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{file} cannot be read ({error}); remove {folder} to train this seed again") from None
 
 

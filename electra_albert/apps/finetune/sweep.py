@@ -44,7 +44,7 @@ _BEST_WEIGHTS = "best.safetensors"
 
 def run_finetuning(config: FinetuneConfig, world: World, command: Sequence[str]) -> RunResult:
     """Train and evaluate every seed of a task or of all of GLUE, or predict new text. `command` is recorded."""
-    with guards.StopSignal() as stop, run_log.RunLog() as log, naming_lost_ranks(world):
+    with guards.StopSignal() as stop, run_log.RunLog() as log, naming_lost_ranks(world, log.take_over):
         if config.only_predicts:
             return label_text(config, world, stop)
         names = find_glue(config) if config.data.task == GLUE else []
@@ -59,15 +59,16 @@ def run_finetuning(config: FinetuneConfig, world: World, command: Sequence[str])
             if config.tuning.dry_run:
                 continue
             with ExitStack() as stack:
+                changes: list[str] = []
                 with main_first(world):
                     if world.is_main:
                         stack.enter_context(guards.run_lock(own))
                         changes = files.open_folder(job, own, command)
                         if (repository := config.tuning.push_to_hub) is not None:
                             push.create_repository(repository, is_private=config.tuning.hub_private_repo)
-                        log.open(own)
-                        for change in changes:
-                            LOG.info(f"changed since the sweep began: {change}")
+                    log.open(own)
+                    for change in changes:
+                        LOG.info(f"changed since the sweep began: {change}")
                 sweep = Sweep(job, own, world, stop)
                 for seed in sweep.remaining_seeds():
                     with sweep.open_seed(seed) as run:
@@ -157,6 +158,8 @@ class Sweep:
                 begun = {int(path.name[5:]) for path in self.folder.glob("seed-*") if path.name[5:].isdecimal()}
                 found = {seed: files.read_result(self.folder / f"seed-{seed}") for seed in sorted(begun)}
                 self.results = {seed: result for seed, result in found.items() if result is not None}
+                for seed in self.results:  # a kill may have interrupted it
+                    _remove_training_files(self.folder / f"seed-{seed}")
         begun, self.results = gather_objects((begun, self.results), self.world)[0]
         if begun - asked:
             LOG.info(f"seeds of earlier commands are part of this sweep: {', '.join(map(str, sorted(begun - asked)))}")
@@ -211,8 +214,7 @@ class Sweep:
                     files.export_best(self.job, run.objective, result, self.folder)
                 with writing(folder):
                     write_text(folder / files.RESULT, json.dumps(result._asdict()) + "\n")
-                shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-                (folder / _BEST_WEIGHTS).unlink(missing_ok=True)
+                _remove_training_files(folder)
 
     def finish(self) -> RunResult:
         """Evaluate if nothing was trained, then write results and predictions on the main rank; same result on all."""
@@ -258,6 +260,12 @@ class Sweep:
         if (repository := job.config.tuning.push_to_hub) is not None and done:
             push.upload(folder / files.MODEL, repository, f"{job.task.name}, seed {files.best_of(job, done).seed}")
         return result._replace(summary="\n".join(lines))
+
+
+def _remove_training_files(folder: Path) -> None:
+    """Delete the files in a finished seed's folder that only its training needs."""
+    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+    (folder / _BEST_WEIGHTS).unlink(missing_ok=True)
 
 
 @dataclass

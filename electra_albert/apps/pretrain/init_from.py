@@ -58,7 +58,7 @@ def inherited_options(source: Path, output_dir: Path) -> dict[str, Any]:
             settings = json.loads(file.read_text(encoding="utf-8"))["settings"]
             if settings["init_from"] == str(source):
                 return {**settings["origin"]["options"], "tokenizer": str(output_dir / "tokenizer")}
-        except (OSError, ValueError, LookupError, TypeError):
+        except (OSError, ValueError, LookupError, TypeError, RecursionError):
             continue
     return _stock_options(source) if _is_stock(source) else {**_run_options(source), "tokenizer": f"{source}/tokenizer"}
 

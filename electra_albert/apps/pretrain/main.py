@@ -101,7 +101,7 @@ def run_pretraining(preset: str, config: PretrainConfig, world: World, command: 
             config = budget.recorded_plan(config, resume_point[1])
             files.check_settings(resume_point, preset, config, world.world_size)
         state = resume_point[1] if resume_point and found else None
-        stack.enter_context(distributed.naming_lost_ranks(world))
+        stack.enter_context(distributed.naming_lost_ranks(world, log.take_over))
         stack.enter_context(machine.one_line_errors(config.training, config.run.torch_compile))
         job = make_job(config, world, state["settings"] if state else None)
         job = job if resume_point else budget.planned(job, world)
@@ -114,10 +114,10 @@ def run_pretraining(preset: str, config: PretrainConfig, world: World, command: 
         if config.run.dry_run:
             return RunResult(folder, {}, 0)
         with main_first(world):
-            text, is_enough = trial.disk_space(job, folder)
-            if not is_enough:
-                raise UsageError(f"{folder}: {text}; {trial.DISK_ADVICE}")
             if world.is_main:
+                text, is_enough = trial.disk_space(job, folder, state["step"] if state else 0)
+                if not is_enough:
+                    raise UsageError(f"{folder}: {text}; {trial.DISK_ADVICE}")
                 stack.enter_context(guards.run_lock(folder))
         if found != find_checkpoint(folder / "checkpoints", config.run.resume):
             raise UsageError(f"another run has just written into {folder}; start again to resume it")
@@ -136,9 +136,9 @@ def run_pretraining(preset: str, config: PretrainConfig, world: World, command: 
         with main_first(world):
             if world.is_main:
                 _record(folder, preset, job, command, record)
-                log.open(folder)
-                if (repository := config.run.push_to_hub) is not None:
-                    push.create_repository(repository, is_private=config.run.hub_private_repo)
+            log.open(folder)
+            if world.is_main and (repository := config.run.push_to_hub) is not None:
+                push.create_repository(repository, is_private=config.run.hub_private_repo)
         if job.lacks_generator and not generator_warmup.warm_up(job, run):
             return RunResult(folder, {}, 0, is_stopped=True)
         evaluate = evaluation.evaluator(job, run)

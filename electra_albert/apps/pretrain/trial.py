@@ -36,17 +36,19 @@ from electra_albert.training.step import RunSettings, autocast, backward, count_
 _TIMED_SECONDS, _MOST = 10.0, 20  # limits of timing micro-batches: seconds and number
 NOT_TIMED = "not timed"  # start of the line for a model that does not fit into memory
 _STATE_BYTES = 16  # per parameter: weight, gradient and Adam's two moments in float32
-_CHECKPOINT_BYTES = 12  # the same without the gradient
+_CHECKPOINT_BYTES = {"adamw": 12, "lamb": 12, "muon": 8}  # at least: without the gradient; muon has one moment
 DISK_ADVICE = "free disk space, lower --save_total_limit or name another --output_dir"
 
 
-def disk_space(job: Job, folder: Path) -> tuple[str, bool]:
-    """The bytes that further checkpoints in the run's folder need and those that are free; whether they are enough."""
-    size = _CHECKPOINT_BYTES * sum(parameter.numel() for parameter in job.objective.parameters())
-    count = job.config.training.save_total_limit + 1 - len(list_checkpoints(folder / "checkpoints"))
-    needed = size * max(1, count)  # a checkpoint is written before an old one is removed
+def disk_space(job: Job, folder: Path, done_steps: int = 0) -> tuple[str, bool]:
+    """Bytes for the checkpoints after done_steps and free ones on the disk of the run's folder; if they are enough."""
+    training = job.config.training
+    size = _CHECKPOINT_BYTES[training.optimizer] * sum(parameter.numel() for parameter in job.objective.parameters())
+    due = ceil(training.max_steps / training.save_steps) - ceil(done_steps / training.save_steps)
+    more = training.save_total_limit + 1 - len(list_checkpoints(folder / "checkpoints"))
+    needed = size * min(due, max(1, more))  # a checkpoint is written before an old one is removed
     free = shutil.disk_usage(next(path for path in (folder, *folder.absolute().parents) if path.exists())).free
-    return f"checkpoints need up to {needed / 1e9:.2f} GB, {free / 1e9:.2f} GB are free", needed <= free
+    return f"checkpoints need {needed / 1e9:.2f} GB, {free / 1e9:.2f} GB are free", needed <= free
 
 
 def measure(job: Job, world: World, done_steps: int = 0) -> Iterator[str]:
