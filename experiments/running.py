@@ -19,8 +19,7 @@ from experiments.plan import PRETRAINING, Stage, typed
 
 LOG = logging.getLogger("electra_albert.experiments")
 
-# Looked up before a fork, in which that can deadlock.
-_PRCTL = getattr(ctypes.CDLL(None), "prctl", None) if sys.platform == "linux" else None
+_PRCTL = getattr(ctypes.CDLL(None), "prctl", None) if sys.platform == "linux" else None  # a lookup could deadlock later
 OTHER_RECIPE = "was made with other options or from other weights"
 
 

@@ -109,8 +109,6 @@ def read_state(path: Path) -> dict[str, Any]:
                 raise TypeError(f"{name} is {state[name]!r}")
         if len(state["skipped"]) != 3 or {*map(type, state["skipped"])} != {int}:
             raise TypeError(f"skipped is {state['skipped']!r}")
-        if not state["tally"].keys() >= {"names", "ranks"}:
-            raise KeyError("tally: names, ranks")
     except (OSError, *_NOT_JSON) as error:
         raise CheckpointError(f"{path / STATE} cannot be read ({type(error).__name__}: {error})") from error
     return state

@@ -234,7 +234,7 @@ class Monitor:
 def _append(path: Path, lines: Sequence[str]) -> None:
     """Append lines to a file, after a line break if a full disk has cut its last line."""
     with path.open("a+b") as file:
-        if file.tell():
+        if file.seek(0, os.SEEK_END):
             file.seek(-1, os.SEEK_END)
             lines = [*([""] if file.read(1) != b"\n" else []), *lines]
         file.write("".join(f"{line}\n" for line in lines).encode())
