@@ -25,11 +25,8 @@ KINDS = {"generator": Generator, "discriminator": Discriminator, "task": TaskMod
 _Module = TypeVar("_Module", bound=nn.Module)
 _MIN_LENGTHS = {"max_seq_length": 8, "doc_stride": 1, "max_answer_length": 1}
 _ORDER_HEAD = "sentence_order"
-# Fields that the shapes of the weights do not determine.
-_FIELDS = [
-    *("num_hidden_layers", "num_attention_heads", "hidden_act", "layer_norm_eps", "residual_scale"),
-    *("attention", "attention_options"),
-]
+# Fields that the shapes of the weights do not determine, except those that grow (model/growth.py).
+_FIELDS = ("hidden_act", "layer_norm_eps", "residual_scale", "attention", "attention_options")
 
 
 class Stored(NamedTuple):
@@ -201,12 +198,11 @@ def resize_vocabulary(state: Mapping[str, Tensor], kept: int, new: Sequence[Sequ
     }
 
 
-def require_same_computation(config: ModelConfig, known: Mapping[str, Any], source: str, advice: str) -> None:
-    """Raise CheckpointError if fields of `known` that do not change the shapes of weights differ from `config`."""
-    first = {"attention": ModelConfig.attention, "attention_options": {}, "residual_scale": 1.0} if known else {}
+def require_same_computation(config: ModelConfig, known: ModelConfig, source: str, advice: str) -> None:
+    """Raise CheckpointError if fields of `known` that no weights and no growth change differ from `config`."""
     for name in _FIELDS:
-        found, wanted = known.get(name, first.get(name)), getattr(config, name)
-        if found is not None and found != wanted:
+        found, wanted = getattr(known, name), getattr(config, name)
+        if found != wanted:
             raise CheckpointError(f"{source} has {name} {found}, this run's model has {wanted}; {advice}")
 
 
