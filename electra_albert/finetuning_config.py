@@ -108,6 +108,8 @@ class TuningConfig:
     """albert: pooler and classifier, as in AutoModelForSequenceClassification; electra: the classifier alone."""
     recipe: Literal["auto", "electra", "albert"] = "auto"
     """Published settings; auto: ELECTRA's for discriminators and for models up to its small size, else ALBERT's."""
+    num_hidden_layers: int | None = None
+    """Number of layers, a multiple of the model's num_hidden_groups; by default the model's."""
     num_train_epochs: float = 3.0
     """Number of training epochs; 0 only evaluates a fine-tuned model."""
     max_steps: int | None = None

@@ -62,7 +62,7 @@ def _score(options: Namespace) -> dict[str, Any]:
         require_file(file)
     if options.pairs is not None:
         pair_files(Path(options.pairs))
-    model = load_model(options.model, options.device)
+    model = load_model(options.model, options.device, num_hidden_layers=options.num_hidden_layers)
     has_mlm, has_detection = model.generator is not None, model.discriminator is not None
     if not has_mlm and not (options.pairs is not None and has_detection):
         raise UsageError("the model has no masked-token head, so it cannot be scored; name a run")
@@ -102,6 +102,7 @@ def _parse(argv: Sequence[str]) -> Namespace:
         ("pairs", str, "Minimal pairs: a .jsonl file in BLiMP's format, or a folder of them."),
         ("max_seq_length", int, "Tokens per sequence; by default 128, or the model's maximum if that is less."),
         ("max_pairs", int, "Number of pairs of each set to score, from the first; by default all."),
+        ("num_hidden_layers", int, "Number of layers of the encoder, a multiple of its groups; by default as trained."),
         ("output", str, "JSON file for the scores."),
     ):
         parser.add_argument(f"--{name}", type=kind | None, default=None, help=text)

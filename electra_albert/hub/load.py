@@ -1,13 +1,15 @@
 """Load models from folders (ours or stock), checkpoints and weights files. Dimensions: V vocab, E embedding."""
 
+import operator
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from electra_albert.config import ModelConfig
-from electra_albert.contracts import CheckpointError
+from electra_albert.contracts import CheckpointError, UsageError
 from electra_albert.hub import formats
 from electra_albert.hub.find import ModelFiles as ModelFiles  # re-exported for callers, as is locate
 from electra_albert.hub.find import locate as locate
@@ -23,11 +25,8 @@ KINDS = {"generator": Generator, "discriminator": Discriminator, "task": TaskMod
 _Module = TypeVar("_Module", bound=nn.Module)
 _MIN_LENGTHS = {"max_seq_length": 8, "doc_stride": 1, "max_answer_length": 1}
 _ORDER_HEAD = "sentence_order"
-# Fields that the shapes of the weights do not determine.
-_FIELDS = [
-    *("num_hidden_layers", "num_attention_heads", "hidden_act", "layer_norm_eps", "residual_scale"),
-    *("attention", "attention_options"),
-]
+# Fields that the shapes of the weights do not determine, except those that grow (model/growth.py).
+_FIELDS = ("hidden_act", "layer_norm_eps", "residual_scale", "attention", "attention_options")
 
 
 class Stored(NamedTuple):
@@ -44,10 +43,11 @@ class Stored(NamedTuple):
         return {name.split(".")[0] for name in self.tensors}
 
 
-def read_stored(files: ModelFiles) -> Stored:
-    """Read and check the files of a model. Raises CheckpointError for unsupported or damaged files."""
+def read_stored(files: ModelFiles, num_hidden_layers: int | None = None) -> Stored:
+    """Read and check a model's files, at another depth if given. CheckpointError for unsupported or damaged files."""
     contents, source = read_contents(files), str(files.weights)
-    config, tensors = formats.model_config(contents, str(files.config)), read_weights(files)
+    config = at_depth(formats.model_config(contents, str(files.config)), num_hidden_layers)
+    tensors = read_weights(files)
     blocks = config.num_hidden_groups * config.inner_group_num
     if blocks > len(tensors):  # building the blocks of a wrong configuration would take minutes
         raise CheckpointError(f"{source} has {len(tensors)} tensors, config.json {blocks} blocks; fetch both again")
@@ -57,6 +57,16 @@ def read_stored(files: ModelFiles) -> Stored:
 def read_config(files: ModelFiles) -> ModelConfig:
     """Read the configuration of a model. Raises CheckpointError for an unsupported or damaged config.json."""
     return formats.model_config(read_contents(files), str(files.config))
+
+
+def at_depth(config: ModelConfig, num_hidden_layers: int | None) -> ModelConfig:
+    """The configuration with another number of layers, if given. UsageError unless it is a multiple of the groups."""
+    if num_hidden_layers is None:
+        return config
+    try:
+        return replace(config, num_hidden_layers=operator.index(num_hidden_layers))
+    except ValueError as error:
+        raise UsageError(f"{error}; choose another number of layers") from None
 
 
 def build(stored: Stored, model_class: type[_Module], head: TaskHead | None = None) -> _Module:
@@ -79,10 +89,10 @@ def build(stored: Stored, model_class: type[_Module], head: TaskHead | None = No
     return model.eval()
 
 
-def load_task_model(files: ModelFiles) -> tuple[TaskModel, dict[str, Any]]:
+def load_task_model(files: ModelFiles, num_hidden_layers: int | None = None) -> tuple[TaskModel, dict[str, Any]]:
     """Load a fine-tuned model in eval mode and its task details. Raises CheckpointError for any other model."""
     details, head = read_task(files)
-    return build(read_stored(files), TaskModel, head), details
+    return build(read_stored(files, num_hidden_layers), TaskModel, head), details
 
 
 def build_task_model(config: ModelConfig, head: TaskHead, files: ModelFiles | None) -> tuple[TaskModel, list[str]]:
@@ -188,12 +198,11 @@ def resize_vocabulary(state: Mapping[str, Tensor], kept: int, new: Sequence[Sequ
     }
 
 
-def require_same_computation(config: ModelConfig, known: Mapping[str, Any], source: str, advice: str) -> None:
-    """Raise CheckpointError if fields of `known` that do not change the shapes of weights differ from `config`."""
-    first = {"attention": ModelConfig.attention, "attention_options": {}, "residual_scale": 1.0} if known else {}
+def require_same_computation(config: ModelConfig, known: ModelConfig, source: str, advice: str) -> None:
+    """Raise CheckpointError if fields of `known` that no weights and no growth change differ from `config`."""
     for name in _FIELDS:
-        found, wanted = known.get(name, first.get(name)), getattr(config, name)
-        if found is not None and found != wanted:
+        found, wanted = getattr(known, name), getattr(config, name)
+        if found != wanted:
             raise CheckpointError(f"{source} has {name} {found}, this run's model has {wanted}; {advice}")
 
 

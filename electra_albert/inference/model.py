@@ -63,13 +63,15 @@ def load_model(
     discriminator: str | Path | None = None,
     config: str | Path | None = None,
     tokenizer: str | Path | None = None,
+    num_hidden_layers: int | None = None,
 ) -> InferenceModel:
     """Load the model in `path`: a run, a checkpoint, an exported, fine-tuned or stock folder, or a weights file.
 
     Stock folders are those of ALBERT, BERT and ELECTRA. `device` is cpu, cuda, cuda:1, mps or auto: a CUDA GPU if there
     is one. `batch_tokens` limits the tokens per batch, padding included, and so the memory: by default 65,536 on CUDA,
     else 4,096. `discriminator` is the folder of another discriminator; `config` and `tokenizer` are needed if they are
-    not next to the weights. Returns an InferenceModel. Raises UsageError for a missing path or device, CheckpointError
+    not next to the weights. `num_hidden_layers` is another depth of the encoder, a multiple of its groups; a separate
+    generator keeps its own. Returns an InferenceModel. Raises UsageError for a missing path or device, CheckpointError
     for unsupported or damaged files.
     """
     target = _as_device(device)
@@ -79,7 +81,7 @@ def load_model(
     files, mlm_files = _locate(Path(path), Path(config) if config else None, Path(tokenizer) if tokenizer else None)
     if discriminator is not None:
         files = hub.locate(Path(discriminator), "discriminator")
-    stored = hub.read_stored(files)
+    stored = hub.read_stored(files, num_hidden_layers)
     if "predictions" in stored.parts and not (discriminator or config or tokenizer):
         mlm_files = files  # of a run: the MLM head of its encoder, not that of the generator
     mlm = stored if mlm_files == files else hub.read_stored(mlm_files)
@@ -98,6 +100,8 @@ def load_model(
     encoder = hub.build(stored, EncoderModel).to(target)
     detector = hub.build(stored, Discriminator) if "discriminator_predictions" in stored.parts else None
     generator = hub.build(mlm, Generator) if "predictions" in mlm.parts else None
+    if generator is not None and mlm_files != files and num_hidden_layers is not None:
+        LOG.info(f"notice: num_hidden_layers is for the encoder; the generator keeps {mlm.config.num_hidden_layers}")
     task = tasks.load_fine_tuned(files, found)
     for part in (detector, generator, None if isinstance(task, str) else task.model):
         if part is not None:

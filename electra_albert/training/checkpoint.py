@@ -4,7 +4,7 @@ import json
 import logging
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
@@ -114,8 +114,16 @@ def read_state(path: Path) -> dict[str, Any]:
     return state
 
 
-def load_checkpoint(path: Path, module: nn.Module, optimizer: torch.optim.Optimizer | None) -> dict[str, Any]:
-    """Load weights and optimizer state in place; returns state.json. CheckpointError if a tensor does not fit."""
+def load_checkpoint(
+    path: Path,
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer | None,
+    convert: Callable[[dict[str, Tensor]], dict[str, Tensor]] = dict,
+) -> dict[str, Any]:
+    """Load weights and optimizer state in place; returns state.json. CheckpointError if a tensor does not fit.
+
+    `convert` maps the weights by name before they are compared and copied.
+    """
     state = read_state(path)
     targets, aliases = unique_tensors(module)
     if (tied := state.get("aliases")) != aliases:
@@ -124,7 +132,7 @@ def load_checkpoint(path: Path, module: nn.Module, optimizer: torch.optim.Optimi
     pairs: list[tuple[Tensor, Tensor]] = []
     for file, wanted in {MODEL: targets, **moments}.items():
         try:
-            found = load_file(path / file)
+            found = (convert if file == MODEL else dict)(load_file(path / file))
         except (OSError, SafetensorError) as error:
             raise CheckpointError(f"{path / file} cannot be read ({error})") from error
         for name in {**wanted, **found}:

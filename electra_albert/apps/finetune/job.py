@@ -145,7 +145,8 @@ def make_task_job(task: Task, config: FinetuneConfig, base: BaseModel, world: Wo
         LOG.info(f"{task.name}: {line}")
     batch = training.per_device_train_batch_size * training.gradient_accumulation_steps * world.world_size
     asked = {name: getattr(tuning, name) for name in ("hidden_dropout_prob", "attention_probs_dropout_prob")}
-    shape = replace(base.config, **{name: value for name, value in asked.items() if value is not None})
+    shape = load.at_depth(base.config, tuning.num_hidden_layers)
+    shape = replace(shape, **{name: value for name, value in asked.items() if value is not None})
     form = {"kind": task.kind, "labels": [*data.labels], "style": tuning.head, "is_regression": task.is_regression}
     head = load.head_of(details or form, 0.0 if details else tuning.classifier_dropout_prob)
     training = _with_steps(tuning, training, train.feature_count, batch) if train else training

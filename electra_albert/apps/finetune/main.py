@@ -18,7 +18,7 @@ _COMPARE = "compare"
 _FOR_NEW_TEXT = (  # options with an effect when a fine-tuned model predicts new text
     "task model predict output_dir dry_run config resume device precision text_column text_pair_column label_column "
     "column_names encoding regression max_seq_length doc_stride max_answer_length per_device_eval_batch_size seed "
-    "prepared_dir"
+    "prepared_dir num_hidden_layers"
 )
 _SHORT_HELP = command_line.ShortHelp(
     "task data_dir train_file validation_file text_column text_pair_column label_column model output_dir seeds "

@@ -43,7 +43,7 @@ def inference(objective: TaskObjective, job: TaskJob) -> Iterator[None]:
 
 def load_objective(job: TaskJob, files: ModelFiles, device: torch.device) -> tuple[TaskObjective, dict[str, Any]]:
     """A fine-tuned model on the device, and the task details of its folder."""
-    model, details = load_task_model(files)
+    model, details = load_task_model(files, job.config.tuning.num_hidden_layers)
     return TaskObjective(model, is_regression=job.plan.is_regression).to(device), details
 
 

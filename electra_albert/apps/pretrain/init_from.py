@@ -8,14 +8,16 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from electra_albert.apps.prepare import Prepared, find_store, prepare, with_tokenizer
 from electra_albert.apps.run_folder import CONFIG, read_options, recorded_settings
-from electra_albert.config import BUILT_IN_CORPUS, GROUPS, PretrainConfig, RtdConfig
+from electra_albert.config import BUILT_IN_CORPUS, GROUPS, ModelConfig, PretrainConfig, RtdConfig
 from electra_albert.contracts import CheckpointError, DataError, UsageError
 from electra_albert.corpus.examples import PackedExamples, build_table
 from electra_albert.corpus.mixture import read_sources
@@ -27,6 +29,7 @@ from electra_albert.hub.find import CONFIG_FILE, ENCODER_FOLDERS, ModelFiles, is
 from electra_albert.hub.formats import TABLE
 from electra_albert.hub.load import Stored, require_same_computation
 from electra_albert.hub.weights import all_files
+from electra_albert.model import growth
 from electra_albert.model.encoder import Backbone, EncoderModel
 from electra_albert.objectives.rtd import PretrainingObjective
 from electra_albert.presets import PRESETS
@@ -146,10 +149,8 @@ def _find_run(run: Path, config: PretrainConfig, tokenizer: Tokenizer, world: Wo
         if found is None:
             raise UsageError(f"{name}: it has no checkpoint; name a trained run")
         settings = recorded_settings(run)
-        trained, known = settings.get("objective"), settings.get("model")
-        if trained != config.run.objective:
+        if (trained := settings.get("objective")) != config.run.objective:
             raise CheckpointError(f"{name}: it was trained with objective {trained}; remove --objective")
-        require_same_computation(config.model, known if isinstance(known, dict) else {}, name, _OPTION)
         if fingerprint(load_tokenizer(run / "tokenizer")) != fingerprint(tokenizer):
             raise CheckpointError(
                 f"{name}: it was trained with another tokenizer; remove --tokenizer and options that change it; to "
@@ -198,11 +199,11 @@ def initialize_weights(origin: Origin, name: str, objective: PretrainingObjectiv
         return False
     LOG.info("optimizer, learning rate schedule and example order start at step 1")
     if origin.checkpoint is not None:
-        load_checkpoint(origin.checkpoint, objective, None)
+        load_checkpoint(origin.checkpoint, objective, None, partial(_grow_run, origin.checkpoint, name, objective))
         LOG.info(f"initial weights: {name} after step {origin.record['step']:,}")
         return False
     encoder, generators, discriminator = origin.stock[0], [*origin.stock[1:]], objective.discriminator
-    new, unused = _copy_tensors(discriminator or objective.generator, encoder, name)
+    new, unused = _copy_tensors(discriminator or objective.generator, encoder, name, objective.seed)
     unused += [head for stored in origin.stock for head in stored.unsupported_heads]
     if discriminator is None:
         unused += ["generator"] * len(generators)
@@ -212,7 +213,7 @@ def initialize_weights(origin: Origin, name: str, objective: PretrainingObjectiv
             unused.remove("predictions")
         advice = "to get a new generator instead, copy the discriminator's folder elsewhere and name the copy"
         for generator in generators:  # its heads are the discriminator's, scaled by rtd.generator_size
-            new += _copy_tensors(objective.generator, generator, f"{name}'s generator", advice)[0]
+            new += _copy_tensors(objective.generator, generator, f"{name}'s generator", objective.seed, advice)[0]
         new += [] if generators else ["generator"]
         table, base = (model.embeddings.word_embeddings.weight for model in (discriminator, objective.generator))
         if table is not base:  # disentangled: a table was copied, its differences from the base are trained
@@ -225,9 +226,40 @@ def initialize_weights(origin: Origin, name: str, objective: PretrainingObjectiv
     return discriminator is not None and not generators
 
 
-def _copy_tensors(model: Backbone, source: Stored, name: str, advice: str = _OPTION) -> tuple[list[str], list[str]]:
-    """Copy the tensors that match. Returns the model's parts that are new and the source's parts that are unused."""
-    require_same_computation(model.config, asdict(source.config), name, advice)
+def _grow_run(
+    checkpoint: Path, name: str, objective: PretrainingObjective, tensors: dict[str, Tensor]
+) -> dict[str, Tensor]:
+    """The tensors of a run's checkpoint, grown to the sizes of the objective's models."""
+    for part, model in (("discriminator", objective.discriminator), ("generator", objective.generator)):
+        if model is not None:
+            start = next(f"{path}." for path, module in objective.named_modules() if module is model)
+            own = {key.removeprefix(start): tensor for key, tensor in tensors.items() if key.startswith(start)}
+            source = load.read_config(locate(checkpoint, part))
+            grown = _grow(own, source, model.config, f"{name}'s {part}", objective.seed)
+            tensors = tensors | {start + key: tensor for key, tensor in grown.items()}
+    return tensors
+
+
+def _grow(
+    tensors: Mapping[str, Tensor], source: ModelConfig, config: ModelConfig, name: str, seed: int, advice: str = _OPTION
+) -> dict[str, Tensor]:
+    """The tensors of a source model, grown to `config` and logged. CheckpointError if it cannot compute the same."""
+    require_same_computation(config, source, name, advice)
+    try:
+        changes = growth.describe(source, config)
+    except ValueError as error:
+        raise CheckpointError(f"{name}: {error}; {advice}") from None
+    if not changes:
+        return {**tensors}
+    LOG.info(f"{name} grows: {changes}")
+    return growth.grow(tensors, source, config, seed)
+
+
+def _copy_tensors(
+    model: Backbone, source: Stored, name: str, seed: int, advice: str = _OPTION
+) -> tuple[list[str], list[str]]:
+    """Copy the tensors that match, grown to the model's size. Returns the model's new and the source's unused parts."""
+    source = source._replace(tensors=_grow(source.tensors, source.config, model.config, name, seed, advice))
     new = load.load_partial(model, source.tensors, name)
     used = {part for part, _ in model.named_children()} - set(new)
     if "sentence_order" in used and "sentence_order.pooler" not in new:

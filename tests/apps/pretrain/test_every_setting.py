@@ -134,7 +134,7 @@ FINETUNING: Table = {
     **tried("tuning", num_train_epochs=2, max_steps=2, warmup_ratio=0.9, warmup_steps=3, layer_decay=0.3),
     **tried("tuning", max_seq_length=9, classifier_dropout_prob=0.7, hidden_dropout_prob=0.7),
     **tried("tuning", attention_probs_dropout_prob=0.7, dropout_samples=3, class_weights="balanced", seeds=2),
-    **tried("tuning", dry_run="true"),
+    **tried("tuning", dry_run="true", num_hidden_layers=3),
     "tuning.output_dir": To("{folder}/other", changes="files"),
     "tuning.from_mnli": To("true", shared=("--task", "glue", "--data_dir", "{tasks}/GLUE", *FEW)),
     "tuning.doc_stride": To(4, shared=(*ANSWERS, "--max_answer_length", 3)),

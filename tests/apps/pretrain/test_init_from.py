@@ -124,4 +124,4 @@ def test_an_invalid_init_from_is_refused_in_one_line(finished: Finished, tmp_pat
     ):
         assert_refused(call(pretrain.main, *options(finished, tmp_path, "--init_from", tmp_path / name)), code, *words)
     ended = call(pretrain.main, *options(finished, tmp_path, "--model.intermediate_size", 96))
-    assert_refused(ended, 4, "ffn", str(finished.folder))
+    assert_refused(ended, 4, "intermediate_size=96 is not a multiple of 64", str(finished.folder))

@@ -19,7 +19,8 @@ from tests.apps.tiny_run import assert_refused, call, rows, succeed, untimed_row
 from tests.apps.tiny_stock import MLM, NEW_WORDS, VOCAB, Toy, adapt, load_stock, masked_held_out, stock_mlm_loss
 
 ORDER = ("--objective", "mlm_sop", "--max_seq_length", 64)
-ALBERT = "AlbertForMaskedLM"
+ALBERT, MASKED_LM = "AlbertForMaskedLM", ("BertForMaskedLM", "ElectraForMaskedLM")
+WIDER = ("--model.hidden_size", 64, "--model.num_attention_heads", 8, "--model.intermediate_size", 96)  # twice
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +56,8 @@ def test_a_run_from_albert_starts_at_the_loss_of_stock_and_lowers_it(toy: Toy, t
 
 
 @pytest.mark.parametrize(
-    ("kind", "options"), [("AlbertForPreTraining", ORDER), ("BertForMaskedLM", MLM), ("ElectraForMaskedLM", MLM)]
+    ("kind", "options"),
+    [*((kind, MLM) for kind in MASKED_LM), ("AlbertForPreTraining", ORDER), ("BertForMaskedLM", (*MLM, *WIDER))],
 )
 def test_masked_token_loss_at_step_0_is_that_of_stock(toy: Toy, kind: str, options: tuple[object, ...]) -> None:
     job, logged = toy.job(toy.stock(kind), *options)
@@ -234,7 +236,7 @@ def test_vocabulary_is_extended_for_a_model_folder_but_not_for_a_run(toy: Toy, t
     for more, word in {
         ("--extend_vocab_to", VOCAB + 1): "vocabulary",
         ("--model.num_attention_heads", 2): "num_attention_heads",
-        ("--model.num_hidden_layers", 4): "num_hidden_layers",
+        ("--model.num_hidden_layers", 1): "num_hidden_layers",
     }.items():
         assert_refused(call(pretrain.main, *toy.options(first, second, *MLM, *more)), 4, str(first), word)
     adapt(toy, first / "generator", second, *MLM, "--extend_vocab_to", VOCAB + 1)
@@ -256,7 +258,7 @@ def test_an_incompatible_folder_or_option_is_refused(toy: Toy, tmp_path: Path) -
     (unknown / "config.json").write_text(text)
     (empty / "model.safetensors").unlink()
     for origin, more, code, word in (
-        (fits, ("--model.hidden_size", 64), 4, "shape"),
+        (fits, ("--model.hidden_size", 64), 4, "num_attention_heads"),
         (fits, ("--model.hidden_act", "relu"), 4, "hidden_act"),
         (fits, ("--max_seq_length", 65), 2, "max_seq_length"),
         (fits, ("--tokenizer", toy.stock("BertForMaskedLM")), 2, "--tokenizer"),

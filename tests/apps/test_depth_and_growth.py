@@ -1,0 +1,92 @@
+"""--num_hidden_layers of the commands, and --init_from with a larger model, on runs of seconds."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from transformers import AutoModelForSequenceClassification
+
+from electra_albert.apps import score
+from electra_albert.apps.pretrain import main as pretrain
+from electra_albert.inference.model import load_model
+from electra_albert.inference.scoring import score_pairs
+from tests.apps.conftest import Finished
+from tests.apps.tiny_run import assert_refused, call, english, outcome, rows, succeed
+from tests.apps.tiny_tasks import cola, results, tune
+
+STEPS = ("--max_steps", 4, "--save_steps", 2, "--logging_steps", 1, "--eval_steps", 4)
+RECIPE = ("--optimizer", "muon", "--rtd.embedding_sharing", "disentangled", "--rtd.mlm_share", 0.5, *STEPS)
+RECIPE += ("--model.residual_scale", 2)
+LARGER = ("--model.hidden_size", 64, "--model.num_attention_heads", 4, "--model.intermediate_size", 128)
+LARGER += ("--model.embedding_size", 32, "--model.num_hidden_groups", 2)
+
+
+def test_score_takes_a_depth(finished: Finished, tmp_path: Path) -> None:
+    pair = {"sentence_good": english(1).split("\n")[0], "sentence_bad": "the the cat"}
+    (file := tmp_path / "pair.jsonl").write_text(json.dumps(pair), encoding="utf-8")
+    found = score.score(model=finished.folder, pairs=file, device="cpu", num_hidden_layers=5)
+    assert found["pairs"] == score_pairs(load_model(finished.folder, "cpu", num_hidden_layers=5), file)
+    refused = call(score.main, "--model", finished.folder, "--pairs", file, "--num_hidden_layers", 0)
+    assert_refused(refused, 2, "num_hidden_layers=0 must be in")
+
+
+def test_fine_tuning_and_evaluation_take_a_depth(finished: Finished, tmp_path: Path) -> None:
+    tiny, short = cola(tmp_path), ("--max_steps", 3, "--num_hidden_layers", 5)
+    tune(*tiny.options(finished.folder, tmp_path / "deep", *short))
+    stock = AutoModelForSequenceClassification.from_pretrained(tmp_path / "deep" / "model")
+    assert stock.config.num_hidden_layers == load_model(tmp_path / "deep").encoder.config.num_hidden_layers == 5
+    score_only, losses = ("--num_train_epochs", 0), []
+    for depth in ((), ("--num_hidden_layers", 5), ("--num_hidden_layers", 1)):
+        tune(*tiny.options(tmp_path / "deep", folder := tmp_path / f"scored-{len(losses)}", *score_only, *depth))
+        losses.append(results(folder)["metrics"]["loss"]["median"])
+    assert losses[0] == losses[1] != losses[2]
+
+
+@pytest.fixture(scope="module")
+def small(finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with disentangled embeddings, residual_scale and an MLM head on the discriminator, trained by Muon."""
+    folder = tmp_path_factory.mktemp("small") / "run"
+    succeed(pretrain.main, *finished.options(folder, *RECIPE))
+    return folder
+
+
+def grow(finished: Finished, origin: Path, folder: Path, *more: object) -> list[str]:
+    """Options of a larger run from the weights in `origin`, on the same text."""
+    tokenizer = ("--tokenizer", finished.folder / "tokenizer")
+    return finished.options(folder, *RECIPE, *LARGER, "--init_from", origin, *tokenizer, *more)
+
+
+@pytest.mark.parametrize("part", [".", "discriminator"])  # the run, or its exported models
+def test_a_grown_run_starts_at_the_losses_of_its_source_and_resumes_exactly(
+    finished: Finished, small: Path, tmp_path: Path, part: str
+) -> None:
+    argv = grow(finished, small / part, tmp_path / "run")
+    ended = succeed(pretrain.main, *argv)
+    changes = "num_hidden_groups 1 to 2, hidden_size 32 to 64, embedding_size 16 to 32, intermediate_size 64 to 128"
+    groups = "num_attention_heads 2 to 4, groups copied from groups 0 0; the same outputs"
+    assert f" grows: {changes}, {groups}" in ended.err
+    assert f"{small / part}'s generator grows: " in ended.err
+    first, last = (next(row for row in rows(tmp_path / "run") if row["step"] == 0), rows(small)[-1])
+    for name in ("eval_generator_loss", "eval_discriminator_loss", "eval_discriminator_mlm_loss"):
+        assert first[name] == pytest.approx(last[name], rel=1e-5)  # on equal examples, in float32
+    wanted = outcome(tmp_path / "run", 4)
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-0000004")
+    again = succeed(pretrain.main, *argv)
+    assert ("after step 2" in again.err, "grows" in again.err) == (True, False)
+    assert outcome(tmp_path / "run", 4) == wanted
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        (("--model.num_attention_heads", 2), "discriminator: num_attention_heads=2 changes the size of a head, 4 keep"),
+        (("--rtd.generator_size", 0.7), "run's generator: hidden_size=45 is not a multiple of 16"),
+        (("--model.hidden_act", "relu"), "has hidden_act gelu, this run's model has relu"),
+    ],
+)
+def test_what_cannot_grow_is_refused_before_training(
+    finished: Finished, small: Path, tmp_path: Path, more: tuple[object, ...], reason: str
+) -> None:
+    assert_refused(call(pretrain.main, *grow(finished, small, tmp_path / "run", *more)), 4, str(small), reason)
+    assert not (tmp_path / "run" / "checkpoints").exists()

@@ -1,0 +1,105 @@
+"""Growth keeps the outputs where it can, separates the copies, and copies layers as documented. Paper: Net2Net."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from electra_albert.model import growth
+from electra_albert.model.electra import Electra
+from electra_albert.model.encoder import EncoderModel
+from tests.model.twins import SHAPE, assert_same_outputs, make_encoder, make_pair, padded_batch
+
+BATCH = padded_batch()
+INPUTS = (BATCH.input_ids, BATCH.attention_mask, BATCH.token_type_ids)
+SIZES: dict[str, int] = {"hidden_size": 24, "num_attention_heads": 4, "num_hidden_groups": 2}
+OLD = replace(SHAPE, **SIZES, residual_scale=2.0)  # two groups of three layers
+WIDER: dict[str, int] = {"hidden_size": 72, "num_attention_heads": 12, "intermediate_size": 74, "embedding_size": 33}
+
+
+def pairs(changes: dict[str, int], dtype: torch.dtype, *, is_disentangled: bool) -> tuple[Electra, Electra]:
+    """A pair of models with all heads, and the same one after growth."""
+    heads = {"is_disentangled": is_disentangled, "with_sentence_order": True, "with_mlm": True}
+    old, new = (make_pair(config, **heads).to(dtype) for config in (OLD, replace(OLD, **changes)))
+    nn.init.normal_(old.discriminator.embeddings.word_embeddings.weight)
+    for small, large in ((old.generator, new.generator), (old.discriminator, new.discriminator)):
+        assert growth.describe(small.config, large.config).endswith("; the same outputs")
+        large.load_state_dict(growth.grow(small.state_dict(), small.config, large.config, seed=3))
+    return old, new
+
+
+def outputs(model: Electra) -> list[Tensor]:
+    """Hidden states and all logits of both models."""
+    generator, discriminator = model.generator, model.discriminator
+    assert discriminator.sentence_order is not None
+    found, hidden_states = generator.encode(*INPUTS), discriminator.encode(*INPUTS)
+    heads = (discriminator.mlm_logits, discriminator.discriminator_predictions, discriminator.sentence_order)
+    return [found, hidden_states, generator.logits(found), *(head(hidden_states) for head in heads)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("is_disentangled", [False, True])
+@pytest.mark.parametrize("changes", [{"num_hidden_groups": 6}, WIDER, WIDER | {"num_hidden_groups": 6}])
+def test_a_wider_model_with_more_groups_computes_the_same(
+    changes: dict[str, int], is_disentangled: bool, dtype: torch.dtype
+) -> None:
+    old, new = pairs(changes, dtype, is_disentangled=is_disentangled)
+    for number, (before, after) in enumerate(zip(outputs(old), outputs(new), strict=True)):
+        expected = before.repeat(1, 1, after.shape[-1] // before.shape[-1]) if number < 2 else before  # hidden states
+        assert_same_outputs(after, expected)
+        assert "hidden_size" in changes or torch.equal(after, before)
+
+
+def test_copies_of_a_feature_get_different_gradients() -> None:
+    # Planted: with equal shares, as in Net2Net without noise, all differences are zero.
+    old, new = pairs(WIDER, torch.float64, is_disentangled=False)
+    torch.stack([output.square().sum() for output in outputs(new)]).sum().backward()
+    checked = set()
+    for name, parameter in new.named_parameters():
+        before, gradient = old.get_parameter(name), parameter.grad
+        assert gradient is not None
+        if name.endswith("_embeddings.weight"):  # its features are columns
+            before, gradient = before.T, gradient.T
+        # The copies in an MLM head's LayerNorm are unequal themselves, as its outputs are shares.
+        if (times := len(gradient) // len(before)) > 1 and "predictions.LayerNorm" not in name:
+            parts = 3 if ".qkv." in name else 1
+            copies = gradient.reshape(parts, times, len(before) // parts, -1)
+            difference = (copies[:, 1:] - copies[:, :1]).abs().amax(-1)
+            is_trained = copies[:, 1:].abs().amax(-1) > 1e-9  # not the biases of keys, which change no attention
+            assert (difference[is_trained] > 1e-9).all(), name
+            checked |= {name.split(".")[-2]} if is_trained.any() else set()
+    assert checked >= {"qkv", "dense", "ffn", "ffn_output", "LayerNorm", "word_embeddings", "pooler"}
+
+
+@pytest.mark.parametrize(
+    ("old_groups", "new_groups", "order"),  # as many groups are applied more often, more are stacked
+    [(1, 1, "00000000"), (2, 2, "00001111"), (2, 4, "000111000111"), (2, 9, "000111000")],
+)
+def test_layers_are_copied_in_this_order(old_groups: int, new_groups: int, order: str) -> None:
+    old = make_encoder(replace(SHAPE, num_hidden_groups=old_groups), with_pooler=True)
+    config = replace(old.config, num_hidden_layers=len(order), num_hidden_groups=new_groups)
+    new = EncoderModel(config, with_pooler=True).eval()
+    new.load_state_dict(growth.grow(old.state_dict(), old.config, config, seed=3))
+    hidden_states = old.encoder.embedding_hidden_mapping_in(old.embeddings(BATCH.input_ids, BATCH.token_type_ids))
+    for group in order:
+        hidden_states = old.encoder.albert_layer_groups[int(group)](hidden_states, BATCH.attention_mask)
+    assert torch.equal(new(*INPUTS), hidden_states)
+    assert growth.describe(old.config, config).endswith("; other outputs, since it is deeper")
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"hidden_size": 36, "num_attention_heads": 6}, "hidden_size=36 is not a multiple of 24"),
+        ({"embedding_size": 12}, "embedding_size=12 is not a multiple of 11"),
+        ({"hidden_size": 48}, "num_attention_heads=4 changes the size of a head, 8 keep it"),
+        ({"num_attention_heads": 8}, "num_attention_heads=8 changes the size of a head, 4 keep it"),
+        ({"inner_group_num": 2}, "inner_group_num=2 is not 1"),
+        ({"num_hidden_layers": 4}, "num_hidden_layers=4 is less than 6"),
+        ({"num_hidden_groups": 3}, "num_hidden_groups=3 with num_hidden_layers=6: a group would copy several of the 2"),
+    ],
+)
+def test_other_sizes_are_refused_with_the_reason(changes: dict[str, int], reason: str) -> None:
+    with pytest.raises(ValueError, match=f"^{reason}"):
+        growth.describe(OLD, replace(OLD, **changes))
