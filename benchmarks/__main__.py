@@ -5,8 +5,8 @@
 
 step: the training step, against the same two networks composed from stock classes. store: text to a token store,
 against `datasets`. batches: training batches, against a DataLoader. fill_mask: against stock's pipeline. finetune: one
-epoch, against stock's Trainer. Speedups are ratios of timings taken in turns in one run, after both sides have been
-checked to compute the same.
+epoch, against stock's Trainer. attention: the other kinds against softmax, by length. Speedups are ratios of timings
+taken in turns in one run, after both sides have been checked to compute the same, which attention kinds do not.
 """
 
 import json
@@ -26,6 +26,7 @@ PARTS = {
     "batches": "benchmarks.data_path:measure_batches",
     "fill_mask": "benchmarks.fill_mask:measure_fill_mask",
     "finetune": "benchmarks.finetune:measure_finetune",
+    "attention": "benchmarks.attention:measure_attention",
 }
 
 

@@ -49,8 +49,6 @@ class BenchConfig:
     """cpu, cuda, or auto for a GPU if there is one."""
     repeats: int = 5
     """Timings of each implementation, in turns; the median is reported."""
-    profile: bool = False
-    """Print the operations that take most of the time of our step."""
     seed: int = 42
     """Seed of the weights, the order of examples and the masks."""
     output: str | None = None

@@ -99,10 +99,6 @@ def _measure(config: BenchConfig, job: Job, world: World, title: str, *, is_comp
         peak = memory[name]
         result["MFU"] = flops / result["seconds"]["median"] / machine
         result["memory GB"] = None if peak is None else (peak + found[name].resident_bytes()) / 1e9
-    if config.profile and OURS in calls:
-        with torch.profiler.profile() as seen:
-            calls[OURS]()
-        print(seen.key_averages().table(sort_by=f"self_{device.type}_time_total", row_limit=20))
     return {
         "title": f"{title}, vocabulary {job.config.model.vocab_size:,}",
         "unit": "tokens/s",

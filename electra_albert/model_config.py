@@ -79,7 +79,7 @@ class ModelConfig:
     zero_init_outputs: bool = False
     """Initialise the output projections of attention and feed-forward to zero: each block starts as the identity."""
     attention: str = "softmax"
-    """Attention kind: softmax, or another one from model/attention.py."""
+    """Attention kind: softmax, or one that stock transformers does not have: linear, linformer, local, nystrom."""
     attention_options: dict[str, int | float] = field(default_factory=dict)
     """Options of the attention kind, as --model.attention_options.NAME VALUE; softmax has none."""
 

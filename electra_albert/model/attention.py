@@ -10,6 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from electra_albert.config import ModelConfig
+from electra_albert.model.linear_attention import LinearMixing
+from electra_albert.model.linformer import LinformerMixing
+from electra_albert.model.local_attention import LocalMixing
+from electra_albert.model.nystrom import NystromMixing
 
 
 class SoftmaxMixing(nn.Module):
@@ -49,7 +53,13 @@ TRAINING_FLOPS_FACTOR = 3  # forward and backward, which costs twice the forward
 #   forward(q, k, v, mask)  as SoftmaxMixing
 #   is_stock                whether stock transformers computes the same
 #   flops(config, length)   FLOPs of the matrix products in the forward pass of one sequence, two for each multiply-add
-ATTENTION: dict[str, Any] = {"softmax": SoftmaxMixing}
+ATTENTION: dict[str, Any] = {
+    "softmax": SoftmaxMixing,
+    "linear": LinearMixing,
+    "linformer": LinformerMixing,
+    "local": LocalMixing,
+    "nystrom": NystromMixing,
+}
 
 
 def stock_computes(config: ModelConfig) -> bool:

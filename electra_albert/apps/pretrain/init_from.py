@@ -56,7 +56,7 @@ class Origin(NamedTuple):
 
 def inherited_options(source: Path, output_dir: Path) -> dict[str, Any]:
     """Preset, objective, architecture and tokenizer of `source`; of a resumed run, those in its checkpoint."""
-    for file in sorted(output_dir.glob("checkpoints/step-*/state.json"), reverse=True):
+    for file in sorted(filter(Path.is_file, output_dir.glob("checkpoints/step-*/state.json")), reverse=True):
         try:
             settings = json.loads(file.read_text(encoding="utf-8"))["settings"]
             if settings["init_from"] == str(source):

@@ -1,0 +1,162 @@
+"""Attention kinds other than softmax: their limit cases, references and invariance to padding."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import NystromformerConfig
+from transformers.models.nystromformer.modeling_nystromformer import NystromformerSelfAttention
+
+from electra_albert.config import ModelConfig
+from electra_albert.model.attention import ATTENTION, SoftmaxMixing, make_mixing
+
+N, H = 3, 8
+SHAPE = ModelConfig(hidden_size=N * H, num_attention_heads=N, max_position_embeddings=64)
+KINDS: dict[str, dict[str, int]] = {
+    "linear": {},
+    "linformer": {"rank": 5},
+    "local": {"window": 3, "global_tokens": 2},
+    "nystrom": {"landmarks": 6, "conv_kernel_size": 3},
+}
+assert KINDS.keys() | {"softmax"} == ATTENTION.keys()
+
+
+def mixing_of(kind: str, **options: int) -> nn.Module:
+    config = replace(SHAPE, attention=kind, attention_options={**KINDS.get(kind, {}), **options})
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        return make_mixing(config).double()
+
+
+def drawn(batch: int, length: int, heads: int = N) -> list[Tensor]:
+    """q, k and v [B, N, L, H], float64."""
+    generator = torch.Generator().manual_seed(7)
+    return [2 * torch.randn(batch, heads, length, H, generator=generator, dtype=torch.float64) for _ in range(3)]
+
+
+def full(batch: int, length: int) -> Tensor:
+    return torch.ones(batch, length, dtype=torch.bool)
+
+
+def softmax(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    return SoftmaxMixing(SHAPE)(q, k, v, mask)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_padding_changes_nothing_and_gets_no_gradient(kind: str) -> None:
+    """A sequence gives the same output alone and in a longer batch, whatever the padding holds."""
+    mixing, (q, k, v), lengths = mixing_of(kind), drawn(4, 19), (19, 12, 6, 2)
+    mask = torch.arange(19) < torch.tensor(lengths)[:, None]
+    for part in (q, k, v):
+        part.masked_fill_(~mask[:, None, :, None], 30.0)
+    inputs = [part.requires_grad_() for part in (q, k, v)]
+    mixed = mixing(*inputs, mask)
+    for number, length in enumerate(lengths):
+        alone = mixing(*(part[number : number + 1, :, :length] for part in inputs), full(1, length))
+        torch.testing.assert_close(mixed[number : number + 1, :, :length], alone, rtol=0, atol=1e-9)
+    weight = torch.randn(mixed.shape, dtype=torch.float64).masked_fill(~mask[:, None, :, None], 0.0)
+    for gradient in torch.autograd.grad((mixed * weight).sum(), inputs):
+        assert gradient.isfinite().all()
+        assert not gradient.masked_select(~mask[:, None, :, None]).any()
+
+
+@pytest.mark.parametrize("kind", ["local", "nystrom"])
+def test_with_as_much_as_the_sequence_it_is_softmax_attention(kind: str) -> None:
+    options = {"window": 18, "global_tokens": 0} if kind == "local" else {"landmarks": 19, "conv_kernel_size": 0}
+    q, k, v = drawn(2, 19)
+    for mask in (full(2, 19), torch.arange(19) < torch.tensor([[19], [11]])):
+        mixed, expected = mixing_of(kind, **options)(q, k, v, mask), softmax(q, k, v, mask)
+        is_text = mask[:, None, :, None]
+        torch.testing.assert_close(mixed * is_text, expected * is_text, rtol=0, atol=1e-9)
+
+
+def test_local_attention_equals_masked_softmax_attention() -> None:
+    (q, k, v), mask = drawn(2, 19), torch.arange(19) < torch.tensor([[19], [11]])
+    for window, first in ((1, 0), (3, 2), (4, 1), (40, 30)):
+        position = torch.arange(19)
+        is_near = (position[:, None] - position).abs() <= window
+        visible = is_near | (position < first) | (position < first)[:, None]
+        bias = (visible & mask[:, None, None, :]) | torch.eye(19, dtype=torch.bool)
+        expected = F.scaled_dot_product_attention(q, k, v, bias)
+        mixed = mixing_of("local", window=window, global_tokens=first)(q, k, v, mask)
+        is_text = mask[:, None, :, None]
+        torch.testing.assert_close(mixed * is_text, expected * is_text, rtol=0, atol=1e-9)
+
+
+def test_linear_attention_equals_its_weights_written_out() -> None:
+    q, k, v = drawn(2, 9)
+    weights = (F.elu(q) + 1) @ (F.elu(k) + 1).transpose(2, 3)  # [B, N, L, L]
+    expected = weights / weights.sum(-1, keepdim=True) @ v
+    torch.testing.assert_close(mixing_of("linear")(q, k, v, full(2, 9)), expected)
+
+
+def test_linformer_with_the_identity_as_projection_is_softmax_attention() -> None:
+    q, k, v = drawn(2, 9)
+    mixing = mixing_of("linformer", rank=9)
+    for projection in mixing.parameters():
+        nn.init.eye_(projection)
+    torch.testing.assert_close(mixing(q, k, v, full(2, 9)), softmax(q, k, v, full(2, 9)))
+
+
+def test_nystrom_attention_equals_the_stock_one() -> None:
+    """One head: stock starts the pseudo-inverse from the largest sum over all heads and sequences, we of each."""
+    length, landmarks, kernel = 32, 8, 5
+    stock_config = NystromformerConfig(
+        hidden_size=H,
+        num_attention_heads=1,
+        num_landmarks=landmarks,
+        segment_means_seq_len=length,
+        conv_kernel_size=kernel,
+        attention_probs_dropout_prob=0.0,
+    )
+    stock = NystromformerSelfAttention(stock_config).double().eval()
+    options = {"landmarks": landmarks, "conv_kernel_size": kernel}
+    shape = replace(SHAPE, hidden_size=H, num_attention_heads=1, attention="nystrom", attention_options=options)
+    mixing = make_mixing(shape).double()
+    mixing.load_state_dict({"conv.weight": stock.conv.weight.detach()})
+    hidden_states = drawn(1, length, heads=1)[0][:, 0]  # [1, L, D]
+    q, k, v = (layer(hidden_states)[:, None] for layer in (stock.query, stock.key, stock.value))
+    mixed = mixing(q, k, v, full(1, length))
+    torch.testing.assert_close(mixed[:, 0], stock(hidden_states)[0], rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_bfloat16_training_is_close_to_float64(kind: str) -> None:
+    """Under autocast, as the training loop computes: bfloat16 has 8 significant bits."""
+    mask = torch.arange(19) < torch.tensor([[19], [11]])
+    inputs = [part.bfloat16().requires_grad_() for part in drawn(2, 19)]
+    exact = [part.detach().double().requires_grad_() for part in inputs]
+    weight = torch.randn(exact[0].shape, dtype=torch.float64) * mask[:, None, :, None]
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = mixing_of(kind).float()(*inputs, mask)
+    expected = mixing_of(kind)(*exact, mask)
+    found = torch.autograd.grad((mixed * weight).sum(), inputs)
+    wanted = torch.autograd.grad((expected * weight).sum(), exact)
+    assert mixed.dtype == torch.bfloat16
+    for one, right in zip((mixed * weight, *found), (expected * weight, *wanted), strict=True):
+        assert (one - right).norm() <= 0.05 * right.norm()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_operations_grow_with_the_length_and_not_with_its_square(kind: str) -> None:
+    config = replace(SHAPE, attention=kind, attention_options=KINDS[kind])
+    short, double, four = (ATTENTION[kind].flops(config, length) for length in (512, 1024, 2048))
+    assert 0 < four - double == 2 * (double - short)
+
+
+@pytest.mark.parametrize(
+    ("kind", "option"),
+    [("linformer", {"rank": 0}), ("local", {"window": 0}), ("local", {"global_tokens": -1})]
+    + [("nystrom", option) for option in ({"landmarks": 0}, {"pinv_iterations": 0}, {"conv_kernel_size": 4})],
+)
+def test_an_option_that_cannot_work_is_refused_by_name(kind: str, option: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match=next(iter(option))):
+        mixing_of(kind, **option)
+
+
+@pytest.mark.parametrize("kind", ["linear", "nystrom"])
+def test_dropout_of_weights_that_do_not_exist_is_refused(kind: str) -> None:
+    with pytest.raises(ValueError, match="attention_probs_dropout_prob"):
+        make_mixing(replace(SHAPE, attention=kind, attention_probs_dropout_prob=0.1))
