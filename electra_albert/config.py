@@ -133,6 +133,8 @@ class TrainingConfig:
     """Trackers of the metrics, besides metrics.jsonl, separated by commas: tensorboard, wandb, trackio; or none."""
     logging_steps: int = 100
     """Number of steps between two logs."""
+    log_gradient_norms: bool = False
+    """Also log the gradient norm of each loss, on the first micro-batch of the logged steps."""
     eval_steps: int = 10_000
     """Number of steps between two evaluations; the last step is always evaluated."""
     eval_examples: int = 4096
