@@ -27,6 +27,7 @@ from electra_albert.hub.find import CONFIG_FILE, ENCODER_FOLDERS, ModelFiles, is
 from electra_albert.hub.formats import TABLE
 from electra_albert.hub.load import Stored, require_same_computation
 from electra_albert.hub.weights import all_files
+from electra_albert.model.electra import Discriminator
 from electra_albert.model.encoder import Backbone, EncoderModel
 from electra_albert.objectives.rtd import PretrainingObjective
 from electra_albert.presets import PRESETS
@@ -228,7 +229,10 @@ def initialize_weights(origin: Origin, name: str, objective: PretrainingObjectiv
 def _copy_tensors(model: Backbone, source: Stored, name: str, advice: str = _OPTION) -> tuple[list[str], list[str]]:
     """Copy the tensors that match. Returns the model's parts that are new and the source's parts that are unused."""
     require_same_computation(model.config, asdict(source.config), name, advice)
-    new = load.load_partial(model, source.tensors, name)
+    tensors = source.tensors
+    if isinstance(model, Discriminator) and model.has_energies != source.has_energies:
+        tensors = {key: tensor for key, tensor in tensors.items() if not key.startswith("discriminator_predictions.")}
+    new = load.load_partial(model, tensors, name)
     used = {part for part, _ in model.named_children()} - set(new)
     if "sentence_order" in used and "sentence_order.pooler" not in new:
         used.add("pooler")
