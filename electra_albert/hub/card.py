@@ -37,7 +37,7 @@ _TEMPLATE = """---
 _MARK = "<!-- card by ELECTRA-ALBERT, written again with the model unless it is changed: {} -->\n"
 _PURPOSES = {  # by stock class: the hub's task, and the model's purpose
     "AlbertForMaskedLM": ("fill-mask", "fills in masked tokens"),
-    "AlbertForPreTraining": ("fill-mask", "fills in masked tokens and predicts whether two segments were swapped"),
+    "AlbertForPreTraining": ("fill-mask", "fills in masked tokens and predicts whether one segment follows the other"),
     "AlbertForSequenceClassification": ("text-classification", "labels a text or a pair of texts"),
     "AlbertForMultipleChoice": ("multiple-choice", "chooses among several texts"),
     "AlbertForTokenClassification": ("token-classification", "labels each token"),

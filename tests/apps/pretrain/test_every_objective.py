@@ -64,11 +64,11 @@ def test_a_run_logs_the_losses_of_its_objective_and_beats_the_unigram_baseline(t
     assert (tmp_path / "run" / "discriminator").is_dir() == objective.startswith("rtd")
 
 
-@pytest.mark.parametrize("objective", ["rtd_sop", "mlm", "electric"])
+@pytest.mark.parametrize("objective", ["rtd_sop", "mlm", "electric", "mlm_nsp"])
 def test_a_resumed_run_equals_an_uninterrupted_one(finished: Finished, tmp_path: Path, objective: str) -> None:
     more = ("--objective", objective, "--gradient_accumulation_steps", 2, "--per_device_train_batch_size", 4)
     more += ("--mlm.mask_unit", "ngram", "--mlm.mask_rate_end", 0.4) if objective == "mlm" else ()
-    more += ("--log_gradient_norms", "true") if objective == "electric" else ()
+    more += ("--log_gradient_norms", "true") if objective in ("electric", "mlm_nsp") else ()
     train(finished, tmp_path / "run", *more)
     expected = outcome(tmp_path / "run", STEPS)
     shutil.rmtree(tmp_path / "run" / "checkpoints" / f"step-{STEPS:07d}")
@@ -90,8 +90,11 @@ def test_two_ranks_and_accumulation_have_the_losses_of_one_big_batch(finished: F
         assert max_difference(one, rows(tmp_path / other), names=("loss", "sop_loss", "eval_loss")) < LOSS_TOLERANCE
 
 
-def test_an_albert_run_loads_as_stock_albert_for_pretraining(finished: Finished, tmp_path: Path) -> None:
-    train(finished, tmp_path / "run", "--objective", "mlm_sop")
+@pytest.mark.parametrize("objective", ["mlm_sop", "mlm_nsp"])
+def test_an_albert_run_loads_as_stock_albert_for_pretraining(
+    finished: Finished, tmp_path: Path, objective: str
+) -> None:
+    train(finished, tmp_path / "run", "--objective", objective)
     stock, info = load_stock(tmp_path / "run" / "generator", "AlbertForPreTraining")
     assert not info["unexpected_keys"]
     from electra_albert.hub.load import KINDS, build, locate, read_stored
@@ -130,13 +133,14 @@ def test_energies_are_the_same_in_run_checkpoint_and_export_and_their_head_is_no
     assert "randomly initialized: discriminator_predictions, generator" in ended.err
 
 
-@pytest.mark.parametrize("objective", ["mlm_sop", "rtd_sop", "electric"])
+@pytest.mark.parametrize("objective", ["mlm_sop", "rtd_sop", "electric", "mlm_nsp"])
 def test_demo_and_show_batch_support_every_objective(finished: Finished, tmp_path: Path, objective: str) -> None:
     train(finished, tmp_path / "run", "--objective", objective)
     shown = succeed(show_batch.main, "--run", tmp_path / "run", "--step", 3, "--rows", 8)
     assert "generator input" in shown.out
     assert ("discriminator input" in shown.out) == objective.startswith(("rtd", "electric"))
     assert ("segments swapped" in shown.out) == objective.endswith("_sop")
+    assert ("of another document" in shown.out) == (objective == "mlm_nsp")
     succeed(demo.main, "--gen", tmp_path / "run")
 
 
