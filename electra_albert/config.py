@@ -133,6 +133,8 @@ class TrainingConfig:
     """Trackers of the metrics, besides metrics.jsonl, separated by commas: tensorboard, wandb, trackio; or none."""
     logging_steps: int = 100
     """Number of steps between two logs."""
+    log_gradient_norms: bool = False
+    """Also log the gradient norm of each loss, on the first micro-batch of the logged steps."""
     eval_steps: int = 10_000
     """Number of steps between two evaluations; the last step is always evaluated."""
     eval_examples: int = 4096
@@ -260,6 +262,12 @@ class PretrainConfig:
             problem = f"rtd.mlm_share={self.rtd.mlm_share} of the {selected} tokens selected in {length} leaves none"
             kept = round(self.rtd.mlm_share * selected)
             require(0 < kept < selected, f"{problem} to {'predict' if kept == 0 else 'replace'}; choose another share")
+        if "electric" in (self.run.objective, *self.own):
+            problem = f"rtd.mlm_share={self.rtd.mlm_share} excludes electric: energies are for text without [MASK]"
+            require(self.rtd.mlm_share == 0, f"{problem}; leave it out")
+            share = self.rtd.mask_token_share
+            problem = f"rtd.mask_token_share={share} excludes electric: a token that the generator sees gets no noise"
+            require(share in (RtdConfig.mask_token_share, 1.0), f"{problem}; leave it out or set it to 1")
         count, kept = self.run.average_checkpoints, self.training.save_total_limit
         require(count <= kept, f"average_checkpoints={count} exceeds save_total_limit={kept}; raise --save_total_limit")
         steps, most = self.corpus.short_seq_steps, self.training.max_steps

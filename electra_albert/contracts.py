@@ -23,7 +23,7 @@ class Batch(NamedTuple):
     input_ids: Tensor  # [B, L] int64
     attention_mask: Tensor  # [B, L] bool, False = padding
     token_type_ids: Tensor  # [B, L] int64, 0 up to and including the first [SEP], then 1
-    sentence_order_label: Tensor  # [B] int64: 0 in order, 1 swapped, IGNORED_LABEL if it has no order
+    sentence_order_label: Tensor  # [B] int64: 0 in order, 1 swapped or replaced, IGNORED_LABEL: no order
     example_id: Tensor  # [B] int64, index of the example in the whole run; keys the randomness
     labels: Tensor | None = None  # [B] int64 or float32, [B, 2] int64 (start, end), or [B, L] int64
 

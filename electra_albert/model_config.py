@@ -178,7 +178,7 @@ class RtdConfig:
 
 @dataclass(frozen=True)
 class MlmConfig:
-    """Masked language modelling, for the objectives mlm and mlm_sop. Papers: BERT section 3.1, ALBERT section 3.1."""
+    """Masked language modelling, for mlm, mlm_sop and mlm_nsp. Papers: BERT section 3.1, ALBERT section 3.1."""
 
     mask_rate: float = 0.15
     """Fraction of the maskable tokens of a sequence that are predicted."""
@@ -203,10 +203,10 @@ class MlmConfig:
 
 @dataclass(frozen=True)
 class SopConfig:
-    """Sentence-order prediction, for the objectives mlm_sop and rtd_sop. Paper: ALBERT section 3.1."""
+    """Sentence order (mlm_sop, rtd_sop), ALBERT section 3.1; next sentence (mlm_nsp), BERT section 3.1."""
 
     weight: float = 1.0
-    """Weight of the sentence-order loss in the total loss."""
+    """Weight of the loss of sentence order, or of the next sentence, in the total loss."""
 
     def __post_init__(self) -> None:
         require_within(self, "(0, inf)", "weight")

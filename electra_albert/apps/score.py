@@ -64,11 +64,12 @@ def _score(options: Namespace) -> dict[str, Any]:
         pair_files(Path(options.pairs))
     model = load_model(options.model, options.device, num_hidden_layers=options.num_hidden_layers)
     has_mlm, has_detection = model.generator is not None, model.discriminator is not None
-    if not has_mlm and not (options.pairs is not None and has_detection):
+    has_likelihood = has_mlm or model.energies is not None
+    if not has_mlm and not (options.pairs is not None and (has_likelihood or has_detection)):
         raise UsageError("the model has no masked-token head, so it cannot be scored; name a run")
     left_out = ["--text is skipped: the model has no masked-token head"] * (not has_mlm and bool(texts))
     if options.pairs is not None:
-        left_out += ["--pairs without likelihood: the model has no masked-token head"] * (not has_mlm)
+        left_out += ["--pairs without likelihood: the model has no masked-token head"] * (not has_likelihood)
         left_out += ["--pairs without detection: the model has no detection head"] * (not has_detection)
     for notice in left_out:
         LOG.info(f"notice: {notice}")

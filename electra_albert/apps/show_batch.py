@@ -16,6 +16,7 @@ from electra_albert.contracts import IGNORED_LABEL, Batch, UsageError
 from electra_albert.objectives import spec_of
 
 _ORDERS = {0: ", segments in order", 1: ", segments swapped", IGNORED_LABEL: ", no sentence order"}
+_NEXT = {1: ", second segment of another document"}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -58,10 +59,11 @@ def _show(folder: Path, step: int, rows: int) -> None:
     batch, total = micro_batches[0], processes * sum(len(each.input_ids) for each in micro_batches)
     with autocast(world.device, job.arithmetic):  # with gradients enabled, as in training
         corruption = job.objective.corrupt(batch, torch.tensor(step))
-    rows, has_order = min(rows, len(batch.input_ids)), spec_of(config).has_sentence_order
+    rows, spec = min(rows, len(batch.input_ids)), spec_of(config)
+    orders = _ORDERS | (_NEXT if spec.has_next_sentence else {})
     print(f"step {step}: {rows} of {total} examples; generator: {origin}")
     for row in range(rows):
-        order = _ORDERS[int(batch.sentence_order_label[row])] if has_order else ""
+        order = orders[int(batch.sentence_order_label[row])] if spec.has_sentence_order else ""
         print(f"\nexample {int(batch.example_id[row])}{order}")
         print(_format_example(batch, corruption, row, job.prepared.tokenizer))
 

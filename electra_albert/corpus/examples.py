@@ -5,6 +5,7 @@ Position i of a run is (epoch, k) = divmod(i, N); a keyed permutation of the epo
 Differs from ELECTRA: its example builder drops tokens beyond the maximum length; here they start the next example.
 Differs from ALBERT: it swaps whole segments and then truncates, which drops tokens. Here two runs of whole sentences
 within the example are swapped, because a cut-off sentence would reveal whether its segment was moved.
+Differs from BERT: text that replaces a segment begins with a sentence and is as long, so that neither reveals it.
 """
 
 import logging
@@ -33,6 +34,7 @@ TABLE_VERSION = 1
 SHORT_EXAMPLE_RATE = 0.05  # Paper: ELECTRA's example builder
 ONE_SEGMENT_RATE = 0.1
 MIN_LENGTH = 8  # tokens of an example, special tokens included
+_DRAWS = 16  # of text to replace a segment, the first of which that fits is taken
 _MIN_SENTENCE_ENDS = 3  # inside an example, so that two whole sentences fit between them
 _BLOCK = 1 << 16
 _STEPS_AHEAD = 3
@@ -134,13 +136,15 @@ class _Cuts(NamedTuple):
     tail: np.ndarray  # of a swapped example: end of its last whole sentence
     first_length: np.ndarray  # tokens of segment A, after swapping
     label: np.ndarray  # sentence_order_label
+    away: np.ndarray | int = 0  # distance from segment B to the text that replaces it, [B, 1]
 
     def read_order(self, nth: np.ndarray) -> np.ndarray:
         """Position in the text, from the example's start, of its nth token after swapping; nth and result [B, L]."""
         head, cut, tail = (edge[:, None] for edge in self[:3])
         moved_up = (nth >= head) & (nth < head + tail - cut)
         moved_down = (nth >= head + tail - cut) & (nth < tail)
-        return nth + np.where(moved_up, cut - head, 0) - np.where(moved_down, tail - cut, 0)
+        replaced = np.where(nth >= self.first_length[:, None], self.away, 0)
+        return nth + np.where(moved_up, cut - head, 0) - np.where(moved_down, tail - cut, 0) + replaced
 
 
 @dataclass(frozen=True)
@@ -154,6 +158,7 @@ class PackedExamples:
     special: SpecialIds
     swap_rate: float = 0.0
     one_segment_rate: float = ONE_SEGMENT_RATE
+    has_next_sentence: bool = False  # swap_rate is that of segments B replaced by text of another document
 
     def gather(self, index: Tensor, example_id: Tensor) -> Batch:
         """The examples `index` [B] int64; example_id [B] int64 keys the segment cut, the swap and the one-segment draw.
@@ -165,6 +170,7 @@ class PackedExamples:
         start, end = self.table.edges[indices], self.table.edges[indices + 1]  # [B]
         first_border, borders = _inside(self.stream.document_ends, start, end)
         cuts = self._choose_cuts(start, end, borders > 0, example_id)
+        cuts = self._replace_segments(cuts, start, end, example_id) if self.has_next_sentence else cuts
 
         count = end - start  # [B] tokens
         is_sep = np.zeros((len(indices), self.max_seq_length), bool)  # [B, L]
@@ -199,7 +205,7 @@ class PackedExamples:
         is_single = (uniform(single_draw) < self.one_segment_rate).numpy()
         has_cut = ~has_border & ~is_single & (number > 0)
         # In an example that may be swapped, a whole sentence precedes and follows the cut; cut-off ones stay outside.
-        can_swap = has_cut & (number >= _MIN_SENTENCE_ENDS) & (self.swap_rate > 0)
+        can_swap = has_cut & (number >= _MIN_SENTENCE_ENDS) & (self.swap_rate > 0) & (not self.has_next_sentence)
         choices = np.where(can_swap, number - 2, np.maximum(number, 1))
         chosen = first + can_swap + cut_draw.numpy() % choices
         is_swapped = can_swap & (uniform(swap_draw) < self.swap_rate).numpy()
@@ -213,6 +219,25 @@ class PackedExamples:
         has_order = can_swap if self.swap_rate > 0 else has_cut
         label = np.where(has_order, is_swapped.astype(np.int64), IGNORED_LABEL)
         return _Cuts(head, np.where(is_swapped, cut, 0), tail, np.where(is_swapped, head + tail - cut, cut), label)
+
+    def _replace_segments(self, cuts: _Cuts, start: np.ndarray, end: np.ndarray, example_id: Tensor) -> _Cuts:
+        """Replace segment B of some examples by sentences of another document. Paper: BERT section 3.1.
+
+        Examples for which no text is found, of which none is replaced, have no label.
+        """
+        documents, sentences = self.stream.document_ends, self.stream.sentence_ends
+        second = (start + cuts.first_length)[:, None]  # [B, 1]
+        drawn = bits(self.seed, Stream.OTHER_TEXT, example_id[:, None], torch.arange(_DRAWS)).numpy() % len(sentences)
+        begin = np.where(drawn > 0, sentences[drawn - 1], 0)  # [B, _DRAWS], of a sentence
+        document = np.searchsorted(documents, begin, side="right")
+        is_other = document != np.searchsorted(documents, start, side="right")[:, None]
+        fits = is_other & (begin + end[:, None] - second <= documents[document])
+        is_found = fits.any(1) & (cuts.first_length > 0)  # [B]
+        swap_draw = bits(self.seed, Stream.SWAP, example_id, torch.zeros_like(example_id))
+        is_replaced = is_found & (uniform(swap_draw) < self.swap_rate).numpy()
+        away = np.take_along_axis(begin, fits.argmax(1)[:, None], 1) - second  # [B, 1]
+        label = np.where(is_found, is_replaced.astype(np.int64), IGNORED_LABEL)
+        return cuts._replace(away=np.where(is_replaced[:, None], away, 0), label=label)
 
 
 # Batches: a pure function of the step, split over ranks, prepared a few steps ahead.

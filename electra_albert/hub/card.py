@@ -37,7 +37,7 @@ _TEMPLATE = """---
 _MARK = "<!-- card by ELECTRA-ALBERT, written again with the model unless it is changed: {} -->\n"
 _PURPOSES = {  # by stock class: the hub's task, and the model's purpose
     "AlbertForMaskedLM": ("fill-mask", "fills in masked tokens"),
-    "AlbertForPreTraining": ("fill-mask", "fills in masked tokens and predicts whether two segments were swapped"),
+    "AlbertForPreTraining": ("fill-mask", "fills in masked tokens and predicts whether one segment follows the other"),
     "AlbertForSequenceClassification": ("text-classification", "labels a text or a pair of texts"),
     "AlbertForMultipleChoice": ("multiple-choice", "chooses among several texts"),
     "AlbertForTokenClassification": ("token-classification", "labels each token"),
@@ -46,6 +46,7 @@ _PURPOSES = {  # by stock class: the hub's task, and the model's purpose
 }
 HUB_TASKS = {kind: _PURPOSES[architecture][0] for kind, architecture in ARCHITECTURES.items()}
 _DETECTION = "discriminator_predictions"
+_ENERGIES = {_DETECTION: "`discriminator_predictions`, with the layers of stock ELECTRA, which returns token energies"}
 _EXTRA_HEADS = {  # by our names: heads that AlbertModel does not have
     _DETECTION: "`discriminator_predictions`, the head of stock ELECTRA that detects replaced tokens",
     "sentence_order": "`sop_classifier`, the head of `AlbertForPreTraining` that predicts the order of two segments",
@@ -110,7 +111,8 @@ def describe(model: Model, architecture: str, file_format: str, dtype: torch.dty
     is_onnx = file_format in ("onnx", BROWSER_FORMAT)
     if not is_onnx:
         note = "The weights also contain {}. Stock ALBERT classes report it as unexpected; `electra_albert` uses it."
-        heads = {name: head for name, head in _EXTRA_HEADS.items() if name in parts}
+        described = _EXTRA_HEADS | (_ENERGIES if getattr(model, "has_energies", False) else {})
+        heads = {name: head for name, head in described.items() if name in parts}
         notes += [note.format(heads[name]) for name in heads if architecture == "AlbertModel" or name == _DETECTION]
     if is_stock and architecture == "AlbertForMaskedLM" and has_pooler:
         notes.append("The weights also contain a pooler, which `AutoModel` loads and `AlbertForMaskedLM` ignores.")

@@ -14,7 +14,7 @@ from torch import Tensor
 from electra_albert.config import RtdConfig
 from electra_albert.contracts import CheckpointError, UsageError
 from electra_albert.files import sha256
-from electra_albert.hub.formats import TABLE, model_config, native_config
+from electra_albert.hub.formats import ENERGIES, TABLE, model_config, native_config
 from electra_albert.hub.weights import WEIGHT_FILES, read_json, read_tensors
 
 CONFIG_FILE = "config.json"
@@ -101,7 +101,7 @@ def read_contents(files: ModelFiles) -> dict[str, Any]:
         if files.part == "generator" and "discriminator" in _models_in(state.parent):
             known = {name: value for name, value in settings["rtd"].items() if name in RtdConfig.__annotations__}
             shape = RtdConfig(**known).generator(shape)
-    return native_config(asdict(shape))
+    return native_config(asdict(shape) | {ENERGIES: ENERGIES in (settings.get("objective"), *settings)})
 
 
 def _models_in(folder: Path) -> list[str]:

@@ -25,6 +25,8 @@ RELATIVES = ("bert", "electra")
 # Fields that no stock config.json has.
 _OURS = ("initialization", "zero_init_outputs", "attention", "attention_options")
 _NAMES = tuple(field.name for field in fields(ModelConfig) if field.name not in _OURS)
+# In config.json a note for this package, and in a checkpoint an option group: the detection head returns energies.
+ENERGIES = "electric"
 NATIVE, _FORMAT = "electra_albert", 1  # model_type and version of folders that only this package loads
 _SCALE = "residual_scale"  # in a stock config.json only a note for this package: the weights contain it
 _MAX_INTEGER = (1 << 31) - 1  # larger sizes overflow before they are compared with the weights

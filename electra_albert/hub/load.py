@@ -36,6 +36,7 @@ class Stored(NamedTuple):
     config: ModelConfig
     tensors: dict[str, Tensor]  # float32, by our names; the pooler of a sentence-order head is `pooler.`
     unsupported_heads: list[str]  # names of heads that no model here has
+    has_energies: bool = False  # see Discriminator
 
     @property
     def parts(self) -> set[str]:
@@ -51,7 +52,8 @@ def read_stored(files: ModelFiles, num_hidden_layers: int | None = None) -> Stor
     blocks = config.num_hidden_groups * config.inner_group_num
     if blocks > len(tensors):  # building the blocks of a wrong configuration would take minutes
         raise CheckpointError(f"{source} has {len(tensors)} tensors, config.json {blocks} blocks; fetch both again")
-    return Stored(source, config, *formats.from_file(tensors, contents["model_type"], config, source))
+    found = formats.from_file(tensors, contents["model_type"], config, source)
+    return Stored(source, config, *found, contents.get(formats.ENERGIES) is True)
 
 
 def read_config(files: ModelFiles) -> ModelConfig:
@@ -86,6 +88,8 @@ def build(stored: Stored, model_class: type[_Module], head: TaskHead | None = No
     with torch.device("meta"):  # no memory is allocated before the sizes are checked against the weights
         model = model_class(stored.config, **options)
     load_weights(model, stored.tensors, stored.source)
+    if isinstance(model, Discriminator):
+        model.has_energies = stored.has_energies
     return model.eval()
 
 

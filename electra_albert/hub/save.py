@@ -60,6 +60,7 @@ def save_model(
     ids = {f"{name}_token_id": getattr(tokenizer, f"{own}_token_id") for name, own in _SPECIAL_TOKENS.items()}
     config = formats.stock_config(model.config, architecture, ids)
     config = config if is_stock else formats.native_config(asdict(model.config) | ids)
+    config |= {formats.ENERGIES: True} if getattr(model, "has_energies", False) else {}
     model.eval()
     try:
         with filling(folder, last=_WEIGHT_SUFFIXES) as new:

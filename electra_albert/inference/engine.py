@@ -41,12 +41,22 @@ class Engine:
     tokenizer: Any
     encoder: EncoderModel | Generator  # the discriminator's, if there is one
     generator: Generator | None
-    discriminator: Discriminator | None
+    detector: Discriminator | None  # `discriminator` or `energies`
     task: Any  # FineTuned, or a str: the reason why there is none
     device: torch.device
     batch_tokens: int
     path: Path
     weights: tuple[Path, ...] = ()  # weights files of the models
+
+    @property
+    def discriminator(self) -> Discriminator | None:
+        """The model that detects replaced tokens."""
+        return None if self.detector is None or self.detector.has_energies else self.detector
+
+    @property
+    def energies(self) -> Discriminator | None:
+        """The model trained with `electric`, whose head returns -log P(token | all others)."""
+        return None if self.detector is None or not self.detector.has_energies else self.detector
 
     def masked_token_model(self, call: str) -> Generator:
         """The generator. Raises UsageError, which names the call, if there is none."""
@@ -76,15 +86,19 @@ class Engine:
             found.append(TokenSequence(ids, types, positions, text, encoding))
         return found
 
-    @torch.no_grad()  # outputs of inference_mode could not be used in training
     def detect(self, sequences: Sequence[TokenSequence]) -> list[Tensor]:
         """Discriminator logits of each sequence, special tokens included: float32 [L] on the CPU."""
         if self.discriminator is None:
             raise UsageError("replaced_probabilities needs a detection head, which this model lacks; load a run of rtd")
+        return self.per_token(self.discriminator, sequences)
+
+    @torch.no_grad()  # outputs of inference_mode could not be used in training
+    def per_token(self, model: Discriminator, sequences: Sequence[TokenSequence]) -> list[Tensor]:
+        """The number that a model returns for each token, special tokens included: float32 [L] on the CPU."""
         found: list[Any] = [None] * len(sequences)
         for padded, chosen in self.batches(sequences):
-            for logits, index in zip(self.discriminator(*padded).float().cpu(), chosen, strict=True):
-                found[index] = logits[: len(sequences[index].ids)]
+            for numbers, index in zip(model(*padded).float().cpu(), chosen, strict=True):
+                found[index] = numbers[: len(sequences[index].ids)]
         return found
 
     def batches(self, sequences: Sequence[TokenSequence]) -> Iterator[tuple[Padded, list[int]]]:

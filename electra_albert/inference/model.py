@@ -156,6 +156,8 @@ class InferenceModel(Engine):
         config, calls = self.encoder.config, ["features"]
         if self.generator is not None:
             calls += ["fill_mask", "pseudo_log_likelihood", "token_log_likelihoods", "rewrite"]
+        elif self.energies is not None:
+            calls += ["pseudo_log_likelihood", "token_log_likelihoods"]
         calls += ["replaced_probabilities"] * (self.discriminator is not None)
         if not isinstance(self.task, str):
             calls.append(tasks.CALLS[self.task.model.head.kind])
@@ -234,13 +236,21 @@ class InferenceModel(Engine):
         return as_given(texts, found)
 
     def pseudo_log_likelihood(self, texts: Texts, *, truncate: bool = False) -> Any:
-        """Sum over tokens of log P(token | all others), a float in nats. Paper: Salazar et al. 2020 section 2.2."""
+        """Sum over tokens of log P(token | all others), a float in nats. Paper: Salazar et al. 2020 section 2.2.
+
+        A model trained with `electric` computes all of them in one forward pass. Paper: Clark et al. 2020 (Electric).
+        """
         found = self.token_log_likelihoods(texts, truncate=truncate)
         return [each.total for each in found] if isinstance(texts, list) else found.total
 
     @torch.no_grad()
     def token_log_likelihoods(self, texts: Texts, *, truncate: bool = False) -> Any:
         """Pseudo-log-likelihood of a text or a pair with the term of each token, in nats; returns a Likelihood."""
+        if self.energies is not None:
+            sequences = self.encode(texts, self.energies, truncate)
+            pairs = zip(sequences, self.per_token(self.energies, sequences), strict=True)
+            found = [self._likelihood(each, (-energies[each.text_positions]).tolist()) for each, energies in pairs]
+            return as_given(texts, found)
         generator, mask_id = self.masked_token_model("pseudo_log_likelihood"), self.tokenizer.mask_token_id
         sequences = self.encode(texts, generator, truncate)
         targets = [(sequence, position) for sequence in sequences for position in sequence.text_positions]
@@ -253,12 +263,14 @@ class InferenceModel(Engine):
             parts = zip(masked_logits(generator, masked), torch.split(labels, MASKS_AT_ONCE), strict=True)
             values = torch.cat([-cross_entropy(*part, reduction="none") for part in parts]).tolist()
             nats |= zip(chosen, values, strict=True)
-        found, in_order = [], (nats[index] for index in range(len(targets)))
-        for sequence in sequences:
-            tokens = self.tokenizer.convert_ids_to_tokens([sequence.ids[at] for at in sequence.text_positions])
-            scored = [(token, next(in_order)) for token in tokens]
-            found.append(Likelihood(math.fsum(value for _, value in scored), scored))
+        in_order = (nats[index] for index in range(len(targets)))
+        found = [self._likelihood(each, [next(in_order) for _ in each.text_positions]) for each in sequences]
         return as_given(texts, found)
+
+    def _likelihood(self, sequence: engine.TokenSequence, nats: list[float]) -> Likelihood:
+        """The result of token_log_likelihoods for a sequence; nats: one number per text position."""
+        tokens = self.tokenizer.convert_ids_to_tokens([sequence.ids[at] for at in sequence.text_positions])
+        return Likelihood(math.fsum(nats), list(zip(tokens, nats, strict=True)))
 
     def rewrite(self, texts: OneOrMore, mask_rate: float = 0.15, temperature: float = 1.0, seed: int = 42) -> Any:
         """Replace a share `mask_rate` of the tokens by samples of the MLM head at `temperature`.

@@ -146,12 +146,14 @@ def score_pairs(
     pairs of each set; is_logged: log a line for each set. Raises UsageError for a model without either head or a
     missing file, DataError as read_sets.
     """
-    scorers = {"likelihood": model.pseudo_log_likelihood} if model.generator is not None else {}
+    models = model.generator, model.discriminator, model.energies
+    has_likelihood = model.generator is not None or model.energies is not None
+    scorers = {"likelihood": model.pseudo_log_likelihood} if has_likelihood else {}
     scorers |= {"detection": partial(original_log_probability, model)} if model.discriminator is not None else {}
     if not scorers:
         raise UsageError("pairs need a masked-token or a detection head, and this model has neither; take another")
     found: dict[str, dict[str, Any]] = {head: {} for head in scorers}
-    longest = min(part.config.max_position_embeddings for part in (model.generator, model.discriminator) if part)
+    longest = min(part.config.max_position_embeddings for part in models if part)
     for name, (term, pairs, ids) in read_sets(path, model.tokenizer, longest, max_pairs).items():
         # Each token sequence is scored once, so that sentences with the same tokens tie exactly.
         distinct = dict(zip(ids, (text for pair in pairs for text in pair[:2]), strict=True))

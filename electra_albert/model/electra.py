@@ -35,6 +35,8 @@ class Generator(Backbone):
 class Discriminator(Backbone):
     """An encoder with a replaced-token detection head and, optionally, an MLM head."""
 
+    has_energies: bool = False  # True: the detection head returns energies, -log P(token | all others), of `electric`
+
     def __init__(
         self,
         config: ModelConfig,

@@ -52,7 +52,7 @@ class RtdHead(nn.Module):
 
 
 class SentenceOrderHead(nn.Module):
-    """Sentence-order prediction: whether the two segments were swapped. Paper: ALBERT section 3.1."""
+    """Sentence order or next sentence: whether segment B follows A. Papers: ALBERT section 3.1, BERT section 3.1."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class SentenceOrderHead(nn.Module):
         self.classifier = nn.Linear(config.hidden_size, 2)
 
     def forward(self, hidden_states: Tensor) -> Tensor:
-        """hidden_states any float [B, L, D]; returns logits [B, 2] of the classes in order and swapped."""
+        """hidden_states any float [B, L, D]; returns logits [B, 2] of the classes in order and not."""
         # Differs from transformers: no dropout on the pooled output, since ALBERT v2 is pretrained without dropout.
         logits: Tensor = self.classifier(self.pooler(hidden_states[:, 0]).tanh())  # [B, 2]
         return logits

@@ -5,6 +5,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from electra_albert.config import MlmConfig, ModelConfig, PretrainConfig, RtdConfig, SopConfig
+from electra_albert.model_config import require_within
+
+
+@dataclass(frozen=True)
+class ElectricConfig:
+    """Noise-contrastive estimation of energies. Paper: Clark et al. 2020 (Electric), section 2."""
+
+    noise_share: float = 0.5
+    """Fraction of the selected tokens, all [MASK] for the generator, that its samples replace; the others stay."""
+
+    def __post_init__(self) -> None:
+        require_within(self, "(0, 1)", "noise_share")
 
 
 @dataclass(frozen=True)
@@ -16,6 +28,7 @@ class ObjectiveSpec:
     options: Mapping[str, type[Any]]  # option groups by name on the command line
     has_discriminator: bool = False  # then RtdConfig determines the generator's architecture, otherwise ModelConfig
     has_sentence_order: bool = False  # whether sequences have two segments, swapped in half of them
+    has_next_sentence: bool = False  # whether instead the second one is of another document in half of them
     has_stock_pair: bool = False  # whether transformers' classes can be combined to the same computation
 
     def __post_init__(self) -> None:
@@ -23,7 +36,8 @@ class ObjectiveSpec:
 
     def groups(self, config: PretrainConfig) -> dict[str, Any]:
         """The objective's options by group."""
-        return {name: config.own[name] if name in config.own else getattr(config, name) for name in self.options}
+        found = {**vars(config), **config.own}
+        return {name: found[name] if name in found else kind() for name, kind in self.options.items()}
 
     def mask_rates(self, config: PretrainConfig) -> tuple[float, float] | None:
         """Fraction of the tokens predicted in the first and last step, by the first group with mask_rate, else None."""
@@ -37,12 +51,16 @@ class ObjectiveSpec:
 
 _RTD = "electra_albert.objectives.rtd:ReplacedTokenDetection"
 _MLM = "electra_albert.objectives.mlm:MaskedLanguageModeling"
+_ELECTRIC = "electra_albert.objectives.electric:Electric"
 _DETECTION, _MASKING, _ORDER = "replaced-token detection", "masked language modelling", " and sentence order"
+_ENERGIES, _NEXT = "noise-contrastive estimation of token energies", " and next-sentence prediction"
 OBJECTIVES = {
     "rtd": ObjectiveSpec(_RTD, _DETECTION, {"rtd": RtdConfig}, has_discriminator=True, has_stock_pair=True),
     "rtd_sop": ObjectiveSpec(_RTD, _DETECTION + _ORDER, {"rtd": RtdConfig, "sop": SopConfig}, True, True),
+    "electric": ObjectiveSpec(_ELECTRIC, _ENERGIES, {"rtd": RtdConfig, "electric": ElectricConfig}, True),
     "mlm": ObjectiveSpec(_MLM, _MASKING, {"mlm": MlmConfig}),
     "mlm_sop": ObjectiveSpec(_MLM, _MASKING + _ORDER, {"mlm": MlmConfig, "sop": SopConfig}, has_sentence_order=True),
+    "mlm_nsp": ObjectiveSpec(_MLM, _MASKING + _NEXT, {"mlm": MlmConfig, "sop": SopConfig}, False, True, True),
 }
 
 

@@ -86,7 +86,7 @@ def has_learned(metrics: Metrics) -> bool | None:
     accuracy = 2.5 * _number(metrics, "most_frequent_accuracy")
     minimum: dict[str, float] = {name: accuracy for name in ("mlm_accuracy", "generator_accuracy") if name in metrics}
     if "replaced_fraction" in metrics:  # there is a discriminator
-        precision = 1.5 * _number(metrics, "replaced_fraction")
+        precision = min(1.5 * _number(metrics, "replaced_fraction"), 1.3 * 0.5)
         minimum |= {"discriminator_auc": 1.3 * 0.5, "discriminator_average_precision": precision}
     found = {name: _number(metrics, name) for name in minimum}
     return all(0 < value < math.inf and value >= minimum[name] for name, value in found.items()) if minimum else None

@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from electra_albert.contracts import Batch, Metrics, Objective, StepBatches, Term, UsageError
 from electra_albert.training.checkpoint import check_finite, load_checkpoint, save_checkpoint, tidy
 from electra_albert.training.distributed import gather_objects
+from electra_albert.training.gradient_norms import gradient_norms
 from electra_albert.training.guards import LossScale, UpdateGuard
 from electra_albert.training.monitor import Tally, means_of
 from electra_albert.training.optimizer import build_optimizer, check_gradients, learning_rate
@@ -75,6 +76,7 @@ class _Loop:
         self._guard = UpdateGuard(run.world.device)
         self._loss_scale = LossScale(run.world.device, run.arithmetic)
         self._tally = Tally(run.world.device)
+        self._term_norms: Metrics = {}  # of the step that is logged next
         self._tokens = 0
         self._is_first_update = True
         self._saved_step = 0  # the initial weights need no checkpoint
@@ -124,6 +126,9 @@ class _Loop:
         if self._is_first_update:
             self._check_objective(micro_batches[0], step)
             self._is_first_update = False
+        if config.log_gradient_norms and (step in (1, config.max_steps) or step % config.logging_steps == 0):
+            scale = self._loss_scale.current()
+            self._term_norms = gradient_norms(self.module, micro_batches[0], step, self._run, scale)
         scales = term_scales(self.objective.weights, counts.terms, world.world_size)
         terms = backward(self._model, micro_batches, scales, step, self._run, self._loss_scale.current())
         self._loss_scale.unscale_(self._optimizer)
@@ -163,7 +168,8 @@ class _Loop:
         seconds, tokens = time.monotonic() - self._logged_time, self._tokens - self._logged_tokens
         pace = {"tokens_per_second": tokens / seconds, "data_wait": self.seconds_waited / seconds}
         norm, lr = means.pop(GRADIENT_NORM), learning_rate(self.step, run.config)
-        row = {**means, "learning_rate": lr, GRADIENT_NORM: norm, **pace}
+        parts = {name: float(value) for name, value in self._term_norms.items()}
+        row = {**means, "learning_rate": lr, GRADIENT_NORM: norm, **parts, **pace}
         skipped = {"skipped_steps": count} if (count := self._guard.state()[0]) else {}
         run.monitor.row({**self._position(), **row, **skipped, **self._loss_scale.metrics()})
         self._logged_tokens, self._logged_time, self.seconds_waited = self._tokens, time.monotonic(), 0.0

@@ -73,7 +73,9 @@ def options(corpus: Path, prepared: Path, output: Path | None, *more: object) ->
     """Options of a run that takes seconds; `more` comes last and takes precedence."""
     sizes = {"vocab_size": 300, "max_seq_length": 32, **{f"model.{name}": value for name, value in _SHAPE.items()}}
     sizes |= {"model.initialization": "normal", "model.zero_init_outputs": "false", "optimizer": "adamw", **TRAINING}
-    if "--objective" not in more or "rtd" in str(more[more.index("--objective") + 1]):  # mlm refuses what it ignores
+    if "--objective" not in more or "mlm" not in str(
+        more[more.index("--objective") + 1]
+    ):  # mlm refuses what it ignores
         sizes |= _RTD
     argv = ["--corpus", str(corpus), "--prepared_dir", str(prepared), *as_argv(sizes)]
     return argv + (["--output_dir", str(output)] if output else []) + [str(text) for text in more]

@@ -178,7 +178,7 @@ def test_other_lines_and_batches_do_not_change_a_line(model: InferenceModel) -> 
     small = replace(model, batch_tokens=1).rewrite(texts)
     assert outcome(together) == outcome(others) == outcome(small)
     assert probabilities(together) == pytest.approx(probabilities(small), abs=PROBABILITY_TOLERANCE)
-    bare = replace(model, discriminator=None).rewrite(texts)
+    bare = replace(model, detector=None).rewrite(texts)
     assert (outcome(bare), {one.probability for text in bare for one in text.replaced}) == (outcome(together), {None})
 
 

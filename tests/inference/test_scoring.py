@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from transformers import ElectraForPreTraining
 
+from electra_albert import score
 from electra_albert.contracts import CheckpointError, DataError, UsageError
 from electra_albert.inference.model import InferenceModel, load_model
 from electra_albert.inference.scoring import ROUNDS, original_log_probability, score_pairs, score_text, summarize
@@ -93,6 +96,7 @@ def test_text_that_cannot_be_scored_is_refused(model: InferenceModel, run: Path,
 HEADS = ("likelihood", "detection")
 ANIMALS = ("cat", "dog", "horse", "fox", "owl", "hen", "goat", "bear", "mouse", "swan", "crow", "wolf")
 GOOD = [f"The old {animal} crossed the river today." for animal in ANIMALS]
+LONG = " ".join(GOOD[:3])
 BAD = [f"The {animal} old crossed the river today the." for animal in ANIMALS]
 
 
@@ -117,6 +121,31 @@ def test_pairs_are_scored_by_likelihoods_and_replaced_probabilities(model: Infer
     for head, (good, bad) in (("likelihood", likelihoods), ("detection", expected)):
         assert counts(found, head) == (sum(one > other for one, other in zip(good, bad, strict=True)), 0)
     assert original_log_probability(model, GOOD + BAD) == pytest.approx(expected[0] + expected[1], abs=NATS_TOLERANCE)
+
+
+def test_energies_score_all_tokens_in_one_forward_pass_as_the_stock_head_does(run: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(run, tmp_path / "electric"))
+    config = folder / "discriminator" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text("utf-8")) | {"electric": True}), "utf-8")
+    model, tokenizer = load_model(folder, "cpu"), tokenizer_of(run / "discriminator")
+    stock, calls = ElectraForPreTraining.from_pretrained(run / "discriminator"), list[int]()
+    model.encoder.encoder.register_forward_hook(lambda *given: calls.append(len(given[2])))
+    found = model.token_log_likelihoods([*GOOD, LONG])
+    assert calls == [len(GOOD) + 1]  # sequences of the only batch
+    for text, likelihood in zip([*GOOD, LONG], found, strict=True):
+        with torch.no_grad():
+            energies = stock(**tokenizer(text, return_tensors="pt")).logits[0, 1:-1]
+        assert [value for _, value in likelihood.tokens] == pytest.approx((-energies).tolist(), abs=NATS_TOLERANCE)
+        assert likelihood.total == math.fsum(value for _, value in likelihood.tokens)
+    assert model.pseudo_log_likelihood(LONG) == pytest.approx(found[-1].total, abs=NATS_TOLERANCE)
+    pairs = write(tmp_path / "order.jsonl", GOOD, BAD)
+    good, bad = (model.pseudo_log_likelihood(texts) for texts in (GOOD, BAD))
+    for path in (folder, folder / "discriminator"):  # a run, and the encoder without a masked-token head
+        scores = score(model=path, pairs=pairs, device="cpu")["pairs"]
+        assert list(scores) == ["likelihood"]
+        assert counts(scores, "likelihood") == (sum(one > other for one, other in zip(good, bad, strict=True)), 0)
+    with pytest.raises(UsageError, match="lacks"):  # energies are no probabilities of replacement
+        model.replaced_probabilities(LONG)
 
 
 def test_a_tie_is_not_correct_in_either_order(model: InferenceModel, tmp_path: Path) -> None:

@@ -149,7 +149,7 @@ def test_the_trace_rejects_synchronisation_with_the_device(fault: str, monkeypat
 
 
 @compiled
-@pytest.mark.parametrize("name", ["rtd_sop", "mlm_sop"])  # include the computations of rtd and mlm
+@pytest.mark.parametrize("name", ["rtd_sop", "mlm_sop", "electric"])  # include the computations of rtd and mlm
 def test_the_compiled_step_equals_the_eager_one(name: str) -> None:
     plain, graph, batch = *(build(name, **options_of(name)) for _ in range(2)), ordered(make_batch())
     compile_for_training(graph, "step")

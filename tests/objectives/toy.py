@@ -30,7 +30,7 @@ SEED = 11
 SIZES = {"vocab_size": 19, "embedding_size": 11, "hidden_size": 28, "intermediate_size": 37}
 MODEL = ModelConfig(**SIZES, num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=64)
 STEP = torch.tensor(0)
-OBJECTIVES = ("rtd", "rtd_sop", "mlm", "mlm_sop", "rtd with options", "mlm with options")
+OBJECTIVES = ("rtd", "rtd_sop", "electric", "mlm", "mlm_sop", "mlm_nsp", "rtd with options", "mlm with options")
 OPTIONS = {"z_loss": 0.1}
 RTD_OPTIONS = {**OPTIONS, "mlm_share": 0.4, "mlm_weight": 2.0, "embedding_sharing": "disentangled"}
 

@@ -167,10 +167,23 @@ def _overflow(folder: Path, world: distributed.World) -> None:
         print(json.dumps(states))
 
 
+def _norms(folder: Path, world: distributed.World) -> None:
+    """Train with and without --log_gradient_norms; print the final weights' hash and the rows of metrics each time."""
+    for is_logged in (True, False):
+        config, run, objective = (
+            replace(CONFIG, log_gradient_norms=is_logged),
+            folder / str(is_logged),
+            ToyObjective(0.0, torch.float64),
+        )
+        run_toy(run, config, objective=objective, world=world)
+        if world.is_main:
+            print(json.dumps([fingerprint(objective), toy.training_metrics(run)]))
+
+
 def rank(folder: Path, name: str) -> None:
     """Join the process group and run a program."""
     world = distributed.start("cpu", 5)
-    programs = {"gradients": _gradients, "resume": _resume, "stop": _stop, "overflow": _overflow}
+    programs = {"gradients": _gradients, "resume": _resume, "stop": _stop, "overflow": _overflow, "norms": _norms}
     programs |= {"kill": partial(_lose, lose=lambda: os.kill(os.getpid(), signal.SIGKILL))}
     programs |= {"hang": partial(_lose, lose=lambda: os.kill(os.getpid(), signal.SIGSTOP))}
     programs[name](folder, world)

@@ -63,7 +63,8 @@ def examine(job: Job, world: World) -> Iterator[Finding]:
     if job.objective.discriminator is not None:
         corruption = _corrupt(job, batch)
         yield _of_sampling(job, corruption)
-        yield _of_labels(batch, corruption)
+        if not job.objective.discriminator.has_energies:  # whose labels are the noise, also if it equals the text
+            yield _of_labels(batch, corruption)
     yield _of_padding(job, _examples(job, world, _OVERFITTED))
     yield from _of_cost(job, world)
     yield from _of_learning(job, world)

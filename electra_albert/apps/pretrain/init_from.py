@@ -30,6 +30,7 @@ from electra_albert.hub.formats import TABLE
 from electra_albert.hub.load import Stored, require_same_computation
 from electra_albert.hub.weights import all_files
 from electra_albert.model import growth
+from electra_albert.model.electra import Discriminator
 from electra_albert.model.encoder import Backbone, EncoderModel
 from electra_albert.objectives.rtd import PretrainingObjective
 from electra_albert.presets import PRESETS
@@ -259,8 +260,10 @@ def _copy_tensors(
     model: Backbone, source: Stored, name: str, seed: int, advice: str = _OPTION
 ) -> tuple[list[str], list[str]]:
     """Copy the tensors that match, grown to the model's size. Returns the model's new and the source's unused parts."""
-    source = source._replace(tensors=_grow(source.tensors, source.config, model.config, name, seed, advice))
-    new = load.load_partial(model, source.tensors, name)
+    tensors = _grow(source.tensors, source.config, model.config, name, seed, advice)
+    if isinstance(model, Discriminator) and model.has_energies != source.has_energies:
+        tensors = {key: tensor for key, tensor in tensors.items() if not key.startswith("discriminator_predictions.")}
+    new = load.load_partial(model, tensors, name)
     used = {part for part, _ in model.named_children()} - set(new)
     if "sentence_order" in used and "sentence_order.pooler" not in new:
         used.add("pooler")

@@ -137,11 +137,12 @@ def _check(objective: PretrainingObjective, batch: Batch, weight_decay: float) -
 def _batches(config: PretrainConfig, prepared: Prepared, world: World) -> tuple[TrainBatches, PackedExamples]:
     """Training batches and held-out examples. Raises DataError if there are too few, or none with a sentence order.
 
-    For sentence-order objectives, all examples have two segments, and half of them are swapped.
+    For sentence-order objectives, all examples have two segments, and half of them are swapped, or the second replaced.
     """
-    training, store, has_order = config.training, prepared.store, spec_of(config).has_sentence_order
+    training, store, spec = config.training, prepared.store, spec_of(config)
     length, seed, special = config.corpus.max_seq_length, training.seed, special_ids(prepared.tokenizer)
-    rates: dict[str, Any] = {"swap_rate": SWAP_RATE, "one_segment_rate": 0.0} if has_order else {}
+    rates: dict[str, Any] = {"has_next_sentence": spec.has_next_sentence}
+    rates |= {"swap_rate": SWAP_RATE, "one_segment_rate": 0.0} if spec.has_sentence_order else {}
     tables = ((store.train, prepared.train_table), (store.validation, prepared.validation_table))
     examples, held_out = (PackedExamples(*table, length, seed, special, **rates) for table in tables)
     of_length = {length: (examples, prepared.order)}
@@ -161,16 +162,19 @@ def _batches(config: PretrainConfig, prepared: Prepared, world: World) -> tuple[
             f"{held_out.table.count} examples are held out and --eval_examples is {training.eval_examples}, but each "
             f"of {world.world_size} processes needs one; use more text or raise --eval_examples"
         )
-    for some, _ in of_length.values() if has_order else ():
+    other = "a second segment that text of another document can replace"
+    needed = other if spec.has_next_sentence else "two whole sentences of one document"
+    for some, _ in of_length.values() if spec.has_sentence_order else ():
         index = torch.arange(min(some.table.count, _SAMPLED_EXAMPLES))
         share = float((some.gather(index, index).sentence_order_label != IGNORED_LABEL).float().mean())
         if share == 0:
             raise DataError(
-                "no example contains two whole sentences of one document, so there is no sentence order to learn; "
+                f"no example contains {needed}, so there is no sentence order to learn; "
                 "use longer documents, raise --max_seq_length or --short_seq_length, or choose another --objective"
             )
-        found = f"{share:.1%} of the examples of {some.max_seq_length} tokens have a sentence order"
-        LOG.info(f"{found}: they contain two whole sentences to swap")
+        LOG.info(
+            f"{share:.1%} of the examples of {some.max_seq_length} tokens have a sentence order: they contain {needed}"
+        )
     return batches, held_out
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+import electra_albert as ea
 from electra_albert.apps import demo, show_batch
 from electra_albert.apps.pretrain import main as pretrain
 from tests.apps.conftest import Finished
@@ -63,10 +64,11 @@ def test_a_run_logs_the_losses_of_its_objective_and_beats_the_unigram_baseline(t
     assert (tmp_path / "run" / "discriminator").is_dir() == objective.startswith("rtd")
 
 
-@pytest.mark.parametrize("objective", ["rtd_sop", "mlm"])
+@pytest.mark.parametrize("objective", ["rtd_sop", "mlm", "electric", "mlm_nsp"])
 def test_a_resumed_run_equals_an_uninterrupted_one(finished: Finished, tmp_path: Path, objective: str) -> None:
     more = ("--objective", objective, "--gradient_accumulation_steps", 2, "--per_device_train_batch_size", 4)
     more += ("--mlm.mask_unit", "ngram", "--mlm.mask_rate_end", 0.4) if objective == "mlm" else ()
+    more += ("--log_gradient_norms", "true") if objective in ("electric", "mlm_nsp") else ()
     train(finished, tmp_path / "run", *more)
     expected = outcome(tmp_path / "run", STEPS)
     shutil.rmtree(tmp_path / "run" / "checkpoints" / f"step-{STEPS:07d}")
@@ -88,8 +90,11 @@ def test_two_ranks_and_accumulation_have_the_losses_of_one_big_batch(finished: F
         assert max_difference(one, rows(tmp_path / other), names=("loss", "sop_loss", "eval_loss")) < LOSS_TOLERANCE
 
 
-def test_an_albert_run_loads_as_stock_albert_for_pretraining(finished: Finished, tmp_path: Path) -> None:
-    train(finished, tmp_path / "run", "--objective", "mlm_sop")
+@pytest.mark.parametrize("objective", ["mlm_sop", "mlm_nsp"])
+def test_an_albert_run_loads_as_stock_albert_for_pretraining(
+    finished: Finished, tmp_path: Path, objective: str
+) -> None:
+    train(finished, tmp_path / "run", "--objective", objective)
     stock, info = load_stock(tmp_path / "run" / "generator", "AlbertForPreTraining")
     assert not info["unexpected_keys"]
     from electra_albert.hub.load import KINDS, build, locate, read_stored
@@ -111,13 +116,31 @@ def test_an_untrained_sentence_order_head_can_be_exported(finished: Finished, tm
     assert stock.sop_classifier.classifier.weight.abs().max() < 1e-3
 
 
-@pytest.mark.parametrize("objective", ["mlm_sop", "rtd_sop"])
+def test_energies_are_the_same_in_run_checkpoint_and_export_and_their_head_is_not_reused(
+    finished: Finished, tmp_path: Path
+) -> None:
+    run, pairs = tmp_path / "run", tmp_path / "pairs.jsonl"
+    pairs.write_text('{"sentence_good": "The owl slept.", "sentence_bad": "Owl the slept."}\n', encoding="utf-8")
+    train(finished, run, "--objective", "electric", "--electric.noise_share", 0.3, "--eval_pairs", pairs)
+    scores = [{name for name in row if "pairs" in name} for row in rows(run) if "eval_loss" in row]
+    assert scores == [{"eval_pairs_likelihood"}] * 2
+    checkpoint, exported = run / "checkpoints" / f"step-{STEPS:07d}", tmp_path / "exported"
+    ea.export(checkpoint, exported, kind="discriminator")
+    texts = ["The owl slept.", "A lamp near the river"]
+    found = [ea.load_model(path, "cpu").pseudo_log_likelihood(texts) for path in (run, checkpoint, exported)]
+    assert found[0] == found[1] == found[2]
+    ended = train(finished, tmp_path / "more", "--init_from", exported, "--rtd.generator_warmup_steps", 1)
+    assert "randomly initialized: discriminator_predictions, generator" in ended.err
+
+
+@pytest.mark.parametrize("objective", ["mlm_sop", "rtd_sop", "electric", "mlm_nsp"])
 def test_demo_and_show_batch_support_every_objective(finished: Finished, tmp_path: Path, objective: str) -> None:
     train(finished, tmp_path / "run", "--objective", objective)
     shown = succeed(show_batch.main, "--run", tmp_path / "run", "--step", 3, "--rows", 8)
     assert "generator input" in shown.out
-    assert ("discriminator input" in shown.out) == objective.startswith("rtd")
+    assert ("discriminator input" in shown.out) == objective.startswith(("rtd", "electric"))
     assert ("segments swapped" in shown.out) == objective.endswith("_sop")
+    assert ("of another document" in shown.out) == (objective == "mlm_nsp")
     succeed(demo.main, "--gen", tmp_path / "run")
 
 

@@ -1,0 +1,76 @@
+"""Electric: noise-contrastive estimation of token energies. Paper: Clark et al. 2020 (Electric), section 2.
+
+The discriminator's head returns the energy E(x, t) of each token, and p̂(x_t | all others) = exp(-E(x, t)) is trained
+without its normalisation: a logistic regression with the log odds log(k q) - log((n - k) p̂) separates k noise tokens,
+drawn from q, from the n - k tokens of the text. Its optimum is p̂ = p (Gutmann and Hyvärinen 2010).
+Dimensions: B batch, L length, K = masking.max_targets.
+"""
+
+import math
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from electra_albert.config import ModelConfig, RtdConfig
+from electra_albert.contracts import Batch, SpecialIds
+from electra_albert.keyed_random import Stream, bits, uniform
+from electra_albert.objectives import ElectricConfig
+from electra_albert.objectives.rtd import Corruption, ReplacedTokenDetection
+
+
+class Electric(ReplacedTokenDetection):
+    """The generator's MLM loss, and the noise-contrastive loss over the selected tokens as discriminator_loss.
+
+    Each selected token is replaced by a sample of the generator with probability noise_share, or stays.
+    """
+
+    # Differs from Electric: its two-tower model gives q of every token, so that n counts all tokens. The generator, a
+    # masked LM, gives q = softmax(logits / temperature) of the tokens that it does not see; n counts these.
+
+    def __init__(
+        self, model: ModelConfig, rtd: RtdConfig, electric: ElectricConfig, special: SpecialIds, seed: int
+    ) -> None:
+        super().__init__(model, replace(rtd, mask_token_share=1.0), special, seed)
+        share = self.noise_share = electric.noise_share
+        self.discriminator.has_energies, head = True, self.discriminator.discriminator_predictions
+        # The log odds of noise start at 0, as the logits of `rtd`, because q starts at about 1 / V.
+        nn.init.constant_(head.dense_prediction.bias, math.log(model.vocab_size * (1 - share) / share))
+
+    def counts(self, batch: Batch, step: int) -> dict[str, int]:
+        """As in `rtd`, but only selected tokens are classified."""
+        counts = super().counts(batch, step)
+        return counts | {"discriminator_loss": counts["generator_loss"]}
+
+    def corrupt(self, batch: Batch, step: Tensor | None = None) -> Corruption:
+        """As in `rtd`, but is_kept are targets that stay, and is_replaced all others, also if the sample is equal."""
+        found = super().corrupt(batch, step)
+        positions, is_used = found.targets.positions, found.targets.weight > 0
+        # All targets are [MASK] for the generator, so the draws of their kind are free.
+        draws = uniform(bits(self.seed, Stream.MASK_KIND, batch.example_id[:, None], positions))  # [B, K]
+        is_noise = is_used & (draws < self.noise_share)
+        tokens = torch.where(is_noise, found.corrupted_ids.gather(1, positions), found.targets.labels)
+        nowhere = torch.zeros_like(batch.attention_mask)
+        return found._replace(
+            corrupted_ids=batch.input_ids.scatter(1, positions, tokens),
+            is_replaced=nowhere.scatter(1, positions, is_noise),
+            is_kept=is_used & ~is_noise,
+            is_classified=nowhere.scatter(1, positions, is_used),
+        )
+
+    def detect(self, batch: Batch, corruption: Corruption) -> tuple[Tensor, Tensor]:
+        """The discriminator's hidden states [B, L, D] and the log odds of noise [B, L], 0 for tokens not selected."""
+        hidden_states, energies = super().detect(batch, corruption)
+        positions, energies = corruption.targets.positions, energies.float()
+        tokens = corruption.corrupted_ids.gather(1, positions)  # [B, K]
+        logits = corruption.logits.detach().flatten(0, 1)
+        logits = logits if self.rtd.temperature == 1 else logits / self.rtd.temperature
+        log_q = -F.cross_entropy(logits, tokens.flatten(), reduction="none").view_as(tokens)  # [B, K]
+        odds = noise_log_odds(energies.gather(1, positions), log_q, self.noise_share)
+        return hidden_states, torch.zeros_like(energies).scatter(1, positions, odds)
+
+
+def noise_log_odds(energies: Tensor, log_q: Tensor, noise_share: float) -> Tensor:
+    """log(k q) - log((n - k) p̂) with k / n = noise_share; energies -log p̂ and log_q any float of one shape."""
+    return energies + log_q + math.log(noise_share / (1 - noise_share))

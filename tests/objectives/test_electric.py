@@ -1,0 +1,118 @@
+"""Electric: the optimum of the noise-contrastive loss is the distribution of the text; its noise is exact.
+
+Dimensions: B batch, L length, K = masking.max_targets, V vocab.
+"""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+
+from electra_albert.config import PretrainConfig, RtdConfig, RunConfig
+from electra_albert.contracts import Batch
+from electra_albert.objectives import ElectricConfig
+from electra_albert.objectives.electric import Electric, noise_log_odds
+from tests.objectives.toy import MASK, MODEL, SEED, SPECIAL, build, make_batch
+
+V, FIRST = MODEL.vocab_size, len(SPECIAL.never_masked)
+SIGMAS = 4.5
+
+
+def distribution(salt: int) -> Tensor:
+    """A distribution over the tokens that are not special, far from uniform: float64 [V]."""
+    logits = 1.5 * torch.randn(V, dtype=torch.float64, generator=torch.Generator().manual_seed(salt))
+    logits[:FIRST] = -100.0
+    return logits.softmax(0)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.8])
+def test_the_minimiser_of_the_expected_loss_is_the_distribution_of_the_text(share: float) -> None:
+    text, noise = distribution(1)[FIRST:], distribution(2)[FIRST:]
+    energies = torch.zeros_like(text, requires_grad=True)
+
+    def expected_loss(with_prior: bool = True) -> Tensor:
+        odds = noise_log_odds(energies, noise.log(), share if with_prior else 0.5)
+        return ((1 - share) * text * softplus(odds) + share * noise * softplus(-odds)).sum()
+
+    for _ in range(100):  # Newton's method; the loss is convex and has one term per energy
+        (slope,) = torch.autograd.grad(expected_loss(), energies, create_graph=True)
+        (curvature,) = torch.autograd.grad(slope.sum(), energies)
+        energies.data -= (slope.detach() / curvature).clamp(-1, 1)
+    torch.testing.assert_close((-energies).exp().detach(), text, rtol=1e-6, atol=0)  # float64, without normalisation
+    energies.data = -text.log()
+    for with_prior in (True, False):  # planted: the share of noise is left out
+        (gradient,) = torch.autograd.grad(expected_loss(with_prior), energies)
+        assert (float(gradient.abs().max()) < 1e-15) == (with_prior or share == 0.5)
+
+
+class Table(nn.Module):
+    """A head that reads the energies that `encode` returns instead of hidden states."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.energies = nn.Parameter(-distribution(1).clamp(min=1e-30).log())
+
+    def encode(self, input_ids: Tensor, *_: Tensor) -> Tensor:
+        return self.energies[input_ids]
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        return hidden_states
+
+
+def with_known_noise(temperature: float = 1.0) -> Electric:
+    """An objective with distribution(2) as its noise, and the energies of distribution(1)."""
+    objective = Electric(MODEL, RtdConfig(0.5, temperature=temperature), ElectricConfig(), SPECIAL, SEED)
+    head, table = objective.generator.predictions, Table()
+    with torch.no_grad():
+        head.LayerNorm.weight.zero_()
+        head.LayerNorm.bias.zero_()
+        head.bias.copy_(temperature * distribution(2).log())
+    objective.discriminator.discriminator_predictions = table  # type: ignore[assignment]
+    objective.discriminator.encode = table.encode  # type: ignore[method-assign]
+    return objective
+
+
+def gradient_at_the_text(objective: Electric, batch: Batch, has_noise_labels: bool = True) -> tuple[Tensor, Tensor]:
+    """Gradient of the loss per classified token by the energy of each token, and its standard deviation, [V]."""
+    found = objective.corrupt(batch)
+    if not has_noise_labels:  # planted, as in rtd: a sample equal to the original counts as text
+        found = found._replace(is_replaced=found.corrupted_ids != batch.input_ids)
+    hidden_states, odds = objective.detect(batch, found)
+    loss, count = objective.terms(batch, found, hidden_states, odds)["discriminator_loss"]
+    (gradient,) = torch.autograd.grad(loss, objective.discriminator.discriminator_predictions.parameters())
+    noise, tokens = odds.detach()[found.is_classified].sigmoid().double(), found.corrupted_ids[found.is_classified]
+    variance = torch.zeros(V, dtype=torch.float64).index_add(0, tokens, noise * (1 - noise))
+    return gradient / count, variance.sqrt() / count
+
+
+@pytest.mark.parametrize("temperature", [1.0, 2.0])
+def test_the_gradient_is_zero_at_the_distribution_of_the_text(temperature: float) -> None:
+    """The objective itself: its labels, its noise probabilities and its share, on 20,000 tokens."""
+    objective, batch = with_known_noise(temperature), make_batch((23,) * 2_000)
+    drawn = distribution(1).multinomial(batch.input_ids.numel(), True, generator=torch.Generator().manual_seed(3))
+    ids = torch.where(batch.input_ids >= FIRST, drawn.view_as(batch.input_ids), batch.input_ids)
+    batch = batch._replace(input_ids=ids)
+    gradient, deviation = gradient_at_the_text(objective, batch)
+    assert (gradient.abs() <= SIGMAS * deviation).all()
+    assert float(deviation.max()) < 0.003
+    planted, deviation = gradient_at_the_text(objective, batch, has_noise_labels=False)
+    assert (planted.abs() > SIGMAS * deviation).any()
+
+
+def test_noise_replaces_a_share_of_targets_that_the_generator_does_not_see() -> None:
+    batch = make_batch((23,) * 200)
+    found: Any = build("electric").corrupt(batch)
+    is_used = found.targets.weight > 0
+    assert ((found.masked_ids == MASK) == found.is_classified).all()  # rtd.mask_token_share is 0.85 by default
+    assert torch.equal(found.is_kept | found.is_replaced.gather(1, found.targets.positions), is_used)
+    assert torch.equal(found.corrupted_ids[~found.is_replaced], batch.input_ids[~found.is_replaced])
+    targets = int(is_used.sum())
+    assert abs(float(found.is_replaced.sum()) / targets - 0.5) < SIGMAS * 0.5 / targets**0.5
+
+
+@pytest.mark.parametrize(("options", "reason"), [({"mlm_share": 0.5}, "without"), ({"mask_token_share": 0.5}, "sees")])
+def test_options_that_contradict_the_noise_are_refused(options: dict[str, float], reason: str) -> None:
+    with pytest.raises(ValueError, match=f"excludes electric: .*{reason}"):
+        PretrainConfig(run=RunConfig(objective="electric"), rtd=RtdConfig(**options))  # type: ignore[arg-type]
