@@ -3,6 +3,7 @@
 Wider: hidden features, embeddings, heads and inner features are repeated, and the weights of each layer that reads them
 are divided among the copies, so that the outputs stay the same. More groups: each is a copy. Deeper: with as many
 groups each is applied more often, with more groups layer l copies layer l modulo the depth of the smaller model.
+Longer: position embeddings are interpolated linearly, so that the first and the last stay.
 Papers: Chen et al. 2016 (Net2Net); Gong et al. 2019 (progressive stacking); Chen et al. 2022 (bert2BERT).
 """
 
@@ -13,13 +14,16 @@ from zlib import crc32
 
 import torch
 from torch import Tensor
+from torch.nn.functional import interpolate
 
 from electra_albert.config import ModelConfig
 from electra_albert.keyed_random import Stream, bits, derived_seed, uniform
 
 _HIDDEN, _EMBEDDING, _INNER = _WIDTHS = "hidden_size", "embedding_size", "intermediate_size"
-_SIZES = ("num_hidden_layers", "num_hidden_groups", *_WIDTHS, "num_attention_heads")
+_DEPTH, _POSITIONS = "num_hidden_layers", "max_position_embeddings"
+_SIZES = (_DEPTH, "num_hidden_groups", *_WIDTHS, "num_attention_heads", _POSITIONS)
 _GROUP = re.compile(r"(encoder\.albert_layer_groups\.)(\d+)(\..+)")
+_POSITION_TABLE = "embeddings.position_embeddings.weight"
 _TABLES = "_embeddings.weight"  # [rows, E]: repeated columns, as a layer's output
 # Parts of names: the widths that a layer writes (None: not repeated) and reads. The first match counts.
 _LAYERS: dict[str, tuple[str | None, str | None]] = {
@@ -64,15 +68,16 @@ def describe(old: ModelConfig, new: ModelConfig) -> str:
         raise ValueError(f"num_attention_heads={new.num_attention_heads} changes the size of a head, {heads} keep it")
     if new.inner_group_num != old.inner_group_num:
         raise ValueError(f"inner_group_num={new.inner_group_num} is not {old.inner_group_num}")
-    if new.num_hidden_layers < old.num_hidden_layers:
-        raise ValueError(f"num_hidden_layers={new.num_hidden_layers} is less than {old.num_hidden_layers}")
+    for name in (_DEPTH, _POSITIONS):
+        if after[name] < before[name]:
+            raise ValueError(f"{name}={after[name]} is less than {before[name]}")
     groups = source_groups(old, new)
     if not (changes := [f"{name} {before[name]} to {after[name]}" for name in _SIZES if before[name] != after[name]]):
         return ""
     if len(groups) > old.num_hidden_groups:
         changes.append(f"groups copied from groups {' '.join(map(str, groups))}")
-    is_deeper = new.num_hidden_layers > old.num_hidden_layers
-    return f"{', '.join(changes)}; {'other outputs, since it is deeper' if is_deeper else 'the same outputs'}"
+    reasons = [text for name, text in ((_DEPTH, "deeper"), (_POSITIONS, "longer")) if after[name] > before[name]]
+    return f"{', '.join(changes)}; {f'other outputs, since it is {reasons[0]}' if reasons else 'the same outputs'}"
 
 
 def grow(state: Mapping[str, Tensor], old: ModelConfig, new: ModelConfig, seed: int) -> dict[str, Tensor]:
@@ -87,6 +92,10 @@ def grow(state: Mapping[str, Tensor], old: ModelConfig, new: ModelConfig, seed: 
         if found:
             start, source, rest = found.groups()
             names = [f"{start}{group}{rest}" for group, copied in enumerate(groups) if copied == int(source)]
+        if name == _POSITION_TABLE and new.max_position_embeddings > len(tensor):
+            rows = tensor.T[None].double()  # [1, E, P]
+            rows = interpolate(rows, new.max_position_embeddings, mode="linear", align_corners=True)
+            tensor = rows[0].T.to(tensor.dtype)
         grown |= {each: _widen(each, tensor, times, seed) for each in names}
     return grown
 

@@ -103,3 +103,13 @@ def test_layers_are_copied_in_this_order(old_groups: int, new_groups: int, order
 def test_other_sizes_are_refused_with_the_reason(changes: dict[str, int], reason: str) -> None:
     with pytest.raises(ValueError, match=f"^{reason}"):
         growth.describe(OLD, replace(OLD, **changes))
+
+
+def test_position_embeddings_are_interpolated() -> None:
+    old = make_encoder(SHAPE, with_pooler=False)
+    longer = replace(SHAPE, max_position_embeddings=2 * SHAPE.max_position_embeddings - 1)
+    assert growth.describe(SHAPE, longer).endswith("; other outputs, since it is longer")
+    table = growth.grow(old.state_dict(), SHAPE, longer, seed=3)["embeddings.position_embeddings.weight"]
+    before = old.embeddings.position_embeddings.weight
+    torch.testing.assert_close(table[::2], before)
+    torch.testing.assert_close(table[1::2], (before[1:] + before[:-1]) / 2)
