@@ -265,9 +265,10 @@ class PretrainConfig:
         steps, most = self.corpus.short_seq_steps, self.training.max_steps
         for name, last in (("short_seq_steps", steps), ("batch_ramp_steps", self.training.batch_ramp_steps)):
             require(last <= most, f"{name}={last} exceeds max_steps={most}")
-        rates = self.rtd.mask_rate_end, self.mlm.mask_rate_end
-        is_fixed = steps or self.training.batch_ramp_steps or rates != (None, None)
-        problem = "budget excludes short_seq_steps, batch_ramp_steps and mask_rate_end: the number of steps is unknown"
+        ends = self.rtd.mask_rate_end, self.mlm.mask_rate_end, self.rtd.temperature_end
+        is_fixed = steps or self.training.batch_ramp_steps or any(end is not None for end in ends)
+        names = "short_seq_steps, batch_ramp_steps, mask_rate_end and temperature_end"
+        problem = f"budget excludes {names}: the number of steps is unknown"
         require(self.run.budget is None or not is_fixed, f"{problem}; give flops or max_steps instead")
 
     @property
