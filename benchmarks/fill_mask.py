@@ -29,6 +29,7 @@ def measure_fill_mask(config: BenchConfig) -> Iterator[Record]:
     world = start(config.device)
     job = bench_job(config, pretraining(config, objective="rtd"), world, CPU_BATCH_SIZE, "fp32")
     tokenizer = job.prepared.tokenizer
+    assert job.objective.generator is not None
     shape = replace(job.objective.generator.config, vocab_size=len(tokenizer))
     words = [text.split() for text in sample_sentences(job, SENTENCES, range(5, 41))]
     sentences = [" ".join([*text[:-3], tokenizer.mask_token, *text[-2:]]) for text in words]

@@ -57,6 +57,7 @@ class StockPair(nn.Module):
         super().__init__()
         self.rtd, self.special, self.seed, self.weights = ours.rtd, ours.special, ours.seed, ours.weights
         self.is_tuned = is_tuned
+        assert ours.generator is not None
         discriminator = albert_config(ours.discriminator.config)
         self.generator = AlbertForMaskedLM(albert_config(ours.generator.config))
         self.discriminator = AlbertModel(discriminator, add_pooling_layer=False)

@@ -268,14 +268,19 @@ class PretrainConfig:
             share = self.rtd.mask_token_share
             problem = f"rtd.mask_token_share={share} excludes electric: a token that the generator sees gets no noise"
             require(share in (RtdConfig.mask_token_share, 1.0), f"{problem}; leave it out or set it to 1")
+            for name in ("generator", "temperature_end", "exclude_original", "straight_through", "label_smoothing"):
+                problem = f"rtd.{name}={getattr(self.rtd, name)} excludes electric: its noise is that of the generator"
+                is_default = getattr(self.rtd, name) == getattr(RtdConfig, name)
+                require(is_default, f"{problem} at one temperature; leave it out")
         count, kept = self.run.average_checkpoints, self.training.save_total_limit
         require(count <= kept, f"average_checkpoints={count} exceeds save_total_limit={kept}; raise --save_total_limit")
         steps, most = self.corpus.short_seq_steps, self.training.max_steps
         for name, last in (("short_seq_steps", steps), ("batch_ramp_steps", self.training.batch_ramp_steps)):
             require(last <= most, f"{name}={last} exceeds max_steps={most}")
-        rates = self.rtd.mask_rate_end, self.mlm.mask_rate_end
-        is_fixed = steps or self.training.batch_ramp_steps or rates != (None, None)
-        problem = "budget excludes short_seq_steps, batch_ramp_steps and mask_rate_end: the number of steps is unknown"
+        ends = self.rtd.mask_rate_end, self.mlm.mask_rate_end, self.rtd.temperature_end
+        is_fixed = steps or self.training.batch_ramp_steps or any(end is not None for end in ends)
+        names = "short_seq_steps, batch_ramp_steps, mask_rate_end and temperature_end"
+        problem = f"budget excludes {names}: the number of steps is unknown"
         require(self.run.budget is None or not is_fixed, f"{problem}; give flops or max_steps instead")
 
     @property

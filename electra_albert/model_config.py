@@ -139,29 +139,69 @@ class RtdConfig:
     """Unit selected as a whole: token, word, ngram (1 to 3 words, as in ALBERT) or span (1 to 10, as in SpanBERT)."""
     mask_rate_end: float | None = None
     """Mask rate of step max_steps and of evaluations; it changes linearly from mask_rate (by default: constant)."""
+    generator: str = "own"
+    """own: a model of its own; shared: the first generator_layers layers of the discriminator's encoder; uniform: none,
+    replacements are drawn uniformly; any other value: folder of a pretrained masked language model, not trained."""
+    temperature_end: float | None = None
+    """Temperature to which temperature falls exponentially, and that of evaluations (by default: constant)."""
+    temperature_decay: float = 0.1
+    """Fraction of the run after which the distance to temperature_end has fallen to 1/e."""
+    exclude_original: bool = False
+    """Never sample the original token: every sampled token is a replacement."""
+    straight_through: bool = False
+    """Pass gradients of the discriminator's losses through the samples to the generator (straight-through)."""
+    label_smoothing: float = 0.0
+    """Label smoothing ε of the discriminator's labels: 1 - ε/2 for replaced tokens, ε/2 for original ones."""
 
     def __post_init__(self) -> None:
+        require_filled(self, "generator")
         require_within(self, "(0, 1)", "mask_rate mask_rate_end")
         require_within(self, "[0, 1]", "mask_token_share")
-        require_within(self, "[0, 1)", "mlm_share")
+        require_within(self, "[0, 1)", "mlm_share label_smoothing")
         require_within(self, "[0, inf)", "z_loss")
-        require_within(self, f"[{LOWEST_TEMPERATURE}, inf)", "temperature")
+        require_within(self, f"[{LOWEST_TEMPERATURE}, inf)", "temperature temperature_end")
         require_within(self, "(0, 1]", "generator_size")
         require_within(self, COUNT, "generator_layers")
         require_within(self, COUNT_OR_0, "generator_warmup_steps")
-        require_within(
-            self, "(0, inf)", "generator_weight discriminator_weight mlm_weight generator_rate discriminator_rate"
-        )
+        require_within(self, "(0, inf)", "generator_weight discriminator_weight mlm_weight temperature_decay")
+        require_within(self, "(0, inf)", "generator_rate discriminator_rate")
         require(self.mlm_weight == 1 or self.mlm_share > 0, f"mlm_weight={self.mlm_weight} needs mlm_share above 0")
+        kind, size = self.generator, self.generator_size
+        require(kind != "shared" or size == 1, f"generator=shared is of full size: generator_size={size} must be 1")
+        idle = {  # names of options without effect, by the reason
+            f"generator={kind}, not trained": "z_loss straight_through" * (not self.trains_generator),
+            "generator=uniform": "temperature temperature_end exclude_original mask_token_share" * (kind == "uniform"),
+            "temperature_end=None": "temperature_decay" * (self.temperature_end is None),
+        }
+        for reason, name in ((reason, name) for reason, names in idle.items() for name in names.split()):
+            is_default = getattr(self, name) == getattr(RtdConfig, name)
+            require(is_default, f"{name}={getattr(self, name)} has no effect with {reason}; leave it out")
 
-    def generator(self, discriminator: ModelConfig) -> ModelConfig:
+    @property
+    def trains_generator(self) -> bool:
+        return self.generator in ("own", "shared")
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether the generator is the model in a folder, which is not trained."""
+        return not self.trains_generator and self.generator != "uniform"
+
+    def generator_config(self, discriminator: ModelConfig) -> ModelConfig | None:
         """The generator's architecture: narrower, by default as deep, heads of the same size if the width allows it.
 
         Parameters are shared as in the discriminator: the same number of groups (at most one per layer), or no sharing.
-        Raises ValueError if the number of layers is not a multiple of the number of groups.
+        None if none is trained. Raises ValueError if the layers are not a multiple of the groups, or cannot be shared.
         """
+        if not self.trains_generator:
+            return None
         heads = max(1, round(discriminator.num_attention_heads * self.generator_size))
         layers, groups = self.generator_layers or discriminator.num_hidden_layers, discriminator.num_hidden_groups
+        if self.generator == "shared":
+            each = discriminator.num_hidden_layers // groups  # layers of a group
+            is_prefix = layers <= discriminator.num_hidden_layers and (layers <= each or layers % each == 0)
+            problem = f"rtd.generator_layers={layers} of {discriminator.num_hidden_layers} layers in {groups} groups"
+            require(is_prefix, f"{problem} cannot be shared; choose up to {each}, or whole groups of {each}")
+            return replace(discriminator, num_hidden_layers=layers, num_hidden_groups=max(1, layers // each))
         groups = layers if groups == discriminator.num_hidden_layers else min(groups, layers)
         problem = f"rtd.generator_layers={layers} is not a multiple of model.num_hidden_groups={groups}"
         require(layers % groups == 0, f"{problem}; choose another number of layers")

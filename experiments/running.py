@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,16 +57,11 @@ def check_recipes(stages: Sequence[Stage]) -> None:
         raise UsageError(f"{stage.name} of {stage.variant} {OTHER_RECIPE}; {remedy}")
 
 
-def _end_with_parent() -> None:
-    """Have Linux kill this process when the runner is killed: it would keep the lock of its folder."""
-    assert _PRCTL is not None
-    _PRCTL(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-
-
 def run_stages(stages: Sequence[Stage], jobs: int) -> list[int]:
     """Run the stages, `jobs` at a time; returns exit codes of failures. An interrupt lets all save, then is raised."""
     threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, (os.cpu_count() or 1) // jobs))
-    start = _end_with_parent if _PRCTL else None
+    # Linux kills a command when the runner is killed: it would keep the lock of its folder. 1 is PR_SET_PDEATHSIG.
+    start = partial(_PRCTL, 1, signal.SIGKILL) if _PRCTL else None
     root, path = Path(__file__).resolve().parents[1], os.environ.get("PYTHONPATH")
     env = {**os.environ, "OMP_NUM_THREADS": threads, "PYTHONPATH": f"{root}{os.pathsep}{path}" if path else str(root)}
     running, lock, stopping = set[subprocess.Popen[bytes]](), threading.Lock(), threading.Event()

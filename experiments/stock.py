@@ -68,6 +68,7 @@ def main(argv: Sequence[str]) -> int:
     row = {"step": step, "tokens": tokens, "tokens_per_second": tokens / (time.monotonic() - began)}
     head = {f"discriminator_predictions.{name}": t for name, t in pair.discriminator_predictions.state_dict().items()}
     encoder = pair.discriminator.state_dict() | head
+    assert ours.generator is not None
     for model, state in ((ours.generator, pair.generator.state_dict()), (ours.discriminator, encoder)):
         load_weights(model, from_file(state, "albert", model.config, "stock's pair")[0], "stock's pair")
     with torch.no_grad(), autocast(world.device, job.arithmetic):

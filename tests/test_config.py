@@ -70,7 +70,7 @@ def test_an_mlm_share_that_leaves_nothing_to_predict_or_to_replace_is_refused(sh
 @pytest.mark.parametrize(("layers", "scale", "expected"), [(1, 4.0, 1.0), (6, 4.0, 2.0), (24, 4.0, 4.0), (24, 1, 1)])
 def test_the_residual_scale_of_the_generator_follows_its_depth(layers: int, scale: float, expected: float) -> None:
     model = ModelConfig(num_hidden_layers=12, residual_scale=scale)
-    assert RtdConfig(generator_layers=layers).generator(model).residual_scale == expected
+    assert RtdConfig(generator_layers=layers).generator_config(model).residual_scale == expected
 
 
 def test_schedules_of_the_batch_become_stages_and_impossible_ones_are_refused() -> None:
@@ -106,14 +106,14 @@ def test_settings_are_frozen_and_have_a_default_and_help() -> None:
 def test_the_generator_has_a_quarter_of_the_width_and_the_same_depth_and_head_size() -> None:
     discriminator = PRESETS["large"].model
     expected = replace(discriminator, hidden_size=256, intermediate_size=1024, num_attention_heads=4)
-    assert RtdConfig(generator_size=0.25).generator(discriminator) == expected
+    assert RtdConfig(generator_size=0.25).generator_config(discriminator) == expected
     assert expected.head_size == discriminator.head_size
 
 
 def test_a_generator_of_another_depth_shares_parameters_as_the_discriminator() -> None:
     for groups, layers, expected in ((1, 3, 1), (3, 6, 3), (12, 4, 4), (12, 12, 12), (3, 1, 1), (3, 2, 2)):
         discriminator = replace(PRESETS["small"].model, num_hidden_groups=groups)
-        generator = RtdConfig(generator_layers=layers).generator(discriminator)
+        generator = RtdConfig(generator_layers=layers).generator_config(discriminator)
         assert (generator.num_hidden_layers, generator.num_hidden_groups) == (layers, expected)
 
 

@@ -17,7 +17,7 @@ def default_model(option: str) -> Path:
     """The newest run in RUNS that finished and learned, else the shipped model; logged. `option` selects another."""
     runs = _finished_runs()
     for run in runs:
-        if not (reason := _reason_to_skip(run)):
+        if not (reason := _reason_to_skip(run, option)):
             LOG.info(f"model: {run} (newest run)")
             return run
         LOG.info(f"notice: skipping {run} ({reason}); to use it anyway: {option} {run}")
@@ -31,22 +31,25 @@ def default_model(option: str) -> Path:
 
 
 def newest_run() -> Path:
-    """The run in RUNS with the latest exported generator. Raises UsageError if there is none."""
+    """The run in RUNS with the latest exported model. Raises UsageError if there is none."""
     if not (runs := _finished_runs()):
         raise UsageError(_NO_RUN)
     return runs[0]
 
 
 def _finished_runs() -> list[Path]:
-    """Runs that exported a generator, newest first; without CONFIG it is a copied model folder and does not count."""
-    exported = [path for path in RUNS.glob("*/generator/config.json") if (path.parents[1] / CONFIG).is_file()]
-    return [path.parents[1] for path in sorted(exported, key=lambda path: path.stat().st_mtime_ns, reverse=True)]
+    """Runs that exported a model, newest first; without CONFIG it is a copied model folder and does not count."""
+    found = [path for name in ("generator", "discriminator") for path in RUNS.glob(f"*/{name}/config.json")]
+    newest = (path.parents[1] for path in sorted(found, key=lambda path: path.stat().st_mtime_ns, reverse=True))
+    return [run for run in dict.fromkeys(newest) if (run / CONFIG).is_file()]
 
 
-def _reason_to_skip(run: Path) -> str:
+def _reason_to_skip(run: Path, option: str) -> str:
     """Why a run is not the default model, from its config.yaml and metrics.jsonl; empty if it can be."""
     from electra_albert.objectives.evaluation import has_learned
 
+    if option == "--gen" and not (run / "generator").is_dir():
+        return "it has no generator"
     try:
         planned = read_options(run / CONFIG, str(run / CONFIG))["max_steps"]
         last = read_evaluations(run)[-1]

@@ -261,6 +261,7 @@ def run_facts(config: PretrainConfig, metrics: Metrics, steps: int) -> Facts:
     name = corpus if hub or "://" in corpus else Path(corpus).name  # without the folders of this machine
     base_text = f", initialized with the weights of `{base}`" if base else ""
     lines = [f"Pretrained by {spec_of(config).description} on the corpus `{name}` for {steps} steps{base_text}."]
+    lines += [f"Generator: {source}." for source in [spec_of(config).generator_text(config)] if source]
     lines += [f"The weights are the mean of its last {count} checkpoints."] if (count := metrics.get(AVERAGED)) else []
     lines += ["", "| held-out text | value |", "| --- | --- |"]
     values = ((name.replace("_", " "), value) for name, value in metrics.items() if not isinstance(value, int))
@@ -269,7 +270,7 @@ def run_facts(config: PretrainConfig, metrics: Metrics, steps: int) -> Facts:
     results = [
         EvalResult("fill-mask", "text", f"{name}, held out", kind, metrics[ours], metric_name=ours.replace("_", " "))
         for ours, kind in _HUB_METRICS.items()
-        if metrics.get(ours) is not None
+        if metrics.get(ours) is not None and (ours != "generator_accuracy" or config.rtd.trains_generator)
     ]
     datasets = [hub[0]] if hub else None
     fields: dict[str, Any] = {"language": language, "license": config.run.license, "datasets": datasets}
@@ -294,6 +295,9 @@ def write_card(folder: Path, command: str, config: PretrainConfig, facts: Facts)
 tokenizer = AutoTokenizer.from_pretrained("THIS_FOLDER", subfolder="generator")
 generator = AutoModelForMaskedLM.from_pretrained("THIS_FOLDER", subfolder="generator")
 encoder = AutoModel.from_pretrained("THIS_FOLDER", subfolder="{encoder}"{pooler})"""
+    if spec.generator(config) is None:
+        fields["pipeline_tag"], path = "feature-extraction", f'"THIS_FOLDER", subfolder="{encoder}"'
+        code = card.stock_code("AutoModel", path, with_pooler=spec.has_sentence_order)
     card.write_card(folder, card.Facts(fields, text), code if is_stock else card.OWN_CODE, command)
 
 

@@ -57,6 +57,7 @@ def _show(folder: Path, step: int, rows: int) -> None:
     origin = f"checkpoint of step {before[-1][0]}" if before else config.run.init_from or "random initial weights"
     micro_batches = replace(job.batches, world_size=processes).micro_batches(step)
     batch, total = micro_batches[0], processes * sum(len(each.input_ids) for each in micro_batches)
+    origin = origin if spec_of(config).generator(config) is not None else spec_of(config).generator_text(config)
     with autocast(world.device, job.arithmetic):  # with gradients enabled, as in training
         corruption = job.objective.corrupt(batch, torch.tensor(step))
     rows, spec = min(rows, len(batch.input_ids)), spec_of(config)

@@ -86,7 +86,7 @@ def read_weights(files: ModelFiles) -> dict[str, Tensor]:
     for match, tensor in ((_PARAMETER.fullmatch(name), tensor) for name, tensor in tensors.items()):
         if match:
             parts[match[1]][match[2]] = tensor
-    if sharing == "disentangled" and files.part == "discriminator":
+    if sharing == "disentangled" and files.part == "discriminator" and "generator" in parts:
         parts["discriminator"][TABLE] = parts["discriminator"][TABLE] + parts["generator"][TABLE]
     return parts[str(files.part)]
 
@@ -100,7 +100,7 @@ def read_contents(files: ModelFiles) -> dict[str, Any]:
         shape = model_config(native_config(settings["model"]), str(state))
         if files.part == "generator" and "discriminator" in _models_in(state.parent):
             known = {name: value for name, value in settings["rtd"].items() if name in RtdConfig.__annotations__}
-            shape = RtdConfig(**known).generator(shape)
+            shape = RtdConfig(**known).generator_config(shape) or shape
     return native_config(asdict(shape) | {ENERGIES: ENERGIES in (settings.get("objective"), *settings)})
 
 

@@ -119,7 +119,7 @@ def _locate(path: Path, config: Path | None, tokenizer: Path | None) -> tuple[hu
         generator = hub.locate(path, "generator", config, tokenizer)
         return hub.locate(path) if is_run or generator.part else generator, generator
     encoder = hub.locate(path)
-    return encoder, hub.locate(path, "generator") if encoder.part else encoder
+    return encoder, hub.locate(path, "any") if encoder.part else encoder  # of a checkpoint, the generator if it has one
 
 
 def _without_unused_rows(stored: hub.Stored, count: int) -> hub.Stored:

@@ -63,21 +63,21 @@ class Discriminator(Backbone):
 
 
 class Electra(nn.Module):
-    """Generator, and discriminator with optional `heads`; both share embeddings and their LayerNorm.
+    """Generator, if any, and discriminator with optional `heads`; both share embeddings and their LayerNorm.
 
     is_disentangled: the discriminator adds its own differences to the word embeddings.
     Paper: ELECTRA section 3.2 (shared embeddings), ALBERT section 3.1 (factorised embeddings).
     """
 
     def __init__(
-        self, generator: ModelConfig, discriminator: ModelConfig, *, is_disentangled: bool = False, **heads: bool
+        self, generator: ModelConfig | None, discriminator: ModelConfig, *, is_disentangled: bool = False, **heads: bool
     ) -> None:
         super().__init__()
         embeddings = Embeddings(discriminator)
-        self.generator = Generator(generator, embeddings)
+        self.generator = None if generator is None else Generator(generator, embeddings)
         own = Embeddings(discriminator, embeddings) if is_disentangled else embeddings
         self.discriminator = Discriminator(discriminator, own, **heads)
-        initialize_models(self.generator, self.discriminator)
+        initialize_models(*([self.generator] if self.generator is not None else []), self.discriminator)
         if is_disentangled:
             nn.init.zeros_(own.word_embeddings.weight)
 

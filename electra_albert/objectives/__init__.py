@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from electra_albert.config import MlmConfig, ModelConfig, PretrainConfig, RtdConfig, SopConfig
@@ -44,9 +45,18 @@ class ObjectiveSpec:
         group = next((group for group in self.groups(config).values() if hasattr(group, "mask_rate")), None)
         return group and (group.mask_rate, getattr(group, "mask_rate_end", None) or group.mask_rate)
 
-    def generator(self, config: PretrainConfig) -> ModelConfig:
-        """The generator's architecture. Raises ValueError if it is impossible."""
-        return config.rtd.generator(config.model) if self.has_discriminator else config.model
+    def generator(self, config: PretrainConfig) -> ModelConfig | None:
+        """The architecture of the trained generator, None without one. Raises ValueError if it is impossible."""
+        return config.rtd.generator_config(config.model) if self.has_discriminator else config.model
+
+    def generator_text(self, config: PretrainConfig) -> str:
+        """The source of the replacements, for plan and model card; empty if it is a generator of its own."""
+        kind, shape = config.rtd.generator, self.generator(config)
+        if kind == "own" or not self.has_discriminator:
+            return ""
+        of = config.model.num_hidden_layers
+        layers = shape and f"the first {shape.num_hidden_layers} of the discriminator's {of} layers, with an MLM head"
+        return layers or f"{'/'.join(Path(kind).parts[-2:])}, not trained"
 
 
 _RTD = "electra_albert.objectives.rtd:ReplacedTokenDetection"

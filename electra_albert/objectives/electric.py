@@ -17,7 +17,8 @@ from electra_albert.config import ModelConfig, RtdConfig
 from electra_albert.contracts import Batch, SpecialIds
 from electra_albert.keyed_random import Stream, bits, uniform
 from electra_albert.objectives import ElectricConfig
-from electra_albert.objectives.rtd import Corruption, ReplacedTokenDetection
+from electra_albert.objectives.generators import Corruption
+from electra_albert.objectives.rtd import ReplacedTokenDetection
 
 
 class Electric(ReplacedTokenDetection):
@@ -64,6 +65,7 @@ class Electric(ReplacedTokenDetection):
         hidden_states, energies = super().detect(batch, corruption)
         positions, energies = corruption.targets.positions, energies.float()
         tokens = corruption.corrupted_ids.gather(1, positions)  # [B, K]
+        assert corruption.logits is not None  # PretrainConfig refuses a generator without
         logits = corruption.logits.detach().flatten(0, 1)
         logits = logits if self.rtd.temperature == 1 else logits / self.rtd.temperature
         log_q = -F.cross_entropy(logits, tokens.flatten(), reduction="none").view_as(tokens)  # [B, K]

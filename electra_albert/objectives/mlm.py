@@ -34,6 +34,7 @@ class MaskedLanguageModeling(nn.Module):
     """MLM loss of `generator` (by default a new one) and, if `sop` is given, its sentence-order loss."""
 
     discriminator: Discriminator | None = None
+    fixed: tuple[Generator, ...] = ()
     lr_multipliers: dict[str, float] | None = None
 
     def __init__(
@@ -69,7 +70,8 @@ class MaskedLanguageModeling(nn.Module):
     def corrupt(self, batch: Batch, step: Tensor | None = None) -> Prediction:
         """Mask the batch with the mask rate of a step, by default the last, and predict the masked tokens."""
         rates = rates_at(self.mlm, step, self.max_steps)
-        return predict(self.generator, batch, self.mlm, self.special, self.seed, rates)
+        ids, targets, is_masked = mask(batch, self.generator.config, self.mlm, self.special, self.seed, rates)
+        return Prediction(ids, targets, is_masked, *predict(self.generator, batch, ids, targets))
 
     def forward(self, batch: Batch, step: Tensor) -> dict[str, Term]:
         """Loss and metric terms of a batch; `step` sets only the mask rate: example_id differs in every epoch."""
@@ -87,28 +89,32 @@ class MaskedLanguageModeling(nn.Module):
         return self.terms(batch, prediction) | baseline_terms(prediction.targets, prediction.is_masked, unigram)
 
 
-def predict(
-    generator: Generator, batch: Batch, options: MlmConfig | RtdConfig, special: SpecialIds, seed: int, rates: Rates
-) -> Prediction:
-    """Mask the batch and predict the targets with the generator. Draws are keyed by batch.example_id."""
+def mask(
+    batch: Batch, model: ModelConfig, options: MlmConfig | RtdConfig, special: SpecialIds, seed: int, rates: Rates
+) -> tuple[Tensor, masking.Targets, Tensor]:
+    """Select and mask tokens: masked_ids, targets, is_masked as in Prediction. Draws are keyed by batch.example_id."""
     ids, keys = batch.input_ids, (seed, batch.example_id)
     is_maskable = masking.maskable(ids, batch.attention_mask, special)
     units = find_units(options.mask_unit, special.starts_word, ids, is_maskable, *keys)
     targets = use_targets(masking.choose_targets(ids, is_maskable, rates[0], *keys, units), is_maskable, *rates)
     random = None
     if isinstance(options, MlmConfig) and options.random_token_share:
-        random = masking.random_tokens(targets, special, generator.config.vocab_size, *keys), options.random_token_share
+        random = masking.random_tokens(targets, special, model.vocab_size, *keys), options.random_token_share
     masked_ids, is_masked = masking.mask_tokens(ids, targets, special.mask, options.mask_token_share, *keys, random)
+    return masked_ids, targets, is_masked
+
+
+def predict(generator: Generator, batch: Batch, masked_ids: Tensor, targets: masking.Targets) -> tuple[Tensor, Tensor]:
+    """Hidden states [B, L, D] of masked_ids int64 [B, L], and logits float32 [B, K, V] at the targets."""
     hidden_states = generator(masked_ids, batch.attention_mask, batch.token_type_ids)  # [B, L, D]
     index = targets.positions[:, :, None].expand(-1, -1, hidden_states.shape[-1])
-    logits = generator.logits(hidden_states.gather(1, index)).float()  # [B, K, V]
-    return Prediction(masked_ids, targets, is_masked, hidden_states, logits)
+    return hidden_states, generator.logits(hidden_states.gather(1, index)).float()
 
 
 def count_targets(
     batch: Batch, name: str, options: MlmConfig | RtdConfig, rates: Rates, special: SpecialIds, sop: SopConfig | None
 ) -> dict[str, int]:
-    """Count the targets of `predict`, under `name`, and with `sop` the sequences with an order, on the host."""
+    """Count the targets of `mask`, under `name`, and with `sop` the sequences with an order, on the host."""
     is_maskable = masking.maskable(batch.input_ids, batch.attention_mask, special)
     counts = {name: int(count_at(is_maskable, *rates).sum())}
     if options.z_loss:

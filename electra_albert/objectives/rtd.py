@@ -5,7 +5,7 @@ Dimensions: B batch, L length, K = masking.max_targets, V vocab, D hidden.
 
 import math
 from importlib import import_module
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -14,25 +14,13 @@ from torch import Tensor, nn
 from electra_albert.config import ModelConfig, PretrainConfig, RtdConfig, SopConfig
 from electra_albert.contracts import Batch, SpecialIds, Term
 from electra_albert.model.electra import Discriminator, Electra, Generator
-from electra_albert.objectives import mlm, spec_of
+from electra_albert.objectives import generators, mlm, spec_of
 from electra_albert.objectives.evaluation import Detections, Unigram, baseline_terms
-from electra_albert.objectives.masking import Targets, maskable, sample, share_of
+from electra_albert.objectives.generators import Corruption
+from electra_albert.objectives.masking import Targets, maskable, random_tokens, sample, share_of
 from electra_albert.objectives.spans import count_at, rates_at
 
 _MLM_LOSS = "discriminator_mlm_loss"
-
-
-class Corruption(NamedTuple):
-    """A masked batch with the generator's predictions and samples."""
-
-    masked_ids: Tensor  # [B, L] int64, the input of the generator
-    targets: Targets
-    is_masked: Tensor  # [B, K] bool, targets replaced by [MASK]
-    logits: Tensor  # [B, K, V], of the generator at the targets
-    corrupted_ids: Tensor  # [B, L] int64, the input of the discriminator
-    is_replaced: Tensor  # [B, L] bool, the labels of the discriminator
-    is_kept: Tensor  # [B, K] bool, targets that stay [MASK] in corrupted_ids
-    is_classified: Tensor  # [B, L] bool, all tokens except padding and those that stay [MASK]
 
 
 class ReplacedTokenDetection(nn.Module):
@@ -43,20 +31,25 @@ class ReplacedTokenDetection(nn.Module):
     ) -> None:
         super().__init__()
         self.rtd, self.special, self.seed, self.sop, self.max_steps = rtd, special, seed, sop, 1  # see make_objective
-        self.weights = {"generator_loss": rtd.generator_weight, "discriminator_loss": rtd.discriminator_weight}
-        self.chance_level = {"generator_loss": math.log(model.vocab_size), "discriminator_loss": math.log(2)}
-        if rtd.z_loss:
-            self.weights["z_loss"], self.chance_level["z_loss"] = rtd.z_loss, math.log(model.vocab_size) ** 2
-        if rtd.mlm_share:
-            self.weights[_MLM_LOSS], self.chance_level[_MLM_LOSS] = rtd.mlm_weight, math.log(model.vocab_size)
-        if sop is not None:
-            self.weights["sop_loss"], self.chance_level["sop_loss"] = sop.weight, math.log(2)
+        self.fixed: tuple[Generator, ...] = ()  # the same; no submodule, so neither trained nor saved
+        nats = math.log(model.vocab_size)
+        losses = {  # weight and chance level
+            "generator_loss": (rtd.generator_weight * rtd.trains_generator, nats),
+            "discriminator_loss": (rtd.discriminator_weight, math.log(2)),
+            "z_loss": (rtd.z_loss, nats**2),
+            _MLM_LOSS: (rtd.mlm_weight * (rtd.mlm_share > 0), nats),
+            "sop_loss": (sop.weight if sop else 0.0, math.log(2)),
+        }
+        self.weights = {name: weight for name, (weight, _) in losses.items() if weight}
+        self.chance_level = {name: losses[name][1] for name in self.weights}
         heads = {"with_sentence_order": sop is not None, "with_mlm": rtd.mlm_share > 0}
-        is_disentangled = rtd.embedding_sharing == "disentangled"
-        self.electra = Electra(rtd.generator(model), model, is_disentangled=is_disentangled, **heads)
+        is_disentangled = rtd.embedding_sharing == "disentangled" and rtd.trains_generator
+        self.electra = Electra(rtd.generator_config(model), model, is_disentangled=is_disentangled, **heads)
+        if rtd.generator == "shared":
+            generators.share_layers(self.electra)
 
     @property
-    def generator(self) -> Generator:
+    def generator(self) -> Generator | None:
         return self.electra.generator
 
     @property
@@ -70,6 +63,8 @@ class ReplacedTokenDetection(nn.Module):
         if generator == discriminator == 1.0:
             return None
         scales = {"electra.generator.embeddings.": 1.0, "electra.generator.": generator, "electra.": discriminator}
+        if self.rtd.generator == "shared":  # the layers of the discriminator have their first name in the generator
+            scales = {"electra.generator.encoder.": discriminator, **scales}
         names = (name for name, _ in self.named_parameters())
         return {name: next(scale for prefix, scale in scales.items() if name.startswith(prefix)) for name in names}
 
@@ -77,57 +72,70 @@ class ReplacedTokenDetection(nn.Module):
         """Counts of predicted tokens, of tokens except padding and of sequences with an order, computed on the host."""
         rates = rates_at(self.rtd, torch.tensor(step), self.max_steps)
         counts = mlm.count_targets(batch, "generator_loss", self.rtd, rates, self.special, self.sop)
-        tokens = int(batch.attention_mask.sum())
-        if not self.rtd.mlm_share:
-            return counts | {"discriminator_loss": tokens}
-        is_maskable = maskable(batch.input_ids, batch.attention_mask, self.special)
-        kept = int(share_of(count_at(is_maskable, *rates), self.rtd.mlm_share).sum())
-        return counts | {"discriminator_loss": tokens - kept, _MLM_LOSS: kept}
+        counts["discriminator_loss"] = int(batch.attention_mask.sum())
+        if self.rtd.mlm_share:
+            is_maskable = maskable(batch.input_ids, batch.attention_mask, self.special)
+            counts[_MLM_LOSS] = int(share_of(count_at(is_maskable, *rates), self.rtd.mlm_share).sum())
+            counts["discriminator_loss"] -= counts[_MLM_LOSS]
+        return {name: counts[name] for name in self.weights}
 
     def corrupt(self, batch: Batch, step: Tensor | None = None) -> Corruption:
         """Mask the batch at the mask rate of a step, by default the last; replace targets by generator samples."""
-        rates = rates_at(self.rtd, step, self.max_steps)
-        predicted = mlm.predict(self.generator, batch, self.rtd, self.special, self.seed, rates)
-        targets, logits = predicted.targets, predicted.logits
-        keys = (batch.example_id[:, None].expand_as(targets.positions).flatten(), targets.positions.flatten())
-        sampled = sample(logits.flatten(0, 1), self.rtd.temperature, self.seed, *keys).view_as(targets.positions)
+        rates, model = rates_at(self.rtd, step, self.max_steps), self.discriminator
+        masked_ids, targets, is_masked = mlm.mask(batch, model.config, self.rtd, self.special, self.seed, rates)
         # The targets are in random order, so the first ones are a random part.
         kept = share_of(targets.weight.sum(1), self.rtd.mlm_share)  # [B]
         is_kept = torch.arange(targets.weight.shape[1], device=kept.device) < kept[:, None]  # [B, K]
-        tokens = torch.where(targets.weight > 0, sampled, targets.labels).masked_fill(is_kept, self.special.mask)
+        is_sampled, logits = (targets.weight > 0) & ~is_kept, None  # [B, K]
+        added: tuple[Tensor, ...] = ()
+        if (generator := self.fixed[0] if self.rtd.is_fixed else self.generator) is None:
+            sampled = random_tokens(targets, self.special, model.config.vocab_size, self.seed, batch.example_id)
+        else:
+            _, logits = mlm.predict(generator, batch, masked_ids, targets)
+            scores = generators.sampling_logits(logits, targets, self.rtd, step, self.max_steps)
+            keys = (batch.example_id[:, None].expand_as(targets.positions).flatten(), targets.positions.flatten())
+            sampled = sample(scores.flatten(0, 1), 1.0, self.seed, *keys).view_as(targets.positions)
+            if self.rtd.straight_through:
+                added = (generators.straight_through(scores, batch.input_ids, targets, is_sampled, model.embeddings),)
+        tokens = torch.where(is_sampled, sampled, targets.labels).masked_fill(is_kept, self.special.mask)
         corrupted_ids = batch.input_ids.scatter(1, targets.positions, tokens)
         is_text = batch.attention_mask.gather(1, targets.positions)  # [B, K]
         is_classified = batch.attention_mask.scatter(1, targets.positions, is_text & ~is_kept)
         # False for a sampled token that equals the original.
         is_replaced = (corrupted_ids != batch.input_ids) & is_classified
-        kinds = (predicted.is_masked, logits, corrupted_ids, is_replaced, is_kept, is_classified)
-        return Corruption(predicted.masked_ids, targets, *kinds)
+        predicted = (masked_ids, targets, is_masked, logits)
+        return Corruption(*predicted, corrupted_ids, is_replaced, is_kept, is_classified, added)
 
     def detect(self, batch: Batch, corruption: Corruption) -> tuple[Tensor, Tensor]:
         """The discriminator's hidden states [B, L, D] and logits [B, L]; a logit above 0 means replaced."""
-        hidden_states = self.discriminator.encode(corruption.corrupted_ids, batch.attention_mask, batch.token_type_ids)
+        given = (corruption.corrupted_ids, batch.attention_mask, batch.token_type_ids, *corruption.added)
+        hidden_states = self.discriminator.encode(*given)
         return hidden_states, self.discriminator.discriminator_predictions(hidden_states)
 
     def forward(self, batch: Batch, step: Tensor) -> dict[str, Term]:
-        """Loss and metric terms of a batch; `step` sets only the mask rate: example_id differs in every epoch."""
+        """Loss and metric terms; `step` sets only mask rate and temperature: example_id differs in every epoch."""
         corruption = self.corrupt(batch, step)
         return self.terms(batch, corruption, *self.detect(batch, corruption))
 
     def terms(self, batch: Batch, corruption: Corruption, hidden_states: Tensor, logits: Tensor) -> dict[str, Term]:
         """Loss and metric terms of a corrupted batch; hidden_states and logits are those of `detect`."""
         is_replaced, mask = corruption.is_replaced, corruption.is_classified  # [B, L]
-        nats = F.binary_cross_entropy_with_logits(logits.float(), is_replaced.float(), reduction="none")  # [B, L]
+        smoothing = self.rtd.label_smoothing
+        labels = (1 - smoothing) * is_replaced.float() + smoothing / 2  # [B, L]
+        nats = F.binary_cross_entropy_with_logits(logits.float(), labels, reduction="none")  # [B, L]
         is_detected = (logits.detach() > 0) & mask
         true_positives = (is_detected & is_replaced).sum().float()
         tokens, replaced = mask.sum(), is_replaced.sum()
-        terms = mlm.prediction_terms(corruption.logits, corruption.targets, corruption.is_masked, "generator")
+        terms: dict[str, Term] = {}
+        if (found := corruption.logits) is not None:
+            terms |= mlm.prediction_terms(found, corruption.targets, corruption.is_masked, "generator")
+            terms |= mlm.z_terms(found, corruption.targets, self.rtd)
         terms |= {
             "discriminator_loss": Term((nats * mask).sum(), tokens),
             "replaced_fraction": Term(replaced.float(), tokens),
             "discriminator_precision": Term(true_positives, is_detected.sum()),
             "discriminator_recall": Term(true_positives, replaced),
         }
-        terms |= mlm.z_terms(corruption.logits, corruption.targets, self.rtd)
         if self.rtd.mlm_share:
             terms |= self._mlm_terms(corruption, hidden_states)
         return terms | mlm.order_terms(self.discriminator.sentence_order, hidden_states, batch)
@@ -152,18 +160,18 @@ class ReplacedTokenDetection(nn.Module):
 
 # Each is a contracts.Objective with
 #   seed, special, chance_level    seed of its draws, special token ids, each loss at chance level in nats
-#   generator, discriminator       the masked language model, and the discriminator or None
+#   generator, discriminator       the masked language model that is trained, and the discriminator, or None
 #   lr_multipliers                 multiples of the learning rate by parameter name, or None
 #   corrupt(batch, step)           masked_ids, targets, is_masked, logits at the targets, …; by default at the last step
 #   score(batch, unigram, detections)   terms of a held-out batch and of its baselines
 PretrainingObjective: TypeAlias = mlm.MaskedLanguageModeling | ReplacedTokenDetection
 
 
-def make_objective(config: PretrainConfig, special: SpecialIds) -> PretrainingObjective:
-    """The objective config.run.objective, initialised with torch's global generator."""
+def make_objective(config: PretrainConfig, special: SpecialIds, *fixed: Generator) -> PretrainingObjective:
+    """The objective config.run.objective, initialised with torch's global generator, with the fixed one if any."""
     spec = spec_of(config)
     module, _, name = spec.class_path.partition(":")
     build: type[PretrainingObjective] = getattr(import_module(module), name)
     objective = build(model=config.model, special=special, seed=config.training.seed, **spec.groups(config))
-    objective.max_steps = config.training.max_steps
+    objective.max_steps, objective.fixed = config.training.max_steps, fixed
     return objective

@@ -76,7 +76,8 @@ def options(corpus: Path, prepared: Path, output: Path | None, *more: object) ->
     if "--objective" not in more or "mlm" not in str(
         more[more.index("--objective") + 1]
     ):  # mlm refuses what it ignores
-        sizes |= _RTD
+        is_trained = "--rtd.generator" not in more or more[more.index("--rtd.generator") + 1] == "shared"
+        sizes |= {name: value for name, value in _RTD.items() if is_trained or name == "rtd.mask_rate"}
     argv = ["--corpus", str(corpus), "--prepared_dir", str(prepared), *as_argv(sizes)]
     return argv + (["--output_dir", str(output)] if output else []) + [str(text) for text in more]
 

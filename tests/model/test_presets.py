@@ -37,7 +37,7 @@ def count(module: nn.Module) -> int:
 def test_pair_has_the_expected_number_of_parameters_and_shares_embeddings(preset: str) -> None:
     config = PRESETS[preset]
     with torch.device("meta"):
-        pair = Electra(config.rtd.generator(config.model), config.model)
+        pair = Electra(config.rtd.generator_config(config.model), config.model)
         assert (count(pair.discriminator), count(pair.generator), count(pair)) == PAIR[preset]
         pair.generator.embeddings = Embeddings(config.model)  # Planted: separate embeddings.
     assert count(pair) != PAIR[preset][2]

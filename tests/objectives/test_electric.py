@@ -112,7 +112,10 @@ def test_noise_replaces_a_share_of_targets_that_the_generator_does_not_see() -> 
     assert abs(float(found.is_replaced.sum()) / targets - 0.5) < SIGMAS * 0.5 / targets**0.5
 
 
-@pytest.mark.parametrize(("options", "reason"), [({"mlm_share": 0.5}, "without"), ({"mask_token_share": 0.5}, "sees")])
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [({"mlm_share": 0.5}, "without"), ({"mask_token_share": 0.5}, "sees"), ({"exclude_original": True}, "one temp")],
+)
 def test_options_that_contradict_the_noise_are_refused(options: dict[str, float], reason: str) -> None:
     with pytest.raises(ValueError, match=f"excludes electric: .*{reason}"):
         PretrainConfig(run=RunConfig(objective="electric"), rtd=RtdConfig(**options))  # type: ignore[arg-type]

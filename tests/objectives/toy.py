@@ -3,6 +3,7 @@
 Sizes are all different, and odd if possible. Dimensions: B batch, L length, V vocab.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from electra_albert.config import (
 )
 from electra_albert.contracts import IGNORED_LABEL, Batch, SpecialIds
 from electra_albert.keyed_random import Stream, bits
+from electra_albert.model.electra import Generator, initialize_models
 from electra_albert.objectives import rtd as objectives
 from electra_albert.objectives.rtd import PretrainingObjective, ReplacedTokenDetection
 
@@ -30,9 +32,24 @@ SEED = 11
 SIZES = {"vocab_size": 19, "embedding_size": 11, "hidden_size": 28, "intermediate_size": 37}
 MODEL = ModelConfig(**SIZES, num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=64)
 STEP = torch.tensor(0)
-OBJECTIVES = ("rtd", "rtd_sop", "electric", "mlm", "mlm_sop", "mlm_nsp", "rtd with options", "mlm with options")
 OPTIONS = {"z_loss": 0.1}
-RTD_OPTIONS = {**OPTIONS, "mlm_share": 0.4, "mlm_weight": 2.0, "embedding_sharing": "disentangled"}
+RTD_OPTIONS: dict[str, dict[str, Any]] = {  # by the second part of a name in OBJECTIVES
+    "": {},
+    "options": {**OPTIONS, "mlm_share": 0.4, "mlm_weight": 2.0, "embedding_sharing": "disentangled"},
+    "shared": {"generator": "shared", "generator_size": 1.0, "generator_layers": 1, "straight_through": True},
+    "uniform": {"generator": "uniform", "label_smoothing": 0.2},
+    "fixed": {"generator": "a/folder", "temperature": 2.0, "exclude_original": True},
+}
+OBJECTIVES = (
+    "rtd",
+    "rtd_sop",
+    "electric",
+    "mlm",
+    "mlm_sop",
+    "mlm_nsp",
+    "mlm with options",
+    *(f"rtd with {name}" for name in RTD_OPTIONS if name),
+)
 
 
 def make_objective(
@@ -48,9 +65,9 @@ def config_of(
     name: str, model: ModelConfig = MODEL, mask_rate: float = 0.5, seed: int = SEED, **more: Any
 ) -> PretrainConfig:
     """The settings of one of OBJECTIVES; `more` are further options of masking."""
-    objective, _, is_changed = name.partition(" with ")
-    rtd = RtdConfig(mask_rate=mask_rate, **(RTD_OPTIONS if is_changed else {}), **more)
-    mlm = MlmConfig(mask_rate=mask_rate, **(OPTIONS if is_changed else {}), **more)
+    objective, _, changes = name.partition(" with ")
+    rtd = RtdConfig(mask_rate=mask_rate, **RTD_OPTIONS[changes], **more)
+    mlm = MlmConfig(mask_rate=mask_rate, **(OPTIONS if changes == "options" else {}), **more)
     corpus = CorpusConfig(max_seq_length=model.max_position_embeddings)
     run, training = RunConfig(objective=objective), TrainingConfig(seed=seed)
     return PretrainConfig(run=run, training=training, model=model, rtd=rtd, mlm=mlm, corpus=corpus)
@@ -62,7 +79,15 @@ def build(
     """The objective of that name with the same weights on every call."""
     with torch.random.fork_rng():
         torch.manual_seed(SEED)
-        return objectives.make_objective(config_of(name, model, mask_rate, seed, **more), SPECIAL)
+        fixed = [make_fixed(model)] if name.endswith("fixed") else []
+        return objectives.make_objective(config_of(name, model, mask_rate, seed, **more), SPECIAL, *fixed)
+
+
+def make_fixed(model: ModelConfig) -> Generator:
+    """A generator of another size without gradients, as of a folder."""
+    generator = Generator(replace(model, embedding_size=13, hidden_size=36, num_hidden_layers=3))
+    initialize_models(generator)
+    return generator.eval().requires_grad_(False)
 
 
 def make_batch(

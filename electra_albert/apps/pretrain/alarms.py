@@ -57,11 +57,17 @@ class Alarms:
         early = max(_EARLY_STEPS, _EARLY_SHARE * training.max_steps, training.warmup_steps)
         if step > early and is_at_token_frequencies(metrics):
             advice = f"restart with --learning_rate {training.learning_rate / 4:g}"
+            advice = "name another --rtd.generator" if rtd.is_fixed else advice
             found.append(f"masked tokens are still predicted by their frequencies alone; {advice}")
         if is_discriminator_at_chance(metrics):
             advice = f"if this lasts, restart with --rtd.discriminator_rate {rtd.discriminator_rate / 4:g}"
             found.append(f"the discriminator is at chance level although the generator learns; {advice}")
         if (accuracy := metrics.get("generator_accuracy") or 0.0) > _STRONG:
-            advice = f"restart with --rtd.generator_size {rtd.generator_size / 2:g}"
+            weaker = (
+                f"generator_size {rtd.generator_size / 2:g}"
+                if rtd.generator == "own"
+                else f"temperature {2 * rtd.temperature:g}"
+            )
+            advice = f"restart with --rtd.{weaker}"
             found.append(f"the generator predicts {accuracy:.0%} of the masked tokens, so few are replaced; {advice}")
         return found

@@ -62,7 +62,8 @@ def examine(job: Job, world: World) -> Iterator[Finding]:
     yield _of_masking(job, batch)
     if job.objective.discriminator is not None:
         corruption = _corrupt(job, batch)
-        yield _of_sampling(job, corruption)
+        if corruption.logits is not None:
+            yield _of_sampling(job, corruption)
         if not job.objective.discriminator.has_energies:  # whose labels are the noise, also if it equals the text
             yield _of_labels(batch, corruption)
     yield _of_padding(job, _examples(job, world, _OVERFITTED))
@@ -162,10 +163,12 @@ def _share_problem(found: Tensor, share: float, text: str) -> tuple[bool, str]:
 
 
 def _of_sampling(job: Job, corruption: Any) -> Finding:
-    """χ² test of the generator's samples: their positions in the cumulative softmax are uniform."""
+    """χ² test of the generator's samples in step 1: their positions in the cumulative softmax are uniform."""
     is_sampled = (corruption.targets.weight > 0) & ~corruption.is_kept  # [B, K]
     tokens = corruption.corrupted_ids.gather(1, corruption.targets.positions)[is_sampled].cpu()  # [M]
     logits = corruption.logits[is_sampled].cpu() / job.config.rtd.temperature  # [M, V]
+    if job.config.rtd.exclude_original:
+        logits.scatter_(1, corruption.targets.labels[is_sampled].cpu()[:, None], -torch.inf)
     index, bounds = torch.arange(len(tokens)), list[Tensor]()
     for some, token in zip(logits.split(_AT_ONCE), tokens.split(_AT_ONCE), strict=True):
         share = some.double().softmax(-1)

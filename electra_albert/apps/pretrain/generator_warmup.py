@@ -1,11 +1,13 @@
 """Warm-up of a new generator: masked language modelling alone, before joint training with weights from --init_from.
 
 The warm-up is a run of its own in the folder generator_warmup, trained by the same loop, and resumes like any run. The
-shared embeddings are frozen: gradients of an untrained generator would damage them.
+shared embeddings and layers are frozen: gradients of an untrained generator would damage them.
 """
 
 import logging
 from dataclasses import replace
+
+from torch import nn
 
 from electra_albert.apps.pretrain.evaluation import score
 from electra_albert.apps.pretrain.job import Job
@@ -29,6 +31,8 @@ def warm_up(job: Job, run: RunSettings) -> bool:
         return True
     LOG.info(f"training the new generator alone for {steps:,} steps; discriminator and shared embeddings are frozen")
     generator, rtd = objective.generator, job.config.rtd
+    assert generator is not None
+    frozen = nn.ModuleList([generator.embeddings, *([generator.encoder] if rtd.generator == "shared" else [])])
     masking = MlmConfig(rtd.mask_rate, rtd.mask_token_share, random_token_share=0.0, mask_unit=rtd.mask_unit)
     alone = MaskedLanguageModeling(generator.config, masking, objective.special, objective.seed, generator=generator)
     config = replace(run.config, max_steps=steps, warmup_steps=steps // _LR_WARMUP_DIVISOR, eval_steps=steps)
@@ -36,13 +40,13 @@ def warm_up(job: Job, run: RunSettings) -> bool:
     warm = replace(
         run, folder=folder, config=config, resume_from=found, eval_on_start=False, lr_multipliers=None, plan=None
     )
-    generator.embeddings.requires_grad_(False)
+    frozen.requires_grad_(False)
     try:
         with Monitor(folder, steps, config.report_to, is_main=run.world.is_main) as monitor:
             warm = replace(warm, monitor=monitor)
             outcome = train(alone, job.batches, lambda step: score(alone, job, job.held_out, warm), warm)
     finally:
-        generator.embeddings.requires_grad_(True)
+        frozen.requires_grad_(True)
     loss = outcome.metrics.get("mlm_loss")
     if not outcome.is_stopped and loss is not None:
         LOG.info(f"held-out loss of the new generator: {loss:.3f}")

@@ -28,7 +28,7 @@ from electra_albert.hub import load
 from electra_albert.hub.find import CONFIG_FILE, ENCODER_FOLDERS, ModelFiles, is_checkpoint, locate
 from electra_albert.hub.formats import TABLE
 from electra_albert.hub.load import Stored, require_same_computation
-from electra_albert.hub.weights import all_files
+from electra_albert.hub.weights import all_files, digest
 from electra_albert.model import growth
 from electra_albert.model.electra import Discriminator
 from electra_albert.model.encoder import Backbone, EncoderModel
@@ -107,8 +107,8 @@ def _find_models(folder: Path) -> list[ModelFiles]:
     """The encoder in a folder, and for a discriminator the generator next to it, if any. Raises UsageError."""
     encoder = locate(folder)
     parent = encoder.weights.absolute().parent
-    if encoder.part == "discriminator":  # of a checkpoint
-        return [encoder, locate(encoder.weights, "generator")]
+    if encoder.part == "discriminator":  # of a checkpoint, with or without a generator
+        return list(dict.fromkeys((encoder, locate(encoder.weights, "any"))))
     if parent.name == "discriminator" and parent.with_name("generator").is_dir():
         return [encoder, locate(parent.with_name("generator"), "generator")]
     return [encoder]
@@ -152,6 +152,8 @@ def _find_run(run: Path, config: PretrainConfig, tokenizer: Tokenizer, world: Wo
         settings = recorded_settings(run)
         if (trained := settings.get("objective")) != config.run.objective:
             raise CheckpointError(f"{name}: it was trained with objective {trained}; remove --objective")
+        if (kind := (settings.get("rtd") or {}).get("generator", RtdConfig.generator)) != config.rtd.generator:
+            raise CheckpointError(f"{name}: its rtd.generator is {kind}; remove yours, or name {run}/discriminator")
         if fingerprint(load_tokenizer(run / "tokenizer")) != fingerprint(tokenizer):
             raise CheckpointError(
                 f"{name}: it was trained with another tokenizer; remove --tokenizer and options that change it; to "
@@ -184,6 +186,9 @@ def _read_weights(folder: Path, tokenizer: Tokenizer, rtd: RtdConfig) -> tuple[S
     if len(models) > 1 and load.different_embeddings(*(stored.tensors for stored in models)) - own:
         advice = "use --rtd.embedding_sharing disentangled, or move one to another folder"
         raise CheckpointError(f"{folder}: the two models do not share their embeddings; {advice}")
+    layers, *others = ({key: value for key, value in one.tensors.items() if "encoder." in key} for one in models)
+    if rtd.generator == "shared" and any(digest(layers | other) != digest(layers) for other in others):
+        raise CheckpointError(f"{folder}: the two models do not share their layers; use --rtd.generator own")
     if new:
         LOG.info(f"{len(new):,} new tokens are initialized with the mean embedding of their former subwords")
     if rows > size:
@@ -204,19 +209,20 @@ def initialize_weights(origin: Origin, name: str, objective: PretrainingObjectiv
         LOG.info(f"initial weights: {name} after step {origin.record['step']:,}")
         return False
     encoder, generators, discriminator = origin.stock[0], [*origin.stock[1:]], objective.discriminator
-    new, unused = _copy_tensors(discriminator or objective.generator, encoder, name, objective.seed)
+    generator: Any = objective.generator  # None if none is trained
+    new, unused = _copy_tensors(discriminator or generator, encoder, name, objective.seed)
     unused += [head for stored in origin.stock for head in stored.unsupported_heads]
-    if discriminator is None:
+    if discriminator is None or generator is None:
         unused += ["generator"] * len(generators)
     else:
-        if not generators and "predictions" in unused and objective.generator.config == discriminator.config:
+        if not generators and "predictions" in unused and generator.config == discriminator.config:
             generators = [encoder]
             unused.remove("predictions")
         advice = "to get a new generator instead, copy the discriminator's folder elsewhere and name the copy"
-        for generator in generators:  # its heads are the discriminator's, scaled by rtd.generator_size
-            new += _copy_tensors(objective.generator, generator, f"{name}'s generator", objective.seed, advice)[0]
+        for stored in generators:  # its heads are the discriminator's, scaled by rtd.generator_size
+            new += _copy_tensors(generator, stored, f"{name}'s generator", objective.seed, advice)[0]
         new += [] if generators else ["generator"]
-        table, base = (model.embeddings.word_embeddings.weight for model in (discriminator, objective.generator))
+        table, base = (model.embeddings.word_embeddings.weight for model in (discriminator, generator))
         if table is not base:  # disentangled: a table was copied, its differences from the base are trained
             with torch.no_grad():
                 base.copy_(base if generators else table)
@@ -224,7 +230,7 @@ def initialize_weights(origin: Origin, name: str, objective: PretrainingObjectiv
     LOG.info(f"initial weights: {name}; randomly initialized: {', '.join(new) or 'nothing'}")
     if unused:
         LOG.info(f"not used: {', '.join(unused)}")
-    return discriminator is not None and not generators
+    return not (discriminator is None or generator is None or generators)
 
 
 def _grow_run(

@@ -11,16 +11,19 @@ import torch
 from electra_albert.apps.machine import why_not_compiled
 from electra_albert.apps.prepare import Prepared, prepare
 from electra_albert.apps.pretrain import init_from
+from electra_albert.apps.pretrain.fixed_generator import load_fixed_generator
 from electra_albert.apps.run_folder import run_settings
 from electra_albert.config import PretrainConfig
 from electra_albert.contracts import IGNORED_LABEL, Arithmetic, Batch, DataError, UsageError
 from electra_albert.corpus.examples import PackedExamples, TrainBatches, TrainStage
 from electra_albert.corpus.tokenizer import fingerprint, special_ids, word_starts
+from electra_albert.hub.formats import TABLE, to_native
+from electra_albert.hub.weights import digest
 from electra_albert.keyed_random import Stream, derived_seed
 from electra_albert.model.encoder import Compilation, compile_for_training, set_gradient_checkpointing
 from electra_albert.objectives import spec_of
 from electra_albert.objectives.evaluation import Unigram
-from electra_albert.objectives.rtd import PretrainingObjective, make_objective
+from electra_albert.objectives.rtd import PretrainingObjective, ReplacedTokenDetection, make_objective
 from electra_albert.training.distributed import World, main_first
 from electra_albert.training.optimizer import check_groups, parameter_groups
 
@@ -74,8 +77,9 @@ def make_job(config: PretrainConfig, world: World, recorded: Mapping[str, Any] |
     origin = init_from.find_origin(config, recorded, prepared, held_out, world)
     if any(getattr(group, "mask_unit", "token") != "token" for group in spec_of(config).groups(config).values()):
         special = special._replace(starts_word=_starts_word(prepared).to(device))
+    fixed = [model.to(device) for model in load_fixed_generator(config, prepared.tokenizer)]
     torch.manual_seed(derived_seed(seed, Stream.INITIAL_WEIGHTS))
-    objective = make_objective(config, special).to(device)
+    objective = make_objective(config, special, *fixed).to(device)
     _check(objective, batches.micro_batches(1)[0], training.weight_decay)
     # Differs from the published code, which learns the token frequencies in hundreds of steps. The entropy keeps the
     # bias of frequent tokens near zero, where half precision is most exact.
@@ -84,7 +88,8 @@ def make_job(config: PretrainConfig, world: World, recorded: Mapping[str, Any] |
             if model is not None and model.predictions is not None:
                 model.predictions.bias.copy_(unigram.entropy - unigram.nats)
     lacks_generator = origin is not None and init_from.initialize_weights(origin, str(config.run.init_from), objective)
-    if recorded is None and (origin is None or lacks_generator):
+    has_mlm = bool(objective.weights.keys() - {"discriminator_loss", "sop_loss"})
+    if has_mlm and recorded is None and (origin is None or lacks_generator):
         LOG.info(f"output bias set to the token frequencies: initial loss {unigram.entropy:.2f} nats per masked token")
     if config.rtd.generator_warmup_steps and recorded is None and not lacks_generator:
         LOG.info("notice: --rtd.generator_warmup_steps has no effect: there is no new generator to warm up")
@@ -110,15 +115,17 @@ def _check(objective: PretrainingObjective, batch: Batch, weight_decay: float) -
 
     Raises UsageError for a wrong initial loss, which settings can cause, and AssertionError for the rest.
     """
-    if objective.discriminator is not None:
-        generator = objective.generator
-        tables = {name: tensor.data_ptr() for name, tensor in generator.embeddings.named_parameters()}
-        for name, tensor in objective.discriminator.embeddings.named_parameters():
-            is_own = name == "word_embeddings.weight" and objective.discriminator.embeddings is not generator.embeddings
-            is_shared = tables[name] == tensor.data_ptr()
+    generator, discriminator = objective.generator, objective.discriminator
+    if generator is not None and discriminator is not None:
+        ours, theirs = (dict(model.named_parameters()) for model in (generator, discriminator))
+        shares_layers = isinstance(objective, ReplacedTokenDetection) and objective.rtd.generator == "shared"
+        own = [TABLE] * (discriminator.embeddings is not generator.embeddings) + ["encoder."] * (not shares_layers)
+        for name in (name for name in theirs if name in ours and name.startswith(("embeddings.", "encoder."))):
+            is_own = name.startswith(tuple(own))
+            is_shared = ours[name].data_ptr() == theirs[name].data_ptr()
             assert is_shared != is_own, f"generator and discriminator {'do not ' * (not is_own)}share {name}"
     check_groups(objective, parameter_groups(objective, weight_decay))
-    device = objective.generator.predictions.bias.device
+    device = next(objective.parameters()).device
     with torch.no_grad():
         terms = objective(batch.to(device), torch.zeros((), dtype=torch.int64, device=device))
     losses = []
@@ -190,6 +197,7 @@ def job_settings(preset: str, job: Job, world: World) -> dict[str, Any]:
         rows_taken_of_sources=list(job.prepared.order.taken),
         origin=job.origin.record if job.origin else None,
         compilation=job.compilation,
+        fixed_generator=[digest(to_native(model.state_dict())) for model in job.objective.fixed] or None,
     )
 
 

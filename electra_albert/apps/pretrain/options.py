@@ -34,6 +34,8 @@ python Pretraining.py articles.csv --text_column body --dry_run
 python Pretraining.py --init_from runs/mine --corpus more.txt --output_dir runs/adapted""",
     "README.md; docs/corpus.md (text and its formats), docs/cluster.md, docs/interop.md",
 )
+# Options of trained generators; presets set some of them for other kinds too.
+_TRAINED = "embedding_sharing generator_layers generator_rate generator_size generator_warmup_steps generator_weight"
 _FROM_TOKENIZER = "vocab_size"  # the model's is always that of the tokenizer
 
 
@@ -72,6 +74,8 @@ def refuse_idle_options(argv: Sequence[str], config: PretrainConfig) -> None:
         group, _, name = option.removeprefix("--").partition(".")
         if name and group in idle:
             raise UsageError(f"{option} has no effect with --objective {config.run.objective}; remove it")
+        if group == "rtd" and name in _TRAINED.split() and not config.rtd.trains_generator:
+            raise UsageError(f"{option} has no effect with --rtd.generator {config.rtd.generator}; leave it out")
         if option == "--max_steps" and (config.run.budget or config.run.flops):
             raise UsageError("--max_steps follows from --budget or --flops; give only one of them")
         if option == "--muon_rate" and config.training.optimizer != "muon":

@@ -64,18 +64,19 @@ def inference_model(job: Job) -> InferenceModel:
         with torch.device("meta"):  # no random numbers are drawn
             generator = Generator(discriminator.config, discriminator.embeddings)
         generator.encoder, generator.predictions = discriminator.encoder, discriminator.predictions
-    device, reason = generator.predictions.bias.device, "it is not fine-tuned"
-    return InferenceModel(job.prepared.tokenizer, generator, generator, discriminator, reason, device, 4096, Path())
+    device, reason = next(job.objective.parameters()).device, "it is not fine-tuned"
+    encoder: Any = generator or discriminator
+    return InferenceModel(job.prepared.tokenizer, encoder, generator, discriminator, reason, device, 4096, Path())
 
 
 def sample_predictions(job: Job, model: InferenceModel) -> Iterator[Sample]:
-    """Samples of sentences from across the held-out text, of readable length if possible.
+    """Samples of sentences from across the held-out text, of readable length if possible; none without an MLM head.
 
     Skips a sentence that exceeds the model's length when tokenized again, because the mask split a word.
     """
     stream, tokenizer = job.held_out.stream, job.prepared.tokenizer
     ends, longest = stream.sentence_ends, min(_LONGEST, job.held_out.max_seq_length - 2)
-    for key in range(min(SAMPLES, len(ends))):
+    for key in range(min(SAMPLES, len(ends)) if model.generator is not None else 0):
         first = key * len(ends) // SAMPLES
         borders = [int(ends[first - 1]) if first else 0, *ends[first : first + _CANDIDATES].tolist()]
         spans = list(pairwise(borders))

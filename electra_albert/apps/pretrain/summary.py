@@ -34,11 +34,14 @@ def start_lines(job: Job, world: World) -> list[str]:
     steps, length, size = training.max_steps, config.corpus.max_seq_length, batches.global_batch_size
     rates = spec_of(config).mask_rates(config)
     masked = "" if rates is None else f"mask rate {' to '.join(f'{rate:g}' for rate in dict.fromkeys(rates))}, "
-    total, shared = _parameters(objective), _parameters(objective.generator.embeddings)
-    generator = _parameters(objective.generator)
-    parts = f"{shared:,} embeddings, {generator - shared:,} generator"
+    total, generator = _parameters(objective), objective.generator
+    first: Any = generator or objective.discriminator  # both have the same embeddings
+    tied = [first.embeddings, *([first.encoder] if config.rtd.generator == "shared" else [])]
+    counts = {"embeddings": _parameters(first.embeddings)}
+    counts["generator"] = 0 if generator is None else _parameters(generator) - sum(map(_parameters, tied))
     if objective.discriminator is not None:
-        parts += f", {total - generator:,} discriminator"
+        counts["discriminator"] = total - sum(counts.values())
+    parts = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
     compiled = str(job.compilation)
     if compiled == "none" and world.device.type == "cuda" and config.run.torch_compile == "auto":
         compiled = f"none ({why_not_compiled(world.device)})"
@@ -49,8 +52,11 @@ def start_lines(job: Job, world: World) -> list[str]:
         f"training: {steps:,} steps of {size:,} examples ({size * length:,} tokens), {batches.epoch(steps):.2f} epochs",
         f"objective {config.run.objective}, {masked}device {world.world_size} x {world.device.type}, "
         f"precision {job.arithmetic}, torch.compile: {compiled}",
-        f"baseline for the masked-token loss: {job.unigram.entropy:.2f} nats (entropy of the token frequencies)",
     ]
+    if config.rtd.generator != "uniform" or config.rtd.mlm_share:
+        entropy = f"{job.unigram.entropy:.2f} nats (entropy of the token frequencies)"
+        lines.append(f"baseline for the masked-token loss: {entropy}")
+    lines += [f"generator: {source}" for source in [spec_of(config).generator_text(config)] if source]
     if short := config.corpus.short_seq_length:
         first = f"first {config.corpus.short_seq_steps:,} steps"
         lines.append(f"{first}: {length // short} times as many examples, of {short} tokens")
@@ -89,13 +95,14 @@ def final_report(job: Job, metrics: Metrics, folder: Path) -> str:
     lines = [format_scores(metrics)]
     if job.origin is not None:
         lines.append(format_forgetting(read_evaluations(folder)))
-    samples = sample_predictions(job, inference_model(job))
+    samples = sample_predictions(job, model := inference_model(job))
     lines += [f"\n{sample.report(colours=sys.stdout.isatty())}" for sample in samples]
-    models = "generator/" if job.objective.discriminator is None else "generator/ and discriminator/"
+    models = " and ".join(name for name in ("generator/", "discriminator/") if (folder / name).is_dir())
     stock = "stock Hugging Face folders" if stock_computes(job.config.model) else "in this toolkit's own format"
     lines += ["", f"written to {folder}: {models} ({stock}), README.md (model card), report.html, metrics.jsonl, …"]
     python = min(sys.executable, os.path.relpath(sys.executable), key=len)  # works without activating the environment
-    return "\n".join([*lines, f"next: {shlex.join([python, '-m', 'electra_albert', 'demo', '--gen', str(folder)])}"])
+    command = ["finetune", "--model"] if model.generator is None else ["demo", "--gen"]
+    return "\n".join([*lines, f"next: {shlex.join([python, '-m', 'electra_albert', *command, str(folder)])}"])
 
 
 def format_scores(metrics: Metrics) -> str:

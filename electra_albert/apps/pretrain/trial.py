@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from math import ceil
 from pathlib import Path
 from statistics import median
@@ -20,6 +21,7 @@ from electra_albert.apps.pretrain.job import Job
 from electra_albert.config import ModelConfig, PretrainConfig
 from electra_albert.contracts import Batch, Objective
 from electra_albert.corpus.examples import eval_batches
+from electra_albert.hub.load import locate, read_config
 from electra_albert.model import heads
 from electra_albert.model.attention import TRAINING_FLOPS_FACTOR
 from electra_albert.model.encoder import Encoder
@@ -58,6 +60,7 @@ def measure(job: Job, world: World, done_steps: int = 0) -> Iterator[str]:
     token = count / (batch_size * job.config.corpus.max_seq_length)
     yield f"FLOPs: {token:.3g} per token, {count:.3g} per step (matrix products, forward and backward, with padding)"
     state = _STATE_BYTES * sum(parameter.numel() for parameter in job.objective.parameters())
+    state += sum(parameter.nbytes for fixed in job.objective.fixed for parameter in fixed.parameters())
     yield f"memory: {state / 1e9:.2f} GB for weights, gradients and optimizer state, plus activations"
     if state > memory_of(device):
         yield f"{NOT_TIMED}: {device} has {memory_of(device) / 1e9:.1f} GB; to train here, {memory_advice(training)}"
@@ -111,16 +114,22 @@ def sum_flops(per_step: Sequence[tuple[int, int]], steps: int) -> int:
 def step_flops(config: PretrainConfig, batch_size: int, length: int | None = None) -> int:
     """FLOPs of the matrix products of one step on batch_size examples, forward and backward, with padding."""
     length, spec = length or config.corpus.max_seq_length, spec_of(config)
-    generator, rates = spec.generator(config), spec.mask_rates(config)
+    generator, rates, once = spec.generator(config), spec.mask_rates(config), 0
     targets = max_targets(length, max(rates)) if rates else 0  # computed in each step, also if it uses fewer
-    example = Encoder.flops(generator, length) + heads.MlmHead.flops(generator, targets)
+    example = 0 if generator is None else Encoder.flops(generator, length) + heads.MlmHead.flops(generator, targets)
     if spec.has_discriminator:
+        if config.rtd.is_fixed:  # without a backward pass
+            shape = read_config(locate(Path(config.rtd.generator), "generator"))
+            shape = replace(shape, vocab_size=config.model.vocab_size)
+            once = Encoder.flops(shape, length) + heads.MlmHead.flops(shape, targets)
+        if config.rtd.straight_through:  # without gradients of the table
+            once = 2 * 2 * targets * config.model.vocab_size * config.model.embedding_size
         example += Encoder.flops(config.model, length) + heads.RtdHead.flops(config.model, length)
         kept = ceil(config.rtd.mlm_share * targets)
         example += heads.MlmHead.flops(config.model, kept) if kept else 0
     if spec.has_sentence_order:
         example += heads.SentenceOrderHead.flops(config.model)
-    return TRAINING_FLOPS_FACTOR * batch_size * example + optimizer_flops(config)
+    return batch_size * (TRAINING_FLOPS_FACTOR * example + once) + optimizer_flops(config)
 
 
 def optimizer_flops(config: PretrainConfig) -> int:
@@ -128,7 +137,8 @@ def optimizer_flops(config: PretrainConfig) -> int:
     if config.training.optimizer != "muon":
         return 0
     spec = spec_of(config)
-    models = [spec.generator(config), *([config.model] if spec.has_discriminator else [])]
+    generator = None if config.rtd.generator == "shared" else spec.generator(config)
+    models = filter(None, (generator, config.model if spec.has_discriminator else None))
     return sum(model.num_hidden_groups * model.inner_group_num * _muon_flops(model) for model in models)
 
 

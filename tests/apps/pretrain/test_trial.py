@@ -13,6 +13,8 @@ from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.apps.pretrain import trial
 from electra_albert.apps.pretrain.trial import run_flops, step_flops
 from electra_albert.config import CorpusConfig, MlmConfig, PretrainConfig, TrainingConfig
+from electra_albert.files import write_json
+from electra_albert.hub.formats import stock_config
 from electra_albert.training.optimizer import build_optimizer
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import STEPS, call, succeed
@@ -42,17 +44,25 @@ def measured_flops(objective: toy.PretrainingObjective) -> int:
     ("name", "model"),
     [*((name, "one group") for name in toy.OBJECTIVES), *(("rtd", model) for model in list(MODELS)[1:])],
 )
-def test_flops_from_the_settings_equal_measured_flops(name: str, model: str) -> None:
+def test_flops_from_the_settings_equal_measured_flops(name: str, model: str, tmp_path: Path) -> None:
     config = replace(toy.config_of(name, MODELS[model], MASK_RATE), corpus=CorpusConfig(max_seq_length=LENGTH))
     if name == "mlm":
         config = replace(config, mlm=MlmConfig(mask_rate=0.1, mask_rate_end=MASK_RATE))
     objective = toy.build(name, MODELS[model], MASK_RATE, mask_rate_end=0.1)
+    for fixed in objective.fixed:
+        config = replace(config, rtd=replace(config.rtd, generator=str(tmp_path)))
+        shape = replace(fixed.config, vocab_size=99)  # more than the tokenizer has
+        write_json(tmp_path / "config.json", stock_config(shape, "AlbertForMaskedLM", {}))
+        (tmp_path / "model.safetensors").touch()
     assert step_flops(config, BATCH_SIZE) == measured_flops(objective)
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_flops_of_muon_equal_measured_flops(model: str) -> None:
-    objective, config = toy.build("rtd", MODELS[model]), toy.config_of("rtd", MODELS[model])
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [*(("rtd", model) for model in MODELS), ("rtd with shared", "one group"), ("rtd with uniform", "one group")],
+)
+def test_flops_of_muon_equal_measured_flops(name: str, model: str) -> None:
+    objective, config = toy.build(name, MODELS[model]), toy.config_of(name, MODELS[model])
     config = replace(config, training=TrainingConfig(optimizer="muon"))
     optimizer = build_optimizer(objective, config.training)
     for parameter in objective.parameters():
