@@ -161,9 +161,11 @@ def test_a_hostile_file_is_refused_or_read_in_bounded_time(bench: Bench, name: s
 
 
 def test_the_trials_see_a_planted_fault(bench: Bench) -> None:
-    # Planted: a run with another setting, and a fault that is never reached.
+    # Planted: a run with another setting, an empty folder, and a fault that is never reached.
     folder = bench.work("pretrain")
     other = bench.launcher.start([*trials.PROGRAMS["pretrain"].argv.split(), "--adam_beta1", "0.8"], folder).wait()
     assert "model.safetensors differs" in bench.difference("pretrain", folder, other)
+    (folder / "run" / "empty").mkdir()
+    assert bench.difference("pretrain", folder, other, ["*.*"]) == "run/empty is left over"
     assert "was not reached" in trials.kill(bench, "export", ["kill open 1 nowhere"], False)
     assert "did not stop" in trials.interrupt(bench, "export", "stop open 1 nowhere", "SIGTERM")
