@@ -34,6 +34,7 @@ _SIZES = """--model.hidden_size 16 --model.num_hidden_layers 2 --model.num_atten
 --max_steps 8 --warmup_steps 2 --logging_steps 3 --save_steps 2 --eval_steps 4 --eval_examples 8 --device cpu
 --per_device_train_batch_size 4 --per_device_eval_batch_size 8 --gradient_accumulation_steps 2 --precision fp32"""
 _PRETRAIN = f"Pretraining.py {_CORPUS} {_SIZES} --output_dir"
+_TORCHRUN = "-m torch.distributed.run --standalone --nproc_per_node 2"
 _WARMUP = "warm --prepared_dir warm/prepared --init_from exported --rtd.generator_warmup_steps 6"
 _TUNING = """--train_file train.csv --validation_file dev.csv --model run --seeds 2 --num_train_epochs 2 --device cpu
 --max_seq_length 32 --per_device_train_batch_size 16 --logging_steps 4 --precision fp32 --hidden_dropout_prob 0.1"""
@@ -60,7 +61,7 @@ PROGRAMS = {
     ),
     "demo": Program("LM_DEMO.py --gen run/generator --input lines.txt", "pretrain"),
     "plan": Program("Pretraining.py --config options.yaml --dry_run --prepared_dir prepared"),
-    "ranks": Program(f"-m torch.distributed.run --standalone --nproc_per_node 2 {_PRETRAIN} two", "prepare", "two"),
+    "ranks": Program(f"{_TORCHRUN} {_PRETRAIN} two --ddp_timeout 10", "prepare", "two"),
 }
 Files = dict[str, str]  # hash of each file, by path; folders too
 

@@ -59,7 +59,9 @@ class Process(NamedTuple):
         is_late = False
         while not (found := os.wait4(self.pid, os.WNOHANG))[0]:
             if is_late := time.monotonic() - self.started > limit:
-                os.kill(self.pid, signal.SIGKILL)
+                for pid in (self.pid, *self.children()):  # the ranks of torchrun are not in its process group
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
             time.sleep(0.005)
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)  # processes that it has left running

@@ -7,16 +7,22 @@ with a documented exit code and one line `error: …`, without a traceback, in b
 """
 
 import os
+import re
 import signal
+import time
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
 from benchmarks.faults.bench import PROGRAMS, REFUSED, Bench, problem
 from benchmarks.faults.hostile import HOSTILE, LIMIT_SECONDS, MOST_BYTES
+from benchmarks.faults.processes import ROOT
 
 _LOGS = ("metrics.jsonl", "samples.jsonl")
 _STOPPED = (0, 75, 130)  # exit codes after a signal that the program handles
+_REPLACED = ("*/checkpoints/*", "*prepared/*/store/*")  # by older or new files, if they are damaged
+_FAILED_RANK = re.compile(r"rank +: (\d+) .*\n +exitcode +: (-?\d+)")  # in the report of torchrun
+_IDLE_SECONDS = 2  # until a rank waits for the others, or has ended
 
 
 def kill(bench: Bench, program: str, faults: Sequence[str], is_fresh: bool) -> str:
@@ -98,17 +104,37 @@ def interrupt(bench: Bench, program: str, fault: str, name: str) -> str:
     return problem(process.wait(), (*_STOPPED, -number)) or bench.again(program, folder)
 
 
-def lose_rank(bench: Bench, fault: str, lost: int) -> str:
-    """Kill a rank of two while rank 0 is stopped in the middle."""
+def lose_rank(bench: Bench, fault: str, lost: int, name: str) -> str:
+    """Kill a rank of two or let it hang while rank 0 is stopped in the middle: the other rank names it."""
     folder = bench.work("ranks")
     process = bench.start("ranks", folder, fault)
     if not process.await_stop(of_child=True):
         return f"did not stop: {problem(process.wait())}"
+    time.sleep(_IDLE_SECONDS)
     ranks = process.children()
-    os.kill(ranks[lost % len(ranks)], signal.SIGKILL)  # rank 1 has ended before the export
-    os.kill(ranks[0], signal.SIGCONT)
-    ended = process.wait()
-    return problem(ended) if ended.code is None else bench.again("ranks", folder)
+    if is_alone := len(ranks) == 1:  # rank 1 has ended before the export: none is left that could notice
+        lost, name = 0, "SIGKILL"
+    os.kill(ranks[lost], signal.Signals[name])
+    if lost:
+        os.kill(ranks[0], signal.SIGCONT)
+    until = time.monotonic() + LIMIT_SECONDS
+    while name == "SIGSTOP" and len(process.children()) == 2:
+        time.sleep(0.1)
+        if time.monotonic() > until:
+            return f"the hang is not noticed: {problem(process.wait(0))}"
+    if name == "SIGSTOP":
+        os.kill(ranks[lost], signal.SIGKILL)  # as torchrun does half a minute later
+    ended, codes = process.wait(), {str(lost): "-9"} | ({} if is_alone else {str(1 - lost): "6"})
+    if ended.code is None or f'File "{ROOT}/electra_albert' in ended.err:
+        return problem(ended)
+    if (found := dict(_FAILED_RANK.findall(ended.err))) != codes:
+        return f"exit codes of ranks {found}, not {codes}"
+    error = "\n".join(re.findall("^error: .*", ended.err, re.M))
+    lasts = [log.read_text().rstrip().rpartition("\n")[2] for log in folder.glob("two/log.txt")]  # none at the start
+    is_named = re.fullmatch(f"error: rank {lost} of 2 .* same command again .*", error)
+    if not is_alone and not (is_named and all(last.endswith(error) for last in lasts)):
+        return f"{error or 'no error line'}; log.txt ends with {lasts}"
+    return bench.again("ranks", folder)
 
 
 def hostile(bench: Bench, name: str) -> str:

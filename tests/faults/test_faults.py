@@ -149,10 +149,16 @@ def test_a_signal_in_any_phase_loses_nothing(bench: Bench, program: str, at: str
 
 
 @pytest.mark.parametrize(
-    ("at", "lost"), [("rename 1 two/generator/model.safetensors", 0), ("sync 1 *ing-*step-0000004/*", 1)]
+    ("at", "lost", "signal"),
+    [
+        ("rename 1 two/generator/model.safetensors", 0, "SIGKILL"),
+        ("sync 1 *ing-*step-0000004/*", 0, "SIGKILL"),
+        ("sync 1 *ing-*step-0000004/*", 1, "SIGKILL"),
+        ("sync 1 *ing-*step-0000004/*", 1, "SIGSTOP"),
+    ],
 )
-def test_ranks_resume_after_one_was_killed(bench: Bench, at: str, lost: int) -> None:
-    assert trials.lose_rank(bench, f"stop {at}", lost) == ""
+def test_a_lost_rank_is_named_and_the_ranks_resume(bench: Bench, at: str, lost: int, signal: str) -> None:
+    assert trials.lose_rank(bench, f"stop {at}", lost, signal) == ""
 
 
 @pytest.mark.parametrize("name", HOSTILE)
