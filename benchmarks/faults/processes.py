@@ -65,7 +65,7 @@ class Process(NamedTuple):
             time.sleep(0.005)
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)  # processes that it has left running
-        code = None if is_late else os.waitstatus_to_exitcode(found[1])
+        code = None if is_late and os.WIFSIGNALED(found[1]) else os.waitstatus_to_exitcode(found[1])
         out, err = (self.output.with_suffix(suffix).read_text(errors="replace") for suffix in (".out", ".err"))
         seconds, has_fault = time.monotonic() - self.started, self.output.with_suffix(".hit").exists()
         return Ended(code, out, err, seconds, found[2].ru_maxrss << 10, has_fault)

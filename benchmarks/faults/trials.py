@@ -26,14 +26,17 @@ _IDLE_SECONDS = 2  # until a rank waits for the others, or has ended
 
 
 def kill(bench: Bench, program: str, faults: Sequence[str], is_fresh: bool) -> str:
-    """Kill a program, one time after another."""
+    """Kill a program, one time after another; if it ends before, try again with half of the time."""
     folder = bench.work(program)
-    for fault in faults:
+    for number, fault in enumerate(faults):
         ended = bench.finish(program, folder, fault, is_fresh=is_fresh)
-        if not fault.startswith("after") and not ended.has_fault:
-            return f"{fault} was not reached; {problem(ended)}"
-        if ended.code != -signal.SIGKILL and (found := problem(ended)):
+        if found := problem(ended, (0, -signal.SIGKILL)):
             return found
+        if ended.code == 0 and fault.startswith("after"):
+            earlier = f"after {float(fault.split()[1]) / 2}"
+            return kill(bench, program, [*faults[:number], earlier, *faults[number + 1 :]], is_fresh)
+        if ended.code == 0:
+            return f"{fault} was not reached"
     return bench.again(program, folder, is_fresh=is_fresh)
 
 
