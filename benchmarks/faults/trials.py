@@ -88,7 +88,9 @@ def together(bench: Bench, program: str, fault: str) -> str:
         return f"did not stop: {problem(first.wait())}"
     second = bench.start(program, folder)
     while not second.has_ended and b"waiting" not in second.output.with_suffix(".err").read_bytes():
-        pass
+        time.sleep(0.005)
+        if time.monotonic() - second.started > LIMIT_SECONDS:
+            return f"the second one hangs: {problem(second.wait(0))}; {problem(first.wait(0))}"
     os.kill(first.pid, signal.SIGCONT)
     ends = first.wait(), second.wait()
     if all(end.code for end in ends):
