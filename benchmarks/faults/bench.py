@@ -50,7 +50,7 @@ class Program(NamedTuple):
 
 
 PROGRAMS = {
-    "prepare": Program(f"-m electra_albert prepare {_CORPUS}", "", "prepared"),
+    "prepare": Program(f"-m electra_albert prepare {_CORPUS}", "", "prepared", "kill write 1 *train/*tokens.bin"),
     "pretrain": Program(f"{_PRETRAIN} run", "prepare", "run", "kill mkdir 1 *writing-*-step-0000006"),
     "export": Program(
         "-m electra_albert export --model run --kind discriminator --output_dir exported", "pretrain", "exported"

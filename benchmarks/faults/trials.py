@@ -52,7 +52,7 @@ def fail(bench: Bench, program: str, fault: str) -> str:
 
 
 def damage(bench: Bench, program: str, path: str, how: str, at: float) -> str:
-    """Damage a file that a program reads, at a share of its length: it is refused, built again or harmless."""
+    """Damage a file that a program reads, at a share of its length: it is replaced, refused or harmless."""
     folder = bench.work(program, is_half=True)
     (file,) = (one for one in folder.rglob("*") if fnmatchcase(one.relative_to(folder).as_posix(), path))
     before = file.read_bytes()
@@ -63,14 +63,15 @@ def damage(bench: Bench, program: str, path: str, how: str, at: float) -> str:
     elif how != "removed":
         file.write_bytes(DAMAGE[how](before, start))
     ended = bench.finish(program, folder)
-    forgiven = [path] if file.name in _LOGS else []
-    return problem(ended, (0, *REFUSED)) or (
-        bench.difference(program, folder, ended, forgiven) if ended.code == 0 else ""
-    )
+    forgiven, is_replaced = [path] * (file.name in _LOGS), any(fnmatchcase(path, one) for one in _REPLACED)
+    if (found := problem(ended, (0,) if is_replaced else (0, *REFUSED))) or ended.code:
+        return found
+    found = bench.difference(program, folder, ended, forgiven)
+    return found or bench.difference("prepare", folder, ended) * (is_replaced and path.startswith("prepared/"))
 
 
 DAMAGE: dict[str, Any] = {  # new content from the old one and a position in it
-    "flipped bit": lambda old, start: old[:start] + bytes([old[start] ^ 16]) + old[start + 1 :],
+    "flipped bit": lambda old, start: bytes(byte ^ 16 * (index == start) for index, byte in enumerate(old)),
     "cut": lambda old, start: old[:start],
     "end of zeros": lambda old, start: old[:start] + bytes(len(old) - start),
     "deep JSON": lambda old, start: b"[" * 100_000,

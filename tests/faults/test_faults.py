@@ -111,6 +111,7 @@ READ = {
         f"{STORE}/train/rows-1-32-42.bin",
         "prepared/text-*/tokenizer/tokenizer.json",
     ),
+    "prepare": (f"{STORE}/parts/000000.tokens",),
     "demo": tuple(f"run/generator/{name}" for name in ("model.safetensors", "config.json", "tokenizer.json")),
 }
 
