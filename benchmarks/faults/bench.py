@@ -22,8 +22,9 @@ _NOT_COMPARED = {"tokens_per_second", "data_wait", "elapsed_seconds", "time", "s
 _NOT_COMPARED |= {"tokenizer", "size", "sha256"}  # a resumed run reads its own copy of the tokenizer; files are hashed
 _OTHERWISE = re.compile(  # files that differ between equal runs, and checkpoints that were renamed aside
     r"(^|/)(log\.txt|environment\.json|report\.html|[\w.-]*lock|(corpus|[\w.-]*checked)\.json|tensorboard/.*"
-    r"|[^/]*\.aside-\d+/.*)$"
+    r"|[^/]*\.aside-\d+(/.*)?)$"
 )
+_CHECKPOINT = re.compile(r"(.*)/step-\d+")
 _UNREAD = re.compile(r"tensorboard/|log\.txt$|report\.html$|lock$|\.md$|command\.txt$")
 _NAMED_AT_RANDOM = re.compile(r"[0-9a-f]{16}|(?<=\.tmp)\w{6}|(?<=tfevents).*")
 _LABELLED = {"train.csv": slice(48), "dev.csv": slice(48, 64)}  # lines of the text
@@ -33,6 +34,7 @@ _SIZES = """--model.hidden_size 16 --model.num_hidden_layers 2 --model.num_atten
 --max_steps 8 --warmup_steps 2 --logging_steps 3 --save_steps 2 --eval_steps 4 --eval_examples 8 --device cpu
 --per_device_train_batch_size 4 --per_device_eval_batch_size 8 --gradient_accumulation_steps 2 --precision fp32"""
 _PRETRAIN = f"Pretraining.py {_CORPUS} {_SIZES} --output_dir"
+_TORCHRUN = "-m torch.distributed.run --standalone --nproc_per_node 2"
 _WARMUP = "warm --prepared_dir warm/prepared --init_from exported --rtd.generator_warmup_steps 6"
 _TUNING = """--train_file train.csv --validation_file dev.csv --model run --seeds 2 --num_train_epochs 2 --device cpu
 --max_seq_length 32 --per_device_train_batch_size 16 --logging_steps 4 --precision fp32 --hidden_dropout_prob 0.1"""
@@ -48,7 +50,7 @@ class Program(NamedTuple):
 
 
 PROGRAMS = {
-    "prepare": Program(f"-m electra_albert prepare {_CORPUS}", "", "prepared"),
+    "prepare": Program(f"-m electra_albert prepare {_CORPUS}", "", "prepared", "kill write 1 *train/*tokens.bin"),
     "pretrain": Program(f"{_PRETRAIN} run", "prepare", "run", "kill mkdir 1 *writing-*-step-0000006"),
     "export": Program(
         "-m electra_albert export --model run --kind discriminator --output_dir exported", "pretrain", "exported"
@@ -59,9 +61,9 @@ PROGRAMS = {
     ),
     "demo": Program("LM_DEMO.py --gen run/generator --input lines.txt", "pretrain"),
     "plan": Program("Pretraining.py --config options.yaml --dry_run --prepared_dir prepared"),
-    "ranks": Program(f"-m torch.distributed.run --standalone --nproc_per_node 2 {_PRETRAIN} two", "prepare", "two"),
+    "ranks": Program(f"{_TORCHRUN} {_PRETRAIN} two --ddp_timeout 10", "prepare", "two"),
 }
-Files = dict[str, str]  # hash of each file, by path
+Files = dict[str, str]  # hash of each file, by path; folders too
 
 
 class Undisturbed(NamedTuple):
@@ -192,18 +194,17 @@ def difference(found: Files, wanted: Files, forgiven: Sequence[str] = ()) -> str
 
 
 def files_of(program: str, folder: Path, ended: Ended) -> Files:
-    """Hashes of the files that equal runs share, by path; times in JSON do not count. Of a demo, of its output."""
+    """Hashes of the files and folders that equal runs share; times in JSON do not count. Of a demo, of its output."""
     if not (made := PROGRAMS[program].makes):
         return {"the output": ended.out}
-    paths = sorted(path.relative_to(folder).as_posix() for path in (folder / made).rglob("*") if path.is_file())
-    paths = [path for path in paths if not _OTHERWISE.search(path)]
-    newest = {path.rpartition("/step-")[0]: path.rpartition("/")[0] for path in paths if "/step-" in path}
-    kept = (path for path in paths if "/step-" not in path or path.rpartition("/")[0] in newest.values())
-    return {path: _digest(folder / path) for path in kept}
+    paths = sorted(path.relative_to(folder).as_posix() for path in (folder / made).rglob("*"))
+    pairs = [(path, _CHECKPOINT.match(path)) for path in paths if not _OTHERWISE.search(path)]
+    newest = {found[1]: found[0] for _, found in pairs if found}
+    return {path: _digest(folder / path) for path, found in pairs if not found or found[0] == newest[found[1]]}
 
 
 def _digest(path: Path) -> str:
-    content = path.read_bytes()
+    content = path.read_bytes() if path.is_file() else b"a folder"
     if path.suffix in (".json", ".jsonl"):
         with suppress(ValueError, RecursionError):
             lines = content.splitlines() if path.suffix == ".jsonl" else [content]

@@ -66,10 +66,6 @@ def _lengthen_token(content: Any) -> Any:
     return content
 
 
-def _nothing(file: Path) -> None:
-    """For paths that exist, or must not."""
-
-
 def _pipe(file: Path) -> None:
     file.unlink(missing_ok=True)
     os.mkfifo(file)
@@ -136,8 +132,8 @@ HOSTILE = {
     "deep config.json": _demo("config.json", _DEEP),
     "token of 1 MB": _demo("tokenizer.json", _edit(_lengthen_token)),
     "deep tokenizer.json": _demo("tokenizer.json", _DEEP),
-    "endless input": Hostile("demo", {"/dev/zero": _nothing}, "lines.txt"),
-    "endless training file": Hostile("finetune", {"/dev/zero": _nothing}, "train.csv"),
+    "endless input": Hostile("demo", {"/dev/zero": lambda file: None}, "lines.txt"),
+    "endless training file": Hostile("finetune", {"/dev/zero": lambda file: None}, "train.csv"),
     "field of 30 MB": Hostile(
         "finetune", {"a.csv": b'text,label\n"' + b"word " * 6_000_000 + b'",1\n"b",0\n'}, "train.csv"
     ),

@@ -59,11 +59,13 @@ class Process(NamedTuple):
         is_late = False
         while not (found := os.wait4(self.pid, os.WNOHANG))[0]:
             if is_late := time.monotonic() - self.started > limit:
-                os.kill(self.pid, signal.SIGKILL)
+                for pid in (self.pid, *self.children()):  # the ranks of torchrun are not in its process group
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
             time.sleep(0.005)
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)  # processes that it has left running
-        code = None if is_late else os.waitstatus_to_exitcode(found[1])
+        code = None if is_late and os.WIFSIGNALED(found[1]) else os.waitstatus_to_exitcode(found[1])
         out, err = (self.output.with_suffix(suffix).read_text(errors="replace") for suffix in (".out", ".err"))
         seconds, has_fault = time.monotonic() - self.started, self.output.with_suffix(".hit").exists()
         return Ended(code, out, err, seconds, found[2].ru_maxrss << 10, has_fault)

@@ -28,7 +28,10 @@ def soak(bench: Bench, steps: int, kills: int, seed: int) -> str:
         _watch(process, killed, step)
         time.sleep(draws.random())
         os.kill(process.pid, signal.SIGKILL)
-        print(f"killed after step {step}: exit {process.wait(_DAY_SECONDS).code}", flush=True)
+        stopped = process.wait(_DAY_SECONDS)
+        print(f"killed after step {step}: exit {stopped.code}", flush=True)
+        if found := problem(stopped, (0, -signal.SIGKILL)):
+            return f"killed after step {step}: {found}"
     again = bench.launcher.start(command, killed, is_fresh=True).wait(_DAY_SECONDS)
     print(f"{kills} kills in {time.monotonic() - started:.0f} s")
     found = difference(files_of("pretrain", killed, again), files_of("pretrain", whole, ended))

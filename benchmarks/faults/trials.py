@@ -7,27 +7,36 @@ with a documented exit code and one line `error: …`, without a traceback, in b
 """
 
 import os
+import re
 import signal
+import time
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
 from benchmarks.faults.bench import PROGRAMS, REFUSED, Bench, problem
 from benchmarks.faults.hostile import HOSTILE, LIMIT_SECONDS, MOST_BYTES
+from benchmarks.faults.processes import ROOT
 
 _LOGS = ("metrics.jsonl", "samples.jsonl")
 _STOPPED = (0, 75, 130)  # exit codes after a signal that the program handles
+_REPLACED = ("*/checkpoints/*", "*prepared/*/store/*")  # by older or new files, if they are damaged
+_FAILED_RANK = re.compile(r"rank +: (\d+) .*\n +exitcode +: (-?\d+)")  # in the report of torchrun
+_IDLE_SECONDS = 2  # until a rank waits for the others, or has ended
 
 
 def kill(bench: Bench, program: str, faults: Sequence[str], is_fresh: bool) -> str:
-    """Kill a program, one time after another."""
+    """Kill a program, one time after another; if it ends before, try again with half of the time."""
     folder = bench.work(program)
-    for fault in faults:
+    for number, fault in enumerate(faults):
         ended = bench.finish(program, folder, fault, is_fresh=is_fresh)
-        if not fault.startswith("after") and not ended.has_fault:
-            return f"{fault} was not reached; {problem(ended)}"
-        if ended.code != -signal.SIGKILL and (found := problem(ended)):
+        if found := problem(ended, (0, -signal.SIGKILL)):
             return found
+        if ended.code == 0 and fault.startswith("after"):
+            earlier = f"after {float(fault.split()[1]) / 2}"
+            return kill(bench, program, [*faults[:number], earlier, *faults[number + 1 :]], is_fresh)
+        if ended.code == 0:
+            return f"{fault} was not reached"
     return bench.again(program, folder, is_fresh=is_fresh)
 
 
@@ -43,7 +52,7 @@ def fail(bench: Bench, program: str, fault: str) -> str:
 
 
 def damage(bench: Bench, program: str, path: str, how: str, at: float) -> str:
-    """Damage a file that a program reads, at a share of its length: it is refused, built again or harmless."""
+    """Damage a file that a program reads, at a share of its length: it is replaced, refused or harmless."""
     folder = bench.work(program, is_half=True)
     (file,) = (one for one in folder.rglob("*") if fnmatchcase(one.relative_to(folder).as_posix(), path))
     before = file.read_bytes()
@@ -54,14 +63,15 @@ def damage(bench: Bench, program: str, path: str, how: str, at: float) -> str:
     elif how != "removed":
         file.write_bytes(DAMAGE[how](before, start))
     ended = bench.finish(program, folder)
-    forgiven = [path] if file.name in _LOGS else []
-    return problem(ended, (0, *REFUSED)) or (
-        bench.difference(program, folder, ended, forgiven) if ended.code == 0 else ""
-    )
+    forgiven, is_replaced = [path] * (file.name in _LOGS), any(fnmatchcase(path, one) for one in _REPLACED)
+    if (found := problem(ended, (0,) if is_replaced else (0, *REFUSED))) or ended.code:
+        return found
+    found = bench.difference(program, folder, ended, forgiven)
+    return found or bench.difference("prepare", folder, ended) * (is_replaced and path.startswith("prepared/"))
 
 
 DAMAGE: dict[str, Any] = {  # new content from the old one and a position in it
-    "flipped bit": lambda old, start: old[:start] + bytes([old[start] ^ 16]) + old[start + 1 :],
+    "flipped bit": lambda old, start: bytes(byte ^ 16 * (index == start) for index, byte in enumerate(old)),
     "cut": lambda old, start: old[:start],
     "end of zeros": lambda old, start: old[:start] + bytes(len(old) - start),
     "deep JSON": lambda old, start: b"[" * 100_000,
@@ -79,7 +89,9 @@ def together(bench: Bench, program: str, fault: str) -> str:
         return f"did not stop: {problem(first.wait())}"
     second = bench.start(program, folder)
     while not second.has_ended and b"waiting" not in second.output.with_suffix(".err").read_bytes():
-        pass
+        time.sleep(0.005)
+        if time.monotonic() - second.started > LIMIT_SECONDS:
+            return f"the second one hangs: {problem(second.wait(0))}; {problem(first.wait(0))}"
     os.kill(first.pid, signal.SIGCONT)
     ends = first.wait(), second.wait()
     if all(end.code for end in ends):
@@ -98,17 +110,37 @@ def interrupt(bench: Bench, program: str, fault: str, name: str) -> str:
     return problem(process.wait(), (*_STOPPED, -number)) or bench.again(program, folder)
 
 
-def lose_rank(bench: Bench, fault: str, lost: int) -> str:
-    """Kill a rank of two while rank 0 is stopped in the middle."""
+def lose_rank(bench: Bench, fault: str, lost: int, name: str) -> str:
+    """Kill a rank of two or let it hang while rank 0 is stopped in the middle: the other rank names it."""
     folder = bench.work("ranks")
     process = bench.start("ranks", folder, fault)
     if not process.await_stop(of_child=True):
         return f"did not stop: {problem(process.wait())}"
+    time.sleep(_IDLE_SECONDS)
     ranks = process.children()
-    os.kill(ranks[lost % len(ranks)], signal.SIGKILL)  # rank 1 has ended before the export
-    os.kill(ranks[0], signal.SIGCONT)
-    ended = process.wait()
-    return problem(ended) if ended.code is None else bench.again("ranks", folder)
+    if is_alone := len(ranks) == 1:  # rank 1 has ended before the export: none is left that could notice
+        lost, name = 0, "SIGKILL"
+    os.kill(ranks[lost], signal.Signals[name])
+    if lost:
+        os.kill(ranks[0], signal.SIGCONT)
+    until = time.monotonic() + LIMIT_SECONDS
+    while name == "SIGSTOP" and len(process.children()) == 2:
+        time.sleep(0.1)
+        if time.monotonic() > until:
+            return f"the hang is not noticed: {problem(process.wait(0))}"
+    if name == "SIGSTOP":
+        os.kill(ranks[lost], signal.SIGKILL)  # as torchrun does half a minute later
+    ended, codes = process.wait(), {str(lost): "-9"} | ({} if is_alone else {str(1 - lost): "6"})
+    if ended.code is None or f'File "{ROOT}/electra_albert' in ended.err:
+        return problem(ended)
+    if (found := dict(_FAILED_RANK.findall(ended.err))) != codes:
+        return f"exit codes of ranks {found}, not {codes}"
+    error = "\n".join(re.findall("^error: .*", ended.err, re.M))
+    lasts = [log.read_text().rstrip().rpartition("\n")[2] for log in folder.glob("two/log.txt")]  # none at the start
+    is_named = re.fullmatch(f"error: rank {lost} of 2 .* same command again .*", error)
+    if not is_alone and not (is_named and all(last.endswith(error) for last in lasts)):
+        return f"{error or 'no error line'}; log.txt ends with {lasts}"
+    return bench.again("ranks", folder)
 
 
 def hostile(bench: Bench, name: str) -> str:

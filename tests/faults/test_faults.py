@@ -111,6 +111,7 @@ READ = {
         f"{STORE}/train/rows-1-32-42.bin",
         "prepared/text-*/tokenizer/tokenizer.json",
     ),
+    "prepare": (f"{STORE}/parts/000000.tokens",),
     "demo": tuple(f"run/generator/{name}" for name in ("model.safetensors", "config.json", "tokenizer.json")),
 }
 
@@ -149,10 +150,16 @@ def test_a_signal_in_any_phase_loses_nothing(bench: Bench, program: str, at: str
 
 
 @pytest.mark.parametrize(
-    ("at", "lost"), [("rename 1 two/generator/model.safetensors", 0), ("sync 1 *ing-*step-0000004/*", 1)]
+    ("at", "lost", "signal"),
+    [
+        ("rename 1 two/generator/model.safetensors", 0, "SIGKILL"),
+        ("sync 1 *ing-*step-0000004/*", 0, "SIGKILL"),
+        ("sync 1 *ing-*step-0000004/*", 1, "SIGKILL"),
+        ("sync 1 *ing-*step-0000004/*", 1, "SIGSTOP"),
+    ],
 )
-def test_ranks_resume_after_one_was_killed(bench: Bench, at: str, lost: int) -> None:
-    assert trials.lose_rank(bench, f"stop {at}", lost) == ""
+def test_a_lost_rank_is_named_and_the_ranks_resume(bench: Bench, at: str, lost: int, signal: str) -> None:
+    assert trials.lose_rank(bench, f"stop {at}", lost, signal) == ""
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -161,9 +168,11 @@ def test_a_hostile_file_is_refused_or_read_in_bounded_time(bench: Bench, name: s
 
 
 def test_the_trials_see_a_planted_fault(bench: Bench) -> None:
-    # Planted: a run with another setting, and a fault that is never reached.
+    # Planted: a run with another setting, an empty folder, and a fault that is never reached.
     folder = bench.work("pretrain")
     other = bench.launcher.start([*trials.PROGRAMS["pretrain"].argv.split(), "--adam_beta1", "0.8"], folder).wait()
     assert "model.safetensors differs" in bench.difference("pretrain", folder, other)
+    (folder / "run" / "empty").mkdir()
+    assert bench.difference("pretrain", folder, other, ["*.*"]) == "run/empty is left over"
     assert "was not reached" in trials.kill(bench, "export", ["kill open 1 nowhere"], False)
     assert "did not stop" in trials.interrupt(bench, "export", "stop open 1 nowhere", "SIGTERM")
