@@ -65,8 +65,9 @@ def draw(bench: Bench, number: int, seed: int) -> tuple[str, list[Any]]:
     if kind == "together":
         return f"two processes: {program}", [kind, program, spread(bench.faults(program, "stop"))]
     if kind == "rank":
-        fault, name = spread(bench.faults("ranks", "stop")), draws.choice(("SIGKILL", "SIGSTOP"))
-        return f"{name} of one rank of two", ["lose_rank", fault, draws.randrange(2), name]
+        faults, name = bench.faults("ranks", "stop"), draws.choice(("SIGKILL", "SIGSTOP"))
+        faults = [one for one in faults if name == "SIGKILL" or "-step-" in one]  # elsewhere ranks wait for the first
+        return f"{name} of one rank of two", ["lose_rank", spread(faults), draws.randrange(2), name]
     if kind == "hostile" and index < len(HOSTILE):
         return "hostile file", [kind, list(HOSTILE)[index]]
     program, how = draws.choice([*_PROGRAMS, "demo"]), draws.choice(["flipped bit", *DAMAGE])

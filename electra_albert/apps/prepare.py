@@ -16,6 +16,7 @@ import json
 import logging
 import os
 import re
+import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -276,6 +277,7 @@ def _build(corpus: CorpusFolder, tokenizer: Tokenizer, merged_jobs: int | None) 
 
     plan = _plan_parts(corpus, tokenizer)
     if store := ready_store(plan.folder.parent, plan.fingerprint):
+        shutil.rmtree(plan.folder, ignore_errors=True)  # a kill may have interrupted it
         return store
     if merged_jobs is not None and (missing := plan.missing()):
         jobs = ", ".join(map(str, sorted({number % merged_jobs for number in missing})))

@@ -66,21 +66,30 @@ class PartPlan(NamedTuple):
         parts = []
         for number, unit in enumerate(self.units):
             spans = [(span.start, span.end, span.kind) for span in unit.spans]
-            content = json.dumps([self.fingerprint, spans, unit.options])
-            key = hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
+            content = [self.fingerprint, spans, unit.options]
+            key = _hash(content)
             part = Part(unit, number, key, self.folder, token_dtype(self.vocab_size), {})
             found = read_json(part.path("json"))
-            is_whole = found.get("key") == key and all(
-                part.path(name).is_file()
-                and part.path(name).stat().st_size == found["files"][name][0]
-                and (not is_thorough or sha256(part.path(name)) == found["files"][name][1])
-                for name in PART_FILES
+            is_whole = (
+                found.pop("hash", "") == _hash(found)
+                and found["key"] == key
+                and all(
+                    part.path(name).is_file()
+                    and part.path(name).stat().st_size == found["files"][name][0]
+                    and (not is_thorough or sha256(part.path(name)) == found["files"][name][1])
+                    for name in PART_FILES
+                )
             )
             parts.append(part._replace(statistics=found) if is_whole else part)
         return parts
 
     def missing(self) -> list[int]:
         return [part.number for part in self.parts(is_thorough=True) if not part.statistics]
+
+
+def _hash(content: object) -> str:
+    """A hash of content that JSON can hold."""
+    return hashlib.blake2b(json.dumps(content).encode(), digest_size=16).hexdigest()
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
@@ -152,8 +161,9 @@ def _write_part(part: Part, encoder: TextEncoder | None = None) -> None:
             writer.add(document)
         writer.flush()
     written = {name: file.finish() for name, file in files.items()}
-    statistics = {"key": part.key, "files": written, "read": counts, "written": writer.counts}
-    write_json(part.path("json"), statistics | {"seconds": time.perf_counter() - started})
+    statistics: dict[str, Any] = {"key": part.key, "files": written, "read": counts, "written": writer.counts}
+    statistics["seconds"] = time.perf_counter() - started
+    write_json(part.path("json"), statistics | {"hash": _hash(statistics)})
 
 
 class _PartWriter:

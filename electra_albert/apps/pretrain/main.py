@@ -101,8 +101,8 @@ def run_pretraining(preset: str, config: PretrainConfig, world: World, command: 
             config = budget.recorded_plan(config, resume_point[1])
             files.check_settings(resume_point, preset, config, world.world_size)
         state = resume_point[1] if resume_point and found else None
-        stack.enter_context(distributed.naming_lost_ranks(world, log.take_over))
         stack.enter_context(machine.one_line_errors(config.training, config.run.torch_compile))
+        stack.enter_context(distributed.naming_lost_ranks(world, log.take_over))
         job = make_job(config, world, state["settings"] if state else None)
         job = job if resume_point else budget.planned(job, world)
         config = job.config
@@ -133,12 +133,14 @@ def run_pretraining(preset: str, config: PretrainConfig, world: World, command: 
         if resume_point := files.find_resume_point(folder, found):
             files.log_changes(resume_point, run)
         record = {"settings": settings, **summary.record(job, world)}
+        if not world.is_main:
+            log.open(folder)
         with main_first(world):
             if world.is_main:
                 _record(folder, preset, job, command, record)
-            log.open(folder)
-            if world.is_main and (repository := config.run.push_to_hub) is not None:
-                push.create_repository(repository, is_private=config.run.hub_private_repo)
+                log.open(folder)
+                if (repository := config.run.push_to_hub) is not None:
+                    push.create_repository(repository, is_private=config.run.hub_private_repo)
         if job.lacks_generator and not generator_warmup.warm_up(job, run):
             return RunResult(folder, {}, 0, is_stopped=True)
         evaluate = evaluation.evaluator(job, run)
