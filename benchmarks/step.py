@@ -20,7 +20,7 @@ from benchmarks.stock import ATTENTIONS, StockPair, check_same_function
 from benchmarks.timing import LOG, OURS, STOCK, Record, compare, in_turns, matrix_speed, peak_memory, seconds_per_call
 from electra_albert.apps.pretrain.job import Job, choose_arithmetic, choose_compilation
 from electra_albert.contracts import Batch, Objective
-from electra_albert.model.encoder import Compilation, compile_for_training
+from electra_albert.model.compilation import Compilation, compile_for_training
 from electra_albert.objectives.rtd import PretrainingObjective, ReplacedTokenDetection
 from electra_albert.training.distributed import World, start
 from electra_albert.training.guards import StopSignal, UpdateGuard

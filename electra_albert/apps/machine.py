@@ -16,7 +16,7 @@ import torch
 
 from electra_albert.config import TrainingConfig
 from electra_albert.contracts import UsageError
-from electra_albert.model.encoder import Compilation
+from electra_albert.model.compilation import Compilation
 
 _TRITON_CAPABILITY = (7, 0)
 _NO_HOST_MEMORY = ("DefaultCPUAllocator", "can't start new thread")  # in the messages of RuntimeErrors

@@ -6,7 +6,6 @@ Dimensions: B batch, L length, V vocab, E embedding, D hidden.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +15,6 @@ from torch.utils.checkpoint import checkpoint
 from electra_albert.config import ModelConfig
 from electra_albert.model.attention import ATTENTION, SelfAttention
 
-Compilation = Literal["none", "blocks", "step"]
 _GELU_NEW = partial(F.gelu, approximate="tanh")
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu_new": _GELU_NEW, "gelu": F.gelu, "relu": F.relu}
 
@@ -136,28 +134,6 @@ class Encoder(nn.Module):
         layers = 4 * hidden + 2 * config.intermediate_size  # query, key, value and output; feed-forward
         block = 2 * length * hidden * layers + int(ATTENTION[config.attention].flops(config, length))
         return 2 * length * config.embedding_size * hidden + blocks * block
-
-
-def set_gradient_checkpointing(module: nn.Module) -> None:
-    """Enable gradient checkpointing in every Encoder of `module`. Gradients stay bitwise equal."""
-    for part in module.modules():
-        if isinstance(part, Encoder):
-            part.gradient_checkpointing = True
-
-
-def compile_for_training(objective: nn.Module, compilation: Compilation) -> None:
-    """Apply torch.compile: "blocks" to each group by itself (seconds), "step" to the whole forward pass (minutes)."""
-    if compilation != "none":
-        import torch._dynamo
-
-        # DDP would split graphs to reduce gradients early, but those of shared weights are complete only at the end.
-        torch._dynamo.config.optimize_ddp = False
-    if compilation == "blocks":
-        for part in objective.modules():
-            if isinstance(part, Encoder):
-                part.apply_in_training = torch.compile(apply_group, dynamic=False)
-    elif compilation == "step":
-        objective.compile(dynamic=False)
 
 
 class Backbone(nn.Module):

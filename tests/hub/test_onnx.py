@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from electra_albert.config import ModelConfig
 from electra_albert.contracts import CheckpointError
 from electra_albert.hub.onnx import INPUTS, QUANTIZED_FILE, outputs, write_for_browser, write_onnx
-from electra_albert.model.encoder import compile_for_training
+from electra_albert.model.compilation import compile_for_training
 from tests.hub.models import FORMS
 from tests.model.twins import SHAPE, make_encoder, make_masked_lm
 

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from electra_albert.config import RtdConfig, TrainingConfig
 from electra_albert.contracts import Batch, SpecialIds
-from electra_albert.model.encoder import compile_for_training
+from electra_albert.model.compilation import compile_for_training
 from electra_albert.objectives import masking, mlm, rtd
 from electra_albert.objectives.masking import sample
 from electra_albert.objectives.rtd import PretrainingObjective

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from electra_albert.contracts import Arithmetic, Batch
-from electra_albert.model.encoder import Compilation, compile_for_training, set_gradient_checkpointing
+from electra_albert.model.compilation import Compilation, compile_for_training, set_gradient_checkpointing
 from electra_albert.training.distributed import World
 from electra_albert.training.guards import StopSignal
 from electra_albert.training.loop import train

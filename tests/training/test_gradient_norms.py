@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from electra_albert.contracts import Batch
-from electra_albert.model.encoder import compile_for_training
+from electra_albert.model.compilation import compile_for_training
 from electra_albert.training.gradient_norms import term_gradients
 from electra_albert.training.guards import StopSignal
 from electra_albert.training.monitor import Monitor

@@ -23,7 +23,7 @@ from electra_albert.finetuning_config import PREDICT_TEST, FinetuneConfig, Tunin
 from electra_albert.hub import find, load, weights
 from electra_albert.hub.formats import require_named
 from electra_albert.keyed_random import Stream, derived_seed
-from electra_albert.model.encoder import set_gradient_checkpointing
+from electra_albert.model.compilation import set_gradient_checkpointing
 from electra_albert.model.task_model import TaskHead
 from electra_albert.presets import PRESETS
 from electra_albert.tasks import kinds, reading, recipes, registry, token

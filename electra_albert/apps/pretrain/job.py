@@ -20,7 +20,7 @@ from electra_albert.corpus.tokenizer import fingerprint, special_ids, word_start
 from electra_albert.hub.formats import TABLE, to_native
 from electra_albert.hub.weights import digest
 from electra_albert.keyed_random import Stream, derived_seed
-from electra_albert.model.encoder import Compilation, compile_for_training, set_gradient_checkpointing
+from electra_albert.model.compilation import Compilation, compile_for_training, set_gradient_checkpointing
 from electra_albert.objectives import spec_of
 from electra_albert.objectives.evaluation import Unigram
 from electra_albert.objectives.rtd import PretrainingObjective, ReplacedTokenDetection, make_objective

@@ -1,0 +1,31 @@
+"""torch.compile and gradient checkpointing of the encoders in a model."""
+
+from typing import Literal
+
+from torch import nn
+
+from electra_albert.model.encoder import Encoder, apply_group
+
+Compilation = Literal["none", "blocks", "step"]
+
+
+def set_gradient_checkpointing(module: nn.Module) -> None:
+    """Enable gradient checkpointing in every Encoder of `module`. Gradients stay bitwise equal."""
+    for part in module.modules():
+        if isinstance(part, Encoder):
+            part.gradient_checkpointing = True
+
+
+def compile_for_training(objective: nn.Module, compilation: Compilation) -> None:
+    """Apply torch.compile: "blocks" to each group by itself (seconds), "step" to the whole forward pass (minutes)."""
+    if compilation != "none":
+        import torch._dynamo
+
+        # DDP would split graphs to reduce gradients early, but those of shared weights are complete only at the end.
+        torch._dynamo.config.optimize_ddp = False
+    if compilation == "blocks":
+        for part in objective.modules():
+            if isinstance(part, Encoder):
+                part.apply_in_training = torch.compile(apply_group, dynamic=False)
+    elif compilation == "step":
+        objective.compile(dynamic=False)
