@@ -45,6 +45,7 @@ MAY_CHANGE |= {"per_device_eval_batch_size", "per_device_train_batch_size", "gra
 _TEXT = {"store", "tokenizer_fingerprint", "rows_taken_of_sources"}
 _WRITTEN = (CONFIG, COMMAND, CARD, "tokenizer", "generator", "discriminator", METRICS, SAMPLES, REPORT, LOG_FILE)
 _GIT_SECONDS = 30
+_MAX_DEPTH = 100  # of brackets in YAML
 _HUB_METRICS = {  # scores in the front matter of a card, with the hub's names of the metrics
     **dict.fromkeys(("generator_accuracy", "mlm_accuracy", "discriminator_mlm_accuracy", "sop_accuracy"), "accuracy"),
     **{"discriminator_auc": "roc_auc", "discriminator_average_precision": "average_precision"},
@@ -126,8 +127,8 @@ def read_options(file: Path, name: str) -> dict[str, Any]:
         raise UsageError(f"{name} is not a regular file; copy its text into a file first")
     try:
         text = file.read_text(encoding="utf-8")
-        if _has_aliases(text) or _has_aliases(options := yaml.safe_load(text)):
-            raise yaml.YAMLError("aliases such as *name are not supported; repeat the value")
+        if _is_costly(text) or _is_costly(options := yaml.safe_load(text)):
+            raise yaml.YAMLError("aliases such as *name and deep nesting are not supported")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{name} cannot be read ({getattr(error, 'strerror', error)}); check the path") from None
     except (yaml.YAMLError, *NOT_YAML) as error:
@@ -137,14 +138,20 @@ def read_options(file: Path, name: str) -> dict[str, Any]:
     return options
 
 
-def _has_aliases(value: object) -> bool:
-    """Whether YAML text, or such text inside a value, has aliases: a few lines can hold more than fits into memory."""
+def _is_costly(value: object) -> bool:
+    """Whether YAML text, or such text inside a value, has aliases, which multiply values, or is nested deeply."""
     import yaml
 
     if isinstance(value, dict | list):
-        return any(map(_has_aliases, value.values() if isinstance(value, dict) else value))
+        return any(map(_is_costly, value.values() if isinstance(value, dict) else value))
+    kinds, depth = set[type](), 0
     try:
-        kinds = {type(token) for token in yaml.scan(value)} if isinstance(value, str) else set()
+        for token in yaml.scan(value) if isinstance(value, str) else ():
+            kinds.add(type(token))
+            depth += isinstance(token, yaml.FlowSequenceStartToken | yaml.FlowMappingStartToken)
+            depth -= isinstance(token, yaml.FlowSequenceEndToken | yaml.FlowMappingEndToken)
+            if depth > _MAX_DEPTH:  # scanning takes a time quadratic in the depth
+                return True
     except yaml.YAMLError:
         return False
     return {yaml.AnchorToken, yaml.AliasToken} <= kinds

@@ -116,7 +116,8 @@ def test_a_config_file_without_options_is_refused(in_folder: Path) -> None:
     date = b"seed: 2001-99-99\n"  # regression: YAML fails while it parses the date
     alias = b"seed: [&a [1], *a]"  # regression: nine lines of nine aliases each took all memory
     in_value = b"max_steps: ['" + alias[6:] + b"']"  # the value of an option is YAML too
-    for content in (b"", b"a: [1,", b"\xff\xfe\x00", b"learning_rate: !!bool x", code, date, alias, in_value):
+    deep = b"seed: " + 100_000 * b"["  # regression: took minutes
+    for content in (b"", b"a: [1,", b"\xff\xfe\x00", b"learning_rate: !!bool x", code, date, alias, in_value, deep):
         (in_folder / "run.yaml").write_bytes(content)
         assert_refused(call(pretrain.main, "--config", "run.yaml"), 2, "--config run.yaml")
 
