@@ -25,7 +25,7 @@ _OTHERWISE = re.compile(  # files that differ between equal runs, and checkpoint
     r"|[^/]*\.aside-\d+(/.*)?)$"
 )
 _CHECKPOINT = re.compile(r"(.*)/step-\d+")
-_UNREAD = re.compile(r"tensorboard/|log\.txt$|report\.html$|lock$|\.md$|command\.txt$")
+_UNREAD = re.compile(r"tensorboard/|generator_warmup/|log\.txt$|report\.html$|lock$|\.md$|command\.txt$")
 _NAMED_AT_RANDOM = re.compile(r"[0-9a-f]{16}|(?<=\.tmp)\w{6}|(?<=tfevents).*")
 _LABELLED = {"train.csv": slice(48), "dev.csv": slice(48, 64)}  # lines of the text
 _CORPUS = "--corpus text.txt --max_seq_length 32 --preprocessing_num_workers 1 --vocab_size 200 --prepared_dir prepared"

@@ -47,8 +47,8 @@ def fail(bench: Bench, program: str, fault: str) -> str:
     if not ended.has_fault:
         return f"{fault} was not reached; {problem(ended)}"
     lost = [f"*{name}" for name in _LOGS if f"cannot write {name}" in ended.err]
-    found = problem(ended, (0, *REFUSED)) or (bench.difference(program, folder, ended, lost) if not ended.code else "")
-    return found or bench.again(program, folder, forgiven=lost)
+    found = "" if ended.code else bench.difference(program, folder, ended, [*lost, "*/.trash-*"])
+    return problem(ended, (0, *REFUSED)) or found or bench.again(program, folder, forgiven=lost)
 
 
 def damage(bench: Bench, program: str, path: str, how: str, at: float) -> str:
