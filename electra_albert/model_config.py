@@ -24,6 +24,12 @@ def require_within(config: object, interval: str, names: str) -> None:
         require(value is None or low < value < high or is_closed_end, f"{name}={value} must be in {interval}")
 
 
+def require_option(name: str, value: float, least: int) -> None:
+    """Require an option of an attention kind to be a whole number of at least `least`."""
+    problem = f"model.attention_options.{name}={value} must be a whole number of at least {least}"
+    require(isinstance(value, int) and value >= least, problem)
+
+
 def require_repository(name: str | None) -> None:
     """Require OWNER/NAME, or None: without its owner a repository is created, but not found again."""
     is_whole = name is None or (name.count("/") == 1 and all(name.split("/")))

@@ -8,7 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from electra_albert.config import ModelConfig
-from electra_albert.model_config import require
+from electra_albert.model_config import require_option
+
+_RANK = 64  # by default
 
 
 class LinformerMixing(nn.Module):
@@ -16,9 +18,9 @@ class LinformerMixing(nn.Module):
 
     is_stock = False
 
-    def __init__(self, config: ModelConfig, rank: int = 64) -> None:
+    def __init__(self, config: ModelConfig, rank: int = _RANK) -> None:
         super().__init__()
-        require(rank >= 1, f"model.attention_options.rank={rank} must be at least 1")
+        require_option("rank", rank, 1)
         self.dropout, positions = config.attention_probs_dropout_prob, config.max_position_embeddings
         self.key_projection = nn.Parameter(torch.randn(rank, positions) * positions**-0.5)
         self.value_projection = nn.Parameter(torch.randn(rank, positions) * positions**-0.5)
@@ -33,4 +35,4 @@ class LinformerMixing(nn.Module):
 
     @staticmethod
     def flops(config: ModelConfig, length: int) -> int:
-        return 4 * 2 * length * int(config.attention_options.get("rank", 64)) * config.hidden_size
+        return 4 * 2 * length * int(config.attention_options.get("rank", _RANK)) * config.hidden_size

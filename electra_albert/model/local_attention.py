@@ -8,7 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from electra_albert.config import ModelConfig
-from electra_albert.model_config import require
+from electra_albert.model_config import require_option
+
+_WINDOW, _GLOBAL = 64, 1  # by default
 
 
 class LocalMixing(nn.Module):
@@ -16,10 +18,10 @@ class LocalMixing(nn.Module):
 
     is_stock = False
 
-    def __init__(self, config: ModelConfig, window: int = 64, global_tokens: int = 1) -> None:
+    def __init__(self, config: ModelConfig, window: int = _WINDOW, global_tokens: int = _GLOBAL) -> None:
         super().__init__()
-        require(window >= 1, f"model.attention_options.window={window} must be at least 1")
-        require(global_tokens >= 0, f"model.attention_options.global_tokens={global_tokens} must not be negative")
+        require_option("window", window, 1)
+        require_option("global_tokens", global_tokens, 0)
         self.window, self.global_tokens = window, global_tokens
         self.dropout = config.attention_probs_dropout_prob
 
@@ -57,6 +59,7 @@ class LocalMixing(nn.Module):
 
     @staticmethod
     def flops(config: ModelConfig, length: int) -> int:
-        window, most = (int(config.attention_options.get(*item)) for item in (("window", 64), ("global_tokens", 1)))
+        given = config.attention_options
+        window, most = int(given.get("window", _WINDOW)), int(given.get("global_tokens", _GLOBAL))
         keys = min(3 * window, 3 * length) + 2 * most
         return 2 * 2 * length * keys * config.hidden_size

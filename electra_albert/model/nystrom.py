@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from electra_albert.config import ModelConfig
-from electra_albert.model_config import require
+from electra_albert.model_config import require, require_option
+
+_LANDMARKS, _ITERATIONS = 64, 6  # by default
 
 
 class _Landmarks(NamedTuple):
@@ -30,14 +32,18 @@ class NystromMixing(nn.Module):
     is_stock = False
 
     def __init__(
-        self, config: ModelConfig, landmarks: int = 64, pinv_iterations: int = 6, conv_kernel_size: int = 0
+        self,
+        config: ModelConfig,
+        landmarks: int = _LANDMARKS,
+        pinv_iterations: int = _ITERATIONS,
+        conv_kernel_size: int = 0,
     ) -> None:
         super().__init__()
-        options, heads = "model.attention_options", config.num_attention_heads
-        require(landmarks >= 1, f"{options}.landmarks={landmarks} must be at least 1")
-        require(pinv_iterations >= 1, f"{options}.pinv_iterations={pinv_iterations} must be at least 1")
-        is_odd = conv_kernel_size == 0 or conv_kernel_size % 2 == 1
-        require(is_odd, f"{options}.conv_kernel_size={conv_kernel_size} must be odd, or 0 for no convolution")
+        heads, is_odd = config.num_attention_heads, conv_kernel_size == 0 or conv_kernel_size % 2 == 1
+        require_option("landmarks", landmarks, 1)
+        require_option("pinv_iterations", pinv_iterations, 1)
+        require_option("conv_kernel_size", conv_kernel_size, 0)
+        require(is_odd, f"model.attention_options.conv_kernel_size={conv_kernel_size} must be odd, or 0")
         has_dropout = config.attention_probs_dropout_prob > 0
         require(not has_dropout, "attention nystrom has no weights to drop; set attention_probs_dropout_prob to 0")
         self.landmarks, self.iterations = landmarks, pinv_iterations
@@ -70,9 +76,9 @@ class NystromMixing(nn.Module):
     @staticmethod
     def flops(config: ModelConfig, length: int) -> int:
         given = config.attention_options
-        landmarks, iterations = int(given.get("landmarks", 64)), int(given.get("pinv_iterations", 6))
-        with_tokens = 7 * length * landmarks + 2 * landmarks**2 + length * int(given.get("conv_kernel_size", 0))
-        return 2 * (with_tokens * config.hidden_size + 4 * iterations * config.num_attention_heads * landmarks**3)
+        landmarks, iterations = given.get("landmarks", _LANDMARKS), given.get("pinv_iterations", _ITERATIONS)
+        with_tokens = 7 * length * landmarks + 2 * landmarks**2 + length * given.get("conv_kernel_size", 0)
+        return int(2 * (with_tokens * config.hidden_size + 4 * iterations * config.num_attention_heads * landmarks**3))
 
 
 def _choose_landmarks(mask: Tensor, landmarks: int, dtype: torch.dtype) -> _Landmarks:

@@ -89,10 +89,7 @@ def run_pretraining(preset: str, config: PretrainConfig, world: World, command: 
 
     folder = run_folder(config, preset)
     with main_first(world):
-        check_can_write(folder)
-        files.check_is_ours(folder)
-        if (source := config.run.init_from) is not None and Path(source).resolve() == folder.resolve():
-            raise UsageError(f"--init_from {source} is the run's own folder; name another --output_dir")
+        _check_folder(folder, config)
     check_trackers(config.training.report_to)
     with ExitStack() as stack:
         log = stack.enter_context(run_log.RunLog())
@@ -115,9 +112,7 @@ def run_pretraining(preset: str, config: PretrainConfig, world: World, command: 
             return RunResult(folder, {}, 0)
         with main_first(world):
             if world.is_main:
-                text, is_enough = trial.disk_space(job, folder, state["step"] if state else 0)
-                if not is_enough:
-                    raise UsageError(f"{folder}: {text}; {trial.DISK_ADVICE}")
+                trial.require_disk_space(job, folder, state["step"] if state else 0)
                 stack.enter_context(guards.run_lock(folder))
         if found != find_checkpoint(folder / "checkpoints", config.run.resume):
             raise UsageError(f"another run has just written into {folder}; start again to resume it")
@@ -158,6 +153,14 @@ def run_pretraining(preset: str, config: PretrainConfig, world: World, command: 
             if config.run.push_to_hub is not None:
                 push.upload(folder, config.run.push_to_hub, f"Step {outcome.step}", push.RUN_PARTS)
     return result
+
+
+def _check_folder(folder: Path, config: PretrainConfig) -> None:
+    """Raise UsageError if the run cannot write into its folder, or would overwrite its initial weights."""
+    check_can_write(folder)
+    files.check_is_ours(folder)
+    if (source := config.run.init_from) is not None and Path(source).resolve() == folder.resolve():
+        raise UsageError(f"--init_from {source} is the run's own folder; name another --output_dir")
 
 
 def run_folder(config: PretrainConfig, preset: str) -> Path:

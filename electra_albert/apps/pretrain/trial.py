@@ -19,7 +19,7 @@ from torch import nn
 from electra_albert.apps.machine import memory_advice, memory_of, peak_memory
 from electra_albert.apps.pretrain.job import Job
 from electra_albert.config import ModelConfig, PretrainConfig
-from electra_albert.contracts import Batch, Objective
+from electra_albert.contracts import Batch, Objective, UsageError
 from electra_albert.corpus.examples import eval_batches
 from electra_albert.hub.load import locate, read_config
 from electra_albert.model import heads
@@ -51,6 +51,13 @@ def disk_space(job: Job, folder: Path, done_steps: int = 0) -> tuple[str, bool]:
     needed = size * min(due, max(1, more))  # a checkpoint is written before an old one is removed
     free = shutil.disk_usage(next(path for path in (folder, *folder.absolute().parents) if path.exists())).free
     return f"checkpoints need {needed / 1e9:.2f} GB, {free / 1e9:.2f} GB are free", needed <= free
+
+
+def require_disk_space(job: Job, folder: Path, done_steps: int) -> None:
+    """Raise UsageError if the checkpoints after done_steps do not fit on the disk of the run's folder."""
+    text, is_enough = disk_space(job, folder, done_steps)
+    if not is_enough:
+        raise UsageError(f"{folder}: {text}; {DISK_ADVICE}")
 
 
 def measure(job: Job, world: World, done_steps: int = 0) -> Iterator[str]:
