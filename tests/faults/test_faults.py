@@ -53,7 +53,7 @@ KILLS = {
         "mkdir 1 *generator_warmup/checkpoints/*-step-0000004",
         "rename 1 warm/checkpoints/step-0000002",
     ),
-    "finetune": ("rename 1 tuned/seed-42/result.json",),
+    "finetune": ("rename 1 tuned/seed-42/result.json", "remove 1 tuned/seed-42/checkpoints/step-0000006/model.*"),
 }
 
 

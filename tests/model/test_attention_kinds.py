@@ -45,10 +45,10 @@ def softmax(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
     return SoftmaxMixing(SHAPE)(q, k, v, mask)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_padding_changes_nothing_and_gets_no_gradient(kind: str) -> None:
+@pytest.mark.parametrize(("kind", "options"), [*((kind, {}) for kind in KINDS), ("local", {"global_tokens": 0})])
+def test_padding_changes_nothing_and_gets_no_gradient(kind: str, options: dict[str, int]) -> None:
     """A sequence gives the same output alone and in a longer batch, whatever the padding holds."""
-    mixing, (q, k, v), lengths = mixing_of(kind), drawn(4, 19), (19, 12, 6, 2)
+    mixing, (q, k, v), lengths = mixing_of(kind, **options), drawn(4, 19), (19, 12, 6, 2)
     mask = torch.arange(19) < torch.tensor(lengths)[:, None]
     for part in (q, k, v):
         part.masked_fill_(~mask[:, None, :, None], 30.0)

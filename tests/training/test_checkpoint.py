@@ -17,6 +17,7 @@ import torch
 from safetensors.numpy import load_file
 from torch import nn
 
+from electra_albert import files
 from electra_albert.contracts import CheckpointError, DivergedError, UsageError
 from electra_albert.training import checkpoint
 from electra_albert.training.checkpoint import find_checkpoint, list_checkpoints, save_checkpoint
@@ -134,6 +135,21 @@ def test_an_unreadable_checkpoint_is_skipped(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(Path, "is_file", denied)
     assert find_checkpoint(tmp_path, "auto") == first
+
+
+def test_a_checkpoint_is_replaced_only_after_the_new_one_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = save(tmp_path, 1)
+
+    def failing(path: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error", str(path))
+
+    monkeypatch.setattr(files, "sync", failing)
+    with pytest.raises(OSError, match="Input/output"):
+        save(tmp_path, 1)
+    assert names(tmp_path) == [path.name]
+    assert find_checkpoint(tmp_path, "auto") == path
 
 
 def test_other_files_in_the_folder_are_not_taken_for_checkpoints(tmp_path: Path) -> None:

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from electra_albert.apps import command_line
 from electra_albert.apps.finetune import main as finetune
 from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.apps.pretrain.options import parse_pretraining
 from electra_albert.cli import COMMANDS, main
 from electra_albert.config import CorpusConfig, PretrainConfig, TrainingConfig
-from electra_albert.contracts import UsageError
+from electra_albert.contracts import RankLostError, UsageError
 from electra_albert.finetuning_config import DERIVED, DataConfig
 from electra_albert.presets import PRESETS
 from tests.apps.conftest import Finished
@@ -138,3 +139,17 @@ def test_a_boolean_option_needs_no_value() -> None:
 def test_every_preset_takes_another_optimizer(preset: str) -> None:
     # Regression: the preset's muon_rate was refused as an option without effect.
     assert parse_pretraining(["--preset", preset, "--optimizer", "adamw"])[1].training.optimizer == "adamw"
+
+
+def test_an_error_that_only_another_rank_has_is_printed_with_its_rank(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr(command_line.time, "sleep", waited.append)
+    monkeypatch.setenv("RANK", "1")
+    lost = RankLostError("rank 2 of 3 ended")
+    lost.is_first_left = False
+    for error, printed in ((UsageError("no  room"), "error: rank 1: no room\n"), (lost, "")):
+        assert command_line.report(error) == error.exit_code
+        assert capsys.readouterr().err == printed
+    assert waited == 2 * [5]  # torchrun ends this rank meanwhile if the first one had the same error
