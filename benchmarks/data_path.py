@@ -8,10 +8,11 @@ from functools import partial
 from itertools import chain, count, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from timeit import timeit
 from typing import Any, cast
 
 from benchmarks.config import BenchConfig, bench_job, pretraining
-from benchmarks.timing import LOG, OURS, STOCK, Record, compare, in_turns, seconds_once, seconds_per_call
+from benchmarks.timing import OURS, STOCK, Record, compare, in_turns, seconds_per_call
 from electra_albert.apps.prepare import open_corpus, prepare
 from electra_albert.apps.pretrain.job import Job
 from electra_albert.contracts import DataError
@@ -41,13 +42,11 @@ def measure_store(config: BenchConfig) -> Iterator[Record]:
         def stock() -> None:
             stock_examples(files, prepared.tokenizer, corpus.max_seq_length, Path(folder, str(next(names))))
 
-        timings = {OURS: partial(seconds_once, partial(ours, 1))}
+        timings = {OURS: partial(timeit, partial(ours, 1), number=1)}
         if number > 1:
-            timings[f"{OURS}, {number} processes"] = partial(seconds_once, partial(ours, number))
-        if all(".txt" in file.suffixes for file in files):
-            timings[STOCK] = partial(seconds_once, stock)
-        else:
-            LOG.info("stock is not measured: only .txt files are compared")
+            timings[f"{OURS}, {number} processes"] = partial(timeit, partial(ours, number), number=1)
+        if all(".txt" in file.suffixes for file in files):  # others are not compared
+            timings[STOCK] = partial(timeit, stock, number=1)
         seconds = in_turns(timings, config.repeats)
     megabytes = prepared.store.statistics["read"]["bytes"] / 1e6
     baseline = STOCK if STOCK in timings else OURS

@@ -18,12 +18,12 @@ from benchmarks.config import CPU_BATCH_SIZE, BenchConfig, bench_job, pretrainin
 from benchmarks.data_path import sample_sentences
 from benchmarks.stock import ATTENTIONS, write_stock_model
 from benchmarks.timing import OURS, STOCK, Record, compare, in_turns
-from electra_albert.contracts import UsageError, UserError
+from electra_albert.contracts import UserError
 from electra_albert.training.distributed import World, start
 from electra_albert.training.monitor import read_metrics
 
 # STOCK has Trainer's defaults: random order, each batch padded to its longest example.
-GROUPED, PADDED = f"{STOCK}, grouped by length", f"{STOCK}, padded to the full length"
+GROUPED = f"{STOCK}, grouped by length"
 _SCORED_EXAMPLES, _TRIAL_UPDATES, _EPOCH_EVENTS = 16, 4, ("on_epoch_begin", "on_epoch_end")
 _LEARNING_RATE, _WARMUP = 1e-4, 0.1
 
@@ -31,10 +31,7 @@ _LEARNING_RATE, _WARMUP = 1e-4, 0.1
 def measure_finetune(config: BenchConfig) -> Iterator[Record]:
     """Examples per second of our command and of stock's Trainer. Raises UserError if they compute different things."""
     from transformers.utils import logging as stock_logging
-    from transformers.utils.import_utils import is_accelerate_available
 
-    if not is_accelerate_available():
-        raise UsageError("stock's Trainer needs accelerate: pip install -e '.[bench]'")
     stock_logging.set_verbosity_error()
     seeds = count(config.seed)
     world, settings = start(config.device), pretraining(config)
@@ -53,7 +50,7 @@ def measure_finetune(config: BenchConfig) -> Iterator[Record]:
         trial = {kind: comparison.train_stock(0, STOCK, kind, _TRIAL_UPDATES) for kind in ATTENTIONS * 2}
         attention = min(trial, key=lambda kind: trial[kind])
         timings = {OURS: lambda: comparison.train_ours(next(seeds))}
-        for way in (STOCK, GROUPED, PADDED):
+        for way in (STOCK, GROUPED):
             timings[way] = partial(comparison.train_stock, config.seed, way, attention)
         seconds = in_turns(timings, config.repeats)
     preset = config.values("preset")[0]
@@ -107,8 +104,7 @@ class FinetuneComparison(NamedTuple):
 
         clock = type("Clock", (transformers.TrainerCallback,), dict.fromkeys(_EPOCH_EVENTS, record_time))
         tokenizer = transformers.AutoTokenizer.from_pretrained(self.folder / "start")
-        padding = {"padding": "max_length"} if way == PADDED else {}
-        columns = dict(tokenizer(self.texts, truncation=True, max_length=self.length, **padding))
+        columns = dict(tokenizer(self.texts, truncation=True, max_length=self.length))
         columns["labels"] = [number % 2 for number in range(len(self.texts))]
         rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         arguments = transformers.TrainingArguments(

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.config import BenchConfig, bench_job, pretraining
 from benchmarks.stock import ATTENTIONS, StockPair, check_same_function
 from benchmarks.timing import LOG, OURS, STOCK, Record, compare, in_turns, matrix_speed, peak_memory, seconds_per_call
 from electra_albert.apps.pretrain.job import Job, choose_arithmetic, choose_compilation
+from electra_albert.apps.pretrain.trial import step_flops
 from electra_albert.contracts import Batch, Objective
 from electra_albert.model.compilation import Compilation, compile_for_training
 from electra_albert.objectives.rtd import PretrainingObjective, ReplacedTokenDetection
@@ -80,7 +80,7 @@ def _measure(config: BenchConfig, job: Job, world: World, title: str, *, is_comp
     batches: list[Batch] = [micro_batches[0] for micro_batches in islice(steps, _BATCHES)]
     steps.close()
     few = batches[0].map(lambda field: field[:_CHECKED_EXAMPLES]).to(device)
-    flops = _flops_per_example(objective, few) * len(batches[0].input_ids)
+    flops = step_flops(job.config, len(batches[0].input_ids))
     found = implementations(job, world, is_compiled=is_compiled)
     for name, one in found.items():
         if isinstance(one.module, StockPair):
@@ -192,13 +192,3 @@ def make_ready(found: dict[str, Implementation], batch: Batch) -> list[str]:
         elif pair:
             pair.use_attention(min(seconds, key=lambda kind: seconds[kind]))
     return left_out
-
-
-def _flops_per_example(objective: PretrainingObjective, batch: Batch) -> int:
-    """FLOPs of the matrix products for one example, forward and backward; attention counts as two of them."""
-    one = batch.map(lambda field: field[:1])
-    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        terms = objective(one, torch.ones((), dtype=torch.int64, device=one.input_ids.device))
-        torch.autograd.backward(torch.stack([terms[name].sum for name in objective.weights]).sum())
-    objective.zero_grad(set_to_none=True)
-    return int(counter.get_total_flops())

@@ -2,7 +2,6 @@
 
 import logging
 import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
@@ -35,13 +34,6 @@ def in_turns(timings: Mapping[str, Callable[[], float]], repeats: int) -> Second
         done = ", ".join(f"{name} {times[-1]:.4g} s" for name, times in seconds.items())
         LOG.info(f"timing {repeat + 1} of {repeats}: {done}")
     return seconds
-
-
-def seconds_once(call: Callable[[], object]) -> float:
-    """Seconds of one call, without warm-up."""
-    began = time.perf_counter()
-    call()
-    return time.perf_counter() - began
 
 
 def spread(values: Sequence[float]) -> Record:
@@ -93,9 +85,7 @@ def peak_memory(call: Callable[[], object], device: torch.device) -> int | None:
     """Peak bytes of GPU tensors that `call` adds; None on a CPU."""
     if device.type != "cuda":
         return None
-    torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
     call()
-    torch.cuda.synchronize(device)
     return torch.cuda.max_memory_allocated(device) - before

@@ -16,7 +16,6 @@ from benchmarks.__main__ import main
 from benchmarks.config import BenchConfig, bench_job, pretraining
 from benchmarks.stock import StockPair, check_same_function
 from benchmarks.timing import OURS, STOCK, compare, in_turns
-from electra_albert.apps.pretrain.trial import step_flops
 from electra_albert.config import ModelConfig, RtdConfig, TrainingConfig
 from electra_albert.contracts import Batch, SpecialIds, UsageError, UserError
 from electra_albert.objectives.rtd import ReplacedTokenDetection
@@ -110,14 +109,13 @@ def test_speedups_are_ratios_of_timings_in_turns() -> None:
     assert results[STOCK]["ratio"]["values"] == [1.0, 1.0, 1.0]
 
 
-def test_implementations_share_no_weights_and_flops_match_the_shapes(given: dict[str, Any]) -> None:
+def test_implementations_share_no_weights(given: dict[str, Any]) -> None:
     config, world = BenchConfig(**given), World(0, 1, 0, torch.device("cpu"))
     job = bench_job(config, pretraining(config), world, 4, "fp32")
     found = step.implementations(job, world, is_compiled=True)
     assert list(found) == [OURS, *step.COMPILED, STOCK, step.TUNED, step.TUNED_COMPILED]
     weights = [parameter.data_ptr() for one in found.values() for parameter in one.module.parameters()]
     assert len(set(weights)) == len(weights)
-    assert step._flops_per_example(job.objective, job.batches.micro_batches(1)[0]) == step_flops(job.config, 1)
 
 
 def test_step_writes_speedups_over_stock(given: dict[str, Any], tmp_path: Path) -> None:
