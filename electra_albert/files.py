@@ -21,6 +21,7 @@ MODELS = SHIPPED / "models"
 
 
 _TEMPORARY = ".writing-"  # name prefix
+_DIGESTS = "digests.json"
 
 
 def sync(path: Path) -> None:
@@ -143,6 +144,18 @@ class HashedFile:
     def finish(self) -> FileDigest:
         """Size and hash of what was written."""
         return FileDigest(self._size, self._digest.hexdigest())
+
+
+def record_digests(folder: Path, pattern: str) -> None:
+    """Write sizes and hashes of the files of this pattern in a folder, for `recorded_damage`."""
+    files = {file.relative_to(folder).as_posix(): file for file in folder.glob(pattern)}
+    write_json(folder / _DIGESTS, {name: (file.stat().st_size, sha256(file)) for name, file in files.items()})
+
+
+def recorded_damage(folder: Path) -> str | None:
+    """Describe damage to the files of `record_digests`; None if there is none, or no record."""
+    files = {name: FileDigest(*entry) for name, entry in read_json(folder / _DIGESTS).items()}
+    return find_damage(folder, files, folder / "checked.json")
 
 
 def sha256(path: Path) -> str:

@@ -78,8 +78,9 @@ class Process(NamedTuple):
         """Wait until the process, or its child, has stopped itself; returns False if it ends before."""
         while not self.has_ended and time.monotonic() - self.started < LIMIT_SECONDS:
             for pid in self.children() if of_child else [self.pid]:
-                if Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] == "T":
-                    return True
+                with suppress(FileNotFoundError):  # it has ended
+                    if Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] == "T":
+                        return True
             time.sleep(0.005)
         return False
 

@@ -20,7 +20,7 @@ from benchmarks.faults.processes import ROOT
 
 _LOGS = ("metrics.jsonl", "samples.jsonl")
 _STOPPED = (0, 75, 130)  # exit codes after a signal that the program handles
-_REPLACED = ("*/checkpoints/*", "*prepared/*/store/*")  # by older or new files, if they are damaged
+_REPLACED = ("*/checkpoints/*", "*prepared/*/store/*", "*prepared/*/tokenizer/*")  # by older or new files if damaged
 _FAILED_RANK = re.compile(r"rank +: (\d+) .*\n +exitcode +: (-?\d+)")  # in the report of torchrun
 _IDLE_SECONDS = 2  # until a rank waits for the others, or has ended
 

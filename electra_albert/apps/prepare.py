@@ -38,7 +38,7 @@ from electra_albert.corpus.sources import ReadOptions, Unit, plan_units, read_un
 from electra_albert.corpus.text_encoder import TextEncoder
 from electra_albert.corpus.tokenizer_training import extend_tokenizer, train_tokenizer
 from electra_albert.data_files.finding import find_files, identity, same_content
-from electra_albert.files import SAMPLE_TEXT, read_json, remove_leftovers, write_json
+from electra_albert.files import SAMPLE_TEXT, read_json, record_digests, recorded_damage, remove_leftovers, write_json
 
 if TYPE_CHECKING:  # these import torch, which --help must not load
     from electra_albert.corpus.examples import ExampleTable
@@ -116,12 +116,12 @@ def prepare(
         corpus = open_corpus(config, seed)
         if recorded is not None:
             require_same_text(recorded, config, corpus.key)
+        for checked in corpus.folder.rglob("*checked.json") if verify else ():
+            checked.unlink(missing_ok=True)
         tokenizer = _ready_tokenizer(corpus)
         with locked(corpus.folder / ".lock"):
             for path in ("tokenizer", "store", "store/train", "store/validation"):
                 remove_leftovers(corpus.folder / path)
-            for checked in (corpus.folder / "store").rglob("*checked.json") if verify else ():
-                checked.unlink()
             return _make_examples(corpus, tokenizer, _build(corpus, tokenizer, merged_jobs))
 
 
@@ -334,7 +334,7 @@ def _ready_tokenizer(corpus: CorpusFolder) -> Tokenizer:
     """The given tokenizer, or the trained one, trained now if needed; a copy is kept in the corpus's folder."""
     folder, size = corpus.folder / "tokenizer", corpus.config.vocab_size
     with locked(corpus.folder / ".tokenizer.lock"):
-        if (folder / "tokenizer.json").is_file():  # of the same content: the folder's key covers it
+        if _has_tokenizer(folder):  # of the same content: the folder's key covers it
             return corpus.given or tokenizers.load_tokenizer(folder)
         if (tokenizer := corpus.given) is None:
             LOG.info(f"training a tokenizer of {size:,} subwords")
@@ -342,8 +342,20 @@ def _ready_tokenizer(corpus: CorpusFolder) -> Tokenizer:
             tokenizer = train_tokenizer(sentences, size, is_lower, corpus.config.keep_accents)
             if len(tokenizer) < size:
                 LOG.info(f"the text yields only {len(tokenizer):,} subwords, fewer than --vocab_size {size:,}")
-        tokenizers.save_tokenizer(tokenizer, folder, _TOKENIZER_MAX_LENGTH)
+        _save_tokenizer(tokenizer, folder)
     return tokenizer
+
+
+def _has_tokenizer(folder: Path) -> bool:
+    """Whether the folder has a complete and undamaged tokenizer; earlier versions recorded no hashes."""
+    if damage := recorded_damage(folder):
+        LOG.warning(f"{damage}; making the tokenizer again")
+    return damage is None and (folder / "tokenizer.json").is_file()
+
+
+def _save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
+    tokenizers.save_tokenizer(tokenizer, folder, _TOKENIZER_MAX_LENGTH)
+    record_digests(folder, "tokenizer*.json")
 
 
 def _extended_tokenizer(corpus: CorpusFolder, size: int) -> Path:
@@ -353,7 +365,7 @@ def _extended_tokenizer(corpus: CorpusFolder, size: int) -> Path:
     before = len(tokenizer)
     if size < before:
         raise UsageError(f"--extend_vocab_to {size}: the tokenizer already has {before} tokens; give a larger number")
-    if (folder / "tokenizer.json").is_file():
+    if _has_tokenizer(folder):
         return folder
     # With a new token, WordPiece can split words that it could not split before, and so finds more words to add. Repeat
     # until there are none: a run that continues with the extended tokenizer then adds nothing.
@@ -362,7 +374,7 @@ def _extended_tokenizer(corpus: CorpusFolder, size: int) -> Path:
         if not added:
             break
     LOG.info(f"the tokenizer has {len(tokenizer):,} tokens: {before:,} original, {len(tokenizer) - before:,} added")
-    tokenizers.save_tokenizer(tokenizer, folder, _TOKENIZER_MAX_LENGTH)
+    _save_tokenizer(tokenizer, folder)
     return folder
 
 

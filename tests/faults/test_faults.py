@@ -111,7 +111,8 @@ READ = {
         f"{STORE}/train/rows-1-32-42.bin",
         "prepared/text-*/tokenizer/tokenizer.json",
     ),
-    "prepare": (f"{STORE}/parts/000000.tokens",),
+    "prepare": (f"{STORE}/parts/000000.tokens", "prepared/text-*/tokenizer/tokenizer_config.json"),
+    "finetune": ("tuned/model/model.safetensors", "tuned/model/config.json"),
     "demo": tuple(f"run/generator/{name}" for name in ("model.safetensors", "config.json", "tokenizer.json")),
 }
 

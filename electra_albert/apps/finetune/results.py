@@ -17,7 +17,7 @@ from electra_albert.apps.finetune.job import TaskJob, data_fingerprint
 from electra_albert.apps.run_folder import CARD, COMMAND, CONFIG, ENVIRONMENT, writing
 from electra_albert.contracts import CheckpointError, Metrics, UsageError
 from electra_albert.corpus.tokenizer import fingerprint
-from electra_albert.files import write_json, write_text
+from electra_albert.files import record_digests, write_json, write_text
 from electra_albert.finetuning_config import CUSTOM, FinetuneConfig, table_name
 from electra_albert.hub import card
 from electra_albert.hub.save import save_model
@@ -128,6 +128,7 @@ def export_best(job: TaskJob, objective: TaskObjective, result: SeedResult, fold
     }
     facts = _task_facts(job, result.metrics, f"seed {result.seed}")
     save_model(objective.model.cpu(), job.base.tokenizer, folder / MODEL, details, facts)
+    record_digests(folder, f"{MODEL}/*[!d]")  # without the card, which users may edit
 
 
 def _task_facts(job: TaskJob, metrics: Metrics, of: str) -> card.Facts:

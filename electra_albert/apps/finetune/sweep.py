@@ -24,7 +24,7 @@ from electra_albert.apps.finetune.results import SeedResult
 from electra_albert.apps.machine import one_line_errors
 from electra_albert.apps.run_folder import writing
 from electra_albert.contracts import CheckpointError, Metrics, RunResult, UsageError
-from electra_albert.files import SAMPLE_TASK, read_json, replacing, write_text
+from electra_albert.files import SAMPLE_TASK, read_json, recorded_damage, replacing, write_text
 from electra_albert.finetuning_config import CUSTOM, GLUE, PREDICT_TEST, TOPICS, DataConfig, FinetuneConfig, table_name
 from electra_albert.hub import push
 from electra_albert.hub.load import TASK_FILE
@@ -237,12 +237,13 @@ class Sweep:
         job, folder, done = self.job, self.folder, [*self.results.values()]
         result, lines = RunResult(folder, {}, 0), list[str]()
         if done:
-            best, file = files.best_of(job, done), folder / files.MODEL / TASK_FILE
-            found = read_json(file).get("seed") if file.is_file() else None
-            if job.train is not None and found != best.seed:
-                state = "is missing or damaged" if found is None else f"is from seed {found}"
+            best, model = files.best_of(job, done), folder / files.MODEL
+            found = read_json(model / TASK_FILE).get("seed")
+            state = "is missing or damaged" if found is None else f"is from seed {found}"
+            damage = f"{model} {state}" if found != best.seed else recorded_damage(folder)
+            if job.train is not None and damage:
                 advice = f"the best seed is {best.seed}; remove {folder / f'seed-{best.seed}'} to train it again"
-                raise CheckpointError(f"{folder / files.MODEL} {state}, {advice}")
+                raise CheckpointError(f"{damage}, {advice}")
             lines = [files.write_results(job, folder, done, best)]
             result = RunResult(folder, best.metrics, best.step)
         if job.config.tuning.predict is not None:

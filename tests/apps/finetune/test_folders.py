@@ -87,6 +87,7 @@ def test_a_seed_trained_again_does_not_replace_a_better_model(
     # The highest possible score, and the exported model is its own.
     edit(copy / f"seed-{best}" / "result.json", lambda found: found["metrics"].update({tiny.main_metric: 2.0}))
     edit(copy / "model" / TASK_FILE, lambda found: found.update(seed=best))
+    (copy / "digests.json").unlink()
     before = model_of(copy)
     shutil.rmtree(copy / f"seed-{removed}")
     ended = tune(*again(copy))
@@ -108,6 +109,15 @@ def test_a_missing_model_is_reported_with_the_seed_to_remove(again: Again, copy:
     tune(*again(copy, "--predict", new_text))
     assert (copy / "predicted.tsv").is_file()
     assert model_of(copy) == before
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+def test_a_model_that_has_changed_since_its_export_is_refused(again: Again, copy: Path, name: str) -> None:
+    # Regression: a finished sweep with an empty model file ended with 0 and named the model in its last line.
+    (copy / "model" / name).write_bytes((copy / "model" / name).read_bytes()[:-1])
+    (copy / "model" / "README.md").write_text("a user's own card")
+    best = results(copy)["best_seed"]
+    assert_refused(call(finetune.main, *again(copy)), 4, f"{name} has", f"remove {copy / f'seed-{best}'} ")
 
 
 def test_a_model_of_another_seed_than_the_best_is_refused(again: Again, copy: Path) -> None:

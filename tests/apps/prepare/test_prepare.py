@@ -137,6 +137,21 @@ def test_a_flipped_bit_in_any_file_of_a_store_changes_no_result(config: CorpusCo
         assert "building" in log or "rows-" in file.name or file.name == "checked.json", name
 
 
+@pytest.mark.parametrize("damage", [lambda file: rewrite(file, file.read_bytes()[:-3] + b" }\n"), Path.unlink])
+def test_a_damaged_tokenizer_is_made_again_and_the_store_kept(config: CorpusConfig, run: Run, damage: Any) -> None:
+    # Regression: without tokenizer_config.json, the store was built again with other tokens, without a word.
+    first, _ = run(config)
+    expected, file = content(first), first.tokenizer_dir / "tokenizer_config.json"
+    written = file.read_bytes()
+    damage(file)
+    for given in (config, replace(config, tokenizer=str(first.tokenizer_dir))):
+        again, log = run(given)
+        assert content(again) == expected
+        assert ("making the tokenizer again" in log) == (given is config)
+        assert "building" not in log or given is not config
+        assert file.read_bytes() == written
+
+
 def test_verify_finds_damage_that_left_size_and_times_unchanged(config: CorpusConfig, run: Run) -> None:
     first, _ = run(config)
     expected, file = content(first), first.store.folder / "train" / "tokens.bin"
@@ -280,7 +295,7 @@ def options(corpus: Path, prepared: Path, *more: object) -> list[str]:
 def stored(prepared: Path) -> dict[str, Any]:
     """Bytes of tokenizer and store, and the manifest without its times and the hash that covers them."""
     (folder,) = prepared.glob("tales-*")
-    files = [*folder.glob("tokenizer/*"), *folder.glob("store/**/*.bin")]
+    files = [*folder.glob("tokenizer/tokenizer*.json"), *folder.glob("store/**/*.bin")]
     manifest = json.loads((folder / "store" / "manifest.json").read_text(encoding="utf-8"))
     manifest["statistics"].pop("process_seconds")
     manifest.pop("sha256")
