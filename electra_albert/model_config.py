@@ -25,9 +25,9 @@ def require_within(config: object, interval: str, names: str) -> None:
 
 
 def require_option(name: str, value: float, least: int) -> None:
-    """Require an option of an attention kind to be a whole number of at least `least`."""
-    problem = f"model.attention_options.{name}={value} must be a whole number of at least {least}"
-    require(isinstance(value, int) and value >= least, problem)
+    """Require an option of an attention kind to be a whole number from `least` to MAX_WIDTH."""
+    problem = f"model.attention_options.{name}={value} must be a whole number from {least} to {MAX_WIDTH}"
+    require(isinstance(value, int) and least <= value <= MAX_WIDTH, problem)
 
 
 def require_repository(name: str | None) -> None:
@@ -85,7 +85,7 @@ class ModelConfig:
     zero_init_outputs: bool = False
     """Initialise the output projections of attention and feed-forward to zero: each block starts as the identity."""
     attention: str = "softmax"
-    """Attention kind: softmax, or one that stock transformers does not have: linear, linformer, local, nystrom."""
+    """Attention kind: softmax, or one of docs/recipe.md, which stock transformers does not have."""
     attention_options: dict[str, int | float] = field(default_factory=dict)
     """Options of the attention kind, as --model.attention_options.NAME VALUE; softmax has none."""
 

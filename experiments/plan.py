@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from electra_albert.apps.pretrain.options import parse_pretraining
-from electra_albert.apps.pretrain.trial import run_flops, steps_for
-from electra_albert.config import PretrainConfig
+from electra_albert.apps.pretrain.trial import flops_per_step, steps_for, sum_flops
 from electra_albert.contracts import UsageError
 from electra_albert.corpus.mixture import strict_loader
 from electra_albert.corpus.tokenizer import load_tokenizer
@@ -84,7 +83,7 @@ class Stage(NamedTuple):
     options: Options
     output: Path  # in the variant's folder
     needs: Stage | None = None
-    sized: PretrainConfig | None = None  # of a pretraining run
+    flops_per_step: Sequence[tuple[int, int]] = ()  # of a pretraining run, from trial.flops_per_step
 
     @property
     def record(self) -> Path:
@@ -92,7 +91,7 @@ class Stage(NamedTuple):
 
     def flops(self, updates: int) -> int:
         """FLOPs of the first updates; 0 where they are not counted."""
-        return run_flops(self.sized, updates) if self.sized else 0
+        return sum_flops(self.flops_per_step, updates)
 
     @property
     def recipe(self) -> list[Any]:
@@ -155,9 +154,9 @@ def _pretraining(plan: Plan, site: Site, variant: Variant, seed: int) -> Stage:
         config = parse_pretraining(typed({**given, **endless, **variant.options}))[1]
         corpus = config.corpus
         tokens = len(load_tokenizer(Path(corpus.tokenizer))) if corpus.tokenizer else corpus.vocab_size
-        sized = replace(config, model=replace(config.model, vocab_size=tokens))
+        per_step = flops_per_step(replace(config, model=replace(config.model, vocab_size=tokens)))
         if plan.flops:
-            given["max_steps"] = max(1, steps_for(sized, plan.flops))
+            given["max_steps"] = max(1, steps_for(per_step, plan.flops))
         if plan.warmup_share is not None:
             given["warmup_steps"] = round(plan.warmup_share * given.get("max_steps", config.training.max_steps))
         options = _merge(given, variant.options)
@@ -169,7 +168,7 @@ def _pretraining(plan: Plan, site: Site, variant: Variant, seed: int) -> Stage:
             raise UsageError(f"`weights: stock` supports only objective rtd with {known}")
     except UsageError as error:
         raise UsageError(f"variant {variant.name}: {error}") from None
-    return Stage(variant.name, f"{PRETRAINING}{seed}", ["electra_albert", "pretrain"], options, output, None, sized)
+    return Stage(variant.name, f"{PRETRAINING}{seed}", ["electra_albert", "pretrain"], options, output, None, per_step)
 
 
 def _stock(folder: Path, name: str, like: Stage) -> Stage:

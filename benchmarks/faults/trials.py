@@ -148,8 +148,7 @@ def hostile(bench: Bench, name: str) -> str:
     file = HOSTILE[name]
     folder = bench.work(file.program, is_half=file.program == "pretrain")
     (folder / "kept").write_text("kept")
-    argv = file.write(folder, PROGRAMS[file.program].argv)
-    ended = bench.launcher.start(argv, folder).wait(LIMIT_SECONDS)
+    ended = bench.launcher.start(file.write(folder, PROGRAMS[file.program].argv), folder).wait(LIMIT_SECONDS)
     if (folder / "canary").exists() or (folder / "kept").read_text() != "kept":
         return "its code was executed, or another file overwritten"
     return problem(ended, (0, *REFUSED)) or f"{ended.peak_bytes >> 20} MiB" * (ended.peak_bytes > MOST_BYTES)

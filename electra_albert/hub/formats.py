@@ -16,7 +16,7 @@ from torch import Tensor
 
 from electra_albert.config import ModelConfig
 from electra_albert.contracts import CheckpointError
-from electra_albert.model.attention import make_mixing
+from electra_albert.model.attention import mixing_shapes
 from electra_albert.model.encoder import ACTIVATIONS
 from electra_albert.model.task_model import ARCHITECTURES, DEFAULT_DROPOUT
 
@@ -102,7 +102,7 @@ def model_config(contents: Mapping[str, Any], source: str) -> ModelConfig:
         if values["hidden_act"] not in ACTIVATIONS:
             raise ValueError(f"hidden_act={short_repr(values['hidden_act'])} is not one of {', '.join(ACTIVATIONS)}")
         config = ModelConfig(**values)
-        make_mixing(config)
+        mixing_shapes(config)
     except ValueError as error:
         raise CheckpointError(f"{source}: {error}") from None
     return config

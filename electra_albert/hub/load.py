@@ -36,7 +36,7 @@ class Stored(NamedTuple):
     config: ModelConfig
     tensors: dict[str, Tensor]  # float32, by our names; the pooler of a sentence-order head is `pooler.`
     unsupported_heads: list[str]  # names of heads that no model here has
-    has_energies: bool = False  # see Discriminator
+    has_energies: bool = False  # see RtdHead
 
     @property
     def parts(self) -> set[str]:
@@ -89,7 +89,7 @@ def build(stored: Stored, model_class: type[_Module], head: TaskHead | None = No
         model = model_class(stored.config, **options)
     load_weights(model, stored.tensors, stored.source)
     if isinstance(model, Discriminator):
-        model.has_energies = stored.has_energies
+        model.discriminator_predictions.has_energies = stored.has_energies
     return model.eval()
 
 

@@ -3,6 +3,7 @@
 Dimensions: B batch, L length, D hidden, N heads, H head size.
 """
 
+import inspect
 from typing import Any
 
 import torch
@@ -14,12 +15,13 @@ from electra_albert.model.linear_attention import LinearMixing
 from electra_albert.model.linformer import LinformerMixing
 from electra_albert.model.local_attention import LocalMixing
 from electra_albert.model.nystrom import NystromMixing
+from electra_albert.model_config import require
 
 
 class SoftmaxMixing(nn.Module):
     """Scaled dot-product attention. Paper: ALBERT section 3 (as in BERT)."""
 
-    is_stock = True
+    has_weights = True
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -31,10 +33,6 @@ class SoftmaxMixing(nn.Module):
         if q.device.type == "cpu" and q.dtype == torch.bfloat16:
             return _bfloat16_attention(q, k, v, mask, dropout)
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask[:, None, None, :], dropout_p=dropout)
-
-    @staticmethod
-    def flops(config: ModelConfig, length: int) -> int:
-        return 2 * 2 * length * length * config.hidden_size
 
 
 def _bfloat16_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, dropout: float) -> Tensor:
@@ -48,11 +46,9 @@ def _bfloat16_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, dropout: 
     return (weights @ v).view(batch, heads, length, size)  # [B, N, L, H]
 
 
-TRAINING_FLOPS_FACTOR = 3  # forward and backward, which costs twice the forward; recomputation is not counted
 # Attention kinds: modules constructed from the model's config and model.attention_options, each with
 #   forward(q, k, v, mask)  as SoftmaxMixing
-#   is_stock                whether stock transformers computes the same
-#   flops(config, length)   FLOPs of the matrix products in the forward pass of one sequence, two for each multiply-add
+#   has_weights             whether attention weights are computed, which attention_probs_dropout_prob needs
 ATTENTION: dict[str, Any] = {
     "softmax": SoftmaxMixing,
     "linear": LinearMixing,
@@ -64,18 +60,27 @@ ATTENTION: dict[str, Any] = {
 
 def stock_computes(config: ModelConfig) -> bool:
     """Whether stock transformers computes the same as a model of this configuration."""
-    return bool(ATTENTION[config.attention].is_stock)
+    return config.attention == ModelConfig.attention
 
 
 def make_mixing(config: ModelConfig) -> nn.Module:
-    """Construct the attention kind config.attention. Raises ValueError if it or one of its options is unknown."""
-    if config.attention not in ATTENTION:
-        raise ValueError(f"model.attention={config.attention!r} is not one of {', '.join(ATTENTION)}")
-    try:
-        mixing: nn.Module = ATTENTION[config.attention](config, **config.attention_options)
-    except TypeError as error:
-        raise ValueError(f"model.attention_options={config.attention_options}: {error}") from None
+    """Construct the attention kind config.attention. Raises ValueError if it or an option is unknown or impossible."""
+    kind = config.attention
+    require(kind in ATTENTION, f"model.attention={kind!r} is not one of {', '.join(ATTENTION)}")
+    known = [*inspect.signature(ATTENTION[kind]).parameters][1:]
+    for name in config.attention_options:
+        problem = f"model.attention_options.{name} does not exist; attention {kind} has {', '.join(known) or 'none'}"
+        require(name in known, problem)
+    drops = config.attention_probs_dropout_prob > 0 and not ATTENTION[kind].has_weights
+    require(not drops, f"attention {kind} has no weights to drop; set attention_probs_dropout_prob to 0")
+    mixing: nn.Module = ATTENTION[kind](config, **config.attention_options)
     return mixing
+
+
+def mixing_shapes(config: ModelConfig) -> dict[str, torch.Size]:
+    """Shapes of the attention kind's own parameters, without memory for them. Raises ValueError as make_mixing."""
+    with torch.device("meta"):
+        return {name: parameter.shape for name, parameter in make_mixing(config).named_parameters()}
 
 
 class SelfAttention(nn.Module):

@@ -35,8 +35,6 @@ class Generator(Backbone):
 class Discriminator(Backbone):
     """An encoder with a replaced-token detection head and, optionally, an MLM head."""
 
-    has_energies: bool = False  # True: the detection head returns energies, -log P(token | all others), of `electric`
-
     def __init__(
         self,
         config: ModelConfig,
@@ -49,6 +47,10 @@ class Discriminator(Backbone):
         self.discriminator_predictions = RtdHead(config)
         self.predictions = MlmHead(config) if with_mlm else None
         self.sentence_order = SentenceOrderHead(config) if with_sentence_order else None
+
+    @property
+    def has_energies(self) -> bool:
+        return self.discriminator_predictions.has_energies
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
         """Replaced-token logits [B, L], above 0 = replaced; arguments as for encode."""

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from electra_albert.config import ModelConfig
-from electra_albert.model.attention import ATTENTION, SelfAttention
+from electra_albert.model.attention import SelfAttention
 
 _GELU_NEW = partial(F.gelu, approximate="tanh")
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu_new": _GELU_NEW, "gelu": F.gelu, "relu": F.relu}
@@ -126,14 +126,6 @@ class Encoder(nn.Module):
                 else:
                     hidden_states = apply(group, hidden_states, mask)
         return hidden_states
-
-    @staticmethod
-    def flops(config: ModelConfig, length: int) -> int:
-        """FLOPs of the forward pass of one sequence, counted as in ATTENTION; padding costs as much as any token."""
-        hidden, blocks = config.hidden_size, config.num_hidden_layers * config.inner_group_num
-        layers = 4 * hidden + 2 * config.intermediate_size  # query, key, value and output; feed-forward
-        block = 2 * length * hidden * layers + int(ATTENTION[config.attention].flops(config, length))
-        return 2 * length * config.embedding_size * hidden + blocks * block
 
 
 class Backbone(nn.Module):

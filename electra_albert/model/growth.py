@@ -18,6 +18,7 @@ from torch.nn.functional import interpolate
 
 from electra_albert.config import ModelConfig
 from electra_albert.keyed_random import Stream, bits, derived_seed, uniform
+from electra_albert.model.attention import mixing_shapes
 
 _HIDDEN, _EMBEDDING, _INNER = _WIDTHS = "hidden_size", "embedding_size", "intermediate_size"
 _DEPTH, _POSITIONS = "num_hidden_layers", "max_position_embeddings"
@@ -71,6 +72,8 @@ def describe(old: ModelConfig, new: ModelConfig) -> str:
     for name in (_DEPTH, _POSITIONS):
         if after[name] < before[name]:
             raise ValueError(f"{name}={after[name]} is less than {before[name]}")
+    if mixing_shapes(new) != mixing_shapes(old):
+        raise ValueError(f"the own weights of attention {new.attention} do not fit the new sizes")
     groups = source_groups(old, new)
     if not (changes := [f"{name} {before[name]} to {after[name]}" for name in _SIZES if before[name] != after[name]]):
         return ""

@@ -27,13 +27,11 @@ class MlmHead(nn.Module):
         transformed = self.LayerNorm(self.activation(self.dense(hidden_states)))  # [..., E]
         return F.linear(transformed, table, self.bias)  # [..., V]
 
-    @staticmethod
-    def flops(config: ModelConfig, predicted: int) -> int:
-        return 2 * predicted * config.embedding_size * (config.hidden_size + config.vocab_size)
-
 
 class RtdHead(nn.Module):
     """Replaced-token detection: one logit per token. Paper: ELECTRA section 2."""
+
+    has_energies = False  # True: it returns energies, -log P(token | all others), of `electric`
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -43,12 +41,14 @@ class RtdHead(nn.Module):
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         """hidden_states any float [B, L, D]; returns logits [B, L], above 0 = replaced."""
+        if self.has_energies:  # around log V, where half precision would round away their differences
+            with torch.autocast("cpu" if hidden_states.is_meta else hidden_states.device.type, enabled=False):
+                return self._logits(hidden_states.to(self.dense.weight.dtype))
+        return self._logits(hidden_states)
+
+    def _logits(self, hidden_states: Tensor) -> Tensor:
         logits: Tensor = self.dense_prediction(self.activation(self.dense(hidden_states))).squeeze(-1)  # [B, L]
         return logits
-
-    @staticmethod
-    def flops(config: ModelConfig, length: int) -> int:
-        return 2 * length * config.hidden_size * (config.hidden_size + 1)
 
 
 class SentenceOrderHead(nn.Module):
@@ -64,7 +64,3 @@ class SentenceOrderHead(nn.Module):
         # Differs from transformers: no dropout on the pooled output, since ALBERT v2 is pretrained without dropout.
         logits: Tensor = self.classifier(self.pooler(hidden_states[:, 0]).tanh())  # [B, 2]
         return logits
-
-    @staticmethod
-    def flops(config: ModelConfig) -> int:
-        return 2 * config.hidden_size * (config.hidden_size + 2)

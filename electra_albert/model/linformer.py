@@ -10,15 +10,15 @@ from torch import Tensor, nn
 from electra_albert.config import ModelConfig
 from electra_albert.model_config import require_option
 
-_RANK = 64  # by default
-
 
 class LinformerMixing(nn.Module):
     """Softmax attention to `rank` learned sums of the tokens, the same for all heads. Paper: Wang et al. 2020."""
 
-    is_stock = False
+    # Differs from Linformer: the initial variance is 1 / P, not 1 / R, so that sums of P tokens are as large as one.
 
-    def __init__(self, config: ModelConfig, rank: int = _RANK) -> None:
+    has_weights = True
+
+    def __init__(self, config: ModelConfig, rank: int = 64) -> None:
         super().__init__()
         require_option("rank", rank, 1)
         self.dropout, positions = config.attention_probs_dropout_prob, config.max_position_embeddings
@@ -32,7 +32,3 @@ class LinformerMixing(nn.Module):
         values = self.value_projection[:, :length] @ (v * is_token)
         dropout = self.dropout if self.training else 0.0
         return F.scaled_dot_product_attention(q, keys, values, dropout_p=dropout)
-
-    @staticmethod
-    def flops(config: ModelConfig, length: int) -> int:
-        return 4 * 2 * length * int(config.attention_options.get("rank", _RANK)) * config.hidden_size

@@ -10,15 +10,15 @@ from torch import Tensor, nn
 from electra_albert.config import ModelConfig
 from electra_albert.model_config import require_option
 
-_WINDOW, _GLOBAL = 64, 1  # by default
-
 
 class LocalMixing(nn.Module):
     """Sliding window of `window` tokens on both sides, and `global_tokens`. Paper: Longformer section 3.1."""
 
-    is_stock = False
+    # Differs from Longformer: `window` counts tokens on one side, and global tokens have no projections of their own.
 
-    def __init__(self, config: ModelConfig, window: int = _WINDOW, global_tokens: int = _GLOBAL) -> None:
+    has_weights = True
+
+    def __init__(self, config: ModelConfig, window: int = 64, global_tokens: int = 1) -> None:
         super().__init__()
         require_option("window", window, 1)
         require_option("global_tokens", global_tokens, 0)
@@ -56,10 +56,3 @@ class LocalMixing(nn.Module):
         near = F.pad(part, (0, 0, chunk, padding + chunk)).unfold(2, 3 * chunk, chunk)  # [B, N, M, H, 3C]
         near = near.permute(0, 2, 1, 4, 3)
         return torch.cat([part[:, None, :, :most].expand(-1, near.shape[1], -1, -1, -1), near], 3)
-
-    @staticmethod
-    def flops(config: ModelConfig, length: int) -> int:
-        given = config.attention_options
-        window, most = int(given.get("window", _WINDOW)), int(given.get("global_tokens", _GLOBAL))
-        keys = min(3 * window, 3 * length) + 2 * most
-        return 2 * 2 * length * keys * config.hidden_size

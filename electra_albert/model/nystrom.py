@@ -11,8 +11,6 @@ from torch import Tensor, nn
 from electra_albert.config import ModelConfig
 from electra_albert.model_config import require, require_option
 
-_LANDMARKS, _ITERATIONS = 64, 6  # by default
-
 
 class _Landmarks(NamedTuple):
     """Which tokens each landmark is the mean of."""
@@ -29,13 +27,16 @@ class NystromMixing(nn.Module):
     `conv_kernel_size`, a depthwise convolution of the values along the length is added.
     """
 
-    is_stock = False
+    # Differs from Nyströmformer's code, whose results depend on padding and on the other sequences of a batch: here
+    # landmarks are means over tokens without padding, and each matrix has its own start of the pseudo-inverse.
+
+    has_weights = False
 
     def __init__(
         self,
         config: ModelConfig,
-        landmarks: int = _LANDMARKS,
-        pinv_iterations: int = _ITERATIONS,
+        landmarks: int = 64,
+        pinv_iterations: int = 6,
         conv_kernel_size: int = 0,
     ) -> None:
         super().__init__()
@@ -44,8 +45,6 @@ class NystromMixing(nn.Module):
         require_option("pinv_iterations", pinv_iterations, 1)
         require_option("conv_kernel_size", conv_kernel_size, 0)
         require(is_odd, f"model.attention_options.conv_kernel_size={conv_kernel_size} must be odd, or 0")
-        has_dropout = config.attention_probs_dropout_prob > 0
-        require(not has_dropout, "attention nystrom has no weights to drop; set attention_probs_dropout_prob to 0")
         self.landmarks, self.iterations = landmarks, pinv_iterations
         kernel, padding = (conv_kernel_size, 1), (conv_kernel_size // 2, 0)
         self.conv = (
@@ -56,7 +55,7 @@ class NystromMixing(nn.Module):
         """As SoftmaxMixing.forward."""
         dtype, exact = v.dtype, torch.promote_types(v.dtype, torch.float32)
         v = v.masked_fill(~mask[:, None, :, None], 0.0)
-        with torch.autocast(q.device.type, enabled=False):  # the pseudo-inverse needs float32
+        with torch.autocast("cpu" if q.is_meta else q.device.type, enabled=False):  # the pseudo-inverse needs float32
             mixed = self._mix(q.to(exact) * q.shape[-1] ** -0.5, k.to(exact), v.to(exact), mask).to(dtype)
         return mixed if self.conv is None else mixed + self.conv(v)
 
@@ -72,13 +71,6 @@ class NystromMixing(nn.Module):
         values = _softmax(q_means @ k.transpose(2, 3), mask[:, None, None]) @ v  # [B, N, M, H]
         values = torch.where(chosen.are_tokens, v_means, _pseudo_inverse(between, self.iterations) @ values)
         return to_landmarks @ values
-
-    @staticmethod
-    def flops(config: ModelConfig, length: int) -> int:
-        given = config.attention_options
-        landmarks, iterations = given.get("landmarks", _LANDMARKS), given.get("pinv_iterations", _ITERATIONS)
-        with_tokens = 7 * length * landmarks + 2 * landmarks**2 + length * given.get("conv_kernel_size", 0)
-        return int(2 * (with_tokens * config.hidden_size + 4 * iterations * config.num_attention_heads * landmarks**3))
 
 
 def _choose_landmarks(mask: Tensor, landmarks: int, dtype: torch.dtype) -> _Landmarks:

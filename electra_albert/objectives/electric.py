@@ -14,9 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from electra_albert.config import ModelConfig, RtdConfig
-from electra_albert.contracts import Batch, SpecialIds
+from electra_albert.contracts import Batch, SpecialIds, Term
 from electra_albert.keyed_random import Stream, bits, uniform
 from electra_albert.objectives import ElectricConfig
+from electra_albert.objectives.evaluation import Detections, Unigram
 from electra_albert.objectives.generators import Corruption
 from electra_albert.objectives.rtd import ReplacedTokenDetection
 
@@ -35,8 +36,9 @@ class Electric(ReplacedTokenDetection):
     ) -> None:
         super().__init__(model, replace(rtd, mask_token_share=1.0), special, seed)
         share = self.noise_share = electric.noise_share
-        self.discriminator.has_energies, head = True, self.discriminator.discriminator_predictions
-        # The log odds of noise start at 0, as the logits of `rtd`, because q starts at about 1 / V.
+        head = self.discriminator.discriminator_predictions
+        head.has_energies = True
+        # With random weights, where q is about 1 / V, the log odds of noise are 0, as the logits of `rtd`.
         nn.init.constant_(head.dense_prediction.bias, math.log(model.vocab_size * (1 - share) / share))
 
     def counts(self, batch: Batch, step: int) -> dict[str, int]:
@@ -63,7 +65,7 @@ class Electric(ReplacedTokenDetection):
     def detect(self, batch: Batch, corruption: Corruption) -> tuple[Tensor, Tensor]:
         """The discriminator's hidden states [B, L, D] and the log odds of noise [B, L], 0 for tokens not selected."""
         hidden_states, energies = super().detect(batch, corruption)
-        positions, energies = corruption.targets.positions, energies.float()
+        positions = corruption.targets.positions
         tokens = corruption.corrupted_ids.gather(1, positions)  # [B, K]
         assert corruption.logits is not None  # PretrainConfig refuses a generator without
         logits = corruption.logits.detach().flatten(0, 1)
@@ -71,6 +73,10 @@ class Electric(ReplacedTokenDetection):
         log_q = -F.cross_entropy(logits, tokens.flatten(), reduction="none").view_as(tokens)  # [B, K]
         odds = noise_log_odds(energies.gather(1, positions), log_q, self.noise_share)
         return hidden_states, torch.zeros_like(energies).scatter(1, positions, odds)
+
+    def score(self, batch: Batch, unigram: Unigram, detections: Detections) -> dict[str, Term]:
+        """As in `rtd`, without detections: noise may equal the text, so the ROC-AUC of p̂ = p falls with a better q."""
+        return super().score(batch, unigram, Detections())
 
 
 def noise_log_odds(energies: Tensor, log_q: Tensor, noise_share: float) -> Tensor:

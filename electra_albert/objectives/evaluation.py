@@ -85,7 +85,7 @@ def has_learned(metrics: Metrics) -> bool | None:
     # The minimum of each metric is a multiple of its baseline.
     accuracy = 2.5 * _number(metrics, "most_frequent_accuracy")
     minimum: dict[str, float] = {name: accuracy for name in ("mlm_accuracy", "generator_accuracy") if name in metrics}
-    if "replaced_fraction" in metrics:  # there is a discriminator
+    if "discriminator_auc" in metrics:
         precision = min(1.5 * _number(metrics, "replaced_fraction"), 1.3 * 0.5)
         minimum |= {"discriminator_auc": 1.3 * 0.5, "discriminator_average_precision": precision}
     found = {name: _number(metrics, name) for name in minimum}

@@ -7,11 +7,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import NystromformerConfig
 from transformers.models.nystromformer.modeling_nystromformer import NystromformerSelfAttention
 
 from electra_albert.config import ModelConfig
-from electra_albert.model.attention import ATTENTION, SoftmaxMixing, make_mixing
+from electra_albert.model.attention import ATTENTION, SoftmaxMixing, make_mixing, mixing_shapes
 
 N, H = 3, 8
 SHAPE = ModelConfig(hidden_size=N * H, num_attention_heads=N, max_position_embeddings=64)
@@ -142,14 +143,48 @@ def test_bfloat16_training_is_close_to_float64(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_operations_grow_with_the_length_and_not_with_its_square(kind: str) -> None:
-    config = replace(SHAPE, attention=kind, attention_options=KINDS[kind])
-    short, double, four = (ATTENTION[kind].flops(config, length) for length in (512, 1024, 2048))
-    assert 0 < four - double == 2 * (double - short)
+    config = replace(SHAPE, attention=kind, attention_options=KINDS[kind], max_position_embeddings=2048)
+
+    def flops(length: int) -> int:
+        with torch.device("meta"), FlopCounterMode(display=False) as counter:
+            inputs = [torch.zeros(1, N, length, H) for _ in range(3)]
+            make_mixing(config)(*inputs, torch.ones(1, length, dtype=torch.bool))
+        return int(counter.get_total_flops())
+
+    assert flops(2040) < 2.1 * flops(1020) < 2.1**2 * flops(510)
+    with pytest.MonkeyPatch.context() as patch:  # planted: attention between all tokens
+        patch.setattr(ATTENTION[kind], "forward", SoftmaxMixing(SHAPE).forward)
+        assert flops(2040) > 3.9 * flops(1020)
+
+
+def test_linear_attention_is_exact_for_very_negative_queries() -> None:
+    # Regression: elu(x) + 1 was rounded to 0 in float32, so the output was 0 and its gradient infinite.
+    q, k, v = (part.float() for part in drawn(1, 5))
+    q = (q - 30).requires_grad_()
+    mixed = mixing_of("linear").float()(q, k, v, full(1, 5))
+    exact = mixing_of("linear")(q.detach().double(), k.double(), v.double(), full(1, 5))
+    torch.testing.assert_close(mixed.double(), exact, rtol=1e-5, atol=1e-5)
+    (gradient,) = torch.autograd.grad(mixed.sum(), q)
+    assert gradient.isfinite().all()
+
+
+def test_options_are_checked_without_memory_and_random_numbers() -> None:
+    # Regression: a large rank allocated gigabytes before it was refused; loading a model drew random numbers.
+    before = torch.get_rng_state()
+    shape = mixing_shapes(replace(SHAPE, attention="linformer", attention_options={"rank": 1 << 20}))
+    assert shape["key_projection"] == (1 << 20, SHAPE.max_position_embeddings)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize(
     ("kind", "option"),
-    [("linformer", {"rank": 0}), ("local", {"window": 2.5}), ("local", {"global_tokens": -1})]
+    [
+        ("linformer", {"rank": 0}),
+        ("local", {"window": 2.5}),
+        ("local", {"global_tokens": -1}),
+        ("linear", {"window": 2}),
+    ]
+    + [("linformer", {"rank": 10**12}), ("local", {"window": 10**20})]
     + [("nystrom", option) for option in ({"landmarks": 0}, {"pinv_iterations": 0}, {"conv_kernel_size": 4})],
 )
 def test_an_option_that_cannot_work_is_refused_by_name(kind: str, option: dict[str, Any]) -> None:

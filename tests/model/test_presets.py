@@ -1,19 +1,12 @@
-"""Presets have the published sizes, and FLOPs are those that PyTorch counts."""
-
-from collections.abc import Callable
-from dataclasses import replace
+"""Presets have the published sizes."""
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
+from torch import nn
 
-from electra_albert.model.attention import TRAINING_FLOPS_FACTOR
 from electra_albert.model.electra import Electra, Generator
-from electra_albert.model.encoder import Embeddings, Encoder, EncoderModel
-from electra_albert.model.heads import MlmHead, RtdHead, SentenceOrderHead
+from electra_albert.model.encoder import Embeddings, EncoderModel
 from electra_albert.presets import PRESETS
-from tests.objectives.toy import MODEL
 
 # Computed from the shape and equal to stock transformers, at 30,000 tokens: AlbertModel with and without a pooler,
 # AlbertForPreTraining, AlbertForMaskedLM.
@@ -50,45 +43,3 @@ def test_encoder_and_pretraining_models_have_the_expected_number_of_parameters(p
         encoders = [EncoderModel(config, with_pooler=with_pooler) for with_pooler in (True, False)]
         models = [Generator(config, with_sentence_order=has_order) for has_order in (True, False)]
     assert tuple(map(count, (*encoders, *models))) == ALBERT[preset]
-
-
-B, L, K = 3, 13, 5
-
-
-def counted(forward: Callable[[], Tensor]) -> tuple[int, int]:
-    """Counted FLOPs of a forward pass, and of a forward and a backward pass."""
-    counter = FlopCounterMode(display=False)
-    # Bfloat16, because the counter does not know the fused CPU kernel of the other dtypes.
-    with counter, torch.autocast("cpu", torch.bfloat16):
-        result = forward()
-    forwards = counter.get_total_flops()
-    with counter:
-        result.float().sum().backward()
-    return forwards, forwards + counter.get_total_flops()
-
-
-def states(width: int, *shape: int) -> Tensor:
-    return torch.randn(*shape, width, generator=torch.Generator().manual_seed(1)).requires_grad_()
-
-
-@pytest.mark.parametrize(
-    "groups", [{}, {"num_hidden_layers": 6, "num_hidden_groups": 2, "inner_group_num": 3}], ids=str
-)
-def test_flops_of_the_encoder_equal_the_counted_ones(groups: dict[str, int]) -> None:
-    config = replace(MODEL, **groups)
-    encoder, mask = Encoder(config).train(), torch.ones(B, L, dtype=torch.bool)
-    flops = B * Encoder.flops(config, L)
-    assert counted(lambda: encoder(states(config.embedding_size, B, L), mask)) == (flops, TRAINING_FLOPS_FACTOR * flops)
-
-
-def test_flops_of_every_head_equal_the_counted_ones() -> None:
-    table, masked = states(MODEL.embedding_size, MODEL.vocab_size), states(MODEL.hidden_size, B, K)
-    hidden = states(MODEL.hidden_size, B, L)
-    mlm, rtd, order = MlmHead(MODEL), RtdHead(MODEL), SentenceOrderHead(MODEL)
-    cases: list[tuple[Callable[[], Tensor], int]] = [
-        (lambda: mlm(masked, table), MlmHead.flops(MODEL, K)),
-        (lambda: rtd(hidden), RtdHead.flops(MODEL, L)),
-        (lambda: order(hidden), SentenceOrderHead.flops(MODEL)),
-    ]
-    for forward, flops in cases:
-        assert counted(forward) == (B * flops, TRAINING_FLOPS_FACTOR * B * flops)

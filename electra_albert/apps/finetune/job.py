@@ -23,6 +23,7 @@ from electra_albert.finetuning_config import PREDICT_TEST, FinetuneConfig, Tunin
 from electra_albert.hub import find, load, weights
 from electra_albert.hub.formats import require_named
 from electra_albert.keyed_random import Stream, derived_seed
+from electra_albert.model.attention import ATTENTION
 from electra_albert.model.compilation import set_gradient_checkpointing
 from electra_albert.model.task_model import TaskHead
 from electra_albert.presets import PRESETS
@@ -146,6 +147,9 @@ def make_task_job(task: Task, config: FinetuneConfig, base: BaseModel, world: Wo
     batch = training.per_device_train_batch_size * training.gradient_accumulation_steps * world.world_size
     asked = {name: getattr(tuning, name) for name in ("hidden_dropout_prob", "attention_probs_dropout_prob")}
     shape = load.at_depth(base.config, tuning.num_hidden_layers)
+    if asked["attention_probs_dropout_prob"] and not ATTENTION[shape.attention].has_weights:
+        LOG.info(f"notice: attention {shape.attention} has no weights to drop: attention_probs_dropout_prob is 0")
+        asked["attention_probs_dropout_prob"] = 0.0
     shape = replace(shape, **{name: value for name, value in asked.items() if value is not None})
     form = {"kind": task.kind, "labels": [*data.labels], "style": tuning.head, "is_regression": task.is_regression}
     head = load.head_of(details or form, 0.0 if details else tuning.classifier_dropout_prob)

@@ -62,7 +62,8 @@ class Alarms:
         if is_discriminator_at_chance(metrics):
             advice = f"if this lasts, restart with --rtd.discriminator_rate {rtd.discriminator_rate / 4:g}"
             found.append(f"the discriminator is at chance level although the generator learns; {advice}")
-        if (accuracy := metrics.get("generator_accuracy") or 0.0) > _STRONG:
+        accuracy = metrics.get("generator_accuracy") or 0.0
+        if accuracy > _STRONG and not rtd.exclude_original and self._config.run.objective != "electric":
             weaker = (
                 f"generator_size {rtd.generator_size / 2:g}"
                 if rtd.generator == "own"

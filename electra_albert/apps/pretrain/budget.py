@@ -73,7 +73,8 @@ def planned(job: Job, world: World) -> Job:
     if run.flops is None and run.budget is None:
         return job
     if run.flops is not None:
-        steps, given = trial.steps_for(config, run.flops, world.world_size), f"{run.flops:g} FLOPs"
+        per_step, given = trial.flops_per_step(config, world.world_size), f"{run.flops:g} FLOPs"
+        steps = trial.steps_for(per_step, run.flops)
     else:
         steps, given = int(run.budget_seconds / _seconds_per_step(job, world)), f"{run.budget}"
     if steps < 1:

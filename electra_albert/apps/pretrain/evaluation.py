@@ -96,11 +96,9 @@ def score(
     metrics = means_of(totals, objective.weights)
     for suffix in ("", *(f"/{source}" for source in sources)):
         metrics[f"{MASKED_TOKENS}{suffix}"] = totals[f"unigram_loss{suffix}"][1]
-    if objective.discriminator is None:
-        return metrics
     gathered = gather_objects(detections.arrays(), world)
     scores, is_replaced = (np.concatenate(parts) for parts in zip(*gathered, strict=True))
-    return {**metrics, **detection_scores(scores, is_replaced, training.seed)}
+    return {**metrics, **(detection_scores(scores, is_replaced, training.seed) if len(scores) else {})}
 
 
 def _pair_scores(model: InferenceModel, job: Job) -> Metrics:

@@ -87,6 +87,9 @@ def make_job(config: PretrainConfig, world: World, recorded: Mapping[str, Any] |
         for model in (objective.generator, objective.discriminator):
             if model is not None and model.predictions is not None:
                 model.predictions.bias.copy_(unigram.entropy - unigram.nats)
+        # Differs from Electric, which starts at 0: the energy of each token starts at the mean of -log p.
+        if (model := objective.discriminator) is not None and model.has_energies:
+            model.discriminator_predictions.dense_prediction.bias.fill_(unigram.entropy)
     lacks_generator = origin is not None and init_from.initialize_weights(origin, str(config.run.init_from), objective)
     has_mlm = bool(objective.weights.keys() - {"discriminator_loss", "sop_loss"})
     if has_mlm and recorded is None and (origin is None or lacks_generator):
@@ -169,19 +172,23 @@ def _batches(config: PretrainConfig, prepared: Prepared, world: World) -> tuple[
             f"{held_out.table.count} examples are held out and --eval_examples is {training.eval_examples}, but each "
             f"of {world.world_size} processes needs one; use more text or raise --eval_examples"
         )
-    other = "a second segment that text of another document can replace"
-    needed = other if spec.has_next_sentence else "two whole sentences of one document"
-    for some, _ in of_length.values() if spec.has_sentence_order else ():
+    wanted, needed = "sentence order", "two whole sentences of one document"
+    if spec.has_next_sentence:
+        wanted, needed = "next-sentence label", "a second segment that text of another document can replace"
+    for some in [held_out, *(one for one, _ in of_length.values())] if spec.has_sentence_order else []:
         index = torch.arange(min(some.table.count, _SAMPLED_EXAMPLES))
         share = float((some.gather(index, index).sentence_order_label != IGNORED_LABEL).float().mean())
-        if share == 0:
+        if share == 0 and some is not held_out:
             raise DataError(
-                f"no example contains {needed}, so there is no sentence order to learn; "
+                f"no example contains {needed}, so there is no {wanted} to learn; "
                 "use longer documents, raise --max_seq_length or --short_seq_length, or choose another --objective"
             )
-        LOG.info(
-            f"{share:.1%} of the examples of {some.max_seq_length} tokens have a sentence order: they contain {needed}"
-        )
+        if share == 0:
+            LOG.info(f"notice: no held-out example contains {needed}: the {wanted} is trained, but not scored")
+        elif some is not held_out:
+            LOG.info(
+                f"{share:.1%} of the examples of {some.max_seq_length} tokens have a {wanted}: they contain {needed}"
+            )
     return batches, held_out
 
 

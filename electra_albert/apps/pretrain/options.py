@@ -111,9 +111,9 @@ def _build(options: Namespace) -> PretrainConfig:
         config = PretrainConfig(**flat, **{name: groups.pop(name) for name in GROUPS}, own=groups)
         spec_of(config).generator(config)
         if config.model.attention != ModelConfig.attention or config.model.attention_options:
-            from electra_albert.model.attention import make_mixing
+            from electra_albert.model.attention import mixing_shapes
 
-            make_mixing(config.model)
+            mixing_shapes(config.model)
     except ValueError as error:
         raise UsageError(str(error)) from None
     return config

@@ -131,8 +131,8 @@ def format_scores(metrics: Metrics) -> str:
     if "sop_accuracy" in metrics:
         swapped = metrics.get("swapped_fraction")
         chance = "-" if swapped is None else f"{max(swapped, 1 - swapped):.3f}"
-        rows.append(("sentence order accuracy", value("sop_accuracy"), chance, "", "more frequent order"))
-    known = ("discriminator_loss", "sop_loss", "unigram_loss", *(f"{name}_loss" for name in models))
+        rows.append(("accuracy of the second segment", value("sop_accuracy"), chance, "", "more frequent class"))
+    known = ("sop_loss", "unigram_loss", *(f"{name}_loss" for name in models), *["discriminator_loss"] * has_detection)
     losses = [name for name in metrics if name.endswith("_loss") and "/" not in name and name not in known]
     rows += [(f"{name.replace('_', ' ')} (nats)", value(name), "-", "", "") for name in losses]
     lines = [_table(rows)]
@@ -145,8 +145,10 @@ def format_scores(metrics: Metrics) -> str:
             by_source.append((source, *(value(f"{name}/{source}") for name in losses), counted))
         lines.append(f"\n{_table(by_source)}\n")
     if (learned := has_learned(metrics)) is not None:
-        bars = "accuracy 2.5 x" + ", ROC-AUC 0.65, average precision 1.5 x" * has_detection
-        problem = f"scores are not yet clearly above the baselines (expected: {bars}); train longer or on more text"
+        bars = ["accuracy 2.5 x"] * any(f"{name}_loss" in metrics for name in models)
+        bars += ["ROC-AUC 0.65", "average precision 1.5 x"] * has_detection
+        expected = f"(expected: {', '.join(bars)}); train longer or on more text"
+        problem = f"scores are not yet clearly above the baselines {expected}"
         lines.append("scores are clearly above the baselines" if learned else problem)
     masked_tokens = metrics.get(MASKED_TOKENS)
     return "\n".join([*lines, *([] if masked_tokens is None else error_lines(masked_tokens))])

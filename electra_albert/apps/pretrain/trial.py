@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import cache, partial
 from math import ceil
 from pathlib import Path
 from statistics import median
@@ -15,19 +16,18 @@ from typing import cast
 
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from electra_albert.apps.machine import memory_advice, memory_of, peak_memory
 from electra_albert.apps.pretrain.job import Job
 from electra_albert.config import ModelConfig, PretrainConfig
-from electra_albert.contracts import Batch, Objective, UsageError
+from electra_albert.contracts import Batch, Objective, SpecialIds, UsageError
 from electra_albert.corpus.examples import eval_batches
 from electra_albert.hub.load import locate, read_config
-from electra_albert.model import heads
-from electra_albert.model.attention import TRAINING_FLOPS_FACTOR
-from electra_albert.model.encoder import Encoder
+from electra_albert.model import electra
 from electra_albert.objectives import spec_of
 from electra_albert.objectives.evaluation import Detections
-from electra_albert.objectives.masking import max_targets
+from electra_albert.objectives.rtd import make_objective
 from electra_albert.training.checkpoint import list_checkpoints
 from electra_albert.training.distributed import World
 from electra_albert.training.guards import StopSignal
@@ -97,17 +97,18 @@ def run_flops(config: PretrainConfig, steps: int) -> int:
     return sum_flops(flops_per_step(config), steps)
 
 
-def steps_for(config: PretrainConfig, flops: float, world_size: int = 1) -> int:
+def steps_for(per_step: Sequence[tuple[int, int]], flops: float) -> int:
     """The number of steps that take these FLOPs; those before the last stage of the batch are taken in full."""
-    per_step = flops_per_step(config, world_size)
     early = per_step[-2][0] if len(per_step) > 1 else 0
     return early + round((flops - sum_flops(per_step, early)) / per_step[-1][1])
 
 
 def flops_per_step(config: PretrainConfig, world_size: int = 1) -> list[tuple[int, int]]:
     """For each stage of the batch, its last step and the FLOPs of one of its steps, of all processes."""
+    example = cache(partial(_example_flops, config))
+    fixed = optimizer_flops(config)
     return [
-        (stage.last_step, world_size * step_flops(config, stage.size * stage.micro_batches, stage.length))
+        (stage.last_step, world_size * (stage.size * stage.micro_batches * example(stage.length) + fixed))
         for stage in config.batch_stages
     ]
 
@@ -118,25 +119,25 @@ def sum_flops(per_step: Sequence[tuple[int, int]], steps: int) -> int:
     return sum(max(0, min(last, steps) - first) * flops for first, (last, flops) in zip(firsts, per_step, strict=False))
 
 
-def step_flops(config: PretrainConfig, batch_size: int, length: int | None = None) -> int:
+def step_flops(config: PretrainConfig, batch_size: int) -> int:
     """FLOPs of the matrix products of one step on batch_size examples, forward and backward, with padding."""
-    length, spec = length or config.corpus.max_seq_length, spec_of(config)
-    generator, rates, once = spec.generator(config), spec.mask_rates(config), 0
-    targets = max_targets(length, max(rates)) if rates else 0  # computed in each step, also if it uses fewer
-    example = 0 if generator is None else Encoder.flops(generator, length) + heads.MlmHead.flops(generator, targets)
-    if spec.has_discriminator:
-        if config.rtd.is_fixed:  # without a backward pass
+    return batch_size * _example_flops(config, config.corpus.max_seq_length) + optimizer_flops(config)
+
+
+def _example_flops(config: PretrainConfig, length: int) -> int:
+    with torch.device("meta"):  # shapes without numbers or memory
+        special = SpecialIds(0, 1, 2, 3, 4, (), torch.ones(config.model.vocab_size, dtype=torch.bool))
+        fixed = []
+        if spec_of(config).has_discriminator and config.rtd.is_fixed:
             shape = read_config(locate(Path(config.rtd.generator), "generator"))
-            shape = replace(shape, vocab_size=config.model.vocab_size)
-            once = Encoder.flops(shape, length) + heads.MlmHead.flops(shape, targets)
-        if config.rtd.straight_through:  # without gradients of the table
-            once = 2 * 2 * targets * config.model.vocab_size * config.model.embedding_size
-        example += Encoder.flops(config.model, length) + heads.RtdHead.flops(config.model, length)
-        kept = ceil(config.rtd.mlm_share * targets)
-        example += heads.MlmHead.flops(config.model, kept) if kept else 0
-    if spec.has_sentence_order:
-        example += heads.SentenceOrderHead.flops(config.model)
-    return batch_size * (TRAINING_FLOPS_FACTOR * example + once) + optimizer_flops(config)
+            fixed = [electra.Generator(replace(shape, vocab_size=config.model.vocab_size)).requires_grad_(False)]
+        objective = make_objective(config, special, *fixed)
+        ids = torch.zeros(1, length, dtype=torch.int64)
+        batch = Batch(ids, ids.bool(), ids, ids[:, 0], ids[:, 0])
+        with FlopCounterMode(display=False) as counter:
+            terms = objective(batch, torch.ones((), dtype=torch.int64))
+            torch.autograd.backward(torch.stack([terms[name].sum for name in objective.weights]).sum())
+    return int(counter.get_total_flops())
 
 
 def optimizer_flops(config: PretrainConfig) -> int:

@@ -122,7 +122,7 @@ def test_help_all_lists_every_option(
         (["--rtd.temperature", "1e-40"], "temperature=1e-40"),
         (["--preset", "small", "--model.num_hidden_groups", "3", "--rtd.generator_layers", "4"], "layers=4 is not a"),
         (["--model.attention", "blurred"], "attention='blurred' is not one of softmax"),
-        (["--model.attention_options.width", "3"], "unexpected keyword argument 'width'"),
+        (["--model.attention_options.width", "3"], "options.width does not exist; attention softmax has none"),
     ],
 )
 def test_an_invalid_or_unused_option_is_refused(argv: list[str], words: str) -> None:

@@ -60,7 +60,7 @@ def test_a_run_logs_the_losses_of_its_objective_and_beats_the_unigram_baseline(t
     assert evaluated[f"eval_{head}_loss"] < evaluated["eval_unigram_loss"] - 0.05
     assert {f"eval_{name}" for name in LOSSES[objective]} < evaluated.keys()
     assert ("eval_discriminator_auc" in evaluated) == objective.startswith("rtd")
-    assert ("sentence order accuracy" in ended.out) == objective.endswith("_sop")
+    assert ("accuracy of the second segment" in ended.out) == objective.endswith("_sop")
     assert (tmp_path / "run" / "discriminator").is_dir() == objective.startswith("rtd")
 
 
@@ -74,6 +74,13 @@ def test_a_resumed_run_equals_an_uninterrupted_one(finished: Finished, tmp_path:
     shutil.rmtree(tmp_path / "run" / "checkpoints" / f"step-{STEPS:07d}")
     assert "after step 6" in train(finished, tmp_path / "run", *more).err
     assert outcome(tmp_path / "run", STEPS) == expected
+
+
+def test_held_out_text_without_a_next_sentence_label_is_announced(finished: Finished, tmp_path: Path) -> None:
+    # Regression: with few documents, the end of one is held out, and the scores were missing without a word.
+    for objective in ("mlm_nsp", "mlm_sop"):
+        ended = train(finished, tmp_path / objective, "--objective", objective, "--dry_run")
+        assert ("the next-sentence label is trained, but not scored" in ended.err) == (objective == "mlm_nsp")
 
 
 def test_two_ranks_and_accumulation_have_the_losses_of_one_big_batch(finished: Finished, tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ RTD |= {"discriminator_average_precision": 0.5, "replaced_fraction": 0.1}
 @pytest.mark.parametrize(
     ("metrics", "shown", "hidden"),
     [
-        (MLM | ORDER, ["masked-token accuracy", "sentence order accuracy   0.700  0.550"], ["discriminator"]),
+        (MLM | ORDER, ["masked-token accuracy", "accuracy of the second segment  0.700  0.550"], ["discriminator"]),
+        (MASKS | {"discriminator_loss": 0.7}, ["discriminator loss (nats)"], ["ROC-AUC", "clearly"]),  # of electric
         (RTD, ["generator loss", "ROC-AUC", "5.00 x"], ["masked-token", "order"]),
     ],
 )

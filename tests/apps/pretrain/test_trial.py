@@ -15,6 +15,7 @@ from electra_albert.apps.pretrain.trial import run_flops, step_flops
 from electra_albert.config import CorpusConfig, MlmConfig, PretrainConfig, TrainingConfig
 from electra_albert.files import write_json
 from electra_albert.hub.formats import stock_config
+from electra_albert.objectives.masking import max_targets
 from electra_albert.training.optimizer import build_optimizer
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import STEPS, call, succeed
@@ -38,6 +39,21 @@ def measured_flops(objective: toy.PretrainingObjective) -> int:
             terms = objective(batch, toy.STEP)
         torch.stack([terms[name].sum for name in objective.weights]).sum().backward()
     return counter.get_total_flops()
+
+
+def test_flops_follow_from_the_shapes_of_the_matrices() -> None:
+    """Two for each multiply-add of the forward pass, three times that with the backward pass."""
+    config = replace(toy.config_of("rtd", toy.MODEL, MASK_RATE), corpus=CorpusConfig(max_seq_length=LENGTH))
+    model = config.model
+    generator = config.rtd.generator_config(model)
+    targets, pass_ = max_targets(LENGTH, MASK_RATE), 0
+    for one in (generator, model):
+        block = LENGTH * one.hidden_size * (4 * one.hidden_size + 2 * one.intermediate_size)
+        block += 2 * LENGTH**2 * one.hidden_size
+        pass_ += LENGTH * one.embedding_size * one.hidden_size + one.num_hidden_layers * block
+    pass_ += targets * one.embedding_size * (generator.hidden_size + one.vocab_size)
+    pass_ += LENGTH * one.hidden_size * (one.hidden_size + 1)
+    assert step_flops(config, BATCH_SIZE) == BATCH_SIZE * 3 * 2 * pass_
 
 
 @pytest.mark.parametrize(
