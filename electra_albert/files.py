@@ -152,10 +152,12 @@ def record_digests(folder: Path, pattern: str) -> None:
     write_json(folder / _DIGESTS, {name: (file.stat().st_size, sha256(file)) for name, file in files.items()})
 
 
-def recorded_damage(folder: Path) -> str | None:
-    """Describe damage to the files of `record_digests`; None if there is none, or no record."""
-    files = {name: FileDigest(*entry) for name, entry in read_json(folder / _DIGESTS).items()}
-    return find_damage(folder, files, folder / "checked.json")
+def recorded_damage(folder: Path, pattern: str) -> str | None:
+    """Describe damage to the files since `record_digests`; None if there is none. Without a record, it is made now."""
+    if not (found := read_json(folder / _DIGESTS)):
+        with suppress(OSError):
+            record_digests(folder, pattern)
+    return find_damage(folder, {name: FileDigest(*entry) for name, entry in found.items()}, folder / "checked.json")
 
 
 def sha256(path: Path) -> str:

@@ -53,8 +53,8 @@ _TRAINING_VERSION = 2  # increase it when tokenizer training would give another 
 _KEY_LETTERS = 12  # of the key, in the folder's name
 UNIT_BYTES = 8 << 20  # of text per part
 SAMPLE_CHARACTERS = 20_000_000  # for training or extending a tokenizer
-_SAMPLED_UNITS = 256
-_SMALLEST_SAMPLE_BYTES = 1 << 20
+_SAMPLED_UNITS, _SMALLEST_SAMPLE_BYTES = 256, 1 << 20
+_TOKENIZER_FILES = "tokenizer*.json"
 _TOKENIZER_MAX_LENGTH = 512  # of the copy kept with the store; a run's copy has the run's own
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -184,8 +184,7 @@ def open_corpus(config: CorpusConfig, seed: int) -> CorpusFolder:
     root.mkdir(parents=True, exist_ok=True)
     sources = read_sources(config.corpus, config.text_column)
     paths = [str(SAMPLE_TEXT) if source.corpus == BUILT_IN_CORPUS else source.corpus for source in sources]
-    name = short_name(config.corpus)
-    found: Counter[str] = Counter()
+    name, found = short_name(config.corpus), Counter[str]()
     with locked(root / f".{name}.lock"):  # parallel jobs, as on a cluster, hash every file only once
         files = without_repeats(sources, [find_files(path, found, config.encoding) for path in paths], found)
         readings = [ReadOptions(source.text_column, config.bad_utf8, config.encoding) for source in sources]
@@ -347,15 +346,17 @@ def _ready_tokenizer(corpus: CorpusFolder) -> Tokenizer:
 
 
 def _has_tokenizer(folder: Path) -> bool:
-    """Whether the folder has a complete and undamaged tokenizer; earlier versions recorded no hashes."""
-    if damage := recorded_damage(folder):
+    """Whether the folder has a complete and undamaged tokenizer."""
+    if not (folder / "tokenizer.json").is_file():
+        return False
+    if damage := recorded_damage(folder, _TOKENIZER_FILES):
         LOG.warning(f"{damage}; making the tokenizer again")
-    return damage is None and (folder / "tokenizer.json").is_file()
+    return damage is None
 
 
 def _save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
     tokenizers.save_tokenizer(tokenizer, folder, _TOKENIZER_MAX_LENGTH)
-    record_digests(folder, "tokenizer*.json")
+    record_digests(folder, _TOKENIZER_FILES)
 
 
 def _extended_tokenizer(corpus: CorpusFolder, size: int) -> Path:

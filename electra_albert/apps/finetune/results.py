@@ -28,6 +28,7 @@ from electra_albert.tasks.task import ChoiceExample, SequenceExample, SpanExampl
 from electra_albert.training.run_log import LOG_FILE
 
 RESULT, RESULTS, TABLE, MODEL = "result.json", "results.json", "results.md", "model"
+MODEL_FILES = f"{MODEL}/*[!d]"  # without the card, README.md, which users may edit
 PREDICTIONS, CONFUSION, SUBMISSION, PREDICTED = "predictions{}.tsv", "confusion{}.tsv", "submission", "predicted.tsv"
 PREDICTIONS_HEADER = "id\tgold\tpredicted\t"
 _OUTPUTS = (CONFIG, COMMAND, CARD, RESULTS, TABLE, "predictions.tsv", "confusion.tsv", SUBMISSION, PREDICTED, LOG_FILE)
@@ -128,7 +129,7 @@ def export_best(job: TaskJob, objective: TaskObjective, result: SeedResult, fold
     }
     facts = _task_facts(job, result.metrics, f"seed {result.seed}")
     save_model(objective.model.cpu(), job.base.tokenizer, folder / MODEL, details, facts)
-    record_digests(folder, f"{MODEL}/*[!d]")  # without the card, which users may edit
+    record_digests(folder, MODEL_FILES)
 
 
 def _task_facts(job: TaskJob, metrics: Metrics, of: str) -> card.Facts:

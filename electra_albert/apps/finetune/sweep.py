@@ -240,7 +240,7 @@ class Sweep:
             best, model = files.best_of(job, done), folder / files.MODEL
             found = read_json(model / TASK_FILE).get("seed")
             state = "is missing or damaged" if found is None else f"is from seed {found}"
-            damage = f"{model} {state}" if found != best.seed else recorded_damage(folder)
+            damage = f"{model} {state}" if found != best.seed else recorded_damage(folder, files.MODEL_FILES)
             if job.train is not None and damage:
                 advice = f"the best seed is {best.seed}; remove {folder / f'seed-{best.seed}'} to train it again"
                 raise CheckpointError(f"{damage}, {advice}")

@@ -150,6 +150,9 @@ def test_a_damaged_tokenizer_is_made_again_and_the_store_kept(config: CorpusConf
         assert ("making the tokenizer again" in log) == (given is config)
         assert "building" not in log or given is not config
         assert file.read_bytes() == written
+    (digests := first.tokenizer_dir / "digests.json").unlink()  # of an earlier version, or damaged itself
+    run(config)
+    assert digests.exists()
 
 
 def test_verify_finds_damage_that_left_size_and_times_unchanged(config: CorpusConfig, run: Run) -> None:

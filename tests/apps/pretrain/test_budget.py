@@ -64,7 +64,9 @@ def test_flops_become_the_nearest_number_of_steps(finished: Finished, more: tupl
     for steps in (7, 23, 100):
         exact = trial.run_flops(config, steps)
         step = exact - trial.run_flops(config, steps - 1)
-        assert [trial.steps_for(trial.flops_per_step(config), exact + share * step) for share in (-0.4, 0.0, 0.4)] == [steps] * 3
+        assert [trial.steps_for(trial.flops_per_step(config), exact + share * step) for share in (-0.4, 0.0, 0.4)] == [
+            steps
+        ] * 3
 
 
 def test_a_run_with_a_budget_keeps_milestones_and_is_extended_by_a_larger_one(
