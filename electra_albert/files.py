@@ -148,7 +148,7 @@ class HashedFile:
 
 def record_digests(folder: Path, pattern: str) -> None:
     """Write sizes and hashes of the files of this pattern in a folder, for `recorded_damage`."""
-    files = {file.relative_to(folder).as_posix(): file for file in folder.glob(pattern)}
+    files = {file.relative_to(folder).as_posix(): file for file in folder.glob(pattern) if file.is_file()}
     write_json(folder / _DIGESTS, {name: (file.stat().st_size, sha256(file)) for name, file in files.items()})
 
 

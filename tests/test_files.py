@@ -13,6 +13,8 @@ from electra_albert.files import (
     find_damage,
     new_folder,
     read_json,
+    record_digests,
+    recorded_damage,
     remove_leftovers,
     replacing,
     write_json,
@@ -97,3 +99,14 @@ def test_json_with_any_text_reads_back(tmp_path: Path) -> None:
     content = {"label": "caf\u00e9 \ud83d", "path": "\udcff.txt"}  # half of a pair, and a byte of a file's name
     write_json(tmp_path / "a.json", content)
     assert read_json(tmp_path / "a.json") == content
+
+
+def test_recorded_files_are_checked_and_folders_among_them_are_left_alone(tmp_path: Path) -> None:
+    (file := tmp_path / "a.json").write_text("{}")
+    (tmp_path / "b").mkdir()
+    record_digests(tmp_path, "*")
+    assert recorded_damage(tmp_path, "*") is None
+    file.write_text("[]")
+    assert "a.json has changed" in str(recorded_damage(tmp_path, "*"))
+    (tmp_path / "digests.json").write_text("{")  # damaged itself: made again
+    assert [recorded_damage(tmp_path, "a*") for _ in range(2)] == [None, None]
