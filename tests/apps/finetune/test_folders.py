@@ -120,6 +120,16 @@ def test_a_model_that_has_changed_since_its_export_is_refused(again: Again, copy
     assert_refused(call(finetune.main, *again(copy)), 4, f"{name} has", f"remove {copy / f'seed-{best}'} ")
 
 
+def test_a_better_seed_of_a_later_command_replaces_the_model(again: Again, tiny: Tiny, copy: Path) -> None:
+    before = model_of(copy)
+    for seed in SEEDS:  # the lowest possible scores
+        edit(copy / f"seed-{seed}" / "result.json", lambda found: found["metrics"].update({tiny.main_metric: -2.0}))
+    tune(*again(copy, "--seeds", 3))
+    assert results(copy)["best_seed"] not in SEEDS
+    assert model_of(copy) != before
+    tune(*again(copy, "--seeds", 3))
+
+
 def test_a_model_of_another_seed_than_the_best_is_refused(again: Again, copy: Path) -> None:
     best = results(copy)["best_seed"]
     other = next(seed for seed in SEEDS if seed != best)

@@ -2,11 +2,12 @@
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
 from electra_albert.apps.pretrain.alarms import Alarms
-from electra_albert.config import PretrainConfig, TrainingConfig
+from electra_albert.config import PretrainConfig, RtdConfig, RunConfig, TrainingConfig
 from electra_albert.contracts import Metrics
 
 STEPS = 10_000
@@ -73,5 +74,11 @@ def test_trouble_in_evaluations_is_reported_every_time(changed: Metrics, said: s
         (message,) = alarms({**evaluation(step), **changed})
         assert said in message
         assert cure in message
+    if "predicts" in said:  # then every sample is a replacement, or noise
+        for other in (
+            replace(CONFIG, rtd=RtdConfig(exclude_original=True)),
+            replace(CONFIG, run=RunConfig(objective="electric")),
+        ):
+            assert Alarms(other)({**evaluation(3000), **changed}) == []
     early = alarms({**evaluation(900), **changed})
     assert len(early) == ("frequencies" not in said)  # normal at the beginning

@@ -85,6 +85,14 @@ def test_the_baseline_uses_training_frequencies_on_held_out_masked_tokens(finish
     assert rows(finished.folder)[-1]["eval_unigram_loss"] == pytest.approx(float(expected), rel=1e-5)
 
 
+def test_energies_start_at_the_entropy_of_the_token_frequencies(finished: Finished) -> None:
+    _, config = parse_pretraining(finished.options(None, "--objective", "electric"), "Pretraining.py")
+    job = make_job(config, World(0, 1, 0, torch.device("cpu")))
+    batch = job.held_out.gather(*[torch.arange(job.held_out.table.count)] * 2)
+    energies = job.objective.discriminator(batch.input_ids, batch.attention_mask, batch.token_type_ids)
+    assert float(energies.detach().mean()) == pytest.approx(job.unigram.entropy, abs=0.2)
+
+
 @pytest.mark.parametrize("subfolder", ["", "discriminator"])
 def test_model_cards_have_data_and_scores_and_their_code_runs(finished: Finished, subfolder: str) -> None:
     card = ModelCard.load(finished.folder / subfolder / "README.md")
