@@ -1,10 +1,6 @@
-"""electra-albert prepare: build the tokenizer and the token store of a corpus, in one job or in many.
+"""Build or reuse the tokenizer, the token store and the examples of a corpus.
 
-electra-albert prepare --corpus my.txt
-electra-albert prepare --corpus my.txt --num_shards 16 --shard_index 3     one of 16 jobs
-electra-albert prepare --corpus my.txt --num_shards 16 --merge             when all jobs are done
-
-Later runs reuse both. The folder's name has the first letters of its key: a hash of the contents of all files, the
+Later runs reuse them. The folder's name has the first letters of its key: a hash of the contents of all files, the
 options for reading them, the tokenizer and the seed.
 """
 
@@ -18,22 +14,21 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 from filelock import FileLock, Timeout
 
-from electra_albert.apps.command_line import make_parser, parse
 from electra_albert.apps.run_folder import require_same_text
-from electra_albert.config import BUILT_IN_CORPUS, CorpusConfig, TrainingConfig
-from electra_albert.contracts import CheckpointError, DataError, UsageError
+from electra_albert.config import BUILT_IN_CORPUS, CorpusConfig
+from electra_albert.contracts import DataError, UsageError
 from electra_albert.corpus import tokenizer as tokenizers
-from electra_albert.corpus.parts import PartPlan, write_parts
+from electra_albert.corpus.datatrove import DOCUMENTS_FILE, parts_of_documents
+from electra_albert.corpus.parts import PartPlan, content_hash, write_parts
 from electra_albert.corpus.sources import ReadOptions, Unit, plan_units, read_unit, require_columns
 from electra_albert.corpus.text_encoder import TextEncoder
 from electra_albert.corpus.tokenizer_training import extend_tokenizer, train_tokenizer
@@ -41,48 +36,23 @@ from electra_albert.data_files.finding import find_files, identity, same_content
 from electra_albert.files import SAMPLE_TEXT, read_json, record_digests, recorded_damage, remove_leftovers, write_json
 
 if TYPE_CHECKING:  # these import torch, which --help must not load
-    from electra_albert.corpus.examples import ExampleTable
     from electra_albert.corpus.mixture import ExampleOrder, Source
+    from electra_albert.corpus.rows import ExampleTable
     from electra_albert.corpus.store import Store
     from electra_albert.corpus.tokenizer import Tokenizer
 
 LOG = logging.getLogger(__name__)
 
-PREPARED_VERSION = 5  # increase it when the same text would be read, split, tokenized or held out differently
+
+PREPARED_VERSION = 6  # increase it when the same text would be read, split, tokenized or held out differently
 _TRAINING_VERSION = 2  # increase it when tokenizer training would give another result on the same text
 _KEY_LETTERS = 12  # of the key, in the folder's name
-UNIT_BYTES = 8 << 20  # of text per part
+UNIT_BYTES, _MAX_PARTS = 8 << 20, 2048  # of text per part, more in a corpus above 16 GB
 SAMPLE_CHARACTERS = 20_000_000  # for training or extending a tokenizer
 _SAMPLED_UNITS, _SMALLEST_SAMPLE_BYTES = 256, 1 << 20
 _TOKENIZER_FILES = "tokenizer*.json"
 _TOKENIZER_MAX_LENGTH = 512  # of the copy kept with the store; a run's copy has the run's own
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-
-def main(argv: Sequence[str]) -> int:
-    """Entry point of `electra-albert prepare`; returns the exit code."""
-    parser = make_parser("electra-albert prepare", "Build the tokenizer and the token store of a corpus.")
-    parser.add_class_arguments(CorpusConfig)
-    parser.add_argument("--num_shards", type=int | None, default=None, help="Number of jobs that share the work.")
-    parser.add_argument("--shard_index", type=int | None, default=None, help="Index of this job, from 0.")
-    parser.add_argument("--merge", action="store_true", help="Merge the parts that all jobs have written.")
-    parser.add_argument("--verify", action="store_true", help="Compare the hashes of all files, changed or not.")
-    parser.add_argument("--seed", type=int, default=TrainingConfig.seed, help="Random seed, as in Pretraining.py.")
-    options = parse(parser, argv).as_dict()
-    seed, count, index, merge, verify = map(options.pop, ("seed", "num_shards", "shard_index", "merge", "verify"))
-    if (index is None) != (merge or count is None) or (merge and count is None) or count == 0:
-        raise UsageError("--num_shards takes a number of jobs, with either --shard_index or --merge, which need it")
-    if count is not None and not 0 <= (index or 0) < count:
-        raise UsageError(f"--shard_index {index} must be between 0 and {count - 1}")
-    try:
-        config = CorpusConfig(**options)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-    if index is not None:
-        print(f"shard {index} of {count} written to {prepare_shard(config, seed, count, index)}")
-    else:
-        print(f"prepared corpus: {prepare(config, seed, merged_jobs=count, verify=verify).folder}")
-    return 0
 
 
 class Prepared(NamedTuple):
@@ -103,42 +73,30 @@ def prepare(
     config: CorpusConfig,
     seed: int,
     *,
-    merged_jobs: int | None = None,
     recorded: Mapping[str, Any] | None = None,
     verify: bool = False,
 ) -> Prepared:
     """Build or reuse the tokenizer, the store and the examples. In a distributed run, one process must call it first.
 
-    merged_jobs: number of jobs that have written all parts. recorded: settings of the run to resume. verify: hash all
-    files of the store again; otherwise only those whose size or time differs from the last check.
+    recorded: settings of the run to resume. verify: hash all files of the store again; otherwise only those whose size
+    or time differs from the last check.
     """
-    with _plain_errors(config):
+    with plain_errors(config):
         corpus = open_corpus(config, seed)
         if recorded is not None:
             require_same_text(recorded, config, corpus.key)
         for checked in corpus.folder.rglob("*checked.json") if verify else ():
             checked.unlink(missing_ok=True)
-        tokenizer = _ready_tokenizer(corpus)
+        tokenizer = ready_tokenizer(corpus)
         with locked(corpus.folder / ".lock"):
-            for path in ("tokenizer", "store", "store/train", "store/validation"):
+            for path in ("tokenizer", "store", "store/parts", "store/train", "store/validation"):
                 remove_leftovers(corpus.folder / path)
-            return _make_examples(corpus, tokenizer, _build(corpus, tokenizer, merged_jobs))
-
-
-def prepare_shard(config: CorpusConfig, seed: int, num_shards: int, shard_index: int) -> Path:
-    """Write the parts of job `shard_index`, from 0, of jobs that share the folder; returns the corpus's folder."""
-    with _plain_errors(config):
-        corpus = open_corpus(config, seed)
-        plan = _plan_parts(corpus, _ready_tokenizer(corpus))  # only the tokenizer makes jobs wait for one another
-        if ready_store(plan.folder.parent, plan.fingerprint) is None:
-            mine = range(shard_index, len(plan.units), num_shards)
-            LOG.info(f"job {shard_index} of {num_shards}: {len(mine)} of {len(plan.units)} parts")
-            _write_parts(corpus, plan, mine)
-    return corpus.folder
+            return _make_examples(corpus, tokenizer, _build(corpus, tokenizer), seed)
 
 
 @contextmanager
-def _plain_errors(config: CorpusConfig) -> Iterator[None]:
+def plain_errors(config: CorpusConfig) -> Iterator[None]:
+    """Turn errors of the file system into UsageError."""
     try:
         yield
     except OSError as problem:
@@ -157,7 +115,7 @@ class CorpusFolder(NamedTuple):
     config: CorpusConfig
     seed: int
     sources: list[Source]
-    files: list[list[Path]]  # per source
+    files: list[list[Path]]  # per source; empty if a datatrove pipeline has written the parts
     readings: list[ReadOptions]  # per source
     identity: dict[str, Any]  # of all files
     found: Counter[str]  # numbers of files that were skipped
@@ -174,6 +132,8 @@ def open_corpus(config: CorpusConfig, seed: int) -> CorpusFolder:
     from electra_albert.corpus.mixture import read_sources, without_repeats
 
     given, root = None, Path(config.prepared_dir)
+    if (Path(config.corpus) / DOCUMENTS_FILE).is_file():
+        return _open_documents(config)
     if config.tokenizer:
         if config.keep_accents == "albert":
             raise UsageError("--keep_accents albert applies only to a trained tokenizer; use false with --tokenizer")
@@ -212,6 +172,25 @@ def open_corpus(config: CorpusConfig, seed: int) -> CorpusFolder:
     return open_corpus(with_tokenizer(config, extended), seed)
 
 
+def _open_documents(config: CorpusConfig) -> CorpusFolder:
+    """A corpus that prepare_steps.WriteTokens has written. Its tokenizer and held-out text are fixed."""
+    from electra_albert.corpus.mixture import Source
+
+    folder = Path(config.corpus)
+    for name in ("tokenizer", "extend_vocab_to", "do_lower_case", "keep_accents", "split_digit_comma"):
+        if getattr(config, name) is not None:
+            raise UsageError(f"--{name}: the text in {folder} is tokenized already; remove the option")
+    found, tokenizer = read_json(folder / DOCUMENTS_FILE), tokenizers.load_tokenizer(folder / "tokenizer")
+    if "key" not in found:
+        parts = parts_of_documents(folder, tokenizer).parts()
+        if missing := [str(part.number) for part in parts if not part.statistics]:
+            raise DataError(f"{folder}: tasks {', '.join(missing[:20])} have not ended; run the pipeline again")
+        found["key"] = content_hash([part.statistics["files"] for part in parts])
+        write_json(folder / DOCUMENTS_FILE, found)
+    sources = [Source(config.corpus, config.text_column)]
+    return CorpusFolder(folder, found["key"], config, found["seed"], sources, [], [], {}, Counter(), tokenizer)
+
+
 def short_name(corpus: str) -> str:
     """Short name of a corpus, for folder names."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", Path(os.path.realpath(corpus)).stem).strip("-.")[:40] or "corpus"
@@ -240,85 +219,78 @@ def locked(lock: Path) -> Iterator[None]:
         yield
 
 
-def ready_store(folder: Path, wanted: str) -> Store | None:
-    """The store in `folder` if it is complete and has the fingerprint `wanted`."""
-    from electra_albert.corpus.store import open_store
-
-    try:
-        store = open_store(folder)
-        if store.fingerprint != wanted:
-            raise CheckpointError(f"the token store in {folder} was made with another tokenizer")
-    except UsageError:  # it does not exist
-        return None
-    except CheckpointError as problem:
-        LOG.info(f"{problem}; rebuilding the token store")
-        return None
-    LOG.info(f"using the token store in {folder}: {len(store.train.tokens):,} training tokens")
-    return store
-
-
 def find_store(prepared_dir: Path, fingerprint: str) -> Store | None:
     """The store with this fingerprint below `prepared_dir`, if it still exists and is complete."""
+    from electra_albert.corpus.store import ready_store
+
     folders = prepared_dir.glob(f"*-{fingerprint[:_KEY_LETTERS]}/store")
     return next((store for folder in folders if (store := ready_store(folder, fingerprint))), None)
 
 
-def _plan_parts(corpus: CorpusFolder, tokenizer: Tokenizer) -> PartPlan:
-    found = corpus.units(UNIT_BYTES)
+def plan_parts(corpus: CorpusFolder, tokenizer: Tokenizer) -> PartPlan:
+    """The parts of the corpus and everything that decides what is in them."""
+    lengths = tuple(length for length in (corpus.config.max_seq_length, corpus.config.short_seq_length) if length)
+    wanted = f"{corpus.key}-{tokenizers.fingerprint(tokenizer)}"
+    if not corpus.files:
+        plan = parts_of_documents(corpus.folder, tokenizer)
+        return plan._replace(fingerprint=wanted, seed=corpus.seed, lengths=lengths)
+    size = sum(path.stat().st_size for path in chain(*corpus.files))
+    found = corpus.units(max(UNIT_BYTES, size // _MAX_PARTS))
     units, sources = [unit for _, unit in found], [source for source, _ in found]
-    folder, wanted = corpus.folder / "store" / "parts", f"{corpus.key}-{tokenizers.fingerprint(tokenizer)}"
-    return PartPlan(units, sources, TextEncoder(tokenizer), len(tokenizer), folder, wanted)
+    folder, encoder = corpus.folder / "store" / "parts", TextEncoder(tokenizer)
+    return PartPlan(units, sources, encoder, len(tokenizer), folder, wanted, wanted, corpus.seed, lengths)
 
 
-def _build(corpus: CorpusFolder, tokenizer: Tokenizer, merged_jobs: int | None) -> Store:
-    """Open the store, or write its missing parts and build it from all parts."""
-    from electra_albert.corpus.store import build_store
+def _build(corpus: CorpusFolder, tokenizer: Tokenizer) -> Store:
+    """Open the store, or write and split its missing parts, and merge them."""
+    from electra_albert.corpus.store import merge_parts, ready_store, split_parts
 
-    plan = _plan_parts(corpus, tokenizer)
+    plan = plan_parts(corpus, tokenizer)
     if store := ready_store(plan.folder.parent, plan.fingerprint):
         shutil.rmtree(plan.folder, ignore_errors=True)  # a kill may have interrupted it
         return store
-    if merged_jobs is not None and (missing := plan.missing()):
-        jobs = ", ".join(map(str, sorted({number % merged_jobs for number in missing})))
-        raise DataError(f"{len(missing)} of {len(plan.units)} parts are missing: run --shard_index {jobs}")
-    _write_parts(corpus, plan, () if merged_jobs else range(len(plan.units)))
-    return build_store(plan, seed=corpus.seed, found=corpus.found)
-
-
-def _write_parts(corpus: CorpusFolder, plan: PartPlan, numbers: Sequence[int]) -> None:
-    """Write the missing parts among `numbers`. Raises DataError if the corpus has changed meanwhile."""
-    if numbers:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        workers = corpus.config.preprocessing_num_workers or cores or 1
-        LOG.info(f"building the token store in {plan.folder.parent} with {workers} processes")
+    numbers, workers = range(len(plan.units)), worker_count(corpus.config)
+    LOG.info(f"building the token store in {plan.folder.parent} with {workers} processes")
+    if corpus.files:
         write_parts(plan, numbers, workers)
+        require_unchanged(corpus)
+    split_parts(plan, numbers, workers)
+    return merge_parts(plan, corpus.found)
+
+
+def worker_count(config: CorpusConfig) -> int:
+    """Processes that prepare at once."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return config.preprocessing_num_workers or cores or 1
+
+
+def require_unchanged(corpus: CorpusFolder) -> None:
+    """Raise DataError if the corpus has changed since it was opened."""
     if not same_content([*chain(*corpus.files)], corpus.identity):
         raise DataError(f"{corpus.config.corpus} changed while it was read; start again and do not modify it")
 
 
-def _make_examples(corpus: CorpusFolder, tokenizer: Tokenizer, store: Store) -> Prepared:
+def _make_examples(corpus: CorpusFolder, tokenizer: Tokenizer, store: Store, seed: int) -> Prepared:
     """Split the store into examples, order them by the sources' weights, and log the corpus statistics."""
-    from electra_albert.corpus.examples import build_table, padding_share
     from electra_albert.corpus.mixture import order_examples, source_names
+    from electra_albert.corpus.rows import build_table, padding_share
     from electra_albert.corpus.store import format_statistics
 
-    length, seed, short_length = corpus.config.max_seq_length, corpus.seed, corpus.config.short_seq_length
+    length, short_length = corpus.config.max_seq_length, corpus.config.short_seq_length
     weights = [source.weight for source in corpus.sources if source.weight is not None]
 
     def make_train(length: int) -> tuple[ExampleTable, ExampleOrder]:
-        table = build_table(store.train, length, seed, store.folder / "train")
-        first = np.searchsorted(table.edges, store.source_starts).tolist()
+        table = build_table(store.train, length, corpus.seed, worker_count(corpus.config))
+        first = table.first_of_sources(store.train, len(corpus.sources))
         return table, order_examples(first, table.count, weights or None, seed)
 
     train, order = make_train(length)
     short = make_train(short_length) if short_length else None
-    validation = build_table(store.validation, length, seed, store.folder / "validation")
+    validation = build_table(store.validation, length, corpus.seed, worker_count(corpus.config))
     LOG.info(format_statistics(store.statistics, padding_share(store.train, train, length)))
-    ends = store.statistics["sides"]["validation"]["source_ends"]  # lacks trailing sources that repeat earlier ones
-    middles = (validation.edges[:-1] + validation.edges[1:]) // 2
-    firsts = np.searchsorted(middles, [0, *ends[:-1]]).tolist()
-    held_out_sources = dict(zip(source_names(corpus.sources), firsts, strict=False)) if len(firsts) > 1 else {}
-    held_out = [*np.diff(ends, prepend=0).tolist(), *[0] * len(corpus.sources)]
+    names, firsts = source_names(corpus.sources), validation.first_of_sources(store.validation, len(corpus.sources))
+    held_out_sources = dict(zip(names, firsts, strict=True)) if len(firsts) > 1 else {}
+    held_out = [*store.statistics["sides"]["validation"]["source_tokens"], *[0] * len(corpus.sources)]
     for number, source in enumerate(corpus.sources if len(corpus.sources) > 1 else ()):
         text = f"{held_out[number]:,} tokens held out"
         if len(order.taken) > 1:
@@ -329,7 +301,7 @@ def _make_examples(corpus: CorpusFolder, tokenizer: Tokenizer, store: Store) -> 
     return Prepared(tokenizer, folder / "tokenizer", store, *tables, folder, held_out_sources, short)
 
 
-def _ready_tokenizer(corpus: CorpusFolder) -> Tokenizer:
+def ready_tokenizer(corpus: CorpusFolder) -> Tokenizer:
     """The given tokenizer, or the trained one, trained now if needed; a copy is kept in the corpus's folder."""
     folder, size = corpus.folder / "tokenizer", corpus.config.vocab_size
     with locked(corpus.folder / ".tokenizer.lock"):

@@ -1,21 +1,18 @@
-"""Training examples packed from token streams, and batches of them.
+"""Batches of packed training examples.
 
-Dimensions: B batch, L length, N examples. Packing is fixed; segments are chosen again each time an example is drawn.
-Position i of a run is (epoch, k) = divmod(i, N); a keyed permutation of the epoch maps k to an example (mixture.py).
-Differs from ELECTRA: its example builder drops tokens beyond the maximum length; here they start the next example.
+Dimensions: B batch, L length, N examples. Segments are chosen again each time an example is drawn. Position i of a run
+is (epoch, k) = divmod(i, N); a keyed permutation of the epoch maps k to an example (mixture.py).
 Differs from ALBERT: it swaps whole segments and then truncates, which drops tokens. Here two runs of whole sentences
 within the example are swapped, because a cut-off sentence would reveal whether its segment was moved.
 Differs from BERT: text that replaces a segment begins with a sentence and is as long, so that neither reveals it.
 """
 
-import logging
 import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import count, islice
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -24,108 +21,14 @@ from torch import Tensor
 
 from electra_albert.contracts import IGNORED_LABEL, Batch, CheckpointError, SpecialIds
 from electra_albert.corpus.mixture import ExampleOrder
-from electra_albert.corpus.store import TokenStream
-from electra_albert.files import FileDigest, HashedFile, find_damage, read_json, replacing, write_json
+from electra_albert.corpus.rows import ExampleTable, Split, TokenStream, inside
 from electra_albert.keyed_random import Stream, bits, uniform
 
-LOG = logging.getLogger(__name__)
-
-TABLE_VERSION = 1
-SHORT_EXAMPLE_RATE = 0.05  # Paper: ELECTRA's example builder
 ONE_SEGMENT_RATE = 0.1
-MIN_LENGTH = 8  # tokens of an example, special tokens included
 _DRAWS = 16  # of text to replace a segment, the first of which that fits is taken
 _MIN_SENTENCE_ENDS = 3  # inside an example, so that two whole sentences fit between them
-_BLOCK = 1 << 16
 _STEPS_AHEAD = 3
 _EXAMPLES_AT_ONCE = 4096
-
-
-@dataclass(frozen=True)
-class ExampleTable:
-    """Example i holds the tokens edges[i] to edges[i + 1] of its stream; edges [N + 1] int64, memory-mapped."""
-
-    edges: np.ndarray
-
-    @property
-    def count(self) -> int:
-        return len(self.edges) - 1
-
-
-def build_table(stream: TokenStream, max_seq_length: int, seed: int, folder: Path) -> ExampleTable:
-    """Pack a stream into examples, or read them from `folder`, which must belong to this stream only."""
-    path = folder / f"rows-{TABLE_VERSION}-{max_seq_length}-{seed}.bin"
-    if damage := _table_damage(path):
-        if path.exists():
-            LOG.warning("%s; packing the examples again", damage)
-        with replacing(path) as opened:
-            file = HashedFile(opened)
-            file.write(np.zeros(1, "<i8").tobytes())
-            for ends in _pack(stream, max_seq_length, seed):
-                file.write(np.array(ends, "<i8").tobytes())
-            written = file.finish()
-        write_json(path.with_suffix(".json"), {path.name: written._asdict()})
-        if damage := _table_damage(path):
-            raise CheckpointError(f"{damage}, right after writing; check the disk, then start again")
-    return ExampleTable(np.memmap(path, "<i8", "r"))
-
-
-def _table_damage(path: Path) -> str | None:
-    """The damage to the file since it was written, in one line; None if there is none."""
-    entry = read_json(path.with_suffix(".json")).get(path.name)
-    if not isinstance(entry, dict) or entry.keys() != {*FileDigest._fields}:
-        return f"{path} has no size and hash next to it"
-    return find_damage(path.parent, {path.name: FileDigest(**entry)}, path.with_suffix(".checked.json"))
-
-
-def _pack(stream: TokenStream, max_seq_length: int, seed: int) -> Iterator[list[int]]:
-    """The end of each example, in blocks. An example takes as many tokens as fit next to [CLS] and [SEP]."""
-    token_count = len(stream.tokens)
-    ends_in = stream.document_ends
-    borders = (end for first in range(0, len(ends_in), _BLOCK) for end in ends_in[first : first + _BLOCK].tolist())
-    border = next(borders)  # first document end after the example's start
-    start = 0
-    for first_example in count(0, _BLOCK):
-        ends: list[int] = []
-        for example_length in _example_lengths(first_example, max_seq_length, seed):
-            end = min(start + example_length - 3, token_count)  # room for [CLS] A [SEP] B [SEP]
-            inside = 0
-            while border < end:
-                inside += 1
-                if inside > 1:  # the first border replaces the segment cut, each further one needs a [SEP]
-                    end = min(end, max(border, start + example_length - 2 - inside))
-                border = next(borders) if border < end else border
-            ends.append(end)
-            start = end
-            if start == token_count:
-                yield ends
-                return
-            border = next(borders) if border == start else border
-        yield ends
-
-
-def _example_lengths(first_example: int, max_seq_length: int, seed: int) -> list[int]:
-    """The maximum lengths of the next examples: mostly `max_seq_length`, some shorter."""
-    index = torch.arange(first_example, first_example + _BLOCK)
-    is_short = uniform(bits(seed, Stream.SHORT_EXAMPLE, index, torch.zeros_like(index))) < SHORT_EXAMPLE_RATE
-    short = bits(seed, Stream.SHORT_EXAMPLE, index, torch.ones_like(index)) % (max_seq_length - MIN_LENGTH + 1)
-    return torch.where(is_short, MIN_LENGTH + short, max_seq_length).tolist()
-
-
-def padding_share(stream: TokenStream, table: ExampleTable, max_seq_length: int) -> float:
-    """The share of padding in all positions of all examples."""
-    padding = 0
-    for first in range(0, table.count, _BLOCK):
-        edges = table.edges[first : first + _BLOCK + 1]
-        sentences, borders = (_inside(ends, edges[:-1], edges[1:])[1] for ends in stream[1:])
-        padding += int((max_seq_length - 2 - np.diff(edges) - np.maximum(borders, sentences > 0)).sum())
-    return padding / (table.count * max_seq_length)
-
-
-def _inside(ends: np.ndarray, start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Index of the first of `ends` strictly between start and end, and how many there are, both [B]."""
-    first = np.searchsorted(ends, start, side="right")
-    return first, np.maximum(np.searchsorted(ends, end, side="left") - first, 0)
 
 
 class _Cuts(NamedTuple):
@@ -149,9 +52,9 @@ class _Cuts(NamedTuple):
 
 @dataclass(frozen=True)
 class PackedExamples:
-    """Builds batches from the packed examples of one stream."""
+    """Builds batches from the packed examples of one split."""
 
-    stream: TokenStream
+    split: Split
     table: ExampleTable
     max_seq_length: int
     seed: int
@@ -166,29 +69,29 @@ class PackedExamples:
         input_ids [B, L] are [CLS] A [SEP] B [SEP] and padding. An example that crosses document borders has a [SEP] at
         each of them and no other cut. Any other example is cut at one of its sentence ends.
         """
-        indices = index.numpy()
-        start, end = self.table.edges[indices], self.table.edges[indices + 1]  # [B]
-        first_border, borders = _inside(self.stream.document_ends, start, end)
-        cuts = self._choose_cuts(start, end, borders > 0, example_id)
-        cuts = self._replace_segments(cuts, start, end, example_id) if self.has_next_sentence else cuts
+        stream, start, end, parts = self._read(index.numpy())
+        first_border, borders = inside(stream.document_ends, start, end)
+        cuts = self._choose_cuts(stream, start, end, borders > 0, example_id)
+        if self.has_next_sentence:
+            stream, cuts = self._replace_segments(stream, cuts, start, end, parts, example_id)
 
         count = end - start  # [B] tokens
-        is_sep = np.zeros((len(indices), self.max_seq_length), bool)  # [B, L]
+        is_sep = np.zeros((len(count), self.max_seq_length), bool)  # [B, L]
         has_cut = np.flatnonzero(cuts.first_length)
         is_sep[has_cut, 1 + cuts.first_length[has_cut]] = True
-        example_of_border = np.repeat(np.arange(len(indices)), borders)  # one entry per border
+        example_of_border = np.repeat(np.arange(len(count)), borders)  # one entry per border
         nth = np.arange(len(example_of_border)) - np.repeat(borders.cumsum() - borders, borders)
-        border = self.stream.document_ends[first_border[example_of_border] + nth]
+        border = stream.document_ends[first_border[example_of_border] + nth]
         is_sep[example_of_border, 1 + border - start[example_of_border] + nth] = True
         last = 1 + count + is_sep.sum(axis=1)  # [B] position of the last [SEP]
-        is_sep[np.arange(len(indices)), last] = True
+        is_sep[np.arange(len(count)), last] = True
 
         seps_before = is_sep.cumsum(axis=1) - is_sep  # [B, L]
         position = np.arange(self.max_seq_length)  # [L]
         mask = position <= last[:, None]  # [B, L]
         is_token = mask & ~is_sep & (position > 0)
         nth_token = cuts.read_order(position - 1 - seps_before)  # [B, L] from the example's start
-        tokens = self.stream.tokens[np.where(is_token, start[:, None] + nth_token, 0)]  # [B, L]
+        tokens = stream.tokens[np.where(is_token, start[:, None] + nth_token, 0)]  # [B, L]
         ids = np.where(is_token, tokens, self.special.pad).astype(np.int64)
         ids[:, 0] = self.special.cls
         ids[is_sep] = self.special.sep
@@ -196,9 +99,39 @@ class PackedExamples:
         input_ids, attention_mask, types, label = map(torch.from_numpy, (ids, mask, token_type_ids, cuts.label))
         return Batch(input_ids, attention_mask, types, label, example_id)
 
-    def _choose_cuts(self, start: np.ndarray, end: np.ndarray, has_border: np.ndarray, example_id: Tensor) -> _Cuts:
+    def _read(self, index: np.ndarray) -> tuple[TokenStream, np.ndarray, np.ndarray, list[tuple[int, int]]]:
+        """The text of examples [B] as one stream, their starts and ends in it [B], and their parts and starts in them.
+
+        Raises CheckpointError for damage that sizes and times of the files do not show.
+        """
+        part = np.searchsorted(self.table.firsts, index, side="right") - 1
+        number, start, end = index - self.table.firsts[part], np.empty_like(index), np.empty_like(index)
+        slices: list[list[np.ndarray]] = [[np.empty(0)] * len(index) for _ in TokenStream._fields]
+        for one in np.unique(part).tolist():
+            rows, edges, stream = np.flatnonzero(part == one), self.table.edges[one], self.split.parts[one]
+            start[rows], end[rows] = edges[number[rows]], edges[number[rows] + 1]
+            bounds = [(start[rows], end[rows])]
+            bounds += [(ends.searchsorted(start[rows], "right"), ends.searchsorted(end[rows])) for ends in stream[1:]]
+            for found, array, (first, last) in zip(slices, stream, bounds, strict=True):
+                for row, a, b in zip(rows.tolist(), first.tolist(), last.tolist(), strict=True):
+                    found[row] = array[a:b]
+        after = (end - start).cumsum()
+        before = after - end + start
+        joined = TokenStream(
+            np.concatenate(slices[0]),
+            *(np.concatenate(some) + np.repeat(before - start, [*map(len, some)]) for some in slices[1:]),
+        )
+        is_ascending = all((np.diff(ends, prepend=0, append=after[-1]) > 0).all() for ends in joined[1:])
+        if not is_ascending or joined.tokens.max() >= self.split.vocab_size:
+            advice = "run electra-albert prepare --verify with the options of this corpus"
+            raise CheckpointError(f"{self.split.folder} is damaged; {advice}, then start again")
+        return joined, before, after, list(zip(part.tolist(), start.tolist(), strict=True))
+
+    def _choose_cuts(
+        self, stream: TokenStream, start: np.ndarray, end: np.ndarray, has_border: np.ndarray, example_id: Tensor
+    ) -> _Cuts:
         """Cut the examples that cross no document border, and swap some; start, end and has_border are [B]."""
-        first, number = _inside(self.stream.sentence_ends, start, end)
+        first, number = inside(stream.sentence_ends, start, end)
         zero = torch.zeros_like(example_id)
         streams = Stream.ONE_SEGMENT, Stream.SEGMENT_CUT, Stream.SWAP
         single_draw, cut_draw, swap_draw = (bits(self.seed, stream, example_id, zero) for stream in streams)
@@ -211,7 +144,9 @@ class PackedExamples:
         is_swapped = can_swap & (uniform(swap_draw) < self.swap_rate).numpy()
 
         def ends_at(index: np.ndarray, where: np.ndarray) -> np.ndarray:
-            return np.where(where, self.stream.sentence_ends[np.where(where, index, 0)] - start, 0)
+            found = np.zeros_like(start)
+            found[where] = stream.sentence_ends[index[where]] - start[where]
+            return found
 
         head = ends_at(first, is_swapped)
         cut = ends_at(chosen, has_cut)
@@ -220,24 +155,42 @@ class PackedExamples:
         label = np.where(has_order, is_swapped.astype(np.int64), IGNORED_LABEL)
         return _Cuts(head, np.where(is_swapped, cut, 0), tail, np.where(is_swapped, head + tail - cut, cut), label)
 
-    def _replace_segments(self, cuts: _Cuts, start: np.ndarray, end: np.ndarray, example_id: Tensor) -> _Cuts:
-        """Replace segment B of some examples by sentences of another document. Paper: BERT section 3.1.
+    def _replace_segments(
+        self,
+        stream: TokenStream,
+        cuts: _Cuts,
+        start: np.ndarray,
+        end: np.ndarray,
+        starts_in_parts: list[tuple[int, int]],
+        example_id: Tensor,
+    ) -> tuple[TokenStream, _Cuts]:
+        """Replace segment B of some examples by sentences of another document of the same part, appended to `stream`.
 
-        Examples for which no text is found, of which none is replaced, have no label.
+        Examples for which no text is found, of which none is replaced, have no label. Paper: BERT section 3.1.
         """
-        documents, sentences = self.stream.document_ends, self.stream.sentence_ends
-        second = (start + cuts.first_length)[:, None]  # [B, 1]
-        drawn = bits(self.seed, Stream.OTHER_TEXT, example_id[:, None], torch.arange(_DRAWS)).numpy() % len(sentences)
-        begin = np.where(drawn > 0, sentences[drawn - 1], 0)  # [B, _DRAWS], of a sentence
-        document = np.searchsorted(documents, begin, side="right")
-        is_other = document != np.searchsorted(documents, start, side="right")[:, None]
-        fits = is_other & (begin + end[:, None] - second <= documents[document])
-        is_found = fits.any(1) & (cuts.first_length > 0)  # [B]
+        drawn = bits(self.seed, Stream.OTHER_TEXT, example_id[:, None], torch.arange(_DRAWS)).numpy()
         swap_draw = bits(self.seed, Stream.SWAP, example_id, torch.zeros_like(example_id))
-        is_replaced = is_found & (uniform(swap_draw) < self.swap_rate).numpy()
-        away = np.take_along_axis(begin, fits.argmax(1)[:, None], 1) - second  # [B, 1]
-        label = np.where(is_found, is_replaced.astype(np.int64), IGNORED_LABEL)
-        return cuts._replace(away=np.where(is_replaced[:, None], away, 0), label=label)
+        is_drawn = (uniform(swap_draw) < self.swap_rate).numpy()
+        second = start + cuts.first_length  # [B]
+        label, away = np.full_like(start, IGNORED_LABEL), np.zeros_like(start)
+        texts, total = [stream.tokens], len(stream.tokens)
+        for row in np.flatnonzero(cuts.first_length).tolist():
+            part, start_in_part = starts_in_parts[row]
+            tokens, sentences, documents = self.split.parts[part]
+            number = drawn[row] % len(sentences)
+            begin = np.where(number > 0, sentences[number - 1], 0)  # [_DRAWS], of a sentence
+            document = documents.searchsorted(begin, side="right")
+            is_other = document != documents.searchsorted(start_in_part, side="right")
+            length = int(end[row] - second[row])
+            fits = is_other & (begin + length <= documents[document])
+            if not fits.any():
+                continue
+            label[row] = int(is_drawn[row])
+            if is_drawn[row]:
+                texts.append(tokens[begin[fits.argmax()] :][:length])
+                away[row] = total - second[row]
+                total += length
+        return stream._replace(tokens=np.concatenate(texts)), cuts._replace(away=away[:, None], label=label)
 
 
 # Batches: a pure function of the step, split over ranks, prepared a few steps ahead.

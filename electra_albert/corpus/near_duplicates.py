@@ -81,6 +81,19 @@ def join_near_duplicates(cluster: np.ndarray, minhashes: np.ndarray) -> np.ndarr
     return cluster
 
 
+def find_near_duplicates(
+    keys: np.ndarray, minhashes: np.ndarray, held_keys: np.ndarray, held_minhashes: np.ndarray
+) -> np.ndarray:
+    """Which documents, bool [D], are near-duplicates of a held-out one, by keys [D] and minhashes [D, S] of both."""
+    is_near: np.ndarray = np.isin(keys, held_keys)
+    for band, held in zip(minhashes.view(_BAND).T, held_minhashes.view(_BAND).T, strict=True):
+        order = held.argsort(kind="stable")
+        at = order[np.searchsorted(held[order], band).clip(max=len(held) - 1)]
+        found = np.flatnonzero((held[at] == band) & ~is_near)
+        is_near[found] = (minhashes[found] == held_minhashes[at[found]]).sum(axis=1) >= _MIN_EQUAL
+    return is_near
+
+
 def _hash_words(letters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Hashes of the words between spaces, uint64 [words], and which words are the line feed between two documents."""
     is_letter = np.concatenate(([False], letters != ord(" "), [False]))

@@ -13,7 +13,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
@@ -60,18 +60,21 @@ class PartPlan(NamedTuple):
     vocab_size: int
     folder: Path
     fingerprint: str  # of the corpus, the read options and the tokenizer
+    parts_key: str  # of what decides the contents of the parts besides their units: as a rule the fingerprint
+    seed: int
+    lengths: tuple[int, ...]  # max_seq_length of each table of examples
 
     def parts(self, *, is_thorough: bool = False) -> list[Part]:
         """All parts in order; those that match the plan have their statistics. is_thorough also compares hashes."""
         parts = []
         for number, unit in enumerate(self.units):
             spans = [(span.start, span.end, span.kind) for span in unit.spans]
-            content = [self.fingerprint, spans, unit.options]
-            key = _hash(content)
+            content = [self.parts_key, spans, unit.options]
+            key = content_hash(content)
             part = Part(unit, number, key, self.folder, token_dtype(self.vocab_size), {})
             found = read_json(part.path("json"))
             is_whole = (
-                found.pop("hash", "") == _hash(found)
+                found.pop("hash", "") == content_hash(found)
                 and found["key"] == key
                 and all(
                     part.path(name).is_file()
@@ -87,7 +90,7 @@ class PartPlan(NamedTuple):
         return [part.number for part in self.parts(is_thorough=True) if not part.statistics]
 
 
-def _hash(content: object) -> str:
+def content_hash(content: object) -> str:
     """A hash of content that JSON can hold."""
     return hashlib.blake2b(json.dumps(content).encode(), digest_size=16).hexdigest()
 
@@ -104,41 +107,55 @@ def write_parts(plan: PartPlan, numbers: Sequence[int], num_workers: int) -> Non
     missing = [parts[number] for number in numbers if not parts[number].statistics]
     if len(missing) < len(numbers):
         LOG.info(f"{len(numbers) - len(missing)} of {len(numbers)} parts of the token store are already complete")
+    run_all("tokenising", write_part, missing, num_workers, plan.encoder)
+
+
+def run_all(
+    what: str, function: Callable[[Any, Any], Any], items: Sequence[Any], num_workers: int, shared: Any
+) -> list[Any]:
+    """function(item, shared) of each item, in this process or in workers that never outlive it; logs the progress."""
+    results: list[Any] = [None] * len(items)
     logged = time.monotonic()
-    for done, _ in enumerate(_write_all(missing, plan.encoder, min(num_workers, len(missing))), start=1):
-        if time.monotonic() - logged > _SECONDS_BETWEEN_LINES and done < len(missing):
+    for done, (number, result) in enumerate(_run_each(function, items, min(num_workers, len(items)), shared), start=1):
+        results[number] = result
+        if time.monotonic() - logged > _SECONDS_BETWEEN_LINES and done < len(items):
             logged = time.monotonic()
-            LOG.info(f"tokenising: {done} of {len(missing)} parts done")
+            LOG.info(f"{what}: {done} of {len(items)} parts done")
+    return results
 
 
-def _write_all(parts: list[Part], encoder: TextEncoder, num_workers: int) -> Iterator[None]:
-    """Write the parts, in this process or in workers that never outlive it; yields after each part."""
+def _run_each(
+    function: Callable[[Any, Any], Any], items: Sequence[Any], num_workers: int, shared: Any
+) -> Iterator[tuple[int, Any]]:
     if num_workers <= 1:
-        for part in parts:
-            _write_part(part, encoder)
-            yield
+        yield from ((number, function(item, shared)) for number, item in enumerate(items))
         return
     context = multiprocessing.get_context("spawn")  # a fork would copy locks that other threads hold
     read_end, write_end = context.Pipe(duplex=False)
-    pool = ProcessPoolExecutor(num_workers, context, initializer=_start_worker, initargs=(encoder, read_end))
+    pool = ProcessPoolExecutor(num_workers, context, initializer=_start_worker, initargs=(shared, read_end))
     try:
-        yield from (future.result() for future in as_completed([pool.submit(_write_part, part) for part in parts]))
+        number_of = {pool.submit(_run_in_worker, function, item): number for number, item in enumerate(items)}
+        yield from ((number_of[future], future.result()) for future in as_completed(number_of))
     except BrokenProcessPool:
         advice = "start again with fewer --preprocessing_num_workers; finished parts are kept"
-        raise DataError(f"a tokenisation worker was killed, probably out of memory; {advice}") from None
+        raise DataError(f"a worker of the preparation was killed, probably out of memory; {advice}") from None
     finally:
         write_end.close()  # makes the workers exit at once
         pool.shutdown(cancel_futures=True)
         read_end.close()
 
 
-_encoder: TextEncoder | None = None  # of a worker process, sent to it once
+_shared: Any = None  # of a worker process, sent to it once
 
 
-def _start_worker(encoder: TextEncoder, read_end: Connection) -> None:
-    """Store the encoder; exit when the parent process closes the other end of the pipe or is killed."""
-    global _encoder
-    _encoder = encoder
+def _run_in_worker(function: Callable[[Any, Any], Any], item: Any) -> Any:
+    return function(item, _shared)
+
+
+def _start_worker(shared: Any, read_end: Connection) -> None:
+    """Store what all items share; exit when the parent process closes the other end of the pipe or is killed."""
+    global _shared
+    _shared = shared
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a worker for each core
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the parent stops its workers
 
@@ -149,21 +166,22 @@ def _start_worker(encoder: TextEncoder, read_end: Connection) -> None:
     threading.Thread(target=exit_with_parent, daemon=True).start()
 
 
-def _write_part(part: Part, encoder: TextEncoder | None = None) -> None:
-    encoder = encoder or _encoder
-    assert encoder is not None
+def write_part(
+    part: Part, encoder: TextEncoder, documents: Iterable[Document] | None = None, read: Counter[str] | None = None
+) -> None:
+    """Tokenise the part's unit, or documents that `read` counts, into the files of the part."""
     started = time.perf_counter()
-    counts: Counter[str] = Counter()
+    counts = Counter[str]() if read is None else read
     with ExitStack() as stack:
         files = {name: HashedFile(stack.enter_context(replacing(part.path(name)))) for name in PART_FILES}
         writer = _PartWriter(files, part.dtype, encoder)
-        for document in read_unit(part.unit, counts):
+        for document in read_unit(part.unit, counts) if documents is None else documents:
             writer.add(document)
         writer.flush()
     written = {name: file.finish() for name, file in files.items()}
     statistics: dict[str, Any] = {"key": part.key, "files": written, "read": counts, "written": writer.counts}
     statistics["seconds"] = time.perf_counter() - started
-    write_json(part.path("json"), statistics | {"hash": _hash(statistics)})
+    write_json(part.path("json"), statistics | {"hash": content_hash(statistics)})
 
 
 class _PartWriter:

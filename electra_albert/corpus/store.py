@@ -1,39 +1,37 @@
-"""The token store: memory-mapped token streams of the train and validation splits, and the corpus statistics.
+"""The token store: the token streams of the train and validation splits, and the corpus statistics.
 
-Layout: train/ and validation/, each with tokens.bin (uint16 or uint32), sentence_ends.bin and document_ends.bin (int64,
-in tokens from the stream's start), token_counts.bin (int64 [V], of train), and manifest.json, written last, with size
-and SHA-256 of each file. checked.json caches when the files were last verified.
+The parts of the corpus stay separate files, which are written and read independently; the manifest lists them. Layout:
+train/ and validation/, each with NNNNNN.tokens.bin (uint16 or uint32), NNNNNN.sentence_ends.bin and
+NNNNNN.document_ends.bin (int64, in tokens from the part's start) of each part with text, and its examples (rows.py);
+token_counts.bin (int64 [V], of train); manifest.json, written last, with size and SHA-256 of each file. checked.json:
+when these were last compared.
 """
 
 import hashlib
 import json
+import logging
 import math
 import shutil
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from filelock import FileLock
 
 from electra_albert.contracts import CheckpointError, DataError, UsageError
-from electra_albert.corpus.held_out import SPLITS, SplitSpan, plan_splits
-from electra_albert.corpus.parts import PartPlan, token_dtype
+from electra_albert.corpus.held_out import SPLITS, HeldOut, choose_held_out
+from electra_albert.corpus.parts import Part, PartPlan, content_hash, run_all, token_dtype
+from electra_albert.corpus.rows import PARTS_PER_WORKER, Split, TokenStream, rows_name, write_rows
 from electra_albert.corpus.text_encoder import FORMS_REWRITTEN, MARKS_REMOVED
 from electra_albert.files import FileDigest, HashedFile, find_damage, read_json, replacing, write_json
 
-FORMAT_VERSION = 4
+LOG = logging.getLogger(__name__)
+
+FORMAT_VERSION = 5
 _BLOCK = 1 << 20  # numbers copied at once
-
-
-class TokenStream(NamedTuple):
-    """Memory-mapped arrays: tokens [T] uint16 or uint32; sentence_ends and document_ends int64, both ending in T."""
-
-    tokens: np.ndarray
-    sentence_ends: np.ndarray
-    document_ends: np.ndarray
 
 
 class Store(NamedTuple):
@@ -42,56 +40,172 @@ class Store(NamedTuple):
     folder: Path
     fingerprint: str
     vocab_size: int
-    train: TokenStream
-    validation: TokenStream
+    train: Split
+    validation: Split
     token_counts: np.ndarray  # [V] int64, of train
     statistics: dict[str, Any]  # corpus statistics
 
-    @property
-    def source_starts(self) -> list[int]:
-        """The start of each source in the train stream, in tokens."""
-        return [0, *self.statistics["sides"]["train"]["source_ends"][:-1]]
+
+class _Splitting(NamedTuple):
+    """Arguments of the splitting of a part that are the same for all parts."""
+
+    plan: PartPlan  # without units, which would be sent to each process
+    held: HeldOut
+    key: str  # hash of all parts and of what decides how they are split
 
 
-def build_store(plan: PartPlan, *, seed: int, found: Counter[str]) -> Store:
-    """Merge the finished parts of `plan` into a store in the parent folder, and delete them.
+def split_parts(plan: PartPlan, numbers: Sequence[int], num_workers: int) -> None:
+    """Write the training and held-out text of these parts, and their examples. All parts must have been written.
 
-    found: counts of skipped files. Raises UsageError for a missing part, DataError for fewer than two sentences.
+    Raises UsageError for a missing part, DataError for a corpus of fewer than two sentences.
     """
-    folder = plan.folder.parent
-    (folder / "manifest.json").unlink(missing_ok=True)
+    parts = _finished(plan)
+    sentences = sum(part.statistics["written"]["sentences"] for part in parts)
+    if sentences < 2:
+        held = "no sentence" if not sentences else "a single sentence"
+        raise DataError(f"the corpus holds {held}, too little for training and validation; add text")
+    key = _splitting_key(plan, parts)
+    file = plan.folder / f"held_out-{key}.safetensors"
+    with FileLock(plan.folder / ".held_out.lock"):  # the first of several jobs chooses
+        if (chosen := HeldOut.load(file)) is None:
+            chosen = choose_held_out(parts, plan.sources, plan.seed)
+            chosen.save(file)
     for split in SPLITS:
-        shutil.rmtree(folder / split, ignore_errors=True)  # including the example tables of an older store
+        (plan.folder.parent / split).mkdir(exist_ok=True)
+    missing = [parts[number] for number in numbers if not _split_statistics(parts[number], key, is_thorough=True)]
+    shared = _Splitting(plan._replace(units=[]), chosen, key)
+    run_all("splitting", _split_part, missing, min(num_workers, len(missing) // PARTS_PER_WORKER), shared)
+
+
+def _finished(plan: PartPlan) -> list[Part]:
     parts = plan.parts()
     if missing := [part.number for part in parts if not part.statistics]:
         raise UsageError(f"{plan.folder}: part {missing[0]} is missing or has other settings; write it again")
-    read, written = Counter(found), Counter[str]()
-    for part in parts:
+    return parts
+
+
+def _splitting_key(plan: PartPlan, parts: Sequence[Part]) -> str:
+    return content_hash([plan.seed, plan.sources, plan.lengths, [part.statistics["files"] for part in parts]])
+
+
+def _split_statistics(part: Part, key: str, *, is_thorough: bool = False) -> dict[str, Any]:
+    """The record of `_split_part`; empty unless it has the same key. is_thorough also compares the files."""
+    found = read_json(part.path("split.json"))
+    if found.pop("hash", "") != content_hash(found) or found["key"] != key:
+        return {}
+    files = {name: FileDigest(*digest) for name, digest in found["files"].items()}
+    damage = is_thorough and find_damage(part.folder.parent, files, part.path("split.checked.json"))
+    return {} if damage else found
+
+
+def _split_part(part: Part, shared: _Splitting) -> None:
+    """Copy the text of a part into both splits, and pack it into examples."""
+    plan, folder = shared.plan, part.folder.parent
+    token_counts = np.zeros(plan.vocab_size, "<i8")
+    files: dict[str, FileDigest] = {}
+    tables: dict[str, dict[str, FileDigest]] = {}
+    sizes: dict[str, Counter[str]] = {}
+    spans = shared.held.split(part)
+    for split in (split for split in SPLITS if len(spans[split])):
+        size = sizes[split] = Counter[str](tokens=0, sentences=0, documents=0)
+        with ExitStack() as stack:
+            names = {name: f"{split}/{part.number:06d}.{name}.bin" for name in TokenStream._fields}
+            opened = {name: HashedFile(stack.enter_context(replacing(folder / path))) for name, path in names.items()}
+            tokens = np.memmap(part.path("tokens"), part.dtype, "r")
+            for start, end in spans[split].tolist():
+                for first in range(start, end, _BLOCK):
+                    block = tokens[first : min(first + _BLOCK, end)]
+                    opened["tokens"].write(block.tobytes())
+                    if split == "train":
+                        token_counts += np.bincount(block, minlength=plan.vocab_size)
+                for name in ("sentences", "documents"):
+                    ends = f"{name[:-1]}_ends"
+                    size[name] += _copy_ends(part.path(ends), start, end, size["tokens"] - start, opened[ends])
+                size["tokens"] += end - start
+            files |= {names[name]: file.finish() for name, file in opened.items()}
+        document_ends = np.fromfile(folder / names["document_ends"], "<i8")
+        for length in plan.lengths:
+            name, digest = write_rows((folder / split, part.number, document_ends, length), plan.seed)
+            tables[f"{split}/{rows_name(length, plan.seed)}.json"] = {name: digest}
+    with replacing(part.path("token_counts")) as file:
+        file.write(token_counts.tobytes())
+    left_out = spans["near_duplicates"]
+    statistics = {"key": shared.key, "files": files, "tables": tables, "sizes": sizes, "left_out": len(left_out)}
+    statistics |= {"left_out_tokens": int(np.diff(left_out).sum())}
+    write_json(part.path("split.json"), statistics | {"hash": content_hash(statistics)})
+
+
+def _copy_ends(path: Path, start: int, end: int, shift: int, file: HashedFile) -> int:
+    """Append the sentence or document ends in (start, end] of a part; one that the split cuts ends here too."""
+    ends = np.memmap(path, "<i8", "r")
+    first, last = map(int, np.searchsorted(ends, (start, end), side="right"))
+    for begin in range(first, last, _BLOCK):
+        file.write((ends[begin : min(begin + _BLOCK, last)] + shift).tobytes())
+    if last > first and ends[last - 1] == end:
+        return last - first
+    file.write(np.array([end + shift], "<i8").tobytes())
+    return last - first + 1
+
+
+def merge_parts(plan: PartPlan, found: Counter[str]) -> Store:
+    """Write the manifest of the split parts, and delete what only the preparation needed. found: skipped files."""
+    folder, parts = plan.folder.parent, _finished(plan)
+    key = _splitting_key(plan, parts)
+    splits = [_split_statistics(part, key) for part in parts]
+    held = HeldOut.load(plan.folder / f"held_out-{key}.safetensors")
+    if held is None or not all(splits):
+        raise UsageError(f"{plan.folder} has parts that are not split; start again")
+    read, written, token_counts = Counter(found), Counter[str](), np.zeros(plan.vocab_size, "<i8")
+    files: dict[str, FileDigest] = {}
+    tables: defaultdict[str, dict[str, FileDigest]] = defaultdict(dict)
+    for part, split in zip(parts, splits, strict=True):
         read.update(part.statistics["read"])
         written.update(part.statistics["written"])
-    if written["sentences"] < 2:
-        held = "no sentence" if not written["sentences"] else "a single sentence"
-        raise DataError(f"the corpus holds {held}, too little for training and validation; add text")
-    spans, notice = plan_splits(parts, plan.sources, seed)
-    sides, files = _merge(spans, plan)
-    kept = sum(split["tokens"] for split in sides.values())
-    assert kept == written["tokens"], "the streams do not hold all tokens of the parts"
+        read["near_duplicates_of_held_out_text_skipped"] += split["left_out"]
+        token_counts += np.fromfile(part.path("token_counts"), "<i8")
+        files |= {name: FileDigest(*digest) for name, digest in split["files"].items()}
+        for name, table in split["tables"].items():
+            tables[name] |= table
+    with replacing(folder / "token_counts.bin") as opened:
+        file = HashedFile(opened)
+        file.write(token_counts.tobytes())
+        files["token_counts.bin"] = file.finish()
+    kept_names = {*files, *tables, *(f"{name.split('/')[0]}/{row}" for name, table in tables.items() for row in table)}
+    for path in (path for name in SPLITS for path in (folder / name).iterdir()):
+        if path.relative_to(folder).as_posix() not in kept_names:  # of an earlier store
+            path.unlink()
+    for name, table in tables.items():
+        write_json(folder / name, table)
+    sides = {name: _side(name, splits, plan.sources) for name in SPLITS}
+    kept = sum(side["tokens"] for side in sides.values())
+    left_out = sum(split["left_out_tokens"] for split in splits)
+    assert kept + left_out == written["tokens"], "the streams do not hold all tokens of the parts"
     statistics = {
         "read": dict(read),
         "written": dict(written),
         "kept": kept / written["tokens"] * (1 - read["skipped_bytes"] / read["bytes"]),
         "sides": sides,
-        "held_out": notice,
+        "held_out": held.notice.tobytes().decode(),
         "process_seconds": sum(part.statistics["seconds"] for part in parts),
     }
     manifest = {"format_version": FORMAT_VERSION, "fingerprint": plan.fingerprint, "vocab_size": plan.vocab_size}
-    manifest |= {"files": {name: file._asdict() for name, file in files.items()}, "statistics": statistics}
+    manifest |= {"sources": plan.sources, "files": files, "statistics": statistics}
     write_json(folder / "manifest.json", {**manifest, "sha256": _digest(manifest)})
     shutil.rmtree(plan.folder, ignore_errors=True)  # another job may still be writing
     try:
         return open_store(folder)
     except CheckpointError as problem:
         raise CheckpointError(f"{problem}, right after writing; check the disk, then start again") from None
+
+
+def _side(name: str, splits: Sequence[Mapping[str, Any]], sources: Sequence[int]) -> dict[str, Any]:
+    """Counts of a split, and its tokens by source."""
+    side: dict[str, Any] = {"tokens": 0, "sentences": 0, "documents": 0, "source_tokens": [0] * (sources[-1] + 1)}
+    for source, split in zip(sources, splits, strict=True):
+        for what, count in split["sizes"].get(name, {}).items():
+            side[what] += count
+        side["source_tokens"][source] += split["sizes"].get(name, {}).get("tokens", 0)
+    return side
 
 
 def open_store(folder: Path) -> Store:
@@ -103,80 +217,43 @@ def open_store(folder: Path) -> Store:
     digest = manifest.pop("sha256", None)
     if manifest.get("format_version") != FORMAT_VERSION or digest != _digest(manifest):
         raise CheckpointError(f"{file} is damaged, or not of version {FORMAT_VERSION}")
-    files = {name: FileDigest(**entry) for name, entry in manifest["files"].items()}
+    files = {name: FileDigest(*entry) for name, entry in manifest["files"].items()}
     if damage := find_damage(folder, files, folder / "checked.json"):
         raise CheckpointError(damage)
-    vocab_size = manifest["vocab_size"]
-    dtypes = dict(zip(TokenStream._fields, (token_dtype(vocab_size), np.dtype("<i8"), np.dtype("<i8")), strict=True))
-    train, validation = (
-        TokenStream(*(np.memmap(folder / split / f"{name}.bin", dtype, "r") for name, dtype in dtypes.items()))
-        for split in SPLITS
-    )
-    for split, stream in zip(SPLITS, (train, validation), strict=True):  # sizes and times do not show this
-        if int(stream.tokens.max()) >= vocab_size:
-            raise CheckpointError(f"{folder / split}: tokens.bin holds an id beyond the vocabulary")
-        if not all(_ascends_to(len(stream.tokens), ends) for ends in (stream.sentence_ends, stream.document_ends)):
-            raise CheckpointError(f"{folder / split}: sentences or documents do not end at the last token")
+    vocab_size, sources = manifest["vocab_size"], manifest["sources"]
     token_counts = np.fromfile(folder / "token_counts.bin", "<i8")
+    train, validation = (_open_split(folder / name, files, vocab_size, sources) for name in SPLITS)
     return Store(folder, manifest["fingerprint"], vocab_size, train, validation, token_counts, manifest["statistics"])
 
 
-def _ascends_to(last: int, ends: np.ndarray) -> bool:
-    """Whether ends [n] int64 are positive and strictly increase to `last`; read in blocks, to bound memory."""
-    blocks = (ends[first : first + _BLOCK + 1] for first in range(0, len(ends), _BLOCK))
-    return bool(ends[0] > 0 and ends[-1] == last and all((block[1:] > block[:-1]).all() for block in blocks))
+def ready_store(folder: Path, wanted: str) -> Store | None:
+    """The store in `folder` if it is complete and has the fingerprint `wanted`."""
+    try:
+        store = open_store(folder)
+        if store.fingerprint != wanted:
+            raise CheckpointError(f"the token store in {folder} was made with another tokenizer")
+    except UsageError:  # it does not exist
+        return None
+    except CheckpointError as problem:
+        LOG.info(f"{problem}; rebuilding the token store")
+        return None
+    LOG.info(f"using the token store in {folder}: {store.train.token_count:,} training tokens")
+    return store
+
+
+def _open_split(folder: Path, files: Mapping[str, FileDigest], vocab_size: int, sources: Sequence[int]) -> Split:
+    starts = (name.removeprefix(f"{folder.name}/") for name in files if name.endswith(".tokens.bin"))
+    numbers = sorted(int(start.partition(".")[0]) for start in starts if "/" not in start)
+    types = dict(zip(TokenStream._fields, (token_dtype(vocab_size), np.dtype("<i8"), np.dtype("<i8")), strict=True))
+    parts = [
+        TokenStream(*(np.asarray(np.memmap(folder / f"{n:06d}.{name}.bin", kind, "r")) for name, kind in types.items()))
+        for n in numbers
+    ]
+    return Split(folder, vocab_size, numbers, parts, [sources[number] for number in numbers])
 
 
 def _digest(manifest: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
-
-
-def _merge(spans: Callable[[], Iterator[SplitSpan]], plan: PartPlan) -> tuple[dict[str, Any], dict[str, FileDigest]]:
-    """Write the streams. Returns sizes and source ends by split, and file hashes by name."""
-    folder, vocab_size, sources = plan.folder.parent, plan.vocab_size, plan.sources
-    token_counts = np.zeros(vocab_size, "<i8")
-    sides: dict[str, Any] = {}
-    written: dict[str, FileDigest] = {}
-    for split in SPLITS:
-        (folder / split).mkdir(parents=True, exist_ok=True)
-        sizes = dict.fromkeys(("tokens", "sentences", "documents"), 0)
-        source_ends = [0] * (sources[-1] + 1)
-        with ExitStack() as stack:
-            paths = {name: folder / split / f"{name}.bin" for name in TokenStream._fields}
-            files = {name: HashedFile(stack.enter_context(replacing(path))) for name, path in paths.items()}
-            for span in (span for span in spans() if span.split == split):
-                for block in _blocks(np.memmap(span.part.path("tokens"), span.part.dtype, "r"), span.start, span.end):
-                    files["tokens"].write(block.tobytes())
-                    if split == "train":
-                        token_counts += np.bincount(block, minlength=vocab_size)
-                shift = sizes["tokens"] - span.start
-                sizes["sentences"] += _copy_ends(span, files["sentence_ends"], "sentence_ends", shift)
-                sizes["documents"] += _copy_ends(span, files["document_ends"], "document_ends", shift)
-                sizes["tokens"] += span.end - span.start
-                source_ends[sources[span.part.number]] = sizes["tokens"]
-            written |= {f"{split}/{name}.bin": file.finish() for name, file in files.items()}
-        sides[split] = {**sizes, "source_ends": list(accumulate(source_ends, max))}
-    with replacing(folder / "token_counts.bin") as opened:
-        file = HashedFile(opened)
-        file.write(token_counts.tobytes())
-        written["token_counts.bin"] = file.finish()
-    return sides, written
-
-
-def _copy_ends(span: SplitSpan, file: HashedFile, name: str, shift: int) -> int:
-    """Append the sentence or document ends in (start, end] of a span; one that the split cuts ends here too."""
-    ends = np.memmap(span.part.path(name), "<i8", "r")
-    first, last = map(int, np.searchsorted(ends, (span.start, span.end), side="right"))
-    for block in _blocks(ends, first, last):
-        file.write((block + shift).tobytes())
-    if last > first and ends[last - 1] == span.end:
-        return last - first
-    file.write(np.array([span.end + shift], "<i8").tobytes())
-    return last - first + 1
-
-
-def _blocks(array: np.ndarray, first: int, last: int) -> Iterator[np.ndarray]:
-    return (array[start : min(start + _BLOCK, last)] for start in range(first, last, _BLOCK))
 
 
 # Corpus statistics: everything that was read, skipped, changed and written.

@@ -7,6 +7,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -193,14 +194,17 @@ def identity(files: list[Path], *recorded: Mapping[str, Any]) -> dict[str, Any]:
     for before in recorded:
         with suppress(LookupError, TypeError):
             known |= {tuple(entry[name] for name in _STATE): entry["blake2b"] for entry in before["files"]}
-    entries = []
-    for path in files:
+
+    def entry_of(path: Path) -> dict[str, Any]:
         with open_regular(path) as file:
             state = _state(path)
             digest = known.get(state) or hashlib.file_digest(file, "blake2b").hexdigest()
             if state != _state(path):
                 raise DataError(f"{path}: changed while being read; do not change it, and start again")
-        entries.append(dict(zip((*_STATE, "blake2b"), (*state, digest), strict=True)))
+        return dict(zip((*_STATE, "blake2b"), (*state, digest), strict=True))
+
+    with ThreadPoolExecutor() as threads:
+        entries = list(threads.map(entry_of, files))
     return {"files": entries}
 
 

@@ -18,9 +18,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, logsigmoid
 
 from electra_albert.contracts import Batch, CheckpointError, DataError, SpecialIds, UsageError
-from electra_albert.corpus.examples import MIN_LENGTH, PackedExamples, build_table, eval_batches
+from electra_albert.corpus.examples import PackedExamples, eval_batches
+from electra_albert.corpus.rows import MIN_LENGTH, Split, TokenStream, build_table
 from electra_albert.corpus.sources import ReadOptions, plan_units, read_unit
-from electra_albert.corpus.store import TokenStream
 from electra_albert.corpus.text_encoder import TextEncoder
 from electra_albert.corpus.tokenizer import special_ids
 from electra_albert.data_files.finding import find_files
@@ -62,8 +62,9 @@ def score_text(
     stream, words = _tokenize(model.tokenizer, file, text_column)
     sums, tokens = torch.zeros(4, dtype=torch.float64), len(stream.tokens)
     with TemporaryDirectory(prefix="score-") as scratch:
-        table = build_table(stream, length, _EXAMPLE_SEED, Path(scratch))
-        examples, count = PackedExamples(stream, table, length, _EXAMPLE_SEED, special), table.count
+        split = Split(Path(scratch), len(model.tokenizer), [0], [stream], [0])
+        table = build_table(split, length, _EXAMPLE_SEED)
+        examples, count = PackedExamples(split, table, length, _EXAMPLE_SEED, special), table.count
         for batch in eval_batches(examples, count, max(1, model.batch_tokens // length)):
             sums += predict_batch(generator, batch.to(model.device), special)
     nats, unknown_nats, correct, predicted = sums.tolist()

@@ -14,8 +14,9 @@ from pyarrow import parquet
 
 from electra_albert.corpus.documents import Document
 from electra_albert.corpus.parts import PartPlan, write_parts
+from electra_albert.corpus.rows import Split, TokenStream
 from electra_albert.corpus.sources import ReadOptions, Span, Unit, plan_units, read_unit
-from electra_albert.corpus.store import Store, build_store
+from electra_albert.corpus.store import Store, merge_parts, split_parts
 from electra_albert.corpus.text_encoder import TextEncoder
 from electra_albert.data_files.finding import find_files
 
@@ -85,14 +86,22 @@ def write_corpus(folder: Path, documents: list[list[str]], files: int = 3) -> li
 
 def plan_parts(units: list[Unit], tokenizer: Any, folder: Path, sources: list[int] | None = None) -> PartPlan:
     sources = sources or [0] * len(units)
-    return PartPlan(units, sources, TextEncoder(tokenizer), len(tokenizer), folder / "parts", "f")
+    return PartPlan(units, sources, TextEncoder(tokenizer), len(tokenizer), folder / "parts", "f", "f", 3, (32,))
 
 
 def build(units: list[Unit], tokenizer: Any, folder: Path, sources: list[int] | None = None) -> Store:
     """Write the missing parts and merge them, as `prepare` does."""
     plan = plan_parts(units, tokenizer, folder, sources)
     write_parts(plan, range(len(units)), 1)
-    return build_store(plan, seed=3, found=Counter())
+    split_parts(plan, range(len(units)), 1)
+    return merge_parts(plan, Counter())
+
+
+def joined(split: Split) -> TokenStream:
+    """The parts of a split one after the other."""
+    edges = np.cumsum([0, *(len(part.tokens) for part in split.parts)])
+    parts = [TokenStream(t, s + e, d + e) for (t, s, d), e in zip(split.parts, edges, strict=False)]
+    return TokenStream(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 def stored_bytes(folder: Path) -> dict[str, bytes]:

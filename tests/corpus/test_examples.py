@@ -13,17 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from electra_albert.contracts import IGNORED_LABEL, Batch, SpecialIds
-from electra_albert.corpus.examples import (
-    ExampleTable,
-    PackedExamples,
-    TrainBatches,
-    TrainStage,
-    build_table,
-    eval_batches,
-    padding_share,
-)
+from electra_albert.corpus.examples import PackedExamples, TrainBatches, TrainStage, eval_batches
 from electra_albert.corpus.mixture import ExampleOrder, order_examples
-from electra_albert.corpus.store import TokenStream
+from electra_albert.corpus.rows import ExampleTable, Split, TokenStream, build_table, padding_share
+from tests.corpus.reading import joined
 
 PAD, CLS, SEP = 3, 1, 4  # unlike ALBERT's, which no code may assume
 SPECIAL = SpecialIds(pad=PAD, unk=None, cls=CLS, sep=SEP, mask=2, never_masked=())
@@ -44,13 +37,35 @@ def draw_stream(seed: int, documents: int, longest_sentence: int, most_sentences
     return make_stream([generator.integers(1, longest_sentence + 1, count).tolist() for count in counts])
 
 
-def make_examples(stream: TokenStream, folder: Path, length: int = 24, **rates: float) -> PackedExamples:
-    return PackedExamples(stream, build_table(stream, length, SEED, folder), length, SEED, SPECIAL, **rates)
+def cut_in_parts(stream: TokenStream, count: int) -> list[TokenStream]:
+    """At most `count` parts of a stream, cut where documents end."""
+    borders = np.unique(
+        [0, *(stream.document_ends[len(stream.document_ends) * n // count - 1] for n in range(1, count + 1))]
+    )
+    return [
+        TokenStream(stream.tokens[a:b], *(ends[(ends > a) & (ends <= b)] - a for ends in stream[1:]))
+        for a, b in pairwise(borders.tolist())
+    ]
+
+
+def make_examples(
+    stream: TokenStream, folder: Path, length: int = 24, count: int = 1, **rates: float
+) -> PackedExamples:
+    """Examples of a stream in `count` parts."""
+    parts = cut_in_parts(stream, count)
+    split = Split(folder, 1 << 30, [*range(len(parts))], parts, [0] * len(parts))
+    return PackedExamples(split, build_table(split, length, SEED), length, SEED, SPECIAL, **rates)
 
 
 def all_examples(examples: PackedExamples, epoch: int = 0) -> Batch:
     index = torch.arange(examples.table.count)
     return examples.gather(index, example_id=epoch * examples.table.count + index)
+
+
+def edges_of(examples: PackedExamples) -> np.ndarray:
+    """Where all examples start and end, in tokens from the start of the first part."""
+    firsts = np.cumsum([0, *(len(part.tokens) for part in examples.split.parts)])
+    return np.unique(np.concatenate([e + first for e, first in zip(examples.table.edges, firsts, strict=False)]))
 
 
 class Layout(NamedTuple):
@@ -61,7 +76,7 @@ class Layout(NamedTuple):
 
 def plain_layouts(examples: PackedExamples, number: int) -> list[Layout]:
     """Every allowed layout of an example, by plain enumeration."""
-    stream, (start, end) = examples.stream, examples.table.edges[number : number + 2].tolist()
+    stream, (start, end) = joined(examples.split), edges_of(examples)[number : number + 2].tolist()
     tokens = stream.tokens[start:end].tolist()
     inside = [int(e) - start for e in stream.document_ends if start < e < end]
     if inside:
@@ -105,17 +120,17 @@ DOCUMENTS = st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=6), min_s
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
-@given(documents=DOCUMENTS, length=st.sampled_from([8, 11, 24, 37]))
+@given(documents=DOCUMENTS, length=st.sampled_from([8, 11, 24, 37]), count=st.sampled_from([1, 1, 2, 5]))
 def test_examples_hold_every_token_once_in_an_allowed_layout(
-    tmp_path_factory: pytest.TempPathFactory, documents: list[list[int]], length: int
+    tmp_path_factory: pytest.TempPathFactory, documents: list[list[int]], length: int, count: int
 ) -> None:
     stream, folder = make_stream(documents), tmp_path_factory.mktemp("examples")
-    examples = make_examples(stream, folder, length, one_segment_rate=0.2)
+    examples = make_examples(stream, folder, length, count, one_segment_rate=0.2)
     batch = all_examples(examples)
     assert batch.input_ids.shape == (examples.table.count, length)
     assert tokens_in_order(batch) == stream.tokens.tolist()
     assert has_allowed_layout(examples, batch)
-    swapping = make_examples(stream, folder, length, swap_rate=0.5, one_segment_rate=0.0)
+    swapping = make_examples(stream, folder, length, count, swap_rate=0.5, one_segment_rate=0.0)
     swapped = all_examples(swapping)
     assert sorted(tokens_in_order(swapped)) == stream.tokens.tolist()
     assert has_allowed_layout(swapping, swapped)
@@ -136,7 +151,7 @@ def test_layout_check_detects_planted_faults(tmp_path: Path) -> None:
 def test_examples_hold_as_many_tokens_as_fit(tmp_path: Path) -> None:
     stream = draw_stream(2, 3_000, 12, 5)
     examples = make_examples(stream, tmp_path)
-    edges, length = examples.table.edges, examples.max_seq_length
+    edges, length = examples.table.edges[0], examples.max_seq_length
     first = np.searchsorted(stream.document_ends, edges[:-1], side="right")
     borders = np.searchsorted(stream.document_ends, edges[1:] + 1) - first
     used = np.diff(edges) + 2 + np.maximum(borders, 1)  # with the next token, whose border would be inside
@@ -177,7 +192,7 @@ def test_segment_lengths_do_not_reveal_a_swap(tmp_path: Path) -> None:
 
 def test_segment_b_is_the_continuation_or_equally_long_text_of_another_document(tmp_path: Path) -> None:
     stream = draw_stream(5, 2_000, 9, 30)
-    examples = make_examples(stream, tmp_path, 40, swap_rate=0.5, one_segment_rate=0.0, has_next_sentence=True)
+    examples = make_examples(stream, tmp_path, 40, 3, swap_rate=0.5, one_segment_rate=0.0, has_next_sentence=True)
     batch, true = all_examples(examples), all_examples(replace(examples, swap_rate=0.0))
     is_other, starts = batch.sentence_order_label == 1, {0, *stream.sentence_ends.tolist()}
     for number in (batch.sentence_order_label >= 0).nonzero().flatten().tolist():
@@ -207,7 +222,7 @@ def tokens_of(batch: Batch, number: int, segment: int) -> list[int]:
 @pytest.mark.parametrize("has_next_sentence", [False, True])
 def test_an_example_is_the_same_in_any_batch(tmp_path: Path, has_next_sentence: bool) -> None:
     stream = draw_stream(4, 60, 9, 6)
-    examples = make_examples(stream, tmp_path, swap_rate=0.5, has_next_sentence=has_next_sentence)
+    examples = make_examples(stream, tmp_path, 24, 4, swap_rate=0.5, has_next_sentence=has_next_sentence)
     order = torch.arange(examples.table.count).flip(0)
     alone = [examples.gather(index[None], example_id=index[None]) for index in order]
     for name, field in all_examples(examples)._asdict().items():
@@ -216,13 +231,13 @@ def test_an_example_is_the_same_in_any_batch(tmp_path: Path, has_next_sentence: 
 
 
 def test_epochs_change_cuts_but_not_tokens_and_dtypes_and_padding_are_as_documented(tmp_path: Path) -> None:
-    examples = make_examples(draw_stream(6, 80, 9, 6), tmp_path, one_segment_rate=0.0)
+    examples = make_examples(draw_stream(6, 80, 9, 6), tmp_path, 24, 3, one_segment_rate=0.0)
     first, second = all_examples(examples, 0), all_examples(examples, 1)
     assert tokens_in_order(first) == tokens_in_order(second)
     assert not torch.equal(first.token_type_ids, second.token_type_ids)
     found = [field.dtype for field in first if field is not None]
     assert found == [torch.int64, torch.bool, torch.int64, torch.int64, torch.int64]
-    share = padding_share(examples.stream, examples.table, examples.max_seq_length)
+    share = padding_share(examples.split, examples.table, examples.max_seq_length)
     assert share == pytest.approx(1 - float(first.attention_mask.double().mean()), abs=1e-12)
 
 
@@ -234,7 +249,7 @@ def examples(tmp_path: Path) -> PackedExamples:
     generator = np.random.default_rng(1)
     sentence_ends = generator.integers(1, 9, 300).cumsum()
     stream = TokenStream(np.arange(5, 5 + sentence_ends[-1], dtype=np.uint16), sentence_ends, sentence_ends[3::4])
-    return make_examples(stream, tmp_path, 16)
+    return make_examples(stream, tmp_path, 16, 2)
 
 
 def order_of(examples: PackedExamples, seed: int = SEED) -> ExampleOrder:
@@ -259,7 +274,7 @@ def test_every_epoch_trains_on_every_example_once(examples: PackedExamples) -> N
     found = ids_by_example([batch for step in range(1, steps + 1) for batch in batches.micro_batches(step)])
     assert list(found) == list(range(7 * steps))
     first_tokens = [min(token for token in ids if token >= 5) for ids in found.values()]
-    expected = (examples.table.edges[:-1] + 5).tolist()
+    expected = (edges_of(examples)[:-1] + 5).tolist()
     epochs = [first_tokens[epoch * count : (epoch + 1) * count] for epoch in range(3)]
     assert [sorted(epoch) for epoch in epochs] == [expected] * 3
     assert epochs[0] != epochs[1] != expected
@@ -298,7 +313,7 @@ def test_a_distant_step_is_computed_directly_and_epochs_are_counted(examples: Pa
 
 
 def test_stages_change_examples_and_batch_at_their_steps(examples: PackedExamples, tmp_path: Path) -> None:
-    short = make_examples(examples.stream, tmp_path, 8)
+    short = make_examples(joined(examples.split), tmp_path, 8)
     count, first = short.table.count, 6 * 12 + 2 * 6  # examples of the stages that are short, and before the last
 
     def split(ranks: int, shape: tuple[int, int], size: int) -> list[TrainBatches]:
@@ -319,7 +334,7 @@ def test_stages_change_examples_and_batch_at_their_steps(examples: PackedExample
     for splits in (split(2, (1, 2), 3), split(6, (1, 2), 1)):
         assert [of_step(splits, step) for step in range(1, 40)] == found
     long = [ids for step in found[6:] for ids in step.values()]  # whole epochs from the first long example on
-    expected = (examples.table.edges[:-1] + 5).tolist()
+    expected = (edges_of(examples)[:-1] + 5).tolist()
     assert sorted(min(token for token in ids if token >= 5) for ids in long[: examples.table.count]) == expected
     steps = list(islice(whole[0].steps(4), 10))
     assert all(fields_equal(batches, whole[0].micro_batches(step)) for step, batches in enumerate(steps, start=4))
@@ -330,9 +345,11 @@ def test_stages_change_examples_and_batch_at_their_steps(examples: PackedExample
 
 
 def test_an_error_in_the_thread_reaches_the_caller_and_the_thread_ends(examples: PackedExamples) -> None:
-    beyond = ExampleTable(np.array(examples.table.edges) + len(examples.stream.tokens))
-    broken = PackedExamples(examples.stream, beyond, 16, SEED, SPECIAL)
-    with pytest.raises(IndexError):
+    beyond = ExampleTable(
+        [edges + len(joined(examples.split).tokens) for edges in examples.table.edges], examples.table.firsts
+    )
+    broken = PackedExamples(examples.split, beyond, 16, SEED, SPECIAL)
+    with pytest.raises(ValueError, match="zero-size"):
         next(TrainBatches(broken, order_of(broken), 4).steps(1))
     running = TrainBatches(examples, order_of(examples), 4).steps(1)
     next(running)

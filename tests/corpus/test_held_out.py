@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from electra_albert.corpus.held_out import plan_splits
+from electra_albert.corpus import held_out
+from electra_albert.corpus.held_out import HeldOut, choose_held_out
 from electra_albert.corpus.near_duplicates import join_near_duplicates, signatures_of
 from electra_albert.corpus.parts import Part
 from electra_albert.corpus.sources import ReadOptions, Unit
@@ -50,10 +51,11 @@ def token_counts(parts: list[Part]) -> list[int]:
 
 def held_spans(parts: list[Part], sources: list[int], seed: int) -> tuple[list[tuple[int, int, int]], str]:
     """(part, start, end) of the held-out spans, and the printed notice. All spans together are the corpus."""
-    spans, notice = plan_splits(parts, sources, seed)
-    every = list(spans())
-    assert sum(span.end - span.start for span in every) == sum(token_counts(parts))
-    return [(span.part.number, span.start, span.end) for span in every if span.split == "validation"], notice
+    held = choose_held_out(parts, sources, seed)
+    every = [held.split(part) for part in parts]
+    assert sum(int(np.diff(spans).sum()) for split in every for spans in split.values()) == sum(token_counts(parts))
+    spans = [(part.number, *s) for part, split in zip(parts, every, strict=True) for s in split["validation"].tolist()]
+    return spans, held.notice.tobytes().decode()
 
 
 CORPORA: dict[str, Callable[[Drawn], list[list[str]]]] = {
@@ -82,7 +84,7 @@ def test_about_one_percent_of_the_tokens_is_held_out_from_any_corpus(corpus: str
 def test_a_corpus_too_small_for_one_percent_is_reported(tmp_path: Path) -> None:
     spans, notice = held_spans([save_part(tmp_path, 0, [Drawn(1).words(50 * SENTENCE)])], [0], 1)
     assert (spans, "only 1 documents" in notice) == ([(0, 49 * SENTENCE, 50 * SENTENCE)], True)
-    _, notice = held_spans([save_part(tmp_path, 1, [Drawn(1).words(2 * SENTENCE)])], [0], 1)
+    _, notice = held_spans([save_part(tmp_path, 0, [Drawn(1).words(2 * SENTENCE)])], [0], 1)
     assert "50.0% of the tokens" in notice
 
 
@@ -118,3 +120,38 @@ def test_every_source_has_text_held_out(tmp_path: Path) -> None:
         assert ("drawn again" in notice) == (spans != one)
         held = np.bincount([span[0] for span in spans], [span[2] - span[1] for span in spans])
         assert all(held / token_counts(parts) < 0.05), held
+
+
+def test_from_a_large_corpus_near_duplicates_of_held_out_text_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held_out, "MAX_DOCUMENTS", 1_000)
+    drawn = Drawn(4)
+    originals = [drawn.words(200) for _ in range(3_000)]
+    copies = [drawn.changed(words, 10) for words in originals]
+    parts = [save_part(tmp_path, 0, originals[:2_000]), save_part(tmp_path, 1, originals[2_000:] + copies)]
+    held = choose_held_out(parts, [0, 0], 1)
+    assert len(held.keys) < len(held.spans) * 1.1 < 200
+
+    def documents(chosen: HeldOut, split: str) -> list[int]:
+        spans = [chosen.split(part)[split] + 400_000 * part.number for part in parts]
+        return [
+            number % 3_000
+            for start, end in np.concatenate(spans).tolist()
+            for number in range(start // 200, end // 200)
+        ]
+
+    train, kept, left_out = (documents(held, split) for split in ("train", "validation", "near_duplicates"))
+    assert len(train) + len(kept) + len(left_out) == 6_000
+    assert 0.005 * 6_000 <= len(kept) <= 0.02 * 6_000
+    single = {number for number in kept if kept.count(number) == 1}  # the copy was not drawn, as its key differs
+    assert len(left_out) == len({*left_out} & single) > 10
+    assert len({*train} & {*kept}) < 0.03 * len(kept)
+    without = held._replace(keys=held.keys[:0])  # a planted fault
+    assert {*documents(without, "train")} & {*kept} == single
+    held.save(file := tmp_path / "held_out.safetensors")
+    loaded = HeldOut.load(file)
+    assert loaded is not None
+    assert all(np.array_equal(a, b) for a, b in zip(held, loaded, strict=True))
+    file.write_bytes(file.read_bytes()[:-1] + b"\0")
+    assert HeldOut.load(file) is None

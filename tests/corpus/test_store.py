@@ -15,17 +15,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from electra_albert.contracts import CheckpointError, DataError, UsageError
+from electra_albert.contracts import CheckpointError, DataError, SpecialIds, UsageError
+from electra_albert.corpus.examples import PackedExamples
 from electra_albert.corpus.parts import token_dtype, write_parts
+from electra_albert.corpus.rows import TokenStream, build_table
 from electra_albert.corpus.sources import plan_units, read_unit
-from electra_albert.corpus.store import SPLITS, Store, TokenStream, format_statistics, open_store
+from electra_albert.corpus.store import SPLITS, Store, format_statistics, open_store
 from electra_albert.corpus.text_encoder import TextEncoder
 from electra_albert.corpus.tokenizer import save_tokenizer
 from electra_albert.corpus.tokenizer_training import train_tokenizer
 from electra_albert.data_files.finding import find_files
 from electra_albert.data_files.streams import MAX_LINE_BYTES
-from tests.corpus.reading import build, document, plan_parts, stored_bytes, write, write_corpus
+from tests.corpus.reading import build, document, joined, plan_parts, stored_bytes, write, write_corpus
 
 ROOT = Path(__file__).parents[2]
 needs_proc = pytest.mark.skipif(
@@ -44,7 +47,11 @@ def cut_at(stream: TokenStream, ends: np.ndarray) -> list[list[int]]:
 
 
 def sentences_in(store: Store) -> list[list[int]]:
-    return [sentence for stream in (store.train, store.validation) for sentence in cut_at(stream, stream.sentence_ends)]
+    return [
+        sentence
+        for stream in map(joined, (store.train, store.validation))
+        for sentence in cut_at(stream, stream.sentence_ends)
+    ]
 
 
 def is_whole(expected: list[list[int]], train: list[list[int]], validation: list[list[int]]) -> bool:
@@ -59,7 +66,9 @@ def test_no_text_is_lost(tokenizer: Any, tmp_path: Path) -> None:
     store = build(write_corpus(tmp_path / "corpus", documents), tokenizer, tmp_path / "store")
     encoder = TextEncoder(tokenizer)
     expected = [np.concatenate(encoder.encode(sentences)).tolist() for sentences in documents]
-    train, validation = (cut_at(stream, stream.document_ends) for stream in (store.train, store.validation))
+    train, validation = (
+        cut_at(stream, stream.document_ends) for stream in map(joined, (store.train, store.validation))
+    )
     assert is_whole(expected, train, validation)
     assert not is_whole(expected, train[:-1], validation)  # planted faults: a document dropped, one cut short
     assert not is_whole(expected, [*train[:-1], train[-1][:-1]], validation)
@@ -70,13 +79,13 @@ def test_no_text_is_lost(tokenizer: Any, tmp_path: Path) -> None:
     for what, count in {"documents": 150, "sentences": len(one_by_one)}.items():
         sides = sum(split[what] for split in store.statistics["sides"].values())
         assert (store.statistics["written"][what], sides) == (count, count)
-    assert np.array_equal(store.token_counts, np.bincount(store.train.tokens, minlength=len(tokenizer)))
+    assert np.array_equal(store.token_counts, np.bincount(joined(store.train).tokens, minlength=len(tokenizer)))
 
 
 def test_a_document_that_the_split_cuts_ends_and_counts_in_both_splits(tokenizer: Any, tmp_path: Path) -> None:
     store = build(write_corpus(tmp_path / "corpus", [document(0, 200)], 1), tokenizer, tmp_path / "store")
     assert [split["documents"] for split in store.statistics["sides"].values()] == [1, 1]
-    assert [len(stream.document_ends) for stream in (store.train, store.validation)] == [1, 1]
+    assert [len(split.parts[0].document_ends) for split in (store.train, store.validation)] == [1, 1]
 
 
 def test_text_without_tokens_is_counted_and_changes_nothing_else(tokenizer: Any, tmp_path: Path) -> None:
@@ -86,26 +95,31 @@ def test_text_without_tokens_is_counted_and_changes_nothing_else(tokenizer: Any,
     documents[9] = [*documents[9][:1], "\u0301", *documents[9][1:]]
     store = build(write_corpus(tmp_path / "accents", documents, 1), tokenizer, tmp_path / "b")
     assert sentences_in(store) == sentences_in(clean)
-    assert len(store.train.document_ends) + len(store.validation.document_ends) == 120
+    assert sum(len(joined(split).document_ends) for split in (store.train, store.validation)) == 120
     found = format_statistics(store.statistics, 0.0)
     assert all(shown in found for shown in ("3 sentences without a token", "1 documents without a token"))
 
 
-def test_each_source_ends_after_its_last_token(tokenizer: Any, tmp_path: Path) -> None:
+def test_each_part_belongs_to_its_source(tokenizer: Any, tmp_path: Path) -> None:
     units = write_corpus(tmp_path / "corpus", [document(number) for number in range(400)], 4)
     store = build(units, tokenizer, tmp_path / "store", sources=[0, 0, 1, 2])
     one = build(units[:2], tokenizer, tmp_path / "one")
-    ends = store.statistics["sides"]["train"]["source_ends"]
-    assert (len(ends), ends[-1], sorted(ends)) == (3, len(store.train.tokens), ends)
-    assert store.train.tokens[: ends[0]].tolist() == one.train.tokens.tolist()
-    assert store.source_starts == [0, *ends[:-1]]
+    assert store.train.sources == [0, 0, 1, 2]
+    counts = [len(part.tokens) for part in store.train.parts]
+    assert store.statistics["sides"]["train"]["source_tokens"] == [sum(counts[:2]), *counts[2:]]
+    assert joined(one.train).tokens.tolist() == np.concatenate([p.tokens for p in store.train.parts[:2]]).tolist()
 
 
-def test_a_store_does_not_depend_on_how_its_text_is_cut_into_parts(tokenizer: Any, tmp_path: Path) -> None:
+def test_text_and_split_do_not_depend_on_how_the_corpus_is_cut_into_parts(tokenizer: Any, tmp_path: Path) -> None:
     documents = [document(number) for number in range(6_000)]  # over 1 MiB: several batches in one part
-    for files in (1, 3):
+    one, three = (
         build(write_corpus(tmp_path / f"c{files}", documents, files), tokenizer, tmp_path / str(files))
-    assert stored_bytes(tmp_path / "1") == stored_bytes(tmp_path / "3") != {}
+        for files in (1, 3)
+    )
+    assert [len(one.train.parts), len(three.train.parts)] == [1, 3]
+    for split in ("train", "validation"):
+        pairs = zip(joined(getattr(one, split)), joined(getattr(three, split)), strict=True)
+        assert all(np.array_equal(a, b) for a, b in pairs)
 
 
 def test_ids_fit_the_stored_integer_type() -> None:
@@ -133,7 +147,7 @@ def test_damaged_store_is_refused_in_one_line(tokenizer: Any, tmp_path: Path) ->
         open_store(tmp_path)
     build(write_corpus(tmp_path / "corpus", [document(1)], 1), tokenizer, tmp_path)
     manifest = (tmp_path / "manifest.json").read_text()
-    edits = (('"unknown_tokens": ', '"unknown_tokens": 1'), ("}", ""), ('"format_version": 4', '"format_version": 5'))
+    edits = (('"unknown_tokens": ', '"unknown_tokens": 1'), ("}", ""), ('"format_version": 5', '"format_version": 6'))
     for edit in (*edits, (manifest, "[]"), ("", "")):
         write(tmp_path, manifest.replace(*edit), "manifest.json")
         if edit == ("", ""):
@@ -144,17 +158,21 @@ def test_damaged_store_is_refused_in_one_line(tokenizer: Any, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", ["tokens", "sentence_ends", "document_ends"])
-def test_damage_that_size_and_times_do_not_show_is_found(tokenizer: Any, tmp_path: Path, name: str) -> None:
+def test_damage_that_size_and_times_do_not_show_is_found_where_it_is_read(
+    tokenizer: Any, tmp_path: Path, name: str
+) -> None:
     build(write_corpus(tmp_path / "corpus", [document(number) for number in range(40)], 1), tokenizer, tmp_path)
-    open_store(tmp_path)
-    file, note = tmp_path / "train" / f"{name}.bin", tmp_path / "checked.json"
+    file, note = tmp_path / "train" / f"000000.{name}.bin", tmp_path / "checked.json"
     content = file.read_bytes()
     file.write_bytes(b"\xff" * len(content) if name == "tokens" else content[8:16] + content[8:])
     stat, checked = file.stat(), json.loads(note.read_text())
-    checked[f"train/{name}.bin"][1:] = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
+    checked[f"train/000000.{name}.bin"][1:] = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
     note.write_text(json.dumps(checked))
-    with pytest.raises(CheckpointError, match="an id beyond" if name == "tokens" else "do not end"):
-        open_store(tmp_path)
+    split = open_store(tmp_path).train
+    special = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4, never_masked=())
+    examples = PackedExamples(split, build_table(split, 32, 3), 32, 3, special)
+    with pytest.raises(CheckpointError, match="--verify"):
+        examples.gather(torch.arange(examples.table.count), torch.arange(examples.table.count))
 
 
 # Parts: written once, by any number of processes, interrupted at any time.
@@ -266,7 +284,7 @@ def test_a_part_is_written_again_if_a_file_is_damaged_or_the_settings_differ(tok
     units = write_corpus(tmp_path / "corpus", [document(number) for number in range(30)])
     plan = plan_parts(units, tokenizer, tmp_path)
     write_parts(plan, range(3), 1)
-    assert (plan.missing(), plan._replace(fingerprint="other").missing()) == ([], [0, 1, 2])
+    assert (plan.missing(), plan._replace(parts_key="other").missing()) == ([], [0, 1, 2])
     file = plan.parts()[1].path("groups")
     whole = file.read_bytes()
     for damaged in (whole[:-8], bytes([whole[0] ^ 1]) + whole[1:]):

@@ -28,7 +28,7 @@ KILLS = {
         "write 1 *train/*tokens.bin",
         "rename 1 *manifest.json",
         "remove 1 *store/parts",
-        "rename 1 *train/rows-*.bin",
+        "rename 1 *train/*rows-*.bin",
     ),
     "pretrain": (
         "rename 1 run/config.yaml",
@@ -106,9 +106,12 @@ READ = {
             f"{CHECKPOINT}/{name}"
             for name in ("model.safetensors", "optimizer.safetensors", "state.json", "MANIFEST.json")
         ),
-        *(f"{STORE}/train/{name}" for name in ("tokens.bin", "sentence_ends.bin", "document_ends.bin")),
-        *(f"{STORE}/{name}" for name in ("validation/tokens.bin", "token_counts.bin", "manifest.json")),
-        f"{STORE}/train/rows-1-32-42.bin",
+        *(
+            f"{STORE}/train/{name}"
+            for name in ("000000.tokens.bin", "000000.sentence_ends.bin", "000000.document_ends.bin")
+        ),
+        *(f"{STORE}/{name}" for name in ("validation/000000.tokens.bin", "token_counts.bin", "manifest.json")),
+        f"{STORE}/train/000000.rows-2-32-42.bin",
         "prepared/text-*/tokenizer/tokenizer.json",
     ),
     "prepare": (f"{STORE}/parts/000000.tokens", "prepared/text-*/tokenizer/tokenizer_config.json"),

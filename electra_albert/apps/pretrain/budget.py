@@ -28,7 +28,7 @@ _EPOCHS, _MANY_EPOCHS = 10, 40
 
 def suggestion(job: Job) -> list[str]:
     """Preset, vocabulary and steps that suit the amount of text, unless it is the built-in one; see docs/corpus.md."""
-    config, tokens = job.config, len(job.prepared.store.train.tokens)
+    config, tokens = job.config, job.prepared.store.train.token_count
     if config.corpus.corpus == BUILT_IN_CORPUS or job.origin is not None:
         return []
     preset, vocab_size = next((preset, size) for most, preset, size in _SUGGESTED if tokens <= most)

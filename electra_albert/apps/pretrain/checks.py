@@ -7,7 +7,7 @@ Dimensions: B batch, L length, K = masking.max_targets, M samples, V vocab.
 import time
 from collections import Counter
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, NamedTuple
@@ -19,8 +19,7 @@ from electra_albert.apps.pretrain import trial
 from electra_albert.apps.pretrain.job import Job
 from electra_albert.apps.pretrain.main import run_folder
 from electra_albert.contracts import IGNORED_LABEL, Batch, CheckpointError
-from electra_albert.corpus.examples import padding_share
-from electra_albert.corpus.store import TokenStream
+from electra_albert.corpus.rows import Split, padding_share
 from electra_albert.corpus.tokenizer import word_starts
 from electra_albert.hub.save import save_model
 from electra_albert.keyed_random import Stream, bits, uniform
@@ -115,11 +114,11 @@ def _of_corpus(job: Job) -> Iterator[Finding]:
         yield _warn_if(share < _ORDERED, "sentence order", text, f"raise --max_seq_length or {advice}")
 
 
-def _repeated_share(stream: TokenStream) -> float:
-    """Share of the first sentences of a stream, without short ones, that are equal to an earlier one."""
-    ends = stream.sentence_ends[:_SAMPLED_SENTENCES].tolist()
-    spans = (stream.tokens[first:end] for first, end in pairwise([0, *ends]) if end - first >= _SENTENCE_TOKENS)
-    counts = Counter(span.tobytes() for span in spans)
+def _repeated_share(split: Split) -> float:
+    """Share of the first sentences of a split, without short ones, that are equal to an earlier one."""
+    ends = ((part.tokens, [0, *part.sentence_ends[:_SAMPLED_SENTENCES].tolist()]) for part in split.parts)
+    sentences = islice((tokens[slice(*span)] for tokens, some in ends for span in pairwise(some)), _SAMPLED_SENTENCES)
+    counts = Counter(sentence.tobytes() for sentence in sentences if len(sentence) >= _SENTENCE_TOKENS)
     return 1 - len(counts) / max(1, counts.total())
 
 

@@ -19,8 +19,9 @@ from electra_albert.apps.prepare import Prepared, find_store, prepare, with_toke
 from electra_albert.apps.run_folder import CONFIG, read_options, recorded_settings
 from electra_albert.config import BUILT_IN_CORPUS, GROUPS, ModelConfig, PretrainConfig, RtdConfig
 from electra_albert.contracts import CheckpointError, DataError, UsageError
-from electra_albert.corpus.examples import PackedExamples, build_table
+from electra_albert.corpus.examples import PackedExamples
 from electra_albert.corpus.mixture import read_sources
+from electra_albert.corpus.rows import build_table
 from electra_albert.corpus.tokenizer import Tokenizer, fingerprint, load_tokenizer
 from electra_albert.data_files.finding import find_files
 from electra_albert.files import sha256
@@ -313,10 +314,10 @@ def _with_old_text(origin: Origin, like: PackedExamples, world: World) -> Origin
         return origin
     with suppress(OSError, ValueError, TypeError):
         if store := find_store(Path(str(record["prepared_dir"])), str(record["store"])):
-            length, seed, side = int(record["max_seq_length"]), int(record["seed"]), record.get("side", "validation")
-            stream = store.train if side == "train" else store.validation
-            table = build_table(stream, length, seed, store.folder / str(side))
-            held_out = replace(like, stream=stream, table=table, max_seq_length=length, seed=seed)
+            length, seed = int(record["max_seq_length"]), int(record["seed"])
+            split = store.train if record.get("side") == "train" else store.validation
+            table = build_table(split, length, seed)
+            held_out = replace(like, split=split, table=table, max_seq_length=length, seed=seed)
     is_enough = held_out is not None and held_out.table.count >= world.world_size
     if all(gather_objects(is_enough, world)):  # all processes score it, or none
         return origin._replace(held_out=held_out)

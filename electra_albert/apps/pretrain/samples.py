@@ -74,10 +74,14 @@ def sample_predictions(job: Job, model: InferenceModel) -> Iterator[Sample]:
 
     Skips a sentence that exceeds the model's length when tokenized again, because the mask split a word.
     """
-    stream, tokenizer = job.held_out.stream, job.prepared.tokenizer
-    ends, longest = stream.sentence_ends, min(_LONGEST, job.held_out.max_seq_length - 2)
-    for key in range(min(SAMPLES, len(ends)) if model.generator is not None else 0):
-        first = key * len(ends) // SAMPLES
+    split, tokenizer = job.held_out.split, job.prepared.tokenizer
+    longest = min(_LONGEST, job.held_out.max_seq_length - 2)
+    counts = [len(part.sentence_ends) for part in split.parts]
+    for key in range(min(SAMPLES, sum(counts)) if model.generator is not None else 0):
+        first, part = key * sum(counts) // SAMPLES, 0
+        while first >= counts[part]:
+            first, part = first - counts[part], part + 1
+        stream, ends = split.parts[part], split.parts[part].sentence_ends
         borders = [int(ends[first - 1]) if first else 0, *ends[first : first + _CANDIDATES].tolist()]
         spans = list(pairwise(borders))
         start, end = next((span for span in spans if _SHORTEST <= span[1] - span[0] <= longest), spans[0])

@@ -17,7 +17,7 @@ from electra_albert.apps.pretrain.job import Job
 from electra_albert.apps.pretrain.samples import inference_model, sample_predictions
 from electra_albert.apps.run_folder import read_evaluations
 from electra_albert.contracts import Metrics
-from electra_albert.corpus.examples import padding_share
+from electra_albert.corpus.rows import padding_share
 from electra_albert.corpus.store import format_statistics
 from electra_albert.model.attention import stock_computes
 from electra_albert.objectives import spec_of
@@ -71,7 +71,7 @@ def start_lines(job: Job, world: World) -> list[str]:
         lines.append(f"notice: transformers has no attention {model.attention}: only this toolkit can load the models")
     if rates is not None:
         count, wanted = job.held_out.table.count, training.eval_examples
-        lines += error_lines(round(len(job.held_out.stream.tokens) * min(count, wanted) // count * rates[1]))
+        lines += error_lines(round(job.held_out.split.token_count * min(count, wanted) // count * rates[1]))
     if (warmup := training.warmup_steps) >= steps:
         lines.append(f"notice: --warmup_steps {warmup} >= --max_steps {steps}: the peak learning rate is not reached")
     return lines

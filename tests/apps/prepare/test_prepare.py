@@ -1,7 +1,6 @@
 """Preparing a corpus, in one job or several: results are reused only while nothing has changed."""
 
 import errno
-import gzip
 import json
 import os
 from collections.abc import Callable
@@ -10,17 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow
 import pytest
-from pyarrow import parquet
 
-from electra_albert.apps import prepare as module
-from electra_albert.apps.prepare import Prepared, find_store, prepare, prepare_shard
+from electra_albert.apps.prepare import Prepared, find_store, prepare
 from electra_albert.config import CorpusConfig
 from electra_albert.contracts import DataError, UsageError, UserError
 from electra_albert.corpus.tokenizer import load_tokenizer
 from electra_albert.corpus.tokenizer_training import extend_tokenizer
-from tests.apps.tiny_run import assert_refused, call, english, finish, start
+from tests.apps.tiny_run import finish, start
 from tests.corpus.reading import WORDS, document, write
 from tests.corpus.tokenizer_kinds import KINDS
 
@@ -58,7 +54,7 @@ def test_next_run_reuses_everything_despite_new_file_time_or_sequence_length(con
     again, log = run(config)
     assert ("using the token store" in log, "training a tokenizer" in log) == (True, False)
     assert again.folder == first.folder
-    assert np.array_equal(again.store.train.tokens, first.store.train.tokens)
+    assert content(again) == content(first)
     root, key = Path(config.prepared_dir), first.store.fingerprint
     assert [bool(find_store(root, wanted)) for wanted in (key, key[:-1])] == [True, False]
     assert again.train_table.count == first.train_table.count > 0 < first.validation_table.count
@@ -107,7 +103,7 @@ def test_given_tokenizer_is_used_and_a_changed_one_gets_its_own_store(config: Co
     second, log = run(given)
     assert "training a tokenizer" not in log
     assert len(second.tokenizer) == len(first.tokenizer)
-    assert np.array_equal(second.store.train.tokens, first.store.train.tokens)
+    assert content(second) == content(first)
     cased, _ = run(replace(given, do_lower_case=False))
     assert cased.folder != second.folder
     normalize = load_tokenizer(cased.tokenizer_dir).backend_tokenizer.normalizer.normalize_str
@@ -117,7 +113,8 @@ def test_given_tokenizer_is_used_and_a_changed_one_gets_its_own_store(config: Co
 def content(prepared: Prepared) -> list[bytes]:
     """Everything that determines training and evaluation data."""
     store = prepared.store
-    streams = [*store.train, *store.validation, prepared.train_table.edges, store.token_counts]
+    streams = [array for split in (store.train, store.validation) for part in split.parts for array in part]
+    streams += [*prepared.train_table.edges, *prepared.validation_table.edges, store.token_counts]
     statistics = {name: value for name, value in store.statistics.items() if name != "process_seconds"}
     return [*(np.asarray(array).tobytes() for array in streams), json.dumps(statistics).encode()]
 
@@ -157,11 +154,11 @@ def test_a_damaged_tokenizer_is_made_again_and_the_store_kept(config: CorpusConf
 
 def test_verify_finds_damage_that_left_size_and_times_unchanged(config: CorpusConfig, run: Run) -> None:
     first, _ = run(config)
-    expected, file = content(first), first.store.folder / "train" / "tokens.bin"
+    expected, file = content(first), first.store.folder / "train" / "000000.tokens.bin"
     file.write_bytes(bytes([file.read_bytes()[0] ^ 1]) + file.read_bytes()[1:])
     stat, cache = file.stat(), first.store.folder / "checked.json"
     checked = json.loads(cache.read_text())
-    checked["train/tokens.bin"][1:] = [
+    checked["train/000000.tokens.bin"][1:] = [
         stat.st_size,
         stat.st_mtime_ns,
         stat.st_ctime_ns,
@@ -225,10 +222,9 @@ def test_a_trained_tokenizer_never_joins_digit_and_comma_and_its_size_is_logged(
     assert ("," in vocab, f"only {len(vocab):,} subwords" in log) == (True, True)
     together = replace(config, split_digit_comma=False)
     given = replace(together, tokenizer=str(prepared.tokenizer_dir))
-    assert run(given)[0].store.train.tokens.size > 0
-    for make in (lambda: prepare(together, 1), lambda: prepare_shard(together, 1, 2, 0)):
-        with pytest.raises(UsageError, match="--split_digit_comma false"):
-            make()
+    assert run(given)[0].store.train.token_count > 0
+    with pytest.raises(UsageError, match="--split_digit_comma false"):
+        prepare(together, 1)
 
 
 def test_a_vocabulary_is_extended_until_nothing_is_added(config: CorpusConfig, run: Run, tmp_path: Path) -> None:
@@ -269,104 +265,3 @@ def test_bad_input_is_refused_in_one_line_before_the_store_is_built(config: Corp
         assert "\n" not in str(raised.value)
         assert not list(Path(config.prepared_dir).glob("*/store/manifest.json"))
         assert "table" not in str(change) or not list(Path(config.prepared_dir).glob("*/corpus.json"))
-
-
-# Several jobs give the same bytes as one process, in any order and after failures.
-
-JOBS = 3
-
-
-@pytest.fixture
-def mixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Several kinds of files with weights, and units so small that each file gives many."""
-    monkeypatch.setattr(module, "UNIT_BYTES", 1 << 13)
-    (folder := tmp_path / "tales").mkdir()
-    texts = [english(200, seed=seed) for seed in range(4)]
-    write(folder, texts[0], "a.txt")
-    write(folder, "".join(json.dumps({"text": text}) + "\n" for text in texts[1].split("\n\n")), "b.jsonl")
-    write(folder, gzip.compress(texts[2].encode(), mtime=0), "c.txt.gz")
-    parquet.write_table(pyarrow.table({"text": texts[3].split("\n\n")}), folder / "d.parquet", row_group_size=50)
-    listed = [f"- {{corpus: {file.name}, weight: {len(file.name)}}}" for file in sorted(folder.iterdir())]
-    return write(folder, "\n".join(listed), "tales.yaml")
-
-
-def options(corpus: Path, prepared: Path, *more: object) -> list[str]:
-    sizes = ["--vocab_size", "300", "--max_seq_length", "32", "--preprocessing_num_workers", "1"]
-    return ["--corpus", str(corpus), "--prepared_dir", str(prepared), *sizes, *map(str, more)]
-
-
-def stored(prepared: Path) -> dict[str, Any]:
-    """Bytes of tokenizer and store, and the manifest without its times and the hash that covers them."""
-    (folder,) = prepared.glob("tales-*")
-    files = [*folder.glob("tokenizer/tokenizer*.json"), *folder.glob("store/**/*.bin")]
-    manifest = json.loads((folder / "store" / "manifest.json").read_text(encoding="utf-8"))
-    manifest["statistics"].pop("process_seconds")
-    manifest.pop("sha256")
-    return {str(file.relative_to(folder)): file.read_bytes() for file in files} | {"manifest": manifest}
-
-
-def run_job(corpus: Path, prepared: Path, *share: object) -> str:
-    ended = call(module.main, *options(corpus, prepared, "--num_shards", JOBS, *share))
-    assert ended.code == 0, ended.err
-    return ended.out + ended.err
-
-
-def test_jobs_in_any_order_or_repeated_give_the_bytes_of_one_process(mixture: Path, tmp_path: Path) -> None:
-    alone, together = tmp_path / "alone", tmp_path / "together"
-    assert call(module.main, *options(mixture, alone)).code == 0
-    for index in (2, 0, 0):
-        run_job(mixture, together, "--shard_index", index)
-    ended = call(module.main, *options(mixture, together, "--num_shards", JOBS, "--merge"))
-    assert_refused(ended, 3, "missing", "--shard_index 1")
-    run_job(mixture, together, "--shard_index", 1)
-    run_job(mixture, together, "--merge")
-    assert stored(together) == stored(alone)
-    assert "using the token store" in run_job(mixture, together, "--shard_index", 1)  # nothing is repeated
-    run_job(mixture, together, "--merge")
-    assert stored(together) == stored(alone)
-
-
-def test_jobs_started_at_once_train_one_tokenizer_and_write_all_parts(tmp_path: Path) -> None:
-    shared = options(write(tmp_path, english(150), "tales.txt"), tmp_path / "prepared", "--num_shards", 2)
-    command = ["-m", "electra_albert", "prepare", *shared, "--shard_index"]
-    ends = [finish(job) for job in [start([*command, str(index)], tmp_path) for index in range(2)]]
-    assert [ended.code for ended in ends] == [0, 0], ends
-    assert sum("training a tokenizer" in ended.out + ended.err for ended in ends) == 1
-    assert call(module.main, *shared, "--merge").code == 0
-
-
-def test_an_invalid_shard_is_refused(tmp_path: Path) -> None:
-    refused = {
-        "--shard_index 0": "num_shards",
-        "--num_shards 2": "--shard_index or --merge",
-        "--num_shards 2 --shard_index 2": "between 0 and 1",
-        "--num_shards 0 --merge": "number of jobs",
-    }
-    for more, word in refused.items():
-        argv = options(tmp_path / "none.txt", tmp_path / "prepared", *more.split())
-        assert_refused(call(module.main, *argv), 2, word)
-
-
-@pytest.mark.timeout(60)
-def test_jobs_do_not_wait_for_one_another_and_detect_a_changed_corpus(
-    mixture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One job runs while another is in the middle of its work; with an exclusive lock it would deadlock."""
-
-    def run(act: Callable[[], object], prepared: str) -> Path:
-        acts, write_parts = [act], module.write_parts
-        monkeypatch.setattr(module, "write_parts", lambda *args: (acts and acts.pop()(), write_parts(*args)))
-        folder = prepare_shard(config_of(prepared), 42, 2, 0)
-        assert not acts
-        return folder
-
-    def config_of(prepared: str) -> CorpusConfig:
-        prepared_dir = str(tmp_path / prepared)
-        return CorpusConfig(str(mixture), vocab_size=300, prepared_dir=prepared_dir, preprocessing_num_workers=1)
-
-    folder = run(lambda: prepare_shard(config_of("first"), 42, 2, 1), "first")
-    assert prepare(config_of("first"), 42, merged_jobs=2).folder == folder
-
-    more = (mixture.parent / "b.jsonl").read_bytes() + b'{"text": "One more."}\n'
-    with pytest.raises(DataError, match="changed while it was read"):
-        run(lambda: write(mixture.parent, more, "b.jsonl"), "second")

@@ -77,7 +77,7 @@ def test_total_loss_is_generator_plus_fifty_times_discriminator(finished: Finish
 def test_the_baseline_uses_training_frequencies_on_held_out_masked_tokens(finished: Finished) -> None:
     _, config = parse_pretraining(finished.options(finished.folder), "Pretraining.py")
     job = make_job(config, World(0, 1, 0, torch.device("cpu")))
-    counts = np.bincount(job.prepared.store.train.tokens, minlength=job.config.model.vocab_size)
+    counts = np.bincount(job.prepared.store.train.parts[0].tokens, minlength=job.config.model.vocab_size)
     index = torch.arange(job.held_out.table.count)
     targets = job.objective.corrupt(job.held_out.gather(index, index)).targets
     unigram = Unigram.from_counts(counts, job.objective.special.never_masked)
