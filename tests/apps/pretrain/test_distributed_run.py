@@ -3,10 +3,12 @@
 import re
 import shutil
 import socket
+import subprocess
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 
@@ -17,7 +19,8 @@ from electra_albert.contracts import Batch, Term
 from electra_albert.corpus.examples import PackedExamples, TrainBatches
 from electra_albert.corpus.tokenizer import special_ids
 from tests.apps.conftest import Finished
-from tests.apps.tiny_run import ROOT, Ended, finish, rows, start, succeed
+from tests.apps.tiny_run import ROOT, Ended, english, finish, rows, start, succeed
+from tests.corpus.test_store import wait_until
 
 LOSS_TOLERANCE = 1e-5  # float32 sums in another order; no dropout
 STEPS = 24  # enough to contain short examples, so that token counts differ between micro-batches
@@ -44,9 +47,9 @@ def train(finished: Finished, folder: Path, *more: object) -> list[dict[str, flo
     return rows(folder)
 
 
-def on_two_ranks(argv: list[str], folder: Path) -> Ended:
+def on_ranks(argv: list[str], folder: Path, count: int = 2) -> Ended:
     """Run the script under torchrun."""
-    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", 2, "Pretraining.py")
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", count, "Pretraining.py")
     return finish(start([*torchrun, *argv], folder))
 
 
@@ -71,7 +74,7 @@ def test_two_ranks_have_the_losses_of_one_big_batch(
     finished: Finished, one_batch: list[dict[str, float]], tmp_path: Path, compiled: str, tolerance: float
 ) -> None:
     argv = settings(finished, tmp_path / "two", "--per_device_train_batch_size", 4, "--torch_compile", compiled)
-    ended = on_two_ranks(argv, tmp_path)
+    ended = on_ranks(argv, tmp_path)
     assert ended.code == 0, ended.err
     two = rows(tmp_path / "two")
     assert max_difference(one_batch, two) < tolerance
@@ -79,19 +82,41 @@ def test_two_ranks_have_the_losses_of_one_big_batch(
     assert ended.out.count("written to") == 1
 
 
-@pytest.mark.slow
-def test_each_additional_node_adds_its_examples_to_every_step(finished: Finished, tmp_path: Path) -> None:
-    """Weak scaling: two nodes with one process each equal one process with two micro-batches."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    folder, share = tmp_path / "two", ("--per_device_train_batch_size", 8)
-    torchrun = ["-m", "torch.distributed.run", "--nnodes", 2, "--nproc_per_node", 1, "--rdzv_backend", "c10d"]
-    torchrun += ["--rdzv_endpoint", f"127.0.0.1:{port}", "--rdzv_id", "weak", "--local_addr", "127.0.0.1"]
-    nodes = [start([*torchrun, "Pretraining.py", *settings(finished, folder, *share)], tmp_path) for _ in range(2)]
-    for ended in map(finish, nodes):
+def test_eight_ranks_have_the_losses_of_one_big_batch(finished: Finished, tmp_path: Path) -> None:
+    (corpus := tmp_path / "tales.txt").write_text(english(1_000))
+    shared = ("--corpus", corpus, "--prepared_dir", tmp_path / "prepared", "--max_steps", 6, "--eval_steps", 6)
+    one = train(finished, tmp_path / "one", *shared, "--per_device_train_batch_size", 8)
+    argv = settings(finished, tmp_path / "eight", *shared, "--per_device_train_batch_size", 1)
+    ended = on_ranks(argv, tmp_path, 8)
+    assert ended.code == 0, ended.err
+    assert max_difference(one, rows(tmp_path / "eight")) < LOSS_TOLERANCE
+
+
+def test_a_node_adds_its_examples_to_every_step_and_can_be_lost(finished: Finished, tmp_path: Path) -> None:
+    """Two nodes with one process each, of which one is killed and returns, equal one process with two micro-batches."""
+    folder, long = tmp_path / "two", ("--max_steps", 100, "--eval_steps", 100, "--save_steps", 20)
+    argv = settings(finished, folder, *long, "--per_device_train_batch_size", 8, "--ddp_timeout", 20)
+
+    def start_nodes() -> list["subprocess.Popen[str]"]:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        torchrun = ["-m", "torch.distributed.run", "--nnodes", 2, "--nproc_per_node", 1, "--rdzv_backend", "c10d"]
+        torchrun += ["--rdzv_endpoint", f"127.0.0.1:{port}", "--rdzv_id", port, "--local_addr", "127.0.0.1"]
+        return [start([*torchrun, "Pretraining.py", *argv], tmp_path) for _ in range(2)]
+
+    nodes = start_nodes()
+    wait_until(lambda: (folder / "checkpoints" / "step-0000020").exists(), 120)
+    for process in [*psutil.Process(nodes[1].pid).children(recursive=True), nodes[1]]:
+        process.kill()
+    finish(nodes[1])
+    assert finish(nodes[0]).code != 0
+    assert "rank 1 of 2 ended or did not answer" in (folder / "log.txt").read_text()
+    for ended in map(finish, start_nodes()):
         assert ended.code == 0, ended.err
-    alone = train(finished, tmp_path / "one", *share, "--gradient_accumulation_steps", 2)
+    alone = train(
+        finished, tmp_path / "one", *long, "--per_device_train_batch_size", 8, "--gradient_accumulation_steps", 2
+    )
     assert max_difference(alone, rows(folder)) < LOSS_TOLERANCE
     assert [row["tokens"] for row in rows(folder)] == [row["tokens"] for row in alone]
 
@@ -133,7 +158,7 @@ def test_two_ranks_print_an_error_once(
     (tmp_path / "blank.txt").write_text(" \n\n")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "README.md").write_text("mine")
-    ended = on_two_ranks(settings(finished, tmp_path / "two", option, value), tmp_path)
+    ended = on_ranks(settings(finished, tmp_path / "two", option, value), tmp_path)
     (error,) = (line for line in ended.err.splitlines() if line.startswith("error:"))
     assert words in error
     assert re.search(r"exitcode\s*: [23]\b", ended.err), ended.err
