@@ -72,7 +72,7 @@ def budgets() -> list[Budget]:
     folders = Counter(Path(path).parent for path in package)
     return [
         Budget("lines of the package", lines(package), 18_970),
-        Budget("files of the package", len(package), 124),
+        Budget("files of the package", len(package), 125),
         Budget("files in its largest folder", max(folders.values()), 16),
         Budget("lines of its longest file", max(lines({path: text}) for path, text in package.items()), 400),
         Budget("lines of one training step", lines(sources(*(f"{PACKAGE}/{name}.py" for name in STEP_PATH))), 1_460),
