@@ -18,8 +18,6 @@ SHIPPED = _INSTALLED if _INSTALLED.is_dir() else Path(__file__).parents[1] / "da
 SAMPLE_TEXT = SHIPPED / "sample" / "simple-wikipedia.txt.xz"
 SAMPLE_TASK = SHIPPED / "topics"
 MODELS = SHIPPED / "models"
-
-
 _TEMPORARY = ".writing-"  # name prefix
 _DIGESTS = "digests.json"
 

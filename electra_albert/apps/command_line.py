@@ -140,15 +140,9 @@ def make_parser(program: str, description: str, usage: str | None = None, epilog
     from jsonargparse import ArgumentParser, DefaultHelpFormatter, set_parsing_settings
 
     set_parsing_settings(docstring_parse_attribute_docstrings=True)
-    parser = ArgumentParser(
-        prog=program,
-        description=description,
-        usage=usage and f"%(prog)s {usage}",
-        epilog=epilog,
-        formatter_class=type("", (argparse.RawDescriptionHelpFormatter, DefaultHelpFormatter), {}),
-        exit_on_error=False,
-        allow_abbrev=False,
-    )
+    texts = {"prog": program, "description": description, "usage": usage and f"%(prog)s {usage}", "epilog": epilog}
+    layout = type("", (argparse.RawDescriptionHelpFormatter, DefaultHelpFormatter), {})
+    parser = ArgumentParser(**texts, formatter_class=layout, exit_on_error=False, allow_abbrev=False)
     if usage:
         parser.add_argument(_ALL_OPTIONS, action="help", help="Show every option and exit.")
         parser.add_argument("--config", action="config", help="YAML file with options, such as a run's config.yaml.")

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from electra_albert.contracts import UsageError
 
@@ -26,9 +27,7 @@ def create_repository(name: str, *, is_private: bool = False) -> None:
         raise UsageError(f"--push_to_hub {name} exists and is public; make it private, or give another name")
 
 
-def upload(
-    folder: Path, name: str, message: str, parts: Sequence[str] | None = None, revision: str | None = None
-) -> None:
+def upload(folder: Path, name: str, message: str, parts: Sequence[str] = (), revision: str | None = None) -> None:
     """Upload a folder, or the files in it that match `parts`, in one commit. Raises UsageError as create_repository.
 
     A `revision` is a branch of the repository; it is created if necessary.
@@ -38,10 +37,8 @@ def upload(
     with _one_line_errors(name, f"{folder} is complete: upload it by the same command again"):
         if revision is not None:
             HfApi().create_branch(name, branch=revision, exist_ok=True)
-        patterns = [*parts] if parts else None
-        done = HfApi().upload_folder(
-            repo_id=name, folder_path=folder, commit_message=message, allow_patterns=patterns, revision=revision
-        )
+        options: dict[str, Any] = {"commit_message": message, "allow_patterns": [*parts] or None, "revision": revision}
+        done = HfApi().upload_folder(repo_id=name, folder_path=folder, **options)
     LOG.info(f"uploaded {folder} to {done.repo_url}")
 
 

@@ -33,11 +33,7 @@ class NystromMixing(nn.Module):
     has_weights = False
 
     def __init__(
-        self,
-        config: ModelConfig,
-        landmarks: int = 64,
-        pinv_iterations: int = 6,
-        conv_kernel_size: int = 0,
+        self, config: ModelConfig, landmarks: int = 64, pinv_iterations: int = 6, conv_kernel_size: int = 0
     ) -> None:
         super().__init__()
         heads, is_odd = config.num_attention_heads, conv_kernel_size == 0 or conv_kernel_size % 2 == 1
@@ -46,10 +42,8 @@ class NystromMixing(nn.Module):
         require_option("conv_kernel_size", conv_kernel_size, 0)
         require(is_odd, f"model.attention_options.conv_kernel_size={conv_kernel_size} must be odd, or 0")
         self.landmarks, self.iterations = landmarks, pinv_iterations
-        kernel, padding = (conv_kernel_size, 1), (conv_kernel_size // 2, 0)
-        self.conv = (
-            nn.Conv2d(heads, heads, kernel, padding=padding, bias=False, groups=heads) if conv_kernel_size else None
-        )
+        sizes, padding = (heads, heads, (conv_kernel_size, 1)), (conv_kernel_size // 2, 0)
+        self.conv = nn.Conv2d(*sizes, padding=padding, bias=False, groups=heads) if conv_kernel_size else None
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
         """As SoftmaxMixing.forward."""

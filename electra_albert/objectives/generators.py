@@ -48,14 +48,12 @@ def temperature_at(options: RtdConfig, step: Tensor | None, max_steps: int) -> f
     return end + (start - end) * torch.exp(-progress / options.temperature_decay)
 
 
-def sampling_logits(
-    logits: Tensor, targets: Targets, options: RtdConfig, step: Tensor | None, max_steps: int
-) -> Tensor:
+def sampling_logits(logits: Tensor, targets: Targets, rtd: RtdConfig, step: Tensor | None, max_steps: int) -> Tensor:
     """Logits of the distribution of the replacements, from those of the generator; both float32 [B, K, V]."""
-    temperature = temperature_at(options, step, max_steps)
+    temperature = temperature_at(rtd, step, max_steps)
     is_one = not isinstance(temperature, Tensor) and temperature == 1  # comparing a tensor would synchronise
     scaled = logits if is_one else logits / temperature
-    return scaled.scatter(2, targets.labels[:, :, None], -math.inf) if options.exclude_original else scaled
+    return scaled.scatter(2, targets.labels[:, :, None], -math.inf) if rtd.exclude_original else scaled
 
 
 def straight_through(

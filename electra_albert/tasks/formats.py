@@ -47,9 +47,8 @@ def read_examples(reader: SplitReader) -> list[Any]:
         reader.report.note(f"questions of {reader.name} with a duplicate id", reader.location, repeated)
     is_tagged = reader.task.kind == "token" and reader.purpose != "test"
     if is_tagged and len(examples) >= _ENOUGH_SENTENCES and all(len(one.words) == 1 for one in examples):
-        raise DataError(
-            f"{reader.location}: all {len(examples):,} sentences have one word; check that it is the right file"
-        )
+        problem = f"all {len(examples):,} sentences have one word"
+        raise DataError(f"{reader.location}: {problem}; check that it is the right file")
     return examples
 
 

@@ -167,10 +167,8 @@ def check_finite(module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     tensors = {**module.state_dict(), **optimizer_tensors(module, optimizer)}
     finite = torch.stack([torch.isfinite(tensor).all() for tensor in tensors.values()]).tolist()
     if not all(finite):
-        raise DivergedError(
-            f"training diverged: {list(tensors)[finite.index(False)]} has non-finite values and was not saved; "
-            f"older checkpoints are kept: {DIVERGED_ADVICE}"
-        )
+        found = f"{list(tensors)[finite.index(False)]} has non-finite values and was not saved"
+        raise DivergedError(f"training diverged: {found}; older checkpoints are kept: {DIVERGED_ADVICE}")
 
 
 def save_checkpoint(

@@ -35,9 +35,7 @@ def term_gradients(
         yield name, [sum_over_ranks(gradient.contiguous(), world) / loss_scale for gradient in own]
 
 
-def gradient_norms(
-    module: nn.Module, batch: Batch, step: int, run: RunSettings, loss_scale: Tensor
-) -> dict[str, Tensor]:
+def gradient_norms(module: nn.Module, batch: Batch, step: int, run: RunSettings, scale: Tensor) -> dict[str, Tensor]:
     """The norm [] of each of the `term_gradients`, by the name that it has in metrics.jsonl."""
-    found = term_gradients(module, batch, step, run, loss_scale)
+    found = term_gradients(module, batch, step, run, scale)
     return {f"grad_norm/{name}": torch.stack([each.norm() for each in gradients]).norm() for name, gradients in found}

@@ -111,10 +111,8 @@ class UpdateGuard:
         total, _, longest = self.state()
         in_a_row = f"{longest} steps in a row" if longest >= MAX_SKIPPED_IN_A_ROW else ""
         if skipped := in_a_row or (f"{total} steps" if total >= MAX_SKIPPED else ""):
-            raise DivergedError(
-                f"training diverged: {skipped} up to step {step} had a non-finite loss or gradient and were skipped; "
-                f"the last checkpoint is kept: {DIVERGED_ADVICE}"
-            )
+            found = f"{skipped} up to step {step} had a non-finite loss or gradient and were skipped"
+            raise DivergedError(f"training diverged: {found}; the last checkpoint is kept: {DIVERGED_ADVICE}")
 
     def state(self) -> list[int]:
         """The counts, for a checkpoint; synchronises with the device."""
@@ -157,10 +155,8 @@ class LossScale(torch.amp.GradScaler):
     def restore(self, state: dict[str, Any], path: Path) -> None:
         """Load the state of the checkpoint `path`; CheckpointError if only one of the two is fp16."""
         if bool(state) != self.is_enabled():
-            then, now = ("with", "is not fp16") if state else ("without", "is fp16")
-            raise CheckpointError(
-                f"{path} was trained {then} fp16, but --precision {now}; use the --precision of that run"
-            )
+            problem = "with fp16, but --precision is not fp16" if state else "without fp16, but --precision is fp16"
+            raise CheckpointError(f"{path} was trained {problem}; use the --precision of that run")
         if state:
             self.load_state_dict(state)
             self._overflowed.fill_(state["overflowed"])

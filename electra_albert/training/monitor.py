@@ -189,9 +189,8 @@ class Monitor:
 
     def evaluation(self, position: Metrics, metrics: Metrics) -> None:
         """Write and log one row of evaluation metrics (names without prefix) at `position` (step, tokens, epoch)."""
-        self._write(
-            {**position, **{f"{EVALUATION_PREFIX}{name}": value for name, value in metrics.items()}}, _EVALUATION
-        )
+        named = {f"{EVALUATION_PREFIX}{name}": value for name, value in metrics.items()}
+        self._write(position | named, _EVALUATION)
         LOG.info(f"step {position['step']}/{self.max_steps}  held out: {_readable(metrics)}")
 
     def samples(self, step: int, lines: Sequence[str], records: Sequence[Mapping[str, Any]]) -> None:
@@ -214,9 +213,8 @@ class Monitor:
         row = row | dict.fromkeys(bad)
         for message in self._alarms(row):
             LOG.warning(message)
-        clock = dict(
-            zip(CLOCK, (self.elapsed_seconds, datetime.now(UTC).isoformat(timespec="milliseconds")), strict=True)
-        )
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        clock = dict(zip(CLOCK, (self.elapsed_seconds, now), strict=True))
         line = json.dumps({**row, "phase": phase, **clock})  # floats are exact: json writes their repr
         with self._reporting(_METRICS):
             _append(self._folder / _METRICS, [line])

@@ -41,10 +41,7 @@ def learning_rate(step: int, config: TrainingConfig) -> float:
 
 
 def parameter_groups(
-    module: nn.Module,
-    decay: float,
-    lr_multipliers: Mapping[str, float] | None = None,
-    muon_rate: float | None = None,
+    module: nn.Module, decay: float, lr_multipliers: Mapping[str, float] | None = None, muon_rate: float | None = None
 ) -> Groups:
     """Optimizer groups of the trainable parameters; lr_multipliers: multiples of the learning rate by name.
 

@@ -71,9 +71,8 @@ def main(argv: Sequence[str]) -> int:
 
 def parse_embeddings(argv: Sequence[str]) -> EmbeddingsConfig:
     """Parse the command line; UsageError for a wrong option."""
-    parser = make_parser(
-        "Finetuning.py", "Fine-tune an encoder for sentence vectors.", f"--task {EMBEDDINGS} [--option ...]"
-    )
+    purpose = "Fine-tune an encoder for sentence vectors."
+    parser = make_parser("Finetuning.py", purpose, f"--task {EMBEDDINGS} [--option ...]")
     parser.add_class_arguments(EmbeddingsConfig)
     options = parse(parser, argv).as_dict()
     try:
@@ -193,18 +192,10 @@ def _train(config: EmbeddingsConfig, seed: int, pairs: dict[str, list[Any]], fol
             raise DataError("the training data has fewer than two paraphrases; use --loss cosine")
         examples = examples.select(kept).remove_columns("score")
         loss = losses.MultipleNegativesRankingLoss(model)
-    arguments = SentenceTransformerTrainingArguments(
-        output_dir=str(folder),
-        num_train_epochs=config.num_train_epochs,
-        per_device_train_batch_size=config.per_device_train_batch_size,
-        learning_rate=config.learning_rate,
-        warmup_steps=0.1,
-        seed=seed,
-        save_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
-        dataloader_pin_memory=False,
-    )
+    names = ("num_train_epochs", "per_device_train_batch_size", "learning_rate")
+    options: dict[str, Any] = {"seed": seed, "warmup_steps": 0.1, **{name: getattr(config, name) for name in names}}
+    options |= {"save_strategy": "no", "report_to": "none", "disable_tqdm": True, "dataloader_pin_memory": False}
+    arguments = SentenceTransformerTrainingArguments(output_dir=str(folder), **options)
     with quiet():
         trainer = SentenceTransformerTrainer(model=model, args=arguments, train_dataset=examples, loss=loss)
         trainer.remove_callback(PrinterCallback)

@@ -124,11 +124,10 @@ def _plan(task: Task, config: FinetuneConfig, base: BaseModel, folder: Path, wor
         LOG.info(f"{name}: evaluation only, {sizes} examples, {length}")
         return job, folder
     LOG.info(f"{name}: {len(job.data.train):,} train, {sizes} examples, {length}")
-    LOG.info(
-        f"{name}: {config.tuning.seeds} seed(s) of {training.max_steps:,} updates, batch size {job.global_batch_size}, "
-        f"learning rate {training.learning_rate:g}, layer decay {config.tuning.layer_decay:g}, {job.head.style} head, "
-        f"{world.world_size} x {world.device.type}, {job.arithmetic}"
-    )
+    updates = f"{config.tuning.seeds} seed(s) of {training.max_steps:,} updates, batch size {job.global_batch_size}"
+    rates = f"learning rate {training.learning_rate:g}, layer decay {config.tuning.layer_decay:g}"
+    devices = f"{world.world_size} x {world.device.type}, {job.arithmetic}"
+    LOG.info(f"{name}: {updates}, {rates}, {job.head.style} head, {devices}")
     if (warmup := training.warmup_steps) >= training.max_steps:
         of = f"--warmup_steps {warmup:,} of {training.max_steps:,} updates"
         LOG.info(f"notice: {of}: the full learning rate is never reached")

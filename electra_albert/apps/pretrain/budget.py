@@ -135,8 +135,3 @@ class Pace:
         then, first = next((mark for mark in earlier if mark[0] >= _RECENT * now), earlier[-1])
         left = self._seconds - now - self._evaluation_seconds
         return step + max(0, int(left * (step - first) / (now - then)))
-
-
-def finished(job: Job, steps: int) -> Job:
-    """The job with the number of steps that it had in the end."""
-    return job._replace(config=replace(job.config, training=replace(job.config.training, max_steps=steps)))

@@ -201,11 +201,8 @@ def _of_padding(job: Job, batch: Batch) -> Finding:
     """Compare the losses of cut examples for two contents of the padding, and all counts."""
     objective, ids = job.objective.eval(), batch.input_ids
     mask = batch.attention_mask & (torch.arange(ids.shape[1], device=ids.device) < ids.shape[1] // 2)
-    cut = batch._replace(
-        input_ids=ids.where(mask, objective.special.pad),
-        attention_mask=mask,
-        token_type_ids=batch.token_type_ids * mask,
-    )
+    padded = ids.where(mask, objective.special.pad)
+    cut = batch._replace(input_ids=padded, attention_mask=mask, token_type_ids=batch.token_type_ids * mask)
     step, counts = torch.tensor(1, device=ids.device), objective.counts(cut.to(torch.device("cpu")), 1)
     with torch.no_grad():
         terms, others = objective(cut, step), objective(cut._replace(input_ids=ids.where(mask, ids[:, 1:2])), step)
@@ -256,10 +253,8 @@ def _of_learning(job: Job, world: World) -> Iterator[Finding]:
     stuck = [text for name, text in texts.items() if not rows[-1][name] <= _FALLEN * rows[0][name]]
     problem = f"{', '.join(stuck)} in {len(rows)} steps on one batch; lower --learning_rate, or correct the loss"
     if len(rows) < _FEWEST:
-        text = (
-            f"only {len(rows)} steps in {_SECONDS:.0f} seconds, too few to see losses fall; check a smaller model first"
-        )
-        yield Finding("warn", "learning", text)
+        text = f"only {len(rows)} steps in {_SECONDS:.0f} seconds, too few to see losses fall"
+        yield Finding("warn", "learning", f"{text}; check a smaller model first")
     else:
         passed = f"{len(rows)} steps on one batch: {', '.join(texts.values())}"
         yield _check("learning", passed, (bool(stuck), problem))

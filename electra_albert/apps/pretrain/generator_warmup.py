@@ -37,13 +37,11 @@ def warm_up(job: Job, run: RunSettings) -> bool:
     alone = MaskedLanguageModeling(generator.config, masking, objective.special, objective.seed, generator=generator)
     config = replace(run.config, max_steps=steps, warmup_steps=steps // _LR_WARMUP_DIVISOR, eval_steps=steps)
     found = find_checkpoint(folder / "checkpoints", "never" if job.config.run.resume == "never" else "auto")
-    warm = replace(
-        run, folder=folder, config=config, resume_from=found, eval_on_start=False, lr_multipliers=None, plan=None
-    )
+    warm = replace(run, folder=folder, config=config, eval_on_start=False, lr_multipliers=None, plan=None)
     frozen.requires_grad_(False)
     try:
         with Monitor(folder, steps, config.report_to, is_main=run.world.is_main) as monitor:
-            warm = replace(warm, monitor=monitor)
+            warm = replace(warm, resume_from=found, monitor=monitor)
             outcome = train(alone, job.batches, lambda step: score(alone, job, job.held_out, warm), warm)
     finally:
         frozen.requires_grad_(True)

@@ -136,10 +136,9 @@ def _check(objective: PretrainingObjective, batch: Batch, weight_decay: float) -
         loss, chance = float(terms[name].sum / terms[name].count), objective.chance_level.get(name, math.nan)
         tolerance = ORDER_TOLERANCE if name == "sop_loss" else START_TOLERANCE
         if not abs(loss - chance) <= tolerance * chance:
-            raise UsageError(
-                f"the initial {name} is {loss:.3f}, but chance_level[{name!r}] of {type(objective).__name__} is "
-                f"{chance:.3f}: correct chance_level or, if it is right, choose another --model.initializer_range"
-            )
+            stated = f"chance_level[{name!r}] of {type(objective).__name__} is {chance:.3f}"
+            advice = "correct chance_level or, if it is right, choose another --model.initializer_range"
+            raise UsageError(f"the initial {name} is {loss:.3f}, but {stated}: {advice}")
         losses.append(f"{name.replace('_', ' ')} {loss:.2f} (chance level {chance:.2f})")
     LOG.info(f"self-check passed: weight sharing, parameter groups, losses of random weights: {', '.join(losses)}")
 
@@ -162,16 +161,13 @@ def _batches(config: PretrainConfig, prepared: Prepared, world: World) -> tuple[
     stages = [TrainStage(last, *of_length[used], size, number) for last, used, size, number in config.batch_stages]
     ranks, pin_memory = (world.rank, world.world_size), world.device.type == "cuda"
     batches = TrainBatches(*stages[-1][1:], *ranks, pin_memory=pin_memory, earlier=tuple(stages[:-1]))
-    if batches.global_batch_size > batches.order.examples_per_epoch:
-        raise DataError(
-            f"the corpus has {batches.order.examples_per_epoch} examples, but one step needs "
-            f"{batches.global_batch_size}; lower --per_device_train_batch_size or use more text"
-        )
+    if (size := batches.global_batch_size) > (count := batches.order.examples_per_epoch):
+        problem = f"the corpus has {count} examples, but one step needs {size}"
+        raise DataError(f"{problem}; lower --per_device_train_batch_size or use more text")
     if min(held_out.table.count, training.eval_examples) < world.world_size:
-        raise DataError(
-            f"{held_out.table.count} examples are held out and --eval_examples is {training.eval_examples}, but each "
-            f"of {world.world_size} processes needs one; use more text or raise --eval_examples"
-        )
+        problem = f"{held_out.table.count} examples are held out and --eval_examples is {training.eval_examples}"
+        lack = f"but each of {world.world_size} processes needs one"
+        raise DataError(f"{problem}, {lack}; use more text or raise --eval_examples")
     wanted, needed = "sentence order", "two whole sentences of one document"
     if spec.has_next_sentence:
         wanted, needed = "next-sentence label", "a second segment that text of another document can replace"
@@ -179,16 +175,13 @@ def _batches(config: PretrainConfig, prepared: Prepared, world: World) -> tuple[
         index = torch.arange(min(some.table.count, _SAMPLED_EXAMPLES))
         share = float((some.gather(index, index).sentence_order_label != IGNORED_LABEL).float().mean())
         if share == 0 and some is not held_out:
-            raise DataError(
-                f"no example contains {needed}, so there is no {wanted} to learn; "
-                "use longer documents, raise --max_seq_length or --short_seq_length, or choose another --objective"
-            )
+            advice = "use longer documents, raise --max_seq_length or --short_seq_length, or choose another --objective"
+            raise DataError(f"no example contains {needed}, so there is no {wanted} to learn; {advice}")
         if share == 0:
             LOG.info(f"notice: no held-out example contains {needed}: the {wanted} is trained, but not scored")
         elif some is not held_out:
-            LOG.info(
-                f"{share:.1%} of the examples of {some.max_seq_length} tokens have a {wanted}: they contain {needed}"
-            )
+            having = f"{share:.1%} of the examples of {some.max_seq_length} tokens"
+            LOG.info(f"{having} have a {wanted}: they contain {needed}")
     return batches, held_out
 
 

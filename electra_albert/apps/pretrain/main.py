@@ -38,11 +38,8 @@ def main(argv: Sequence[str]) -> int:
     preset, config = parse_pretraining(argv)
     from electra_albert.training.distributed import start
 
-    return print_results(
-        run_pretraining(
-            preset, config, start(config.run.device, config.training.ddp_timeout), ["Pretraining.py", *argv]
-        )
-    )
+    world = start(config.run.device, config.training.ddp_timeout)
+    return print_results(run_pretraining(preset, config, world, ["Pretraining.py", *argv]))
 
 
 def pretrain(config: PretrainConfig | None = None, **options: Any) -> RunResult:
@@ -112,15 +109,15 @@ def run_pretraining(preset: str, config: PretrainConfig, world: World, command: 
             return RunResult(folder, {}, 0)
         with main_first(world):
             if world.is_main:
-                trial.require_disk_space(job, folder, state["step"] if state else 0)
+                text, is_enough = trial.disk_space(job, folder, state["step"] if state else 0)
+                if not is_enough:
+                    raise UsageError(f"{folder}: {text}; {trial.DISK_ADVICE}")
                 stack.enter_context(guards.run_lock(folder))
         if found != find_checkpoint(folder / "checkpoints", config.run.resume):
             raise UsageError(f"another run has just written into {folder}; start again to resume it")
         stop, settings = stack.enter_context(guards.StopSignal()), job_settings(preset, job, world)
-        training, alarms = config.training, Alarms(config)
-        monitor = Monitor(
-            folder, training.max_steps, training.report_to, is_main=world.is_main, settings=settings, alarms=alarms
-        )
+        training, outputs = config.training, (folder, config.training.max_steps, config.training.report_to)
+        monitor = Monitor(*outputs, is_main=world.is_main, settings=settings, alarms=Alarms(config))
         stack.enter_context(monitor)
         run = RunSettings(folder, training, world, monitor, stop, job.arithmetic, found, settings=settings)
         pace = budget.Pace(config.run.budget_seconds, monitor) if config.run.budget else None
@@ -146,7 +143,7 @@ def run_pretraining(preset: str, config: PretrainConfig, world: World, command: 
         result = RunResult(folder, outcome.metrics, outcome.step, outcome.is_stopped)
         if world.is_main and not outcome.is_stopped:
             if run.plan is not None:
-                job = budget.finished(job, outcome.step)
+                job = job._replace(config=replace(config, training=replace(training, max_steps=outcome.step)))
                 _record(folder, preset, job, command, record | {"settings": job_settings(preset, job, world)})
             result = result._replace(summary=_export(job, result, command))
             run_log.log_to_file(_COLOUR.sub("", result.summary))

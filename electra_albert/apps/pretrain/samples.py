@@ -44,9 +44,8 @@ class Sample(NamedTuple):
         found = ", ".join(f"{shown(found['token_str'])} {found['score']:.1%}" for found in self.answer)
         ranked = sorted(self.scores, key=lambda each: -each[1])[:_TOP_K]
         scored = ", ".join(f"{shown(token.text)} {score:.0%}" for token, score in ranked)
-        return f"{printable(self.text)}: {found}" + f"; with {shown(self.replacement)}: P(replaced) {scored}" * bool(
-            ranked
-        )
+        replaced = f"; with {shown(self.replacement)}: P(replaced) {scored}" if ranked else ""
+        return f"{printable(self.text)}: {found}{replaced}"
 
     def report(self, *, colours: bool) -> str:
         """The predictions as a table, and P(replaced) of each token."""

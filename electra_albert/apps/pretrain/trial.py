@@ -20,8 +20,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from electra_albert.apps.machine import memory_advice, memory_of, peak_memory
 from electra_albert.apps.pretrain.job import Job
-from electra_albert.config import ModelConfig, PretrainConfig
-from electra_albert.contracts import Batch, Objective, SpecialIds, UsageError
+from electra_albert.config import PretrainConfig
+from electra_albert.contracts import Batch, Objective, SpecialIds
 from electra_albert.corpus.examples import eval_batches
 from electra_albert.hub.load import locate, read_config
 from electra_albert.model import electra
@@ -53,13 +53,6 @@ def disk_space(job: Job, folder: Path, done_steps: int = 0) -> tuple[str, bool]:
     return f"checkpoints need {needed / 1e9:.2f} GB, {free / 1e9:.2f} GB are free", needed <= free
 
 
-def require_disk_space(job: Job, folder: Path, done_steps: int) -> None:
-    """Raise UsageError if the checkpoints after done_steps do not fit on the disk of the run's folder."""
-    text, is_enough = disk_space(job, folder, done_steps)
-    if not is_enough:
-        raise UsageError(f"{folder}: {text}; {DISK_ADVICE}")
-
-
 def measure(job: Job, world: World, done_steps: int = 0) -> Iterator[str]:
     """Report lines on FLOPs, memory and time of the steps after done_steps, each as soon as it is known."""
     training, device, batch_size = job.config.training, world.device, job.batches.global_batch_size
@@ -86,10 +79,8 @@ def measure(job: Job, world: World, done_steps: int = 0) -> Iterator[str]:
     evaluations += done_steps % training.eval_steps == 0 if done_steps else job.origin is not None
     scoring = evaluations * scored * example
     apart = "" if world.world_size == 1 else f", without communication between {world.world_size} processes"
-    yield (
-        f"time: {_short(step)} per step{apart}: {steps:,} steps in {_short(seconds)}, {evaluations:,} evaluations "
-        f"in {_short(scoring)}, {_short(seconds + scoring)} in total"
-    )
+    parts = f"{steps:,} steps in {_short(seconds)}, {evaluations:,} evaluations in {_short(scoring)}"
+    yield f"time: {_short(step)} per step{apart}: {parts}, {_short(seconds + scoring)} in total"
 
 
 def run_flops(config: PretrainConfig, steps: int) -> int:
@@ -146,15 +137,13 @@ def optimizer_flops(config: PretrainConfig) -> int:
         return 0
     spec = spec_of(config)
     generator = None if config.rtd.generator == "shared" else spec.generator(config)
-    models = filter(None, (generator, config.model if spec.has_discriminator else None))
-    return sum(model.num_hidden_groups * model.inner_group_num * _muon_flops(model) for model in models)
-
-
-def _muon_flops(model: ModelConfig) -> int:
-    """The same for one block: five iterations for query, key, value, output and both feed-forward matrices."""
-    hidden, (small, large) = model.hidden_size, sorted((model.hidden_size, model.intermediate_size))
-    shapes = [(hidden, hidden)] * 4 + [(small, large)] * 2
-    return sum(MUON_ITERATIONS * (4 * m * m * n + 2 * m**3) for m, n in shapes)
+    total = 0
+    for model in filter(None, (generator, config.model if spec.has_discriminator else None)):
+        hidden, (small, large) = model.hidden_size, sorted((model.hidden_size, model.intermediate_size))
+        shapes = [(hidden, hidden)] * 4 + [(small, large)] * 2  # query, key, value, output; feed-forward
+        of_block = sum(MUON_ITERATIONS * (4 * m * m * n + 2 * m**3) for m, n in shapes)
+        total += model.num_hidden_groups * model.inner_group_num * of_block
+    return total
 
 
 def quiet_run(job: Job, world: World) -> RunSettings:
