@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from electra_albert.contracts import UsageError
+
 MAX_LAYERS = 1024  # layers with shared weights cost no memory: without a bound a bad config would run forever
 MAX_WIDTH = 1 << 20
 COUNT, COUNT_OR_0 = f"[1, {1 << 31}]", f"[0, {1 << 31}]"  # intervals; larger numbers would overflow somewhere
@@ -10,9 +12,9 @@ LOWEST_TEMPERATURE = 1e-3  # below it, scaled logits overflow float32
 
 
 def require(condition: bool, message: str) -> None:
-    """Raise ValueError unless the condition holds."""
+    """Raise UsageError, which is a ValueError, unless the condition holds."""
     if not condition:
-        raise ValueError(message)
+        raise UsageError(message)
 
 
 def require_within(config: object, interval: str, names: str) -> None:
@@ -106,6 +108,11 @@ class ModelConfig:
     @property
     def head_size(self) -> int:
         return self.hidden_size // self.num_attention_heads
+
+    @property
+    def is_stock(self) -> bool:
+        """Whether stock transformers computes the same as a model of this configuration."""
+        return self.attention == ModelConfig.attention
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,6 @@ def export(
     from electra_albert.hub import load, onnx, push
     from electra_albert.hub.card import Facts
     from electra_albert.hub.save import save_model, write_pooling
-    from electra_albert.model.attention import stock_computes
 
     files = load.locate(Path(model), kind or "any")
     if files.weights.parent.resolve() == path:
@@ -110,7 +109,7 @@ def export(
     if format in _ONNX:
         onnx.require_packages()
     stored = load.read_stored(files)
-    if not stock_computes(stored.config):
+    if not stored.config.is_stock:
         problem = f"has attention {stored.config.attention}, which transformers does not implement"
         raise CheckpointError(f"{files.weights} {problem}; copy its folder instead of exporting it")
     tokenizer = load_tokenizer(files.tokenizer)

@@ -11,12 +11,16 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
+from safetensors import SafetensorError
+
 from electra_albert.config import BUILT_IN_CORPUS, CorpusConfig, PretrainConfig, as_settings
 from electra_albert.contracts import CheckpointError, Metrics, UsageError, UserError
-from electra_albert.data_files import NOT_YAML
+from electra_albert.data_files import NOT_YAML, hub_name
 from electra_albert.files import read_json, write_json, write_text
 from electra_albert.objectives import spec_of
 from electra_albert.training.run_log import LOG_FILE
@@ -121,8 +125,6 @@ def read_evaluations(folder: Path) -> list[Metrics]:
 
 def read_options(file: Path, name: str) -> dict[str, Any]:
     """Read the options in a YAML file. Raises UsageError for an invalid file, called `name` in the message."""
-    import yaml
-
     if os.path.exists(file) and not os.path.isfile(file):
         raise UsageError(f"{name} is not a regular file; copy its text into a file first")
     try:
@@ -140,8 +142,6 @@ def read_options(file: Path, name: str) -> dict[str, Any]:
 
 def _is_costly(value: object) -> bool:
     """Whether YAML text, or such text inside a value, has aliases, which multiply values, or is nested deeply."""
-    import yaml
-
     if isinstance(value, dict | list):
         return any(map(_is_costly, value.values() if isinstance(value, dict) else value))
     kinds, depth = set[type](), 0
@@ -218,8 +218,6 @@ def write_run_record(
     folder: Path, preset: str, config: PretrainConfig, command: Sequence[str], record: Mapping[str, Any]
 ) -> None:
     """Write environment.json with `record`, config.yaml (for --config) and command.txt (`command`), each atomically."""
-    import yaml
-
     options = {"preset": preset, **as_settings(config)}
     for group, name in ((options["model"], "vocab_size"), (options, "dry_run"), (options, "resume")):
         del group[name]
@@ -245,8 +243,6 @@ def _sources(corpus: CorpusConfig) -> list[dict[str, Any]]:
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
     """Turn errors while writing into UsageError."""
-    from safetensors import SafetensorError
-
     try:
         yield
     except (OSError, SafetensorError) as error:
@@ -260,7 +256,6 @@ def run_facts(config: PretrainConfig, metrics: Metrics, steps: int) -> Facts:
     """Facts for a run's model cards: training data and scores on held-out text."""
     from huggingface_hub import EvalResult
 
-    from electra_albert.data_files import hub_name
     from electra_albert.hub.card import Facts
 
     corpus, base = config.corpus.corpus, config.run.init_from and Path(config.run.init_from).name
@@ -289,9 +284,8 @@ def run_facts(config: PretrainConfig, metrics: Metrics, steps: int) -> Facts:
 def write_card(folder: Path, command: str, config: PretrainConfig, facts: Facts) -> None:
     """Write the model card: training data, scores on held-out text, and how to load the models."""
     from electra_albert.hub import card
-    from electra_albert.model.attention import stock_computes
 
-    spec, is_stock = spec_of(config), stock_computes(config.model)
+    spec, is_stock = spec_of(config), config.model.is_stock
     fields = {"pipeline_tag": "fill-mask", "tags": ["albert", "electra"], **facts.fields}
     fields["library_name"] = "transformers" if is_stock else None
     text = f"An ALBERT encoder: {card.describe_shape(config.model)}.\n\n{facts.text}"
@@ -310,8 +304,6 @@ encoder = AutoModel.from_pretrained("THIS_FOLDER", subfolder="{encoder}"{pooler}
 
 def environment() -> dict[str, Any]:
     """Code version, packages and processor (the GPU if this process uses one) that a run's numbers depend on."""
-    from importlib.metadata import version
-
     import torch
 
     from electra_albert.apps.machine import processor

@@ -20,7 +20,6 @@ from electra_albert.hub.find import CONFIG_FILE
 from electra_albert.hub.load import TASK_FILE, head_of
 from electra_albert.hub.onnx import Model, outputs, probe, quiet, require_close
 from electra_albert.hub.weights import WEIGHT_FILES, digest, read_tensors, write_safetensors
-from electra_albert.model.attention import stock_computes
 from electra_albert.model.electra import Discriminator, Generator
 from electra_albert.model.task_model import TaskModel
 from electra_albert.model_config import ModelConfig
@@ -55,7 +54,7 @@ def save_model(
     model in eval mode. Raises CheckpointError if stock classes or onnxruntime compute other values than the model,
     UsageError if the folder cannot be written.
     """
-    architecture, is_stock = _architecture(model), stock_computes(model.config)
+    architecture, is_stock = _architecture(model), model.config.is_stock
     settings, details = _task_settings(model, details)
     ids = {f"{name}_token_id": getattr(tokenizer, f"{own}_token_id") for name, own in _SPECIAL_TOKENS.items()}
     config = formats.stock_config(model.config, architecture, ids)
@@ -123,7 +122,7 @@ def _task_settings(model: Model, details: Mapping[str, Any] | None) -> tuple[dic
 
 def _write(model: Model, folder: Path, file_format: str, dtype: torch.dtype) -> None:
     """Write the weights into a folder with all other files, reload and compare them."""
-    is_stock, message = stock_computes(model.config), f"{folder.parent} is not written"
+    is_stock, message = model.config.is_stock, f"{folder.parent} is not written"
     state = model.state_dict()
     renamed = formats.to_stock(state, model.config.residual_scale) if is_stock else formats.to_native(state)
     tensors = {name: tensor.to(dtype) for name, tensor in renamed.items()}

@@ -11,8 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from electra_albert.config import ModelConfig
-from electra_albert.model.linear_attention import LinearMixing
-from electra_albert.model.linformer import LinformerMixing
+from electra_albert.model.linear_attention import LinearMixing, LinformerMixing
 from electra_albert.model.local_attention import LocalMixing
 from electra_albert.model.nystrom import NystromMixing
 from electra_albert.model_config import require
@@ -56,11 +55,6 @@ ATTENTION: dict[str, Any] = {
     "local": LocalMixing,
     "nystrom": NystromMixing,
 }
-
-
-def stock_computes(config: ModelConfig) -> bool:
-    """Whether stock transformers computes the same as a model of this configuration."""
-    return config.attention == ModelConfig.attention
 
 
 def make_mixing(config: ModelConfig) -> nn.Module:

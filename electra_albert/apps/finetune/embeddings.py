@@ -3,8 +3,6 @@
 electra-albert finetune --task sts-embeddings --data_dir GLUE --model runs/mine --seeds 3
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import shutil
@@ -75,10 +73,7 @@ def parse_embeddings(argv: Sequence[str]) -> EmbeddingsConfig:
     parser = make_parser("Finetuning.py", purpose, f"--task {EMBEDDINGS} [--option ...]")
     parser.add_class_arguments(EmbeddingsConfig)
     options = parse(parser, argv).as_dict()
-    try:
-        return EmbeddingsConfig(**{name: options[name] for name in EmbeddingsConfig.__dataclass_fields__})
-    except ValueError as error:
-        raise UsageError(str(error)) from None
+    return EmbeddingsConfig(**{name: options[name] for name in EmbeddingsConfig.__dataclass_fields__})
 
 
 def finetune(config: EmbeddingsConfig) -> RunResult:

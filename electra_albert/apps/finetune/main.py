@@ -96,11 +96,8 @@ def parse_finetuning(argv: Sequence[str]) -> FinetuneConfig:
     parser.add_argument(f"--{_COMPARE}", type=str, nargs=2, metavar=("A", "B"), help=text)
     options = command_line.parse(parser, words, _SHORT_HELP)
     given = parser.parse_args(words, defaults=False).as_dict()
-    try:
-        parts = {part: kind(**{name: options[name] for name in option_names(part)}) for part, kind in PARTS.items()}
-        return FinetuneConfig(**parts, chosen=frozenset(given))
-    except ValueError as error:
-        raise UsageError(str(error)) from None
+    parts = {part: kind(**{name: options[name] for name in option_names(part)}) for part, kind in PARTS.items()}
+    return FinetuneConfig(**parts, chosen=frozenset(given))
 
 
 def refuse_idle_options(argv: Sequence[str], config: FinetuneConfig) -> None:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import yaml
+from huggingface_hub import EvalResult
 
 from electra_albert.apps import run_folder
 from electra_albert.apps.finetune.job import TaskJob, data_fingerprint
@@ -21,7 +22,6 @@ from electra_albert.files import record_digests, write_json, write_text
 from electra_albert.finetuning_config import CUSTOM, FinetuneConfig, table_name
 from electra_albert.hub import card
 from electra_albert.hub.save import save_model
-from electra_albert.model.attention import stock_computes
 from electra_albert.tasks import metrics as scoring
 from electra_albert.tasks.kinds import TaskObjective
 from electra_albert.tasks.task import ChoiceExample, SequenceExample, SpanExample, TokenExample
@@ -134,8 +134,6 @@ def export_best(job: TaskJob, objective: TaskObjective, result: SeedResult, fold
 
 def _task_facts(job: TaskJob, metrics: Metrics, of: str) -> card.Facts:
     """Facts for the model card; `of` describes the scores, such as `seed 42`."""
-    from huggingface_hub import EvalResult
-
     data, task, deciding = job.config.data, job.task, job.deciding_set
     name = table_name(data) if task.name == CUSTOM else task.name
     is_own = any((data.train_file, data.validation_file, data.validation_split, data.max_eval_examples))
@@ -228,7 +226,7 @@ def _write_card(job: TaskJob, folder: Path, results: Mapping[str, Any], table: s
         own_path = str(job.base.files.weights.parent)
         path, choice = f'"{own_path}"', "the model was only evaluated here."
     code, library = card.OWN_CODE.replace("THIS_FOLDER", own_path), None
-    if stock_computes(job.shape):
+    if job.shape.is_stock:
         library = "transformers"
         code = card.stock_code(job.head.architecture, path, with_pooler=job.head.has_pooler)
     medians = {name: metric["median"] for name, metric in results["metrics"].items()}

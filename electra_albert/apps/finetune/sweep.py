@@ -1,7 +1,5 @@
 """Sweeps over the seeds of tasks with pretraining's training loop; result.json, written last, marks a finished seed."""
 
-from __future__ import annotations
-
 import json
 import logging
 import math
@@ -28,7 +26,6 @@ from electra_albert.files import SAMPLE_TASK, read_json, recorded_damage, replac
 from electra_albert.finetuning_config import CUSTOM, GLUE, PREDICT_TEST, TOPICS, DataConfig, FinetuneConfig, table_name
 from electra_albert.hub import push
 from electra_albert.hub.load import TASK_FILE
-from electra_albert.model.attention import stock_computes
 from electra_albert.model.task_model import depth_scales
 from electra_albert.tasks import encoding, kinds, reading, registry
 from electra_albert.tasks.task import Report, Task
@@ -167,7 +164,7 @@ class Sweep:
                 yield seed
 
     @contextmanager
-    def open_seed(self, seed: int) -> Iterator[SeedRun]:
+    def open_seed(self, seed: int) -> Iterator["SeedRun"]:
         """Set up the training loop for one seed, resumed from its last checkpoint if there is one."""
         job, folder, world = self.job, self.folder / f"seed-{seed}", self.world
         objective, new = jobs.build_objective(job, seed, world.device)
@@ -199,7 +196,7 @@ class Sweep:
             run.settings = replace(settings, should_stop=run.should_stop)
             yield run
 
-    def close_seed(self, run: SeedRun, outcome: loop.Outcome) -> None:
+    def close_seed(self, run: "SeedRun", outcome: loop.Outcome) -> None:
         """Write a seed's result, and export its model if no finished seed has a better score."""
         result = None if outcome.is_stopped else run.final_result(outcome.step)
         if result is None:
@@ -252,7 +249,7 @@ class Sweep:
             lines += [f"written: {file}" for file in written]
         elif not done:
             LOG.info(f"{job.task.name}: no labels, so no scores; give --predict test to write predictions")
-        kind = "stock Hugging Face folder" if stock_computes(job.shape) else "this toolkit's own format"
+        kind = "stock Hugging Face folder" if job.shape.is_stock else "this toolkit's own format"
         notes = {files.MODEL: f"/ (best seed, {kind})"}
         names = (files.RESULTS, files.TABLE, "predictions.tsv", "confusion.tsv", files.MODEL)
         there = [f"{name}{notes.get(name, '')}" for name in names if (folder / name).exists()]

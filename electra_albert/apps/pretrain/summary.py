@@ -19,7 +19,6 @@ from electra_albert.apps.run_folder import read_evaluations
 from electra_albert.contracts import Metrics
 from electra_albert.corpus.rows import padding_share
 from electra_albert.corpus.store import format_statistics
-from electra_albert.model.attention import stock_computes
 from electra_albert.objectives import spec_of
 from electra_albert.objectives.evaluation import has_learned
 from electra_albert.training.distributed import World
@@ -67,7 +66,7 @@ def start_lines(job: Job, world: World) -> list[str]:
         lines.append(f"before training: {alone:,} warm-up steps of the new generator alone, not in the time estimates")
     if job.origin is not None:
         lines.append(f"new learning rate schedule: warmup to {training.learning_rate:g}, decay to 0 at step {steps:,}")
-    if not stock_computes(model := config.model):
+    if not (model := config.model).is_stock:
         lines.append(f"notice: transformers has no attention {model.attention}: only this toolkit can load the models")
     if rates is not None:
         count, wanted = job.held_out.table.count, training.eval_examples
@@ -98,7 +97,7 @@ def final_report(job: Job, metrics: Metrics, folder: Path) -> str:
     samples = sample_predictions(job, model := inference_model(job))
     lines += [f"\n{sample.report(colours=sys.stdout.isatty())}" for sample in samples]
     models = " and ".join(name for name in ("generator/", "discriminator/") if (folder / name).is_dir())
-    stock = "stock Hugging Face folders" if stock_computes(job.config.model) else "in this toolkit's own format"
+    stock = "stock Hugging Face folders" if job.config.model.is_stock else "in this toolkit's own format"
     lines += ["", f"written to {folder}: {models} ({stock}), README.md (model card), report.html, metrics.jsonl, …"]
     python = min(sys.executable, os.path.relpath(sys.executable), key=len)  # works without activating the environment
     command = ["finetune", "--model"] if model.generator is None else ["demo", "--gen"]
