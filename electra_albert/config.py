@@ -7,19 +7,12 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from electra_albert.data_files import canonical_encoding
-from electra_albert.model_config import (
-    COUNT,
-    COUNT_OR_0,
-    MAX_WIDTH,
-    require,
-    require_filled,
-    require_repository,
-    require_within,
-)
+from electra_albert.model_config import COUNT, COUNT_OR_0, MAX_WIDTH, require, require_filled, require_within
 from electra_albert.model_config import MlmConfig as MlmConfig  # re-exported
 from electra_albert.model_config import ModelConfig as ModelConfig
 from electra_albert.model_config import RtdConfig as RtdConfig
 from electra_albert.model_config import SopConfig as SopConfig
+from electra_albert.model_config import require_repository as require_repository
 
 BUILT_IN_CORPUS = "sample"  # articles of the Simple English Wikipedia, in data/sample
 _GENERATOR_WARMUP_DIVISOR, _MAX_GENERATOR_WARMUP_STEPS = 10, 10_000  # max_steps / divisor by default, up to the maximum

@@ -1,22 +1,12 @@
 """Settings of a fine-tuning run as frozen dataclasses; config.TrainingConfig has the settings of the training loop."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from electra_albert.config import TrainingConfig
+from electra_albert.config import TrainingConfig, require_repository
 from electra_albert.data_files import canonical_encoding
-from electra_albert.model_config import (
-    COUNT,
-    COUNT_OR_0,
-    MAX_WIDTH,
-    require,
-    require_filled,
-    require_repository,
-    require_within,
-)
+from electra_albert.model_config import COUNT, COUNT_OR_0, MAX_WIDTH, require, require_filled, require_within
 
 # Fields of TrainingConfig that are no options here: the number of examples determines them.
 DERIVED = frozenset({"max_steps", "warmup_steps", "eval_steps", "eval_examples"})
@@ -208,7 +198,7 @@ class FinetuneConfig:
         found = {name: getattr(getattr(self, part), name) for part in PARTS for name in option_names(part)}
         return {name: value for name, value in found.items() if value is not None}
 
-    def with_defaults(self, defaults: dict[str, Any]) -> FinetuneConfig:
+    def with_defaults(self, defaults: dict[str, Any]) -> Self:
         """A copy with these values (by option name) for all options that are not in `chosen`."""
         free = {name: value for name, value in defaults.items() if name not in (self.chosen or ())}
         parts = {part: {name: free[name] for name in option_names(part) if name in free} for part in PARTS}

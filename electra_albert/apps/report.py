@@ -11,18 +11,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from electra_albert.apps import run_folder as files
 from electra_albert.apps.command_line import check_can_write, make_parser, parse
 from electra_albert.apps.default_model import newest_run
-from electra_albert.apps.run_folder import (
-    COMMAND,
-    CONFIG,
-    ENVIRONMENT,
-    METRICS,
-    REPORT,
-    SAMPLES,
-    read_evaluations,
-    recorded_settings,
-)
 from electra_albert.contracts import Metrics, UsageError
 from electra_albert.files import SHIPPED, read_json, write_text
 
@@ -53,13 +44,15 @@ def main(argv: Sequence[str]) -> int:
     parser = make_parser("electra-albert report", "Write report.html of a run, one file that needs no network.")
     parser.add_argument("--run", type=str | None, default=None, help="The run's folder; by default the newest run.")
     parser.add_argument("--compare", type=str, nargs="+", default=[], help="Folders of runs whose curves are added.")
-    parser.add_argument("--output", type=str | None, default=None, help=f"The file; by default {REPORT} in the run.")
+    parser.add_argument(
+        "--output", type=str | None, default=None, help=f"The file; by default {files.REPORT} in the run."
+    )
     options = parse(parser, argv)
     folder, others = Path(options.run) if options.run else newest_run(), [Path(name) for name in options.compare]
     for each in (folder, *others):
-        if not (each / METRICS).is_file():
-            raise UsageError(f"{each} is not a run's folder (no {METRICS}); name one")
-    output = Path(options.output) if options.output else folder / REPORT
+        if not (each / files.METRICS).is_file():
+            raise UsageError(f"{each} is not a run's folder (no {files.METRICS}); name one")
+    output = Path(options.output) if options.output else folder / files.REPORT
     if output.is_dir():
         raise UsageError(f"--output {output} is a folder; name a file")
     check_can_write(output.parent)
@@ -80,12 +73,15 @@ def report_data(folder: Path, others: Sequence[Path]) -> dict[str, Any]:
     from electra_albert.apps.pretrain.summary import format_scores
     from electra_albert.training.monitor import read_metrics
 
-    record, evaluations = read_json(folder / ENVIRONMENT), read_evaluations(folder)
-    settings, named = recorded_settings(folder), {key: value for key, value in record.items() if key != "settings"}
+    record, evaluations = read_json(folder / files.ENVIRONMENT), files.read_evaluations(folder)
+    settings, named = (
+        files.recorded_settings(folder),
+        {key: value for key, value in record.items() if key != "settings"},
+    )
     environment = {key: value for key, value in named.items() if not isinstance(value, list)}
-    found = (row for row in read_metrics(folder / SAMPLES) if "text" in row)
+    found = (row for row in read_metrics(folder / files.SAMPLES) if "text" in row)
     samples = list({(row["text"], row["step"]): row for row in found}.values())  # the last, of averaged weights
-    curves = [_curves(each) for each in (folder, *others) if (each / METRICS).is_file()]
+    curves = [_curves(each) for each in (folder, *others) if (each / files.METRICS).is_file()]
     done = curves[0]["rows"][-1] if curves[0]["rows"] else {}
     facts = {
         "objective": settings.get("objective"),
@@ -108,8 +104,8 @@ def report_data(folder: Path, others: Sequence[Path]) -> dict[str, Any]:
         "samples": [list(group) for _, group in groupby(sorted(samples, key=_text), key=_text)],
         "details": {
             "Corpus": "\n".join(record.get("corpus_statistics", [])),
-            "Command": _text_of(folder / COMMAND),
-            "Configuration": _text_of(folder / CONFIG),
+            "Command": _text_of(folder / files.COMMAND),
+            "Configuration": _text_of(folder / files.CONFIG),
             "Environment": json.dumps(environment, indent=1),
         },
     }
@@ -128,7 +124,10 @@ def _curves(folder: Path) -> dict[str, Any]:
     from electra_albert.apps.pretrain.trial import sum_flops
     from electra_albert.training.monitor import read_metrics
 
-    per_step, rows = read_json(folder / ENVIRONMENT).get("flops_per_step", []), read_metrics(folder / METRICS)
+    per_step, rows = (
+        read_json(folder / files.ENVIRONMENT).get("flops_per_step", []),
+        read_metrics(folder / files.METRICS),
+    )
     training = [row for row in rows if row.get("phase") == "train"]
     kept = training[:: len(training) // _MOST_ROWS + 1] + [row for row in rows if row.get("phase") == "eval"]
     found = [row | {"flops": sum_flops(per_step, row["step"])} for row in sorted(kept, key=lambda row: row["step"])]

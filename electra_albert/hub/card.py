@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from huggingface_hub import ModelCard, ModelCardData
 
 from electra_albert.config import ModelConfig
 from electra_albert.files import write_text
@@ -16,24 +17,7 @@ from electra_albert.model.task_model import ARCHITECTURES
 LOG = logging.getLogger(__name__)
 
 CARD = "README.md"
-_TEMPLATE = """---
-{{ card_data }}
----
-
-# {{ title }}
-
-{{ text }}
-
-`THIS_FOLDER` is the path of this folder, or its name on the hub once it is uploaded.
-
-```python
-{{ code }}
-```
-
-{% if command %}Made by `{{ command }}`.
-
-{% endif %}Made with ELECTRA-ALBERT. If `license:` or `language:` is missing at the top, the author has to add it.
-"""
+_TEMPLATE = Path(__file__).with_suffix(".jinja")
 _MARK = "<!-- card by ELECTRA-ALBERT, written again with the model unless it is changed: {} -->\n"
 _PURPOSES = {  # by stock class: the hub's task, and the model's purpose
     "AlbertForMaskedLM": ("fill-mask", "fills in masked tokens"),
@@ -84,8 +68,6 @@ def write_card(folder: Path, facts: Facts, code: str, command: str = "") -> None
 
     A card by someone else, or edited since it was written, is kept and a warning is logged.
     """
-    from huggingface_hub import ModelCard, ModelCardData
-
     file = folder / CARD
     if file.exists():
         text = file.read_bytes().decode("utf-8", errors="replace")
@@ -93,7 +75,8 @@ def write_card(folder: Path, facts: Facts, code: str, command: str = "") -> None
             LOG.warning(f"{file} was written or edited by someone else and is kept; remove it to get a new card")
             return
     contents = {"title": folder.resolve().name, "text": facts.text, "code": code, "command": command}
-    card = ModelCard.from_template(ModelCardData(**facts.fields), template_str=_TEMPLATE, **contents)
+    template = _TEMPLATE.read_text(encoding="utf-8")
+    card = ModelCard.from_template(ModelCardData(**facts.fields), template_str=template, **contents)
     write_text(file, _marked(f"{card}\n"))
 
 

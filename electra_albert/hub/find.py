@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from electra_albert.config import RtdConfig
@@ -106,8 +107,6 @@ def read_contents(files: ModelFiles) -> dict[str, Any]:
 
 def _models_in(folder: Path) -> list[str]:
     """Names of the models in a checkpoint, from the header of its weights file."""
-    from safetensors import safe_open
-
     with _checkpoint_errors(folder), safe_open(str(folder / _WEIGHTS), framework="pt") as file:
         return sorted({match[1] for match in map(_PARAMETER.fullmatch, file.keys()) if match})
 
@@ -115,8 +114,6 @@ def _models_in(folder: Path) -> list[str]:
 @contextmanager
 def _checkpoint_errors(folder: Path) -> Iterator[None]:
     """Turn errors while a checkpoint is read, which a running training may delete, into CheckpointError."""
-    from safetensors import SafetensorError
-
     try:
         yield
     except (OSError, SafetensorError, LookupError, TypeError, AttributeError, ValueError) as error:

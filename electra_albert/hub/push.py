@@ -6,6 +6,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub import HfApi
+from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]  # that of its HTTP client
+
 from electra_albert.contracts import UsageError
 
 LOG = logging.getLogger(__name__)
@@ -18,8 +21,6 @@ def create_repository(name: str, *, is_private: bool = False) -> None:
 
     Called before the training, so that a missing login is known early.
     """
-    from huggingface_hub import HfApi
-
     with _one_line_errors(name, "check name, login (hf auth login) and network"):
         HfApi().create_repo(name, private=is_private or None, exist_ok=True)
         is_public = is_private and not HfApi().repo_info(name).private
@@ -32,8 +33,6 @@ def upload(folder: Path, name: str, message: str, parts: Sequence[str] = (), rev
 
     A `revision` is a branch of the repository; it is created if necessary.
     """
-    from huggingface_hub import HfApi
-
     with _one_line_errors(name, f"{folder} is complete: upload it by the same command again"):
         if revision is not None:
             HfApi().create_branch(name, branch=revision, exist_ok=True)
@@ -44,8 +43,6 @@ def upload(folder: Path, name: str, message: str, parts: Sequence[str] = (), rev
 
 @contextmanager
 def _one_line_errors(name: str, advice: str) -> Iterator[None]:
-    from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]  # that of its HTTP client
-
     try:
         yield
     except (OSError, ValueError, RuntimeError, HTTPError) as error:

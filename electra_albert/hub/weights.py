@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 from torch import Tensor
 
 from electra_albert.contracts import CheckpointError
@@ -95,8 +97,6 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
 
 def write_safetensors(tensors: dict[str, Tensor], file: Path) -> None:
     """Write a safetensors file with a hash in its metadata, whose order is fixed, unlike the library's."""
-    from safetensors.torch import save
-
     content = save(tensors)
     data = _HEADER_SIZE_BYTES + int.from_bytes(content[:_HEADER_SIZE_BYTES], "little")
     header = {"__metadata__": {"format": "pt", DIGEST: digest(tensors)}, **json.loads(content[_HEADER_SIZE_BYTES:data])}
@@ -108,8 +108,6 @@ def write_safetensors(tensors: dict[str, Tensor], file: Path) -> None:
 
 
 def _read_safetensors(file: Path) -> dict[str, Tensor]:
-    from safetensors import SafetensorError, safe_open
-
     try:
         with safe_open(str(file), framework="pt") as opened:
             if len(opened.keys()) > _MAX_TENSORS:

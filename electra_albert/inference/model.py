@@ -1,7 +1,5 @@
 """Inference with a trained model. Dimensions: B batch, L length, M masked, V vocab, D hidden."""
 
-from __future__ import annotations
-
 import logging
 import math
 import operator
@@ -64,7 +62,7 @@ def load_model(
     config: str | Path | None = None,
     tokenizer: str | Path | None = None,
     num_hidden_layers: int | None = None,
-) -> InferenceModel:
+) -> "InferenceModel":
     """Load the model in `path`: a run, a checkpoint, an exported, fine-tuned or stock folder, or a weights file.
 
     Stock folders are those of ALBERT, BERT and ELECTRA. `device` is cpu, cuda, cuda:1, mps or auto: a CUDA GPU if there

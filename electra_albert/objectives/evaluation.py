@@ -1,11 +1,9 @@
 """Held-out metrics and context-free baselines. Dimensions: B batch, L length, K = masking.max_targets, V vocab."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
@@ -28,15 +26,15 @@ class Unigram(NamedTuple):
     entropy: float  # nats per token
     nats: Tensor  # [V] float32, -log p of each token with add-one smoothing
 
-    @staticmethod
-    def from_counts(token_counts: NDArray[np.int64], special_ids: Iterable[int]) -> Unigram:
+    @classmethod
+    def from_counts(cls, token_counts: NDArray[np.int64], special_ids: Iterable[int]) -> Self:
         """token_counts [V]: frequencies in the training text; those of special tokens are ignored."""
         counts = torch.from_numpy(np.asarray(token_counts)).double()
         counts[list(special_ids)] = 0
         share = counts / counts.sum()
         entropy = -torch.special.xlogy(share, share).sum()
         smoothed = (counts + 1) / (counts + 1).sum()
-        return Unigram(int(counts.argmax()), float(entropy), -smoothed.log().float())
+        return cls(int(counts.argmax()), float(entropy), -smoothed.log().float())
 
 
 @dataclass

@@ -1,7 +1,5 @@
 """Safety of long runs: stop signals, a lock on the run folder, non-finite gradients, the fp16 loss scale."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal
@@ -13,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from filelock import FileLock, Timeout
@@ -47,7 +45,7 @@ class StopSignal:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
 
-    def __enter__(self) -> StopSignal:
+    def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():  # Python allows handlers only there
             self._old = {number: signal.signal(number, self._handle) for number in _SIGNALS}
         return self

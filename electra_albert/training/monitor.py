@@ -1,7 +1,5 @@
 """Metrics of a run: metrics.jsonl, samples.jsonl, the trackers and the progress bar."""
 
-from __future__ import annotations
-
 import json
 import logging
 import math
@@ -9,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -105,7 +103,7 @@ def means_of(totals: Mapping[str, tuple[float, int]], weights: Mapping[str, floa
     return {"loss": sum(losses) if losses else None, **means}
 
 
-class Monitor:
+class Monitor(AbstractContextManager["Monitor"]):
     """Writes metrics to metrics.jsonl, trackers and the progress bar, on the main rank; OSErrors only warn once.
 
     report_to: names of trackers, separated by commas, or none. settings: those that trackers show with the run.
@@ -128,9 +126,6 @@ class Monitor:
         self._failed: set[str] = set()
         self._started = (0, 0.0)  # step and time of the start
         self._seconds_before = 0.0  # elapsed before this resume
-
-    def __enter__(self) -> Monitor:
-        return self
 
     def __exit__(self, *_: object) -> None:
         for name in self._open:

@@ -1,7 +1,5 @@
 """Log handlers: plain lines on stderr, lines with a time stamp in a run's log.txt."""
 
-from __future__ import annotations
-
 import logging
 import os
 import sys
@@ -9,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Self
 
 from electra_albert.contracts import UserError
 
@@ -75,7 +74,7 @@ class RunLog(logging.Handler):
         self.formatter = _Formatter("%(asctime)s %(message)s", "%Y-%m-%dT%H:%M:%SZ")
         self.formatter.converter = time.gmtime
 
-    def __enter__(self) -> RunLog:
+    def __enter__(self) -> Self:
         self._was_level = LOG.level
         LOG.setLevel(min(LOG.getEffectiveLevel(), logging.INFO))
         LOG.addHandler(self)
