@@ -16,6 +16,7 @@ from electra_albert.apps.command_line import check_can_write, make_parser, parse
 from electra_albert.apps.default_model import newest_run
 from electra_albert.contracts import Metrics, UsageError
 from electra_albert.files import SHIPPED, read_json, write_text
+from electra_albert.training.run_log import LOG_FILE
 
 REFERENCE = SHIPPED / "sample" / "reference"  # metrics of the default run
 _TEMPLATE = Path(__file__).with_name("report.html")
@@ -44,9 +45,8 @@ def main(argv: Sequence[str]) -> int:
     parser = make_parser("electra-albert report", "Write report.html of a run, one file that needs no network.")
     parser.add_argument("--run", type=str | None, default=None, help="The run's folder; by default the newest run.")
     parser.add_argument("--compare", type=str, nargs="+", default=[], help="Folders of runs whose curves are added.")
-    parser.add_argument(
-        "--output", type=str | None, default=None, help=f"The file; by default {files.REPORT} in the run."
-    )
+    text = f"The file; by default {files.REPORT} in the run."
+    parser.add_argument("--output", type=str | None, default=None, help=text)
     options = parse(parser, argv)
     folder, others = Path(options.run) if options.run else newest_run(), [Path(name) for name in options.compare]
     for each in (folder, *others):
@@ -74,11 +74,9 @@ def report_data(folder: Path, others: Sequence[Path]) -> dict[str, Any]:
     from electra_albert.training.monitor import read_metrics
 
     record, evaluations = read_json(folder / files.ENVIRONMENT), files.read_evaluations(folder)
-    settings, named = (
-        files.recorded_settings(folder),
-        {key: value for key, value in record.items() if key != "settings"},
-    )
-    environment = {key: value for key, value in named.items() if not isinstance(value, list)}
+    settings, log = files.recorded_settings(folder), _text_of(folder / LOG_FILE)
+    warnings = dict.fromkeys(line.partition(" warning: ")[2] for line in log.splitlines() if " warning: " in line)
+    environment = {key: value for key, value in record.items() if key != "settings" and not isinstance(value, list)}
     found = (row for row in read_metrics(folder / files.SAMPLES) if "text" in row)
     samples = list({(row["text"], row["step"]): row for row in found}.values())  # the last, of averaged weights
     curves = [_curves(each) for each in (folder, *others) if (each / files.METRICS).is_file()]
@@ -98,7 +96,7 @@ def report_data(folder: Path, others: Sequence[Path]) -> dict[str, Any]:
         "title": folder.absolute().name,
         "facts": facts,
         "scores": format_scores(evaluations[-1]) if evaluations else "no evaluation yet",
-        "warnings": _warnings(folder),
+        "warnings": list(warnings),
         "charts": [{"title": title, "metric": name, "baseline": base} for title, name, base in _CHARTS],
         "runs": curves,
         "samples": [list(group) for _, group in groupby(sorted(samples, key=_text), key=_text)],
@@ -124,10 +122,8 @@ def _curves(folder: Path) -> dict[str, Any]:
     from electra_albert.apps.pretrain.trial import sum_flops
     from electra_albert.training.monitor import read_metrics
 
-    per_step, rows = (
-        read_json(folder / files.ENVIRONMENT).get("flops_per_step", []),
-        read_metrics(folder / files.METRICS),
-    )
+    per_step = read_json(folder / files.ENVIRONMENT).get("flops_per_step", [])
+    rows = read_metrics(folder / files.METRICS)
     training = [row for row in rows if row.get("phase") == "train"]
     kept = training[:: len(training) // _MOST_ROWS + 1] + [row for row in rows if row.get("phase") == "eval"]
     found = [row | {"flops": sum_flops(per_step, row["step"])} for row in sorted(kept, key=lambda row: row["step"])]
@@ -137,9 +133,3 @@ def _curves(folder: Path) -> dict[str, Any]:
 
 def _rounded(value: Any) -> Any:
     return float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value
-
-
-def _warnings(folder: Path) -> list[str]:
-    """The warnings in log.txt, each once."""
-    lines = _text_of(folder / "log.txt").splitlines()
-    return list(dict.fromkeys(line.partition(" warning: ")[2] for line in lines if " warning: " in line))

@@ -1,7 +1,5 @@
 """Score a pretrained model without fine-tuning: on masked tokens of new text, and on minimal pairs."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from electra_albert.apps.command_line import check_can_write, format_table, make_parser, parse
 from electra_albert.contracts import UsageError
 from electra_albert.files import read_json, sha256, write_json
+from electra_albert.training.run_log import console_log
 
 if TYPE_CHECKING:
     from jsonargparse import Namespace
@@ -42,15 +41,13 @@ def score(**options: Any) -> dict[str, Any]:
 
     Returns the content of --output. Raises UsageError, DataError or CheckpointError.
     """
-    from electra_albert.training.run_log import console_log
-
     given = {name: value for name, value in options.items() if value is not None}
     argv = [[f"--{name}", *map(str, value if isinstance(value, list) else [value])] for name, value in given.items()]
     with console_log():
         return _score(_parse([word for words in argv for word in words]))
 
 
-def _score(options: Namespace) -> dict[str, Any]:
+def _score(options: "Namespace") -> dict[str, Any]:
     from electra_albert.corpus.tokenizer import fingerprint
     from electra_albert.hub.weights import all_files
     from electra_albert.inference.model import load_model
@@ -95,7 +92,7 @@ def _score(options: Namespace) -> dict[str, Any]:
     return content
 
 
-def _parse(argv: Sequence[str]) -> Namespace:
+def _parse(argv: Sequence[str]) -> "Namespace":
     parser = make_parser("electra-albert score", "Score a pretrained model without fine-tuning.")
     parser.add_argument("--model", type=str, required=True, help="Run folder or model folder, ours or stock.")
     parser.add_argument("--text", type=str, nargs="+", help="Files of unseen text, in any format of --corpus.")

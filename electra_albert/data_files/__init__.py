@@ -4,6 +4,8 @@ import codecs
 import re
 from contextlib import suppress
 
+from electra_albert.contracts import UsageError
+
 # ASCII, including sequences that some encodings decode to other characters; a backslash only in a valid escape.
 _PLAIN = bytes(range(128)).replace(b"\\", b"") + rb" \n \u0041 ~{VP~} .xn--mnchen-3ya." + b"\x1b$B!!\x1b(B \x1b$)C"
 _SHOWN_BYTES = 16  # on each side of the first non-ASCII byte
@@ -13,12 +15,12 @@ NOT_YAML = (ValueError, LookupError, AttributeError, TypeError, RecursionError)
 
 
 def canonical_encoding(name: str) -> str:
-    """Python's name of an encoding. Raises ValueError unless it extends ASCII, which line ends require."""
+    """Python's name of an encoding. Raises UsageError unless it extends ASCII, which line ends require."""
     with suppress(LookupError, ValueError):
         if _PLAIN.decode(name) == _PLAIN.decode("ascii"):
             return codecs.lookup(name).name.removesuffix("-sig")  # byte order marks are always dropped
     known = "utf-8, cp1252, gb18030 or another of Python's encodings that extend ASCII"
-    raise ValueError(f"encoding={name} is not {known}; choose one, or convert the text with iconv -t UTF-8")
+    raise UsageError(f"encoding={name} is not {known}; choose one, or convert the text with iconv -t UTF-8")
 
 
 def encoding_hint(raw: bytes) -> str:

@@ -5,6 +5,10 @@ import logging
 import re
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+from filelock import FileLock
 
 from electra_albert.contracts import UsageError
 from electra_albert.files import new_folder, remove_leftovers
@@ -49,8 +53,6 @@ def fetch(url: str, option: str) -> list[Path]:
 
 def _copy(system: Any, name: str, kept: Path) -> Path:
     """Copy a file or folder into `kept`, which has one folder per remote version."""
-    from filelock import FileLock
-
     try:  # fsspec's own cache assumes that web files never change and needs a network
         state = system.info(name)
         if is_folder := state["type"] == "directory":
@@ -104,9 +106,6 @@ def load_from_hub(name: str, config: str | None, split: str | None, what: str) -
 
 def _answers(url: str) -> bool:
     """Whether a server responds in time, even with an error; uses the proxy of the environment."""
-    from urllib.error import HTTPError
-    from urllib.request import Request, urlopen
-
     try:
         urlopen(Request(url, method="HEAD"), timeout=_HUB_SECONDS)
     except (OSError, ValueError) as error:  # a server with a bad certificate did respond

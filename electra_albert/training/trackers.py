@@ -7,26 +7,13 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 from electra_albert.contracts import UsageError
 from electra_albert.files import write_text
 
 PROJECT = "electra-albert"
 _ID_FILE = "tracker_id"  # in the run's folder: the run's identity in online trackers, also after a resume
-
-
-class Tracker(Protocol):
-    """A destination for the metrics of a run."""
-
-    def write(self, metrics: Mapping[str, float], step: int) -> None:
-        """Write metrics by name."""
-
-    def text(self, name: str, text: str, step: int) -> None:
-        """Write Markdown text, where the tracker shows texts."""
-
-    def close(self) -> None:
-        """Write what is left, and close."""
 
 
 def check_trackers(report_to: str) -> None:
@@ -36,7 +23,7 @@ def check_trackers(report_to: str) -> None:
             raise UsageError(f"--report_to {name} needs its package; run: pip install {name}")
 
 
-def open_tracker(name: str, folder: Path, step: int, settings: Mapping[str, Any]) -> Tracker:
+def open_tracker(name: str, folder: Path, step: int, settings: Mapping[str, Any]) -> "_TensorBoard | _Online":
     """The tracker for a run that continues after `step`. Raises UsageError if it cannot start."""
     if name == "tensorboard":
         return _TensorBoard(folder / name, step)
@@ -71,11 +58,13 @@ class _TensorBoard:
         self._file, self._hidden_from = file, step + 1
 
     def write(self, metrics: Mapping[str, float], step: int) -> None:
+        """Write metrics by name."""
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         self._add(step, summary=Summary(value=[Summary.Value(tag=k, simple_value=v) for k, v in metrics.items()]))
 
     def text(self, name: str, text: str, step: int) -> None:
+        """Write Markdown text."""
         from torch.utils.tensorboard import summary
 
         make: Any = summary.text

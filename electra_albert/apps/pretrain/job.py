@@ -4,6 +4,7 @@ import logging
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -11,16 +12,17 @@ import torch
 from electra_albert.apps.machine import why_not_compiled
 from electra_albert.apps.prepare import Prepared, prepare
 from electra_albert.apps.pretrain import init_from
-from electra_albert.apps.pretrain.fixed_generator import load_fixed_generator
 from electra_albert.apps.run_folder import run_settings
 from electra_albert.config import PretrainConfig
-from electra_albert.contracts import IGNORED_LABEL, Arithmetic, Batch, DataError, UsageError
+from electra_albert.contracts import IGNORED_LABEL, Arithmetic, Batch, CheckpointError, DataError, UsageError
 from electra_albert.corpus.examples import PackedExamples, TrainBatches, TrainStage
-from electra_albert.corpus.tokenizer import fingerprint, special_ids, word_starts
+from electra_albert.corpus.tokenizer import Tokenizer, fingerprint, load_tokenizer, special_ids, word_starts
+from electra_albert.hub import load
 from electra_albert.hub.formats import TABLE, to_native
 from electra_albert.hub.weights import digest
 from electra_albert.keyed_random import Stream, derived_seed
 from electra_albert.model.compilation import Compilation, compile_for_training, set_gradient_checkpointing
+from electra_albert.model.electra import Generator
 from electra_albert.objectives import spec_of
 from electra_albert.objectives.evaluation import Unigram
 from electra_albert.objectives.rtd import PretrainingObjective, ReplacedTokenDetection, make_objective
@@ -77,7 +79,7 @@ def make_job(config: PretrainConfig, world: World, recorded: Mapping[str, Any] |
     origin = init_from.find_origin(config, recorded, prepared, held_out, world)
     if any(getattr(group, "mask_unit", "token") != "token" for group in spec_of(config).groups(config).values()):
         special = special._replace(starts_word=_starts_word(prepared).to(device))
-    fixed = [model.to(device) for model in load_fixed_generator(config, prepared.tokenizer)]
+    fixed = [model.to(device) for model in _fixed_generator(config, prepared.tokenizer)]
     torch.manual_seed(derived_seed(seed, Stream.INITIAL_WEIGHTS))
     objective = make_objective(config, special, *fixed).to(device)
     _check(objective, batches.micro_batches(1)[0], training.weight_decay)
@@ -111,6 +113,31 @@ def _starts_word(prepared: Prepared) -> torch.Tensor:
         problem = f"only {words:,} of {tokens:,} tokens start a word (by ▁ or Ġ, or no ##)"
         raise UsageError(f"{problem}; set mask_unit to token or use another --tokenizer")
     return starts
+
+
+def _fixed_generator(config: PretrainConfig, tokenizer: Tokenizer) -> list[Generator]:
+    """The pretrained masked language model in the folder --rtd.generator, which is not trained; [] without one.
+
+    Checkpoints do not contain it: they record the hash of its weights. Paper: Fast-ELECTRA (Dong et al. 2023). Raises
+    UsageError and CheckpointError.
+    """
+    if not (spec_of(config).has_discriminator and config.rtd.is_fixed):
+        return []
+    path = Path(config.rtd.generator)
+    try:
+        files = load.locate(path, "generator")
+    except UsageError as error:
+        raise UsageError(f"--rtd.generator {error}, or own, shared or uniform") from None
+    if fingerprint(load_tokenizer(files.tokenizer)) != fingerprint(tokenizer):
+        raise CheckpointError(f"--rtd.generator {path} has another tokenizer; set --tokenizer {files.tokenizer}")
+    stored, size = load.read_stored(files), len(tokenizer)
+    least = {"vocab_size": size, "max_position_embeddings": config.corpus.max_seq_length, "type_vocab_size": 2}
+    for name, wanted in least.items():
+        if (found := getattr(stored.config, name)) < wanted:
+            raise CheckpointError(f"--rtd.generator {path} has {name} {found}, the run needs {wanted}; name another")
+    tensors = load.resize_vocabulary(stored.tensors, size, [])
+    model = load.build(stored._replace(config=replace(stored.config, vocab_size=size), tensors=tensors), Generator)
+    return [model.requires_grad_(False)]
 
 
 def _check(objective: PretrainingObjective, batch: Batch, weight_decay: float) -> None:

@@ -1,7 +1,5 @@
 """The options of `electra-albert pretrain`: defaults < preset < those of --init_from < --config < flags."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Sequence
@@ -99,7 +97,7 @@ def _find_preset(argv: Sequence[str]) -> tuple[str, str | None, dict[str, Any]]:
     return preset, run, inherited
 
 
-def _build(options: Namespace) -> PretrainConfig:
+def _build(options: "Namespace") -> PretrainConfig:
     """The configuration from parsed options. Raises UsageError for invalid values."""
     for group in _GROUPED:
         if not hasattr(options[group], "as_dict"):

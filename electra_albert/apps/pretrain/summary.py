@@ -134,7 +134,7 @@ def format_scores(metrics: Metrics) -> str:
     known = ("sop_loss", "unigram_loss", *(f"{name}_loss" for name in models), *["discriminator_loss"] * has_detection)
     losses = [name for name in metrics if name.endswith("_loss") and "/" not in name and name not in known]
     rows += [(f"{name.replace('_', ' ')} (nats)", value(name), "-", "", "") for name in losses]
-    lines = [_table(rows)]
+    lines = [format_table(rows, left=len(rows[0]))]
     if sources := [name.partition("/")[2] for name in metrics if name.startswith(f"{MASKED_TOKENS}/")]:
         losses = [name for name in metrics if name.endswith("_loss") and f"{name}/{sources[0]}" in metrics]
         titles = [name.replace("_", " ") for name in losses]
@@ -142,7 +142,7 @@ def format_scores(metrics: Metrics) -> str:
         for source in sources:
             counted = f"{metrics[f'{MASKED_TOKENS}/{source}']:,}"
             by_source.append((source, *(value(f"{name}/{source}") for name in losses), counted))
-        lines.append(f"\n{_table(by_source)}\n")
+        lines.append(f"\n{format_table(by_source, left=len(by_source[0]))}\n")
     if (learned := has_learned(metrics)) is not None:
         bars = ["accuracy 2.5 x"] * any(f"{name}_loss" in metrics for name in models)
         bars += ["ROC-AUC 0.65", "average precision 1.5 x"] * has_detection
@@ -174,8 +174,4 @@ def format_forgetting(evaluations: Sequence[Metrics]) -> str:
                 cells = ("-" if value is None else f"{value:.3f}" for value in (then, now))
                 change = "-" if then is None or now is None else f"{now - then:+.3f}"
                 rows.append((f"{name.replace('_', ' ')}, {text}", *cells, change))
-    return _table(rows)
-
-
-def _table(rows: Sequence[tuple[str, ...]]) -> str:
     return format_table(rows, left=len(rows[0]))

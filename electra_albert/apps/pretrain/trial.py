@@ -4,7 +4,6 @@ The trial steps change the job's weights, so the job cannot be trained afterward
 """
 
 import shutil
-import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -16,6 +15,7 @@ from typing import cast
 
 import torch
 from torch import nn
+from torch.utils.benchmark import timer
 from torch.utils.flop_counter import FlopCounterMode
 
 from electra_albert.apps.machine import memory_advice, memory_of, peak_memory
@@ -186,12 +186,9 @@ def time_parts(job: Job, world: World) -> tuple[float, float]:
 
 def _timed(action: Callable[[], object], device: torch.device) -> float:
     """Seconds of `action`, with its work on the device."""
-    synchronize: Callable[[], None] = torch.cuda.synchronize if device.type == "cuda" else lambda: None
-    synchronize()
-    began = time.perf_counter()
+    began = timer()
     action()
-    synchronize()
-    return time.perf_counter() - began
+    return timer() - began
 
 
 def _short(seconds: float) -> str:
