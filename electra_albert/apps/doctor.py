@@ -10,18 +10,16 @@ from electra_albert.contracts import UserError
 def main(argv: Sequence[str]) -> int:
     """Entry point of `electra-albert doctor`; returns 1 if a check failed, else 0."""
     _, config = parse_pretraining(argv, "electra-albert doctor")
-    from electra_albert.apps.pretrain import budget
-    from electra_albert.apps.pretrain.checks import Finding, examine
-    from electra_albert.apps.pretrain.job import make_job
+    from electra_albert.apps.pretrain import budget, checks, job
     from electra_albert.training.distributed import start
 
     world, found = start(config.run.device, config.training.ddp_timeout), Counter[str]()
     try:
-        findings = examine(budget.planned(make_job(config, world), world), world)
+        findings = checks.examine(budget.planned(job.make_job(config, world), world), world)
     except (AssertionError, ValueError) as error:  # of the checks in make_job
         if isinstance(error, UserError):
             raise
-        findings = iter([Finding("fail", "weights", f"{error}; correct the objective")])
+        findings = iter([checks.Finding("fail", "weights", f"{error}; correct the objective")])
     for finding in findings:
         found[finding.status] += 1
         if world.is_main:

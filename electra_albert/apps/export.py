@@ -99,9 +99,7 @@ def export(
     import torch
 
     from electra_albert.corpus.tokenizer import load_tokenizer
-    from electra_albert.hub import load, onnx, push
-    from electra_albert.hub.card import Facts
-    from electra_albert.hub.save import save_model, write_pooling
+    from electra_albert.hub import card, load, onnx, push, save
 
     files = load.locate(Path(model), kind or "any")
     if files.weights.parent.resolve() == path:
@@ -123,11 +121,11 @@ def export(
     parts |= {"pooler"} if "sentence_order" in parts else set()
     if unused := sorted(stored.parts - parts) + sorted(stored.unsupported_heads):
         LOG.warning(f"not exported, because a model of kind {kind} does not use it: {', '.join(unused)}")
-    facts = Facts({"license": license} if license else {})
+    facts = card.Facts({"license": license} if license else {})
     form = "safetensors" if format == _SENTENCES else format
-    save_model(built, tokenizer, folder, details, facts, file_format=form, dtype=getattr(torch, dtype))
+    save.save_model(built, tokenizer, folder, details, facts, file_format=form, dtype=getattr(torch, dtype))
     if format == _SENTENCES:
-        write_pooling(folder, stored.config, max_seq_length or 128)
+        save.write_pooling(folder, stored.config, max_seq_length or 128)
     if push_to_hub is not None:
         push.create_repository(push_to_hub, is_private=hub_private_repo)
         push.upload(folder, push_to_hub, f"Upload {kind}", revision=hub_revision)

@@ -11,7 +11,7 @@ from typing import Any
 from electra_albert.apps.command_line import make_parser, parse
 from electra_albert.apps.default_model import newest_run
 from electra_albert.apps.pretrain.options import parse_pretraining
-from electra_albert.apps.run_folder import CONFIG
+from electra_albert.apps.run_folder import CONFIG, GLOBAL_BATCH, compare_settings, recorded_settings
 from electra_albert.contracts import IGNORED_LABEL, Batch, UsageError
 from electra_albert.objectives import spec_of
 
@@ -39,7 +39,6 @@ def _show(folder: Path, step: int, rows: int) -> None:
     import torch
 
     from electra_albert.apps.pretrain.job import job_settings, make_job
-    from electra_albert.apps.run_folder import GLOBAL_BATCH, compare_settings, recorded_settings
     from electra_albert.training.checkpoint import find_problem, list_checkpoints, load_checkpoint, read_state
     from electra_albert.training.distributed import World
     from electra_albert.training.step import autocast

@@ -10,11 +10,10 @@ from torch import Tensor, nn
 
 from electra_albert.config import ModelConfig
 from electra_albert.contracts import CheckpointError, UsageError
-from electra_albert.hub import formats
+from electra_albert.hub import formats, weights
 from electra_albert.hub.find import ModelFiles as ModelFiles  # re-exported for callers, as is locate
 from electra_albert.hub.find import locate as locate
 from electra_albert.hub.find import read_contents, read_weights
-from electra_albert.hub.weights import read_json
 from electra_albert.model.electra import Discriminator, Generator
 from electra_albert.model.encoder import EncoderModel
 from electra_albert.model.task_model import TaskHead, TaskModel
@@ -122,7 +121,7 @@ def build_task_model(config: ModelConfig, head: TaskHead, files: ModelFiles | No
 def read_details(files: ModelFiles) -> dict[str, Any]:
     """Read the task details in our fine-tuned folder; empty for any other model."""
     file = files.config.with_name(TASK_FILE)
-    return read_json(file) if file.is_file() else {}
+    return weights.read_json(file) if file.is_file() else {}
 
 
 def read_task(files: ModelFiles) -> tuple[dict[str, Any], TaskHead]:

@@ -14,10 +14,7 @@ from torch import Tensor, nn
 from electra_albert.contracts import CheckpointError, UsageError
 from electra_albert.corpus.tokenizer import save_tokenizer
 from electra_albert.files import filling, write_json
-from electra_albert.hub import formats, onnx
-from electra_albert.hub.card import Facts, describe, write_card
-from electra_albert.hub.find import CONFIG_FILE
-from electra_albert.hub.load import TASK_FILE, head_of
+from electra_albert.hub import card, find, formats, load, onnx
 from electra_albert.hub.onnx import Model, outputs, probe, quiet, require_close
 from electra_albert.hub.weights import WEIGHT_FILES, digest, read_tensors, write_safetensors
 from electra_albert.model.electra import Discriminator, Generator
@@ -42,7 +39,7 @@ def save_model(
     tokenizer: Any,
     folder: Path,
     details: Mapping[str, Any] | None = None,
-    facts: Facts | None = None,
+    facts: card.Facts | None = None,
     *,
     file_format: str = "safetensors",
     dtype: torch.dtype = torch.float32,
@@ -63,9 +60,9 @@ def save_model(
     model.eval()
     try:
         with filling(folder, last=_WEIGHT_SUFFIXES) as new:
-            write_json(new / CONFIG_FILE, {**config, **settings})
+            write_json(new / find.CONFIG_FILE, {**config, **settings})
             if details is not None:
-                write_json(new / TASK_FILE, details)
+                write_json(new / load.TASK_FILE, details)
             save_tokenizer(tokenizer, new, model.config.max_position_embeddings)
             write = _WRITE_ONNX.get(file_format)
             write(model, new) if write else _write(model, new, file_format, dtype)
@@ -75,9 +72,9 @@ def save_model(
                 (folder / other).unlink()
                 LOG.warning(f"removed {folder / other}, which belonged to another model or format")
         if details is None:
-            (folder / TASK_FILE).unlink(missing_ok=True)  # of an overwritten fine-tuned model
+            (folder / load.TASK_FILE).unlink(missing_ok=True)  # of an overwritten fine-tuned model
         form = file_format if is_stock else "native"
-        write_card(folder, *describe(model, architecture, form, dtype, facts or Facts()))
+        card.write_card(folder, *card.describe(model, architecture, form, dtype, facts or card.Facts()))
     except OSError as error:
         raise UsageError(f"cannot write the model into {folder} ({error.strerror or error}); free disk space") from None
 
@@ -88,7 +85,7 @@ def write_pooling(folder: Path, config: ModelConfig, max_seq_length: int) -> Non
     parts = {"": module + "Transformer", _POOLING: module + "Pooling"}
     (folder / _POOLING).mkdir(exist_ok=True)
     pooling = {"word_embedding_dimension": config.hidden_size, "pooling_mode_mean_tokens": True}
-    write_json(folder / _POOLING / CONFIG_FILE, pooling)
+    write_json(folder / _POOLING / find.CONFIG_FILE, pooling)
     length = min(max_seq_length, config.max_position_embeddings)
     settings = {"max_seq_length": length, "model_args": {"add_pooling_layer": False}}
     write_json(folder / "sentence_bert_config.json", settings)
@@ -108,7 +105,7 @@ def _task_settings(model: Model, details: Mapping[str, Any] | None) -> tuple[dic
         return {}, details
     head = model.head
     details = {**details, "kind": head.kind, "style": head.style}
-    if head_of(details, head.dropout) != head:
+    if load.head_of(details, head.dropout) != head:
         raise ValueError(f"labels {details['labels']} do not fit a head of kind {head.kind} with {head.num_labels}")
     settings: dict[str, Any] = {"classifier_dropout_prob": head.dropout}
     if head.kind in ("sequence", "token"):

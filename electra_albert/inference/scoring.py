@@ -23,11 +23,9 @@ from electra_albert.corpus.rows import MIN_LENGTH, Split, TokenStream, build_tab
 from electra_albert.corpus.sources import ReadOptions, plan_units, read_unit
 from electra_albert.corpus.text_encoder import TextEncoder
 from electra_albert.corpus.tokenizer import special_ids
-from electra_albert.data_files.finding import find_files
-from electra_albert.data_files.tables import open_table
-from electra_albert.inference import engine
+from electra_albert.data_files import finding, tables
+from electra_albert.inference import engine, rewrite
 from electra_albert.inference.model import InferenceModel
-from electra_albert.inference.rewrite import MASKS_AT_ONCE, masked_logits
 from electra_albert.model.electra import Generator
 from electra_albert.objectives.masking import maskable
 from electra_albert.tasks.read_rules import as_text
@@ -97,7 +95,7 @@ def require_file(file: Path) -> None:
 def _tokenize(tokenizer: Any, file: Path, text_column: str) -> tuple[TokenStream, int]:
     """Tokens of a text, with the ends of its sentences and documents, and its number of words."""
     try:
-        files = find_files(str(file), Counter())
+        files = finding.find_files(str(file), Counter())
     except DataError as error:
         raise DataError(str(error).removeprefix("--corpus ")) from None
     encoder, total, words = TextEncoder(tokenizer), 0, 0
@@ -129,8 +127,8 @@ def predict_batch(generator: Generator, batch: Batch, special: SpecialIds) -> Te
         is_masked = is_text & (round_of == number)  # [B, L]
         masked_ids = batch.input_ids.masked_fill(is_masked, special.mask)
         masked = generator(masked_ids, batch.attention_mask, segments)[is_masked]  # [M, D]
-        labels = torch.split(batch.input_ids[is_masked], MASKS_AT_ONCE)
-        for logits, targets in zip(masked_logits(generator, masked), labels, strict=True):
+        labels = torch.split(batch.input_ids[is_masked], rewrite.MASKS_AT_ONCE)
+        for logits, targets in zip(rewrite.masked_logits(generator, masked), labels, strict=True):
             nats = cross_entropy(logits, targets, reduction="none").cpu().double()  # [M]
             is_unknown, is_correct = targets.cpu() == special.unk, (logits.argmax(-1) == targets).cpu()
             sums += torch.stack([nats.sum(), nats[is_unknown].sum(), is_correct.sum(), torch.tensor(len(nats))])
@@ -209,7 +207,7 @@ def pair_files(path: Path) -> list[Path]:
 
 def read_pairs(file: Path) -> dict[str, tuple[str, list[Pair]]]:
     """Linguistics term and pairs of each set, named by UID or else by the file. Raises DataError for a damaged line."""
-    table, columns = open_table(file), (*_SENTENCES, "UID", "linguistics_term")
+    table, columns = tables.open_table(file), (*_SENTENCES, "UID", "linguistics_term")
     sets: dict[str, tuple[str, list[Pair]]] = {}
     for row in table.rows([table.find((column,)) for column in columns]):
         cells = zip(row.cells, columns, strict=True)

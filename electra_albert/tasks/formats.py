@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from electra_albert.contracts import IGNORED_LABEL, DataError, UsageError
-from electra_albert.data_files.finding import format_of
-from electra_albert.data_files.streams import text_lines
+from electra_albert.data_files import finding, streams
 from electra_albert.data_files.tables import Table
 from electra_albert.tasks.read_rules import MAX_SHOWN, RawExample, Skipped, SplitReader, as_text, member, require_column
 from electra_albert.tasks.task import Answer, ChoiceExample, SequenceExample, SpanExample, TokenExample
@@ -76,7 +75,7 @@ def _table_items(table: Table, form: _Format, reader: SplitReader) -> Iterator[R
 def _new_texts(path: Path, reader: SplitReader) -> Iterator[RawExample] | None:
     if path.suffix.lower() != ".txt" or reader.purpose != "test" or reader.task.takes_pairs:
         return None
-    texts = [line.removesuffix("\r") for line in text_lines(path, reader.config.encoding)]
+    texts = [line.removesuffix("\r") for line in streams.text_lines(path, reader.config.encoding)]
     if not any(map(str.strip, texts)):
         raise DataError(f"{path}: holds nothing to predict; give a file with one text per line")
     return (RawExample(text, None, None, str(index), f"{path}:{index + 1}") for index, text in enumerate(texts))
@@ -242,12 +241,12 @@ def nearest(context: str, text: str, start: int) -> int | None:
 
 
 def _conll(path: Path, reader: SplitReader) -> Iterator[RawExample] | None:
-    form = format_of(path)
+    form = finding.format_of(path)
     if form in ("jsonl", "parquet", "arrow"):
         return None
     if form is None or form == "csv":
         raise UsageError(f"{path}: give CoNLL columns, .jsonl or .parquet, not {path.suffix}; unpack or convert it")
-    lines = [line.removesuffix("\r") for line in text_lines(path, reader.config.encoding)]
+    lines = [line.removesuffix("\r") for line in streams.text_lines(path, reader.config.encoding)]
     if not any(map(str.strip, lines)):
         raise DataError(f"{path}: empty; give a file with sentences")
     widths = {len(_cells(line)) for line in lines if _holds_word(line)}

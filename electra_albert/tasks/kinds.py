@@ -15,9 +15,8 @@ from torch import Tensor, nn
 from electra_albert.contracts import IGNORED_LABEL, Batch, DataError, Term
 from electra_albert.files import write_text
 from electra_albert.model.task_model import TaskModel
-from electra_albert.tasks import sequence, span, token
+from electra_albert.tasks import registry, sequence, span, token
 from electra_albert.tasks.encoding import Decoded, EncodedExamples, EncodePlan, Encoding, Outputs
-from electra_albert.tasks.registry import GLUE
 from electra_albert.tasks.task import Task
 
 NO_ANSWER_FILE = "na_prob.json"
@@ -54,7 +53,7 @@ def _span_loss(outputs: Tensor, labels: Tensor) -> _Sums:
 def _labels_file(task: Task, predictions: Sequence[Any], examples: Sequence[Any]) -> str:
     index = [example.identity for example in examples]
     # GLUE requires unique numbers as index; if the file has none, examples are numbered. Other tasks keep their ids.
-    if task.name in GLUE and not (all(one.isdecimal() for one in index) and len(set(index)) == len(index)):
+    if task.name in registry.GLUE and not (all(one.isdecimal() for one in index) and len(set(index)) == len(index)):
         index = [*map(str, range(len(examples)))]
     if task.kind == "choice":
         predictions = [string.ascii_uppercase[option] for option in predictions]

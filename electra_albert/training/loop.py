@@ -11,12 +11,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from electra_albert.contracts import Batch, Metrics, Objective, StepBatches, Term, UsageError
-from electra_albert.training.checkpoint import check_finite, load_checkpoint, save_checkpoint, tidy
+from electra_albert.training import checkpoint, guards, monitor, optimizer
 from electra_albert.training.distributed import gather_objects
 from electra_albert.training.gradient_norms import gradient_norms
-from electra_albert.training.guards import LossScale, UpdateGuard
-from electra_albert.training.monitor import Tally, means_of
-from electra_albert.training.optimizer import build_optimizer, check_gradients, learning_rate
 from electra_albert.training.step import RunSettings, StepCounts, autocast, backward, count_step, term_scales
 
 LOG = logging.getLogger(__name__)
@@ -72,10 +69,10 @@ class _Loop:
         self.should_stop = False
         self._batches, self._evaluate, self._run = batches, evaluate, run
         self._model: nn.Module = objective
-        self._optimizer = build_optimizer(objective, run.config, run.lr_multipliers)
-        self._guard = UpdateGuard(run.world.device)
-        self._loss_scale = LossScale(run.world.device, run.arithmetic)
-        self._tally = Tally(run.world.device)
+        self._optimizer = optimizer.build_optimizer(objective, run.config, run.lr_multipliers)
+        self._guard = guards.UpdateGuard(run.world.device)
+        self._loss_scale = guards.LossScale(run.world.device, run.arithmetic)
+        self._tally = monitor.Tally(run.world.device)
         self._term_norms: Metrics = {}  # of the step that is logged next
         self._tokens = 0
         self._is_first_update = True
@@ -87,16 +84,16 @@ class _Loop:
         """Load the checkpoint, if there is one, wrap the model in DDP, and evaluate if that is due."""
         run, path = self._run, self._run.resume_from
         if path is not None:
-            state = load_checkpoint(path, self.module, self._optimizer)
+            state = checkpoint.load_checkpoint(path, self.module, self._optimizer)
             self.step, self._tokens = state["step"], state["tokens"]
-            self._guard = UpdateGuard(run.world.device, state["skipped"])
+            self._guard = guards.UpdateGuard(run.world.device, state["skipped"])
             self._loss_scale.restore(state["loss_scale"], path)
             self._tally.restore(state["tally"], run.world)
             if path.parent.resolve() == run.checkpoints.resolve():
                 self._saved_step = self.step
             LOG.info(f"resuming from {path} after step {self.step}")
         if run.world.is_main:
-            tidy(run.checkpoints, self.step)
+            checkpoint.tidy(run.checkpoints, self.step)
         # A step is saved before it is evaluated, so its evaluation is repeated.
         is_due = self._is_due(run.config.eval_steps) if self.step else run.eval_on_start
         run.monitor.start(self.step, is_evaluated=not is_due)
@@ -114,7 +111,7 @@ class _Loop:
         """Raise ValueError if a parameter gets no gradient, or if counts on the host and the device differ."""
         # Also makes a resume exact: DDP reorders its gradient buckets, and thus sums, after its first backward pass.
         terms = backward(self._model, [batch], dict.fromkeys(self.objective.weights, 0.0), step, self._run)
-        check_gradients(self.module)
+        optimizer.check_gradients(self.module)
         for name, count in self.objective.counts(batch, step).items():
             if count != (found := int(terms[name].count)):
                 raise ValueError(f"{name} has count {found}, but counts() on the host returned {count}")
@@ -135,7 +132,7 @@ class _Loop:
         norm = nn.utils.clip_grad_norm_(self.module.parameters(), config.max_grad_norm)
         is_finite = self._guard.observe(norm, self._loss_scale.update_scale())
         for group in self._optimizer.param_groups:
-            group["lr"] = learning_rate(step, config) * group["lr_multiplier"]
+            group["lr"] = optimizer.learning_rate(step, config) * group["lr_multiplier"]
         # The optimizer reads this attribute on the device; at 1 it changes no weight, moment or counter.
         self._optimizer.found_inf = (~is_finite).float()  # type: ignore[attr-defined]
         self._optimizer.step()
@@ -164,10 +161,10 @@ class _Loop:
     def _log(self) -> None:
         """Log the means since the last log, over the steps that were not skipped."""
         run = self._run
-        means = means_of(self._tally.take(run.world), self.objective.weights)
+        means = monitor.means_of(self._tally.take(run.world), self.objective.weights)
         seconds, tokens = time.monotonic() - self._logged_time, self._tokens - self._logged_tokens
         pace = {"tokens_per_second": tokens / seconds, "data_wait": self.seconds_waited / seconds}
-        norm, lr = means.pop(GRADIENT_NORM), learning_rate(self.step, run.config)
+        norm, lr = means.pop(GRADIENT_NORM), optimizer.learning_rate(self.step, run.config)
         parts = {name: float(value) for name, value in self._term_norms.items()}
         row = {**means, "learning_rate": lr, GRADIENT_NORM: norm, **parts, **pace}
         skipped = {"skipped_steps": count} if (count := self._guard.state()[0]) else {}
@@ -195,7 +192,7 @@ class _Loop:
         if self.step == self._saved_step:
             return
         self._guard.check(self.step)
-        check_finite(self.module, self._optimizer)
+        checkpoint.check_finite(self.module, self._optimizer)
         state = {
             **self._position(),
             "skipped": self._guard.state(),
@@ -212,7 +209,7 @@ class _Loop:
         if run.world.is_main:
             try:
                 limits = run.config.save_total_limit, run.config.save_milestones
-                save_checkpoint(run.checkpoints, self.module, self._optimizer, state, *limits)
+                checkpoint.save_checkpoint(run.checkpoints, self.module, self._optimizer, state, *limits)
             except OSError as error:
                 failure = f"cannot write the checkpoint of step {self.step} into {run.checkpoints}: {error}"
         failure = gather_objects(failure, run.world)[0]

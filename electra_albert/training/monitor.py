@@ -18,9 +18,8 @@ from tqdm import tqdm
 
 from electra_albert.contracts import Metrics, Term
 from electra_albert.files import write_text
+from electra_albert.training import run_log, trackers
 from electra_albert.training.distributed import World, gather_objects, sum_over_ranks
-from electra_albert.training.run_log import log_to_file
-from electra_albert.training.trackers import open_tracker
 
 LOG = logging.getLogger(__name__)
 
@@ -145,7 +144,7 @@ class Monitor(AbstractContextManager["Monitor"]):
             cut_metrics(self._folder / _SAMPLES, step, is_evaluated=is_evaluated)
         for name in self._trackers:
             with self._reporting(name):
-                self._open[name] = open_tracker(name, self._folder, step, self._settings)
+                self._open[name] = trackers.open_tracker(name, self._folder, step, self._settings)
         if sys.stderr.isatty():
             bar = tqdm(total=self.max_steps, initial=step, unit="step", dynamic_ncols=True, smoothing=0.05)
             self._open[_BAR] = bar
@@ -190,7 +189,7 @@ class Monitor(AbstractContextManager["Monitor"]):
 
     def samples(self, step: int, lines: Sequence[str], records: Sequence[Mapping[str, Any]]) -> None:
         """Write the sample predictions of an evaluation: lines to log.txt and trackers, records to samples.jsonl."""
-        log_to_file("\n".join(lines))
+        run_log.log_to_file("\n".join(lines))
         rows = [json.dumps({"step": step, "phase": _EVALUATION, **record}) for record in records]
         with self._reporting(_SAMPLES):
             _append(self._folder / _SAMPLES, rows)

@@ -17,7 +17,7 @@ from electra_albert.apps.command_line import check_can_write, format_table, make
 from electra_albert.apps.default_model import default_model
 from electra_albert.contracts import DataError, DivergedError, Metrics, RunResult, UsageError
 from electra_albert.files import read_json, write_json
-from electra_albert.finetuning_config import EMBEDDINGS
+from electra_albert.finetuning_config import EMBEDDINGS, DataConfig
 from electra_albert.model_config import COUNT, COUNT_OR_0, require_filled, require_within
 
 LOG = logging.getLogger(__name__)
@@ -129,12 +129,11 @@ def _row(name: str, scores: Sequence[Metrics]) -> tuple[str, ...]:
 
 def _read(config: EmbeddingsConfig) -> dict[str, dict[str, list[Any]]]:
     """Columns a and b of texts and score from 0 to 1, of the sets train and dev of STS-B."""
-    from electra_albert.finetuning_config import DataConfig
-    from electra_albert.tasks.reading import read_data
-    from electra_albert.tasks.registry import find_task
+    from electra_albert.tasks import reading, registry
 
-    task = find_task("stsb")
-    data = read_data(task, DataConfig(task=task.name, data_dir=config.data_dir), needs_test=False, seed=config.seed)
+    task = registry.find_task("stsb")
+    files = DataConfig(task=task.name, data_dir=config.data_dir)
+    data = reading.read_data(task, files, needs_test=False, seed=config.seed)
     assert task.score_range is not None
     most = task.score_range[1]
 

@@ -20,12 +20,9 @@ from electra_albert.corpus.text_encoder import TextEncoder
 from electra_albert.corpus.tokenizer import Tokenizer, load_tokenizer
 from electra_albert.files import sha256
 from electra_albert.finetuning_config import PREDICT_TEST, FinetuneConfig, TuningConfig
-from electra_albert.hub import find, load, weights
-from electra_albert.hub.formats import require_named
+from electra_albert.hub import find, formats, load, weights
 from electra_albert.keyed_random import Stream, derived_seed
-from electra_albert.model.attention import ATTENTION
-from electra_albert.model.compilation import set_gradient_checkpointing
-from electra_albert.model.task_model import TaskHead
+from electra_albert.model import attention, compilation, task_model
 from electra_albert.presets import PRESETS
 from electra_albert.tasks import kinds, reading, recipes, registry, token
 from electra_albert.tasks.encoding import EncodedExamples, EncodePlan, Encoding, trained_plan
@@ -96,7 +93,7 @@ class TaskJob(NamedTuple):
     training: TrainingConfig  # with the number of updates
     base: BaseModel
     shape: ModelConfig
-    head: TaskHead
+    head: task_model.TaskHead
     data: TaskData
     plan: EncodePlan
     train: EncodedExamples | None  # None: evaluation only
@@ -147,7 +144,7 @@ def make_task_job(task: Task, config: FinetuneConfig, base: BaseModel, world: Wo
     batch = training.per_device_train_batch_size * training.gradient_accumulation_steps * world.world_size
     asked = {name: getattr(tuning, name) for name in ("hidden_dropout_prob", "attention_probs_dropout_prob")}
     shape = load.at_depth(base.config, tuning.num_hidden_layers)
-    if asked["attention_probs_dropout_prob"] and not ATTENTION[shape.attention].has_weights:
+    if asked["attention_probs_dropout_prob"] and not attention.ATTENTION[shape.attention].has_weights:
         LOG.info(f"notice: attention {shape.attention} has no weights to drop: attention_probs_dropout_prob is 0")
         asked["attention_probs_dropout_prob"] = 0.0
     shape = replace(shape, **{name: value for name, value in asked.items() if value is not None})
@@ -189,7 +186,7 @@ def _model_details(task: Task, base: BaseModel) -> dict[str, Any]:
             if not task.labels or labels == task.labels:
                 return details
             if len(labels) == len(task.labels):
-                require_named(labels, str(base.files.config.parent))
+                formats.require_named(labels, str(base.files.config.parent))
         found = f"{details['kind']} with labels {', '.join(labels[:5]) or 'none'}"
     which = f"{base.files.weights} was fine-tuned on {found}, not on {wanted}"
     raise CheckpointError(f"{which}; give another --model or --task")
@@ -232,7 +229,7 @@ def build_objective(job: TaskJob, seed: int, device: torch.device) -> tuple[kind
     torch.manual_seed(derived_seed(seed, Stream.INITIAL_WEIGHTS))
     model, new = load.build_task_model(job.shape, job.head, None if tuning.from_scratch else job.base.files)
     if job.training.gradient_checkpointing:
-        set_gradient_checkpointing(model)
+        compilation.set_gradient_checkpointing(model)
     if tuning.class_weights == "balanced" and job.train is not None and job.train.labels is not None:
         from sklearn.utils.class_weight import compute_class_weight
 

@@ -10,17 +10,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from electra_albert.apps.command_line import check_can_write
+from electra_albert.apps import command_line, machine, run_folder
 from electra_albert.apps.finetune import results as files
 from electra_albert.apps.finetune.job import TaskJob, find_base_model, make_task_job
-from electra_albert.apps.machine import one_line_errors
-from electra_albert.apps.run_folder import ENVIRONMENT, writing
 from electra_albert.contracts import CheckpointError, RunResult, UsageError
 from electra_albert.corpus.text_encoder import TextEncoder
 from electra_albert.files import write_text
 from electra_albert.finetuning_config import CUSTOM, PREDICT_TEST, FinetuneConfig
-from electra_albert.hub.find import ModelFiles
-from electra_albert.hub.load import load_task_model, locate, read_task
+from electra_albert.hub import find, load
 from electra_albert.tasks import metrics, registry
 from electra_albert.tasks.encoding import EncodedExamples, Encoding, eval_batches, split_outputs, trained_plan
 from electra_albert.tasks.kinds import KINDS, TaskObjective, write_submission
@@ -37,13 +34,13 @@ def inference(objective: TaskObjective, job: TaskJob) -> Iterator[None]:
     """Disable gradients and dropout, with training's autocast; UsageError if the GPU runs out of memory."""
     device = next(objective.parameters()).device
     objective.eval()
-    with one_line_errors(job.training, "none"), torch.no_grad(), autocast(device, job.arithmetic):
+    with machine.one_line_errors(job.training, "none"), torch.no_grad(), autocast(device, job.arithmetic):
         yield
 
 
-def load_objective(job: TaskJob, files: ModelFiles, device: torch.device) -> tuple[TaskObjective, dict[str, Any]]:
+def load_objective(job: TaskJob, files: find.ModelFiles, device: torch.device) -> tuple[TaskObjective, dict[str, Any]]:
     """A fine-tuned model on the device, and the task details of its folder."""
-    model, details = load_task_model(files, job.config.tuning.num_hidden_layers)
+    model, details = load.load_task_model(files, job.config.tuning.num_hidden_layers)
     return TaskObjective(model, is_regression=job.plan.is_regression).to(device), details
 
 
@@ -98,7 +95,7 @@ def label_text(config: FinetuneConfig, world: World, stop: StopSignal) -> RunRes
     if base is None or base.files is None:
         advice = "give it with --model, or train one with --task and its data"
         raise UsageError(f"--predict {tuning.predict} needs a fine-tuned model: {advice}")
-    (details, _), model = read_task(base.files), base.files.config.parent
+    (details, _), model = load.read_task(base.files), base.files.config.parent
     task, custom = registry.task_of_model(details, asked), registry.TASKS[CUSTOM]
     if "columns" not in details and task.columns == custom.columns and data.text_pair_column is None:
         one_text = f"notice: {model} does not record its columns, so examples have one text"
@@ -109,9 +106,9 @@ def label_text(config: FinetuneConfig, world: World, stop: StopSignal) -> RunRes
     # If the model does not record a length, all its positions are used.
     config = config.with_defaults({"max_seq_length": max(8, base.config.max_position_embeddings)})
     config = replace(config, tuning=replace(config.tuning, num_train_epochs=0.0, max_steps=None))
-    of_sweep = model.name == files.MODEL and (model.parent / ENVIRONMENT).is_file()
+    of_sweep = model.name == files.MODEL and (model.parent / run_folder.ENVIRONMENT).is_file()
     folder = Path(tuning.output_dir or (model.parent if of_sweep else model))
-    check_can_write(folder)
+    command_line.check_can_write(folder)
     table = folder / files.PREDICTED
     if table.exists():
         if not (table.is_file() and table.read_bytes().startswith(files.PREDICTIONS_HEADER.encode())):
@@ -125,7 +122,7 @@ def label_text(config: FinetuneConfig, world: World, stop: StopSignal) -> RunRes
     written: list[Path] | None = []
     with main_first(world):
         if world.is_main and not tuning.dry_run:
-            with writing(folder):
+            with run_folder.writing(folder):
                 folder.mkdir(parents=True, exist_ok=True)
             written = predict(job, folder, world.device, stop)
     is_stopped = None in gather_objects(written, world)
@@ -134,7 +131,7 @@ def label_text(config: FinetuneConfig, world: World, stop: StopSignal) -> RunRes
 
 def predict(job: TaskJob, folder: Path, device: torch.device, stop: StopSignal) -> list[Path] | None:
     """Write labels for new text, or submission files, with the best model or the evaluated one; None if stopped."""
-    model = locate(folder / files.MODEL) if job.train is not None else job.base.files
+    model = load.locate(folder / files.MODEL) if job.train is not None else job.base.files
     if model is None:
         raise CheckpointError("a model with random weights cannot predict; fine-tune it first")
     objective, details = load_objective(job, model, device)
@@ -148,7 +145,7 @@ def predict(job: TaskJob, folder: Path, device: torch.device, stop: StopSignal) 
         if found is None:
             return None
         decoded, file = kind.decode(found[0], features, examples, labels, plan), folder / files.PREDICTED
-        with writing(folder):
+        with run_folder.writing(folder):
             if job.config.tuning.predict == PREDICT_TEST:
                 file = write_submission(job.task, name, decoded, examples, folder / files.SUBMISSION)
             else:

@@ -20,8 +20,7 @@ from electra_albert.contracts import CheckpointError, Metrics, UsageError
 from electra_albert.corpus.tokenizer import fingerprint
 from electra_albert.files import record_digests, write_json, write_text
 from electra_albert.finetuning_config import CUSTOM, FinetuneConfig, table_name
-from electra_albert.hub import card
-from electra_albert.hub.save import save_model
+from electra_albert.hub import card, save
 from electra_albert.tasks import metrics as scoring
 from electra_albert.tasks.kinds import TaskObjective
 from electra_albert.tasks.task import ChoiceExample, SequenceExample, SpanExample, TokenExample
@@ -128,7 +127,7 @@ def export_best(job: TaskJob, objective: TaskObjective, result: SeedResult, fold
         **{name: getattr(job.plan, name) for name in recorded.split()},
     }
     facts = _task_facts(job, result.metrics, f"seed {result.seed}")
-    save_model(objective.model.cpu(), job.base.tokenizer, folder / MODEL, details, facts)
+    save.save_model(objective.model.cpu(), job.base.tokenizer, folder / MODEL, details, facts)
     record_digests(folder, MODEL_FILES)
 
 

@@ -11,28 +11,22 @@ from pathlib import Path
 
 from safetensors import torch as safetensors
 
-from electra_albert.apps.command_line import check_can_write
-from electra_albert.apps.default_model import RUNS
+from electra_albert.apps import command_line, default_model, machine, run_folder
 from electra_albert.apps.finetune import job as jobs
 from electra_albert.apps.finetune import results as files
 from electra_albert.apps.finetune.compare import find_glue, glue_tasks, write_glue
 from electra_albert.apps.finetune.job import BaseModel, TaskJob
 from electra_albert.apps.finetune.predict import inference, label_text, load_objective, predict, score
-from electra_albert.apps.finetune.results import SeedResult
-from electra_albert.apps.machine import one_line_errors
-from electra_albert.apps.run_folder import writing
 from electra_albert.contracts import CheckpointError, Metrics, RunResult, UsageError
 from electra_albert.files import SAMPLE_TASK, read_json, recorded_damage, replacing, write_text
 from electra_albert.finetuning_config import CUSTOM, GLUE, PREDICT_TEST, TOPICS, DataConfig, FinetuneConfig, table_name
-from electra_albert.hub import push
-from electra_albert.hub.load import TASK_FILE
+from electra_albert.hub import load, push
 from electra_albert.model.task_model import depth_scales
 from electra_albert.tasks import encoding, kinds, reading, registry
 from electra_albert.tasks.task import Report, Task
-from electra_albert.training import checkpoint, guards, loop, monitor, run_log
+from electra_albert.training import checkpoint, guards, loop, monitor, run_log, trackers
 from electra_albert.training.distributed import World, gather_objects, main_first, naming_lost_ranks
 from electra_albert.training.step import RunSettings
-from electra_albert.training.trackers import check_trackers
 
 LOG = logging.getLogger(__name__)
 
@@ -106,14 +100,14 @@ def _output_folder(config: FinetuneConfig, name: str, base: BaseModel) -> Path:
         return Path(config.tuning.output_dir)
     name = table_name(config.data) if name == CUSTOM else name
     suffix = "-from-scratch" if config.tuning.from_scratch or base.files is None else ""
-    return RUNS / f"{name}-{base.name}{suffix}"
+    return default_model.RUNS / f"{name}-{base.name}{suffix}"
 
 
 def _plan(task: Task, config: FinetuneConfig, base: BaseModel, folder: Path, world: World) -> tuple[TaskJob, Path]:
     """Prepare, check and log the job of one task; returns it with its folder."""
-    check_can_write(folder)
+    command_line.check_can_write(folder)
     files.check_output_folder(folder)
-    check_trackers(config.training.report_to)
+    trackers.check_trackers(config.training.report_to)
     job = jobs.make_task_job(task, config, base, world)
     sizes = ", ".join(f"{len(examples):,} {name}" for name, examples in job.data.evaluation.items()) or "0 evaluation"
     name, length, training = job.task.name, f"sequences of up to {job.plan.max_seq_length} tokens", job.training
@@ -140,7 +134,7 @@ class Sweep:
     folder: Path
     world: World
     stop: guards.StopSignal
-    results: dict[int, SeedResult] = field(default_factory=dict)
+    results: dict[int, files.SeedResult] = field(default_factory=dict)
     is_stopped: bool = False
 
     def remaining_seeds(self) -> Iterator[int]:
@@ -171,7 +165,7 @@ class Sweep:
         training = replace(job.training, seed=seed)
         outputs = folder, training.max_steps, training.report_to
         watch = monitor.Monitor(*outputs, is_main=world.is_main, settings=asdict(training))
-        with watch, one_line_errors(training, "none"):
+        with watch, machine.one_line_errors(training, "none"):
             found = checkpoint.find_checkpoint(folder / "checkpoints", "auto")
             LOG.info(f"{job.task.name}, seed {seed}: {training.max_steps:,} updates, new weights in {', '.join(new)}")
             assert job.train is not None
@@ -208,7 +202,7 @@ class Sweep:
                 folder = run.settings.folder
                 if files.best_of(self.job, self.results.values()) is result:
                     files.export_best(self.job, run.objective, result, self.folder)
-                with writing(folder):
+                with run_folder.writing(folder):
                     write_text(folder / files.RESULT, json.dumps(result._asdict()) + "\n")
                 _remove_training_files(folder)
 
@@ -234,7 +228,7 @@ class Sweep:
         result, lines = RunResult(folder, {}, 0), list[str]()
         if done:
             best, model = files.best_of(job, done), folder / files.MODEL
-            found = read_json(model / TASK_FILE).get("seed")
+            found = read_json(model / load.TASK_FILE).get("seed")
             state = "is missing or damaged" if found is None else f"is from seed {found}"
             damage = f"{model} {state}" if found != best.seed else recorded_damage(folder, files.MODEL_FILES)
             if job.train is not None and damage:
@@ -276,7 +270,7 @@ class SeedRun:
     new_parts: list[str]
     scores: list[float]  # main metric, one per evaluation
     patience: float  # evaluations without a better score; inf: no early stopping
-    last: SeedResult | None = None
+    last: files.SeedResult | None = None
 
     def evaluate(self, step: int) -> Metrics | None:
         """Evaluate for the training loop; None if it was stopped."""
@@ -289,7 +283,7 @@ class SeedRun:
             weights = {name: tensor.contiguous() for name, tensor in self.objective.state_dict().items()}
             with main_first(world):
                 if world.is_main:
-                    with writing(folder), replacing(folder / _BEST_WEIGHTS) as file:
+                    with run_folder.writing(folder), replacing(folder / _BEST_WEIGHTS) as file:
                         file.write(safetensors.save(weights))
         self.scores.append(current)
         return self.last.metrics
@@ -299,7 +293,7 @@ class SeedRun:
         since_best = len(self.scores) - 1 - self.scores.index(max(self.scores)) if self.patience < math.inf else 0
         return since_best >= self.patience
 
-    def final_result(self, step: int) -> SeedResult | None:
+    def final_result(self, step: int) -> files.SeedResult | None:
         """The evaluation of the final weights, with early stopping the best ones, which are loaded; None if stopped."""
         if self.patience < math.inf:
             with main_first(self.settings.world):  # the other ranks read what the main rank has written

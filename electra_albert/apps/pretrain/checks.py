@@ -15,17 +15,14 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from electra_albert.apps.pretrain import trial
+from electra_albert.apps.pretrain import main, trial
 from electra_albert.apps.pretrain.job import Job
-from electra_albert.apps.pretrain.main import run_folder
 from electra_albert.contracts import IGNORED_LABEL, Batch, CheckpointError
 from electra_albert.corpus.rows import Split, padding_share
 from electra_albert.corpus.tokenizer import word_starts
 from electra_albert.hub.save import save_model
 from electra_albert.keyed_random import Stream, bits, uniform
-from electra_albert.objectives import spec_of
-from electra_albert.objectives.masking import maskable
-from electra_albert.objectives.mlm import MaskedLanguageModeling
+from electra_albert.objectives import masking, mlm, spec_of
 from electra_albert.training.distributed import World
 from electra_albert.training.optimizer import build_optimizer, check_gradients
 from electra_albert.training.step import autocast, backward, term_scales
@@ -130,14 +127,14 @@ def _corrupt(job: Job, batch: Batch) -> Any:
 def _of_masking(job: Job, batch: Batch) -> Finding:
     """Compare the selected tokens, and what replaces them, with the settings."""
     objective, special = job.objective, job.objective.special
-    options: Any = objective.mlm if isinstance(objective, MaskedLanguageModeling) else objective.rtd
+    options: Any = objective.mlm if isinstance(objective, mlm.MaskedLanguageModeling) else objective.rtd
     masked = _corrupt(job, batch)
     is_used, positions = masked.targets.weight > 0, masked.targets.positions  # [B, K]
     before, after = (ids.gather(1, positions)[is_used] for ids in (batch.input_ids, masked.masked_ids))  # [M]
     is_mask = after == special.mask
     is_random = (after != before) & ~is_mask
     is_chosen = torch.zeros_like(batch.attention_mask).scatter(1, positions, is_used)  # [B, L]
-    is_maskable = maskable(batch.input_ids, batch.attention_mask, special)
+    is_maskable = masking.maskable(batch.input_ids, batch.attention_mask, special)
     rate = int(is_chosen.sum()) / int(is_maskable.sum())
     count = is_maskable.sum(1)  # [B]
     wanted = int((count * options.mask_rate).round().clamp(min=1).minimum(count).sum()) / int(count.sum())
@@ -216,7 +213,7 @@ def _of_padding(job: Job, batch: Batch) -> Finding:
 
 def _of_cost(job: Job, world: World) -> Iterator[Finding]:
     """Memory, disk, time and FLOPs of the run."""
-    text, is_enough = trial.disk_space(job, run_folder(job.config, ""))
+    text, is_enough = trial.disk_space(job, main.run_folder(job.config, ""))
     yield _warn_if(not is_enough, "disk", text, trial.DISK_ADVICE)
     for line in trial.measure(job, world):
         if not line.endswith("…"):  # such a line announces the next one

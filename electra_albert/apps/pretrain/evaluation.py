@@ -18,10 +18,8 @@ from electra_albert.inference.model import InferenceModel
 from electra_albert.inference.scoring import score_pairs
 from electra_albert.objectives.evaluation import Detections, detection_scores
 from electra_albert.objectives.rtd import PretrainingObjective
-from electra_albert.training.checkpoint import load_average
-from electra_albert.training.distributed import gather_objects
+from electra_albert.training import checkpoint, distributed, monitor
 from electra_albert.training.loop import Evaluate, Outcome
-from electra_albert.training.monitor import Tally, means_of
 from electra_albert.training.step import RunSettings, autocast
 
 LOG = logging.getLogger(__name__)
@@ -56,7 +54,7 @@ def average(job: Job, run: RunSettings, evaluate: Evaluate, outcome: Outcome) ->
     most = job.config.run.average_checkpoints
     if most == 1 or outcome.is_stopped:
         return outcome
-    states = load_average(run.checkpoints, most, job.objective)
+    states = checkpoint.load_average(run.checkpoints, most, job.objective)
     steps = ", ".join(f"{state['step']:,}" for state in reversed(states)) or "none"
     missing = "; the run has no other complete one" if len(states) < most else ""
     LOG.info(f"averaged the weights of {len(states)} of the last {most} checkpoints (steps: {steps}){missing}")
@@ -80,7 +78,7 @@ def score(
     sources: index of each source's first example. Losses are then also reported per source, as `<loss>/<source>`.
     """
     training, world, firsts = run.config, run.world, list(sources.values())
-    tally, detections = Tally(world.device), Detections()
+    tally, detections = monitor.Tally(world.device), Detections()
     kept = torch.ones((), dtype=torch.bool, device=world.device)
     size = training.per_device_eval_batch_size
     for batch in eval_batches(packed, training.eval_examples, size, world.rank, world.world_size, firsts):
@@ -93,10 +91,10 @@ def score(
                 terms[f"{name}/{source}"] = Term(*(value * int(number == current) for value in terms[name]))
         tally.add(terms, kept)
     totals = tally.take(world)
-    metrics = means_of(totals, objective.weights)
+    metrics = monitor.means_of(totals, objective.weights)
     for suffix in ("", *(f"/{source}" for source in sources)):
         metrics[f"{MASKED_TOKENS}{suffix}"] = totals[f"unigram_loss{suffix}"][1]
-    gathered = gather_objects(detections.arrays(), world)
+    gathered = distributed.gather_objects(detections.arrays(), world)
     scores, is_replaced = (np.concatenate(parts) for parts in zip(*gathered, strict=True))
     return {**metrics, **(detection_scores(scores, is_replaced, training.seed) if len(scores) else {})}
 

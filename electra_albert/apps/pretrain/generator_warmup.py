@@ -14,8 +14,7 @@ from electra_albert.apps.pretrain.job import Job
 from electra_albert.apps.run_folder import WARMUP
 from electra_albert.config import MlmConfig
 from electra_albert.objectives.mlm import MaskedLanguageModeling
-from electra_albert.training.checkpoint import find_checkpoint
-from electra_albert.training.loop import train
+from electra_albert.training import checkpoint, loop
 from electra_albert.training.monitor import Monitor
 from electra_albert.training.step import RunSettings
 
@@ -36,13 +35,13 @@ def warm_up(job: Job, run: RunSettings) -> bool:
     masking = MlmConfig(rtd.mask_rate, rtd.mask_token_share, random_token_share=0.0, mask_unit=rtd.mask_unit)
     alone = MaskedLanguageModeling(generator.config, masking, objective.special, objective.seed, generator=generator)
     config = replace(run.config, max_steps=steps, warmup_steps=steps // _LR_WARMUP_DIVISOR, eval_steps=steps)
-    found = find_checkpoint(folder / "checkpoints", "never" if job.config.run.resume == "never" else "auto")
+    found = checkpoint.find_checkpoint(folder / "checkpoints", "never" if job.config.run.resume == "never" else "auto")
     warm = replace(run, folder=folder, config=config, eval_on_start=False, lr_multipliers=None, plan=None)
     frozen.requires_grad_(False)
     try:
         with Monitor(folder, steps, config.report_to, is_main=run.world.is_main) as monitor:
             warm = replace(warm, resume_from=found, monitor=monitor)
-            outcome = train(alone, job.batches, lambda step: score(alone, job, job.held_out, warm), warm)
+            outcome = loop.train(alone, job.batches, lambda step: score(alone, job, job.held_out, warm), warm)
     finally:
         frozen.requires_grad_(True)
     loss = outcome.metrics.get("mlm_loss")

@@ -9,10 +9,9 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from electra_albert.apps.machine import why_not_compiled
+from electra_albert.apps import machine, run_folder
 from electra_albert.apps.prepare import Prepared, prepare
 from electra_albert.apps.pretrain import init_from
-from electra_albert.apps.run_folder import run_settings
 from electra_albert.config import PretrainConfig
 from electra_albert.contracts import IGNORED_LABEL, Arithmetic, Batch, CheckpointError, DataError, UsageError
 from electra_albert.corpus.examples import PackedExamples, TrainBatches, TrainStage
@@ -214,7 +213,7 @@ def _batches(config: PretrainConfig, prepared: Prepared, world: World) -> tuple[
 
 def job_settings(preset: str, job: Job, world: World) -> dict[str, Any]:
     """Settings that a run records and that a resumed run must match: options, batch, corpus and initial weights."""
-    return run_settings(
+    return run_folder.run_settings(
         preset,
         job.config,
         world.world_size,
@@ -244,7 +243,7 @@ def choose_compilation(wanted: Compilation | Literal["auto"], device: torch.devi
     """Parts to compile with torch.compile: `wanted`, or for auto the blocks on a GPU. UsageError if unsupported."""
     if wanted == "none" or (wanted == "auto" and device.type != "cuda"):
         return "none"
-    problem = why_not_compiled(device)
+    problem = machine.why_not_compiled(device)
     if wanted == "auto":
         return "none" if problem else "blocks"
     if problem:

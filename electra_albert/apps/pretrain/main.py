@@ -72,25 +72,20 @@ def pretrain(config: PretrainConfig | None = None, **options: Any) -> RunResult:
 def run_pretraining(preset: str, config: PretrainConfig, world: World, command: Sequence[str]) -> RunResult:
     """Train, then export unless a signal stopped the run. `command` is recorded in its folder and model card."""
     from electra_albert.apps import machine
-    from electra_albert.apps.pretrain import budget, evaluation, generator_warmup, summary, trial
-    from electra_albert.apps.pretrain.alarms import Alarms
+    from electra_albert.apps.pretrain import alarms, budget, evaluation, generator_warmup, summary, trial
     from electra_albert.apps.pretrain.job import job_settings, make_job
     from electra_albert.hub import push
     from electra_albert.inference.scoring import read_sets
-    from electra_albert.training import distributed, guards, loop, run_log
-    from electra_albert.training.checkpoint import find_checkpoint
-    from electra_albert.training.distributed import main_first
+    from electra_albert.training import checkpoint, distributed, guards, loop, run_log, step, trackers
     from electra_albert.training.monitor import Monitor
-    from electra_albert.training.step import RunSettings
-    from electra_albert.training.trackers import check_trackers
 
     folder = run_folder(config, preset)
-    with main_first(world):
+    with distributed.main_first(world):
         _check_folder(folder, config)
-    check_trackers(config.training.report_to)
+    trackers.check_trackers(config.training.report_to)
     with ExitStack() as stack:
         log = stack.enter_context(run_log.RunLog())
-        found = find_checkpoint(folder / "checkpoints", config.run.resume)
+        found = checkpoint.find_checkpoint(folder / "checkpoints", config.run.resume)
         if resume_point := files.find_resume_point(folder, found):
             config = budget.recorded_plan(config, resume_point[1])
             files.check_settings(resume_point, preset, config, world.world_size)
@@ -107,19 +102,19 @@ def run_pretraining(preset: str, config: PretrainConfig, world: World, command: 
             LOG.info(line)
         if config.run.dry_run:
             return RunResult(folder, {}, 0)
-        with main_first(world):
+        with distributed.main_first(world):
             if world.is_main:
                 text, is_enough = trial.disk_space(job, folder, state["step"] if state else 0)
                 if not is_enough:
                     raise UsageError(f"{folder}: {text}; {trial.DISK_ADVICE}")
                 stack.enter_context(guards.run_lock(folder))
-        if found != find_checkpoint(folder / "checkpoints", config.run.resume):
+        if found != checkpoint.find_checkpoint(folder / "checkpoints", config.run.resume):
             raise UsageError(f"another run has just written into {folder}; start again to resume it")
         stop, settings = stack.enter_context(guards.StopSignal()), job_settings(preset, job, world)
         training, outputs = config.training, (folder, config.training.max_steps, config.training.report_to)
-        monitor = Monitor(*outputs, is_main=world.is_main, settings=settings, alarms=Alarms(config))
+        monitor = Monitor(*outputs, is_main=world.is_main, settings=settings, alarms=alarms.Alarms(config))
         stack.enter_context(monitor)
-        run = RunSettings(folder, training, world, monitor, stop, job.arithmetic, found, settings=settings)
+        run = step.RunSettings(folder, training, world, monitor, stop, job.arithmetic, found, settings=settings)
         pace = budget.Pace(config.run.budget_seconds, monitor) if config.run.budget else None
         run = replace(run, plan=pace, eval_on_start=job.origin is not None, lr_multipliers=job.objective.lr_multipliers)
         if resume_point := files.find_resume_point(folder, found):
@@ -127,7 +122,7 @@ def run_pretraining(preset: str, config: PretrainConfig, world: World, command: 
         record = {"settings": settings, **summary.record(job, world)}
         if not world.is_main:
             log.open(folder)
-        with main_first(world):
+        with distributed.main_first(world):
             if world.is_main:
                 _record(folder, preset, job, command, record)
                 log.open(folder)

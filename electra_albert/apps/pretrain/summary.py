@@ -9,13 +9,12 @@ from typing import Any
 
 from torch import nn
 
+from electra_albert.apps import machine, run_folder
 from electra_albert.apps.command_line import format_table
-from electra_albert.apps.machine import why_not_compiled
 from electra_albert.apps.pretrain import trial
 from electra_albert.apps.pretrain.evaluation import MASKED_TOKENS, OLD_TEXT_PREFIX
 from electra_albert.apps.pretrain.job import Job
 from electra_albert.apps.pretrain.samples import inference_model, sample_predictions
-from electra_albert.apps.run_folder import read_evaluations
 from electra_albert.contracts import Metrics
 from electra_albert.corpus.rows import padding_share
 from electra_albert.corpus.store import format_statistics
@@ -43,7 +42,7 @@ def start_lines(job: Job, world: World) -> list[str]:
     parts = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
     compiled = str(job.compilation)
     if compiled == "none" and world.device.type == "cuda" and config.run.torch_compile == "auto":
-        compiled = f"none ({why_not_compiled(world.device)})"
+        compiled = f"none ({machine.why_not_compiled(world.device)})"
     lines = [
         f"parameters: {total:,} ({parts})",
         f"examples of {length} tokens: {batches.examples.table.count:,} to train on, "
@@ -93,7 +92,7 @@ def final_report(job: Job, metrics: Metrics, folder: Path) -> str:
     """Scores next to their baselines, predictions for held-out sentences, written files, and the next command."""
     lines = [format_scores(metrics)]
     if job.origin is not None:
-        lines.append(format_forgetting(read_evaluations(folder)))
+        lines.append(format_forgetting(run_folder.read_evaluations(folder)))
     samples = sample_predictions(job, model := inference_model(job))
     lines += [f"\n{sample.report(colours=sys.stdout.isatty())}" for sample in samples]
     models = " and ".join(name for name in ("generator/", "discriminator/") if (folder / name).is_dir())

@@ -25,9 +25,7 @@ from electra_albert.contracts import Batch, Objective, SpecialIds
 from electra_albert.corpus.examples import eval_batches
 from electra_albert.hub.load import locate, read_config
 from electra_albert.model import electra
-from electra_albert.objectives import spec_of
-from electra_albert.objectives.evaluation import Detections
-from electra_albert.objectives.rtd import make_objective
+from electra_albert.objectives import evaluation, rtd, spec_of
 from electra_albert.training.checkpoint import list_checkpoints
 from electra_albert.training.distributed import World
 from electra_albert.training.guards import StopSignal
@@ -122,7 +120,7 @@ def _example_flops(config: PretrainConfig, length: int) -> int:
         if spec_of(config).has_discriminator and config.rtd.is_fixed:
             shape = read_config(locate(Path(config.rtd.generator), "generator"))
             fixed = [electra.Generator(replace(shape, vocab_size=config.model.vocab_size)).requires_grad_(False)]
-        objective = make_objective(config, special, *fixed)
+        objective = rtd.make_objective(config, special, *fixed)
         ids = torch.zeros(1, length, dtype=torch.int64)
         batch = Batch(ids, ids.bool(), ids, ids[:, 0], ids[:, 0])
         with FlopCounterMode(display=False) as counter:
@@ -180,7 +178,7 @@ def time_parts(job: Job, world: World) -> tuple[float, float]:
         step = training.gradient_accumulation_steps * median(seconds) + _timed(update, device)
     job.objective.eval()
     with torch.no_grad(), autocast(device, job.arithmetic):
-        scoring = _timed(lambda: job.objective.score(held_out.to(device), job.unigram, Detections()), device)
+        scoring = _timed(lambda: job.objective.score(held_out.to(device), job.unigram, evaluation.Detections()), device)
     return step, scoring / size
 
 
