@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from electra_albert.apps import report
+from electra_albert.apps import report, run_folder
 from electra_albert.apps.pretrain.options import parse_pretraining
 from electra_albert.apps.pretrain.trial import run_flops
 from electra_albert.training.monitor import read_metrics
@@ -28,7 +28,7 @@ def data_of(path: Path) -> dict[str, object]:
 
 def test_a_finished_run_has_a_report_with_its_metrics_samples_and_settings(finished: Finished) -> None:
     data = report.report_data(finished.folder, ())
-    assert data_of(finished.folder / report.REPORT)["samples"] == data["samples"]
+    assert data_of(finished.folder / run_folder.REPORT)["samples"] == data["samples"]
     (run,) = data["runs"]
     rows = read_metrics(finished.folder / "metrics.jsonl")
     for row, drawn in zip(rows, sorted(run["rows"], key=lambda row: row["elapsed_seconds"]), strict=True):
@@ -59,7 +59,7 @@ def test_a_run_killed_before_its_first_row_has_a_report(finished: Finished, tmp_
     shutil.copy(finished.folder / "environment.json", tmp_path)
     (tmp_path / "metrics.jsonl").touch()
     assert call(report.main, "--run", str(tmp_path)).code == 0
-    assert data_of(tmp_path / report.REPORT)["scores"] == "no evaluation yet"
+    assert data_of(tmp_path / run_folder.REPORT)["scores"] == "no evaluation yet"
 
 
 def test_text_cannot_end_the_script_and_nothing_is_loaded_from_elsewhere(finished: Finished, tmp_path: Path) -> None:
@@ -68,10 +68,10 @@ def test_text_cannot_end_the_script_and_nothing_is_loaded_from_elsewhere(finishe
     evil = {"step": 1, "text": text, "original": "a", "predictions": [["</SCRIPT>", 0.5]]}
     (run / "samples.jsonl").write_text(json.dumps(evil), encoding="utf-8")
     assert call(report.main, "--run", str(run), "--compare", str(finished.folder)).code == 0
-    data = data_of(run / report.REPORT)
+    data = data_of(run / run_folder.REPORT)
     assert data["samples"] == [[evil]]
     assert [each["name"] for each in data["runs"]] == ["run", finished.folder.name]
-    addresses = re.findall(r"""(?:src|href)\s*=|url\(|@import|https?://[^"'\s]+""", (run / report.REPORT).read_text())
+    addresses = re.findall(r"""(?:src|href)\s*=|url\(|@import|https?://[^"'\s]+""", (run / run_folder.REPORT).read_text())
     assert [found for found in addresses if found != "http://www.w3.org/2000/svg"] == ["src="]  # the text above
 
 
@@ -84,7 +84,7 @@ def test_a_browser_draws_every_chart_and_shows_every_text(finished: Finished, tm
     if (browser := shutil.which("chromium") or shutil.which("google-chrome")) is None:
         pytest.skip("there is no Chromium on PATH")
     options = ("--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}", "--dump-dom")
-    address = (finished.folder / report.REPORT).as_uri()
+    address = (finished.folder / run_folder.REPORT).as_uri()
     page = subprocess.run([browser, *options, address], capture_output=True, text=True, timeout=120, check=True).stdout
     titles = set(re.findall("<figcaption>([^<]*)<", page))
     assert titles >= _TITLES
