@@ -1,7 +1,5 @@
 """Command-line parsing (defaults < preset < --config file < flags), exit codes for errors, short and full help."""
 
-from __future__ import annotations
-
 import argparse
 import copy
 import difflib
@@ -15,14 +13,13 @@ import time
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
+from typing import Any, NamedTuple, TextIO
+
+from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace, set_parsing_settings
 
 from electra_albert.apps.run_folder import read_options
 from electra_albert.contracts import STOPPED_BY_SIGNAL, RankLostError, RunResult, UsageError, UserError
 from electra_albert.training.run_log import console_log, is_main_process
-
-if TYPE_CHECKING:
-    from jsonargparse import ArgumentParser, Namespace
 
 LOG = logging.getLogger(__name__)
 
@@ -137,8 +134,6 @@ def check_can_write(folder: Path) -> None:
 
 def make_parser(program: str, description: str, usage: str | None = None, epilog: str | None = None) -> ArgumentParser:
     """A parser that rejects unknown and abbreviated options. With `usage`, it has --help-all and --config."""
-    from jsonargparse import ArgumentParser, DefaultHelpFormatter, set_parsing_settings
-
     set_parsing_settings(docstring_parse_attribute_docstrings=True)
     texts = {"prog": program, "description": description, "usage": usage and f"%(prog)s {usage}", "epilog": epilog}
     layout = type("", (argparse.RawDescriptionHelpFormatter, DefaultHelpFormatter), {})

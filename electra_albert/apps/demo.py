@@ -24,14 +24,14 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from jsonargparse import Namespace
+
 from electra_albert.apps.command_line import check_can_write, make_parser, parse
 from electra_albert.apps.default_model import default_model
 from electra_albert.contracts import CheckpointError, DataError, UsageError
 from electra_albert.files import replacing
 
 if TYPE_CHECKING:
-    from jsonargparse import Namespace
-
     from electra_albert.corpus.tokenizer import TokenText
     from electra_albert.inference.model import InferenceModel, MaskPrediction
     from electra_albert.inference.rewrite import Draw, Replacement, Rewritten

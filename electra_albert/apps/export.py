@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from electra_albert.apps.command_line import check_can_write, make_parser, parse
 from electra_albert.apps.run_folder import ENVIRONMENT
 from electra_albert.contracts import CheckpointError, UsageError
-from electra_albert.model_config import require_repository
+from electra_albert.model_config import require, require_repository
 
 LOG = logging.getLogger(__name__)
 
@@ -73,8 +73,7 @@ def export(
     Raises UsageError for invalid paths and options, CheckpointError for files that do not contain such a model.
     """
     for name, value in {"format": format, "dtype": dtype, **({"kind": kind} if kind else {})}.items():
-        if value not in _KNOWN[name]:
-            raise UsageError(f"--{name} {value} is not one of {', '.join(_KNOWN[name])}")
+        require(value in _KNOWN[name], f"--{name} {value} is not one of {', '.join(_KNOWN[name])}")
     if not str(model) or not str(output_dir):
         raise UsageError("--model and --output_dir must not be empty; give a path for each")
     try:
@@ -102,8 +101,7 @@ def export(
     from electra_albert.hub import card, load, onnx, push, save
 
     files = load.locate(Path(model), kind or "any")
-    if files.weights.parent.resolve() == path:
-        raise UsageError(f"--output_dir {folder} is the model's own folder; choose another")
+    require(files.weights.parent.resolve() != path, f"--output_dir {folder} is the model's own folder; choose another")
     if format in _ONNX:
         onnx.require_packages()
     stored = load.read_stored(files)

@@ -8,14 +8,15 @@ examples:
 import json
 from collections.abc import Sequence
 from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from electra_albert.apps import run_folder as files
 from electra_albert.apps.command_line import check_can_write, make_parser, parse
 from electra_albert.apps.default_model import newest_run
-from electra_albert.contracts import Metrics, UsageError
 from electra_albert.files import SHIPPED, read_json, write_text
+from electra_albert.model_config import require
 from electra_albert.training.run_log import LOG_FILE
 
 REFERENCE = SHIPPED / "sample" / "reference"  # metrics of the default run
@@ -50,11 +51,9 @@ def main(argv: Sequence[str]) -> int:
     options = parse(parser, argv)
     folder, others = Path(options.run) if options.run else newest_run(), [Path(name) for name in options.compare]
     for each in (folder, *others):
-        if not (each / files.METRICS).is_file():
-            raise UsageError(f"{each} is not a run's folder (no {files.METRICS}); name one")
+        require((each / files.METRICS).is_file(), f"{each} is not a run's folder (no {files.METRICS}); name one")
     output = Path(options.output) if options.output else folder / files.REPORT
-    if output.is_dir():
-        raise UsageError(f"--output {output} is a folder; name a file")
+    require(not output.is_dir(), f"--output {output} is a folder; name a file")
     check_can_write(output.parent)
     output.parent.mkdir(parents=True, exist_ok=True)
     write_report(folder, output, others)
@@ -78,7 +77,10 @@ def report_data(folder: Path, others: Sequence[Path]) -> dict[str, Any]:
     warnings = dict.fromkeys(line.partition(" warning: ")[2] for line in log.splitlines() if " warning: " in line)
     environment = {key: value for key, value in record.items() if key != "settings" and not isinstance(value, list)}
     found = (row for row in read_metrics(folder / files.SAMPLES) if "text" in row)
-    samples = list({(row["text"], row["step"]): row for row in found}.values())  # the last, of averaged weights
+    by_text, samples = (
+        itemgetter("text"),
+        list({(row["text"], row["step"]): row for row in found}.values()),
+    )  # the last, of averaged weights
     curves = [_curves(each) for each in (folder, *others) if (each / files.METRICS).is_file()]
     done = curves[0]["rows"][-1] if curves[0]["rows"] else {}
     facts = {
@@ -99,7 +101,7 @@ def report_data(folder: Path, others: Sequence[Path]) -> dict[str, Any]:
         "warnings": list(warnings),
         "charts": [{"title": title, "metric": name, "baseline": base} for title, name, base in _CHARTS],
         "runs": curves,
-        "samples": [list(group) for _, group in groupby(sorted(samples, key=_text), key=_text)],
+        "samples": [list(group) for _, group in groupby(sorted(samples, key=by_text), key=by_text)],
         "details": {
             "Corpus": "\n".join(record.get("corpus_statistics", [])),
             "Command": _text_of(folder / files.COMMAND),
@@ -107,10 +109,6 @@ def report_data(folder: Path, others: Sequence[Path]) -> dict[str, Any]:
             "Environment": json.dumps(environment, indent=1),
         },
     }
-
-
-def _text(sample: Metrics) -> str:
-    return str(sample["text"])
 
 
 def _text_of(path: Path) -> str:

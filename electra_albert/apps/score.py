@@ -3,15 +3,14 @@
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from jsonargparse import Namespace
 
 from electra_albert.apps.command_line import check_can_write, format_table, make_parser, parse
 from electra_albert.contracts import UsageError
 from electra_albert.files import read_json, sha256, write_json
 from electra_albert.training.run_log import console_log
-
-if TYPE_CHECKING:
-    from jsonargparse import Namespace
 
 LOG = logging.getLogger(__name__)
 
@@ -47,7 +46,7 @@ def score(**options: Any) -> dict[str, Any]:
         return _score(_parse([word for words in argv for word in words]))
 
 
-def _score(options: "Namespace") -> dict[str, Any]:
+def _score(options: Namespace) -> dict[str, Any]:
     from electra_albert.corpus.tokenizer import fingerprint
     from electra_albert.hub.weights import all_files
     from electra_albert.inference.model import load_model
@@ -92,7 +91,7 @@ def _score(options: "Namespace") -> dict[str, Any]:
     return content
 
 
-def _parse(argv: Sequence[str]) -> "Namespace":
+def _parse(argv: Sequence[str]) -> Namespace:
     parser = make_parser("electra-albert score", "Score a pretrained model without fine-tuning.")
     parser.add_argument("--model", type=str, required=True, help="Run folder or model folder, ours or stock.")
     parser.add_argument("--text", type=str, nargs="+", help="Files of unseen text, in any format of --corpus.")

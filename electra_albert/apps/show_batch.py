@@ -12,7 +12,8 @@ from electra_albert.apps.command_line import make_parser, parse
 from electra_albert.apps.default_model import newest_run
 from electra_albert.apps.pretrain.options import parse_pretraining
 from electra_albert.apps.run_folder import CONFIG, GLOBAL_BATCH, compare_settings, recorded_settings
-from electra_albert.contracts import IGNORED_LABEL, Batch, UsageError
+from electra_albert.contracts import IGNORED_LABEL, Batch
+from electra_albert.model_config import require
 from electra_albert.objectives import spec_of
 
 _ORDERS = {0: ", segments in order", 1: ", segments swapped", IGNORED_LABEL: ", no sentence order"}
@@ -27,10 +28,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--rows", type=int, default=4, help="Number of examples to print, of one micro-batch.")
     options = parse(parser, argv)
     folder = Path(options.run) if options.run else newest_run()
-    if options.step < 1 or options.rows < 1:
-        raise UsageError("--step and --rows must be at least 1")
-    if not (folder / CONFIG).is_file():
-        raise UsageError(f"{folder} is not a run's folder (no {CONFIG}); name one")
+    require(options.step >= 1 and options.rows >= 1, "--step and --rows must be at least 1")
+    require((folder / CONFIG).is_file(), f"{folder} is not a run's folder (no {CONFIG}); name one")
     _show(folder, options.step, options.rows)
     return 0
 

@@ -21,6 +21,7 @@ from electra_albert.inference.engine import Engine, OneOrMore, Text, as_given, a
 from electra_albert.inference.rewrite import MASKS_AT_ONCE, Draw, masked_logits, rewrite
 from electra_albert.model.electra import Discriminator, Generator
 from electra_albert.model.encoder import EncoderModel
+from electra_albert.model_config import require
 
 LOG = logging.getLogger(__name__)
 
@@ -74,8 +75,7 @@ def load_model(
     """
     target = _as_device(device)
     size = (1 << 16 if target.type == "cuda" else 4096) if batch_tokens is None else operator.index(batch_tokens)
-    if size < 1:
-        raise UsageError(f"batch_tokens={size} must be at least 1")
+    require(size >= 1, f"batch_tokens={size} must be at least 1")
     files, mlm_files = _locate(Path(path), Path(config) if config else None, Path(tokenizer) if tokenizer else None)
     if discriminator is not None:
         files = hub.locate(Path(discriminator), "discriminator")
@@ -175,8 +175,7 @@ class InferenceModel(Engine):
         """
         generator, tokenizer = self.masked_token_model("fill_mask"), self.tokenizer
         mask_id, top_k = tokenizer.mask_token_id, operator.index(top_k)
-        if top_k < 1:
-            raise UsageError(f"top_k={top_k} must be at least 1")
+        require(top_k >= 1, f"top_k={top_k} must be at least 1")
         chosen_ids: Any = slice(None) if targets is None else engine.target_ids(tokenizer, targets)
         allowed = torch.arange(generator.config.vocab_size, device=self.device)[chosen_ids]
         sequences = self.encode(texts, generator, truncate, is_filled=True)
@@ -206,8 +205,8 @@ class InferenceModel(Engine):
         """
         pooler = self.encoder.pooler
         poolings = ["mean", "cls"] + ["pooler"] * (pooler is not None)
-        if pooling not in poolings:
-            raise UsageError(f"pooling={pooling!r} is not supported by this model; give one of {', '.join(poolings)}")
+        problem = f"pooling={pooling!r} is not supported by this model; give one of {', '.join(poolings)}"
+        require(pooling in poolings, problem)
         sequences = self.encode(texts, self.encoder, truncate)
         found: list[Any] = [None] * len(sequences)
         for padded, chosen in self.batches(sequences):

@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from electra_albert.contracts import DataError, UsageError
+from electra_albert.contracts import DataError
 from electra_albert.corpus.tokenizer import TokenText, special_ids, token_texts
 from electra_albert.inference import engine
 from electra_albert.inference.engine import WORD_MARKS, Engine, TokenSequence
 from electra_albert.model.electra import Generator
+from electra_albert.model_config import require
 from electra_albert.objectives.masking import choose_targets, maskable, sample
 
 REPLACEMENT_CHARACTER = "\ufffd"
@@ -32,10 +33,8 @@ class Draw:
     seed: int = 42
 
     def __post_init__(self) -> None:
-        if not 0 < self.mask_rate <= 1:
-            raise UsageError(f"mask_rate={self.mask_rate} must be above 0 and at most 1")
-        if not 0 < self.temperature < math.inf:
-            raise UsageError(f"temperature={self.temperature} must be a number above 0")
+        require(0 < self.mask_rate <= 1, f"mask_rate={self.mask_rate} must be above 0 and at most 1")
+        require(0 < self.temperature < math.inf, f"temperature={self.temperature} must be a number above 0")
 
 
 class Replacement(NamedTuple):

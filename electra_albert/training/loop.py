@@ -65,8 +65,7 @@ class _Loop:
         self.module, self.objective = objective, cast(Objective, objective)
         self.step, self.last_step = 0, run.config.max_steps
         self.metrics: Metrics = {}
-        self.is_evaluation_cut_short = False
-        self.should_stop = False
+        self.is_evaluation_cut_short = self.should_stop = False
         self._batches, self._evaluate, self._run = batches, evaluate, run
         self._model: nn.Module = objective
         self._optimizer = optimizer.build_optimizer(objective, run.config, run.lr_multipliers)

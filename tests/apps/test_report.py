@@ -71,7 +71,9 @@ def test_text_cannot_end_the_script_and_nothing_is_loaded_from_elsewhere(finishe
     data = data_of(run / run_folder.REPORT)
     assert data["samples"] == [[evil]]
     assert [each["name"] for each in data["runs"]] == ["run", finished.folder.name]
-    addresses = re.findall(r"""(?:src|href)\s*=|url\(|@import|https?://[^"'\s]+""", (run / run_folder.REPORT).read_text())
+    addresses = re.findall(
+        r"""(?:src|href)\s*=|url\(|@import|https?://[^"'\s]+""", (run / run_folder.REPORT).read_text()
+    )
     assert [found for found in addresses if found != "http://www.w3.org/2000/svg"] == ["src="]  # the text above
 
 

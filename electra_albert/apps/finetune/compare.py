@@ -16,6 +16,7 @@ from electra_albert.apps.run_folder import ENVIRONMENT, recorded_settings, writi
 from electra_albert.contracts import CheckpointError, DataError, UsageError
 from electra_albert.files import read_json, write_json, write_text
 from electra_albert.finetuning_config import PREDICT_TEST, FinetuneConfig
+from electra_albert.model_config import require
 from electra_albert.tasks import metrics, reading
 from electra_albert.tasks.registry import ELECTRA_EIGHT, GLUE, TASKS
 from electra_albert.tasks.task import Report, Task
@@ -53,12 +54,10 @@ def find_glue(config: FinetuneConfig) -> list[str]:
     if _MNLI not in names:
         names = [name for name in names if not TASKS[name].trained_by]
     missing = ", ".join(TASKS[name].files.folders[0] for name in GLUE if name not in names)
-    if not names:
-        raise UsageError(f"--data_dir {folder} holds none of {missing}; give the folder that holds them")
+    require(bool(names), f"--data_dir {folder} holds none of {missing}; give the folder that holds them")
     if missing:
         LOG.info(f"notice: tasks without data in {folder}, skipped: {missing}")
-    if tuning.from_mnli and _MNLI not in names:
-        raise UsageError(f"--from_mnli, but {folder} holds no MNLI; drop the option")
+    require(_MNLI in names or not tuning.from_mnli, f"--from_mnli, but {folder} holds no MNLI; drop the option")
     return sorted(names, key=lambda name: (name != _MNLI, GLUE.index(name)))
 
 
@@ -66,8 +65,8 @@ def glue_tasks(
     config: FinetuneConfig, names: Sequence[str], base: BaseModel, folder: Path, world: World
 ) -> Iterator[tuple[Task, FinetuneConfig, BaseModel, Path]]:
     """Task, settings, base model and folder of each task; the base model from MNLI is looked up once it is trained."""
-    if (folder / ENVIRONMENT).exists():
-        raise UsageError(f"{folder} holds the sweep of a single task; choose another --output_dir")
+    problem = f"{folder} holds the sweep of a single task; choose another --output_dir"
+    require(not (folder / ENVIRONMENT).exists(), problem)
     for name in names:
         task, own, initial = TASKS[name], folder / name, base
         needs_mnli = task.trained_by is not None or (config.tuning.from_mnli and name in _FROM_MNLI)
@@ -138,11 +137,11 @@ def write_glue(folder: Path, names: Sequence[str]) -> str:
 
 def _read(folder: Path) -> tuple[dict[str, Any], list[files.SeedResult], str]:
     """Results of a finished sweep, of its seeds, and a description of its task."""
-    if not (folder / RESULTS).is_file():
-        raise UsageError(f"{folder / RESULTS} does not exist; give the folder of a finished sweep")
-    results = read_json(folder / RESULTS)
+    file = folder / RESULTS
+    require(file.is_file(), f"{file} does not exist; give the folder of a finished sweep")
+    results = read_json(file)
     if not results.keys() >= {*_REQUIRED_KEYS.split()}:
-        raise CheckpointError(f"{folder / RESULTS} is damaged or not of a sweep over one task; run the sweep again")
+        raise CheckpointError(f"{file} is damaged or not of a sweep over one task; run the sweep again")
     seeds = [files.read_result(folder / f"seed-{seed}") for seed in results["seeds"]]
     done = [*filter(None, seeds)]
     if len(done) < len(seeds):

@@ -5,7 +5,9 @@ import os
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+from jsonargparse import Namespace
 
 from electra_albert.apps import command_line
 from electra_albert.apps.command_line import ShortHelp, parse, suggest
@@ -13,9 +15,6 @@ from electra_albert.config import FLAT, GROUPS, ModelConfig, PretrainConfig, as_
 from electra_albert.contracts import CheckpointError, UsageError
 from electra_albert.objectives import OBJECTIVES, spec_of
 from electra_albert.presets import PRESETS
-
-if TYPE_CHECKING:
-    from jsonargparse import Namespace
 
 DEFAULT_PRESET = "tiny"
 _GROUPED: dict[str, type[Any]] = {  # groups of options with dotted names: the model's and those of the objectives
@@ -97,7 +96,7 @@ def _find_preset(argv: Sequence[str]) -> tuple[str, str | None, dict[str, Any]]:
     return preset, run, inherited
 
 
-def _build(options: "Namespace") -> PretrainConfig:
+def _build(options: Namespace) -> PretrainConfig:
     """The configuration from parsed options. Raises UsageError for invalid values."""
     for group in _GROUPED:
         if not hasattr(options[group], "as_dict"):
