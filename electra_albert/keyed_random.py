@@ -9,8 +9,7 @@ from enum import IntEnum
 import torch
 from torch import Tensor
 
-_INT63 = (1 << 63) - 1
-_WORD = (1 << 64) - 1
+_INT63, _WORD = (1 << 63) - 1, (1 << 64) - 1
 # Odd constants of the SplitMix64 finaliser (Steele, Lea and Flood 2014).
 _GOLDEN = 0x9E3779B97F4A7C15
 _MIX_1 = 0xBF58476D1CE4E5B9

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = "electra_albert"
 STEP_PATH = (  # the files that explain one training step, in reading order
     *("training/loop", "training/step", "contracts", "objectives/rtd", "objectives/mlm", "objectives/masking"),
-    *("keyed_random", "model/electra", "model/encoder", "model/attention", "model/heads"),
+    *("keyed_random", "model/electra", "model/encoder", "model/attention"),
 )
 
 

@@ -16,9 +16,8 @@ import os
 import shutil
 import stat
 import sys
-from bisect import bisect
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
@@ -32,9 +31,8 @@ from electra_albert.contracts import CheckpointError, DataError, UsageError
 from electra_albert.files import replacing
 
 if TYPE_CHECKING:
-    from electra_albert.corpus.tokenizer import TokenText
-    from electra_albert.inference.model import InferenceModel, MaskPrediction
-    from electra_albert.inference.rewrite import Draw, Replacement, Rewritten
+    from electra_albert.inference.model import InferenceModel
+    from electra_albert.inference.rewrite import Draw, Rewritten
 
 MASK, PIPE = "[MASK]", "-"
 LOST = "\ufffd"  # written for a sampled token that is only a part of a character
@@ -69,8 +67,6 @@ _ONLY_ON_PAGE = ("host", "port", "compare")
 _JSON_HELP = f"""Print a JSON array with one element per line of text: with {MASK} the output of the fill-mask pipeline,
 else {{"sequence": after, "original": before, "replaced": [{{"start", "end", "before", "after", "probability",
 "is_changed"}}, ...]}}; start and end in characters of the original; probability null without a discriminator."""
-_LIMITS, _COLOURS = (0.3, 0.6), ("\x1b[32m", "\x1b[33m", "\x1b[31m")  # probability of a replacement: green to red
-_BOLD, _RESET = "\x1b[1m", "\x1b[0m"
 _NO_SENTENCE = f"--input {{}} contains no sentence; write one per line, with or without {MASK}"
 
 
@@ -83,7 +79,7 @@ def main(argv: Sequence[str]) -> int:
         with listen(options.host, options.port) as listener:  # before the models are loaded
             second = argparse.Namespace(gen=options.compare, disc=None, config=None, tokenizer=None)
             return serve([_load(options), *([_load(second)] if options.compare else [])], listener)
-    from electra_albert.inference.rewrite import Draw, rewrite
+    from electra_albert.inference.rewrite import Draw, format_predictions, format_rewritten, format_scored, rewrite
 
     draw = Draw(options.mask_rate, options.temperature, options.seed)
     if options.output:
@@ -242,49 +238,3 @@ tokens: {counts["masked"]:,} masked, {counts["changed"]:,} of them changed; {MAS
         print(report, file=sys.stderr)
     else:
         print(f"{report}\nwritten to {target}")
-
-
-def format_predictions(text: str, answer: list[list[MaskPrediction]], *, colours: bool) -> str:
-    """Format the text with a table of predictions, one column per mask."""
-    from electra_albert.inference.engine import printable, shown
-
-    columns = [[f"{p['score']:6.1%}  {shown(p['token_str'])}" for p in predictions] for predictions in answer]
-    width = max(len(cell) for column in columns for cell in column)
-    rows = ("    " + "    ".join(cell.ljust(width) for cell in row).rstrip() for row in zip(*columns, strict=True))
-    return "\n".join([f"{_BOLD}{printable(text)}{_RESET}" if colours else printable(text), *rows])
-
-
-def format_rewritten(rewritten: Rewritten, *, colours: bool) -> str:
-    """Format a text before and after rewriting, and each masked token with its replacement and score."""
-    from electra_albert.inference.engine import printable
-    from electra_albert.inference.rewrite import splice
-
-    def mark(replacement: Replacement) -> str:
-        before, after = printable(replacement.before), printable(replacement.after)
-        if not replacement.is_changed:
-            return before
-        return f"{_BOLD}{after}{_RESET}" if colours else f"[{before}]->[{after}]"
-
-    before = printable(rewritten.original)  # character for character, so that positions stay valid
-    if not rewritten.replaced:
-        return f"{before}\n    unchanged: no token can be masked"
-    lines = [before, f"    rewritten: {splice(before, rewritten.replaced, mark)}"]
-    for _, _, was, now, probability, is_changed in rewritten.replaced:
-        score = "" if probability is None else _colour(f"  P(replaced) {probability:.0%}", probability, colours)
-        old, new = (printable(text.strip()) or "(empty)" for text in (was, now))
-        lines.append(f"    {f'{old} -> {new}' if is_changed else f'{old} (unchanged)':24}{score}".rstrip())
-    return "\n".join(lines)
-
-
-def format_scored(scores: Iterable[tuple[TokenText, float]], *, colours: bool) -> str:
-    """Format each token with its probability of being a replacement."""
-    from electra_albert.inference.engine import shown
-
-    text = "    P(replaced):"
-    for token, probability in scores:
-        text += " " * token.starts_word + _colour(f"{shown(token.text)}({probability:.0%})", probability, colours)
-    return text
-
-
-def _colour(text: str, probability: float, colours: bool) -> str:
-    return f"{_COLOURS[bisect(_LIMITS, probability)]}{text}{_RESET}" if colours else text

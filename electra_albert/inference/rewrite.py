@@ -2,6 +2,7 @@
 
 import math
 import re
+from bisect import bisect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -13,7 +14,7 @@ from torch import Tensor
 from electra_albert.contracts import DataError
 from electra_albert.corpus.tokenizer import TokenText, special_ids, token_texts
 from electra_albert.inference import engine
-from electra_albert.inference.engine import WORD_MARKS, Engine, TokenSequence
+from electra_albert.inference.engine import WORD_MARKS, Engine, TokenSequence, printable, shown
 from electra_albert.model.electra import Generator
 from electra_albert.model_config import require
 from electra_albert.objectives.masking import choose_targets, maskable, sample
@@ -22,6 +23,8 @@ REPLACEMENT_CHARACTER = "\ufffd"
 MASKS_AT_ONCE = 512  # limits the memory of logits [M, V]
 LINES_AT_ONCE = 256  # read together, to batch sequences of similar length
 _BYTES = re.compile(f"{REPLACEMENT_CHARACTER}|<0x[0-9A-F]{{2}}>")  # a token that is part of a character
+_LIMITS, _COLOURS = (0.3, 0.6), ("\x1b[32m", "\x1b[33m", "\x1b[31m")  # probability of a replacement: green to red
+_BOLD, _RESET = "\x1b[1m", "\x1b[0m"
 
 
 @dataclass(frozen=True)
@@ -211,3 +214,43 @@ def _write(tokenizer: Any, line: Line, group: list[int], new: list[TokenText], s
     texts = ["" if new[at].text in WORD_MARKS else " ".join(new[at].text.splitlines()) for at in group]
     kept = [line.text[slice(*line.spans[at])] for at in group]
     return "".join(own if token in special else text for token, own, text in zip(ids, kept, texts, strict=True))
+
+
+def format_predictions(text: str, answer: list[list[dict[str, Any]]], *, colours: bool) -> str:
+    """Format the text with a table of predictions, one column per mask."""
+    columns = [[f"{p['score']:6.1%}  {shown(p['token_str'])}" for p in predictions] for predictions in answer]
+    width = max(len(cell) for column in columns for cell in column)
+    rows = ("    " + "    ".join(cell.ljust(width) for cell in row).rstrip() for row in zip(*columns, strict=True))
+    return "\n".join([f"{_BOLD}{printable(text)}{_RESET}" if colours else printable(text), *rows])
+
+
+def format_rewritten(rewritten: Rewritten, *, colours: bool) -> str:
+    """Format a text before and after rewriting, and each masked token with its replacement and score."""
+
+    def mark(replacement: Replacement) -> str:
+        before, after = printable(replacement.before), printable(replacement.after)
+        if not replacement.is_changed:
+            return before
+        return f"{_BOLD}{after}{_RESET}" if colours else f"[{before}]->[{after}]"
+
+    before = printable(rewritten.original)  # character for character, so that positions stay valid
+    if not rewritten.replaced:
+        return f"{before}\n    unchanged: no token can be masked"
+    lines = [before, f"    rewritten: {splice(before, rewritten.replaced, mark)}"]
+    for _, _, was, now, probability, is_changed in rewritten.replaced:
+        score = "" if probability is None else _colour(f"  P(replaced) {probability:.0%}", probability, colours)
+        old, new = (printable(text.strip()) or "(empty)" for text in (was, now))
+        lines.append(f"    {f'{old} -> {new}' if is_changed else f'{old} (unchanged)':24}{score}".rstrip())
+    return "\n".join(lines)
+
+
+def format_scored(scores: Iterable[tuple[TokenText, float]], *, colours: bool) -> str:
+    """Format each token with its probability of being a replacement."""
+    text = "    P(replaced):"
+    for token, probability in scores:
+        text += " " * token.starts_word + _colour(f"{shown(token.text)}({probability:.0%})", probability, colours)
+    return text
+
+
+def _colour(text: str, probability: float, colours: bool) -> str:
+    return f"{_COLOURS[bisect(_LIMITS, probability)]}{text}{_RESET}" if colours else text

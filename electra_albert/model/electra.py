@@ -1,13 +1,11 @@
-"""Generator, discriminator, and the pair with shared embeddings.
+"""Generator, discriminator, and the pair with shared embeddings. B batch, L length, V vocab, E embedding, D hidden."""
 
-Dimensions: B batch, L length, V vocab, E embedding, D hidden.
-"""
+# mypy: disable-error-code="no-any-return"
 
 from torch import Tensor, nn
 
 from electra_albert.config import ModelConfig
-from electra_albert.model.encoder import Backbone, Embeddings
-from electra_albert.model.heads import MlmHead, RtdHead, SentenceOrderHead
+from electra_albert.model.encoder import Backbone, Embeddings, MlmHead, RtdHead, SentenceOrderHead
 from electra_albert.model.initialization import initialize
 
 
@@ -28,8 +26,7 @@ class Generator(Backbone):
 
     def logits(self, hidden_states: Tensor) -> Tensor:
         """MLM logits [..., V] from hidden_states, any float [..., D]."""
-        logits: Tensor = self.predictions(hidden_states, self.embeddings.table)
-        return logits
+        return self.predictions(hidden_states, self.embeddings.table)
 
 
 class Discriminator(Backbone):
@@ -54,14 +51,12 @@ class Discriminator(Backbone):
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
         """Replaced-token logits [B, L], above 0 = replaced; arguments as for encode."""
-        logits: Tensor = self.discriminator_predictions(self.encode(input_ids, attention_mask, token_type_ids))
-        return logits
+        return self.discriminator_predictions(self.encode(input_ids, attention_mask, token_type_ids))
 
     def mlm_logits(self, hidden_states: Tensor) -> Tensor:
         """MLM logits [..., V] from hidden_states, any float [..., D]."""
         assert self.predictions is not None
-        logits: Tensor = self.predictions(hidden_states, self.embeddings.table)
-        return logits
+        return self.predictions(hidden_states, self.embeddings.table)
 
 
 class Electra(nn.Module):

@@ -1,8 +1,10 @@
-"""The ALBERT encoder: factorised embeddings, and blocks whose parameters are shared between layers.
+"""The ALBERT encoder: factorised embeddings, blocks whose parameters are shared between layers, and pretraining heads.
 
 Parameter names are those of stock AlbertModel except for the fused query, key and value (see hub/formats.py).
 Dimensions: B batch, L length, V vocab, E embedding, D hidden.
 """
+
+# mypy: disable-error-code="no-any-return"
 
 from collections.abc import Callable
 from functools import partial
@@ -55,8 +57,7 @@ class Embeddings(nn.Module):
         """input_ids, token_type_ids int64 [B, L]; returns [B, L, E], with the sum of `added`, each [B, L, E]."""
         positions = self.position_embeddings.weight[: input_ids.shape[1]]  # [L, E]
         embedded = F.embedding(input_ids, self.table) + self.token_type_embeddings(token_type_ids) + positions
-        output: Tensor = self.dropout(self.LayerNorm(sum(added, start=embedded)))
-        return output
+        return self.dropout(self.LayerNorm(sum(added, start=embedded)))
 
 
 class Block(nn.Module):
@@ -81,8 +82,7 @@ class Block(nn.Module):
         attended = self.attention(hidden_states, mask)
         fed_forward = self.ffn_output(self.activation(self.ffn(attended)))
         residual = torch.add(self.dropout(fed_forward), attended, alpha=self.residual_scale)
-        output: Tensor = self.full_layer_layer_norm(residual)
-        return output
+        return self.full_layer_layer_norm(residual)
 
 
 class Group(nn.Module):
@@ -140,8 +140,7 @@ class Backbone(nn.Module):
 
     def encode(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor, *added: Tensor) -> Tensor:
         """Last hidden states [B, L, D]; ids int64 [B, L], attention_mask bool [B, L]; `added`: see Embeddings."""
-        hidden_states: Tensor = self.encoder(self.embeddings(input_ids, token_type_ids, *added), attention_mask)
-        return hidden_states
+        return self.encoder(self.embeddings(input_ids, token_type_ids, *added), attention_mask)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
         """Last hidden states, or the outputs of a subclass's head; arguments as for encode."""
@@ -150,3 +149,56 @@ class Backbone(nn.Module):
 
 class EncoderModel(Backbone):
     """Encoder without a head, as stock AlbertModel; the caller initializes or loads the weights."""
+
+
+class MlmHead(nn.Module):
+    """Masked language modelling head; its decoder is the word embeddings. Paper: ALBERT section 3.1."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.embedding_size)
+        self.activation = ACTIVATIONS[config.hidden_act]
+        self.LayerNorm = nn.LayerNorm(config.embedding_size, eps=config.layer_norm_eps)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+
+    def forward(self, hidden_states: Tensor, table: Tensor) -> Tensor:
+        """hidden_states any float [..., D], table (word embeddings) [V, E]; returns logits [..., V]."""
+        # The table is an argument, so loading, moving or resizing the model cannot untie it.
+        transformed = self.LayerNorm(self.activation(self.dense(hidden_states)))  # [..., E]
+        return F.linear(transformed, table, self.bias)  # [..., V]
+
+
+class RtdHead(nn.Module):
+    """Replaced-token detection: one logit per token. Paper: ELECTRA section 2."""
+
+    has_energies = False  # True: it returns energies, -log P(token | all others), of `electric`
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.activation = ACTIVATIONS[config.hidden_act]
+        self.dense_prediction = nn.Linear(config.hidden_size, 1)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        """hidden_states any float [B, L, D]; returns logits [B, L], above 0 = replaced."""
+        if self.has_energies:  # around log V, where half precision would round away their differences
+            with torch.autocast("cpu" if hidden_states.is_meta else hidden_states.device.type, enabled=False):
+                return self._logits(hidden_states.to(self.dense.weight.dtype))
+        return self._logits(hidden_states)
+
+    def _logits(self, hidden_states: Tensor) -> Tensor:
+        return self.dense_prediction(self.activation(self.dense(hidden_states))).squeeze(-1)  # [B, L]
+
+
+class SentenceOrderHead(nn.Module):
+    """Sentence order or next sentence: whether segment B follows A. Papers: ALBERT section 3.1, BERT section 3.1."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
+        self.classifier = nn.Linear(config.hidden_size, 2)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        """hidden_states any float [B, L, D]; returns logits [B, 2] of the classes in order and not."""
+        # Differs from transformers: no dropout on the pooled output, since ALBERT v2 is pretrained without dropout.
+        return self.classifier(self.pooler(hidden_states[:, 0]).tanh())  # [B, 2]

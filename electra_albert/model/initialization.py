@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from electra_albert.config import ModelConfig
 from electra_albert.model.attention import SelfAttention
-from electra_albert.model.encoder import Block, Embeddings, Encoder
-from electra_albert.model.heads import RtdHead, SentenceOrderHead
+from electra_albert.model.encoder import Block, Embeddings, Encoder, RtdHead, SentenceOrderHead
 
 POSITION_SHARE = 4  # one in so many embedding dimensions encodes the position
 POSITION_AMPLITUDE = 3.0  # of the sinusoids, in standard deviations of a word embedding

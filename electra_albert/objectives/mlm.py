@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from electra_albert.config import MlmConfig, ModelConfig, RtdConfig, SopConfig
 from electra_albert.contracts import IGNORED_LABEL, Batch, SpecialIds, Term, UsageError
 from electra_albert.model.electra import Discriminator, Generator, initialize_models
-from electra_albert.model.heads import SentenceOrderHead
+from electra_albert.model.encoder import SentenceOrderHead
 from electra_albert.objectives import masking
 from electra_albert.objectives.evaluation import Detections, Unigram, baseline_terms
 from electra_albert.objectives.spans import Rates, count_at, find_units, rates_at, use_targets

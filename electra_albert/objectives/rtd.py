@@ -14,11 +14,10 @@ from torch import Tensor, nn
 from electra_albert.config import ModelConfig, PretrainConfig, RtdConfig, SopConfig
 from electra_albert.contracts import Batch, SpecialIds, Term
 from electra_albert.model.electra import Discriminator, Electra, Generator
-from electra_albert.objectives import generators, mlm, spec_of
+from electra_albert.objectives import generators, mlm, spans, spec_of
 from electra_albert.objectives.evaluation import Detections, Unigram, baseline_terms
 from electra_albert.objectives.generators import Corruption
 from electra_albert.objectives.masking import Targets, maskable, random_tokens, sample, share_of
-from electra_albert.objectives.spans import count_at, rates_at
 
 _MLM_LOSS = "discriminator_mlm_loss"
 
@@ -70,18 +69,18 @@ class ReplacedTokenDetection(nn.Module):
 
     def counts(self, batch: Batch, step: int) -> dict[str, int]:
         """Counts of predicted tokens, of tokens except padding and of sequences with an order, computed on the host."""
-        rates = rates_at(self.rtd, torch.tensor(step), self.max_steps)
+        rates = spans.rates_at(self.rtd, torch.tensor(step), self.max_steps)
         counts = mlm.count_targets(batch, "generator_loss", self.rtd, rates, self.special, self.sop)
         counts["discriminator_loss"] = int(batch.attention_mask.sum())
         if self.rtd.mlm_share:
             is_maskable = maskable(batch.input_ids, batch.attention_mask, self.special)
-            counts[_MLM_LOSS] = int(share_of(count_at(is_maskable, *rates), self.rtd.mlm_share).sum())
+            counts[_MLM_LOSS] = int(share_of(spans.count_at(is_maskable, *rates), self.rtd.mlm_share).sum())
             counts["discriminator_loss"] -= counts[_MLM_LOSS]
         return {name: counts[name] for name in self.weights}
 
     def corrupt(self, batch: Batch, step: Tensor | None = None) -> Corruption:
         """Mask the batch at the mask rate of a step, by default the last; replace targets by generator samples."""
-        rates, model = rates_at(self.rtd, step, self.max_steps), self.discriminator
+        rates, model = spans.rates_at(self.rtd, step, self.max_steps), self.discriminator
         masked_ids, targets, is_masked = mlm.mask(batch, model.config, self.rtd, self.special, self.seed, rates)
         # The targets are in random order, so the first ones are a random part.
         kept = share_of(targets.weight.sum(1), self.rtd.mlm_share)  # [B]

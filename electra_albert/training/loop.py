@@ -11,10 +11,16 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from electra_albert.contracts import Batch, Metrics, Objective, StepBatches, Term, UsageError
-from electra_albert.training import checkpoint, guards, monitor, optimizer
-from electra_albert.training.distributed import gather_objects
-from electra_albert.training.gradient_norms import gradient_norms
-from electra_albert.training.step import RunSettings, StepCounts, autocast, backward, count_step, term_scales
+from electra_albert.training import checkpoint, distributed, guards, monitor, optimizer
+from electra_albert.training.step import (
+    RunSettings,
+    StepCounts,
+    autocast,
+    backward,
+    count_step,
+    gradient_norms,
+    term_scales,
+)
 
 LOG = logging.getLogger(__name__)
 
@@ -144,7 +150,9 @@ class _Loop:
         """Log, save and evaluate if it is due; if the run has a plan, update max_steps first."""
         run, config = self._run, self._run.config
         if run.plan is not None and self.step % config.logging_steps == 0:
-            self.last_step = run.monitor.max_steps = max(self.step, gather_objects(run.plan(self.step), run.world)[0])
+            self.last_step = run.monitor.max_steps = max(
+                self.step, distributed.gather_objects(run.plan(self.step), run.world)[0]
+            )
             self._run = replace(run, config=(config := replace(config, max_steps=self.last_step)))
         run.monitor.tick()
         if self.step == 1 or self._is_due(config.logging_steps):
@@ -211,7 +219,7 @@ class _Loop:
                 checkpoint.save_checkpoint(run.checkpoints, self.module, self._optimizer, state, *limits)
             except OSError as error:
                 failure = f"cannot write the checkpoint of step {self.step} into {run.checkpoints}: {error}"
-        failure = gather_objects(failure, run.world)[0]
+        failure = distributed.gather_objects(failure, run.world)[0]
         self._logged_time += time.monotonic() - started
         if not failure:
             self._saved_step = self.step

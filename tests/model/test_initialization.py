@@ -11,7 +11,7 @@ from electra_albert.apps.pretrain.job import START_TOLERANCE
 from electra_albert.config import ModelConfig
 from electra_albert.keyed_random import Stream, bits
 from electra_albert.model.electra import Discriminator, Electra, Generator, initialize_models
-from electra_albert.model.heads import RtdHead
+from electra_albert.model.encoder import RtdHead
 from electra_albert.model.initialization import HEAD_OFFSETS, initialize
 from electra_albert.presets import PRESETS
 

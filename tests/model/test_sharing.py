@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from electra_albert.model.electra import Electra
-from electra_albert.model.heads import SentenceOrderHead
+from electra_albert.model.encoder import SentenceOrderHead
 from electra_albert.training.optimizer import check_gradients, check_groups, parameter_groups
 from tests.model.twins import SHAPE, make_pair, padded_batch
 

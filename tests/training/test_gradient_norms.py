@@ -11,10 +11,9 @@ from torch import Tensor
 
 from electra_albert.contracts import Batch
 from electra_albert.model.compilation import compile_for_training
-from electra_albert.training.gradient_norms import term_gradients
 from electra_albert.training.guards import StopSignal
 from electra_albert.training.monitor import Monitor
-from electra_albert.training.step import RunSettings, backward, term_scales
+from electra_albert.training.step import RunSettings, backward, term_gradients, term_scales
 from tests.model.test_compilation_and_checkpointing import compiled
 from tests.objectives.toy import build, make_batch
 from tests.training import toy

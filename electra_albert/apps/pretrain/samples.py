@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from electra_albert.apps.demo import format_predictions, format_scored
 from electra_albert.apps.pretrain.job import Job
 from electra_albert.contracts import DataError
 from electra_albert.corpus.tokenizer import Tokenizer, TokenText, token_texts
 from electra_albert.inference.engine import TokenSequence, printable, shown
 from electra_albert.inference.model import InferenceModel, MaskPrediction
+from electra_albert.inference.rewrite import format_predictions, format_scored
 from electra_albert.keyed_random import Stream, bits
 from electra_albert.model.electra import Generator
 
