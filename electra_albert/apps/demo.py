@@ -7,8 +7,6 @@ examples:
   python LM_DEMO.py --serve --compare runs/other              a page in the browser, with two models side by side
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math
@@ -110,7 +108,7 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _as_json(result: Rewritten) -> dict[str, Any]:
+def _as_json(result: "Rewritten") -> dict[str, Any]:
     replaced = [replacement._asdict() for replacement in result.replaced]
     return {"sequence": result.sequence, "original": result.original, "replaced": replaced}
 
@@ -140,7 +138,7 @@ def _parse(argv: Sequence[str]) -> Namespace:
     return options
 
 
-def _load(options: Namespace) -> InferenceModel:
+def _load(options: Namespace) -> "InferenceModel":
     """Load the generator and discriminator that are named, or the default ones."""
     from electra_albert.inference.model import load_model
 
@@ -203,7 +201,7 @@ def _use_utf8(stream: TextIO) -> None:
         stream.reconfigure(encoding="utf-8", errors="strict", newline="")
 
 
-def _rewrite_file(model: InferenceModel, source: str, target: str, draw: Draw) -> None:
+def _rewrite_file(model: "InferenceModel", source: str, target: str, draw: "Draw") -> None:
     """Rewrite a file line by line and print a report; on stderr if the text goes to stdout."""
     from tqdm import tqdm
 

@@ -1,7 +1,5 @@
 """The demo page: fill masks, detect replaced tokens, rewrite text and compare two prompts in a browser, offline."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -43,7 +41,7 @@ def listen(host: str, port: int) -> socket.socket:
         raise UsageError(f"cannot serve on --host {host} --port {port} ({error}); give others") from None
 
 
-def serve(models: Sequence[InferenceModel], listener: socket.socket) -> int:
+def serve(models: Sequence["InferenceModel"], listener: socket.socket) -> int:
     """Serve the page until a signal; returns the exit code."""
     import fastapi
     import gradio
@@ -59,7 +57,7 @@ def serve(models: Sequence[InferenceModel], listener: socket.socket) -> int:
     return 0
 
 
-def build_page(models: Sequence[InferenceModel]) -> Any:
+def build_page(models: Sequence["InferenceModel"]) -> Any:
     """The page, a gradio.Blocks, with the answers of all models side by side; the first model rewrites."""
     import gradio as gr
 
@@ -96,7 +94,7 @@ def build_page(models: Sequence[InferenceModel]) -> Any:
     return page.queue(max_size=_WAITING_REQUESTS, api_open=False)
 
 
-def fill(models: Sequence[InferenceModel], *prompts: str) -> str:
+def fill(models: Sequence["InferenceModel"], *prompts: str) -> str:
     """Predictions of each model for each mask, and whether a token is listed for all prompts."""
     from electra_albert.inference.engine import shown
 
@@ -114,7 +112,7 @@ def fill(models: Sequence[InferenceModel], *prompts: str) -> str:
     return _grid(cards)
 
 
-def score(models: Sequence[InferenceModel], text: str) -> str:
+def score(models: Sequence["InferenceModel"], text: str) -> str:
     """The text with each discriminator's probability for each token that it was replaced."""
     lines, cards = text.splitlines(), []
     for model in models:
@@ -124,7 +122,7 @@ def score(models: Sequence[InferenceModel], text: str) -> str:
     return _grid(cards)
 
 
-def rewrite_text(models: Sequence[InferenceModel], text: str, *draw: Any) -> tuple[str, str]:
+def rewrite_text(models: Sequence["InferenceModel"], text: str, *draw: Any) -> tuple[str, str]:
     """The text with its changes, and the new text, as `LM_DEMO.py --output` writes it. `draw`: the fields of a Draw."""
     from electra_albert.inference.rewrite import Draw, rewrite_lines
 
@@ -150,7 +148,7 @@ def _grid(cards: Iterable[tuple[str, str]]) -> str:
     return f'<div class="cards">{"".join(sections)}</div>'
 
 
-def _name(model: InferenceModel) -> str:
+def _name(model: "InferenceModel") -> str:
     return "/".join(model.path.absolute().parts[-2:])
 
 

@@ -1,7 +1,5 @@
 """The files of a run's folder: settings, command, environment, model card; and the check of settings on resume."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os
@@ -83,7 +81,7 @@ def check_settings(resume_point: ResumePoint, preset: str, config: PretrainConfi
     compare_settings(recorded, settings, found, may_change)
 
 
-def log_changes(resume_point: ResumePoint, run: RunSettings) -> None:
+def log_changes(resume_point: ResumePoint, run: "RunSettings") -> None:
     """Log settings that changed since the run began. Raises CheckpointError if one of them affects the result."""
     import torch
 
@@ -252,7 +250,7 @@ def writing(folder: Path) -> Iterator[None]:
         raise UsageError(f"cannot write into {folder} ({reason}); {advice}") from None
 
 
-def run_facts(config: PretrainConfig, metrics: Metrics, steps: int) -> Facts:
+def run_facts(config: PretrainConfig, metrics: Metrics, steps: int) -> "Facts":
     """Facts for a run's model cards: training data and scores on held-out text."""
     from huggingface_hub import EvalResult
 
@@ -281,7 +279,7 @@ def run_facts(config: PretrainConfig, metrics: Metrics, steps: int) -> Facts:
     return Facts({**fields, "base_model": base}, "\n".join(lines))
 
 
-def write_card(folder: Path, command: str, config: PretrainConfig, facts: Facts) -> None:
+def write_card(folder: Path, command: str, config: PretrainConfig, facts: "Facts") -> None:
     """Write the model card: training data, scores on held-out text, and how to load the models."""
     from electra_albert.hub import card
 

@@ -71,7 +71,7 @@ class Engine:
         if is_filled:
             texts = [text.replace(MASK, tokenizer.mask_token) for text in texts]
         special = {tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id, tokenizer.mask_token_id}
-        encodings = encode_all(tokenizer, texts)
+        encodings = tokenizer.backend_tokenizer.encode_batch(texts)
         if truncate and any(len(encoding.ids) > longest for encoding in encodings):
             backend = copy.deepcopy(tokenizer.backend_tokenizer)
             backend.enable_truncation(longest)
@@ -134,17 +134,12 @@ def quote(given: object, index: int) -> str:
     return f"texts[{index}]: {given[index]!r:.60}" if isinstance(given, list) else f"{given!r:.60}"
 
 
-def encode_all(tokenizer: Any, texts: Sequence[Text], *, is_bare: bool = False) -> list[Any]:
-    """Encodings of texts, with [CLS] and [SEP] unless is_bare. Does not modify the tokenizer, which threads share."""
-    return list(tokenizer.backend_tokenizer.encode_batch(list(texts), add_special_tokens=not is_bare))
-
-
 def target_ids(tokenizer: Any, targets: str | Iterable[str]) -> list[int]:
     """Token ids of targets. Raises UsageError for a target that is several tokens."""
-    vocabulary, found = tokenizer.get_vocab(), dict[int, None]()
+    vocabulary, encode, found = tokenizer.get_vocab(), tokenizer.backend_tokenizer.encode, dict[int, None]()
     for target in [targets] if isinstance(targets, str) else targets:
         is_known = target in vocabulary
-        ids = [vocabulary[target]] if is_known else encode_all(tokenizer, as_texts(target), is_bare=True)[0].ids
+        ids = [vocabulary[target]] if is_known else encode(*as_texts(target), add_special_tokens=False).ids
         if len(ids) != 1:
             cut = " ".join(tokenizer.convert_ids_to_tokens(ids)) or "nothing"
             raise UsageError(f"target {target!r:.60} is not a single token but {cut}; give a token of the vocabulary")

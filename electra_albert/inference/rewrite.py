@@ -72,7 +72,7 @@ class Line:
         self.text, self.number = text.replace(engine.MASK, tokenizer.mask_token), number
         # Blank lines have no tokens, although some tokenizers have tokens for spaces.
         content = self.text if self.text.strip() else ""
-        (encoding,) = engine.encode_all(tokenizer, [content], is_bare=True)
+        encoding = tokenizer.backend_tokenizer.encode(content, add_special_tokens=False)
         self.ids: list[int] = encoding.ids
         self.tokens = token_texts(tokenizer, self.ids)
         self.spans = engine.spans_of(encoding, self.tokens, self.text)  # characters of each token

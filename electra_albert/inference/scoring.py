@@ -224,7 +224,7 @@ def read_pairs(file: Path) -> dict[str, tuple[str, list[Pair]]]:
 def _tokenize_pairs(tokenizer: Any, longest: int, pairs: Sequence[Pair]) -> list[tuple[int, ...]]:
     """Token ids of each sentence, the acceptable one of a pair first. Raises DataError for one that is too long."""
     texts = [(text, line) for good, bad, line in pairs for text in (good, bad)]
-    found = [tuple(encoding.ids) for encoding in engine.encode_all(tokenizer, [text for text, _ in texts])]
+    found = [tuple(encoding.ids) for encoding in tokenizer.backend_tokenizer.encode_batch([text for text, _ in texts])]
     for ids, (text, line) in zip(found, texts, strict=True):
         if len(ids) > longest:
             raise DataError(f"{line}: {engine.quote(text, 0)} {engine.too_long(len(ids), longest)}")

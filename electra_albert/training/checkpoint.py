@@ -215,9 +215,7 @@ def _fill(temporary: Path, state: Mapping[str, Any], module: nn.Module, optimize
             raise OSError(f"{name}: {error}") from error
         # safetensors creates files that only their owner can read; take the mode of state.json, which is by umask.
         shutil.copymode(temporary / STATE, temporary / name)
-    files = {}
-    for name in _FILES:
-        files[name] = {"size": (temporary / name).stat().st_size, "sha256": sha256(temporary / name)}
+    files = {name: {"size": (temporary / name).stat().st_size, "sha256": sha256(temporary / name)} for name in _FILES}
     text = json.dumps({"format": FORMAT, "files": files}, indent=1)
     (temporary / MANIFEST).write_text(text + "\n", encoding="utf-8")
 

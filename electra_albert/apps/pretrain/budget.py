@@ -79,12 +79,8 @@ def planned(job: Job, world: World) -> Job:
         steps, given = int(run.budget_seconds / _seconds_per_step(job, world)), f"{run.budget}"
     if steps < 1:
         raise UsageError(f"{given} is less than one step takes; raise it or choose a smaller preset")
-
-    def most(share: float, name: str) -> int:
-        return min(int(getattr(training, name)), max(1, math.ceil(share * steps)))
-
     shares = {"warmup_steps": _WARMUP_SHARE, "logging_steps": _LOG_SHARE, "eval_steps": _EVAL_SHARE}
-    values: dict[str, Any] = {name: most(share, name) for name, share in shares.items()}
+    values = {name: min(getattr(training, name), max(1, math.ceil(share * steps))) for name, share in shares.items()}
     milestone = _SAVE_SHARE * steps
     saves = math.ceil(milestone / training.save_steps)  # until the first milestone
     save_steps = max(1, round(milestone / saves))

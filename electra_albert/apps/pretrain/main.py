@@ -4,8 +4,6 @@ python Pretraining.py
 python Pretraining.py --corpus my.txt --preset small --output_dir runs/mine
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import re
@@ -69,20 +67,20 @@ def pretrain(config: PretrainConfig | None = None, **options: Any) -> RunResult:
         stop(world)
 
 
-def run_pretraining(preset: str, config: PretrainConfig, world: World, command: Sequence[str]) -> RunResult:
+def run_pretraining(preset: str, config: PretrainConfig, world: "World", command: Sequence[str]) -> RunResult:
     """Train, then export unless a signal stopped the run. `command` is recorded in its folder and model card."""
     from electra_albert.apps import machine
     from electra_albert.apps.pretrain import alarms, budget, evaluation, generator_warmup, summary, trial
     from electra_albert.apps.pretrain.job import job_settings, make_job
     from electra_albert.hub import push
     from electra_albert.inference.scoring import read_sets
-    from electra_albert.training import checkpoint, distributed, guards, loop, run_log, step, trackers
-    from electra_albert.training.monitor import Monitor
+    from electra_albert.training import checkpoint, distributed, guards, loop, run_log, step
+    from electra_albert.training.monitor import Monitor, check_trackers
 
     folder = run_folder(config, preset)
     with distributed.main_first(world):
         _check_folder(folder, config)
-    trackers.check_trackers(config.training.report_to)
+    check_trackers(config.training.report_to)
     with ExitStack() as stack:
         log = stack.enter_context(run_log.RunLog())
         found = checkpoint.find_checkpoint(folder / "checkpoints", config.run.resume)
@@ -162,7 +160,7 @@ def run_folder(config: PretrainConfig, preset: str) -> Path:
     return Path(config.run.output_dir or RUNS / f"{short_name(config.corpus.corpus)}-{preset}")
 
 
-def _record(folder: Path, preset: str, job: Job, command: Sequence[str], record: dict[str, Any]) -> None:
+def _record(folder: Path, preset: str, job: "Job", command: Sequence[str], record: dict[str, Any]) -> None:
     """Write settings, command and tokenizer of the run."""
     from electra_albert.corpus.tokenizer import save_tokenizer
 
@@ -171,7 +169,7 @@ def _record(folder: Path, preset: str, job: Job, command: Sequence[str], record:
         save_tokenizer(job.prepared.tokenizer, folder / "tokenizer", job.config.model.max_position_embeddings)
 
 
-def _export(job: Job, result: RunResult, command: Sequence[str]) -> str:
+def _export(job: "Job", result: RunResult, command: Sequence[str]) -> str:
     """Export the models, write the card, and return the final report."""
     from electra_albert.apps.pretrain.summary import final_report
     from electra_albert.apps.report import write_report
