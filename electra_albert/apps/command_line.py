@@ -22,7 +22,6 @@ from electra_albert.contracts import STOPPED_BY_SIGNAL, RankLostError, RunResult
 from electra_albert.training.run_log import console_log, is_main_process
 
 LOG = logging.getLogger(__name__)
-
 _FIRST_RANK_SECONDS = 5  # in which the first rank prints an error
 _ALL_OPTIONS = "--help-all"
 _FILE_OPTIONS = ("--corpus", "--input", "--train_file")  # suggested for a path that has no option

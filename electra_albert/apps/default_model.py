@@ -8,7 +8,6 @@ from electra_albert.contracts import UsageError
 from electra_albert.files import MODELS as SHIPPED
 
 LOG = logging.getLogger(__name__)
-
 RUNS = Path("runs")  # relative to the working directory
 _NO_RUN = f"there is no finished run in {RUNS}/; train one first: python Pretraining.py"
 

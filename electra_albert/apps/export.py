@@ -14,7 +14,6 @@ from electra_albert.contracts import CheckpointError, UsageError
 from electra_albert.model_config import require, require_repository
 
 LOG = logging.getLogger(__name__)
-
 _SENTENCES = "sentence-transformers"
 _ONNX = ("onnx", "transformers.js")
 _KNOWN: dict[str, tuple[str, ...]] = {"kind": ("generator", "discriminator", "task", "encoder")}

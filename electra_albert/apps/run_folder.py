@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from electra_albert.training.step import RunSettings
 
 LOG = logging.getLogger(__name__)
-
 CONFIG, COMMAND, ENVIRONMENT, CARD = "config.yaml", "command.txt", "environment.json", "README.md"
 METRICS, SAMPLES, REPORT = "metrics.jsonl", "samples.jsonl", "report.html"
 WARMUP = "generator_warmup"  # folder of a new generator's warm-up run

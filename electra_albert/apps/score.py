@@ -13,7 +13,6 @@ from electra_albert.files import read_json, sha256, write_json
 from electra_albert.training.run_log import console_log
 
 LOG = logging.getLogger(__name__)
-
 _COLUMNS = {  # of the table of texts: key of the score, and its format
     "tokens": ("tokens", "{:,}"),
     "words": ("words", "{:,}"),
@@ -137,15 +136,14 @@ def format_pairs(scores: dict[str, dict[str, Any]]) -> str:
     """Format accuracies on minimal pairs as a table: sets, means over terms, and the mean with its standard error."""
     ways = list(scores.values())
     sets, terms = ways[0]["sets"], ways[0]["terms"]
-    lines = [
-        (name, one["term"], one["pairs"], [way["sets"][name]["accuracy"] for way in ways]) for name, one in sets.items()
-    ]
+    shares = {name: [way["sets"][name]["accuracy"] for way in ways] for name in sets}
+    lines = [(name, one["term"], one["pairs"], shares[name]) for name, one in sets.items()]
     for term in terms:
         counts = [one["pairs"] for one in sets.values() if one["term"] == term]
         lines.append((f"mean of {len(counts)}", term, sum(counts), [way["terms"][term] for way in ways]))
     lines.append((f"mean of {len(sets)} sets", "", ways[0]["pairs"], [way["mean"] for way in ways]))
     rows = [["accuracy", "term", "pairs", *scores]]
-    rows += [[name, term, f"{pairs:,}", *(f"{share:.1%}" for share in shares)] for name, term, pairs, shares in lines]
+    rows += [[name, term, f"{pairs:,}", *(f"{share:.1%}" for share in found)] for name, term, pairs, found in lines]
     rows.append(["standard error", "", "", *(f"{way['standard_error']:.2%}" for way in ways)])
     ties = (f"{sum(one['ties'] for one in way['sets'].values()):,}" for way in ways)
     return format_table([*rows, ["ties (counted as wrong)", "", "", *ties]], left=2)

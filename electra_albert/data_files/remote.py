@@ -14,7 +14,6 @@ from electra_albert.contracts import UsageError
 from electra_albert.files import new_folder, remove_leftovers
 
 LOG = logging.getLogger(__name__)
-
 _HUB_SECONDS = 3  # timeout for a response of the hub
 _WEB_SECONDS = 60  # timeout for the next bytes of a file
 

@@ -1,7 +1,5 @@
 """Rows of .jsonl, .csv, .tsv, .parquet and .arrow files, read with bounded memory."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections import Counter
@@ -97,9 +95,9 @@ def csv_delimiter(lines: Iterable[str], wanted: Collection[str] = (), widths: Co
 class Columnar(NamedTuple):
     """An open Parquet or Arrow file."""
 
-    schema: pyarrow.Schema
+    schema: "pyarrow.Schema"
     sizes: list[int]  # approximate bytes of each row group or record batch
-    batches: Callable[[int, int, list[str]], Iterator[tuple[int, pyarrow.RecordBatch]]]  # and the first row
+    batches: Callable[[int, int, list[str]], Iterator[tuple[int, "pyarrow.RecordBatch"]]]  # and the first row
 
 
 @contextmanager
@@ -123,7 +121,7 @@ def _parquet(regular: Any) -> Columnar:
     file = ParquetFile(regular, buffer_size=_BUFFER_BYTES, pre_buffer=False)  # a buffer at a time, not a row group
     groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
 
-    def batches(start: int, end: int, columns: list[str]) -> Iterator[tuple[int, pyarrow.RecordBatch]]:
+    def batches(start: int, end: int, columns: list[str]) -> Iterator[tuple[int, "pyarrow.RecordBatch"]]:
         row = sum(group.num_rows for group in groups[:start])
         for batch in file.iter_batches(_ROWS, row_groups=range(start, end), columns=columns, use_threads=False):
             yield row, batch
@@ -140,11 +138,11 @@ def _arrow(path: str, regular: Any) -> Columnar:
     def opened() -> Any:  # memory-mapped, because a record batch may be the whole file
         return (ipc.open_file if is_file else ipc.open_stream)(memory_map(path))
 
-    def parts() -> Iterator[pyarrow.RecordBatch]:
+    def parts() -> Iterator["pyarrow.RecordBatch"]:
         reader = opened()
         return map(reader.get_batch, range(reader.num_record_batches)) if is_file else iter(reader)
 
-    def batches(start: int, end: int, columns: list[str]) -> Iterator[tuple[int, pyarrow.RecordBatch]]:
+    def batches(start: int, end: int, columns: list[str]) -> Iterator[tuple[int, "pyarrow.RecordBatch"]]:
         row, number = 0, -1
         for number, batch in enumerate(islice(parts(), end)):
             if number >= start:

@@ -15,7 +15,6 @@ from electra_albert.hub.onnx import BROWSER_FORMAT, ONNX_FILE, QUANTIZED_FILE, M
 from electra_albert.model.task_model import ARCHITECTURES
 
 LOG = logging.getLogger(__name__)
-
 CARD = "README.md"
 _TEMPLATE = Path(__file__).with_suffix(".jinja")
 _MARK = "<!-- card by ELECTRA-ALBERT, written again with the model unless it is changed: {} -->\n"

@@ -12,7 +12,6 @@ from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]  # th
 from electra_albert.contracts import UsageError
 
 LOG = logging.getLogger(__name__)
-
 RUN_PARTS = ("README.md", "metrics.jsonl", "generator/*", "discriminator/*", "tokenizer/*")
 
 

@@ -22,7 +22,6 @@ from electra_albert.model.task_model import TaskModel
 from electra_albert.model_config import ModelConfig
 
 LOG = logging.getLogger(__name__)
-
 _ONNX_FILES = {onnx.ONNX_FILE, onnx.DATA_FILE, f"onnx/{onnx.ONNX_FILE}", onnx.QUANTIZED_FILE}
 _WRITE_ONNX = {"onnx": onnx.write_onnx, onnx.BROWSER_FORMAT: onnx.write_for_browser}
 _WEIGHT_SUFFIXES = (".safetensors", ".pt", ".onnx")

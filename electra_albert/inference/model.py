@@ -24,7 +24,6 @@ from electra_albert.model.encoder import EncoderModel
 from electra_albert.model_config import require
 
 LOG = logging.getLogger(__name__)
-
 Texts = Text | list[str] | list[tuple[str, str]] | list[Text]
 Pooling = Literal["mean", "cls", "pooler"]
 MaskPrediction = dict[str, Any]  # score, token, token_str, sequence: as in the fill-mask pipeline

@@ -31,7 +31,6 @@ from electra_albert.objectives.masking import maskable
 from electra_albert.tasks.read_rules import as_text
 
 LOG = logging.getLogger(__name__)
-
 Pair = tuple[str, str, str]  # acceptable and unacceptable sentence of a minimal pair, and its file and line
 PairSet = tuple[str, list[Pair], list[tuple[int, ...]]]  # linguistics term, pairs, token ids of their sentences
 ROUNDS = 7  # of masking every 7th token: 14.3 %, close to the usual mask rate

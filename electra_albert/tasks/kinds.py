@@ -137,7 +137,8 @@ class TaskObjective(nn.Module):
 
     def counts(self, batch: Batch, step: int) -> dict[str, int]:
         """The divisor of the loss, computed on the host; the same in every step."""
-        return {self._name: int(self._count(_labels(batch)))}
+        assert batch.labels is not None, "a batch without labels has no loss"
+        return {self._name: int(self._count(batch.labels))}
 
     def forward(self, batch: Batch, step: Tensor) -> dict[str, Term]:
         """Terms of a labelled batch; `step` is unused: dropout is the only randomness."""
@@ -152,7 +153,8 @@ class TaskObjective(nn.Module):
 
     def terms(self, outputs: Tensor, batch: Batch) -> dict[str, Term]:
         """Loss and accuracy of outputs [S, B, ...]."""
-        labels = _labels(batch)
+        labels = batch.labels
+        assert labels is not None, "a batch without labels has no loss"
         weights = (self.class_weights,) if self.class_weights is not None and self.training else ()
         losses, correct = self._loss(outputs, labels, *weights)
         count = self._count(labels)
@@ -166,9 +168,3 @@ class TaskObjective(nn.Module):
         if self._loss is _classification_loss:
             return (labels != IGNORED_LABEL).sum()
         return torch.full((), len(labels), dtype=torch.int64, device=labels.device)
-
-
-def _labels(batch: Batch) -> Tensor:
-    if batch.labels is None:
-        raise ValueError("a batch without labels has no loss")
-    return batch.labels

@@ -19,7 +19,6 @@ from electra_albert.files import new_folder, remove_leftovers, sha256, sync_all
 from electra_albert.training.guards import DIVERGED_ADVICE
 
 LOG = logging.getLogger(__name__)
-
 FORMAT = 1
 MODEL, OPTIMIZER, STATE, MANIFEST = "model.safetensors", "optimizer.safetensors", "state.json", "MANIFEST.json"
 _FILES = (MODEL, OPTIMIZER, STATE)

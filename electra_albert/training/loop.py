@@ -23,7 +23,6 @@ from electra_albert.training.step import (
 )
 
 LOG = logging.getLogger(__name__)
-
 GRADIENT_NORM = "grad_norm"
 
 # Evaluates at a step; returns metrics by name without prefix, or None if a signal stopped it.

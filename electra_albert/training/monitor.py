@@ -25,7 +25,6 @@ from electra_albert.training import run_log
 from electra_albert.training.distributed import World, gather_objects, sum_over_ranks
 
 LOG = logging.getLogger(__name__)
-
 EVALUATION_PREFIX = "eval_"
 _TRAINING, _EVALUATION = "train", "eval"  # phases
 CLOCK = ("elapsed_seconds", "time")  # the keys that depend on the time of writing

@@ -23,7 +23,6 @@ from electra_albert.tasks.task import Report, Task
 from electra_albert.training.distributed import World
 
 LOG = logging.getLogger(__name__)
-
 _MNLI = "mnli"  # its model is evaluated on the diagnostic set and can initialize small tasks
 _FROM_MNLI = ("rte", "mrpc", "stsb")
 _OFFICIAL = {name: TASKS[name].metrics for name in GLUE if TASKS[name].trained_by is None}

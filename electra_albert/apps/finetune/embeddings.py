@@ -21,7 +21,6 @@ from electra_albert.finetuning_config import EMBEDDINGS, DataConfig
 from electra_albert.model_config import COUNT, COUNT_OR_0, require_filled, require_within
 
 LOG = logging.getLogger(__name__)
-
 _PACKAGES = ("sentence_transformers", "accelerate")
 _PARAPHRASE = 0.8  # share of the highest score from which a pair counts as paraphrases in the contrastive loss
 _METRICS = ("spearman", "pearson")

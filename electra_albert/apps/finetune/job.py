@@ -30,7 +30,6 @@ from electra_albert.tasks.task import Report, Task, TaskData
 from electra_albert.training.distributed import World, main_first
 
 LOG = logging.getLogger(__name__)
-
 _SAVE_STEPS = 500  # at most this many updates are lost if a run is killed
 _SCRATCH_PRESET = "tiny"  # the shape without a pretrained model
 _SMALL = 256  # hidden size up to which only ELECTRA published settings, not ALBERT

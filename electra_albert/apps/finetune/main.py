@@ -13,7 +13,6 @@ from electra_albert.finetuning_config import DERIVED, EMBEDDINGS, GLUE, PARTS, F
 from electra_albert.tasks.registry import find_task
 
 LOG = logging.getLogger(__name__)
-
 _COMPARE = "compare"
 _FOR_NEW_TEXT = (  # options with an effect when a fine-tuned model predicts new text
     "task model predict output_dir dry_run config resume device precision text_column text_pair_column label_column "

@@ -29,7 +29,6 @@ from electra_albert.training.distributed import World, gather_objects, main_firs
 from electra_albert.training.step import RunSettings
 
 LOG = logging.getLogger(__name__)
-
 _BEST_WEIGHTS = "best.safetensors"
 
 

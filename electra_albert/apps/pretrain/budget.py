@@ -16,7 +16,6 @@ from electra_albert.training.loop import Evaluate
 from electra_albert.training.monitor import Monitor
 
 LOG = logging.getLogger(__name__)
-
 _PLANNED = ("max_steps", "warmup_steps", "logging_steps", "eval_steps", "save_steps", "save_milestones")
 _WARMUP_SHARE, _LOG_SHARE, _EVAL_SHARE, _SAVE_SHARE = 0.05, 0.02, 0.125, 0.0625  # of max_steps, at most
 _RECENT = 0.75  # of the time so far, after which the speed is expected to stay as it is

@@ -23,7 +23,6 @@ from electra_albert.training.loop import Evaluate, Outcome
 from electra_albert.training.step import RunSettings, autocast
 
 LOG = logging.getLogger(__name__)
-
 OLD_TEXT_PREFIX = "old_text_"  # of scores on the text that the weights of --init_from were trained on
 MASKED_TOKENS = "masked_tokens"  # number of tokens over which the loss is averaged
 

@@ -19,7 +19,6 @@ from electra_albert.training.monitor import Monitor
 from electra_albert.training.step import RunSettings
 
 LOG = logging.getLogger(__name__)
-
 _LR_WARMUP_DIVISOR = 10  # learning rate warmup takes one tenth of the steps
 
 

@@ -29,7 +29,6 @@ from electra_albert.training.distributed import World, main_first
 from electra_albert.training.optimizer import check_groups, parameter_groups
 
 LOG = logging.getLogger(__name__)
-
 START_TOLERANCE = 0.1  # relative deviation of an initial loss from chance level, due to random weights
 ORDER_TOLERANCE = 1.0  # the same for sentence order: few examples with nearly equal initial logits
 _SAMPLED_EXAMPLES = 4096  # to estimate the share of examples with a sentence order

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from electra_albert.training.distributed import World
 
 LOG = logging.getLogger(__name__)
-
 RUNS = Path("runs")
 _COLOUR = re.compile("\x1b\\[[0-9;]*m")
 
