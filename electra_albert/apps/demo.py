@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from jsonargparse import Namespace
 
-from electra_albert.apps.command_line import check_can_write, make_parser, parse
-from electra_albert.apps.default_model import default_model
+from electra_albert.apps import command_line, default_model
 from electra_albert.contracts import CheckpointError, DataError, UsageError
 from electra_albert.files import replacing
 
@@ -115,12 +114,12 @@ def _as_json(result: "Rewritten") -> dict[str, Any]:
 
 def _parse(argv: Sequence[str]) -> Namespace:
     description, _, examples = str(__doc__).rpartition("\n\n")
-    parser = make_parser("LM_DEMO.py", " ".join(description.split()), epilog=examples)
+    parser = command_line.make_parser("LM_DEMO.py", " ".join(description.split()), epilog=examples)
     for name, (kind, default, text) in _OPTIONS.items():
         parser.add_argument(f"--{name}", type=kind, default=default, help=text)
     parser.add_argument("--json", action="store_true", help=" ".join(_JSON_HELP.split()))
     parser.add_argument("--serve", action="store_true", help="Serve a page in the browser instead (needs gradio).")
-    options = parse(parser, argv, file_option="input")
+    options = command_line.parse(parser, argv, file_option="input")
     for name in _NOT_ON_PAGE if options.serve else _ONLY_ON_PAGE:
         if options[name] != parser.get_default(name):
             raise UsageError(f"--{name} has no effect {'with' if options.serve else 'without'} --serve; leave it out")
@@ -130,7 +129,7 @@ def _parse(argv: Sequence[str]) -> Namespace:
         raise UsageError(f"--output needs --input FILE, or {PIPE} for stdin, and excludes --json")
     if options.output and options.output != PIPE:
         target = Path(options.output)
-        check_can_write(target.absolute().parent)
+        command_line.check_can_write(target.absolute().parent)
         if target.exists() and not target.is_file():
             raise UsageError(f"cannot write {target}: not a regular file; name a file, or {PIPE} for stdout")
         if target.resolve() == Path(options.input).resolve():
@@ -142,7 +141,7 @@ def _load(options: Namespace) -> "InferenceModel":
     """Load the generator and discriminator that are named, or the default ones."""
     from electra_albert.inference.model import load_model
 
-    path = Path(options.gen) if options.gen else default_model("--gen")
+    path = Path(options.gen) if options.gen else default_model.default_model("--gen")
     folder = path.absolute() if path.is_dir() else path.absolute().parent
     sibling = folder.parent / "discriminator"
     disc = options.disc or (sibling if folder.name == "generator" and sibling.is_dir() else None)

@@ -73,14 +73,12 @@ def export(
     """
     for name, value in {"format": format, "dtype": dtype, **({"kind": kind} if kind else {})}.items():
         require(value in _KNOWN[name], f"--{name} {value} is not one of {', '.join(_KNOWN[name])}")
-    if not str(model) or not str(output_dir):
-        raise UsageError("--model and --output_dir must not be empty; give a path for each")
+    require(bool(str(model) and str(output_dir)), "--model and --output_dir must not be empty; give a path for each")
     try:
         require_repository(push_to_hub)
     except ValueError as error:
         raise UsageError(f"--{error}") from None
-    if hub_revision and not push_to_hub:
-        raise UsageError("--hub_revision has no effect without --push_to_hub")
+    require(bool(push_to_hub) or not hub_revision, "--hub_revision has no effect without --push_to_hub")
     if format in _ONNX and dtype != "float32":
         raise UsageError(f"ONNX export supports only float32; remove --dtype {dtype} or --format {format}")
     if max_seq_length is not None and (format != _SENTENCES or max_seq_length < 1):

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from electra_albert.contracts import DataError, UsageError
-from electra_albert.data_files import encoding_hint, hub_name
-from electra_albert.data_files.remote import fetch, is_url, load_from_hub
+from electra_albert.data_files import encoding_hint, hub_name, remote
 from electra_albert.data_files.streams import BYTE_ORDER_MARK, COMPRESSED_SUFFIXES, UTF8, open_regular, open_stream
 
 Format = Literal["text", "jsonl", "csv", "tsv", "parquet", "arrow"]
@@ -46,11 +45,11 @@ def find_files(corpus: str, counts: Counter[str], encoding: str = UTF8) -> list[
     if not os.path.lexists(corpus):
         corpus = os.path.expanduser(corpus)  # a shell does not expand the ~ of --corpus=~/text
     matches = [Path(corpus)] if os.path.lexists(corpus) else sorted(_expand(corpus))
-    if not matches and is_url(corpus):
-        matches = fetch(corpus, "corpus")
+    if not matches and remote.is_url(corpus):
+        matches = remote.fetch(corpus, "corpus")
     elif not matches and (on_hub := hub_name(corpus)) and not Path(corpus).parent.exists():
         nothing = f"--corpus {corpus}: neither a local file or folder, nor a hub dataset with a split {_TRAIN!r}"
-        matches = [Path(entry["filename"]) for entry in load_from_hub(*on_hub, _TRAIN, nothing).cache_files]
+        matches = [Path(entry["filename"]) for entry in remote.load_from_hub(*on_hub, _TRAIN, nothing).cache_files]
     elif not matches:
         advice = "check the path" + (os.sep not in corpus) * ", or give a hub dataset as OWNER/NAME"
         raise UsageError(f"--corpus {corpus}: no such file or folder, and no file matches it; {advice}")

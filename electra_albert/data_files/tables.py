@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from electra_albert.contracts import DataError, UsageError, UserError
-from electra_albert.data_files.finding import format_of
-from electra_albert.data_files.streams import MAX_RECORD, UTF8, open_regular, text_lines
+from electra_albert.data_files import finding, streams
 
 if TYPE_CHECKING:
     import pyarrow
@@ -62,7 +61,7 @@ def json_kind(value: object) -> str:
 
 def csv_rows(lines: Iterable[str], delimiter: str, location: Locate) -> Iterator[tuple[int, list[str]]]:
     """CSV rows with the number of the line each starts at, from 1. Raises DataError for bad quotes."""
-    csv.field_size_limit(MAX_RECORD)  # a global setting; not restored, because another reader may be active
+    csv.field_size_limit(streams.MAX_RECORD)  # a global setting; not restored, because another reader may be active
     rows, number = csv.reader(lines, delimiter=delimiter, strict=True), 1
     try:
         for row in rows:
@@ -105,9 +104,9 @@ def open_columnar(path: str | Path) -> Iterator[Columnar]:
     """Open a Parquet file, or an Arrow file or stream as written by `datasets`. Raises DataError if it is damaged."""
     import pyarrow
 
-    with open_regular(path) as regular:
+    with streams.open_regular(path) as regular:
         try:
-            yield _parquet(regular) if format_of(Path(path)) == "parquet" else _arrow(str(path), regular)
+            yield _parquet(regular) if finding.format_of(Path(path)) == "parquet" else _arrow(str(path), regular)
         except (pyarrow.ArrowException, OSError, EOFError, ValueError, LookupError) as error:
             if isinstance(error, UserError) or (isinstance(error, OSError) and error.errno is not None):
                 raise  # our own error, or a disk error
@@ -189,7 +188,7 @@ def open_table(
     without_header: tuple[str, ...] = (),
     *,
     named: Sequence[tuple[str, ...]] = (),
-    encoding: str = UTF8,
+    encoding: str = streams.UTF8,
     note: Callable[[str, str], None] = lambda what, where: None,
 ) -> Table:
     """Open a table by file suffix; .txt and no suffix are read as .tsv, which has no quoting.
@@ -197,12 +196,12 @@ def open_table(
     If the first row holds no name in `header` and has as many cells as `without_header`, it is data, and these are the
     columns. `named` lists possible columns of a file without a header. `note` receives each remark and its file.
     """
-    form = format_of(path)
+    form = finding.format_of(path)
     if form == "parquet" or form == "arrow":
         return _columnar_table(path)
     if form is None or (form == "text" and path.suffix.lower() not in (".txt", "")):
         raise UsageError(f"{path}: a table is .tsv, .csv, .jsonl, .parquet or .arrow, not {path.suffix}; convert it")
-    lines: Callable[[], Iterator[str]] = partial(text_lines, path, encoding)
+    lines: Callable[[], Iterator[str]] = partial(streams.text_lines, path, encoding)
     if path.is_fifo():  # a pipe can be read only once
         lines = list(lines()).__iter__
     if form == "jsonl":

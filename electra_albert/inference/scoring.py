@@ -18,10 +18,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, logsigmoid
 
 from electra_albert.contracts import Batch, CheckpointError, DataError, SpecialIds, UsageError
+from electra_albert.corpus import sources, text_encoder
 from electra_albert.corpus.examples import PackedExamples, eval_batches
 from electra_albert.corpus.rows import MIN_LENGTH, Split, TokenStream, build_table
-from electra_albert.corpus.sources import ReadOptions, plan_units, read_unit
-from electra_albert.corpus.text_encoder import TextEncoder
 from electra_albert.corpus.tokenizer import special_ids
 from electra_albert.data_files import finding, tables
 from electra_albert.inference import engine, rewrite
@@ -97,10 +96,10 @@ def _tokenize(tokenizer: Any, file: Path, text_column: str) -> tuple[TokenStream
         files = finding.find_files(str(file), Counter())
     except DataError as error:
         raise DataError(str(error).removeprefix("--corpus ")) from None
-    encoder, total, words = TextEncoder(tokenizer), 0, 0
+    encoder, total, words = text_encoder.TextEncoder(tokenizer), 0, 0
     tokens, sentence_lengths, document_ends = [np.zeros(0, np.int32)], [np.zeros(0, np.int64)], set[int]()
-    units = plan_units(files, ReadOptions(text_column))
-    for document in (document for unit in units for document in read_unit(unit, Counter())):
+    units = sources.plan_units(files, sources.ReadOptions(text_column))
+    for document in (document for unit in units for document in sources.read_unit(unit, Counter())):
         ids, lengths, _ = encoder.encode_counted(document.sentences)
         tokens.append(ids)
         total += len(ids)

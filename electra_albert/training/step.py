@@ -13,8 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from electra_albert.config import TrainingConfig
 from electra_albert.contracts import Arithmetic, Batch, Objective, Term
 from electra_albert.keyed_random import Stream, derived_seed
-from electra_albert.training.distributed import World, sum_over_ranks
-from electra_albert.training.guards import StopSignal, loss_scale_or_nan
+from electra_albert.training import distributed, guards
 from electra_albert.training.monitor import Monitor
 
 
@@ -24,9 +23,9 @@ class RunSettings:
 
     folder: Path
     config: TrainingConfig
-    world: World
+    world: distributed.World
     monitor: Monitor
-    stop: StopSignal
+    stop: guards.StopSignal
     arithmetic: Arithmetic = "fp32"
     resume_from: Path | None = None
     eval_on_start: bool = False  # evaluate before the first step too
@@ -53,7 +52,7 @@ def count_step(objective: Objective, micro_batches: list[Batch], step: int, run:
     names, counts = list(objective.weights), [objective.counts(batch, step) for batch in micro_batches]
     mine = [sum(count[name] for count in counts) for name in names]
     tokens = sum(int(batch.attention_mask.sum()) for batch in micro_batches)
-    total = sum_over_ranks(torch.tensor([*mine, tokens, int(run.stop.requested)]), run.world).tolist()
+    total = distributed.sum_over_ranks(torch.tensor([*mine, tokens, int(run.stop.requested)]), run.world).tolist()
     return StepCounts(dict(zip(names, total, strict=False)), total[-2], total[-1] > 0)
 
 
@@ -81,7 +80,7 @@ def backward(
             with autocast(device, run.arithmetic):
                 terms: dict[str, Term] = model(batch.to(device), step_tensor)
             loss = torch.stack([terms[name].sum * scale for name, scale in scales.items()]).sum()
-            torch.autograd.backward(loss, loss_scale_or_nan(loss, loss_scale))
+            torch.autograd.backward(loss, guards.loss_scale_or_nan(loss, loss_scale))
         for name, term in terms.items():
             total = totals.get(name, Term(torch.zeros_like(term.sum), torch.zeros_like(term.count)))
             totals[name] = Term(total.sum + term.sum.detach(), total.count + term.count)
@@ -113,7 +112,7 @@ def term_gradients(
         found = torch.autograd.grad(loss, parameters, loss_scale.to(loss.dtype), allow_unused=True)
         pairs = zip(parameters, found, strict=True)
         own = [torch.zeros_like(parameter) if gradient is None else gradient for parameter, gradient in pairs]
-        yield name, [sum_over_ranks(gradient.contiguous(), world) / loss_scale for gradient in own]
+        yield name, [distributed.sum_over_ranks(gradient.contiguous(), world) / loss_scale for gradient in own]
 
 
 def gradient_norms(module: nn.Module, batch: Batch, step: int, run: RunSettings, scale: Tensor) -> dict[str, Tensor]:

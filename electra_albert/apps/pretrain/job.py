@@ -22,8 +22,7 @@ from electra_albert.hub.weights import digest
 from electra_albert.keyed_random import Stream, derived_seed
 from electra_albert.model.compilation import Compilation, compile_for_training, set_gradient_checkpointing
 from electra_albert.model.electra import Generator
-from electra_albert.objectives import spec_of
-from electra_albert.objectives.evaluation import Unigram
+from electra_albert.objectives import evaluation, spec_of
 from electra_albert.objectives.rtd import PretrainingObjective, ReplacedTokenDetection, make_objective
 from electra_albert.training.distributed import World, main_first
 from electra_albert.training.optimizer import check_groups, parameter_groups
@@ -45,7 +44,7 @@ class Job(NamedTuple):
     objective: PretrainingObjective
     batches: TrainBatches
     held_out: PackedExamples
-    unigram: Unigram
+    unigram: evaluation.Unigram
     arithmetic: Arithmetic
     compilation: Compilation
     origin: init_from.Origin | None
@@ -72,7 +71,7 @@ def make_job(config: PretrainConfig, world: World, recorded: Mapping[str, Any] |
         raise DataError("the tokenizer maps the whole text to the unknown token; name another --tokenizer")
     if share > _MUCH_UNKNOWN:
         LOG.warning(f"the tokenizer maps {share:.0%} of the text to the unknown token; check --tokenizer")
-    unigram = Unigram.from_counts(prepared.store.token_counts, special.never_masked)
+    unigram = evaluation.Unigram.from_counts(prepared.store.token_counts, special.never_masked)
     batches, held_out = _batches(config, prepared, world)
     origin = init_from.find_origin(config, recorded, prepared, held_out, world)
     if any(getattr(group, "mask_unit", "token") != "token" for group in spec_of(config).groups(config).values()):

@@ -174,16 +174,16 @@ def time_parts(job: Job, world: World) -> tuple[float, float]:
             action()
         seconds: list[float] = []
         while not seconds or (len(seconds) < _MOST and sum(seconds) < _TIMED_SECONDS):
-            seconds.append(_timed(micro_batch, device))
-        step = training.gradient_accumulation_steps * median(seconds) + _timed(update, device)
+            seconds.append(_timed(micro_batch))
+        step = training.gradient_accumulation_steps * median(seconds) + _timed(update)
     job.objective.eval()
     with torch.no_grad(), autocast(device, job.arithmetic):
-        scoring = _timed(lambda: job.objective.score(held_out.to(device), job.unigram, evaluation.Detections()), device)
+        scoring = _timed(lambda: job.objective.score(held_out.to(device), job.unigram, evaluation.Detections()))
     return step, scoring / size
 
 
-def _timed(action: Callable[[], object], device: torch.device) -> float:
-    """Seconds of `action`, with its work on the device."""
+def _timed(action: Callable[[], object]) -> float:
+    """Seconds of `action`, with its work on a GPU."""
     began = timer()
     action()
     return timer() - began
