@@ -95,7 +95,7 @@ def export(
     import torch
 
     from electra_albert.corpus.tokenizer import load_tokenizer
-    from electra_albert.hub import card, load, onnx, push, save
+    from electra_albert.hub import card, load, onnx, save
 
     files = load.locate(Path(model), kind or "any")
     require(files.weights.parent.resolve() != path, f"--output_dir {folder} is the model's own folder; choose another")
@@ -122,6 +122,6 @@ def export(
     if format == _SENTENCES:
         save.write_pooling(folder, stored.config, max_seq_length or 128)
     if push_to_hub is not None:
-        push.create_repository(push_to_hub, is_private=hub_private_repo)
-        push.upload(folder, push_to_hub, f"Upload {kind}", revision=hub_revision)
+        save.create_repository(push_to_hub, is_private=hub_private_repo)
+        save.upload(folder, push_to_hub, f"Upload {kind}", revision=hub_revision)
     return Exported(folder, kind)

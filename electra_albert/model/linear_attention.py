@@ -40,9 +40,8 @@ def _features(x: Tensor) -> Tensor:
 class LinformerMixing(nn.Module):
     """Softmax attention to `rank` learned sums of the tokens, the same for all heads. Paper: Wang et al. 2020."""
 
-    # Differs from Linformer: the initial variance is 1 / P, not 1 / R, so that sums of P tokens are as large as one.
-
     has_weights = True
+    # Differs from Linformer: the initial variance is 1 / P, not 1 / R, so that sums of P tokens are as large as one.
 
     def __init__(self, config: ModelConfig, rank: int = 64) -> None:
         super().__init__()
@@ -63,9 +62,8 @@ class LinformerMixing(nn.Module):
 class LocalMixing(nn.Module):
     """Sliding window of `window` tokens on both sides, and `global_tokens`. Paper: Longformer section 3.1."""
 
-    # Differs from Longformer: `window` counts tokens on one side, and global tokens have no projections of their own.
-
     has_weights = True
+    # Differs from Longformer: `window` counts tokens on one side, and global tokens have no projections of their own.
 
     def __init__(self, config: ModelConfig, window: int = 64, global_tokens: int = 1) -> None:
         super().__init__()
@@ -122,10 +120,9 @@ class NystromMixing(nn.Module):
     `conv_kernel_size`, a depthwise convolution of the values along the length is added.
     """
 
+    has_weights = False
     # Differs from Nyströmformer's code, whose results depend on padding and on the other sequences of a batch: here
     # landmarks are means over tokens without padding, and each matrix has its own start of the pseudo-inverse.
-
-    has_weights = False
 
     def __init__(
         self, config: ModelConfig, landmarks: int = 64, pinv_iterations: int = 6, conv_kernel_size: int = 0

@@ -20,7 +20,7 @@ from electra_albert.apps.finetune.predict import inference, label_text, load_obj
 from electra_albert.contracts import CheckpointError, Metrics, RunResult, UsageError
 from electra_albert.files import SAMPLE_TASK, read_json, recorded_damage, replacing, write_text
 from electra_albert.finetuning_config import CUSTOM, GLUE, PREDICT_TEST, TOPICS, DataConfig, FinetuneConfig, table_name
-from electra_albert.hub import load, push
+from electra_albert.hub import load, save
 from electra_albert.model.task_model import depth_scales
 from electra_albert.tasks import encoding, kinds, reading, registry
 from electra_albert.tasks.task import Report, Task
@@ -55,7 +55,7 @@ def run_finetuning(config: FinetuneConfig, world: World, command: Sequence[str])
                         stack.enter_context(guards.run_lock(own))
                         changes = files.open_folder(job, own, command)
                         if (repository := config.tuning.push_to_hub) is not None:
-                            push.create_repository(repository, is_private=config.tuning.hub_private_repo)
+                            save.create_repository(repository, is_private=config.tuning.hub_private_repo)
                     log.open(own)
                     for change in changes:
                         LOG.info(f"changed since the sweep began: {change}")
@@ -248,7 +248,7 @@ class Sweep:
         there = [f"{name}{notes.get(name, '')}" for name in names if (folder / name).exists()]
         lines += [f"written to {folder}: {', '.join(there)}"] if there else []
         if (repository := job.config.tuning.push_to_hub) is not None and done:
-            push.upload(folder / files.MODEL, repository, f"{job.task.name}, seed {files.best_of(job, done).seed}")
+            save.upload(folder / files.MODEL, repository, f"{job.task.name}, seed {files.best_of(job, done).seed}")
         return result._replace(summary="\n".join(lines))
 
 

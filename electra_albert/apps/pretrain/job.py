@@ -211,18 +211,15 @@ def _batches(config: PretrainConfig, prepared: Prepared, world: World) -> tuple[
 
 def job_settings(preset: str, job: Job, world: World) -> dict[str, Any]:
     """Settings that a run records and that a resumed run must match: options, batch, corpus and initial weights."""
-    return run_folder.run_settings(
-        preset,
-        job.config,
-        world.world_size,
-        job.arithmetic,
-        store=job.prepared.store.fingerprint,
-        tokenizer_fingerprint=fingerprint(job.prepared.tokenizer),
-        rows_taken_of_sources=list(job.prepared.order.taken),
-        origin=job.origin.record if job.origin else None,
-        compilation=job.compilation,
-        fixed_generator=[digest(to_native(model.state_dict())) for model in job.objective.fixed] or None,
-    )
+    found = {
+        "store": job.prepared.store.fingerprint,
+        "tokenizer_fingerprint": fingerprint(job.prepared.tokenizer),
+        "rows_taken_of_sources": list(job.prepared.order.taken),
+        "origin": job.origin.record if job.origin else None,
+        "compilation": job.compilation,
+        "fixed_generator": [digest(to_native(model.state_dict())) for model in job.objective.fixed] or None,
+    }
+    return run_folder.run_settings(preset, job.config, world.world_size, job.arithmetic, **found)
 
 
 def choose_arithmetic(precision: Arithmetic | Literal["auto"], device: torch.device) -> Arithmetic:

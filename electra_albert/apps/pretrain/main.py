@@ -71,7 +71,7 @@ def run_pretraining(preset: str, config: PretrainConfig, world: "World", command
     from electra_albert.apps import machine
     from electra_albert.apps.pretrain import alarms, budget, evaluation, generator_warmup, summary, trial
     from electra_albert.apps.pretrain.job import job_settings, make_job
-    from electra_albert.hub import push
+    from electra_albert.hub import save
     from electra_albert.inference.scoring import read_sets
     from electra_albert.training import checkpoint, distributed, guards, loop, run_log, step
     from electra_albert.training.monitor import Monitor, check_trackers
@@ -124,7 +124,7 @@ def run_pretraining(preset: str, config: PretrainConfig, world: "World", command
                 _record(folder, preset, job, command, record)
                 log.open(folder)
                 if (repository := config.run.push_to_hub) is not None:
-                    push.create_repository(repository, is_private=config.run.hub_private_repo)
+                    save.create_repository(repository, is_private=config.run.hub_private_repo)
         if job.lacks_generator and not generator_warmup.warm_up(job, run):
             return RunResult(folder, {}, 0, is_stopped=True)
         evaluate = evaluation.evaluator(job, run)
@@ -140,7 +140,7 @@ def run_pretraining(preset: str, config: PretrainConfig, world: "World", command
             result = result._replace(summary=_export(job, result, command))
             run_log.log_to_file(_COLOUR.sub("", result.summary))
             if config.run.push_to_hub is not None:
-                push.upload(folder, config.run.push_to_hub, f"Step {outcome.step}", push.RUN_PARTS)
+                save.upload(folder, config.run.push_to_hub, f"Step {outcome.step}", save.RUN_PARTS)
     return result
 
 
