@@ -105,9 +105,8 @@ def format_table(rows: Sequence[Sequence[str]], left: int = 1) -> str:
 
 def report(error: UserError) -> int:
     """Print the error as one line; returns its exit code. An error that all ranks have is printed by the first one."""
-    is_first, rank = is_main_process(), ""
-    if isinstance(error, RankLostError):
-        is_first = error.is_first_left
+    rank = ""
+    is_first = error.is_first_left if isinstance(error, RankLostError) else is_main_process()
     if not is_first:  # torchrun ends this rank as soon as the first one has printed the same error and ended
         time.sleep(_FIRST_RANK_SECONDS)
         rank = f"rank {os.environ['RANK']}: "

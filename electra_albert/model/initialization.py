@@ -108,5 +108,4 @@ def _rotation(width: int, offset: int, config: ModelConfig) -> Tensor:
     """The matrix [W, W] that maps the sinusoids of each position p to those of p + offset."""
     sine, cosine = _sinusoids(torch.tensor([offset]), config)[0, :width].view(-1, 2).unbind(-1)
     blocks = torch.stack([torch.stack([cosine, sine], -1), torch.stack([-sine, cosine], -1)], -2)  # [W/2, 2, 2]
-    matrix: Tensor = torch.block_diag(*blocks)  # type: ignore[no-untyped-call, unused-ignore]
-    return matrix
+    return torch.block_diag(*blocks)  # type: ignore[no-untyped-call, no-any-return, unused-ignore]

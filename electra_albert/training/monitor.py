@@ -1,6 +1,5 @@
 """Metrics of a run: metrics.jsonl, samples.jsonl, the progress bar, and trackers (--report_to), each by its package."""
 
-import importlib
 import importlib.util
 import json
 import logging
@@ -297,8 +296,7 @@ class _TensorBoard:
         """Write Markdown text."""
         from torch.utils.tensorboard import summary
 
-        make: Any = summary.text
-        self._add(step, summary=make(name, text))
+        self._add(step, summary=summary.text(name, text))  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
         if self._file is not None:

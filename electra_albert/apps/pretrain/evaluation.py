@@ -36,9 +36,7 @@ def evaluator(job: Job, run: RunSettings) -> Evaluate:
             old = score(job.objective, job, job.origin.held_out, run)
             names = ("loss", *job.objective.weights)
             metrics = None if old is None else metrics | {f"{OLD_TEXT_PREFIX}{name}": old[name] for name in names}
-        if metrics is None:
-            return None
-        if run.world.is_main:
+        if metrics is not None and run.world.is_main:
             model = inference_model(job)
             metrics |= _pair_scores(model, job)
             samples = list(sample_predictions(job, model))
@@ -101,9 +99,7 @@ def score(
 def _pair_scores(model: InferenceModel, job: Job) -> Metrics:
     """Accuracy on --eval_pairs by each head; none if the model's scores are not finite."""
     path, most = job.config.run.eval_pairs, job.config.run.eval_max_pairs
-    if path is None:
-        return {}
     with suppress(CheckpointError):
-        found = score_pairs(model, Path(path), most, is_logged=False)
+        found = {} if path is None else score_pairs(model, Path(path), most, is_logged=False)
         return {f"pairs_{head}": scores["mean"] for head, scores in found.items()}
     return {}
