@@ -170,11 +170,9 @@ def find_damage(folder: Path, files: Mapping[str, FileDigest], cache: Path) -> s
     """
     checked, found = read_json(cache), {}
     for name, written in files.items():
-        path = folder / name
-        if not path.is_file():
+        if not (path := folder / name).is_file():
             return f"{path} is missing"
-        stat = path.stat()
-        if stat.st_size != written.bytes:
+        if (stat := path.stat()).st_size != written.bytes:
             return f"{path} has {stat.st_size} bytes, not {written.bytes}"
         found[name] = [written.sha256, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
         if checked.get(name) != found[name] and sha256(path) != written.sha256:

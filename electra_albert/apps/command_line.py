@@ -41,8 +41,7 @@ class ShortHelp(NamedTuple):
 def run_app(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
     """Run an app on its arguments. A UserError is printed as one line and becomes its exit code."""
     for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if stream is None:  # closed, for example by `2>&-`
+        if (stream := getattr(sys, name)) is None:  # closed, for example by `2>&-`
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # for characters that the encoding lacks

@@ -20,8 +20,7 @@ def default_model(option: str) -> Path:
             LOG.info(f"model: {run} (newest run)")
             return run
         LOG.info(f"notice: skipping {run} ({reason}); to use it anyway: {option} {run}")
-    shipped = sorted(SHIPPED.glob("*/generator/config.json"))
-    if not shipped:
+    if not (shipped := sorted(SHIPPED.glob("*/generator/config.json"))):
         raise UsageError(_NO_RUN)
     folder, here = shipped[-1].parents[1], Path.cwd()  # the last by name
     folder = folder.relative_to(here) if folder.is_relative_to(here) else folder

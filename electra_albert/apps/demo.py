@@ -83,8 +83,7 @@ def main(argv: Sequence[str]) -> int:
         _rewrite_file(_load(options), options.input, options.output, draw)
         return 0
     lines = enumerate(map(str.strip, _read_lines(options.input, _MOST_PRINTED) if options.input else SENTENCES), 1)
-    numbered = [(number, text) for number, text in lines if text]
-    if not numbered:
+    if not (numbered := [(number, text) for number, text in lines if text]):
         raise DataError(_NO_SENTENCE.format(options.input))
     model = _load(options)
     results = rewrite(model, numbered, draw)

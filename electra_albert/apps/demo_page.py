@@ -35,8 +35,7 @@ def listen(host: str, port: int) -> socket.socket:
     if find_spec("gradio") is None:
         raise UsageError("--serve needs gradio; run: pip install gradio")
     try:
-        family = socket.getaddrinfo(host, None)[0][0]
-        return socket.create_server((host, port), family=family)
+        return socket.create_server((host, port), family=socket.getaddrinfo(host, None)[0][0])
     except (OSError, OverflowError) as error:
         raise UsageError(f"cannot serve on --host {host} --port {port} ({error}); give others") from None
 

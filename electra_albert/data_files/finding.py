@@ -88,8 +88,7 @@ def _files_below(folder: Path, visited: set[tuple[int, int]], counts: Counter[st
     """Text files below a folder, without hidden ones; each folder is visited once, also through links."""
     waiting = [folder]
     while waiting:
-        entry = waiting.pop()
-        if entry.is_dir():
+        if (entry := waiting.pop()).is_dir():
             if _key(entry) in visited:
                 continue
             visited.add(_key(entry))

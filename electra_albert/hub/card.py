@@ -67,8 +67,7 @@ def write_card(folder: Path, facts: Facts, code: str, command: str = "") -> None
 
     A card by someone else, or edited since it was written, is kept and a warning is logged.
     """
-    file = folder / CARD
-    if file.exists():
+    if (file := folder / CARD).exists():
         text = file.read_bytes().decode("utf-8", errors="replace")
         if text != _marked(text[: text.rfind("<!--")]):
             LOG.warning(f"{file} was written or edited by someone else and is kept; remove it to get a new card")

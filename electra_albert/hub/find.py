@@ -46,15 +46,13 @@ def locate(path: Path, kind: str = "encoder", config: Path | None = None, tokeni
     if is_checkpoint(path):
         folder = path.parent if path.name == _WEIGHTS else path
         parts = _models_in(folder)
-        part = next((name for name in _FOLDERS[kind] if name in parts), None)
-        if part is None:
+        if (part := next((name for name in _FOLDERS[kind] if name in parts), None)) is None:
             raise CheckpointError(f"{folder} has {' and '.join(parts) or 'no model'}, not {kind}; name another folder")
         run = folder.absolute().parents[1]
         return ModelFiles(folder / _WEIGHTS, config or folder / _STATE, tokenizer or run / "tokenizer", part)
     folder = next((path / name for name in _FOLDERS[kind] if (path / name).is_dir()), path)
     candidates = [path] if path.is_file() else [folder / name for name in WEIGHT_FILES]
-    weights = next((file for file in candidates if file.is_file()), None)
-    if weights is None:
+    if (weights := next((file for file in candidates if file.is_file()), None)) is None:
         others = [f"{name}/" for name in ENCODER_FOLDERS if (path / name).is_dir()]
         hint = "; its training has not finished yet" if (path / "checkpoints").is_dir() else ""
         hint = f", but {' and '.join(others)}" if others else hint

@@ -147,8 +147,7 @@ def stock_details(contents: Mapping[str, Any], source: str) -> dict[str, Any]:
     kinds = (kind for kind, ours in ARCHITECTURES.items() if architecture.endswith(ours.removeprefix("Albert")))
     if (kind := next(kinds, None)) is None:
         raise CheckpointError(f"{source}: architecture {short_repr(architecture)} is not fine-tuned; fine-tune it")
-    problem = contents.get("problem_type")
-    if problem not in (None, "regression", "single_label_classification"):
+    if (problem := contents.get("problem_type")) not in (None, "regression", "single_label_classification"):
         raise CheckpointError(f"problem_type={short_repr(problem)} in {source} is not supported; name another model")
     labels: list[Any] = []
     if kind in ("sequence", "token"):
@@ -258,8 +257,7 @@ def _fused(tensors: State, kind: str, source: str) -> dict[str, Tensor]:
             raise CheckpointError(f"{source} contains {name}, which no supported {kind} model has; name another model")
         if not tensor.is_floating_point():
             raise CheckpointError(f"{source}: {name} is {tensor.dtype}, not floating point; get another file")
-        part = next((part for part in _PARTS if part in name), None)
-        if part is None:
+        if (part := next((part for part in _PARTS if part in name), None)) is None:
             found[name.replace(_STOCK_ORDER, _ORDER)] = tensor
             continue
         parts = [tensors.get(name.replace(part, other)) for other in _PARTS]

@@ -94,8 +94,7 @@ def quiet() -> Iterator[None]:
 
 def require_packages() -> None:
     """Raise UsageError unless the packages for ONNX are installed; imports none of them."""
-    missing = [name for name in _PACKAGES if find_spec(name) is None]
-    if missing:
+    if missing := [name for name in _PACKAGES if find_spec(name) is None]:
         raise UsageError(f"the format onnx needs {', '.join(missing)}: pip install {' '.join(missing)}")
 
 

@@ -173,8 +173,7 @@ def compose(tokenizer: Any, line: Line) -> Rewritten:
     new, special = token_texts(tokenizer, line.after), set(tokenizer.all_special_ids)
     replaced: list[Replacement] = []
     for group in _groups(line.spans):
-        chosen = [at for at in group if line.is_chosen[at]]
-        if not chosen:
+        if not (chosen := [at for at in group if line.is_chosen[at]]):
             continue
         start, end = line.spans[group[0]][0], max(line.spans[at][1] for at in group)
         before = after = line.text[start:end]

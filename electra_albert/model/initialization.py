@@ -78,8 +78,7 @@ def _init_projection(mapping: nn.Linear, config: ModelConfig) -> Tensor:
     """Let the projection E to D map positions and words to orthogonal subspaces; returns the position basis [D, W]."""
     width = config.embedding_size // POSITION_SHARE // 2 * 2
     basis = nn.init.orthogonal_(torch.empty(config.hidden_size, config.hidden_size))
-    kept = min(width, config.hidden_size // 4 * 2)  # even: a sine and its cosine stay together
-    if kept:
+    if kept := min(width, config.hidden_size // 4 * 2):  # even: a sine and its cosine stay together
         words = nn.init.orthogonal_(torch.empty(config.hidden_size - kept, config.embedding_size - width))
         mapping.weight.zero_()
         mapping.weight[:, :kept] = basis[:, :kept]
@@ -90,8 +89,7 @@ def _init_projection(mapping: nn.Linear, config: ModelConfig) -> Tensor:
 def _init_attention(attention: SelfAttention, positions: Tensor, config: ModelConfig) -> None:
     """Point each head at its offset. positions [D, W]: basis of the position subspace of the hidden states."""
     head_size = config.head_size
-    width = min(positions.shape[1], head_size // 2 * 2)
-    if not width:
+    if not (width := min(positions.shape[1], head_size // 2 * 2)):
         return  # too narrow for a sine and a cosine: the head keeps its normal weights
     share = width / config.embedding_size
     amplitude = POSITION_AMPLITUDE / math.sqrt(1 + share * POSITION_AMPLITUDE**2 / 2)  # after LayerNorm

@@ -125,8 +125,7 @@ class EncodedExamples:
         mask = position < lengths[:, None]  # [B, L]
         source = np.where(mask, starts[:, None] + position, 0)  # [B, L]
         segments = (position >= self.first_lengths[sequences, None]) & mask
-        labels = self.labels
-        if labels is not None:
+        if (labels := self.labels) is not None:
             labels = np.where(mask, labels[source], IGNORED_LABEL) if self.has_token_labels else labels[chosen]
         return Batch(
             input_ids=torch.from_numpy(np.where(mask, self.input_ids[source], self.pad_id).astype(np.int64)),

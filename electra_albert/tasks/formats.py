@@ -119,8 +119,7 @@ def _race(path: Path, reader: SplitReader) -> Iterator[RawExample] | None:
         reader.report.note(f"missing level of {reader.name}: {folder.name}", str(path))
     if not there and any((path / name).is_dir() for name in _LEVELS):
         raise UsageError(f"{path}: no folder {level}/; choose another --race_level")
-    files = [file for folder in there or [path] for file in sorted(folder.glob("*.txt"))]
-    if not files:
+    if not (files := [file for folder in there or [path] for file in sorted(folder.glob("*.txt"))]):
         raise UsageError(f"{path}: no *.txt in it or in middle/ and high/; give a folder of RACE")
     return (raw for file in files for raw in _article(file, reader))
 
@@ -220,8 +219,7 @@ def _usable(context: str, answers: list[Answer], raw: RawExample, reader: SplitR
         reader.skip("no answers, but not marked as impossible", raw.location)
     kept = []
     for text, start in answers:
-        found = nearest(context, text, start)
-        if found != start:
+        if (found := nearest(context, text, start)) != start:
             lost = "left out: not in" if reader.purpose == "train" else "kept although not in"
             changed = f"{lost} the passage" if found is None else "moved to the nearest position of their text"
             note(f"answers of {reader.name} {changed}", raw.location)
@@ -241,8 +239,7 @@ def nearest(context: str, text: str, start: int) -> int | None:
 
 
 def _conll(path: Path, reader: SplitReader) -> Iterator[RawExample] | None:
-    form = finding.format_of(path)
-    if form in ("jsonl", "parquet", "arrow"):
+    if (form := finding.format_of(path)) in ("jsonl", "parquet", "arrow"):
         return None
     if form is None or form == "csv":
         raise UsageError(f"{path}: give CoNLL columns, .jsonl or .parquet, not {path.suffix}; unpack or convert it")

@@ -90,8 +90,7 @@ class SplitReader:
     def reject_options(self, location: str, why: str, *names: str) -> None:
         """Raise UsageError if one of these options is given and has no effect; never for new text."""
         for name in names:
-            value = getattr(self.config, name)
-            if value is not None and self.purpose != "test":
+            if (value := getattr(self.config, name)) is not None and self.purpose != "test":
                 raise UsageError(f"--{name} {value[:MAX_SHOWN]}: {location} {why}")
 
     def as_label(self, value: object, location: str) -> str | None:

@@ -81,8 +81,7 @@ def _read(reader: SplitReader) -> list[Any]:
         rows = () if column is None else table.rows((column,))
         if not any(not row.problem and reader.as_label(row.cells[0], row.location) for row in rows):
             return []
-    examples = read_examples(reader)
-    if not examples:
+    if not (examples := read_examples(reader)):
         lines = [line for line in reader.report.lines() if reader.name in line]
         reasons = f" ({'; '.join(lines)})" if lines else ""
         raise DataError(f"{reader.location}: no examples to {_ROLES[reader.purpose][2]}{reasons}; give another file")
@@ -143,8 +142,7 @@ def _open_data_dir(task: Task, data_dir: str | None) -> _DataDir:
         if (on_hub := hub_name(data_dir)) is not None:
             return _open_dataset(task, data_dir, *on_hub)
         raise UsageError(f"--data_dir {data_dir}: no such folder, and not OWNER/NAME of a hub dataset; check it")
-    path = local_path(data_dir, "data_dir")
-    if not path.is_dir():
+    if not (path := local_path(data_dir, "data_dir")).is_dir():
         raise UsageError(f"--data_dir {data_dir}: not a folder; name files with --train_file and --validation_file")
     try:
         folders = {child.name.lower(): child for child in sorted(path.iterdir()) if child.is_dir()}

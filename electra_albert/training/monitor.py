@@ -307,8 +307,7 @@ class _Online:
     """wandb or trackio, whose interfaces agree. Their errors during training become OSError."""
 
     def __init__(self, package: Any, folder: Path, settings: Mapping[str, Any]) -> None:
-        file = folder / _ID_FILE
-        if not file.is_file():
+        if not (file := folder / _ID_FILE).is_file():
             write_text(file, secrets.token_hex(4))
         identity = file.read_text(encoding="utf-8")
         # trackio resumes a run by its name, wandb by its id.

@@ -53,8 +53,7 @@ def score(job: TaskJob, objective: TaskObjective, world: World, stop: StopSignal
             return None
         examples, is_deciding = job.data.evaluation[name], name == job.deciding_set
         decoded = KINDS[job.task.kind].decode(found[0], features, examples, job.data.labels, job.plan)
-        values = decoded.values
-        if values is None:
+        if (values := decoded.values) is None:
             raise ValueError(f"evaluation set {name} has no labels")
         for metric, value in {"loss": found[1], **metrics.MEASURES[job.measure](values)}.items():
             result.metrics[metric if is_deciding else f"{name}_{metric}"] = value
@@ -109,8 +108,7 @@ def label_text(config: FinetuneConfig, world: World, stop: StopSignal) -> RunRes
     of_sweep = model.name == files.MODEL and (model.parent / run_folder.ENVIRONMENT).is_file()
     folder = Path(tuning.output_dir or (model.parent if of_sweep else model))
     command_line.check_can_write(folder)
-    table = folder / files.PREDICTED
-    if table.exists():
+    if (table := folder / files.PREDICTED).exists():
         if not (table.is_file() and table.read_bytes().startswith(files.PREDICTIONS_HEADER.encode())):
             raise UsageError(f"{table} was not written by Finetuning.py; choose another --output_dir")
         LOG.info(f"notice: {table} will be overwritten; give another --output_dir to keep it")

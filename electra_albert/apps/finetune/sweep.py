@@ -17,11 +17,12 @@ from electra_albert.apps.finetune import results as files
 from electra_albert.apps.finetune.compare import find_glue, glue_tasks, write_glue
 from electra_albert.apps.finetune.job import BaseModel, TaskJob
 from electra_albert.apps.finetune.predict import inference, label_text, load_objective, predict, score
-from electra_albert.contracts import CheckpointError, Metrics, RunResult, UsageError
+from electra_albert.contracts import CheckpointError, Metrics, RunResult
 from electra_albert.files import SAMPLE_TASK, read_json, recorded_damage, replacing, write_text
 from electra_albert.finetuning_config import CUSTOM, GLUE, PREDICT_TEST, TOPICS, DataConfig, FinetuneConfig, table_name
 from electra_albert.hub import load, save
 from electra_albert.model.task_model import depth_scales
+from electra_albert.model_config import require
 from electra_albert.tasks import encoding, kinds, reading, registry
 from electra_albert.tasks.task import Report, Task
 from electra_albert.training import checkpoint, guards, loop, monitor, run_log
@@ -83,12 +84,10 @@ def _find_task(config: FinetuneConfig) -> tuple[Task, DataConfig]:
         task = registry.find_task(data.task or CUSTOM)
         reading.locate(task, data, Report(), needs_test=tuning.predict == PREDICT_TEST, is_trained=tuning.is_training)
         return task, data
-    if data.data_dir is not None:
-        raise UsageError(f"--data_dir {data.data_dir} needs --task, the name of the task whose data it holds")
-    if data.validation_split is not None:
-        raise UsageError("--validation_split needs data of your own: --train_file, or --task and --data_dir")
-    if tuning.predict == PREDICT_TEST:
-        raise UsageError("--predict test needs --task, the name of the task whose test set to predict")
+    split, is_test = data.validation_split, tuning.predict == PREDICT_TEST
+    require(data.data_dir is None, f"--data_dir {data.data_dir} needs --task, the name of the task whose data it holds")
+    require(split is None, "--validation_split needs data of your own: --train_file, or --task and --data_dir")
+    require(not is_test, "--predict test needs --task, the name of the task whose test set to predict")
     train, dev = (str(SAMPLE_TASK / f"{name}.csv") for name in ("train", "dev"))
     return replace(registry.find_task(CUSTOM), name=TOPICS), replace(data, train_file=train, validation_file=dev)
 
@@ -236,8 +235,7 @@ class Sweep:
             lines = [files.write_results(job, folder, done, best)]
             result = RunResult(folder, best.metrics, best.step)
         if job.config.tuning.predict is not None:
-            written = predict(job, folder, self.world.device, self.stop)
-            if written is None:
+            if (written := predict(job, folder, self.world.device, self.stop)) is None:
                 return result._replace(is_stopped=True, summary="\n".join(lines))
             lines += [f"written: {file}" for file in written]
         elif not done:

@@ -124,8 +124,7 @@ class Pace:
     def __call__(self, step: int) -> int:
         now = self._monitor.elapsed_seconds
         self._marks.append((now, step))
-        earlier = self._marks[:-1]
-        if not earlier:
+        if not (earlier := self._marks[:-1]):
             return self._monitor.max_steps  # one mark has no speed
         then, first = next((mark for mark in earlier if mark[0] >= _RECENT * now), earlier[-1])
         left = self._seconds - now - self._evaluation_seconds

@@ -43,7 +43,6 @@ def warm_up(job: Job, run: RunSettings) -> bool:
             outcome = loop.train(alone, job.batches, lambda step: score(alone, job, job.held_out, warm), warm)
     finally:
         frozen.requires_grad_(True)
-    loss = outcome.metrics.get("mlm_loss")
-    if not outcome.is_stopped and loss is not None:
+    if not outcome.is_stopped and (loss := outcome.metrics.get("mlm_loss")) is not None:
         LOG.info(f"held-out loss of the new generator: {loss:.3f}")
     return not outcome.is_stopped

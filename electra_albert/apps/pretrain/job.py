@@ -66,8 +66,7 @@ def make_job(config: PretrainConfig, world: World, recorded: Mapping[str, Any] |
     config = replace(config, model=replace(config.model, vocab_size=len(prepared.tokenizer)))
     special = special_ids(prepared.tokenizer)
     written = prepared.store.statistics["written"]
-    share = written["unknown_characters"] / written["characters"]
-    if share == 1:
+    if (share := written["unknown_characters"] / written["characters"]) == 1:
         raise DataError("the tokenizer maps the whole text to the unknown token; name another --tokenizer")
     if share > _MUCH_UNKNOWN:
         LOG.warning(f"the tokenizer maps {share:.0%} of the text to the unknown token; check --tokenizer")
