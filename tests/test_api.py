@@ -66,9 +66,7 @@ def test_the_same_call_on_a_finished_run_returns_the_same_metrics(in_folder: Pat
         ({"tokenizer": "damaged"}, CheckpointError, "tokenizer"),
     ],
 )
-def test_a_user_error_is_an_exception(
-    in_folder: Path, options: dict[str, object], error: type[Exception], word: str
-) -> None:
+def test_a_user_error_is_raised(in_folder: Path, options: dict[str, object], error: type[Exception], word: str) -> None:
     (in_folder / "empty.txt").touch()
     (in_folder / "damaged").mkdir()
     (in_folder / "damaged" / "tokenizer.json").write_text("{")

@@ -47,9 +47,7 @@ KINDS = {"linear": None, "linformer": ("rank", 8), "local": ("window", 4), "nyst
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_run_of_every_attention_kind_resumes_exactly_and_is_fine_tuned(
-    finished: Finished, tmp_path: Path, kind: str
-) -> None:
+def test_every_attention_kind_resumes_exactly_and_is_fine_tuned(finished: Finished, tmp_path: Path, kind: str) -> None:
     option = KINDS[kind]
     chosen = (f"--model.attention_options.{option[0]}", option[1]) if option else ()
     argv = finished.options(tmp_path / "run", *STEPS, "--model.attention", kind, *chosen)
@@ -87,9 +85,7 @@ def grow(finished: Finished, origin: Path, folder: Path, *more: object) -> list[
 
 
 @pytest.mark.parametrize("part", [".", "discriminator"])  # the run, or its exported models
-def test_a_grown_run_starts_at_the_losses_of_its_source_and_resumes_exactly(
-    finished: Finished, small: Path, tmp_path: Path, part: str
-) -> None:
+def test_a_grown_run_has_the_old_losses_and_resumes(finished: Finished, small: Path, tmp_path: Path, part: str) -> None:
     argv = grow(finished, small / part, tmp_path / "run")
     ended = succeed(pretrain.main, *argv)
     changes = "num_hidden_groups 1 to 2, hidden_size 32 to 64, embedding_size 16 to 32, intermediate_size 64 to 128"

@@ -155,9 +155,7 @@ def test_initial_head_depends_on_the_seed_only(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_damaged_fine_tuned_folder_is_refused(
-    tmp_path: Path, removed: list[str], details: dict[str, Any], word: str
-) -> None:
+def test_damaged_task_folder_is_refused(tmp_path: Path, removed: list[str], details: dict[str, Any], word: str) -> None:
     folder = write(tmp_path, make_task_model(SENTENCES))
     valid = {"kind": "sequence", "style": "albert", "labels": list("abcde"), "columns": {"text": ["a"], "pair": []}}
     (folder / load.TASK_FILE).write_text(json.dumps(valid))

@@ -102,9 +102,7 @@ def test_training_model_in_bfloat16_is_not_changed_and_is_written_in_float32(tmp
     assert_same(session, in_float32, make_inputs(ONE_BLOCK, 2, 5))
 
 
-def test_layout_for_a_browser_has_float32_and_int8_files_with_shared_weights_stored_once(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_float32_and_int8_files_store_shared_weights_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     model = FORMS["discriminator"].make(TOY)
     written = write_for_browser(model, tmp_path)
     assert capfd.readouterr() == ("", "")

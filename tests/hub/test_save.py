@@ -89,9 +89,7 @@ def test_stock_class_loads_a_folder_with_the_expected_keys_and_computes_our_outp
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_transformers_4_reads_every_folder_and_tokenizer_as_5_does(
-    saved: Any, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_transformers_4_reads_as_5_does(saved: Any, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     old = tmp_path_factory.mktemp("transformers-4")
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(old), *OLD_PACKAGES.split()]
     subprocess.run(pip, env={**os.environ, "PYTHONPATH": ""}, check=True)
@@ -184,9 +182,7 @@ FAULTS: dict[str, tuple[str, Callable[[Tensors], Tensors], str]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_folder_with_other_outputs_in_stock_is_never_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
-) -> None:
+def test_other_outputs_in_stock_are_never_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     name, change, refusal = FAULTS[fault]
     to_stock = formats.to_stock
     monkeypatch.setattr(formats, "to_stock", lambda state, scale: change(to_stock(state, scale)))

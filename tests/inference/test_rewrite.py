@@ -86,9 +86,7 @@ def probabilities(results: list[Rewritten]) -> list[float]:
 
 
 @pytest.mark.parametrize("number", [1, 3])
-def test_masks_samples_and_scores_equal_those_of_pretraining(
-    model: InferenceModel, objective: ReplacedTokenDetection, number: int
-) -> None:
+def test_rewriting_equals_pretraining(model: InferenceModel, objective: ReplacedTokenDetection, number: int) -> None:
     ids = torch.tensor([model.tokenizer(TALE)["input_ids"]])
     real = torch.ones_like(ids, dtype=torch.bool)
     batch = Batch(ids, real, torch.zeros_like(ids), torch.tensor([IGNORED_LABEL]), torch.tensor([number << 32]))
@@ -195,9 +193,7 @@ def test_a_line_longer_than_the_maximum_is_rewritten_completely(model: Inference
 
 
 @pytest.mark.parametrize("kind", ["albert uncased", "bert uncased", "roberta", "fast unigram"])
-def test_every_tokenizer_fills_masks_and_writes_neither_word_marks_nor_unknown_tokens(
-    tmp_path: Path, kind: str
-) -> None:
+def test_every_tokenizer_fills_masks_and_writes_no_word_marks_or_unknown_tokens(tmp_path: Path, kind: str) -> None:
     """Regressions: [MASK] was treated as text for a tokenizer whose mask is <mask>; a blank line had tokens."""
     KINDS[kind](tmp_path)
     tokenizer = load_tokenizer(tmp_path)

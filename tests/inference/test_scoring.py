@@ -185,9 +185,7 @@ def test_means_weigh_sets_equally_for_every_size() -> None:
     assert (found["pairs"], found["sets"]) == (52, sets)
 
 
-def test_max_pairs_limits_the_pairs_of_each_set_in_a_folder(
-    model: InferenceModel, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_max_pairs_limits_each_set(model: InferenceModel, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger="electra_albert")
     for name, count in (("a", 2), (".hidden", 1)):
         write(tmp_path / "sets" / f"{name}.jsonl", GOOD[:count], BAD[:count])

@@ -41,9 +41,7 @@ def outputs(model: Electra) -> list[Tensor]:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("is_disentangled", [False, True])
 @pytest.mark.parametrize("changes", [{"num_hidden_groups": 6}, WIDER, WIDER | {"num_hidden_groups": 6}])
-def test_a_wider_model_with_more_groups_computes_the_same(
-    changes: dict[str, int], is_disentangled: bool, dtype: torch.dtype
-) -> None:
+def test_a_wider_model_computes_the_same(changes: dict[str, int], is_disentangled: bool, dtype: torch.dtype) -> None:
     old, new = pairs(changes, dtype, is_disentangled=is_disentangled)
     for number, (before, after) in enumerate(zip(outputs(old), outputs(new), strict=True)):
         expected = before.repeat(1, 1, after.shape[-1] // before.shape[-1]) if number < 2 else before  # hidden states

@@ -54,9 +54,7 @@ def test_baselines_and_generator_have_the_same_targets() -> None:
         (np.array([0.1, np.nan, 0.3], np.float32), np.array([True, False, True])),
     ],
 )
-def test_detection_scores_are_none_for_a_single_class_or_non_finite_logits(
-    scores: NDArray[np.float32], is_replaced: NDArray[np.bool_]
-) -> None:
+def test_one_class_or_non_finite_logits_score_none(scores: NDArray[np.float32], is_replaced: NDArray[np.bool_]) -> None:
     names = ("discriminator_auc", "discriminator_average_precision", "shuffled_labels_auc")
     assert detection_scores(scores, is_replaced, 1) == dict.fromkeys(names)
 

@@ -106,9 +106,7 @@ def chi_squared(drawn: Tensor, logits: Tensor, temperature: float = 1.0) -> floa
     ("vocab", "temperature", "dtype"),
     [(7, 0.5, torch.float32), (101, 2.0, torch.float32), (101, 1.0, torch.float16), (101, 1.0, torch.bfloat16)],
 )
-def test_samples_follow_the_softmax_at_each_temperature_and_dtype(
-    vocab: int, temperature: float, dtype: torch.dtype
-) -> None:
+def test_samples_follow_the_softmax_at_each_temperature(vocab: int, temperature: float, dtype: torch.dtype) -> None:
     logits = make_logits(vocab, dtype)
     for by_position in (False, True):
         assert chi_squared(draw(sample, logits, temperature, by_position), logits, temperature) > ACCEPTED

@@ -136,9 +136,7 @@ def test_single_tokens_are_chosen_in_the_order_of_their_noise() -> None:
 
 @pytest.mark.parametrize("name", ["rtd", "mlm_sop"])
 @pytest.mark.parametrize(("start", "end"), [(0.6, 0.15), (0.1, 0.5)])
-def test_the_mask_rate_changes_linearly_on_host_and_device_with_the_same_shapes(
-    name: str, start: float, end: float
-) -> None:
+def test_the_mask_rate_is_linear_on_host_and_device_with_the_same_shapes(name: str, start: float, end: float) -> None:
     objective, batch = build(name, mask_rate=start, mask_rate_end=end, mask_unit="word"), make_batch()
     objective.max_steps = STEPS
     loss = next(iter(objective.weights))

@@ -64,9 +64,7 @@ def test_every_token_is_in_a_window_and_has_maximum_context_in_one(count: int, r
 
 @steady
 @given(st.integers(1, 90), st.integers(1, 6), st.integers(0, 30), st.integers(1, 60))
-def test_an_answer_is_whole_in_the_window_with_maximum_context_of_its_start(
-    count: int, longest: int, spare: int, stride: int
-) -> None:
+def test_an_answer_is_whole_in_the_window_with_most_context(count: int, longest: int, spare: int, stride: int) -> None:
     plan = PLAN._replace(max_answer_length=longest, doc_stride=stride)
     for window, is_best in slide(count, 4 * longest + spare, plan):
         for at in np.flatnonzero(is_best).tolist():

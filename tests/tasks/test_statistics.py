@@ -87,9 +87,7 @@ GROUPS, OF_CLASSES = "accuracy accuracy_middle accuracy_high", "accuracy macro_f
     ],
     ids=["lacking in some draws", "lacking in a seed", "only in some draws"],
 )
-def test_an_interval_is_over_the_draws_that_have_the_metric(
-    measure: str, tables: list[Any], wanted: Any, names: str
-) -> None:
+def test_an_interval_is_over_draws_with_the_metric(measure: str, tables: list[Any], wanted: Any, names: str) -> None:
     per_seed = [np.array(table, dtype=np.float64) for table in tables]
     intervals = bootstrap_intervals(per_seed, MEASURES[measure], seed=0, resamples=60)
     assert intervals | wanted == intervals

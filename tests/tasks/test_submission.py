@@ -46,9 +46,7 @@ SENTENCES = [TokenExample(("EU", "rejects"), None, "1"), TokenExample(("Bonn",),
         ("ner", [["B-ORG", "O"], ["B-LOC"]], SENTENCES, "EU\tB-ORG\nrejects\tO\n\nBonn\tB-LOC\n\n"),
     ],
 )
-def test_predictions_keep_their_order_and_index(
-    name: str, predictions: Any, examples: Any, content: str, tmp_path: Path
-) -> None:
+def test_order_and_index_are_kept(name: str, predictions: Any, examples: Any, content: str, tmp_path: Path) -> None:
     task = find_task(name)
     test, decoded = next(iter(task.files.test)), Decoded(predictions, None, None)
     found = write_submission(task, test, decoded, examples, tmp_path).read_bytes().decode()
@@ -75,9 +73,7 @@ def test_answers_of_squad_are_an_object_by_id(tmp_path: Path) -> None:
         ("custom", ["a\rb"], texts("0"), DataError),
     ],
 )
-def test_predictions_that_the_format_cannot_hold_are_refused(
-    name: str, predictions: Any, examples: Any, error: Any, tmp_path: Path
-) -> None:
+def test_bad_predictions_are_refused(name: str, predictions: Any, examples: Any, error: Any, tmp_path: Path) -> None:
     with pytest.raises(error):
         write_submission(find_task(name), "test", Decoded(predictions, None, None), examples, tmp_path)
 

@@ -113,9 +113,7 @@ def test_a_damaged_checkpoint_is_skipped_with_a_warning_and_never_resumed(
         shutil.rmtree(complete, ignore_errors=True)
 
 
-def test_an_unreadable_folder_is_an_error_and_does_not_start_a_new_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreadable_folder_is_an_error_and_no_new_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def denied(path: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
 
@@ -137,9 +135,7 @@ def test_an_unreadable_checkpoint_is_skipped(tmp_path: Path, monkeypatch: pytest
     assert find_checkpoint(tmp_path, "auto") == first
 
 
-def test_a_checkpoint_is_replaced_only_after_the_new_one_is_on_the_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_is_kept_until_the_new_one_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = save(tmp_path, 1)
 
     def failing(path: Path) -> None:
@@ -174,9 +170,7 @@ def test_other_files_in_the_folder_are_not_taken_for_checkpoints(tmp_path: Path)
         (lambda module: module.norm.requires_grad_(False), "norm"),  # has no optimizer state
     ],
 )
-def test_a_checkpoint_of_another_model_is_refused_and_changes_nothing(
-    tmp_path: Path, change: Callable[[ToyObjective], object], named: str
-) -> None:
+def test_another_model_changes_nothing(tmp_path: Path, change: Callable[[ToyObjective], object], named: str) -> None:
     path, module = save(tmp_path, 1), ToyObjective()
     change(module)
     before = fingerprint(module)
@@ -266,9 +260,7 @@ def test_checkpoints_after_the_resumed_step_are_renamed_not_deleted(tmp_path: Pa
 
 
 @pytest.mark.parametrize("call", [1, 5])
-def test_a_disk_error_leaves_the_old_checkpoint_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int
-) -> None:
+def test_disk_errors_leave_the_old_checkpoint_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int) -> None:
     save(tmp_path, 1)
     fsync, calls = os.fsync, iter(range(1, 100))
 

@@ -216,9 +216,7 @@ def test_a_term_with_count_zero_is_logged_as_null(tmp_path: Path) -> None:
     assert {row["order_loss"] is None for row in toy.training_metrics(tmp_path)} == {True, False}
 
 
-def test_a_signal_saves_the_current_step_and_the_resume_is_exact(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_signal_saves_the_step_and_the_resume_is_exact(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger="electra_albert")
     _, through = run_toy(tmp_path / "through")
     with StopSignal() as stop:  # while the loop waits for data
@@ -268,9 +266,7 @@ def test_a_parameter_without_gradient_or_a_wrong_count_is_refused_at_the_first_s
             run_toy(tmp_path, objective=model)
 
 
-def test_a_failed_save_is_a_warning_and_at_the_last_step_a_usage_error(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failed_save_warns_but_is_an_error_at_the_last_step(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (blocked := tmp_path / "checkpoints").touch()
     with pytest.raises(UsageError, match="free disk space"):
         run_toy(tmp_path)

@@ -29,9 +29,7 @@ def read_rows(folder: Path) -> list[dict]:
     return [{name: value for name, value in row.items() if name not in CLOCK} for row in rows]
 
 
-def test_metrics_read_back_exactly_with_null_for_non_finite_values(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_metrics_read_back_exactly_with_null_if_not_finite(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with Monitor(tmp_path, 10) as monitor:
         monitor.start(0)
         monitor.row({**ROW, "auc": float("nan")})

@@ -90,9 +90,7 @@ def test_script_refuses_within_bounded_memory(model: Path, tmp_path: Path) -> No
     ("name", "command"),
     [*((name, "demo") for name in HARM), *(("code in a pickle", name) for name in ("export", "pretrain", "finetune"))],
 )
-def test_bad_model_is_refused_by_every_command(
-    finished: Finished, model: Path, tmp_path: Path, name: str, command: str
-) -> None:
+def test_commands_refuse_a_bad_model(finished: Finished, model: Path, tmp_path: Path, name: str, command: str) -> None:
     harm, word = HARM[name]
     harm(model)
     ended = run(command, finished, model, tmp_path)

@@ -59,9 +59,7 @@ def test_json_has_replacements_or_fill_mask_predictions_also_from_a_checkpoint(f
         assert first["replaced"] != last["replaced"]  # another line gives other samples
 
 
-def test_a_discriminator_is_found_only_next_to_a_folder_named_generator(
-    finished: Finished, text: Path, tmp_path: Path
-) -> None:
+def test_a_discriminator_is_found_only_next_to_folder_generator(finished: Finished, text: Path, tmp_path: Path) -> None:
     """Regression: ../discriminator was used for any file, even if it belonged to another model."""
     shutil.copytree(finished.folder / "discriminator", tmp_path / "discriminator")
     for name, has_scores in (("generator", True), ("mine", False)):
@@ -135,9 +133,7 @@ def test_an_ascii_terminal_gets_utf8_text_and_json_without_traceback(
     assert ("漢".encode() in buffer.getvalue(), b"\\u6f22" in buffer.getvalue()) == (bool(form), not form)
 
 
-def test_an_output_file_is_replaced_atomically_with_its_mode_or_kept(
-    finished: Finished, text: Path, tmp_path: Path
-) -> None:
+def test_an_output_is_replaced_atomically_with_its_mode_or_kept(finished: Finished, text: Path, tmp_path: Path) -> None:
     """Regression: a private file became readable for everybody."""
     target, mode = tmp_path / "out.txt", 0o600
     target.write_text("precious")
@@ -195,9 +191,7 @@ def test_a_closed_output_pipe_is_no_failure(finished: Finished, tmp_path: Path) 
     assert finish(process)[::2] == (0, "")
 
 
-def test_a_table_shows_replacements_without_control_characters_and_word_markers(
-    finished: Finished, tmp_path: Path
-) -> None:
+def test_tables_show_replacements_without_control_characters_or_word_marks(finished: Finished, tmp_path: Path) -> None:
     (file := tmp_path / "text.txt").write_text("The quiet owl left\x07 the \x1b[31m river.\nThe [MASK] left\x07.\n")
     shown = run_demo(finished.folder, "--input", file, "--mask_rate", 0.5).out
     assert not {"\x07", "\x1b", "▁"} & set(shown)
@@ -217,9 +211,7 @@ def ship(finished: Finished, folder: Path, name: str = "little") -> Path:
     return placed
 
 
-def test_without_a_run_the_demo_uses_the_shipped_model_from_any_folder(
-    finished: Finished, in_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_demo_uses_the_shipped_model(finished: Finished, in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last by name, which is logged."""
     (in_folder / "data" / "models" / "z").mkdir(parents=True)
     placed = [ship(finished, in_folder, name) for name in ("b", "c", "a")][1]

@@ -29,9 +29,7 @@ def files_in(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("part", "kind"), [("", "generator"), ("", "discriminator"), ("checkpoints", "generator")])
-def test_export_of_a_run_or_its_last_checkpoint_equals_the_runs_own_export(
-    finished: Finished, tmp_path: Path, part: str, kind: str
-) -> None:
+def test_an_export_equals_the_one_of_the_run(finished: Finished, tmp_path: Path, part: str, kind: str) -> None:
     model, folder = max((finished.folder / part).glob("step-*"), default=finished.folder), tmp_path / "a" / "b"
     ended = run(model, folder, *(("--kind", kind) if kind == "discriminator" else ()))
     assert (ended.code, ended.err, ended.out) == (0, "", f"{kind} written to {folder}\n")
@@ -57,9 +55,7 @@ FOUND = {  # stock class: the detected kind, another requested kind, and the par
 
 
 @pytest.mark.parametrize("name", FOUND)
-def test_the_kind_of_a_folder_is_detected_and_heads_that_are_not_exported_are_reported(
-    tmp_path: Path, name: str
-) -> None:
+def test_the_kind_of_a_folder_is_detected_and_heads_not_exported_are_reported(tmp_path: Path, name: str) -> None:
     found, named, not_exported = FOUND[name]
     write_stock(tmp_path / "stock", name)
     ended = run(tmp_path / "stock", tmp_path / "out")
@@ -104,9 +100,7 @@ REFUSED: dict[str, tuple[tuple[object, ...], int, str]] = {  # options after --m
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_an_invalid_export_is_refused_and_writes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
-) -> None:
+def test_a_bad_export_is_refused_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
     monkeypatch.chdir(tmp_path)
     options, code, word = REFUSED[case]
     write_stock(Path("stock"), "AlbertForMaskedLM")

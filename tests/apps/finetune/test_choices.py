@@ -88,9 +88,7 @@ def stock(finished: Finished, tmp_path: Path) -> Path:
     return folder
 
 
-def test_recipes_depend_on_model_and_task_and_options_override_them(
-    finished: Finished, stock: Path, tiny: Tiny, tmp_path: Path
-) -> None:
+def test_recipes_depend_on_model_task_and_options(finished: Finished, stock: Path, tiny: Tiny, tmp_path: Path) -> None:
     bare = ("--task", "cola", "--data_dir", tiny.folder, "--device", "cpu", *QUICK, "--max_seq_length", 32)
     for i, (model, more, wanted) in enumerate(
         (
@@ -184,9 +182,7 @@ def test_a_program_gets_what_the_command_reports(train: Train, finished: Finishe
         ({"train_file": "no.jsonl", "validation_file": "no.jsonl"}, ea_errors.DataError),
     ],
 )
-def test_a_program_gets_an_exception(
-    finished: Finished, in_folder: Path, named: dict[str, Any], error: type[Exception]
-) -> None:
+def test_errors_are_raised(finished: Finished, in_folder: Path, named: dict[str, Any], error: type[Exception]) -> None:
     Path("no.jsonl").write_text("[")
     with pytest.raises(error):
         ea.finetune(**{"model": str(finished.folder), "output_dir": "out", "device": "cpu"} | named)

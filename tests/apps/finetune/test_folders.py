@@ -81,9 +81,7 @@ def test_a_users_file_is_not_overwritten(again: Again, tmp_path: Path, name: str
 
 
 @pytest.mark.parametrize(("best", "removed"), [SEEDS, SEEDS[::-1]])
-def test_a_seed_trained_again_does_not_replace_a_better_model(
-    again: Again, tiny: Tiny, copy: Path, best: int, removed: int
-) -> None:
+def test_a_retrained_seed_keeps_a_better_model(again: Again, tiny: Tiny, copy: Path, best: int, removed: int) -> None:
     # The highest possible score, and the exported model is its own.
     edit(copy / f"seed-{best}" / "result.json", lambda found: found["metrics"].update({tiny.main_metric: 2.0}))
     edit(copy / "model" / TASK_FILE, lambda found: found.update(seed=best))

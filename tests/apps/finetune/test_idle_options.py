@@ -93,9 +93,7 @@ def test_symmetric_pairs_are_swapped(plan: Plan, tmp_path: Path, task: str) -> N
         ("stsb", ("--class_weights", "balanced")),
     ],
 )
-def test_options_that_the_head_of_a_task_lacks_are_refused(
-    plan: Plan, tmp_path: Path, task: str, words: list[object]
-) -> None:
+def test_options_that_a_head_lacks_are_refused(plan: Plan, tmp_path: Path, task: str, words: list[object]) -> None:
     assert_refused(plan(MAKERS[task](tmp_path), *words), 2, task, str(words[0]))
 
 

@@ -215,9 +215,7 @@ def test_a_fine_tuned_model_is_evaluated_without_training(learn: Learn, tmp_path
 
 
 @pytest.mark.parametrize("name", ["rte", "squad_v2", "race", "ner", "stsb"])
-def test_new_text_is_predicted_like_the_evaluation_set_from_the_model_alone(
-    learn: Learn, tmp_path: Path, name: str
-) -> None:
+def test_new_text_is_predicted_like_the_dev_set_from_the_model_alone(learn: Learn, tmp_path: Path, name: str) -> None:
     # Regression: without labelled data the built-in task was trained and its labels were written.
     learned, copy = learn(name), shutil.copytree(learn(name).folder, tmp_path / "copy")
     dev = next(path for path in sorted(learned.tiny.folder.iterdir()) if path.name.startswith("dev"))

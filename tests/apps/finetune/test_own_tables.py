@@ -80,9 +80,7 @@ def test_balanced_class_weights_are_those_of_scikit_learn_and_only_for_training(
         ({"updates": [0]}, ""),
     ],
 )
-def test_a_collapse_is_reported_with_a_fitting_remedy(
-    words: Words, tmp_path: Path, changes: dict[str, Any], advice: str
-) -> None:
+def test_a_collapse_has_a_fitting_remedy(words: Words, tmp_path: Path, changes: dict[str, Any], advice: str) -> None:
     tune(*words(write(tmp_path / "a.jsonl", UNEQUAL), tmp_path / "out"))
     found = {**results(tmp_path / "out"), **changes}
     found["collapsed_seeds"] = found["seeds"]

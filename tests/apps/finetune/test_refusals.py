@@ -72,9 +72,7 @@ def trained(run: Run, tmp_path: Path) -> Trained:
         (("--config", "nowhere.yaml"), "nowhere.yaml"),
     ],
 )
-def test_invalid_options_are_refused_before_training(
-    run: Run, in_folder: Path, words: tuple[object, ...], reason: str
-) -> None:
+def test_invalid_options_are_refused_at_once(run: Run, in_folder: Path, words: tuple[object, ...], reason: str) -> None:
     (in_folder / "file").write_text("in the way")
     tiny = cola(in_folder / "tasks")
     (tiny.folder / "test.tsv").unlink()

@@ -123,9 +123,7 @@ def test_early_stopping_counts_no_evaluation_twice_after_a_kill(finished: Finish
         (("--resume", "never"), 2, "--resume never"),
     ],
 )
-def test_a_sweep_is_not_resumed_under_other_settings(
-    again: Again, copy: Path, changed: tuple[object, ...], code: int, word: str
-) -> None:
+def test_new_settings_are_refused(again: Again, copy: Path, changed: tuple[object, ...], code: int, word: str) -> None:
     same = outcome(copy)
     assert_refused(call(finetune.main, *again(copy, *changed)), code, word)
     assert outcome(copy) == same

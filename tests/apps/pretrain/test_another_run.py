@@ -31,9 +31,7 @@ def half(finished: Finished, tmp_path: Path) -> Path:
     return run
 
 
-def test_a_named_checkpoint_is_resumed_in_a_new_folder_only_with_its_settings(
-    finished: Finished, tmp_path: Path
-) -> None:
+def test_a_named_checkpoint_resumes_in_a_new_folder_only_with_its_settings(finished: Finished, tmp_path: Path) -> None:
     before, checkpoint = written(finished.folder), finished.folder / "checkpoints" / f"step-{HALF:07d}"
     argv = finished.options(tmp_path / "new", "--resume", checkpoint)
     for option, value, difference in (

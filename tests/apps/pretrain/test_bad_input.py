@@ -140,9 +140,7 @@ def run(finished: Finished, tmp_path: Path) -> Path:
     return shutil.copytree(finished.folder, tmp_path / "run")
 
 
-def test_a_folder_of_another_run_or_text_is_refused_before_preparation(
-    finished: Finished, run: Path, tmp_path: Path
-) -> None:
+def test_a_folder_of_another_run_or_text_is_refused_before_work(finished: Finished, run: Path, tmp_path: Path) -> None:
     # Regression: a tokenizer was trained and the store built first, and the message named only fingerprints.
     before, corpus = written(run), tmp_path / "more.txt"
     corpus.write_text(finished.corpus.read_text() + "One more owl left.\n")
@@ -203,9 +201,7 @@ def test_a_diverged_run_ends_with_exit_code_5(finished: Finished, tmp_path: Path
     assert not [path for path in (tmp_path / "run").rglob("*") if path.name.startswith(".writing-")]
 
 
-def test_text_without_known_tokens_or_sentence_order_is_refused_before_training(
-    finished: Finished, tmp_path: Path
-) -> None:
+def test_text_without_known_tokens_or_order_is_refused_before_training(finished: Finished, tmp_path: Path) -> None:
     short = "\n\n".join(english(100).replace("\n\n", "\n").split("\n")) + "\n"
     for text, option, value, word in (
         ("这是一个句子。\n另一个句子在这里。\n\n" * 200, "--tokenizer", finished.folder / "tokenizer", "unknown"),

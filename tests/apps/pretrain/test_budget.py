@@ -29,9 +29,7 @@ class Clock(Monitor):
 
 @pytest.mark.parametrize("evaluation_seconds", [0.0, 15.0])
 @pytest.mark.parametrize("slowest", [0.5, 1.0, 2.0, 4.0])
-def test_a_run_ends_on_time_although_its_speed_changes(
-    tmp_path: Path, slowest: float, evaluation_seconds: float
-) -> None:
+def test_a_run_ends_on_time_if_its_speed_changes(tmp_path: Path, slowest: float, evaluation_seconds: float) -> None:
     """The second half of the steps takes `slowest` times as long, and every 200th step is followed by an evaluation."""
     clock = Clock(tmp_path, 1000, is_main=False)
     pace, step = budget.Pace(SECONDS, clock), 0
@@ -69,9 +67,7 @@ def test_flops_become_the_nearest_number_of_steps(finished: Finished, more: tupl
         ] * 3
 
 
-def test_a_run_with_a_budget_keeps_milestones_and_is_extended_by_a_larger_one(
-    finished: Finished, tmp_path: Path
-) -> None:
+def test_a_run_with_a_budget_keeps_milestones_and_a_larger_one_extends_it(finished: Finished, tmp_path: Path) -> None:
     config, argv = finished.config(), [*options(finished, tmp_path), "--flops"]
     for steps, warmup, kept in ((32, 2, [2, 4, 8, 16, 30, 32]), (40, 2, [2, 4, 8, 16, 32, 38, 40])):
         ended = call(main.main, *argv, str(float(trial.run_flops(config, steps))))
@@ -104,9 +100,7 @@ def test_a_finished_run_with_a_time_budget_records_the_steps_that_it_had(finishe
         (("--budget", "5m", "--rtd.mask_rate_end", "0.1"), "number of steps is unknown"),
     ],
 )
-def test_budgets_without_a_meaning_are_refused(
-    finished: Finished, tmp_path: Path, more: tuple[str, ...], text: str
-) -> None:
+def test_meaningless_budgets_are_refused(finished: Finished, tmp_path: Path, more: tuple[str, ...], text: str) -> None:
     assert_refused(call(main.main, *options(finished, tmp_path, *more)), 2, text)
 
 

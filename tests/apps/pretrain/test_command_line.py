@@ -141,9 +141,7 @@ def test_every_preset_takes_another_optimizer(preset: str) -> None:
     assert parse_pretraining(["--preset", preset, "--optimizer", "adamw"])[1].training.optimizer == "adamw"
 
 
-def test_an_error_that_only_another_rank_has_is_printed_with_its_rank(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_error_of_another_rank_names_it(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     waited: list[float] = []
     monkeypatch.setattr(command_line.time, "sleep", waited.append)
     monkeypatch.setenv("RANK", "1")

@@ -137,9 +137,7 @@ def test_a_loss_that_is_no_mean_is_refused(finished: Finished, monkeypatch: pyte
     assert_refused(call(doctor.main, *finished.options(None)), 2, "the initial generator_loss is")
 
 
-def test_weaknesses_of_a_corpus_are_warnings(
-    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_weak_corpus_gives_warnings(finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks.trial, "measure", lambda *_: ())
     text = tmp_path / "text.txt"
     text.write_text(english(60) + "\n\n" + english(60) + "\n\n" + "ωψφ " * 40, encoding="utf-8")

@@ -98,9 +98,7 @@ def test_two_ranks_and_accumulation_have_the_losses_of_one_big_batch(finished: F
 
 
 @pytest.mark.parametrize("objective", ["mlm_sop", "mlm_nsp"])
-def test_an_albert_run_loads_as_stock_albert_for_pretraining(
-    finished: Finished, tmp_path: Path, objective: str
-) -> None:
+def test_albert_runs_load_as_stock_albert_for_pretraining(finished: Finished, tmp_path: Path, objective: str) -> None:
     train(finished, tmp_path / "run", "--objective", objective)
     stock, info = load_stock(tmp_path / "run" / "generator", "AlbertForPreTraining")
     assert not info["unexpected_keys"]
@@ -123,9 +121,7 @@ def test_an_untrained_sentence_order_head_can_be_exported(finished: Finished, tm
     assert stock.sop_classifier.classifier.weight.abs().max() < 1e-3
 
 
-def test_energies_are_the_same_in_run_checkpoint_and_export_and_their_head_is_not_reused(
-    finished: Finished, tmp_path: Path
-) -> None:
+def test_energies_are_equal_in_run_and_exports_and_their_head_is_not_reused(finished: Finished, tmp_path: Path) -> None:
     run, pairs = tmp_path / "run", tmp_path / "pairs.jsonl"
     pairs.write_text('{"sentence_good": "The owl slept.", "sentence_bad": "Owl the slept."}\n', encoding="utf-8")
     train(finished, run, "--objective", "electric", "--electric.noise_share", 0.3, "--eval_pairs", pairs)

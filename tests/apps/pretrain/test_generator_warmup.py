@@ -87,9 +87,7 @@ def test_warmup_takes_a_tenth_of_the_run_by_default(max_steps: int, asked: int |
     [(f"{WARMUP}/checkpoints/step-00000[12]*", True), ("checkpoints", True), (f"checkpoints/*{TOGETHER}", False)],
     ids=["in the warm-up", "after it", "in the run"],
 )
-def test_a_resumed_warmup_equals_an_uninterrupted_one(
-    toy: Toy, whole: Path, tmp_path: Path, lost: str, is_warming_up: bool
-) -> None:
+def test_a_warmup_resumes_exactly(toy: Toy, whole: Path, tmp_path: Path, lost: str, is_warming_up: bool) -> None:
     run = shutil.copytree(whole, tmp_path / "run")
     folders = [*run.glob(lost), *(run.glob("checkpoints") if WARMUP in lost else ())]
     assert folders

@@ -71,9 +71,7 @@ def test_checkpoints_hold_trained_weights_once_and_stock_loads_the_folders(made:
             torch.testing.assert_close(model.generator.logits(model.generator(*inputs)), logits, rtol=0, atol=1e-5)
 
 
-def test_plan_doctor_and_show_batch_know_the_kind(
-    finished: Finished, made: Made, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_plan_doctor_show_batch_know_the_kind(finished: Finished, made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     kind, more, run = made
     planned = succeed(pretrain.main, *finished.options(run.with_name("new"), *more, "--dry_run", "true")).err
     source = {"uniform": "uniform, not trained", "fixed": "apps/run, not trained"}

@@ -45,9 +45,7 @@ def test_shape_objective_and_tokenizer_are_inherited(finished: Finished, continu
         assert (continued[0] / "tokenizer" / name).read_bytes() == (finished.folder / "tokenizer" / name).read_bytes()
 
 
-def test_initial_losses_on_the_old_text_are_the_last_ones_of_the_old_run(
-    finished: Finished, continued: tuple[Path, Ended]
-) -> None:
+def test_first_losses_on_the_old_text_are_the_old_runs_last(finished: Finished, continued: tuple[Path, Ended]) -> None:
     first, last = evaluations(continued[0])[0], evaluations(finished.folder)[-1]
     assert first["step"] == 0
     # In float32, with equal examples, masks and samples; only the split into batches may differ.
@@ -90,9 +88,7 @@ def test_an_option_of_an_earlier_run_without_checkpoint_is_not_kept(finished: Fi
 
 
 @pytest.mark.parametrize("change", ["deleted", "another checkpoint"])
-def test_a_run_resumes_after_changes_to_the_run_of_its_initial_weights(
-    finished: Finished, tmp_path: Path, change: str
-) -> None:
+def test_a_run_resumes_after_changes_to_its_source_run(finished: Finished, tmp_path: Path, change: str) -> None:
     origin = start_and_stop(finished, tmp_path)
     if change == "deleted":
         shutil.rmtree(origin)

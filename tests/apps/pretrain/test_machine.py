@@ -26,9 +26,7 @@ from tests.apps.tiny_tasks import cola
 CPU = torch.device("cpu")
 
 
-def test_compiling_without_a_compiler_is_refused_before_preparation(
-    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compiling_needs_a_compiler(finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
     argv = finished.options(tmp_path / "run", "--torch_compile", "blocks", "--prepared_dir", tmp_path / "none")

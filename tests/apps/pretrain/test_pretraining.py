@@ -169,9 +169,7 @@ def test_runs_can_be_trained_one_after_another_in_a_thread(finished: Finished, t
             assert (tmp_path / name / "generator" / "config.json").is_file()
 
 
-def test_call_depth_from_command_to_backward_is_four(
-    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_command_to_backward_is_four_calls(finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "backward", None)
     monkeypatch.setattr(loop._Loop, "_check_objective", lambda *_: None)
     with pytest.raises(TypeError, match="NoneType") as reached:

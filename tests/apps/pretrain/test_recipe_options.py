@@ -119,9 +119,7 @@ STILL = ("--max_steps", 1, "--learning_rate", 1e-12, "--rtd.generator_warmup_ste
 
 
 @pytest.mark.parametrize("part", ["", "discriminator"])
-def test_an_exported_pair_with_two_tables_is_continued_with_both(
-    run: Path, finished: Finished, tmp_path: Path, part: str
-) -> None:
+def test_an_exported_pair_continues_with_both_tables(run: Path, finished: Finished, tmp_path: Path, part: str) -> None:
     pair = tmp_path / "pair"
     for name in ("generator", "discriminator"):
         shutil.copytree(run / name, pair / name)
@@ -139,9 +137,7 @@ def test_an_exported_pair_with_two_tables_is_continued_with_both(
     assert torch.equal(*tables) == bool(part)
 
 
-def test_a_loaded_mlm_head_keeps_its_bias_and_a_new_one_starts_at_the_token_frequencies(
-    finished: Finished, run: Path, tmp_path: Path
-) -> None:
+def test_only_a_new_mlm_head_starts_at_the_token_frequencies(finished: Finished, run: Path, tmp_path: Path) -> None:
     # Regression: the trained bias of a lone discriminator was overwritten, and a new head started at ln V.
     alone = shutil.copytree(run / "discriminator", tmp_path / "alone")
     shares = ("--rtd.mlm_share", 0.5, "--max_steps", 1, "--learning_rate", 1e-12, "--rtd.generator_warmup_steps", 1)

@@ -158,9 +158,7 @@ def test_a_finished_run_is_not_trained_again(finished: Finished, tmp_path: Path)
     assert exported(folder) == exported(finished.folder)
 
 
-def test_a_resume_with_other_vector_instructions_is_logged(
-    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_instruction_set_is_logged(finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Regression: without /proc, PyTorch uses none, and a run had other weights without a notice.
     folder = shutil.copytree(finished.folder, tmp_path / "run")
     found = torch.backends.cpu.get_cpu_capability()
@@ -180,9 +178,7 @@ def averaged(finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> Pa
     return folder
 
 
-def test_the_exported_weights_are_those_of_the_average_and_of_the_last_evaluation(
-    finished: Finished, averaged: Path, tmp_path: Path
-) -> None:
+def test_exported_weights_are_the_average_last_evaluated(finished: Finished, averaged: Path, tmp_path: Path) -> None:
     def row_of(folder: Path, number: int) -> dict[str, float]:
         row = tiny_run.untimed_rows(folder)[number]
         return {name: value for name, value in row.items() if name != "tokens" and "old_text" not in name}
@@ -196,9 +192,7 @@ def test_the_exported_weights_are_those_of_the_average_and_of_the_last_evaluatio
     assert "the mean of its last 3 checkpoints" in (averaged / "README.md").read_text(encoding="utf-8")
 
 
-def test_a_finished_run_resumes_to_the_same_average_and_to_that_of_fewer_checkpoints(
-    finished: Finished, averaged: Path, tmp_path: Path
-) -> None:
+def test_a_resume_averages_the_same_or_fewer_checkpoints(finished: Finished, averaged: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(averaged, tmp_path / "run")
     for name in ("generator", "discriminator"):
         shutil.rmtree(folder / name)

@@ -98,9 +98,7 @@ def test_short_and_ramped_steps_have_their_own_flops() -> None:
     assert [run_flops(config, steps) for steps in range(10)] == [sum(per_step[:steps]) for steps in range(10)]
 
 
-def test_a_model_larger_than_memory_is_not_timed(
-    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_above_memory_is_not_timed(finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial, "memory_of", lambda device: 1000)
     ended = succeed(pretrain.main, *finished.options(tmp_path / "run", "--dry_run"))
     assert "not timed" in ended.err
@@ -118,9 +116,7 @@ def test_a_dry_run_reports_flops_memory_and_time(finished: Finished, tmp_path: P
     assert not (tmp_path / "run").exists()
 
 
-def test_a_dry_run_uses_the_precision_of_the_run(
-    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dry_run_has_the_runs_precision(finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Regression: micro-batches of a run in bf16 were timed in fp32.
     measured, backward = [], trial.backward
 

@@ -32,9 +32,7 @@ def run(*argv: object) -> Any:
     return call(score.main, "--device", "cpu", *argv)
 
 
-def test_the_command_prints_and_writes_the_scores_of_the_library(
-    finished: Finished, text: Path, pairs: Path, tmp_path: Path
-) -> None:
+def test_command_prints_and_writes_library_scores(finished: Finished, text: Path, pairs: Path, tmp_path: Path) -> None:
     output, model = tmp_path / "new" / "scores.json", load_model(finished.folder, "cpu")
     ended = run("--model", finished.folder, "--text", text, text, "--pairs", pairs, "--output", output)
     assert ended.code == 0, ended.err
@@ -63,9 +61,7 @@ def test_bf16_rounds_the_scores_and_no_more(finished: Finished, text: Path, pair
     assert (exact["options"]["precision"], rounded["options"]["precision"]) == ("fp32", "bf16")
 
 
-def test_scores_that_a_model_cannot_give_are_reported_and_skipped(
-    finished: Finished, text: Path, pairs: Path, tmp_path: Path
-) -> None:
+def test_scores_that_a_model_lacks_are_reported(finished: Finished, text: Path, pairs: Path, tmp_path: Path) -> None:
     output = tmp_path / "scores.json"
     asked = ("--text", text, "--pairs", pairs, "--output", output)
     for part, notice, texts, way in (
