@@ -20,44 +20,26 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     return Bench(tmp_path_factory.mktemp("bench"))
 
 
+def each(points: dict[str, str]) -> list[tuple[str, str]]:
+    """Pairs of a program and one of its points, which are separated by commas."""
+    return [(program, point) for program, listed in points.items() for point in listed.split(", ")]
+
+
 KILLS = {
-    "prepare": (
-        "mkdir 1 prepared/*",
-        "write 1 *parts/*.tokens",
-        "rename 1 *parts/*.json",
-        "write 1 *train/*tokens.bin",
-        "rename 1 *manifest.json",
-        "remove 1 *store/parts",
-        "rename 1 *train/*rows-*.bin",
-    ),
-    "pretrain": (
-        "rename 1 run/config.yaml",
-        "write 3 run/metrics.jsonl",
-        "write 2 run/samples.jsonl",
-        "mkdir 1 *ing-*step-0000006",
-        "write 1 *ing-*step-0000006/state.json",
-        "write 1 *ing-*step-0000006/.tmp*",
-        "sync 1 *ing-*step-0000006/optimizer.safetensors",
-        "write 1 *ing-*step-0000006/MANIFEST.json",
-        "rename 1 *step-0000006",
-        "rename 1 *trash-step-0000002",
-        "remove 2 *trash-step-0000002/*",
-        "rename 1 run/generator/config.json",
-    ),
-    "export": (
-        "write 1 */model.safetensors",
-        "rename 1 exported/config.json",
-        "rename 1 exported/model.safetensors",
-    ),
-    "warmup": (
-        "mkdir 1 *generator_warmup/checkpoints/*-step-0000004",
-        "rename 1 warm/checkpoints/step-0000002",
-    ),
-    "finetune": ("rename 1 tuned/seed-42/result.json", "remove 1 tuned/seed-42/checkpoints/step-0000006/model.*"),
+    "prepare": "mkdir 1 prepared/*, write 1 *parts/*.tokens, rename 1 *parts/*.json, write 1 *train/*tokens.bin, "
+    "rename 1 *manifest.json, remove 1 *store/parts, rename 1 *train/*rows-*.bin",
+    "pretrain": "rename 1 run/config.yaml, write 3 run/metrics.jsonl, write 2 run/samples.jsonl, "
+    "mkdir 1 *ing-*step-0000006, write 1 *ing-*step-0000006/state.json, write 1 *ing-*step-0000006/.tmp*, "
+    "sync 1 *ing-*step-0000006/optimizer.safetensors, write 1 *ing-*step-0000006/MANIFEST.json, "
+    "rename 1 *step-0000006, rename 1 *trash-step-0000002, remove 2 *trash-step-0000002/*, "
+    "rename 1 run/generator/config.json",
+    "export": "write 1 */model.safetensors, rename 1 exported/config.json, rename 1 exported/model.safetensors",
+    "warmup": "mkdir 1 *generator_warmup/checkpoints/*-step-0000004, rename 1 warm/checkpoints/step-0000002",
+    "finetune": "rename 1 tuned/seed-42/result.json, remove 1 tuned/seed-42/checkpoints/step-0000006/model.*",
 }
 
 
-@pytest.mark.parametrize(("program", "at"), [(program, at) for program, points in KILLS.items() for at in points])
+@pytest.mark.parametrize(("program", "at"), each(KILLS))
 def test_a_killed_command_resumes_to_the_same_files(bench: Bench, program: str, at: str) -> None:
     assert trials.kill(bench, program, [f"kill {at}"], False) == ""
 
@@ -68,71 +50,44 @@ def test_a_fresh_process_resumes_to_the_same_files(bench: Bench, fault: str) -> 
 
 
 FAILURES = {
-    "prepare": (
-        "ENOSPC write 1 *parts/*.tokens",
-        "ENOSPC write 1 *train/*sentence_ends.bin",
-        "ENOSPC write 1 *manifest.json",
-        "ENOSPC write 1 *tokenizer.json",
-        "EFBIG write 1 *rows-*.bin",
-        "EIO sync 1 *train/*tokens.bin",
-    ),
-    "pretrain": (
-        "ENOSPC write 1 run/*environment.json",
-        "ENOSPC write 3 run/metrics.jsonl",
-        "ENOSPC write 1 *ing-*step-0000004/.tmp*",
-        "ENOSPC write 1 run/generator/*",
-        "ENOSPC write 1 run/*README.md",
-        "EIO sync 1 *ing-*step-0000006/model.safetensors",
-        "EIO rename 1 *step-0000008",
-        "EIO write 2 run/tensorboard/*",
-        "EIO open 1 run/run.lock",
-    ),
-    "export": (
-        "EDQUOT write 1 */model.safetensors",
-        "EIO rename 1 exported/model.safetensors",
-    ),
+    "prepare": "ENOSPC write 1 *parts/*.tokens, ENOSPC write 1 *train/*sentence_ends.bin, "
+    "ENOSPC write 1 *manifest.json, ENOSPC write 1 *tokenizer.json, EFBIG write 1 *rows-*.bin, "
+    "EIO sync 1 *train/*tokens.bin",
+    "pretrain": "ENOSPC write 1 run/*environment.json, ENOSPC write 3 run/metrics.jsonl, "
+    "ENOSPC write 1 *ing-*step-0000004/.tmp*, ENOSPC write 1 run/generator/*, ENOSPC write 1 run/*README.md, "
+    "EIO sync 1 *ing-*step-0000006/model.safetensors, EIO rename 1 *step-0000008, EIO write 2 run/tensorboard/*, "
+    "EIO open 1 run/run.lock",
+    "export": "EDQUOT write 1 */model.safetensors, EIO rename 1 exported/model.safetensors",
 }
 
 
-@pytest.mark.parametrize(("program", "fault"), [(name, fault) for name, faults in FAILURES.items() for fault in faults])
+@pytest.mark.parametrize(("program", "fault"), each(FAILURES))
 def test_a_failing_call_is_one_line_and_loses_nothing(bench: Bench, program: str, fault: str) -> None:
     assert trials.fail(bench, program, fault) == ""
 
 
 CHECKPOINT, STORE = "run/checkpoints/step-0000004", "prepared/text-*/store"
+TRAIN, GENERATOR = f"{STORE}/train/000000", "run/generator"
 READ = {
-    "pretrain": (
-        *(
-            f"{CHECKPOINT}/{name}"
-            for name in ("model.safetensors", "optimizer.safetensors", "state.json", "MANIFEST.json")
-        ),
-        *(
-            f"{STORE}/train/{name}"
-            for name in ("000000.tokens.bin", "000000.sentence_ends.bin", "000000.document_ends.bin")
-        ),
-        *(f"{STORE}/{name}" for name in ("validation/000000.tokens.bin", "token_counts.bin", "manifest.json")),
-        f"{STORE}/train/000000.rows-2-32-42.bin",
-        "prepared/text-*/tokenizer/tokenizer.json",
-    ),
-    "prepare": (f"{STORE}/parts/000000.tokens", "prepared/text-*/tokenizer/tokenizer_config.json"),
-    "finetune": ("tuned/model/model.safetensors", "tuned/model/config.json"),
-    "demo": tuple(f"run/generator/{name}" for name in ("model.safetensors", "config.json", "tokenizer.json")),
+    "pretrain": f"{CHECKPOINT}/model.safetensors, {CHECKPOINT}/optimizer.safetensors, {CHECKPOINT}/state.json, "
+    f"{CHECKPOINT}/MANIFEST.json, {TRAIN}.tokens.bin, {TRAIN}.sentence_ends.bin, {TRAIN}.document_ends.bin, "
+    f"{STORE}/validation/000000.tokens.bin, {STORE}/token_counts.bin, {STORE}/manifest.json, "
+    f"{TRAIN}.rows-2-32-42.bin, prepared/text-*/tokenizer/tokenizer.json",
+    "prepare": f"{STORE}/parts/000000.tokens, prepared/text-*/tokenizer/tokenizer_config.json",
+    "finetune": "tuned/model/model.safetensors, tuned/model/config.json",
+    "demo": f"{GENERATOR}/model.safetensors, {GENERATOR}/config.json, {GENERATOR}/tokenizer.json",
 }
 
 
-@pytest.mark.parametrize(("program", "path"), [(program, path) for program, paths in READ.items() for path in paths])
+@pytest.mark.parametrize(("program", "path"), each(READ))
 def test_a_flipped_bit_never_gives_other_results(bench: Bench, program: str, path: str) -> None:
     assert trials.damage(bench, program, path, "flipped bit", 0.6) == ""
 
 
-@pytest.mark.parametrize(
-    ("program", "at"),
-    [
-        ("prepare", "write 1 *tokens.bin"),
-        ("pretrain", "sync 1 *ing-*step-0000004/*"),
-        ("finetune", "mkdir 1 *seed-42"),
-    ],
-)
+TOGETHER = {"prepare": "write 1 *tokens.bin", "pretrain": "sync 1 *ing-*step-0000004/*", "finetune": "mkdir 1 *seed-42"}
+
+
+@pytest.mark.parametrize(("program", "at"), each(TOGETHER))
 def test_two_processes_in_one_folder_do_no_harm(bench: Bench, program: str, at: str) -> None:
     assert trials.together(bench, program, f"stop {at}") == ""
 
