@@ -72,8 +72,7 @@ def test_contents_are_synced_before_the_rename_and_the_folder_after_it(
 
 def test_leftovers_of_killed_processes_are_removed(tmp_path: Path) -> None:
     (tmp_path / "kept").touch()
-    contexts = [filling(tmp_path, last=()), replacing(tmp_path / "file"), new_folder(tmp_path / "folder")]
-    for context in contexts:
+    for context in [filling(tmp_path, last=()), replacing(tmp_path / "file"), new_folder(tmp_path / "folder")]:
         context.__enter__()  # and not left
     assert len([*tmp_path.iterdir()]) == 4
     remove_leftovers(tmp_path)

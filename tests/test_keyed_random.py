@@ -118,8 +118,7 @@ def test_permute_is_a_bijection_that_is_computed_for_each_index_alone() -> None:
 def test_permute_is_uniform_over_epochs() -> None:
     epochs, size = 4000, 16
     for found in permute(torch.arange(size), size, 1, torch.arange(epochs)[:, None]).T:  # [epochs] each
-        counts = torch.bincount(found, minlength=size)
-        assert stats.chisquare(counts.numpy()).pvalue > ACCEPTED / 10
+        assert stats.chisquare(torch.bincount(found, minlength=size).numpy()).pvalue > ACCEPTED / 10
 
 
 def test_derived_seeds_differ_by_every_word() -> None:

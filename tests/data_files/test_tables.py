@@ -145,9 +145,8 @@ def test_an_endless_line_or_field_or_a_device_is_refused(tmp_path: Path) -> None
     with pytest.raises(DataError, match=r"t\.tsv:1: a line of 67,108,864 bytes or more"):
         next(text_lines(path))
     assert len(next(text_lines(path, max_bytes=-1))) == MAX_RECORD + 1
-    lines = chain(["a,b\n", '1,"'], repeat(" " * (1 << 20) + "\n"))
     with pytest.raises(DataError, match=r"2: not a valid CSV row .*limit \(67108864\)"):
-        list(csv_rows(lines, ",", str))
+        list(csv_rows(chain(["a,b\n", '1,"'], repeat(" " * (1 << 20) + "\n")), ",", str))
     with pytest.raises(UsageError, match="not a regular file"):
         next(text_lines(Path("/dev/zero")))
 

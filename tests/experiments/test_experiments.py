@@ -59,8 +59,7 @@ batch_ramp_steps: 99}}}
 def test_equal_flops_give_each_variant_its_updates(tmp_path: Path) -> None:
     for stage in stages_of(tmp_path, EQUAL_FLOPS):
         _, config = parse_pretraining(typed(stage.options))
-        spent = run_flops(config, config.training.max_steps)
-        assert spent == pytest.approx(1e14, rel=0.01)
+        assert run_flops(config, config.training.max_steps) == pytest.approx(1e14, rel=0.01)
         assert config.training.warmup_steps == round(0.1 * config.training.max_steps)
 
 

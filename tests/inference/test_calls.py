@@ -115,8 +115,7 @@ def test_character_spans_of_tokens(model: InferenceModel) -> None:
     text = " The  quiet Owl\u0301, near [SEP] the 漢字 and [MASK]"
     scores = model.replaced_probabilities(text)
     for token, start, end, _ in scores:
-        characters = text[start:end].lower().replace("\u0301", "")
-        assert characters == token.removeprefix("▁") or token == "<unk>"
+        assert text[start:end].lower().replace("\u0301", "") == token.removeprefix("▁") or token == "<unk>"
     assert "漢字" in [text[score.start : score.end] for score in scores]
     joined = "".join(text[start:end] for _, start, end, _ in scores)
     assert joined == text.replace("[SEP]", "").replace("[MASK]", "").replace(" ", "")

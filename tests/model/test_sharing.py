@@ -100,9 +100,8 @@ def test_checks_reject_copied_embeddings_an_untrained_pooler_and_missing_or_repe
     # Planted: parameters of both models, with the shared embeddings twice; a missing group; a pooler without a loss; a
     # copy of the embeddings.
     pair = make_pair(SHAPE)
-    both = [*pair.generator.parameters(), *pair.discriminator.parameters()]
     with pytest.raises(ValueError, match="2 times"):
-        check_groups(pair, [{"params": both}])
+        check_groups(pair, [{"params": [*pair.generator.parameters(), *pair.discriminator.parameters()]}])
     with pytest.raises(ValueError, match="0 times"):
         check_groups(pair, parameter_groups(pair, 0.01)[:1])
     pair.discriminator.pooler = nn.Linear(SHAPE.hidden_size, SHAPE.hidden_size)

@@ -38,8 +38,7 @@ def test_baselines_and_generator_have_the_same_targets() -> None:
     terms = objective(batch, STEP)
     assert torch.equal(baselines["unigram_loss"].count, terms["generator_loss"].count)
     assert torch.equal(baselines["most_frequent_accuracy"].count, terms["generator_accuracy"].count)
-    used = corruption.targets.weight > 0
-    labels = corruption.targets.labels[used]
+    labels = corruption.targets.labels[corruption.targets.weight > 0]
     assert float(baselines["unigram_loss"].sum) == pytest.approx(float(unigram.nats[labels].sum()), rel=1e-6)
     shown = corruption.targets.labels[corruption.is_masked]
     assert float(baselines["most_frequent_accuracy"].sum) == float((shown == 5).sum())

@@ -85,8 +85,7 @@ def test_losses_start_at_chance_level(name: str, initialization: str) -> None:
         assert loss == pytest.approx(objective.chance_level[term], rel=0.05), term
     # Planted: embeddings and heads from a standard normal, as in torch's nn.Embedding.
     wild = build(name, replace(START, initializer_range=1.0), mask_rate=0.15)
-    first = next(iter(wild.weights))
-    assert means(wild, batch)[first] > 1.5 * math.log(START.vocab_size)
+    assert means(wild, batch)[next(iter(wild.weights))] > 1.5 * math.log(START.vocab_size)
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)

@@ -124,8 +124,7 @@ def test_a_share_of_the_targets_stays_masked_and_is_predicted_by_the_discriminat
     batch, share = make_batch(), 0.4
     objective = make_objective(rtd=replace(HALF, mlm_share=share))
     found, plain = objective.corrupt(batch), with_weights_of(objective).corrupt(batch)
-    count = found.targets.weight.sum(1)
-    assert torch.equal(found.is_kept.sum(1), (count * share).round().long())
+    assert torch.equal(found.is_kept.sum(1), (found.targets.weight.sum(1) * share).round().long())
     assert not (found.is_kept & (found.targets.weight == 0)).any()
     is_kept = torch.zeros_like(batch.attention_mask).scatter(1, found.targets.positions, found.is_kept)
     assert (found.corrupted_ids[is_kept] == MASK).all()

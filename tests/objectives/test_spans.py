@@ -57,8 +57,7 @@ def units_of(ids: Tensor, is_maskable: Tensor, units: Tensor, most: int) -> list
         found += [[position for word in run for position in word] for run in runs.values()]
         assert list(runs) == list(range(min(runs), max(runs) + 1)), "units are not numbered in order"
         assert max(map(len, runs.values())) <= most, "too many words"
-    numbers = [int(units[unit[0]]) for unit in found]
-    assert numbers == list(range(len(found))), "a unit crosses a special token"
+    assert [int(units[unit[0]]) for unit in found] == list(range(len(found))), "a unit crosses a special token"
     return found
 
 
@@ -93,8 +92,7 @@ def test_whole_units_are_chosen_and_only_the_last_is_cut_to_the_exact_number(kin
 def test_numbers_of_words_follow_the_distribution_of_the_paper(kind: str) -> None:
     # The first eight units of each sequence, which never reach its end: a unit cut at the end would be too short.
     count, first = 2000, 8
-    length = first * WORDS[kind] + 1
-    ids = torch.full((count, length), 6)  # each token is a word
+    ids = torch.full((count, first * WORDS[kind] + 1), 6)  # each token is a word
     units = find_units(kind, STARTS_WORD, ids, torch.ones_like(ids).bool(), SEED, torch.arange(count))
     assert units is not None
     sizes = torch.stack([(units == number).sum(1) for number in range(first)], 1)  # words of each unit

@@ -129,8 +129,7 @@ def test_best_scores_are_reached_with_the_reported_thresholds(values: Values) ->
     for name, threshold, of_span in (("exact_match", "exact", 4), ("f1", "f1", 5)):
 
         def at(level: float, column: int = of_span) -> float:
-            is_null = values[:, 3] > level
-            return float(np.where(is_null, values[:, 2] == 0, values[:, column]).mean())
+            return float(np.where(values[:, 3] > level, values[:, 2] == 0, values[:, column]).mean())
 
         every = [at(level) for level in (-np.inf, *values[:, 3])]
         assert scores[f"best_{name}"] == pytest.approx(max(every), abs=ROUNDING)

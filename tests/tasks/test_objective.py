@@ -39,8 +39,7 @@ def make_objective(name: str, **options: Any) -> TaskObjective:
 def make_batch(name: str, padding: int = 0) -> Batch:
     """Sequences of which the last two are shorter, with `padding` extra columns."""
     generator = torch.Generator().manual_seed(3)
-    lengths = torch.tensor([LENGTH, LENGTH, LENGTH, LENGTH, 5, 5])
-    mask = torch.arange(LENGTH + padding) < lengths[:, None]
+    mask = torch.arange(LENGTH + padding) < torch.tensor([LENGTH, LENGTH, LENGTH, LENGTH, 5, 5])[:, None]
     ids = torch.randint(5, SHAPE.vocab_size, (ROWS, LENGTH), generator=generator)
     labels = KINDS[name]
     if name == "token":

@@ -173,9 +173,8 @@ def test_a_table_in_another_encoding_needs_the_option(tmp_path: Path) -> None:
 
 
 def test_options_for_columns_without_effect_are_refused(tmp_path: Path) -> None:
-    files = custom_files(tmp_path, ["a", "b"], ["a", "b"])
     with pytest.raises(UsageError, match=r"--column_names text,label: .*has column names of its own"):
-        read("custom", **files, column_names="text,label")
+        read("custom", **custom_files(tmp_path, ["a", "b"], ["a", "b"]), column_names="text,label")
     write(rte_folder(tmp_path) / "dev.tsv", "index\tsentence1\tsentence_2\tlabel\n")
     with pytest.raises(DataError, match=r"'sentence2'.*did you mean 'sentence_2'.*it has 'index'.*--text_pair_column"):
         read("rte", data_dir=tmp_path)
@@ -204,8 +203,7 @@ def test_only_sampled_examples_are_checked(tmp_path: Path) -> None:
     cut = read("sst2", data_dir=folder, max_train_examples=1, max_eval_examples=2)
     assert noticed(cut.report, "label for all examples of dev.tsv: '1'") == 1
     assert noticed(cut.report, "also in the training data") == 0
-    part = read("sst2", data_dir=folder, max_train_examples=1)
-    assert noticed(part.report, "also in the training data") == 1
+    assert noticed(read("sst2", data_dir=folder, max_train_examples=1).report, "also in the training data") == 1
 
 
 def test_training_examples_depend_on_the_seed_and_evaluation_examples_do_not(tmp_path: Path) -> None:

@@ -158,8 +158,7 @@ def _overflow(folder: Path, world: distributed.World) -> None:
     micro_batches = next(ToyBatches(CONFIG, world).steps(1))
     weight = 1e6 if world.rank == world.world_size - 1 else 1e-6
     loss_scale = LossScale(world.device, "fp16")
-    scales = dict.fromkeys(model.module.weights, weight)
-    backward(model, micro_batches, scales, 1, run, loss_scale.current())
+    backward(model, micro_batches, dict.fromkeys(model.module.weights, weight), 1, run, loss_scale.current())
     loss_scale.unscale_(optimizer)
     loss_scale.update_scale()
     states = distributed.gather_objects(loss_scale.state(), world)

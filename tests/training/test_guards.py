@@ -84,9 +84,8 @@ def test_a_non_finite_step_is_skipped_and_excluded_from_the_metrics(tmp_path: Pa
 
 
 def test_five_skipped_steps_in_a_row_raise_and_keep_the_last_checkpoint(tmp_path: Path) -> None:
-    config = replace(CONFIG, save_steps=1, logging_steps=100)
     with pytest.raises(DivergedError, match="5 steps in a row"):
-        run_toy(tmp_path, config, objective=Breaking((3, 4, 5, 6, 7)))
+        run_toy(tmp_path, replace(CONFIG, save_steps=1, logging_steps=100), objective=Breaking((3, 4, 5, 6, 7)))
     assert [step for step, _ in list_checkpoints(tmp_path / "checkpoints")] == [1, 2, 3, 4, 5, 6]
 
 
@@ -203,9 +202,8 @@ def test_overflows_are_skipped_and_counted_separately(tmp_path: Path) -> None:
 
 
 def test_non_finite_gradients_at_scale_one_are_divergence(tmp_path: Path) -> None:
-    config = replace(EACH, max_steps=60)
     with pytest.raises(DivergedError, match=f"{IN_A_ROW} steps in a row up to step 21"):
-        run_toy(tmp_path, config, objective=Breaking(tuple(range(1, 61))), arithmetic="fp16")
+        run_toy(tmp_path, replace(EACH, max_steps=60), objective=Breaking(tuple(range(1, 61))), arithmetic="fp16")
     last = rows(tmp_path)[-1]
     assert [last["overflowed_steps"], last["skipped_steps"]] == [16, IN_A_ROW]  # 2**16 is halved 16 times
 

@@ -159,8 +159,7 @@ def check_resume_is_exact(
 
 @pytest.mark.parametrize(("step", "accumulation"), [(1, 1), (4, 1), (8, 1), (5, 3)])
 def test_a_resumed_run_equals_the_uninterrupted_one_bitwise(tmp_path: Path, step: int, accumulation: int) -> None:
-    config = replace(CONFIG, gradient_accumulation_steps=accumulation)
-    check_resume_is_exact(tmp_path, config, ToyObjective, step)
+    check_resume_is_exact(tmp_path, replace(CONFIG, gradient_accumulation_steps=accumulation), ToyObjective, step)
 
 
 def test_a_resume_restores_the_count_of_skipped_steps(tmp_path: Path) -> None:

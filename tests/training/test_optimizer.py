@@ -277,8 +277,7 @@ def test_each_schedule_is_the_published_one_except_for_the_offset() -> None:
     assert {step: electra[step - 1] for step in expected} == pytest.approx(expected, rel=1e-12)
     # As published, with steps counted from 0: g / w while g < w, then 1 - g / T. The warmup is one step ahead.
     published = [g / 10 if g < 10 else 1 - g / 100 for g in range(100)]
-    bert = curve("bert")
-    assert bert == pytest.approx([*published[1:10], 1 - 9 / 100, *published[10:]], rel=1e-12)
+    assert curve("bert") == pytest.approx([*published[1:10], 1 - 9 / 100, *published[10:]], rel=1e-12)
     # The usual formula, with steps counted from 0 in the decay: (T - g) / (T - w).
     linear = [*(step / 10 for step in range(1, 11)), *((100 - g) / 90 for g in range(10, 100))]
     assert curve("linear") == pytest.approx(linear, rel=1e-12)

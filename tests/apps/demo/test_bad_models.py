@@ -82,8 +82,7 @@ def test_script_refuses_within_bounded_memory(model: Path, tmp_path: Path) -> No
         f"import resource, runpy, sys\nresource.setrlimit(resource.RLIMIT_AS, ({limit}, {limit}))\n"
         "sys.argv = sys.argv[1:]\nrunpy.run_path(sys.argv[0], run_name='__main__')\n"
     )
-    ended = finish(start(["-c", code, ROOT / "LM_DEMO.py", "--gen", model], tmp_path))
-    assert_refused(ended, 4, "config")
+    assert_refused(finish(start(["-c", code, ROOT / "LM_DEMO.py", "--gen", model], tmp_path)), 4, "config")
 
 
 @pytest.mark.parametrize(

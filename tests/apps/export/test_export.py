@@ -163,8 +163,7 @@ def corrupted(texts: list[str], tokenizer: Any) -> tuple[list[Any], list[int]]:
 @pytest.mark.slow
 def test_the_shipped_detector_in_int8_ranks_tokens_as_in_float32(tmp_path: Path) -> None:
     onnxruntime, _ = pytest.importorskip("onnxruntime"), pytest.importorskip("onnxscript")
-    options = ("--kind", "discriminator", "--format", "transformers.js")
-    assert run(SHIPPED, tmp_path, *options).err == ""
+    assert run(SHIPPED, tmp_path, "--kind", "discriminator", "--format", "transformers.js").err == ""
     lines = (ROOT / "data" / "topics" / "dev.csv").read_text(encoding="utf-8").splitlines()[1:201]
     encodings, labels = corrupted(lines, load_tokenizer(tmp_path))
     scores = {}

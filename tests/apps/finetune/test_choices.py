@@ -166,8 +166,7 @@ def test_a_program_gets_what_the_command_reports(train: Train, finished: Finishe
     run = ea.finetune(**{name.removeprefix("--"): value for name, value in named})
     assert losses(tmp_path / "program") == losses(command)
     assert (run.folder, run.step, run.is_stopped) == (tmp_path / "program", 3, False)
-    of_command = results(command)["metrics"]
-    assert run.metrics == {name: metric["values"][0] for name, metric in of_command.items()}
+    assert run.metrics == {name: metric["values"][0] for name, metric in results(command)["metrics"].items()}
     config = parse_finetuning(tiny.options(finished.folder, tmp_path / "config", *QUICK))
     assert ea.finetune(config).metrics == run.metrics
 

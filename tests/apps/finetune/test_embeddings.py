@@ -35,8 +35,7 @@ def test_vectors_of_the_exported_folder_are_means_over_our_tokens(finished: Fini
     model = SentenceTransformer(str(tmp_path), device="cpu", local_files_only=True)
     found = model.encode(TEXTS, convert_to_tensor=True)
     ours = ea.load_model(finished.folder, "cpu").features(TEXTS)
-    expected = torch.stack([each.tokens.mean(dim=0) for each in ours])
-    assert torch.allclose(found, expected, atol=1e-5)  # float32
+    assert torch.allclose(found, torch.stack([each.tokens.mean(dim=0) for each in ours]), atol=1e-5)  # float32
     assert model.max_seq_length == 30
 
 
@@ -84,8 +83,7 @@ def test_a_diverged_training_ends_with_its_own_code(finished: Finished, similar:
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("electra_albert.apps.finetune.embeddings.find_spec", lambda name: None)
-    ended = call(finetune.main, "--task", "sts-embeddings")
-    assert_refused(ended, 2, "pip install sentence-transformers accelerate")
+    assert_refused(call(finetune.main, "--task", "sts-embeddings"), 2, "pip install sentence-transformers accelerate")
 
 
 def test_a_format_without_heads_refuses_a_kind(finished: Finished, tmp_path: Path) -> None:

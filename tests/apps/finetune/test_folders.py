@@ -88,8 +88,7 @@ def test_a_retrained_seed_keeps_a_better_model(again: Again, tiny: Tiny, copy: P
     (copy / "digests.json").unlink()
     before = model_of(copy)
     shutil.rmtree(copy / f"seed-{removed}")
-    ended = tune(*again(copy))
-    assert f"seed {removed}:" in ended.err
+    assert f"seed {removed}:" in tune(*again(copy)).err
     assert model_of(copy) == before
     assert (results(copy)["best_seed"], results(copy)["seeds"]) == (best, SEEDS)
 
@@ -160,10 +159,8 @@ def test_the_card_names_a_model_that_loads(tiny: Tiny, sweep: Path, tmp_path: Pa
         folder = tmp_path / "scored"
         assert score(tiny, sweep, folder).code == 0  # the folder of the sweep also names its model
     stock = run_code_of(folder)["model"]
-    ours = load_task_model(locate(sweep / "model"))[0]
-    assert stock.classifier.weight.equal(ours.classifier.weight)
-    card = ModelCard.load(folder / "README.md")
-    assert ("selected on the evaluation set itself" in card.content) != is_scored
+    assert stock.classifier.weight.equal(load_task_model(locate(sweep / "model"))[0].classifier.weight)
+    assert ("selected on the evaluation set itself" in ModelCard.load(folder / "README.md").content) != is_scored
 
 
 def test_cards_of_a_fine_tuned_model_name_task_labels_base_model_and_scores(sweep: Path, finished: Finished) -> None:

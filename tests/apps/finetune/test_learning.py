@@ -151,8 +151,7 @@ def test_stock_classes_load_the_model_and_give_equal_logits(learn: Learn, name: 
     folder = learn(name).folder / "model"
     stock = getattr(transformers, STOCK_CLASSES[name]).from_pretrained(str(folder), local_files_only=True).eval()
     ours = load_task_model(locate(folder))[0].eval()
-    generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(5, ours.config.vocab_size, (4, 23), generator=generator)
+    ids = torch.randint(5, ours.config.vocab_size, (4, 23), generator=torch.Generator().manual_seed(0))
     mask = (torch.arange(23) < torch.tensor([[23], [19], [7], [3]])).long()
     segments = (torch.arange(23) > 5).long().expand_as(ids)
     nested = [tensor[None] if name == "race" else tensor for tensor in (ids, mask, segments)]

@@ -156,8 +156,7 @@ def test_a_comparison_is_antisymmetric(sweep: Path, other_sweep: Path, tiny: Tin
 
 
 def test_different_sweeps_are_not_compared(finished: Finished, sweep: Path, copy: Path, tmp_path: Path) -> None:
-    other = rte(tmp_path / "tasks")
-    tune(*other.options(finished.folder, tmp_path / "rte", *QUICK))
+    tune(*rte(tmp_path / "tasks").options(finished.folder, tmp_path / "rte", *QUICK))
     assert_refused(call(finetune.main, "--compare", sweep, tmp_path / "rte"), 2, "rte", "cola")
     assert_refused(call(finetune.main, "--compare", sweep, tmp_path / "nowhere"), 2, "nowhere")
     assert_refused(call(finetune.main, "--compare", sweep), 2)

@@ -57,8 +57,7 @@ def test_a_missing_or_damaged_record_does_not_prevent_resuming_and_is_rewritten(
 ) -> None:
     intact = (half / name).stat().st_size
     damage(half / name)
-    ended = succeed(pretrain.main, *finished.options(half))
-    assert resumed_from(ended) == HALF
+    assert resumed_from(succeed(pretrain.main, *finished.options(half))) == HALF
     assert outcome(half)[0] == outcome(finished.folder)[0]
     assert (half / name).stat().st_size > intact / 2
     if name == "config.yaml":
@@ -87,8 +86,7 @@ def test_a_record_is_replaced_atomically(finished: Finished, half: Path) -> None
 
 def test_a_run_resumes_with_the_same_corpus_by_another_path(finished: Finished, half: Path, in_folder: Path) -> None:
     (in_folder / "link.txt").symlink_to(os.path.relpath(finished.corpus, in_folder))
-    ended = succeed(pretrain.main, *finished.options(half, "--corpus", "link.txt"))
-    assert resumed_from(ended) == HALF
+    assert resumed_from(succeed(pretrain.main, *finished.options(half, "--corpus", "link.txt"))) == HALF
     assert outcome(half)[0] == outcome(finished.folder)[0]
 
 

@@ -158,8 +158,7 @@ def test_a_folder_of_another_run_or_text_is_refused_before_work(finished: Finish
 
 def test_resuming_never_restarts_from_scratch(finished: Finished, run: Path) -> None:
     """If the newest checkpoint is damaged, the previous one is used and logged; if all are, the run is refused."""
-    checkpoints = sorted((run / "checkpoints").iterdir())
-    os.truncate(checkpoints[1] / "model.safetensors", 100)
+    os.truncate(sorted((run / "checkpoints").iterdir())[1] / "model.safetensors", 100)
     ended = succeed(pretrain.main, *finished.options(run))
     assert "skipping damaged checkpoint step-0000020: model.safetensors does not match MANIFEST.json" in ended.err
     assert "after step 10" in ended.err

@@ -132,8 +132,7 @@ def test_saves_are_as_frequent_as_asked_for_and_milestones_are_kept(finished: Fi
 def test_options_that_suit_the_text_are_suggested_and_exist(finished: Finished) -> None:
     (line,) = (line for line in finished.ended.err.splitlines() if line.startswith("usual for "))
     tokens = int(line.split()[2].replace(",", ""))
-    words = line.partition("text: ")[2].partition(", or")[0].split()
-    preset, config = parse_pretraining(words)
+    preset, config = parse_pretraining(line.partition("text: ")[2].partition(", or")[0].split())
     trained = config.training.max_steps * config.training.per_device_train_batch_size * config.corpus.max_seq_length
     assert (preset, config.corpus.vocab_size) == ("tiny", 4000)
     assert tokens > 1000

@@ -104,8 +104,7 @@ def test_a_warmup_resumes_exactly(toy: Toy, whole: Path, tmp_path: Path, lost: s
 def test_a_stopped_warmup_saves_and_a_killed_one_resumes(toy: Toy, tmp_path: Path, number: signal.Signals) -> None:
     run, long, command = tmp_path / "run", tmp_path / "long", (*COMMAND, "--rtd.generator_warmup_steps", 400)
     run.mkdir()
-    argv = toy.options(toy.stock(ELECTRA), run, *command)
-    stopped = interrupt(argv, run / WARMUP, 10, number)
+    stopped = interrupt(toy.options(toy.stock(ELECTRA), run, *command), run / WARMUP, 10, number)
     last = rows(run / WARMUP)[-1]["step"]
     assert last < 400
     assert not (run / "checkpoints").exists()

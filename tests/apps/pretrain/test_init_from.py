@@ -102,8 +102,7 @@ def test_a_run_resumes_after_changes_to_its_source_run(finished: Finished, tmp_p
 
 def test_another_init_from_is_refused_on_resume(finished: Finished, tmp_path: Path) -> None:
     start_and_stop(finished, tmp_path)
-    ended = call(pretrain.main, *options(finished, tmp_path, "--init_from", finished.folder))
-    assert_refused(ended, 4, "init_from")
+    assert_refused(call(pretrain.main, *options(finished, tmp_path, "--init_from", finished.folder)), 4, "init_from")
 
 
 def test_an_invalid_init_from_is_refused_in_one_line(finished: Finished, tmp_path: Path) -> None:

@@ -223,8 +223,7 @@ def test_an_extended_run_resumes_without_the_original_folder(toy: Toy, tmp_path:
     expected = untimed_rows(tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-0000002")
     shutil.rmtree(origin)
-    ended = adapt(toy, origin, tmp_path / "run", *command)
-    assert "after step 1" in ended.err
+    assert "after step 1" in adapt(toy, origin, tmp_path / "run", *command).err
     assert untimed_rows(tmp_path / "run") == expected
     succeed(pretrain.main, "--config", tmp_path / "run" / "config.yaml")
     succeed(show_batch.main, "--run", tmp_path / "run", "--step", 2)
@@ -247,8 +246,7 @@ def test_unused_embedding_rows_are_dropped_and_length_is_limited_by_the_position
     assert job.objective.generator.config.vocab_size == VOCAB
     argv = toy.options(toy.stock(ALBERT, max_position_embeddings=32), tmp_path / "run", *MLM)
     index = argv.index("--max_seq_length")
-    ended = succeed(pretrain.main, *argv[:index], *argv[index + 2 :], "--dry_run")
-    assert "of 32 tokens" in ended.err
+    assert "of 32 tokens" in succeed(pretrain.main, *argv[:index], *argv[index + 2 :], "--dry_run").err
 
 
 def test_an_incompatible_folder_or_option_is_refused(toy: Toy, tmp_path: Path) -> None:

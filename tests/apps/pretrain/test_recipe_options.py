@@ -71,8 +71,7 @@ def test_evaluation_scores_minimal_pairs_like_the_finished_run(finished: Finishe
     long = {"sentence_good": "a " * 900, "sentence_bad": "b"}
     for line, said in (("{}", "no 'sentence_good'"), (json.dumps(long), "tokens long")):
         file.write_text(line, encoding="utf-8")
-        refused = call(pretrain.main, *finished.options(tmp_path / "other", *few))
-        assert_refused(refused, 3, said)
+        assert_refused(call(pretrain.main, *finished.options(tmp_path / "other", *few)), 3, said)
     assert not (tmp_path / "other" / "checkpoints").exists()
 
 
@@ -147,5 +146,4 @@ def test_only_a_new_mlm_head_starts_at_the_token_frequencies(finished: Finished,
     torch.testing.assert_close(after["predictions.bias"], wanted, rtol=0, atol=1e-6)
     lone = shutil.copytree(finished.folder / "discriminator", tmp_path / "lone")
     succeed(pretrain.main, *finished.options(tmp_path / "new", "--init_from", lone, *shares))
-    new = load_file(tmp_path / "new" / "discriminator" / "model.safetensors")
-    assert new["predictions.bias"].std() > 0.1
+    assert load_file(tmp_path / "new" / "discriminator" / "model.safetensors")["predictions.bias"].std() > 0.1

@@ -111,8 +111,7 @@ def test_a_resume_that_skips_a_batch_is_detected(
     folder, steps = shutil.copytree(uninterrupted, tmp_path / "run"), TrainBatches.steps
     shutil.rmtree(folder / "checkpoints" / f"step-{LENGTH:07d}")
     monkeypatch.setattr(TrainBatches, "steps", lambda batches, first_step: steps(batches, first_step + 1))
-    ended = call(pretrain.main, *command(folder))
-    assert resumed_from(ended) == LENGTH - 4
+    assert resumed_from(call(pretrain.main, *command(folder))) == LENGTH - 4
     weights, log = outcome(folder, LENGTH)
     assert weights != outcome(uninterrupted, LENGTH)[0]
     assert log != outcome(uninterrupted, LENGTH)[1]

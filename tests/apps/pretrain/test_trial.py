@@ -131,6 +131,5 @@ def test_a_dry_run_has_the_runs_precision(finished: Finished, tmp_path: Path, mo
 
 def test_a_dry_run_of_a_finished_run_has_no_steps_left(finished: Finished) -> None:
     before = sorted(path.name for path in finished.folder.iterdir())
-    ended = succeed(pretrain.main, *finished.options(finished.folder, "--dry_run"))
-    assert ": 0 steps in " in ended.err
+    assert ": 0 steps in " in succeed(pretrain.main, *finished.options(finished.folder, "--dry_run")).err
     assert sorted(path.name for path in finished.folder.iterdir()) == before
