@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
+import transformers
 from torch import Tensor
+from transformers import AlbertConfig, BertConfig, ElectraConfig
 
 from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.apps.pretrain.job import Job, make_job
@@ -106,15 +108,13 @@ def _write_wordpiece(folder: Path) -> int:
 
 def write_stock(folder: Path, kind: str, **changes: Any) -> None:
     """Write a stock model of class `kind` with random parameters by save_pretrained, and a tokenizer."""
-    from transformers import AlbertConfig, BertConfig, ElectraConfig
-
     folder.mkdir(parents=True)
     settings = {**_SHAPE, **changes}
     if kind.startswith("Albert"):
         tokenizer = _albert_tokenizer()
         save_tokenizer(tokenizer, folder, POSITIONS)
         special = {"bos_token_id": tokenizer.cls_token_id, "eos_token_id": tokenizer.sep_token_id}
-        family, config = ("albert", AlbertConfig(**{"vocab_size": VOCAB, "embedding_size": 16, **special, **settings}))
+        family, config = "albert", AlbertConfig(**{"vocab_size": VOCAB, "embedding_size": 16, **special, **settings})
     elif kind.startswith("Bert"):
         family, config = "bert", BertConfig(**{"vocab_size": _write_wordpiece(folder), **settings})
     else:
@@ -125,8 +125,6 @@ def write_stock(folder: Path, kind: str, **changes: Any) -> None:
 
 def load_stock(folder: Path, kind: str) -> Any:
     """The stock model in the folder, loaded by transformers."""
-    import transformers
-
     return getattr(transformers, kind).from_pretrained(folder, local_files_only=True).eval()
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+import transformers
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -116,20 +117,17 @@ def run_code_of(folder: Path) -> dict[str, Any]:
 
 def config_of(family: str, **changes: Any) -> Any:
     """The stock configuration of a family: albert, bert, electra, or wide: electra with E = D."""
-    from transformers import BertConfig, ElectraConfig
-
     if family == "albert":
         return stock(SHAPE, **changes)
     options = {**_SIZES, **changes, "attn_implementation": "eager"}
     if family == "bert":
-        return BertConfig(**options)
-    return ElectraConfig(embedding_size=SHAPE.embedding_size if family == "electra" else SHAPE.hidden_size, **options)
+        return transformers.BertConfig(**options)
+    size = SHAPE.embedding_size if family == "electra" else SHAPE.hidden_size
+    return transformers.ElectraConfig(embedding_size=size, **options)
 
 
 def make(family: str, name: str, config: Any = None, **options: Any) -> Any:
     """The stock model of class `name` in eval mode; `options` go to its class."""
-    import transformers
-
     with torch.random.fork_rng():
         torch.manual_seed(7)
         labels = {"num_labels": C} if name.endswith(("SequenceClassification", "TokenClassification")) else {}

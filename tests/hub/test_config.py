@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import pytest
+from transformers import AlbertConfig, AutoConfig
 
 from electra_albert.config import ModelConfig
 from electra_albert.contracts import CheckpointError
@@ -26,16 +27,12 @@ def test_configuration_round_trip() -> None:
 
 
 def test_configuration_holds_stock_keys_only_and_is_accepted_by_the_strict_stock_class() -> None:
-    from transformers import AlbertConfig
-
     assert CONTENTS.keys() <= AlbertConfig().to_dict().keys() | {"architectures", "dtype"}
     assert AlbertConfig(**{k: v for k, v in CONTENTS.items() if k != "model_type"}).hidden_size == CONFIG.hidden_size
 
 
 @pytest.mark.parametrize("kind", ["albert", "bert", "electra"])
 def test_missing_keys_get_the_defaults_of_transformers(kind: str) -> None:
-    from transformers import AutoConfig
-
     ours, stock_defaults = model_config({"model_type": kind}, "config.json"), AutoConfig.for_model(kind)
     named = [field.name for field in fields(ModelConfig) if hasattr(stock_defaults, field.name)]
     assert len(named) > 11

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from torch import Tensor
 
 from tests.corpus.tokenizer_kinds import save_bert, wordpiece_vocab
@@ -17,8 +18,6 @@ _SEED = 11
 
 def make_stock(folder: Path, name: str, **more: Any) -> Any:
     """Write a stock folder with a BERT tokenizer; returns the stock model."""
-    import transformers
-
     sizes = {"hidden_size": 28, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 37}
     sizes |= {"pad_token_id": wordpiece_vocab(True)["[PAD]"], "vocab_size": len(wordpiece_vocab(True))}
     if name.startswith("Albert"):
@@ -34,9 +33,7 @@ def make_stock(folder: Path, name: str, **more: Any) -> Any:
 
 
 def tokenizer_of(folder: Path) -> Any:
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(str(folder))
+    return transformers.AutoTokenizer.from_pretrained(str(folder))
 
 
 def stock_inputs(folder: Path, text: str | tuple[str, str]) -> dict[str, Tensor]:

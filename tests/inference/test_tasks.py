@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import pipeline
 
 from electra_albert.contracts import DataError, UsageError
 from electra_albert.inference.model import InferenceModel, load_model
@@ -26,8 +27,6 @@ def stock_and_ours(folder: Path, name: str, **more: Any) -> tuple[Any, Inference
 
 
 def test_classify_equals_the_pipeline(tmp_path: Path) -> None:
-    from transformers import pipeline
-
     names = {"id2label": LABELS, "label2id": {label: number for number, label in LABELS.items()}}
     stock, model = stock_and_ours(tmp_path, "BertForSequenceClassification", **names)
     classify = pipeline("text-classification", model=stock, tokenizer=tokenizer_of(tmp_path), device="cpu", top_k=None)
@@ -41,8 +40,6 @@ def test_classify_equals_the_pipeline(tmp_path: Path) -> None:
 
 
 def test_tag_equals_the_pipeline_at_the_first_token_of_each_word(tmp_path: Path) -> None:
-    from transformers import pipeline
-
     stock, model = stock_and_ours(tmp_path, "BertForTokenClassification", id2label=LABELS)
     tokenizer = tokenizer_of(tmp_path)
     tag = pipeline("token-classification", model=stock, tokenizer=tokenizer, device="cpu", ignore_labels=[])

@@ -7,8 +7,10 @@ from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
+from transformers import AutoTokenizer, BertTokenizer
 
 from electra_albert.corpus.text_encoder import TextEncoder
+from electra_albert.corpus.tokenizer_training import train_tokenizer
 from electra_albert.tasks.encoding import EncodePlan
 from tests.corpus.tokenizer_kinds import NASTY, PROSE, save_fast_unigram, save_roberta, wordpiece_vocab
 
@@ -21,10 +23,6 @@ kinds = st.sampled_from(("albert", "albert cased", "bert", "roberta", "unigram")
 @cache
 def tokenizer(kind: str) -> Any:
     """ALBERT's Unigram, BERT's WordPiece, byte-level BPE without an unknown word, or a Unigram that keeps spaces."""
-    from transformers import AutoTokenizer, BertTokenizer
-
-    from electra_albert.corpus.tokenizer_training import train_tokenizer
-
     if kind.startswith("albert"):
         return train_tokenizer(PROSE, 300, kind == "albert")
     if kind == "bert":

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from electra_albert.contracts import Batch
 from electra_albert.corpus.text_encoder import TextEncoder, cover
+from electra_albert.corpus.tokenizer_training import train_tokenizer
 from electra_albert.tasks.encoding import EncodedExamples, TaskBatches, eval_batches, flatten
 from electra_albert.tasks.sequence import truncate_pair
 from tests.corpus.tokenizer_kinds import FAIRSEQ_SPECIALS, PROSE, STOCK_SPECIALS
@@ -91,8 +92,6 @@ def test_characters_a_normaliser_drops_belong_to_a_token_of_their_word(text: str
 
 
 def test_truncation_and_padding_settings_of_the_tokenizer_are_ignored_and_kept() -> None:
-    from electra_albert.corpus.tokenizer_training import train_tokenizer
-
     trained = train_tokenizer(PROSE, 120, do_lower_case=True)
     trained.backend_tokenizer.enable_truncation(3)
     trained.backend_tokenizer.enable_padding(length=99)

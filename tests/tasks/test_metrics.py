@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from scipy.stats import pearsonr, spearmanr
+from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 from electra_albert.tasks.metrics import LOWER_IS_BETTER, MEASURES, Values, is_collapsed
 
@@ -55,8 +57,6 @@ def span_values(draw: st.DrawFn) -> Values:
 @LAW
 @given(st.integers(1, 4).flatmap(classes))
 def test_classification_equals_scikit_learn(values: Values) -> None:
-    from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
-
     predicted, gold = values.T.astype(int)
     scores = MEASURES["classification"](values)
     assert scores["accuracy"] == pytest.approx(accuracy_score(gold, predicted), abs=ROUNDING)
@@ -72,8 +72,6 @@ def test_classification_equals_scikit_learn(values: Values) -> None:
 
 
 def test_matthews_correlation_does_not_overflow_on_a_large_set() -> None:
-    from sklearn.metrics import matthews_corrcoef
-
     gold = np.arange(390_965) % 3 % 2
     predicted = np.where(np.arange(390_965) % 5 == 0, 1 - gold, gold)
     scores = MEASURES["classification"](np.stack([predicted, gold], axis=1).astype(np.float64))
@@ -87,8 +85,6 @@ def test_matthews_correlation_does_not_overflow_on_a_large_set() -> None:
     st.sampled_from([1.0, 1e-6, 1e-12, 1e-15, 1e-160, 1e-200, 1e-300]),
 )
 def test_correlations_equal_scipy_even_if_nearly_constant(values: Values, centre: float, spread: float) -> None:
-    from scipy.stats import pearsonr, spearmanr
-
     values[:, 0] = centre + spread * values[:, 0]
     predicted, gold = values.T
     scores = MEASURES["regression"](values)

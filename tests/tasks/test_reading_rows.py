@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyarrow import Table, parquet
 
 from electra_albert.contracts import DataError
 from tests.tasks.task_files import RTE_ROWS, custom_files, noticed, read, rte_folder, sst2_folder, table, write
@@ -76,8 +77,6 @@ def test_a_text_whose_tokens_would_fill_the_memory_is_refused(tmp_path: Path) ->
 
 
 def test_missing_text_of_parquet_is_no_text(tmp_path: Path) -> None:
-    from pyarrow import Table, parquet
-
     rows = {"text": [1.5, float("nan"), None, 2.5], "label": ["a", "b", "b", "b"]}
     parquet.write_table(Table.from_pydict(rows), tmp_path / "t.parquet")
     data = read("custom", train_file=tmp_path / "t.parquet", validation_file=tmp_path / "t.parquet")

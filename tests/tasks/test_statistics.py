@@ -1,6 +1,7 @@
 """Bootstrap intervals have their coverage, comparisons are symmetric, and one seed has no std."""
 
 import math
+import statistics
 from typing import Any
 
 import numpy as np
@@ -36,8 +37,6 @@ def compared(first: list[Values], second: list[Values], seed: int = 0, resamples
 @LAW
 @given(st.lists(st.floats(-1, 1), min_size=2, max_size=9))
 def test_a_summary_equals_the_standard_library(scores: list[float]) -> None:
-    import statistics
-
     summary = summarize(scores)
     assert summary["values"] == scores
     assert summary["median"] == pytest.approx(statistics.median(scores), abs=1e-12)

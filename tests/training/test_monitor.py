@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from electra_albert.contracts import DataError, UsageError
 from electra_albert.training.distributed import World
@@ -55,8 +56,6 @@ def test_a_resume_removes_later_rows_and_incomplete_lines(tmp_path: Path, caplog
 
 
 def test_logs_continue_when_there_is_room_again(tmp_path: Path) -> None:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
     unlimited, folder = resource.getrlimit(resource.RLIMIT_FSIZE), tmp_path / "tensorboard"
     with Monitor(tmp_path, 10) as monitor:
         monitor.start(0)
@@ -126,8 +125,6 @@ def test_a_terminal_has_a_progress_bar_and_a_closed_stderr_is_ignored(
 
 
 def test_tensorboard_drops_the_steps_that_a_resume_repeats(tmp_path: Path) -> None:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
     for first, steps in ((0, (1, 2, 3)), (1, (2,))):
         with Monitor(tmp_path, 10) as monitor:
             monitor.start(first)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from huggingface_hub import ModelCard
 from sklearn.metrics import roc_auc_score
+from transformers import AutoModel, pipeline
 
 from electra_albert.apps import export
 from electra_albert.corpus.tokenizer import load_tokenizer
@@ -119,8 +120,6 @@ SENTENCE = "The book was written in the nineteenth [MASK]."
 
 
 def test_stock_transformers_loads_the_shipped_model_with_equal_outputs() -> None:
-    from transformers import AutoModel, pipeline
-
     options: Any = {"add_pooling_layer": False, "output_loading_info": True}
     encoder, report = AutoModel.from_pretrained(SHIPPED / "discriminator", **options)
     assert {name.split(".")[0] for name in report["unexpected_keys"]} == {"discriminator_predictions"}

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import BertForSequenceClassification
 
 from electra_albert.apps.finetune import main as finetune
 from electra_albert.corpus.tokenizer import load_tokenizer
@@ -38,8 +39,6 @@ def label(stock: Path, tmp_path: Path, *more: object) -> Ended:
 
 def test_its_predictions_equal_those_of_stock(stock: Path, tmp_path: Path) -> None:
     # Regression: a folder without a recorded task was reported as fine-tuned on None.
-    from transformers import BertForSequenceClassification
-
     ended = label(stock, tmp_path, "--precision", "fp32", "--max_seq_length", 32)
     assert ended.code == 0, ended.err
     model, tokenizer = BertForSequenceClassification.from_pretrained(stock).eval(), load_tokenizer(stock)
