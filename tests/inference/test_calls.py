@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from transformers import AutoModelForMaskedLM, pipeline
 
 from electra_albert.inference.model import InferenceModel, Likelihood, load_model
 from tests.inference.stock import LONGEST, NATS_TOLERANCE, TOLERANCE, make_stock, numbers, stock_inputs, tokenizer_of
@@ -30,8 +31,6 @@ def difference(ours: Any, theirs: Any) -> str:
 
 
 def pipeline_of(folder: Path) -> Callable[..., Any]:
-    from transformers import AutoModelForMaskedLM, pipeline
-
     stock = AutoModelForMaskedLM.from_pretrained(str(folder))
     return pipeline("fill-mask", model=stock, tokenizer=tokenizer_of(folder), device=torch.device("cpu"))
 
@@ -169,7 +168,6 @@ def test_results_do_not_depend_on_batches_padding_or_threads(model: InferenceMod
 
 
 def test_logits_are_computed_for_masks_only(model: InferenceModel) -> None:
-    assert model.generator is not None
     seen: list[int] = []
     hook = model.generator.predictions.register_forward_hook(lambda *given: seen.append(given[2].shape[0]))
     tokens = [len(each.tokens) for each in model.token_log_likelihoods(TEXTS)]

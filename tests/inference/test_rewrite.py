@@ -151,7 +151,6 @@ def test_unknown_and_special_tokens_are_neither_masked_nor_sampled(model: Infere
     assert {replacement.before for replacement in result.replaced} == {"", "the", "owl"}
     result = model.rewrite("[CLS] <unk>", mask_rate=1.0)
     assert [result.replaced, result.sequence] == [[], "[CLS] <unk>"]
-    assert model.generator is not None
     bias, before = model.generator.predictions.bias, model.generator.predictions.bias.detach().clone()
     with torch.no_grad():
         bias[model.tokenizer.all_special_ids] += 200

@@ -32,7 +32,6 @@ def pairs(changes: dict[str, int], dtype: torch.dtype, *, is_disentangled: bool)
 def outputs(model: Electra) -> list[Tensor]:
     """Hidden states and all logits of both models."""
     generator, discriminator = model.generator, model.discriminator
-    assert discriminator.sentence_order is not None
     found, hidden_states = generator.encode(*INPUTS), discriminator.encode(*INPUTS)
     heads = (discriminator.mlm_logits, discriminator.discriminator_predictions, discriminator.sentence_order)
     return [found, hidden_states, generator.logits(found), *(head(hidden_states) for head in heads)]
@@ -56,7 +55,6 @@ def test_copies_of_a_feature_get_different_gradients() -> None:
     checked = set()
     for name, parameter in new.named_parameters():
         before, gradient = old.get_parameter(name), parameter.grad
-        assert gradient is not None
         if name.endswith("_embeddings.weight"):  # its features are columns
             before, gradient = before.T, gradient.T
         # The copies in an MLM head's LayerNorm are unequal themselves, as its outputs are shares.

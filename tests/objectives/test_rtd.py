@@ -147,7 +147,6 @@ def test_disentangled_embeddings_start_equal_and_take_no_gradient_from_the_discr
     ours["discriminator_loss"].sum.backward()
     base, own = (model.embeddings for model in (objective.generator, objective.discriminator))
     assert base.word_embeddings.weight.grad is None
-    assert own.word_embeddings.weight.grad is not None
     assert own.word_embeddings.weight.grad.any()
     assert base.position_embeddings.weight.grad is not None
     with torch.no_grad():

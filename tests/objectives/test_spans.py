@@ -77,13 +77,11 @@ def assert_whole(kind: str, ids: Tensor, is_maskable: Tensor, units: Tensor, tar
 def test_whole_units_are_chosen_and_only_the_last_is_cut_to_the_exact_number(kind: str) -> None:
     ids, is_maskable, example = sequences()
     units = find_units(kind, STARTS_WORD, ids, is_maskable, SEED, example)
-    assert units is not None
     assert_whole(kind, ids, is_maskable, units, choose_targets(ids, is_maskable, RATE, SEED, example, units))
     # Planted: single tokens, and units that continue after a special token.
     with pytest.raises(AssertionError, match="not whole units"):
         assert_whole(kind, ids, is_maskable, units, choose_targets(ids, is_maskable, RATE, SEED, example))
     crossing = find_units(kind, STARTS_WORD, ids, torch.ones_like(is_maskable), SEED, example)
-    assert crossing is not None
     with pytest.raises(AssertionError, match="crosses a special token"):
         assert_whole(kind, ids, is_maskable, crossing, choose_targets(ids, is_maskable, RATE, SEED, example, crossing))
 
@@ -94,7 +92,6 @@ def test_numbers_of_words_follow_the_distribution_of_the_paper(kind: str) -> Non
     count, first = 2000, 8
     ids = torch.full((count, first * WORDS[kind] + 1), 6)  # each token is a word
     units = find_units(kind, STARTS_WORD, ids, torch.ones_like(ids).bool(), SEED, torch.arange(count))
-    assert units is not None
     sizes = torch.stack([(units == number).sum(1) for number in range(first)], 1)  # words of each unit
     observed = torch.bincount(sizes.flatten(), minlength=WORDS[kind] + 1)[1:].numpy()
     assert stats.chisquare(observed, count * first * LENGTHS[kind]).pvalue > ACCEPTED
@@ -113,8 +110,6 @@ def test_units_depend_neither_on_padding_nor_on_other_sequences(kind: str) -> No
     wide = [torch.nn.functional.pad(each, (0, 11)) for each in (ids, is_maskable)]
     index = torch.arange(31, 4, -2)
     padded = find_units(kind, STARTS_WORD, *(each[index] for each in wide), SEED, example[index])
-    assert units is not None
-    assert padded is not None
     assert torch.equal(padded[:, : ids.shape[1]], units[index])
     objective = build("rtd", mask_unit=kind).double()
     assert_corruption_does_not_depend_on_the_batch(objective, make_batch())

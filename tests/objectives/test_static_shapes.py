@@ -4,7 +4,7 @@ Nor does a step copy lists from the host. The step compiled as one graph compute
 """
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +36,7 @@ class ShapeTrace(TorchDispatchMode):
         super().__init__()
         self.steps: list[tuple[str, tuple[tuple[int, ...], ...]]] = []
 
-    def __torch_dispatch__(
-        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
         name = str(func.name())
         assert not name.startswith(READS_VALUES), f"{name} reads values"
         assert not name.startswith("aten::lift_fresh"), f"{name} makes a tensor of a list, which synchronises"
@@ -65,12 +63,9 @@ def trace(objective: PretrainingObjective, batch: Batch) -> list[tuple[str, tupl
 
 def contents() -> list[Batch]:
     """Batches of one shape with different contents: full and nearly empty sequences, order labels, tokens and keys."""
-    full = make_batch(lengths=(23,) * 5)
-    return [
-        full,
-        ordered(make_batch(lengths=(23, 17, 9, 4, 3))),
-        make_batch(lengths=(3,) * 5, salt=1)._replace(example_id=full.example_id + 10**6),
-    ]
+    full, nearly_empty = make_batch(lengths=(23,) * 5), make_batch(lengths=(3,) * 5, salt=1)
+    others = nearly_empty._replace(example_id=full.example_id + 10**6)
+    return [full, ordered(make_batch(lengths=(23, 17, 9, 4, 3))), others]
 
 
 def options_of(name: str) -> dict[str, Any]:
@@ -96,9 +91,7 @@ class Float64Trace(TorchDispatchMode):
         super().__init__()
         self.functions: set[str] = set()
 
-    def __torch_dispatch__(
-        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
         result = func(*args, **(kwargs or {}))
         results = result if isinstance(result, tuple | list) else (result,)
         if any(isinstance(one, Tensor) and one.dtype == torch.float64 for one in results):
@@ -130,12 +123,7 @@ def by_list(input_ids: Tensor, attention_mask: Tensor, special: SpecialIds) -> T
 # Planted: the usual ways to a value-dependent shape or a synchronisation. "meta" is a second device on any machine.
 FAULTS: dict[str, tuple[Any, str, Callable[..., Any], str]] = {
     "by a mask": (mlm, "order_terms", lambda head, states, batch: states[batch.attention_mask], "reads values"),
-    "by a condition": (
-        mlm,
-        "order_terms",
-        lambda head, states, batch: {"any": states} if states.any() else {},
-        "reads values",
-    ),
+    "by a condition": (mlm, "order_terms", lambda _, states, batch: states if states.any() else {}, "reads values"),
     "special ids": (masking, "maskable", by_list, "makes a tensor of a list"),
     "draws sent elsewhere": (rtd, "sample", lambda *given: sample(*given).to("meta"), "from one device to another"),
 }

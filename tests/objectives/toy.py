@@ -9,15 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from electra_albert.config import (
-    CorpusConfig,
-    MlmConfig,
-    ModelConfig,
-    PretrainConfig,
-    RtdConfig,
-    RunConfig,
-    TrainingConfig,
-)
+from electra_albert import config as schema
+from electra_albert.config import CorpusConfig, MlmConfig, ModelConfig, PretrainConfig, RtdConfig
 from electra_albert.contracts import IGNORED_LABEL, Batch, SpecialIds
 from electra_albert.keyed_random import Stream, bits
 from electra_albert.model.electra import Generator, initialize_models
@@ -40,21 +33,11 @@ RTD_OPTIONS: dict[str, dict[str, Any]] = {  # by the second part of a name in OB
     "uniform": {"generator": "uniform", "label_smoothing": 0.2},
     "fixed": {"generator": "a/folder", "temperature": 2.0, "exclude_original": True},
 }
-OBJECTIVES = (
-    "rtd",
-    "rtd_sop",
-    "electric",
-    "mlm",
-    "mlm_sop",
-    "mlm_nsp",
-    "mlm with options",
-    *(f"rtd with {name}" for name in RTD_OPTIONS if name),
-)
+OBJECTIVES = ("rtd", "rtd_sop", "electric", "mlm", "mlm_sop", "mlm_nsp", "mlm with options")
+OBJECTIVES += tuple(f"rtd with {name}" for name in RTD_OPTIONS if name)
 
 
-def make_objective(
-    model: ModelConfig = MODEL, rtd: RtdConfig | None = None, kind: Any = ReplacedTokenDetection, sop: Any = None
-) -> ReplacedTokenDetection:
+def make_objective(model: Any = MODEL, rtd: Any = None, kind: Any = ReplacedTokenDetection, sop: Any = None) -> Any:
     """An objective with the same weights on every call."""
     with torch.random.fork_rng():
         torch.manual_seed(SEED)
@@ -69,18 +52,16 @@ def config_of(
     rtd = RtdConfig(mask_rate=mask_rate, **RTD_OPTIONS[changes], **more)
     mlm = MlmConfig(mask_rate=mask_rate, **(OPTIONS if changes == "options" else {}), **more)
     corpus = CorpusConfig(max_seq_length=model.max_position_embeddings)
-    run, training = RunConfig(objective=objective), TrainingConfig(seed=seed)
+    run, training = schema.RunConfig(objective=objective), schema.TrainingConfig(seed=seed)
     return PretrainConfig(run=run, training=training, model=model, rtd=rtd, mlm=mlm, corpus=corpus)
 
 
-def build(
-    name: str, model: ModelConfig = MODEL, mask_rate: float = 0.5, seed: int = SEED, **more: Any
-) -> PretrainingObjective:
-    """The objective of that name with the same weights on every call."""
+def build(name: str, model: ModelConfig = MODEL, **more: Any) -> PretrainingObjective:
+    """The objective of config_of(name, ...) with the same weights on every call."""
     with torch.random.fork_rng():
         torch.manual_seed(SEED)
         fixed = [make_fixed(model)] if name.endswith("fixed") else []
-        return objectives.make_objective(config_of(name, model, mask_rate, seed, **more), SPECIAL, *fixed)
+        return objectives.make_objective(config_of(name, model, **more), SPECIAL, *fixed)
 
 
 def make_fixed(model: ModelConfig) -> Generator:

@@ -40,7 +40,6 @@ def extend(root: Path, document: str) -> None:
             if where:
                 text = file.read_text(encoding="utf-8")
                 line = re.search(rf"^{table}\b.*?= [({{]", text, re.M)
-                assert line is not None
                 at = line.start() if where == "above" else line.end()
             file.write_text(f"{text[:at]}\n{code}\n{text[at:]}", encoding="utf-8")
 

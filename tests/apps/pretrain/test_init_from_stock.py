@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -71,7 +72,6 @@ def test_the_head_of_an_electra_discriminator_is_kept(toy: Toy) -> None:
     job, logged = toy.job(toy.stock(kind))
     stock, discriminator = load_stock(toy.stock(kind), kind), job.objective.discriminator
     batch, ids, _ = masked_held_out(job)[0]
-    assert discriminator is not None
     with torch.no_grad():
         expected = stock(**tiny_stock.stock_inputs(batch, ids)).logits
         found = discriminator(ids, batch.attention_mask, batch.token_type_ids)
@@ -88,9 +88,7 @@ def test_the_head_of_an_electra_discriminator_is_kept(toy: Toy) -> None:
         ("ElectraForPreTraining", MLM, "predictions", {"discriminator_predictions"}),
     ],
 )
-def test_new_and_unused_parts_are_logged(
-    toy: Toy, kind: str, options: tuple[object, ...], new: str, unused: set[str]
-) -> None:
+def test_new_and_unused_parts_are_logged(toy: Toy, kind: str, options: Any, new: str, unused: set[str]) -> None:
     origin = toy.stock(kind)
     job, logged = toy.job(origin, *options)
     assert f"initial weights: {origin}; randomly initialized: {new}\n" in logged
@@ -114,7 +112,6 @@ def test_a_generator_of_the_same_size_gets_the_masked_language_model(toy: Toy, t
 def write_pair(toy: Toy, folder: Path, *more: object) -> Path:
     """Write discriminator and generator of an untrained run next to each other, without checkpoints."""
     job, _ = toy.job(toy.stock("ElectraForPreTraining"), "--rtd.embedding_sharing", "full", *more)
-    assert job.objective.discriminator is not None
     save_model(job.objective.discriminator, job.prepared.tokenizer, folder / "discriminator")
     save_model(job.objective.generator, job.prepared.tokenizer, folder / "generator")
     return folder
@@ -171,8 +168,6 @@ def test_the_old_text_is_scored_before_and_after_training(toy: Toy, tmp_path: Pa
     assert row_text.split()[4:6] == [f"{row['eval_old_text_mlm_loss']:.3f}" for row in (first, last)]
     assert "notice: forgetting" not in ended.err
     job, _ = toy.job(toy.stock(ALBERT), *MLM, "--old_corpus", toy.old_text)
-    assert job.origin is not None
-    assert job.origin.held_out is not None
     assert job.origin.held_out.table.count > 100  # all of the old text: it is not trained on
     old = masked_held_out(job._replace(held_out=job.origin.held_out))
     expected = stock_mlm_loss(load_stock(toy.stock(ALBERT), ALBERT), old)

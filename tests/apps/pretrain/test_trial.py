@@ -64,7 +64,7 @@ def test_flops_from_the_settings_equal_measured_flops(name: str, model: str, tmp
     config = replace(toy.config_of(name, MODELS[model], MASK_RATE), corpus=CorpusConfig(max_seq_length=LENGTH))
     if name == "mlm":
         config = replace(config, mlm=MlmConfig(mask_rate=0.1, mask_rate_end=MASK_RATE))
-    objective = toy.build(name, MODELS[model], MASK_RATE, mask_rate_end=0.1)
+    objective = toy.build(name, MODELS[model], mask_rate=MASK_RATE, mask_rate_end=0.1)
     for fixed in objective.fixed:
         config = replace(config, rtd=replace(config.rtd, generator=str(tmp_path)))
         shape = replace(fixed.config, vocab_size=99)  # more than the tokenizer has
