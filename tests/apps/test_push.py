@@ -114,8 +114,7 @@ def test_a_finished_run_is_uploaded_with_its_card(hub: Hub, finished: Finished, 
 
 def test_fine_tuned_and_exported_models_are_uploaded(hub: Hub, finished: Finished, tmp_path: Path) -> None:
     out = tmp_path / "exported"
-    exported = call(export.main, "--model", finished.folder, "--output_dir", out, "--push_to_hub", "owner/export")
-    assert exported.code == 0, exported.err
+    succeed(export.main, "--model", finished.folder, "--output_dir", out, "--push_to_hub", "owner/export")
     tiny_tasks.rte(tmp_path)
     data = ("--task", "rte", "--data_dir", tmp_path, "--model", finished.folder, "--output_dir", tmp_path / "tuned")
     few = ("--max_steps", 2, "--max_train_examples", 24, "--max_eval_examples", 24, "--device", "cpu")

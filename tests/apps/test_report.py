@@ -22,7 +22,6 @@ _TITLES = {"Generator loss (nats)", "Discriminator ROC-AUC", "Discriminator loss
 def data_of(path: Path) -> dict[str, object]:
     """The data in a report, as its script reads them."""
     found = re.search(r'type="application/json">(.*?)</script>', path.read_text(encoding="utf-8"), re.DOTALL)
-    assert found is not None
     return json.loads(found[1])
 
 
@@ -32,9 +31,7 @@ def test_a_finished_run_has_a_report_with_its_metrics_samples_and_settings(finis
     (run,) = data["runs"]
     rows = read_metrics(finished.folder / "metrics.jsonl")
     for row, drawn in zip(rows, sorted(run["rows"], key=lambda row: row["elapsed_seconds"]), strict=True):
-        expected = {
-            key: pytest.approx(value, rel=1e-4) if isinstance(value, float) else value for key, value in row.items()
-        }
+        expected = {key: pytest.approx(one, rel=1e-4) if isinstance(one, float) else one for key, one in row.items()}
         assert {key: value for key, value in drawn.items() if key != "flops"} == expected
     expected = [run_flops(finished.config(), row["step"]) for row in run["rows"]]
     assert [row["flops"] for row in run["rows"]] == expected

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from electra_albert.apps.finetune import main as finetune
 from tests.apps import tiny_run
-from tests.apps.tiny_run import Ended, call, finish, start
+from tests.apps.tiny_run import Ended, finish, start, succeed
 
 # Words of the tiny run's corpus.
 ANIMALS = ("cat", "dog", "owl", "fox", "hen", "bear", "wolf", "frog")
@@ -49,9 +49,7 @@ def options(task: str, folder: Path | None, model: Path | None, output: Path | N
 
 def tune(*words: object) -> Ended:
     """Run Finetuning.py with these options and assert success."""
-    ended = call(finetune.main, *words)
-    assert ended.code == 0, ended.err
-    return ended
+    return succeed(finetune.main, *words)
 
 
 def results(folder: Path) -> dict[str, Any]:

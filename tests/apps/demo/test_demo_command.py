@@ -15,7 +15,7 @@ from electra_albert.apps.command_line import run_app
 from electra_albert.inference.model import load_model
 from electra_albert.inference.rewrite import Replacement, Rewritten
 from tests.apps.conftest import Finished
-from tests.apps.tiny_run import Ended, assert_refused, call, copy_as_learned, finish, start
+from tests.apps.tiny_run import Ended, assert_refused, call, copy_as_learned, finish, start, succeed
 
 ONE, SEVERAL = "The quiet [MASK] crossed the river.", "Every [MASK] owl found a [MASK] near the [MASK]."
 PLAIN = "The quiet  owl crossed the river, and every OLD cat found a lamp."
@@ -29,9 +29,7 @@ def text(tmp_path: Path) -> Path:
 
 
 def run_demo(model: Path, *more: object) -> Ended:
-    ended = call(demo.main, "--gen", model, *more)
-    assert ended.code == 0, ended.err
-    return ended
+    return succeed(demo.main, "--gen", model, *more)
 
 
 def ask(model: Path, text: Path, *more: object) -> list[Any]:
@@ -185,7 +183,6 @@ def test_a_very_long_line_is_rewritten_in_parts(finished: Finished, tmp_path: Pa
 def test_a_closed_output_pipe_is_no_failure(finished: Finished, tmp_path: Path) -> None:
     """As with `| head`. Regression: buffered text met the closed pipe only at the interpreter's exit."""
     process = start(["LM_DEMO.py", "--gen", finished.folder], tmp_path)
-    assert process.stdout is not None
     process.stdout.close()
     process.stdout = None
     assert finish(process)[::2] == (0, "")

@@ -51,8 +51,6 @@ def second(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def address(second: Path) -> Iterator[str]:
     """The address of a server with two models, which makes no connection and stops at Ctrl-C."""
     process = start(["-c", SERVER, "demo", "--serve", "--port", 0, "--gen", SHIPPED, "--compare", second], ROOT)
-    assert process.stdout is not None
-    assert process.stderr is not None
     printed = process.stdout.readline()
     yield printed.split()[2] if printed else pytest.fail(process.stderr.read())
     process.send_signal(signal.SIGINT)
@@ -175,12 +173,8 @@ def test_a_text_that_cannot_be_read_is_refused_with_a_message(page: Any, text: s
 
 @needs_browser
 def test_on_a_phone_all_tabs_are_visible_and_nothing_is_cut_off(page: Any) -> None:
-    for tab, button in (
-        ("Suspicious", "Score tokens"),
-        ("Rewrite", "Rewrite"),
-        ("Compare", "Compare"),
-        ("Fill", "Fill masks"),
-    ):
+    buttons = {"Suspicious": "Score tokens", "Rewrite": "Rewrite", "Compare": "Compare", "Fill": "Fill masks"}
+    for tab, button in buttons.items():
         press(page, tab, button)
         cards(page)
         assert page.evaluate("document.documentElement.scrollWidth") == 390

@@ -11,6 +11,7 @@ import pyarrow
 import pytest
 import yaml
 from pyarrow import csv, parquet
+from transformers import AlbertConfig, AlbertForMaskedLM, AutoModel
 
 import electra_albert as ea
 from electra_albert import contracts as ea_errors
@@ -64,8 +65,6 @@ def test_the_newest_run_is_the_default_model(finished: Finished, tiny: Tiny, in_
 
 
 def test_an_electra_head_has_no_pooler_and_can_be_loaded(train: Train, tiny: Tiny, tmp_path: Path) -> None:
-    from transformers import AutoModel
-
     head = ("--head", "electra")
     folder = train("out", *head, "--hidden_dropout_prob", 0.3, "--classifier_dropout_prob", 0.3)
     model, details = load_task_model(locate(folder / "model"))
@@ -80,8 +79,6 @@ def test_an_electra_head_has_no_pooler_and_can_be_loaded(train: Train, tiny: Tin
 @pytest.fixture
 def stock(finished: Finished, tmp_path: Path) -> Path:
     """A folder saved by transformers with random weights, wider than the published small models."""
-    from transformers import AlbertConfig, AlbertForMaskedLM
-
     folder = shutil.copytree(finished.folder / "generator", tmp_path / "stock")
     config = {"hidden_size": 264, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 32}
     AlbertForMaskedLM(AlbertConfig.from_pretrained(folder, **config)).save_pretrained(str(folder))
@@ -90,16 +87,14 @@ def stock(finished: Finished, tmp_path: Path) -> Path:
 
 def test_recipes_depend_on_model_task_and_options(finished: Finished, stock: Path, tiny: Tiny, tmp_path: Path) -> None:
     bare = ("--task", "cola", "--data_dir", tiny.folder, "--device", "cpu", *QUICK, "--max_seq_length", 32)
-    for i, (model, more, wanted) in enumerate(
-        (
-            (finished.folder, (), (3e-4, 0.8)),
-            (stock, (), (1e-5, 1.0)),
-            (finished.folder, ("--recipe", "albert"), (1e-5, 1.0)),
-            (finished.folder, ("--learning_rate", 0.002), (0.002, 0.8)),
-        )
+    for name, model, more, wanted in (
+        ("electra", finished.folder, (), (3e-4, 0.8)),
+        ("stock", stock, (), (1e-5, 1.0)),
+        ("albert", finished.folder, ("--recipe", "albert"), (1e-5, 1.0)),
+        ("own rate", finished.folder, ("--learning_rate", 0.002), (0.002, 0.8)),
     ):
-        tune(*bare, "--model", model, "--output_dir", tmp_path / str(i), *more)
-        config = yaml.safe_load((tmp_path / str(i) / "config.yaml").read_text(encoding="utf-8"))
+        tune(*bare, "--model", model, "--output_dir", out := tmp_path / "out" / name, *more)
+        config = yaml.safe_load((out / "config.yaml").read_text(encoding="utf-8"))
         assert (config["learning_rate"], config["layer_decay"]) == wanted
 
 
@@ -224,9 +219,8 @@ def test_glue_runs_available_tasks_and_reports_missing_ones(finished: Finished, 
     for name in ("SST-2", "QQP", "WNLI"):
         assert name in ended.err
     assert "NOT over all tasks" in ended.out
-    assert {path.name for path in (tmp_path / "out").rglob("submission/*")} == {
-        *("CoLA.tsv", "RTE.tsv", "STS-B.tsv", "MNLI-m.tsv", "MNLI-mm.tsv")
-    }
+    submitted = {path.stem for path in (tmp_path / "out").rglob("submission/*.tsv")}
+    assert submitted == {"CoLA", "RTE", "STS-B", "MNLI-m", "MNLI-mm"}
     assert "new weights" in ended.err
     assert "new weights" not in tune(*argv).err
 

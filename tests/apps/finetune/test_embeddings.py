@@ -41,11 +41,8 @@ def test_vectors_of_the_exported_folder_are_means_over_our_tokens(finished: Fini
 
 @pytest.mark.parametrize("loss", ["cosine", "contrastive"])
 def test_training_raises_the_cosine_correlation(finished: Finished, similar: Path, tmp_path: Path, loss: str) -> None:
-    options = ("--loss", loss, "--num_train_epochs", 3, "--learning_rate", 2e-3, "--seeds", 2)
-    ended = tune(
-        *("--task", "sts-embeddings", "--data_dir", similar, "--model", finished.folder, "--output_dir", tmp_path),
-        *options,
-    )
+    where = ("--task", "sts-embeddings", "--data_dir", similar, "--model", finished.folder, "--output_dir", tmp_path)
+    ended = tune(*where, "--loss", loss, "--num_train_epochs", 3, "--learning_rate", 2e-3, "--seeds", 2)
     found = results(tmp_path)
     assert all(each["spearman"] > found["zero_shot"]["spearman"] for each in found["seeds"])
     assert found["seeds"][0] != found["seeds"][1]

@@ -4,6 +4,7 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -185,9 +186,7 @@ def test_a_dry_run_of_glue_skips_tasks_that_need_the_model_of_mnli(finished: Fin
         (("--predict", "new.txt"), "--predict test"),
     ],
 )
-def test_options_that_glue_lacks_are_refused_before_training(
-    finished: Finished, tiny: Tiny, tmp_path: Path, words: tuple[object, ...], reason: str
-) -> None:
+def test_what_glue_lacks_is_refused(finished: Finished, tiny: Tiny, tmp_path: Path, words: Any, reason: str) -> None:
     argv = options("glue", tiny.folder.parent, finished.folder, tmp_path / "out", *words)
     assert_refused(call(finetune.main, *argv), 2, reason)
     assert not (tmp_path / "out").exists()

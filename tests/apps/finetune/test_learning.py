@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+import transformers
+from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 from electra_albert.apps.finetune import main as finetune
 from electra_albert.hub.load import load_task_model, locate
@@ -124,8 +126,6 @@ def test_a_finished_folder_holds_the_documented_files_and_no_checkpoints(learn: 
 
 @pytest.mark.parametrize("name", ["cola", "mnli"])
 def test_predictions_and_confusion_give_the_scores_that_are_reported(learn: Learn, name: str) -> None:
-    from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
-
     learned = learn(name)
     rows = learned.predictions()
     gold, predicted = [row["gold"] for row in rows], [row["predicted"] for row in rows]
@@ -146,8 +146,6 @@ def test_predictions_and_confusion_give_the_scores_that_are_reported(learn: Lear
 
 @pytest.mark.parametrize("name", STOCK_CLASSES)
 def test_stock_classes_load_the_model_and_give_equal_logits(learn: Learn, name: str) -> None:
-    import transformers
-
     folder = learn(name).folder / "model"
     stock = getattr(transformers, STOCK_CLASSES[name]).from_pretrained(str(folder), local_files_only=True).eval()
     ours = load_task_model(locate(folder))[0].eval()
@@ -165,11 +163,9 @@ def test_stock_classes_load_the_model_and_give_equal_logits(learn: Learn, name: 
 
 
 def test_the_stock_pipeline_gives_equal_predictions(learn: Learn) -> None:
-    from transformers import pipeline
-
     folder, rows = learn("cola").folder, learn("cola").predictions()
     texts = [row["text"] for row in rows]
-    classify = pipeline("text-classification", str(folder / "model"), device="cpu")
+    classify = transformers.pipeline("text-classification", str(folder / "model"), device="cpu")
     for row, found, ours in zip(rows, classify(texts), load_model(folder, "cpu").classify(texts), strict=True):
         assert found["label"] == row["predicted"] == ours.label
         assert found["score"] == pytest.approx(float(row["probability"]), abs=6e-5)  # written with four digits
@@ -192,13 +188,10 @@ def test_the_python_interface_gives_equal_predictions(learn: Learn, name: str) -
         found = model.classify(list(zip(firsts, seconds, strict=True)))
         assert [one.score for one in found] == pytest.approx(list(map(float, wanted)), abs=6e-5)
     else:
-        files = (learn(name).tiny.folder / "dev").rglob("*.txt")
-        articles = [
-            json.loads(file.read_text()) for file in sorted(files, key=lambda file: file.name)
-        ]  # level middle first
-        asked = [
-            (one["article"], *each) for one in articles for each in zip(one["questions"], one["options"], strict=True)
-        ]
+        files = sorted((learn(name).tiny.folder / "dev").rglob("*.txt"), key=lambda file: file.name)  # "middle" first
+        asked = []
+        for one in (json.loads(file.read_text()) for file in files):
+            asked += [(one["article"], *each) for each in zip(one["questions"], one["options"], strict=True)]
         chosen = model.choose(*map(list, zip(*asked, strict=True)))
         assert ["ABCD"[one.number] for one in chosen] == wanted
 

@@ -41,8 +41,7 @@ def trained(run: Run, tmp_path: Path) -> Trained:
     """The results of a successful run."""
 
     def results_of(tiny: Tiny, *more: object) -> dict[str, Any]:
-        ended = run(tiny, *more)
-        assert ended.code == 0, ended.err
+        assert (ended := run(tiny, *more)).code == 0, ended.err
         return results(tmp_path / "out")
 
     return results_of

@@ -12,7 +12,7 @@ from electra_albert.contracts import Metrics
 from electra_albert.training.checkpoint import list_checkpoints
 from electra_albert.training.monitor import Monitor
 from tests.apps.conftest import Finished
-from tests.apps.tiny_run import assert_refused, call
+from tests.apps.tiny_run import assert_refused, call, succeed
 
 SECONDS = 1000.0
 
@@ -62,16 +62,14 @@ def test_flops_become_the_nearest_number_of_steps(finished: Finished, more: tupl
     for steps in (7, 23, 100):
         exact = trial.run_flops(config, steps)
         step = exact - trial.run_flops(config, steps - 1)
-        assert [trial.steps_for(trial.flops_per_step(config), exact + share * step) for share in (-0.4, 0.0, 0.4)] == [
-            steps
-        ] * 3
+        found = [trial.steps_for(trial.flops_per_step(config), exact + share * step) for share in (-0.4, 0.0, 0.4)]
+        assert found == [steps] * 3
 
 
 def test_a_run_with_a_budget_keeps_milestones_and_a_larger_one_extends_it(finished: Finished, tmp_path: Path) -> None:
     config, argv = finished.config(), [*options(finished, tmp_path), "--flops"]
     for steps, warmup, kept in ((32, 2, [2, 4, 8, 16, 30, 32]), (40, 2, [2, 4, 8, 16, 32, 38, 40])):
-        ended = call(main.main, *argv, str(float(trial.run_flops(config, steps))))
-        assert ended.code == 0, ended.err
+        ended = succeed(main.main, *argv, str(float(trial.run_flops(config, steps))))
         assert [step for step, _ in list_checkpoints(tmp_path / "checkpoints")] == kept
         written = yaml.safe_load((tmp_path / "config.yaml").read_text())
         assert (written["max_steps"], written["warmup_steps"], written["save_steps"]) == (steps, warmup, 2)
@@ -79,8 +77,7 @@ def test_a_run_with_a_budget_keeps_milestones_and_a_larger_one_extends_it(finish
 
 
 def test_a_finished_run_with_a_time_budget_records_the_steps_that_it_had(finished: Finished, tmp_path: Path) -> None:
-    ended = call(main.main, *options(finished, tmp_path, "--budget", "4s"))
-    assert ended.code == 0, ended.err
+    succeed(main.main, *options(finished, tmp_path, "--budget", "4s"))
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert rows[-1]["phase"] == "eval"  # of the last step
     assert yaml.safe_load((tmp_path / "config.yaml").read_text())["max_steps"] == rows[-1]["step"]
@@ -110,12 +107,11 @@ def test_a_run_with_a_time_budget_is_repeated_without_training_and_resumed_by_a_
     # Regression: the first plan was taken, which is shorter or longer than the last one.
     monkeypatch.setattr(budget, "_seconds_per_step", lambda *_: 0.5)  # far too slow, so that the plan grows
     argv = [*options(finished, tmp_path), "--budget"]
-    assert call(main.main, *argv, "4s").code == 0
+    succeed(main.main, *argv, "4s")
     last = list_checkpoints(tmp_path / "checkpoints")[-1]
-    again = call(main.main, *argv, "4s")
-    assert (again.code, list_checkpoints(tmp_path / "checkpoints")[-1]) == (0, last), again.err
-    more = call(main.main, *argv, "6s")
-    assert more.code == 0, more.err
+    succeed(main.main, *argv, "4s")
+    assert list_checkpoints(tmp_path / "checkpoints")[-1] == last
+    succeed(main.main, *argv, "6s")
     assert list_checkpoints(tmp_path / "checkpoints")[-1][0] > last[0]
     other = call(main.main, *options(finished, tmp_path), "--flops", "1e12")
     assert_refused(other, 2, "--flops: the run began with --budget")

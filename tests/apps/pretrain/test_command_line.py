@@ -1,8 +1,9 @@
 """Command-line options: precedence, config files, invalid options, and help without heavy imports."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -100,15 +101,11 @@ def test_the_console_command_lists_its_commands_and_refuses_others() -> None:
 
 
 @pytest.mark.parametrize(("main", "section"), [(pretrain.main, CorpusConfig), (finetune.main, DataConfig)])
-def test_help_all_lists_every_option(
-    main: Callable[[Sequence[str]], int], section: type, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_help_all_lists_every_option(main: Any, section: type, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         main(["--help-all"])
-    page = capsys.readouterr().out
-    assert all(
-        f"--{field.name} " in page for field in (*fields(TrainingConfig), *fields(section)) if field.name not in DERIVED
-    )
+    page, names = capsys.readouterr().out, {field.name for field in (*fields(TrainingConfig), *fields(section))}
+    assert all(f"--{name} " in page for name in names.difference(DERIVED))
 
 
 @pytest.mark.parametrize(

@@ -7,19 +7,18 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 
 import electra_albert as ea
 from electra_albert.apps import demo, show_batch
 from electra_albert.apps.pretrain import main as pretrain
+from electra_albert.hub.load import KINDS, build, locate, read_stored
 from tests.apps.conftest import Finished
 from tests.apps.pretrain.test_distributed_run import max_difference, on_two_ranks
 from tests.apps.tiny_run import Ended, options, outcome, rows, succeed
 
 STEPS = 12
-LOSSES = {
-    "rtd_sop": {"generator_loss", "discriminator_loss", "sop_loss"},
-    "mlm": {"mlm_loss"},
-}
+LOSSES = {"rtd_sop": {"generator_loss", "discriminator_loss", "sop_loss"}, "mlm": {"mlm_loss"}}
 # Long enough for examples with whole sentences to swap.
 SIZES = ("--max_seq_length", 64, "--max_steps", STEPS, "--save_steps", 6, "--eval_steps", 6, "--logging_steps", 1)
 HOURS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
@@ -42,8 +41,6 @@ def train(finished: Finished, folder: Path, *more: object) -> Ended:
 
 
 def load_stock(folder: Path, name: str) -> Any:
-    import transformers
-
     stock, info = getattr(transformers, name).from_pretrained(folder, local_files_only=True, output_loading_info=True)
     assert not info["missing_keys"]
     return stock.eval(), info
@@ -102,10 +99,7 @@ def test_albert_runs_load_as_stock_albert_for_pretraining(finished: Finished, tm
     train(finished, tmp_path / "run", "--objective", objective)
     stock, info = load_stock(tmp_path / "run" / "generator", "AlbertForPreTraining")
     assert not info["unexpected_keys"]
-    from electra_albert.hub.load import KINDS, build, locate, read_stored
-
     ours = build(read_stored(locate(tmp_path / "run", "generator")), KINDS["generator"])
-    assert ours.sentence_order is not None
     ids = torch.arange(5, 25)[None]
     hidden_states = ours(ids, torch.ones_like(ids).bool(), torch.zeros_like(ids))
     theirs = stock(input_ids=ids)

@@ -94,10 +94,8 @@ def test_a_compiler_failure_is_reported_with_a_remedy_and_other_errors_are_raise
         raise RuntimeError("the linker is missing")
 
     double = torch.compile(lambda x: x * 2, backend=broken_backend)
-    with (
-        pytest.raises(UsageError, match=r"torch\.compile failed .*--torch_compile none"),
-        one_line_errors(TrainingConfig(), "blocks"),
-    ):
+    refused = pytest.raises(UsageError, match=r"torch\.compile failed .*--torch_compile none")
+    with refused, one_line_errors(TrainingConfig(), "blocks"):
         double(torch.ones(3))
     with pytest.raises(RuntimeError, match="a bug"), one_line_errors(TrainingConfig(), "blocks"):
         raise RuntimeError("a bug")
