@@ -22,12 +22,8 @@ IMPOSSIBLE: dict[type, dict[str, tuple[object, ...]]] = {
         **{"max_position_embeddings": (7, 10**9), "hidden_dropout_prob": (1.5, NAN), "residual_scale": (0.5, INF)},
     },
     RtdConfig: {
-        "mask_rate": (0.0, 1.0),
-        "mask_rate_end": (0.0, 1.0),
-        "temperature": (0.0, NAN),
-        "generator_size": (0.0,),
-        "generator_weight": (INF,),
-        **{"mlm_share": (1.0,), "mlm_weight": (2.0,), "z_loss": (-1.0,)},  # 2 without mlm_share
+        **{"mask_rate": (0.0, 1.0), "mask_rate_end": (0.0, 1.0), "temperature": (0.0, NAN), "generator_size": (0.0,)},
+        **{"generator_weight": (INF,), "z_loss": (-1.0,), "mlm_share": (1.0,), "mlm_weight": (2.0,)},  # no mlm_share
     },
     CorpusConfig: {
         **{"corpus": ("",), "max_seq_length": (7,), "vocab_size": (5,), "encoding": ENCODINGS},

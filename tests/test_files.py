@@ -48,9 +48,7 @@ def _fill_folder(path: Path) -> None:
 
 
 @pytest.mark.parametrize("write", [_write_file, _write_folder, _fill_folder])
-def test_contents_are_synced_before_the_rename_and_the_folder_after_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path], None]
-) -> None:
+def test_contents_are_synced_first_the_folder_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Any) -> None:
     done, sync, rename, replace = list[str](), os.fsync, os.rename, os.replace
 
     def record(text: str, call: Callable[..., None], *arguments: Any) -> None:
@@ -72,7 +70,8 @@ def test_contents_are_synced_before_the_rename_and_the_folder_after_it(
 
 def test_leftovers_of_killed_processes_are_removed(tmp_path: Path) -> None:
     (tmp_path / "kept").touch()
-    for context in [filling(tmp_path, last=()), replacing(tmp_path / "file"), new_folder(tmp_path / "folder")]:
+    contexts = [filling(tmp_path, last=()), replacing(tmp_path / "file"), new_folder(tmp_path / "folder")]
+    for context in contexts:
         context.__enter__()  # and not left
     assert len([*tmp_path.iterdir()]) == 4
     remove_leftovers(tmp_path)

@@ -143,9 +143,7 @@ def test_different_predictions_and_invalid_options_are_refused(given: dict[str, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("parts", [("store", "batches"), ("fill_mask",), ("finetune",)])
-def test_every_other_part_is_compared_with_stock(
-    parts: tuple[str, ...], given: dict[str, Any], capsys: pytest.CaptureFixture
-) -> None:
+def test_every_other_part_is_compared_with_stock(parts: Any, given: Any, capsys: pytest.CaptureFixture) -> None:
     for part in parts:
         run(part, given)
         assert {OURS, STOCK} <= {line.split("  ")[0] for line in capsys.readouterr().out.splitlines()}

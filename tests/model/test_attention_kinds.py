@@ -105,14 +105,8 @@ def test_linformer_with_the_identity_as_projection_is_softmax_attention() -> Non
 def test_nystrom_attention_equals_the_stock_one() -> None:
     """One head: stock starts the pseudo-inverse from the largest sum over all heads and sequences, we of each."""
     length, landmarks, kernel = 32, 8, 5
-    stock_config = NystromformerConfig(
-        hidden_size=H,
-        num_attention_heads=1,
-        num_landmarks=landmarks,
-        segment_means_seq_len=length,
-        conv_kernel_size=kernel,
-        attention_probs_dropout_prob=0.0,
-    )
+    sizes = {"hidden_size": H, "num_attention_heads": 1, "num_landmarks": landmarks, "segment_means_seq_len": length}
+    stock_config = NystromformerConfig(**sizes, conv_kernel_size=kernel, attention_probs_dropout_prob=0.0)
     stock = NystromformerSelfAttention(stock_config).double().eval()
     options = {"landmarks": landmarks, "conv_kernel_size": kernel}
     shape = replace(SHAPE, hidden_size=H, num_attention_heads=1, attention="nystrom", attention_options=options)
@@ -179,13 +173,11 @@ def test_options_are_checked_without_memory_and_random_numbers() -> None:
 @pytest.mark.parametrize(
     ("kind", "option"),
     [
-        ("linformer", {"rank": 0}),
-        ("local", {"window": 2.5}),
-        ("local", {"global_tokens": -1}),
         ("linear", {"window": 2}),
-    ]
-    + [("linformer", {"rank": 10**12}), ("local", {"window": 10**20})]
-    + [("nystrom", option) for option in ({"landmarks": 0}, {"pinv_iterations": 0}, {"conv_kernel_size": 4})],
+        *(("linformer", {"rank": rank}) for rank in (0, 10**12)),
+        *(("local", option) for option in ({"window": 2.5}, {"window": 10**20}, {"global_tokens": -1})),
+        *(("nystrom", option) for option in ({"landmarks": 0}, {"pinv_iterations": 0}, {"conv_kernel_size": 4})),
+    ],
 )
 def test_an_option_that_cannot_work_is_refused_by_name(kind: str, option: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(option))):

@@ -69,20 +69,10 @@ def test_new_heads_are_normal_with_zero_biases() -> None:
 
 def test_learning_rates_decay_from_the_head_to_the_embeddings() -> None:
     block = "encoder.albert_layer_groups.{}.albert_layers.{}.ffn.weight".format
-    depths = {
-        "classifier.weight": 0,
-        "pooler.bias": 0,
-        "electra_classifier.weight": 0,
-        "qa_outputs.bias": 0,
-        block(2, 1): 1,
-        block(2, 0): 2,
-        block(1, 1): 3,
-        block(0, 1): 5,
-        block(0, 0): 6,
-        "encoder.embedding_hidden_mapping_in.weight": 7,
-        "embeddings.word_embeddings.weight": 8,
-        "embeddings.LayerNorm.bias": 8,
-    }
+    depths = dict.fromkeys(("classifier.weight", "pooler.bias", "electra_classifier.weight", "qa_outputs.bias"), 0)
+    depths |= {block(2, 1): 1, block(2, 0): 2, block(1, 1): 3, block(0, 1): 5, block(0, 0): 6}
+    depths |= {"encoder.embedding_hidden_mapping_in.weight": 7}
+    depths |= {"embeddings.word_embeddings.weight": 8, "embeddings.LayerNorm.bias": 8}
     assert depth_scales(depths, GROUPED, 0.8) == {name: 0.8**depth for name, depth in depths.items()}
     assert {*depth_scales(depths, GROUPED, 1.0).values()} == {1.0}
     for unknown in ("decoder.weight", block(3, 0), block(0, 2)):

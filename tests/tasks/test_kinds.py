@@ -23,9 +23,8 @@ tagged = st.lists(st.tuples(words, st.sampled_from(LABELS["token"])), max_size=3
 def encode(
     kind: str, examples: list[Any], plan: Any = PLAN, report: Report | None = None, text: str = "albert", **options: Any
 ) -> EncodedExamples:
-    return KINDS[kind].encode(
-        examples, Encoding(encoder(text), LABELS[kind], plan, report or Report(), "dev", **options)
-    )
+    encoding = Encoding(encoder(text), LABELS[kind], plan, report or Report(), "dev", **options)
+    return KINDS[kind].encode(examples, encoding)
 
 
 def decode(kind: str, outputs: list[Any], features: EncodedExamples, examples: list[Any], plan: Any = PLAN) -> Any:

@@ -81,9 +81,8 @@ def test_electras_settings_depend_on_size_and_task(model: ModelConfig, rate: flo
         options = recipe("electra", task, model)
         names = ("lr_scheduler_type", "warmup_ratio", "weight_decay", "per_device_train_batch_size", "layer_decay")
         assert [options[name] for name in names] == ["electra", 0.1, 0.0, 32, decay], task
-        is_short = (
-            task == "topics" and model.hidden_size <= 256
-        )  # 122 updates are too few for the published learning rate
+        # Its 122 updates are too few for the published learning rate.
+        is_short = task == "topics" and model.hidden_size <= 256
         assert options["learning_rate"] == rate * (2 if is_short else 1), task
         assert options["num_train_epochs"] == epochs.get(task, 3), task
         assert options["max_seq_length"] == lengths.get(task, 128), task

@@ -169,12 +169,8 @@ def _overflow(folder: Path, world: distributed.World) -> None:
 def _norms(folder: Path, world: distributed.World) -> None:
     """Train with and without --log_gradient_norms; print the final weights' hash and the rows of metrics each time."""
     for is_logged in (True, False):
-        config, run, objective = (
-            replace(CONFIG, log_gradient_norms=is_logged),
-            folder / str(is_logged),
-            ToyObjective(0.0, torch.float64),
-        )
-        run_toy(run, config, objective=objective, world=world)
+        config, run = replace(CONFIG, log_gradient_norms=is_logged), folder / str(is_logged)
+        _, objective = run_toy(run, config, objective=ToyObjective(0.0, torch.float64), world=world)
         if world.is_main:
             print(json.dumps([fingerprint(objective), toy.training_metrics(run)]))
 

@@ -8,12 +8,14 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.numpy import load_file
 from torch import nn
 
@@ -49,9 +51,11 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_load_restores_weights_and_optimizer_state_bitwise_and_tied_weights_are_stored_once(tmp_path: Path) -> None:
-    from safetensors import safe_open
+def failing(*arguments: object, number: int = errno.EIO) -> None:
+    raise OSError(number, os.strerror(number))
 
+
+def test_load_restores_weights_and_optimizer_state_bitwise_and_tied_weights_are_stored_once(tmp_path: Path) -> None:
     (module, optimizer), path, fresh = trained(), save(tmp_path, 100), ToyObjective()
     fresh_optimizer = build_optimizer(fresh, CONFIG)
     state = checkpoint.load_checkpoint(path, fresh, fresh_optimizer)
@@ -114,11 +118,8 @@ def test_a_damaged_checkpoint_is_skipped_with_a_warning_and_never_resumed(
 
 
 def test_an_unreadable_folder_is_an_error_and_no_new_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def denied(path: object) -> None:
-        raise PermissionError(errno.EACCES, "Permission denied")
-
-    monkeypatch.setattr(os, "listdir", denied)  # the tests may run as root, who may read everything
-    monkeypatch.setattr(os, "scandir", denied)
+    for name in ("listdir", "scandir"):  # the tests may run as root, who may read everything
+        monkeypatch.setattr(os, name, partial(failing, number=errno.EACCES))
     with pytest.raises(CheckpointError, match="Permission denied"):
         find_checkpoint(tmp_path, "auto")
 
@@ -137,10 +138,6 @@ def test_an_unreadable_checkpoint_is_skipped(tmp_path: Path, monkeypatch: pytest
 
 def test_a_checkpoint_is_kept_until_the_new_one_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = save(tmp_path, 1)
-
-    def failing(path: Path) -> None:
-        raise OSError(errno.EIO, "Input/output error", str(path))
-
     monkeypatch.setattr(files, "sync", failing)
     with pytest.raises(OSError, match="Input/output"):
         save(tmp_path, 1)
@@ -264,12 +261,7 @@ def test_disk_errors_leave_the_old_checkpoint_only(tmp_path: Path, monkeypatch: 
     save(tmp_path, 1)
     fsync, calls = os.fsync, iter(range(1, 100))
 
-    def failing(descriptor: int) -> None:
-        if next(calls) == call:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        fsync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", failing)
+    monkeypatch.setattr(os, "fsync", lambda number: failing() if next(calls) == call else fsync(number))
     with pytest.raises(OSError, match="Input/output error"):
         save(tmp_path, 2, limit=1)
     assert names(tmp_path) == ["step-0000001"]

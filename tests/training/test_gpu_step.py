@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -48,12 +49,7 @@ class WatchedBatches:
 
 
 def trained(
-    world: World,
-    folder: Path,
-    arithmetic: Arithmetic,
-    compilation: Compilation,
-    name: str,
-    is_checkpointed: bool = False,
+    world: World, folder: Path, arithmetic: Arithmetic, compilation: Any, name: str, is_checkpointed: bool = False
 ) -> float:
     """The last logged loss of a run of eight steps."""
     folder.mkdir()

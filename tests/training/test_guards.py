@@ -21,7 +21,7 @@ from electra_albert.training.optimizer import build_optimizer
 from electra_albert.training.step import backward, count_step, term_scales
 from tests.training import toy
 from tests.training.test_distributed import run_ranks
-from tests.training.test_loop import check_resume_is_exact, run_of
+from tests.training.test_loop import check_resume, run_of
 from tests.training.toy import ALONE, CONFIG, Breaking, ToyBatches, ToyObjective, fingerprint, rows, run_toy
 
 IN_A_ROW = guards.MAX_SKIPPED_IN_A_ROW
@@ -114,7 +114,6 @@ def test_the_initial_gradient_is_the_scale_or_nan_for_a_non_finite_loss() -> Non
     weight = torch.ones(3, requires_grad=True)
     loss = weight.sum() + torch.inf  # its gradients are finite
     loss.backward(guards.loss_scale_or_nan(loss))
-    assert weight.grad is not None
     assert weight.grad.isnan().all()
 
 
@@ -180,7 +179,7 @@ def test_the_scale_is_halved_on_overflow_down_to_one_and_doubled_later(tmp_path:
 @pytest.mark.parametrize("step", [1, 7])
 def test_a_resumed_fp16_run_equals_the_uninterrupted_one_bitwise(tmp_path: Path, step: int) -> None:
     # The scale changes in six of the eight steps.
-    check_resume_is_exact(tmp_path, CONFIG, weighted(32.0), step, arithmetic="fp16")
+    check_resume(tmp_path, CONFIG, weighted(32.0), step, arithmetic="fp16")
     assert [row for row in rows(tmp_path / "resumed") if row.get("overflowed_steps") == 6]
 
 

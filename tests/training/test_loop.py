@@ -77,7 +77,6 @@ def test_a_term_with_count_zero_has_a_zero_gradient(tmp_path: Path) -> None:
     batch = next(ToyBatches(CONFIG).steps(1))[0]
     batch = batch._replace(sentence_order_label=torch.full_like(batch.sentence_order_label, -100))
     loop_gradient(model, [batch], run_of(tmp_path))
-    assert model.order.weight.grad is not None
     assert not model.order.weight.grad.any()
 
 
@@ -140,9 +139,7 @@ def test_dropout_is_active_in_training_only(tmp_path: Path) -> None:
         assert outcome.metrics != toy.held_out(model.train(), CONFIG)(CONFIG.max_steps)
 
 
-def check_resume_is_exact(
-    folder: Path, config: TrainingConfig, build: Callable[[], nn.Module], step: int, **more: Any
-) -> None:
+def check_resume(folder: Path, config: TrainingConfig, build: Callable[[], nn.Module], step: int, **more: Any) -> None:
     """Assert that a run resumed at `step` has the weights, optimizer state and metrics of an uninterrupted one."""
     config = replace(config, save_steps=1)
     _, through = run_toy(folder / "through", config, objective=build(), **more)
@@ -159,11 +156,11 @@ def check_resume_is_exact(
 
 @pytest.mark.parametrize(("step", "accumulation"), [(1, 1), (4, 1), (8, 1), (5, 3)])
 def test_a_resumed_run_equals_the_uninterrupted_one_bitwise(tmp_path: Path, step: int, accumulation: int) -> None:
-    check_resume_is_exact(tmp_path, replace(CONFIG, gradient_accumulation_steps=accumulation), ToyObjective, step)
+    check_resume(tmp_path, replace(CONFIG, gradient_accumulation_steps=accumulation), ToyObjective, step)
 
 
 def test_a_resume_restores_the_count_of_skipped_steps(tmp_path: Path) -> None:
-    check_resume_is_exact(tmp_path, CONFIG, lambda: Breaking((2, 6)), 4)
+    check_resume(tmp_path, CONFIG, lambda: Breaking((2, 6)), 4)
     assert rows(tmp_path / "resumed")[-2]["skipped_steps"] == 2
 
 
@@ -179,7 +176,7 @@ def test_the_resume_check_finds_random_numbers_from_a_generator(tmp_path: Path) 
             return super().forward(batch._replace(input_ids=batch.input_ids * keep), step)
 
     with pytest.raises(AssertionError):
-        check_resume_is_exact(tmp_path, CONFIG, Streaming, 3)
+        check_resume(tmp_path, CONFIG, Streaming, 3)
 
 
 @pytest.mark.slow
