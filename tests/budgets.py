@@ -71,7 +71,7 @@ def budgets() -> list[Budget]:
     package, faults = sources(PACKAGE), sources("benchmarks/faults")
     folders = Counter(Path(path).parent for path in package)
     return [
-        Budget("lines of the package", lines(package), 18_970),
+        Budget("lines of the package", lines(package), 19_000),
         Budget("files of the package", len(package), 125),
         Budget("files in its largest folder", max(folders.values()), 16),
         Budget("lines of its longest file", max(lines({path: text}) for path, text in package.items()), 400),

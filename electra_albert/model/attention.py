@@ -11,7 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from electra_albert.config import ModelConfig
-from electra_albert.model.linear_attention import LinearMixing, LinformerMixing, LocalMixing, NystromMixing
+from electra_albert.model.linear_attention import LinearMixing
+from electra_albert.model.linformer import LinformerMixing
+from electra_albert.model.local_attention import LocalMixing
+from electra_albert.model.nystrom import NystromMixing
 from electra_albert.model_config import require
 
 
