@@ -13,11 +13,12 @@ import logging
 import os
 import re
 import shutil
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -251,11 +252,17 @@ def _build(corpus: CorpusFolder, tokenizer: Tokenizer) -> Store:
         return store
     numbers, workers = range(len(plan.units)), worker_count(corpus.config)
     LOG.info(f"building the token store in {plan.folder.parent} with {workers} processes")
+    times = [time.monotonic()]
     if corpus.files:
         write_parts(plan, numbers, workers)
         require_unchanged(corpus)
+    times.append(time.monotonic())
     split_parts(plan, numbers, workers)
-    return merge_parts(plan, corpus.found)
+    times.append(time.monotonic())
+    store = merge_parts(plan, corpus.found)
+    spent = [end - start for start, end in pairwise([*times, time.monotonic()])]
+    LOG.info("the parts were written in {:.1f} s, split in {:.1f} s and merged in {:.1f} s".format(*spent))
+    return store
 
 
 def worker_count(config: CorpusConfig) -> int:
