@@ -8,7 +8,7 @@ import pyarrow.parquet
 import pytest
 import torch
 
-from electra_albert.apps import demo, prepare
+from electra_albert.apps import demo, prepare_steps
 from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.corpus.tokenizer import load_tokenizer, special_ids
 from tests.apps.conftest import Finished
@@ -22,7 +22,7 @@ PLAIN = ("\n\n".join(TEXTS) + "\n").encode()
 
 def prepared(finished: Finished, corpus: object, folder: Path, *more: object) -> Ended:
     tokenizer = finished.folder / "tokenizer"
-    return call(prepare.main, "--corpus", corpus, "--prepared_dir", folder / "p", "--tokenizer", tokenizer, *more)
+    return call(prepare_steps.main, "--corpus", corpus, "--prepared_dir", folder / "p", "--tokenizer", tokenizer, *more)
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from electra_albert.apps import demo, show_batch
 from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.hub.load import KINDS, build, locate, read_stored
 from tests.apps.conftest import Finished
-from tests.apps.pretrain.test_distributed_run import max_difference, on_two_ranks
+from tests.apps.pretrain.test_distributed_run import max_difference, on_ranks
 from tests.apps.tiny_run import Ended, options, outcome, rows, succeed
 
 STEPS = 12
@@ -86,7 +86,7 @@ def test_two_ranks_and_accumulation_have_the_losses_of_one_big_batch(finished: F
     train(finished, tmp_path / "one", *shared, "--per_device_train_batch_size", 8)
     more = ("--per_device_train_batch_size", 2, "--gradient_accumulation_steps", 4)
     train(finished, tmp_path / "parts", *shared, *more)
-    ended = on_two_ranks(argv(finished, tmp_path / "two", *shared, "--per_device_train_batch_size", 4), tmp_path)
+    ended = on_ranks(argv(finished, tmp_path / "two", *shared, "--per_device_train_batch_size", 4), tmp_path)
     assert ended.code == 0, ended.err
     one = rows(tmp_path / "one")
     assert sum(row.get("sop_loss") is not None for row in one) > STEPS / 2

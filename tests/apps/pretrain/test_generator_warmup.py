@@ -17,7 +17,7 @@ from electra_albert.training.distributed import World
 from electra_albert.training.guards import StopSignal
 from electra_albert.training.monitor import Monitor
 from electra_albert.training.step import RunSettings
-from tests.apps.pretrain.test_distributed_run import max_difference, on_two_ranks
+from tests.apps.pretrain.test_distributed_run import max_difference, on_ranks
 from tests.apps.pretrain.test_resume import interrupt
 from tests.apps.tiny_run import assert_refused, call, outcome, rows
 from tests.apps.tiny_stock import Toy, adapt
@@ -123,7 +123,7 @@ def test_two_ranks_have_the_numbers_of_one(toy: Toy, tmp_path: Path) -> None:
     fixed = (*fixed, "--old_corpus", toy.old_text)
     origin, half = toy.stock(ELECTRA), ("--per_device_train_batch_size", 4)
     adapt(toy, origin, tmp_path / "one", *fixed)
-    ended = on_two_ranks(toy.options(origin, tmp_path / "two", *fixed, *half), tmp_path)
+    ended = on_ranks(toy.options(origin, tmp_path / "two", *fixed, *half), tmp_path)
     assert ended.code == 0, ended.err
     together = ("generator_loss", "discriminator_loss", "eval_loss", "eval_old_text_loss")
     for part, names in ((Path(WARMUP), ("mlm_loss", "eval_mlm_loss")), (Path(), together)):
