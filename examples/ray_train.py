@@ -1,9 +1,10 @@
 """Pretraining by Ray Train: each worker is one process of a distributed run, on the nodes of a Ray cluster.
 
-python examples/ray_train.py 8 --corpus /data/text --prepared_dir /data/prepared --output_dir /data/runs/mine
+python examples/ray_train.py 8 /data/ray --corpus /data/text --prepared_dir /data/prepared --output_dir /data/runs/mine
 
-The first argument is the number of workers, one per GPU; all nodes must see the folders. With max_failures, Ray starts
-all workers again after one is lost, and the run resumes from its newest checkpoint.
+The first arguments are the number of workers, one per GPU, and a folder for Ray's own records. All nodes must see the
+folders. After the loss of a worker, Ray starts all of them again (max_failures), and the run resumes from its newest
+checkpoint.
 """
 
 import os
@@ -34,4 +35,4 @@ def fit(workers: int, argv: list[str], storage: str) -> None:
 
 if __name__ == "__main__":
     ray.init()
-    fit(int(sys.argv[1]), sys.argv[2:], "ray_results")
+    fit(int(sys.argv[1]), sys.argv[3:], sys.argv[2])

@@ -90,7 +90,7 @@ def prepare(
             checked.unlink(missing_ok=True)
         tokenizer = ready_tokenizer(corpus)
         with locked(corpus.folder / ".lock"):
-            for path in ("tokenizer", "store", "store/parts", "store/train", "store/validation"):
+            for path in ("tokenizer", "store"):
                 remove_leftovers(corpus.folder / path)
             return _make_examples(corpus, tokenizer, _build(corpus, tokenizer), seed)
 
@@ -174,12 +174,13 @@ def open_corpus(config: CorpusConfig, seed: int) -> CorpusFolder:
 
 
 def _open_documents(config: CorpusConfig) -> CorpusFolder:
-    """A corpus that prepare_steps.WriteTokens has written. Its tokenizer and held-out text are fixed."""
+    """A corpus that corpus.datatrove.WriteTokens has written. Its tokenizer and held-out text are fixed."""
     from electra_albert.corpus.mixture import Source
 
     folder = Path(config.corpus)
-    for name in ("tokenizer", "extend_vocab_to", "do_lower_case", "keep_accents", "split_digit_comma"):
-        if getattr(config, name) is not None:
+    read_before = ("text_column", "encoding", "bad_utf8", "tokenizer", "extend_vocab_to", "do_lower_case")
+    for name in (*read_before, "keep_accents", "split_digit_comma"):
+        if getattr(config, name) != getattr(CorpusConfig, name):
             raise UsageError(f"--{name}: the text in {folder} is tokenized already; remove the option")
     found, tokenizer = read_json(folder / DOCUMENTS_FILE), tokenizers.load_tokenizer(folder / "tokenizer")
     if "key" not in found:
@@ -249,6 +250,8 @@ def _build(corpus: CorpusFolder, tokenizer: Tokenizer) -> Store:
     plan = plan_parts(corpus, tokenizer)
     if store := ready_store(plan.folder.parent, plan.fingerprint):
         shutil.rmtree(plan.folder, ignore_errors=True)  # a kill may have interrupted it
+        for split in (store.train, store.validation):  # before, tasks may be writing there
+            remove_leftovers(split.folder)
         return store
     numbers, workers = range(len(plan.units)), worker_count(corpus.config)
     LOG.info(f"building the token store in {plan.folder.parent} with {workers} processes")

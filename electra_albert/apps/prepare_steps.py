@@ -45,8 +45,10 @@ def main(argv: Sequence[str]) -> int:
     except ValueError as error:
         raise UsageError(str(error)) from None
     if engine != "local":
+        # Ray has as many workers as its cluster has cores.
+        workers = config.preprocessing_num_workers or -1 if engine == "ray" else worker_count(config)
         with plain_errors(config):
-            run_engine(engine, config, seed, tasks or worker_count(config), worker_count(config))
+            run_engine(engine, config, seed, tasks or worker_count(config), workers)
     print(f"prepared corpus: {prepare(config, seed, verify=verify).folder}")
     return 0
 

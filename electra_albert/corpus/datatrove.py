@@ -19,7 +19,7 @@ from electra_albert.corpus.text_encoder import TextEncoder
 from electra_albert.corpus.tokenizer import Tokenizer, load_tokenizer, save_tokenizer
 from electra_albert.files import read_json, write_json
 
-DOCUMENTS_FILE = "documents.json"  # in a folder of parts that a pipeline has written
+DOCUMENTS_FILE = "token_parts.json"  # in a folder of parts that a pipeline has written
 
 
 @dataclass(frozen=True)
@@ -38,17 +38,20 @@ class WriteTokens:
         folder = Path(self.folder)
         (folder / "store" / "parts").mkdir(parents=True, exist_ok=True)
         tokenizer = load_tokenizer(Path(self.tokenizer))
+        wanted = {"tasks": world_size, "seed": self.seed, "tokenizer": tokenizers.fingerprint(tokenizer)}
         with FileLock(folder / ".lock"):
             found = read_json(folder / DOCUMENTS_FILE)
-            if "key" in found or not found:  # the first task, or the first one of another run of the pipeline
-                (folder / "store" / "manifest.json").unlink(missing_ok=True)
+            if not found:  # the first task
                 save_tokenizer(tokenizer, folder / "tokenizer", 512)
-                found = {"tasks": world_size, "seed": self.seed}
-                write_json(folder / DOCUMENTS_FILE, found)
-        if found != {"tasks": world_size, "seed": self.seed}:
-            raise UsageError(f"{folder} was begun with {found['tasks']} tasks and seed {found['seed']}; remove it")
+                write_json(folder / DOCUMENTS_FILE, found := wanted)
+        if "key" in found:
+            raise UsageError(f"{folder} is complete and in use; remove it, or write into another folder")
+        if found != wanted:
+            raise UsageError(f"{folder} was begun with other settings, {found}; remove it or name another folder")
         plan, counts = parts_of_documents(folder, tokenizer), Counter[str]()
-        write_part(plan.parts()[rank], plan.encoder, _documents(data, rank, counts), counts)
+        part = plan.part(rank)
+        part.path("json").unlink(missing_ok=True)  # of an earlier run of the pipeline
+        write_part(part, plan.encoder, _documents(data, rank, counts), counts)
 
 
 def _documents(data: Iterable[Any], rank: int, counts: Counter[str]) -> Iterator[Document]:

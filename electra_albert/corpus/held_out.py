@@ -50,11 +50,13 @@ class HeldOut(NamedTuple):
     def split(self, part: Part) -> dict[str, np.ndarray]:
         """Spans [n, 2] of a part, in tokens from its start: of each of SPLITS, and "near_duplicates", left out."""
         start, end = self.edges[part.number : part.number + 2].tolist()
+        if end == start:
+            return dict.fromkeys((*SPLITS, "near_duplicates"), np.zeros((0, 2), "<i8"))
         held = (self.spans.clip(start, end) - start)[(self.spans[:, 1] > start) & (self.spans[:, 0] < end)]
         left_out = np.zeros((0, 2), "<i8")
         if len(self.keys):
-            ends = np.memmap(part.path("document_ends"), "<i8", "r") if end > start else np.zeros(0, "<i8")
-            spans = np.stack([np.append(0, ends[:-1]), ends], axis=1)[: len(ends)]
+            ends = np.fromfile(part.path("document_ends"), "<i8")
+            spans = np.stack([np.append(0, ends[:-1]), ends], axis=1)
             is_near = find_near_duplicates(_groups(part), _sketches(part), self.keys, self.minhashes)
             is_held = np.searchsorted(held.ravel(), spans[:, 1], side="left") % 2 == 1
             left_out = spans[is_near & ~is_held]
@@ -125,7 +127,7 @@ def choose_held_out(parts: Sequence[Part], sources: Sequence[int], seed: int) ->
 def _read_documents(placed: list[_PlacedPart], seed: int) -> _Documents:
     """All documents, or as many of each source as MAX_DOCUMENTS allows, with equal texts kept together."""
     counts = np.bincount([one.source for one in placed], [_document_count(one.part) for one in placed])
-    limit = MAX_DOCUMENTS // max(1, int(np.count_nonzero(counts)))
+    limit = MAX_DOCUMENTS if counts.sum() <= MAX_DOCUMENTS else MAX_DOCUMENTS // int(np.count_nonzero(counts))
     found = []
     for one in placed:
         keys = _groups(one.part)
@@ -207,8 +209,8 @@ def _last_sentences(placed: list[_PlacedPart]) -> tuple[np.ndarray, str]:
     after = list(accumulate(reversed(counts), initial=0))[::-1]  # [parts + 1] sentences from each part to the end
     at = next(number for number in reversed(range(len(placed))) if after[number] > held)
     cut = placed[at].start + int(_sentence_ends(placed[at])[after[at] - held - 1])
-    if not MIN_SHARE <= (end - cut) / (end - first) <= USUAL_MAX_SHARE:
-        wanted = end - HELD_OUT_SHARE * (end - first)
+    if not MIN_SHARE <= (end - cut) / (end - first) <= USUAL_MAX_SHARE or end - cut > MAX_TOKENS:
+        wanted = end - min(HELD_OUT_SHARE * (end - first), MAX_TOKENS)
         at = next(number for number, one in enumerate(placed) if one.end >= wanted)
         ends = _sentence_ends(placed[at]) + placed[at].start
         nearest = int(np.searchsorted(ends, wanted))

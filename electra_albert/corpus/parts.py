@@ -66,25 +66,26 @@ class PartPlan(NamedTuple):
 
     def parts(self, *, is_thorough: bool = False) -> list[Part]:
         """All parts in order; those that match the plan have their statistics. is_thorough also compares hashes."""
-        parts = []
-        for number, unit in enumerate(self.units):
-            spans = [(span.start, span.end, span.kind) for span in unit.spans]
-            content = [self.parts_key, spans, unit.options]
-            key = content_hash(content)
-            part = Part(unit, number, key, self.folder, token_dtype(self.vocab_size), {})
-            found = read_json(part.path("json"))
-            is_whole = (
-                found.pop("hash", "") == content_hash(found)
-                and found["key"] == key
-                and all(
-                    part.path(name).is_file()
-                    and part.path(name).stat().st_size == found["files"][name][0]
-                    and (not is_thorough or sha256(part.path(name)) == found["files"][name][1])
-                    for name in PART_FILES
-                )
+        return [self.part(number, is_thorough=is_thorough) for number in range(len(self.units))]
+
+    def part(self, number: int, *, is_thorough: bool = False) -> Part:
+        """As one of `parts`."""
+        unit = self.units[number]
+        spans = [(span.start, span.end, span.kind) for span in unit.spans]
+        key = content_hash([self.parts_key, spans, unit.options])
+        part = Part(unit, number, key, self.folder, token_dtype(self.vocab_size), {})
+        found = read_json(part.path("json"))
+        is_whole = (
+            found.pop("hash", "") == content_hash(found)
+            and found["key"] == key
+            and all(
+                part.path(name).is_file()
+                and part.path(name).stat().st_size == found["files"][name][0]
+                and (not is_thorough or sha256(part.path(name)) == found["files"][name][1])
+                for name in PART_FILES
             )
-            parts.append(part._replace(statistics=found) if is_whole else part)
-        return parts
+        )
+        return part._replace(statistics=found) if is_whole else part
 
     def missing(self) -> list[int]:
         return [part.number for part in self.parts(is_thorough=True) if not part.statistics]
@@ -103,8 +104,7 @@ def token_dtype(vocab_size: int) -> np.dtype:
 def write_parts(plan: PartPlan, numbers: Sequence[int], num_workers: int) -> None:
     """Write the parts of these numbers that are missing."""
     plan.folder.mkdir(parents=True, exist_ok=True)
-    parts = plan.parts(is_thorough=True)
-    missing = [parts[number] for number in numbers if not parts[number].statistics]
+    missing = [part for number in numbers if not (part := plan.part(number, is_thorough=True)).statistics]
     if len(missing) < len(numbers):
         LOG.info(f"{len(numbers) - len(missing)} of {len(numbers)} parts of the token store are already complete")
     run_all("tokenising", write_part, missing, num_workers, plan.encoder)

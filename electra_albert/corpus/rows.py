@@ -68,6 +68,13 @@ class ExampleTable(NamedTuple):
         return [int(first) for first in self.firsts[first_part]]
 
 
+def mapped(file: Path, dtype: np.dtype) -> np.ndarray:
+    """A file as an array, memory-mapped; unlike np.memmap it needs no open file, of which there may be few."""
+    kind = torch.from_numpy(np.zeros(0, dtype)).dtype
+    array: np.ndarray = torch.from_file(str(file), size=file.stat().st_size // dtype.itemsize, dtype=kind).numpy()
+    return array
+
+
 def rows_name(max_seq_length: int, seed: int) -> str:
     """The name of the files that hold the edges of a split's examples."""
     return f"rows-{TABLE_VERSION}-{max_seq_length}-{seed}"
@@ -85,7 +92,7 @@ def build_table(split: Split, max_seq_length: int, seed: int, num_workers: int =
         write_json(split.folder / f"{name}.json", dict(written))
         if damage := _table_damage(split, name):
             raise CheckpointError(f"{damage}, right after writing; check the disk, then start again")
-    edges = [np.asarray(np.memmap(split.folder / f"{n:06d}.{name}.bin", "<i8", "r")) for n in split.numbers]
+    edges = [mapped(split.folder / f"{n:06d}.{name}.bin", np.dtype("<i8")) for n in split.numbers]
     return ExampleTable(edges, np.cumsum([0, *(len(some) - 1 for some in edges)]))
 
 

@@ -24,7 +24,7 @@ from filelock import FileLock
 from electra_albert.contracts import CheckpointError, DataError, UsageError
 from electra_albert.corpus.held_out import SPLITS, HeldOut, choose_held_out
 from electra_albert.corpus.parts import Part, PartPlan, content_hash, run_all, token_dtype
-from electra_albert.corpus.rows import PARTS_PER_WORKER, Split, TokenStream, rows_name, write_rows
+from electra_albert.corpus.rows import PARTS_PER_WORKER, Split, TokenStream, mapped, rows_name, write_rows
 from electra_albert.corpus.text_encoder import FORMS_REWRITTEN, MARKS_REMOVED
 from electra_albert.files import FileDigest, HashedFile, find_damage, read_json, replacing, write_json
 
@@ -191,11 +191,12 @@ def merge_parts(plan: PartPlan, found: Counter[str]) -> Store:
     manifest = {"format_version": FORMAT_VERSION, "fingerprint": plan.fingerprint, "vocab_size": plan.vocab_size}
     manifest |= {"sources": plan.sources, "files": files, "statistics": statistics}
     write_json(folder / "manifest.json", {**manifest, "sha256": _digest(manifest)})
-    shutil.rmtree(plan.folder, ignore_errors=True)  # another job may still be writing
     try:
-        return open_store(folder)
+        store = open_store(folder)
     except CheckpointError as problem:
         raise CheckpointError(f"{problem}, right after writing; check the disk, then start again") from None
+    shutil.rmtree(plan.folder, ignore_errors=True)  # another job may still be writing
+    return store
 
 
 def _side(name: str, splits: Sequence[Mapping[str, Any]], sources: Sequence[int]) -> dict[str, Any]:
@@ -246,8 +247,7 @@ def _open_split(folder: Path, files: Mapping[str, FileDigest], vocab_size: int, 
     numbers = sorted(int(start.partition(".")[0]) for start in starts if "/" not in start)
     types = dict(zip(TokenStream._fields, (token_dtype(vocab_size), np.dtype("<i8"), np.dtype("<i8")), strict=True))
     parts = [
-        TokenStream(*(np.asarray(np.memmap(folder / f"{n:06d}.{name}.bin", kind, "r")) for name, kind in types.items()))
-        for n in numbers
+        TokenStream(*(mapped(folder / f"{n:06d}.{name}.bin", kind) for name, kind in types.items())) for n in numbers
     ]
     return Split(folder, vocab_size, numbers, parts, [sources[number] for number in numbers])
 

@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from electra_albert.contracts import CheckpointError, DataError, SpecialIds, UsageError
+from electra_albert.corpus import held_out
 from electra_albert.corpus.examples import PackedExamples
 from electra_albert.corpus.parts import token_dtype, write_parts
 from electra_albert.corpus.rows import TokenStream, build_table
@@ -120,6 +121,33 @@ def test_text_and_split_do_not_depend_on_how_the_corpus_is_cut_into_parts(tokeni
     for split in ("train", "validation"):
         pairs = zip(joined(getattr(one, split)), joined(getattr(three, split)), strict=True)
         assert all(np.array_equal(a, b) for a, b in pairs)
+
+
+def test_parts_without_text_change_nothing(tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    documents = [document(number) for number in range(300)]
+    units = write_corpus(tmp_path / "corpus", documents, 2)
+    empty = plan_units([write(tmp_path, "\u0301\n\n\u0302\n", "empty.txt")])  # accents, which the normalizer strips
+    for most, name in ((1 << 18, "all"), (100, "sampled")):
+        monkeypatch.setattr(held_out, "MAX_DOCUMENTS", most)
+        alone = build(units, tokenizer, tmp_path / name / "a")
+        store = build([units[0], *empty, units[1], *empty], tokenizer, tmp_path / name / "b")
+        assert store.train.numbers == [0, 2]
+        assert sentences_in(store) == sentences_in(alone)
+        left_out = [one.statistics["read"]["near_duplicates_of_held_out_text_skipped"] for one in (store, alone)]
+        assert left_out[0] == left_out[1]
+        assert (alone.statistics["kept"] == 1) == (left_out[0] == 0)
+    last = build([units[0], *empty], tokenizer, tmp_path / "last", sources=[0, 1])  # a source without text
+    assert last.train.numbers == [0]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts open files in /proc")
+def test_a_store_of_many_parts_keeps_no_file_open(tokenizer: Any, tmp_path: Path) -> None:
+    # Regression: eight files per part, above 1,024 with one gigabyte of text.
+    before = len(os.listdir("/proc/self/fd"))
+    store = build(write_corpus(tmp_path / "corpus", [document(n) for n in range(400)], 40), tokenizer, tmp_path / "s")
+    table = build_table(store.train, 32, 3)
+    assert (len(store.train.parts), len(table.edges)) == (40, 40)
+    assert len(os.listdir("/proc/self/fd")) <= before + 1
 
 
 def test_ids_fit_the_stored_integer_type() -> None:

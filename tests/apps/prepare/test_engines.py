@@ -180,7 +180,7 @@ def test_a_datatrove_pipeline_writes_a_corpus(bucket: Any, tmp_path: Path) -> No
         "start_method": "spawn",
     }
     LocalPipelineExecutor(steps, local_tasks=2, **how).run()
-    with pytest.raises(UsageError, match="begun with 3 tasks"):
+    with pytest.raises(UsageError, match="begun with other settings"):
         WriteTokens(str(folder), str(given.tokenizer_dir), seed=7)([], 0, 3)
     with pytest.raises(DataError, match="tasks 2 have not ended"):
         prepare(config_of(folder, tmp_path / "unused"), 42)
@@ -192,5 +192,7 @@ def test_a_datatrove_pipeline_writes_a_corpus(bucket: Any, tmp_path: Path) -> No
         tokens = [sorted(t for split in both for t in joined(split).tokens.tolist()) for both in splits]
         assert tokens[0] == tokens[1]
         assert len(prepared.store.train.parts) == 3
+    with pytest.raises(UsageError, match="complete and in use"):  # a late task would have removed the store
+        WriteTokens(str(folder), str(given.tokenizer_dir))([], 0, 3)
     with pytest.raises(UsageError, match="--tokenizer"):
         prepare(config_of(folder, tmp_path, tokenizer=str(given.tokenizer_dir)), 42)
