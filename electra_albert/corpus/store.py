@@ -279,7 +279,7 @@ def format_statistics(statistics: dict[str, Any], padding_share: float) -> str:
     files = [f"{count:,} of {text}" for kind, text in _KINDS.items() if (count := read.get(f"files_of_{kind}"))]
     lines = [
         ("read", f"{read.get('files', 0):,} files, {megabytes:,.1f} MB, {read['sentences']:,} sentences"),
-        ("files", ", ".join(files)),
+        ("files", ", ".join(files) or "none, but the documents of a datatrove pipeline"),
         ("documents", f"{written['documents']:,}"),
         ("tokens", f"{tokens:,} ({kept:g}% of the text kept)"),
         ("unknown tokens", unknown),
