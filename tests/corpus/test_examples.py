@@ -377,3 +377,10 @@ def test_evaluation_scores_each_example_once(examples: PackedExamples, ranks: in
     sides = [{int(n) >= border for n in batch.example_id} for batch in batches for border in borders]
     assert all(len(side) == 1 for side in sides), "a batch mixes two sources"
     assert list(eval_batches(examples, 2, 4, rank=2, world_size=3)) == [], "one rank more than there are examples"
+
+
+def test_each_part_draws_its_own_short_examples(tmp_path: Path) -> None:
+    stream = draw_stream(7, 400, 9, 6)
+    split = Split(tmp_path, 1 << 30, [0, 1], [stream, stream], [0, 0])
+    first, second = build_table(split, 24, SEED).edges
+    assert not np.array_equal(first, second)

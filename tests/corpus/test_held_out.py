@@ -155,3 +155,15 @@ def test_from_a_large_corpus_near_duplicates_of_held_out_text_are_left_out(
     assert all(np.array_equal(a, b) for a, b in zip(held, loaded, strict=True))
     file.write_bytes(file.read_bytes()[:-1] + b"\0")
     assert HeldOut.load(file) is None
+
+
+def test_the_limits_hold_in_the_fallback_and_only_for_larger_corpora(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held_out, "MAX_DOCUMENTS", 1_000)
+    drawn = Drawn(5)
+    parts = [save_part(tmp_path, n, [drawn.words(50) for _ in range(count)]) for n, count in enumerate((700, 100))]
+    assert len(choose_held_out(parts, [0, 1], 1).keys) == 0  # 800 documents are all compared, from any sources
+    monkeypatch.setattr(held_out, "MAX_TOKENS", 100 * SENTENCE)
+    long = save_part(tmp_path, 0, [drawn.words(10_000 * SENTENCE) for _ in range(3)])
+    assert abs(int(np.diff(choose_held_out([long], [0], 1).spans).sum()) - 100 * SENTENCE) <= SENTENCE
