@@ -39,7 +39,8 @@ def sync_all(folder: Path) -> None:
         sync(path)
 
 
-def _temporary(path: Path) -> Path:
+def temporary_name(path: Path) -> Path:
+    """A free name next to `path` for what is being written or deleted; see `remove_leftovers`."""
     # Process ids repeat on the machines of a cluster.
     return path.with_name(f"{_TEMPORARY}{secrets.token_hex(8)}-{path.name}")
 
@@ -47,7 +48,7 @@ def _temporary(path: Path) -> Path:
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Yield a temporary binary file that is renamed to `path` at the end; on failure it is removed."""
-    part = _temporary(path)
+    part = temporary_name(path)
     try:
         with part.open("xb") as file:
             yield file
@@ -62,7 +63,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
     """Yield a temporary folder that is renamed to `path`, a free name, at the end; on failure it is removed."""
-    part = _temporary(path)
+    part = temporary_name(path)
     part.mkdir()
     try:
         yield part
@@ -81,7 +82,7 @@ def filling(folder: Path, last: tuple[str, ...]) -> Iterator[Path]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     remove_leftovers(folder)
-    part = _temporary(folder / "files")
+    part = temporary_name(folder / "files")
     part.mkdir()
     try:
         yield part
@@ -96,7 +97,7 @@ def filling(folder: Path, last: tuple[str, ...]) -> Iterator[Path]:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Delete what killed processes had begun to write directly into a folder, in which no other one is writing now."""
+    """Delete what killed processes had begun to write or delete in a folder, in which no other one is writing now."""
     for path in folder.glob(f"{_TEMPORARY}*"):
         shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 

@@ -30,6 +30,9 @@ class DataConfig:
     --validation_file); by default a small built-in task."""
     data_dir: str | None = None
     """Folder of the task in its official layout (for glue: of all tasks), or OWNER/NAME of a dataset on the hub."""
+    streaming: bool = False
+    """Stream the splits of data_dir (on the hub, or files in a folder) by `datasets`, without a copy on disk. A maximum
+    number of examples is taken from a stream that is shuffled in a buffer of 10,000."""
     train_file: str | None = None
     """Training data, instead of the file in data_dir: .tsv, .csv, .jsonl or .parquet, or the task's own format."""
     validation_file: str | None = None
@@ -67,6 +70,7 @@ class DataConfig:
         require_filled(self, "task data_dir train_file validation_file test_file prepared_dir")
         is_one = self.validation_split is None or self.validation_file is None
         require(is_one, "give validation_split or validation_file, not both")
+        require(self.data_dir is not None or not self.streaming, "streaming reads data_dir; give it")
         object.__setattr__(self, "encoding", canonical_encoding(self.encoding))
         names = [name.strip() for name in (self.column_names or "column").split(",")]
         is_whole = all(names) and len(set(names)) == len(names)

@@ -84,8 +84,8 @@ def _digest(*content: object) -> str:
     return hashlib.blake2b(repr(content).encode(), digest_size=8).hexdigest()
 
 
-def load_from_hub(name: str, config: str | None, split: str | None, what: str) -> Any:
-    """A dataset, or one split of it, from the hub or the cache; an error message starts with `what`."""
+def load_from_hub(name: str, config: str | None, split: str | None, what: str, *, streaming: bool = False) -> Any:
+    """A dataset, or one split of it, from a folder, the hub or the cache; an error message starts with `what`."""
     import datasets
 
     settings = datasets.config
@@ -93,7 +93,9 @@ def load_from_hub(name: str, config: str | None, split: str | None, what: str) -
     try:
         # Without a network `datasets` retries for half a minute; in offline mode it uses its cache.
         settings.HF_HUB_OFFLINE = was_offline or not (Path(name).exists() or _answers(settings.HF_ENDPOINT))
-        return datasets.load_dataset(name, config, split=split)  # RuntimeError for a loading script
+        return datasets.load_dataset(
+            name, config, split=split, streaming=streaming
+        )  # RuntimeError for a loading script
     except (datasets.exceptions.DatasetsError, OSError, ValueError, RuntimeError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         if settings.HF_HUB_OFFLINE and not was_offline:

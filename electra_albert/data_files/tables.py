@@ -277,17 +277,17 @@ def _columnar_table(path: Path) -> Table:
 
 
 def dataset_table(dataset: Any, location: str) -> Table:
-    """A split of a hub dataset; class ids, also in lists, become class names, and -1 becomes None."""
+    """A split of a dataset, also a streamed one; class ids, also in lists, become class names, and -1 becomes None."""
 
     def read(wanted: list[str]) -> Iterator[Row]:
-        features = [dataset.features[name] for name in wanted]
+        features = [(dataset.features or {}).get(name) for name in wanted]  # a stream may not know them
         classes = [getattr(getattr(feature, "feature", feature), "names", None) for feature in features]
         numbers = count(1)
         for batch in dataset.select_columns(wanted).iter(_ROWS):
             for cells in zip(*(batch[name] for name in wanted), strict=True):
                 yield Row(tuple(map(_class_name, cells, classes)), f"{location}, row {next(numbers)}")
 
-    return Table(location, tuple(dataset.column_names), read)
+    return Table(location, tuple(dataset.column_names or next(iter(dataset), ())), read)
 
 
 def _class_name(cell: Any, names: list[str] | None) -> Any:

@@ -105,7 +105,7 @@ def locate(task: Task, config: DataConfig, report: Report, *, needs_test: bool, 
         raise UsageError(f"--validation_split: questions of {task.name} share their passages; give --validation_file")
     train: dict[str, Patterns] = {"train": task.files.train} if needs_training else {}
     wanted = {"train": train, "evaluation": task.files.evaluation, "test": task.files.test}
-    data_dir = _open_data_dir(task, config.data_dir)
+    data_dir = _open_data_dir(task, config, config.data_dir)
     sets: Sets = {role: {} for role in _ROLES}
     for role, names in wanted.items():
         option = _ROLES[role][0]
@@ -135,13 +135,14 @@ def local_path(value: str, option: str) -> Path:
     return Path(value)
 
 
-def _open_data_dir(task: Task, data_dir: str | None) -> _DataDir:
+def _open_data_dir(task: Task, config: DataConfig, data_dir: str | None) -> _DataDir:
     if data_dir is None:
         return _DataDir("the options", [], lambda role, name, patterns: None)
-    if not is_url(data_dir) and not os.path.exists(data_dir):
-        if (on_hub := hub_name(data_dir)) is not None:
-            return _open_dataset(task, data_dir, *on_hub)
-        raise UsageError(f"--data_dir {data_dir}: no such folder, and not OWNER/NAME of a hub dataset; check it")
+    is_path = is_url(data_dir) or os.path.exists(data_dir)
+    if config.streaming or not is_path:
+        if (dataset := (data_dir, None) if is_path else hub_name(data_dir)) is None:
+            raise UsageError(f"--data_dir {data_dir}: no such folder, and not OWNER/NAME of a hub dataset; check it")
+        return _open_dataset(task, config, *dataset)
     if not (path := local_path(data_dir, "data_dir")).is_dir():
         raise UsageError(f"--data_dir {data_dir}: not a folder; name files with --train_file and --validation_file")
     try:
@@ -170,11 +171,13 @@ def _match(folder: Path, patterns: Patterns, names: list[str]) -> Path | None:
     return None
 
 
-def _open_dataset(task: Task, data_dir: str, dataset: str, config: str | None) -> _DataDir:
-    """Load a dataset of the hub; without :CONFIG the task's own config."""
-    if config is None and task.hub is not None and task.hub.dataset == dataset:
-        config = task.hub.config
-    splits = load_from_hub(dataset, config, None, f"--data_dir {data_dir}: no local folder, and no dataset to load")
+def _open_dataset(task: Task, config: DataConfig, dataset: str, subset: str | None) -> _DataDir:
+    """Load a dataset of the hub or, as a stream, of a folder; without :SUBSET the task's own."""
+    if subset is None and task.hub is not None and task.hub.dataset == dataset:
+        subset = task.hub.config
+    failed = f"--data_dir {dataset}: no folder of files, and no dataset to load"
+    splits = load_from_hub(dataset, subset, None, failed, streaming=config.streaming)
+    most = {"train": config.max_train_examples, "evaluation": config.max_eval_examples} if config.streaming else {}
     hub = task.hub or Hub(dataset)
     names = {"train": {"train": "train"}, "evaluation": hub.evaluation, "test": hub.test}
 
@@ -182,9 +185,11 @@ def _open_dataset(task: Task, data_dir: str, dataset: str, config: str | None) -
         split = names[role].get(name)
         if role == "evaluation" and len(hub.evaluation) == 1 and split not in splits:
             split = next(filter(splits.__contains__, _VALIDATION), None)
-        return dataset_table(splits[split], f"{data_dir}, {split}") if split in splits else None
+        if (rows := splits.get(split)) is not None and (count := most.get(role)) is not None:
+            rows = rows.shuffle(seed=_EVALUATION_SEED, buffer_size=10_000).take(count)
+        return None if rows is None else dataset_table(rows, f"{dataset}, {split}")
 
-    return _DataDir(data_dir, [*splits], find)
+    return _DataDir(dataset, [*splits], find)
 
 
 def _not_found(task: Task, config: DataConfig, data_dir: _DataDir, roles: list[str], patterns: Patterns) -> str:

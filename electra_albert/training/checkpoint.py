@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from electra_albert.contracts import CheckpointError, DivergedError, UsageError
-from electra_albert.files import new_folder, remove_leftovers, sha256, sync_all
+from electra_albert.files import new_folder, remove_leftovers, sha256, sync_all, temporary_name
 from electra_albert.training.guards import DIVERGED_ADVICE
 
 LOG = logging.getLogger(__name__)
@@ -27,7 +27,6 @@ _STATE |= {"settings": dict, "world_size": int, "threads": int, "torch": str}
 # Bad JSON and bad UTF-8 are ValueErrors; deep nesting is a RecursionError.
 _NOT_JSON = (ValueError, LookupError, TypeError, RecursionError)
 _WAY_OUT = "resume with the settings it was written with"
-_TRASH = ".trash-"  # name prefix of checkpoints being deleted
 
 
 def unique_tensors(module: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -184,7 +183,7 @@ def save_checkpoint(
     """
     step = state["step"]
     folder.mkdir(parents=True, exist_ok=True)
-    _remove_leftovers(folder)
+    remove_leftovers(folder)
     path = folder / f"step-{step:07d}"
     with new_folder(path) as temporary:
         _fill(temporary, state, module, optimizer)
@@ -221,26 +220,16 @@ def _fill(temporary: Path, state: Mapping[str, Any], module: nn.Module, optimize
 
 def tidy(folder: Path, step: int) -> None:
     """Prepare the folder for a run that resumes after `step`: remove leftovers, rename later checkpoints."""
-    _remove_leftovers(folder)
+    remove_leftovers(folder)
     for found, path in list_checkpoints(folder):
         if found > step:
             _rename_aside(path)
 
 
-def _remove_leftovers(folder: Path) -> None:
-    """Delete half-written and half-deleted checkpoints of a killed run."""
-    remove_leftovers(folder)
-    for path in folder.glob(f"{_TRASH}*"):
-        if path.is_dir() and not path.is_symlink():
-            _remove(path)
-
-
 def _remove(path: Path) -> None:
-    """Delete a checkpoint folder; a failure is only a warning."""
+    """Delete a checkpoint folder, renamed first: a half-deleted one must not be found. A failure is only a warning."""
     try:
-        if path.name.startswith("step-"):  # a half-deleted folder must not look like a checkpoint
-            path = path.rename(path.with_name(f"{_TRASH}{path.name}"))
-        shutil.rmtree(path)
+        shutil.rmtree(path.rename(temporary_name(path)))
     except OSError as error:
         LOG.warning(f"cannot remove {path}: {error.strerror or error}")
 

@@ -28,11 +28,11 @@ def on_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[tuple[str, s
     """The return values of load_dataset by name and config, filled by the tests; exceptions are raised."""
     held: dict[tuple[str, str | None], Any] = {}
 
-    def load_dataset(name: str, config: str | None = None, split: str | None = None) -> Any:
+    def load_dataset(name: str, config: str | None = None, split: str | None = None, streaming: bool = False) -> Any:
         found = held.get((name, config), FileNotFoundError(f"Couldn't find {name}\nsecond line"))
         if isinstance(found, Exception):
             raise found
-        return found
+        return {name: rows.to_iterable_dataset(3) for name, rows in found.items()} if streaming else found
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
@@ -110,6 +110,28 @@ def test_squad_is_read_in_the_format_of_the_hub(on_hub: dict[Any, Any]) -> None:
     rows = {"id": ["x", "y"], "context": ["c d", "c d"], "question": ["q", "r"], "answers": found}
     on_hub["rajpurkar/squad_v2", None] = made(features, train=rows, validation=rows)
     assert [one.answers for one in read("squad_v2", data_dir="rajpurkar/squad_v2").train] == [(("c", 0),), ()]
+
+
+def test_a_stream_has_the_examples_of_the_whole_set(on_hub: dict[Any, Any]) -> None:
+    on_hub["nyu-mll/glue", "mnli"] = mnli()
+    whole, streamed = (read("mnli", data_dir="nyu-mll/glue", streaming=is_streamed) for is_streamed in (False, True))
+    assert streamed[:3] == whole[:3]
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
+def test_a_sample_of_a_stream_is_all_that_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str) -> None:
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    for split, count in (("train", 300), ("validation", 30)):
+        rows = datasets.Dataset.from_list([{"text": f"{split} {i}", "label": "ab"[i % 2]} for i in range(count)])
+        save = getattr(rows, f"to_{suffix.removesuffix('l')}")
+        save(tmp_path / "files" / f"{split}.{suffix}")
+    sampled = {"streaming": True, "max_train_examples": 20, "max_eval_examples": 10}
+    data, again = (read("custom", data_dir=tmp_path / "files", **sampled) for _ in range(2))
+    assert (data.train, data.evaluation) == (again.train, again.evaluation)
+    for split, examples, count in (("train", data.train, 20), ("validation", data.evaluation["dev"], 10)):
+        numbers = {int(one.text.removeprefix(f"{split} ")) for one in examples}
+        assert len(numbers) == len(examples) == count < max(numbers), "distinct, and not the first ones"
+    assert not [*tmp_path.rglob("cache/**/*.arrow")]
 
 
 @pytest.mark.parametrize(
