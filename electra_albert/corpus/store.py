@@ -127,6 +127,8 @@ def _split_part(part: Part, shared: _Splitting) -> None:
         for length in plan.lengths:
             name, digest = write_rows((folder / split, part.number, document_ends, length), plan.seed)
             tables[f"{split}/{rows_name(length, plan.seed)}.json"] = {name: digest}
+    if damage := find_damage(folder, files, part.path("split.checked.json")):
+        raise CheckpointError(f"{damage}, right after writing; check the disk, then start again")
     with replacing(part.path("token_counts")) as file:
         file.write(token_counts.tobytes())
     left_out = spans["near_duplicates"]
@@ -191,10 +193,9 @@ def merge_parts(plan: PartPlan, found: Counter[str]) -> Store:
     manifest = {"format_version": FORMAT_VERSION, "fingerprint": plan.fingerprint, "vocab_size": plan.vocab_size}
     manifest |= {"sources": plan.sources, "files": files, "statistics": statistics}
     write_json(folder / "manifest.json", {**manifest, "sha256": _digest(manifest)})
-    try:
-        store = open_store(folder)
-    except CheckpointError as problem:
-        raise CheckpointError(f"{problem}, right after writing; check the disk, then start again") from None
+    checked = [read_json(part.path("split.checked.json")) for part in parts]  # the parts were compared when split
+    write_json(folder / "checked.json", {name: entry for some in checked for name, entry in some.items()})
+    store = open_store(folder)
     shutil.rmtree(plan.folder, ignore_errors=True)  # another job may still be writing
     return store
 

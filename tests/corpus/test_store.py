@@ -17,18 +17,20 @@ import numpy as np
 import pytest
 import torch
 
+from electra_albert import files
 from electra_albert.contracts import CheckpointError, DataError, SpecialIds, UsageError
 from electra_albert.corpus import held_out
 from electra_albert.corpus.examples import PackedExamples
 from electra_albert.corpus.parts import token_dtype, write_parts
 from electra_albert.corpus.rows import TokenStream, build_table
 from electra_albert.corpus.sources import plan_units, read_unit
-from electra_albert.corpus.store import SPLITS, Store, format_statistics, open_store
+from electra_albert.corpus.store import SPLITS, Store, format_statistics, merge_parts, open_store, split_parts
 from electra_albert.corpus.text_encoder import TextEncoder
 from electra_albert.corpus.tokenizer import save_tokenizer
 from electra_albert.corpus.tokenizer_training import train_tokenizer
 from electra_albert.data_files.finding import find_files
 from electra_albert.data_files.streams import MAX_LINE_BYTES
+from electra_albert.files import sha256
 from tests.corpus.reading import build, document, joined, plan_parts, stored_bytes, write, write_corpus
 
 ROOT = Path(__file__).parents[2]
@@ -148,6 +150,25 @@ def test_a_store_of_many_parts_keeps_no_file_open(tokenizer: Any, tmp_path: Path
     table = build_table(store.train, 32, 3)
     assert (len(store.train.parts), len(table.edges)) == (40, 40)
     assert len(os.listdir("/proc/self/fd")) <= before + 1
+
+
+def test_the_merge_reads_no_text_unless_a_part_has_changed(
+    tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    units = write_corpus(tmp_path / "corpus", [document(number) for number in range(30)])
+    whole, damaged = (plan_parts(units, tokenizer, tmp_path / name) for name in ("whole", "damaged"))
+    for plan in (whole, damaged):
+        write_parts(plan, range(len(units)), 1)
+        split_parts(plan, range(len(units)), 1)
+    hashed: list[str] = []
+    monkeypatch.setattr(files, "sha256", lambda path: hashed.append(path.name) or sha256(path))
+    merge_parts(whole, Counter())
+    assert [name for name in hashed if name.endswith(".bin")] == ["token_counts.bin"]
+    changed = tmp_path / "damaged" / "train" / "000001.tokens.bin"
+    content = changed.read_bytes()
+    changed.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(CheckpointError, match=r"000001\.tokens\.bin has changed"):
+        merge_parts(damaged, Counter())
 
 
 def test_ids_fit_the_stored_integer_type() -> None:
