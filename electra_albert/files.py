@@ -169,7 +169,7 @@ def find_damage(folder: Path, files: Mapping[str, FileDigest], cache: Path) -> s
 
     A file is hashed only if its size or times differ from those of the last check, which the file `cache` records.
     """
-    checked, found = read_json(cache), {}
+    found = dict(checked := read_json(cache))
     for name, written in files.items():
         if not (path := folder / name).is_file():
             return f"{path} is missing"

@@ -71,11 +71,7 @@ class Prepared(NamedTuple):
 
 
 def prepare(
-    config: CorpusConfig,
-    seed: int,
-    *,
-    recorded: Mapping[str, Any] | None = None,
-    verify: bool = False,
+    config: CorpusConfig, seed: int, *, recorded: Mapping[str, Any] | None = None, verify: bool = False
 ) -> Prepared:
     """Build or reuse the tokenizer, the store and the examples. In a distributed run, one process must call it first.
 
@@ -146,11 +142,11 @@ def open_corpus(config: CorpusConfig, seed: int) -> CorpusFolder:
     sources = read_sources(config.corpus, config.text_column)
     paths = [str(SAMPLE_TEXT) if source.corpus == BUILT_IN_CORPUS else source.corpus for source in sources]
     name, found = short_name(config.corpus), Counter[str]()
+    files = without_repeats(sources, [find_files(path, found, config.encoding) for path in paths], found)
+    readings = [ReadOptions(source.text_column, config.bad_utf8, config.encoding) for source in sources]
+    for some, how in zip(files, readings, strict=True):  # before the slow steps
+        require_columns(some, how)
     with locked(root / f".{name}.lock"):  # parallel jobs, as on a cluster, hash every file only once
-        files = without_repeats(sources, [find_files(path, found, config.encoding) for path in paths], found)
-        readings = [ReadOptions(source.text_column, config.bad_utf8, config.encoding) for source in sources]
-        for some, how in zip(files, readings, strict=True):  # before the slow steps
-            require_columns(some, how)
         recorded = map(read_json, sorted(root.glob(f"{name}-*/corpus.json")))  # unchanged files are not hashed again
         hashes = identity([*chain(*files)], *recorded)
         hash_of = {entry["path"]: entry["blake2b"] for entry in hashes["files"]}
@@ -247,14 +243,15 @@ def _build(corpus: CorpusFolder, tokenizer: Tokenizer) -> Store:
     """Open the store, or write and split its missing parts, and merge them."""
     from electra_albert.corpus.store import merge_parts, ready_store, split_parts
 
-    plan = plan_parts(corpus, tokenizer)
-    if store := ready_store(plan.folder.parent, plan.fingerprint):
-        shutil.rmtree(plan.folder, ignore_errors=True)  # a kill may have interrupted it
+    folder, wanted = corpus.folder / "store", f"{corpus.key}-{tokenizers.fingerprint(tokenizer)}"
+    if store := ready_store(folder, wanted):
+        shutil.rmtree(folder / "parts", ignore_errors=True)  # a kill may have interrupted it
         for split in (store.train, store.validation):  # before, tasks may be writing there
             remove_leftovers(split.folder)
         return store
+    plan = plan_parts(corpus, tokenizer)
     numbers, workers = range(len(plan.units)), worker_count(corpus.config)
-    LOG.info(f"building the token store in {plan.folder.parent} with {workers} processes")
+    LOG.info(f"building the token store in {folder} with {workers} processes")
     times = [time.monotonic()]
     if corpus.files:
         write_parts(plan, numbers, workers)

@@ -77,10 +77,8 @@ def report_data(folder: Path, others: Sequence[Path]) -> dict[str, Any]:
     warnings = dict.fromkeys(line.partition(" warning: ")[2] for line in log.splitlines() if " warning: " in line)
     environment = {key: value for key, value in record.items() if key != "settings" and not isinstance(value, list)}
     found = (row for row in read_metrics(folder / files.SAMPLES) if "text" in row)
-    by_text, samples = (
-        itemgetter("text"),
-        list({(row["text"], row["step"]): row for row in found}.values()),
-    )  # the last, of averaged weights
+    samples = {(row["text"], row["step"]): row for row in found}.values()  # the last, of averaged weights
+    by_text = itemgetter("text")
     curves = [_curves(each) for each in (folder, *others) if (each / files.METRICS).is_file()]
     done = curves[0]["rows"][-1] if curves[0]["rows"] else {}
     facts = {
@@ -121,13 +119,10 @@ def _curves(folder: Path) -> dict[str, Any]:
     from electra_albert.training.monitor import read_metrics
 
     per_step = read_json(folder / files.ENVIRONMENT).get("flops_per_step", [])
-    rows = read_metrics(folder / files.METRICS)
-    training = [row for row in rows if row.get("phase") == "train"]
-    kept = training[:: len(training) // _MOST_ROWS + 1] + [row for row in rows if row.get("phase") == "eval"]
+    logged = read_metrics(folder / files.METRICS)
+    training = [row for row in logged if row.get("phase") == "train"]
+    kept = training[:: len(training) // _MOST_ROWS + 1] + [row for row in logged if row.get("phase") == "eval"]
     found = [row | {"flops": sum_flops(per_step, row["step"])} for row in sorted(kept, key=lambda row: row["step"])]
     name = "default run" if folder == REFERENCE else folder.absolute().name
-    return {"name": name, "rows": [{key: _rounded(value) for key, value in row.items()} for row in found]}
-
-
-def _rounded(value: Any) -> Any:
-    return float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value
+    rows = [{k: float(f"{v:.{_DIGITS}g}") if isinstance(v, float) else v for k, v in row.items()} for row in found]
+    return {"name": name, "rows": rows}

@@ -19,6 +19,7 @@ from electra_albert.corpus.text_encoder import TextEncoder
 from electra_albert.corpus.tokenizer import Tokenizer, load_tokenizer, save_tokenizer
 from electra_albert.files import read_json, write_json
 
+MAX_TASKS = 4096  # a store maps ten files of each part into memory, of 65,530 that Linux allows
 DOCUMENTS_FILE = "token_parts.json"  # in a folder of parts that a pipeline has written
 
 
@@ -36,6 +37,8 @@ class WriteTokens:
     def __call__(self, data: Iterable[Any], rank: int = 0, world_size: int = 1) -> None:
         """data: datatrove's documents. Raises UsageError if other tasks were started with other settings."""
         folder = Path(self.folder)
+        if world_size > MAX_TASKS:
+            raise UsageError(f"{world_size:,} tasks, more than {MAX_TASKS:,}; give the last step fewer")
         (folder / "store" / "parts").mkdir(parents=True, exist_ok=True)
         tokenizer = load_tokenizer(Path(self.tokenizer))
         wanted = {"tasks": world_size, "seed": self.seed, "tokenizer": tokenizers.fingerprint(tokenizer)}

@@ -126,7 +126,8 @@ def choose_held_out(parts: Sequence[Part], sources: Sequence[int], seed: int) ->
 
 def _read_documents(placed: list[_PlacedPart], seed: int) -> _Documents:
     """All documents, or as many of each source as MAX_DOCUMENTS allows, with equal texts kept together."""
-    counts = np.bincount([one.source for one in placed], [_document_count(one.part) for one in placed])
+    documents = [one.part.statistics["written"]["documents"] for one in placed]
+    counts = np.bincount([one.source for one in placed], documents)
     limit = MAX_DOCUMENTS if counts.sum() <= MAX_DOCUMENTS else MAX_DOCUMENTS // int(np.count_nonzero(counts))
     found = []
     for one in placed:
@@ -149,10 +150,6 @@ def _draws(seed: int, keys: np.ndarray) -> np.ndarray:
     key = torch.from_numpy(keys)
     draws: np.ndarray = bits(seed, Stream.HELD_OUT, key, torch.zeros_like(key)).numpy()
     return draws
-
-
-def _document_count(part: Part) -> int:
-    return int(part.statistics["written"]["documents"])
 
 
 def _groups(part: Part) -> np.ndarray:

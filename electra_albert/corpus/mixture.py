@@ -21,7 +21,7 @@ from electra_albert.config import BUILT_IN_CORPUS
 from electra_albert.contracts import DataError
 from electra_albert.data_files import NOT_YAML, hub_name
 from electra_albert.data_files.finding import format_of
-from electra_albert.data_files.remote import is_url
+from electra_albert.data_files.remote import URL
 from electra_albert.data_files.streams import open_regular
 from electra_albert.keyed_random import Stream, derived_seed, permute
 
@@ -129,7 +129,7 @@ def _read_source(file: Path, entry: Any, text_column: str) -> Source:
     corpus, path = entry["corpus"], Path(os.path.expanduser(entry["corpus"]))  # unknown users are left unexpanded
     if path.is_absolute():
         corpus = str(path)
-    elif corpus != BUILT_IN_CORPUS and not is_url(corpus):
+    elif corpus != BUILT_IN_CORPUS and URL not in corpus:
         is_glob, folder = glob.has_magic(corpus), os.path.abspath(file.parent)
         relative = os.path.join(glob.escape(folder) if is_glob else folder, corpus)
         is_here = is_glob or os.path.lexists(relative)

@@ -28,7 +28,7 @@ from electra_albert.corpus.documents import Document
 from electra_albert.corpus.near_duplicates import Signature
 from electra_albert.corpus.sources import Unit, read_unit
 from electra_albert.corpus.text_encoder import TextEncoder
-from electra_albert.files import HashedFile, read_json, replacing, sha256, write_json
+from electra_albert.files import HashedFile, read_json, replacing, write_json
 
 LOG = logging.getLogger(__name__)
 
@@ -64,11 +64,11 @@ class PartPlan(NamedTuple):
     seed: int
     lengths: tuple[int, ...]  # max_seq_length of each table of examples
 
-    def parts(self, *, is_thorough: bool = False) -> list[Part]:
-        """All parts in order; those that match the plan have their statistics. is_thorough also compares hashes."""
-        return [self.part(number, is_thorough=is_thorough) for number in range(len(self.units))]
+    def parts(self) -> list[Part]:
+        """All parts in order; those that match the plan have their statistics. Hashes are compared when split."""
+        return [self.part(number) for number in range(len(self.units))]
 
-    def part(self, number: int, *, is_thorough: bool = False) -> Part:
+    def part(self, number: int) -> Part:
         """As one of `parts`."""
         unit = self.units[number]
         spans = [(span.start, span.end, span.kind) for span in unit.spans]
@@ -79,16 +79,11 @@ class PartPlan(NamedTuple):
             found.pop("hash", "") == content_hash(found)
             and found["key"] == key
             and all(
-                part.path(name).is_file()
-                and part.path(name).stat().st_size == found["files"][name][0]
-                and (not is_thorough or sha256(part.path(name)) == found["files"][name][1])
+                part.path(name).is_file() and part.path(name).stat().st_size == found["files"][name][0]
                 for name in PART_FILES
             )
         )
         return part._replace(statistics=found) if is_whole else part
-
-    def missing(self) -> list[int]:
-        return [part.number for part in self.parts(is_thorough=True) if not part.statistics]
 
 
 def content_hash(content: object) -> str:
@@ -104,7 +99,7 @@ def token_dtype(vocab_size: int) -> np.dtype:
 def write_parts(plan: PartPlan, numbers: Sequence[int], num_workers: int) -> None:
     """Write the parts of these numbers that are missing."""
     plan.folder.mkdir(parents=True, exist_ok=True)
-    missing = [part for number in numbers if not (part := plan.part(number, is_thorough=True)).statistics]
+    missing = [part for number in numbers if not (part := plan.part(number)).statistics]
     if len(missing) < len(numbers):
         LOG.info(f"{len(numbers) - len(missing)} of {len(numbers)} parts of the token store are already complete")
     run_all("tokenising", write_part, missing, num_workers, plan.encoder)

@@ -24,9 +24,9 @@ from filelock import FileLock
 from electra_albert.contracts import CheckpointError, DataError, UsageError
 from electra_albert.corpus.held_out import SPLITS, HeldOut, choose_held_out
 from electra_albert.corpus.parts import Part, PartPlan, content_hash, run_all, token_dtype
-from electra_albert.corpus.rows import PARTS_PER_WORKER, Split, TokenStream, mapped, rows_name, write_rows
+from electra_albert.corpus.rows import CHECKED, PARTS_PER_WORKER, Split, TokenStream, mapped, rows_name, write_rows
 from electra_albert.corpus.text_encoder import FORMS_REWRITTEN, MARKS_REMOVED
-from electra_albert.files import FileDigest, HashedFile, find_damage, read_json, replacing, write_json
+from electra_albert.files import FileDigest, HashedFile, find_damage, read_json, replacing, sha256, write_json
 
 LOG = logging.getLogger(__name__)
 
@@ -70,6 +70,7 @@ def split_parts(plan: PartPlan, numbers: Sequence[int], num_workers: int) -> Non
         if (chosen := HeldOut.load(file)) is None:
             chosen = choose_held_out(parts, plan.sources, plan.seed)
             chosen.save(file)
+    key += sha256(file)
     for split in SPLITS:
         (plan.folder.parent / split).mkdir(exist_ok=True)
     missing = [parts[number] for number in numbers if not _split_statistics(parts[number], key, is_thorough=True)]
@@ -99,8 +100,13 @@ def _split_statistics(part: Part, key: str, *, is_thorough: bool = False) -> dic
 
 
 def _split_part(part: Part, shared: _Splitting) -> None:
-    """Copy the text of a part into both splits, and pack it into examples."""
+    """Copy the text of a part into both splits, and pack it into examples; DataError if the part is damaged."""
     plan, folder = shared.plan, part.folder.parent
+    written = {part.path(name).name: FileDigest(*digest) for name, digest in part.statistics["files"].items()}
+    if damage := find_damage(part.folder, written, part.path("checked.json")):
+        for path in (part.path("json"), *part.folder.glob("held_out-*")):  # which may come from what is damaged
+            path.unlink(missing_ok=True)
+        raise DataError(f"{damage}; start again, and this part is written again")
     token_counts = np.zeros(plan.vocab_size, "<i8")
     files: dict[str, FileDigest] = {}
     tables: dict[str, dict[str, FileDigest]] = {}
@@ -127,7 +133,8 @@ def _split_part(part: Part, shared: _Splitting) -> None:
         for length in plan.lengths:
             name, digest = write_rows((folder / split, part.number, document_ends, length), plan.seed)
             tables[f"{split}/{rows_name(length, plan.seed)}.json"] = {name: digest}
-    if damage := find_damage(folder, files, part.path("split.checked.json")):
+    rows = {f"{name.split('/')[0]}/{row}": digest for name, table in tables.items() for row, digest in table.items()}
+    if damage := find_damage(folder, files | rows, part.path("split.checked.json")):
         raise CheckpointError(f"{damage}, right after writing; check the disk, then start again")
     with replacing(part.path("token_counts")) as file:
         file.write(token_counts.tobytes())
@@ -153,8 +160,9 @@ def merge_parts(plan: PartPlan, found: Counter[str]) -> Store:
     """Write the manifest of the split parts, and delete what only the preparation needed. found: skipped files."""
     folder, parts = plan.folder.parent, _finished(plan)
     key = _splitting_key(plan, parts)
-    splits = [_split_statistics(part, key) for part in parts]
-    held = HeldOut.load(plan.folder / f"held_out-{key}.safetensors")
+    file = plan.folder / f"held_out-{key}.safetensors"
+    held = HeldOut.load(file)
+    splits = [_split_statistics(part, key + sha256(file)) for part in parts] if held else []
     if held is None or not all(splits):
         raise UsageError(f"{plan.folder} has parts that are not split; start again")
     read, written, token_counts = Counter(found), Counter[str](), np.zeros(plan.vocab_size, "<i8")
@@ -169,15 +177,17 @@ def merge_parts(plan: PartPlan, found: Counter[str]) -> Store:
         for name, table in split["tables"].items():
             tables[name] |= table
     with replacing(folder / "token_counts.bin") as opened:
-        file = HashedFile(opened)
-        file.write(token_counts.tobytes())
-        files["token_counts.bin"] = file.finish()
+        counted = HashedFile(opened)
+        counted.write(token_counts.tobytes())
+        files["token_counts.bin"] = counted.finish()
     kept_names = {*files, *tables, *(f"{name.split('/')[0]}/{row}" for name, table in tables.items() for row in table)}
     for path in (path for name in SPLITS for path in (folder / name).iterdir()):
         if path.relative_to(folder).as_posix() not in kept_names:  # of an earlier store
             path.unlink()
     for name, table in tables.items():
         write_json(folder / name, table)
+    checked = (read_json(part.path("split.checked.json")) for part in parts)  # compared when split
+    write_json(folder / CHECKED, {name: entry for some in checked for name, entry in some.items()})
     sides = {name: _side(name, splits, plan.sources) for name in SPLITS}
     kept = sum(side["tokens"] for side in sides.values())
     left_out = sum(split["left_out_tokens"] for split in splits)
@@ -193,8 +203,6 @@ def merge_parts(plan: PartPlan, found: Counter[str]) -> Store:
     manifest = {"format_version": FORMAT_VERSION, "fingerprint": plan.fingerprint, "vocab_size": plan.vocab_size}
     manifest |= {"sources": plan.sources, "files": files, "statistics": statistics}
     write_json(folder / "manifest.json", {**manifest, "sha256": _digest(manifest)})
-    checked = [read_json(part.path("split.checked.json")) for part in parts]  # the parts were compared when split
-    write_json(folder / "checked.json", {name: entry for some in checked for name, entry in some.items()})
     store = open_store(folder)
     shutil.rmtree(plan.folder, ignore_errors=True)  # another job may still be writing
     return store
@@ -220,7 +228,7 @@ def open_store(folder: Path) -> Store:
     if manifest.get("format_version") != FORMAT_VERSION or digest != _digest(manifest):
         raise CheckpointError(f"{file} is damaged, or not of version {FORMAT_VERSION}")
     files = {name: FileDigest(*entry) for name, entry in manifest["files"].items()}
-    if damage := find_damage(folder, files, folder / "checked.json"):
+    if damage := find_damage(folder, files, folder / CHECKED):
         raise CheckpointError(damage)
     vocab_size, sources = manifest["vocab_size"], manifest["sources"]
     token_counts = np.fromfile(folder / "token_counts.bin", "<i8")

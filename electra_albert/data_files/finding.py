@@ -45,7 +45,7 @@ def find_files(corpus: str, counts: Counter[str], encoding: str = UTF8) -> list[
     if not os.path.lexists(corpus):
         corpus = os.path.expanduser(corpus)  # a shell does not expand the ~ of --corpus=~/text
     matches = [Path(corpus)] if os.path.lexists(corpus) else sorted(_expand(corpus))
-    if not matches and remote.is_url(corpus):
+    if not matches and remote.URL in corpus:
         matches = remote.fetch(corpus, "corpus")
     elif not matches and (on_hub := hub_name(corpus)) and not Path(corpus).parent.exists():
         nothing = f"--corpus {corpus}: neither a local file or folder, nor a hub dataset with a split {_TRAIN!r}"

@@ -14,13 +14,9 @@ from electra_albert.contracts import UsageError
 from electra_albert.files import new_folder, remove_leftovers
 
 LOG = logging.getLogger(__name__)
+URL = "://"  # in a URL of any scheme: https://…, s3://bucket/…, hf://datasets/…
 _HUB_SECONDS = 3  # timeout for a response of the hub
 _WEB_SECONDS = 60  # timeout for the next bytes of a file
-
-
-def is_url(name: str) -> bool:
-    """Whether a name is a URL of any scheme: https://…, s3://bucket/…, hf://datasets/…."""
-    return re.match(r"[a-z][a-z0-9+.-]*://", name, re.IGNORECASE) is not None
 
 
 def fetch(url: str, option: str) -> list[Path]:

@@ -283,11 +283,19 @@ def dataset_table(dataset: Any, location: str) -> Table:
         features = [(dataset.features or {}).get(name) for name in wanted]  # a stream may not know them
         classes = [getattr(getattr(feature, "feature", feature), "names", None) for feature in features]
         numbers = count(1)
-        for batch in dataset.select_columns(wanted).iter(_ROWS):
+        for batch in _batches(dataset.select_columns(wanted), location):
             for cells in zip(*(batch[name] for name in wanted), strict=True):
                 yield Row(tuple(map(_class_name, cells, classes)), f"{location}, row {next(numbers)}")
 
-    return Table(location, tuple(dataset.column_names or next(iter(dataset), ())), read)
+    return Table(location, tuple(dataset.column_names or next(_batches(dataset, location), ())), read)
+
+
+def _batches(dataset: Any, location: str) -> Iterator[dict[str, list[Any]]]:
+    try:
+        yield from dataset.iter(_ROWS)
+    except Exception as error:  # of a stream: every file system raises errors of its own library
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise DataError(f"{location}: cannot be read ({reason}); check the data and the network") from error
 
 
 def _class_name(cell: Any, names: list[str] | None) -> Any:

@@ -12,7 +12,7 @@ import torch
 
 from electra_albert.contracts import DataError, UsageError
 from electra_albert.data_files import hub_name
-from electra_albert.data_files.remote import fetch, is_url, load_from_hub
+from electra_albert.data_files.remote import URL, fetch, load_from_hub
 from electra_albert.data_files.tables import Table, dataset_table
 from electra_albert.finetuning_config import DataConfig
 from electra_albert.keyed_random import Stream, bits, derived_seed, permute
@@ -128,7 +128,7 @@ def locate(task: Task, config: DataConfig, report: Report, *, needs_test: bool, 
 
 def local_path(value: str, option: str) -> Path:
     """The path that an option names, downloaded if it is a URL; UsageError if it does not exist."""
-    if is_url(value):
+    if URL in value:
         return fetch(value, option)[0]
     if not os.path.exists(value):
         raise UsageError(f"--{option} {value[:100]}: no such file or folder, or not readable; check the path")
@@ -138,7 +138,7 @@ def local_path(value: str, option: str) -> Path:
 def _open_data_dir(task: Task, config: DataConfig, data_dir: str | None) -> _DataDir:
     if data_dir is None:
         return _DataDir("the options", [], lambda role, name, patterns: None)
-    is_path = is_url(data_dir) or os.path.exists(data_dir)
+    is_path = URL in data_dir or os.path.exists(data_dir)
     if config.streaming or not is_path:
         if (dataset := (data_dir, None) if is_path else hub_name(data_dir)) is None:
             raise UsageError(f"--data_dir {data_dir}: no such folder, and not OWNER/NAME of a hub dataset; check it")
@@ -177,6 +177,8 @@ def _open_dataset(task: Task, config: DataConfig, dataset: str, subset: str | No
         subset = task.hub.config
     failed = f"--data_dir {dataset}: no folder of files, and no dataset to load"
     splits = load_from_hub(dataset, subset, None, failed, streaming=config.streaming)
+    if config.streaming and any(rows.info.builder_name == "csv" for rows in splits.values()):
+        raise UsageError(f"--streaming {dataset}: `datasets` guesses types and quotes of .csv and .tsv; use .jsonl")
     most = {"train": config.max_train_examples, "evaluation": config.max_eval_examples} if config.streaming else {}
     hub = task.hub or Hub(dataset)
     names = {"train": {"train": "train"}, "evaluation": hub.evaluation, "test": hub.test}

@@ -1,23 +1,28 @@
 """Distributed training: process group, device, and collectives; all work with a single process too."""
 
 import ctypes
+import logging
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from statistics import median_low
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from electra_albert.config import TrainingConfig
 from electra_albert.contracts import STOPPED_BY_SIGNAL, RankLostError, UsageError, UserError
 from electra_albert.keyed_random import Stream, bits
 from electra_albert.training.guards import StopSignal
 
+LOG = logging.getLogger(__name__)
+_STRAGGLER = 2  # times the usual time
 _ANSWER_SECONDS = 5  # for the other ranks, after a collective operation has failed
 _PREPARE_TIMEOUT = timedelta(days=7)  # while the main rank prepares a corpus
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # constants of glibc's <malloc.h>
@@ -161,6 +166,17 @@ def gather_objects(value: Any, world: World) -> list[Any]:
     values: list[Any] = [None] * world.world_size
     dist.all_gather_object(values, value)
     return values
+
+
+def log_straggler(model: nn.Module, world: World) -> None:
+    """Warn of a rank whose forward pass takes much longer than that of the others; DDP times every hundredth."""
+    if isinstance(model, DistributedDataParallel):
+        times = gather_objects(model._get_ddp_logging_data().get("forward_compute_time", 0), world)
+        if (most := max(times)) > _STRAGGLER * (usual := median_low(times)):
+            found = (
+                f"rank {times.index(most)} takes {most / max(usual, 1):.1f} times as long as others for a forward pass"
+            )
+            LOG.warning(f"{found}; look for other programs on its machine")
 
 
 @contextmanager

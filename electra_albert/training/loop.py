@@ -170,6 +170,7 @@ class _Loop:
         means = monitor.means_of(self._tally.take(run.world), self.objective.weights)
         seconds, tokens = time.monotonic() - self._logged_time, self._tokens - self._logged_tokens
         pace = {"tokens_per_second": tokens / seconds, "data_wait": self.seconds_waited / seconds}
+        distributed.log_straggler(self._model, run.world)
         norm, lr = means.pop(GRADIENT_NORM), optimizer.learning_rate(self.step, run.config)
         parts = {name: float(value) for name, value in self._term_norms.items()}
         row = {**means, "learning_rate": lr, GRADIENT_NORM: norm, **parts, **pace}
