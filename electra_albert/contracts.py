@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+LOG = logging.getLogger("electra_albert")  # of the whole package
 Arithmetic = Literal["fp32", "bf16", "fp16"]  # of the matrix products
 IGNORED_LABEL = -100  # excluded from losses and counts, as in PyTorch and transformers
 STOPPED_BY_SIGNAL = 75  # exit code of a run that a signal stopped after saving

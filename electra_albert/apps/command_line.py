@@ -5,7 +5,6 @@ import copy
 import difflib
 import io
 import json
-import logging
 import os
 import re
 import sys
@@ -18,10 +17,9 @@ from typing import Any, NamedTuple, TextIO
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace, set_parsing_settings
 
 from electra_albert.apps.run_folder import read_options
-from electra_albert.contracts import STOPPED_BY_SIGNAL, RankLostError, RunResult, UsageError, UserError
+from electra_albert.contracts import LOG, STOPPED_BY_SIGNAL, RankLostError, RunResult, UsageError, UserError
 from electra_albert.training.run_log import console_log, is_main_process
 
-LOG = logging.getLogger(__name__)
 _FIRST_RANK_SECONDS = 5  # in which the first rank prints an error
 _ALL_OPTIONS = "--help-all"
 _FILE_OPTIONS = ("--corpus", "--input", "--train_file")  # suggested for a path that has no option

@@ -1,13 +1,11 @@
 """The default model: the newest finished run whose scores beat the baselines, else the shipped model."""
 
-import logging
 from pathlib import Path
 
 from electra_albert.apps.run_folder import CONFIG, read_evaluations, read_options
-from electra_albert.contracts import UsageError
+from electra_albert.contracts import LOG, UsageError
 from electra_albert.files import MODELS as SHIPPED
 
-LOG = logging.getLogger(__name__)
 RUNS = Path("runs")  # relative to the working directory
 _NO_RUN = f"there is no finished run in {RUNS}/; train one first: python Pretraining.py"
 

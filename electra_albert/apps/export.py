@@ -3,17 +3,15 @@
 electra-albert export --model runs/mine --kind discriminator --format onnx --output_dir exported
 """
 
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from electra_albert.apps.command_line import check_can_write, make_parser, parse
 from electra_albert.apps.run_folder import ENVIRONMENT
-from electra_albert.contracts import CheckpointError, UsageError
+from electra_albert.contracts import LOG, CheckpointError, UsageError
 from electra_albert.model_config import require, require_repository
 
-LOG = logging.getLogger(__name__)
 _SENTENCES = "sentence-transformers"
 _ONNX = ("onnx", "transformers.js")
 _KNOWN: dict[str, tuple[str, ...]] = {"kind": ("generator", "discriminator", "task", "encoder")}

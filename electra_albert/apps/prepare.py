@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-import logging
 import os
 import re
 import shutil
@@ -26,7 +25,7 @@ from filelock import FileLock, Timeout
 
 from electra_albert.apps.run_folder import require_same_text
 from electra_albert.config import BUILT_IN_CORPUS, CorpusConfig
-from electra_albert.contracts import DataError, UsageError
+from electra_albert.contracts import LOG, DataError, UsageError
 from electra_albert.corpus import tokenizer as tokenizers
 from electra_albert.corpus.datatrove import DOCUMENTS_FILE, parts_of_documents
 from electra_albert.corpus.parts import PartPlan, content_hash, write_parts
@@ -41,8 +40,6 @@ if TYPE_CHECKING:  # these import torch, which --help must not load
     from electra_albert.corpus.rows import ExampleTable
     from electra_albert.corpus.store import Store
     from electra_albert.corpus.tokenizer import Tokenizer
-
-LOG = logging.getLogger(__name__)
 
 
 PREPARED_VERSION = 6  # increase it when the same text would be read, split, tokenized or held out differently

@@ -1,7 +1,6 @@
 """The files of a run's folder: settings, command, environment, model card; and the check of settings on resume."""
 
 import errno
-import logging
 import os
 import platform
 import shlex
@@ -17,7 +16,7 @@ import yaml
 from safetensors import SafetensorError
 
 from electra_albert.config import BUILT_IN_CORPUS, CorpusConfig, PretrainConfig, as_settings
-from electra_albert.contracts import CheckpointError, Metrics, UsageError, UserError
+from electra_albert.contracts import LOG, CheckpointError, Metrics, UsageError, UserError
 from electra_albert.data_files import NOT_YAML, hub_name
 from electra_albert.files import read_json, write_json, write_text
 from electra_albert.objectives import spec_of
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from electra_albert.hub.card import Facts
     from electra_albert.training.step import RunSettings
 
-LOG = logging.getLogger(__name__)
 CONFIG, COMMAND, ENVIRONMENT, CARD = "config.yaml", "command.txt", "environment.json", "README.md"
 METRICS, SAMPLES, REPORT = "metrics.jsonl", "samples.jsonl", "report.html"
 WARMUP = "generator_warmup"  # folder of a new generator's warm-up run

@@ -1,6 +1,5 @@
 """Score a pretrained model without fine-tuning: on masked tokens of new text, and on minimal pairs."""
 
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -8,11 +7,10 @@ from typing import Any
 from jsonargparse import Namespace
 
 from electra_albert.apps.command_line import check_can_write, format_table, make_parser, parse
-from electra_albert.contracts import UsageError
+from electra_albert.contracts import LOG, UsageError
 from electra_albert.files import read_json, sha256, write_json
 from electra_albert.training.run_log import console_log
 
-LOG = logging.getLogger(__name__)
 _COLUMNS = {  # of the table of texts: key of the score, and its format
     "tokens": ("tokens", "{:,}"),
     "words": ("words", "{:,}"),

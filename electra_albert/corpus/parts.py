@@ -6,7 +6,6 @@ matching statistics is written again. A part depends only on its unit, not on th
 
 import hashlib
 import json
-import logging
 import multiprocessing
 import os
 import signal
@@ -23,14 +22,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from electra_albert.contracts import DataError
+from electra_albert.contracts import LOG, DataError
 from electra_albert.corpus.documents import Document
 from electra_albert.corpus.near_duplicates import Signature
 from electra_albert.corpus.sources import Unit, read_unit
 from electra_albert.corpus.text_encoder import TextEncoder
 from electra_albert.files import HashedFile, read_json, replacing, write_json
-
-LOG = logging.getLogger(__name__)
 
 PART_FILES = ("tokens", "sentence_ends", "document_ends", "groups", "sketches")  # the last two: Signature's fields
 _BATCH_CHARACTERS = 1 << 20  # tokenised at once

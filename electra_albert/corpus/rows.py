@@ -5,7 +5,6 @@ independently. Packing is fixed. Differs from ELECTRA: its example builder drops
 they start the next example.
 """
 
-import logging
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -14,12 +13,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from electra_albert.contracts import CheckpointError
+from electra_albert.contracts import LOG, CheckpointError
 from electra_albert.corpus.parts import run_all
 from electra_albert.files import FileDigest, HashedFile, find_damage, read_json, replacing, write_json
 from electra_albert.keyed_random import Stream, bits, uniform
-
-LOG = logging.getLogger(__name__)
 
 TABLE_VERSION = 2
 SHORT_EXAMPLE_RATE = 0.05  # Paper: ELECTRA's example builder

@@ -9,7 +9,6 @@ when these were last compared.
 
 import hashlib
 import json
-import logging
 import math
 import shutil
 from collections import Counter, defaultdict
@@ -21,14 +20,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from filelock import FileLock
 
-from electra_albert.contracts import CheckpointError, DataError, UsageError
+from electra_albert.contracts import LOG, CheckpointError, DataError, UsageError
 from electra_albert.corpus.held_out import SPLITS, HeldOut, choose_held_out
 from electra_albert.corpus.parts import Part, PartPlan, content_hash, run_all, token_dtype
 from electra_albert.corpus.rows import CHECKED, PARTS_PER_WORKER, Split, TokenStream, mapped, rows_name, write_rows
 from electra_albert.corpus.text_encoder import FORMS_REWRITTEN, MARKS_REMOVED
 from electra_albert.files import FileDigest, HashedFile, find_damage, read_json, replacing, sha256, write_json
-
-LOG = logging.getLogger(__name__)
 
 FORMAT_VERSION = 5
 _BLOCK = 1 << 20  # numbers copied at once

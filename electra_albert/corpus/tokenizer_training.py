@@ -1,7 +1,6 @@
 """Reproducible training of Unigram tokenizers in ALBERT's layout (section 4.1), and vocabulary extension."""
 
 import json
-import logging
 import math
 import zlib
 from collections import Counter
@@ -13,12 +12,10 @@ from typing import Any, Literal, NamedTuple
 
 import regex
 
-from electra_albert.contracts import DataError, UsageError
+from electra_albert.contracts import LOG, DataError, UsageError
 from electra_albert.corpus import tokenizer as tokenizers
 from electra_albert.corpus.documents import word_set
 from electra_albert.corpus.tokenizer import SPECIAL_TOKENS, WORD_START, Tokenizer, build_albert
-
-LOG = logging.getLogger(__name__)
 
 CHARACTER_COVERAGE = 0.9999  # rarer characters become <unk>, as in SentencePiece
 TRAINING_CHARACTERS = 1_000_000  # of distinct words; a text above the trainer's seed size would not repeat

@@ -1,7 +1,6 @@
 """Remote files, downloaded once into a cache: URLs of any fsspec file system, and hub datasets."""
 
 import hashlib
-import logging
 import re
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,9 @@ from urllib.request import Request, urlopen
 
 from filelock import FileLock
 
-from electra_albert.contracts import UsageError
+from electra_albert.contracts import LOG, UsageError
 from electra_albert.files import new_folder, remove_leftovers
 
-LOG = logging.getLogger(__name__)
 URL = "://"  # in a URL of any scheme: https://…, s3://bucket/…, hf://datasets/…
 _HUB_SECONDS = 3  # timeout for a response of the hub
 _WEB_SECONDS = 60  # timeout for the next bytes of a file

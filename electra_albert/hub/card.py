@@ -1,7 +1,6 @@
 """Model cards of exported, pretrained and fine-tuned models, with the front matter the Hugging Face hub reads."""
 
 import hashlib
-import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,11 +9,11 @@ import torch
 from huggingface_hub import ModelCard, ModelCardData
 
 from electra_albert.config import ModelConfig
+from electra_albert.contracts import LOG
 from electra_albert.files import write_text
 from electra_albert.hub.onnx import BROWSER_FORMAT, ONNX_FILE, QUANTIZED_FILE, Model
 from electra_albert.model.task_model import ARCHITECTURES
 
-LOG = logging.getLogger(__name__)
 CARD = "README.md"
 _TEMPLATE = Path(__file__).with_suffix(".jinja")
 _MARK = "<!-- card by ELECTRA-ALBERT, written again with the model unless it is changed: {} -->\n"

@@ -5,7 +5,6 @@ Uploads to the Hugging Face hub (--push_to_hub) use the token of `hf auth login`
 
 import copy
 import io
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -17,7 +16,7 @@ from huggingface_hub import HfApi
 from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]  # that of its HTTP client
 from torch import Tensor, nn
 
-from electra_albert.contracts import CheckpointError, UsageError
+from electra_albert.contracts import LOG, CheckpointError, UsageError
 from electra_albert.corpus.tokenizer import save_tokenizer
 from electra_albert.files import filling, write_json
 from electra_albert.hub import card, find, formats, load, onnx
@@ -27,7 +26,6 @@ from electra_albert.model.electra import Discriminator, Generator
 from electra_albert.model.task_model import TaskModel
 from electra_albert.model_config import ModelConfig
 
-LOG = logging.getLogger(__name__)
 RUN_PARTS = ("README.md", "metrics.jsonl", "generator/*", "discriminator/*", "tokenizer/*")  # that are uploaded
 _ONNX_FILES = {onnx.ONNX_FILE, onnx.DATA_FILE, f"onnx/{onnx.ONNX_FILE}", onnx.QUANTIZED_FILE}
 _WRITE_ONNX = {"onnx": onnx.write_onnx, onnx.BROWSER_FORMAT: onnx.write_for_browser}

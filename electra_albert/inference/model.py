@@ -1,6 +1,5 @@
 """Inference with a trained model. Dimensions: B batch, L length, M masked, V vocab, D hidden."""
 
-import logging
 import math
 import operator
 import os
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from electra_albert.contracts import CheckpointError, DataError, UsageError
+from electra_albert.contracts import LOG, CheckpointError, DataError, UsageError
 from electra_albert.corpus.tokenizer import load_tokenizer, token_texts
 from electra_albert.hub import load as hub
 from electra_albert.inference import engine, tasks
@@ -23,7 +22,6 @@ from electra_albert.model.electra import Discriminator, Generator
 from electra_albert.model.encoder import EncoderModel
 from electra_albert.model_config import require
 
-LOG = logging.getLogger(__name__)
 Texts = Text | list[str] | list[tuple[str, str]] | list[Text]
 Pooling = Literal["mean", "cls", "pooler"]
 MaskPrediction = dict[str, Any]  # score, token, token_str, sequence: as in the fill-mask pipeline

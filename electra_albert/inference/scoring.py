@@ -1,6 +1,5 @@
 """Scores of a pretrained model on text and on minimal pairs. Dimensions: B batch, L length, M masked, D hidden."""
 
-import logging
 import math
 import os
 import sys
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, logsigmoid
 
-from electra_albert.contracts import Batch, CheckpointError, DataError, SpecialIds, UsageError
+from electra_albert.contracts import LOG, Batch, CheckpointError, DataError, SpecialIds, UsageError
 from electra_albert.corpus import sources, text_encoder
 from electra_albert.corpus.examples import PackedExamples, eval_batches
 from electra_albert.corpus.rows import MIN_LENGTH, Split, TokenStream, build_table
@@ -29,7 +28,6 @@ from electra_albert.model.electra import Generator
 from electra_albert.objectives.masking import maskable
 from electra_albert.tasks.read_rules import as_text
 
-LOG = logging.getLogger(__name__)
 Pair = tuple[str, str, str]  # acceptable and unacceptable sentence of a minimal pair, and its file and line
 PairSet = tuple[str, list[Pair], list[tuple[int, ...]]]  # linguistics term, pairs, token ids of their sentences
 ROUNDS = 7  # of masking every 7th token: 14.3 %, close to the usual mask rate

@@ -1,7 +1,6 @@
 """Checkpoints: folders `step-0000100` of safetensors and JSON, written atomically, with SHA-256s in MANIFEST.json."""
 
 import json
-import logging
 import re
 import shutil
 from collections.abc import Callable, Mapping
@@ -14,11 +13,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from electra_albert.contracts import CheckpointError, DivergedError, UsageError
+from electra_albert.contracts import LOG, CheckpointError, DivergedError, UsageError
 from electra_albert.files import new_folder, remove_leftovers, sha256, sync_all, temporary_name
 from electra_albert.training.guards import DIVERGED_ADVICE
 
-LOG = logging.getLogger(__name__)
 FORMAT = 1
 MODEL, OPTIMIZER, STATE, MANIFEST = "model.safetensors", "optimizer.safetensors", "state.json", "MANIFEST.json"
 _FILES = (MODEL, OPTIMIZER, STATE)

@@ -1,7 +1,6 @@
 """Distributed training: process group, device, and collectives; all work with a single process too."""
 
 import ctypes
-import logging
 import os
 import sys
 import time
@@ -17,11 +16,10 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from electra_albert.config import TrainingConfig
-from electra_albert.contracts import STOPPED_BY_SIGNAL, RankLostError, UsageError, UserError
+from electra_albert.contracts import LOG, STOPPED_BY_SIGNAL, RankLostError, UsageError, UserError
 from electra_albert.keyed_random import Stream, bits
 from electra_albert.training.guards import StopSignal
 
-LOG = logging.getLogger(__name__)
 _STRAGGLER = 2  # times the usual time
 _ANSWER_SECONDS = 5  # for the other ranks, after a collective operation has failed
 _PREPARE_TIMEOUT = timedelta(days=7)  # while the main rank prepares a corpus

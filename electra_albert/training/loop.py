@@ -1,6 +1,5 @@
 """The training loop of pretraining and fine-tuning."""
 
-import logging
 import time
 from collections.abc import Callable, Generator
 from dataclasses import asdict, replace
@@ -10,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from electra_albert.contracts import Batch, Metrics, Objective, StepBatches, Term, UsageError
+from electra_albert.contracts import LOG, Batch, Metrics, Objective, StepBatches, Term, UsageError
 from electra_albert.training import checkpoint, distributed, guards, monitor, optimizer
 from electra_albert.training.step import (
     RunSettings,
@@ -22,7 +21,6 @@ from electra_albert.training.step import (
     term_scales,
 )
 
-LOG = logging.getLogger(__name__)
 GRADIENT_NORM = "grad_norm"
 
 # Evaluates at a step; returns metrics by name without prefix, or None if a signal stopped it.

@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import logging
 import math
 import os
 import secrets
@@ -18,12 +17,11 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from electra_albert.contracts import Metrics, Term, UsageError
+from electra_albert.contracts import LOG, Metrics, Term, UsageError
 from electra_albert.files import write_text
 from electra_albert.training import run_log
 from electra_albert.training.distributed import World, gather_objects, sum_over_ranks
 
-LOG = logging.getLogger(__name__)
 EVALUATION_PREFIX = "eval_"
 _TRAINING, _EVALUATION = "train", "eval"  # phases
 CLOCK = ("elapsed_seconds", "time")  # the keys that depend on the time of writing

@@ -9,9 +9,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
-from electra_albert.contracts import UserError
+from electra_albert.contracts import LOG, UserError
 
-LOG = logging.getLogger("electra_albert")
 LOG_FILE = "log.txt"
 
 

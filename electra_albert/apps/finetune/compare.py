@@ -1,6 +1,5 @@
 """Sweeps over all tasks of GLUE with their averages, and the comparison of two sweeps over one task."""
 
-import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -13,7 +12,7 @@ from electra_albert.apps.finetune import results as files
 from electra_albert.apps.finetune.job import BaseModel, apply_recipe, find_base_model
 from electra_albert.apps.finetune.results import RESULTS, markdown_table, percent
 from electra_albert.apps.run_folder import ENVIRONMENT, recorded_settings, writing
-from electra_albert.contracts import CheckpointError, DataError, UsageError
+from electra_albert.contracts import LOG, CheckpointError, DataError, UsageError
 from electra_albert.files import read_json, write_json, write_text
 from electra_albert.finetuning_config import PREDICT_TEST, FinetuneConfig
 from electra_albert.model_config import require
@@ -22,7 +21,6 @@ from electra_albert.tasks.registry import ELECTRA_EIGHT, GLUE, TASKS
 from electra_albert.tasks.task import Report, Task
 from electra_albert.training.distributed import World
 
-LOG = logging.getLogger(__name__)
 _MNLI = "mnli"  # its model is evaluated on the diagnostic set and can initialize small tasks
 _FROM_MNLI = ("rte", "mrpc", "stsb")
 _OFFICIAL = {name: TASKS[name].metrics for name in GLUE if TASKS[name].trained_by is None}

@@ -4,7 +4,6 @@ electra-albert finetune --task sts-embeddings --data_dir GLUE --model runs/mine 
 """
 
 import json
-import logging
 import shutil
 import statistics
 from collections.abc import Sequence
@@ -15,12 +14,11 @@ from typing import Any, Literal
 
 from electra_albert.apps.command_line import check_can_write, format_table, make_parser, parse, print_results
 from electra_albert.apps.default_model import default_model
-from electra_albert.contracts import DataError, DivergedError, Metrics, RunResult, UsageError
+from electra_albert.contracts import LOG, DataError, DivergedError, Metrics, RunResult, UsageError
 from electra_albert.files import read_json, write_json
 from electra_albert.finetuning_config import EMBEDDINGS, DataConfig
 from electra_albert.model_config import COUNT, COUNT_OR_0, require_filled, require_within
 
-LOG = logging.getLogger(__name__)
 _PACKAGES = ("sentence_transformers", "accelerate")
 _PARAPHRASE = 0.8  # share of the highest score from which a pair counts as paraphrases in the contrastive loss
 _METRICS = ("spearman", "pearson")

@@ -1,7 +1,6 @@
 """Preparation of one fine-tuning sweep: base model, encoded data, task head, training settings."""
 
 import hashlib
-import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +14,7 @@ import torch
 from electra_albert.apps.default_model import default_model
 from electra_albert.apps.pretrain.job import choose_arithmetic
 from electra_albert.config import CorpusConfig, ModelConfig, TrainingConfig
-from electra_albert.contracts import Arithmetic, CheckpointError, DataError, UsageError
+from electra_albert.contracts import LOG, Arithmetic, CheckpointError, DataError, UsageError
 from electra_albert.corpus.text_encoder import TextEncoder
 from electra_albert.corpus.tokenizer import Tokenizer, load_tokenizer
 from electra_albert.files import sha256
@@ -29,7 +28,6 @@ from electra_albert.tasks.encoding import EncodedExamples, EncodePlan, Encoding,
 from electra_albert.tasks.task import Report, Task, TaskData
 from electra_albert.training.distributed import World, main_first
 
-LOG = logging.getLogger(__name__)
 _SAVE_STEPS = 500  # at most this many updates are lost if a run is killed
 _SCRATCH_PRESET = "tiny"  # the shape without a pretrained model
 _SMALL = 256  # hidden size up to which only ELECTRA published settings, not ALBERT

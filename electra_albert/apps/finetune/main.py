@@ -1,18 +1,16 @@
 """Options and entry points of `electra-albert finetune`: defaults < published recipe < --config < flags."""
 
 import json
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from electra_albert.apps import command_line
 from electra_albert.config import TrainingConfig
-from electra_albert.contracts import RunResult, UsageError
+from electra_albert.contracts import LOG, RunResult, UsageError
 from electra_albert.finetuning_config import DERIVED, EMBEDDINGS, GLUE, PARTS, FinetuneConfig, option_names
 from electra_albert.tasks.registry import find_task
 
-LOG = logging.getLogger(__name__)
 _COMPARE = "compare"
 _FOR_NEW_TEXT = (  # options with an effect when a fine-tuned model predicts new text
     "task model predict output_dir dry_run config resume device precision text_column text_pair_column label_column "

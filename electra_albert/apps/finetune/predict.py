@@ -1,6 +1,5 @@
 """Evaluation and prediction with a fine-tuned model: scores, labels for new text, submission files."""
 
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,7 +12,7 @@ import torch
 from electra_albert.apps import command_line, machine, run_folder
 from electra_albert.apps.finetune import results as files
 from electra_albert.apps.finetune.job import TaskJob, find_base_model, make_task_job
-from electra_albert.contracts import CheckpointError, RunResult, UsageError
+from electra_albert.contracts import LOG, CheckpointError, RunResult, UsageError
 from electra_albert.corpus.text_encoder import TextEncoder
 from electra_albert.files import write_text
 from electra_albert.finetuning_config import CUSTOM, PREDICT_TEST, FinetuneConfig
@@ -25,8 +24,6 @@ from electra_albert.tasks.task import Report
 from electra_albert.training.distributed import World, gather_objects, main_first
 from electra_albert.training.guards import StopSignal
 from electra_albert.training.step import autocast
-
-LOG = logging.getLogger(__name__)
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """Sweeps over the seeds of tasks with pretraining's training loop; result.json, written last, marks a finished seed."""
 
 import json
-import logging
 import math
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,7 +16,7 @@ from electra_albert.apps.finetune import results as files
 from electra_albert.apps.finetune.compare import find_glue, glue_tasks, write_glue
 from electra_albert.apps.finetune.job import BaseModel, TaskJob
 from electra_albert.apps.finetune.predict import inference, label_text, load_objective, predict, score
-from electra_albert.contracts import CheckpointError, Metrics, RunResult
+from electra_albert.contracts import LOG, CheckpointError, Metrics, RunResult
 from electra_albert.files import SAMPLE_TASK, read_json, recorded_damage, replacing, write_text
 from electra_albert.finetuning_config import CUSTOM, GLUE, PREDICT_TEST, TOPICS, DataConfig, FinetuneConfig, table_name
 from electra_albert.hub import load, save
@@ -29,7 +28,6 @@ from electra_albert.training import checkpoint, guards, loop, monitor, run_log
 from electra_albert.training.distributed import World, gather_objects, main_first, naming_lost_ranks
 from electra_albert.training.step import RunSettings
 
-LOG = logging.getLogger(__name__)
 _BEST_WEIGHTS = "best.safetensors"
 
 

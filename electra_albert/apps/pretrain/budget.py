@@ -1,6 +1,5 @@
 """The length of a run from --budget (time) or --flops."""
 
-import logging
 import math
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,13 +8,12 @@ from typing import Any
 from electra_albert.apps.pretrain import trial
 from electra_albert.apps.pretrain.job import Job
 from electra_albert.config import BUILT_IN_CORPUS, PretrainConfig
-from electra_albert.contracts import Metrics, UsageError
+from electra_albert.contracts import LOG, Metrics, UsageError
 from electra_albert.presets import PRESETS
 from electra_albert.training.distributed import World, gather_objects
 from electra_albert.training.loop import Evaluate
 from electra_albert.training.monitor import Monitor
 
-LOG = logging.getLogger(__name__)
 _PLANNED = ("max_steps", "warmup_steps", "logging_steps", "eval_steps", "save_steps", "save_milestones")
 _WARMUP_SHARE, _LOG_SHARE, _EVAL_SHARE, _SAVE_SHARE = 0.05, 0.02, 0.125, 0.0625  # of max_steps, at most
 _RECENT = 0.75  # of the time so far, after which the speed is expected to stay as it is

@@ -1,6 +1,5 @@
 """Evaluation during pretraining on held-out examples, with equal numbers on all ranks."""
 
-import logging
 from bisect import bisect_right
 from collections.abc import Mapping
 from contextlib import suppress
@@ -12,7 +11,7 @@ import torch
 from electra_albert.apps.pretrain.job import Job
 from electra_albert.apps.pretrain.samples import inference_model, sample_predictions
 from electra_albert.apps.run_folder import AVERAGED
-from electra_albert.contracts import CheckpointError, Metrics, Term
+from electra_albert.contracts import LOG, CheckpointError, Metrics, Term
 from electra_albert.corpus.examples import PackedExamples, eval_batches
 from electra_albert.inference.model import InferenceModel
 from electra_albert.inference.scoring import score_pairs
@@ -22,7 +21,6 @@ from electra_albert.training import checkpoint, distributed, monitor
 from electra_albert.training.loop import Evaluate, Outcome
 from electra_albert.training.step import RunSettings, autocast
 
-LOG = logging.getLogger(__name__)
 OLD_TEXT_PREFIX = "old_text_"  # of scores on the text that the weights of --init_from were trained on
 MASKED_TOKENS = "masked_tokens"  # number of tokens over which the loss is averaged
 

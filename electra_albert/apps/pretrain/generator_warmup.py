@@ -4,7 +4,6 @@ The warm-up is a run of its own in the folder generator_warmup, trained by the s
 shared embeddings and layers are frozen: gradients of an untrained generator would damage them.
 """
 
-import logging
 from dataclasses import replace
 
 from torch import nn
@@ -13,12 +12,12 @@ from electra_albert.apps.pretrain.evaluation import score
 from electra_albert.apps.pretrain.job import Job
 from electra_albert.apps.run_folder import WARMUP
 from electra_albert.config import MlmConfig
+from electra_albert.contracts import LOG
 from electra_albert.objectives.mlm import MaskedLanguageModeling
 from electra_albert.training import checkpoint, loop
 from electra_albert.training.monitor import Monitor
 from electra_albert.training.step import RunSettings
 
-LOG = logging.getLogger(__name__)
 _LR_WARMUP_DIVISOR = 10  # learning rate warmup takes one tenth of the steps
 
 

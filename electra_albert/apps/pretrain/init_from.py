@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -18,7 +17,7 @@ from torch import Tensor
 from electra_albert.apps.prepare import Prepared, find_store, prepare, with_tokenizer
 from electra_albert.apps.run_folder import CONFIG, read_options, recorded_settings
 from electra_albert.config import BUILT_IN_CORPUS, GROUPS, ModelConfig, PretrainConfig, RtdConfig
-from electra_albert.contracts import CheckpointError, DataError, UsageError
+from electra_albert.contracts import LOG, CheckpointError, DataError, UsageError
 from electra_albert.corpus.examples import PackedExamples
 from electra_albert.corpus.mixture import read_sources
 from electra_albert.corpus.rows import build_table
@@ -37,8 +36,6 @@ from electra_albert.objectives.rtd import PretrainingObjective
 from electra_albert.presets import PRESETS
 from electra_albert.training.checkpoint import MANIFEST, MODEL, find_checkpoint, load_checkpoint, read_state
 from electra_albert.training.distributed import World, gather_objects, main_first
-
-LOG = logging.getLogger(__name__)
 
 _OPTION = "remove the option that changes it"
 _OLD_TEXT = ("prepared_dir", "store", "max_seq_length", "seed")  # settings that identify a run's held-out examples

@@ -1,6 +1,5 @@
 """The parts of a pretraining run, built and checked: corpus, models and batches."""
 
-import logging
 import math
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,7 +12,7 @@ from electra_albert.apps import machine, run_folder
 from electra_albert.apps.prepare import Prepared, prepare
 from electra_albert.apps.pretrain import init_from
 from electra_albert.config import PretrainConfig
-from electra_albert.contracts import IGNORED_LABEL, Arithmetic, Batch, CheckpointError, DataError, UsageError
+from electra_albert.contracts import IGNORED_LABEL, LOG, Arithmetic, Batch, CheckpointError, DataError, UsageError
 from electra_albert.corpus.examples import PackedExamples, TrainBatches, TrainStage
 from electra_albert.corpus.tokenizer import Tokenizer, fingerprint, load_tokenizer, special_ids, word_starts
 from electra_albert.hub import load
@@ -27,7 +26,6 @@ from electra_albert.objectives.rtd import PretrainingObjective, ReplacedTokenDet
 from electra_albert.training.distributed import World, main_first
 from electra_albert.training.optimizer import check_groups, parameter_groups
 
-LOG = logging.getLogger(__name__)
 START_TOLERANCE = 0.1  # relative deviation of an initial loss from chance level, due to random weights
 ORDER_TOLERANCE = 1.0  # the same for sentence order: few examples with nearly equal initial logits
 _SAMPLED_EXAMPLES = 4096  # to estimate the share of examples with a sentence order

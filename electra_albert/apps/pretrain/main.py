@@ -5,7 +5,6 @@ python Pretraining.py --corpus my.txt --preset small --output_dir runs/mine
 """
 
 import json
-import logging
 import re
 import shlex
 from collections.abc import Sequence
@@ -19,13 +18,12 @@ from electra_albert.apps import run_folder as files
 from electra_albert.apps.command_line import check_can_write, print_results
 from electra_albert.apps.pretrain.options import parse_pretraining, refuse_idle_options
 from electra_albert.config import PretrainConfig
-from electra_albert.contracts import RunResult, UsageError
+from electra_albert.contracts import LOG, RunResult, UsageError
 
 if TYPE_CHECKING:
     from electra_albert.apps.pretrain.job import Job
     from electra_albert.training.distributed import World
 
-LOG = logging.getLogger(__name__)
 RUNS = Path("runs")
 _COLOUR = re.compile("\x1b\\[[0-9;]*m")
 
