@@ -167,13 +167,12 @@ def gather_objects(value: Any, world: World) -> list[Any]:
 
 
 def log_straggler(model: nn.Module, world: World) -> None:
-    """Warn of a rank whose forward pass takes much longer than that of the others; DDP times every hundredth."""
+    """Warn of a rank whose forward pass takes much longer than those of the others; DDP times every hundredth."""
     if isinstance(model, DistributedDataParallel):
-        times = gather_objects(model._get_ddp_logging_data().get("forward_compute_time", 0), world)
-        if (most := max(times)) > _STRAGGLER * (usual := median_low(times)):
-            found = (
-                f"rank {times.index(most)} takes {most / max(usual, 1):.1f} times as long as others for a forward pass"
-            )
+        times = gather_objects(model._get_ddp_logging_data().get("forward_compute_time", 0), world)  # in ns
+        usual, most = max(median_low(times), 1_000_000), max(times)
+        if most > _STRAGGLER * usual:
+            found = f"rank {times.index(most)} takes {most / usual:.1f} times as long as the others for a forward pass"
             LOG.warning(f"{found}; look for other programs on its machine")
 
 

@@ -21,7 +21,7 @@ from electra_albert import files
 from electra_albert.contracts import CheckpointError, DataError, SpecialIds, UsageError
 from electra_albert.corpus import held_out
 from electra_albert.corpus.examples import PackedExamples
-from electra_albert.corpus.parts import token_dtype, write_parts
+from electra_albert.corpus.parts import PartPlan, token_dtype, write_parts
 from electra_albert.corpus.rows import TokenStream, build_table
 from electra_albert.corpus.sources import plan_units, read_unit
 from electra_albert.corpus.store import SPLITS, Store, format_statistics, merge_parts, open_store, split_parts
@@ -162,7 +162,7 @@ def test_the_merge_reads_no_text_unless_a_part_has_changed(
         split_parts(plan, range(len(units)), 1)
     hashed: list[str] = []
     monkeypatch.setattr(files, "sha256", lambda path: hashed.append(path.name) or sha256(path))
-    merge_parts(whole, Counter())
+    build_table(merge_parts(whole, Counter()).train, 32, 3)
     assert [name for name in hashed if name.endswith(".bin")] == ["token_counts.bin"]
     changed = tmp_path / "damaged" / "train" / "000001.tokens.bin"
     content = changed.read_bytes()
@@ -244,7 +244,7 @@ def test_an_error_in_one_part_stops_the_others_at_once(tokenizer: Any, tmp_path:
     plan = plan_parts(units, tokenizer, tmp_path)
     with pytest.raises(DataError, match="holds a number"):
         write_parts(plan, [0, 1], 2)
-    assert plan.missing() == [0, 1]
+    assert missing(plan) == [0, 1]
 
 
 _BUILD = """
@@ -329,18 +329,41 @@ def test_killed_build_leaves_no_process_and_continues(
     assert stored_bytes(tmp_path / "train") == stored_bytes(tmp_path / "one_shot" / "train") != {}
 
 
-def test_a_part_is_written_again_if_a_file_is_damaged_or_the_settings_differ(tokenizer: Any, tmp_path: Path) -> None:
+def missing(plan: PartPlan) -> list[int]:
+    return [part.number for part in plan.parts() if not part.statistics]
+
+
+def test_a_part_is_written_again_if_a_file_is_cut_or_the_settings_differ(tokenizer: Any, tmp_path: Path) -> None:
     units = write_corpus(tmp_path / "corpus", [document(number) for number in range(30)])
     plan = plan_parts(units, tokenizer, tmp_path)
     write_parts(plan, range(3), 1)
-    assert (plan.missing(), plan._replace(parts_key="other").missing()) == ([], [0, 1, 2])
+    assert (missing(plan), missing(plan._replace(parts_key="other"))) == ([], [0, 1, 2])
     file = plan.parts()[1].path("groups")
     whole = file.read_bytes()
-    for damaged in (whole[:-8], bytes([whole[0] ^ 1]) + whole[1:]):
-        file.write_bytes(damaged)
-        assert plan.missing() == [1]
+    file.write_bytes(whole[:-8])
+    assert missing(plan) == [1]
     write_parts(plan, range(3), 1)
     assert file.read_bytes() == whole
+
+
+@pytest.mark.parametrize("name", ["tokens", "document_ends", "groups"])
+def test_a_part_damaged_before_it_is_split_is_refused_and_written_again(
+    tokenizer: Any, tmp_path: Path, name: str
+) -> None:
+    # Regression: its damaged text went into the store, and parts split before kept held-out text chosen with it.
+    units = write_corpus(tmp_path / "corpus", [document(number) for number in range(300)])
+    plan = plan_parts(units, tokenizer, tmp_path / "store")
+    write_parts(plan, range(3), 1)
+    file = plan.parts()[1].path(name)
+    content = bytearray(file.read_bytes())
+    content[-8] ^= 1
+    file.write_bytes(content)
+    split_parts(plan, [0], 1)
+    with pytest.raises(DataError, match=f"{file.name} has changed since it was written; start again"):
+        split_parts(plan, range(3), 1)
+    build(units, tokenizer, tmp_path / "store")
+    build(units, tokenizer, tmp_path / "clean")
+    assert stored_bytes(tmp_path / "store" / "train") == stored_bytes(tmp_path / "clean" / "train") != {}
 
 
 def test_the_kept_share_is_rounded_down_and_every_count_is_printed(tmp_path: Path) -> None:

@@ -118,7 +118,18 @@ def test_a_stream_has_the_examples_of_the_whole_set(on_hub: dict[Any, Any]) -> N
     assert streamed[:3] == whole[:3]
 
 
-@pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
+def test_streams_of_damaged_or_guessed_rows_are_refused_in_one_line(tmp_path: Path) -> None:
+    write(tmp_path / "train.jsonl", '{"text": "a", "label": "x"}\n{"text": \n')
+    with pytest.raises(DataError, match=r"train: cannot be read \(.*JSON.*\); check the data and the network"):
+        read("custom", data_dir=tmp_path, streaming=True, validation_split=0.5)
+    # Regression: quotes in a .tsv joined lines, and 007 became 7.
+    (tmp_path / "train.jsonl").unlink()
+    write(tmp_path / "train.tsv", 'text\tlabel\n"he said\tx\nplain\ty\nthree"\tx\n')
+    with pytest.raises(UsageError, match="guesses types and quotes"):
+        read("custom", data_dir=tmp_path, streaming=True, validation_split=0.5)
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
 def test_a_sample_of_a_stream_is_all_that_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str) -> None:
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     for split, count in (("train", 300), ("validation", 30)):

@@ -204,7 +204,8 @@ def _encode_plan(task: Task, tuning: TuningConfig, base: BaseModel, details: Map
     flags = task.has_null_answer, task.is_regression, tuning.double_unordered
     plan = trained_plan(EncodePlan(*lengths, tuning.max_answer_length, *flags, positions), details)
     if plan.max_seq_length > positions:
-        raise UsageError(f"--max_seq_length {plan.max_seq_length} exceeds the model's {positions} positions; lower it")
+        advice = "lower it, or give the model more with Pretraining.py --init_from"
+        raise UsageError(f"--max_seq_length {plan.max_seq_length} exceeds the model's {positions} positions; {advice}")
     return plan
 
 

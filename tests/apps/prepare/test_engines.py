@@ -180,6 +180,8 @@ def test_a_datatrove_pipeline_writes_a_corpus(bucket: Any, tmp_path: Path) -> No
         "start_method": "spawn",
     }
     LocalPipelineExecutor(steps, local_tasks=2, **how).run()
+    with pytest.raises(UsageError, match="10,000 tasks, more than 4,096"):
+        WriteTokens(str(folder), str(given.tokenizer_dir))([], 0, 10_000)
     with pytest.raises(UsageError, match="begun with other settings"):
         WriteTokens(str(folder), str(given.tokenizer_dir), seed=7)([], 0, 3)
     with pytest.raises(ZeroDivisionError):  # the part of the run before no longer counts

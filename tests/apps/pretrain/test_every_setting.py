@@ -135,6 +135,7 @@ FINETUNING: Table = {
     "data.regression": To("true", shared=(*CUSTOM, "--label_column", "number")),
     "data.race_level": To("middle", shared=("--task", "race", "--data_dir", "{tasks}/RACE", *FEW)),
     "data.prepared_dir": "belongs to the task that is made of the documentation",
+    "data.streaming": "gives the same examples: tasks/test_hub_tasks.py",
     **tried("tuning", model="{run}/generator", from_scratch="true", head="electra", recipe="albert"),
     **tried("tuning", num_train_epochs=2, max_steps=2, warmup_ratio=0.9, warmup_steps=3, layer_decay=0.3),
     **tried("tuning", max_seq_length=9, classifier_dropout_prob=0.7, hidden_dropout_prob=0.7),
