@@ -178,7 +178,7 @@ def _open_dataset(task: Task, config: DataConfig, dataset: str, subset: str | No
     failed = f"--data_dir {dataset}: no folder of files, and no dataset to load"
     splits = load_from_hub(dataset, subset, None, failed, streaming=config.streaming)
     if config.streaming and any(rows.info.builder_name == "csv" for rows in splits.values()):
-        raise UsageError(f"--streaming {dataset}: `datasets` guesses types and quotes of .csv and .tsv; use .jsonl")
+        raise UsageError(f"--streaming {dataset}: `datasets` infers types and quotes in .csv and .tsv; use .jsonl")
     most = {"train": config.max_train_examples, "evaluation": config.max_eval_examples} if config.streaming else {}
     hub = task.hub or Hub(dataset)
     names = {"train": {"train": "train"}, "evaluation": hub.evaluation, "test": hub.test}

@@ -125,7 +125,7 @@ def test_streams_of_damaged_or_guessed_rows_are_refused_in_one_line(tmp_path: Pa
     # Regression: quotes in a .tsv joined lines, and 007 became 7.
     (tmp_path / "train.jsonl").unlink()
     write(tmp_path / "train.tsv", 'text\tlabel\n"he said\tx\nplain\ty\nthree"\tx\n')
-    with pytest.raises(UsageError, match="guesses types and quotes"):
+    with pytest.raises(UsageError, match="infers types and quotes"):
         read("custom", data_dir=tmp_path, streaming=True, validation_split=0.5)
 
 
