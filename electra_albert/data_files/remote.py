@@ -87,10 +87,8 @@ def load_from_hub(name: str, config: str | None, split: str | None, what: str, *
     try:
         # Without a network `datasets` retries for half a minute; in offline mode it uses its cache.
         settings.HF_HUB_OFFLINE = was_offline or not (Path(name).exists() or _answers(settings.HF_ENDPOINT))
-        return datasets.load_dataset(
-            name, config, split=split, streaming=streaming
-        )  # RuntimeError for a loading script
-    except (datasets.exceptions.DatasetsError, OSError, ValueError, RuntimeError) as error:
+        return datasets.load_dataset(name, config, split=split, streaming=streaming)
+    except (datasets.exceptions.DatasetsError, OSError, ValueError, RuntimeError) as error:  # the last of a script
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         if settings.HF_HUB_OFFLINE and not was_offline:
             reason = f"no response from {settings.HF_ENDPOINT}, and not in the cache"
