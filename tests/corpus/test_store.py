@@ -346,7 +346,7 @@ def test_a_part_is_written_again_if_a_file_is_cut_or_the_settings_differ(tokeniz
     assert file.read_bytes() == whole
 
 
-@pytest.mark.parametrize("name", ["tokens", "document_ends", "groups"])
+@pytest.mark.parametrize("name", ["tokens", "groups"])
 def test_a_part_damaged_before_it_is_split_is_refused_and_written_again(
     tokenizer: Any, tmp_path: Path, name: str
 ) -> None:
@@ -355,9 +355,7 @@ def test_a_part_damaged_before_it_is_split_is_refused_and_written_again(
     plan = plan_parts(units, tokenizer, tmp_path / "store")
     write_parts(plan, range(3), 1)
     file = plan.parts()[1].path(name)
-    content = bytearray(file.read_bytes())
-    content[-8] ^= 1
-    file.write_bytes(content)
+    file.write_bytes(bytes(byte ^ 1 for byte in file.read_bytes()))
     split_parts(plan, [0], 1)
     with pytest.raises(DataError, match=f"{file.name} has changed since it was written; start again"):
         split_parts(plan, range(3), 1)
