@@ -27,7 +27,7 @@ from electra_albert.corpus.documents import Document
 from electra_albert.corpus.near_duplicates import Signature
 from electra_albert.corpus.sources import Unit, read_unit
 from electra_albert.corpus.text_encoder import TextEncoder
-from electra_albert.files import HashedFile, read_json, replacing, write_json
+from electra_albert.files import FileDigest, HashedFile, find_damage, read_json, replacing, write_json
 
 PART_FILES = ("tokens", "sentence_ends", "document_ends", "groups", "sketches")  # the last two: Signature's fields
 _BATCH_CHARACTERS = 1 << 20  # tokenised at once
@@ -47,6 +47,11 @@ class Part(NamedTuple):
     def path(self, name: str) -> Path:
         return self.folder / f"{self.number:06d}.{name}"
 
+    def damage(self) -> str | None:
+        """The damage to the files of a complete part since they were written, in one line; None if there is none."""
+        files = {self.path(name).name: FileDigest(*digest) for name, digest in self.statistics["files"].items()}
+        return find_damage(self.folder, files, self.path("checked.json"))
+
 
 class PartPlan(NamedTuple):
     """All parts of a token store: their units of text, the tokenizer and the output folder."""
@@ -62,7 +67,7 @@ class PartPlan(NamedTuple):
     lengths: tuple[int, ...]  # max_seq_length of each table of examples
 
     def parts(self) -> list[Part]:
-        """All parts in order; those that match the plan have their statistics. Hashes are compared when split."""
+        """All parts in order; those that match the plan have their statistics. `Part.damage` compares hashes."""
         return [self.part(number) for number in range(len(self.units))]
 
     def part(self, number: int) -> Part:
@@ -94,9 +99,9 @@ def token_dtype(vocab_size: int) -> np.dtype:
 
 
 def write_parts(plan: PartPlan, numbers: Sequence[int], num_workers: int) -> None:
-    """Write the parts of these numbers that are missing."""
+    """Write the parts of these numbers that are missing or damaged."""
     plan.folder.mkdir(parents=True, exist_ok=True)
-    missing = [part for number in numbers if not (part := plan.part(number)).statistics]
+    missing = [part for part in map(plan.part, numbers) if not part.statistics or part.damage()]
     if len(missing) < len(numbers):
         LOG.info(f"{len(numbers) - len(missing)} of {len(numbers)} parts of the token store are already complete")
     run_all("tokenising", write_part, missing, num_workers, plan.encoder)

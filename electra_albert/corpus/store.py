@@ -99,8 +99,7 @@ def _split_statistics(part: Part, key: str, *, is_thorough: bool = False) -> dic
 def _split_part(part: Part, shared: _Splitting) -> None:
     """Copy the text of a part into both splits, and pack it into examples; DataError if the part is damaged."""
     plan, folder = shared.plan, part.folder.parent
-    written = {part.path(name).name: FileDigest(*digest) for name, digest in part.statistics["files"].items()}
-    if damage := find_damage(part.folder, written, part.path("checked.json")):
+    if damage := part.damage():
         for path in (part.path("json"), *part.folder.glob("held_out-*")):  # which may come from what is damaged
             path.unlink(missing_ok=True)
         raise DataError(f"{damage}; start again, and this part is written again")
