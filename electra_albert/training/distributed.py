@@ -169,7 +169,8 @@ def gather_objects(value: Any, world: World) -> list[Any]:
 def log_straggler(model: nn.Module, world: World) -> None:
     """Warn of a rank whose forward pass takes much longer than those of the others; DDP times every hundredth."""
     if isinstance(model, DistributedDataParallel):
-        times = gather_objects(model._get_ddp_logging_data().get("forward_compute_time", 0), world)  # in ns
+        timings = model._get_ddp_logging_data()  # type: ignore[no-untyped-call]
+        times = gather_objects(timings.get("forward_compute_time", 0), world)  # in ns
         usual, most = max(median_low(times), 1_000_000), max(times)
         if most > _STRAGGLER * usual:
             found = f"rank {times.index(most)} takes {most / usual:.1f} times as long as the others for a forward pass"
