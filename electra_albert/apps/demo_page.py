@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from io import StringIO
 from itertools import starmap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from electra_albert.contracts import DataError, UsageError, UserError
 
@@ -40,8 +40,8 @@ def listen(host: str, port: int) -> socket.socket:
         raise UsageError(f"cannot serve on --host {host} --port {port} ({error}); give others") from None
 
 
-def serve(models: Sequence["InferenceModel"], listener: socket.socket) -> int:
-    """Serve the page until a signal; returns the exit code."""
+def serve(models: Sequence["InferenceModel"], listener: socket.socket) -> NoReturn:
+    """Serve the page until a signal."""
     import fastapi
     import gradio
     import uvicorn
@@ -53,7 +53,7 @@ def serve(models: Sequence["InferenceModel"], listener: socket.socket) -> int:
     host, port = listener.getsockname()[:2]
     print(f"demo page: http://{f'[{host}]' if ':' in host else host}:{port} (Ctrl-C stops it)", flush=True)
     uvicorn.Server(config).run(sockets=[listener])
-    return 0
+    raise KeyboardInterrupt  # the signal that stopped the server, which it does not always raise again
 
 
 def build_page(models: Sequence["InferenceModel"]) -> Any:
