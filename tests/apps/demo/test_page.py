@@ -85,6 +85,8 @@ def press(page: Any, tab: str, button: str, *texts: str) -> Any:
     page.get_by_role("tab", name=tab).click()
     for box, text in zip(page.locator("textarea:visible").all(), texts, strict=False):
         box.fill(text)
+        page.wait_for_timeout(200)  # a component that has just been loaded may not have noticed it
+        box.fill(text)
     page.get_by_role("button", name=button, exact=True).click()
 
 
