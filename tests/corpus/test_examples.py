@@ -241,6 +241,22 @@ def test_epochs_change_cuts_but_not_tokens_and_dtypes_and_padding_are_as_documen
     assert share == pytest.approx(1 - float(first.attention_mask.double().mean()), abs=1e-12)
 
 
+def test_the_padding_of_many_parts_is_that_of_a_sample(tmp_path: Path) -> None:
+    examples = make_examples(draw_stream(6, 80, 9, 6), tmp_path, 24, 3)
+    part, edges = examples.split.parts[0], examples.table.edges[0]
+    unread = part._replace(sentence_ends=None, document_ends=None)  # would raise
+    parts = [part if number % 8 == 0 else unread for number in range(700)]
+    one, many = (
+        padding_share(
+            examples.split._replace(parts=some),
+            examples.table._replace(edges=[edges] * len(some)),
+            examples.max_seq_length,
+        )
+        for some in ([part], parts)
+    )
+    assert 0 < one == many
+
+
 # Batches: a pure function of the step, independent of ranks, accumulation and resumption.
 
 

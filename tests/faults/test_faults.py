@@ -56,7 +56,7 @@ FAILURES = {
     "pretrain": "ENOSPC write 1 run/*environment.json, ENOSPC write 3 run/metrics.jsonl, "
     "ENOSPC write 1 *ing-*step-0000004/.tmp*, ENOSPC write 1 run/generator/*, ENOSPC write 1 run/*README.md, "
     "EIO sync 1 *ing-*step-0000006/model.safetensors, EIO rename 1 *step-0000008, EIO write 2 run/tensorboard/*, "
-    "EIO open 1 run/run.lock",
+    "EIO open 1 run/run.lock, EIO remove 2 *ing-*step-0000004/*",
     "export": "EDQUOT write 1 */model.safetensors, EIO rename 1 exported/model.safetensors",
 }
 
