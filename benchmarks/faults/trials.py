@@ -47,9 +47,7 @@ def fail(bench: Bench, program: str, fault: str) -> str:
     if not ended.has_fault:
         return f"{fault} was not reached; {problem(ended)}"
     lost = [f"*{name}" for name in _LOGS if f"cannot write {name}" in ended.err]
-    found = (
-        "" if ended.code else bench.difference(program, folder, ended, [*lost, "*/.writing-*-step-*", "*/store/parts*"])
-    )
+    found = "" if ended.code else bench.difference(program, folder, ended, [*lost, "*/.*-step-*", "*/store/parts*"])
     return problem(ended, (0, *REFUSED)) or found or bench.again(program, folder, forgiven=lost)
 
 
