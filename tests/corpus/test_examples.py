@@ -246,15 +246,12 @@ def test_the_padding_of_many_parts_is_that_of_a_sample(tmp_path: Path) -> None:
     part, edges = examples.split.parts[0], examples.table.edges[0]
     unread = part._replace(sentence_ends=None, document_ends=None)  # would raise
     parts = [part if number % 8 == 0 else unread for number in range(700)]
-    one, many = (
-        padding_share(
-            examples.split._replace(parts=some),
-            examples.table._replace(edges=[edges] * len(some)),
-            examples.max_seq_length,
-        )
-        for some in ([part], parts)
-    )
-    assert 0 < one == many
+
+    def share(some: list[TokenStream]) -> float:
+        table = examples.table._replace(edges=[edges] * len(some))
+        return padding_share(examples.split._replace(parts=some), table, examples.max_seq_length)
+
+    assert 0 < share([part]) == share(parts)
 
 
 # Batches: a pure function of the step, independent of ranks, accumulation and resumption.
