@@ -41,7 +41,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def serve(models: Sequence["InferenceModel"], listener: socket.socket) -> NoReturn:
-    """Serve the page until a signal."""
+    """Serve the page until a signal, then raise KeyboardInterrupt."""
     import fastapi
     import gradio
     import uvicorn

@@ -13,7 +13,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from electra_albert.apps import demo
-from electra_albert.apps.demo_page import LONGEST_TEXT, fill, rewrite_text, score
+from electra_albert.apps.demo_page import LONGEST_TEXT, fill, listen, rewrite_text, score, serve
 from electra_albert.inference.model import load_model
 from tests.apps.tiny_run import ROOT, assert_refused, call, start
 
@@ -199,6 +199,12 @@ def test_no_text_becomes_a_tag_of_the_page() -> None:
     for html, count in zip(shown, (0, 3, 3), strict=True):  # the prompt is not in the answer for a single one
         assert {*re.findall(r"<(\w+)", html)} <= TAGS
         assert html.count("&lt;") >= count
+
+
+def test_a_server_that_swallows_the_signal_ends_as_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("uvicorn.Server.run", lambda *_, **__: None)
+    with listen("127.0.0.1", 0) as listener, pytest.raises(KeyboardInterrupt):
+        serve([load_model(SHIPPED)], listener)
 
 
 def test_the_page_is_refused_before_a_model_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
