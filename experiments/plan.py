@@ -28,6 +28,7 @@ class Variant(NamedTuple):
     options: Options  # of Pretraining.py
     weights: str  # pretrained, random or stock
     like: str | None
+    flops: float | None  # of pretraining; max_steps is computed from it
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,6 @@ class Plan:
 
     title: str
     variants: dict[str, Variant]
-    flops: float | None = None  # of pretraining, the same for every variant; max_steps is computed from it
     warmup_share: float | None = None  # of the updates; warmup_steps is computed from it
     tasks: dict[str, Options] = field(default_factory=dict)  # of Finetuning.py, each with its own options
     task_options: Options = field(default_factory=dict)  # of every task
@@ -97,6 +97,8 @@ class Stage(NamedTuple):
     def recipe(self) -> list[Any]:
         """Everything that determines the result, as JSON: options without paths, and the recipe of the weights."""
         options = {name: value for name, value in self.options.items() if name not in _PATH_OPTIONS}
+        if self.needs and "init_from" in options:
+            options["init_from"] = Path(options["init_from"]).name
         return [self.module, options, self.needs.recipe if self.needs else None]
 
 
@@ -108,10 +110,10 @@ def read_plan(file: Path) -> Plan:
     try:
         content = yaml.load(file.read_text(encoding="utf-8"), strict_loader())
         finetuning, shared = content.pop("finetuning", {}), content.pop("pretraining", {})
-        seeds = content.pop("seeds", [42])
+        seeds, budget = content.pop("seeds", [42]), content.pop("flops", None)
         for name, given in content.pop("variants").items():
-            own = {"seeds": seeds, "weights": "pretrained", "like": None, **shared, **(given or {})}
-            own_seeds, weights, like = (own.pop(key) for key in ("seeds", "weights", "like"))
+            own = {"seeds": seeds, "weights": "pretrained", "like": None, "flops": budget, **shared, **(given or {})}
+            own_seeds, weights, like, flops = (own.pop(key) for key in ("seeds", "weights", "like", "flops"))
             if like is not None:
                 if weights not in ("random", "stock") or given.keys() != {"like", "weights"}:
                     raise ValueError(f"variant {name}: `like` needs weights: random or stock, and no options")
@@ -120,7 +122,7 @@ def read_plan(file: Path) -> Plan:
                 own_seeds, own = variants[like].seeds[: 1 if weights == "random" else None], variants[like].options
             elif weights != "pretrained":
                 raise ValueError(f"variant {name}: `weights: {weights}` needs like: VARIANT")
-            variants[name] = Variant(name, list(own_seeds), own, weights, like)
+            variants[name] = Variant(name, list(own_seeds), own, weights, like, flops)
         tasks = {name: own or {} for name, own in finetuning.pop("tasks", {}).items()}
         options, task_seeds = finetuning.pop("options", {}), finetuning.pop("seeds", 1)
         rest = {"title": file.stem, **content, **finetuning}
@@ -138,28 +140,32 @@ def all_stages(plan: Plan, site: Site) -> list[Stage]:
     trained, scored = dict[str, list[Stage]](), list[Stage]()
     for name, variant in plan.variants.items():
         if variant.weights == "pretrained":
-            trained[name] = [_pretraining(plan, site, variant, seed) for seed in variant.seeds]
+            trained[name] = [_pretraining(plan, site, variant, seed, trained) for seed in variant.seeds]
         elif variant.weights == "stock":
             trained[name] = [_stock(site.folder(name), name, like) for like in trained[str(variant.like)]]
         scored += _scoring(plan, site, variant, trained[name if name in trained else str(variant.like)][0])
     return sorted((stage for some in trained.values() for stage in some), key=lambda stage: bool(stage.needs)) + scored
 
 
-def _pretraining(plan: Plan, site: Site, variant: Variant, seed: int) -> Stage:
-    output = site.folder(variant.name) / f"seed-{seed}"
+def _pretraining(plan: Plan, site: Site, variant: Variant, seed: int, trained: Mapping[str, list[Stage]]) -> Stage:
+    output, own = site.folder(variant.name) / f"seed-{seed}", dict(variant.options)
     given: Options = {"corpus": site.corpus, **({"tokenizer": site.tokenizer} if site.tokenizer else {})}
     given |= {"prepared_dir": site.prepared_dir, "seed": seed, "output_dir": output}
+    source, _, part = str(own.get("init_from")).partition("/")
+    if weights := trained.get(source, [None])[0]:  # does not exist yet, so its sizes must be in the plan
+        del own["init_from"]
     try:
-        endless = {"max_steps": 10**9} if plan.flops else {}
-        config = parse_pretraining(typed({**given, **endless, **variant.options}))[1]
-        corpus = config.corpus
-        tokens = len(load_tokenizer(Path(corpus.tokenizer))) if corpus.tokenizer else corpus.vocab_size
+        endless = {"max_steps": 10**9} if variant.flops else {}
+        config = parse_pretraining(typed({**given, **endless, **own}))[1]
+        tokens = (
+            len(load_tokenizer(Path(config.corpus.tokenizer))) if config.corpus.tokenizer else config.corpus.vocab_size
+        )
         per_step = flops_per_step(replace(config, model=replace(config.model, vocab_size=tokens)))
-        if plan.flops:
-            given["max_steps"] = max(1, steps_for(per_step, plan.flops))
+        if variant.flops:
+            given["max_steps"] = max(1, steps_for(per_step, variant.flops))
         if plan.warmup_share is not None:
             given["warmup_steps"] = round(plan.warmup_share * given.get("max_steps", config.training.max_steps))
-        options = _merge(given, variant.options)
+        options = _merge(given, own) | ({"init_from": str(weights.output / part)} if weights else {})
         has_stock = any(other.weights == "stock" and other.like == variant.name for other in plan.variants.values())
         training, sharing = config.training, config.rtd.embedding_sharing
         is_plain = training.gradient_accumulation_steps == 1 and (training.optimizer, sharing) == ("adamw", "full")
@@ -168,7 +174,8 @@ def _pretraining(plan: Plan, site: Site, variant: Variant, seed: int) -> Stage:
             raise UsageError(f"`weights: stock` supports only objective rtd with {known}")
     except UsageError as error:
         raise UsageError(f"variant {variant.name}: {error}") from None
-    return Stage(variant.name, f"{PRETRAINING}{seed}", ["electra_albert", "pretrain"], options, output, None, per_step)
+    name, command = f"{PRETRAINING}{seed}", ["electra_albert", "pretrain"]
+    return Stage(variant.name, name, command, options, output, weights, per_step)
 
 
 def _stock(folder: Path, name: str, like: Stage) -> Stage:
@@ -201,11 +208,8 @@ def _merge(given: Options, own: Options) -> Options:
 
 def typed(options: Mapping[str, Any]) -> list[str]:
     """The options as command-line arguments."""
-    words = []
+    words, names = list[str](), {"None": "null", "True": "true", "False": "false"}
     for name, value in options.items():
         values = value if isinstance(value, list | tuple) else [value]
-        words += [
-            f"--{name}",
-            *({"None": "null", "True": "true", "False": "false"}.get(str(v), str(v)) for v in values),
-        ]
+        words += [f"--{name}", *(names.get(str(v), str(v)) for v in values)]
     return words

@@ -17,7 +17,7 @@ from electra_albert.contracts import CheckpointError, UsageError
 from electra_albert.files import write_json
 from experiments.__main__ import main
 from experiments.plan import Site, Stage, all_stages, read_plan, typed
-from experiments.report import report
+from experiments.report import find, report
 from experiments.running import OTHER_RECIPE, check_recipes, failure, is_done, run_stages
 from tests.apps.tiny_run import english, finish, start
 from tests.apps.tiny_tasks import cola
@@ -61,6 +61,31 @@ def test_equal_flops_give_each_variant_its_updates(tmp_path: Path) -> None:
         _, config = parse_pretraining(typed(stage.options))
         assert run_flops(config, config.training.max_steps) == pytest.approx(1e14, rel=0.01)
         assert config.training.warmup_steps == round(0.1 * config.training.max_steps)
+
+
+CONTINUED = """
+pretraining: {preset: tiny, vocab_size: 300}
+variants: {a: {objective: mlm, seeds: [1, 2], flops: 1.0e+12}, b: {init_from: a/generator, flops: 3.0e+12}}
+"""
+
+
+def test_a_variant_starts_from_the_weights_of_another_and_adds_its_costs(tmp_path: Path) -> None:
+    first, _, second = stages = stages_of(tmp_path, CONTINUED)
+    assert second.options["init_from"] == str(first.output / "generator")
+    assert second.needs == first
+    assert [round(s.flops(s.options["max_steps"]) / 1e12) for s in stages] == [1, 1, 3]
+    moved = stages_of(tmp_path, CONTINUED, output_dir=str(tmp_path / "moved"))
+    assert moved[2].recipe == second.recipe != stages_of(tmp_path, CONTINUED.replace("a/generator", "a"))[2].recipe
+    for number, stage in enumerate(stages, 1):
+        stage.record.parent.mkdir(parents=True, exist_ok=True)
+        write_json(stage.record, {"recipe": stage.recipe, "exit_code": 0})
+        stage.output.mkdir(parents=True)
+        row = {"step": number, "tokens": 10 * number, "tokens_per_second": 10.0, "eval_discriminator_auc": 0.5}
+        (stage.output / "metrics.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
+    (run,) = find(stages[2:])["pretraining"]
+    flops = first.flops(1) + second.flops(3)
+    assert run["curves"] == {"discriminator_auc": [(flops, 0.5)]}
+    assert [run[key] for key in ("updates", "tokens", "flops", "seconds")] == [4, 40, flops, 4.0]
 
 
 REFUSED = {
