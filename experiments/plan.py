@@ -122,7 +122,7 @@ def read_plan(file: Path) -> Plan:
                 own_seeds, own = variants[like].seeds[: 1 if weights == "random" else None], variants[like].options
             elif weights != "pretrained":
                 raise ValueError(f"variant {name}: `weights: {weights}` needs like: VARIANT")
-            variants[name] = Variant(name, list(own_seeds), own, weights, like, flops)
+            variants[name] = Variant(name, list(own_seeds), own, weights, like, flops and float(flops))
         tasks = {name: own or {} for name, own in finetuning.pop("tasks", {}).items()}
         options, task_seeds = finetuning.pop("options", {}), finetuning.pop("seeds", 1)
         rest = {"title": file.stem, **content, **finetuning}
@@ -169,8 +169,8 @@ def _pretraining(plan: Plan, site: Site, variant: Variant, seed: int, trained: M
         has_stock = any(other.weights == "stock" and other.like == variant.name for other in plan.variants.values())
         training, sharing = config.training, config.rtd.embedding_sharing
         is_plain = training.gradient_accumulation_steps == 1 and (training.optimizer, sharing) == ("adamw", "full")
-        if has_stock and not (spec_of(config).has_stock_pair and is_plain):
-            known = "optimizer adamw, rtd.embedding_sharing full and no gradient accumulation"
+        if has_stock and not (spec_of(config).has_stock_pair and is_plain and "init_from" not in variant.options):
+            known = "optimizer adamw, rtd.embedding_sharing full, no init_from and no gradient accumulation"
             raise UsageError(f"`weights: stock` supports only objective rtd with {known}")
     except UsageError as error:
         raise UsageError(f"variant {variant.name}: {error}") from None

@@ -65,7 +65,7 @@ def test_equal_flops_give_each_variant_its_updates(tmp_path: Path) -> None:
 
 CONTINUED = """
 pretraining: {preset: tiny, vocab_size: 300}
-variants: {a: {objective: mlm, seeds: [1, 2], flops: 1.0e+12}, b: {init_from: a/generator, flops: 3.0e+12}}
+variants: {a: {objective: mlm, seeds: [1, 2], flops: 1e12}, b: {init_from: a/generator, flops: 3.0e+12}}
 """
 
 
@@ -98,6 +98,10 @@ REFUSED = {
     "objective rtd": "{variants: {a: {objective: mlm, optimizer: adamw}, b: {like: a, weights: stock}}}",
     "optimizer adamw": "{variants: {a: {rtd.embedding_sharing: full}, b: {like: a, weights: stock}}}",
     "sharing full": "{variants: {a: {optimizer: adamw}, b: {like: a, weights: stock}}}",
+    "no init_from": "{variants: {a: {optimizer: adamw, rtd.embedding_sharing: full}, b: {init_from: a/discriminator, "
+    "optimizer: adamw, rtd.embedding_sharing: full}, c: {like: b, weights: stock}}}",
+    "could not convert": "{variants: {a: {flops: many}}}",
+    "aa/generator does not exist": "{variants: {a: {}, b: {init_from: aa/generator}}}",
     "share a folder": "{variants: {a b: {}, a/b: {}}}",
 }
 
