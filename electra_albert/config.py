@@ -4,6 +4,7 @@ import re
 import sys
 from bisect import bisect_left
 from dataclasses import asdict, dataclass, field
+from itertools import product
 from typing import Any, Literal, NamedTuple
 
 from electra_albert.data_files import canonical_encoding
@@ -111,7 +112,7 @@ class TrainingConfig:
     that decay, as in BERT's and ALBERT's code), linear (warmup, then linear decay from the peak), wsd (warmup, then
     constant, then linear decay, as in MiniCPM), cosine (warmup, then half a cosine)."""
     lr_decay_share: float = 0.2
-    """Fraction of the steps over which the schedule wsd decays."""
+    """Fraction of the steps over which the schedule wsd decays; with 0 it stays at the peak."""
     adam_bias_correction: bool = True
     """Bias correction of Adam's moments; the optimizers of ELECTRA and ALBERT have none."""
     max_grad_norm: float = 1.0
@@ -153,7 +154,7 @@ class TrainingConfig:
         require_within(self, "[0, 1)", "weight_decay adam_beta1 adam_beta2")
         require_within(self, "(0, 1)", "adam_epsilon")
         require_within(self, f"[0, {1 << 63})", "seed")
-        require_within(self, "(0, 1]", "lr_decay_share")
+        require_within(self, "[0, 1]", "lr_decay_share")
         names = self.report_to.split(",")
         is_list = len({*names} & {*TRACKERS}) == len(names)  # each of them once
         problem = f"report_to={self.report_to} must be none, or from {', '.join(TRACKERS)}, separated by commas"
@@ -250,9 +251,10 @@ class PretrainConfig:
         require(length <= positions, f"max_seq_length={length} exceeds model.max_position_embeddings={positions}")
         segments = self.model.type_vocab_size
         require(segments >= 2, f"model.type_vocab_size={segments} must be at least 2: sequences have two segments")
-        for rate in (self.rtd.mask_rate, self.rtd.mask_rate_end or self.rtd.mask_rate) if self.rtd.mlm_share else ():
-            selected = max(1, round(rate * (length - 2)))
-            problem = f"rtd.mlm_share={self.rtd.mlm_share} of the {selected} tokens selected in {length} leaves none"
+        rates = (self.rtd.mask_rate, self.rtd.mask_rate_end or self.rtd.mask_rate) if self.rtd.mlm_share else ()
+        for rate, used in product(rates, (length, self.corpus.short_seq_length or length)):
+            selected = max(1, round(rate * (used - 2)))
+            problem = f"rtd.mlm_share={self.rtd.mlm_share} of the {selected} tokens selected in {used} leaves none"
             kept = round(self.rtd.mlm_share * selected)
             require(0 < kept < selected, f"{problem} to {'predict' if kept == 0 else 'replace'}; choose another share")
         if "electric" in (self.run.objective, *self.own):

@@ -85,7 +85,7 @@ class ModelConfig:
     initialization: Literal["normal", "local"] = "normal"
     """normal: as published; local: sinusoidal position embeddings and heads that attend to neighbouring tokens."""
     zero_init_outputs: bool = False
-    """Initialise the output projections of attention and feed-forward to zero: each block starts as the identity."""
+    """Initialise the output projections of attention and feed-forward to zero: each block starts as its LayerNorms."""
     attention: str = "softmax"
     """Attention kind: softmax, or one of docs/recipe.md, which stock transformers does not have."""
     attention_options: dict[str, int | float] = field(default_factory=dict)

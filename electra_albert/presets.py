@@ -5,7 +5,7 @@ from typing import Any, Literal
 from electra_albert.config import CorpusConfig, ModelConfig, PretrainConfig, RtdConfig, TrainingConfig
 
 # Differs from ELECTRA and ALBERT: their Adam with shared embeddings. In the trials (docs/lab-log.md) Muon with
-# disentangled embeddings learns more per token, and with outputs that start at zero twelve shared layers learn at all.
+# disentangled embeddings learns more per token, and twelve shared layers learn better with outputs that start at zero.
 _OPTIMIZER: Literal["muon"] = "muon"
 _SHARING: Literal["disentangled"] = "disentangled"
 _DEEP_MUON_RATE = 1.0  # at that of tiny, 3, the discriminator of twelve shared layers of width 256 stays near chance

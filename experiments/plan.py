@@ -151,7 +151,7 @@ def _pretraining(plan: Plan, site: Site, variant: Variant, seed: int, trained: M
     output, own = site.folder(variant.name) / f"seed-{seed}", dict(variant.options)
     given: Options = {"corpus": site.corpus, **({"tokenizer": site.tokenizer} if site.tokenizer else {})}
     given |= {"prepared_dir": site.prepared_dir, "seed": seed, "output_dir": output}
-    source, _, part = str(own.get("init_from")).partition("/")
+    source, _, part = str(own.get("init_from", "")).rpartition("/")
     if weights := trained.get(source, [None])[0]:  # does not exist yet, so its sizes must be in the plan
         del own["init_from"]
     try:
@@ -166,11 +166,14 @@ def _pretraining(plan: Plan, site: Site, variant: Variant, seed: int, trained: M
         if plan.warmup_share is not None:
             given["warmup_steps"] = round(plan.warmup_share * given.get("max_steps", config.training.max_steps))
         options = _merge(given, own) | ({"init_from": str(weights.output / part)} if weights else {})
+        if weights and spec_of(config).has_discriminator and spec_of(config).generator(config):  # else its folder's
+            options |= {f"rtd.{name}": getattr(config.rtd, name) for name in ("generator_layers", "generator_rate")}
         has_stock = any(other.weights == "stock" and other.like == variant.name for other in plan.variants.values())
-        training, sharing = config.training, config.rtd.embedding_sharing
-        is_plain = training.gradient_accumulation_steps == 1 and (training.optimizer, sharing) == ("adamw", "full")
+        training, sharing, average = config.training, config.rtd.embedding_sharing, config.run.average_checkpoints
+        ones = training.gradient_accumulation_steps, average, config.model.residual_scale
+        is_plain = max(ones) == 1 and (training.optimizer, sharing) == ("adamw", "full")
         if has_stock and not (spec_of(config).has_stock_pair and is_plain and "init_from" not in variant.options):
-            known = "optimizer adamw, rtd.embedding_sharing full, no init_from and no gradient accumulation"
+            known = "optimizer adamw, rtd.embedding_sharing full, no init_from, accumulation, averaging or scale"
             raise UsageError(f"`weights: stock` supports only objective rtd with {known}")
     except UsageError as error:
         raise UsageError(f"variant {variant.name}: {error}") from None

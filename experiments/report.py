@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -69,12 +70,8 @@ def _run(stage: Stage) -> Found | None:
 
 def training_seconds(rows: Sequence[Found]) -> float:
     """Time of the updates in a metrics file, without evaluation and checkpoints: tokens over tokens per second."""
-    total, before = 0.0, 0.0
-    for row in rows:
-        if row.get("tokens_per_second") and row.get("tokens"):
-            total += (row["tokens"] - before) / row["tokens_per_second"]
-            before = row["tokens"]
-    return total
+    logged = [{"tokens": 0}, *(row for row in rows if row.get("tokens_per_second") and row.get("tokens"))]
+    return sum(((row["tokens"] - last["tokens"]) / row["tokens_per_second"] for last, row in pairwise(logged)), 0.0)
 
 
 def _table(plan: Plan, found: dict[str, Found]) -> str:

@@ -12,7 +12,7 @@ from electra_albert.objectives import OBJECTIVES
 from electra_albert.presets import PRESETS
 
 NAN, INF = float("nan"), float("inf")
-TRAINING = {"max_grad_norm": (0.0,), "seed": (-1,), "lr_decay_share": (0.0, 1.1, 0.3)}  # 0.3 without wsd
+TRAINING = {"max_grad_norm": (0.0,), "seed": (-1,), "lr_decay_share": (-0.1, 1.1, 0.3)}  # 0.3 without wsd
 TRAINING |= {"muon_rate": (0.0,)}
 ENCODINGS = ("utf-16", "unicode_escape", "no-such")
 # Values just outside the allowed ones.
@@ -60,6 +60,8 @@ def test_an_invalid_value_is_refused_in_one_line_with_name_and_value(kind: type)
 def test_an_mlm_share_that_leaves_nothing_to_predict_or_to_replace_is_refused(share: float) -> None:
     with pytest.raises(ValueError, match=f"mlm_share={share} of the 19 tokens selected in 128 leaves none"):
         PretrainConfig(rtd=RtdConfig(mlm_share=share))
+    with pytest.raises(ValueError, match=r"mlm_share=0.1 of the 4 tokens selected in 32 leaves none to predict"):
+        PretrainConfig(rtd=RtdConfig(mlm_share=0.1), corpus=CorpusConfig(short_seq_length=32, short_seq_steps=1))
     PretrainConfig(rtd=RtdConfig(mlm_share=0.5, mask_rate=0.3, mask_rate_end=0.15))
 
 

@@ -33,7 +33,11 @@ WORDS = {  # regular expression, where a blank matches an underscore or a line b
     r'"""what|^#+ what': "(name the thing)",
 }
 ALLOWED = (
-    *("(discriminator|dropout|generator|learning|mask(ing)?|sampling) rates?", "decimal places?", "(in|takes?) place"),
+    *(
+        "(discriminator|dropout|generator|learning|mask(ing)?|muon|sampling) rates?",
+        "decimal places?",
+        "(in|takes?) place",
+    ),
     *("(forward|backward|training) pass(es)?", "passes (it|them|the|to)", r"ir\.passes", "takes? up to", "lay out"),
     *("rows of the token( embedding)? table", r"piece(\.\w+| in)", r"proto\.pieces", "max piece length"),
     *("(cannot|can|one can) (say|tell)", "say (little|otherwise)", "points behind", "behind the table"),
@@ -54,7 +58,7 @@ def hits(files: dict[str, str]) -> Iterator[str]:
 
 
 def searched() -> dict[str, str]:
-    globs = ("*.py", "*.md", "data/**/*.md", "docs/*.py", "docs/*.md", "experiments/*.yaml")
+    globs = ("*.py", "*.md", "data/**/*.md", "docs/*.py", "docs/*.md", "benchmarks/*.md", "experiments/*.yaml")
     paths = [path.relative_to(ROOT).as_posix() for glob in globs for path in sorted(ROOT.glob(glob))]
     return sources(*CODE, *(path for path in paths if path != "CHANGELOG.md"))  # which names what was renamed
 

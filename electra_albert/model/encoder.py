@@ -63,7 +63,7 @@ class Embeddings(nn.Module):
 class Block(nn.Module):
     """Transformer block: self-attention and feed-forward, post-LayerNorm. Paper: ALBERT section 3.1.
 
-    config.residual_scale is α of DeepNorm, x = LayerNorm(α x + f(x)). Paper: Wang et al. 2022 (DeepNet).
+    config.residual_scale is α of DeepNorm, x = LayerNorm(α x + f(x)), without its β (Wang et al. 2022, DeepNet).
     """
 
     def __init__(self, config: ModelConfig) -> None:

@@ -13,6 +13,7 @@ from electra_albert.objectives.masking import Targets, target_count
 
 # Relative probabilities of runs of 1, 2, … words. ALBERT section 4.1; SpanBERT section 3.1, whose mean length of 3.8
 # is that of the geometric distribution restricted to 10 words.
+# Differs from SpanBERT, which replaces a span as a whole: [MASK] or not is drawn for each of its tokens.
 RUN_LENGTHS = {"word": [1.0], "ngram": [1 / n for n in range(1, 4)], "span": [0.8**n for n in range(10)]}
 _PARTS = 1 << 30  # of mask rates that change: integers are equal on the host and on any device, also compiled
 Rates: TypeAlias = tuple[float, Tensor | None]  # mask rates: that of K, and that of the step, int64 [], if it changes

@@ -34,7 +34,7 @@ def learning_rate(step: int, config: TrainingConfig) -> float:
         "electra": warmed_up * decay,
         "bert": warmed_up if step < warmup else peak * decay,
         "linear": warmed_up if step <= warmup else peak * (1.0 - (step - 1 - warmup) / (total - warmup)),
-        "wsd": warmed_up * min(1.0, left / min(config.lr_decay_share * total, after)),
+        "wsd": warmed_up * min(1.0, left / max(1, min(config.lr_decay_share * total, after))),
         "cosine": warmed_up * math.sin(math.pi / 2 * min(1.0, left / after)) ** 2,
     }
     return schedules[config.lr_scheduler_type]

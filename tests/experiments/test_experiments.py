@@ -65,7 +65,7 @@ def test_equal_flops_give_each_variant_its_updates(tmp_path: Path) -> None:
 
 CONTINUED = """
 pretraining: {preset: tiny, vocab_size: 300}
-variants: {a: {objective: mlm, seeds: [1, 2], flops: 1e12}, b: {init_from: a/generator, flops: 3.0e+12}}
+variants: {a/1: {objective: mlm, seeds: [1, 2], flops: 1e12}, b: {init_from: a/1/generator, flops: 3.0e+12}}
 """
 
 
@@ -73,9 +73,15 @@ def test_a_variant_starts_from_the_weights_of_another_and_adds_its_costs(tmp_pat
     first, _, second = stages = stages_of(tmp_path, CONTINUED)
     assert second.options["init_from"] == str(first.output / "generator")
     assert second.needs == first
+    # Regression: --init_from set these two by its folder, so the FLOPs were those of another generator.
+    assert (second.options["rtd.generator_layers"], second.options["rtd.generator_rate"]) == (1, 2.0)
     assert [round(s.flops(s.options["max_steps"]) / 1e12) for s in stages] == [1, 1, 3]
     moved = stages_of(tmp_path, CONTINUED, output_dir=str(tmp_path / "moved"))
-    assert moved[2].recipe == second.recipe != stages_of(tmp_path, CONTINUED.replace("a/generator", "a"))[2].recipe
+    assert (
+        moved[2].recipe
+        == second.recipe
+        != stages_of(tmp_path, CONTINUED.replace("a/1/generator", "a/1/encoder"))[2].recipe
+    )
     for number, stage in enumerate(stages, 1):
         stage.record.parent.mkdir(parents=True, exist_ok=True)
         write_json(stage.record, {"recipe": stage.recipe, "exit_code": 0})
@@ -100,6 +106,8 @@ REFUSED = {
     "sharing full": "{variants: {a: {optimizer: adamw}, b: {like: a, weights: stock}}}",
     "no init_from": "{variants: {a: {optimizer: adamw, rtd.embedding_sharing: full}, b: {init_from: a/discriminator, "
     "optimizer: adamw, rtd.embedding_sharing: full}, c: {like: b, weights: stock}}}",
+    "averaging": "{variants: {a: {optimizer: adamw, rtd.embedding_sharing: full, average_checkpoints: 2}, "
+    "c: {like: a, weights: stock}}}",
     "could not convert": "{variants: {a: {flops: many}}}",
     "aa/generator does not exist": "{variants: {a: {}, b: {init_from: aa/generator}}}",
     "share a folder": "{variants: {a b: {}, a/b: {}}}",

@@ -11,7 +11,7 @@ from electra_albert.apps.pretrain.job import START_TOLERANCE
 from electra_albert.config import ModelConfig
 from electra_albert.keyed_random import Stream, bits
 from electra_albert.model.electra import Discriminator, Electra, Generator, initialize_models
-from electra_albert.model.encoder import RtdHead
+from electra_albert.model.encoder import Block, RtdHead
 from electra_albert.model.initialization import HEAD_OFFSETS, initialize
 from electra_albert.presets import PRESETS
 
@@ -61,12 +61,25 @@ def test_check_of_offsets_rejects_normal_weights_and_reversed_heads() -> None:
         assert_heads_attend_to_their_offsets(first_attention(make_pair(LOCAL).discriminator).flip(1))
 
 
-def test_local_heads_start_with_zero_logits_and_residual_branches_scale_with_depth() -> None:
-    found = make_pair(replace(LOCAL, num_hidden_layers=12)).discriminator
+@pytest.mark.parametrize("scale", [1.0, 2.0])
+def test_local_heads_start_with_zero_logits_and_residual_branches_scale_with_depth(scale: float) -> None:
+    found = make_pair(replace(LOCAL, num_hidden_layers=12, residual_scale=scale)).discriminator
     assert not found.discriminator_predictions.dense_prediction.weight.any()
     assert not found.sentence_order.classifier.weight.any()
     dense = found.get_parameter("encoder.albert_layer_groups.1.albert_layers.0.attention.dense.weight").detach()
-    torch.testing.assert_close(dense @ dense.T, (3 / 12) ** 2 * torch.eye(len(dense)), rtol=0, atol=1e-5)  # orthogonal
+    torch.testing.assert_close(
+        dense @ dense.T, (3 * scale / 12) ** 2 * torch.eye(len(dense)), rtol=0, atol=1e-5
+    )  # orthogonal
+
+
+@pytest.mark.parametrize("config", [NORMAL, LOCAL])
+def test_blocks_whose_outputs_start_at_zero_are_their_layer_norms(config: ModelConfig) -> None:
+    blocks = [part for part in make_pair(replace(config, zero_init_outputs=True)).modules() if isinstance(part, Block)]
+    hidden_states, attends = torch.randn(2, 5, config.hidden_size), torch.ones(2, 5, dtype=torch.bool)
+    norm = torch.nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+    assert len(blocks) == 4  # two groups in each model
+    for block in blocks:
+        torch.testing.assert_close(block(hidden_states, attends), norm(norm(hidden_states)))
 
 
 def test_normal_initialization_is_as_published() -> None:

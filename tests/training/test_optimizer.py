@@ -272,6 +272,7 @@ def test_each_schedule_is_the_published_one_except_for_the_offset() -> None:
     wsd = [*linear[:10], *(1.0 for _ in range(10, 70)), *((100 - g) / 30 for g in range(70, 100))]
     assert curve("wsd", lr_decay_share=0.3) == pytest.approx(wsd, rel=1e-12)
     assert curve("wsd", lr_decay_share=0.95) == pytest.approx(linear, rel=1e-12)  # no decay before the peak
+    assert curve("wsd", lr_decay_share=0) == pytest.approx([*linear[:10], *[1.0] * 90], rel=1e-12)
     # Loshchilov and Hutter 2017, equation 5, with one period after the warmup.
     cosine = [*linear[:10], *((1 + math.cos(math.pi * (g - 10) / 90)) / 2 for g in range(10, 100))]
     assert curve("cosine") == pytest.approx(cosine, rel=1e-12)
