@@ -80,7 +80,8 @@ def test_blocks_whose_outputs_start_at_zero_are_their_layer_norms(config: ModelC
     assert len(blocks) == 4  # two groups in each model
     for block in blocks:
         torch.testing.assert_close(block(hidden_states, attends), norm(norm(hidden_states)))
-        assert block.ffn.weight.any() and not block.ffn_output.weight.any()  # either would give the same outputs
+        assert block.ffn.weight.any()  # zero here would give the same outputs
+        assert not block.ffn_output.weight.any()
 
 
 def test_normal_initialization_is_as_published() -> None:
