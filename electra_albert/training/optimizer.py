@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from electra_albert.config import TrainingConfig
 
 MUON_ITERATIONS = 5  # of Newton and Schulz
+MUON_MOMENTUM = 0.95
+MUON_SCALE = 0.2  # root mean square of an update per learning rate, as that of AdamW
 Groups = list[dict[str, Any]]
 
 
@@ -137,44 +139,55 @@ class Muon(torch.optim.Optimizer):
     orthogonalised one by one. build_optimizer creates the state. If `found_inf` [] is 1, a step changes nothing.
     """
 
+    # torch.optim.Muon launches some 25 kernels per matrix, more than forward and backward pass together; here matrices
+    # of the same shape share them.
     found_inf: Tensor | None = None
 
     def __init__(self, groups: Groups, **options: Any) -> None:
         super().__init__(groups, options)
-        self._groups = sorted(self.param_groups, key=lambda group: group["is_orthogonal"])
-        count = sum(not group["is_orthogonal"] for group in groups)
-        self._adamw = _adamw(self._groups[:count], **options)
+        self._others = [group for group in self.param_groups if not group["is_orthogonal"]]
+        self._adamw = _adamw([{**group} for group in self._others], **options)
         self._adamw.state = self.state
-        self._parts: dict[nn.Parameter, list[nn.Parameter]] = {  # of each matrix, views of its weights
-            one: [nn.Parameter(part) for part in one.detach().chunk(group["trust_ratios"])]
-            for group in self._groups[count:]
-            for one in group["params"]
-        }
-        matrices = [[part for one in group["params"] for part in self._parts[one]] for group in self._groups[count:]]
-        decay = [group["weight_decay"] for group in self._groups[count:]]
-        inner = [{"params": parts, "weight_decay": each} for parts, each in zip(matrices, decay, strict=True)]
-        self._muon = torch.optim.Muon(inner, options["lr"], adjust_lr_fn="match_rms_adamw", ns_steps=MUON_ITERATIONS)
+        self._alike: dict[tuple[int, torch.Size], list[nn.Parameter]] = {}  # by group and shape
+        for index, group in enumerate(self.param_groups):
+            for one in group["params"] if group["is_orthogonal"] else ():
+                self._alike.setdefault((index, one.shape), []).append(one)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """Perform one optimizer step; a closure is not supported."""
         assert closure is None
-        for group, inner in zip(self._groups, self._adamw.param_groups + self._muon.param_groups, strict=True):
+        for group, inner in zip(self._others, self._adamw.param_groups, strict=True):
             inner["lr"] = group["lr"]
         self._adamw.found_inf = self.found_inf  # type: ignore[attr-defined]
         self._adamw.step()
-        changed = [tensor for one in self._parts for tensor in (one.data, self.state[one]["momentum_buffer"])]
-        before = [tensor.clone() for tensor in changed]
-        for one, parts in self._parts.items():
-            assert one.grad is not None
-            buffers = self.state[one]["momentum_buffer"].chunk(len(parts))
-            for part, gradient, buffer in zip(parts, one.grad.chunk(len(parts)), buffers, strict=True):
-                part.grad, self._muon.state[part]["momentum_buffer"] = gradient, buffer
-        self._muon.step()  # type: ignore[no-untyped-call]
-        self._muon.zero_grad(set_to_none=True)
-        if self.found_inf is not None:
-            for tensor, old in zip(changed, before, strict=True):
-                tensor.copy_(torch.where(self.found_inf == 0, tensor, old))
+        for (index, shape), weights in self._alike.items():
+            group = self.param_groups[index]
+            rows, columns = shape[0] // group["trust_ratios"], shape[1]
+            momenta = [self.state[one]["momentum_buffer"] for one in weights]
+            gradients = [one.grad for one in weights if one.grad is not None]
+            lists: tuple[list[Tensor], ...] = ([*weights], momenta, gradients)
+            weight, momentum, gradient = (torch.cat(each).view(-1, rows, columns) for each in lists)
+            moved = momentum.lerp(gradient, 1 - MUON_MOMENTUM)
+            direction = orthogonalized(gradient.lerp(moved, MUON_MOMENTUM))  # Nesterov's
+            rate = group["lr"] * MUON_SCALE * math.sqrt(max(rows, columns))
+            updated = (weight * (1 - group["lr"] * group["weight_decay"])).add_(direction, alpha=-rate)
+            for targets, old, new in ((momenta, momentum, moved), (weights, weight, updated)):
+                kept = new if self.found_inf is None else torch.where(self.found_inf == 0, new, old)
+                for target, value in zip(targets, kept.view(len(targets), *shape), strict=True):
+                    target.copy_(value)
+
+
+def orthogonalized(matrices: Tensor) -> Tensor:
+    """Matrices [N, rows, columns] with singular values near 1, by Newton and Schulz in bfloat16. Paper: Jordan 2024."""
+    is_tall = matrices.shape[1] > matrices.shape[2]
+    found = (matrices.mT if is_tall else matrices).bfloat16()
+    found = found / torch.linalg.matrix_norm(found, keepdim=True).clamp(min=1e-7)
+    linear, cubic, quintic = 3.4445, -4.7750, 2.0315
+    for _ in range(MUON_ITERATIONS):
+        gram = found @ found.mT
+        found = torch.baddbmm(found, torch.baddbmm(gram, gram, gram, beta=cubic, alpha=quintic), found, beta=linear)
+    return found.mT if is_tall else found
 
 
 _OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"adamw": _adamw, "lamb": Lamb, "muon": Muon}
