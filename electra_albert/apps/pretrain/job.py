@@ -232,12 +232,12 @@ def choose_arithmetic(precision: Arithmetic | Literal["auto"], device: torch.dev
 
 
 def choose_compilation(wanted: Compilation | Literal["auto"], device: torch.device) -> Compilation:
-    """Parts to compile with torch.compile: `wanted`, or for auto the blocks on a GPU. UsageError if unsupported."""
+    """Parts to compile with torch.compile: `wanted`, or for auto the step on a GPU. UsageError if unsupported."""
     if wanted == "none" or (wanted == "auto" and device.type != "cuda"):
         return "none"
     problem = machine.why_not_compiled(device)
     if wanted == "auto":
-        return "none" if problem else "blocks"
+        return "none" if problem else "step"
     if problem:
         raise UsageError(f"--torch_compile {wanted} cannot work here: {problem}")
     return wanted
