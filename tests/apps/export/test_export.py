@@ -137,9 +137,9 @@ def test_stock_transformers_loads_the_shipped_model_with_equal_outputs() -> None
 def test_the_shipped_model_is_small_and_gives_the_recorded_scores() -> None:
     model = load_model(SHIPPED, "cpu")
     found: Any = model.fill_mask(SENTENCE)
-    assert (found[0]["token_str"], found[0]["score"]) == ("century", pytest.approx(0.96747, abs=1e-4))
+    assert (found[0]["token_str"], found[0]["score"]) == ("century", pytest.approx(0.87236, abs=1e-4))
     scored: Any = model.replaced_probabilities("The quick brown fox jumps over the lazy dog.")
-    assert [each.probability for each in scored[:4]] == pytest.approx([0.0481, 0.0436, 0.1753, 0.2526], abs=1e-4)
+    assert [each.probability for each in scored[:4]] == pytest.approx([0.0482, 0.1418, 0.0939, 0.0841], abs=1e-4)
     assert sum(file.stat().st_size for file in SHIPPED.rglob("*") if file.is_file()) < LARGEST_BYTES
     for folder in (SHIPPED, *(SHIPPED / part for part in PARTS)):
         fields = ModelCard.load(folder / "README.md").data.to_dict()
