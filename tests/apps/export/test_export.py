@@ -115,7 +115,7 @@ def test_a_bad_export_is_refused_and_writes_nothing(tmp_path: Path, monkeypatch:
 SHIPPED = ROOT / "data" / "models" / "english-h256-l4"
 PARTS = ("generator", "discriminator")
 LARGEST_BYTES = 12_000_000
-LARGEST_DIFFERENCE, MEAN_DIFFERENCE = 0.15, 0.01  # of probabilities in int8 and float32: 0.094 and 0.005 measured
+LARGEST_DIFFERENCE, MEAN_DIFFERENCE = 0.15, 0.01  # of probabilities in int8 and float32: 0.069 and 0.005 measured
 SENTENCE = "The book was written in the nineteenth [MASK]."
 
 
