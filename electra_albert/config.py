@@ -188,7 +188,7 @@ class RunConfig:
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Device; auto: a GPU if there is one, NVIDIA (cuda) or Apple (mps)."""
     torch_compile: Literal["auto", "none", "blocks", "step"] = "auto"
-    """Scope of torch.compile: nothing, each block, or the whole step (takes a minute or more); auto: step on CUDA."""
+    """Scope of torch.compile: nothing, each block, or the whole step (takes minutes); auto: step on CUDA."""
     resume: str = "auto"
     """auto: resume the run in output_dir, if any; never: refuse a folder with checkpoints; PATH: a checkpoint."""
     dry_run: bool = False

@@ -17,7 +17,7 @@ def set_gradient_checkpointing(module: nn.Module) -> None:
 
 
 def compile_for_training(objective: nn.Module, compilation: Compilation) -> None:
-    """Apply torch.compile: "blocks" to each group by itself (seconds), "step" to the whole forward pass (a minute)."""
+    """Apply torch.compile: "blocks" to each group by itself (seconds), "step" to the whole forward pass (minutes)."""
     if compilation != "none":
         import torch._dynamo
 

@@ -12,7 +12,7 @@ from electra_albert.config import TrainingConfig
 
 MUON_ITERATIONS = 5  # of Newton and Schulz
 MUON_MOMENTUM = 0.95
-MUON_SCALE = 0.2  # root mean square of an update per learning rate, as that of AdamW
+MUON_SCALE = 0.2  # root mean square of an update at learning rate 1, that of AdamW. Paper: Liu et al. 2025 section 2.2
 Groups = list[dict[str, Any]]
 
 
@@ -139,8 +139,6 @@ class Muon(torch.optim.Optimizer):
     orthogonalised one by one. build_optimizer creates the state. If `found_inf` [] is 1, a step changes nothing.
     """
 
-    # torch.optim.Muon launches some 25 kernels per matrix, more than forward and backward pass together; here matrices
-    # of the same shape share them.
     found_inf: Tensor | None = None
 
     def __init__(self, groups: Groups, **options: Any) -> None:
@@ -148,6 +146,7 @@ class Muon(torch.optim.Optimizer):
         self._others = [group for group in self.param_groups if not group["is_orthogonal"]]
         self._adamw = _adamw([{**group} for group in self._others], **options)
         self._adamw.state = self.state
+        # torch.optim.Muon calls some 25 operators per matrix, one after the other; matrices of one shape share them.
         self._alike: dict[tuple[int, torch.Size], list[nn.Parameter]] = {}  # by group and shape
         for index, group in enumerate(self.param_groups):
             for one in group["params"] if group["is_orthogonal"] else ():
@@ -166,12 +165,14 @@ class Muon(torch.optim.Optimizer):
             rows, columns = shape[0] // group["trust_ratios"], shape[1]
             momenta = [self.state[one]["momentum_buffer"] for one in weights]
             gradients = [one.grad for one in weights if one.grad is not None]
+            assert len(gradients) == len(weights)
             lists: tuple[list[Tensor], ...] = ([*weights], momenta, gradients)
             weight, momentum, gradient = (torch.cat(each).view(-1, rows, columns) for each in lists)
             moved = momentum.lerp(gradient, 1 - MUON_MOMENTUM)
             direction = orthogonalized(gradient.lerp(moved, MUON_MOMENTUM))  # Nesterov's
-            rate = group["lr"] * MUON_SCALE * math.sqrt(max(rows, columns))
-            updated = (weight * (1 - group["lr"] * group["weight_decay"])).add_(direction, alpha=-rate)
+            scale = MUON_SCALE * math.sqrt(max(rows, columns))
+            decayed = weight * (1 - group["lr"] * group["weight_decay"])
+            updated = decayed.add_(direction, alpha=-group["lr"] * scale)
             for targets, old, new in ((momenta, momentum, moved), (weights, weight, updated)):
                 kept = new if self.found_inf is None else torch.where(self.found_inf == 0, new, old)
                 for target, value in zip(targets, kept.view(len(targets), *shape), strict=True):
@@ -179,7 +180,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonalized(matrices: Tensor) -> Tensor:
-    """Matrices [N, rows, columns] with singular values near 1, by Newton and Schulz in bfloat16. Paper: Jordan 2024."""
+    """Matrices [N, rows, columns] in bfloat16, singular values near 1, by Newton and Schulz. Paper: Jordan 2024."""
     is_tall = matrices.shape[1] > matrices.shape[2]
     found = (matrices.mT if is_tall else matrices).bfloat16()
     found = found / torch.linalg.matrix_norm(found, keepdim=True).clamp(min=1e-7)

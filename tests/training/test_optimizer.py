@@ -146,7 +146,7 @@ def everything(module: nn.Module, optimizer: torch.optim.Optimizer) -> list[Tens
 @pytest.mark.parametrize("value", [1.0, torch.nan])
 @pytest.mark.parametrize("kind", ["lamb", "muon"])
 def test_a_step_with_found_inf_changes_no_weight_moment_or_counter(value: float, kind: Any) -> None:
-    module = OneBlock()
+    module = Blocks()
     optimizer = build_optimizer(module, replace(CONFIG, optimizer=kind))
     give(module, next(gradients(module, 1)))
     optimizer.step()
@@ -168,27 +168,30 @@ def test_a_resumed_run_equals_the_uninterrupted_one_bitwise(tmp_path: Path, step
     check_resume(tmp_path, config, ToyObjective, step)
 
 
-BLOCK = "encoder.albert_layers.0."  # Muon's matrices are those of the blocks
+BLOCK = "encoder.albert_layers."  # Muon's matrices are those of the blocks
 
 
-class OneBlock(nn.Module):
-    """OneOfEach inside a block, in float32, and a table outside it."""
+class Blocks(nn.Module):
+    """Two OneOfEach inside blocks, in float32, a wide matrix, and a table outside them."""
 
     def __init__(self) -> None:
         super().__init__()
         self.table = nn.Linear(D, 7, bias=False)
-        self.encoder = nn.ModuleDict({"albert_layers": nn.ModuleList([OneOfEach().float()])})
+        self.encoder = nn.ModuleDict(
+            {"albert_layers": nn.ModuleList([OneOfEach().float(), OneOfEach().float(), nn.Linear(5, 2, bias=False)])}
+        )
 
 
 MUON = replace(ADAMW, optimizer="muon", muon_rate=3.0, adam_epsilon=0.5)  # which must not change Muon's updates
 
 
 def test_muon_steps_are_those_of_torch_for_each_matrix_of_a_block_and_adamw_elsewhere() -> None:
-    module, twin = OneBlock(), OneBlock()
+    module, twin = Blocks(), Blocks()
     twin.load_state_dict(module.state_dict())
     optimizer = build_optimizer(module, MUON)
     matrices = {name: one for name, one in twin.named_parameters() if name.startswith(BLOCK) and one.ndim == 2}
-    assert {name.removeprefix(BLOCK) for name in matrices} == {"table.weight", "dense.weight", "qkv.weight"}
+    names = {f"{block}.{name}.weight" for block in range(2) for name in ("table", "dense", "qkv")}
+    assert {name.removeprefix(BLOCK) for name in matrices} == names | {"2.weight"}
     chunks = {name: one.detach().chunk(3 if "qkv" in name else 1) for name, one in matrices.items()}
     parts = {name: [nn.Parameter(part) for part in each] for name, each in chunks.items()}
     rest = {name: one for name, one in twin.named_parameters() if name not in matrices}
