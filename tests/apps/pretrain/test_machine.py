@@ -48,6 +48,15 @@ def test_compiling_without_python_headers_is_refused(monkeypatch: pytest.MonkeyP
         choose_compilation("blocks", CPU)
 
 
+@pytest.mark.parametrize(("problem", "expected"), [(None, "step"), ("Triton is missing", "none")])
+def test_on_a_gpu_the_step_is_compiled_if_that_works(
+    problem: str | None, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("electra_albert.apps.machine.why_not_compiled", lambda device: problem)
+    assert choose_compilation("auto", torch.device("cuda")) == expected
+    assert choose_compilation("auto", CPU) == "none"
+
+
 @pytest.mark.parametrize("is_checkpointed", [False, True])
 def test_out_of_memory_error_names_the_options_that_help(is_checkpointed: bool) -> None:
     training = TrainingConfig(per_device_train_batch_size=48, gradient_checkpointing=is_checkpointed)
