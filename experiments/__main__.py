@@ -57,8 +57,7 @@ def _check(plan: Plan, site: Site, stages: Sequence[Stage]) -> None:
         LOG.warning("no task is fine-tuned: --data_dir, the folder of the tasks' data, is missing")
     for needs in (stage.needs for stage in stages if stage.needs):
         if needs not in stages and not is_done(needs):
-            name = needs.variant
-            raise UsageError(f"--variants: the weights of {name} are needed and do not exist; name {name} too")
+            raise UsageError(f"--variants: the weights of {needs.variant} do not exist; name {needs.variant} too")
     check_recipes(stages)
 
 

@@ -17,6 +17,7 @@ from electra_albert.objectives import spec_of
 PRETRAINING = "pretraining-"  # followed by the seed: the name of a stage that makes weights
 _RUNNER_OPTIONS = {"config", "resume", "dry_run"}  # options that a plan must not have
 _PATH_OPTIONS = {"prepared_dir", "output_dir", "output", "model", "like"}  # do not change the result
+_NO_STOCK = "z_loss mlm_share mask_unit mask_rate_end temperature_end exclude_original straight_through label_smoothing"
 Options = dict[str, Any]
 
 
@@ -157,9 +158,8 @@ def _pretraining(plan: Plan, site: Site, variant: Variant, seed: int, trained: M
     try:
         endless = {"max_steps": 10**9} if variant.flops else {}
         config = parse_pretraining(typed({**given, **endless, **own}))[1]
-        tokens = (
-            len(load_tokenizer(Path(config.corpus.tokenizer))) if config.corpus.tokenizer else config.corpus.vocab_size
-        )
+        rtd, folder = config.rtd, config.corpus.tokenizer
+        tokens = len(load_tokenizer(Path(folder))) if folder else config.corpus.vocab_size
         per_step = flops_per_step(replace(config, model=replace(config.model, vocab_size=tokens)))
         if variant.flops:
             given["max_steps"] = max(1, steps_for(per_step, variant.flops))
@@ -167,14 +167,15 @@ def _pretraining(plan: Plan, site: Site, variant: Variant, seed: int, trained: M
             given["warmup_steps"] = round(plan.warmup_share * given.get("max_steps", config.training.max_steps))
         options = _merge(given, own) | ({"init_from": str(weights.output / part)} if weights else {})
         if weights and spec_of(config).has_discriminator and spec_of(config).generator(config):  # else its folder's
-            options |= {f"rtd.{name}": getattr(config.rtd, name) for name in ("generator_layers", "generator_rate")}
+            options |= {f"rtd.{name}": getattr(rtd, name) for name in ("generator_layers", "generator_rate")}
         has_stock = any(other.weights == "stock" and other.like == variant.name for other in plan.variants.values())
-        training, sharing, average = config.training, config.rtd.embedding_sharing, config.run.average_checkpoints
-        ones = training.gradient_accumulation_steps, average, config.model.residual_scale
-        is_plain = max(ones) == 1 and (training.optimizer, sharing) == ("adamw", "full")
+        ones = config.training.gradient_accumulation_steps, config.run.average_checkpoints, config.model.residual_scale
+        words = config.training.optimizer, rtd.embedding_sharing, rtd.generator, config.model.attention
+        has_own = any(getattr(rtd, name) != getattr(type(rtd), name) for name in _NO_STOCK.split())
+        is_plain = max(ones) == 1 and words == ("adamw", "full", "own", "softmax") and not has_own
         if has_stock and not (spec_of(config).has_stock_pair and is_plain and "init_from" not in variant.options):
-            known = "optimizer adamw, rtd.embedding_sharing full, no init_from, accumulation, averaging or scale"
-            raise UsageError(f"`weights: stock` supports only objective rtd with {known}")
+            known = "optimizer adamw, embedding_sharing full, no init_from, accumulation, averaging, scale, generator "
+            raise UsageError(f"`weights: stock` supports only objective rtd with {known}or attention kind, {_NO_STOCK}")
     except UsageError as error:
         raise UsageError(f"variant {variant.name}: {error}") from None
     name, command = f"{PRETRAINING}{seed}", ["electra_albert", "pretrain"]
