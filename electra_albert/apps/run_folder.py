@@ -60,8 +60,8 @@ def find_resume_point(folder: Path, found: Path | None) -> ResumePoint | None:
     if found is not None:
         return found, read_state(found), MAY_CHANGE
     warmup = find_checkpoint(folder / WARMUP / "checkpoints", "auto")
-    # The warm-up's schedule depends on the run's length.
-    return None if warmup is None else (warmup, read_state(warmup), MAY_CHANGE - {"max_steps"})
+    # The warm-up's schedule depends on the run's length; "training" is its own, not the run's.
+    return None if warmup is None else (warmup, read_state(warmup) | {"training": {}}, MAY_CHANGE - {"max_steps"})
 
 
 def check_settings(resume_point: ResumePoint, preset: str, config: PretrainConfig, world_size: int) -> None:
@@ -71,7 +71,8 @@ def check_settings(resume_point: ResumePoint, preset: str, config: PretrainConfi
     """
     (found, state, may_change), steps = resume_point, config.training.max_steps
     if "max_steps" in may_change and state["step"] > steps:
-        raise UsageError(f"{found} exceeds --max_steps {steps}; raise it or choose another --output_dir")
+        option = next((name for name in ("budget", "flops") if getattr(config.run, name) is not None), "max_steps")
+        raise UsageError(f"{found} exceeds {steps} steps; raise --{option} or choose another --output_dir")
     settings = run_settings(preset, config, world_size, "unknown")
     recorded = {name: value for name, value in state["settings"].items() if name in settings}
     settings["model"]["vocab_size"] = recorded.get("model", {}).get("vocab_size")  # known only after tokenizer training

@@ -7,7 +7,7 @@ from typing import Any
 
 from electra_albert.apps.pretrain import trial
 from electra_albert.apps.pretrain.job import Job
-from electra_albert.config import BUILT_IN_CORPUS, PretrainConfig
+from electra_albert.config import BUILT_IN_CORPUS, ModelConfig, PretrainConfig
 from electra_albert.contracts import LOG, Metrics, UsageError
 from electra_albert.presets import PRESETS
 from electra_albert.training.distributed import World, gather_objects
@@ -15,7 +15,8 @@ from electra_albert.training.loop import Evaluate
 from electra_albert.training.monitor import Monitor
 
 _PLANNED = ("max_steps", "warmup_steps", "logging_steps", "eval_steps", "save_steps", "save_milestones")
-_WARMUP_SHARE, _LOG_SHARE, _EVAL_SHARE, _SAVE_SHARE = 0.05, 0.02, 0.125, 0.0625  # of max_steps, at most
+_SHARES = {"warmup_steps": 0.05, "logging_steps": 0.02, "eval_steps": 0.125}  # of max_steps, at most
+_SAVE_SHARE = 0.0625
 _RECENT = 0.75  # of the time so far, after which the speed is expected to stay as it is
 _FEW_STEPS = 1000
 # Training tokens up to which a preset and a vocabulary suit a text, and the epochs after which it is learned.
@@ -56,8 +57,12 @@ def recorded_plan(config: PretrainConfig, state: Mapping[str, Any]) -> PretrainC
         raise UsageError(f"{asked}: the run began with {was}; give the same, or another --output_dir")
     plan = recorded | state.get("training", {})  # that of a checkpoint is newer
     values = {name: plan[name] for name in _PLANNED if name in plan}
-    more = (run.flops or run.budget_seconds) / (before.flops or before.budget_seconds)
-    values["max_steps"] = max(1, round(values["max_steps"] * more))
+    values |= {name: min(values[name], getattr(config.training, name)) for name in _SHARES}
+    if run.flops is None:
+        values["max_steps"] = max(1, round(values["max_steps"] * run.budget_seconds / before.budget_seconds))
+    elif run.flops != before.flops:
+        whole = replace(config, model=ModelConfig(**recorded["model"]))
+        values["max_steps"] = trial.steps_for(trial.flops_per_step(whole, state["world_size"]), run.flops)
     return replace(config, training=replace(config.training, **values))
 
 
@@ -76,8 +81,7 @@ def planned(job: Job, world: World) -> Job:
         steps, given = int(run.budget_seconds / _seconds_per_step(job, world)), f"{run.budget}"
     if steps < 1:
         raise UsageError(f"{given} is less than one step takes; raise it or choose a smaller preset")
-    shares = {"warmup_steps": _WARMUP_SHARE, "logging_steps": _LOG_SHARE, "eval_steps": _EVAL_SHARE}
-    values = {name: min(getattr(training, name), max(1, math.ceil(share * steps))) for name, share in shares.items()}
+    values = {name: min(getattr(training, name), max(1, math.ceil(share * steps))) for name, share in _SHARES.items()}
     milestone = _SAVE_SHARE * steps
     saves = math.ceil(milestone / training.save_steps)  # until the first milestone
     save_steps = max(1, round(milestone / saves))

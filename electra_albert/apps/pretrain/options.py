@@ -73,8 +73,8 @@ def refuse_idle_options(argv: Sequence[str], config: PretrainConfig) -> None:
             raise UsageError(f"{option} has no effect with --objective {config.run.objective}; remove it")
         if group == "rtd" and name in _TRAINED.split() and not config.rtd.trains_generator:
             raise UsageError(f"{option} has no effect with --rtd.generator {config.rtd.generator}; leave it out")
-        if option == "--max_steps" and (config.run.budget or config.run.flops):
-            raise UsageError("--max_steps follows from --budget or --flops; give only one of them")
+        if option in ("--max_steps", "--save_milestones") and (config.run.budget or config.run.flops):
+            raise UsageError(f"{option} follows from --budget or --flops; give only one of them")
         if option == "--muon_rate" and config.training.optimizer != "muon":
             raise UsageError(f"{option} has no effect with --optimizer {config.training.optimizer}; leave it out")
 
@@ -104,6 +104,9 @@ def _build(options: Namespace) -> PretrainConfig:
     own = sorted(OBJECTIVES[options.objective].options.keys() - {*GROUPS})
     try:
         flat = {name: kind(**{each.name: options[each.name] for each in fields(kind)}) for name, kind in FLAT.items()}
+        training, short = flat["training"], flat["corpus"].short_seq_steps
+        if flat["run"].flops is not None:  # from which max_steps follows
+            flat["training"] = replace(training, max_steps=max(training.max_steps, training.batch_ramp_steps, short))
         groups = {group: _GROUPED[group](**options[group].as_dict()) for group in (*GROUPS, *own)}
         config = PretrainConfig(**flat, **{name: groups.pop(name) for name in GROUPS}, own=groups)
         spec_of(config).generator(config)

@@ -1,6 +1,7 @@
 """--budget and --flops: the run ends when time or FLOPs are used up, also when the speed changes or it is resumed."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,9 +9,12 @@ import yaml
 
 from electra_albert.apps.pretrain import budget, main, trial
 from electra_albert.apps.pretrain.options import parse_pretraining
+from electra_albert.config import TrainingConfig, as_settings
 from electra_albert.contracts import Metrics
+from electra_albert.training import optimizer
 from electra_albert.training.checkpoint import list_checkpoints
 from electra_albert.training.monitor import Monitor
+from electra_albert.training.optimizer import learning_rate
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import assert_refused, call, succeed
 
@@ -59,17 +63,29 @@ def options(finished: Finished, output: Path | None, *more: object) -> list[str]
 @pytest.mark.parametrize("more", [(), ("--gradient_accumulation_steps", "4", "--batch_ramp_steps", "6")])
 def test_flops_become_the_nearest_number_of_steps(finished: Finished, more: tuple[str, ...]) -> None:
     _, config = parse_pretraining(options(finished, None, *more))
+    per_step = trial.flops_per_step(config)
     for steps in (7, 23, 100):
-        exact = trial.run_flops(config, steps)
-        step = exact - trial.run_flops(config, steps - 1)
-        found = [trial.steps_for(trial.flops_per_step(config), exact + share * step) for share in (-0.4, 0.0, 0.4)]
+        exact = trial.sum_flops(per_step, steps)
+        step = exact - trial.sum_flops(per_step, steps - 1)
+        found = [trial.steps_for(per_step, exact + share * step) for share in (-0.4, 0.0, 0.4)]
         assert found == [steps] * 3
 
 
+def test_a_larger_plan_has_the_steps_of_a_new_one_and_closer_evaluations_are_kept(finished: Finished) -> None:
+    # Regression: steps were a multiple of the former ones, which have fewer micro-batches, and intervals were ignored.
+    ramp = ("--gradient_accumulation_steps", "4", "--batch_ramp_steps", "4500")  # the preset has 4000 steps
+    _, config = parse_pretraining(options(finished, None, *ramp, "--eval_steps", "7", "--flops", "3e12"))
+    settings = as_settings(replace(config, training=replace(config.training, max_steps=5000, eval_steps=600)))
+    new = budget.recorded_plan(config, {"settings": settings | {"flops": 2e12}, "world_size": 1}).training
+    assert (new.max_steps, new.eval_steps) == (trial.steps_for(trial.flops_per_step(config), 3e12), 7)
+    same = budget.recorded_plan(config, {"settings": settings, "world_size": 1}).training
+    assert same.max_steps == 5000
+
+
 def test_a_run_with_a_budget_keeps_milestones_and_a_larger_one_extends_it(finished: Finished, tmp_path: Path) -> None:
-    config, argv = finished.config(), [*options(finished, tmp_path), "--flops"]
+    per_step, argv = trial.flops_per_step(finished.config()), [*options(finished, tmp_path), "--flops"]
     for steps, warmup, kept in ((32, 2, [2, 4, 8, 16, 30, 32]), (40, 2, [2, 4, 8, 16, 32, 38, 40])):
-        ended = succeed(main.main, *argv, str(float(trial.run_flops(config, steps))))
+        ended = succeed(main.main, *argv, str(float(trial.sum_flops(per_step, steps))))
         assert [step for step, _ in list_checkpoints(tmp_path / "checkpoints")] == kept
         written = yaml.safe_load((tmp_path / "config.yaml").read_text())
         assert (written["max_steps"], written["warmup_steps"], written["save_steps"]) == (steps, warmup, 2)
@@ -92,6 +108,7 @@ def test_a_finished_run_with_a_time_budget_records_the_steps_that_it_had(finishe
         (("--budget", "0m"), "must be a number above 0 with a unit"),
         (("--budget", "5m", "--flops", "1e9"), "exclude each other"),
         (("--budget", "5m", "--max_steps", "20"), "--max_steps follows from"),
+        (("--budget", "5m", "--save_milestones", "0"), "--save_milestones follows from"),
         (("--flops", "1e3"), "less than one step"),
         (("--flops", "1e9", "--short_seq_length", "16", "--short_seq_steps", "100"), "short_seq_steps=100 exceeds"),
         (("--budget", "5m", "--rtd.mask_rate_end", "0.1"), "number of steps is unknown"),
@@ -106,8 +123,15 @@ def test_a_run_with_a_time_budget_is_repeated_without_training_and_resumed_by_a_
 ) -> None:
     # Regression: the first plan was taken, which is shorter or longer than the last one.
     monkeypatch.setattr(budget, "_seconds_per_step", lambda *_: 0.5)  # far too slow, so that the plan grows
-    argv = [*options(finished, tmp_path), "--budget"]
+    argv, lengths = [*options(finished, tmp_path), "--budget"], dict[int, set[int]]()
+
+    def spied(step: int, config: TrainingConfig) -> float:
+        lengths.setdefault(step, set()).add(config.max_steps)
+        return learning_rate(step, config)
+
+    monkeypatch.setattr(optimizer, "learning_rate", spied)
     succeed(main.main, *argv, "4s")
+    assert {*map(len, lengths.values())} == {1}  # regression: the logged learning rate was of the next plan
     last = list_checkpoints(tmp_path / "checkpoints")[-1]
     succeed(main.main, *argv, "4s")
     assert list_checkpoints(tmp_path / "checkpoints")[-1] == last
@@ -118,7 +142,7 @@ def test_a_run_with_a_time_budget_is_repeated_without_training_and_resumed_by_a_
 
 
 def test_saves_are_as_frequent_as_asked_for_and_milestones_are_kept(finished: Finished, tmp_path: Path) -> None:
-    flops = str(float(trial.run_flops(finished.config(), 96)))  # a milestone every 6 steps
+    flops = str(float(trial.sum_flops(trial.flops_per_step(finished.config()), 96)))  # a milestone every 6 steps
     assert call(main.main, *options(finished, tmp_path, "--save_steps", 2, "--flops", flops)).code == 0
     written = yaml.safe_load((tmp_path / "config.yaml").read_text())
     assert (written["save_steps"], written["save_milestones"]) == (2, 6)

@@ -19,7 +19,7 @@ from electra_albert.training.monitor import Monitor
 from electra_albert.training.step import RunSettings
 from tests.apps.pretrain.test_distributed_run import max_difference, on_ranks
 from tests.apps.pretrain.test_resume import interrupt
-from tests.apps.tiny_run import assert_refused, call, outcome, rows
+from tests.apps.tiny_run import assert_refused, call, outcome, rows, succeed
 from tests.apps.tiny_stock import Toy, adapt
 
 ELECTRA = "ElectraForPreTraining"
@@ -97,6 +97,15 @@ def test_a_warmup_resumes_exactly(toy: Toy, whole: Path, tmp_path: Path, lost: s
     assert (NOTICE in ended.err) == is_warming_up
     assert "resuming from" in ended.err
     assert everything(run) == everything(whole)
+
+
+def test_a_run_with_flops_resumes_from_its_warmup(toy: Toy, tmp_path: Path) -> None:
+    # Regression: the length and the warm-up steps of the generator's own run were taken for those of the whole.
+    argv = toy.options(toy.stock(ELECTRA), tmp_path, "--rtd.generator_warmup_steps", ALONE, "--flops", 1e8)
+    del argv[(at := argv.index("--max_steps")) : at + 2]
+    succeed(pretrain.main, *argv)
+    shutil.rmtree(tmp_path / "checkpoints")
+    assert f"resuming from {tmp_path / WARMUP}" in succeed(pretrain.main, *argv).err
 
 
 @pytest.mark.slow
