@@ -18,7 +18,7 @@ from benchmarks.config import BenchConfig, bench_job, pretraining
 from benchmarks.stock import ATTENTIONS, StockPair, check_same_function
 from benchmarks.timing import LOG, OURS, STOCK, Record, compare, in_turns, matrix_speed, peak_memory, seconds_per_call
 from electra_albert.apps.pretrain.job import Job, choose_arithmetic, choose_compilation
-from electra_albert.apps.pretrain.trial import step_flops
+from electra_albert.apps.pretrain.trial import flops_per_step
 from electra_albert.contracts import Batch, Objective
 from electra_albert.model.compilation import Compilation, compile_for_training
 from electra_albert.objectives.rtd import PretrainingObjective, ReplacedTokenDetection
@@ -80,7 +80,7 @@ def _measure(config: BenchConfig, job: Job, world: World, title: str, *, is_comp
     batches: list[Batch] = [micro_batches[0] for micro_batches in islice(steps, _BATCHES)]
     steps.close()
     few = batches[0].map(lambda field: field[:_CHECKED_EXAMPLES]).to(device)
-    flops = step_flops(job.config, len(batches[0].input_ids))
+    flops = flops_per_step(job.config)[-1][1]
     found = implementations(job, world, is_compiled=is_compiled)
     for name, one in found.items():
         if isinstance(one.module, StockPair):

@@ -148,6 +148,8 @@ class TrainingConfig:
         require_within(self, COUNT, "ddp_timeout")
         require_within(self, "(0, inf)", "learning_rate max_grad_norm muon_rate")
         require_within(self, COUNT_OR_0, "warmup_steps batch_ramp_steps save_milestones")
+        problem = f"save_milestones={self.save_milestones} is not a multiple of save_steps={self.save_steps}"
+        require(self.save_milestones % self.save_steps == 0, problem)
         ramp, count = self.batch_ramp_steps, self.gradient_accumulation_steps
         problem = f"batch_ramp_steps={ramp} must be at least gradient_accumulation_steps={count}, which must exceed 1"
         require(ramp == 0 or 1 < count <= ramp, problem)

@@ -24,7 +24,7 @@ _STATE = {"step": int, "tokens": int, "skipped": list, "loss_scale": dict, "tall
 _STATE |= {"settings": dict, "world_size": int, "threads": int, "torch": str}
 # Bad JSON and bad UTF-8 are ValueErrors; deep nesting is a RecursionError.
 _NOT_JSON = (ValueError, LookupError, TypeError, RecursionError)
-_WAY_OUT = "resume with the settings it was written with"
+_WAY_OUT = "use the settings it was written with"
 
 
 def unique_tensors(module: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -122,8 +122,8 @@ def load_checkpoint(
     """
     state = read_state(path)
     targets, aliases = unique_tensors(module)
-    if (tied := state.get("aliases")) != aliases:
-        raise CheckpointError(f"{path} has the tied weights {tied}, the model has {aliases}; {_WAY_OUT}")
+    if state["aliases"] != aliases:
+        raise CheckpointError(f"{path} and the model tie different weights; {_WAY_OUT}")
     moments = {} if optimizer is None else {OPTIMIZER: optimizer_tensors(module, optimizer)}
     pairs: list[tuple[Tensor, Tensor]] = []
     for file, wanted in {MODEL: targets, **moments}.items():
@@ -194,9 +194,14 @@ def save_checkpoint(
     found = list_checkpoints(folder)
     complete = [(at, one) for at, one in found if find_problem(one, is_thorough=False) is None]
     for at, old in complete[:-save_total_limit]:
-        if not (milestone_steps and at % milestone_steps == 0 and (at // milestone_steps).bit_count() == 1):
+        if not is_milestone(at, milestone_steps):
             _remove(old)
     return path
+
+
+def is_milestone(step: int, milestone_steps: int) -> bool:
+    """Whether a step is 1, 2, 4, … times milestone_steps; False if that is 0."""
+    return milestone_steps > 0 and step % milestone_steps == 0 and (step // milestone_steps).bit_count() == 1
 
 
 def _fill(temporary: Path, state: Mapping[str, Any], module: nn.Module, optimizer: torch.optim.Optimizer) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from electra_albert.apps.pretrain.options import parse_pretraining
-from electra_albert.apps.pretrain.trial import run_flops
+from electra_albert.apps.pretrain.trial import flops_per_step, sum_flops
 from electra_albert.contracts import CheckpointError, UsageError
 from electra_albert.files import write_json
 from experiments.__main__ import main
@@ -59,7 +59,7 @@ batch_ramp_steps: 99}}}
 def test_equal_flops_give_each_variant_its_updates(tmp_path: Path) -> None:
     for stage in stages_of(tmp_path, EQUAL_FLOPS):
         _, config = parse_pretraining(typed(stage.options))
-        assert run_flops(config, config.training.max_steps) == pytest.approx(1e14, rel=0.01)
+        assert sum_flops(flops_per_step(config), config.training.max_steps) == pytest.approx(1e14, rel=0.01)
         assert config.training.warmup_steps == round(0.1 * config.training.max_steps)
 
 

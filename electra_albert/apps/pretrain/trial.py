@@ -26,7 +26,7 @@ from electra_albert.corpus.examples import eval_batches
 from electra_albert.hub.load import locate, read_config
 from electra_albert.model import electra
 from electra_albert.objectives import evaluation, rtd, spec_of
-from electra_albert.training.checkpoint import list_checkpoints
+from electra_albert.training.checkpoint import is_milestone, list_checkpoints
 from electra_albert.training.distributed import World
 from electra_albert.training.guards import StopSignal
 from electra_albert.training.monitor import Monitor
@@ -45,17 +45,20 @@ def disk_space(job: Job, folder: Path, done_steps: int = 0) -> tuple[str, bool]:
     training = job.config.training
     size = _CHECKPOINT_BYTES[training.optimizer] * sum(parameter.numel() for parameter in job.objective.parameters())
     due = ceil(training.max_steps / training.save_steps) - ceil(done_steps / training.save_steps)
-    more = training.save_total_limit + 1 - len(list_checkpoints(folder / "checkpoints"))
-    needed = size * min(due, max(1, more))  # a checkpoint is written before an old one is removed
+    first, steps = training.save_milestones, [step for step, _ in list_checkpoints(folder / "checkpoints")]
+    others = training.max_steps - training.save_total_limit * training.save_steps  # steps before the last checkpoints
+    kept = sum(done_steps < first << power <= others for power in range(32))
+    more = training.save_total_limit + 1 - sum(not is_milestone(step, first) for step in steps)
+    needed = size * min(due, max(1, more) + kept)  # a checkpoint is written before an old one is removed
     free = shutil.disk_usage(next(path for path in (folder, *folder.absolute().parents) if path.exists())).free
     return f"checkpoints need {needed / 1e9:.2f} GB, {free / 1e9:.2f} GB are free", needed <= free
 
 
 def measure(job: Job, world: World, done_steps: int = 0) -> Iterator[str]:
     """Report lines on FLOPs, memory and time of the steps after done_steps, each as soon as it is known."""
-    training, device, batch_size = job.config.training, world.device, job.batches.global_batch_size
-    count = step_flops(job.config, batch_size)
-    token = count / (batch_size * job.config.corpus.max_seq_length)
+    training, device, per_step = job.config.training, world.device, flops_per_step(job.config, world.world_size)
+    count = per_step[-1][1]
+    token = count / (job.batches.global_batch_size * job.config.corpus.max_seq_length)
     yield f"FLOPs: {token:.3g} per token, {count:.3g} per step (matrix products, forward and backward, with padding)"
     state = _STATE_BYTES * sum(parameter.numel() for parameter in job.objective.parameters())
     state += sum(parameter.nbytes for fixed in job.objective.fixed for parameter in fixed.parameters())
@@ -68,8 +71,8 @@ def measure(job: Job, world: World, done_steps: int = 0) -> Iterator[str]:
     yield f"peak memory measured: {peak_memory(device) / 1e9:.2f} GB"
     steps = max(0, training.max_steps - done_steps)
     # Steps of the last stage were timed; the time of the others is taken as proportional to their FLOPs.
-    left = run_flops(job.config, done_steps + steps) - run_flops(job.config, done_steps)
-    seconds = step * left * world.world_size / count
+    left = sum_flops(per_step, done_steps + steps) - sum_flops(per_step, done_steps)
+    seconds = step * left / count
     held_out = [job.held_out, job.origin.held_out if job.origin else None]
     scored = sum(ceil(min(training.eval_examples, part.table.count) / world.world_size) for part in held_out if part)
     evaluations = ceil(training.max_steps / training.eval_steps) - done_steps // training.eval_steps
@@ -81,11 +84,6 @@ def measure(job: Job, world: World, done_steps: int = 0) -> Iterator[str]:
     yield f"time: {_short(step)} per step{apart}: {parts}, {_short(seconds + scoring)} in total"
 
 
-def run_flops(config: PretrainConfig, steps: int) -> int:
-    """FLOPs of the first `steps` steps of one process, as step_flops counts them, with short examples and the ramp."""
-    return sum_flops(flops_per_step(config), steps)
-
-
 def steps_for(per_step: Sequence[tuple[int, int]], flops: float) -> int:
     """The number of steps that take these FLOPs; those before the last stage of the batch are taken in full."""
     early = per_step[-2][0] if len(per_step) > 1 else 0
@@ -93,7 +91,7 @@ def steps_for(per_step: Sequence[tuple[int, int]], flops: float) -> int:
 
 
 def flops_per_step(config: PretrainConfig, world_size: int = 1) -> list[tuple[int, int]]:
-    """For each stage of the batch, its last step and the FLOPs of one of its steps, of all processes."""
+    """For each stage of the batch, its last step and the FLOPs of the matrix products of one step, of all processes."""
     example = cache(partial(_example_flops, config))
     fixed = optimizer_flops(config)
     return [
@@ -106,11 +104,6 @@ def sum_flops(per_step: Sequence[tuple[int, int]], steps: int) -> int:
     """FLOPs of the first `steps` steps, from those of flops_per_step."""
     firsts = (0, *(last for last, _ in per_step))
     return sum(max(0, min(last, steps) - first) * flops for first, (last, flops) in zip(firsts, per_step, strict=False))
-
-
-def step_flops(config: PretrainConfig, batch_size: int) -> int:
-    """FLOPs of the matrix products of one step on batch_size examples, forward and backward, with padding."""
-    return batch_size * _example_flops(config, config.corpus.max_seq_length) + optimizer_flops(config)
 
 
 def _example_flops(config: PretrainConfig, length: int) -> int:
@@ -134,7 +127,7 @@ def optimizer_flops(config: PretrainConfig) -> int:
     if config.training.optimizer != "muon":
         return 0
     spec = spec_of(config)
-    generator = None if config.rtd.generator == "shared" else spec.generator(config)
+    generator = None if spec.has_discriminator and config.rtd.generator == "shared" else spec.generator(config)
     total = 0
     for model in filter(None, (generator, config.model if spec.has_discriminator else None)):
         hidden, (small, large) = model.hidden_size, sorted((model.hidden_size, model.intermediate_size))

@@ -3,16 +3,18 @@
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.apps.pretrain import trial
-from electra_albert.apps.pretrain.trial import run_flops, step_flops
-from electra_albert.config import CorpusConfig, MlmConfig, PretrainConfig, TrainingConfig
+from electra_albert.apps.pretrain.trial import flops_per_step, sum_flops
+from electra_albert.config import CorpusConfig, MlmConfig, PretrainConfig, RtdConfig, TrainingConfig
 from electra_albert.files import write_json
 from electra_albert.hub.formats import stock_config
 from electra_albert.objectives.masking import max_targets
@@ -22,6 +24,7 @@ from tests.apps.tiny_run import STEPS, call, succeed
 from tests.objectives import toy
 
 LENGTH, BATCH_SIZE, MASK_RATE = 23, 5, 0.3
+DATA: Any = {"corpus": CorpusConfig(max_seq_length=LENGTH), "training": TrainingConfig(9, BATCH_SIZE)}
 MODELS = {
     "one group": toy.MODEL,
     "several groups": replace(toy.MODEL, num_hidden_layers=6, num_hidden_groups=3),
@@ -43,7 +46,7 @@ def measured_flops(objective: toy.PretrainingObjective) -> int:
 
 def test_flops_follow_from_the_shapes_of_the_matrices() -> None:
     """Two for each multiply-add of the forward pass, three times that with the backward pass."""
-    config = replace(toy.config_of("rtd", toy.MODEL, MASK_RATE), corpus=CorpusConfig(max_seq_length=LENGTH))
+    config = replace(toy.config_of("rtd", toy.MODEL, MASK_RATE), **DATA)
     model = config.model
     generator = config.rtd.generator_config(model)
     targets, pass_ = max_targets(LENGTH, MASK_RATE), 0
@@ -53,7 +56,7 @@ def test_flops_follow_from_the_shapes_of_the_matrices() -> None:
         pass_ += LENGTH * one.embedding_size * one.hidden_size + one.num_hidden_layers * block
     pass_ += targets * one.embedding_size * (generator.hidden_size + one.vocab_size)
     pass_ += LENGTH * one.hidden_size * (one.hidden_size + 1)
-    assert step_flops(config, BATCH_SIZE) == BATCH_SIZE * 3 * 2 * pass_
+    assert flops_per_step(config)[0][1] == BATCH_SIZE * 3 * 2 * pass_
 
 
 @pytest.mark.parametrize(
@@ -61,7 +64,7 @@ def test_flops_follow_from_the_shapes_of_the_matrices() -> None:
     [*((name, "one group") for name in toy.OBJECTIVES), *(("rtd", model) for model in list(MODELS)[1:])],
 )
 def test_flops_from_the_settings_equal_measured_flops(name: str, model: str, tmp_path: Path) -> None:
-    config = replace(toy.config_of(name, MODELS[model], MASK_RATE), corpus=CorpusConfig(max_seq_length=LENGTH))
+    config = replace(toy.config_of(name, MODELS[model], MASK_RATE), **DATA)
     if name == "mlm":
         config = replace(config, mlm=MlmConfig(mask_rate=0.1, mask_rate_end=MASK_RATE))
     objective = toy.build(name, MODELS[model], mask_rate=MASK_RATE, mask_rate_end=0.1)
@@ -70,32 +73,42 @@ def test_flops_from_the_settings_equal_measured_flops(name: str, model: str, tmp
         shape = replace(fixed.config, vocab_size=99)  # more than the tokenizer has
         write_json(tmp_path / "config.json", stock_config(shape, "AlbertForMaskedLM", {}))
         (tmp_path / "model.safetensors").touch()
-    assert step_flops(config, BATCH_SIZE) == measured_flops(objective)
+    assert flops_per_step(config)[0][1] == measured_flops(objective)
 
 
 @pytest.mark.parametrize(
     ("name", "model"),
-    [*(("rtd", model) for model in MODELS), ("rtd with shared", "one group"), ("rtd with uniform", "one group")],
+    [*(("rtd", model) for model in MODELS), *((name, "one group") for name in ("mlm", "rtd with shared"))],
 )
 def test_flops_of_muon_equal_measured_flops(name: str, model: str) -> None:
     objective, config = toy.build(name, MODELS[model]), toy.config_of(name, MODELS[model])
-    config = replace(config, training=TrainingConfig(optimizer="muon"))
+    idle = {} if objective.discriminator else {"rtd": RtdConfig(generator="shared", generator_size=1)}
+    config = replace(config, training=TrainingConfig(optimizer="muon"), **idle)
     optimizer = build_optimizer(objective, config.training)
     for parameter in objective.parameters():
         parameter.grad = torch.ones_like(parameter)
     with FlopCounterMode(display=False) as counter:
         optimizer.step()
-    adamw = replace(config, training=TrainingConfig())
-    assert counter.get_total_flops() == step_flops(config, BATCH_SIZE) - step_flops(adamw, BATCH_SIZE)
+    with_muon, without = (flops_per_step(one)[0][1] for one in (config, replace(config, training=TrainingConfig())))
+    assert counter.get_total_flops() == with_muon - without
 
 
 def test_short_and_ramped_steps_have_their_own_flops() -> None:
-    full, short = (PretrainConfig(corpus=CorpusConfig(max_seq_length=length)) for length in (64, 16))
     training = TrainingConfig(9, 8, gradient_accumulation_steps=2, batch_ramp_steps=6)
     corpus = CorpusConfig(max_seq_length=64, short_seq_length=16, short_seq_steps=2)
     config = PretrainConfig(corpus=corpus, training=training)
-    per_step = [step_flops(short, 32)] * 2 + [step_flops(full, 8)] + [step_flops(full, 16)] * 6
-    assert [run_flops(config, steps) for steps in range(10)] == [sum(per_step[:steps]) for steps in range(10)]
+    sizes = [(16, 32), (16, 32), (64, 8), *[(64, 16)] * 6]
+    parts = [{"corpus": CorpusConfig(max_seq_length=one), "training": TrainingConfig(9, size)} for one, size in sizes]
+    alone, per_step = [flops_per_step(PretrainConfig(**part))[0][1] for part in parts], flops_per_step(config)
+    assert [sum_flops(per_step, steps) for steps in range(10)] == [sum(alone[:steps]) for steps in range(10)]
+
+
+def test_the_disk_must_hold_milestones_too(tmp_path: Path) -> None:
+    training = TrainingConfig(max_steps=16_000, save_steps=1000, save_milestones=1000)
+    model: Any = nn.Linear(10**5, 10**4, bias=False, device="meta")  # 12 GB
+    job: Any = SimpleNamespace(config=PretrainConfig(training=training), objective=model)
+    assert trial.disk_space(job, tmp_path)[0].startswith("checkpoints need 84.00 GB")  # of 1, 2, 4, 8, 14, 15, 16
+    assert trial.disk_space(job, tmp_path, 9000)[0].startswith("checkpoints need 36.00 GB")
 
 
 def test_a_model_above_memory_is_not_timed(finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
