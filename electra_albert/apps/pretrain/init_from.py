@@ -152,6 +152,9 @@ def _find_run(run: Path, config: PretrainConfig, tokenizer: Tokenizer, world: Wo
             raise CheckpointError(f"{name}: it was trained with objective {trained}; remove --objective")
         if (kind := (settings.get("rtd") or {}).get("generator", RtdConfig.generator)) != config.rtd.generator:
             raise CheckpointError(f"{name}: its rtd.generator is {kind}; remove yours, or name {run}/discriminator")
+        groups = (settings.get("model") or {}).get("num_hidden_groups", config.model.num_hidden_groups)
+        if kind == "shared" and groups != config.model.num_hidden_groups:  # its checkpoint has the tied layers once
+            raise CheckpointError(f"{name}: its models share their layers; to add groups name {run}/discriminator")
         if fingerprint(load_tokenizer(run / "tokenizer")) != fingerprint(tokenizer):
             raise CheckpointError(
                 f"{name}: it was trained with another tokenizer; remove --tokenizer and options that change it; to "

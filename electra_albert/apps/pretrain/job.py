@@ -73,7 +73,7 @@ def make_job(config: PretrainConfig, world: World, recorded: Mapping[str, Any] |
     origin = init_from.find_origin(config, recorded, prepared, held_out, world)
     if any(getattr(group, "mask_unit", "token") != "token" for group in spec_of(config).groups(config).values()):
         special = special._replace(starts_word=_starts_word(prepared).to(device))
-    fixed = [model.to(device) for model in _fixed_generator(config, prepared.tokenizer)]
+    fixed = [model.to(device) for model in _fixed_generator(config, prepared.tokenizer, origin)]
     torch.manual_seed(derived_seed(seed, Stream.INITIAL_WEIGHTS))
     objective = make_objective(config, special, *fixed).to(device)
     _check(objective, batches.micro_batches(1)[0], training.weight_decay)
@@ -109,7 +109,7 @@ def _starts_word(prepared: Prepared) -> torch.Tensor:
     return starts
 
 
-def _fixed_generator(config: PretrainConfig, tokenizer: Tokenizer) -> list[Generator]:
+def _fixed_generator(config: PretrainConfig, tokenizer: Tokenizer, origin: init_from.Origin | None) -> list[Generator]:
     """The pretrained masked language model in the folder --rtd.generator, which is not trained; [] without one.
 
     Checkpoints do not contain it: they record the hash of its weights. Paper: Fast-ELECTRA (Dong et al. 2023). Raises
@@ -125,7 +125,9 @@ def _fixed_generator(config: PretrainConfig, tokenizer: Tokenizer) -> list[Gener
     if fingerprint(load_tokenizer(files.tokenizer)) != fingerprint(tokenizer):
         raise CheckpointError(f"--rtd.generator {path} has another tokenizer; set --tokenizer {files.tokenizer}")
     stored, size = load.read_stored(files), len(tokenizer)
-    least = {"vocab_size": size, "max_position_embeddings": config.corpus.max_seq_length, "type_vocab_size": 2}
+    old = origin.held_out if origin else None  # also scored
+    length = max(config.corpus.max_seq_length, old.max_seq_length if old else 0)
+    least = {"vocab_size": size, "max_position_embeddings": length, "type_vocab_size": 2}
     for name, wanted in least.items():
         if (found := getattr(stored.config, name)) < wanted:
             raise CheckpointError(f"--rtd.generator {path} has {name} {found}, the run needs {wanted}; name another")

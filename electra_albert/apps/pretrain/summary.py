@@ -34,7 +34,8 @@ def start_lines(job: Job, world: World) -> list[str]:
     masked = "" if rates is None else f"mask rate {' to '.join(f'{rate:g}' for rate in dict.fromkeys(rates))}, "
     total, generator = _parameters(objective), objective.generator
     first: Any = generator or objective.discriminator  # both have the same embeddings
-    tied = [first.embeddings, *([first.encoder] if config.rtd.generator == "shared" else [])]
+    kind = config.rtd.generator if objective.discriminator is not None else "own"
+    tied = [first.embeddings, *([first.encoder] if kind == "shared" else [])]
     counts = {"embeddings": _parameters(first.embeddings)}
     counts["generator"] = 0 if generator is None else _parameters(generator) - sum(map(_parameters, tied))
     if objective.discriminator is not None:
@@ -51,7 +52,7 @@ def start_lines(job: Job, world: World) -> list[str]:
         f"objective {config.run.objective}, {masked}device {world.world_size} x {world.device.type}, "
         f"precision {job.arithmetic}, torch.compile: {compiled}",
     ]
-    if config.rtd.generator != "uniform" or config.rtd.mlm_share:
+    if kind != "uniform" or config.rtd.mlm_share:
         entropy = f"{job.unigram.entropy:.2f} nats (entropy of the token frequencies)"
         lines.append(f"baseline for the masked-token loss: {entropy}")
     lines += [f"generator: {source}" for source in [spec_of(config).generator_text(config)] if source]
@@ -64,7 +65,8 @@ def start_lines(job: Job, world: World) -> list[str]:
         alone = config.generator_warmup_steps
         lines.append(f"before training: {alone:,} warm-up steps of the new generator alone, not in the time estimates")
     if job.origin is not None:
-        lines.append(f"new learning rate schedule: warmup to {training.learning_rate:g}, decay to 0 at step {steps:,}")
+        end = "constant" if training.lr_decay_share == 0 else f"decay to 0 at step {steps:,}"
+        lines.append(f"new learning rate schedule: warmup to {training.learning_rate:g}, {end}")
     if not (model := config.model).is_stock:
         lines.append(f"notice: transformers has no attention {model.attention}: only this toolkit can load the models")
     if rates is not None:

@@ -117,6 +117,8 @@ def test_shared_layers_are_continued_and_not_damaged_by_a_new_head(finished: Fin
     assert "randomly initialized: nothing" in ended.err
     argv = finished.options(tmp_path / "other", *few, "--init_from", finished.folder)
     assert_refused(call(pretrain.main, *argv), 4, "its rtd.generator is own")
+    more = ("--model.num_hidden_groups", 2, "--rtd.generator_layers", 1, "--init_from", tmp_path / "run")
+    assert_refused(call(pretrain.main, *finished.options(tmp_path / "other", *few, *more)), 4, "to add groups name")
     shutil.copytree(pair, lone)  # without a generator: a new head is trained alone first
     warm = ("--rtd.generator_warmup_steps", 2, "--learning_rate", 0.01, "--init_from", lone)
     succeed(pretrain.main, *finished.options(tmp_path / "warm", *few, *warm))
