@@ -17,7 +17,7 @@ from electra_albert.apps.default_model import default_model
 from electra_albert.contracts import LOG, DataError, DivergedError, Metrics, RunResult, UsageError
 from electra_albert.files import read_json, write_json
 from electra_albert.finetuning_config import EMBEDDINGS, DataConfig
-from electra_albert.model_config import COUNT, COUNT_OR_0, require_filled, require_within
+from electra_albert.model_config import COUNT, COUNT_OR_0, require, require_filled, require_within
 
 _PACKAGES = ("sentence_transformers", "accelerate")
 _PARAPHRASE = 0.8  # share of the highest score from which a pair counts as paraphrases in the contrastive loss
@@ -87,10 +87,10 @@ def finetune(config: EmbeddingsConfig) -> RunResult:
     source = Path(config.model) if config.model else default_model("--model")
     folder = Path(config.output_dir or f"runs/{EMBEDDINGS}-{model_name(source)}")
     check_can_write(folder)
-    is_other = (folder / "model").exists() and _ZERO_SHOT not in read_json(folder / _RESULTS)
+    has_model = (folder / "model").exists()  # of a sweep on another task, or one that an evaluation would outlive
+    is_other = has_model and not (config.num_train_epochs and _ZERO_SHOT in read_json(folder / _RESULTS))
     if is_other or source.resolve().is_relative_to(folder.resolve()):
         raise UsageError(f"{folder} contains a model that would be overwritten; choose another --output_dir")
-    shutil.rmtree(folder / "model", ignore_errors=True)
     pairs = _read(config)
     export(source, folder / "encoder", format="sentence-transformers", max_seq_length=config.max_seq_length)
     zero_shot = _evaluate(_load(folder / "encoder"), pairs["dev"])
@@ -102,6 +102,7 @@ def finetune(config: EmbeddingsConfig) -> RunResult:
         rows.append(_row(f"seed {seed}", tuned[-1:]))
         LOG.info(f"seed {seed}: {json.dumps(tuned[-1])}")
         if tuned[-1]["spearman"] == max(scores["spearman"] for scores in tuned):
+            shutil.rmtree(folder / "model", ignore_errors=True)
             with quiet():
                 model.save(str(folder / "model"), create_model_card=False)
     if len(tuned) > 1:
@@ -128,6 +129,7 @@ def _read(config: EmbeddingsConfig) -> dict[str, dict[str, list[Any]]]:
     """Columns a and b of texts and score from 0 to 1, of the sets train and dev of STS-B."""
     from electra_albert.tasks import reading, registry
 
+    require(config.data_dir is not None, f"--task {EMBEDDINGS} needs --data_dir, the folder of STS-B or of GLUE")
     task = registry.find_task("stsb")
     files = DataConfig(task=task.name, data_dir=config.data_dir)
     data = reading.read_data(task, files, needs_test=False, seed=config.seed)

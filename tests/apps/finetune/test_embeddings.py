@@ -49,6 +49,8 @@ def test_training_raises_the_cosine_correlation(finished: Finished, similar: Pat
     (line,) = (line for line in ended.out.splitlines() if line.startswith("seed 43"))
     assert line.split()[2] == f"{100 * found['seeds'][1]['spearman']:.2f}"
     best = max(found["seeds"], key=lambda scores: scores["spearman"])
+    for name, value, word in (("data_dir", "nowhere", "no such folder"), ("num_train_epochs", 0, "be overwritten")):
+        assert_refused(call(finetune.main, *where, f"--{name}", value), 2, word)  # regression: the model was deleted
     again = ea.finetune(task="sts-embeddings", data_dir=str(similar), model=str(tmp_path / "model"), num_train_epochs=0)
     assert again.metrics["spearman"] == pytest.approx(best["spearman"], abs=1e-6)
 
