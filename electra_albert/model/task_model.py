@@ -103,8 +103,10 @@ class TaskModel(Backbone):
         Returns float32 or wider: sequence [S, B, C], choice [S, B, 1], span [S, B, L, 2], token [S, B, L, C].
         """
         features = self.features(self.encode(input_ids, attention_mask, token_type_ids))  # [B, (L,) D]
-        outputs: Tensor = self.output(self.dropout(features.expand(samples, *features.shape)))  # [S, B, (L,) C]
-        return outputs.to(torch.promote_types(outputs.dtype, torch.float32))
+        features = features.to(torch.promote_types(features.dtype, torch.float32))
+        with torch.autocast(features.device.type, enabled=False):  # bfloat16 would round a regression's values
+            outputs: Tensor = self.output(self.dropout(features.expand(samples, *features.shape)))  # [S, B, (L,) C]
+        return outputs
 
 
 def depth_scales(names: Iterable[str], config: ModelConfig, decay: float) -> dict[str, float]:

@@ -49,6 +49,13 @@ def test_padding_does_not_change_outputs(head: TaskHead) -> None:
         assert_same_outputs(together, alone)
 
 
+def test_outputs_under_autocast_are_not_rounded() -> None:
+    # Regression: in bfloat16, which has eight bits, a regression could not return 157.
+    with torch.autocast("cpu", torch.bfloat16):
+        outputs = make_task_model(SENTENCES)(*inputs(padded_batch()))
+    assert not torch.equal(outputs, outputs.bfloat16().float())
+
+
 def test_dropout_samples_differ_in_training_only() -> None:
     ours, batch = make_task_model(TaskHead("token", 7, dropout=0.5)), padded_batch()
     once = ours(*inputs(batch))
