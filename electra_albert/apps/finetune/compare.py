@@ -142,7 +142,7 @@ def _read(folder: Path) -> tuple[dict[str, Any], list[files.SeedResult], str]:
     seeds = [files.read_result(folder / f"seed-{seed}") for seed in results["seeds"]]
     done = [*filter(None, seeds)]
     if len(done) < len(seeds):
-        raise CheckpointError(f"{folder} lacks the result of a seed; run its command again")
+        raise CheckpointError(f"{folder} lacks the result of a seed: it is unfinished, or only evaluated a model")
     settings = recorded_settings(folder)
     named = ", ".join(str(settings[name]) for name in files.DATA_FILES if settings.get(name))
     return results, done, f"{folder}: {results['task']} ({results['measure']}{' of ' + named if named else ''})"

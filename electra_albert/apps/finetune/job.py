@@ -179,6 +179,10 @@ def _model_details(task: Task, base: BaseModel) -> dict[str, Any]:
     labels, found = tuple(details["labels"]), details.get("task", wanted)  # not recorded in a stock folder
     flags = all(bool(details.get(name)) == getattr(task, name) for name in ("is_regression", "has_null_answer"))
     if found == wanted:
+        pair = details.get("columns", {}).get("pair")  # not recorded in a stock folder, nor by older versions
+        if pair is not None and bool(pair) != task.takes_pairs:
+            advice = "pairs of texts; give --text_pair_column" if pair else "single texts; leave out --text_pair_column"
+            raise UsageError(f"{base.name} was fine-tuned on {advice}")
         if details["kind"] == task.kind and flags:
             if not task.labels or labels == task.labels:
                 return details

@@ -50,8 +50,8 @@ def score(job: TaskJob, objective: TaskObjective, world: World, stop: StopSignal
             return None
         examples, is_deciding = job.data.evaluation[name], name == job.deciding_set
         decoded = KINDS[job.task.kind].decode(found[0], features, examples, job.data.labels, job.plan)
-        if (values := decoded.values) is None:
-            raise ValueError(f"evaluation set {name} has no labels")
+        values = decoded.values
+        assert values is not None  # reading skips or refuses examples without labels
         for metric, value in {"loss": found[1], **metrics.MEASURES[job.measure](values)}.items():
             result.metrics[metric if is_deciding else f"{name}_{metric}"] = value
         result.values[name], result.predictions[name] = values.tolist(), decoded.predictions

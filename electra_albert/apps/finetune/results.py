@@ -321,5 +321,6 @@ def confusion_table(labels: Sequence[str], examples: Sequence[Any], predictions:
     gold = [(example.tags or ()) if isinstance(example, TokenExample) else [example.label] for example in examples]
     found = [one if isinstance(one, list) else [one] for one in predictions]
     counts = confusion_matrix([*chain(*gold)], [*chain(*found)], labels=labels)
-    rows = ["\t".join([label, *map(str, row)]) for label, row in zip(labels, counts, strict=True)]
-    return "\n".join(["\t".join(["gold \\ predicted", *labels]), *rows]) + "\n"
+    names = [" ".join(label.split()) for label in labels]
+    rows = ["\t".join([name, *map(str, row)]) for name, row in zip(names, counts, strict=True)]
+    return "\n".join(["\t".join(["gold \\ predicted", *names]), *rows]) + "\n"

@@ -132,7 +132,7 @@ def test_sampled_examples_are_reported(train: Train) -> None:
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_the_users_own_table_gives_the_same_in_every_format(finished: Finished, tmp_path: Path, suffix: str) -> None:
-    found = [{"said": f"{one.text} So, it was.", "then": one.kind, "where": one.place} for one in stories(60, 1)]
+    found = [{"said": f"{one.text} So it was.", "then": one.kind, "where": f"a\t{one.place}"} for one in stories(60, 1)]
     (tmp_path / "table.jsonl").write_text("".join(json.dumps(row) + "\n" for row in found), encoding="utf-8")
     write = {".csv": csv.write_csv, ".parquet": parquet.write_table}[suffix]
     write(pyarrow.Table.from_pylist(found), tmp_path / f"table{suffix}")
@@ -143,12 +143,14 @@ def test_the_users_own_table_gives_the_same_in_every_format(finished: Finished, 
         tune(*options("custom", None, finished.folder, tmp_path / f"out{kind}", *QUICK, *files, *columns))
     model = tmp_path / f"out{suffix}"  # its columns are recorded
     header = (model / "confusion.tsv").read_text().split("\n")[0]
-    assert header.split("\t")[1:] == sorted({row["where"] for row in found})
+    assert header.split("\t")[1:] == sorted({" ".join(row["where"].split()) for row in found})
     assert losses(model) == losses(tmp_path / "out.jsonl")
     tune("--model", model, "--predict", table, "--precision", "fp32")
     labelled = [(model / name).read_text().splitlines() for name in ("predictions.tsv", "predicted.tsv")]
     evaluated, alone = ([row.split("\t")[2:] for row in rows] for rows in labelled)
     assert alone == evaluated
+    alone = ("--validation_file", table, *columns[:2], *columns[4:], "--output_dir", tmp_path / "alone")
+    assert_refused(call(finetune.main, "--model", model, "--num_train_epochs", 0, *alone), 2, "on pairs of texts; give")
 
 
 # From Python, and with defaults.
