@@ -158,6 +158,7 @@ def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
         import gradio
 
         try:
+            inputs = tuple("" if each is None else each for each in inputs)  # a cleared box
             for text in (each for each in inputs if isinstance(each, str)):
                 if not text.strip() or len(text) > LONGEST_TEXT:
                     raise DataError(f"a text needs 1 to {LONGEST_TEXT:,} characters, this one has {len(text):,}")

@@ -111,7 +111,7 @@ def _parse(argv: Sequence[str]) -> Namespace:
     if not options.text and options.pairs is None:
         raise UsageError("nothing to score; give --text, --pairs or both")
     if options.max_pairs is not None and (options.pairs is None or options.max_pairs < 1):
-        raise UsageError(f"--max_pairs {options.max_pairs} must be at least 1, and has no effect without --pairs")
+        raise UsageError(f"--max_pairs {options.max_pairs} {'must be above 0' if options.pairs else 'needs --pairs'}")
     if options.output is not None:  # only earlier scores are overwritten
         output = Path(options.output)
         check_can_write(output.absolute().parent)

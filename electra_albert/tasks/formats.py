@@ -8,7 +8,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from electra_albert.contracts import IGNORED_LABEL, DataError, UsageError
+from electra_albert.contracts import IGNORED_LABEL, LOG, DataError, UsageError
 from electra_albert.data_files import finding, streams
 from electra_albert.data_files.tables import Table
 from electra_albert.tasks.read_rules import MAX_SHOWN, RawExample, Skipped, SplitReader, as_text, member, require_column
@@ -249,8 +249,10 @@ def _conll(path: Path, reader: SplitReader) -> Iterator[RawExample] | None:
     widths = {len(_cells(line)) for line in lines if _holds_word(line)}
     is_even = not all(map(str.strip, lines)) and len(widths) == 1 and max(widths) <= _MAX_COLUMNS
     has_columns = is_even or any("\t" in line for line in lines)
-    if path.suffix.lower() == ".txt" and reader.purpose == "test" and not has_columns:
-        return _plain_sentences(lines, reader)
+    if path.suffix.lower() == ".txt" and reader.purpose == "test":
+        if not has_columns:
+            return _plain_sentences(lines, reader)
+        LOG.info(f"{path} is read as CoNLL columns, of which the first is the word")
     why = "has unnamed columns and the text is in the first; drop the option"
     reader.reject_options(str(path), why, "text_column", "text_pair_column", "column_names")
     asked, widest = reader.config.label_column, max(widths, default=0)

@@ -79,6 +79,7 @@ REFUSED: dict[str, tuple[Callable[[InferenceModel], Any], type[ValueError], str]
     "targets": (lambda model: model.fill_mask("[MASK]", targets="owl moon"), UsageError, "single token but ▁owl "),
     "too long to fill": (lambda model: model.rewrite("[MASK] " * LONGEST), DataError, "^line 1: .* tokens long"),
     "mask_rate": (lambda model: model.rewrite("owl", mask_rate=0), UsageError, "mask_rate=0"),
+    "seed": (lambda model: model.rewrite("owl", seed=1.5), UsageError, "seed=1.5 must be a whole number"),
     "not fine-tuned": (lambda model: model.classify("owl"), UsageError, "classify needs a fine-tuned model"),
 }
 

@@ -89,7 +89,7 @@ REFUSED: list[tuple[tuple[object, ...], str]] = [
     (("--text", "x" * 300), "no such file"),
     (("--pairs", "x" * 300), "no .jsonl file of minimal pairs"),
     (("--pairs", "p.jsonl", "--max_pairs", 0), "--max_pairs 0"),
-    (("--text", "p.jsonl", "--max_pairs", 3), "without --pairs"),
+    (("--text", "p.jsonl", "--max_pairs", 3), "needs --pairs"),
     (("--text", "p.jsonl", "--output", "p.jsonl"), "not a file of scores"),
     (("--pairs", "p.jsonl", "--output", "run/generator/config.json"), "not a file of scores"),
     (("--pairs", "p.jsonl", "--output", "p.jsonl/scores.json"), "cannot write into"),
