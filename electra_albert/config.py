@@ -138,7 +138,7 @@ class TrainingConfig:
     save_total_limit: int = 2
     """Maximum number of checkpoints to keep."""
     save_milestones: int = 0
-    """Also keep the checkpoints of 1, 2, 4, 8, … times this number of steps; 0: no others than the last ones."""
+    """Also keep the checkpoints of 1, 2, 4, 8, … times this multiple of save_steps; 0: no others than the last ones."""
     ddp_timeout: int = 300
     """Seconds that processes wait for one another in a step; the run ends if one needs longer."""
 
@@ -148,8 +148,6 @@ class TrainingConfig:
         require_within(self, COUNT, "ddp_timeout")
         require_within(self, "(0, inf)", "learning_rate max_grad_norm muon_rate")
         require_within(self, COUNT_OR_0, "warmup_steps batch_ramp_steps save_milestones")
-        problem = f"save_milestones={self.save_milestones} is not a multiple of save_steps={self.save_steps}"
-        require(self.save_milestones % self.save_steps == 0, problem)
         ramp, count = self.batch_ramp_steps, self.gradient_accumulation_steps
         problem = f"batch_ramp_steps={ramp} must be at least gradient_accumulation_steps={count}, which must exceed 1"
         require(ramp == 0 or 1 < count <= ramp, problem)

@@ -31,7 +31,6 @@ IMPOSSIBLE: dict[type, dict[str, tuple[object, ...]]] = {
     },
     schema.TrainingConfig: {
         **{"max_steps": (0,), "learning_rate": (0.0, NAN), "weight_decay": (1.0,), "batch_ramp_steps": (-1, 5)},
-        "save_milestones": (999,),
         "report_to": ("", "none,wandb", "wandb,", "w"),
         **TRAINING,
     },

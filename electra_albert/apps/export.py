@@ -24,7 +24,7 @@ _KIND_HELP = """Part to export: generator (masked-token head), discriminator (th
 model) or encoder (no head). By default the generator of a run, else the model that the folder contains."""
 _REVISION_HELP = "Branch of the repository to upload into, such as step-10000; it is created if necessary."
 _FORMAT_HELP = "File format of the weights; transformers.js is ONNX in float32 and in int8, for browsers."
-_LENGTH_HELP = "Maximum length in tokens that sentence-transformers reads (128): that of pretraining."
+_LENGTH_HELP = "Length in tokens that sentence-transformers reads (128): that of pretraining, at most its positions."
 _PUSH_HELP = "Repository OWNER/NAME on the hub into which the folder is also uploaded; it is created if necessary."
 
 

@@ -90,8 +90,7 @@ def write_pooling(folder: Path, config: ModelConfig, max_seq_length: int) -> Non
     (folder / _POOLING).mkdir(exist_ok=True)
     pooling = {"word_embedding_dimension": config.hidden_size, "pooling_mode_mean_tokens": True}
     write_json(folder / _POOLING / find.CONFIG_FILE, pooling)
-    if (length := min(max_seq_length, config.max_position_embeddings)) < max_seq_length:
-        LOG.info(f"notice: the model has {length} positions: texts are cut there, not at {max_seq_length} tokens")
+    length = min(max_seq_length, config.max_position_embeddings)
     settings = {"max_seq_length": length, "model_args": {"add_pooling_layer": False}}
     write_json(folder / "sentence_bert_config.json", settings)
     modules = [{"idx": i, "name": str(i), "path": path, "type": kind} for i, (path, kind) in enumerate(parts.items())]

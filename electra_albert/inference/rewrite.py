@@ -38,7 +38,7 @@ class Draw:
     def __post_init__(self) -> None:
         require(0 < self.mask_rate <= 1, f"mask_rate={self.mask_rate} must be above 0 and at most 1")
         require(0 < self.temperature < math.inf, f"temperature={self.temperature} must be a number above 0")
-        require(isinstance(self.seed, int), f"seed={self.seed} must be a whole number")
+        require(hasattr(self.seed, "__index__"), f"seed={self.seed} must be a whole number")
 
 
 class Replacement(NamedTuple):

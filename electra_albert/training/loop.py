@@ -146,7 +146,6 @@ class _Loop:
     def log_save_evaluate(self) -> None:
         """Log, save and evaluate if it is due; if the run has a plan, update max_steps after the log."""
         run, config = self._run, self._run.config
-        run.monitor.tick()
         if self.step == 1 or self._is_due(config.logging_steps):
             self._log()
         if run.plan is not None and self.step % config.logging_steps == 0:
@@ -154,6 +153,7 @@ class _Loop:
                 self.step, distributed.gather_objects(run.plan(self.step), run.world)[0]
             )
             self._run = replace(run, config=(config := replace(config, max_steps=self.last_step)))
+        run.monitor.tick()
         if self._is_due(config.save_steps):
             self.save(is_last=self.step == config.max_steps)
         if self._is_due(config.eval_steps):

@@ -136,6 +136,18 @@ def test_examples_hold_every_token_once_in_an_allowed_layout(
     assert has_allowed_layout(swapping, swapped)
 
 
+def test_layout_check_detects_planted_faults(tmp_path: Path) -> None:
+    examples = make_examples(draw_stream(1, 60, 9, 4), tmp_path)
+    used = int((batch := all_examples(examples)).attention_mask[3].sum())
+    cut, border, types, label = (batch[k].clone() for k in (0, 0, 2, 3))
+    cut[3, used - 2] = SEP  # the last token of an example is lost
+    border[3, 1 + int((border[3, 1:] == SEP).nonzero()[0])] = 7
+    types[3, :used] = torch.roll(types[3, :used], 1)
+    label[label >= 0] = 1
+    faults = ({"input_ids": cut}, {"input_ids": border}, {"token_type_ids": types}, {"sentence_order_label": label})
+    assert [has_allowed_layout(examples, batch._replace(**fault)) for fault in ({}, *faults)] == [True] + [False] * 4
+
+
 def test_examples_hold_as_many_tokens_as_fit(tmp_path: Path) -> None:
     stream = draw_stream(2, 3_000, 12, 5)
     examples = make_examples(stream, tmp_path)

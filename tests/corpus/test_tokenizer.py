@@ -159,7 +159,6 @@ def test_only_latin_letters_lose_marks_and_only_in_english_or_on_request(tmp_pat
             assert loaded(FOREIGN)["input_ids"] == tokenizer(FOREIGN)["input_ids"]
 
 
-@pytest.mark.slow
 def test_marks_that_a_given_tokenizer_removes_are_counted(tmp_path: Path) -> None:
     lines = ["The Café of Zoë", "हिन्दी हिन्दी", "ÉTÉ, ½ and ﬁne: мой x≠y"]
     units = write_corpus(tmp_path / "corpus", [lines, lines], 1)  # new and cached words

@@ -85,11 +85,7 @@ def test_job_files_call_the_script_with_options_that_exist(tmp_path: Path) -> No
     corpus = write(tmp_path, english(50), "tales.txt")
     for words in (sky.replace("\\\n", " ").replace('"', "").split(), [*container["command"], *container["args"]]):
         argv = words[words.index("Pretraining.py") + 1 :]
-        for name, value in (
-            ("--corpus", corpus),
-            ("--prepared_dir", tmp_path / "p"),
-            ("--output_dir", tmp_path / "run"),
-        ):
+        for name, value in {"--corpus": corpus, "--prepared_dir": tmp_path, "--output_dir": tmp_path / "r"}.items():
             argv[argv.index(name) + 1] = str(value)
         pretrain.parse_pretraining(argv)
     script = (EXAMPLES / "slurm" / "pretrain.sbatch").read_text()

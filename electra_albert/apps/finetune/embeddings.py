@@ -87,10 +87,9 @@ def finetune(config: EmbeddingsConfig) -> RunResult:
     source = Path(config.model) if config.model else default_model("--model")
     folder = Path(config.output_dir or f"runs/{EMBEDDINGS}-{model_name(source)}")
     check_can_write(folder)
-    has_model = (folder / "model").exists()  # of a sweep on another task, or one that an evaluation would outlive
-    is_other = has_model and not (config.num_train_epochs and _ZERO_SHOT in read_json(folder / _RESULTS))
-    if is_other or source.resolve().is_relative_to(folder.resolve()):
-        raise UsageError(f"{folder} contains a model that would be overwritten; choose another --output_dir")
+    is_continued = config.num_train_epochs > 0 and _ZERO_SHOT in read_json(folder / _RESULTS)
+    if ((folder / "model").exists() and not is_continued) or source.resolve().is_relative_to(folder.resolve()):
+        raise UsageError(f"{folder} holds a model, of which files or results would be overwritten; name another folder")
     pairs = _read(config)
     export(source, folder / "encoder", format="sentence-transformers", max_seq_length=config.max_seq_length)
     zero_shot = _evaluate(_load(folder / "encoder"), pairs["dev"])

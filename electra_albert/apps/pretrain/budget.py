@@ -7,7 +7,7 @@ from typing import Any
 
 from electra_albert.apps.pretrain import trial
 from electra_albert.apps.pretrain.job import Job
-from electra_albert.config import BUILT_IN_CORPUS, ModelConfig, PretrainConfig
+from electra_albert.config import BUILT_IN_CORPUS, PretrainConfig
 from electra_albert.contracts import LOG, Metrics, UsageError
 from electra_albert.presets import PRESETS
 from electra_albert.training.distributed import World, gather_objects
@@ -42,7 +42,7 @@ def suggestion(job: Job) -> list[str]:
     return lines
 
 
-def recorded_plan(config: PretrainConfig, state: Mapping[str, Any]) -> PretrainConfig:
+def recorded_plan(config: PretrainConfig, state: Mapping[str, Any], world_size: int) -> PretrainConfig:
     """The configuration of a resumed run with its recorded plan, longer if --budget or --flops is larger now.
 
     Raises UsageError if the run was planned otherwise.
@@ -58,11 +58,13 @@ def recorded_plan(config: PretrainConfig, state: Mapping[str, Any]) -> PretrainC
     plan = recorded | state.get("training", {})  # that of a checkpoint is newer
     values = {name: plan[name] for name in _PLANNED if name in plan}
     values |= {name: min(values[name], getattr(config.training, name)) for name in _SHARES}
+    if config.training.save_steps < values["save_steps"]:
+        LOG.info(f"notice: checkpoints stay {values['save_steps']} steps apart, as planned")
     if run.flops is None:
         values["max_steps"] = max(1, round(values["max_steps"] * run.budget_seconds / before.budget_seconds))
     elif run.flops != before.flops:
-        whole = replace(config, model=ModelConfig(**recorded["model"]))
-        values["max_steps"] = trial.steps_for(trial.flops_per_step(whole, state["world_size"]), run.flops)
+        whole = replace(config, model=replace(config.model, vocab_size=recorded["model"]["vocab_size"]))
+        values["max_steps"] = max(1, trial.steps_for(trial.flops_per_step(whole, world_size), run.flops))
     return replace(config, training=replace(config.training, **values))
 
 

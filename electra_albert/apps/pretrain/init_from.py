@@ -32,6 +32,7 @@ from electra_albert.hub.weights import all_files, digest
 from electra_albert.model import growth
 from electra_albert.model.electra import Discriminator
 from electra_albert.model.encoder import Backbone, EncoderModel
+from electra_albert.objectives import spec_of
 from electra_albert.objectives.rtd import PretrainingObjective
 from electra_albert.presets import PRESETS
 from electra_albert.training.checkpoint import MANIFEST, MODEL, find_checkpoint, load_checkpoint, read_state
@@ -153,7 +154,7 @@ def _find_run(run: Path, config: PretrainConfig, tokenizer: Tokenizer, world: Wo
         if (kind := (settings.get("rtd") or {}).get("generator", RtdConfig.generator)) != config.rtd.generator:
             raise CheckpointError(f"{name}: its rtd.generator is {kind}; remove yours, or name {run}/discriminator")
         groups = (settings.get("model") or {}).get("num_hidden_groups", config.model.num_hidden_groups)
-        if kind == "shared" and groups != config.model.num_hidden_groups:  # its checkpoint has the tied layers once
+        if kind == "shared" and spec_of(config).has_discriminator and groups < config.model.num_hidden_groups:
             raise CheckpointError(f"{name}: its models share their layers; to add groups name {run}/discriminator")
         if fingerprint(load_tokenizer(run / "tokenizer")) != fingerprint(tokenizer):
             raise CheckpointError(

@@ -125,8 +125,7 @@ def _fixed_generator(config: PretrainConfig, tokenizer: Tokenizer, origin: init_
     if fingerprint(load_tokenizer(files.tokenizer)) != fingerprint(tokenizer):
         raise CheckpointError(f"--rtd.generator {path} has another tokenizer; set --tokenizer {files.tokenizer}")
     stored, size = load.read_stored(files), len(tokenizer)
-    old = origin.held_out if origin else None  # also scored
-    length = max(config.corpus.max_seq_length, old.max_seq_length if old else 0)
+    length = max(config.corpus.max_seq_length, origin.held_out.max_seq_length if origin and origin.held_out else 0)
     least = {"vocab_size": size, "max_position_embeddings": length, "type_vocab_size": 2}
     for name, wanted in least.items():
         if (found := getattr(stored.config, name)) < wanted:

@@ -82,7 +82,7 @@ def run_pretraining(preset: str, config: PretrainConfig, world: "World", command
         log = stack.enter_context(run_log.RunLog())
         found = checkpoint.find_checkpoint(folder / "checkpoints", config.run.resume)
         if resume_point := files.find_resume_point(folder, found):
-            config = budget.recorded_plan(config, resume_point[1])
+            config = budget.recorded_plan(config, resume_point[1], world.world_size)
             files.check_settings(resume_point, preset, config, world.world_size)
         state = resume_point[1] if resume_point and found else None
         stack.enter_context(machine.one_line_errors(config.training, config.run.torch_compile))

@@ -75,6 +75,8 @@ def refuse_idle_options(argv: Sequence[str], config: PretrainConfig) -> None:
             raise UsageError(f"{option} has no effect with --rtd.generator {config.rtd.generator}; leave it out")
         if option in ("--max_steps", "--save_milestones") and (config.run.budget or config.run.flops):
             raise UsageError(f"{option} follows from --budget or --flops; give only one of them")
+        if option == "--save_milestones" and config.training.save_milestones % (steps := config.training.save_steps):
+            raise UsageError(f"{option} must be a multiple of --save_steps {steps}")
         if option == "--muon_rate" and config.training.optimizer != "muon":
             raise UsageError(f"{option} has no effect with --optimizer {config.training.optimizer}; leave it out")
 

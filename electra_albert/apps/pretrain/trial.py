@@ -47,7 +47,7 @@ def disk_space(job: Job, folder: Path, done_steps: int = 0) -> tuple[str, bool]:
     due = ceil(training.max_steps / training.save_steps) - ceil(done_steps / training.save_steps)
     first, steps = training.save_milestones, [step for step, _ in list_checkpoints(folder / "checkpoints")]
     others = training.max_steps - training.save_total_limit * training.save_steps  # steps before the last checkpoints
-    kept = sum(done_steps < first << power <= others for power in range(32))
+    kept = sum(done_steps < first << power < others for power in range(32))
     more = training.save_total_limit + 1 - sum(not is_milestone(step, first) for step in steps)
     needed = size * min(due, max(1, more) + kept)  # a checkpoint is written before an old one is removed
     free = shutil.disk_usage(next(path for path in (folder, *folder.absolute().parents) if path.exists())).free

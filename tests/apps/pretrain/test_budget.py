@@ -71,15 +71,15 @@ def test_flops_become_the_nearest_number_of_steps(finished: Finished, more: tupl
         assert found == [steps] * 3
 
 
-def test_a_larger_plan_has_the_steps_of_a_new_one_and_closer_evaluations_are_kept(finished: Finished) -> None:
+def test_a_larger_plan_is_that_of_a_new_run_with_the_closer_intervals(finished: Finished) -> None:
     # Regression: steps were a multiple of the former ones, which have fewer micro-batches, and intervals were ignored.
-    ramp = ("--gradient_accumulation_steps", "4", "--batch_ramp_steps", "4500")  # the preset has 4000 steps
+    ramp = ("--gradient_accumulation_steps", "4", "--batch_ramp_steps", "4500")  # more than the preset has steps
     _, config = parse_pretraining(options(finished, None, *ramp, "--eval_steps", "7", "--flops", "3e12"))
     settings = as_settings(replace(config, training=replace(config.training, max_steps=5000, eval_steps=600)))
-    new = budget.recorded_plan(config, {"settings": settings | {"flops": 2e12}, "world_size": 1}).training
-    assert (new.max_steps, new.eval_steps) == (trial.steps_for(trial.flops_per_step(config), 3e12), 7)
-    same = budget.recorded_plan(config, {"settings": settings, "world_size": 1}).training
-    assert same.max_steps == 5000
+    for processes in (1, 2):
+        new = budget.recorded_plan(config, {"settings": settings | {"flops": 2e12}}, processes).training
+        assert (new.max_steps, new.eval_steps) == (trial.steps_for(trial.flops_per_step(config, processes), 3e12), 7)
+        assert budget.recorded_plan(config, {"settings": settings}, processes).training.max_steps == 5000
 
 
 def test_a_run_with_a_budget_keeps_milestones_and_a_larger_one_extends_it(finished: Finished, tmp_path: Path) -> None:
@@ -109,6 +109,7 @@ def test_a_finished_run_with_a_time_budget_records_the_steps_that_it_had(finishe
         (("--budget", "5m", "--flops", "1e9"), "exclude each other"),
         (("--budget", "5m", "--max_steps", "20"), "--max_steps follows from"),
         (("--budget", "5m", "--save_milestones", "0"), "--save_milestones follows from"),
+        (("--max_steps", "20", "--save_steps", "2", "--save_milestones", "5"), "multiple of --save_steps 2"),
         (("--flops", "1e3"), "less than one step"),
         (("--flops", "1e9", "--short_seq_length", "16", "--short_seq_steps", "100"), "short_seq_steps=100 exceeds"),
         (("--budget", "5m", "--rtd.mask_rate_end", "0.1"), "number of steps is unknown"),

@@ -104,8 +104,10 @@ def test_a_run_with_flops_resumes_from_its_warmup(toy: Toy, tmp_path: Path) -> N
     argv = toy.options(toy.stock(ELECTRA), tmp_path, "--rtd.generator_warmup_steps", ALONE, "--flops", 1e8)
     del argv[(at := argv.index("--max_steps")) : at + 2]
     succeed(pretrain.main, *argv)
+    first, config = rows(tmp_path)[-1]["step"], (tmp_path / "config.yaml").read_text()
     shutil.rmtree(tmp_path / "checkpoints")
     assert f"resuming from {tmp_path / WARMUP}" in succeed(pretrain.main, *argv).err
+    assert (first, config) == (rows(tmp_path)[-1]["step"], (tmp_path / "config.yaml").read_text())
 
 
 @pytest.mark.slow
