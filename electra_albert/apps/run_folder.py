@@ -69,10 +69,10 @@ def check_settings(resume_point: ResumePoint, preset: str, config: PretrainConfi
 
     Raises CheckpointError for a changed setting that affects the result, UsageError if max_steps is already exceeded.
     """
-    (found, state, may_change), steps = resume_point, config.training.max_steps
+    (found, state, may_change), run, steps = resume_point, config.run, config.training.max_steps
     if "max_steps" in may_change and state["step"] > steps:
-        option = next((name for name in ("budget", "flops") if getattr(config.run, name) is not None), "max_steps")
-        raise UsageError(f"{found} exceeds {steps} steps; raise --{option} or choose another --output_dir")
+        name, most = "flops" if run.flops else "budget" if run.budget else "max_steps", run.flops or run.budget or steps
+        raise UsageError(f"{found} exceeds --{name} {most}; raise it or choose another --output_dir")
     settings = run_settings(preset, config, world_size, "unknown")
     recorded = {name: value for name, value in state["settings"].items() if name in settings}
     settings["model"]["vocab_size"] = recorded.get("model", {}).get("vocab_size")  # known only after tokenizer training

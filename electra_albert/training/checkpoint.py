@@ -122,8 +122,8 @@ def load_checkpoint(
     """
     state = read_state(path)
     targets, aliases = unique_tensors(module)
-    if state["aliases"] != aliases:
-        raise CheckpointError(f"{path} and the model tie different weights; {_WAY_OUT}")
+    if (tied := state["aliases"]) != aliases:
+        raise CheckpointError(f"{path} ties other weights: {min({*tied} ^ {*aliases} or tied)}; {_WAY_OUT}")
     moments = {} if optimizer is None else {OPTIMIZER: optimizer_tensors(module, optimizer)}
     pairs: list[tuple[Tensor, Tensor]] = []
     for file, wanted in {MODEL: targets, **moments}.items():

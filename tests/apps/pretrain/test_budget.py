@@ -90,6 +90,7 @@ def test_a_run_with_a_budget_keeps_milestones_and_a_larger_one_extends_it(finish
         written = yaml.safe_load((tmp_path / "config.yaml").read_text())
         assert (written["max_steps"], written["warmup_steps"], written["save_steps"]) == (steps, warmup, 2)
     assert "after step 32" in ended.err
+    assert_refused(call(main.main, *argv, "1e8"), 2, "exceeds --flops 100000000.0; raise it")
 
 
 def test_a_finished_run_with_a_time_budget_records_the_steps_that_it_had(finished: Finished, tmp_path: Path) -> None:
