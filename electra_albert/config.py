@@ -121,6 +121,8 @@ class TrainingConfig:
     """Precision of the matrix products; auto: bf16 if the CPU or CUDA GPU supports it. fp16 uses loss scaling."""
     gradient_checkpointing: bool = False
     """Recompute the activations of each layer in the backward pass: much less memory, one more forward pass."""
+    cuda_graphs: bool | Literal["auto"] = "auto"
+    """Record the step in CUDA graphs, launched without Python; auto: on CUDA with one process, except for fp16."""
     seed: int = 42
     """Random seed."""
     report_to: str = "tensorboard"

@@ -62,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
         (batch,), step = next(steps), step + 1
         for group in stock.optimizer.param_groups:
             scheduled = learning_rate(max(1, math.ceil(share * training.max_steps)), training)
-            group["lr"] = scheduled * group["lr_multiplier"]
+            group["lr"].fill_(scheduled * group["lr_multiplier"])
         stock.update(batch)
         tokens += int(batch.attention_mask.sum())
     row = {"step": step, "tokens": tokens, "tokens_per_second": tokens / (time.monotonic() - began)}

@@ -116,12 +116,16 @@ class EncodedExamples:
         """[F] tokens of the longest sequence of each feature."""
         return np.asarray(np.diff(self.starts).reshape(-1, self.num_choices).max(axis=1))
 
-    def collate(self, features: Sequence[int] | Integers) -> Batch:
-        """A batch of the given features, padded to the longest sequence; example_id holds feature indices."""
+    def collate(self, features: Sequence[int] | Integers, multiple: int = 1) -> Batch:
+        """A batch of the given features; example_id holds feature indices.
+
+        Padded to the length of its longest sequence, rounded up to a multiple, but not beyond that of all features.
+        """
         chosen = np.asarray(features, dtype=np.int64)
         sequences = (chosen[:, None] * self.num_choices + np.arange(self.num_choices)).ravel()  # [B]
         starts, lengths = self.starts[sequences], self.starts[sequences + 1] - self.starts[sequences]
-        position = np.arange(lengths.max())  # [L]
+        length = min(-(-lengths.max() // multiple) * multiple, self.feature_lengths.max())
+        position = np.arange(length)  # [L]
         mask = position < lengths[:, None]  # [B, L]
         source = np.where(mask, starts[:, None] + position, 0)  # [B, L]
         segments = (position >= self.first_lengths[sequences, None]) & mask
@@ -172,6 +176,7 @@ class TaskBatches:
     rank: int = 0
     world_size: int = 1
     pin_memory: bool = False
+    multiple: int = 1  # of which each batch's length is
 
     @property
     def global_batch_size(self) -> int:
@@ -189,7 +194,7 @@ class TaskBatches:
                 parts = chosen.reshape(self.gradient_accumulation_steps, self.world_size, -1)
                 # Rotated, so that no rank always gets the longest sequences.
                 mine = [part[(self.rank + turn + number) % self.world_size] for number, part in enumerate(parts)]
-                batches = [self.features.collate(part) for part in mine]
+                batches = [self.features.collate(part, self.multiple) for part in mine]
                 yield [batch.map(torch.Tensor.pin_memory) for batch in batches] if self.pin_memory else batches
             chunk = self._chunk(chunk.stop)
 

@@ -4,7 +4,7 @@ import ctypes
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from statistics import median_low
@@ -155,6 +155,18 @@ def sum_over_ranks(tensor: Tensor, world: World) -> Tensor:
     total = tensor.clone()
     dist.all_reduce(total)
     return total
+
+
+def add_over_ranks(tensor: Tensor, world: World) -> None:
+    """Replace a tensor by its sum over all ranks, on its own device."""
+    if world.world_size > 1:
+        dist.all_reduce(tensor)
+
+
+def broadcast(tensors: Iterable[Tensor]) -> None:
+    """Replace tensors by those of the first rank, with several ranks."""
+    for tensor in tensors:
+        dist.broadcast(tensor, src=0)
 
 
 def gather_objects(value: Any, world: World) -> list[Any]:

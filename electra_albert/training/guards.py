@@ -91,9 +91,9 @@ def run_lock(folder: Path) -> Iterator[None]:
 class UpdateGuard:
     """Counts, on the device, the steps skipped for a non-finite gradient; fp16 overflows are counted separately."""
 
-    def __init__(self, device: torch.device, counts: Sequence[int] = (0, 0, 0)) -> None:
+    def __init__(self, device: torch.device) -> None:
         # Skipped steps of the run: in total, in a row at present, and the most in a row.
-        self._counts = torch.tensor(counts, dtype=torch.int64, device=device)
+        self._counts = torch.zeros(3, dtype=torch.int64, device=device)
 
     def observe(self, gradient_norm: Tensor, has_overflowed: Tensor) -> Tensor:
         """Count a step by its gradient norm [] and fp16 overflow, bool []; returns whether it is finite, bool []."""
@@ -101,7 +101,8 @@ class UpdateGuard:
         skipped = (~is_finite & ~has_overflowed).to(torch.int64)
         total, in_a_row, longest = self._counts.unbind()
         in_a_row = (in_a_row + 1) * skipped
-        self._counts = torch.stack((total + skipped, in_a_row, torch.maximum(longest, in_a_row)))
+        counts = torch.stack((total + skipped, in_a_row, torch.maximum(longest, in_a_row)))
+        self._counts.copy_(counts)  # in place, for CUDA graphs
         return is_finite
 
     def check(self, step: int) -> None:
@@ -115,6 +116,10 @@ class UpdateGuard:
     def state(self) -> list[int]:
         """The counts, for a checkpoint; synchronises with the device."""
         return self._counts.tolist()
+
+    def restore(self, counts: Sequence[int]) -> None:
+        """Load the counts of a checkpoint."""
+        self._counts.copy_(torch.tensor(counts))
 
 
 class LossScale(torch.amp.GradScaler):
@@ -137,7 +142,7 @@ class LossScale(torch.amp.GradScaler):
         before = self.current()
         self.update()
         has_overflowed = (before > 1) & (self.current() < before)
-        self._overflowed = self._overflowed + has_overflowed
+        self._overflowed += has_overflowed
         return has_overflowed
 
     def metrics(self) -> dict[str, float]:

@@ -2,26 +2,25 @@
 
 import time
 from collections.abc import Callable, Generator
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from typing import NamedTuple, cast
 
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
-from electra_albert.contracts import LOG, Batch, Metrics, Objective, StepBatches, Term, UsageError
-from electra_albert.training import checkpoint, distributed, guards, monitor, optimizer
+from electra_albert.contracts import LOG, Batch, Metrics, Objective, StepBatches, UsageError
+from electra_albert.training import checkpoint, distributed, graphs, monitor
+from electra_albert.training.optimizer import learning_rate
 from electra_albert.training.step import (
+    GRADIENT_NORM,
     RunSettings,
     StepCounts,
+    TrainingStep,
     autocast,
-    backward,
     count_step,
     gradient_norms,
-    term_scales,
 )
-
-GRADIENT_NORM = "grad_norm"
 
 # Evaluates at a step; returns metrics by name without prefix, or None if a signal stopped it.
 Evaluate = Callable[[int], Metrics | None]
@@ -35,15 +34,25 @@ class Outcome(NamedTuple):
     metrics: Metrics  # of the last evaluation, by name without prefix
 
 
-def train(objective: nn.Module, batches: StepBatches, evaluate: Evaluate, run: RunSettings) -> Outcome:
+def train(
+    objective: nn.Module,
+    batches: StepBatches,
+    evaluate: Evaluate,
+    run: RunSettings,
+    training_step: TrainingStep | None = None,
+) -> Outcome:
     """Train `objective`, a contracts.Objective on the run's device, until max_steps, early stopping or a stop signal.
 
-    Raises DivergedError for non-finite numbers, UsageError if the last checkpoint cannot be written.
+    training_step: that of the objective, if an earlier run has recorded it. Raises DivergedError for non-finite
+    numbers, UsageError if the last checkpoint cannot be written.
     """
-    loop = _Loop(objective, batches, evaluate, run)
-    loop.begin()
-    stream = batches.steps(loop.step + 1)
-    try:
+    loop = _Loop(objective, batches, evaluate, run, training_step)
+    with ExitStack() as stack:
+        stack.enter_context(graphs.own_stream(run.world.device))
+        loop.begin()
+        stream = batches.steps(loop.step + 1)
+        if isinstance(stream, Generator):
+            stack.callback(stream.close)
         while loop.step < loop.last_step and not loop.should_stop:
             asked = time.monotonic()
             micro_batches = next(stream)
@@ -55,42 +64,47 @@ def train(objective: nn.Module, batches: StepBatches, evaluate: Evaluate, run: R
                 return Outcome(loop.step, True, loop.metrics)
             loop.update(micro_batches, counts)
             loop.log_save_evaluate()
-    finally:
-        if isinstance(stream, Generator):
-            stream.close()
     return Outcome(loop.step, loop.is_evaluation_cut_short, loop.metrics)
 
 
 class _Loop:
     """The state of a run between two steps."""
 
-    def __init__(self, objective: nn.Module, batches: StepBatches, evaluate: Evaluate, run: RunSettings) -> None:
-        self.module, self.objective = objective, cast(Objective, objective)
-        self.step, self.last_step = 0, run.config.max_steps
+    def __init__(
+        self,
+        objective: nn.Module,
+        batches: StepBatches,
+        evaluate: Evaluate,
+        run: RunSettings,
+        training_step: TrainingStep | None = None,
+    ) -> None:
+        self.module = objective
+        self.objective = cast(Objective, objective)
+        self.step = 0
+        self.last_step = run.config.max_steps
         self.metrics: Metrics = {}
-        self.is_evaluation_cut_short = self.should_stop = False
-        self._batches, self._evaluate, self._run = batches, evaluate, run
-        self._model: nn.Module = objective
-        self._optimizer = optimizer.build_optimizer(objective, run.config, run.lr_multipliers)
-        self._guard = guards.UpdateGuard(run.world.device)
-        self._loss_scale = guards.LossScale(run.world.device, run.arithmetic)
-        self._tally = monitor.Tally(run.world.device)
+        self.is_evaluation_cut_short = False
+        self.should_stop = False
+        self._batches = batches
+        self._evaluate = evaluate
+        self._run = run
+        self._training_step = training_step or TrainingStep(objective, run)
         self._term_norms: Metrics = {}  # of the step that is logged next
         self._tokens = 0
-        self._is_first_update = True
         self._saved_step = 0  # the initial weights need no checkpoint
         self.seconds_waited = 0.0  # for data, since the last log
         self._logged_tokens, self._logged_time = 0, 0.0  # at the last log; later saves and evaluations add their time
 
     def begin(self) -> None:
-        """Load the checkpoint, if there is one, wrap the model in DDP, and evaluate if that is due."""
+        """Load the checkpoint, if there is one, prepare several ranks, and evaluate if that is due."""
         run, path = self._run, self._run.resume_from
+        training_step = self._training_step
         if path is not None:
-            state = checkpoint.load_checkpoint(path, self.module, self._optimizer)
+            state = checkpoint.load_checkpoint(path, self.module, training_step.optimizer)
             self.step, self._tokens = state["step"], state["tokens"]
-            self._guard = guards.UpdateGuard(run.world.device, state["skipped"])
-            self._loss_scale.restore(state["loss_scale"], path)
-            self._tally.restore(state["tally"], run.world)
+            training_step.guard.restore(state["skipped"])
+            training_step.loss_scale.restore(state["loss_scale"], path)
+            training_step.tally.restore(state["tally"], run.world)
             if path.parent.resolve() == run.checkpoints.resolve():
                 self._saved_step = self.step
             LOG.info(f"resuming from {path} after step {self.step}")
@@ -100,8 +114,7 @@ class _Loop:
         is_due = self._is_due(run.config.eval_steps) if self.step else run.eval_on_start
         run.monitor.start(self.step, is_evaluated=not is_due)
         self.module.train()
-        if run.world.world_size > 1:
-            self._model = DistributedDataParallel(self.module, gradient_as_bucket_view=True)
+        training_step.distribute()
         if is_due:
             self._score()
         self._logged_tokens, self._logged_time = self._tokens, time.monotonic()
@@ -109,38 +122,17 @@ class _Loop:
     def _is_due(self, interval: int) -> bool:
         return self.step % interval == 0 or self.step == self._run.config.max_steps
 
-    def _check_objective(self, batch: Batch, step: int) -> None:
-        """Raise ValueError if a parameter gets no gradient, or if counts on the host and the device differ."""
-        # Also makes a resume exact: DDP reorders its gradient buckets, and thus sums, after its first backward pass.
-        terms = backward(self._model, [batch], dict.fromkeys(self.objective.weights, 0.0), step, self._run)
-        optimizer.check_gradients(self.module)
-        for name, count in self.objective.counts(batch, step).items():
-            if count != (found := int(terms[name].count)):
-                raise ValueError(f"{name} has count {found}, but counts() on the host returned {count}")
-        self._optimizer.zero_grad(set_to_none=True)
-
     def update(self, micro_batches: list[Batch], counts: StepCounts) -> None:
         """Perform one step, or skip it on the device if the gradient is not finite. Never synchronises with the GPU."""
-        config, world, step = self._run.config, self._run.world, self.step + 1
-        if self._is_first_update:
-            self._check_objective(micro_batches[0], step)
-            self._is_first_update = False
+        config, step = self._run.config, self.step + 1
+        training_step = self._training_step
+        if not training_step.is_checked:
+            training_step.check(micro_batches[0], step)
         if config.log_gradient_norms and (step in (1, config.max_steps) or step % config.logging_steps == 0):
-            scale = self._loss_scale.current()
+            scale = training_step.loss_scale.current()
             self._term_norms = gradient_norms(self.module, micro_batches[0], step, self._run, scale)
-        scales = term_scales(self.objective.weights, counts.terms, world.world_size)
-        terms = backward(self._model, micro_batches, scales, step, self._run, self._loss_scale.current())
-        self._loss_scale.unscale_(self._optimizer)
-        norm = nn.utils.clip_grad_norm_(self.module.parameters(), config.max_grad_norm)
-        is_finite = self._guard.observe(norm, self._loss_scale.update_scale())
-        for group in self._optimizer.param_groups:
-            group["lr"] = optimizer.learning_rate(step, config) * group["lr_multiplier"]
-        # The optimizer reads this attribute on the device; at 1 it changes no weight, moment or counter.
-        self._optimizer.found_inf = (~is_finite).float()  # type: ignore[attr-defined]
-        self._optimizer.step()
-        self._optimizer.zero_grad(set_to_none=True)
-        terms[GRADIENT_NORM] = Term(norm.detach(), torch.ones((), dtype=torch.int64, device=world.device))
-        self._tally.add(terms, is_finite)
+        training_step.accumulate(micro_batches, training_step.scales(counts.terms), step)
+        training_step.finish()
         self.step, self._tokens = step, self._tokens + counts.tokens
 
     def log_save_evaluate(self) -> None:
@@ -152,7 +144,8 @@ class _Loop:
             self.last_step = run.monitor.max_steps = max(
                 self.step, distributed.gather_objects(run.plan(self.step), run.world)[0]
             )
-            self._run = replace(run, config=(config := replace(config, max_steps=self.last_step)))
+            config = replace(config, max_steps=self.last_step)
+            self._run = self._training_step.run = replace(run, config=config)
         run.monitor.tick()
         if self._is_due(config.save_steps):
             self.save(is_last=self.step == config.max_steps)
@@ -165,17 +158,18 @@ class _Loop:
     def _log(self) -> None:
         """Log the means since the last log, over the steps that were not skipped."""
         run = self._run
-        means = monitor.means_of(self._tally.take(run.world), self.objective.weights)
+        training_step = self._training_step
+        means = monitor.means_of(training_step.tally.take(run.world), self.objective.weights)
         seconds, tokens = time.monotonic() - self._logged_time, self._tokens - self._logged_tokens
         pace = {"tokens_per_second": tokens / seconds, "data_wait": self.seconds_waited / seconds}
-        distributed.log_straggler(self._model, run.world)
-        norm, lr = means.pop(GRADIENT_NORM), optimizer.learning_rate(self.step, run.config)
+        distributed.log_straggler(training_step.model, run.world)
+        norm, lr = means.pop(GRADIENT_NORM), learning_rate(self.step, run.config)
         parts = {name: float(value) for name, value in self._term_norms.items()}
         row = {**means, "learning_rate": lr, GRADIENT_NORM: norm, **parts, **pace}
-        skipped = {"skipped_steps": count} if (count := self._guard.state()[0]) else {}
-        run.monitor.row({**self._position(), **row, **skipped, **self._loss_scale.metrics()})
+        skipped = {"skipped_steps": count} if (count := training_step.guard.state()[0]) else {}
+        run.monitor.row({**self._position(), **row, **skipped, **training_step.loss_scale.metrics()})
         self._logged_tokens, self._logged_time, self.seconds_waited = self._tokens, time.monotonic(), 0.0
-        self._guard.check(self.step)
+        training_step.guard.check(self.step)
 
     def _score(self) -> None:
         """Evaluate and log, unless a signal stopped the evaluation."""
@@ -194,15 +188,16 @@ class _Loop:
     def save(self, *, is_last: bool) -> None:
         """Save a checkpoint. A failure is a warning, and the next save tries again; for the last one it is an error."""
         run, started = self._run, time.monotonic()
+        training_step = self._training_step
         if self.step == self._saved_step:
             return
-        self._guard.check(self.step)
-        checkpoint.check_finite(self.module, self._optimizer)
+        training_step.guard.check(self.step)
+        checkpoint.check_finite(self.module, training_step.optimizer)
         state = {
             **self._position(),
-            "skipped": self._guard.state(),
-            "loss_scale": self._loss_scale.state(),
-            "tally": self._tally.state(run.world),
+            "skipped": training_step.guard.state(),
+            "loss_scale": training_step.loss_scale.state(),
+            "tally": training_step.tally.state(run.world),
             "world_size": run.world.world_size,
             "threads": torch.get_num_threads(),
             "cpu_capability": torch.backends.cpu.get_cpu_capability(),
@@ -214,7 +209,7 @@ class _Loop:
         if run.world.is_main:
             try:
                 limits = run.config.save_total_limit, run.config.save_milestones
-                checkpoint.save_checkpoint(run.checkpoints, self.module, self._optimizer, state, *limits)
+                checkpoint.save_checkpoint(run.checkpoints, self.module, training_step.optimizer, state, *limits)
             except OSError as error:
                 failure = f"cannot write the checkpoint of step {self.step} into {run.checkpoints}: {error}"
         failure = distributed.gather_objects(failure, run.world)[0]

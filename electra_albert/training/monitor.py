@@ -68,6 +68,11 @@ class Tally:
         self._sums = torch.zeros(count, dtype=self._float, device=self._device)
         self._counts = torch.zeros(count, dtype=torch.int64, device=self._device)
 
+    def clear(self) -> None:
+        """Set all sums to 0, in place, for CUDA graphs."""
+        self._sums.zero_()
+        self._counts.zero_()
+
     def add(self, terms: Mapping[str, Term], is_kept: Tensor) -> None:
         """Add the terms of one step, unless is_kept, bool [], is false: the step was skipped."""
         if not self._names:
@@ -79,7 +84,7 @@ class Tally:
     def take(self, world: World) -> dict[str, tuple[float, int]]:
         """(sum, count) of each term over all ranks; resets them and synchronises with the device."""
         sums, counts = (sum_over_ranks(tensor, world).tolist() for tensor in (self._sums, self._counts))
-        self._start(self._names)
+        self.clear()
         return dict(zip(self._names, zip(sums, counts, strict=True), strict=True))
 
     def state(self, world: World) -> dict[str, Any]:
@@ -89,7 +94,9 @@ class Tally:
 
     def restore(self, state: Mapping[str, Any], world: World) -> None:
         """Load the state of a checkpoint; if the number of ranks has changed, the first rank gets all sums."""
-        self._start(list(state["names"]))
+        if state["names"] != self._names:
+            self._start(list(state["names"]))
+        self.clear()
         ranks, is_same = state["ranks"], len(state["ranks"]) == world.world_size
         for sums, counts in [ranks[world.rank]] if is_same else ranks if world.is_main else ():
             self._sums += torch.tensor([float.fromhex(value) for value in sums], dtype=self._float).to(self._device)

@@ -13,6 +13,7 @@ from electra_albert.config import TrainingConfig
 MUON_ITERATIONS = 5  # of Newton and Schulz
 MUON_MOMENTUM = 0.95
 MUON_SCALE = 0.2  # root mean square of an update at learning rate 1, that of AdamW. Paper: Liu et al. 2025 section 2.2
+_ALIGNMENT = 32  # elements between two gradients in one tensor, for vectorised kernels
 Groups = list[dict[str, Any]]
 
 
@@ -142,15 +143,16 @@ class Muon(torch.optim.Optimizer):
     found_inf: Tensor | None = None
 
     def __init__(self, groups: Groups, **options: Any) -> None:
-        super().__init__(groups, options)
+        super().__init__(groups, {**options, "capturable": False})
         self._others = [group for group in self.param_groups if not group["is_orthogonal"]]
         self._adamw = _adamw([{**group} for group in self._others], **options)
         self._adamw.state = self.state
         # torch.optim.Muon calls some 25 operators per matrix, one after the other; matrices of one shape share them.
-        self._alike: dict[tuple[int, torch.Size], list[nn.Parameter]] = {}  # by group and shape
-        for index, group in enumerate(self.param_groups):
-            for one in group["params"] if group["is_orthogonal"] else ():
-                self._alike.setdefault((index, one.shape), []).append(one)
+        self._stacks = dict[torch.Size, list[tuple[nn.Parameter, dict[str, Any]]]]()
+        for group in self.param_groups:
+            for parameter in group["params"] if group["is_orthogonal"] else ():
+                shape = _wide(parameter, group).shape[1:]
+                self._stacks.setdefault(shape, []).append((parameter, group))
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
@@ -158,37 +160,45 @@ class Muon(torch.optim.Optimizer):
         assert closure is None
         for group, inner in zip(self._others, self._adamw.param_groups, strict=True):
             inner["lr"] = group["lr"]
+            inner["capturable"] = group["capturable"]
         self._adamw.found_inf = self.found_inf  # type: ignore[attr-defined]
         self._adamw.step()
-        for (index, shape), weights in self._alike.items():
-            group = self.param_groups[index]
-            rows, columns = shape[0] // group["trust_ratios"], shape[1]
-            momenta = [self.state[one]["momentum_buffer"] for one in weights]
-            gradients = [one.grad for one in weights if one.grad is not None]
-            assert len(gradients) == len(weights)
-            lists: tuple[list[Tensor], ...] = ([*weights], momenta, gradients)
-            weight, momentum, gradient = (torch.cat(each).view(-1, rows, columns) for each in lists)
+        for (_, columns), members in self._stacks.items():
+            weights = [_wide(one, group) for one, group in members]
+            momenta = [_wide(self.state[one]["momentum_buffer"], group) for one, group in members]
+            gradients = [_wide(one.grad, group) for one, group in members if one.grad is not None]
+            assert len(gradients) == len(members)
+            counts = [len(matrices) for matrices in weights]
+            weight, momentum, gradient = torch.cat(weights), torch.cat(momenta), torch.cat(gradients)
+            rates = [group["lr"].expand(n) for (_, group), n in zip(members, counts, strict=True)]
+            rate = torch.cat(rates)[:, None, None]  # [N, 1, 1]
             moved = momentum.lerp(gradient, 1 - MUON_MOMENTUM)
             direction = orthogonalized(gradient.lerp(moved, MUON_MOMENTUM))  # Nesterov's
-            scale = MUON_SCALE * math.sqrt(max(rows, columns))
-            decayed = weight * (1 - group["lr"] * group["weight_decay"])
-            updated = decayed.add_(direction, alpha=-group["lr"] * scale)
+            kept_share = 1 - rate * members[0][1]["weight_decay"]
+            decayed = weight * kept_share.to(weight.dtype)
+            size = MUON_SCALE * math.sqrt(columns)
+            updated = decayed.addcmul_(direction, (-rate * size).to(weight.dtype))
             for targets, old, new in ((momenta, momentum, moved), (weights, weight, updated)):
                 kept = new if self.found_inf is None else torch.where(self.found_inf == 0, new, old)
-                for target, value in zip(targets, kept.view(len(targets), *shape), strict=True):
+                for target, value in zip(targets, kept.split(counts), strict=True):
                     target.copy_(value)
 
 
+def _wide(tensor: Tensor, group: Mapping[str, Any]) -> Tensor:
+    """A view of a weight as the group's number of matrices, of at least as many columns as rows."""
+    matrices = tensor.view(group["trust_ratios"], -1, tensor.shape[1])
+    return matrices.mT if matrices.shape[1] > matrices.shape[2] else matrices
+
+
 def orthogonalized(matrices: Tensor) -> Tensor:
-    """Matrices [N, rows, columns] in bfloat16, singular values near 1, by Newton and Schulz. Paper: Jordan 2024."""
-    is_tall = matrices.shape[1] > matrices.shape[2]
-    found = (matrices.mT if is_tall else matrices).bfloat16()
+    """Matrices [N, m, n], m <= n, in bfloat16, singular values near 1, by Newton and Schulz. Paper: Jordan 2024."""
+    found = matrices.bfloat16()
     found = found / torch.linalg.matrix_norm(found, keepdim=True).clamp(min=1e-7)
     linear, cubic, quintic = 3.4445, -4.7750, 2.0315
     for _ in range(MUON_ITERATIONS):
         gram = found @ found.mT
         found = torch.baddbmm(found, torch.baddbmm(gram, gram, gram, beta=cubic, alpha=quintic), found, beta=linear)
-    return found.mT if is_tall else found
+    return found
 
 
 _OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"adamw": _adamw, "lamb": Lamb, "muon": Muon}
@@ -197,19 +207,48 @@ _OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"adamw": _adamw,
 def build_optimizer(
     module: nn.Module, config: TrainingConfig, lr_multipliers: Mapping[str, float] | None = None
 ) -> torch.optim.Optimizer:
-    """The optimizer with allocated state, into which a checkpoint is copied; it skips a step if `found_inf` [] is 1."""
+    """The optimizer with allocated state, into which a checkpoint is copied; it skips a step if `found_inf` [] is 1.
+
+    The learning rate of each group is a tensor, which a recorded step reads.
+    """
     muon_rate = config.muon_rate if config.optimizer == "muon" else None
     groups = parameter_groups(module, config.weight_decay, lr_multipliers, muon_rate)
     check_groups(module, groups)
     betas = config.adam_beta1, config.adam_beta2
     optimizer = _OPTIMIZERS[config.optimizer](groups, lr=config.learning_rate, betas=betas, eps=config.adam_epsilon)
-    # At 1e8 steps 1 - beta**step is 1 for all usual betas, and the float32 counter no longer grows.
-    first_step = 0.0 if config.adam_bias_correction else 1e8
-    for parameter, is_orthogonal in ((one, group["is_orthogonal"]) for group in groups for one in group["params"]):
-        if is_orthogonal:
-            optimizer.state[parameter] = {"momentum_buffer": torch.zeros_like(parameter)}
-            continue
-        step = torch.full((), first_step, dtype=torch.float32, device=parameter.device)
-        moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
-        optimizer.state[parameter] = {"step": step, **moments}
+    for group in optimizer.param_groups:
+        device = group["params"][0].device
+        group["lr"] = torch.full((), config.learning_rate, dtype=rate_dtype(device), device=device)
+        names = ("momentum_buffer",) if group["is_orthogonal"] else ("exp_avg", "exp_avg_sq")
+        for parameter in group["params"]:
+            state = {name: torch.zeros_like(parameter) for name in names}
+            if not group["is_orthogonal"]:
+                state = {"step": torch.zeros((), dtype=torch.float32, device=device), **state}
+            optimizer.state[parameter] = state
+    reset_state(optimizer, config)
     return optimizer
+
+
+def rate_dtype(device: torch.device) -> torch.dtype:
+    """The dtype of learning rates: exact on the CPU; fused AdamW on CUDA reads float32, and MPS has no float64."""
+    return torch.float64 if device.type == "cpu" else torch.float32
+
+
+def reset_state(optimizer: torch.optim.Optimizer, config: TrainingConfig) -> None:
+    """Set the state to that before the first step, in place."""
+    for state in optimizer.state.values():
+        for tensor in state.values():
+            tensor.zero_()
+        if "step" in state and not config.adam_bias_correction:
+            # At this step 1 - beta**step is 1 for all usual betas, and the float32 counter no longer grows.
+            state["step"].fill_(1e8)
+
+
+def flat_gradient(module: nn.Module) -> Tensor:
+    """Give all trainable parameters, of one dtype, gradients of 0 that are views of the returned tensor."""
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    sizes = [math.ceil(one.numel() / _ALIGNMENT) * _ALIGNMENT for one in parameters]
+    gradient = torch.zeros(sum(sizes), dtype=parameters[0].dtype, device=parameters[0].device)
+    for parameter, part in zip(parameters, torch.split(gradient, sizes), strict=True):
+        parameter.grad = part[: parameter.numel()].view_as(parameter)
+    return gradient

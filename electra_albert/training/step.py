@@ -1,8 +1,9 @@
-"""One training step: settings of the run, global counts of the loss terms, forward and backward pass, norms."""
+"""One training step: settings of the run, global counts of the loss terms, gradients, the update, norms."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -13,8 +14,18 @@ from torch.nn.parallel import DistributedDataParallel
 from electra_albert.config import TrainingConfig
 from electra_albert.contracts import Arithmetic, Batch, Objective, Term
 from electra_albert.keyed_random import Stream, derived_seed
-from electra_albert.training import distributed, guards
-from electra_albert.training.monitor import Monitor
+from electra_albert.training import distributed, graphs, guards
+from electra_albert.training.monitor import Monitor, Tally
+from electra_albert.training.optimizer import (
+    build_optimizer,
+    check_gradients,
+    flat_gradient,
+    learning_rate,
+    rate_dtype,
+    reset_state,
+)
+
+GRADIENT_NORM = "grad_norm"
 
 
 @dataclass(frozen=True)
@@ -32,6 +43,7 @@ class RunSettings:
     lr_multipliers: Mapping[str, float] | None = None  # multiples of the learning rate by parameter name
     should_stop: Callable[[], bool] = bool  # early stopping: called after each evaluation; bool() is False
     plan: Callable[[int], int] | None = None  # max_steps after a step
+    record: graphs.Recorder | None = None  # of the step's functions; None: they are called each time
     settings: Mapping[str, Any] = field(default_factory=dict)  # recorded in each checkpoint, as JSON
 
     @property
@@ -61,30 +73,155 @@ def term_scales(weights: Mapping[str, float], counts: Mapping[str, int], world_s
     return {name: world_size * weight / counts[name] if counts[name] else 0.0 for name, weight in weights.items()}
 
 
-def backward(
-    model: nn.Module,
-    micro_batches: list[Batch],
-    scales: Mapping[str, float],
-    step: int,
-    run: RunSettings,
-    loss_scale: Tensor | None = None,
-) -> dict[str, Term]:
-    """Accumulate gradients (all-reduced with the last micro-batch, times loss_scale []); returns the summed terms."""
-    device = run.world.device
-    step_tensor = torch.full((), step, dtype=torch.int64, device=device)
-    totals: dict[str, Term] = {}
-    for index, batch in enumerate(micro_batches):
-        torch.manual_seed(derived_seed(run.config.seed, Stream.DROPOUT, step, index, run.world.rank))
-        is_last = index + 1 == len(micro_batches)
-        with nullcontext() if is_last or not isinstance(model, DistributedDataParallel) else model.no_sync():
-            with autocast(device, run.arithmetic):
-                terms: dict[str, Term] = model(batch.to(device), step_tensor)
-            loss = torch.stack([terms[name].sum * scale for name, scale in scales.items()]).sum()
-            torch.autograd.backward(loss, guards.loss_scale_or_nan(loss, loss_scale))
-        for name, term in terms.items():
-            total = totals.get(name, Term(torch.zeros_like(term.sum), torch.zeros_like(term.count)))
-            totals[name] = Term(total.sum + term.sum.detach(), total.count + term.count)
-    return totals
+class TrainingStep:
+    """A step in two functions that can be recorded: `micro` for each micro-batch, then `update`.
+
+    Everything that changes from step to step is in tensors that stay in place, filled before these functions run. If
+    the step is recorded, the gradients are views of one tensor, which several ranks sum instead of DDP's buckets.
+    """
+
+    def __init__(self, objective: nn.Module, run: RunSettings) -> None:
+        device = run.world.device
+        self.run = run
+        self.module = objective
+        self.model: nn.Module = objective  # wrapped in DDP if several ranks do not record the step
+        self.optimizer: Any = build_optimizer(objective, run.config, run.lr_multipliers)
+        self.guard = guards.UpdateGuard(device)
+        self.loss_scale = guards.LossScale(device, run.arithmetic)
+        self.tally = Tally(device)
+        self._graphs = graphs.Graphs(run.record)
+        self._gradient: Tensor | None = None  # of all parameters, if the step is recorded
+        self._weights: Mapping[str, float] = cast(Objective, objective).weights
+        self._names: list[str] = []  # of the terms, known after the first forward pass
+        self._step = torch.zeros((), dtype=torch.int64, device=device)
+        groups = self.optimizer.param_groups
+        count = len(self._weights)
+        # Scales of the losses and learning rates of the groups, which one copy fills.
+        self._numbers = torch.zeros(count + len(groups), dtype=rate_dtype(device), device=device)
+        self._scales = self._numbers[:count]
+        for group, rate in zip(groups, self._numbers[count:].unbind(), strict=True):
+            group["lr"] = rate
+
+    def distribute(self) -> None:
+        """Give all ranks the weights of the first one, and sum gradients over ranks from now on."""
+        if self.run.world.world_size == 1 or self.model is not self.module:
+            return
+        if self.run.record is None:
+            self.model = DistributedDataParallel(self.module, gradient_as_bucket_view=True)
+        else:
+            distributed.broadcast(self.module.state_dict().values())
+
+    def restart(self, weights: Mapping[str, Tensor], run: RunSettings) -> None:
+        """Start another run with these weights, by name, in the same tensors: what is recorded stays valid."""
+        self.run = run
+        self.module.load_state_dict(weights)
+        reset_state(self.optimizer, run.config)
+        self.guard.restore((0, 0, 0))
+        self.tally.clear()
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether `check` has been called, as it must be before the first step."""
+        return bool(self._names)
+
+    def scales(self, counts: Mapping[str, int]) -> dict[str, float]:
+        """The factor of each term's sum for the counts of count_step: DDP averages gradients over ranks."""
+        averaged = self.run.world.world_size if self.run.record is None else 1
+        return term_scales(self._weights, counts, averaged)
+
+    def accumulate(self, micro_batches: list[Batch], scales: Mapping[str, float], step: int) -> None:
+        """Add the gradients of scale * sum over all terms (by default 0), and the terms, to those before.
+
+        DDP sums gradients over ranks with the last micro-batch.
+        """
+        config, device = self.run.config, self.run.world.device
+        rate = learning_rate(step, config)
+        numbers = [scales.get(name, 0.0) for name in self._weights]
+        numbers += [rate * group["lr_multiplier"] for group in self.optimizer.param_groups]
+        # A new tensor each time: the copy of the one before may not have begun yet.
+        is_pinned = device.type == "cuda"
+        filled = torch.tensor(numbers, dtype=self._numbers.dtype, pin_memory=is_pinned)
+        self._numbers.copy_(filled, non_blocking=True)
+        self._step.fill_(step)
+        for index, batch in enumerate(micro_batches):
+            seed = derived_seed(config.seed, Stream.DROPOUT, step, index, self.run.world.rank)
+            torch.manual_seed(seed)
+            placed = self._graphs.place(batch, device)
+            is_last = index + 1 == len(micro_batches)
+            is_alone = is_last or not isinstance(self.model, DistributedDataParallel)
+            with nullcontext() if is_alone else self.model.no_sync():  # type: ignore[operator]
+                micro = self._graphs.recorded(placed.input_ids.shape, partial(self.micro, placed))
+                micro()
+
+    def finish(self) -> None:
+        """Sum the gradients over ranks, unless DDP has; update the weights, except if the gradient is not finite."""
+        if self._gradient is not None:
+            distributed.add_over_ranks(self._gradient, self.run.world)
+        update = self._graphs.recorded("update", self.update)
+        update()
+
+    def micro(self, batch: Batch) -> None:
+        """Forward and backward pass of a micro-batch on the device; adds to the gradients and to the sums of terms."""
+        with autocast(self.run.world.device, self.run.arithmetic):
+            terms: dict[str, Term] = self.model(batch, self._step)
+        losses = torch.stack([terms[name].sum for name in self._weights])
+        loss = (losses * self._scales.to(losses.dtype)).sum()
+        torch.autograd.backward(loss, guards.loss_scale_or_nan(loss, self.loss_scale.current()))
+        sums = torch.stack([term.sum.detach() for term in terms.values()])
+        counts = torch.stack([term.count for term in terms.values()])
+        if not self._names:
+            self._names = list(terms)
+            self._sums = torch.zeros_like(sums)
+            self._counts = torch.zeros_like(counts)
+        self._sums += sums
+        self._counts += counts
+
+    def update(self) -> None:
+        """Clip the gradient, update the weights unless it is not finite, count that, and start with sums of 0."""
+        self.loss_scale.unscale_(self.optimizer)
+        norm = nn.utils.clip_grad_norm_(self.module.parameters(), self.run.config.max_grad_norm)
+        is_finite = self.guard.observe(norm, self.loss_scale.update_scale())
+        is_recording = norm.is_cuda and torch.cuda.is_current_stream_capturing()
+        for group in self.optimizer.param_groups:
+            group["capturable"] = is_recording  # otherwise AdamW warns that it is slower
+        # The optimizer reads this attribute on the device; at 1 it changes no weight, moment or counter.
+        self.optimizer.found_inf = (~is_finite).float()
+        self.optimizer.step()
+        terms = self.terms()
+        one = torch.ones((), dtype=torch.int64, device=norm.device)
+        terms[GRADIENT_NORM] = Term(norm.detach(), one)
+        self.tally.add(terms, is_finite)
+        self._clear()
+
+    def terms(self) -> dict[str, Term]:
+        """The terms of the micro-batches since the last update, summed, in place."""
+        pairs = zip(self._sums.unbind(), self._counts.unbind(), strict=True)
+        return {name: Term(*pair) for name, pair in zip(self._names, pairs, strict=True)}
+
+    def _clear(self) -> None:
+        """Set the sums of terms and the gradients to 0."""
+        self._sums.zero_()
+        self._counts.zero_()
+        if self._gradient is None:
+            self.optimizer.zero_grad(set_to_none=True)
+        else:
+            self._gradient.zero_()
+
+    def check(self, batch: Batch, step: int) -> None:
+        """Raise ValueError if a parameter gets no gradient, or if counts on the host and the device differ."""
+        self.optimizer.zero_grad(set_to_none=True)  # of an earlier run
+        # Also makes a resume exact: DDP reorders its gradient buckets, and thus sums, after its first backward pass.
+        self.accumulate([batch], {}, step)
+        check_gradients(self.module)
+        terms = self.terms()
+        for name, count in cast(Objective, self.module).counts(batch, step).items():
+            on_device = int(terms[name].count)
+            if count != on_device:
+                problem = f"{name} has count {on_device}, but counts() on the host returned {count}"
+                raise ValueError(problem)
+        self._clear()
+        if self.run.record is not None:
+            self._gradient = flat_gradient(self.module)
 
 
 def autocast(device: torch.device, arithmetic: Arithmetic) -> torch.autocast:
@@ -105,7 +242,7 @@ def term_gradients(
     counts = count_step(objective, [batch], step, run).terms
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     for name, scale in term_scales(objective.weights, counts, 1).items():
-        torch.manual_seed(derived_seed(run.config.seed, Stream.DROPOUT, step, 0, world.rank))  # as in `backward`
+        torch.manual_seed(derived_seed(run.config.seed, Stream.DROPOUT, step, 0, world.rank))  # as in `accumulate`
         with autocast(device, run.arithmetic):
             terms = objective(batch.to(device), torch.full((), step, dtype=torch.int64, device=device))
         loss = terms[name].sum * scale

@@ -20,18 +20,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.nn.parallel import DistributedDataParallel
 
 from electra_albert.apps.command_line import report
 from electra_albert.contracts import RankLostError
 from electra_albert.training import checkpoint, distributed
 from electra_albert.training.checkpoint import find_checkpoint, list_checkpoints
-from electra_albert.training.guards import LossScale, StopSignal
+from electra_albert.training.guards import StopSignal
 from electra_albert.training.monitor import Monitor
-from electra_albert.training.optimizer import build_optimizer
 from electra_albert.training.run_log import RunLog
-from electra_albert.training.step import RunSettings, backward, count_step, term_scales
+from electra_albert.training.step import RunSettings, TrainingStep, count_step
 from tests.training import toy
+from tests.training.recorder import ReplayingRecorder
 from tests.training.toy import CONFIG, ToyBatches, ToyObjective, fingerprint, rows, run_toy
 
 KILL_CONFIG = replace(CONFIG, max_steps=6, save_steps=2, save_total_limit=1)
@@ -104,12 +103,13 @@ def _gradients(folder: Path, world: distributed.World) -> None:
     micro_batches = next(ToyBatches(config, world).steps(step))
     run = RunSettings(folder, config, world, Monitor(folder, 8, is_main=False), StopSignal())
     for name in ("as the loop does", "never"):
-        model = DistributedDataParallel(ToyObjective(0.0, torch.float64), gradient_as_bucket_view=True)
-        counts = count_step(model.module, micro_batches, step, run)
+        training_step = TrainingStep(ToyObjective(0.0, torch.float64), run)
+        training_step.distribute()
+        counts = count_step(training_step.module, micro_batches, step, run)
         # Planted: no_sync around the last micro-batch too.
-        with model.no_sync() if name == "never" else nullcontext():
-            backward(model, micro_batches, term_scales(model.module.weights, counts.terms, world.world_size), step, run)
-        gathered = distributed.gather_objects(toy.gradient_of(model).tolist(), world)
+        with training_step.model.no_sync() if name == "never" else nullcontext():
+            training_step.accumulate(micro_batches, training_step.scales(counts.terms), step)
+        gathered = distributed.gather_objects(toy.gradient_of(training_step.module).tolist(), world)
         if world.is_main:
             print(json.dumps([name, gathered]))
 
@@ -154,15 +154,15 @@ def _lose(folder: Path, world: distributed.World, lose: Callable[[], object]) ->
 def _overflow(folder: Path, world: distributed.World) -> None:
     """Print each rank's loss scale after an fp16 step that overflows on the last rank only."""
     run = RunSettings(folder, CONFIG, world, Monitor(folder, 8, is_main=False), StopSignal(), "fp16")
-    model = DistributedDataParallel(ToyObjective(0.0))
-    optimizer = build_optimizer(model.module, CONFIG)
+    objective = ToyObjective(0.0)
+    training_step = TrainingStep(objective, run)
+    training_step.distribute()
     micro_batches = next(ToyBatches(CONFIG, world).steps(1))
     weight = 1e6 if world.rank == world.world_size - 1 else 1e-6
-    loss_scale = LossScale(world.device, "fp16")
-    backward(model, micro_batches, dict.fromkeys(model.module.weights, weight), 1, run, loss_scale.current())
-    loss_scale.unscale_(optimizer)
-    loss_scale.update_scale()
-    states = distributed.gather_objects(loss_scale.state(), world)
+    training_step.accumulate(micro_batches, dict.fromkeys(objective.weights, weight), 1)
+    training_step.loss_scale.unscale_(training_step.optimizer)
+    training_step.loss_scale.update_scale()
+    states = distributed.gather_objects(training_step.loss_scale.state(), world)
     if world.is_main:
         print(json.dumps(states))
 
@@ -187,11 +187,21 @@ def _norms(folder: Path, world: distributed.World) -> None:
             print(json.dumps([fingerprint(objective), toy.training_metrics(run)]))
 
 
+def _recorded(folder: Path, world: distributed.World) -> None:
+    """Train by DDP, then with a recorded step; print the final weights' hash and the rows of metrics each time."""
+    config = replace(CONFIG, gradient_accumulation_steps=2, max_steps=12)
+    for recorder in (None, ReplayingRecorder()):
+        run = folder / ("plain" if recorder is None else "recorded")
+        _, objective = run_toy(run, config, world=world, record=recorder)
+        if world.is_main:
+            print(json.dumps([fingerprint(objective), rows(run)]))
+
+
 def rank(folder: Path, name: str) -> None:
     """Join the process group and run a program."""
     world = distributed.start("cpu", 5)
     programs = {"gradients": _gradients, "resume": _resume, "stop": _stop, "overflow": _overflow, "norms": _norms}
-    programs |= {"slow": _slow}
+    programs |= {"slow": _slow, "recorded": _recorded}
     programs |= {"kill": partial(_lose, lose=lambda: os.kill(os.getpid(), signal.SIGKILL))}
     programs |= {"hang": partial(_lose, lose=lambda: os.kill(os.getpid(), signal.SIGSTOP))}
     programs[name](folder, world)

@@ -13,7 +13,7 @@ from electra_albert.contracts import Batch
 from electra_albert.model.compilation import compile_for_training
 from electra_albert.training.guards import StopSignal
 from electra_albert.training.monitor import Monitor
-from electra_albert.training.step import RunSettings, backward, term_gradients, term_scales
+from electra_albert.training.step import RunSettings, TrainingStep, term_gradients
 from tests.model.test_compilation_and_checkpointing import compiled
 from tests.objectives.toy import build, make_batch
 from tests.training import toy
@@ -30,7 +30,8 @@ def term_and_total(module: Any, batch: Batch, loss_scale: float = 1.0) -> tuple[
     found = term_gradients(module, batch, STEP, run, torch.tensor(loss_scale))
     vectors = {name: torch.cat([each.flatten() for each in gradients]) for name, gradients in found}
     assert all(parameter.grad is None for parameter in module.parameters())
-    backward(module, [batch], term_scales(module.weights, module.counts(batch, STEP), 1), STEP, run)
+    training_step = TrainingStep(module, run)
+    training_step.accumulate([batch], training_step.scales(module.counts(batch, STEP)), STEP)
     return vectors, toy.gradient_of(module)
 
 

@@ -18,7 +18,7 @@ from electra_albert.training import guards
 from electra_albert.training.checkpoint import list_checkpoints, load_checkpoint
 from electra_albert.training.guards import LossScale, StopSignal, UpdateGuard, run_lock
 from electra_albert.training.optimizer import build_optimizer
-from electra_albert.training.step import backward, count_step, term_scales
+from electra_albert.training.step import TrainingStep, count_step
 from tests.training import toy
 from tests.training.test_distributed import run_ranks
 from tests.training.test_loop import check_resume, run_of
@@ -101,7 +101,9 @@ def test_skipped_steps_are_counted_across_resumes() -> None:
     guard = UpdateGuard(CPU)
     for _ in range(guards.MAX_SKIPPED):
         guard.check(1)
-        guard = UpdateGuard(CPU, guard.state())
+        counts = guard.state()
+        guard = UpdateGuard(CPU)
+        guard.restore(counts)
         for norm in (1.0, torch.nan):
             guard.observe(torch.tensor(norm), torch.tensor(False))
     with pytest.raises(DivergedError, match=f"{guards.MAX_SKIPPED} steps"):
@@ -132,13 +134,14 @@ def gradient(folder: Path, arithmetic: Arithmetic, *, is_scaled: bool = True) ->
     """The unscaled gradient (around 1e-7) of one step as in the loop; the scale is lowered until nothing overflows."""
     model = weighted(1e-7)()
     run, batches = replace(run_of(folder), arithmetic=arithmetic), next(ToyBatches(CONFIG).steps(1))
-    scales = term_scales(model.weights, count_step(model, batches, 1, run).terms, 1)
-    optimizer, scale = build_optimizer(model, CONFIG), LossScale(CPU, arithmetic if is_scaled else "fp32")
+    training_step = TrainingStep(model, run)
+    scales = training_step.scales(count_step(model, batches, 1, run).terms)
+    scale = training_step.loss_scale = LossScale(CPU, arithmetic if is_scaled else "fp32")
     has_overflowed = True
     while has_overflowed:
-        optimizer.zero_grad()
-        backward(model, batches, scales, 1, run, scale.current())
-        scale.unscale_(optimizer)
+        training_step.optimizer.zero_grad()
+        training_step.accumulate(batches, scales, 1)
+        scale.unscale_(training_step.optimizer)
         has_overflowed = bool(scale.update_scale())
     return toy.gradient_of(model)
 

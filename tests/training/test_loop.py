@@ -21,7 +21,7 @@ from electra_albert.training.checkpoint import find_checkpoint, list_checkpoints
 from electra_albert.training.guards import StopSignal
 from electra_albert.training.monitor import Monitor
 from electra_albert.training.optimizer import learning_rate
-from electra_albert.training.step import RunSettings, backward, count_step, term_scales
+from electra_albert.training.step import RunSettings, TrainingStep, count_step
 from tests.training import toy
 from tests.training.test_distributed import run_ranks
 from tests.training.toy import ALONE, CONFIG, Breaking, ToyBatches, ToyObjective, fingerprint, rows, run_toy
@@ -36,14 +36,17 @@ def run_of(folder: Path) -> RunSettings:
 
 def loop_gradient(model: nn.Module, micro_batches: list[Batch], run: RunSettings) -> None:
     counts = count_step(model, micro_batches, STEP, run)
-    backward(model, micro_batches, term_scales(model.weights, counts.terms, 1), STEP, run)
+    training_step = TrainingStep(model, run)
+    training_step.accumulate(micro_batches, training_step.scales(counts.terms), STEP)
 
 
 def mean_of_means(model: nn.Module, micro_batches: list[Batch], run: RunSettings) -> None:
     """Planted: the mean of the micro-batches' own means."""
+    training_step = TrainingStep(model, run)
     for batch in micro_batches:
-        scales = term_scales(model.weights, model.counts(batch, STEP), 1)
-        backward(model, [batch], {name: scale / len(micro_batches) for name, scale in scales.items()}, STEP, run)
+        scales = training_step.scales(model.counts(batch, STEP))
+        parts = {name: scale / len(micro_batches) for name, scale in scales.items()}
+        training_step.accumulate([batch], parts, STEP)
 
 
 def check_split_changes_no_gradient(gradient: Gradient, folder: Path) -> None:
@@ -128,7 +131,7 @@ def test_dropout_differs_by_step_micro_batch_and_rank(tmp_path: Path) -> None:
     for rank in (0, 1):
         run = replace(run_of(tmp_path), world=ALONE._replace(rank=rank))
         for step in (1, 2):
-            backward(model, [batch, batch], {"token_loss": 1.0}, step, run)
+            TrainingStep(model, run).accumulate([batch, batch], {"token_loss": 1.0}, step)
     assert len(masks) == 2 * 2 * 2
 
 

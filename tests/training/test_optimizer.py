@@ -206,7 +206,7 @@ def test_muon_steps_are_those_of_torch_for_each_matrix_of_a_block_and_adamw_else
             for part, wanted in zip(each, gradient[name].chunk(len(each)), strict=True):
                 part.grad = wanted.clone()
         for group in optimizer.param_groups:
-            group["lr"] = MUON.learning_rate * group["lr_multiplier"]
+            group["lr"].fill_(MUON.learning_rate * group["lr_multiplier"])
         for each in (optimizer, *references):
             each.step()
     expected = {**rest, **{name: torch.cat([*each]) for name, each in parts.items()}}

@@ -1,5 +1,6 @@
 """The folder of a sweep: settings, results.json (fractions), tables (x 100), predictions, model and card."""
 
+import copy
 import json
 import shlex
 import string
@@ -36,7 +37,7 @@ DATA_FILES = ("data_dir", "train_file", "validation_file")
 # Paths, whose contents are compared by fingerprint, and settings that do not change the trained models.
 _MAY_CHANGE = {"model", "output_dir", *DATA_FILES, "unknown_labels", "test_file", "prepared_dir", "encoding", "seeds"}
 _MAY_CHANGE |= {"push_to_hub", "hub_private_repo", "report_to", "device", "from_mnli", "arithmetic"}
-_MAY_CHANGE |= {"logging_steps", "gradient_checkpointing", "ddp_timeout"}
+_MAY_CHANGE |= {"logging_steps", "gradient_checkpointing", "ddp_timeout", "cuda_graphs", "is_recorded"}
 _MAY_CHANGE |= {"per_device_eval_batch_size", "per_device_train_batch_size", "gradient_accumulation_steps"}
 _SHOWN_CHARACTERS = 500  # of a text in predictions.tsv
 
@@ -87,6 +88,7 @@ def open_folder(job: TaskJob, folder: Path, command: Sequence[str]) -> list[str]
         "task": job.task.name,  # not as spelled by the user
         "is_trained": job.train is not None,
         "arithmetic": job.arithmetic,
+        "is_recorded": job.is_recorded,
         "updates": job.training.max_steps,
         "weights": job.base.fingerprint,
         "tokenizer_fingerprint": fingerprint(job.base.tokenizer),
@@ -127,7 +129,8 @@ def export_best(job: TaskJob, objective: TaskObjective, result: SeedResult, fold
         **{name: getattr(job.plan, name) for name in recorded.split()},
     }
     facts = _task_facts(job, result.metrics, f"seed {result.seed}")
-    save.save_model(objective.model.cpu(), job.base.tokenizer, folder / MODEL, details, facts)
+    model = copy.deepcopy(objective.model).cpu()  # the next seed trains the same tensors
+    save.save_model(model, job.base.tokenizer, folder / MODEL, details, facts)
     record_digests(folder, MODEL_FILES)
 
 

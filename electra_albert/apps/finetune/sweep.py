@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any, cast
 
 from safetensors import torch as safetensors
 
@@ -26,9 +27,11 @@ from electra_albert.tasks import encoding, kinds, reading, registry
 from electra_albert.tasks.task import Report, Task
 from electra_albert.training import checkpoint, guards, loop, monitor, run_log
 from electra_albert.training.distributed import World, gather_objects, main_first, naming_lost_ranks
-from electra_albert.training.step import RunSettings
+from electra_albert.training.graphs import CudaRecorder, Recorder
+from electra_albert.training.step import RunSettings, TrainingStep
 
 _BEST_WEIGHTS = "best.safetensors"
+_RECORDED_LENGTHS = 32  # batches have a multiple of this length: each length is recorded by itself
 
 
 def run_finetuning(config: FinetuneConfig, world: World, command: Sequence[str]) -> RunResult:
@@ -58,10 +61,13 @@ def run_finetuning(config: FinetuneConfig, world: World, command: Sequence[str])
                     log.open(own)
                     for change in changes:
                         LOG.info(f"changed since the sweep began: {change}")
-                sweep = Sweep(job, own, world, stop)
+                recorder = CudaRecorder(world.device) if job.is_recorded else None
+                sweep = Sweep(job, own, world, stop, recorder)
                 for seed in sweep.remaining_seeds():
                     with sweep.open_seed(seed) as run:
-                        sweep.close_seed(run, loop.train(run.objective, run.batches, run.evaluate, run.settings))
+                        parts = (run.objective, run.batches, run.evaluate, run.settings)
+                        outcome = loop.train(*parts, sweep.training_step)
+                        sweep.close_seed(run, outcome)
                 result = sweep.finish()
             run_log.log_to_file(result.summary)
             if result.is_stopped:
@@ -130,8 +136,10 @@ class Sweep:
     folder: Path
     world: World
     stop: guards.StopSignal
+    record: Recorder | None = None  # of the training step, which all seeds share
     results: dict[int, files.SeedResult] = field(default_factory=dict)
     is_stopped: bool = False
+    training_step: TrainingStep | None = None  # of the seed in training
 
     def remaining_seeds(self) -> Iterator[int]:
         """Yield the seeds without a result until one is stopped; reads the results of earlier commands."""
@@ -172,7 +180,9 @@ class Sweep:
             scores = [row[name] for row in log if row.get(name) is not None and row["step"] < step]
             sizes = training.per_device_train_batch_size, training.gradient_accumulation_steps
             ends, pin_memory = (seed, training.max_steps), world.device.type == "cuda"
-            batches = encoding.TaskBatches(job.train, *sizes, *ends, world.rank, world.world_size, pin_memory)
+            multiple = 1 if self.record is None else _RECORDED_LENGTHS
+            ranks = world.rank, world.world_size
+            batches = encoding.TaskBatches(job.train, *sizes, *ends, *ranks, pin_memory, multiple)
             scales, tuning = None, job.config.tuning
             if tuning.layer_decay != 1:
                 names = [name for name, _ in objective.model.named_parameters()]
@@ -180,11 +190,21 @@ class Sweep:
                 scales = {f"model.{name}": scale for name, scale in by_name.items()}
             recorded = {"seed": seed, "data": jobs.data_fingerprint(job)}
             shared = (training, world, watch, self.stop, job.arithmetic, found)
-            settings = RunSettings(folder, *shared, lr_multipliers=scales, settings=recorded)
+            own: dict[str, Any] = {"lr_multipliers": scales, "settings": recorded, "record": self.record}
+            settings = RunSettings(folder, *shared, **own)
+            objective = self._prepare_step(objective, settings)
             scores, patience = gather_objects(scores, world)[0], tuning.early_stopping_patience or math.inf
             run = SeedRun(job, objective, batches, settings, new, scores, patience)
             run.settings = replace(settings, should_stop=run.should_stop)
             yield run
+
+    def _prepare_step(self, objective: kinds.TaskObjective, settings: RunSettings) -> kinds.TaskObjective:
+        """Prepare the training step; returns the objective, whose weights may have moved to the recorded tensors."""
+        if self.training_step is None or self.record is None:
+            self.training_step = TrainingStep(objective, settings)
+        else:
+            self.training_step.restart(objective.state_dict(), settings)
+        return cast(kinds.TaskObjective, self.training_step.module)
 
     def close_seed(self, run: "SeedRun", outcome: loop.Outcome) -> None:
         """Write a seed's result, and export its model if no finished seed has a better score."""

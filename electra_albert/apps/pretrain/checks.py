@@ -7,13 +7,14 @@ Dimensions: B batch, L length, K = masking.max_targets, M samples, V vocab.
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice, pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from electra_albert.apps.pretrain import main, trial
 from electra_albert.apps.pretrain.job import Job
@@ -24,8 +25,7 @@ from electra_albert.hub.save import save_model
 from electra_albert.keyed_random import Stream, bits, uniform
 from electra_albert.objectives import masking, mlm, spec_of
 from electra_albert.training.distributed import World
-from electra_albert.training.optimizer import build_optimizer, check_gradients
-from electra_albert.training.step import autocast, backward, term_scales
+from electra_albert.training.step import TrainingStep, autocast, term_scales
 
 _TOKENS = 8192  # for the checks of masking and sampling, padding included
 _RATE_ERROR = 0.005  # of the mask rate, rounded in each example
@@ -224,27 +224,23 @@ def _of_learning(job: Job, world: World) -> Iterator[Finding]:
     """Overfit one batch at the peak learning rate: all losses fall and all parameters change."""
     objective, training = job.objective.train(), job.config.training
     batch, run = _examples(job, world, _OVERFITTED), trial.quiet_run(job, world)
-    optimizer = build_optimizer(objective, training, objective.lr_multipliers)
-    for group in optimizer.param_groups:
-        group["lr"] = training.learning_rate * group["lr_multiplier"]
+    at_peak = replace(training, lr_scheduler_type="wsd", lr_decay_share=0.0, warmup_steps=0)
+    training_step = TrainingStep(objective, replace(run, config=at_peak))
     counts = objective.counts(batch.to(torch.device("cpu")), 1)
     scales = {name: scale for name, scale in term_scales(objective.weights, counts, 1).items() if counts[name]}
     before = {name: parameter.detach().clone() for name, parameter in objective.named_parameters()}
-    backward(objective, [batch], dict.fromkeys(objective.weights, 0.0), 1, run)
     try:
-        check_gradients(objective)
+        training_step.check(batch, 1)
     except ValueError as error:
         yield Finding("fail", "updates", str(error))
         return
-    optimizer.zero_grad(set_to_none=True)
     rows: list[dict[str, float]] = []
     started = time.monotonic()
     while len(rows) < _STEPS and time.monotonic() - started < _SECONDS:
-        terms = backward(objective, [batch], scales, 1, run)
-        nn.utils.clip_grad_norm_(objective.parameters(), training.max_grad_norm)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        training_step.accumulate([batch], scales, 1)
+        terms = training_step.terms()
         rows.append({name: float(terms[name].sum / counts[name]) for name in scales})
+        training_step.finish()
     objective.eval()
     texts = {name: f"{name.replace('_', ' ')} {loss:.3f} to {rows[-1][name]:.3f}" for name, loss in rows[0].items()}
     stuck = [text for name, text in texts.items() if not rows[-1][name] <= _FALLEN * rows[0][name]]

@@ -11,7 +11,7 @@ import torch
 from electra_albert.apps import machine, run_folder
 from electra_albert.apps.prepare import Prepared, prepare
 from electra_albert.apps.pretrain import init_from
-from electra_albert.config import PretrainConfig
+from electra_albert.config import PretrainConfig, TrainingConfig
 from electra_albert.contracts import IGNORED_LABEL, LOG, Arithmetic, Batch, CheckpointError, DataError, UsageError
 from electra_albert.corpus.examples import PackedExamples, TrainBatches, TrainStage
 from electra_albert.corpus.tokenizer import Tokenizer, fingerprint, load_tokenizer, special_ids, word_starts
@@ -45,6 +45,7 @@ class Job(NamedTuple):
     unigram: evaluation.Unigram
     arithmetic: Arithmetic
     compilation: Compilation
+    is_recorded: bool  # the training step, in CUDA graphs
     origin: init_from.Origin | None
     lacks_generator: bool = False  # the generator is new and must be trained alone first
 
@@ -57,6 +58,7 @@ def make_job(config: PretrainConfig, world: World, recorded: Mapping[str, Any] |
     training, seed, device = config.training, config.training.seed, world.device
     arithmetic = choose_arithmetic(training.precision, device)
     compilation = choose_compilation(config.run.torch_compile, device)
+    is_recorded = chooses_recording(training, compilation, arithmetic, world)
     with main_first(world):
         if recorded is None:
             init_from.require_old_corpus(config)
@@ -96,7 +98,7 @@ def make_job(config: PretrainConfig, world: World, recorded: Mapping[str, Any] |
         set_gradient_checkpointing(objective)
     compile_for_training(objective, compilation)
     data = (prepared, objective, batches, held_out, unigram)
-    return Job(config, *data, arithmetic, compilation, origin, lacks_generator)
+    return Job(config, *data, arithmetic, compilation, is_recorded, origin, lacks_generator)
 
 
 def _starts_word(prepared: Prepared) -> torch.Tensor:
@@ -215,6 +217,7 @@ def job_settings(preset: str, job: Job, world: World) -> dict[str, Any]:
         "rows_taken_of_sources": list(job.prepared.order.taken),
         "origin": job.origin.record if job.origin else None,
         "compilation": job.compilation,
+        "is_recorded": job.is_recorded,
         "fixed_generator": [digest(to_native(model.state_dict())) for model in job.objective.fixed] or None,
     }
     return run_folder.run_settings(preset, job.config, world.world_size, job.arithmetic, **found)
@@ -242,3 +245,15 @@ def choose_compilation(wanted: Compilation | Literal["auto"], device: torch.devi
     if problem:
         raise UsageError(f"--torch_compile {wanted} cannot work here: {problem}")
     return wanted
+
+
+def chooses_recording(training: TrainingConfig, compilation: Compilation, arithmetic: Arithmetic, world: World) -> bool:
+    """Whether to record the training step in CUDA graphs; auto: where it is known to work. UsageError if it cannot."""
+    is_possible = world.device.type == "cuda" and arithmetic != "fp16"
+    if training.cuda_graphs != "auto":
+        if training.cuda_graphs and not is_possible:
+            found = f"device {world.device.type}, precision {arithmetic}"
+            raise UsageError(f"--cuda_graphs true needs CUDA and no fp16, not {found}; leave it out")
+        return training.cuda_graphs
+    recomputes_eagerly = training.gradient_checkpointing and compilation == "none"
+    return is_possible and world.world_size == 1 and not recomputes_eagerly

@@ -71,7 +71,7 @@ def run_pretraining(preset: str, config: PretrainConfig, world: "World", command
     from electra_albert.apps.pretrain.job import job_settings, make_job
     from electra_albert.hub import save
     from electra_albert.inference.scoring import read_sets
-    from electra_albert.training import checkpoint, distributed, guards, loop, run_log, step
+    from electra_albert.training import checkpoint, distributed, graphs, guards, loop, run_log, step
     from electra_albert.training.monitor import Monitor, check_trackers
 
     folder = run_folder(config, preset)
@@ -111,7 +111,9 @@ def run_pretraining(preset: str, config: PretrainConfig, world: "World", command
         stack.enter_context(monitor)
         run = step.RunSettings(folder, training, world, monitor, stop, job.arithmetic, found, settings=settings)
         pace = budget.Pace(config.run.budget_seconds, monitor) if config.run.budget else None
-        run = replace(run, plan=pace, eval_on_start=job.origin is not None, lr_multipliers=job.objective.lr_multipliers)
+        recorder = graphs.CudaRecorder(world.device) if job.is_recorded else None
+        run = replace(run, plan=pace, record=recorder, eval_on_start=job.origin is not None)
+        run = replace(run, lr_multipliers=job.objective.lr_multipliers)
         if resume_point := files.find_resume_point(folder, found):
             files.log_changes(resume_point, run)
         record = {"settings": settings, **summary.record(job, world)}

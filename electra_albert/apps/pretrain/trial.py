@@ -14,7 +14,6 @@ from statistics import median
 from typing import cast
 
 import torch
-from torch import nn
 from torch.utils.benchmark import timer
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -28,10 +27,11 @@ from electra_albert.model import electra
 from electra_albert.objectives import evaluation, rtd, spec_of
 from electra_albert.training.checkpoint import is_milestone, list_checkpoints
 from electra_albert.training.distributed import World
+from electra_albert.training.graphs import WARM_CALLS, CudaRecorder, own_stream
 from electra_albert.training.guards import StopSignal
 from electra_albert.training.monitor import Monitor
-from electra_albert.training.optimizer import MUON_ITERATIONS, build_optimizer
-from electra_albert.training.step import RunSettings, autocast, backward, count_step, term_scales
+from electra_albert.training.optimizer import MUON_ITERATIONS
+from electra_albert.training.step import RunSettings, TrainingStep, autocast, count_step, term_scales
 
 _TIMED_SECONDS, _MOST = 10.0, 20  # limits of timing micro-batches: seconds and number
 NOT_TIMED = "not timed"  # start of the line for a model that does not fit into memory
@@ -145,8 +145,10 @@ def quiet_run(job: Job, world: World) -> RunSettings:
 
 def time_parts(job: Job, world: World) -> tuple[float, float]:
     """Seconds of one step, from the median of its micro-batches with data loading, and of scoring one example."""
-    training, device, run = job.config.training, world.device, quiet_run(job, world)
-    objective, optimizer = cast(Objective, job.objective), build_optimizer(job.objective, training)
+    training, device, objective = job.config.training, world.device, cast(Objective, job.objective)
+    record = CudaRecorder(device) if job.is_recorded else None
+    run = replace(quiet_run(job, world), record=record)
+    training_step = TrainingStep(job.objective, run)
     size = min(training.eval_examples, training.per_device_eval_batch_size, training.per_device_train_batch_size)
     held_out = next(eval_batches(job.held_out, size, size))
     job.objective.train()
@@ -154,21 +156,20 @@ def time_parts(job: Job, world: World) -> tuple[float, float]:
     def micro_batch() -> None:
         batch = next(stream)[:1]
         counts = count_step(objective, batch, 1, run)
-        backward(job.objective, batch, term_scales(objective.weights, counts.terms, 1), 1, run)
-
-    def update() -> None:
-        nn.utils.clip_grad_norm_(job.objective.parameters(), training.max_grad_norm)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        scales = term_scales(objective.weights, counts.terms, 1)
+        training_step.accumulate(batch, scales, 1)
 
     first = job.batches.earlier[-1].last_step + 1 if job.batches.earlier else 1  # with the full length and batch
-    with closing(cast("Generator[list[Batch]]", job.batches.steps(first))) as stream:
-        for action in (micro_batch, update, micro_batch, update):  # the first ones compile and allocate memory
-            action()
+    batches = closing(cast("Generator[list[Batch]]", job.batches.steps(first)))
+    with own_stream(device), batches as stream:
+        training_step.check(next(stream)[0], 1)  # compiles and allocates memory
+        for _ in range(1 if record is None else WARM_CALLS + 1):
+            micro_batch()
+            training_step.finish()
         seconds: list[float] = []
         while not seconds or (len(seconds) < _MOST and sum(seconds) < _TIMED_SECONDS):
             seconds.append(_timed(micro_batch))
-        step = training.gradient_accumulation_steps * median(seconds) + _timed(update)
+        step = training.gradient_accumulation_steps * median(seconds) + _timed(training_step.finish)
     job.objective.eval()
     with torch.no_grad(), autocast(device, job.arithmetic):
         scoring = _timed(lambda: job.objective.score(held_out.to(device), job.unigram, evaluation.Detections()))

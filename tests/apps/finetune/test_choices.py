@@ -185,14 +185,15 @@ def test_errors_are_raised(finished: Finished, in_folder: Path, named: dict[str,
     assert not Path("out").exists()
 
 
-def test_the_command_is_four_calls_from_backward(
+def test_the_command_is_four_calls_from_a_step(
     finished: Finished, tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "backward", None)
+    monkeypatch.setattr(loop.TrainingStep, "accumulate", None)
+    monkeypatch.setattr(loop.TrainingStep, "is_checked", True)
     with pytest.raises(TypeError) as reached:
         finetune.main(tiny.options(finished.folder, tmp_path / "out", *QUICK))
     frames = [frame for frame in traceback.extract_tb(reached.value.__traceback__) if "tests" not in frame.filename]
-    assert [frame.name for frame in frames][:4] == ["main", "run_finetuning", "train", "update"]  # a rehearsal first
+    assert [frame.name for frame in frames][:4] == ["main", "run_finetuning", "train", "update"]
 
 
 def test_the_built_in_task_is_the_default(finished: Finished, in_folder: Path) -> None:

@@ -169,12 +169,14 @@ def test_runs_can_be_trained_one_after_another_in_a_thread(finished: Finished, t
             assert (tmp_path / name / "generator" / "config.json").is_file()
 
 
-def test_command_to_backward_is_four_calls(finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "backward", None)
-    monkeypatch.setattr(loop._Loop, "_check_objective", lambda *_: None)
+def test_the_command_is_four_calls_from_a_step(
+    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop.TrainingStep, "accumulate", None)
+    monkeypatch.setattr(loop.TrainingStep, "is_checked", True)
     with pytest.raises(TypeError, match="NoneType") as reached:
         pretrain.main(finished.options(tmp_path / "run"))
     frames = traceback.extract_tb(reached.value.__traceback__)
     names = [frame.name for frame in frames if f"{ROOT}/electra_albert" in frame.filename]
     assert names[0] == "main"
-    assert len(names) <= 4, names  # the last of them calls backward
+    assert len(names) <= 4, names  # the last of them calls accumulate

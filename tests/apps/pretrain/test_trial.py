@@ -131,13 +131,13 @@ def test_a_dry_run_reports_flops_memory_and_time(finished: Finished, tmp_path: P
 
 def test_a_dry_run_has_the_runs_precision(finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Regression: micro-batches of a run in bf16 were timed in fp32.
-    measured, backward = [], trial.backward
+    measured, accumulate = [], trial.TrainingStep.accumulate
 
-    def record(*arguments: Any) -> Any:
-        measured.append(arguments[4].arithmetic)
-        return backward(*arguments)
+    def record(self: Any, *arguments: Any) -> Any:
+        measured.append(self.run.arithmetic)
+        return accumulate(self, *arguments)
 
-    monkeypatch.setattr(trial, "backward", record)
+    monkeypatch.setattr(trial.TrainingStep, "accumulate", record)
     assert call(pretrain.main, *finished.options(tmp_path / "run", "--dry_run", "--precision", "bf16")).code == 0
     assert {*measured} == {"bf16"}
 

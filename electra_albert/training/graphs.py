@@ -1,0 +1,102 @@
+"""CUDA graphs: the kernels of a training step are recorded once and then launched together.
+
+A recorded function may use only tensors that stay in place: weights, gradients, optimizer state, sums, and inputs into
+which the values of each step are copied first. Its Python code runs only until it has been recorded.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from functools import cache, partial
+
+import torch
+
+from electra_albert.contracts import Batch, UsageError
+
+WARM_CALLS = 3  # before a function is recorded: compilation, tuning, and memory that is allocated once
+Action = Callable[[], object]
+Recorder = Callable[[Action], Action]  # runs a function once and returns what runs it again
+
+
+class CudaRecorder:
+    """Records functions on the current stream, as CUDA graphs that share one pool of memory."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def __call__(self, function: Action) -> Action:
+        """Run a function once; returns what runs its kernels again. Raises UsageError if that is impossible."""
+        graph = torch.cuda.CUDAGraph()
+        stream = torch.cuda.current_stream(self._device)
+        try:
+            # Other threads pin batches meanwhile, which the mode "global" forbids.
+            with torch.cuda.graph(graph, self._pool, stream, capture_error_mode="thread_local"):
+                function()
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            cause = str(error).splitlines()[0]
+            problem = f"the training step cannot be recorded in CUDA graphs ({cause})"
+            raise UsageError(f"{problem}; set --cuda_graphs false") from error
+        graph.replay()
+        return graph.replay
+
+
+class Graphs:
+    """Functions by key: called WARM_CALLS times, then recorded and replayed; without a recorder always called."""
+
+    def __init__(self, record: Recorder | None) -> None:
+        self._record = record
+        self._calls = Counter[Hashable]()
+        self._replays = dict[Hashable, Action]()
+        self._batches = dict[torch.Size, Batch]()
+
+    def place(self, batch: Batch, device: torch.device) -> Batch:
+        """The batch on the device; with a recorder in the memory that all batches of its shape share."""
+        if self._record is None:
+            return batch.to(device)
+        shape = batch.input_ids.shape
+        if shape not in self._batches:
+            self._batches[shape] = batch.map(lambda field: torch.empty_like(field, device=device))
+        placed = self._batches[shape]
+        for target, value in zip(placed, batch, strict=True):
+            if target is not None and value is not None:
+                target.copy_(value, non_blocking=True)
+        return placed
+
+    def recorded(self, key: Hashable, function: Action) -> Action:
+        """The function, or what records or replays it; it must be the same one for a key each time."""
+        if key in self._replays:
+            return self._replays[key]
+        if self._record is None or self._calls[key] < WARM_CALLS:
+            self._calls[key] += 1
+            return function
+        return partial(self._record_now, key, function)
+
+    def _record_now(self, key: Hashable, function: Action) -> None:
+        assert self._record is not None
+        self._replays[key] = self._record(function)
+
+
+@contextmanager
+def own_stream(device: torch.device) -> Iterator[None]:
+    """Run the block on a stream that can be recorded, as CUDA's default stream cannot; no effect on other devices.
+
+    Gradients are accumulated on the stream of their first backward pass, so all of them must be on this one.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    outer = torch.cuda.current_stream(device)
+    stream = _stream_of(device)
+    stream.wait_stream(outer)
+    with torch.cuda.stream(stream):
+        yield
+    outer.wait_stream(stream)
+
+
+@cache
+def _stream_of(device: torch.device) -> torch.cuda.Stream:
+    """One stream for all runs of a process, whose recorded functions can share memory."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

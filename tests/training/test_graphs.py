@@ -1,0 +1,276 @@
+"""A recorded step equals the plain one (law 12), by a recorder that replays operators on the CPU."""
+
+import copy
+import json
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from electra_albert.contracts import Batch, DivergedError
+from electra_albert.keyed_random import derived_seed
+from electra_albert.training import step as steps
+from electra_albert.training.graphs import WARM_CALLS, Graphs
+from electra_albert.training.guards import StopSignal, UpdateGuard
+from electra_albert.training.loop import train
+from electra_albert.training.monitor import Monitor, Tally
+from electra_albert.training.step import RunSettings, TrainingStep
+from tests.objectives.toy import MODEL, OBJECTIVES, build, make_batch, ordered
+from tests.training import toy
+from tests.training.recorder import ReplayingRecorder
+from tests.training.test_distributed import run_ranks
+from tests.training.test_loop import check_resume
+from tests.training.toy import ALONE, ToyObjective, fingerprint, run_toy
+
+STEPS, SHORT_STEPS = 16, 8
+LENGTHS = ((23, 17, 9, 4, 23), (5, 23, 23, 23, 8), (23, 23, 23, 23, 23))
+CONFIG = replace(toy.CONFIG, learning_rate=1e-3, max_steps=STEPS, save_steps=STEPS, logging_steps=3, eval_steps=5)
+
+
+class TextBatches:
+    """Batches of two shapes, one after the other, of one or three micro-batches in turns."""
+
+    def __init__(self, before: Callable[[int], object] = bool) -> None:
+        self.before = before
+
+    def steps(self, first_step: int) -> Iterator[list[Batch]]:
+        for step in count(first_step):
+            self.before(step)
+            length = 11 if step <= SHORT_STEPS else 23
+            lengths = [min(one, length) for one in LENGTHS[step % len(LENGTHS)]]
+            number = 3 if step % 4 == 0 else 1
+            salts = range(10 * step, 10 * step + number)
+            yield [ordered(make_batch(tuple(lengths), length, salt=salt)) for salt in salts]
+
+    def epoch(self, step: int) -> float:
+        return 0.0
+
+
+class Trained(NamedTuple):
+    """The end of a run: weights and optimizer state, and the rows of metrics.jsonl without times."""
+
+    state: Tensor
+    rows: list[dict[str, Any]]
+
+
+def poisoned(objective: torch.nn.Module) -> Callable[[int], None]:
+    """Make a weight infinite before step 12, which is recorded and skipped, and repair it after."""
+    weight = next(objective.parameters())
+
+    def before(step: int) -> None:
+        if step in (12, 13):
+            with torch.no_grad():
+                weight[0, 0] = torch.inf if step == 12 else 0.1
+
+    return before
+
+
+def trained(
+    folder: Path,
+    recorder: ReplayingRecorder | None,
+    name: str = "rtd_sop",
+    optimizer: Any = "adamw",
+    *,
+    is_poisoned: bool = False,
+    **options: Any,
+) -> Trained:
+    """Train a small objective with dropout for STEPS steps, logs and evaluations in between."""
+    folder.mkdir()
+    config = replace(CONFIG, optimizer=optimizer)
+    objective = build(name, replace(MODEL, hidden_dropout_prob=0.1), **options)
+    objective.max_steps = STEPS
+    batches = TextBatches(poisoned(objective)) if is_poisoned else TextBatches()
+    held_out = ordered(make_batch(salt=10**6))
+    with Monitor(folder, STEPS, "none") as monitor:
+        run = RunSettings(folder, config, ALONE, monitor, StopSignal(), record=recorder)
+        training_step = TrainingStep(objective, run)
+
+        def evaluate(step: int) -> dict[str, float]:
+            terms = objective(held_out, torch.tensor(step))
+            return {name: float(terms[name].sum) for name in objective.weights}
+
+        train(objective, batches, evaluate, run, training_step)
+    moments = [value for state in training_step.optimizer.state.values() for value in state.values()]
+    tensors = [*objective.parameters(), *moments]
+    return Trained(torch.cat([tensor.detach().flatten() for tensor in tensors]), toy.rows(folder))
+
+
+def check_recorded_is_plain(folder: Path, *arguments: Any, **options: Any) -> None:
+    """Assert that a recorded run has the weights, optimizer state, metrics and skipped steps of a plain one."""
+    recorder = ReplayingRecorder()
+    plain = trained(folder / "plain", None, *arguments, **options)
+    recorded = trained(folder / "recorded", recorder, *arguments, **options)
+    assert len(recorder.replays) == 3  # two shapes and the update
+    assert min(recorder.replays) >= 4
+    assert torch.equal(plain.state, recorded.state)
+    assert plain.rows == recorded.rows
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_a_recorded_run_equals_the_plain_one_for_every_objective(tmp_path: Path, name: str) -> None:
+    check_recorded_is_plain(tmp_path, name)
+
+
+@pytest.mark.parametrize("optimizer", ["lamb", "muon"])
+def test_a_recorded_run_equals_the_plain_one_for_every_optimizer(tmp_path: Path, optimizer: str) -> None:
+    check_recorded_is_plain(tmp_path, "rtd_sop", optimizer)
+
+
+def test_a_recorded_step_with_an_infinite_loss_is_skipped(tmp_path: Path) -> None:
+    check_recorded_is_plain(tmp_path, is_poisoned=True)
+    assert toy.rows(tmp_path / "recorded")[-2]["skipped_steps"] == 1
+
+
+def with_tensors(changed: Callable[[TrainingStep, dict[str, float], int], object]) -> Any:
+    """Planted: TrainingStep.accumulate that makes new tensors instead of filling those that are recorded."""
+    original = TrainingStep.accumulate
+
+    def accumulate(self: TrainingStep, batches: Any, scales: dict[str, float], step: int) -> None:
+        changed(self, scales, step)
+        original(self, batches, scales, step)
+
+    return accumulate
+
+
+def new_step(training_step: TrainingStep, scales: dict[str, float], step: int) -> None:
+    training_step._step = torch.zeros_like(training_step._step)
+
+
+def new_scales(training_step: TrainingStep, scales: dict[str, float], step: int) -> None:
+    values = [scales.get(name, 0.0) for name in training_step._weights]
+    training_step._scales = torch.tensor(values, dtype=torch.float64)
+
+
+def new_rates(training_step: TrainingStep, scales: dict[str, float], step: int) -> None:
+    for group in training_step.optimizer.param_groups:
+        rate = steps.learning_rate(step, training_step.run.config) * group["lr_multiplier"]
+        group["lr"] = torch.tensor(rate, dtype=torch.float64)
+
+
+_SEEDS: list[int] = []
+
+
+def no_seed(*key: Any) -> int:
+    _SEEDS.append(derived_seed(*key))
+    return 0
+
+
+def seed_and_run(self: TrainingStep, batch: Batch) -> None:
+    torch.manual_seed(_SEEDS[-1])
+    micro(self, batch)
+
+
+def keep_gradient(self: TrainingStep) -> None:
+    self._sums.zero_()
+    self._counts.zero_()
+    if self._gradient is None:
+        self.optimizer.zero_grad()
+
+
+def observe_in_a_new_tensor(self: UpdateGuard, norm: Tensor, has_overflowed: Tensor) -> Tensor:
+    self._counts = self._counts.clone()
+    return observe(self, norm, has_overflowed)
+
+
+def read_value(self: TrainingStep, batch: Batch) -> None:
+    micro(self, batch)
+    float(self._scales.sum())
+
+
+observe, micro = UpdateGuard.observe, TrainingStep.micro
+FAULTY_RUN: dict[str, Any] = {"is_poisoned": True, "mask_rate_end": 0.9}
+FAULTS: dict[str, dict[Any, Any]] = {
+    "step": {(TrainingStep, "accumulate"): with_tensors(new_step)},
+    "scale": {(TrainingStep, "accumulate"): with_tensors(new_scales)},
+    "learning rate": {(TrainingStep, "accumulate"): with_tensors(new_rates)},
+    "seed": {(steps, "derived_seed"): no_seed, (TrainingStep, "micro"): seed_and_run},
+    "gradients are not zeroed": {(TrainingStep, "_clear"): keep_gradient},
+    "guard not in place": {(UpdateGuard, "observe"): observe_in_a_new_tensor},
+    "tally not in place": {(Tally, "clear"): lambda self: self._start(self._names)},
+    "stale input": {(Graphs, "place"): lambda self, batch, device: batch.to(device)},
+}
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    return trained(tmp_path_factory.mktemp("plain") / "run", None, **FAULTY_RUN)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_of_recording_is_seen(
+    fault: str, plain: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place, planted in FAULTS[fault].items():
+        monkeypatch.setattr(*place, planted)
+    unrecorded = trained(tmp_path / "unrecorded", None, **FAULTY_RUN)
+    assert torch.equal(plain.state, unrecorded.state)  # the fault is one of recording
+    assert plain.rows == unrecorded.rows
+    with suppress(DivergedError):  # by the gradient of the skipped step, if it is not zeroed
+        recorded = trained(tmp_path / "recorded", ReplayingRecorder(), **FAULTY_RUN)
+        assert not (torch.equal(plain.state, recorded.state) and plain.rows == recorded.rows)
+
+
+def test_a_step_that_reads_a_value_cannot_be_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TrainingStep, "micro", read_value)
+    with pytest.raises(AssertionError, match="reads values"):
+        trained(tmp_path / "run", ReplayingRecorder())
+
+
+@pytest.mark.parametrize("step", [1, 7])
+def test_a_resumed_recorded_run_equals_the_uninterrupted_one_bitwise(tmp_path: Path, step: int) -> None:
+    check_resume(tmp_path, toy.CONFIG, ToyObjective, step, record=ReplayingRecorder())
+
+
+def test_recorded_steps_of_several_ranks_equal_those_of_ddp(tmp_path: Path) -> None:
+    # With two ranks no sum depends on its order, and the factor 2 of DDP's mean is exact.
+    plain, recorded = map(json.loads, run_ranks(2, tmp_path, "recorded").splitlines())
+    assert recorded == plain
+
+
+def test_a_recorded_step_can_be_started_again_with_other_weights(tmp_path: Path) -> None:
+    recorder = ReplayingRecorder()
+    training_step = None
+    for width, seed in enumerate((3, 4)):
+        config = replace(toy.CONFIG, seed=seed)
+        objective = ToyObjective()
+        with torch.no_grad():
+            objective.table.weight += width
+        weights = copy.deepcopy(objective.state_dict())
+        _, alone = run_toy(tmp_path / f"alone-{seed}", config, objective=objective)
+        folder = tmp_path / f"shared-{seed}"
+        with Monitor(folder, config.max_steps, "none") as monitor:
+            run = RunSettings(folder, config, ALONE, monitor, StopSignal(), record=recorder)
+            if training_step is None:
+                fresh = ToyObjective()
+                fresh.load_state_dict(weights)
+                training_step = TrainingStep(fresh, run)
+            else:
+                training_step.restart(weights, run)
+            module = training_step.module
+            evaluate = toy.held_out(module, config)
+            train(module, toy.ToyBatches(config), evaluate, run, training_step)
+        assert fingerprint(module) == fingerprint(alone)
+        assert toy.rows(folder) == toy.rows(tmp_path / f"alone-{seed}")
+    assert len(recorder.replays) == 2  # the second run records nothing
+
+
+def test_functions_are_called_then_recorded_then_replayed() -> None:
+    calls: list[str] = []
+
+    def record(function: Any) -> Any:
+        function()
+        return partial(calls.append, "replayed")
+
+    graphs = Graphs(record)
+    for _ in range(WARM_CALLS + 3):
+        run = graphs.recorded("key", partial(calls.append, "called"))
+        run()
+    assert calls == ["called"] * (WARM_CALLS + 1) + ["replayed"] * 2
+    assert graphs.recorded("another key", bool) is bool
