@@ -129,8 +129,6 @@ class TrainingConfig:
     """Trackers of the metrics, besides metrics.jsonl, separated by commas: tensorboard, wandb, trackio; or none."""
     logging_steps: int = 100
     """Number of steps between two logs."""
-    log_gradient_norms: bool = False
-    """Also log the gradient norm of each loss, on the first micro-batch of the logged steps."""
     eval_steps: int = 10_000
     """Number of steps between two evaluations; the last step is always evaluated."""
     eval_examples: int = 4096
@@ -300,6 +298,8 @@ class PretrainConfig:
         return max(1, min(default, _MAX_GENERATOR_WARMUP_STEPS)) if steps is None else steps
 
 
+# Options that no longer exist, and why; a run that recorded one of them can be resumed.
+REMOVED = {"log_gradient_norms": "no decision was based on it"}
 FLAT = {"run": RunConfig, "corpus": CorpusConfig, "training": TrainingConfig}  # their options have no dotted names
 
 

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TextIO
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace, set_parsing_settings
 
 from electra_albert.apps.run_folder import read_options
+from electra_albert.config import REMOVED
 from electra_albert.contracts import LOG, STOPPED_BY_SIGNAL, RankLostError, RunResult, UsageError, UserError
 from electra_albert.training.run_log import console_log, is_main_process
 
@@ -174,6 +175,8 @@ def _explain(message: str, known: Sequence[str]) -> str:
     in_file = re.search(r"Group '(.+)' does not accept option '(.+)'|Option '(.+)' is not accepted", message)
     if alone or in_file:
         name = "--" + ".".join(filter(None, in_file.groups())) if in_file else alone.split("=")[0]
+        if reason := REMOVED.get(name.removeprefix("--")):
+            return f"there is no option {name} any more: {reason}, see docs/lab-log.md"
         return f"there is no option {name}{suggest(name, known)}"
     return re.sub(r'^Parser key "([\w.]+)"', r"--\1", message)
 

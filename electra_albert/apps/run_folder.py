@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from safetensors import SafetensorError
 
-from electra_albert.config import BUILT_IN_CORPUS, CorpusConfig, PretrainConfig, as_settings
+from electra_albert.config import BUILT_IN_CORPUS, REMOVED, CorpusConfig, PretrainConfig, as_settings
 from electra_albert.contracts import LOG, CheckpointError, Metrics, UsageError, UserError
 from electra_albert.data_files import NOT_YAML, hub_name
 from electra_albert.files import read_json, write_json, write_text
@@ -40,7 +40,7 @@ MAY_CHANGE |= {"preprocessing_num_workers", "gradient_checkpointing", "torch_com
 MAY_CHANGE |= {"cuda_graphs", "is_recorded"}
 MAY_CHANGE |= {"logging_steps", "eval_steps", "eval_examples", "save_steps", "save_total_limit", "average_checkpoints"}
 MAY_CHANGE |= {"push_to_hub", "hub_private_repo", "report_to", "eval_pairs", "eval_max_pairs"}
-MAY_CHANGE |= {"budget", "flops", "save_milestones", "ddp_timeout", "log_gradient_norms"}
+MAY_CHANGE |= {"budget", "flops", "save_milestones", "ddp_timeout"}
 MAY_CHANGE |= {"per_device_eval_batch_size", "per_device_train_batch_size", "gradient_accumulation_steps"}
 _TEXT = {"store", "tokenizer_fingerprint", "rows_taken_of_sources"}
 _WRITTEN = (CONFIG, COMMAND, CARD, "tokenizer", "generator", "discriminator", METRICS, SAMPLES, REPORT, LOG_FILE)
@@ -164,7 +164,8 @@ def compare_settings(
     before, now = _flatten(recorded), _flatten(settings)
     defaults = _flatten(as_settings(PretrainConfig()))  # for options that are newer than the record
     before |= {name: defaults[name] for name in now.keys() & defaults.keys() - before.keys()}
-    changed = [name for name in sorted(before.keys() | now.keys()) if before.get(name) != now.get(name)]
+    names = sorted((before.keys() | now.keys()) - REMOVED.keys())
+    changed = [name for name in names if before.get(name) != now.get(name)]
     if now.get("batch_ramp_steps"):  # which has as many stages
         may_change = may_change - {"gradient_accumulation_steps"}
     if fixed := [name for name in changed if name not in may_change]:

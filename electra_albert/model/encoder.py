@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from electra_albert.config import ModelConfig
-from electra_albert.model.attention import SelfAttention
+from electra_albert.model.attention import LayerNorm, SelfAttention
 
 _GELU_NEW = partial(F.gelu, approximate="tanh")
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu_new": _GELU_NEW, "gelu": F.gelu, "relu": F.relu}
@@ -35,7 +35,7 @@ class Embeddings(nn.Module):
         if base is None:
             self.position_embeddings = nn.Embedding(config.max_position_embeddings, config.embedding_size)
             self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.embedding_size)
-            self.LayerNorm = nn.LayerNorm(config.embedding_size, eps=config.layer_norm_eps)
+            self.LayerNorm = LayerNorm(config.embedding_size, eps=config.layer_norm_eps)
         else:
             self.position_embeddings, self.LayerNorm = base.position_embeddings, base.LayerNorm
             self.token_type_embeddings = base.token_type_embeddings
@@ -74,7 +74,7 @@ class Block(nn.Module):
         self.ffn_output = nn.Linear(config.intermediate_size, config.hidden_size)
         # Differs from transformers, which creates this dropout but never applies it; ALBERT's code applies it.
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
-        self.full_layer_layer_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.full_layer_layer_norm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.residual_scale = config.residual_scale
 
     def forward(self, hidden_states: Tensor, mask: Tensor) -> Tensor:
@@ -158,7 +158,7 @@ class MlmHead(nn.Module):
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, config.embedding_size)
         self.activation = ACTIVATIONS[config.hidden_act]
-        self.LayerNorm = nn.LayerNorm(config.embedding_size, eps=config.layer_norm_eps)
+        self.LayerNorm = LayerNorm(config.embedding_size, eps=config.layer_norm_eps)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
     def forward(self, hidden_states: Tensor, table: Tensor) -> Tensor:

@@ -158,7 +158,11 @@ class CrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         (gradient,), (logits, labels) = gradients, ctx.saved_tensors
         error = logits.softmax(-1)  # [M, V]
-        error.scatter_add_(1, labels[:, None], error.new_full((1, 1), -1.0).expand(len(labels), 1))
+        if torch.compiler.is_compiling():  # fused with the softmax, unlike a scatter
+            is_label = labels[:, None] == torch.arange(error.shape[1], device=error.device)
+            error = error - is_label.to(error.dtype)
+        else:
+            error.scatter_add_(1, labels[:, None], error.new_full((1, 1), -1.0).expand(len(labels), 1))
         return error.mul_(gradient[:, None]), None
 
 

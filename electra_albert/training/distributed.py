@@ -49,6 +49,8 @@ def start(device: str, timeout_seconds: int = TrainingConfig.ddp_timeout) -> Wor
     chosen = _device(device, local_rank, world_size)
     if chosen.type == "cpu":
         keep_freed_memory()
+    elif "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(1)  # operators on the host are small, and threads for them wait for other programs
     if world_size > 1:
         # Host tensors use gloo, with GPUs too: the all-reduce of the counts does not synchronise with the device.
         backend = "cpu:gloo,cuda:nccl" if chosen.type == "cuda" else "gloo"
@@ -155,12 +157,6 @@ def sum_over_ranks(tensor: Tensor, world: World) -> Tensor:
     total = tensor.clone()
     dist.all_reduce(total)
     return total
-
-
-def add_over_ranks(tensor: Tensor, world: World) -> None:
-    """Replace a tensor by its sum over all ranks, on its own device."""
-    if world.world_size > 1:
-        dist.all_reduce(tensor)
 
 
 def broadcast(tensors: Iterable[Tensor]) -> None:

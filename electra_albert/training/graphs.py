@@ -7,7 +7,7 @@ which the values of each step are copied first. Its Python code runs only until 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import cache
 
 import torch
 
@@ -52,7 +52,7 @@ class Graphs:
         self._replays = dict[Hashable, Action]()
         self._batches = dict[torch.Size, Batch]()
 
-    def place(self, batch: Batch, device: torch.device) -> Batch:
+    def to_device(self, batch: Batch, device: torch.device) -> Batch:
         """The batch on the device; with a recorder in the memory that all batches of its shape share."""
         if self._record is None:
             return batch.to(device)
@@ -65,18 +65,15 @@ class Graphs:
                 target.copy_(value, non_blocking=True)
         return placed
 
-    def recorded(self, key: Hashable, function: Action) -> Action:
-        """The function, or what records or replays it; it must be the same one for a key each time."""
+    def run(self, key: Hashable, function: Action) -> None:
+        """Call, record or replay a function, the same one for a key each time."""
         if key in self._replays:
-            return self._replays[key]
-        if self._record is None or self._calls[key] < WARM_CALLS:
+            self._replays[key]()
+        elif self._record is None or self._calls[key] < WARM_CALLS:
             self._calls[key] += 1
-            return function
-        return partial(self._record_now, key, function)
-
-    def _record_now(self, key: Hashable, function: Action) -> None:
-        assert self._record is not None
-        self._replays[key] = self._record(function)
+            function()
+        else:
+            self._replays[key] = self._record(function)
 
 
 @contextmanager

@@ -165,6 +165,6 @@ class LossScale(torch.amp.GradScaler):
             self._overflowed.fill_(state["overflowed"])
 
 
-def loss_scale_or_nan(loss: Tensor, scale: Tensor | None = None) -> Tensor:
-    """The initial gradient for `loss.backward`: the scale [] or 1, and NaN for a non-finite loss."""
-    return torch.where(torch.isfinite(loss), 1.0 if scale is None else scale, torch.nan).to(loss.dtype)
+def loss_scale_or_nan(loss: Tensor, scale: Tensor) -> Tensor:
+    """The initial gradient for `loss.backward`: the scale [], and NaN for a non-finite loss."""
+    return torch.where(torch.isfinite(loss), scale, torch.nan).to(loss.dtype)

@@ -19,7 +19,6 @@ from electra_albert.training.step import (
     TrainingStep,
     autocast,
     count_step,
-    gradient_norms,
 )
 
 # Evaluates at a step; returns metrics by name without prefix, or None if a signal stopped it.
@@ -89,7 +88,6 @@ class _Loop:
         self._evaluate = evaluate
         self._run = run
         self._training_step = training_step or TrainingStep(objective, run)
-        self._term_norms: Metrics = {}  # of the step that is logged next
         self._tokens = 0
         self._saved_step = 0  # the initial weights need no checkpoint
         self.seconds_waited = 0.0  # for data, since the last log
@@ -124,13 +122,10 @@ class _Loop:
 
     def update(self, micro_batches: list[Batch], counts: StepCounts) -> None:
         """Perform one step, or skip it on the device if the gradient is not finite. Never synchronises with the GPU."""
-        config, step = self._run.config, self.step + 1
+        step = self.step + 1
         training_step = self._training_step
         if not training_step.is_checked:
             training_step.check(micro_batches[0], step)
-        if config.log_gradient_norms and (step in (1, config.max_steps) or step % config.logging_steps == 0):
-            scale = training_step.loss_scale.current()
-            self._term_norms = gradient_norms(self.module, micro_batches[0], step, self._run, scale)
         training_step.accumulate(micro_batches, training_step.scales(counts.terms), step)
         training_step.finish()
         self.step, self._tokens = step, self._tokens + counts.tokens
@@ -164,8 +159,7 @@ class _Loop:
         pace = {"tokens_per_second": tokens / seconds, "data_wait": self.seconds_waited / seconds}
         distributed.log_straggler(training_step.model, run.world)
         norm, lr = means.pop(GRADIENT_NORM), learning_rate(self.step, run.config)
-        parts = {name: float(value) for name, value in self._term_norms.items()}
-        row = {**means, "learning_rate": lr, GRADIENT_NORM: norm, **parts, **pace}
+        row = {**means, "learning_rate": lr, GRADIENT_NORM: norm, **pace}
         skipped = {"skipped_steps": count} if (count := training_step.guard.state()[0]) else {}
         run.monitor.row({**self._position(), **row, **skipped, **training_step.loss_scale.metrics()})
         self._logged_tokens, self._logged_time, self.seconds_waited = self._tokens, time.monotonic(), 0.0

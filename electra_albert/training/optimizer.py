@@ -13,7 +13,6 @@ from electra_albert.config import TrainingConfig
 MUON_ITERATIONS = 5  # of Newton and Schulz
 MUON_MOMENTUM = 0.95
 MUON_SCALE = 0.2  # root mean square of an update at learning rate 1, that of AdamW. Paper: Liu et al. 2025 section 2.2
-_ALIGNMENT = 32  # elements between two gradients in one tensor, for vectorised kernels
 Groups = list[dict[str, Any]]
 
 
@@ -168,7 +167,7 @@ class Muon(torch.optim.Optimizer):
             momenta = [_wide(self.state[one]["momentum_buffer"], group) for one, group in members]
             gradients = [_wide(one.grad, group) for one, group in members if one.grad is not None]
             assert len(gradients) == len(members)
-            counts = [len(matrices) for matrices in weights]
+            counts = [group["trust_ratios"] for _, group in members]
             weight, momentum, gradient = torch.cat(weights), torch.cat(momenta), torch.cat(gradients)
             rates = [group["lr"].expand(n) for (_, group), n in zip(members, counts, strict=True)]
             rate = torch.cat(rates)[:, None, None]  # [N, 1, 1]
@@ -247,8 +246,9 @@ def reset_state(optimizer: torch.optim.Optimizer, config: TrainingConfig) -> Non
 def flat_gradient(module: nn.Module) -> Tensor:
     """Give all trainable parameters, of one dtype, gradients of 0 that are views of the returned tensor."""
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    sizes = [math.ceil(one.numel() / _ALIGNMENT) * _ALIGNMENT for one in parameters]
-    gradient = torch.zeros(sum(sizes), dtype=parameters[0].dtype, device=parameters[0].device)
+    parameters.sort(key=Tensor.numel, reverse=True)  # odd sizes last: vectorised kernels need aligned tensors
+    sizes = [parameter.numel() for parameter in parameters]
+    gradient = parameters[0].new_zeros(sum(sizes))
     for parameter, part in zip(parameters, torch.split(gradient, sizes), strict=True):
-        parameter.grad = part[: parameter.numel()].view_as(parameter)
+        parameter.grad = part.view_as(parameter)
     return gradient

@@ -1,6 +1,6 @@
-"""One training step: settings of the run, global counts of the loss terms, gradients, the update, norms."""
+"""One training step: settings of the run, global counts of the loss terms, gradients and the update."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -146,19 +146,17 @@ class TrainingStep:
         for index, batch in enumerate(micro_batches):
             seed = derived_seed(config.seed, Stream.DROPOUT, step, index, self.run.world.rank)
             torch.manual_seed(seed)
-            placed = self._graphs.place(batch, device)
+            placed = self._graphs.to_device(batch, device)
             is_last = index + 1 == len(micro_batches)
             is_alone = is_last or not isinstance(self.model, DistributedDataParallel)
             with nullcontext() if is_alone else self.model.no_sync():  # type: ignore[operator]
-                micro = self._graphs.recorded(placed.input_ids.shape, partial(self.micro, placed))
-                micro()
+                self._graphs.run(placed.input_ids.shape, partial(self.micro, placed))
 
     def finish(self) -> None:
         """Sum the gradients over ranks, unless DDP has; update the weights, except if the gradient is not finite."""
         if self._gradient is not None:
-            distributed.add_over_ranks(self._gradient, self.run.world)
-        update = self._graphs.recorded("update", self.update)
-        update()
+            self._gradient.copy_(distributed.sum_over_ranks(self._gradient, self.run.world))
+        self._graphs.run("update", self.update)
 
     def micro(self, batch: Batch) -> None:
         """Forward and backward pass of a micro-batch on the device; adds to the gradients and to the sums of terms."""
@@ -228,31 +226,3 @@ def autocast(device: torch.device, arithmetic: Arithmetic) -> torch.autocast:
     """The autocast context of an arithmetic; disabled for fp32."""
     dtype = torch.float16 if arithmetic == "fp16" else torch.bfloat16
     return torch.autocast(device.type, dtype, enabled=arithmetic != "fp32")
-
-
-def term_gradients(
-    module: nn.Module, batch: Batch, step: int, run: RunSettings, loss_scale: Tensor
-) -> Iterator[tuple[str, list[Tensor]]]:
-    """Each loss by itself and its gradient by parameter: of weight * sum / count over this micro-batch of all ranks.
-
-    Each loss has a forward pass of its own, because compiled graphs free their tensors in the first backward pass.
-    `.grad` does not change, so that DDP's hooks are not called. loss_scale [] is that of fp16, or 1.
-    """
-    objective, world, device = cast(Objective, module), run.world, run.world.device
-    counts = count_step(objective, [batch], step, run).terms
-    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    for name, scale in term_scales(objective.weights, counts, 1).items():
-        torch.manual_seed(derived_seed(run.config.seed, Stream.DROPOUT, step, 0, world.rank))  # as in `accumulate`
-        with autocast(device, run.arithmetic):
-            terms = objective(batch.to(device), torch.full((), step, dtype=torch.int64, device=device))
-        loss = terms[name].sum * scale
-        found = torch.autograd.grad(loss, parameters, loss_scale.to(loss.dtype), allow_unused=True)
-        pairs = zip(parameters, found, strict=True)
-        own = [torch.zeros_like(parameter) if gradient is None else gradient for parameter, gradient in pairs]
-        yield name, [distributed.sum_over_ranks(gradient.contiguous(), world) / loss_scale for gradient in own]
-
-
-def gradient_norms(module: nn.Module, batch: Batch, step: int, run: RunSettings, scale: Tensor) -> dict[str, Tensor]:
-    """The norm [] of each of the `term_gradients`, by its name in metrics.jsonl (--log_gradient_norms)."""
-    found = term_gradients(module, batch, step, run, scale)
-    return {f"grad_norm/{name}": torch.stack([each.norm() for each in gradients]).norm() for name, gradients in found}

@@ -189,6 +189,14 @@ def test_padding_is_far_below_that_of_unsorted_batches() -> None:
     assert padding_share(sorted_batches) < 0.08 < 0.4 < padding_share(unsorted)
 
 
+def test_padding_to_a_multiple_adds_no_token_and_stays_within_the_longest_sequence() -> None:
+    features = make_features([4, 31, 32, 33, 65, 70])
+    padded = [features.collate([index], multiple=32) for index in range(6)]
+    assert [batch.input_ids.shape[1] for batch in padded] == [32, 32, 32, 64, 70, 70]
+    assert [int(batch.attention_mask.sum()) for batch in padded] == [4, 31, 32, 33, 65, 70]
+    assert not any(batch.input_ids[~batch.attention_mask].any() for batch in padded)
+
+
 def test_ranks_take_turns_at_the_longest_sequences() -> None:
     streams = [one.steps(1) for one in split(make_features(list(range(4, 304))), 4, 1, 2)]
     tokens = [[int(batch.attention_mask.sum()) for stream in streams for batch in next(stream)] for _ in range(200)]

@@ -178,15 +178,6 @@ def _slow(folder: Path, world: distributed.World) -> None:
         print(json.dumps([record.getMessage() for record in logged.buffer if record.levelno == logging.WARNING]))
 
 
-def _norms(folder: Path, world: distributed.World) -> None:
-    """Train with and without --log_gradient_norms; print the final weights' hash and the rows of metrics each time."""
-    for is_logged in (True, False):
-        config, run = replace(CONFIG, log_gradient_norms=is_logged), folder / str(is_logged)
-        _, objective = run_toy(run, config, objective=ToyObjective(0.0, torch.float64), world=world)
-        if world.is_main:
-            print(json.dumps([fingerprint(objective), toy.training_metrics(run)]))
-
-
 def _recorded(folder: Path, world: distributed.World) -> None:
     """Train by DDP, then with a recorded step; print the final weights' hash and the rows of metrics each time."""
     config = replace(CONFIG, gradient_accumulation_steps=2, max_steps=12)
@@ -200,7 +191,7 @@ def _recorded(folder: Path, world: distributed.World) -> None:
 def rank(folder: Path, name: str) -> None:
     """Join the process group and run a program."""
     world = distributed.start("cpu", 5)
-    programs = {"gradients": _gradients, "resume": _resume, "stop": _stop, "overflow": _overflow, "norms": _norms}
+    programs = {"gradients": _gradients, "resume": _resume, "stop": _stop, "overflow": _overflow}
     programs |= {"slow": _slow, "recorded": _recorded}
     programs |= {"kill": partial(_lose, lose=lambda: os.kill(os.getpid(), signal.SIGKILL))}
     programs |= {"hang": partial(_lose, lose=lambda: os.kill(os.getpid(), signal.SIGSTOP))}

@@ -194,7 +194,7 @@ FAULTS: dict[str, dict[Any, Any]] = {
     "gradients are not zeroed": {(TrainingStep, "_clear"): keep_gradient},
     "guard not in place": {(UpdateGuard, "observe"): observe_in_a_new_tensor},
     "tally not in place": {(Tally, "clear"): lambda self: self._start(self._names)},
-    "stale input": {(Graphs, "place"): lambda self, batch, device: batch.to(device)},
+    "stale input": {(Graphs, "to_device"): lambda self, batch, device: batch.to(device)},
 }
 
 
@@ -207,8 +207,8 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Trained:
 def test_a_fault_of_recording_is_seen(
     fault: str, plain: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for place, planted in FAULTS[fault].items():
-        monkeypatch.setattr(*place, planted)
+    for target, planted in FAULTS[fault].items():
+        monkeypatch.setattr(*target, planted)
     unrecorded = trained(tmp_path / "unrecorded", None, **FAULTY_RUN)
     assert torch.equal(plain.state, unrecorded.state)  # the fault is one of recording
     assert plain.rows == unrecorded.rows
@@ -270,7 +270,5 @@ def test_functions_are_called_then_recorded_then_replayed() -> None:
 
     graphs = Graphs(record)
     for _ in range(WARM_CALLS + 3):
-        run = graphs.recorded("key", partial(calls.append, "called"))
-        run()
+        graphs.run("key", partial(calls.append, "called"))
     assert calls == ["called"] * (WARM_CALLS + 1) + ["replayed"] * 2
-    assert graphs.recorded("another key", bool) is bool

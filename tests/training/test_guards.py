@@ -115,7 +115,7 @@ def test_the_initial_gradient_is_the_scale_or_nan_for_a_non_finite_loss() -> Non
     assert (float(start), start.dtype) == (1024.0, torch.float64)
     weight = torch.ones(3, requires_grad=True)
     loss = weight.sum() + torch.inf  # its gradients are finite
-    loss.backward(guards.loss_scale_or_nan(loss))
+    loss.backward(guards.loss_scale_or_nan(loss, torch.ones(())))
     assert weight.grad.isnan().all()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from safetensors import torch as safetensors
 
@@ -65,9 +65,8 @@ def run_finetuning(config: FinetuneConfig, world: World, command: Sequence[str])
                 sweep = Sweep(job, own, world, stop, recorder)
                 for seed in sweep.remaining_seeds():
                     with sweep.open_seed(seed) as run:
-                        parts = (run.objective, run.batches, run.evaluate, run.settings)
-                        outcome = loop.train(*parts, sweep.training_step)
-                        sweep.close_seed(run, outcome)
+                        parts = run.objective, run.batches, run.evaluate, run.settings
+                        sweep.close_seed(run, loop.train(*parts, sweep.training_step))
                 result = sweep.finish()
             run_log.log_to_file(result.summary)
             if result.is_stopped:
@@ -181,8 +180,7 @@ class Sweep:
             sizes = training.per_device_train_batch_size, training.gradient_accumulation_steps
             ends, pin_memory = (seed, training.max_steps), world.device.type == "cuda"
             multiple = 1 if self.record is None else _RECORDED_LENGTHS
-            ranks = world.rank, world.world_size
-            batches = encoding.TaskBatches(job.train, *sizes, *ends, *ranks, pin_memory, multiple)
+            batches = encoding.TaskBatches(job.train, *sizes, *ends, world.rank, world.world_size, pin_memory, multiple)
             scales, tuning = None, job.config.tuning
             if tuning.layer_decay != 1:
                 names = [name for name, _ in objective.model.named_parameters()]
@@ -190,21 +188,16 @@ class Sweep:
                 scales = {f"model.{name}": scale for name, scale in by_name.items()}
             recorded = {"seed": seed, "data": jobs.data_fingerprint(job)}
             shared = (training, world, watch, self.stop, job.arithmetic, found)
-            own: dict[str, Any] = {"lr_multipliers": scales, "settings": recorded, "record": self.record}
-            settings = RunSettings(folder, *shared, **own)
-            objective = self._prepare_step(objective, settings)
+            settings = RunSettings(folder, *shared, lr_multipliers=scales, settings=recorded, record=self.record)
+            if self.training_step is None or self.record is None:
+                self.training_step = TrainingStep(objective, settings)
+            else:
+                self.training_step.restart(objective.state_dict(), settings)
+                objective = cast(kinds.TaskObjective, self.training_step.module)
             scores, patience = gather_objects(scores, world)[0], tuning.early_stopping_patience or math.inf
             run = SeedRun(job, objective, batches, settings, new, scores, patience)
             run.settings = replace(settings, should_stop=run.should_stop)
             yield run
-
-    def _prepare_step(self, objective: kinds.TaskObjective, settings: RunSettings) -> kinds.TaskObjective:
-        """Prepare the training step; returns the objective, whose weights may have moved to the recorded tensors."""
-        if self.training_step is None or self.record is None:
-            self.training_step = TrainingStep(objective, settings)
-        else:
-            self.training_step.restart(objective.state_dict(), settings)
-        return cast(kinds.TaskObjective, self.training_step.module)
 
     def close_seed(self, run: "SeedRun", outcome: loop.Outcome) -> None:
         """Write a seed's result, and export its model if no finished seed has a better score."""

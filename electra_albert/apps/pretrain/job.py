@@ -250,10 +250,9 @@ def choose_compilation(wanted: Compilation | Literal["auto"], device: torch.devi
 def chooses_recording(training: TrainingConfig, compilation: Compilation, arithmetic: Arithmetic, world: World) -> bool:
     """Whether to record the training step in CUDA graphs; auto: where it is known to work. UsageError if it cannot."""
     is_possible = world.device.type == "cuda" and arithmetic != "fp16"
-    if training.cuda_graphs != "auto":
-        if training.cuda_graphs and not is_possible:
-            found = f"device {world.device.type}, precision {arithmetic}"
-            raise UsageError(f"--cuda_graphs true needs CUDA and no fp16, not {found}; leave it out")
-        return training.cuda_graphs
     recomputes_eagerly = training.gradient_checkpointing and compilation == "none"
-    return is_possible and world.world_size == 1 and not recomputes_eagerly
+    if training.cuda_graphs == "auto":
+        return is_possible and world.world_size == 1 and not recomputes_eagerly
+    if training.cuda_graphs and not is_possible:
+        raise UsageError(f"--cuda_graphs true needs CUDA, not {world.device.type}, and no fp16; leave it out")
+    return training.cuda_graphs

@@ -44,6 +44,8 @@ def start_lines(job: Job, world: World) -> list[str]:
     compiled = str(job.compilation)
     if compiled == "none" and world.device.type == "cuda" and config.run.torch_compile == "auto":
         compiled = f"none ({machine.why_not_compiled(world.device)})"
+    if world.device.type == "cuda":
+        compiled += f", CUDA graphs: {'yes' if job.is_recorded else 'no'}"
     lines = [
         f"parameters: {total:,} ({parts})",
         f"examples of {length} tokens: {batches.examples.table.count:,} to train on, "

@@ -31,7 +31,7 @@ from electra_albert.training.graphs import WARM_CALLS, CudaRecorder, own_stream
 from electra_albert.training.guards import StopSignal
 from electra_albert.training.monitor import Monitor
 from electra_albert.training.optimizer import MUON_ITERATIONS
-from electra_albert.training.step import RunSettings, TrainingStep, autocast, count_step, term_scales
+from electra_albert.training.step import RunSettings, TrainingStep, autocast, count_step
 
 _TIMED_SECONDS, _MOST = 10.0, 20  # limits of timing micro-batches: seconds and number
 NOT_TIMED = "not timed"  # start of the line for a model that does not fit into memory
@@ -156,8 +156,7 @@ def time_parts(job: Job, world: World) -> tuple[float, float]:
     def micro_batch() -> None:
         batch = next(stream)[:1]
         counts = count_step(objective, batch, 1, run)
-        scales = term_scales(objective.weights, counts.terms, 1)
-        training_step.accumulate(batch, scales, 1)
+        training_step.accumulate(batch, training_step.scales(counts.terms), 1)
 
     first = job.batches.earlier[-1].last_step + 1 if job.batches.earlier else 1  # with the full length and batch
     batches = closing(cast("Generator[list[Batch]]", job.batches.steps(first)))

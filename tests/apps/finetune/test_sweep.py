@@ -9,12 +9,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from electra_albert.apps.finetune import job as jobs
 from electra_albert.apps.finetune import main as finetune
+from electra_albert.apps.finetune import sweep as sweeps
 from electra_albert.contracts import STOPPED_BY_SIGNAL
 from tests.apps.conftest import Finished
 from tests.apps.finetune.conftest import QUICK, Again, Tuned
 from tests.apps.tiny_run import assert_refused, call, finish, rows, sha256, start, untimed_rows
 from tests.apps.tiny_tasks import SEED, Tiny, interrupt, ner, results, rte, tune
+from tests.training.recorder import ReplayingRecorder
 
 LOSS_TOLERANCE = 1e-5  # float32 sums in another order; no dropout
 LONG: tuple[object, ...] = ("--num_train_epochs", 12, "--logging_steps", 1, "--hidden_dropout_prob", 0.1, "--seeds", 2)
@@ -46,6 +49,32 @@ def test_seeds_have_different_heads_on_the_same_encoder(finished: Finished, tiny
         models.append(load_file(tmp_path / str(seed) / "model" / "model.safetensors"))
     own = {name for name, one in models[0].items() if not torch.allclose(one, models[1][name], rtol=0, atol=1e-9)}
     assert own == {"classifier.weight", "albert.pooler.weight"}
+
+
+def test_seeds_that_share_a_recorded_step_train_as_each_alone(
+    again: Again, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorders: list[ReplayingRecorder] = []
+
+    def recorder(device: torch.device) -> ReplayingRecorder:
+        recorders.append(ReplayingRecorder())
+        return recorders[-1]
+
+    # On a CPU, as the recorder of CUDA graphs on a GPU.
+    monkeypatch.setattr(jobs, "chooses_recording", lambda *_: True)
+    monkeypatch.setattr(sweeps, "CudaRecorder", recorder)
+    tune(*again(tmp_path / "both"))
+    tune(*again(tmp_path / "alone", "--seeds", 1, "--seed", SEED + 1))
+    both, alone = (folder / f"seed-{SEED + 1}" for folder in (tmp_path / "both", tmp_path / "alone"))
+    assert json.loads((both / "result.json").read_text()) == json.loads((alone / "result.json").read_text())
+    assert untimed_rows(both) == untimed_rows(alone)
+    shared, single = (recorder.replays for recorder in recorders)
+    assert len(shared) == len(single) > 1  # the second seed records nothing
+    assert sum(shared) > sum(single) > 0
+    best = results(tmp_path / "both")["best_seed"]
+    tune(*again(tmp_path / "best", "--seeds", 1, "--seed", best))
+    kept, own = (tmp_path / name / "model" / "model.safetensors" for name in ("both", "best"))
+    assert sha256(kept) == sha256(own)
 
 
 def test_the_model_kept_is_that_of_the_best_seed(again: Again, tiny: Tiny, sweep: Path, tmp_path: Path) -> None:

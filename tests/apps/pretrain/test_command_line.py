@@ -61,6 +61,7 @@ def test_a_runs_own_config_gives_the_same_settings_again(finished: Finished) -> 
         (("--lerning_rate", "1"), ("--lerning_rate", "did you mean --learning_rate?")),
         (("--model.hiden_size", "64"), ("--model.hiden_size", "did you mean --model.hidden_size?")),
         (("--frobnicate",), ("no option --frobnicate",)),
+        (("--log_gradient_norms", "true"), ("no option --log_gradient_norms any more", "docs/lab-log.md")),
         (("my.txt",), ("'my.txt' belongs to no option and is not an existing file; write --corpus my.txt",)),
         (("--preset", "tinny"), ("'tinny' does not exist", "did you mean tiny?")),
         (("--learning_rate",), ("--learning_rate",)),

@@ -63,7 +63,7 @@ TRAINING: Table = {
     "training.per_device_eval_batch_size": "changes the last bits of scores alone",
     "training.gradient_checkpointing": To("true", changes="nothing"),
     "training.logging_steps": To(3, changes="scores"),
-    "training.log_gradient_norms": To("true", changes="scores"),
+    "training.cuda_graphs": "needs CUDA: training/test_gpu_step.py; on the CPU: training/test_graphs.py",
     "training.ddp_timeout": "of several processes: training/test_distributed.py",
     "training.report_to": "changes no file that is compared: test_monitor.py",
     "training.lr_decay_share": To(1, shared=("--lr_scheduler_type", "wsd", "--warmup_steps", 0)),

@@ -11,7 +11,7 @@ import torch
 from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.apps.pretrain.generator_warmup import warm_up
 from electra_albert.apps.run_folder import WARMUP, compare_settings
-from electra_albert.config import PretrainConfig, RtdConfig, TrainingConfig, as_settings
+from electra_albert.config import REMOVED, PretrainConfig, RtdConfig, TrainingConfig, as_settings
 from electra_albert.contracts import STOPPED_BY_SIGNAL, CheckpointError
 from electra_albert.training.distributed import World
 from electra_albert.training.guards import StopSignal
@@ -173,5 +173,6 @@ BEFORE = {**NOW, "model": {name: value for name, value in NOW["model"].items() i
 )
 def test_settings_are_compared_by_name_and_a_missing_option_has_its_default(changes: Any, words: str) -> None:
     assert compare_settings(BEFORE, NOW, Path("run")) == []
+    assert compare_settings({**BEFORE, **dict.fromkeys(REMOVED, True)}, NOW, Path("run")) == []
     with pytest.raises(CheckpointError, match=words):
         compare_settings(BEFORE, NOW | changes, Path("run"))

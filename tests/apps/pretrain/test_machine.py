@@ -13,15 +13,17 @@ import torch
 from electra_albert.apps.finetune import main as finetune
 from electra_albert.apps.machine import one_line_errors, processor, why_not_compiled
 from electra_albert.apps.pretrain import main as pretrain
-from electra_albert.apps.pretrain.job import choose_compilation
+from electra_albert.apps.pretrain.job import choose_compilation, chooses_recording
 from electra_albert.apps.run_folder import commit, environment
 from electra_albert.config import TrainingConfig
 from electra_albert.contracts import UsageError
 from electra_albert.tasks.kinds import TaskObjective
 from electra_albert.training import loop
+from electra_albert.training.distributed import World
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import ROOT, STEPS, assert_refused, call, rows, succeed
 from tests.apps.tiny_tasks import cola
+from tests.training.toy import ALONE
 
 CPU = torch.device("cpu")
 
@@ -55,6 +57,23 @@ def test_on_a_gpu_the_step_is_compiled_if_that_works(
     monkeypatch.setattr("electra_albert.apps.machine.why_not_compiled", lambda device: problem)
     assert choose_compilation("auto", torch.device("cuda")) == expected
     assert choose_compilation("auto", CPU) == "none"
+
+
+def test_on_a_gpu_the_step_is_recorded_where_that_is_known_to_work() -> None:
+    one, two = (World(0, size, 0, torch.device("cuda")) for size in (1, 2))
+    auto, recomputed = TrainingConfig(), TrainingConfig(gradient_checkpointing=True)
+    asked, refused = TrainingConfig(cuda_graphs=True), TrainingConfig(cuda_graphs=False)
+    assert chooses_recording(auto, "step", "bf16", one)
+    assert chooses_recording(recomputed, "step", "bf16", one)
+    assert chooses_recording(asked, "none", "fp32", two)
+    assert not chooses_recording(auto, "step", "bf16", two)
+    assert not chooses_recording(auto, "step", "fp16", one)
+    assert not chooses_recording(recomputed, "none", "bf16", one)
+    assert not chooses_recording(refused, "step", "bf16", one)
+    assert not chooses_recording(auto, "none", "bf16", ALONE)
+    for arithmetic, world in (("fp16", one), ("bf16", ALONE)):
+        with pytest.raises(UsageError, match="--cuda_graphs true"):
+            chooses_recording(asked, "none", arithmetic, world)
 
 
 @pytest.mark.parametrize("is_checkpointed", [False, True])
@@ -94,7 +113,7 @@ def test_out_of_memory_in_pretraining_is_a_one_line_error(
     def fails(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(loop, "backward", fails)
+    monkeypatch.setattr(loop.TrainingStep, "accumulate", fails)
     assert_refused(call(pretrain.main, *finished.options(tmp_path / "run")), 2, "out of memory")
 
 
