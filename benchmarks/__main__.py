@@ -3,10 +3,11 @@
     python -m benchmarks step --preset small,base --precision bf16 --output bench.json
     python -m benchmarks all --corpus my.txt --repeats 7
 
-step: the training step, against the same two networks composed from stock classes. store: text to a token store,
-against `datasets`. batches: training batches, against a DataLoader. fill_mask: against stock's pipeline. finetune: one
-epoch, against stock's Trainer. attention: the other kinds against softmax, by length. Speedups are ratios of timings
-taken in turns in one run, after both sides have been checked to compute the same, which attention kinds do not.
+step: the training step, against the same two networks composed from stock classes; also its kernels
+(--profile). store: text to a token store, against `datasets`. batches: training batches, against a
+DataLoader. fill_mask: against stock's pipeline. finetune: one epoch, against stock's Trainer.
+attention: the other kinds against softmax, by length. Speedups are ratios of timings taken in turns
+in one run, after both sides have been checked to compute the same, which attention kinds do not.
 """
 
 import json
@@ -42,6 +43,7 @@ def main(argv: Sequence[str]) -> int:
         pretraining(config, preset)  # refuses options that do not fit a preset before anything is measured
     check_can_write(Path(config.prepared_dir))
     check_can_write(Path(config.output or config.prepared_dir).parent)
+    from benchmarks.profile import format_profile
     from benchmarks.timing import format_table
     from electra_albert.apps.run_folder import environment
     from electra_albert.training.distributed import start
@@ -56,6 +58,8 @@ def main(argv: Sequence[str]) -> int:
         for record in measure(config):
             found[name].append(record)
             print(format_table(record), flush=True)
+            for name, profile in record.get("profiles", {}).items():
+                print(format_profile(name, profile), flush=True)
             if config.output:
                 Path(config.output).parent.mkdir(parents=True, exist_ok=True)
                 Path(config.output).write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")

@@ -16,6 +16,12 @@ if TYPE_CHECKING:
 
 PRECISIONS = ("auto", "fp32", "bf16")  # fp16 is as fast as bf16, and stock's plain loop has no loss scaling
 CPU_BATCH_SIZE = 32
+_LIKE_STOCK: dict[str, Any] = {
+    "optimizer": "adamw",
+    "gradient_accumulation_steps": 1,
+    "warmup_steps": 0,
+    "lr_scheduler_type": "wsd",  # constant for longer than a benchmark takes
+}
 SHORT_LENGTH, SHORT_GPU_BATCH_SIZES, LONG_GPU_BATCH_SIZES = 128, [128, 512, 1024], [32, 64]
 
 
@@ -49,6 +55,8 @@ class BenchConfig:
     """cpu, cuda, or auto for a GPU if there is one."""
     repeats: int = 5
     """Timings of each implementation, in turns; the median is reported."""
+    profile: bool = False
+    """Also profile a few updates of each of our implementations of the step."""
     seed: int = 42
     """Seed of the weights, the order of examples and the masks."""
     output: str | None = None
@@ -78,7 +86,10 @@ class BenchConfig:
 
 
 def pretraining(config: BenchConfig, preset: str | None = None, objective: str | None = None) -> PretrainConfig:
-    """Settings of a run that stock can do too: AdamW, one embedding table, uncompiled, and no random dropout."""
+    """Settings of a run that stock can do too: AdamW, one embedding table, uncompiled, no dropout.
+
+    The learning rate is constant, as in stock's plain loop.
+    """
     shape = PRESETS[preset or config.values("preset")[0]]
     corpus = {name: getattr(config, name) for name in ("corpus", "tokenizer", "vocab_size", "prepared_dir")}
     length = config.max_seq_length or shape.corpus.max_seq_length
@@ -88,7 +99,7 @@ def pretraining(config: BenchConfig, preset: str | None = None, objective: str |
             shape,
             run=replace(shape.run, objective=wanted, torch_compile="none"),
             corpus=CorpusConfig(**corpus, max_seq_length=length),
-            training=replace(shape.training, gradient_accumulation_steps=1, seed=config.seed, optimizer="adamw"),
+            training=replace(shape.training, seed=config.seed, **_LIKE_STOCK),
             rtd=replace(shape.rtd, embedding_sharing="full"),
             model=replace(shape.model, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0),
         )

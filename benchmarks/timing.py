@@ -89,3 +89,11 @@ def peak_memory(call: Callable[[], object], device: torch.device) -> int | None:
     before = torch.cuda.memory_allocated(device)
     call()
     return torch.cuda.max_memory_allocated(device) - before
+
+
+def graph_memory(device: torch.device) -> int:
+    """Bytes of the memory pools of CUDA graphs, in which a replay allocates nothing."""
+    if device.type != "cuda":
+        return 0
+    segments = torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]
+    return sum(part["total_size"] for part in segments if tuple(part["segment_pool_id"]) != (0, 0))

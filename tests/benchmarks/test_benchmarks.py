@@ -14,14 +14,25 @@ import torch
 from benchmarks import data_path, fill_mask, step, timing
 from benchmarks.__main__ import main
 from benchmarks.config import BenchConfig, bench_job, pretraining
+from benchmarks.profile import (
+    Interval,
+    busy_microseconds,
+    format_profile,
+    host_call,
+    idle_gaps,
+    profile_updates,
+)
 from benchmarks.stock import StockPair, check_same_function
 from benchmarks.timing import OURS, STOCK, compare, in_turns
+from benchmarks.traffic import ByteCounter, compiled_bytes, count_compiled_bytes
+from electra_albert.apps.pretrain.job import Job
 from electra_albert.config import ModelConfig, RtdConfig, TrainingConfig
 from electra_albert.contracts import Batch, SpecialIds, UsageError, UserError
 from electra_albert.objectives.rtd import ReplacedTokenDetection
 from electra_albert.training.distributed import World
 from tests.apps.tiny_run import english
 
+WORLD = World(0, 1, 0, torch.device("cpu"))
 B, L, V, SEED = 3, 23, 61, 5
 # Large initial weights, so that losses are far from chance level and depend on every weight.
 SPECIAL = SpecialIds(0, 1, 2, 3, 4, never_masked=(0, 1, 2, 3, 4))
@@ -107,13 +118,82 @@ def test_speedups_are_ratios_of_timings_in_turns() -> None:
     assert results[STOCK]["ratio"]["values"] == [1.0, 1.0, 1.0]
 
 
-def test_implementations_share_no_weights(given: dict[str, Any]) -> None:
-    config, world = BenchConfig(**given), World(0, 1, 0, torch.device("cpu"))
-    job = bench_job(config, pretraining(config), world, 4, "fp32")
-    found = step.implementations(job, world, is_compiled=True)
+@pytest.fixture
+def job(given: dict[str, Any]) -> Job:
+    config = BenchConfig(**given)
+    return bench_job(config, pretraining(config), WORLD, 4, "fp32")
+
+
+def test_implementations_share_no_weights(job: Job) -> None:
+    found = step.implementations(job, WORLD, is_compiled=True)
     assert list(found) == [OURS, *step.COMPILED, STOCK, step.TUNED, step.TUNED_COMPILED]
     weights = [parameter.data_ptr() for one in found.values() for parameter in one.module.parameters()]
     assert len(set(weights)) == len(weights)
+
+
+def test_updates_of_each_implementation_change_all_weights(job: Job) -> None:
+    batch = job.batches.micro_batches(1)[0]
+    for name, member in step.implementations(job, WORLD, is_compiled=False).items():
+        before = copy.deepcopy(dict(member.module.named_parameters()))
+        for _ in range(3):  # some gradients are 0 until a matrix after them is no longer 0
+            member.update(batch)
+        for part, parameter in member.module.named_parameters():
+            assert not torch.equal(parameter, before[part]), f"{name}: {part}"
+
+
+BYTES = {  # of float32 matrices [5, 7], which have 140
+    "add": (lambda x: x + x.clone(), 280 + 420),
+    "an argument read twice": (lambda x: x * x, 280),
+    "a broadcast argument": (lambda x: x + x[0].expand(5, 7), 280 + 28),
+    "in place": (lambda x: x.add_(1), 280),
+    "filled": (lambda x: x.zero_(), 140),
+    "product": (lambda x: torch.mm(x, x.t(), out=torch.empty(5, 5)), 2 * 140 + 100),
+    "view and allocation": (lambda x: torch.empty_like(x.t().unsqueeze(0)), 0),
+}
+
+
+@pytest.mark.parametrize("case", BYTES)
+def test_bytes_of_an_operator_are_those_of_distinct_tensors(case: str) -> None:
+    function, expected = BYTES[case]
+    x = torch.ones(5, 7)
+    with ByteCounter(x.device) as counter:
+        function(x)
+    assert counter.bytes == expected
+
+
+@pytest.mark.slow
+def test_bytes_of_compiled_code_are_those_of_its_fused_kernels() -> None:
+    count_compiled_bytes()
+    x, y = torch.ones(5, 7), torch.ones(5, 7)
+    function = torch.compile(lambda x, y: (x + y) * 2)
+    before = compiled_bytes()
+    function(x, y)
+    with ByteCounter(x.device) as counter:
+        function(x, y)
+    assert compiled_bytes() - before == 420
+    assert counter.bytes == 0
+
+
+def test_busy_time_is_the_union_of_the_kernels_and_gaps_are_the_rest() -> None:
+    times = [(6, 7, "c"), (0, 4, "a"), (1, 2, "b"), (9, 9.5, "d")]
+    kernels = [Interval(*time) for time in times]
+    assert idle_gaps(kernels) == [(4, 6, "c"), (7, 9, "d")]
+    assert busy_microseconds(kernels) == 5.5
+    calls = [Interval(0, 9, "outer"), Interval(4.5, 5.5, "inner"), Interval(5.5, 8, "later")]
+    assert host_call(Interval(4, 6, "c"), calls) == "inner"
+    assert host_call(Interval(20, 22, "d"), calls) == "Python code"
+    assert (idle_gaps([]), busy_microseconds([])) == ([], 0)
+
+
+def test_profile_of_our_step_has_operators_and_a_busy_share(job: Job) -> None:
+    batch = job.batches.micro_batches(1)[0]
+    update = step.our_implementation(job.objective, job, WORLD).update
+    profile = profile_updates(partial(update, batch), WORLD.device, 2)
+    assert 0 < profile["busy_share"] < 1
+    assert "aten::addmm" in {kernel["name"] for kernel in profile["kernels"]}
+    assert sum(kernel["ms"] for kernel in profile["kernels"]) <= profile["busy_ms"]
+    assert len(profile["gaps"]) == 5
+    assert "aten::addmm" in format_profile(OURS, profile)
 
 
 def test_step_writes_speedups_over_stock(given: dict[str, Any], tmp_path: Path) -> None:
@@ -124,6 +204,8 @@ def test_step_writes_speedups_over_stock(given: dict[str, Any], tmp_path: Path) 
         for result in record["results"].values():
             assert result["ratio"]["lowest"] > 0
             flops_per_second = record["flops_per_step"] / result["seconds"]["median"]
+            bytes_per_second = result["bytes_per_step"] / result["seconds"]["median"]
+            assert 0 < result["GB/s"] == pytest.approx(bytes_per_second / 1e9)
             assert result["MFU"] == pytest.approx(flops_per_second / record["matrix_flops_per_second"])
         assert 0 < record["tokens_per_step"] <= 4 * 32
 
@@ -154,7 +236,8 @@ def test_every_other_part_is_compared_with_stock(parts: Any, given: Any, capsys:
 def test_step_is_measured_compiled_on_a_gpu(given: dict[str, Any], tmp_path: Path) -> None:
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
-    run("step", given, device="cuda", precision="bf16", torch_compile=True, output=tmp_path / "bench.json")
+    on_gpu = {"device": "cuda", "precision": "bf16", "torch_compile": True, "profile": True}
+    run("step", given, **on_gpu, output=tmp_path / "bench.json")
     (record,) = json.loads((tmp_path / "bench.json").read_text(encoding="utf-8"))["step"]
-    assert len(record["results"]) == 6
+    assert len(record["results"]) == 9
     assert all(result["memory GB"] > 0 for result in record["results"].values())
