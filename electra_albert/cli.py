@@ -1,9 +1,13 @@
 """The console command `electra-albert COMMAND [option ...]`."""
 
+import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from pathlib import Path
 
+_WATCHED_SECONDS = 0.1
 COMMANDS = {  # name: (module with main(argv) -> exit code, one line of help)
     "pretrain": ("electra_albert.apps.pretrain.main", "pretrain an encoder on raw text"),
     "finetune": ("electra_albert.apps.finetune.main", "fine-tune on GLUE, SQuAD, RACE, tagging or your own data"),
@@ -41,6 +45,30 @@ def main(argv: Sequence[str]) -> int:
 
 def run(argv: Sequence[str] | None = None) -> int:
     """Entry point of the console command and of the scripts; returns the exit code."""
+    argv = sys.argv[1:] if argv is None else argv
+    if argv[:1] in (["pretrain"], ["finetune"]) and "--help" not in argv:
+        _share_cores()
     from electra_albert.apps.command_line import run_app
 
-    return run_app(main, sys.argv[1:] if argv is None else argv)
+    return run_app(main, argv)
+
+
+def _share_cores() -> None:
+    """Before torch loads: let OpenMP's threads sleep while they wait if other programs are running.
+
+    By default they spin, which is faster alone, but delays both them and the others otherwise.
+    """
+    is_chosen = any(name.startswith(("OMP_", "GOMP_")) for name in os.environ)
+    if is_chosen or not sys.platform.startswith("linux"):
+        return
+    before = _busy_seconds()
+    time.sleep(_WATCHED_SECONDS)
+    if _busy_seconds() - before > _WATCHED_SECONDS / 2:
+        os.environ["OMP_WAIT_POLICY"] = "passive"
+        print("notice: other programs are running: OMP_WAIT_POLICY is passive", file=sys.stderr)
+
+
+def _busy_seconds() -> float:
+    """Seconds of all cores in programs and the kernel since the machine started."""
+    ticks = Path("/proc/stat").read_text().split()[1:4]  # user, nice and system
+    return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")

@@ -122,7 +122,8 @@ class TrainingConfig:
     gradient_checkpointing: bool = False
     """Recompute the activations of each layer in the backward pass: much less memory, one more forward pass."""
     cuda_graphs: bool | Literal["auto"] = "auto"
-    """Record the step in CUDA graphs, launched without Python; auto: on CUDA with one process, except for fp16."""
+    """Record the step in CUDA graphs, launched without Python; auto: on CUDA with one process, except for fp16 and for
+    gradient checkpointing without torch_compile step."""
     seed: int = 42
     """Random seed."""
     report_to: str = "tensorboard"

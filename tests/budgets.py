@@ -14,6 +14,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[1]
 PACKAGE = "electra_albert"
 _NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+_FSTRING_START, _FSTRING_END = (getattr(tokenize, f"FSTRING_{part}", None) for part in ("START", "END"))
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -70,8 +71,11 @@ def tokens(files: Mapping[str, str]) -> int:
     """Number of tokens of code, without comments and docstrings."""
     total = 0
     for source in files.values():
-        kinds = (token.type for token in tokenize.generate_tokens(io.StringIO(source).readline))
-        total += sum(kind not in _NO_CODE for kind in kinds)
+        depth = 0  # of f-strings, which Python 3.12 and later split into several tokens
+        for token in tokenize.generate_tokens(io.StringIO(source).readline):
+            depth -= token.type == _FSTRING_END
+            total += depth == 0 and token.type not in (*_NO_CODE, _FSTRING_END)
+            depth += token.type == _FSTRING_START
         documented = (node for node in ast.walk(ast.parse(source)) if isinstance(node, _DOCUMENTED))
         total -= sum(ast.get_docstring(node) is not None for node in documented)
     return total

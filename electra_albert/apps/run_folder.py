@@ -163,6 +163,7 @@ def compare_settings(
     """
     before, now = _flatten(recorded), _flatten(settings)
     defaults = _flatten(as_settings(PretrainConfig()))  # for options that are newer than the record
+    defaults["is_recorded"] = False
     before |= {name: defaults[name] for name in now.keys() & defaults.keys() - before.keys()}
     names = sorted((before.keys() | now.keys()) - REMOVED.keys())
     changed = [name for name in names if before.get(name) != now.get(name)]

@@ -4,31 +4,32 @@ Dimensions: B batch, L length, D hidden, N heads, H head size.
 """
 
 import inspect
-from contextlib import nullcontext
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from electra_albert.config import ModelConfig
 from electra_albert.model.linear_attention import LinearMixing
 from electra_albert.model.linformer import LinformerMixing
-from electra_albert.model.local_attention import LocalMixing
+from electra_albert.model.local_attention import LocalMixing, dot_product_attention
 from electra_albert.model.nystrom import NystromMixing
 from electra_albert.model_config import require
 
-_WITHOUT_CUDNN = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-
 
 class LayerNorm(nn.LayerNorm):
-    """LayerNorm that returns the dtype of its input on CUDA, where autocast would return float32: half the bytes."""
+    """LayerNorm that returns bfloat16 for bfloat16 on CUDA, where autocast would return float32.
+
+    Differs from ALBERT: the residual stream is stored in bfloat16, half the bytes to move.
+    """
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         """hidden_states any float [..., D]; returns [..., D], computed in float32."""
         normalized = super().forward(hidden_states)
-        return normalized.to(hidden_states.dtype) if hidden_states.is_cuda else normalized
+        if hidden_states.is_cuda and hidden_states.dtype == torch.bfloat16:
+            return normalized.bfloat16()
+        return normalized
 
 
 class SoftmaxMixing(nn.Module):
@@ -45,10 +46,7 @@ class SoftmaxMixing(nn.Module):
         dropout = self.dropout if self.training else 0.0
         if q.device.type == "cpu" and q.dtype == torch.bfloat16:
             return _bfloat16_attention(q, k, v, mask, dropout)
-        # At such lengths the gradients of cuDNN's kernel can be NaN (pytorch#196678).
-        is_unsafe = q.is_cuda and q.shape[2] % 128 == 64
-        with sdpa_kernel(_WITHOUT_CUDNN) if is_unsafe else nullcontext():
-            return F.scaled_dot_product_attention(q, k, v, mask[:, None, None, :], dropout)
+        return dot_product_attention(q, k, v, mask[:, None, None, :], dropout)
 
 
 def _bfloat16_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, dropout: float) -> Tensor:

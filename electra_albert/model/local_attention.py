@@ -3,12 +3,24 @@
 Dimensions: as in linear_attention.py, C tokens in a chunk, M chunks, G global tokens.
 """
 
+from contextlib import nullcontext
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from electra_albert.config import ModelConfig
 from electra_albert.model_config import require_option
+
+_WITHOUT_CUDNN = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+
+
+def dot_product_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, dropout: float) -> Tensor:
+    """As F.scaled_dot_product_attention; cuDNN's kernel is not used where its gradients can be NaN."""
+    is_unsafe = q.is_cuda and k.shape[2] % 128 == 64  # pytorch#196678
+    with sdpa_kernel(_WITHOUT_CUDNN) if is_unsafe else nullcontext():
+        return F.scaled_dot_product_attention(q, k, v, mask, dropout)
 
 
 class LocalMixing(nn.Module):
@@ -42,11 +54,11 @@ class LocalMixing(nn.Module):
         of_global = mask[:, None, None, :most].expand(batch, count, chunk, most)
         visible = torch.cat([of_global, is_visible.expand(batch, -1, -1, -1)], -1)  # [B, M, C, G + 3C]
         queries, keys, values, visible = (part.flatten(0, 1) for part in (queries, keys, values, visible[:, :, None]))
-        mixed = F.scaled_dot_product_attention(queries, keys, values, visible, dropout)  # [BM, N, C, H]
+        mixed = dot_product_attention(queries, keys, values, visible, dropout)  # [BM, N, C, H]
         mixed = mixed.view(batch, count, heads, chunk, size).transpose(1, 2).flatten(2, 3)[:, :, :length]
         if not most:
             return mixed
-        first = F.scaled_dot_product_attention(q[:, :, :most], k, v, mask[:, None, None, :], dropout)
+        first = dot_product_attention(q[:, :, :most], k, v, mask[:, None, None, :], dropout)
         return torch.cat([first, mixed[:, :, most:]], 2)
 
     @staticmethod

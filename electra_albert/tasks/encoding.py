@@ -119,7 +119,8 @@ class EncodedExamples:
     def collate(self, features: Sequence[int] | Integers, multiple: int = 1) -> Batch:
         """A batch of the given features; example_id holds feature indices.
 
-        Padded to the length of its longest sequence, rounded up to a multiple, but not beyond that of all features.
+        Its length is that of its longest sequence, rounded up to a multiple, but at most that of
+        the longest of all features.
         """
         chosen = np.asarray(features, dtype=np.int64)
         sequences = (chosen[:, None] * self.num_choices + np.arange(self.num_choices)).ravel()  # [B]

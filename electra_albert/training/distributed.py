@@ -7,20 +7,17 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from statistics import median_low
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
+from torch import Tensor
 
 from electra_albert.config import TrainingConfig
-from electra_albert.contracts import LOG, STOPPED_BY_SIGNAL, RankLostError, UsageError, UserError
+from electra_albert.contracts import STOPPED_BY_SIGNAL, RankLostError, UsageError, UserError
 from electra_albert.keyed_random import Stream, bits
 from electra_albert.training.guards import StopSignal
 
-_STRAGGLER = 2  # times the usual time
 _ANSWER_SECONDS = 5  # for the other ranks, after a collective operation has failed
 _PREPARE_TIMEOUT = timedelta(days=7)  # while the main rank prepares a corpus
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # constants of glibc's <malloc.h>
@@ -49,8 +46,8 @@ def start(device: str, timeout_seconds: int = TrainingConfig.ddp_timeout) -> Wor
     chosen = _device(device, local_rank, world_size)
     if chosen.type == "cpu":
         keep_freed_memory()
-    elif "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(1)  # operators on the host are small, and threads for them wait for other programs
+    if chosen.type == "cuda" and "OMP_NUM_THREADS" not in os.environ:  # set by a user or by torchrun
+        torch.set_num_threads(1)  # operators on the host are small; threads would wait for others
     if world_size > 1:
         # Host tensors use gloo, with GPUs too: the all-reduce of the counts does not synchronise with the device.
         backend = "cpu:gloo,cuda:nccl" if chosen.type == "cuda" else "gloo"
@@ -172,17 +169,6 @@ def gather_objects(value: Any, world: World) -> list[Any]:
     values: list[Any] = [None] * world.world_size
     dist.all_gather_object(values, value)
     return values
-
-
-def log_straggler(model: nn.Module, world: World) -> None:
-    """Warn of a rank whose forward pass takes much longer than those of the others; DDP times every hundredth."""
-    if isinstance(model, DistributedDataParallel):
-        timings = model._get_ddp_logging_data()  # type: ignore[no-untyped-call]
-        times = gather_objects(timings.get("forward_compute_time", 0), world)  # in ns
-        usual, most = max(median_low(times), 1_000_000), max(times)
-        if most > _STRAGGLER * usual:
-            found = f"rank {times.index(most)} takes {most / usual:.1f} times as long as the others for a forward pass"
-            LOG.warning(f"{found}; look for other programs on its machine")
 
 
 @contextmanager

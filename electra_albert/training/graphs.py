@@ -1,7 +1,8 @@
 """CUDA graphs: the kernels of a training step are recorded once and then launched together.
 
-A recorded function may use only tensors that stay in place: weights, gradients, optimizer state, sums, and inputs into
-which the values of each step are copied first. Its Python code runs only until it has been recorded.
+A recorded function may use only tensors that stay in place: weights, gradients, optimizer state,
+sums, and inputs into which the values of each step are copied first. Its Python code runs only
+until it has been recorded.
 """
 
 from collections import Counter
@@ -13,7 +14,7 @@ import torch
 
 from electra_albert.contracts import Batch, UsageError
 
-WARM_CALLS = 3  # before a function is recorded: compilation, tuning, and memory that is allocated once
+WARM_CALLS = 3  # before a function is recorded: compilation, tuning, memory that stays allocated
 Action = Callable[[], object]
 Recorder = Callable[[Action], Action]  # runs a function once and returns what runs it again
 
@@ -26,7 +27,10 @@ class CudaRecorder:
         self._pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, function: Action) -> Action:
-        """Run a function once; returns what runs its kernels again. Raises UsageError if that is impossible."""
+        """Run a function once; returns what runs its kernels again.
+
+        Raises UsageError for a function that cannot be recorded.
+        """
         graph = torch.cuda.CUDAGraph()
         stream = torch.cuda.current_stream(self._device)
         try:
@@ -36,15 +40,18 @@ class CudaRecorder:
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
-            cause = str(error).splitlines()[0]
-            problem = f"the training step cannot be recorded in CUDA graphs ({cause})"
-            raise UsageError(f"{problem}; set --cuda_graphs false") from error
+            cause = error.__context__ or error  # the end of a capture that has failed fails too
+            problem = f"cannot be recorded in CUDA graphs ({str(cause).splitlines()[0]})"
+            raise UsageError(f"the training step {problem}; set --cuda_graphs false") from error
         graph.replay()
         return graph.replay
 
 
 class Graphs:
-    """Functions by key: called WARM_CALLS times, then recorded and replayed; without a recorder always called."""
+    """Functions by key: called WARM_CALLS times, then recorded and replayed.
+
+    Without a recorder they are always called.
+    """
 
     def __init__(self, record: Recorder | None) -> None:
         self._record = record
@@ -53,7 +60,7 @@ class Graphs:
         self._batches = dict[torch.Size, Batch]()
 
     def to_device(self, batch: Batch, device: torch.device) -> Batch:
-        """The batch on the device; with a recorder in the memory that all batches of its shape share."""
+        """The batch on the device; with a recorder in memory that all batches of its shape share."""
         if self._record is None:
             return batch.to(device)
         shape = batch.input_ids.shape
@@ -76,24 +83,22 @@ class Graphs:
             self._replays[key] = self._record(function)
 
 
+_stream_of = cache(torch.cuda.Stream)  # one for all runs, whose recorded functions can share memory
+
+
 @contextmanager
 def own_stream(device: torch.device) -> Iterator[None]:
-    """Run the block on a stream that can be recorded, as CUDA's default stream cannot; no effect on other devices.
+    """Run the block on a stream that can be recorded, as CUDA's default stream cannot.
 
-    Gradients are accumulated on the stream of their first backward pass, so all of them must be on this one.
+    Gradients are accumulated on the stream of their first backward pass, so all of them must be on
+    this one. No effect on other devices.
     """
-    if device.type != "cuda":
+    if device.type == "cuda":
+        outer = torch.cuda.current_stream(device)
+        stream = _stream_of(device)
+        stream.wait_stream(outer)
+        with torch.cuda.stream(stream):
+            yield
+        outer.wait_stream(stream)
+    else:
         yield
-        return
-    outer = torch.cuda.current_stream(device)
-    stream = _stream_of(device)
-    stream.wait_stream(outer)
-    with torch.cuda.stream(stream):
-        yield
-    outer.wait_stream(stream)
-
-
-@cache
-def _stream_of(device: torch.device) -> torch.cuda.Stream:
-    """One stream for all runs of a process, whose recorded functions can share memory."""
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

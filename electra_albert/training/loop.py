@@ -94,7 +94,7 @@ class _Loop:
         self._logged_tokens, self._logged_time = 0, 0.0  # at the last log; later saves and evaluations add their time
 
     def begin(self) -> None:
-        """Load the checkpoint, if there is one, prepare several ranks, and evaluate if that is due."""
+        """Load the checkpoint, if any, prepare several ranks, and evaluate if that is due."""
         run, path = self._run, self._run.resume_from
         training_step = self._training_step
         if path is not None:
@@ -157,7 +157,6 @@ class _Loop:
         means = monitor.means_of(training_step.tally.take(run.world), self.objective.weights)
         seconds, tokens = time.monotonic() - self._logged_time, self._tokens - self._logged_tokens
         pace = {"tokens_per_second": tokens / seconds, "data_wait": self.seconds_waited / seconds}
-        distributed.log_straggler(training_step.model, run.world)
         norm, lr = means.pop(GRADIENT_NORM), learning_rate(self.step, run.config)
         row = {**means, "learning_rate": lr, GRADIENT_NORM: norm, **pace}
         skipped = {"skipped_steps": count} if (count := training_step.guard.state()[0]) else {}

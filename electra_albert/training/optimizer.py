@@ -147,7 +147,7 @@ class Muon(torch.optim.Optimizer):
         self._adamw = _adamw([{**group} for group in self._others], **options)
         self._adamw.state = self.state
         # torch.optim.Muon calls some 25 operators per matrix, one after the other; matrices of one shape share them.
-        self._stacks = dict[torch.Size, list[tuple[nn.Parameter, dict[str, Any]]]]()
+        self._stacks = dict[torch.Size, list[tuple[Any, dict[str, Any]]]]()  # parameters, groups
         for group in self.param_groups:
             for parameter in group["params"] if group["is_orthogonal"] else ():
                 shape = _wide(parameter, group).shape[1:]
@@ -165,11 +165,12 @@ class Muon(torch.optim.Optimizer):
         for (_, columns), members in self._stacks.items():
             weights = [_wide(one, group) for one, group in members]
             momenta = [_wide(self.state[one]["momentum_buffer"], group) for one, group in members]
-            gradients = [_wide(one.grad, group) for one, group in members if one.grad is not None]
-            assert len(gradients) == len(members)
+            gradients = [_wide(one.grad, group) for one, group in members]
             counts = [group["trust_ratios"] for _, group in members]
-            weight, momentum, gradient = torch.cat(weights), torch.cat(momenta), torch.cat(gradients)
-            rates = [group["lr"].expand(n) for (_, group), n in zip(members, counts, strict=True)]
+            weight = torch.cat(weights)  # [N, m, n]
+            momentum = torch.cat(momenta)
+            gradient = torch.cat(gradients)
+            rates = [group["lr"].expand(group["trust_ratios"]) for _, group in members]
             rate = torch.cat(rates)[:, None, None]  # [N, 1, 1]
             moved = momentum.lerp(gradient, 1 - MUON_MOMENTUM)
             direction = orthogonalized(gradient.lerp(moved, MUON_MOMENTUM))  # Nesterov's
@@ -217,7 +218,7 @@ def build_optimizer(
     optimizer = _OPTIMIZERS[config.optimizer](groups, lr=config.learning_rate, betas=betas, eps=config.adam_epsilon)
     for group in optimizer.param_groups:
         device = group["params"][0].device
-        group["lr"] = torch.full((), config.learning_rate, dtype=rate_dtype(device), device=device)
+        group["lr"] = torch.full((), config.learning_rate, dtype=learning_rate_dtype(device), device=device)
         names = ("momentum_buffer",) if group["is_orthogonal"] else ("exp_avg", "exp_avg_sq")
         for parameter in group["params"]:
             state = {name: torch.zeros_like(parameter) for name in names}
@@ -228,8 +229,8 @@ def build_optimizer(
     return optimizer
 
 
-def rate_dtype(device: torch.device) -> torch.dtype:
-    """The dtype of learning rates: exact on the CPU; fused AdamW on CUDA reads float32, and MPS has no float64."""
+def learning_rate_dtype(device: torch.device) -> torch.dtype:
+    """Exact on the CPU; fused AdamW on CUDA reads float32, and MPS has no float64."""
     return torch.float64 if device.type == "cpu" else torch.float32
 
 
@@ -239,14 +240,15 @@ def reset_state(optimizer: torch.optim.Optimizer, config: TrainingConfig) -> Non
         for tensor in state.values():
             tensor.zero_()
         if "step" in state and not config.adam_bias_correction:
-            # At this step 1 - beta**step is 1 for all usual betas, and the float32 counter no longer grows.
+            # Here 1 - beta**step is 1 for all usual betas, and the float32 counter no longer grows.
             state["step"].fill_(1e8)
 
 
 def flat_gradient(module: nn.Module) -> Tensor:
-    """Give all trainable parameters, of one dtype, gradients of 0 that are views of the returned tensor."""
+    """Give all trainable parameters, of one dtype, gradients of 0 that are views of the result."""
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    parameters.sort(key=Tensor.numel, reverse=True)  # odd sizes last: vectorised kernels need aligned tensors
+    # Odd sizes last: vectorised kernels need aligned tensors.
+    parameters.sort(key=lambda parameter: parameter.numel() % 4)
     sizes = [parameter.numel() for parameter in parameters]
     gradient = parameters[0].new_zeros(sum(sizes))
     for parameter, part in zip(parameters, torch.split(gradient, sizes), strict=True):

@@ -1,11 +1,11 @@
-"""One training step: settings of the run, global counts of the loss terms, gradients and the update."""
+"""One training step: settings of the run, global counts of terms, gradients and the update."""
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,7 @@ from electra_albert.training.optimizer import (
     check_gradients,
     flat_gradient,
     learning_rate,
-    rate_dtype,
+    learning_rate_dtype,
     reset_state,
 )
 
@@ -43,7 +43,7 @@ class RunSettings:
     lr_multipliers: Mapping[str, float] | None = None  # multiples of the learning rate by parameter name
     should_stop: Callable[[], bool] = bool  # early stopping: called after each evaluation; bool() is False
     plan: Callable[[int], int] | None = None  # max_steps after a step
-    record: graphs.Recorder | None = None  # of the step's functions; None: they are called each time
+    record: graphs.Recorder | None = None  # of the step's functions; None: always called
     settings: Mapping[str, Any] = field(default_factory=dict)  # recorded in each checkpoint, as JSON
 
     @property
@@ -76,28 +76,30 @@ def term_scales(weights: Mapping[str, float], counts: Mapping[str, int], world_s
 class TrainingStep:
     """A step in two functions that can be recorded: `micro` for each micro-batch, then `update`.
 
-    Everything that changes from step to step is in tensors that stay in place, filled before these functions run. If
-    the step is recorded, the gradients are views of one tensor, which several ranks sum instead of DDP's buckets.
+    Everything that changes from step to step is in tensors that stay in place, filled before these
+    functions run. If the step is recorded, the gradients are views of one tensor, which several
+    ranks sum instead of DDP's buckets.
     """
 
-    def __init__(self, objective: nn.Module, run: RunSettings) -> None:
+    def __init__(self, objective: Any, run: RunSettings) -> None:
         device = run.world.device
         self.run = run
-        self.module = objective
-        self.model: nn.Module = objective  # wrapped in DDP if several ranks do not record the step
+        self.module = objective  # a contracts.Objective
+        self.model = objective  # wrapped in DDP if several ranks do not record the step
+        self.is_checked = False  # by `check`, as it must be before the first step
         self.optimizer: Any = build_optimizer(objective, run.config, run.lr_multipliers)
         self.guard = guards.UpdateGuard(device)
         self.loss_scale = guards.LossScale(device, run.arithmetic)
         self.tally = Tally(device)
         self._graphs = graphs.Graphs(run.record)
         self._gradient: Tensor | None = None  # of all parameters, if the step is recorded
-        self._weights: Mapping[str, float] = cast(Objective, objective).weights
+        self._weights = objective.weights
         self._names: list[str] = []  # of the terms, known after the first forward pass
         self._step = torch.zeros((), dtype=torch.int64, device=device)
         groups = self.optimizer.param_groups
         count = len(self._weights)
         # Scales of the losses and learning rates of the groups, which one copy fills.
-        self._numbers = torch.zeros(count + len(groups), dtype=rate_dtype(device), device=device)
+        self._numbers = torch.zeros(count + len(groups), dtype=learning_rate_dtype(device), device=device)
         self._scales = self._numbers[:count]
         for group, rate in zip(groups, self._numbers[count:].unbind(), strict=True):
             group["lr"] = rate
@@ -112,54 +114,50 @@ class TrainingStep:
             distributed.broadcast(self.module.state_dict().values())
 
     def restart(self, weights: Mapping[str, Tensor], run: RunSettings) -> None:
-        """Start another run with these weights, by name, in the same tensors: what is recorded stays valid."""
+        """Start another run with these weights, in the same tensors: what is recorded stays valid."""
         self.run = run
+        self.loss_scale = guards.LossScale(run.world.device, run.arithmetic)
         self.module.load_state_dict(weights)
         reset_state(self.optimizer, run.config)
         self.guard.restore((0, 0, 0))
         self.tally.clear()
 
-    @property
-    def is_checked(self) -> bool:
-        """Whether `check` has been called, as it must be before the first step."""
-        return bool(self._names)
-
     def scales(self, counts: Mapping[str, int]) -> dict[str, float]:
-        """The factor of each term's sum for the counts of count_step: DDP averages gradients over ranks."""
-        averaged = self.run.world.world_size if self.run.record is None else 1
-        return term_scales(self._weights, counts, averaged)
+        """The factor of each term's sum for global counts; DDP averages gradients over ranks."""
+        divisor = self.run.world.world_size if self.run.record is None else 1
+        return term_scales(self._weights, counts, divisor)
 
     def accumulate(self, micro_batches: list[Batch], scales: Mapping[str, float], step: int) -> None:
-        """Add the gradients of scale * sum over all terms (by default 0), and the terms, to those before.
+        """Forward and backward passes of micro-batches: adds up gradients, and sums of the terms.
 
-        DDP sums gradients over ranks with the last micro-batch.
+        The loss is the sum of scale * term; terms without a scale have 0.
         """
         config, device = self.run.config, self.run.world.device
-        rate = learning_rate(step, config)
+        scheduled = learning_rate(step, config)
         numbers = [scales.get(name, 0.0) for name in self._weights]
-        numbers += [rate * group["lr_multiplier"] for group in self.optimizer.param_groups]
+        numbers += [scheduled * group["lr_multiplier"] for group in self.optimizer.param_groups]
         # A new tensor each time: the copy of the one before may not have begun yet.
         is_pinned = device.type == "cuda"
         filled = torch.tensor(numbers, dtype=self._numbers.dtype, pin_memory=is_pinned)
-        self._numbers.copy_(filled, non_blocking=True)
+        self._numbers.copy_(filled, non_blocking=is_pinned)
         self._step.fill_(step)
         for index, batch in enumerate(micro_batches):
             seed = derived_seed(config.seed, Stream.DROPOUT, step, index, self.run.world.rank)
             torch.manual_seed(seed)
             placed = self._graphs.to_device(batch, device)
             is_last = index + 1 == len(micro_batches)
-            is_alone = is_last or not isinstance(self.model, DistributedDataParallel)
-            with nullcontext() if is_alone else self.model.no_sync():  # type: ignore[operator]
+            has_ddp = isinstance(self.model, DistributedDataParallel)
+            with self.model.no_sync() if has_ddp and not is_last else nullcontext():
                 self._graphs.run(placed.input_ids.shape, partial(self.micro, placed))
 
     def finish(self) -> None:
-        """Sum the gradients over ranks, unless DDP has; update the weights, except if the gradient is not finite."""
+        """Sum the gradients over ranks, unless DDP has, and run `update`."""
         if self._gradient is not None:
             self._gradient.copy_(distributed.sum_over_ranks(self._gradient, self.run.world))
         self._graphs.run("update", self.update)
 
     def micro(self, batch: Batch) -> None:
-        """Forward and backward pass of a micro-batch on the device; adds to the gradients and to the sums of terms."""
+        """Forward and backward pass of a batch on the device; adds to gradients and sums of terms."""
         with autocast(self.run.world.device, self.run.arithmetic):
             terms: dict[str, Term] = self.model(batch, self._step)
         losses = torch.stack([terms[name].sum for name in self._weights])
@@ -175,19 +173,21 @@ class TrainingStep:
         self._counts += counts
 
     def update(self) -> None:
-        """Clip the gradient, update the weights unless it is not finite, count that, and start with sums of 0."""
+        """Clip the gradient, update the weights unless it is not finite, and clear it and the sums.
+
+        Never synchronises with the device.
+        """
         self.loss_scale.unscale_(self.optimizer)
         norm = nn.utils.clip_grad_norm_(self.module.parameters(), self.run.config.max_grad_norm)
         is_finite = self.guard.observe(norm, self.loss_scale.update_scale())
         is_recording = norm.is_cuda and torch.cuda.is_current_stream_capturing()
         for group in self.optimizer.param_groups:
             group["capturable"] = is_recording  # otherwise AdamW warns that it is slower
-        # The optimizer reads this attribute on the device; at 1 it changes no weight, moment or counter.
+        # The optimizer reads this on the device; at 1 it changes no weight, moment or counter.
         self.optimizer.found_inf = (~is_finite).float()
         self.optimizer.step()
         terms = self.terms()
-        one = torch.ones((), dtype=torch.int64, device=norm.device)
-        terms[GRADIENT_NORM] = Term(norm.detach(), one)
+        terms[GRADIENT_NORM] = Term(norm.detach(), self._counts.new_ones(()))
         self.tally.add(terms, is_finite)
         self._clear()
 
@@ -206,13 +206,13 @@ class TrainingStep:
             self._gradient.zero_()
 
     def check(self, batch: Batch, step: int) -> None:
-        """Raise ValueError if a parameter gets no gradient, or if counts on the host and the device differ."""
+        """Raise ValueError if a parameter gets no gradient, or counts on host and device differ."""
         self.optimizer.zero_grad(set_to_none=True)  # of an earlier run
-        # Also makes a resume exact: DDP reorders its gradient buckets, and thus sums, after its first backward pass.
+        # Also makes a resume exact: DDP reorders its buckets, and thus sums, after a backward pass.
         self.accumulate([batch], {}, step)
         check_gradients(self.module)
         terms = self.terms()
-        for name, count in cast(Objective, self.module).counts(batch, step).items():
+        for name, count in self.module.counts(batch, step).items():
             on_device = int(terms[name].count)
             if count != on_device:
                 problem = f"{name} has count {on_device}, but counts() on the host returned {count}"
@@ -220,6 +220,7 @@ class TrainingStep:
         self._clear()
         if self.run.record is not None:
             self._gradient = flat_gradient(self.module)
+        self.is_checked = True
 
 
 def autocast(device: torch.device, arithmetic: Arithmetic) -> torch.autocast:

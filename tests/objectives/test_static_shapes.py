@@ -19,7 +19,7 @@ from electra_albert.model.compilation import compile_for_training
 from electra_albert.objectives import masking, mlm, rtd
 from electra_albert.objectives.masking import sample
 from electra_albert.objectives.rtd import PretrainingObjective
-from electra_albert.training.optimizer import build_optimizer, rate_dtype
+from electra_albert.training.optimizer import build_optimizer, learning_rate_dtype
 from tests.model.test_compilation_and_checkpointing import compiled
 from tests.objectives.toy import MODEL, OBJECTIVES, STEP, build, make_batch, make_objective, ordered
 
@@ -115,7 +115,7 @@ def test_a_step_uses_float64_only_where_mps_is_excepted(name: str, optimizer: st
         updates.step()
     exceptions = {"adamw": set(), "lamb": {"Lamb._update"}, "muon": {"Muon.step"}}[optimizer]
     assert recorded.functions == {"target_count"} | exceptions
-    assert rate_dtype(torch.device("mps")) == torch.float32  # of learning rates, in Muon.step too
+    assert learning_rate_dtype(torch.device("mps")) == torch.float32  # of learning rates, in Muon.step too
 
 
 def by_list(input_ids: Tensor, attention_mask: Tensor, special: SpecialIds) -> Tensor:

@@ -13,6 +13,7 @@ from electra_albert.config import ModelConfig
 from electra_albert.contracts import IGNORED_LABEL, Batch
 from electra_albert.model.task_model import TaskHead, TaskModel
 from electra_albert.tasks.kinds import TaskObjective
+from tests.objectives.test_static_shapes import ShapeTrace
 
 SIZES = {"vocab_size": 53, "embedding_size": 7, "hidden_size": 12, "intermediate_size": 17, "num_hidden_layers": 2}
 SHAPE = ModelConfig(**SIZES, num_attention_heads=3, max_position_embeddings=32, initializer_range=0.3)  # type: ignore[arg-type]
@@ -70,6 +71,22 @@ def expected_loss(name: str, outputs: Tensor, batch: Batch) -> Tensor:
         return total
     kept = batch.attention_mask if name == "token" else labels != IGNORED_LABEL
     return -outputs[kept].log_softmax(-1).gather(1, labels[kept][:, None]).sum()
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_the_step_of_every_kind_can_be_recorded(name: str) -> None:
+    weights = {"class_weights": torch.ones(CLASSES).double()} if name == "sequence" else {}
+    traces = []
+    for shift in (0, 1):  # of all token ids
+        objective = make_objective(name, dropout_samples=2, **weights).train()
+        batch = make_batch(name)
+        batch = batch._replace(input_ids=(batch.input_ids + shift) % SHAPE.vocab_size)
+        with ShapeTrace() as trace:  # refuses values that are read and copies from the host
+            terms = objective(batch, STEP)
+            torch.stack([terms[name].sum for name in objective.weights]).sum().backward()
+        traces.append(trace.steps)
+    assert len(traces[0]) > 50
+    assert traces[0] == traces[1]
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -10,7 +10,6 @@ import os
 import shutil
 import signal
 import sys
-import time
 from collections.abc import Callable
 from contextlib import nullcontext, redirect_stderr
 from dataclasses import replace
@@ -167,17 +166,6 @@ def _overflow(folder: Path, world: distributed.World) -> None:
         print(json.dumps(states))
 
 
-def _slow(folder: Path, world: distributed.World) -> None:
-    """Train while the last rank sleeps in every forward pass; print the main rank's warnings."""
-    objective, logged = ToyObjective(), BufferingHandler(1000)
-    logging.getLogger("electra_albert").addHandler(logged)
-    if world.rank == world.world_size - 1:
-        objective.register_forward_pre_hook(lambda *_: time.sleep(0.2))
-    run_toy(folder, objective=objective, world=world)
-    if world.is_main:
-        print(json.dumps([record.getMessage() for record in logged.buffer if record.levelno == logging.WARNING]))
-
-
 def _recorded(folder: Path, world: distributed.World) -> None:
     """Train by DDP, then with a recorded step; print the final weights' hash and the rows of metrics each time."""
     config = replace(CONFIG, gradient_accumulation_steps=2, max_steps=12)
@@ -192,7 +180,7 @@ def rank(folder: Path, name: str) -> None:
     """Join the process group and run a program."""
     world = distributed.start("cpu", 5)
     programs = {"gradients": _gradients, "resume": _resume, "stop": _stop, "overflow": _overflow}
-    programs |= {"slow": _slow, "recorded": _recorded}
+    programs |= {"recorded": _recorded}
     programs |= {"kill": partial(_lose, lose=lambda: os.kill(os.getpid(), signal.SIGKILL))}
     programs |= {"hang": partial(_lose, lose=lambda: os.kill(os.getpid(), signal.SIGSTOP))}
     programs[name](folder, world)

@@ -1,6 +1,5 @@
 """Collectives of a single process, devices, and a helper that runs several ranks."""
 
-import json
 import os
 import platform
 import socket
@@ -55,12 +54,6 @@ def test_a_missing_gpu_is_a_usage_error(device: str) -> None:
     with pytest.raises(UsageError, match="--device cpu"):
         distributed.start(device)
     assert distributed.start("auto").device.type == "cpu"
-
-
-def test_a_slow_rank_is_named(tmp_path: Path) -> None:
-    warnings = json.loads(run_ranks(3, tmp_path, "slow"))
-    assert warnings
-    assert all(text.startswith("rank 2 takes ") and "times as long as the others" in text for text in warnings)
 
 
 @pytest.mark.parametrize(("program", "lost"), [("kill", "first"), ("kill", "last"), ("hang", "last")])

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from electra_albert.apps.default_model import default_model
-from electra_albert.apps.pretrain.job import choose_arithmetic, chooses_recording
+from electra_albert.apps.pretrain.job import choose_arithmetic, choose_recording
 from electra_albert.config import CorpusConfig, ModelConfig, TrainingConfig
 from electra_albert.contracts import LOG, Arithmetic, CheckpointError, DataError, UsageError
 from electra_albert.corpus.text_encoder import TextEncoder
@@ -150,7 +150,7 @@ def make_task_job(task: Task, config: FinetuneConfig, base: BaseModel, world: Wo
     head = load.head_of(details or form, 0.0 if details else tuning.classifier_dropout_prob)
     training = _with_steps(tuning, training, train.feature_count, batch) if train else training
     encoded, arithmetic = (data, plan, train, evaluation, to_label), choose_arithmetic(training.precision, world.device)
-    is_recorded = chooses_recording(training, "none", arithmetic, world)
+    is_recorded = choose_recording(training, "none", arithmetic, world)
     return TaskJob(task, config, training, base, shape, head, *encoded, arithmetic, is_recorded, batch)
 
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import cast
 
 from safetensors import torch as safetensors
 
@@ -189,11 +188,11 @@ class Sweep:
             recorded = {"seed": seed, "data": jobs.data_fingerprint(job)}
             shared = (training, world, watch, self.stop, job.arithmetic, found)
             settings = RunSettings(folder, *shared, lr_multipliers=scales, settings=recorded, record=self.record)
-            if self.training_step is None or self.record is None:
+            if self.training_step is None:
                 self.training_step = TrainingStep(objective, settings)
             else:
                 self.training_step.restart(objective.state_dict(), settings)
-                objective = cast(kinds.TaskObjective, self.training_step.module)
+                objective = self.training_step.module
             scores, patience = gather_objects(scores, world)[0], tuning.early_stopping_patience or math.inf
             run = SeedRun(job, objective, batches, settings, new, scores, patience)
             run.settings = replace(settings, should_stop=run.should_stop)

@@ -225,7 +225,7 @@ def _of_learning(job: Job, world: World) -> Iterator[Finding]:
     objective, training = job.objective.train(), job.config.training
     batch, run = _examples(job, world, _OVERFITTED), trial.quiet_run(job, world)
     at_peak = replace(training, lr_scheduler_type="wsd", lr_decay_share=0.0, warmup_steps=0)
-    training_step = TrainingStep(objective, replace(run, config=at_peak))
+    training_step = TrainingStep(objective, replace(run, config=at_peak, lr_multipliers=objective.lr_multipliers))
     counts = objective.counts(batch.to(torch.device("cpu")), 1)
     scales = {name: scale for name, scale in term_scales(objective.weights, counts, 1).items() if counts[name]}
     before = {name: parameter.detach().clone() for name, parameter in objective.named_parameters()}

@@ -35,6 +35,7 @@ def warm_up(job: Job, run: RunSettings) -> bool:
     config = replace(run.config, max_steps=steps, warmup_steps=steps // _LR_WARMUP_DIVISOR, eval_steps=steps)
     found = checkpoint.find_checkpoint(folder / "checkpoints", "never" if job.config.run.resume == "never" else "auto")
     warm = replace(run, folder=folder, config=config, eval_on_start=False, lr_multipliers=None, plan=None)
+    warm = replace(warm, record=None)  # few steps of a small model, which is not compiled
     frozen.requires_grad_(False)
     try:
         with Monitor(folder, steps, config.report_to, is_main=run.world.is_main) as monitor:

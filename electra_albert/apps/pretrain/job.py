@@ -58,7 +58,7 @@ def make_job(config: PretrainConfig, world: World, recorded: Mapping[str, Any] |
     training, seed, device = config.training, config.training.seed, world.device
     arithmetic = choose_arithmetic(training.precision, device)
     compilation = choose_compilation(config.run.torch_compile, device)
-    is_recorded = chooses_recording(training, compilation, arithmetic, world)
+    is_recorded = choose_recording(training, compilation, arithmetic, world)
     with main_first(world):
         if recorded is None:
             init_from.require_old_corpus(config)
@@ -247,12 +247,17 @@ def choose_compilation(wanted: Compilation | Literal["auto"], device: torch.devi
     return wanted
 
 
-def chooses_recording(training: TrainingConfig, compilation: Compilation, arithmetic: Arithmetic, world: World) -> bool:
-    """Whether to record the training step in CUDA graphs; auto: where it is known to work. UsageError if it cannot."""
-    is_possible = world.device.type == "cuda" and arithmetic != "fp16"
-    recomputes_eagerly = training.gradient_checkpointing and compilation == "none"
+def choose_recording(training: TrainingConfig, compilation: Compilation, arithmetic: Arithmetic, world: World) -> bool:
+    """Whether to record the training step in CUDA graphs; for auto, where that is known to work.
+
+    Raises UsageError if it is asked for and cannot work.
+    """
+    device = world.device.type
+    is_possible = device == "cuda" and arithmetic != "fp16"
     if training.cuda_graphs == "auto":
+        recomputes_eagerly = training.gradient_checkpointing and compilation != "step"
         return is_possible and world.world_size == 1 and not recomputes_eagerly
     if training.cuda_graphs and not is_possible:
-        raise UsageError(f"--cuda_graphs true needs CUDA, not {world.device.type}, and no fp16; leave it out")
+        problem = f"--cuda_graphs true needs CUDA and a precision other than fp16, not {device}"
+        raise UsageError(f"{problem} with {arithmetic}; leave it out")
     return training.cuda_graphs

@@ -111,9 +111,8 @@ def run_pretraining(preset: str, config: PretrainConfig, world: "World", command
         stack.enter_context(monitor)
         run = step.RunSettings(folder, training, world, monitor, stop, job.arithmetic, found, settings=settings)
         pace = budget.Pace(config.run.budget_seconds, monitor) if config.run.budget else None
-        recorder = graphs.CudaRecorder(world.device) if job.is_recorded else None
-        rates = job.objective.lr_multipliers
-        run = replace(run, plan=pace, record=recorder, eval_on_start=job.origin is not None, lr_multipliers=rates)
+        run = replace(run, plan=pace, eval_on_start=job.origin is not None, lr_multipliers=job.objective.lr_multipliers)
+        run = replace(run, record=graphs.CudaRecorder(world.device) if job.is_recorded else None)
         if resume_point := files.find_resume_point(folder, found):
             files.log_changes(resume_point, run)
         record = {"settings": settings, **summary.record(job, world)}

@@ -189,7 +189,7 @@ def test_the_command_is_four_calls_from_a_step(
     finished: Finished, tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loop.TrainingStep, "accumulate", None)
-    monkeypatch.setattr(loop.TrainingStep, "is_checked", True)
+    monkeypatch.setattr(loop.TrainingStep, "check", lambda *_: None)
     with pytest.raises(TypeError) as reached:
         finetune.main(tiny.options(finished.folder, tmp_path / "out", *QUICK))
     frames = [frame for frame in traceback.extract_tb(reached.value.__traceback__) if "tests" not in frame.filename]

@@ -61,7 +61,7 @@ def test_seeds_that_share_a_recorded_step_train_as_each_alone(
         return recorders[-1]
 
     # On a CPU, as the recorder of CUDA graphs on a GPU.
-    monkeypatch.setattr(jobs, "chooses_recording", lambda *_: True)
+    monkeypatch.setattr(jobs, "choose_recording", lambda *_: True)
     monkeypatch.setattr(sweeps, "CudaRecorder", recorder)
     tune(*again(tmp_path / "both"))
     tune(*again(tmp_path / "alone", "--seeds", 1, "--seed", SEED + 1))

@@ -1,5 +1,8 @@
 """Command-line options: precedence, config files, invalid options, and help without heavy imports."""
 
+import os
+import sys
+import time
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -7,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from electra_albert import cli
 from electra_albert.apps import command_line
 from electra_albert.apps.finetune import main as finetune
 from electra_albert.apps.pretrain import main as pretrain
@@ -93,6 +97,45 @@ def test_help_is_one_page_with_examples_and_imports_nothing_heavy(name: str, tmp
     assert len(page) <= 60
     assert any(line.startswith("  --") for line in page)
     assert "examples:" in page
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+@pytest.mark.parametrize(
+    ("argv", "busy", "chosen", "expected"),
+    [
+        (["pretrain", "--frobnicate"], 0.09, {}, "passive"),
+        (["finetune", "--frobnicate"], 0.2, {}, "passive"),
+        (["pretrain", "--frobnicate"], 0.02, {}, None),
+        (["pretrain", "--frobnicate"], 0.2, {"OMP_NUM_THREADS": "1"}, None),
+        (["pretrain", "--frobnicate"], 0.2, {"OMP_WAIT_POLICY": "active"}, "active"),
+        (["pretrain", "--frobnicate"], 0.2, {"GOMP_SPINCOUNT": "100"}, None),
+        (["score", "--frobnicate"], 0.2, {}, None),
+    ],
+)
+def test_threads_sleep_while_they_wait_next_to_other_programs_unless_the_user_has_chosen(
+    argv: list[str],
+    busy: float,
+    chosen: dict[str, str],
+    expected: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
+        monkeypatch.setenv(name, "")  # so that it is restored
+        monkeypatch.delenv(name)
+    for name, value in chosen.items():
+        monkeypatch.setenv(name, value)
+    seconds = iter([100.0, 100.0 + busy])
+    monkeypatch.setattr(cli, "_busy_seconds", lambda: next(seconds))
+    assert cli.run(argv) == UsageError.exit_code
+    assert os.environ.get("OMP_WAIT_POLICY") == expected
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_busy_seconds_rise_with_those_of_this_process() -> None:
+    before, mine = cli._busy_seconds(), time.process_time()
+    while time.process_time() - mine < 0.2:
+        pass
+    assert cli._busy_seconds() - before > 0.15
 
 
 def test_the_console_command_lists_its_commands_and_refuses_others() -> None:

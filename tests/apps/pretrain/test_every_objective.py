@@ -11,11 +11,15 @@ import transformers
 
 import electra_albert as ea
 from electra_albert.apps import demo, show_batch
+from electra_albert.apps.pretrain import job
 from electra_albert.apps.pretrain import main as pretrain
+from electra_albert.apps.run_folder import recorded_settings
 from electra_albert.hub.load import KINDS, build, locate, read_stored
+from electra_albert.training import graphs
 from tests.apps.conftest import Finished
 from tests.apps.pretrain.test_distributed_run import max_difference, on_ranks
 from tests.apps.tiny_run import Ended, options, outcome, rows, succeed
+from tests.training.recorder import ReplayingRecorder
 
 STEPS = 12
 LOSSES = {"rtd_sop": {"generator_loss", "discriminator_loss", "sop_loss"}, "mlm": {"mlm_loss"}}
@@ -38,6 +42,19 @@ def argv(finished: Finished, folder: Path, *more: object) -> list[str]:
 
 def train(finished: Finished, folder: Path, *more: object) -> Ended:
     return succeed(pretrain.main, *argv(finished, folder, *more))
+
+
+def test_a_recorded_run_equals_a_plain_one(finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    more = ("--gradient_accumulation_steps", 2, "--per_device_train_batch_size", 4)
+    train(finished, tmp_path / "plain", *more)
+    recorder = ReplayingRecorder()  # on a CPU, as the recorder of CUDA graphs on a GPU
+    monkeypatch.setattr(job, "choose_recording", lambda *_: True)
+    monkeypatch.setattr(graphs, "CudaRecorder", lambda device: recorder)
+    train(finished, tmp_path / "recorded", *more)
+    assert min(recorder.replays) > 0
+    assert outcome(tmp_path / "recorded", STEPS) == outcome(tmp_path / "plain", STEPS)
+    settings = [recorded_settings(tmp_path / name)["is_recorded"] for name in ("plain", "recorded")]
+    assert settings == [False, True]
 
 
 def load_stock(folder: Path, name: str) -> Any:

@@ -13,7 +13,7 @@ import torch
 from electra_albert.apps.finetune import main as finetune
 from electra_albert.apps.machine import one_line_errors, processor, why_not_compiled
 from electra_albert.apps.pretrain import main as pretrain
-from electra_albert.apps.pretrain.job import choose_compilation, chooses_recording
+from electra_albert.apps.pretrain.job import choose_compilation, choose_recording
 from electra_albert.apps.run_folder import commit, environment
 from electra_albert.config import TrainingConfig
 from electra_albert.contracts import UsageError
@@ -63,17 +63,18 @@ def test_on_a_gpu_the_step_is_recorded_where_that_is_known_to_work() -> None:
     one, two = (World(0, size, 0, torch.device("cuda")) for size in (1, 2))
     auto, recomputed = TrainingConfig(), TrainingConfig(gradient_checkpointing=True)
     asked, refused = TrainingConfig(cuda_graphs=True), TrainingConfig(cuda_graphs=False)
-    assert chooses_recording(auto, "step", "bf16", one)
-    assert chooses_recording(recomputed, "step", "bf16", one)
-    assert chooses_recording(asked, "none", "fp32", two)
-    assert not chooses_recording(auto, "step", "bf16", two)
-    assert not chooses_recording(auto, "step", "fp16", one)
-    assert not chooses_recording(recomputed, "none", "bf16", one)
-    assert not chooses_recording(refused, "step", "bf16", one)
-    assert not chooses_recording(auto, "none", "bf16", ALONE)
+    assert choose_recording(auto, "step", "bf16", one)
+    assert choose_recording(recomputed, "step", "bf16", one)
+    assert choose_recording(asked, "none", "fp32", two)
+    assert not choose_recording(auto, "step", "bf16", two)
+    assert not choose_recording(auto, "step", "fp16", one)
+    assert not choose_recording(recomputed, "none", "bf16", one)
+    assert not choose_recording(recomputed, "blocks", "bf16", one)
+    assert not choose_recording(refused, "step", "bf16", one)
+    assert not choose_recording(auto, "none", "bf16", ALONE)
     for arithmetic, world in (("fp16", one), ("bf16", ALONE)):
         with pytest.raises(UsageError, match="--cuda_graphs true"):
-            chooses_recording(asked, "none", arithmetic, world)
+            choose_recording(asked, "none", arithmetic, world)
 
 
 @pytest.mark.parametrize("is_checkpointed", [False, True])

@@ -173,7 +173,7 @@ def test_the_command_is_four_calls_from_a_step(
     finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loop.TrainingStep, "accumulate", None)
-    monkeypatch.setattr(loop.TrainingStep, "is_checked", True)
+    monkeypatch.setattr(loop.TrainingStep, "check", lambda *_: None)
     with pytest.raises(TypeError, match="NoneType") as reached:
         pretrain.main(finished.options(tmp_path / "run"))
     frames = traceback.extract_tb(reached.value.__traceback__)
