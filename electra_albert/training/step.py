@@ -116,7 +116,8 @@ class TrainingStep:
     def restart(self, weights: Mapping[str, Tensor], run: RunSettings) -> None:
         """Start another run with these weights, in the same tensors: what is recorded stays valid."""
         self.run = run
-        self.loss_scale = guards.LossScale(run.world.device, run.arithmetic)
+        if self.loss_scale.is_enabled():  # in fp16, which is not recorded
+            self.loss_scale = guards.LossScale(run.world.device, run.arithmetic)
         self.module.load_state_dict(weights)
         reset_state(self.optimizer, run.config)
         self.guard.restore((0, 0, 0))
