@@ -11,7 +11,8 @@ from electra_albert.apps.pretrain import budget, main, trial
 from electra_albert.apps.pretrain.options import parse_pretraining
 from electra_albert.config import TrainingConfig, as_settings
 from electra_albert.contracts import Metrics
-from electra_albert.training import optimizer
+from electra_albert.training import loop
+from electra_albert.training import step as training_step
 from electra_albert.training.checkpoint import list_checkpoints
 from electra_albert.training.monitor import Monitor
 from electra_albert.training.optimizer import learning_rate
@@ -131,7 +132,8 @@ def test_a_run_with_a_time_budget_is_repeated_without_training_and_resumed_by_a_
         lengths.setdefault(step, set()).add(config.max_steps)
         return learning_rate(step, config)
 
-    monkeypatch.setattr(optimizer, "learning_rate", spied)
+    for module in (loop, training_step):
+        monkeypatch.setattr(module, "learning_rate", spied)
     succeed(main.main, *argv, "4s")
     assert {*map(len, lengths.values())} == {1}  # regression: the logged learning rate was of the next plan
     last = list_checkpoints(tmp_path / "checkpoints")[-1]
