@@ -58,8 +58,8 @@ def main(argv: Sequence[str]) -> int:
         for record in measure(config):
             found[name].append(record)
             print(format_table(record), flush=True)
-            for name, profile in record.get("profiles", {}).items():
-                print(format_profile(name, profile), flush=True)
+            for implementation, profile in record.get("profiles", {}).items():
+                print(format_profile(implementation, profile), flush=True)
             if config.output:
                 Path(config.output).parent.mkdir(parents=True, exist_ok=True)
                 Path(config.output).write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")

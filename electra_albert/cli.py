@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 
 _WATCHED_SECONDS = 0.1
+_STATISTICS = Path("/proc/stat")  # of Linux, where it is not hidden
 COMMANDS = {  # name: (module with main(argv) -> exit code, one line of help)
     "pretrain": ("electra_albert.apps.pretrain.main", "pretrain an encoder on raw text"),
     "finetune": ("electra_albert.apps.finetune.main", "fine-tune on GLUE, SQuAD, RACE, tagging or your own data"),
@@ -59,7 +60,7 @@ def _share_cores() -> None:
     By default they spin, which is faster alone, but delays both them and the others otherwise.
     """
     is_chosen = any(name.startswith(("OMP_", "GOMP_")) for name in os.environ)
-    if is_chosen or not sys.platform.startswith("linux"):
+    if is_chosen or not _STATISTICS.exists():
         return
     before = _busy_seconds()
     time.sleep(_WATCHED_SECONDS)
@@ -69,6 +70,11 @@ def _share_cores() -> None:
 
 
 def _busy_seconds() -> float:
-    """Seconds of all cores in programs and the kernel since the machine started."""
-    ticks = Path("/proc/stat").read_text().split()[1:4]  # user, nice and system
-    return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+    """Seconds that the cores of this process were in programs and the kernel, since the start."""
+    cores = {f"cpu{core}" for core in os.sched_getaffinity(0)}
+    ticks = 0
+    for line in _STATISTICS.read_text().splitlines():
+        name, *times = line.split()
+        if name in cores:
+            ticks += sum(map(int, times[:3]))  # user, nice and system
+    return ticks / os.sysconf("SC_CLK_TCK")

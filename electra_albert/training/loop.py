@@ -4,12 +4,12 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import ExitStack
 from dataclasses import asdict, replace
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
-from electra_albert.contracts import LOG, Batch, Metrics, Objective, StepBatches, UsageError
+from electra_albert.contracts import LOG, Batch, Metrics, StepBatches, UsageError
 from electra_albert.training import checkpoint, distributed, graphs, monitor
 from electra_albert.training.optimizer import learning_rate
 from electra_albert.training.step import (
@@ -71,14 +71,13 @@ class _Loop:
 
     def __init__(
         self,
-        objective: nn.Module,
+        objective: Any,  # a contracts.Objective
         batches: StepBatches,
         evaluate: Evaluate,
         run: RunSettings,
         training_step: TrainingStep | None = None,
     ) -> None:
-        self.module = objective
-        self.objective = cast(Objective, objective)
+        self.objective = objective
         self.step = 0
         self.last_step = run.config.max_steps
         self.metrics: Metrics = {}
@@ -98,7 +97,7 @@ class _Loop:
         run, path = self._run, self._run.resume_from
         training_step = self._training_step
         if path is not None:
-            state = checkpoint.load_checkpoint(path, self.module, training_step.optimizer)
+            state = checkpoint.load_checkpoint(path, self.objective, training_step.optimizer)
             self.step, self._tokens = state["step"], state["tokens"]
             training_step.guard.restore(state["skipped"])
             training_step.loss_scale.restore(state["loss_scale"], path)
@@ -111,7 +110,7 @@ class _Loop:
         # A step is saved before it is evaluated, so its evaluation is repeated.
         is_due = self._is_due(run.config.eval_steps) if self.step else run.eval_on_start
         run.monitor.start(self.step, is_evaluated=not is_due)
-        self.module.train()
+        self.objective.train()
         training_step.distribute()
         if is_due:
             self._score()
@@ -167,10 +166,10 @@ class _Loop:
     def _score(self) -> None:
         """Evaluate and log, unless a signal stopped the evaluation."""
         started = time.monotonic()
-        self.module.eval()
+        self.objective.eval()
         with torch.no_grad(), autocast(self._run.world.device, self._run.arithmetic):
             metrics = self._evaluate(self.step)
-        self.module.train()
+        self.objective.train()
         self.is_evaluation_cut_short = metrics is None
         if metrics is not None:
             self.metrics = metrics
@@ -185,7 +184,7 @@ class _Loop:
         if self.step == self._saved_step:
             return
         training_step.guard.check(self.step)
-        checkpoint.check_finite(self.module, training_step.optimizer)
+        checkpoint.check_finite(self.objective, training_step.optimizer)
         state = {
             **self._position(),
             "skipped": training_step.guard.state(),
@@ -202,7 +201,7 @@ class _Loop:
         if run.world.is_main:
             try:
                 limits = run.config.save_total_limit, run.config.save_milestones
-                checkpoint.save_checkpoint(run.checkpoints, self.module, training_step.optimizer, state, *limits)
+                checkpoint.save_checkpoint(run.checkpoints, self.objective, training_step.optimizer, state, *limits)
             except OSError as error:
                 failure = f"cannot write the checkpoint of step {self.step} into {run.checkpoints}: {error}"
         failure = distributed.gather_objects(failure, run.world)[0]

@@ -197,7 +197,8 @@ def test_profile_of_our_step_has_operators_and_a_busy_share(job: Job) -> None:
 
 
 def test_step_writes_speedups_over_stock(given: dict[str, Any], tmp_path: Path) -> None:
-    run("step", given, objective="rtd,mlm_sop", output=tmp_path / "out" / "bench.json")
+    several = {"objective": "rtd,mlm_sop", "profile": True}
+    run("step", given, **several, output=tmp_path / "out" / "bench.json")
     records = json.loads((tmp_path / "out" / "bench.json").read_text(encoding="utf-8"))["step"]
     assert [list(record["results"]) for record in records] == [[OURS, STOCK, step.TUNED], [OURS]]
     for record in records:

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from electra_albert.contracts import Batch, DivergedError
+from electra_albert.contracts import Batch, DivergedError, Term
 from electra_albert.keyed_random import derived_seed
 from electra_albert.model.attention import ATTENTION
 from electra_albert.training import step as steps
@@ -261,7 +261,11 @@ def test_a_recorded_step_can_be_started_again_with_other_weights(tmp_path: Path)
                 fresh = ToyObjective()
                 fresh.load_state_dict(weights)
                 training_step = TrainingStep(fresh, run)
-            else:
+            else:  # after a run that stopped between two logs, with a skipped step
+                training_step.guard.observe(torch.tensor(torch.nan), torch.tensor(False))
+                norm = Term(torch.tensor(7.0), torch.tensor(1))
+                left = {**training_step.terms(), steps.GRADIENT_NORM: norm}
+                training_step.tally.add(left, torch.tensor(True))
                 training_step.restart(weights, run)
             module = training_step.module
             evaluate = toy.held_out(module, config)

@@ -25,7 +25,7 @@ from electra_albert.hub.save import save_model
 from electra_albert.keyed_random import Stream, bits, uniform
 from electra_albert.objectives import masking, mlm, spec_of
 from electra_albert.training.distributed import World
-from electra_albert.training.step import TrainingStep, autocast, term_scales
+from electra_albert.training.step import TrainingStep, autocast
 
 _TOKENS = 8192  # for the checks of masking and sampling, padding included
 _RATE_ERROR = 0.005  # of the mask rate, rounded in each example
@@ -227,7 +227,6 @@ def _of_learning(job: Job, world: World) -> Iterator[Finding]:
     at_peak = replace(training, lr_scheduler_type="wsd", lr_decay_share=0.0, warmup_steps=0)
     training_step = TrainingStep(objective, replace(run, config=at_peak, lr_multipliers=objective.lr_multipliers))
     counts = objective.counts(batch.to(torch.device("cpu")), 1)
-    scales = {name: scale for name, scale in term_scales(objective.weights, counts, 1).items() if counts[name]}
     before = {name: parameter.detach().clone() for name, parameter in objective.named_parameters()}
     try:
         training_step.check(batch, 1)
@@ -237,9 +236,9 @@ def _of_learning(job: Job, world: World) -> Iterator[Finding]:
     rows: list[dict[str, float]] = []
     started = time.monotonic()
     while len(rows) < _STEPS and time.monotonic() - started < _SECONDS:
-        training_step.accumulate([batch], scales, 1)
+        training_step.accumulate([batch], training_step.scales(counts), 1)
         terms = training_step.terms()
-        rows.append({name: float(terms[name].sum / counts[name]) for name in scales})
+        rows.append({name: float(terms[name].sum / counts[name]) for name in counts if counts[name]})
         training_step.finish()
     objective.eval()
     texts = {name: f"{name.replace('_', ' ')} {loss:.3f} to {rows[-1][name]:.3f}" for name, loss in rows[0].items()}
