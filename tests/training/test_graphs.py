@@ -275,6 +275,28 @@ def test_a_recorded_step_can_be_started_again_with_other_weights(tmp_path: Path)
     assert len(recorder.replays) == 2  # the second run records nothing
 
 
+def test_a_recorded_step_continues_from_a_checkpoint(tmp_path: Path) -> None:
+    recorder = ReplayingRecorder()
+    config = replace(toy.CONFIG, save_steps=1)
+    _, through = run_toy(tmp_path / "through", config)
+    for name, start in (("first", None), ("second", "step-0000004")):
+        resumed_from = start and tmp_path / "through" / "checkpoints" / start
+        folder = tmp_path / name
+        with Monitor(folder, config.max_steps, "none") as monitor:
+            shared = {"record": recorder, "resume_from": resumed_from}
+            run = RunSettings(folder, config, ALONE, monitor, StopSignal(), **shared)
+            if name == "first":
+                training_step = TrainingStep(ToyObjective(), run)
+            else:  # step 4 is between two logs, so the sums of the terms are restored too
+                training_step.restart(ToyObjective().state_dict(), run)
+            evaluate = toy.held_out(training_step.module, config)
+            train(training_step.module, toy.ToyBatches(config), evaluate, run, training_step)
+        assert fingerprint(training_step.module) == fingerprint(through)
+        later = [row for row in toy.rows(tmp_path / "through") if row["step"] > 4]
+        assert [row for row in toy.rows(folder) if row["step"] > 4] == later
+    assert len(recorder.replays) == 2
+
+
 def test_functions_are_called_then_recorded_then_replayed() -> None:
     calls: list[str] = []
 

@@ -186,6 +186,15 @@ def test_a_resumed_fp16_run_equals_the_uninterrupted_one_bitwise(tmp_path: Path,
     assert [row for row in rows(tmp_path / "resumed") if row.get("overflowed_steps") == 6]
 
 
+def test_a_step_that_is_started_again_has_the_first_scale(tmp_path: Path) -> None:
+    run = replace(run_of(tmp_path), arithmetic="fp16")
+    training_step = TrainingStep(ToyObjective(), run)
+    first = training_step.loss_scale.state()
+    training_step.loss_scale.restore({**first, "scale": 2.0, "overflowed": 3}, tmp_path)
+    training_step.restart(ToyObjective().state_dict(), run)
+    assert training_step.loss_scale.state() == first
+
+
 def test_overflows_are_skipped_and_counted_separately(tmp_path: Path) -> None:
     config = replace(EACH, max_steps=12)
     outcome, _ = run_toy(tmp_path, config, objective=weighted(1000.0)(), arithmetic="fp16")

@@ -260,6 +260,7 @@ def test_a_parameter_without_gradient_or_a_wrong_count_is_refused_at_the_first_s
 
     unreached = ToyObjective()
     unreached.unused = nn.Linear(2, 2)
+    unreached.unused.weight.grad = torch.ones(2, 2)  # of an earlier run
     for model, named in ((unreached, r"unused\.weight"), (Miscounting(), "token_loss has count")):
         with pytest.raises(ValueError, match=named):
             run_toy(tmp_path, objective=model)

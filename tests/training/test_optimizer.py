@@ -214,6 +214,20 @@ def test_muon_steps_are_those_of_torch_for_each_matrix_of_a_block_and_adamw_else
         assert torch.equal(parameter, expected[name]), name
 
 
+def test_muon_gives_matrices_of_one_shape_the_learning_rates_of_their_groups() -> None:
+    module = Blocks()
+    names = [name for name, _ in module.named_parameters()]
+    multipliers = {name: 0.0 if ".0." in name else 1.0 for name in names}
+    optimizer = build_optimizer(module, MUON, multipliers)
+    for group in optimizer.param_groups:
+        group["lr"].fill_(MUON.learning_rate * group["lr_multiplier"])
+    before = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
+    give(module, next(gradients(module, 1)))
+    optimizer.step()
+    for name, parameter in module.named_parameters():
+        assert torch.equal(parameter, before[name]) == (multipliers[name] == 0), name
+
+
 def test_every_trainable_parameter_is_in_one_group_with_its_decay_and_lr_multiplier() -> None:
     tied = ToyObjective()
     check_groups(tied, optimizers.parameter_groups(tied, 0.01))

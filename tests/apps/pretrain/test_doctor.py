@@ -37,6 +37,22 @@ def test_a_sound_run_passes_all_checks(finished: Finished, more: str) -> None:
     assert ("sentence order" in findings(ended, "warn")) == ("sop" in more)  # examples of 32 tokens are short
 
 
+def test_learning_is_checked_with_the_learning_rates_of_the_run(
+    finished: Finished, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    multipliers = set()
+    update = checks.TrainingStep.update
+
+    def spy(self: Any) -> None:
+        multipliers.update(group["lr_multiplier"] for group in self.optimizer.param_groups)
+        update(self)
+
+    monkeypatch.setattr(checks.TrainingStep, "update", spy)
+    rates = ("--rtd.generator_rate", 0.5, "--rtd.discriminator_rate", 0.25)
+    call(doctor.main, *finished.options(None, *rates))
+    assert multipliers == {0.25, 0.5, 1.0}
+
+
 def bf16_noise(_: Function) -> Function:
     def sample(logits: Tensor, *_: Any) -> Tensor:
         noise = torch.rand(logits.shape, generator=torch.Generator().manual_seed(0)).bfloat16()

@@ -21,6 +21,7 @@ from tests.apps.pretrain.test_distributed_run import max_difference, on_ranks
 from tests.apps.pretrain.test_resume import interrupt
 from tests.apps.tiny_run import assert_refused, call, outcome, rows, succeed
 from tests.apps.tiny_stock import Toy, adapt
+from tests.training.recorder import ReplayingRecorder
 
 ELECTRA = "ElectraForPreTraining"
 ALONE, TOGETHER, SAVED = 24, 6, 4  # updates of the generator, of both, and between checkpoints
@@ -58,7 +59,10 @@ def test_only_the_generators_own_weights_change(toy: Toy, tmp_path: Path) -> Non
     before = {name: tensor.clone() for name, tensor in job.objective.state_dict().items()}
     world = World(0, 1, 0, torch.device("cpu"))
     with Monitor(tmp_path, TOGETHER) as monitor, StopSignal() as stop:
-        assert warm_up(job, RunSettings(tmp_path, job.config.training, world, monitor, stop))
+        recorder = ReplayingRecorder()  # of the joint run alone
+        run = RunSettings(tmp_path, job.config.training, world, monitor, stop, record=recorder)
+        assert warm_up(job, run)
+    assert not recorder.replays
     after = job.objective.state_dict()
     own = {name for name in after if ".generator." in name and ".embeddings." not in name}
     assert own
@@ -174,5 +178,6 @@ BEFORE = {**NOW, "model": {name: value for name, value in NOW["model"].items() i
 def test_settings_are_compared_by_name_and_a_missing_option_has_its_default(changes: Any, words: str) -> None:
     assert compare_settings(BEFORE, NOW, Path("run")) == []
     assert compare_settings({**BEFORE, **dict.fromkeys(REMOVED, True)}, NOW, Path("run")) == []
+    assert compare_settings(BEFORE, NOW | {"is_recorded": False}, Path("run")) == []
     with pytest.raises(CheckpointError, match=words):
         compare_settings(BEFORE, NOW | changes, Path("run"))

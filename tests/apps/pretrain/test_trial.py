@@ -22,6 +22,7 @@ from electra_albert.training.optimizer import build_optimizer
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import STEPS, call, succeed
 from tests.objectives import toy
+from tests.training.recorder import ReplayingRecorder
 
 LENGTH, BATCH_SIZE, MASK_RATE = 23, 5, 0.3
 DATA: Any = {"corpus": CorpusConfig(max_seq_length=LENGTH), "training": TrainingConfig(9, BATCH_SIZE)}
@@ -140,6 +141,17 @@ def test_a_dry_run_has_the_runs_precision(finished: Finished, tmp_path: Path, mo
     monkeypatch.setattr(trial.TrainingStep, "accumulate", record)
     assert call(pretrain.main, *finished.options(tmp_path / "run", "--dry_run", "--precision", "bf16")).code == 0
     assert {*measured} == {"bf16"}
+
+
+def test_a_dry_run_times_recorded_steps_if_the_run_records_them(
+    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = ReplayingRecorder()  # on a CPU, as the recorder of CUDA graphs on a GPU
+    monkeypatch.setattr("electra_albert.apps.pretrain.job.choose_recording", lambda *_: True)
+    monkeypatch.setattr(trial, "CudaRecorder", lambda device: recorder)
+    succeed(pretrain.main, *finished.options(tmp_path / "run", "--dry_run"))
+    assert len(recorder.replays) == 2
+    assert min(recorder.replays) > 0  # what is timed
 
 
 def test_a_dry_run_of_a_finished_run_has_no_steps_left(finished: Finished) -> None:
