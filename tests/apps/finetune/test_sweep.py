@@ -12,7 +12,8 @@ from safetensors.torch import load_file
 from electra_albert.apps.finetune import job as jobs
 from electra_albert.apps.finetune import main as finetune
 from electra_albert.apps.finetune import sweep as sweeps
-from electra_albert.contracts import STOPPED_BY_SIGNAL
+from electra_albert.contracts import STOPPED_BY_SIGNAL, Batch
+from electra_albert.tasks.encoding import EncodedExamples
 from tests.apps.conftest import Finished
 from tests.apps.finetune.conftest import QUICK, Again, Tuned
 from tests.apps.tiny_run import assert_refused, call, finish, rows, sha256, start, untimed_rows
@@ -60,6 +61,14 @@ def test_seeds_that_share_a_recorded_step_train_as_each_alone(
         recorders.append(ReplayingRecorder())
         return recorders[-1]
 
+    multiples = set[int]()
+    collate = EncodedExamples.collate
+
+    def spied(self: EncodedExamples, features: Any, multiple: int = 1) -> Batch:
+        multiples.add(multiple)
+        return collate(self, features, multiple)
+
+    monkeypatch.setattr(EncodedExamples, "collate", spied)
     # On a CPU, as the recorder of CUDA graphs on a GPU.
     monkeypatch.setattr(jobs, "choose_recording", lambda *_: True)
     monkeypatch.setattr(sweeps, "CudaRecorder", recorder)
@@ -69,8 +78,9 @@ def test_seeds_that_share_a_recorded_step_train_as_each_alone(
     assert json.loads((both / "result.json").read_text()) == json.loads((alone / "result.json").read_text())
     assert untimed_rows(both) == untimed_rows(alone)
     shared, single = (recorder.replays for recorder in recorders)
-    # Lengths are multiples of 32: one of them, and the update. The second seed records nothing.
+    # Batches of one length, and the update. The second seed records nothing.
     assert len(shared) == len(single) == 2
+    assert multiples == {1, 32}  # in evaluation and in training
     assert sum(shared) > sum(single) > 0
     best = results(tmp_path / "both")["best_seed"]
     tune(*again(tmp_path / "best", "--seeds", 1, "--seed", best))
