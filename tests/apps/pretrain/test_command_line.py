@@ -108,7 +108,6 @@ def test_help_is_one_page_with_examples_and_imports_nothing_heavy(name: str, tmp
         (["pretrain", "--frobnicate"], 0.02, {}, None),
         (["pretrain", "--frobnicate"], 0.2, {"OMP_NUM_THREADS": "1"}, None),
         (["pretrain", "--frobnicate"], 0.2, {"OMP_WAIT_POLICY": "active"}, "active"),
-        (["pretrain", "--frobnicate"], 0.2, {"GOMP_SPINCOUNT": "100"}, None),
         (["score", "--frobnicate"], 0.2, {}, None),
     ],
 )
