@@ -22,6 +22,7 @@ _LIKE_STOCK: dict[str, Any] = {
     "warmup_steps": 0,
     "lr_scheduler_type": "wsd",  # constant for longer than a benchmark takes
 }
+_NO_DROPOUT: dict[str, Any] = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 SHORT_LENGTH, SHORT_GPU_BATCH_SIZES, LONG_GPU_BATCH_SIZES = 128, [128, 512, 1024], [32, 64]
 
 
@@ -101,7 +102,7 @@ def pretraining(config: BenchConfig, preset: str | None = None, objective: str |
             corpus=CorpusConfig(**corpus, max_seq_length=length),
             training=replace(shape.training, seed=config.seed, **_LIKE_STOCK),
             rtd=replace(shape.rtd, embedding_sharing="full"),
-            model=replace(shape.model, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0),
+            model=replace(shape.model, max_position_embeddings=length, **_NO_DROPOUT),
         )
     except ValueError as error:
         raise UsageError(str(error)) from None

@@ -11,8 +11,11 @@ _SHARING: Literal["disentangled"] = "disentangled"
 _DEEP_MUON_RATE = 1.0  # at that of tiny, 3, the discriminator of twelve shared layers of width 256 stays near chance
 
 
-def _shape(width: int, layers: int, heads: int, initialization: Literal["normal", "local"] = "local") -> ModelConfig:
+def _shape(
+    width: int, layers: int, heads: int, length: int, initialization: Literal["normal", "local"] = "local"
+) -> ModelConfig:
     sizes: dict[str, Any] = {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads}
+    sizes["max_position_embeddings"] = length
     start: dict[str, Any] = {"initialization": initialization, "zero_init_outputs": True}
     # Differs from ALBERT: ELECTRA's exact GELU. The tanh approximation is several times slower on a CPU.
     return ModelConfig(**sizes, **start, intermediate_size=4 * width, hidden_act="gelu")
@@ -25,7 +28,7 @@ def _preset(
     sizes: dict[str, Any] = {"per_device_train_batch_size": batch[0], "gradient_accumulation_steps": batch[1]}
     training = TrainingConfig(steps, **sizes, learning_rate=peak, optimizer=_OPTIMIZER, muon_rate=_DEEP_MUON_RATE)
     corpus, rtd = CorpusConfig(max_seq_length=length), RtdConfig(mask_rate=mask_rate, embedding_sharing=_SHARING)
-    return PretrainConfig(corpus=corpus, training=training, model=_shape(*shape, "normal"), rtd=rtd)
+    return PretrainConfig(corpus=corpus, training=training, model=_shape(*shape, length, "normal"), rtd=rtd)
 
 
 _GENERATOR: dict[str, Any] = {"generator_size": 0.5, "generator_layers": 1, "generator_rate": 2.0}
@@ -36,13 +39,13 @@ PRESETS: dict[str, PretrainConfig] = {
         training=TrainingConfig(
             4000, 32, learning_rate=1e-3, warmup_steps=200, optimizer=_OPTIMIZER, eval_steps=1000, save_steps=500
         ),
-        model=_shape(128, 3, 4),
+        model=_shape(128, 3, 4, 64),
         rtd=RtdConfig(mask_rate=0.2, embedding_sharing=_SHARING, **_GENERATOR),
     ),
     # ELECTRA-Small's shape, batch and steps, with the learning rates and the generator of tiny.
     "small": PretrainConfig(
         training=TrainingConfig(learning_rate=1e-3, optimizer=_OPTIMIZER, muon_rate=_DEEP_MUON_RATE),
-        model=_shape(256, 12, 4),
+        model=_shape(256, 12, 4, 128),
         rtd=RtdConfig(mask_rate=0.15, embedding_sharing=_SHARING, **_GENERATOR),
     ),
     # Batch size and learning rate of base and large are ELECTRA's; xlarge and xxlarge take large's. They assume one

@@ -24,7 +24,7 @@ _KIND_HELP = """Part to export: generator (masked-token head), discriminator (th
 model) or encoder (no head). By default the generator of a run, else the model that the folder contains."""
 _REVISION_HELP = "Branch of the repository to upload into, such as step-10000; it is created if necessary."
 _FORMAT_HELP = "File format of the weights; transformers.js is ONNX in float32 and in int8, for browsers."
-_LENGTH_HELP = "Length in tokens that sentence-transformers reads (128): that of pretraining, at most its positions."
+_LENGTH_HELP = "Maximum length in tokens of the exported model, for a longer table whose end was never trained."
 _PUSH_HELP = "Repository OWNER/NAME on the hub into which the folder is also uploaded; it is created if necessary."
 
 
@@ -79,8 +79,6 @@ def export(
     require(bool(push_to_hub) or not hub_revision, "--hub_revision has no effect without --push_to_hub")
     if format in _ONNX and dtype != "float32":
         raise UsageError(f"ONNX export supports only float32; remove --dtype {dtype} or --format {format}")
-    if max_seq_length is not None and (format != _SENTENCES or max_seq_length < 1):
-        raise UsageError(f"--max_seq_length {max_seq_length} must be at least 1 and needs --format {_SENTENCES}")
     if format == _SENTENCES and kind not in (None, "encoder"):
         raise UsageError(f"the format {_SENTENCES} has no head; remove --kind {kind}")
     kind = "encoder" if format == _SENTENCES else kind
@@ -99,7 +97,7 @@ def export(
     require(files.weights.parent.resolve() != path, f"--output_dir {folder} is the model's own folder; choose another")
     if format in _ONNX:
         onnx.require_packages()
-    stored = load.read_stored(files)
+    stored = load.with_length(load.read_stored(files), max_seq_length)
     if not stored.config.is_stock:
         problem = f"has attention {stored.config.attention}, which transformers does not implement"
         raise CheckpointError(f"{files.weights} {problem}; copy its folder instead of exporting it")
@@ -112,13 +110,14 @@ def export(
     built: Any = load.build(stored, load.KINDS[kind], head)
     parts = {name for name, _ in built.named_children()}
     parts |= {"pooler"} if "sentence_order" in parts else set()
-    if unused := sorted(stored.parts - parts) + sorted(stored.unsupported_heads):
+    unused = sorted(stored.parts - parts) + sorted(stored.unsupported_heads)
+    if unused and format != _SENTENCES:
         LOG.warning(f"not exported, because a model of kind {kind} does not use it: {', '.join(unused)}")
-    facts = card.Facts({"license": license} if license else {})
+    facts = card.Facts(card.read_terms(files.config.parent) | ({"license": license} if license else {}))
     form = "safetensors" if format == _SENTENCES else format
     save.save_model(built, tokenizer, folder, details, facts, file_format=form, dtype=getattr(torch, dtype))
     if format == _SENTENCES:
-        save.write_pooling(folder, stored.config, max_seq_length or 128)
+        save.write_pooling(folder, stored.config)
     if push_to_hub is not None:
         save.create_repository(push_to_hub, is_private=hub_private_repo)
         save.upload(folder, push_to_hub, f"Upload {kind}", revision=hub_revision)

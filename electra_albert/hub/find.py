@@ -3,8 +3,8 @@
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +24,8 @@ ENCODER_FOLDERS = ("discriminator", "generator", "model")
 _FOLDERS: dict[str, tuple[str, ...]] = {name: (name,) for name in ("generator", "discriminator")}
 _FOLDERS |= {"task": ("model",), "encoder": ENCODER_FOLDERS, "any": ("generator", "model", "discriminator")}
 _STATE, _MANIFEST, _WEIGHTS = "state.json", "MANIFEST.json", "model.safetensors"  # of training/checkpoint.py
+_ENVIRONMENT = "environment.json"  # of a run, with its settings
+_LEAST_POSITIONS = 8  # of a ModelConfig
 _PARAMETER = re.compile(r"(?:.+\.)?(generator|discriminator)\.(.+)")  # a name in a checkpoint
 
 
@@ -34,6 +36,14 @@ class ModelFiles(NamedTuple):
     config: Path
     tokenizer: Path  # a folder
     part: str = ""  # generator or discriminator in a checkpoint, which may contain both; "" for a folder
+
+    @property
+    def record(self) -> Path | None:
+        """The settings of the pretraining run that the model is part of, if it is one."""
+        folder = self.config.absolute().parent
+        if self.config.name == _STATE:
+            return self.config
+        return folder.with_name(_ENVIRONMENT) if folder.name in ("discriminator", "generator") else None
 
 
 def locate(path: Path, kind: str = "encoder", config: Path | None = None, tokenizer: Path | None = None) -> ModelFiles:
@@ -101,6 +111,19 @@ def read_contents(files: ModelFiles) -> dict[str, Any]:
             known = {name: value for name, value in settings["rtd"].items() if name in RtdConfig.__annotations__}
             shape = RtdConfig(**known).generator_config(shape) or shape
     return native_config(asdict(shape) | {ENERGIES: ENERGIES in (settings.get("objective"), *settings)})
+
+
+def trained_positions(settings: Mapping[str, Any]) -> int:
+    """Number of positions that a run with these settings, or the training of its initial weights, reaches."""
+    source = (settings.get("origin") or {}).get("options", {}).get("model", {})
+    return max(int(settings["max_seq_length"]), int(source.get("max_position_embeddings", 0)))
+
+
+def recorded_positions(record: Path) -> int | None:
+    """The trained positions by environment.json of a run or state.json of a checkpoint; None if it has none."""
+    with suppress(CheckpointError, LookupError, TypeError, AttributeError, ValueError, ArithmeticError):
+        return max(_LEAST_POSITIONS, trained_positions(read_json(record)["settings"]))
+    return None
 
 
 def _models_in(folder: Path) -> list[str]:

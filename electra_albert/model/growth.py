@@ -3,28 +3,30 @@
 Wider: hidden features, embeddings, heads and inner features are repeated, and the weights of each layer that reads them
 are divided among the copies, so that the outputs stay the same. More groups: each is a copy. Deeper: with as many
 groups each is applied more often, with more groups layer l copies layer l modulo the depth of the smaller model.
-Longer: position embeddings are interpolated linearly, so that the first and the last stay.
+Longer: position embeddings are continued by the sinusoids that fit them best, and the old ones stay.
 Papers: Chen et al. 2016 (Net2Net); Gong et al. 2019 (progressive stacking); Chen et al. 2022 (bert2BERT).
 """
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from zlib import crc32
 
 import torch
 from torch import Tensor
-from torch.nn.functional import interpolate
 
 from electra_albert.config import ModelConfig
 from electra_albert.keyed_random import Stream, bits, derived_seed, uniform
 from electra_albert.model.attention import mixing_shapes
+from electra_albert.model.encoder import Backbone
+from electra_albert.model.initialization import sinusoids
 
 _HIDDEN, _EMBEDDING, _INNER = _WIDTHS = "hidden_size", "embedding_size", "intermediate_size"
 _DEPTH, _POSITIONS = "num_hidden_layers", "max_position_embeddings"
 _SIZES = (_DEPTH, "num_hidden_groups", *_WIDTHS, "num_attention_heads", _POSITIONS)
 _GROUP = re.compile(r"(encoder\.albert_layer_groups\.)(\d+)(\..+)")
 _POSITION_TABLE = "embeddings.position_embeddings.weight"
+_PER_COLUMN = (".key_projection", ".value_projection")  # of linformer, with a column per position
 _TABLES = "_embeddings.weight"  # [rows, E]: repeated columns, as a layer's output
 # Parts of names: the widths that a layer writes (None: not repeated) and reads. The first match counts.
 _LAYERS: dict[str, tuple[str | None, str | None]] = {
@@ -79,8 +81,10 @@ def describe(old: ModelConfig, new: ModelConfig) -> str:
         return ""
     if len(groups) > old.num_hidden_groups:
         changes.append(f"groups copied from groups {' '.join(map(str, groups))}")
-    reasons = [text for name, text in ((_DEPTH, "deeper"), (_POSITIONS, "longer")) if after[name] > before[name]]
-    return f"{', '.join(changes)}; {f'other outputs, since it is {reasons[0]}' if reasons else 'the same outputs'}"
+    outputs = "other outputs, since it is deeper" if after[_DEPTH] > before[_DEPTH] else "the same outputs"
+    if after[_POSITIONS] > before[_POSITIONS]:
+        outputs += f", up to {before[_POSITIONS]} tokens"
+    return f"{', '.join(changes)}; {outputs}"
 
 
 def grow(state: Mapping[str, Tensor], old: ModelConfig, new: ModelConfig, seed: int) -> dict[str, Tensor]:
@@ -95,12 +99,34 @@ def grow(state: Mapping[str, Tensor], old: ModelConfig, new: ModelConfig, seed: 
         if found:
             start, source, rest = found.groups()
             names = [f"{start}{group}{rest}" for group, copied in enumerate(groups) if copied == int(source)]
-        if name == _POSITION_TABLE and new.max_position_embeddings > len(tensor):
-            rows = tensor.T[None].double()  # [1, E, P]
-            rows = interpolate(rows, new.max_position_embeddings, mode="linear", align_corners=True)
-            tensor = rows[0].T.to(tensor.dtype)
+        if name == _POSITION_TABLE:
+            tensor = _continue_positions(tensor, old, new.max_position_embeddings)
         grown |= {each: _widen(each, tensor, times, seed) for each in names}
     return grown
+
+
+def _continue_positions(table: Tensor, config: ModelConfig, count: int) -> Tensor:
+    """The table [P, E] with rows up to `count` from a ridge regression of its own on sinusoids: [count, E]."""
+    waves = sinusoids(torch.arange(count), config)  # [count, W]
+    features = torch.cat([waves, torch.ones(count, 1)], dim=1).double()  # [count, W + 1]
+    known = features[: len(table)]
+    covariance = known.T @ known + torch.eye(features.shape[1])
+    weights = torch.linalg.solve(covariance, known.T @ table.double())  # [W + 1, E]
+    return torch.cat([table, (features[len(table) :] @ weights).to(table.dtype)])
+
+
+def first_positions(state: Mapping[str, Tensor], count: int) -> dict[str, Tensor]:
+    """The tensors of a model whose sequences have at most `count` tokens."""
+    cut = {name: tensor[:count] for name, tensor in state.items() if name.endswith(_POSITION_TABLE)}
+    return {**state} | cut | {name: state[name][:, :count] for name in state if name.endswith(_PER_COLUMN)}
+
+
+def keep_first_positions(model: Backbone, count: int) -> None:
+    """Leave out the positions of a model from `count` on."""
+    model.config = replace(model.config, max_position_embeddings=count)
+    parameters = dict(model.named_parameters())
+    for name, tensor in first_positions(parameters, count).items():
+        parameters[name].data = tensor.detach()
 
 
 def _widen(name: str, tensor: Tensor, times: Mapping[str, int], seed: int) -> Tensor:

@@ -45,7 +45,7 @@ def initialize(module: nn.Module, config: ModelConfig) -> None:
 
 def _init_local(module: nn.Module, config: ModelConfig) -> None:
     if isinstance(module, Embeddings):
-        table = _sinusoids(torch.arange(config.max_position_embeddings), config)  # [P, W]
+        table = sinusoids(torch.arange(config.max_position_embeddings), config)  # [P, W]
         position_embeddings = module.position_embeddings.weight.zero_()
         position_embeddings[:, : table.shape[1]] = table * POSITION_AMPLITUDE * config.initializer_range
     elif isinstance(module, Encoder):
@@ -66,7 +66,7 @@ def _init_local(module: nn.Module, config: ModelConfig) -> None:
         nn.init.zeros_(output.weight)  # so that the first predictions are at chance level
 
 
-def _sinusoids(positions: Tensor, config: ModelConfig) -> Tensor:
+def sinusoids(positions: Tensor, config: ModelConfig) -> Tensor:
     """Sines and cosines, float [P, W], of positions [P] at W/2 frequencies."""
     pairs = config.embedding_size // POSITION_SHARE // 2
     frequencies = math.pi * ((torch.arange(pairs) + 0.5) / pairs) ** FREQUENCY_SPACING
@@ -104,6 +104,6 @@ def _init_attention(attention: SelfAttention, positions: Tensor, config: ModelCo
 
 def _rotation(width: int, offset: int, config: ModelConfig) -> Tensor:
     """The matrix [W, W] that maps the sinusoids of each position p to those of p + offset."""
-    sine, cosine = _sinusoids(torch.tensor([offset]), config)[0, :width].view(-1, 2).unbind(-1)
+    sine, cosine = sinusoids(torch.tensor([offset]), config)[0, :width].view(-1, 2).unbind(-1)
     blocks = torch.stack([torch.stack([cosine, sine], -1), torch.stack([-sine, cosine], -1)], -2)  # [W/2, 2, 2]
     return torch.block_diag(*blocks)  # type: ignore[no-untyped-call, no-any-return, unused-ignore]

@@ -9,8 +9,10 @@ from torch import Tensor, nn
 from electra_albert.model import growth
 from electra_albert.model.electra import Electra
 from electra_albert.model.encoder import EncoderModel
+from electra_albert.model.initialization import sinusoids
 from tests.model.twins import SHAPE, assert_same_outputs, make_encoder, make_pair, padded_batch
 
+TABLE = "embeddings.position_embeddings.weight"
 BATCH = padded_batch()
 INPUTS = (BATCH.input_ids, BATCH.attention_mask, BATCH.token_type_ids)
 SIZES: dict[str, int] = {"hidden_size": 24, "num_attention_heads": 4, "num_hidden_groups": 2}
@@ -101,11 +103,22 @@ def test_other_sizes_are_refused_with_the_reason(changes: dict[str, int], reason
         growth.describe(OLD, replace(OLD, **changes))
 
 
-def test_position_embeddings_are_interpolated() -> None:
-    old = make_encoder(SHAPE, with_pooler=False)
-    longer = replace(SHAPE, max_position_embeddings=2 * SHAPE.max_position_embeddings - 1)
-    assert growth.describe(SHAPE, longer).endswith("; other outputs, since it is longer")
-    table = growth.grow(old.state_dict(), SHAPE, longer, seed=3)["embeddings.position_embeddings.weight"]
-    before = old.embeddings.position_embeddings.weight
-    torch.testing.assert_close(table[::2], before)
-    torch.testing.assert_close(table[1::2], (before[1:] + before[:-1]) / 2)
+def test_positions_are_continued_by_the_sinusoids_of_local_initialization() -> None:
+    # Planted: repeated rows, or rows of zeros, are further from the table of a longer model than the tolerance.
+    short, longer = (replace(SHAPE, embedding_size=32, max_position_embeddings=positions) for positions in (64, 160))
+    assert growth.describe(short, longer).endswith("; the same outputs, up to 64 tokens")
+    wanted = sinusoids(torch.arange(160), longer).repeat(1, 4) - 0.5  # [P, E]
+    table = growth.grow({TABLE: wanted[:64]}, short, longer, seed=3)[TABLE]
+    assert torch.equal(table[:64], wanted[:64])
+    assert float((table - wanted).norm() / wanted.norm()) < 0.1
+
+
+@pytest.mark.parametrize("kind", ["softmax", "linformer"])
+def test_without_its_last_positions_a_model_computes_the_same(kind: str) -> None:
+    model = make_encoder(replace(SHAPE, attention=kind), with_pooler=False)
+    before = model(*INPUTS)
+    growth.keep_first_positions(model, BATCH.input_ids.shape[1])
+    assert torch.equal(model(*INPUTS), before)
+    again = EncoderModel(model.config).eval()
+    again.load_state_dict(growth.first_positions(model.state_dict(), model.config.max_position_embeddings))
+    assert torch.equal(again(*INPUTS), before)

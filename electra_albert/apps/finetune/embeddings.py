@@ -45,8 +45,8 @@ class EmbeddingsConfig:
     """Number of pairs per step."""
     learning_rate: float = 3e-4
     """Peak learning rate, after warmup over a tenth of the steps."""
-    max_seq_length: int = 128
-    """Maximum number of tokens of a text; longer texts are truncated."""
+    max_seq_length: int | None = None
+    """Maximum number of tokens of a text, by default the model's; longer texts are truncated."""
     seeds: int = 1
     """Number of fine-tuning runs, with consecutive seeds."""
     seed: int = 42

@@ -21,7 +21,7 @@ from electra_albert.files import sha256
 from electra_albert.finetuning_config import PREDICT_TEST, FinetuneConfig, TuningConfig
 from electra_albert.hub import find, formats, load, weights
 from electra_albert.keyed_random import Stream, derived_seed
-from electra_albert.model import attention, compilation, task_model
+from electra_albert.model import attention, compilation, growth, task_model
 from electra_albert.presets import PRESETS
 from electra_albert.tasks import kinds, reading, recipes, registry, token
 from electra_albert.tasks.encoding import EncodedExamples, EncodePlan, Encoding, trained_plan
@@ -128,7 +128,7 @@ def make_task_job(task: Task, config: FinetuneConfig, base: BaseModel, world: Wo
     if not config.only_predicts:
         data = reading.read_data(task, config.data, needs_test=needs_test, seed=training.seed, is_trained=is_trained)
     task = _with_metrics(task, data.labels, tuning.metric_for_best_model)
-    plan, encode = _encode_plan(task, tuning, base, details), kinds.KINDS[task.kind].encode
+    plan, encode = _encode_plan(task, tuning, base, details, is_trained=is_trained), kinds.KINDS[task.kind].encode
     scored = Encoding(TextEncoder(base.tokenizer), data.labels, plan, data.report, "")
     train = encode(data.train, replace(scored, set_name="train", is_training=True)) if is_trained else None
     if train is not None and not train.feature_count:
@@ -142,6 +142,7 @@ def make_task_job(task: Task, config: FinetuneConfig, base: BaseModel, world: Wo
     batch = training.per_device_train_batch_size * training.gradient_accumulation_steps * world.world_size
     asked = {name: getattr(tuning, name) for name in ("hidden_dropout_prob", "attention_probs_dropout_prob")}
     shape = load.at_depth(base.config, tuning.num_hidden_layers)
+    shape = replace(shape, max_position_embeddings=max(shape.max_position_embeddings, plan.max_seq_length))
     if asked["attention_probs_dropout_prob"] and not attention.ATTENTION[shape.attention].has_weights:
         LOG.info(f"notice: attention {shape.attention} has no weights to drop: attention_probs_dropout_prob is 0")
         asked["attention_probs_dropout_prob"] = 0.0
@@ -205,13 +206,25 @@ def _with_metrics(task: Task, labels: Sequence[str], asked: str | None) -> Task:
     return replace(task, main=asked or task.main)
 
 
-def _encode_plan(task: Task, tuning: TuningConfig, base: BaseModel, details: Mapping[str, Any]) -> EncodePlan:
+def _encode_plan(
+    task: Task, tuning: TuningConfig, base: BaseModel, details: Mapping[str, Any], *, is_trained: bool
+) -> EncodePlan:
+    """Settings for encoding. Sequences may be longer than in pretraining, with a notice, if the model is trained."""
     positions, lengths = base.config.max_position_embeddings, (tuning.max_seq_length, tuning.doc_stride)
     flags = task.has_null_answer, task.is_regression, tuning.double_unordered
     plan = trained_plan(EncodePlan(*lengths, tuning.max_answer_length, *flags, positions), details)
-    if plan.max_seq_length > positions:
-        advice = "lower it, or give the model more with Pretraining.py --init_from"
-        raise UsageError(f"--max_seq_length {plan.max_seq_length} exceeds the model's {positions} positions; {advice}")
+    if (length := plan.max_seq_length) <= positions or base.files is None:
+        return plan
+    try:
+        growth.describe(base.config, replace(base.config, max_position_embeddings=length))
+        if not is_trained:
+            raise ValueError("lower it, or fine-tune the model with it")
+    except ValueError as error:
+        raise UsageError(f"--max_seq_length {length} exceeds the model's {positions} positions; {error}") from None
+    if not tuning.from_scratch:
+        untrained = f"notice: {base.name} has {positions} trained positions; the others are extrapolated and learn from"
+        advice = f"pretrain it with Pretraining.py --init_from MODEL --max_seq_length {length}, or split the texts"
+        LOG.info(f"{untrained} this task's examples only; {advice}")
     return plan
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from electra_albert.apps.prepare import Prepared, find_store, prepare, with_tokenizer
-from electra_albert.apps.run_folder import CONFIG, read_options, recorded_settings
+from electra_albert.apps.run_folder import CONFIG, ENVIRONMENT, read_options, recorded_settings
 from electra_albert.config import BUILT_IN_CORPUS, GROUPS, ModelConfig, PretrainConfig, RtdConfig
 from electra_albert.contracts import LOG, CheckpointError, DataError, UsageError
 from electra_albert.corpus.examples import PackedExamples
@@ -25,7 +25,14 @@ from electra_albert.corpus.tokenizer import Tokenizer, fingerprint, load_tokeniz
 from electra_albert.data_files.finding import find_files
 from electra_albert.files import sha256
 from electra_albert.hub import load
-from electra_albert.hub.find import CONFIG_FILE, ENCODER_FOLDERS, ModelFiles, is_checkpoint, locate
+from electra_albert.hub.find import (
+    CONFIG_FILE,
+    ENCODER_FOLDERS,
+    ModelFiles,
+    is_checkpoint,
+    locate,
+    recorded_positions,
+)
 from electra_albert.hub.formats import TABLE
 from electra_albert.hub.load import Stored, require_same_computation
 from electra_albert.hub.weights import all_files, digest
@@ -71,7 +78,11 @@ def _run_options(run: Path) -> dict[str, Any]:
         problem = f"is neither a run ({CONFIG}) nor a stock model (config.json)" if run.exists() else "does not exist"
         raise UsageError(f"--init_from {run} {problem}; name a local folder, and download a hub model first")
     options = read_options(run / CONFIG, f"--init_from {run}: its {CONFIG}")
-    return {key: value for key, value in options.items() if key in _INHERITED or isinstance(value, dict)}
+    inherited = {key: value for key, value in options.items() if key in _INHERITED or isinstance(value, dict)}
+    positions = recorded_positions(run / ENVIRONMENT)
+    if positions is not None and isinstance(inherited.get("model"), dict):
+        inherited["model"]["max_position_embeddings"] = positions
+    return inherited
 
 
 def _stock_options(folder: Path) -> dict[str, Any]:
@@ -254,12 +265,13 @@ def _grow(
 ) -> dict[str, Tensor]:
     """The tensors of a source model, grown to `config` and logged. CheckpointError if it cannot compute the same."""
     require_same_computation(config, source, name, advice)
+    tensors = growth.first_positions(tensors, source.max_position_embeddings)
     try:
         changes = growth.describe(source, config)
     except ValueError as error:
         raise CheckpointError(f"{name}: {error}; {advice}") from None
     if not changes:
-        return {**tensors}
+        return tensors
     LOG.info(f"{name} grows: {changes}")
     return growth.grow(tensors, source, config, seed)
 

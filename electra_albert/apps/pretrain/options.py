@@ -34,11 +34,14 @@ python Pretraining.py --init_from runs/mine --corpus more.txt --output_dir runs/
 # Options of trained generators; presets set some of them for other kinds too.
 _TRAINED = "embedding_sharing generator_layers generator_rate generator_size generator_warmup_steps generator_weight"
 _FROM_TOKENIZER = "vocab_size"  # the model's is always that of the tokenizer
+_POSITIONS = "max_position_embeddings"  # as many as max_seq_length and the initial weights need, unless it is given
 
 
 def parse_pretraining(argv: Sequence[str], program: str = "Pretraining.py") -> tuple[str, PretrainConfig]:
     """Preset name and configuration of a pretraining run. Raises UsageError for an invalid option."""
     preset, run, inherited = _find_preset(argv)
+    shape = inherited.get("model")
+    least_positions = shape.pop(_POSITIONS, 0) if isinstance(shape, dict) else 0
     purpose = "Pretrain an ALBERT encoder on your own text."
     parser = command_line.make_parser(program, purpose, "[CORPUS] [--option value ...]")
     parser.add_argument("--preset", choices=list(PRESETS), default=preset, help="Default sizes and learning rates.")
@@ -53,13 +56,14 @@ def parse_pretraining(argv: Sequence[str], program: str = "Pretraining.py") -> t
     flat = {name: value for name, value in settings.items() if name not in GROUPS}
     dotted = {f"{group}.{name}": value for group in GROUPS for name, value in settings[group].items()}
     parser.set_defaults({name: value for name, value in (flat | dotted).items() if name != f"model.{_FROM_TOKENIZER}"})
+    parser.set_defaults({f"model.{_POSITIONS}": None})
     first = ["--config", json.dumps(inherited, ensure_ascii=False)] if inherited else []
     if first:
         try:
-            _build(parse(parser, first))
+            _build(parse(parser, first), least_positions)
         except (UsageError, TypeError, ValueError) as error:
             raise CheckpointError(f"--init_from {run}: its settings are invalid ({error})") from None
-    config = _build(parse(parser, [*first, *command_line.config_first(argv)], _SHORT_HELP, "corpus"))
+    config = _build(parse(parser, [*first, *command_line.config_first(argv)], _SHORT_HELP, "corpus"), least_positions)
     refuse_idle_options(argv, config)
     return preset, replace(config, run=replace(config.run, init_from=run))
 
@@ -98,8 +102,11 @@ def _find_preset(argv: Sequence[str]) -> tuple[str, str | None, dict[str, Any]]:
     return preset, run, inherited
 
 
-def _build(options: Namespace) -> PretrainConfig:
-    """The configuration from parsed options. Raises UsageError for invalid values."""
+def _build(options: Namespace, least_positions: int) -> PretrainConfig:
+    """The configuration from parsed options. Raises UsageError for invalid values.
+
+    Unless it is given, the size of the position table is max_seq_length, or `least_positions` if that is larger.
+    """
     for group in _GROUPED:
         if not hasattr(options[group], "as_dict"):
             raise UsageError(f"{group}: {options[group]!r} is not a mapping; write {group}.<name> or a mapping")
@@ -109,6 +116,8 @@ def _build(options: Namespace) -> PretrainConfig:
         training, short = flat["training"], flat["corpus"].short_seq_steps
         if flat["run"].flops is not None:  # from which max_steps follows
             flat["training"] = replace(training, max_steps=max(training.max_steps, training.batch_ramp_steps, short))
+        if options.model[_POSITIONS] is None:
+            options.model[_POSITIONS] = max(options.max_seq_length, least_positions)
         groups = {group: _GROUPED[group](**options[group].as_dict()) for group in (*GROUPS, *own)}
         config = PretrainConfig(**flat, **{name: groups.pop(name) for name in GROUPS}, own=groups)
         spec_of(config).generator(config)
