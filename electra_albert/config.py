@@ -300,7 +300,10 @@ class PretrainConfig:
 
 
 # Options that no longer exist, and why; a run that recorded one of them can be resumed.
-REMOVED = {"log_gradient_norms": "no decision was based on it"}
+REMOVED = {
+    "log_gradient_norms": "no decision was based on it",
+    "model.max_position_embeddings": "it is max_seq_length, or that of init_from if it is larger",
+}
 FLAT = {"run": RunConfig, "corpus": CorpusConfig, "training": TrainingConfig}  # their options have no dotted names
 
 

@@ -73,8 +73,7 @@ class ModelConfig:
     attention_probs_dropout_prob: float = 0.0
     """Dropout probability of the attention weights."""
     max_position_embeddings: int = 512
-    """Number of position embeddings, the maximum sequence length of the model; in pretraining by default
-    max_seq_length, or that of init_from if it is larger."""
+    """Number of position embeddings: the maximum sequence length of the model."""
     type_vocab_size: int = 2
     """Number of segment (token type) embeddings."""
     initializer_range: float = 0.02

@@ -4,12 +4,16 @@ electra-albert export --model runs/mine --kind discriminator --format onnx --out
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from yaml import YAMLError
 
 from electra_albert.apps.command_line import check_can_write, make_parser, parse
 from electra_albert.apps.run_folder import ENVIRONMENT
 from electra_albert.contracts import LOG, CheckpointError, UsageError
+from electra_albert.data_files import NOT_YAML
 from electra_albert.model_config import require, require_repository
 
 _SENTENCES = "sentence-transformers"
@@ -24,7 +28,7 @@ _KIND_HELP = """Part to export: generator (masked-token head), discriminator (th
 model) or encoder (no head). By default the generator of a run, else the model that the folder contains."""
 _REVISION_HELP = "Branch of the repository to upload into, such as step-10000; it is created if necessary."
 _FORMAT_HELP = "File format of the weights; transformers.js is ONNX in float32 and in int8, for browsers."
-_LENGTH_HELP = "Maximum length in tokens of the exported model, for a longer table whose end was never trained."
+_LENGTH_HELP = "Length in tokens that sentence-transformers reads; by default the model's maximum."
 _PUSH_HELP = "Repository OWNER/NAME on the hub into which the folder is also uploaded; it is created if necessary."
 
 
@@ -76,6 +80,8 @@ def export(
         require_repository(push_to_hub)
     except ValueError as error:
         raise UsageError(f"--{error}") from None
+    if max_seq_length is not None and format != _SENTENCES:
+        raise UsageError(f"--max_seq_length {max_seq_length} needs --format {_SENTENCES}")
     require(bool(push_to_hub) or not hub_revision, "--hub_revision has no effect without --push_to_hub")
     if format in _ONNX and dtype != "float32":
         raise UsageError(f"ONNX export supports only float32; remove --dtype {dtype} or --format {format}")
@@ -97,7 +103,10 @@ def export(
     require(files.weights.parent.resolve() != path, f"--output_dir {folder} is the model's own folder; choose another")
     if format in _ONNX:
         onnx.require_packages()
-    stored = load.with_length(load.read_stored(files), max_seq_length)
+    stored = load.read_stored(files)
+    most = stored.config.max_position_embeddings
+    length = most if max_seq_length is None else max_seq_length
+    require(1 <= length <= most, f"--max_seq_length {length} must be from 1 to {most}, the model's maximum")
     if not stored.config.is_stock:
         problem = f"has attention {stored.config.attention}, which transformers does not implement"
         raise CheckpointError(f"{files.weights} {problem}; copy its folder instead of exporting it")
@@ -113,12 +122,22 @@ def export(
     unused = sorted(stored.parts - parts) + sorted(stored.unsupported_heads)
     if unused and format != _SENTENCES:
         LOG.warning(f"not exported, because a model of kind {kind} does not use it: {', '.join(unused)}")
-    facts = card.Facts(card.read_terms(files.config.parent) | ({"license": license} if license else {}))
+    facts = card.Facts(_read_terms(files.config.parent) | ({"license": license} if license else {}))
     form = "safetensors" if format == _SENTENCES else format
     save.save_model(built, tokenizer, folder, details, facts, file_format=form, dtype=getattr(torch, dtype))
     if format == _SENTENCES:
-        save.write_pooling(folder, stored.config)
+        save.write_pooling(folder, stored.config, length)
     if push_to_hub is not None:
         save.create_repository(push_to_hub, is_private=hub_private_repo)
         save.upload(folder, push_to_hub, f"Upload {kind}", revision=hub_revision)
     return Exported(folder, kind)
+
+
+def _read_terms(folder: Path) -> dict[str, Any]:
+    """License and language in the card of a model, which are those of its copies too."""
+    from huggingface_hub import metadata_load
+
+    metadata: dict[str, Any] = {}
+    with suppress(OSError, YAMLError, *NOT_YAML):
+        metadata = metadata_load(folder / "README.md") or {}
+    return {name: metadata[name] for name in ("license", "language") if isinstance(metadata.get(name), str | list)}

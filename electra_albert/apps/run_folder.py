@@ -7,7 +7,7 @@ import shlex
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,14 +63,6 @@ def find_resume_point(folder: Path, found: Path | None) -> ResumePoint | None:
     warmup = find_checkpoint(folder / WARMUP / "checkpoints", "auto")
     # The warm-up's schedule depends on the run's length; "training" is its own, not the run's.
     return None if warmup is None else (warmup, read_state(warmup) | {"training": {}}, MAY_CHANGE - {"max_steps"})
-
-
-def with_recorded_positions(config: PretrainConfig, recorded: Mapping[str, Any]) -> PretrainConfig:
-    """The configuration with the position table of the run to resume: older runs have one longer than sequences."""
-    length, shape = config.corpus.max_seq_length, config.model
-    if not shape.max_position_embeddings == length == recorded.get("max_seq_length"):
-        return config
-    return replace(config, model=replace(shape, max_position_embeddings=recorded["model"]["max_position_embeddings"]))
 
 
 def check_settings(resume_point: ResumePoint, preset: str, config: PretrainConfig, world_size: int) -> None:
@@ -226,10 +218,10 @@ def write_run_record(
 ) -> None:
     """Write environment.json with `record`, config.yaml (for --config) and command.txt (`command`), each atomically."""
     options = {"preset": preset, **as_settings(config)}
-    if config.model.max_position_embeddings == config.corpus.max_seq_length:  # which another length changes too
-        del options["model"]["max_position_embeddings"]
-    for group, name in ((options["model"], "vocab_size"), (options, "dry_run"), (options, "resume")):
-        del group[name]
+    for name in ("vocab_size", "max_position_embeddings"):  # which follow from tokenizer and max_seq_length
+        del options["model"][name]
+    for name in ("dry_run", "resume"):
+        del options[name]
     if config.run.init_from is not None:
         options["tokenizer"] = str(folder / "tokenizer")  # the run's own copy, in case the other run is deleted
     # Written first: check_is_ours recognizes a run by this file, wherever the process is killed.

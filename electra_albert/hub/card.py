@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from huggingface_hub import ModelCard, ModelCardData, metadata_load
-from yaml import YAMLError
+from huggingface_hub import ModelCard, ModelCardData
 
 from electra_albert.config import ModelConfig
 from electra_albert.contracts import LOG
-from electra_albert.data_files import NOT_YAML
 from electra_albert.files import write_text
 from electra_albert.hub.onnx import BROWSER_FORMAT, ONNX_FILE, QUANTIZED_FILE, Model
 from electra_albert.model.task_model import ARCHITECTURES
@@ -79,17 +77,6 @@ def write_card(folder: Path, facts: Facts, code: str, command: str = "") -> None
     write_text(file, _marked(f"{card}\n"))
 
 
-def read_terms(folder: Path) -> dict[str, Any]:
-    """License and language in the card of a model, which are those of its copies too; empty without a valid card."""
-    try:
-        metadata = metadata_load(folder / CARD) or {}
-    except (OSError, YAMLError, *NOT_YAML):
-        return {}
-    terms = {name: metadata[name] for name in ("license", "language") if name in metadata}
-    names = {name: value if isinstance(value, list) else [value] for name, value in terms.items()}
-    return {name: terms[name] for name in terms if all(isinstance(value, str) for value in names[name])}
-
-
 def _marked(body: str) -> str:
     """The card with its hash in the last line."""
     return body + _MARK.format(hashlib.sha256(body.encode()).hexdigest()[:16])
@@ -123,9 +110,9 @@ def describe(model: Model, architecture: str, file_format: str, dtype: torch.dty
 
 def describe_shape(shape: ModelConfig) -> str:
     """The sizes of an encoder as a phrase for a model card."""
-    count, groups = shape.num_hidden_layers, shape.num_hidden_groups
-    sharing = "weights of their own" if groups == count else f"shared weights in {groups} group(s)"
-    layers = f"{count} layers with {sharing}" if count > 1 else "one layer"
+    layers = f"{shape.num_hidden_layers} layers" if shape.num_hidden_layers > 1 else "one layer"
+    if shape.num_hidden_groups < shape.num_hidden_layers:
+        layers += f" in {shape.num_hidden_groups} group(s) of shared weights"
     sizes = f"hidden size {shape.hidden_size}, {layers}, embedding size {shape.embedding_size}"
     return f"{sizes}, vocabulary size {shape.vocab_size}, at most {shape.max_position_embeddings} tokens"
 

@@ -3,9 +3,10 @@
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,19 +14,19 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from electra_albert.config import RtdConfig
-from electra_albert.contracts import CheckpointError, UsageError
+from electra_albert.contracts import LOG, CheckpointError, UsageError
 from electra_albert.files import sha256
 from electra_albert.hub.formats import ENERGIES, TABLE, model_config, native_config
 from electra_albert.hub.weights import WEIGHT_FILES, read_json, read_tensors
+from electra_albert.model.growth import first_positions
 
 CONFIG_FILE = "config.json"
 ENCODER_FOLDERS = ("discriminator", "generator", "model")
 # Subfolders of a run by the requested kind of model; the first that exists is used.
 _FOLDERS: dict[str, tuple[str, ...]] = {name: (name,) for name in ("generator", "discriminator")}
 _FOLDERS |= {"task": ("model",), "encoder": ENCODER_FOLDERS, "any": ("generator", "model", "discriminator")}
+ENVIRONMENT = "environment.json"  # of a run, with its settings
 _STATE, _MANIFEST, _WEIGHTS = "state.json", "MANIFEST.json", "model.safetensors"  # of training/checkpoint.py
-_ENVIRONMENT = "environment.json"  # of a run, with its settings
-_LEAST_POSITIONS = 8  # of a ModelConfig
 _PARAMETER = re.compile(r"(?:.+\.)?(generator|discriminator)\.(.+)")  # a name in a checkpoint
 
 
@@ -36,14 +37,6 @@ class ModelFiles(NamedTuple):
     config: Path
     tokenizer: Path  # a folder
     part: str = ""  # generator or discriminator in a checkpoint, which may contain both; "" for a folder
-
-    @property
-    def record(self) -> Path | None:
-        """The settings of the pretraining run that the model is part of, if it is one."""
-        folder = self.config.absolute().parent
-        if self.config.name == _STATE:
-            return self.config
-        return folder.with_name(_ENVIRONMENT) if folder.name in ("discriminator", "generator") else None
 
 
 def locate(path: Path, kind: str = "encoder", config: Path | None = None, tokenizer: Path | None = None) -> ModelFiles:
@@ -80,10 +73,13 @@ def is_checkpoint(path: Path) -> bool:
 
 
 def read_weights(files: ModelFiles) -> dict[str, Tensor]:
-    """Read the tensors of a model under the names in its files. Raises CheckpointError for a damaged file."""
-    weights = files.weights
+    """Read the tensors of a model under the names in its files. Raises CheckpointError for a damaged file.
+
+    Positions that the model's run has not trained are left out, here and in read_contents.
+    """
+    weights, positions = files.weights, recorded_positions(_record_of(files))
     if not is_checkpoint(weights):
-        return read_tensors(weights)
+        return first_positions(read_tensors(weights), positions)
     with _checkpoint_errors(weights.parent):
         if sha256(weights) != read_json(weights.with_name(_MANIFEST))["files"][_WEIGHTS]["sha256"]:
             raise ValueError(f"{_WEIGHTS} does not match its hash in {_MANIFEST}")
@@ -97,13 +93,27 @@ def read_weights(files: ModelFiles) -> dict[str, Tensor]:
             parts[match[1]][match[2]] = tensor
     if sharing == "disentangled" and files.part == "discriminator" and "generator" in parts:
         parts["discriminator"][TABLE] = parts["discriminator"][TABLE] + parts["generator"][TABLE]
-    return parts[str(files.part)]
+    return first_positions(parts[str(files.part)], positions)
 
 
 def read_contents(files: ModelFiles) -> dict[str, Any]:
     """Read config.json, or build it from the settings of a checkpoint. Raises CheckpointError for a damaged file."""
-    if (state := files.config).name != _STATE:
-        return read_json(state)
+    contents = _checkpoint_contents(files) if files.config.name == _STATE else read_json(files.config)
+    positions, trained = contents.get("max_position_embeddings"), recorded_positions(_record_of(files))
+    if trained is not None and isinstance(positions, int) and trained < positions:
+        contents["max_position_embeddings"] = trained
+        _log_once(f"notice: {files.weights.parent}: positions from {trained} on were not trained and are left out")
+    return contents
+
+
+@cache
+def _log_once(text: str) -> None:
+    LOG.info(text)
+
+
+def _checkpoint_contents(files: ModelFiles) -> dict[str, Any]:
+    """The contents of config.json by the settings of a checkpoint."""
+    state = files.config
     with _checkpoint_errors(state.parent):
         settings = read_json(state)["settings"]
         shape = model_config(native_config(settings["model"]), str(state))
@@ -113,17 +123,22 @@ def read_contents(files: ModelFiles) -> dict[str, Any]:
     return native_config(asdict(shape) | {ENERGIES: ENERGIES in (settings.get("objective"), *settings)})
 
 
-def trained_positions(settings: Mapping[str, Any]) -> int:
-    """Number of positions that a run with these settings, or the training of its initial weights, reaches."""
-    source = (settings.get("origin") or {}).get("options", {}).get("model", {})
-    return max(int(settings["max_seq_length"]), int(source.get("max_position_embeddings", 0)))
-
-
 def recorded_positions(record: Path) -> int | None:
-    """The trained positions by environment.json of a run or state.json of a checkpoint; None if it has none."""
-    with suppress(CheckpointError, LookupError, TypeError, AttributeError, ValueError, ArithmeticError):
-        return max(_LEAST_POSITIONS, trained_positions(read_json(record)["settings"]))
+    """The trained positions by environment.json of a run or state.json of a checkpoint; None if it has none.
+
+    Older runs have more positions than max_seq_length, and train no others unless their initial weights had them.
+    """
+    with suppress(CheckpointError, LookupError, TypeError, ValueError, AttributeError):
+        settings = read_json(record)["settings"]
+        return int(settings["model"]["max_position_embeddings"] if settings["origin"] else settings["max_seq_length"])
     return None
+
+
+def _record_of(files: ModelFiles) -> Path:
+    """The file with the settings of the pretraining run of a model, if it is part of one."""
+    folder = files.config.absolute().parent
+    is_exported = not files.part and folder.name in ("discriminator", "generator")
+    return folder.with_name(ENVIRONMENT) if is_exported else folder / _STATE
 
 
 def _models_in(folder: Path) -> list[str]:

@@ -9,16 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from electra_albert.config import ModelConfig
-from electra_albert.contracts import LOG, CheckpointError, UsageError
+from electra_albert.contracts import CheckpointError, UsageError
 from electra_albert.hub import formats, weights
 from electra_albert.hub.find import ModelFiles as ModelFiles  # re-exported for callers, as is locate
 from electra_albert.hub.find import locate as locate
-from electra_albert.hub.find import read_contents, read_weights, recorded_positions
+from electra_albert.hub.find import read_contents, read_weights
 from electra_albert.model import growth
 from electra_albert.model.electra import Discriminator, Generator
 from electra_albert.model.encoder import EncoderModel
 from electra_albert.model.task_model import TaskHead, TaskModel
-from electra_albert.model_config import MAX_WIDTH
 
 TASK_FILE = "electra_albert.json"  # task details in our fine-tuned folders
 VOCABULARY_TENSORS = (formats.TABLE, "predictions.bias")  # with one row per token of the vocabulary
@@ -48,28 +47,18 @@ class Stored(NamedTuple):
 def read_stored(files: ModelFiles, num_hidden_layers: int | None = None) -> Stored:
     """Read and check a model's files, at another depth if given. CheckpointError for unsupported or damaged files."""
     contents, source = read_contents(files), str(files.weights)
-    whole = formats.model_config(contents, str(files.config))
-    config = at_depth(_with_trained_positions(whole, files), num_hidden_layers)
+    config = at_depth(formats.model_config(contents, str(files.config)), num_hidden_layers)
     tensors = read_weights(files)
     blocks = config.num_hidden_groups * config.inner_group_num
     if blocks > len(tensors):  # building the blocks of a wrong configuration would take minutes
         raise CheckpointError(f"{source} has {len(tensors)} tensors, config.json {blocks} blocks; fetch both again")
-    state, unsupported_heads = formats.from_file(tensors, contents["model_type"], config, source)
-    if (count := config.max_position_embeddings) < whole.max_position_embeddings:
-        LOG.info(f"notice: {source}: positions from {count} on were never trained and are left out")
-        state = growth.first_positions(state, count)
-    return Stored(source, config, state, unsupported_heads, contents.get(formats.ENERGIES) is True)
+    found = formats.from_file(tensors, contents["model_type"], config, source)
+    return Stored(source, config, *found, contents.get(formats.ENERGIES) is True)
 
 
 def read_config(files: ModelFiles) -> ModelConfig:
     """Read the configuration of a model. Raises CheckpointError for an unsupported or damaged config.json."""
-    return _with_trained_positions(formats.model_config(read_contents(files), str(files.config)), files)
-
-
-def _with_trained_positions(config: ModelConfig, files: ModelFiles) -> ModelConfig:
-    """The configuration without positions that, by the record of its run, were never trained."""
-    count = recorded_positions(files.record) if files.record else None
-    return replace(config, max_position_embeddings=min(count or MAX_WIDTH, config.max_position_embeddings))
+    return formats.model_config(read_contents(files), str(files.config))
 
 
 def at_depth(config: ModelConfig, num_hidden_layers: int | None) -> ModelConfig:
@@ -80,20 +69,6 @@ def at_depth(config: ModelConfig, num_hidden_layers: int | None) -> ModelConfig:
         return replace(config, num_hidden_layers=operator.index(num_hidden_layers))
     except ValueError as error:
         raise UsageError(f"{error}; choose another number of layers") from None
-
-
-def with_length(stored: Stored, max_seq_length: int | None) -> Stored:
-    """The model with as many positions, if given. UsageError if it has fewer."""
-    most = stored.config.max_position_embeddings
-    if max_seq_length is None:
-        return stored
-    if max_seq_length > most:
-        raise UsageError(f"--max_seq_length {max_seq_length} exceeds the model's {most} positions; lower it")
-    try:
-        config = replace(stored.config, max_position_embeddings=max_seq_length)
-    except ValueError as error:
-        raise UsageError(f"--max_seq_length: {error}") from None
-    return stored._replace(config=config, tensors=growth.first_positions(stored.tensors, max_seq_length))
 
 
 def build(stored: Stored, model_class: type[_Module], head: TaskHead | None = None) -> _Module:

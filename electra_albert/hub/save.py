@@ -83,14 +83,14 @@ def save_model(
         raise UsageError(f"cannot write the model into {folder} ({error.strerror or error}); free disk space") from None
 
 
-def write_pooling(folder: Path, config: ModelConfig) -> None:
+def write_pooling(folder: Path, config: ModelConfig, max_seq_length: int) -> None:
     """Make a saved encoder a folder of sentence-transformers: the vector of a text is the mean over its tokens."""
     module = "sentence_transformers.models."
     parts = {"": module + "Transformer", _POOLING: module + "Pooling"}
     (folder / _POOLING).mkdir(exist_ok=True)
     pooling = {"word_embedding_dimension": config.hidden_size, "pooling_mode_mean_tokens": True}
     write_json(folder / _POOLING / find.CONFIG_FILE, pooling)
-    settings = {"max_seq_length": config.max_position_embeddings, "model_args": {"add_pooling_layer": False}}
+    settings = {"max_seq_length": max_seq_length, "model_args": {"add_pooling_layer": False}}
     write_json(folder / "sentence_bert_config.json", settings)
     modules = [{"idx": i, "name": str(i), "path": path, "type": kind} for i, (path, kind) in enumerate(parts.items())]
     write_json(folder / _MODULES, modules)

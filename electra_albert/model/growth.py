@@ -9,7 +9,7 @@ Papers: Chen et al. 2016 (Net2Net); Gong et al. 2019 (progressive stacking); Che
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from zlib import crc32
 
 import torch
@@ -18,7 +18,6 @@ from torch import Tensor
 from electra_albert.config import ModelConfig
 from electra_albert.keyed_random import Stream, bits, derived_seed, uniform
 from electra_albert.model.attention import mixing_shapes
-from electra_albert.model.encoder import Backbone
 from electra_albert.model.initialization import sinusoids
 
 _HIDDEN, _EMBEDDING, _INNER = _WIDTHS = "hidden_size", "embedding_size", "intermediate_size"
@@ -94,7 +93,7 @@ def grow(state: Mapping[str, Tensor], old: ModelConfig, new: ModelConfig, seed: 
     """
     times = {name: getattr(new, name) // getattr(old, name) for name in _WIDTHS}
     groups, grown = source_groups(old, new), dict[str, Tensor]()
-    for name, tensor in state.items():
+    for name, tensor in first_positions(state, old.max_position_embeddings).items():
         found, names = _GROUP.fullmatch(name), [name]
         if found:
             start, source, rest = found.groups()
@@ -105,28 +104,18 @@ def grow(state: Mapping[str, Tensor], old: ModelConfig, new: ModelConfig, seed: 
     return grown
 
 
-def _continue_positions(table: Tensor, config: ModelConfig, count: int) -> Tensor:
-    """The table [P, E] with rows up to `count` from a ridge regression of its own on sinusoids: [count, E]."""
-    waves = sinusoids(torch.arange(count), config)  # [count, W]
-    features = torch.cat([waves, torch.ones(count, 1)], dim=1).double()  # [count, W + 1]
-    known = features[: len(table)]
-    covariance = known.T @ known + torch.eye(features.shape[1])
-    weights = torch.linalg.solve(covariance, known.T @ table.double())  # [W + 1, E]
-    return torch.cat([table, (features[len(table) :] @ weights).to(table.dtype)])
+def first_positions(state: Mapping[str, Tensor], count: int | None) -> dict[str, Tensor]:
+    """The tensors of a model, under our names or stock ones, whose sequences have at most `count` tokens, if given."""
+    rows = {name: tensor[:count] for name, tensor in state.items() if name.endswith(_POSITION_TABLE)}
+    return {**state} | rows | {name: state[name][:, :count] for name in state if name.endswith(_PER_COLUMN)}
 
 
-def first_positions(state: Mapping[str, Tensor], count: int) -> dict[str, Tensor]:
-    """The tensors of a model whose sequences have at most `count` tokens."""
-    cut = {name: tensor[:count] for name, tensor in state.items() if name.endswith(_POSITION_TABLE)}
-    return {**state} | cut | {name: state[name][:, :count] for name in state if name.endswith(_PER_COLUMN)}
-
-
-def keep_first_positions(model: Backbone, count: int) -> None:
-    """Leave out the positions of a model from `count` on."""
-    model.config = replace(model.config, max_position_embeddings=count)
-    parameters = dict(model.named_parameters())
-    for name, tensor in first_positions(parameters, count).items():
-        parameters[name].data = tensor.detach()
+def _continue_positions(table: Tensor, old: ModelConfig, count: int) -> Tensor:
+    """A table [count, E] that continues the old one [P, E] by its ridge regression on sinusoids."""
+    waves = sinusoids(torch.arange(count), old).double()  # [count, W]
+    known = waves[: len(table)]
+    weights = torch.linalg.solve(known.T @ known + torch.eye(waves.shape[1]), known.T @ table.double())  # [W, E]
+    return torch.cat([table, (waves[len(table) :] @ weights).to(table.dtype)])
 
 
 def _widen(name: str, tensor: Tensor, times: Mapping[str, int], seed: int) -> Tensor:

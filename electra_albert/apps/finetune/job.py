@@ -21,7 +21,7 @@ from electra_albert.files import sha256
 from electra_albert.finetuning_config import PREDICT_TEST, FinetuneConfig, TuningConfig
 from electra_albert.hub import find, formats, load, weights
 from electra_albert.keyed_random import Stream, derived_seed
-from electra_albert.model import attention, compilation, growth, task_model
+from electra_albert.model import attention, compilation, task_model
 from electra_albert.presets import PRESETS
 from electra_albert.tasks import kinds, reading, recipes, registry, token
 from electra_albert.tasks.encoding import EncodedExamples, EncodePlan, Encoding, trained_plan
@@ -215,12 +215,8 @@ def _encode_plan(
     plan = trained_plan(EncodePlan(*lengths, tuning.max_answer_length, *flags, positions), details)
     if (length := plan.max_seq_length) <= positions or base.files is None:
         return plan
-    try:
-        growth.describe(base.config, replace(base.config, max_position_embeddings=length))
-        if not is_trained:
-            raise ValueError("lower it, or fine-tune the model with it")
-    except ValueError as error:
-        raise UsageError(f"--max_seq_length {length} exceeds the model's {positions} positions; {error}") from None
+    if not is_trained:
+        raise UsageError(f"--max_seq_length {length} exceeds the model's {positions} positions; lower it")
     if not tuning.from_scratch:
         untrained = f"notice: {base.name} has {positions} trained positions; the others are extrapolated and learn from"
         advice = f"pretrain it with Pretraining.py --init_from MODEL --max_seq_length {length}, or split the texts"

@@ -45,9 +45,13 @@ def suggestion(job: Job) -> list[str]:
 def recorded_plan(config: PretrainConfig, state: Mapping[str, Any], world_size: int) -> PretrainConfig:
     """The configuration of a resumed run with its recorded plan, longer if --budget or --flops is larger now.
 
+    It has the recorded number of positions too: older runs have more than their sequences need.
+
     Raises UsageError if the run was planned otherwise.
     """
     run, recorded = config.run, state["settings"]
+    positions = max(config.corpus.max_seq_length, recorded["model"]["max_position_embeddings"])
+    config = replace(config, model=replace(config.model, max_position_embeddings=positions))
     if run.flops is None and run.budget is None:
         return config
     before = replace(run, budget=recorded.get("budget"), flops=recorded.get("flops"))

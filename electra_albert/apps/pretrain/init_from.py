@@ -95,8 +95,7 @@ def _stock_options(folder: Path) -> dict[str, Any]:
     # A preset's settings of the generator are for random initial weights.
     rtd: dict[str, Any] = {"generator_layers": None, "generator_rate": RtdConfig.generator_rate}
     options: dict[str, Any] = {"preset": preset, "model": model, "tokenizer": str(encoder.tokenizer), "rtd": rtd}
-    if positions < max(sizes.corpus.max_seq_length for sizes in PRESETS.values()):
-        options["max_seq_length"] = min(PRESETS[preset].corpus.max_seq_length, positions)
+    options["max_seq_length"] = min(PRESETS[preset].corpus.max_seq_length, positions)
     for files, generator in zip(others, map(load.read_config, others), strict=True):
         if TABLE in load.different_embeddings(load.read_stored(encoder).tensors, load.read_stored(files).tensors):
             rtd["embedding_sharing"] = "disentangled"
@@ -265,14 +264,12 @@ def _grow(
 ) -> dict[str, Tensor]:
     """The tensors of a source model, grown to `config` and logged. CheckpointError if it cannot compute the same."""
     require_same_computation(config, source, name, advice)
-    tensors = growth.first_positions(tensors, source.max_position_embeddings)
     try:
         changes = growth.describe(source, config)
     except ValueError as error:
         raise CheckpointError(f"{name}: {error}; {advice}") from None
-    if not changes:
-        return tensors
-    LOG.info(f"{name} grows: {changes}")
+    if changes:
+        LOG.info(f"{name} grows: {changes}")
     return growth.grow(tensors, source, config, seed)
 
 

@@ -16,7 +16,6 @@ from electra_albert.contracts import IGNORED_LABEL, LOG, Arithmetic, Batch, Chec
 from electra_albert.corpus.examples import PackedExamples, TrainBatches, TrainStage
 from electra_albert.corpus.tokenizer import Tokenizer, fingerprint, load_tokenizer, special_ids, word_starts
 from electra_albert.hub import load
-from electra_albert.hub.find import trained_positions
 from electra_albert.hub.formats import TABLE, to_native
 from electra_albert.hub.weights import digest
 from electra_albert.keyed_random import Stream, derived_seed
@@ -49,12 +48,6 @@ class Job(NamedTuple):
     is_recorded: bool  # the training step, in CUDA graphs
     origin: init_from.Origin | None
     lacks_generator: bool = False  # the generator is new and must be trained alone first
-
-    @property
-    def trained_positions(self) -> int:
-        """Maximum sequence length of the exported models."""
-        settings = {"max_seq_length": self.config.corpus.max_seq_length, "origin": self.origin and self.origin.record}
-        return trained_positions(settings)
 
 
 def make_job(config: PretrainConfig, world: World, recorded: Mapping[str, Any] | None = None) -> Job:

@@ -82,7 +82,6 @@ def run_pretraining(preset: str, config: PretrainConfig, world: "World", command
         log = stack.enter_context(run_log.RunLog())
         found = checkpoint.find_checkpoint(folder / "checkpoints", config.run.resume)
         if resume_point := files.find_resume_point(folder, found):
-            config = files.with_recorded_positions(config, resume_point[1]["settings"])
             config = budget.recorded_plan(config, resume_point[1], world.world_size)
             files.check_settings(resume_point, preset, config, world.world_size)
         state = resume_point[1] if resume_point and found else None
@@ -92,7 +91,7 @@ def run_pretraining(preset: str, config: PretrainConfig, world: "World", command
         job = job if resume_point else budget.planned(job, world)
         config = job.config
         if (pairs := config.run.eval_pairs) is not None:  # read, to refuse wrong ones before the training
-            read_sets(Path(pairs), job.prepared.tokenizer, job.trained_positions)
+            read_sets(Path(pairs), job.prepared.tokenizer, config.model.max_position_embeddings)
         timed = trial.measure(job, world, state["step"] if state else 0) if config.run.dry_run else ()
         for line in chain(summary.start_lines(job, world), budget.suggestion(job), timed):
             LOG.info(line)
@@ -165,7 +164,7 @@ def _record(folder: Path, preset: str, job: "Job", command: Sequence[str], recor
 
     with files.writing(folder):
         files.write_run_record(folder, preset, job.config, command, record)
-        save_tokenizer(job.prepared.tokenizer, folder / "tokenizer", job.trained_positions)
+        save_tokenizer(job.prepared.tokenizer, folder / "tokenizer", job.config.model.max_position_embeddings)
 
 
 def _export(job: "Job", result: RunResult, command: Sequence[str]) -> str:
@@ -173,17 +172,14 @@ def _export(job: "Job", result: RunResult, command: Sequence[str]) -> str:
     from electra_albert.apps.pretrain.summary import final_report
     from electra_albert.apps.report import write_report
     from electra_albert.hub.save import save_model
-    from electra_albert.model.growth import keep_first_positions
 
     folder, facts = result.folder, files.run_facts(job.config, result.metrics, result.step)
     objective = job.objective.cpu().eval()
     for name, model in (("generator", objective.generator), ("discriminator", objective.discriminator)):
         if model is not None:
             model.embeddings.merge_base()
-            keep_first_positions(model, job.trained_positions)
             save_model(model, job.prepared.tokenizer, folder / name, facts=facts)
     with files.writing(folder):
-        shape = replace(job.config.model, max_position_embeddings=job.trained_positions)
-        files.write_card(folder, shlex.join(["python", *command]), replace(job.config, model=shape), facts)
+        files.write_card(folder, shlex.join(["python", *command]), job.config, facts)
         write_report(folder, folder / files.REPORT)
     return final_report(job, result.metrics, folder)

@@ -33,8 +33,8 @@ python Pretraining.py --init_from runs/mine --corpus more.txt --output_dir runs/
 )
 # Options of trained generators; presets set some of them for other kinds too.
 _TRAINED = "embedding_sharing generator_layers generator_rate generator_size generator_warmup_steps generator_weight"
-_FROM_TOKENIZER = "vocab_size"  # the model's is always that of the tokenizer
-_POSITIONS = "max_position_embeddings"  # as many as max_seq_length and the initial weights need, unless it is given
+_POSITIONS = "max_position_embeddings"  # as many as the longest sequences of the run and of its initial weights
+_DERIVED = {_POSITIONS, "vocab_size"}  # no options of the model; vocab_size is the tokenizer's
 
 
 def parse_pretraining(argv: Sequence[str], program: str = "Pretraining.py") -> tuple[str, PretrainConfig]:
@@ -51,12 +51,12 @@ def parse_pretraining(argv: Sequence[str], program: str = "Pretraining.py") -> t
     names: Any = Literal[tuple(OBJECTIVES)]
     parser.add_argument("--objective", type=names, help=f"Pretraining objective: {listed}.")
     for group, section in _GROUPED.items():
-        parser.add_class_arguments(section, group, skip={_FROM_TOKENIZER} if group == "model" else set())
+        parser.add_class_arguments(section, group, skip=_DERIVED if group == "model" else set())
     settings = as_settings(PRESETS[preset])
+    settings["model"] = {name: value for name, value in settings["model"].items() if name not in _DERIVED}
     flat = {name: value for name, value in settings.items() if name not in GROUPS}
     dotted = {f"{group}.{name}": value for group in GROUPS for name, value in settings[group].items()}
-    parser.set_defaults({name: value for name, value in (flat | dotted).items() if name != f"model.{_FROM_TOKENIZER}"})
-    parser.set_defaults({f"model.{_POSITIONS}": None})
+    parser.set_defaults(flat | dotted)
     first = ["--config", json.dumps(inherited, ensure_ascii=False)] if inherited else []
     if first:
         try:
@@ -103,10 +103,7 @@ def _find_preset(argv: Sequence[str]) -> tuple[str, str | None, dict[str, Any]]:
 
 
 def _build(options: Namespace, least_positions: int) -> PretrainConfig:
-    """The configuration from parsed options. Raises UsageError for invalid values.
-
-    Unless it is given, the size of the position table is max_seq_length, or `least_positions` if that is larger.
-    """
+    """The configuration from parsed options. Raises UsageError for invalid values."""
     for group in _GROUPED:
         if not hasattr(options[group], "as_dict"):
             raise UsageError(f"{group}: {options[group]!r} is not a mapping; write {group}.<name> or a mapping")
@@ -116,8 +113,7 @@ def _build(options: Namespace, least_positions: int) -> PretrainConfig:
         training, short = flat["training"], flat["corpus"].short_seq_steps
         if flat["run"].flops is not None:  # from which max_steps follows
             flat["training"] = replace(training, max_steps=max(training.max_steps, training.batch_ramp_steps, short))
-        if options.model[_POSITIONS] is None:
-            options.model[_POSITIONS] = max(options.max_seq_length, least_positions)
+        options.model[_POSITIONS] = max(options.max_seq_length, least_positions)
         groups = {group: _GROUPED[group](**options[group].as_dict()) for group in (*GROUPS, *own)}
         config = PretrainConfig(**flat, **{name: groups.pop(name) for name in GROUPS}, own=groups)
         spec_of(config).generator(config)

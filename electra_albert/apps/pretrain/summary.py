@@ -69,9 +69,6 @@ def start_lines(job: Job, world: World) -> list[str]:
     if job.origin is not None:
         end = "constant" if training.lr_decay_share == 0 else f"decay to 0 at step {steps:,}"
         lines.append(f"new learning rate schedule: warmup to {training.learning_rate:g}, {end}")
-    if (positions := job.trained_positions) < config.model.max_position_embeddings:
-        unused = f"notice: positions from {positions} on are not trained, since no sequence is longer"
-        lines.append(f"{unused}; the exported models end there")
     if not (model := config.model).is_stock:
         lines.append(f"notice: transformers has no attention {model.attention}: only this toolkit can load the models")
     if rates is not None:
