@@ -30,7 +30,7 @@ _NAMED_AT_RANDOM = re.compile(r"[0-9a-f]{16}|(?<=\.tmp)\w{6}|(?<=tfevents).*")
 _LABELLED = {"train.csv": slice(48), "dev.csv": slice(48, 64)}  # lines of the text
 _CORPUS = "--corpus text.txt --max_seq_length 32 --preprocessing_num_workers 1 --vocab_size 200 --prepared_dir prepared"
 _SIZES = """--model.hidden_size 16 --model.num_hidden_layers 2 --model.num_attention_heads 2 --model.embedding_size 8
---model.intermediate_size 32 --model.max_position_embeddings 64 --model.hidden_dropout_prob 0.1 --rtd.generator_size 0.5
+--model.intermediate_size 32 --model.hidden_dropout_prob 0.1 --rtd.generator_size 0.5
 --max_steps 8 --warmup_steps 2 --logging_steps 3 --save_steps 2 --eval_steps 4 --eval_examples 8 --device cpu
 --per_device_train_batch_size 4 --per_device_eval_batch_size 8 --gradient_accumulation_steps 2 --precision fp32"""
 _PRETRAIN = f"Pretraining.py {_CORPUS} {_SIZES} --output_dir"

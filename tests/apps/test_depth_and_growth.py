@@ -62,7 +62,7 @@ def test_every_attention_kind_resumes_exactly_and_is_fine_tuned(finished: Finish
     ended = tune(*cola(tmp_path).options(tmp_path / "run", tmp_path / "tuned", *dropout))
     assert ("no weights to drop" in ended.err) == (kind in ("linear", "nystrom"))
     assert load_model(tmp_path / "tuned").encoder.config.attention == kind
-    longer = ("--model.max_position_embeddings", 600, "--init_from", tmp_path / "run")
+    longer = ("--max_seq_length", 48, "--init_from", tmp_path / "run")
     tokenizer = ("--tokenizer", tmp_path / "run" / "tokenizer")
     ended = call(pretrain.main, *finished.options(tmp_path / "longer", *STEPS, *longer, *tokenizer))
     if kind == "linformer":

@@ -62,7 +62,7 @@ TRAINING |= {"precision": "fp32", "device": "cpu", "preprocessing_num_workers": 
 TRAINING |= {"eval_steps": 10, "eval_examples": 16, "save_steps": 10}
 _RTD = {"rtd.mask_rate": 0.15, "rtd.generator_size": 0.5, "rtd.generator_rate": 1.0, "rtd.embedding_sharing": "full"}
 _SHAPE = {"hidden_size": 32, "num_attention_heads": 2, "num_hidden_layers": 2, "intermediate_size": 64}
-_SHAPE |= {"embedding_size": 16, "max_position_embeddings": 64}
+_SHAPE |= {"embedding_size": 16}
 
 
 def as_argv(settings: Mapping[str, object]) -> list[str]:

@@ -218,7 +218,7 @@ def test_different_predictions_and_invalid_options_are_refused(given: dict[str, 
     for change in ({"score": 0.51}, {"sequence": "the Owl left."}):
         with pytest.raises(UserError, match="different predictions"):
             fill_mask.check_same_predictions([[{**likely, **change}, last]], [[likely, last]])
-    wrong = {"preset": "small,huge", "repeats": 0, "per_device_train_batch_size": "8,x", "max_seq_length": 1024}
+    wrong = {"preset": "small,huge", "repeats": 0, "per_device_train_batch_size": "8,x", "max_seq_length": 4}
     for option, value in wrong.items():
         with pytest.raises(UsageError, match=option):
             run("step", given, **{option: value})

@@ -162,7 +162,7 @@ def test_an_uploaded_file_is_rewritten_and_downloaded_as_by_the_command(page: An
     [
         ("x" * (LONGEST_TEXT + 1), f"1 to {LONGEST_TEXT:,} characters, this one has {LONGEST_TEXT + 1:,}"),
         ("<img src=x> no mask", "'<img src=x> no mask' has no [MASK]"),
-        ("[MASK] " * 600, "the maximum is 512; shorten it"),
+        ("[MASK] " * 600, "the maximum is 128; shorten it"),
         (" ", "1 to"),
     ],
     ids=["long", "no mask", "many tokens", "blank"],

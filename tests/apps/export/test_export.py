@@ -1,5 +1,6 @@
 """The export command detects the kind of a model, writes it as a stock folder, and never modifies a run."""
 
+import json
 import shutil
 from itertools import pairwise
 from pathlib import Path
@@ -9,12 +10,14 @@ import numpy as np
 import pytest
 import torch
 from huggingface_hub import ModelCard
+from safetensors import safe_open
 from sklearn.metrics import roc_auc_score
 from transformers import AutoModel, pipeline
 
 from electra_albert.apps import export
 from electra_albert.corpus.tokenizer import load_tokenizer
 from electra_albert.hub.load import locate, read_stored
+from electra_albert.hub.weights import DIGEST
 from electra_albert.inference.model import load_model
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import ROOT, Ended, assert_refused, call, sha256
@@ -144,6 +147,17 @@ def test_the_shipped_model_is_small_and_gives_the_recorded_scores() -> None:
     for folder in (SHIPPED, *(SHIPPED / part for part in PARTS)):
         fields = ModelCard.load(folder / "README.md").data.to_dict()
         assert (fields["license"], fields["language"]) == ("apache-2.0", "en")
+    for part in PARTS:
+        with safe_open(SHIPPED / part / "model.safetensors", framework="pt") as file:
+            assert DIGEST in file.metadata()
+        assert load_tokenizer(SHIPPED / part).model_max_length == model.encoder.config.max_position_embeddings == 128
+
+
+def test_sentence_vectors_are_exported_without_warning_and_with_the_terms_of_the_model(tmp_path: Path) -> None:
+    assert run(SHIPPED, tmp_path, "--format", "sentence-transformers").err == ""
+    fields = ModelCard.load(tmp_path / "README.md").data.to_dict()
+    assert (fields["license"], fields["language"]) == ("apache-2.0", "en")
+    assert json.loads((tmp_path / "sentence_bert_config.json").read_text())["max_seq_length"] == 128
 
 
 def corrupted(texts: list[str], tokenizer: Any) -> tuple[list[Any], list[int]]:

@@ -58,7 +58,6 @@ def trained(run: Run, tmp_path: Path) -> Trained:
         (("--seeds", 0), "seeds=0"),
         (("--num_train_epochs", -1), "num_train_epochs=-1"),
         (("--head", "bert"), "--head"),
-        (("--max_seq_length", 100), "64 positions"),
         (("--model", "nowhere"), "nowhere does not exist"),
         (("--data_dir", "nowhere"), "nowhere: no such folder"),
         (("--data_dir", "nul\0in it"), "data_dir='nul\\x00in it' holds a NUL"),
@@ -169,7 +168,7 @@ def test_examples_without_a_label_are_counted_and_all_others_used(trained: Train
 
 def test_texts_longer_than_max_seq_length_are_truncated_and_counted(trained: Trained, tmp_path: Path) -> None:
     found = trained(rte(tmp_path / "tasks"), "--max_seq_length", 12)
-    assert noticed(found, "truncated to 12 tokens (--max_seq_length, the model takes up to 64)") == [160, 48]
+    assert noticed(found, "truncated to 12 tokens (--max_seq_length, the model takes up to 32)") == [160, 48]
     assert found["evaluation_examples"] == {"dev": 48}
 
 

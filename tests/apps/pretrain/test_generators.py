@@ -93,10 +93,9 @@ def test_plan_doctor_show_batch_know_the_kind(finished: Finished, made: Made, mo
 def test_a_fixed_generator_must_fit_the_run_and_stay_the_same(finished: Finished, tmp_path: Path) -> None:
     folder = shutil.copytree(finished.folder / "generator", tmp_path / "fixed")
     argv = [*finished.options(tmp_path / "run", *FEW, "--rtd.generator", folder), "--tokenizer", str(folder)]
-    long = ("--model.max_position_embeddings", 99, "--max_seq_length", 99)
     for code, text, *options in (
         (4, "has another tokenizer; set --tokenizer", "--tokenizer", "null", "--vocab_size", 200),
-        (4, "has max_position_embeddings 64, the run needs 99", *long),
+        (4, "has max_position_embeddings 32, the run needs 99", "--max_seq_length", 99),
         (2, "or own, shared or uniform", "--rtd.generator", "shred"),
         (4, "has no predictions", "--rtd.generator", finished.folder / "discriminator"),
         (2, "--rtd.generator_layers has no effect", "--rtd.generator_layers", 1),

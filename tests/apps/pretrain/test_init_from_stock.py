@@ -253,7 +253,6 @@ def test_an_incompatible_folder_or_option_is_refused(toy: Toy, tmp_path: Path) -
     for origin, more, code, word in (
         (fits, ("--model.hidden_size", 64), 4, "num_attention_heads"),
         (fits, ("--model.hidden_act", "relu"), 4, "hidden_act"),
-        (fits, ("--max_seq_length", 65), 2, "max_seq_length"),
         (fits, ("--tokenizer", toy.stock("BertForMaskedLM")), 2, "--tokenizer"),
         (small, (), 4, str(VOCAB - 10)),
         (unknown, (), 4, "roberta"),

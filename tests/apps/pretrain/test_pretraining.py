@@ -157,7 +157,7 @@ def test_a_sentence_that_is_too_long_when_tokenized_again_is_skipped(tmp_path: P
     sentences = ["".join(islice(letters, 20)) + " " + "".join(islice(letters, 20)) + "." for _ in range(900)]
     (tmp_path / "words.txt").write_text("\n\n".join(sentences), encoding="utf-8")
     argv = options(tmp_path / "words.txt", tmp_path / "prepared", tmp_path / "run", "--max_steps", 1)
-    ended = succeed(pretrain.main, *argv, "--vocab_size", 32, "--model.max_position_embeddings", 32)
+    ended = succeed(pretrain.main, *argv, "--vocab_size", 32)
     assert ("[MASK]" in ended.out, "next: " in ended.out) == (False, True), ended.out
 
 
