@@ -119,8 +119,8 @@ def test_scores_are_those_of_onnxruntime_and_no_request_leaves_the_page(opened: 
 def test_a_text_beyond_the_models_positions_is_cut_with_a_message_and_fits_a_phone(opened: Opened) -> None:
     opened.tab.set_viewport_size({"width": 390, "height": 800})
     opened.tab.goto("/")
-    tokens, _ = read_scores(opened.tab, "the " * 600, 510)
-    assert tokens == ["▁the"] * 510
+    tokens, _ = read_scores(opened.tab, "the " * 600, 126)
+    assert tokens == ["▁the"] * 126
     assert "only its first tokens are scored" in opened.tab.inner_text("#status")
     assert opened.tab.evaluate("document.documentElement.scrollWidth") <= 390
 
