@@ -30,7 +30,7 @@ START_TOLERANCE = 0.1  # relative deviation of an initial loss from chance level
 ORDER_TOLERANCE = 1.0  # the same for sentence order: few examples with nearly equal initial logits
 _SAMPLED_EXAMPLES = 4096  # to estimate the share of examples with a sentence order
 _TOKENS_PER_WORD = 20  # more on average means that the tokens do not mark words; bytes of English: 6
-_MUCH_UNKNOWN = 0.2  # share of unknown characters that gives a warning
+MUCH_UNKNOWN = 0.2  # share of unknown characters that gives a warning
 SWAP_RATE = 0.5  # share of the examples with two segments that are swapped. Paper: ALBERT section 3.1
 
 
@@ -68,7 +68,7 @@ def make_job(config: PretrainConfig, world: World, recorded: Mapping[str, Any] |
     written = prepared.store.statistics["written"]
     if (share := written["unknown_characters"] / written["characters"]) == 1:
         raise DataError("the tokenizer maps the whole text to the unknown token; name another --tokenizer")
-    if share > _MUCH_UNKNOWN:
+    if share > MUCH_UNKNOWN:
         LOG.warning(f"the tokenizer maps {share:.0%} of the text to the unknown token; check --tokenizer")
     unigram = evaluation.Unigram.from_counts(prepared.store.token_counts, special.never_masked)
     batches, held_out = _batches(config, prepared, world)

@@ -160,4 +160,24 @@ def test_a_weak_corpus_gives_warnings(finished: Finished, tmp_path: Path, monkey
     more = ("--corpus", text, "--tokenizer", finished.folder / "tokenizer", "--objective", "mlm")
     argv = [word for word in finished.options(None, *more) if word not in ("--vocab_size", "300")]
     ended = call(doctor.main, *argv)
-    assert (ended.code, findings(ended, "warn")) == (0, {"unknown", "duplicates"}), ended.out
+    wanted = {"unknown", "duplicates", "held-out text"}
+    assert (ended.code, findings(ended, "warn")) == (0, wanted), ended.out
+
+
+def test_text_that_the_tokenizer_does_not_know_fails(finished: Finished, tmp_path: Path) -> None:
+    # Regression: a warning, and another about duplicates, since all unknown sentences are equal.
+    text = tmp_path / "text.txt"
+    russian = "\n".join(f"{'один из нас ' * 3}{number} {number * 7} {number * 11}." for number in range(400))
+    text.write_text(russian, encoding="utf-8")
+    more = ("--corpus", text, "--tokenizer", finished.folder / "tokenizer", "--objective", "mlm")
+    argv = [word for word in finished.options(None, *more) if word not in ("--vocab_size", "300")]
+    ended = call(doctor.main, *argv)
+    assert "unknown" in findings(ended, "fail"), ended.out
+    assert "duplicates" in findings(ended, "pass"), ended.out
+
+
+@pytest.mark.parametrize("learning_rate", [3.0, 1e6])
+def test_an_absurd_learning_rate_fails(finished: Finished, learning_rate: float) -> None:
+    # Regression: the timing changed the weights before, and the loss was compared with that of the wrecked ones.
+    ended = call(doctor.main, *finished.options(None, "--learning_rate", learning_rate))
+    assert findings(ended, "fail") >= {"learning"}, ended.out
