@@ -83,10 +83,13 @@ def test_a_non_finite_step_is_skipped_and_excluded_from_the_metrics(tmp_path: Pa
     assert [row["step"] for row in training if row["loss"] is None] == [3, 5]
 
 
-def test_five_skipped_steps_in_a_row_raise_and_keep_the_last_checkpoint(tmp_path: Path) -> None:
-    with pytest.raises(DivergedError, match="5 steps in a row"):
-        run_toy(tmp_path, replace(CONFIG, save_steps=1, logging_steps=100), objective=Breaking((3, 4, 5, 6, 7)))
-    assert [step for step, _ in list_checkpoints(tmp_path / "checkpoints")] == [1, 2, 3, 4, 5, 6]
+@pytest.mark.parametrize(("save_steps", "saved"), [(1, [1, 2, 3, 4, 5, 6]), (100, [])])
+def test_the_fifth_skipped_step_in_a_row_ends_a_run(tmp_path: Path, save_steps: int, saved: list[int]) -> None:
+    # Regression: without a save it was noticed at the next log only, up to 100 steps later.
+    config = replace(CONFIG, save_steps=save_steps, logging_steps=100)
+    with pytest.raises(DivergedError, match="5 steps in a row up to step 7"):
+        run_toy(tmp_path, config, objective=Breaking((3, 4, 5, 6, 7, 8)))
+    assert [step for step, _ in list_checkpoints(tmp_path / "checkpoints")] == saved
 
 
 def test_non_finite_weights_are_never_saved(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """--budget and --flops: the run ends when time or FLOPs are used up, also when the speed changes or it is resumed."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,26 +33,47 @@ class Clock(Monitor):
         return self.seconds
 
 
-@pytest.mark.parametrize("evaluation_seconds", [0.0, 15.0])
-@pytest.mark.parametrize("slowest", [0.5, 1.0, 2.0, 4.0])
-def test_a_run_ends_on_time_if_its_speed_changes(tmp_path: Path, slowest: float, evaluation_seconds: float) -> None:
-    """The second half of the steps takes `slowest` times as long, and every 200th step is followed by an evaluation."""
-    clock = Clock(tmp_path, 1000, is_main=False)
-    pace, step = budget.Pace(SECONDS, clock), 0
+def run_on_time(folder: Path, slowest: float, evaluation_seconds: float, save_seconds: float = 0.0) -> Iterator[Clock]:
+    """The clock after each plan. A step takes a second, after 500 steps `slowest` as long.
+
+    Every 200th step is followed by an evaluation, as is the last one, and every 100th by a save.
+    """
+    clock = Clock(folder, 1000, is_main=False)
+    pace = budget.Pace(SECONDS, 200, clock)
 
     def slow(_: int) -> Metrics:
         clock.seconds += evaluation_seconds
         return {}
 
     evaluate = pace.timed(slow)
+    evaluate(0)
+    step, training_seconds = 0, 0.0
     while step < clock.max_steps:
         step += 1
-        clock.seconds += 1.0 if step < 500 else slowest
+        seconds = 1.0 if step < 500 else slowest
+        clock.seconds += seconds
+        training_seconds += seconds
         if step % 20 == 0:
-            clock.max_steps = max(step, pace(step))
+            clock.max_steps = max(step, pace(step, training_seconds))
+            yield clock
+        clock.seconds += save_seconds * (step % 100 == 0)
         if step % 200 == 0 or step == clock.max_steps:
             evaluate(step)
-    assert clock.seconds == pytest.approx(SECONDS, rel=0.03)
+    yield clock
+
+
+@pytest.mark.parametrize("evaluation_seconds", [0.0, 15.0, 100.0])
+@pytest.mark.parametrize("slowest", [0.5, 1.0, 2.0, 4.0])
+def test_a_run_ends_on_time_if_its_speed_changes(tmp_path: Path, slowest: float, evaluation_seconds: float) -> None:
+    *_, clock = run_on_time(tmp_path, slowest, evaluation_seconds)
+    # Time that is left over is less than the evaluation which a few more steps would need.
+    assert 0.97 * SECONDS - evaluation_seconds < clock.seconds < 1.03 * SECONDS
+
+
+def test_a_plan_does_not_jump_after_evaluations_and_saves(tmp_path: Path) -> None:
+    # Regression: evaluations counted as slow steps, so that plan and learning rate jumped after each.
+    plans = [clock.max_steps for clock in run_on_time(tmp_path, 1.0, 30.0, save_seconds=4.0)]
+    assert max(plans[3:]) - min(plans[3:]) < 0.05 * plans[-1]
 
 
 def options(finished: Finished, output: Path | None, *more: object) -> list[str]:
@@ -125,7 +147,7 @@ def test_a_run_with_a_time_budget_is_repeated_without_training_and_resumed_by_a_
     finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Regression: the first plan was taken, which is shorter or longer than the last one.
-    monkeypatch.setattr(budget, "_seconds_per_step", lambda *_: 0.5)  # far too slow, so that the plan grows
+    monkeypatch.setattr(budget, "_measured_seconds", lambda *_: (0.5, 0.0))  # far too slow, so that the plan grows
     argv, lengths = [*options(finished, tmp_path), "--budget"], dict[int, set[int]]()
 
     def spied(step: int, config: TrainingConfig) -> float:
