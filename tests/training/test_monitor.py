@@ -120,8 +120,43 @@ def test_a_terminal_has_a_progress_bar_and_a_closed_stderr_is_ignored(
         monitor.tick()
         monitor.row({**ROW, "step": 4})
     assert ("\r" in shown) == is_terminal
-    assert ("step 3/4  epoch 0.1  loss 0.3  sop_loss -" in shown) != is_terminal
+    assert ("step 3/4  loss 0.3  sop -  tokens/s 3" in shown) != is_terminal
     assert [row["step"] for row in read_rows(tmp_path)] == [3, 4]
+
+
+def test_lines_and_the_bar_fit_100_columns_and_show_losses_auc_and_speed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wide row: all losses of an objective with four, at the end of a long run."""
+    losses = {f"{name}_loss": 0.12345678 for name in ("generator", "discriminator", "sop")}
+    row = {**POSITION, "step": 12345, "loss": 29.0123, "generator_accuracy": 0.2, **losses, "grad_norm": 61.0}
+    for is_terminal in (True, False):
+        stream = Terminal(is_terminal)
+        monkeypatch.setattr(sys, "stderr", stream)
+        monkeypatch.setenv("COLUMNS", "100")
+        with console_log(), Monitor(tmp_path / str(is_terminal), 62_500) as monitor:
+            monitor.start(12344)
+            monitor.row({**row, "tokens_per_second": 123456.0, "data_wait": 0.1})
+            monitor.tick()
+            monitor.evaluation(POSITION, {**row, "unigram_loss": 6.5, "discriminator_auc": 0.8028, "x": 1.0})
+        lines = [line for line in stream.getvalue().replace("\r", "\n").splitlines() if line.strip()]
+        assert max(map(len, lines)) <= 100
+        assert is_terminal or all(text in lines[0] for text in ("discriminator 0.1235", "tokens/s 123,456", "left"))
+        assert any("held out: loss 29.01" in line and "AUC 0.8028" in line for line in lines)
+
+
+def test_a_notebook_shows_the_bar_and_lines_on_stdout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "ipykernel", ModuleType("ipykernel"))
+    with console_log(), Monitor(tmp_path, 4) as monitor:
+        monitor.start(2)
+        LOG.info("plan")
+        monitor.tick()
+    shown = capsys.readouterr()
+    assert "plan" in shown.out
+    assert "3/4" in shown.out
+    assert shown.err == ""
 
 
 def test_tensorboard_drops_the_steps_that_a_resume_repeats(tmp_path: Path) -> None:
