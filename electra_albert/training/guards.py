@@ -116,7 +116,7 @@ class UpdateGuard:
                 self._copied.synchronize()  # five steps old
                 self._require_few(self._copy.tolist(), step - MAX_SKIPPED_IN_A_ROW)
             self._copy = self._counts.to("cpu", non_blocking=True)
-            self._copied = torch.cuda.Event()
+            self._copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._copied.record()
 
     def check(self, step: int) -> None:
