@@ -157,13 +157,9 @@ class ReplacedTokenDetection(nn.Module):
         return terms | baseline_terms(corruption.targets, corruption.is_masked, unigram)
 
 
-# Each is a contracts.Objective with
-#   seed, special, chance_level    seed of its draws, special token ids, each loss at chance level in nats
-#   generator, discriminator       the masked language model that is trained, and the discriminator, or None
-#   lr_multipliers                 multiples of the learning rate by parameter name, or None
-#   corrupt(batch, step)           masked_ids, targets, is_masked, logits at the targets, …; by default at the last step
-#   score(batch, unigram, detections)   terms of a held-out batch and of its baselines
 PretrainingObjective: TypeAlias = mlm.MaskedLanguageModeling | ReplacedTokenDetection
+# What a run needs of an objective, besides `forward`; docs/extending.md explains each.
+_REQUIRED = ("weights", "chance_level", "generator", "discriminator", "lr_multipliers", "counts", "score")
 
 
 def make_objective(config: PretrainConfig, special: SpecialIds, *fixed: Generator) -> PretrainingObjective:
@@ -172,5 +168,7 @@ def make_objective(config: PretrainConfig, special: SpecialIds, *fixed: Generato
     module, _, name = spec.class_path.partition(":")
     build: type[PretrainingObjective] = getattr(import_module(module), name)
     objective = build(model=config.model, special=special, seed=config.training.seed, **spec.groups(config))
+    missing = [attribute for attribute in _REQUIRED if not hasattr(objective, attribute)]
+    assert not missing, f"{spec.class_path} lacks {', '.join(missing)}: see docs/extending.md"
     objective.max_steps, objective.fixed = config.training.max_steps, fixed
     return objective

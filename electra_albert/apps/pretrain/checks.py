@@ -56,13 +56,11 @@ def examine(job: Job, world: World) -> Iterator[Finding]:
     yield Finding("pass", "weights", "sharing, parameter groups and initial losses are as expected")  # by make_job
     yield from _of_corpus(job)
     batch = _examples(job, world, max(1, _TOKENS // job.config.corpus.max_seq_length))
-    yield _of_masking(job, batch)
-    if job.objective.discriminator is not None:
+    if hasattr(job.objective, "corrupt"):
         corruption = _corrupt(job, batch)
-        if corruption.logits is not None:
-            yield _of_sampling(job, corruption)
-        if not job.objective.discriminator.has_energies:  # whose labels are the noise, also if it equals the text
-            yield _of_labels(batch, corruption)
+        yield _of_masking(job, batch, corruption)
+        if hasattr(corruption, "corrupted_ids"):
+            yield from _of_corruption(job, batch, corruption)
     yield _of_padding(job, _examples(job, world, _OVERFITTED))
     yield from _of_learning(job, world)
     yield from _of_cost(job, world)  # after learning, since its updates change the weights
@@ -146,11 +144,18 @@ def _corrupt(job: Job, batch: Batch) -> Any:
         return job.objective.corrupt(batch, torch.tensor(1, device=batch.input_ids.device))
 
 
-def _of_masking(job: Job, batch: Batch) -> Finding:
+def _of_corruption(job: Job, batch: Batch, corruption: Any) -> Iterator[Finding]:
+    if corruption.logits is not None:
+        yield _of_sampling(job, corruption)
+    # The labels of energies are the noise, also if it equals the text.
+    if job.objective.discriminator is not None and not job.objective.discriminator.has_energies:
+        yield _of_labels(batch, corruption)
+
+
+def _of_masking(job: Job, batch: Batch, masked: Any) -> Finding:
     """Compare the selected tokens, and what replaces them, with the settings."""
     objective, special = job.objective, job.objective.special
     options: Any = objective.mlm if isinstance(objective, mlm.MaskedLanguageModeling) else objective.rtd
-    masked = _corrupt(job, batch)
     is_used, positions = masked.targets.weight > 0, masked.targets.positions  # [B, K]
     before, after = (ids.gather(1, positions)[is_used] for ids in (batch.input_ids, masked.masked_ids))  # [M]
     is_mask = after == special.mask
@@ -220,7 +225,7 @@ def _of_padding(job: Job, batch: Batch) -> Finding:
     """Compare the losses of cut examples for two contents of the padding, and all counts."""
     objective, ids = job.objective.eval(), batch.input_ids
     mask = batch.attention_mask & (torch.arange(ids.shape[1], device=ids.device) < ids.shape[1] // 2)
-    padded = ids.where(mask, objective.special.pad)
+    padded = ids.where(mask, special_ids(job.prepared.tokenizer).pad)
     cut = batch._replace(input_ids=padded, attention_mask=mask, token_type_ids=batch.token_type_ids * mask)
     step, counts = torch.tensor(1, device=ids.device), objective.counts(cut.to(torch.device("cpu")), 1)
     with torch.no_grad():

@@ -78,7 +78,7 @@ def make_job(config: PretrainConfig, world: World, recorded: Mapping[str, Any] |
     fixed = [model.to(device) for model in _fixed_generator(config, prepared.tokenizer, origin)]
     torch.manual_seed(derived_seed(seed, Stream.INITIAL_WEIGHTS))
     objective = make_objective(config, special, *fixed).to(device)
-    _check(objective, batches.micro_batches(1)[0], training.weight_decay)
+    _check(objective, batches.micro_batches(1)[0], training.weight_decay, unigram)
     # Differs from the published code, which learns the token frequencies in hundreds of steps. The entropy keeps the
     # bias of frequent tokens near zero, where half precision is most exact.
     with torch.no_grad():
@@ -137,7 +137,7 @@ def _fixed_generator(config: PretrainConfig, tokenizer: Tokenizer, origin: init_
     return [model.requires_grad_(False)]
 
 
-def _check(objective: PretrainingObjective, batch: Batch, weight_decay: float) -> None:
+def _check(objective: PretrainingObjective, batch: Batch, weight_decay: float, unigram: evaluation.Unigram) -> None:
     """Check weight sharing, the optimizer's parameter groups, and that random weights start at chance level.
 
     Raises UsageError for a wrong initial loss, which settings can cause, and AssertionError for the rest.
@@ -164,6 +164,10 @@ def _check(objective: PretrainingObjective, batch: Batch, weight_decay: float) -
             advice = "correct chance_level or, if it is right, choose another --model.initializer_range"
             raise UsageError(f"the initial {name} is {loss:.3f}, but {stated}: {advice}")
         losses.append(f"{name.replace('_', ' ')} {loss:.2f} (chance level {chance:.2f})")
+    with torch.no_grad():
+        scored = objective.score(batch.to(device), unigram, evaluation.Detections())
+    missing = objective.weights.keys() - scored.keys()
+    assert not missing, f"score() of {type(objective).__name__} lacks the losses {sorted(missing)}"
     LOG.info(f"self-check passed: weight sharing, parameter groups, losses of random weights: {', '.join(losses)}")
 
 

@@ -107,7 +107,14 @@ def sum_flops(per_step: Sequence[tuple[int, int]], steps: int) -> int:
 
 
 def _example_flops(config: PretrainConfig, length: int) -> int:
-    with torch.device("meta"):  # shapes without numbers or memory
+    try:
+        return _count_flops(config, length, "meta")  # shapes without numbers or memory
+    except RuntimeError:  # an objective reads the value of a tensor
+        return _count_flops(config, length, "cpu")
+
+
+def _count_flops(config: PretrainConfig, length: int, device: str) -> int:
+    with torch.device(device):
         special = SpecialIds(0, 1, 2, 3, 4, (), torch.ones(config.model.vocab_size, dtype=torch.bool))
         fixed = []
         if spec_of(config).has_discriminator and config.rtd.is_fixed:
