@@ -42,7 +42,7 @@ if TYPE_CHECKING:  # these import torch, which --help must not load
     from electra_albert.corpus.tokenizer import Tokenizer
 
 
-PREPARED_VERSION = 6  # increase it when the same text would be read, split, tokenized or held out differently
+PREPARED_VERSION = 7  # increase it when the same text would be read, split, tokenized or held out differently
 _TRAINING_VERSION = 2  # increase it when tokenizer training would give another result on the same text
 _KEY_LETTERS = 12  # of the key, in the folder's name
 UNIT_BYTES, _MAX_PARTS = 8 << 20, 2048  # of text per part, more in a corpus above 16 GB
@@ -140,7 +140,9 @@ def open_corpus(config: CorpusConfig, seed: int) -> CorpusFolder:
     paths = [str(SAMPLE_TEXT) if source.corpus == BUILT_IN_CORPUS else source.corpus for source in sources]
     name, found = short_name(config.corpus), Counter[str]()
     files = without_repeats(sources, [find_files(path, found, config.encoding) for path in paths], found)
-    readings = [ReadOptions(source.text_column, config.bad_utf8, config.encoding) for source in sources]
+    readings = [
+        ReadOptions(source.text_column, config.bad_utf8, config.encoding, config.documents) for source in sources
+    ]
     for some, how in zip(files, readings, strict=True):  # before the slow steps
         require_columns(some, how)
     with locked(root / f".{name}.lock"):  # parallel jobs, as on a cluster, hash every file only once
@@ -151,7 +153,7 @@ def open_corpus(config: CorpusConfig, seed: int) -> CorpusFolder:
         content = [[how.text_column, some] for how, some in zip(readings, hashed, strict=True)]
         trained = [_TRAINING_VERSION, config.vocab_size, config.do_lower_case is not False, config.keep_accents]
         tokenizer = tokenizers.fingerprint(given) if given else trained
-        parts = [PREPARED_VERSION, content, [config.bad_utf8, config.encoding], tokenizer, seed]
+        parts = [PREPARED_VERSION, content, [config.bad_utf8, config.encoding, config.documents], tokenizer, seed]
         key = hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
         folder = root / f"{name}-{key[:_KEY_LETTERS]}"
         folder.mkdir(exist_ok=True)
@@ -171,7 +173,7 @@ def _open_documents(config: CorpusConfig) -> CorpusFolder:
     from electra_albert.corpus.mixture import Source
 
     folder = Path(config.corpus)
-    read_before = ("text_column", "encoding", "bad_utf8", "tokenizer", "extend_vocab_to", "do_lower_case")
+    read_before = ("text_column", "documents", "encoding", "bad_utf8", "tokenizer", "extend_vocab_to", "do_lower_case")
     for name in (*read_before, "keep_accents", "split_digit_comma"):
         if getattr(config, name) != getattr(CorpusConfig, name):
             raise UsageError(f"--{name}: the text in {folder} is tokenized already; remove the option")

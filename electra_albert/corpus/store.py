@@ -264,6 +264,7 @@ def _digest(manifest: Mapping[str, Any]) -> str:
 # Corpus statistics: everything that was read, skipped, changed and written.
 
 _KINDS = {"sentences": "text, one sentence per line", "paragraphs": "text, one paragraph per line"}
+_KINDS |= {"documents": "text, one document per line", "wrapped": "text, hard-wrapped lines joined to paragraphs"}
 _KINDS |= {"records": "JSON, one document per line"}
 _KINDS |= {kind.lower(): f"{kind}, one document per row" for kind in ("CSV", "TSV", "Parquet", "Arrow")}
 _SHOWN_ELSEWHERE = {"files", "bytes", "documents", "sentences", *(f"files_of_{kind}" for kind in _KINDS)}
