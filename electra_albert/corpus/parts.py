@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from tqdm import tqdm
 
 from electra_albert.contracts import LOG, DataError
 from electra_albert.corpus.documents import Document
@@ -32,6 +33,7 @@ from electra_albert.files import FileDigest, HashedFile, find_damage, read_json,
 PART_FILES = ("tokens", "sentence_ends", "document_ends", "groups", "sketches")  # the last two: Signature's fields
 _BATCH_CHARACTERS = 1 << 20  # tokenised at once
 _SECONDS_BETWEEN_LINES = 10
+_SECONDS_WITHOUT_BAR = 5  # on a terminal
 
 
 class Part(NamedTuple):
@@ -113,9 +115,13 @@ def run_all(
     """function(item, shared) of each item, in this process or in workers that never outlive it; logs the progress."""
     results: list[Any] = [None] * len(items)
     logged = time.monotonic()
-    for done, (number, result) in enumerate(_run_each(function, items, min(num_workers, len(items)), shared), start=1):
+    outputs = _run_each(function, items, min(num_workers, len(items)), shared)
+    settings: dict[str, Any] = {"unit": " parts", "delay": _SECONDS_WITHOUT_BAR, "disable": None, "leave": False}
+    bar = tqdm(outputs, desc=what, total=len(items), **settings)
+    for done, (number, result) in enumerate(bar, start=1):
         results[number] = result
-        if time.monotonic() - logged > _SECONDS_BETWEEN_LINES and done < len(items):
+        is_due = bar.disable and time.monotonic() - logged > _SECONDS_BETWEEN_LINES
+        if is_due and done < len(items):
             logged = time.monotonic()
             LOG.info(f"{what}: {done} of {len(items)} parts done")
     return results

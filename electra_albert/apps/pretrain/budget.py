@@ -104,6 +104,7 @@ def planned(job: Job, world: World) -> Job:
 
 def _measured_seconds(job: Job, world: World) -> tuple[float, float]:
     """Seconds of a step and of an evaluation on the slowest process; the weights stay as they are."""
+    LOG.info("timing a few steps for --budget …")
     before = {name: tensor.clone() for name, tensor in job.objective.state_dict().items()}
     step_seconds, example_seconds = trial.time_parts(job, world)
     job.objective.load_state_dict(before)
