@@ -38,7 +38,8 @@ from electra_albert.presets import PRESETS
 from electra_albert.training.checkpoint import MANIFEST, MODEL, find_checkpoint, load_checkpoint, read_state
 from electra_albert.training.distributed import World, gather_objects, main_first
 
-_OPTION = "remove the option that changes it"
+_EXTEND = "to extend its vocabulary use --init_from {run}/discriminator or {run}/generator"
+_OPTION = "correct or remove the option that changes it"
 _OLD_TEXT = ("prepared_dir", "store", "max_seq_length", "seed")  # settings that identify a run's held-out examples
 # The vocabulary is the tokenizer's, the others are for random weights only.
 _NOT_INHERITED = ("vocab_size", "initialization", "initializer_range", "zero_init_outputs")
@@ -158,8 +159,8 @@ def _find_run(run: Path, config: PretrainConfig, tokenizer: Tokenizer, world: Wo
             raise CheckpointError(f"{name}: its models share their layers; to add groups name {run}/discriminator")
         if fingerprint(load_tokenizer(run / "tokenizer")) != fingerprint(tokenizer):
             raise CheckpointError(
-                f"{name}: it was trained with another tokenizer; remove --tokenizer and options that change it; to "
-                f"extend its vocabulary use --init_from {run}/discriminator or {run}/generator"
+                f"{name}: it was trained with another tokenizer; remove --tokenizer and options that change it; "
+                f"{_EXTEND.format(run=run)}"
             )
     checkpoint: Path = gather_objects(found, world)[0]
     with main_first(world):
@@ -253,15 +254,20 @@ def _grow(
     tensors: Mapping[str, Tensor], source: ModelConfig, config: ModelConfig, name: str, seed: int, advice: str = _OPTION
 ) -> dict[str, Tensor]:
     """The tensors of a source model, grown to `config` and logged. CheckpointError if it cannot compute the same."""
-    require_same_computation(config, source, name, advice)
-    try:
-        changes = growth.describe(source, config)
-    except ValueError as error:
-        raise CheckpointError(f"{name}: {error}; {advice}") from None
+    changes = _describe_growth(source, config, name, advice)
     if not changes:
         return {**tensors}
     LOG.info(f"{name} grows: {changes}")
     return growth.grow(tensors, source, config, seed)
+
+
+def _describe_growth(source: ModelConfig, config: ModelConfig, name: str, advice: str) -> str:
+    """What growth changes, if anything. Raises CheckpointError if the grown model cannot compute the same."""
+    require_same_computation(config, source, name, advice)
+    try:
+        return growth.describe(source, config)
+    except ValueError as error:
+        raise CheckpointError(f"{name}: {error}; {advice}") from None
 
 
 def _copy_tensors(
@@ -276,6 +282,22 @@ def _copy_tensors(
     if "sentence_order" in used and "sentence_order.pooler" not in new:
         used.add("pooler")
     return new, [part for part in dict.fromkeys(key.split(".")[0] for key in source.tensors) if part not in used]
+
+
+def require_possible(config: PretrainConfig) -> None:
+    """Raise CheckpointError if the models of --init_from cannot become those of the run, before the text is prepared."""
+    if config.run.init_from is None:
+        return
+    path = Path(config.run.init_from)
+    name = f"--init_from {path}"
+    folder = path if _is_stock(path) else find_checkpoint(path / "checkpoints", "auto")
+    if folder is None:
+        raise UsageError(f"{name}: it has no checkpoint; name a trained run")
+    if folder != path and config.corpus.extend_vocab_to is not None:
+        raise CheckpointError(f"{name}: a run keeps its tokenizer; {_EXTEND.format(run=path)}")
+    source = load.read_config(_find_models(folder)[0])
+    wanted = replace(config.model, vocab_size=source.vocab_size)
+    _describe_growth(source, wanted, name, _OPTION)
 
 
 def require_old_corpus(config: PretrainConfig) -> None:

@@ -61,6 +61,7 @@ def make_job(config: PretrainConfig, world: World, recorded: Mapping[str, Any] |
     is_recorded = choose_recording(training, compilation, arithmetic, world)
     with main_first(world):
         if recorded is None:
+            init_from.require_possible(config)
             init_from.require_old_corpus(config)
         prepared = prepare(config.corpus, seed, recorded=recorded)
     config = replace(config, model=replace(config.model, vocab_size=len(prepared.tokenizer)))
