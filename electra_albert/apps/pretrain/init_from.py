@@ -285,7 +285,7 @@ def _copy_tensors(
 
 
 def require_possible(config: PretrainConfig) -> None:
-    """Raise CheckpointError if the models of --init_from cannot become those of the run, before the text is prepared."""
+    """Raise CheckpointError, before the text is prepared, if --init_from cannot become the model of the run."""
     if config.run.init_from is None:
         return
     path = Path(config.run.init_from)
