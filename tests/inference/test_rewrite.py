@@ -12,10 +12,10 @@ import torch
 from electra_albert.config import ModelConfig, RtdConfig
 from electra_albert.contracts import IGNORED_LABEL, Batch
 from electra_albert.corpus.tokenizer import load_tokenizer, special_ids
-from electra_albert.inference.model import InferenceModel
+from electra_albert.inference.model import InferenceModel, load_model
 from electra_albert.inference.rewrite import REPLACEMENT_CHARACTER, Line, Rewritten, compose, splice
 from electra_albert.objectives.rtd import ReplacedTokenDetection
-from tests.apps.tiny_run import english
+from tests.apps.tiny_run import ROOT, english
 from tests.corpus.tokenizer_kinds import KINDS, save_roberta
 
 SEED, RATE, LONGEST = 7, 0.15, 61
@@ -224,3 +224,12 @@ def test_bytes_of_a_character_are_decoded_together(tmp_path: Path) -> None:
     half, text = encode(tokenizer, "é")[0][0], "The house was old."
     last = len(encode(tokenizer, text)[0]) - 1
     assert replace_by_hand(tokenizer, text, {last: half}).sequence == f"The house was old{REPLACEMENT_CHARACTER}"
+
+
+def test_a_letter_of_several_unknown_tokens_is_kept_once() -> None:
+    # Regression: each of its unknown tokens was written as the letter.
+    model = load_model(ROOT / "data" / "models" / "english-h256-l4", device="cpu")
+    for seed in range(10):
+        rewritten = model.rewrite("peace be upon him ﷺ said the man", mask_rate=0.5, seed=seed)
+        assert rewritten.sequence.count("ﷺ") == 1
+        assert any(replacement.is_changed for replacement in rewritten.replaced)
