@@ -32,7 +32,7 @@ class CorpusConfig:
     text_column: str = "text"
     """Name of the table column or .jsonl key that contains the text."""
     documents: Literal["auto", "blank", "line"] = "auto"
-    """What separates documents in text files: a blank line, or each line end. auto: a line end if a long file has no
+    """The border of documents in text files: a blank line, or each line end. auto: a line end if a long file has no
     blank line and its lines hold several sentences, else a blank line; it also joins hard-wrapped lines."""
     encoding: str = "utf-8"
     """Encoding of text, .jsonl, .csv and .tsv files, by Python's name: cp1252 (also reads Latin-1), cp1251, gb18030."""

@@ -23,6 +23,9 @@ from electra_albert.training.run_log import console_log, is_main_process
 
 _FIRST_RANK_SECONDS = 5  # in which the first rank prints an error
 _ALL_OPTIONS = "--help-all"
+_KEY = r'^Parser key "([\w.]+)"'  # an option, in messages of jsonargparse
+_EXPECTED = re.compile(r"Expected a (?:<class '(\w+)'>|typing\.Literal\[(.*?)\])")
+_TYPES = {"bool": "true or false", "int": "a whole number", "float": "a number", "NoneType": "null"}
 _FILE_OPTIONS = ("--corpus", "--input", "--train_file")  # suggested for a path that has no option
 _EXIT_CODES = """0 done, 1 a bug, 2 options and paths, 3 data, 4 a checkpoint, tokenizer or run folder,
 5 training diverged, 6 another process of a distributed run was lost, 75 stopped by a signal after saving a checkpoint;
@@ -178,7 +181,14 @@ def _explain(message: str, known: Sequence[str]) -> str:
         if reason := REMOVED.get(name.removeprefix("--")):
             return f"there is no option {name} any more: {reason}, see docs/lab-log.md"
         return f"there is no option {name}{suggest(name, known)}"
-    return re.sub(r'^Parser key "([\w.]+)"', r"--\1", message)
+    value = re.search(r"(?:Got|Given) value: (.*)$", message)
+    expected = [_TYPES.get(name) or names.replace("'", "") for name, names in _EXPECTED.findall(message)]
+    if value and expected:
+        return re.sub(f"{_KEY}.*", rf"--\1 must be {' or '.join(expected)}, not {value[1]}", message)
+    required = message.partition("arguments are required: ")[2]
+    if required:
+        return f"give --{required.replace(', ', ' and --')}"
+    return re.sub(_KEY, r"--\1", message)
 
 
 def config_first(argv: Sequence[str]) -> list[str]:

@@ -158,7 +158,7 @@ class ReplacedTokenDetection(nn.Module):
 
 
 PretrainingObjective: TypeAlias = mlm.MaskedLanguageModeling | ReplacedTokenDetection
-# What a run needs of an objective, besides `forward`; docs/extending.md explains each.
+# Attributes that a run needs, besides `forward`; docs/extending.md explains each.
 _REQUIRED = ("weights", "chance_level", "generator", "discriminator", "lr_multipliers", "counts", "score")
 
 
