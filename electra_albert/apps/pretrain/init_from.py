@@ -262,7 +262,7 @@ def _grow(
 
 
 def _describe_growth(source: ModelConfig, config: ModelConfig, name: str, advice: str) -> str:
-    """The changes of a growth, empty if there are none. Raises CheckpointError if the grown model cannot compute the same."""
+    """The changes of a growth, if any. Raises CheckpointError if the grown model cannot compute the same."""
     require_same_computation(config, source, name, advice)
     try:
         return growth.describe(source, config)
