@@ -135,6 +135,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         files = {name: file or options.data_dir / f"{name}.tsv" for name, file in files.items()}
     max_score = options.max_score or (5 if options.data_dir else 1)
     model = options.output_dir / "model"
+    record = model / SCORES
     try:
         sets = {name: read_examples(file, max_score) for name, file in files.items() if file}
         settings = repr((vars(options), [examples.to_dict() for examples in sets.values()]))
@@ -142,7 +143,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         folder = options.output_dir / f"training-{digest}"
         if not (options.model / "config.json").is_file():
             raise ValueError(f"{options.model} has no config.json; give a model folder")
-        if model.exists() and json.loads((model / SCORES).read_text())["training"] != folder.name:
+        if model.exists() and json.loads(record.read_text()).get("training") != folder.name:
             raise ValueError(f"{model} has other settings or data; choose another --output_dir")
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(options.output_dir / "lock")
@@ -151,7 +152,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser.error(str(error))
     if not model.exists():
         train(options, sets, folder).rename(model)
-    print((model / SCORES).read_text())
+    print(record.read_text())
 
 
 if __name__ == "__main__":
