@@ -303,7 +303,10 @@ class PretrainConfig:
 
 
 # Options that no longer exist, and why; a run that recorded one of them can be resumed.
-REMOVED = {"log_gradient_norms": "no decision was based on it"}
+REMOVED = {
+    "log_gradient_norms": "no decision was based on it",
+    "loss": "examples/sentence_vectors.py trains sentence vectors",
+}
 FLAT = {"run": RunConfig, "corpus": CorpusConfig, "training": TrainingConfig}  # their options have no dotted names
 
 

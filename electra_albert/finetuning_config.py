@@ -17,7 +17,6 @@ PREDICT_TEST = "test"  # --predict test: the task's own test sets
 CUSTOM = "custom"  # the task of a user's table
 TOPICS = "topics"  # the built-in task, the default
 GLUE = "glue"  # all tasks of GLUE
-EMBEDDINGS = "sts-embeddings"  # sentence vectors, by the trainer of sentence-transformers and with its own options
 
 
 @dataclass(frozen=True)
@@ -25,9 +24,8 @@ class DataConfig:
     """Task and data."""
 
     task: str | None = None
-    """cola sst2 mrpc stsb qqp mnli qnli rte wnli ax squad squad_v2 race ner chunking, glue (all GLUE tasks),
-    sts-embeddings (sentence vectors; --help with it has its options), or custom (any table, given by --train_file and
-    --validation_file); by default a small built-in task."""
+    """cola sst2 mrpc stsb qqp mnli qnli rte wnli ax squad squad_v2 race ner chunking, glue (all GLUE tasks), or
+    custom (any table, given by --train_file and --validation_file); by default a small built-in task."""
     data_dir: str | None = None
     """Folder of the task in its official layout (for glue: of all tasks), or OWNER/NAME of a dataset on the hub."""
     streaming: bool = False

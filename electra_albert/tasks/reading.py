@@ -35,7 +35,7 @@ _ROLES = {  # option that names the file, name and verb in messages
 }
 
 
-def read_data(task: Task, config: DataConfig, *, needs_test: bool, seed: int, is_trained: bool = True) -> TaskData:
+def read_data(task: Task, config: DataConfig, *, needs_test: bool, seed: int, is_trained: bool) -> TaskData:
     """All examples of a task; training data only if `is_trained`, test sets only if they are needed."""
     task, report = as_configured(task, config), Report()
     sources = locate(task, config, report, needs_test=needs_test, is_trained=is_trained)
@@ -96,7 +96,7 @@ class _DataDir(NamedTuple):
     find: Callable[[str, str, Patterns], Path | Table | None]  # the source of a set by role, set name and patterns
 
 
-def locate(task: Task, config: DataConfig, report: Report, *, needs_test: bool, is_trained: bool = True) -> Sets:
+def locate(task: Task, config: DataConfig, report: Report, *, needs_test: bool, is_trained: bool) -> Sets:
     """The sources of all sets; file options override --data_dir. UsageError if a needed one is missing."""
     needs_training, is_split = is_trained and task.trained_by is None, config.validation_split is not None
     if is_split and not needs_training:
