@@ -149,7 +149,9 @@ def make_task_job(task: Task, config: FinetuneConfig, base: BaseModel, world: Wo
     form = {"kind": task.kind, "labels": [*data.labels], "style": tuning.head, "is_regression": task.is_regression}
     head = load.head_of(details or form, 0.0 if details else tuning.classifier_dropout_prob)
     training = _with_steps(tuning, training, train.feature_count, batch) if train else training
-    encoded, arithmetic = (data, plan, train, evaluation, to_label), choose_arithmetic(training.precision, world.device)
+    encoded = (data, plan, train, evaluation, to_label)
+    precision = "fp32" if training.precision == "auto" and not is_trained else training.precision
+    arithmetic = choose_arithmetic(precision, world.device)
     is_recorded = choose_recording(training, "none", arithmetic, world)
     return TaskJob(task, config, training, base, shape, head, *encoded, arithmetic, is_recorded, batch)
 

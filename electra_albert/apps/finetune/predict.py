@@ -28,10 +28,14 @@ from electra_albert.training.step import autocast
 
 @contextmanager
 def inference(objective: TaskObjective, job: TaskJob) -> Iterator[None]:
-    """Disable gradients and dropout, with training's autocast; UsageError if the GPU runs out of memory."""
+    """Disable gradients and dropout; UsageError if the GPU runs out of memory.
+
+    A model that is trained here is evaluated in float32, as its folder is elsewhere.
+    """
     device = next(objective.parameters()).device
+    arithmetic = job.arithmetic if job.train is None else "fp32"
     objective.eval()
-    with machine.one_line_errors(job.training, "none"), torch.no_grad(), autocast(device, job.arithmetic):
+    with machine.one_line_errors(job.training, "none"), torch.no_grad(), autocast(device, arithmetic):
         yield
 
 
