@@ -78,8 +78,6 @@ def glue_tasks(
         changes |= {} if task.is_symmetric else {"double_unordered": False}
         mine = apply_recipe(config, name, initial)
         mine = replace(mine, data=replace(mine.data, task=name), tuning=replace(mine.tuning, **changes))
-        if task.trained_by:
-            mine = replace(mine, training=replace(mine.training, precision="fp32"))
         trains = mine.tuning.is_training
         found = reading.locate(task, mine.data, Report(), needs_test=False, is_trained=trains)
         if mine.tuning.predict and not found["test"]:
