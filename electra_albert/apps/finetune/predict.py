@@ -56,7 +56,10 @@ def score(job: TaskJob, objective: TaskObjective, world: World, stop: StopSignal
         decoded = KINDS[job.task.kind].decode(found[0], features, examples, job.data.labels, job.plan)
         values = decoded.values
         assert values is not None  # reading skips or refuses examples without labels
-        for metric, value in {"loss": found[1], **metrics.MEASURES[job.measure](values)}.items():
+        scores = metrics.MEASURES[job.measure](values)
+        if job.task.kind == "token":  # without those of entities for plain tags
+            scores = {metric: value for metric, value in scores.items() if metric in job.task.metrics}
+        for metric, value in {"loss": found[1], **scores}.items():
             result.metrics[metric if is_deciding else f"{name}_{metric}"] = value
         result.values[name], result.predictions[name] = values.tolist(), decoded.predictions
         result.probabilities[name] = decoded.probabilities
