@@ -40,17 +40,19 @@ class DataConfig:
     test_file: str | None = None
     """Unlabelled data for --predict test."""
     text_column: str | None = None
-    """Column of the text, or of the first text of a pair; by default the task's, or `text`."""
+    """Column of the text, or of the first text of a pair; by default the task's, or `text`. In CoNLL files the number
+    of the words' column; by default 0, the first."""
     text_pair_column: str | None = None
     """Column of the second text of a pair; a custom task without it has single texts."""
     label_column: str | None = None
-    """Column of the label; by default the task's, or `label`."""
+    """Column of the label; by default the task's, or `label`. In CoNLL files a number from 0."""
     column_names: str | None = None
     """Column names of .csv and .tsv files without a header, separated by commas: text,label."""
     encoding: str = "utf-8"
     """Encoding of the files, by Python's name: cp1252 (also reads Latin-1), cp1251, gb18030."""
-    regression: bool = False
-    """Labels of a custom task are numbers (regression), not classes."""
+    regression: bool | None = None
+    """Whether the labels of a custom task are numbers to predict; by default they are classes, but numbers such as 0.5
+    are refused. With false they are classes too: 1.0 and 1 are one."""
     race_level: Literal["all", "middle", "high"] = "all"
     """Difficulty level of RACE to train and evaluate on."""
     unknown_labels: Literal["error", "skip"] = "error"

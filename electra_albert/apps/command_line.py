@@ -148,10 +148,12 @@ def parse(
 ) -> Namespace:
     """Parse arguments. Raises UsageError, with a suggestion, for an invalid option. --help prints the `short` help.
 
-    An option that is False by default needs no value. A path without an option becomes the value of `file_option`.
+    An option that is False by default, or neither true nor false, needs no value. A path without an option becomes the
+    value of `file_option`.
     """
     for action in parser._actions:
-        if action.default is False and action.nargs is None:
+        is_flag = action.default is False or getattr(action, "_typehint", None) == bool | None
+        if is_flag and action.nargs is None:
             action.nargs, action.const = "?", True
     if short is not None and {"-h", "--help"} & {*argv}:
         print(_format_short_help(parser, short), end="")

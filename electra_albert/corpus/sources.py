@@ -240,7 +240,7 @@ def _csv_records(lines: Lines, kind: Kind, column: str) -> Iterator[Record]:
     first = next(texts, "")
     delimiter = "\t" if kind == "tsv" else csv_delimiter((first,), (column,))
     if kind == "csv" and delimiter != ",":
-        lines.counts[f"CSV files separated by {SEPARATORS[delimiter]}"] += 1
+        lines.counts[f"CSV files separated by {SEPARATORS.get(delimiter, delimiter)}"] += 1
     location = partial(lines.location, -1)  # rows are numbered from 1
     rows = csv_rows(chain((first,), texts), delimiter, location)
     _, header = next(rows, (1, []))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, NoReturn
+from unicodedata import normalize
 
 from electra_albert.contracts import DataError, UsageError
 from electra_albert.data_files.streams import text_lines
@@ -95,7 +96,7 @@ class SplitReader:
 
     def as_label(self, value: object, location: str) -> str | None:
         """A label as text; None if it is empty or one of the task's marks for a missing label."""
-        label = as_text(value, location, "label").strip()
+        label = label_text(value, location)
         return None if label in ("", *self.task.no_label) else label
 
     def parse_json(self, path: Path) -> Any:
@@ -154,6 +155,11 @@ def as_text(value: object, location: str, column: str) -> str:
     if isinstance(value, bool | int | float):
         return json.dumps(int(value) if isinstance(value, float) and value.is_integer() else value)
     raise DataError(f"{location}: {column!r} holds {type(value).__name__}, not text; correct the file")
+
+
+def label_text(value: object, location: str) -> str:
+    """A label or tag as text, without blanks around it and with composed letters."""
+    return normalize("NFC", as_text(value, location, "label").strip())
 
 
 def member(found: Any, key: str, kind: Any, location: str) -> Any:

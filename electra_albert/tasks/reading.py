@@ -223,8 +223,9 @@ def _found_labels(examples: Examples, reader: SplitReader) -> tuple[str, ...]:
     advice = "if they are numbers to predict, give --regression true"
     if len(labels) > _MAX_LABELS:
         raise DataError(f"{location}: {len(labels):,} labels, over {_MAX_LABELS}; {advice}, or check --label_column")
-    if not is_whole and all(map(_is_number, labels)):
-        raise DataError(f"{location}: the labels are numbers such as {min(labels)}; {advice}")
+    if not is_whole and all(map(_is_number, labels)) and reader.config.regression is None:
+        classes = "if they are classes, --regression false"
+        raise DataError(f"{location}: the labels are numbers such as {min(labels)}; {advice}; {classes}")
     return tuple(sorted(labels, key=lambda label: (int(label) if is_whole else 0, label)))
 
 

@@ -106,7 +106,7 @@ def test_labels_are_found_in_the_training_data_in_order(tmp_path: Path, train: l
     [
         (["a", "b"], ["a", "c"], r"_file\.jsonl:2: label 'c' .*training data, 'a', 'b'.*--unknown_labels"),
         (["a", "a"], ["a"], "all examples have the label 'a'"),
-        ([0.5, 1.5, 2.0], [0.5], "such as 0.5; .*--regression"),
+        (["0.0", "1.0"], [1], "such as 0.0; .*--regression true; .*--regression false"),
         ([f"l{i}" for i in range(101)], ["l1"], "101 labels"),
         ([["a"], "b"], ["b"], r"train_file\.jsonl:1: .*multi-label"),
     ],
@@ -114,6 +114,22 @@ def test_labels_are_found_in_the_training_data_in_order(tmp_path: Path, train: l
 def test_labels_that_cannot_be_classes_are_refused(tmp_path: Path, train: list[Any], dev: list[Any], word: str) -> None:
     with pytest.raises(DataError, match=word):
         read("custom", **custom_files(tmp_path, train, dev))
+
+
+@pytest.mark.parametrize(
+    ("train", "dev", "options"),
+    [
+        ("0.0 1.0", "0 1", {"regression": False}),
+        ("0 1", "0.0 1.00", {}),
+        ("9007199254740993 -1", "9007199254740993.0 -1.", {}),
+        ("caf\u00e9 1.0", "cafe\u0301 1.0", {}),
+        ("01 1", "01 1", {}),
+    ],
+)
+def test_one_label_written_in_two_ways_is_one_class(tmp_path: Path, train: str, dev: str, options: Any) -> None:
+    data = read("custom", **custom_files(tmp_path, train.split(), dev.split()), **options)
+    assert [one.label for one in data.evaluation["dev"]] == [one.label for one in data.train]
+    assert len(data.labels) == 2
 
 
 def test_labels_of_a_custom_task_may_be_any_text_or_number(tmp_path: Path) -> None:

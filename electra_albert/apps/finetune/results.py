@@ -36,6 +36,7 @@ _PER_CALL_OPTIONS = {"predict", "compare", "resume", "dry_run"}  # not part of a
 DATA_FILES = ("data_dir", "train_file", "validation_file")
 # Paths, whose contents are compared by fingerprint, and settings that do not change the trained models.
 _MAY_CHANGE = {"model", "output_dir", *DATA_FILES, "unknown_labels", "test_file", "prepared_dir", "encoding", "seeds"}
+_MAY_CHANGE |= {"regression"}  # older versions recorded a default; with another value the labels differ too
 _MAY_CHANGE |= {"push_to_hub", "hub_private_repo", "report_to", "device", "from_mnli", "arithmetic"}
 _MAY_CHANGE |= {"logging_steps", "gradient_checkpointing", "ddp_timeout", "cuda_graphs", "is_recorded"}
 _MAY_CHANGE |= {"per_device_eval_batch_size", "per_device_train_batch_size", "gradient_accumulation_steps"}
@@ -292,8 +293,11 @@ def predictions_table(examples: Sequence[Any], predictions: Sequence[Any], proba
         gold, text = _gold_and_text(example)
         shown = string.ascii_uppercase[predicted] if isinstance(example, ChoiceExample) else _as_text(predicted)
         score = "" if found is None else f"{found if isinstance(found, float) else max(found):.4f}"
-        cells = (" ".join(cell.split()) for cell in (example.identity, gold, shown, score, text))
-        lines.append("\t".join(c if len(c) <= _SHOWN_CHARACTERS else f"{c[:_SHOWN_CHARACTERS]} …" for c in cells))
+        text = " ".join(text.split())
+        if len(text) > _SHOWN_CHARACTERS:
+            text = f"{text[:_SHOWN_CHARACTERS]} …"
+        cells = (" ".join(cell.split()) for cell in (example.identity, gold, shown, score))
+        lines.append("\t".join([*cells, text]))
     return "\n".join(lines) + "\n"
 
 
