@@ -1,4 +1,4 @@
-"""Encodes text as token ids and character offsets with any fast tokenizer; text never becomes a special token."""
+"""Encodes text as token ids and character offsets with any fast tokenizer; no text becomes [CLS], [MASK] or such."""
 
 import json
 import re
@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from electra_albert.corpus.tokenizer import ROLES
 
 Ids = NDArray[np.int32]
 _TEXTS_AT_ONCE, _CHARACTERS_AT_ONCE = 2048, 1 << 20  # a token with its offsets takes hundreds of bytes
@@ -27,14 +29,13 @@ class Subwords(NamedTuple):
 
 
 class TextEncoder:
-    """Encodes like the tokenizer with `split_special_tokens`, but never yields a special id. Can be pickled.
+    """Encodes like the tokenizer, but the tokens with a role, such as [MASK], are text. Can be pickled.
 
-    `transformers` itself finds "<pad>" in text despite `split_special_tokens` if the model is Unigram.
+    Other added tokens are found in text, special or not. `transformers` has only `split_special_tokens`, which splits
+    all special tokens, but finds "<pad>" if the model is Unigram.
     """
 
     def __init__(self, tokenizer: Any) -> None:
-        from tokenizers import Tokenizer
-
         self.cls_id: int = tokenizer.cls_token_id
         self.sep_id: int = tokenizer.sep_token_id
         self.pad_id: int = tokenizer.pad_token_id
@@ -45,20 +46,36 @@ class TextEncoder:
         is_unigram = model["type"] == "Unigram"
         found = model.get("unk_id") if is_unigram else model["vocab"].get(model.get("unk_token"))
         self.unknown_id = -1 if found is None else int(found)  # of the model, -1 if it has none
-        special = {token["id"]: token["content"] for token in added if token["special"]}
-        special |= dict(zip(tokenizer.all_special_ids, tokenizer.all_special_tokens, strict=True))
+        roles = [getattr(tokenizer, f"{role}_token") for role in ROLES]
+        special = {tokenizer.convert_tokens_to_ids(token): token for token in roles if token is not None}
         self._special_text = re.compile("|".join(map(re.escape, special.values())))
+        for token in added:
+            token["special"] = token["id"] in special  # the others are found despite `encode_special_tokens`
         if is_unigram:
             # White space rarely reaches the model, so it does not find a token that begins with a space.
-            for number in special:
-                if number < len(model["vocab"]):  # else it is an added token after the model's own
-                    model["vocab"][number][0] = " " + model["vocab"][number][0]
-            content["added_tokens"] = [token for token in added if not token["special"]]
+            own = {number for number in special if number < len(model["vocab"])}
+            for number in own:
+                model["vocab"][number][0] = " " + model["vocab"][number][0]
+            content["added_tokens"] = [token for token in added if token["id"] not in own]
         content |= {"post_processor": None, "truncation": None, "padding": None}
-        self._backend = Tokenizer.from_str(json.dumps(content))
-        self._normalizer = self._backend.normalizer  # one object, so that the cache of `_count_changed` applies
-        self._is_special = np.zeros(max(self._backend.get_vocab_size(), *special) + 1, np.bool_)
+        self._is_special = np.zeros(len(tokenizer), np.bool_)
         self._is_special[sorted({*special} - {self.unknown_id})] = True
+        self.__setstate__({"_content": content})
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name not in ("_backend", "_normalizer")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        from tokenizers import Tokenizer, models
+
+        self.__dict__ |= state
+        self._backend = Tokenizer.from_str(json.dumps(self._content))
+        self._normalizer = self._backend.normalizer  # one object, so that the cache of `_count_changed` applies
+        self._backend.encode_special_tokens = True
+        model = self._content["model"]
+        if model["type"] == "Unigram":  # of which from_str rounds the scores, so that ties would break differently
+            vocab = [(token, score) for token, score in model["vocab"]]
+            self._backend.model = models.Unigram(vocab, model["unk_id"], model.get("byte_fallback", False))
 
     def encode(self, texts: Sequence[str]) -> list[Ids]:
         """The token ids of each text."""
@@ -104,7 +121,6 @@ class TextEncoder:
         return ids, lengths, special_counts
 
     def _in_batches(self, texts: Sequence[str], encode_batch: Callable[..., list[Any]]) -> Iterator[Any]:
-        self._backend.encode_special_tokens = True  # pickling loses it
         start = characters = 0
         for end, text in enumerate(texts, start=1):
             characters += len(text)
