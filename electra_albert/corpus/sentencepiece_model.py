@@ -1,103 +1,82 @@
-"""Reads SentencePiece Unigram models, to encode as the sentencepiece package does but without it."""
-
-from __future__ import annotations
+"""Reads SentencePiece Unigram models, to encode as the sentencepiece package but without it."""
 
 import json
-import unicodedata
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from tokenizers.normalizers import Normalizer
+from typing import Any
 
 WORD_START = "▁"
-_RULES = ("nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf")
-# `Precompiled` looks up only the start of a short grapheme: it would drop the mark of "X\u0301" or the "\n" of "\r\n".
-# A noncharacter before these ends the grapheme, and before letters of Korean that SentencePiece does not compose.
+_RULES = ("", "identity", "nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf")
+# `Precompiled` replaces a short grapheme by what it knows of its start: it would drop the mark of
+# "X\u0301" in lower-casing, and the "\n" of "\r\n". A noncharacter ends the grapheme before these,
+# and separates letters of Korean that SentencePiece does not compose.
 _GRAPHEME_END = "\ufdd0"
 _SEPARATED = r"(?<=.)(?=[\p{M}\u200c\u200d\n\u3130-\u318f\uffa0-\uffdc])"
-_PLACEHOLDERS = [chr(code) for code in range(0xFDD1, 0xFDF0)]  # noncharacters
 
 
 def parse_model(content: bytes) -> Any:
-    """The ModelProto in a file. Raises ValueError for a damaged one, and by name for what cannot be encoded exactly."""
+    """The ModelProto in a file. Raises ValueError if damaged or of an unsupported kind."""
     from transformers.convert_slow_tokenizer import import_protobuf
 
-    proto = import_protobuf().ModelProto()  # as transformers imports it, because protobuf refuses a second module
+    proto = import_protobuf().ModelProto()  # of transformers: protobuf refuses a second module
     proto.ParseFromString(content)
-    if not (proto.HasField("trainer_spec") and proto.HasField("normalizer_spec")):  # stored after the tokens
-        raise ValueError(f"it is cut off after {len(proto.pieces)} tokens")
-    trainer, normalizer = proto.trainer_spec, proto.normalizer_spec
+    trainer = proto.trainer_spec
+    spec = proto.normalizer_spec
+    is_whole = proto.HasField("trainer_spec") and proto.HasField("normalizer_spec")  # stored last
     kind = type(trainer).ModelType.Name(trainer.model_type)
-    unsupported = {
+    problems = {
+        f"cut off after {len(proto.pieces)} tokens": not is_whole,
         f"of type {kind}, not UNIGRAM": kind != "UNIGRAM",
         "with byte fallback": trainer.byte_fallback,
         "with treat_whitespace_as_suffix": trainer.treat_whitespace_as_suffix,
-        "without escape_whitespaces": not normalizer.escape_whitespaces,
-        f"with normalization rules {normalizer.name!r}, not {', '.join(_RULES)} or identity": (
-            normalizer.precompiled_charsmap and normalizer.name not in _RULES
-        ),
+        "without escape_whitespaces": not spec.escape_whitespaces,
+        f"with the normalization rules {spec.name!r}": spec.name not in _RULES,
     }
-    for reason in (reason for reason, applies in unsupported.items() if applies):
-        raise ValueError(f"a SentencePiece model {reason}")
+    for problem, applies in problems.items():
+        if applies:
+            raise ValueError(f"a SentencePiece model {problem}")
     return proto
 
 
-def is_plain(proto: Any) -> bool:
-    """Whether it encodes words without capitals and accents by the default rules, as ALBERT's does."""
+def is_plain(proto: Any) -> Any:
+    """Whether a model with the default options has no capitals and accents, as ALBERT's."""
+    from transformers import AlbertTokenizer
+
     spec = proto.normalizer_spec
-    if spec.name != "nmt_nfkc" or not spec.add_dummy_prefix or not spec.remove_extra_whitespaces:
-        return False
     learned = "".join(piece.piece for piece in proto.pieces if piece.type == piece.NORMAL)
-    return learned == learned.lower() and not any(map(unicodedata.combining, unicodedata.normalize("NFKD", learned)))
+    if AlbertTokenizer().backend_tokenizer.normalizer.normalize_str(learned) != learned:
+        return False
+    return spec.name == "nmt_nfkc" and spec.add_dummy_prefix and spec.remove_extra_whitespaces
 
 
-def as_content(proto: Any, roles: Collection[str], do_lower_case: bool | None, keep_accents: bool | None) -> Any:
-    """The content of a tokenizer.json with the same ids; the options are steps before the model's own rules."""
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+def as_content(proto: Any, roles: Collection[str]) -> Any:
+    """The content of a tokenizer.json with the same ids; `roles` are its special tokens.
 
-    vocab = [(piece.piece, piece.score) for piece in proto.pieces]
-    for number, piece in enumerate(proto.pieces):
-        if piece.type not in (piece.NORMAL, piece.USER_DEFINED) and piece.piece not in roles:
-            # SentencePiece does not find it in text, nor does a model that no space reaches.
-            vocab[number] = (" " + piece.piece, piece.score)
-    crosses_words = any(WORD_START in token.lstrip()[1:] for token, _ in vocab)
-    backend = Tokenizer(models.Unigram(vocab, proto.trainer_spec.unk_id))
-    rules = _rules(proto, do_lower_case, keep_accents)
-    user_defined = [piece.piece for piece in proto.pieces if piece.type == piece.USER_DEFINED]
-    changed = [token for token in user_defined if rules.normalize_str(token) != token]
-    if len(changed) > len(_PLACEHOLDERS):
-        raise ValueError(f"its rules change more than {len(_PLACEHOLDERS)} of its user-defined symbols")
-    pairs = list(zip(sorted(changed, key=len, reverse=True), _PLACEHOLDERS, strict=False))
-    steps = [normalizers.Replace(token, placeholder) for token, placeholder in pairs]
-    steps += [rules, *(normalizers.Replace(placeholder, token) for token, placeholder in pairs)]
-    backend.normalizer = normalizers.Sequence([*steps, *_white_space(proto.normalizer_spec)])
-    backend.pre_tokenizer = pre_tokenizers.Metaspace(WORD_START, "never", split=not crosses_words)
-    return json.loads(backend.to_str())
+    Raises ValueError for a user-defined symbol that the rules change.
+    """
+    from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
-
-def _rules(proto: Any, do_lower_case: bool | None, keep_accents: bool | None) -> Normalizer:
-    from tokenizers import Regex, normalizers
-
-    steps: list[Normalizer] = []
-    if keep_accents is False:
-        steps += [normalizers.NFKD(), normalizers.StripAccents()]
-    if do_lower_case:
-        steps.append(normalizers.Lowercase())
-    if charsmap := proto.normalizer_spec.precompiled_charsmap:
+    spec = proto.normalizer_spec
+    steps = []
+    if spec.precompiled_charsmap:
         separate = normalizers.Replace(Regex(_SEPARATED), _GRAPHEME_END)
-        rules = normalizers.Precompiled(charsmap)
         join = normalizers.Replace(_GRAPHEME_END, "")
-        steps += [normalizers.NFC(), separate, rules, normalizers.NFC(), join]
-    return normalizers.Sequence(steps)
-
-
-def _white_space(spec: Any) -> list[Normalizer]:
-    from tokenizers import Regex, normalizers
-
-    steps: list[Normalizer] = []
+        rules = normalizers.Precompiled(spec.precompiled_charsmap)
+        steps = [normalizers.NFC(), separate, rules, normalizers.NFC(), join]
+    normalizer = normalizers.Sequence(steps)
+    vocab = []
+    for piece in proto.pieces:
+        token = piece.piece
+        if piece.type == piece.USER_DEFINED and normalizer.normalize_str(token) != token:
+            raise ValueError(f"a SentencePiece model whose rules change its symbol {token!r}")
+        if piece.type not in (piece.NORMAL, piece.USER_DEFINED) and token not in roles:
+            token = " " + token  # text never yields it, and no space reaches the model
+        vocab.append((token, piece.score))
     if spec.remove_extra_whitespaces:
-        steps += [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Replace(Regex(f"^ +|[ {WORD_START}]+$"), "")]
+        steps.append(normalizers.Replace(Regex(f"^ +| +(?= )|[ {WORD_START}]+$"), ""))
     if spec.add_dummy_prefix:
         steps.append(normalizers.Prepend(WORD_START))
-    return steps
+    backend = Tokenizer(models.Unigram(vocab, proto.trainer_spec.unk_id))
+    backend.normalizer = normalizers.Sequence(steps)
+    crosses_words = any(WORD_START in token.lstrip()[1:] for token, _ in vocab)
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(WORD_START, "never", split=not crosses_words)
+    return json.loads(backend.to_str())

@@ -32,7 +32,7 @@ WORD_START = sentencepiece_model.WORD_START
 _LATIN_MARKS = r"(?<![^\p{Latin}\s])\p{M}+"  # after a Latin letter, a space (´ in NFKD) or nothing
 _FOLDER_FILES = ("tokenizer.json", "spiece.model", "vocab.txt")  # the first that exists is read, as in transformers
 _FOLDERS = ("", "tokenizer", "generator", "discriminator", "model")  # of a run or an exported pair
-_ALBERT_CLASSES = ("AlbertTokenizer", "AlbertTokenizerFast")
+_ALBERT_NAMES = ("AlbertTokenizer", "AlbertTokenizerFast", "albert")  # classes and model type
 _GENERAL_CLASSES = (None, "PreTrainedTokenizerFast", "TokenizersBackend")
 ROLES = {"pad": "<pad>", "unk": "<unk>", "cls": "<s>", "sep": "</s>", "mask": "<mask>"}  # or [PAD], [UNK], …
 _ALBERT_FLAGS = ("do_lower_case", "keep_accents")
@@ -61,9 +61,10 @@ class TextOptions(NamedTuple):
 def load_tokenizer(path: Path, options: TextOptions | None = None) -> Tokenizer:
     """Load a tokenizer from a folder, tokenizer.json, SentencePiece model or vocab.txt.
 
-    What its configuration calls ALBERT's becomes an AlbertTokenizer. Any other keeps its normalizer, pre-tokenizer and
-    model, and gets the template [CLS] A [SEP] B [SEP] with token types 0 and 1. `options` override the
-    tokenizer_config.json next to the file; without either, a vocab.txt is cased if a token holds a capital letter.
+    One that its configuration calls ALBERT becomes an AlbertTokenizer. Any other keeps its normalizer,
+    pre-tokenizer and model, and gets the template [CLS] A [SEP] B [SEP] with token types 0 and 1.
+    `options` override the tokenizer_config.json next to the file; without either, a vocab.txt is
+    cased if a token holds a capital letter.
     Differs from transformers: user-defined tokens of a .model, such as the full stop, do not become added tokens.
     """
     file = _vocabulary_file(path)
@@ -130,8 +131,7 @@ def _load(file: Path, config: dict[str, Any], options: TextOptions) -> Tokenizer
 
 def _names_albert(config: dict[str, Any]) -> bool:
     """Whether AutoTokenizer makes an AlbertTokenizer of it."""
-    name = config.get("tokenizer_class")
-    return name in _ALBERT_CLASSES or (name is None and config.get("model_type") == "albert")
+    return (config.get("tokenizer_class") or config.get("model_type")) in _ALBERT_NAMES
 
 
 def _has_albert_layout(vocab: list[tuple[str, float]], unknown_id: object) -> bool:
@@ -151,39 +151,39 @@ def _flag(config: dict[str, Any], name: str, default: bool | None) -> bool | Non
 
 
 def _load_albert(
-    vocab: list[tuple[str, float]], config: dict[str, Any], options: TextOptions, charsmap: bytes
+    vocab: list[tuple[str, float]],
+    config: dict[str, Any],
+    options: TextOptions,
+    charsmap: bytes,
+    is_plain: bool = True,
 ) -> AlbertTokenizer:
-    """An AlbertTokenizer with `options`, else those of `config`, else the defaults of its class."""
-    flags: dict[str, Any] = {name: _flag(config, name, name == "do_lower_case") for name in _ALBERT_FLAGS}
+    """An AlbertTokenizer by `options`, else `config`, else lower-cased if `is_plain`."""
+    defaults = {"do_lower_case": is_plain, "keep_accents": not is_plain}
+    flags: dict[str, Any] = {name: _flag(config, name, value) for name, value in defaults.items()}
     flags |= {name: value for name, value in options.given().items() if name in flags}
     flags |= {"_spm_precompiled_charsmap": charsmap} if charsmap else {}
     return build_albert(split_digit_commas(vocab, options.split_digit_comma), flags)
 
 
 def _load_sentencepiece(file: Path, config: dict[str, Any], options: TextOptions) -> Tokenizer:
-    """Load a SentencePiece Unigram model with the ids of the sentencepiece package, or of ALBERT if it is ALBERT's."""
+    """Load a SentencePiece Unigram model as the sentencepiece package does, or as ALBERT."""
     proto = sentencepiece_model.parse_model(_read(file))
     vocab = [(piece.piece, piece.score) for piece in proto.pieces]
     _check_ids({token: number for number, (token, _) in enumerate(vocab)})
+    is_named = _names_albert(config)
+    is_plain = sentencepiece_model.is_plain(proto)
     name = config.get("tokenizer_class")
-    is_albert = _names_albert(config)
-    if _has_albert_layout(vocab, proto.trainer_spec.unk_id):
-        if name is None and not is_albert and sentencepiece_model.is_plain(proto):
-            is_albert = True
-            LOG.info(f"{file.name} has only lower-case letters without accents: text is read as by AlbertTokenizer")
-        if is_albert:
-            return _load_albert(vocab, config, options, proto.normalizer_spec.precompiled_charsmap)
-    if is_albert or name not in _GENERAL_CLASSES:
-        raise ValueError(f"{name or 'AlbertTokenizer'} has rules of its own for a .model; save it with AutoTokenizer")
-    flags = {name: _flag(config, name, None) for name in _ALBERT_FLAGS} | options.given()
-    is_split = flags.pop("split_digit_comma", None)
-    roles = _find_roles(config, dict(vocab)).values()
-    content = sentencepiece_model.as_content(proto, roles, **flags)
-    content["model"]["vocab"] = split_digit_commas(content["model"]["vocab"], is_split)
-    tokenizer = _build_fast(content, config)
-    if flags["do_lower_case"] is False and "A" not in tokenizer.backend_tokenizer.normalizer.normalize_str("A"):
-        raise UsageError(f"--do_lower_case false does not apply to {file}, whose own rules lower-case; omit it")
-    return tokenizer
+    has_flags = options.given() or not config.keys().isdisjoint(_ALBERT_FLAGS)
+    is_albert = is_named or (name is None and (is_plain or has_flags))
+    if is_albert and _has_albert_layout(vocab, proto.trainer_spec.unk_id):
+        LOG.info(f"{file.name} is read as a model of AlbertTokenizer")
+        charsmap = proto.normalizer_spec.precompiled_charsmap
+        return _load_albert(vocab, config, options, charsmap, is_named or is_plain)
+    if is_named or name not in _GENERAL_CLASSES:
+        raise ValueError(f"{name} has rules of its own for a .model; save it with AutoTokenizer")
+    content = sentencepiece_model.as_content(proto, _find_roles(config, dict(vocab)).values())
+    _apply_options(file, content, config, options)
+    return _build_fast(content, config)
 
 
 def _read_wordpiece(file: Path) -> dict[str, Any]:
@@ -242,7 +242,10 @@ def _build_fast(content: dict[str, Any], config: dict[str, Any]) -> Tokenizer:
     ids |= {token["content"]: number for number, token in added.items()}
     _check_ids(ids)
     roles = _find_roles(config, ids)
-    for token in [*roles.values(), *_further_special_tokens(config, ids)]:
+    others = config.get("extra_special_tokens") or config.get("additional_special_tokens") or ()
+    for token in [*roles.values(), *map(_token_name, others)]:
+        if token not in ids:
+            raise ValueError(f"its special token {token!r} is not in the vocabulary")
         added[ids[token]] = _added_token(token, ids[token]) | added.get(ids[token], {}) | {"special": True}
     if model["type"] == "WordPiece":
         model["unk_token"] = roles.get("unk_token")
@@ -271,8 +274,7 @@ def _find_roles(config: dict[str, Any], tokens: Collection[str]) -> dict[str, st
     """The special token of each role, from the configuration or else by a well-known name."""
     roles: dict[str, str] = {}
     for role, other in ROLES.items():
-        given = config.get(f"{role}_token")
-        name = given.get("content") if isinstance(given, dict) else given
+        name = _token_name(config.get(f"{role}_token"))
         names = (f"[{role.upper()}]", other) if name is None else (name,)
         if found := [name for name in names if isinstance(name, str) and name in tokens]:
             roles[f"{role}_token"] = found[0]
@@ -283,15 +285,8 @@ def _find_roles(config: dict[str, Any], tokens: Collection[str]) -> dict[str, st
     return roles
 
 
-def _further_special_tokens(config: dict[str, Any], tokens: Collection[str]) -> list[str]:
-    """Special tokens of the configuration without a role. Raises ValueError for one that is not among the tokens."""
-    entries = config.get("extra_special_tokens") or config.get("additional_special_tokens") or []
-    entries = entries.values() if isinstance(entries, dict) else entries
-    names = [entry["content"] if isinstance(entry, dict) else entry for entry in entries]
-    for name in names:
-        if name not in tokens:
-            raise ValueError(f"its special token {name!r} is not among its tokens; save it with AutoTokenizer")
-    return names
+def _token_name(entry: Any) -> Any:
+    return entry.get("content") if isinstance(entry, dict) else entry
 
 
 def _added_token(token: str, number: int) -> dict[str, Any]:
@@ -359,8 +354,8 @@ def fingerprint(tokenizer: Tokenizer) -> str:
     identity = [content["model"].pop("vocab"), content["normalizer"], content["pre_tokenizer"]]
     if type(tokenizer).__name__ != "AlbertTokenizer":  # its model and special ids are always the same
         identity += [content["model"], content["added_tokens"], special_ids(tokenizer)[:5]]
-        if len(content["added_tokens"]) > len(set(special_ids(tokenizer)[:5]) - {None}):
-            identity.append("each added token is found in text")
+        if len(content["added_tokens"]) > len(ROLES):
+            identity.append("added tokens are found in text")
     return hashlib.blake2b(json.dumps(identity).encode(), digest_size=16).hexdigest()
 
 
