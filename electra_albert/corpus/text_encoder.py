@@ -65,7 +65,7 @@ class TextEncoder:
         self.__setstate__({})
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_backend"}
+        return vars(self) | {"_backend": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         from tokenizers import Tokenizer, models
@@ -75,9 +75,8 @@ class TextEncoder:
         self._backend.encode_special_tokens = True
         model = self._content["model"]
         if model["type"] == "Unigram":  # from_str rounds scores, which would break ties differently
-            vocab = [(token, score) for token, score in model["vocab"]]
-            has_bytes = model.get("byte_fallback", False)
-            self._backend.model = models.Unigram(vocab, model["unk_id"], has_bytes)
+            vocab = list(map(tuple, model["vocab"]))
+            self._backend.model = models.Unigram(vocab, model["unk_id"], model["byte_fallback"])
 
     def encode(self, texts: Sequence[str]) -> list[Ids]:
         """The token ids of each text."""
