@@ -315,6 +315,8 @@ def ready_tokenizer(corpus: CorpusFolder) -> Tokenizer:
             return corpus.given or tokenizers.load_tokenizer(folder)
         if (tokenizer := corpus.given) is None:
             LOG.info(f"training a tokenizer of {size:,} subwords")
+            if corpus.config.do_lower_case is None:
+                LOG.info("the text is lower-cased (--do_lower_case false keeps it)")
             is_lower, sentences = corpus.config.do_lower_case is not False, _sample_sentences(corpus)
             tokenizer = train_tokenizer(sentences, size, is_lower, corpus.config.keep_accents)
             if len(tokenizer) < size:
