@@ -1,6 +1,7 @@
 """Attention kinds other than softmax: their limit cases, references and invariance to padding."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -102,13 +103,15 @@ def test_linformer_with_the_identity_as_projection_is_softmax_attention() -> Non
     torch.testing.assert_close(mixing(q, k, v, full(2, 9)), softmax(q, k, v, full(2, 9)))
 
 
-def test_nystrom_attention_equals_the_stock_one() -> None:
+@pytest.mark.parametrize("iterations", [1, 2, 12])
+def test_nystrom_attention_equals_the_stock_one(iterations: int) -> None:
     """One head: stock starts the pseudo-inverse from the largest sum over all heads and sequences, we of each."""
     length, landmarks, kernel = 32, 8, 5
     sizes = {"hidden_size": H, "num_attention_heads": 1, "num_landmarks": landmarks, "segment_means_seq_len": length}
     stock_config = NystromformerConfig(**sizes, conv_kernel_size=kernel, attention_probs_dropout_prob=0.0)
     stock = NystromformerSelfAttention(stock_config).double().eval()
-    options = {"landmarks": landmarks, "conv_kernel_size": kernel}
+    stock.iterative_inv = partial(stock.iterative_inv, n_iter=iterations)
+    options = {"landmarks": landmarks, "conv_kernel_size": kernel, "pinv_iterations": iterations}
     shape = replace(SHAPE, hidden_size=H, num_attention_heads=1, attention="nystrom", attention_options=options)
     mixing = make_mixing(shape).double()
     mixing.load_state_dict({"conv.weight": stock.conv.weight.detach()})
@@ -182,6 +185,22 @@ def test_options_are_checked_without_memory_and_random_numbers() -> None:
 def test_an_option_that_cannot_work_is_refused_by_name(kind: str, option: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(option))):
         mixing_of(kind, **option)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("kind", [kind for kind in ATTENTION if ATTENTION[kind].has_weights])
+def test_dropout_of_weights_changes_every_output_in_training_and_none_in_evaluation(
+    kind: str, dtype: torch.dtype
+) -> None:
+    options = KINDS.get(kind, {})
+    shape = replace(SHAPE, attention=kind, attention_options=options)
+    inputs = [part.to(dtype) for part in drawn(2, 19)]
+    torch.manual_seed(3)
+    mixing = make_mixing(replace(shape, attention_probs_dropout_prob=0.5)).to(dtype)
+    same = (mixing(*inputs, full(2, 19)) == mixing(*inputs, full(2, 19))).all(-1).all(1)  # [B, L]
+    assert not same.any()
+    plain = mixing_of(kind).to(dtype)
+    assert torch.equal(mixing.eval()(*inputs, full(2, 19)), plain(*inputs, full(2, 19)))
 
 
 @pytest.mark.parametrize("kind", ["linear", "nystrom"])

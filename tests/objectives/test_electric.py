@@ -61,9 +61,10 @@ class Table(nn.Module):
         return hidden_states
 
 
-def with_known_noise(temperature: float = 1.0) -> Electric:
+def with_known_noise(temperature: float = 1.0, share: float = 0.5) -> Electric:
     """An objective with distribution(2) as its noise, and the energies of distribution(1)."""
-    objective = Electric(MODEL, RtdConfig(0.5, temperature=temperature), ElectricConfig(), SPECIAL, SEED)
+    options = RtdConfig(0.5, temperature=temperature), ElectricConfig(share)
+    objective = Electric(MODEL, *options, SPECIAL, SEED)
     head, table = objective.generator.predictions, Table()
     with torch.no_grad():
         head.LayerNorm.weight.zero_()
@@ -87,10 +88,13 @@ def gradient_at_the_text(objective: Electric, batch: Batch, has_noise_labels: bo
     return gradient / count, variance.sqrt() / count
 
 
-@pytest.mark.parametrize("temperature", [1.0, 2.0])
-def test_the_gradient_is_zero_at_the_distribution_of_the_text(temperature: float) -> None:
+@pytest.mark.parametrize(("temperature", "share"), [(1.0, 0.5), (2.0, 0.25)])
+def test_the_gradient_is_zero_at_the_distribution_of_the_text(
+    temperature: float,
+    share: float,
+) -> None:
     """The objective itself: its labels, its noise probabilities and its share, on 20,000 tokens."""
-    objective, batch = with_known_noise(temperature), make_batch((23,) * 2_000)
+    objective, batch = with_known_noise(temperature, share), make_batch((23,) * 2_000)
     drawn = distribution(1).multinomial(batch.input_ids.numel(), True, generator=torch.Generator().manual_seed(3))
     ids = torch.where(batch.input_ids >= FIRST, drawn.view_as(batch.input_ids), batch.input_ids)
     batch = batch._replace(input_ids=ids)
@@ -102,14 +106,15 @@ def test_the_gradient_is_zero_at_the_distribution_of_the_text(temperature: float
 
 
 def test_noise_replaces_a_share_of_targets_that_the_generator_does_not_see() -> None:
-    batch = make_batch((23,) * 200)
-    found: Any = build("electric").corrupt(batch)
+    batch, share = make_batch((23,) * 200), 0.25
+    found = with_known_noise(share=share).corrupt(batch)
     is_used = found.targets.weight > 0
     assert ((found.masked_ids == MASK) == found.is_classified).all()  # rtd.mask_token_share is 0.85 by default
     assert torch.equal(found.is_kept | found.is_replaced.gather(1, found.targets.positions), is_used)
     assert torch.equal(found.corrupted_ids[~found.is_replaced], batch.input_ids[~found.is_replaced])
     targets = int(is_used.sum())
-    assert abs(float(found.is_replaced.sum()) / targets - 0.5) < SIGMAS * 0.5 / targets**0.5
+    deviation = (share * (1 - share) / targets) ** 0.5
+    assert abs(float(found.is_replaced.sum()) / targets - share) < SIGMAS * deviation
 
 
 def test_the_generator_learns_nothing_from_the_loss_of_its_noise() -> None:

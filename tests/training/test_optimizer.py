@@ -21,7 +21,7 @@ from tests.training.toy import CONFIG as TOY_CONFIG
 from tests.training.toy import ToyObjective
 
 D = 3
-ADAMW = TrainingConfig(learning_rate=0.05, weight_decay=0.1, adam_epsilon=1e-6)
+ADAMW = TrainingConfig(learning_rate=0.05, weight_decay=0.1, adam_beta1=0.8, adam_beta2=0.95)
 CONFIG = replace(ADAMW, optimizer="lamb")
 # Number of trust ratios of each parameter of OneOfEach in the published LAMB; 0 means no weight decay too.
 _NORM = "full_layer_layer_norm"
@@ -196,19 +196,21 @@ def test_muon_steps_are_those_of_torch_for_each_matrix_of_a_block_and_adamw_else
     parts = {name: [nn.Parameter(part) for part in each] for name, each in chunks.items()}
     rest = {name: one for name, one in twin.named_parameters() if name not in matrices}
     muon = partial(torch.optim.Muon, weight_decay=MUON.weight_decay, adjust_lr_fn="match_rms_adamw")
-    adamw = partial(torch.optim.AdamW, lr=MUON.learning_rate, betas=(0.9, 0.999), eps=MUON.adam_epsilon, fused=True)
-    references: list[Any] = [muon(chain(*parts.values()), MUON.learning_rate * 3)]
+    adamw = partial(torch.optim.AdamW, betas=(0.8, 0.95), eps=MUON.adam_epsilon, fused=True)
+    references: list[Any] = [muon(chain(*parts.values()))]
     references += [adamw([one], weight_decay=MUON.weight_decay * (one.ndim > 1)) for one in rest.values()]
-    for gradient in gradients(module, 3):
+    for rate, gradient in zip((0.05, 0.02, 0.03), gradients(module, 3), strict=True):
         give(module, gradient)
         give(twin, gradient)
         for name, each in parts.items():
             for part, wanted in zip(each, gradient[name].chunk(len(each)), strict=True):
                 part.grad = wanted.clone()
         for group in optimizer.param_groups:
-            group["lr"].fill_(MUON.learning_rate * group["lr_multiplier"])
-        for each in (optimizer, *references):
-            each.step()
+            group["lr"].fill_(rate * group["lr_multiplier"])
+        for number, reference in enumerate(references):
+            reference.param_groups[0]["lr"] = rate * (MUON.muon_rate if number == 0 else 1)
+            reference.step()
+        optimizer.step()
     expected = {**rest, **{name: torch.cat([*each]) for name, each in parts.items()}}
     for name, parameter in module.named_parameters():
         assert torch.equal(parameter, expected[name]), name
