@@ -164,12 +164,6 @@ def test_score_returns_the_training_terms_and_the_baselines(name: str) -> None:
     assert not tokens or int(is_replaced.sum()) == int(terms["replaced_fraction"].sum)
 
 
-def test_map_changes_every_field_of_a_batch() -> None:
-    batch = make_batch()
-    assert batch.map(torch.clone).labels is None
-    assert [len(field) for field in batch._replace(labels=batch.example_id).map(lambda field: field[:2])] == [2] * 6
-
-
 def test_order_terms_of_known_logits() -> None:
     batch = make_batch()._replace(sentence_order_label=torch.tensor([1, 1, IGNORED_LABEL, 0, 1]))
     logits = torch.tensor([[-3.0, 3.0]] * 4 + [[3.0, -3.0]])  # four times swapped, once in order

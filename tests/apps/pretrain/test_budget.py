@@ -21,7 +21,7 @@ from electra_albert.training.checkpoint import list_checkpoints
 from electra_albert.training.monitor import Monitor
 from electra_albert.training.optimizer import learning_rate
 from tests.apps.conftest import Finished
-from tests.apps.tiny_run import assert_refused, call, succeed
+from tests.apps.tiny_run import assert_refused, call, rows, succeed
 from tests.training.toy import ALONE
 
 SECONDS = 1000.0
@@ -211,3 +211,11 @@ def test_a_budget_includes_the_last_evaluation(
     intervals = ("--eval_steps", 5, "--logging_steps", 5)
     succeed(main.main, *options(finished, tmp_path, "--budget", "100s", *intervals))
     assert seconds[0] == pytest.approx(100, rel=0.03)
+
+
+def test_a_run_with_flops_logs_and_evaluates_as_planned(finished: Finished, tmp_path: Path) -> None:
+    flops = trial.sum_flops(trial.flops_per_step(finished.config()), 8)
+    succeed(main.main, *options(finished, tmp_path, "--flops", float(flops)))
+    written = rows(tmp_path)
+    for name in ("loss", "eval_loss"):
+        assert [row["step"] for row in written if name in row] == [1, 2, 3, 4, 5, 6, 7, 8]

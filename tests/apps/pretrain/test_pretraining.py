@@ -213,3 +213,10 @@ def test_the_token_of_a_sample_is_replaced_by_another_one(finished: Finished) ->
         model.generator.predictions.bias[token] += 100  # the original is the best prediction
     sample = next(sample_predictions(job, model))
     assert sample.original == original == sample.answer[0]["token_str"] != sample.replacement
+    assert sample.replacement in [scored.text for scored, _ in sample.scores]
+
+
+def test_initial_weights_depend_on_the_seed(finished: Finished) -> None:
+    commands = [finished.options(None, "--seed", seed) for seed in (1, 2)]
+    jobs = [make_job(parse_pretraining(argv)[1], ALONE) for argv in commands]
+    assert not torch.equal(*(job.objective.generator.embeddings.table for job in jobs))
