@@ -3,6 +3,7 @@
 Dimensions: B batch, L length, K = masking.max_targets, V vocab.
 """
 
+import math
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from electra_albert.config import PretrainConfig, RtdConfig, RunConfig
 from electra_albert.contracts import Batch
 from electra_albert.objectives import ElectricConfig
 from electra_albert.objectives.electric import Electric, noise_log_odds
-from tests.objectives.toy import MASK, MODEL, SEED, SPECIAL, build, make_batch
+from tests.objectives.toy import MASK, MODEL, SEED, SPECIAL, STEP, build, make_batch
 
 V, FIRST = MODEL.vocab_size, len(SPECIAL.never_masked)
 SIGMAS = 4.5
@@ -141,3 +142,9 @@ def test_energies_are_not_rounded_to_half_precision() -> None:
 def test_options_that_contradict_the_noise_are_refused(options: dict[str, float], reason: str) -> None:
     with pytest.raises(ValueError, match=f"excludes electric: .*{reason}"):
         PretrainConfig(run=RunConfig(objective="electric"), rtd=RtdConfig(**options))  # type: ignore[arg-type]
+
+
+def test_the_loss_starts_at_chance_level_for_any_share_of_noise() -> None:
+    objective = Electric(MODEL, RtdConfig(0.5), ElectricConfig(0.2), SPECIAL, SEED)
+    loss, count = objective(make_batch((23,) * 8), STEP)["discriminator_loss"]
+    assert float(loss.detach() / count) == pytest.approx(math.log(2), rel=0.05)

@@ -196,7 +196,7 @@ def test_the_first_of_three_ranks_gets_the_tally_of_two(rank: int, total: float)
     assert tally.take(ALONE)["a"][0] == total
 
 
-def test_the_mean_of_zeros_is_zero_and_the_mean_of_nothing_is_none() -> None:
+def test_the_mean_of_nothing_is_none() -> None:
     assert means_of({"a": (0.0, 2), "b": (3.0, 0)}, {"a": 2.0, "b": 1.0}) == {"loss": 0.0, "a": 0.0, "b": None}
 
 
