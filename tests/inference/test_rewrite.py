@@ -165,7 +165,10 @@ def test_the_same_seed_repeats_the_text_and_another_changes_it(model: InferenceM
     assert model.rewrite([TALE] * 3, seed=SEED) == first
     assert outcome(model.rewrite([TALE] * 3, seed=SEED + 1)) != outcome(first)
     assert len({result.sequence for result in first}) > 1
-    assert len(model.rewrite("owl", mask_rate=0.15).replaced) == 1
+    assert len(model.rewrite("owl").replaced) == 1
+    heat = ((1e-6, 1), (1e-6, 2), (1.0, 1))  # temperatures and seeds
+    cold, other, hot = (model.rewrite([TALE], 1.0, *one) for one in heat)
+    assert outcome(cold) == outcome(other) != outcome(hot)
 
 
 def test_other_lines_and_batches_do_not_change_a_line(model: InferenceModel) -> None:
@@ -187,8 +190,8 @@ def test_a_line_longer_than_the_maximum_is_rewritten_completely(model: Inference
     assert len(result.replaced) == 20 * round(RATE * (LONGEST - 2))
     assert len(result.scores) == words
     assert splice(text, result.replaced, lambda one: one.before) == text
-    assert len(encode(model.tokenizer, " ".join(["xxxx"] * 22))[0]) == 110  # five tokens per word
-    assert len(model.rewrite(" ".join(["xxxx"] * 22)).replaced) == 2 * round(RATE * ((LONGEST - 2) // 5 * 5))
+    # Five tokens per word, so that 55 of 59 fit.
+    assert len(model.rewrite(" ".join(["xxxx"] * 22)).replaced) == 2 * round(RATE * 55)
 
 
 @pytest.mark.parametrize("kind", ["albert uncased", "bert uncased", "roberta", "fast unigram"])
@@ -202,8 +205,6 @@ def test_every_tokenizer_fills_masks_and_writes_no_word_marks_or_unknown_tokens(
     assert (ours.sequence, ours.is_filled, len(ours.replaced)) == (own.sequence, True, 2)
     assert ours.sequence.startswith("The house ")
     assert ours.sequence.endswith(" was not; [PAD] <pad> stays.")
-    for blank in ("", "  \t", "\u200b", "\x00"):
-        assert model.rewrite(blank).sequence == blank or tokenizer(blank, add_special_tokens=False)["input_ids"]
     assert model.rewrite("  \t").replaced == []
     text = "the house on the hill was old"
     last = len(encode(tokenizer, text)[0]) - 1

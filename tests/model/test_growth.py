@@ -65,6 +65,10 @@ def test_copies_of_a_feature_get_different_gradients() -> None:
             is_trained = copies[:, 1:].abs().amax(-1) > 1e-9  # not the biases of keys, which change no attention
             assert (difference[is_trained] > 1e-9).all(), name
             checked |= {name.split(".")[-2]} if is_trained.any() else set()
+    small, name = old.generator.state_dict(), "encoder.embedding_hidden_mapping_in.weight"
+    large = new.generator.config
+    seeds = [growth.grow(small, OLD, large, seed)[name] for seed in (3, 4)]
+    assert not torch.equal(*seeds)
     assert checked >= {"qkv", "dense", "ffn", "ffn_output", "LayerNorm", "word_embeddings", "pooler"}
 
 

@@ -1,14 +1,17 @@
 """--budget and --flops: the run ends when time or FLOPs are used up, also when the speed changes or it is resumed."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 import yaml
 
-from electra_albert.apps.pretrain import budget, main, trial
+from electra_albert.apps.pretrain import budget, evaluation, main, trial
+from electra_albert.apps.pretrain.job import Job, make_job
 from electra_albert.apps.pretrain.options import parse_pretraining
 from electra_albert.config import TrainingConfig, as_settings
 from electra_albert.contracts import Metrics
@@ -18,7 +21,8 @@ from electra_albert.training.checkpoint import list_checkpoints
 from electra_albert.training.monitor import Monitor
 from electra_albert.training.optimizer import learning_rate
 from tests.apps.conftest import Finished
-from tests.apps.tiny_run import assert_refused, call, succeed
+from tests.apps.tiny_run import assert_refused, call, rows, succeed
+from tests.training.toy import ALONE
 
 SECONDS = 1000.0
 
@@ -62,7 +66,7 @@ def run_on_time(folder: Path, slowest: float, evaluation_seconds: float, save_se
     yield clock
 
 
-@pytest.mark.parametrize("evaluation_seconds", [0.0, 15.0, 100.0])
+@pytest.mark.parametrize("evaluation_seconds", [0.0, 100.0])
 @pytest.mark.parametrize("slowest", [0.5, 1.0, 2.0, 4.0])
 def test_a_run_ends_on_time_if_its_speed_changes(tmp_path: Path, slowest: float, evaluation_seconds: float) -> None:
     *_, clock = run_on_time(tmp_path, slowest, evaluation_seconds)
@@ -183,3 +187,56 @@ def test_options_that_suit_the_text_are_suggested_and_exist(finished: Finished) 
     assert (preset, config.corpus.vocab_size) == ("tiny", 4000)
     assert tokens > 1000
     assert trained <= max(10 * tokens, 100 * 2048)
+
+
+def planned_job(finished: Finished, *more: str) -> tuple[Job, Job]:
+    """A job before and after its plan."""
+    _, config = parse_pretraining(options(finished, None, *more))
+    job = make_job(config, ALONE)
+    return job, budget.planned(job, ALONE)
+
+
+def test_the_mask_rate_ends_with_the_last_step_of_a_run_with_flops(finished: Finished) -> None:
+    rates = ("--rtd.mask_rate", "0.1", "--rtd.mask_rate_end", "0.5")
+    _, job = planned_job(finished, "--flops", "1e10", *rates)
+    assert 5 < job.config.training.max_steps < 4000
+    batch = job.batches.micro_batches(1)[0]
+    steps = (torch.tensor(1), torch.tensor(job.config.training.max_steps), None)
+    counts = [job.objective.corrupt(batch, step).targets.weight.sum() for step in steps]
+    assert 4 * counts[0] < counts[1] == counts[2]  # that of evaluations
+
+
+def test_timing_the_steps_of_a_run_with_a_budget_changes_no_weight(finished: Finished) -> None:
+    job, _ = planned_job(finished, "--budget", "4s")
+    new = make_job(job.config, ALONE).objective
+    assert all(map(torch.equal, job.objective.parameters(), new.parameters()))
+
+
+def test_a_budget_includes_the_last_evaluation(
+    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = [0.0]
+
+    def slow(function: Callable[..., Any], duration: float) -> Callable[..., Any]:
+        def timed(*arguments: Any, **named: Any) -> Any:
+            seconds[0] += duration
+            return function(*arguments, **named)
+
+        return timed
+
+    monkeypatch.setattr(budget, "_measured_seconds", lambda *_: (2.0, 0.0))
+    monkeypatch.setattr(Monitor, "elapsed_seconds", property(lambda _: seconds[0]))
+    step = training_step.TrainingStep
+    monkeypatch.setattr(step, "finish", slow(step.finish, 2.0))
+    monkeypatch.setattr(evaluation, "score", slow(evaluation.score, 10.0))
+    intervals = ("--eval_steps", 5, "--logging_steps", 5)
+    succeed(main.main, *options(finished, tmp_path, "--budget", "100s", *intervals))
+    assert 90 - 3 < seconds[0] < 103  # an evaluation of 10 s may be left over
+
+
+def test_a_run_with_flops_logs_and_evaluates_as_planned(finished: Finished, tmp_path: Path) -> None:
+    flops = trial.sum_flops(trial.flops_per_step(finished.config()), 8)
+    succeed(main.main, *options(finished, tmp_path, "--flops", float(flops)))
+    written = rows(tmp_path)
+    for name in ("loss", "eval_loss"):
+        assert [row["step"] for row in written if name in row] == [1, 2, 3, 4, 5, 6, 7, 8]

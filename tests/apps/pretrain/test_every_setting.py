@@ -18,6 +18,7 @@ from electra_albert.apps.finetune import main as finetune
 from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.config import GROUPS, PretrainConfig
 from electra_albert.finetuning_config import DERIVED, FinetuneConfig
+from electra_albert.objectives import OBJECTIVES
 from tests.apps import tiny_tasks
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import english, options, sha256, succeed, untimed_rows
@@ -114,6 +115,7 @@ PRETRAINING: Table = {
     **tried("mlm", MLM, mask_unit="span", mask_rate_end=0.5, z_loss=0.1),
     **tried("mlm", MLM, mask_rate=0.5, mask_token_share=0.2, random_token_share=0.2),
     "sop.weight": To(3, shared=SOP),
+    "electric.noise_share": To(0.25, shared=("--objective", "electric")),
 }
 
 NEW_TEXT = ("--predict", "test", "--test_file", "{tables}/dev.csv")
@@ -168,7 +170,9 @@ def names(config: object) -> set[str]:
 
 
 def test_every_field_is_in_the_table() -> None:
-    assert names(PretrainConfig()) == PRETRAINING.keys()
+    groups = {group: kind for spec in OBJECTIVES.values() for group, kind in spec.options.items()}
+    options = {f"{group}.{field.name}" for group, kind in groups.items() for field in fields(kind)}
+    assert names(PretrainConfig()) | options == PRETRAINING.keys()
     assert names(FinetuneConfig()) - {f"training.{name}" for name in DERIVED} == FINETUNING.keys()
 
 
@@ -249,7 +253,7 @@ def test_another_value_changes_the_expected_part_of_the_outcome(
         folder = tmp_path_factory.mktemp("base")
         bases[app, shared] = folder / "run", train(app, folder, paths, *shared)
     base, before = bases[app, shared]
-    option = f"--{name if section in GROUPS else field}"
+    option = f"--{name if section in (*GROUPS, 'electric') else field}"
     after = train(app, tmp_path_factory.mktemp("changed"), {**paths, "base": base}, *shared, option, entry.value)
     changed = [part for part in Outcome._fields if getattr(before, part) != getattr(after, part)]
     assert (changed or ["nothing"])[0] == entry.changes
