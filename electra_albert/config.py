@@ -267,18 +267,17 @@ class PretrainConfig:
             share = self.rtd.mask_token_share
             problem = f"rtd.mask_token_share={share} excludes electric: a token that the generator sees gets no noise"
             require(share in (RtdConfig.mask_token_share, 1.0), f"{problem}; leave it out or set it to 1")
-            for name in ("generator", "temperature_end", "exclude_original", "straight_through", "label_smoothing"):
-                problem = f"rtd.{name}={getattr(self.rtd, name)} excludes electric: its noise is that of the generator"
-                is_default = getattr(self.rtd, name) == getattr(RtdConfig, name)
-                require(is_default, f"{problem} at one temperature; leave it out")
+            generator = self.rtd.generator
+            problem = f"rtd.generator={generator} excludes electric: its noise is that of its own generator"
+            require(generator == RtdConfig.generator, f"{problem}; leave it out")
         count, kept = self.run.average_checkpoints, self.training.save_total_limit
         require(count <= kept, f"average_checkpoints={count} exceeds save_total_limit={kept}; raise --save_total_limit")
         steps, most = self.corpus.short_seq_steps, self.training.max_steps
         for name, last in (("short_seq_steps", steps), ("batch_ramp_steps", self.training.batch_ramp_steps)):
             require(last <= most, f"{name}={last} exceeds max_steps={most}")
-        ends = self.rtd.mask_rate_end, self.mlm.mask_rate_end, self.rtd.temperature_end
+        ends = self.rtd.mask_rate_end, self.mlm.mask_rate_end
         is_fixed = steps or self.training.batch_ramp_steps or any(end is not None for end in ends)
-        names = "short_seq_steps, batch_ramp_steps, mask_rate_end and temperature_end"
+        names = "short_seq_steps, batch_ramp_steps and mask_rate_end"
         problem = f"budget excludes {names}: the number of steps is unknown"
         require(self.run.budget is None or not is_fixed, f"{problem}; give flops or max_steps instead")
 
@@ -302,10 +301,24 @@ class PretrainConfig:
         return max(1, min(default, _MAX_GENERATOR_WARMUP_STEPS)) if steps is None else steps
 
 
-# Options that no longer exist, and why; a run that recorded one of them can be resumed.
+class Removed(NamedTuple):
+    """An option that no longer exists: the value with which a record of it can still be used, and why it is gone."""
+
+    unused: Any  # ...: any value
+    reason: str
+
+
+_NO_GAIN = "it showed no gain"
 REMOVED = {
-    "log_gradient_norms": "no decision was based on it",
-    "loss": "examples/sentence_vectors.py trains sentence vectors",
+    "log_gradient_norms": Removed(..., "no decision was based on it"),
+    "loss": Removed(..., "examples/sentence_vectors.py trains sentence vectors"),
+    "rtd.z_loss": Removed(0.0, _NO_GAIN),
+    "mlm.z_loss": Removed(0.0, _NO_GAIN),
+    "rtd.temperature_end": Removed(None, _NO_GAIN),
+    "rtd.temperature_decay": Removed(..., _NO_GAIN),
+    "rtd.exclude_original": Removed(False, _NO_GAIN),
+    "rtd.straight_through": Removed(False, "with it the generator stopped predicting text"),
+    "rtd.label_smoothing": Removed(0.0, _NO_GAIN),
 }
 FLAT = {"run": RunConfig, "corpus": CorpusConfig, "training": TrainingConfig}  # their options have no dotted names
 

@@ -23,7 +23,7 @@ IMPOSSIBLE: dict[type, dict[str, tuple[object, ...]]] = {
     },
     RtdConfig: {
         **{"mask_rate": (0.0, 1.0), "mask_rate_end": (0.0, 1.0), "temperature": (0.0, NAN), "generator_size": (0.0,)},
-        **{"generator_weight": (INF,), "z_loss": (-1.0,), "mlm_share": (1.0,), "mlm_weight": (2.0,)},  # 2 without share
+        **{"generator_weight": (INF,), "mlm_share": (1.0,), "mlm_weight": (2.0,)},  # 2 without share
     },
     CorpusConfig: {
         **{"corpus": ("",), "max_seq_length": (7,), "vocab_size": (5,), "encoding": ENCODINGS},

@@ -137,7 +137,11 @@ def test_energies_are_not_rounded_to_half_precision() -> None:
 
 @pytest.mark.parametrize(
     ("options", "reason"),
-    [({"mlm_share": 0.5}, "without"), ({"mask_token_share": 0.5}, "sees"), ({"exclude_original": True}, "one temp")],
+    [
+        ({"mlm_share": 0.5}, "without"),
+        ({"mask_token_share": 0.5}, "sees"),
+        ({"generator": "uniform"}, "its own generator"),
+    ],
 )
 def test_options_that_contradict_the_noise_are_refused(options: dict[str, float], reason: str) -> None:
     with pytest.raises(ValueError, match=f"excludes electric: .*{reason}"):

@@ -190,8 +190,6 @@ def _of_sampling(job: Job, corruption: Any) -> Finding:
     is_sampled = (corruption.targets.weight > 0) & ~corruption.is_kept  # [B, K]
     tokens = corruption.corrupted_ids.gather(1, corruption.targets.positions)[is_sampled].cpu()  # [M]
     logits = corruption.logits[is_sampled].cpu() / job.config.rtd.temperature  # [M, V]
-    if job.config.rtd.exclude_original:
-        logits.scatter_(1, corruption.targets.labels[is_sampled].cpu()[:, None], -torch.inf)
     index, bounds = torch.arange(len(tokens)), list[Tensor]()
     for some, token in zip(logits.split(_AT_ONCE), tokens.split(_AT_ONCE), strict=True):
         share = some.double().softmax(-1)

@@ -13,7 +13,7 @@ from electra_albert.apps import doctor
 from electra_albert.apps.pretrain import checks, job
 from electra_albert.contracts import Term
 from electra_albert.model import electra
-from electra_albert.objectives import generators, masking, mlm, rtd
+from electra_albert.objectives import masking, mlm, rtd
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import Ended, assert_refused, call, english
 
@@ -61,8 +61,8 @@ def bf16_noise(_: Function) -> Function:
     return sample
 
 
-def no_temperature(_: Function) -> Function:
-    return lambda *_: 1.0
+def no_temperature(sample: Function) -> Function:
+    return lambda logits, temperature, *keys: sample(logits, 1.0, *keys)
 
 
 def labels_of_the_masked_input(corrupt: Function) -> Function:
@@ -128,7 +128,7 @@ class Fault(NamedTuple):
 
 FAULTS = (
     Fault(rtd, "sample", bf16_noise, "", "sampler"),
-    Fault(generators, "temperature_at", no_temperature, "--rtd.temperature 0.3", "sampler"),
+    Fault(rtd, "sample", no_temperature, "--rtd.temperature 0.3", "sampler"),
     Fault(rtd.ReplacedTokenDetection, "corrupt", labels_of_the_masked_input, "", "labels"),
     Fault(masking, "mask_tokens", no_random_tokens, "--objective mlm", "masking"),
     Fault(masking, "mask_tokens", random_tokens_everywhere, "--objective mlm", "masking"),

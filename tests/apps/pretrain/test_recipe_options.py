@@ -25,7 +25,7 @@ from tests.model.twins import SHAPE, make_pair
 STEPS, HALF = 6, 3
 OPTIONS = (
     *("--optimizer", "muon", "--muon_rate", 2, "--model.residual_scale", 4, "--model.zero_init_outputs", "true"),
-    *("--rtd.mlm_share", 0.5, "--rtd.z_loss", 0.001, "--rtd.embedding_sharing", "disentangled"),
+    *("--rtd.mlm_share", 0.5, "--rtd.embedding_sharing", "disentangled"),
     *("--lr_scheduler_type", "wsd", "--rtd.mask_unit", "word", "--rtd.mask_rate_end", 0.3),
 )
 TEXT = "the old fox crossed the [MASK] river today."
