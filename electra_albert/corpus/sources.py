@@ -31,7 +31,7 @@ _KIND_BYTES = 1 << 18  # of each sample that the kind of text is detected from
 _PARAGRAPH_SENTENCES = 1.35  # per line on average, above which the lines of a file are paragraphs
 _FEW_LINES = 64  # up to which a file without a blank line is one document
 _WRAPPED = 0.5  # share of the lines of hard-wrapped text that the next word does not fit into
-_LOWER = 0.4  # share of its lines that begin in lower case, within a sentence
+_LOWER = 0.4  # share of its lines that begin within a sentence, in lower case
 _MIN_WRAPPED_LINES, _MIN_WRAPPED_WORDS = 20, 4  # mean words a line
 _WRAPPED_WIDTHS = range(40, 200)  # characters
 _EXPANSION = 4  # approximate compression ratio, only used to size units
@@ -149,7 +149,7 @@ def _are_wrapped(lines: list[str]) -> bool:
     lengths = sorted(len(line) for line in lines if line)
     width = lengths[int(0.9 * len(lengths))]  # wrapped by hand, lines differ
     is_full = [len(line) + 1 + len(following.split()[0]) > width for line, following in pairs]
-    begins_lower = [following[0].islower() for _, following in pairs]
+    begins_lower = [following[0].islower() and line[-1] not in ".!?…" for line, following in pairs]
     words = sum(len(line.split()) for line, _ in pairs)
     is_prose = sum(begins_lower) >= _LOWER * len(pairs) and words >= _MIN_WRAPPED_WORDS * len(pairs)
     return width in _WRAPPED_WIDTHS and is_prose and sum(is_full) >= _WRAPPED * len(pairs)

@@ -80,9 +80,10 @@ def test_hard_wrapped_prose_has_the_sentences_of_its_paragraphs(tmp_path: Path, 
         ["def function(argument):", "    return argument + some_other_value", ""] * 60,
         [f"{word} {word}s and {word}" for word in WORDS] * 10,
         ["the cat sat on the mat", "it was warm there all day long", "nobody came"] * 60,  # sentences without stops
+        [f"one sentence of about the same length as {number}." for number in range(100, 200)],
         ["吾輩は猫である。名前はまだ無い。どこで生れたか頓と見当がつかぬ。"] * 60,
     ],
-    ids=["log", "code", "list", "lower", "japanese"],
+    ids=["log", "code", "list", "lower", "equal", "japanese"],
 )
 def test_lines_that_are_not_wrapped_are_not_joined(tmp_path: Path, lines: list[str]) -> None:
     _, counts = read(write(tmp_path, "\n".join(lines)))
