@@ -268,7 +268,7 @@ def _split(path: Path, lines: Callable[[], Iterator[str]], delimiter: str | None
 def _is_quoted(lines: Iterable[str]) -> bool:
     """Whether all quotes of a .tsv are around cells, and doubled inside, as CSV libraries write them.
 
-    To tell them from quotes of the text, some must be doubled, or as many cells be quoted as there are rows.
+    Unlike quotes of the text, some must be doubled, or as many cells quoted as there are rows.
     """
     text = "\n".join(islice(lines, _QUOTED_LINES)).replace("\r\n", "\n").strip()
     if not _QUOTED.fullmatch(text):
