@@ -199,9 +199,10 @@ def open_table(
     *,
     named: Sequence[tuple[str, ...]] = (),
     encoding: str = streams.UTF8,
+    may_be_quoted: bool = False,
     note: Callable[[str, str], None] = lambda what, where: None,
 ) -> Table:
-    """Open a table by file suffix; .txt and no suffix are read as .tsv, which has no quoting unless `_is_quoted`.
+    """Open a table by file suffix; .txt and no suffix are read as .tsv, without quoting unless it may be quoted and is.
 
     If the first row holds no name in `header` and has as many cells as `without_header`, it is data, and these are the
     columns. `named` lists possible columns of a file without a header. `note` receives each remark and its file.
@@ -221,7 +222,7 @@ def open_table(
         delimiter = csv_delimiter(filter(str.strip, lines()), header, [*map(len, named)])
         if delimiter != ",":
             note(f"files separated by {SEPARATORS.get(delimiter, delimiter)}", str(path))
-    elif _is_quoted(lines()):
+    elif may_be_quoted and _is_quoted(lines()):
         delimiter = "\t"
         note("files with cells in quotes, read as in .csv", str(path))
     rows = partial(_split, path, lines, delimiter)
@@ -268,7 +269,7 @@ def _split(path: Path, lines: Callable[[], Iterator[str]], delimiter: str | None
 def _is_quoted(lines: Iterable[str]) -> bool:
     """Whether all quotes of a .tsv are around cells, and doubled inside, as CSV libraries write them.
 
-    To tell them from quotes of the text, some must be doubled, or as many cells be quoted as there are rows.
+    Unlike quotes of the text, some must be doubled, or as many cells quoted as there are rows.
     """
     text = "\n".join(islice(lines, _QUOTED_LINES)).replace("\r\n", "\n").strip()
     if not _QUOTED.fullmatch(text):

@@ -56,7 +56,9 @@ class SplitReader:
         if names and self.purpose == "test":
             named.append(tuple(name for name in names if name not in columns.label))
         form = columns.text if self.task.kind == "sequence" else (), self.task.without_header
-        return open_table(self.source, *form, named=named, encoding=self.config.encoding, note=self.report.note)
+        options: dict[str, Any] = {"named": named, "encoding": self.config.encoding, "note": self.report.note}
+        # Published scores on QQP, of which some cells are quoted, are those with the quotes.
+        return open_table(self.source, *form, may_be_quoted=self.task.hub is None, **options)
 
     def skip(self, why: str, location: str) -> NoReturn:
         """Count an example and raise Skipped; DataError in a test set, where each example needs a prediction."""

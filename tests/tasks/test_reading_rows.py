@@ -41,6 +41,12 @@ def test_an_incomplete_example_is_left_out_or_not_scored(tmp_path: Path, row: st
 def test_quotes_and_spaces_in_a_field_stay_as_they_are(tmp_path: Path) -> None:
     data = read("sst2", data_dir=sst2_folder(tmp_path, 'a "b \t1\n"c\t0\n'))
     assert [example.text for example in data.train] == ['a "b ', '"c']
+    data = read("sst2", data_dir=sst2_folder(tmp_path, '"a ""b"""\t1\n"c"\t0\n'))  # as QQP, which is scored so
+    assert [example.text for example in data.train] == ['"a ""b"""', '"c"']
+    path = write(tmp_path / "t.tsv", 'text\tlabel\n"a ""b"""\t1\n"c"\t0\n')
+    own = read("custom", train_file=path, validation_file=path)
+    assert [example.text for example in own.train] == ['a "b"', "c"]
+    assert noticed(own.report, "files with cells in quotes, read as in .csv") == 2
 
 
 @pytest.mark.parametrize(
