@@ -101,7 +101,8 @@ def train(options: argparse.Namespace, sets: dict[str, Dataset], folder: Path) -
     arguments = TrainingArguments(
         output_dir=str(folder),
         batch_sampler="no_duplicates" if loss is RANKING else "batch_sampler",
-        eval_strategy="epoch" if evaluator else "no",
+        eval_strategy="steps" if evaluator else "no",
+        eval_steps=options.save_steps,  # after a checkpoint it would change the random state
         report_to="none",
         **{name: getattr(options, name) for name in DEFAULTS},
     )
