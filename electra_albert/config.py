@@ -302,10 +302,17 @@ class PretrainConfig:
         return max(1, min(default, _MAX_GENERATOR_WARMUP_STEPS)) if steps is None else steps
 
 
-# Options that no longer exist, and why; a run that recorded one of them can be resumed.
+class Removed(NamedTuple):
+    """An option that no longer exists: the value with which a record of it can still be used, and why it is gone."""
+
+    unused: Any  # ...: any value
+    reason: str
+
+
+_NO_GAIN = "it showed no gain"
 REMOVED = {
-    "log_gradient_norms": "no decision was based on it",
-    "loss": "examples/sentence_vectors.py trains sentence vectors",
+    "log_gradient_norms": Removed(..., "no decision was based on it"),
+    "loss": Removed(..., "examples/sentence_vectors.py trains sentence vectors"),
 }
 FLAT = {"run": RunConfig, "corpus": CorpusConfig, "training": TrainingConfig}  # their options have no dotted names
 

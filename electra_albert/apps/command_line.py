@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TextIO
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace, set_parsing_settings
 
-from electra_albert.apps.run_folder import read_options
+from electra_albert.apps.run_folder import read_yaml, without_removed
 from electra_albert.config import REMOVED
 from electra_albert.contracts import LOG, STOPPED_BY_SIGNAL, RankLostError, RunResult, UsageError, UserError
 from electra_albert.training.run_log import console_log, is_main_process
@@ -180,7 +180,8 @@ def _explain(message: str, known: Sequence[str]) -> str:
     in_file = re.search(r"Group '(.+)' does not accept option '(.+)'|Option '(.+)' is not accepted", message)
     if alone or in_file:
         name = "--" + ".".join(filter(None, in_file.groups())) if in_file else alone.split("=")[0]
-        if reason := REMOVED.get(name.removeprefix("--")):
+        if name.removeprefix("--") in REMOVED:
+            reason = REMOVED[name.removeprefix("--")].reason
             return f"there is no option {name} any more: {reason}, see docs/lab-log.md"
         return f"there is no option {name}{suggest(name, known)}"
     value = re.search(r"(?:Got|Given) value: (.*)$", message)
@@ -196,7 +197,14 @@ def _explain(message: str, known: Sequence[str]) -> str:
 def config_first(argv: Sequence[str]) -> list[str]:
     """The arguments with --config moved to the front: in the parser the last value wins, and flags must win."""
     found, others = _find(argv, ())
-    return [*(f"--config={config}" for config in found.config), *others]
+    return [*(f"--config={_without_removed(config)}" for config in found.config), *others]
+
+
+def _without_removed(config: str) -> str:
+    """A --config without unused options that no longer exist, as JSON if it has some."""
+    options = _raw_options(config)
+    remaining = without_removed(options)
+    return config if remaining == options else json.dumps(remaining, ensure_ascii=False, default=str)
 
 
 def find_first(argv: Sequence[str], names: Sequence[str]) -> list[str | None]:
@@ -218,9 +226,14 @@ def _find(argv: Sequence[str], names: Sequence[str]) -> tuple[argparse.Namespace
 
 
 def _config_options(config: str) -> dict[str, Any]:
+    """The options of a --config that exist, or that must be refused."""
+    return without_removed(_raw_options(config))
+
+
+def _raw_options(config: str) -> dict[str, Any]:
     """The options in a --config file, or in JSON given instead of a path, as the Python interface does."""
     if not config.startswith("{") or os.path.exists(config):
-        return read_options(Path(config), f"--config {config}")
+        return read_yaml(Path(config), f"--config {config}")
     try:
         return dict(json.loads(config))
     except ValueError as error:

@@ -121,7 +121,12 @@ def read_evaluations(folder: Path) -> list[Metrics]:
 
 
 def read_options(file: Path, name: str) -> dict[str, Any]:
-    """Read the options in a YAML file. Raises UsageError for an invalid file, called `name` in the message."""
+    """The options in a YAML file without unused removed ones. UsageError, with `name`, for an invalid file."""
+    return without_removed(read_yaml(file, name))
+
+
+def read_yaml(file: Path, name: str) -> dict[str, Any]:
+    """The content of a YAML file of options. Raises UsageError for an invalid file, called `name` in the message."""
     if os.path.exists(file) and not os.path.isfile(file):
         raise UsageError(f"{name} is not a regular file; copy its text into a file first")
     try:
@@ -135,6 +140,16 @@ def read_options(file: Path, name: str) -> dict[str, Any]:
     if not isinstance(options, dict):
         raise UsageError(f"{name} contains no options; write one `name: value` per line")
     return options
+
+
+def without_removed(options: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The options without removed ones that had no effect; the command line refuses the others by name."""
+    result: dict[str, Any] = {}
+    for name, value in options.items():
+        removed = REMOVED.get(prefix + name)
+        if removed is None or removed.unused not in (..., value):
+            result[name] = without_removed(value, f"{name}.") if isinstance(value, dict) and not prefix else value
+    return result
 
 
 def _is_costly(value: object) -> bool:
@@ -165,6 +180,11 @@ def compare_settings(
     defaults = _flatten(as_settings(PretrainConfig()))  # for options that are newer than the record
     defaults["is_recorded"] = False
     before |= {name: defaults[name] for name in now.keys() & defaults.keys() - before.keys()}
+    for name in sorted(before.keys() & REMOVED.keys()):
+        if REMOVED[name].unused not in (..., before[name]):
+            raise CheckpointError(
+                f"{origin} was made with {name} {before[name]}, which is gone: {REMOVED[name].reason}"
+            )
     names = sorted((before.keys() | now.keys()) - REMOVED.keys())
     changed = [name for name in names if before.get(name) != now.get(name)]
     if now.get("batch_ramp_steps"):  # which has as many stages
