@@ -178,7 +178,10 @@ BEFORE = {**NOW, "model": {name: value for name, value in NOW["model"].items() i
 )
 def test_settings_are_compared_by_name_and_a_missing_option_has_its_default(changes: Any, words: str) -> None:
     assert compare_settings(BEFORE, NOW, Path("run")) == []
-    assert compare_settings({**BEFORE, **dict.fromkeys(REMOVED, True)}, NOW, Path("run")) == []
+    unused = {name: removed.unused for name, removed in REMOVED.items()}
+    assert compare_settings({**BEFORE, **unused}, NOW, Path("run")) == []
+    with pytest.raises(CheckpointError, match="short_seq_steps 9, which is gone"):
+        compare_settings({**BEFORE, "short_seq_steps": 9}, NOW, Path("run"))
     assert compare_settings(BEFORE, NOW | {"is_recorded": False}, Path("run")) == []
     with pytest.raises(CheckpointError, match=words):
         compare_settings(BEFORE, NOW | changes, Path("run"))
