@@ -11,7 +11,6 @@ from electra_albert.model_config import COUNT, COUNT_OR_0, MAX_WIDTH, require, r
 # Fields of TrainingConfig that are no options here: the number of examples determines them.
 DERIVED = frozenset({"max_steps", "warmup_steps", "eval_steps", "eval_examples"})
 DERIVED |= {"save_steps", "save_total_limit", "save_milestones"}
-DERIVED |= {"batch_ramp_steps"}  # only for pretraining
 
 PREDICT_TEST = "test"  # --predict test: the task's own test sets
 CUSTOM = "custom"  # the task of a user's table

@@ -64,7 +64,6 @@ class Prepared(NamedTuple):
     order: ExampleOrder  # of the training examples
     folder: Path
     held_out_sources: dict[str, int]  # of a mixture: each source's name and its first example in the validation table
-    short: tuple[ExampleTable, ExampleOrder] | None = None  # training examples of short_seq_length
 
 
 def prepare(
@@ -226,16 +225,15 @@ def find_store(prepared_dir: Path, fingerprint: str) -> Store | None:
 
 def plan_parts(corpus: CorpusFolder, tokenizer: Tokenizer) -> PartPlan:
     """The parts of the corpus and everything that decides what is in them."""
-    lengths = tuple(length for length in (corpus.config.max_seq_length, corpus.config.short_seq_length) if length)
-    wanted = f"{corpus.key}-{tokenizers.fingerprint(tokenizer)}"
+    length, wanted = corpus.config.max_seq_length, f"{corpus.key}-{tokenizers.fingerprint(tokenizer)}"
     if not corpus.files:
         plan = parts_of_documents(corpus.folder, tokenizer)
-        return plan._replace(fingerprint=wanted, seed=corpus.seed, lengths=lengths)
+        return plan._replace(fingerprint=wanted, seed=corpus.seed, max_seq_length=length)
     size = sum(path.stat().st_size for path in chain(*corpus.files))
     found = corpus.units(max(UNIT_BYTES, size // _MAX_PARTS))
     units, sources = [unit for _, unit in found], [source for source, _ in found]
     folder, encoder = corpus.folder / "store" / "parts", TextEncoder(tokenizer)
-    return PartPlan(units, sources, encoder, len(tokenizer), folder, wanted, wanted, corpus.seed, lengths)
+    return PartPlan(units, sources, encoder, len(tokenizer), folder, wanted, wanted, corpus.seed, length)
 
 
 def _build(corpus: CorpusFolder, tokenizer: Tokenizer) -> Store:
@@ -282,17 +280,11 @@ def _make_examples(corpus: CorpusFolder, tokenizer: Tokenizer, store: Store, see
     from electra_albert.corpus.rows import build_table, padding_share
     from electra_albert.corpus.store import format_statistics
 
-    length, short_length = corpus.config.max_seq_length, corpus.config.short_seq_length
+    length, workers = corpus.config.max_seq_length, worker_count(corpus.config)
     weights = [source.weight for source in corpus.sources if source.weight is not None]
-
-    def make_train(length: int) -> tuple[ExampleTable, ExampleOrder]:
-        table = build_table(store.train, length, corpus.seed, worker_count(corpus.config))
-        first = table.first_of_sources(store.train, len(corpus.sources))
-        return table, order_examples(first, table.count, weights or None, seed)
-
-    train, order = make_train(length)
-    short = make_train(short_length) if short_length else None
-    validation = build_table(store.validation, length, corpus.seed, worker_count(corpus.config))
+    train, validation = (build_table(split, length, corpus.seed, workers) for split in (store.train, store.validation))
+    first = train.first_of_sources(store.train, len(corpus.sources))
+    order = order_examples(first, train.count, weights or None, seed)
     LOG.info(format_statistics(store.statistics, padding_share(store.train, train, length)))
     names, firsts = source_names(corpus.sources), validation.first_of_sources(store.validation, len(corpus.sources))
     held_out_sources = dict(zip(names, firsts, strict=True)) if len(firsts) > 1 else {}
@@ -304,7 +296,7 @@ def _make_examples(corpus: CorpusFolder, tokenizer: Tokenizer, store: Store, see
             text = f"{share:.1%} of the training examples, each {repeats:.2f} times per epoch; {text}"
         LOG.info(f"  {source.corpus}: {text}")
     folder, tables = corpus.folder, (train, validation, order)
-    return Prepared(tokenizer, folder / "tokenizer", store, *tables, folder, held_out_sources, short)
+    return Prepared(tokenizer, folder / "tokenizer", store, *tables, folder, held_out_sources)
 
 
 def ready_tokenizer(corpus: CorpusFolder) -> Tokenizer:

@@ -115,14 +115,15 @@ def _text_of(path: Path) -> str:
 
 def _curves(folder: Path) -> dict[str, Any]:
     """Each line of a run's metrics with the FLOPs up to it; those of training thinned, numbers rounded."""
-    from electra_albert.apps.pretrain.trial import sum_flops
     from electra_albert.training.monitor import read_metrics
 
-    per_step = read_json(folder / files.ENVIRONMENT).get("flops_per_step", [])
+    per_step = read_json(folder / files.ENVIRONMENT).get("flops_per_step", 0)
+    if isinstance(per_step, list):  # of an older version, with the last step of each batch size
+        per_step = per_step[0][1] if len(per_step) == 1 else 0
     logged = read_metrics(folder / files.METRICS)
     training = [row for row in logged if row.get("phase") == "train"]
     kept = training[:: len(training) // _MOST_ROWS + 1] + [row for row in logged if row.get("phase") == "eval"]
-    found = [row | {"flops": sum_flops(per_step, row["step"])} for row in sorted(kept, key=lambda row: row["step"])]
+    found = [row | {"flops": per_step * row["step"]} for row in sorted(kept, key=lambda row: row["step"])]
     name = "default run" if folder == REFERENCE else folder.absolute().name
     rows = [{k: float(f"{v:.{_DIGITS}g}") if isinstance(v, float) else v for k, v in row.items()} for row in found]
     return {"name": name, "rows": rows}

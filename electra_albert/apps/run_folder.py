@@ -187,8 +187,6 @@ def compare_settings(
             )
     names = sorted((before.keys() | now.keys()) - REMOVED.keys())
     changed = [name for name in names if before.get(name) != now.get(name)]
-    if now.get("batch_ramp_steps"):  # which has as many stages
-        may_change = may_change - {"gradient_accumulation_steps"}
     if fixed := [name for name in changed if name not in may_change]:
         texts = _TEXT.intersection(fixed) if "store" in now else set()  # fine-tuning has no store
         differences = _text_differences(before, now) if texts else []

@@ -74,4 +74,4 @@ def parts_of_documents(folder: Path, tokenizer: Tokenizer) -> PartPlan:
     found, key = read_json(folder / DOCUMENTS_FILE), tokenizers.fingerprint(tokenizer)
     units, sources = [Unit((), ReadOptions())] * found["tasks"], [0] * found["tasks"]
     parts, encoder = folder / "store" / "parts", TextEncoder(tokenizer)
-    return PartPlan(units, sources, encoder, len(tokenizer), parts, "", key, found["seed"], ())
+    return PartPlan(units, sources, encoder, len(tokenizer), parts, "", key, found["seed"], 0)

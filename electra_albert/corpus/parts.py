@@ -66,7 +66,7 @@ class PartPlan(NamedTuple):
     fingerprint: str  # of the corpus, the read options and the tokenizer
     parts_key: str  # of what decides the contents of the parts besides their units: as a rule the fingerprint
     seed: int
-    lengths: tuple[int, ...]  # max_seq_length of each table of examples
+    max_seq_length: int  # of the examples
 
     def parts(self) -> list[Part]:
         """All parts in order; those that match the plan have their statistics. `Part.damage` compares hashes."""

@@ -83,7 +83,7 @@ def _finished(plan: PartPlan) -> list[Part]:
 
 
 def _splitting_key(plan: PartPlan, parts: Sequence[Part]) -> str:
-    return content_hash([plan.seed, plan.sources, plan.lengths, [part.statistics["files"] for part in parts]])
+    return content_hash([plan.seed, plan.sources, plan.max_seq_length, [part.statistics["files"] for part in parts]])
 
 
 def _split_statistics(part: Part, key: str, *, is_thorough: bool = False) -> dict[str, Any]:
@@ -126,9 +126,8 @@ def _split_part(part: Part, shared: _Splitting) -> None:
                 size["tokens"] += end - start
             files |= {names[name]: file.finish() for name, file in opened.items()}
         document_ends = np.fromfile(folder / names["document_ends"], "<i8")
-        for length in plan.lengths:
-            name, digest = write_rows((folder / split, part.number, document_ends, length), plan.seed)
-            tables[f"{split}/{rows_name(length, plan.seed)}.json"] = {name: digest}
+        name, digest = write_rows((folder / split, part.number, document_ends, plan.max_seq_length), plan.seed)
+        tables[f"{split}/{rows_name(plan.max_seq_length, plan.seed)}.json"] = {name: digest}
     rows = {f"{name.split('/')[0]}/{row}": digest for name, table in tables.items() for row, digest in table.items()}
     if damage := find_damage(folder, files | rows, part.path("split.checked.json")):
         raise CheckpointError(f"{damage}, right after writing; check the disk, then start again")

@@ -11,7 +11,8 @@ import pytest
 
 from electra_albert.apps import report, run_folder
 from electra_albert.apps.pretrain.options import parse_pretraining
-from electra_albert.apps.pretrain.trial import flops_per_step, sum_flops
+from electra_albert.apps.pretrain.trial import flops_per_step
+from electra_albert.files import write_json
 from electra_albert.training.monitor import read_metrics
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import STEPS, assert_refused, call
@@ -33,7 +34,7 @@ def test_a_finished_run_has_a_report_with_its_metrics_samples_and_settings(finis
     for row, drawn in zip(rows, sorted(run["rows"], key=lambda row: row["elapsed_seconds"]), strict=True):
         expected = {key: pytest.approx(one, rel=1e-4) if isinstance(one, float) else one for key, one in row.items()}
         assert {key: value for key, value in drawn.items() if key != "flops"} == expected
-    expected = [sum_flops(flops_per_step(finished.config()), row["step"]) for row in run["rows"]]
+    expected = [flops_per_step(finished.config()) * row["step"] for row in run["rows"]]
     assert [row["flops"] for row in run["rows"]] == expected
     assert all([row["step"] for row in of_text] == [10, STEPS] for of_text in data["samples"])
     assert "held-out scores" in data["scores"]
@@ -47,9 +48,17 @@ def test_the_reference_curves_are_those_of_the_preset(finished: Finished) -> Non
     config = replace(config, model=replace(config.model, vocab_size=config.corpus.vocab_size))
     last = reference["rows"][-1]
     assert (reference["name"], preset, last["step"]) == ("default run", "tiny", config.training.max_steps)
-    assert last["flops"] == sum_flops(flops_per_step(config), last["step"])
+    assert last["flops"] == flops_per_step(config) * last["step"]
     peak = max(row["learning_rate"] for row in reference["rows"] if "learning_rate" in row)
     assert peak == pytest.approx(config.training.learning_rate, rel=0.1)  # logged every 100 steps
+
+
+def test_flops_of_an_older_run_are_those_of_its_batch_if_that_never_changed(finished: Finished, tmp_path: Path) -> None:
+    shutil.copy(finished.folder / "metrics.jsonl", tmp_path)
+    for recorded, per_step in (([[9, 3]], 3), ([[2, 1], [9, 3]], 0), ([], 0)):
+        write_json(tmp_path / "environment.json", {"flops_per_step": recorded})
+        (run,) = report.report_data(tmp_path, ())["runs"]
+        assert [row["flops"] for row in run["rows"]] == [per_step * row["step"] for row in run["rows"]]
 
 
 def test_a_run_killed_before_its_first_row_has_a_report(finished: Finished, tmp_path: Path) -> None:

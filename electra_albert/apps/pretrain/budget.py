@@ -66,21 +66,20 @@ def recorded_plan(config: PretrainConfig, state: Mapping[str, Any], world_size: 
         values["max_steps"] = max(1, round(values["max_steps"] * run.budget_seconds / before.budget_seconds))
     elif run.flops != before.flops:
         whole = replace(config, model=replace(config.model, vocab_size=recorded["model"]["vocab_size"]))
-        values["max_steps"] = max(1, trial.steps_for(trial.flops_per_step(whole, world_size), run.flops))
+        values["max_steps"] = max(1, round(run.flops / trial.flops_per_step(whole, world_size)))
     return replace(config, training=replace(config.training, **values))
 
 
 def planned(job: Job, world: World) -> Job:
     """The job with max_steps, warmup and intervals that follow from --budget or --flops, if one of them is given.
 
-    Raises UsageError for a budget of less than one step, or of fewer steps than another option needs.
+    Raises UsageError for a budget of less than one step, or of too many.
     """
     config, training, run = job.config, job.config.training, job.config.run
     if run.flops is None and run.budget is None:
         return job
     if run.flops is not None:
-        per_step, given = trial.flops_per_step(config, world.world_size), f"{run.flops:g} FLOPs"
-        steps = trial.steps_for(per_step, run.flops)
+        steps, given = round(run.flops / trial.flops_per_step(config, world.world_size)), f"{run.flops:g} FLOPs"
     else:
         step_seconds, evaluation_seconds = _measured_seconds(job, world)
         evaluating = (1 + 1 / _SHARES["eval_steps"]) * evaluation_seconds  # the first one before the training

@@ -322,9 +322,7 @@ def _prepare_old_text(config: PretrainConfig, tokenizer_dir: Path, world: World)
     old, corpus, seed = str(config.run.old_corpus), config.corpus, config.training.seed
     with main_first(world), _old_corpus_errors(old):
         LOG.info(f"preparing the old text {old}")
-        store = prepare(
-            replace(with_tokenizer(corpus, tokenizer_dir), corpus=old, short_seq_length=None, short_seq_steps=0), seed
-        ).store
+        store = prepare(replace(with_tokenizer(corpus, tokenizer_dir), corpus=old), seed).store
     found = (corpus.prepared_dir, store.fingerprint, corpus.max_seq_length, seed, "train")
     return dict(zip((*_OLD_TEXT, "side"), found, strict=True))
 

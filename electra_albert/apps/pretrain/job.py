@@ -13,7 +13,7 @@ from electra_albert.apps.prepare import Prepared, prepare
 from electra_albert.apps.pretrain import init_from
 from electra_albert.config import PretrainConfig, TrainingConfig
 from electra_albert.contracts import IGNORED_LABEL, LOG, Arithmetic, Batch, CheckpointError, DataError, UsageError
-from electra_albert.corpus.examples import PackedExamples, TrainBatches, TrainStage
+from electra_albert.corpus.examples import PackedExamples, TrainBatches
 from electra_albert.corpus.tokenizer import Tokenizer, fingerprint, load_tokenizer, special_ids, word_starts
 from electra_albert.hub import load
 from electra_albert.hub.formats import TABLE, to_native
@@ -183,13 +183,9 @@ def _batches(config: PretrainConfig, prepared: Prepared, world: World) -> tuple[
     rates |= {"swap_rate": SWAP_RATE, "one_segment_rate": 0.0} if spec.has_sentence_order else {}
     tables = ((store.train, prepared.train_table), (store.validation, prepared.validation_table))
     examples, held_out = (PackedExamples(*table, length, seed, special, **rates) for table in tables)
-    of_length = {length: (examples, prepared.order)}
-    if (short := config.corpus.short_seq_length) and prepared.short:
-        table, order = prepared.short
-        of_length[short] = PackedExamples(store.train, table, short, seed, special, **rates), order
-    stages = [TrainStage(last, *of_length[used], size, number) for last, used, size, number in config.batch_stages]
+    batch = training.per_device_train_batch_size, training.gradient_accumulation_steps
     ranks, pin_memory = (world.rank, world.world_size), world.device.type == "cuda"
-    batches = TrainBatches(*stages[-1][1:], *ranks, pin_memory=pin_memory, earlier=tuple(stages[:-1]))
+    batches = TrainBatches(examples, prepared.order, *batch, *ranks, pin_memory)
     if (size := batches.global_batch_size) > (count := batches.order.examples_per_epoch):
         problem = f"the corpus has {count} examples, but one step needs {size}"
         raise DataError(f"{problem}; lower --per_device_train_batch_size or use more text")
@@ -200,11 +196,11 @@ def _batches(config: PretrainConfig, prepared: Prepared, world: World) -> tuple[
     wanted, needed = "sentence order", "two whole sentences of one document"
     if spec.has_next_sentence:
         wanted, needed = "next-sentence label", "a second segment that text of another document can replace"
-    for some in [held_out, *(one for one, _ in of_length.values())] if spec.has_sentence_order else []:
+    for some in (held_out, examples) if spec.has_sentence_order else ():
         index = torch.arange(min(some.table.count, _SAMPLED_EXAMPLES))
         share = float((some.gather(index, index).sentence_order_label != IGNORED_LABEL).float().mean())
         if share == 0 and some is not held_out:
-            advice = "use longer documents, raise --max_seq_length or --short_seq_length, or choose another --objective"
+            advice = "use longer documents, raise --max_seq_length or choose another --objective"
             raise DataError(f"no example contains {needed}, so there is no {wanted} to learn; {advice}")
         if share == 0:
             LOG.info(f"notice: no held-out example contains {needed}: the {wanted} is trained, but not scored")

@@ -46,7 +46,6 @@ Table = Mapping[str, To | str]  # a text is the reason why no other value is tes
 MLM = ("--objective", "mlm")
 SOP = ("--objective", "rtd_sop", "--max_seq_length", 64)  # long enough for two sentences to swap
 DROPOUT = ("--model.hidden_dropout_prob", 0.3, "--model.attention_probs_dropout_prob", 0.3)
-SHORT = ("--short_seq_length", 16, "--short_seq_steps", 1)
 DETECTOR = ("--init_from", "{detector}", "--rtd.generator_warmup_steps", 1)  # has no generator
 
 
@@ -85,8 +84,6 @@ PRETRAINING: Table = {
     **tried("corpus", corpus="{tales}", text_column="body", bad_utf8="skip", encoding="cp1252"),
     **tried("corpus", tokenizer="{run}/tokenizer", vocab_size=250, do_lower_case="false", keep_accents="true"),
     **tried("corpus", max_seq_length=24),
-    **tried("corpus", SHORT, short_seq_length=8, short_seq_steps=2),
-    "training.batch_ramp_steps": To(2, shared=("--gradient_accumulation_steps", 2)),
     "corpus.extend_vocab_to": To(310, shared=("--tokenizer", "{run}/tokenizer")),
     "corpus.split_digit_comma": To("true", shared=("--tokenizer", "{digits}")),
     "corpus.prepared_dir": To("{folder}/elsewhere", changes="files"),

@@ -182,6 +182,8 @@ def test_settings_are_compared_by_name_and_a_missing_option_has_its_default(chan
     assert compare_settings({**BEFORE, **unused}, NOW, Path("run")) == []
     with pytest.raises(CheckpointError, match=r"rtd\.label_smoothing 0\.1, which is gone"):
         compare_settings({**BEFORE, "rtd": {**BEFORE["rtd"], "label_smoothing": 0.1}}, NOW, Path("run"))
+    with pytest.raises(CheckpointError, match="short_seq_steps 9, which is gone"):
+        compare_settings({**BEFORE, "short_seq_steps": 9}, NOW, Path("run"))
     assert compare_settings(BEFORE, NOW | {"is_recorded": False}, Path("run")) == []
     with pytest.raises(CheckpointError, match=words):
         compare_settings(BEFORE, NOW | changes, Path("run"))
