@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from electra_albert.config import TrainingConfig, require_repository
+from electra_albert.contracts import redacted
 from electra_albert.data_files import canonical_encoding
 from electra_albert.model_config import COUNT, COUNT_OR_0, MAX_WIDTH, require, require_filled, require_within
 
@@ -79,7 +80,8 @@ class DataConfig:
 
 def table_name(data: DataConfig) -> str:
     """The name of a user's table: its file name, else its folder name, without suffix."""
-    return Path(data.train_file or data.validation_file or data.data_dir or CUSTOM).resolve().stem
+    location = data.train_file or data.validation_file or data.data_dir or CUSTOM
+    return Path(redacted(location)).resolve().stem
 
 
 @dataclass(frozen=True)
@@ -198,9 +200,11 @@ class FinetuneConfig:
             object.__setattr__(self, "chosen", changed)
 
     def options(self) -> dict[str, Any]:
-        """All options that are not None, by their name on the command line and in config.yaml."""
-        found = {name: getattr(getattr(self, part), name) for part in PARTS for name in option_names(part)}
-        return {name: value for name, value in found.items() if value is not None}
+        """All options that are not None, by name as in config.yaml; without credentials."""
+        values: dict[str, Any] = {}
+        for part in PARTS:
+            values |= {name: getattr(getattr(self, part), name) for name in option_names(part)}
+        return {name: redacted(value) for name, value in values.items() if value is not None}
 
     def with_defaults(self, defaults: dict[str, Any]) -> Self:
         """A copy with these values (by option name) for all options that are not in `chosen`."""

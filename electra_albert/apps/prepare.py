@@ -25,7 +25,7 @@ from filelock import FileLock, Timeout
 
 from electra_albert.apps.run_folder import require_same_text
 from electra_albert.config import BUILT_IN_CORPUS, CorpusConfig
-from electra_albert.contracts import LOG, DataError, UsageError
+from electra_albert.contracts import LOG, DataError, UsageError, redacted
 from electra_albert.corpus import tokenizer as tokenizers
 from electra_albert.corpus.datatrove import DOCUMENTS_FILE, parts_of_documents
 from electra_albert.corpus.parts import PartPlan, content_hash, write_parts
@@ -188,7 +188,8 @@ def _open_documents(config: CorpusConfig) -> CorpusFolder:
 
 def short_name(corpus: str) -> str:
     """Short name of a corpus, for folder names."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", Path(os.path.realpath(corpus)).stem).strip("-.")[:40] or "corpus"
+    stem = Path(os.path.realpath(redacted(corpus))).stem
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-.")[:40] or "corpus"
 
 
 def with_tokenizer(config: CorpusConfig, folder: Path) -> CorpusConfig:

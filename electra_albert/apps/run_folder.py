@@ -3,6 +3,7 @@
 import errno
 import os
 import platform
+import re
 import shlex
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
@@ -16,7 +17,7 @@ import yaml
 from safetensors import SafetensorError
 
 from electra_albert.config import BUILT_IN_CORPUS, REMOVED, CorpusConfig, PretrainConfig, as_settings
-from electra_albert.contracts import LOG, CheckpointError, Metrics, UsageError, UserError
+from electra_albert.contracts import LOG, CheckpointError, Metrics, UsageError, UserError, redacted
 from electra_albert.data_files import NOT_YAML, hub_name
 from electra_albert.files import read_json, write_json, write_text
 from electra_albert.objectives import spec_of
@@ -46,6 +47,7 @@ _TEXT = {"store", "tokenizer_fingerprint", "rows_taken_of_sources"}
 _WRITTEN = (CONFIG, COMMAND, CARD, "tokenizer", "generator", "discriminator", METRICS, SAMPLES, REPORT, LOG_FILE)
 _GIT_SECONDS = 30
 _MAX_DEPTH = 100  # of brackets in YAML
+_FOLDERS = re.compile(r'((?:^|[=",])(?:file:/*)?)/(?:[^",]*/)?(?=[^/",])')  # of an absolute path
 _HUB_METRICS = {  # scores in the front matter of a card, with the hub's names of the metrics
     **dict.fromkeys(("generator_accuracy", "mlm_accuracy", "discriminator_mlm_accuracy", "sop_accuracy"), "accuracy"),
     **{"discriminator_auc": "roc_auc", "discriminator_average_precision": "average_precision"},
@@ -161,7 +163,7 @@ def compare_settings(
 
     Raises CheckpointError for a difference that affects the result: any setting that is not in `may_change`.
     """
-    before, now = _flatten(recorded), _flatten(settings)
+    before, now = _flatten(redacted(recorded)), _flatten(settings)
     defaults = _flatten(as_settings(PretrainConfig()))  # for options that are newer than the record
     defaults["is_recorded"] = False
     before |= {name: defaults[name] for name in now.keys() & defaults.keys() - before.keys()}
@@ -225,7 +227,7 @@ def write_run_record(
     # Written first: check_is_ours recognizes a run by this file, wherever the process is killed.
     write_json(folder / ENVIRONMENT, {**environment(), "sources": _sources(config.corpus), **record})
     write_text(folder / CONFIG, yaml.safe_dump(options, sort_keys=False))
-    write_text(folder / COMMAND, shlex.join(["python", *command]) + "\n")
+    write_text(folder / COMMAND, format_command(command) + "\n")
 
 
 def _sources(corpus: CorpusConfig) -> list[dict[str, Any]]:
@@ -236,7 +238,19 @@ def _sources(corpus: CorpusConfig) -> list[dict[str, Any]]:
     with suppress(UserError):
         sources = read_sources(corpus.corpus, corpus.text_column)
     is_list = [source.corpus for source in sources] != [corpus.corpus]
-    return [{"corpus": source.corpus, "weight": source.weight} for source in sources if is_list]
+    listed = [{"corpus": source.corpus, "weight": source.weight} for source in sources if is_list]
+    return [redacted(entry) for entry in listed]
+
+
+def format_command(words: Sequence[str], *, is_public: bool = False) -> str:
+    """The command for a shell, without credentials; if public, without folders of this machine."""
+    shown = [redacted(word) for word in words]
+    return shlex.join(["python", *(map(without_folders, shown) if is_public else shown)])
+
+
+def without_folders(word: str) -> str:
+    """The word of a command, in which absolute paths are only the names at their ends."""
+    return _FOLDERS.sub(r"\1", word)
 
 
 @contextmanager
@@ -257,9 +271,10 @@ def run_facts(config: PretrainConfig, metrics: Metrics, steps: int) -> "Facts":
 
     from electra_albert.hub.card import Facts
 
-    corpus, base = config.corpus.corpus, config.run.init_from and Path(config.run.init_from).name
+    corpus = redacted(config.corpus.corpus)
+    base = config.run.init_from and Path(config.run.init_from).name
     hub = None if Path(corpus).exists() else hub_name(corpus)
-    name = corpus if hub or "://" in corpus else Path(corpus).name  # without the folders of this machine
+    name = without_folders(corpus) if hub or "://" in corpus else Path(corpus).name
     base_text = f", initialized with the weights of `{base}`" if base else ""
     lines = [f"Pretrained by {spec_of(config).description} on the corpus `{name}` for {steps} steps{base_text}."]
     lines += [f"Generator: {source}." for source in [spec_of(config).generator_text(config)] if source]

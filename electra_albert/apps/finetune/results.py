@@ -113,7 +113,7 @@ def open_folder(job: TaskJob, folder: Path, command: Sequence[str]) -> list[str]
         # First: check_output_folder recognizes a sweep by this file.
         write_json(folder / ENVIRONMENT, {**run_folder.environment(), "settings": settings})
         write_text(folder / CONFIG, yaml.safe_dump(options, sort_keys=False))
-        write_text(folder / COMMAND, shlex.join(["python", *command]) + "\n")
+        write_text(folder / COMMAND, run_folder.format_command(command) + "\n")
     return changes
 
 
@@ -225,7 +225,7 @@ def _write_card(job: TaskJob, folder: Path, results: Mapping[str, Any], table: s
     choice = f"the model is from the best seed, {results['best_seed']}, selected on the evaluation set itself: "
     choice += "its score is optimistic, the median is not."
     if job.train is None and job.base.files is not None:
-        own_path = str(job.base.files.weights.parent)
+        own_path = run_folder.without_folders(str(job.base.files.weights.parent))
         path, choice = f'"{own_path}"', "the model was only evaluated here."
     code, library = card.OWN_CODE.replace("THIS_FOLDER", own_path), None
     if job.shape.is_stock:
@@ -235,14 +235,16 @@ def _write_card(job: TaskJob, folder: Path, results: Mapping[str, Any], table: s
     facts = _task_facts(job, medians, f"median of {len(results['seeds'])} seed(s)")
     fields = {"library_name": library, "tags": ["albert", "electra", job.task.name], **facts.fields}
     note = f"results.json has the same scores as fractions, for every seed; {choice}"
-    command = (folder / COMMAND).read_text(encoding="utf-8").strip()
+    words = shlex.split((folder / COMMAND).read_text(encoding="utf-8", errors="replace"))[1:]
+    command = run_folder.format_command(words, is_public=True)
     card.write_card(folder, card.Facts(fields, f"{facts.text}\n\n{table}\n\n{note}"), code, command)
 
 
 def format_results(results: Mapping[str, Any]) -> str:
     """The results as a Markdown table: the official metrics and ELECTRA's, for every evaluation set."""
     sizes = ", ".join(f"{count:,} {name}" for name, count in results["evaluation_examples"].items())
-    model = f"{results['task']}, {results['model']}{' from scratch' * results['from_scratch']}"
+    base = run_folder.without_folders(results["model"])
+    model = f"{results['task']}, {base}{' from scratch' * results['from_scratch']}"
     counts = f"{results['train_examples']:,} train, {sizes} examples, {len(results['seeds'])} seed(s)"
     rows = []
     for name in shown_metrics(results):
