@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, field
 from itertools import product
 from typing import Any, Literal, NamedTuple
 
-from electra_albert.contracts import redacted
 from electra_albert.data_files import canonical_encoding
 from electra_albert.model_config import COUNT, COUNT_OR_0, MAX_WIDTH, require, require_filled, require_within
 from electra_albert.model_config import MlmConfig as MlmConfig  # re-exported
@@ -306,8 +305,7 @@ FLAT = {"run": RunConfig, "corpus": CorpusConfig, "training": TrainingConfig}  #
 
 
 def as_settings(config: PretrainConfig) -> dict[str, Any]:
-    """The settings as in config.yaml: flat except for option groups, without credentials."""
+    """The settings in the form of config.yaml: flat except for option groups, as on the command line."""
     nested: dict[str, dict[str, Any]] = asdict(config)
     flat = nested["run"] | nested["corpus"] | nested["training"]
-    groups = {group: nested[group] for group in GROUPS}
-    return {name: redacted(value) for name, value in (flat | groups | nested["own"]).items()}
+    return flat | {group: nested[group] for group in GROUPS} | nested["own"]

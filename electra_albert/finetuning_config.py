@@ -200,11 +200,9 @@ class FinetuneConfig:
             object.__setattr__(self, "chosen", changed)
 
     def options(self) -> dict[str, Any]:
-        """All options that are not None, by name as in config.yaml; without credentials."""
-        values: dict[str, Any] = {}
-        for part in PARTS:
-            values |= {name: getattr(getattr(self, part), name) for name in option_names(part)}
-        return {name: redacted(value) for name, value in values.items() if value is not None}
+        """All options that are not None, by their name on the command line and in config.yaml."""
+        found = {name: getattr(getattr(self, part), name) for part in PARTS for name in option_names(part)}
+        return {name: value for name, value in found.items() if value is not None}
 
     def with_defaults(self, defaults: dict[str, Any]) -> Self:
         """A copy with these values (by option name) for all options that are not in `chosen`."""

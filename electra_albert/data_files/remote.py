@@ -17,7 +17,7 @@ URL = "://"  # in a URL of any scheme: https://…, s3://bucket/…, hf://datase
 _HUB_SECONDS = 3  # timeout for a response of the hub
 _WEB_SECONDS = 60  # timeout for the next bytes of a file
 # Names, in all file systems, of the entries of a file's status that change with its content.
-_IDENTITY = re.compile(r"(?i)size|sum|tag|digest|modif|mtime|md5|crc|sha|creat|updat|version|oid|commit")
+_IDENTITY = re.compile(r"(?i)size|sum|tag|digest|modif|mtime|md5|crc|sha|creat|updat|version|blob")
 
 
 def fetch(url: str, option: str) -> list[Path]:
@@ -48,9 +48,9 @@ def fetch(url: str, option: str) -> list[Path]:
 
 
 def _copy(system: Any, name: str, kept: Path) -> Path:
-    """Copy a file or folder into `kept`, a folder per remote version; OSError if it is not whole."""
+    """Copy a file or folder into `kept`, by its remote version; OSError if it is not whole."""
     try:  # fsspec's own cache assumes that web files never change and needs a network
-        is_folder, version = _version(system, name)
+        version = _version(system, name)
     except OSError as error:
         copies = sorted(kept.glob("*/*"), key=lambda copy: copy.stat().st_mtime_ns)
         reason = error.__cause__ or error  # an unreachable web server raises FileNotFoundError too
@@ -58,6 +58,7 @@ def _copy(system: Any, name: str, kept: Path) -> Path:
             raise
         LOG.warning(f"{name}: not reachable ({' '.join(str(reason).split())[:100]}); using the copy downloaded before")
         return copies[-1]
+    is_folder = name not in version
     last = re.split(r"[?#]", name)[0].rstrip("/").rpartition("/")[2]
     if last in ("", ".", "..") or (is_folder and any(".." in Path(path).parts for path in version)):
         raise UsageError(f"{name}: not a file name; give the full URL")
@@ -73,23 +74,20 @@ def _copy(system: Any, name: str, kept: Path) -> Path:
                 else:
                     system.get_file(name, str(part / last))
                 _require_whole(part, version)
-                if _version(system, name) != (is_folder, version):
+                if _version(system, name) != version:
                     raise OSError("it changed during the download")
     return copy
 
 
-def _version(system: Any, name: str) -> tuple[bool, dict[str, dict[str, Any]]]:
-    """Whether it is a folder, and size, time and tags of the file or of each file in it, by path."""
+def _version(system: Any, name: str) -> dict[str, dict[str, Any]]:
+    """Size, time and tags of the file, or of each file in the folder, by path."""
     system.invalidate_cache()
-    state = system.info(name)
-    is_folder = state["type"] == "directory"
-    files = system.find(name, detail=True) if is_folder else {name: state}
+    status = system.info(name)
+    files = system.find(name, detail=True) if status["type"] == "directory" else {name: status}
     version = {}
     for path, status in sorted(files.items()):
-        if status.get("size") is None:  # as in the listing of a web server
-            status = system.info(path)
         version[path] = {key: status[key] for key in sorted(status) if _IDENTITY.search(key)}
-    return is_folder, version
+    return version
 
 
 def _require_whole(folder: Path, version: dict[str, dict[str, Any]]) -> None:

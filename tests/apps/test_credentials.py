@@ -3,7 +3,6 @@
 import shutil
 import threading
 from collections.abc import Iterator
-from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -17,42 +16,22 @@ from tests.apps.conftest import Finished
 from tests.apps.tiny_run import assert_refused, call, succeed
 from tests.apps.tiny_tasks import options
 
-SECRETS = ("alice", "s3cret", "s1gned")
 ROWS = "review,stars\n"
 ROWS += "The old cat crossed the river.,one\nThe quiet dog left the garden.,two\n" * 20
-
-
-class Silent(SimpleHTTPRequestHandler):
-    """Answers without lines on stderr."""
-
-    def log_message(self, *_: object) -> None:
-        pass
 
 
 @pytest.fixture
 def url(finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Address, with user and password, of a server of the tiny run's corpus and of a table."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(SimpleHTTPRequestHandler, "log_message", lambda *_: None)
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "web").mkdir()
-    shutil.copy(finished.corpus, tmp_path / "web" / "tales.txt")
-    for name in ("train", "dev"):
-        (tmp_path / "web" / f"{name}.csv").write_text(ROWS, encoding="utf-8")
-    answer = partial(Silent, directory=str(tmp_path / "web"))
-    with ThreadingHTTPServer(("127.0.0.1", 0), answer) as server:
+    shutil.copy(finished.corpus, tmp_path)
+    (tmp_path / "table.csv").write_text(ROWS, encoding="utf-8")
+    with ThreadingHTTPServer(("127.0.0.1", 0), SimpleHTTPRequestHandler) as server:
         threading.Thread(target=server.serve_forever).start()
         yield f"http://alice:s3cret@127.0.0.1:{server.server_port}"
         server.shutdown()
-
-
-def leaks(folder: Path) -> list[str]:
-    """The files below a folder whose names or contents hold a secret."""
-    leaking = []
-    for path in filter(Path.is_file, folder.rglob("*")):
-        content = str(path.relative_to(folder)).encode() + path.read_bytes()
-        if any(secret.encode() in content for secret in SECRETS):
-            leaking.append(str(path))
-    return leaking
 
 
 @pytest.mark.parametrize(
@@ -80,36 +59,29 @@ def test_the_command_in_a_card_has_names_instead_of_absolute_paths() -> None:
     assert format_command(words, is_public=True) == public
 
 
-def test_a_run_on_a_signed_address_publishes_nothing_of_it_and_resumes(
+def test_nothing_of_a_signed_address_is_published_and_a_renewed_one_resumes(
     finished: Finished, url: str, tmp_path: Path
 ) -> None:
-    plan, prepared = tmp_path / "sources.yaml", ("--prepared_dir", "prepared", "--warmup_steps", 1)
+    plan = tmp_path / "sources.yaml"
     plan.write_text(f"- corpus: {url}/tales.txt?sig=s1gned.c\n", encoding="utf-8")
-    signed = f"{url}/tales.txt?sig=s1gned"
-    runs = [("list", plan, 2), ("one", f"{signed}.a", 2), ("one", f"{signed}.b", 3)]  # renewed
-    for name, corpus, steps in runs:
-        changes = ("--corpus", corpus, "--max_steps", steps, *prepared)
-        ended = succeed(pretrain.main, *finished.options(tmp_path / "runs" / name, *changes))
-        assert not [secret for secret in SECRETS if secret in ended.out + ended.err]
-    assert "after step 2" in ended.err
+    text, table = f"{url}/tales.txt?sig=s1gned", f"{url}/table.csv?sig=s1gned"
+    short = ("--prepared_dir", tmp_path / "runs" / "prepared", "--warmup_steps", 1, "--max_steps")
+    columns = ("--text_column", "review", "--label_column", "stars", "--max_steps", 2)
+    shown = ""
+    for name, corpus, steps in (("list", plan, 2), ("a", f"{text}.a", 2), ("a", f"{text}.b", 3)):
+        words = finished.options(tmp_path / "runs" / name, "--corpus", corpus, *short, steps)
+        shown += succeed(pretrain.main, *words).err
+    for letter in "ab":
+        files = ("--train_file", f"{table}.{letter}", "--validation_file", f"{table}.{letter}")
+        words = options("custom", None, finished.folder, None, *files, *columns)
+        shown += "".join(map(str, succeed(finetune.main, *words)))
+    assert "after step 2" in shown
     refused = call(pretrain.main, "--corpus", f"{url}/none.txt?sig=s1gned")
     assert_refused(refused, 2, "/none.txt", "404")
-    card = (tmp_path / "runs" / "one" / "README.md").read_text(encoding="utf-8")
-    assert "/tales.txt`" in card
-    assert str(tmp_path) not in card
-    assert leaks(tmp_path / "runs") + leaks(tmp_path / "prepared") == []
-
-
-def test_fine_tuning_on_signed_addresses_publishes_nothing_of_them(
-    finished: Finished, url: str, tmp_path: Path
-) -> None:
-    columns = ("--text_column", "review", "--label_column", "stars", "--max_steps", 2)
-    for signature in ("s1gned.a", "s1gned.b"):
-        table = f"{url}/train.csv?{signature}"
-        words = ("--train_file", table, "--validation_file", table, *columns)
-        ended = call(finetune.main, *options("custom", None, finished.folder, None, *words))
-        assert ended.code == 0, ended.err
-        assert not [secret for secret in SECRETS if secret in ended.out + ended.err]
-    card = next((tmp_path / "runs").glob("*/README.md")).read_text(encoding="utf-8")
-    assert str(finished.folder.parent) not in card
-    assert leaks(tmp_path / "runs") == []
+    records = [path for path in (tmp_path / "runs").rglob("*") if path.is_file()]
+    cards = b"".join(path.read_bytes() for path in records if path.name == "README.md")
+    assert b"/tales.txt`" in cards
+    assert str(finished.folder.parent).encode() not in cards
+    content = b"".join(str(path).encode() + path.read_bytes() for path in records)
+    content += (shown + refused.err).encode()
+    assert [secret for secret in (b"alice", b"s3cret", b"s1gned") if secret in content] == []
