@@ -4,7 +4,6 @@ import argparse
 import copy
 import difflib
 import io
-import json
 import os
 import re
 import sys
@@ -19,6 +18,7 @@ from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace, set_pa
 from electra_albert.apps.run_folder import read_options
 from electra_albert.config import REMOVED
 from electra_albert.contracts import LOG, STOPPED_BY_SIGNAL, RankLostError, RunResult, UsageError, UserError
+from electra_albert.files import parse_json
 from electra_albert.training.run_log import console_log, is_main_process
 
 _FIRST_RANK_SECONDS = 5  # in which the first rank prints an error
@@ -210,7 +210,7 @@ def _config_options(config: str) -> dict[str, Any]:
     if not config.startswith("{") or os.path.exists(config):
         return read_options(Path(config), f"--config {config}")
     try:
-        return dict(json.loads(config))
+        return dict(parse_json(config, dict))
     except ValueError as error:
         raise UsageError(f"--config {config[:100]} is neither a file nor JSON ({error})") from None
 

@@ -27,7 +27,7 @@ from electra_albert.apps.run_folder import require_same_text
 from electra_albert.config import BUILT_IN_CORPUS, CorpusConfig
 from electra_albert.contracts import LOG, DataError, UsageError, redacted
 from electra_albert.corpus import tokenizer as tokenizers
-from electra_albert.corpus.datatrove import DOCUMENTS_FILE, parts_of_documents
+from electra_albert.corpus.datatrove import DOCUMENTS_FILE, parts_of_documents, read_record
 from electra_albert.corpus.parts import PartPlan, content_hash, write_parts
 from electra_albert.corpus.sources import ReadOptions, Unit, plan_units, read_unit, require_columns
 from electra_albert.corpus.text_encoder import TextEncoder
@@ -175,8 +175,8 @@ def _open_documents(config: CorpusConfig) -> CorpusFolder:
     for name in (*read_before, "keep_accents", "split_digit_comma"):
         if getattr(config, name) != getattr(CorpusConfig, name):
             raise UsageError(f"--{name}: the text in {folder} is tokenized already; remove the option")
-    found, tokenizer = read_json(folder / DOCUMENTS_FILE), tokenizers.load_tokenizer(folder / "tokenizer")
-    if "key" not in found:
+    found, tokenizer = read_record(folder), tokenizers.load_tokenizer(folder / "tokenizer")
+    if not found.get("key"):
         parts = parts_of_documents(folder, tokenizer).parts()
         if missing := [str(part.number) for part in parts if not part.statistics]:
             raise DataError(f"{folder}: tasks {', '.join(missing[:20])} have not ended; run the pipeline again")

@@ -100,14 +100,14 @@ def run_settings(preset: str, config: PretrainConfig, world_size: int, arithmeti
     """Settings that checkpoints and environment.json record, for the comparison on resume."""
     training = config.training
     batch_size = training.per_device_train_batch_size * training.gradient_accumulation_steps * world_size
-    return {"preset": preset, **as_settings(config), GLOBAL_BATCH: batch_size, "arithmetic": arithmetic, **found}
+    options = {"preset": preset, **redacted(as_settings(config))}
+    return {**options, GLOBAL_BATCH: batch_size, "arithmetic": arithmetic, **found}
 
 
 def recorded_settings(folder: Path) -> dict[str, Any]:
     """Settings that environment.json records; empty if it cannot be read."""
     with suppress(OSError):
-        if isinstance(recorded := read_json(folder / ENVIRONMENT).get("settings"), dict):
-            return recorded
+        return dict(read_json(folder / ENVIRONMENT, {"settings": dict}).get("settings", {}))
     return {}
 
 
@@ -219,13 +219,14 @@ def write_run_record(
     folder: Path, preset: str, config: PretrainConfig, command: Sequence[str], record: Mapping[str, Any]
 ) -> None:
     """Write environment.json with `record`, config.yaml (for --config) and command.txt (`command`), each atomically."""
-    options = {"preset": preset, **as_settings(config)}
+    options = {"preset": preset, **redacted(as_settings(config))}
     for group, name in ((options["model"], "vocab_size"), (options, "dry_run"), (options, "resume")):
         del group[name]
     if config.run.init_from is not None:
         options["tokenizer"] = str(folder / "tokenizer")  # the run's own copy, in case the other run is deleted
     # Written first: check_is_ours recognizes a run by this file, wherever the process is killed.
-    write_json(folder / ENVIRONMENT, {**environment(), "sources": _sources(config.corpus), **record})
+    sources = redacted(_sources(config.corpus))
+    write_json(folder / ENVIRONMENT, {**environment(), "sources": sources, **record})
     write_text(folder / CONFIG, yaml.safe_dump(options, sort_keys=False))
     write_text(folder / COMMAND, format_command(command) + "\n")
 
@@ -238,8 +239,7 @@ def _sources(corpus: CorpusConfig) -> list[dict[str, Any]]:
     with suppress(UserError):
         sources = read_sources(corpus.corpus, corpus.text_column)
     is_list = [source.corpus for source in sources] != [corpus.corpus]
-    listed = [{"corpus": source.corpus, "weight": source.weight} for source in sources if is_list]
-    return [redacted(entry) for entry in listed]
+    return [{"corpus": source.corpus, "weight": source.weight} for source in sources if is_list]
 
 
 def format_command(words: Sequence[str], *, is_public: bool = False) -> str:
