@@ -45,6 +45,7 @@ MAY_CHANGE |= {"budget", "flops", "save_milestones", "ddp_timeout"}
 MAY_CHANGE |= {"per_device_eval_batch_size", "per_device_train_batch_size", "gradient_accumulation_steps"}
 _TEXT = {"store", "tokenizer_fingerprint", "rows_taken_of_sources"}
 _WRITTEN = (CONFIG, COMMAND, CARD, "tokenizer", "generator", "discriminator", METRICS, SAMPLES, REPORT, LOG_FILE)
+_SETTINGS = {"settings": {GLOBAL_BATCH: int | None}}
 _GIT_SECONDS = 30
 _MAX_DEPTH = 100  # of brackets in YAML
 _FOLDERS = re.compile(r'((?:^|[=",])(?:file:/*)?)/(?:[^",]*/)?(?=[^/",])')  # of an absolute path
@@ -107,7 +108,7 @@ def run_settings(preset: str, config: PretrainConfig, world_size: int, arithmeti
 def recorded_settings(folder: Path) -> dict[str, Any]:
     """Settings that environment.json records; empty if it cannot be read."""
     with suppress(OSError):
-        return dict(read_json(folder / ENVIRONMENT, {"settings": dict}).get("settings", {}))
+        return dict(read_json(folder / ENVIRONMENT, _SETTINGS).get("settings", {}))
     return {}
 
 

@@ -225,7 +225,7 @@ def _write_card(job: TaskJob, folder: Path, results: Mapping[str, Any], table: s
     choice = f"the model is from the best seed, {results['best_seed']}, selected on the evaluation set itself: "
     choice += "its score is optimistic, the median is not."
     if job.train is None and job.base.files is not None:
-        own_path = run_folder.without_folders(str(job.base.files.weights.parent))
+        own_path = str(job.base.files.weights.parent)
         path, choice = f'"{own_path}"', "the model was only evaluated here."
     code, library = card.OWN_CODE.replace("THIS_FOLDER", own_path), None
     if job.shape.is_stock:

@@ -158,7 +158,7 @@ def _find_run(run: Path, config: PretrainConfig, tokenizer: Tokenizer, world: Wo
         found = find_checkpoint(run / "checkpoints", "auto")
         if found is None:
             raise UsageError(f"{name}: it has no checkpoint; name a trained run")
-        settings = recorded_settings(run)
+        settings = read_state(found)["settings"]
         if (trained := settings.get("objective")) != config.run.objective:
             raise CheckpointError(f"{name}: it was trained with objective {trained}; remove --objective")
         if (kind := (settings.get("rtd") or {}).get("generator", RtdConfig.generator)) != config.rtd.generator:
