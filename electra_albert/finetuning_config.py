@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from electra_albert.config import TrainingConfig, require_repository
+from electra_albert.contracts import redacted
 from electra_albert.data_files import canonical_encoding
 from electra_albert.model_config import COUNT, COUNT_OR_0, MAX_WIDTH, require, require_filled, require_within
 
@@ -78,7 +79,8 @@ class DataConfig:
 
 def table_name(data: DataConfig) -> str:
     """The name of a user's table: its file name, else its folder name, without suffix."""
-    return Path(data.train_file or data.validation_file or data.data_dir or CUSTOM).resolve().stem
+    location = data.train_file or data.validation_file or data.data_dir or CUSTOM
+    return Path(redacted(location)).resolve().stem
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from electra_albert.apps.pretrain.options import parse_pretraining
 from electra_albert.apps.pretrain.trial import flops_per_step
-from electra_albert.contracts import UsageError
+from electra_albert.contracts import UsageError, redacted
 from electra_albert.corpus.mixture import strict_loader
 from electra_albert.corpus.tokenizer import load_tokenizer
 from electra_albert.objectives import spec_of
@@ -93,7 +93,8 @@ class Stage(NamedTuple):
     @property
     def recipe(self) -> list[Any]:
         """Everything that determines the result, as JSON: options without paths, and the recipe of the weights."""
-        options = {name: value for name, value in self.options.items() if name not in _PATH_OPTIONS}
+        options = redacted(self.options)
+        options = {name: options[name] for name in options if name not in _PATH_OPTIONS}
         if self.needs and "init_from" in options:
             options["init_from"] = Path(options["init_from"]).name
         return [self.module, options, self.needs.recipe if self.needs else None]

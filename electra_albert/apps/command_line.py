@@ -19,6 +19,7 @@ from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace, set_pa
 from electra_albert.apps.run_folder import read_yaml, without_removed
 from electra_albert.config import REMOVED
 from electra_albert.contracts import LOG, STOPPED_BY_SIGNAL, RankLostError, RunResult, UsageError, UserError
+from electra_albert.files import parse_json
 from electra_albert.training.run_log import console_log, is_main_process
 
 _FIRST_RANK_SECONDS = 5  # in which the first rank prints an error
@@ -235,7 +236,7 @@ def _raw_options(config: str) -> dict[str, Any]:
     if not config.startswith("{") or os.path.exists(config):
         return read_yaml(Path(config), f"--config {config}")
     try:
-        return dict(json.loads(config))
+        return dict(parse_json(config, dict))
     except ValueError as error:
         raise UsageError(f"--config {config[:100]} is neither a file nor JSON ({error})") from None
 

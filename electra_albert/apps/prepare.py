@@ -25,9 +25,9 @@ from filelock import FileLock, Timeout
 
 from electra_albert.apps.run_folder import require_same_text
 from electra_albert.config import BUILT_IN_CORPUS, CorpusConfig
-from electra_albert.contracts import LOG, DataError, UsageError
+from electra_albert.contracts import LOG, DataError, UsageError, redacted
 from electra_albert.corpus import tokenizer as tokenizers
-from electra_albert.corpus.datatrove import DOCUMENTS_FILE, parts_of_documents
+from electra_albert.corpus.datatrove import DOCUMENTS_FILE, parts_of_documents, read_record
 from electra_albert.corpus.parts import PartPlan, content_hash, write_parts
 from electra_albert.corpus.sources import ReadOptions, Unit, plan_units, read_unit, require_columns
 from electra_albert.corpus.text_encoder import TextEncoder
@@ -176,8 +176,8 @@ def _open_documents(config: CorpusConfig) -> CorpusFolder:
     for name in (*read_before, "keep_accents", "split_digit_comma"):
         if getattr(config, name) != getattr(CorpusConfig, name):
             raise UsageError(f"--{name}: the text in {folder} is tokenized already; remove the option")
-    found, tokenizer = read_json(folder / DOCUMENTS_FILE), tokenizers.load_tokenizer(folder / "tokenizer")
-    if "key" not in found:
+    found, tokenizer = read_record(folder), tokenizers.load_tokenizer(folder / "tokenizer")
+    if not found.get("key"):
         parts = parts_of_documents(folder, tokenizer).parts()
         if missing := [str(part.number) for part in parts if not part.statistics]:
             raise DataError(f"{folder}: tasks {', '.join(missing[:20])} have not ended; run the pipeline again")
@@ -189,7 +189,8 @@ def _open_documents(config: CorpusConfig) -> CorpusFolder:
 
 def short_name(corpus: str) -> str:
     """Short name of a corpus, for folder names."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", Path(os.path.realpath(corpus)).stem).strip("-.")[:40] or "corpus"
+    stem = Path(os.path.realpath(redacted(corpus))).stem
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-.")[:40] or "corpus"
 
 
 def with_tokenizer(config: CorpusConfig, folder: Path) -> CorpusConfig:

@@ -28,7 +28,15 @@ from electra_albert.corpus.documents import Document
 from electra_albert.corpus.near_duplicates import Signature
 from electra_albert.corpus.sources import Unit, read_unit
 from electra_albert.corpus.text_encoder import TextEncoder
-from electra_albert.files import FileDigest, HashedFile, find_damage, read_json, replacing, write_json
+from electra_albert.files import (
+    DIGESTS,
+    FileDigest,
+    HashedFile,
+    find_damage,
+    read_json,
+    replacing,
+    write_json,
+)
 
 PART_FILES = ("tokens", "sentence_ends", "document_ends", "groups", "sketches")  # the last two: Signature's fields
 _BATCH_CHARACTERS = 1 << 20  # tokenised at once
@@ -78,7 +86,7 @@ class PartPlan(NamedTuple):
         spans = [(span.start, span.end, span.kind) for span in unit.spans]
         key = content_hash([self.parts_key, spans, unit.options])
         part = Part(unit, number, key, self.folder, token_dtype(self.vocab_size), {})
-        found = read_json(part.path("json"))
+        found = read_json(part.path("json"), {"key": str, "files": DIGESTS})
         is_whole = (
             found.pop("hash", "") == content_hash(found)
             and found["key"] == key

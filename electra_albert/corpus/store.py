@@ -25,7 +25,16 @@ from electra_albert.corpus.held_out import SPLITS, HeldOut, choose_held_out
 from electra_albert.corpus.parts import Part, PartPlan, content_hash, run_all, token_dtype
 from electra_albert.corpus.rows import CHECKED, PARTS_PER_WORKER, Split, TokenStream, mapped, rows_name, write_rows
 from electra_albert.corpus.text_encoder import FORMS_REWRITTEN, MARKS_REMOVED
-from electra_albert.files import FileDigest, HashedFile, find_damage, read_json, replacing, sha256, write_json
+from electra_albert.files import (
+    DIGESTS,
+    FileDigest,
+    HashedFile,
+    find_damage,
+    read_json,
+    replacing,
+    sha256,
+    write_json,
+)
 
 FORMAT_VERSION = 5
 _BLOCK = 1 << 20  # numbers copied at once
@@ -88,7 +97,7 @@ def _splitting_key(plan: PartPlan, parts: Sequence[Part]) -> str:
 
 def _split_statistics(part: Part, key: str, *, is_thorough: bool = False) -> dict[str, Any]:
     """The record of `_split_part`; empty unless it has the same key. is_thorough also compares the files."""
-    found = read_json(part.path("split.json"))
+    found = read_json(part.path("split.json"), {"key": str, "files": DIGESTS})
     if found.pop("hash", "") != content_hash(found) or found["key"] != key:
         return {}
     files = {name: FileDigest(*digest) for name, digest in found["files"].items()}
@@ -218,7 +227,7 @@ def open_store(folder: Path) -> Store:
     file = folder / "manifest.json"
     if not file.is_file():
         raise UsageError(f"{folder} holds no token store; run prepare on the corpus")
-    manifest = read_json(file)
+    manifest = read_json(file)  # its own hash is compared
     digest = manifest.pop("sha256", None)
     if manifest.get("format_version") != FORMAT_VERSION or digest != _digest(manifest):
         raise CheckpointError(f"{file} is damaged, or not of version {FORMAT_VERSION}")

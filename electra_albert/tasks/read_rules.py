@@ -12,6 +12,7 @@ from unicodedata import normalize
 from electra_albert.contracts import DataError, UsageError
 from electra_albert.data_files.streams import text_lines
 from electra_albert.data_files.tables import Table, open_table
+from electra_albert.files import parse_json
 from electra_albert.finetuning_config import DataConfig
 from electra_albert.hub.formats import require_named
 from electra_albert.tasks.task import Report, Task
@@ -107,8 +108,8 @@ class SplitReader:
         self.reject_options(str(path), "has the task's own format, without columns; drop the option", *options)
         text = "\n".join(text_lines(path, self.config.encoding, max_bytes=-1))
         try:
-            return json.loads(text)
-        except (ValueError, RecursionError) as error:  # RecursionError: nested too deeply
+            return parse_json(text)
+        except ValueError as error:
             raise DataError(f"{path}: not JSON ({error}); correct the file") from error
 
 

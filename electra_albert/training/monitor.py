@@ -17,12 +17,13 @@ from torch import Tensor
 from tqdm import tqdm
 
 from electra_albert.contracts import LOG, Metrics, Term, UsageError
-from electra_albert.files import write_text
+from electra_albert.files import is_of_kind, parse_json, write_text
 from electra_albert.training import run_log
 from electra_albert.training.distributed import World, gather_objects, sum_over_ranks
 
 EVALUATION_PREFIX = "eval_"
 _TRAINING, _EVALUATION = "train", "eval"  # phases
+_ROW = {"step": int}
 CLOCK = ("elapsed_seconds", "time")  # the keys that depend on the time of writing
 _METRICS, _SAMPLES, _BAR = "metrics.jsonl", "samples.jsonl", "the progress bar"
 PROJECT = "electra-albert"  # in online trackers
@@ -38,14 +39,22 @@ _FILE_ONLY = ("step", "tokens", "epoch", "masked_tokens", "data_wait", "learning
 _SPEED = ("tokens", "epoch", "tokens_per_second", "data_wait")  # trackers get them with training metrics only
 
 
-def read_metrics(path: Path) -> list[Metrics]:
-    """The rows of metrics.jsonl or samples.jsonl in order, none if there is no file; incomplete lines are ignored."""
+def read_rows(path: Path, kind: Mapping[str, Any] = _ROW) -> list[dict[str, Any]]:
+    """The rows of this kind in a file of JSON lines, in order; none if there is no file."""
     rows = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ():
-        with suppress(ValueError, RecursionError):
-            row = json.loads(line)
-            if isinstance(row, dict) and isinstance(row.get("step"), int):
-                rows.append(row)
+        with suppress(ValueError):
+            rows.append(parse_json(line, kind))
+    return rows
+
+
+def read_metrics(path: Path) -> list[Metrics]:
+    """The rows of metrics.jsonl in order; None instead of a metric that is not a finite number."""
+    texts = {"phase": str | None, CLOCK[-1]: str | None}
+    rows = read_rows(path, _ROW | texts)
+    for row in rows:
+        numbers = [name for name, value in row.items() if is_of_kind(value, float)]
+        row.update(dict.fromkeys(row.keys() - {*texts, *numbers}))
     return rows
 
 
@@ -53,7 +62,7 @@ def cut_metrics(path: Path, step: int, *, is_evaluated: bool) -> list[Metrics]:
     """Remove the rows after `step` (and its evaluation, unless is_evaluated) from a file of rows; returns the rest."""
     rows = [
         (row, row.get("phase") == _EVALUATION or any(key.startswith(EVALUATION_PREFIX) for key in row))
-        for row in read_metrics(path)
+        for row in read_rows(path)
     ]
     kept = [row for row, is_evaluation in rows if (row["step"], is_evaluation) <= (step, is_evaluated)]
     if path.exists():
@@ -154,7 +163,8 @@ class Monitor(AbstractContextManager["Monitor"]):
         with self._reporting(_METRICS):
             self._folder.mkdir(parents=True, exist_ok=True)
             for row in cut_metrics(self._folder / _METRICS, step, is_evaluated=is_evaluated)[-1:]:
-                self._seconds_before = float(row.get("elapsed_seconds") or 0.0)
+                if is_of_kind(row, {CLOCK[0]: float}):
+                    self._seconds_before = row[CLOCK[0]]
         with self._reporting(_SAMPLES):
             cut_metrics(self._folder / _SAMPLES, step, is_evaluated=is_evaluated)
         for name in self._trackers:
@@ -330,7 +340,7 @@ class _Online:
     def __init__(self, package: Any, folder: Path, settings: Mapping[str, Any]) -> None:
         if not (file := folder / _ID_FILE).is_file():
             write_text(file, secrets.token_hex(4))
-        identity = file.read_text(encoding="utf-8")
+        identity = file.read_text(encoding="utf-8", errors="replace")
         # trackio resumes a run by its name, wandb by its id.
         own: dict[str, Any] = {"id": identity, "dir": str(folder)} if package.__name__ == "wandb" else {}
         name = f"{'-'.join(folder.resolve().parts[-2:])}-{identity}"

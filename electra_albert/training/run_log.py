@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self, TextIO
 
-from electra_albert.contracts import LOG, UserError
+from electra_albert.contracts import LOG, UserError, redacted
 
 LOG_FILE = "log.txt"
 
@@ -19,6 +19,9 @@ class _Formatter(logging.Formatter):
         if record.levelno > logging.INFO:
             record.message = f"{record.levelname.lower()}: {record.message}"
         return super().formatMessage(record)
+
+    def format(self, record: logging.LogRecord) -> str:
+        return str(redacted(super().format(record)))
 
 
 def is_notebook() -> bool:

@@ -23,7 +23,7 @@ _TITLES = {"Generator loss (nats)", "Discriminator ROC-AUC", "Discriminator loss
 def data_of(path: Path) -> dict[str, object]:
     """The data in a report, as its script reads them."""
     found = re.search(r'type="application/json">(.*?)</script>', path.read_text(encoding="utf-8"), re.DOTALL)
-    return json.loads(found[1])
+    return json.loads(found[1], parse_constant=pytest.fail)  # JavaScript knows no NaN
 
 
 def test_a_finished_run_has_a_report_with_its_metrics_samples_and_settings(finished: Finished) -> None:
@@ -83,9 +83,50 @@ def test_text_cannot_end_the_script_and_nothing_is_loaded_from_elsewhere(finishe
     assert [found for found in addresses if found != "http://www.w3.org/2000/svg"] == ["src="]  # the text above
 
 
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("log.txt", b"20", b"\xf2\x80"),
+        ("command.txt", b"python", b"\xff"),
+        ("config.yaml", b"corpus", b"\xc3"),
+        ("metrics.jsonl", b'"tokens": ', b'"tokens": null, "loss": NaN, "t": '),
+        ("metrics.jsonl", b'"elapsed_seconds": ', b'"elapsed_seconds": "1", "t": '),
+        ("metrics.jsonl", b'"eval_generator_loss": ', b'"eval_generator_loss": [1e999], "t": '),
+        ("metrics.jsonl", b'"phase": ', b'"phase": NaN, "p": '),
+        ("samples.jsonl", b'"text": ', b'"text": ["a"], "t": '),
+        ("samples.jsonl", b'"text": "', b'"text": "\\ud800'),
+        ("samples.jsonl", b'"predictions": [[', b'"predictions": [["a", NaN], ['),
+        ("environment.json", b'"corpus_statistics": [', b'"corpus_statistics": [5, '),
+        ("environment.json", b'"max_steps": ', b'"max_steps": "4", "m": '),
+    ],
+)
+def test_a_report_is_written_whatever_is_in_a_log(
+    finished: Finished, tmp_path: Path, name: str, old: bytes, new: bytes
+) -> None:
+    unused = shutil.ignore_patterns("checkpoints", "generator", "discriminator")
+    run = shutil.copytree(finished.folder, tmp_path / "run", ignore=unused)
+    content = (run / name).read_bytes()
+    assert old in content
+    (run / name).write_bytes(content.replace(old, new))
+    ended = call(report.main, "--run", run)
+    assert ended.code == 0, ended.err
+    data_of(run / run_folder.REPORT)
+
+
 def test_folders_that_are_no_runs_are_refused(finished: Finished, tmp_path: Path) -> None:
     assert_refused(call(report.main, "--run", str(tmp_path)), 2, "is not a run's folder")
     assert_refused(call(report.main, "--run", str(finished.folder), "--compare", str(tmp_path)), 2, str(tmp_path))
+
+
+def assert_drawn_inside(page: str) -> None:
+    """Every point of every chart is inside its frame, and every x axis has a number besides 0."""
+    for figure in page.split("<figure>")[1:]:
+        top, height = map(float, re.search(r'viewBox="46 (\S+) \S+ (\S+)"', figure).groups())
+        drawn = " ".join(re.findall(r'<polyline points="([^"]*)"', figure))
+        points = [tuple(map(float, point.split(","))) for point in drawn.split()]
+        heights = [y for x, y in points if x <= 332]  # of the run's own length
+        assert top <= min(heights) <= max(heights) <= top + height
+        assert len(re.findall(r'text-anchor="middle">', figure)) > 1
 
 
 def test_a_browser_draws_every_chart_and_shows_every_text(finished: Finished, tmp_path: Path) -> None:
@@ -98,5 +139,6 @@ def test_a_browser_draws_every_chart_and_shows_every_text(finished: Finished, tm
     assert titles >= _TITLES
     assert page.count("<polyline") > len(titles)
     assert "NaN" not in page
+    assert_drawn_inside(page)
     for shown in ("discriminator ROC-AUC", "Configuration", f"{STEPS} of {STEPS}", "P(replaced)", "original: "):
         assert shown in page

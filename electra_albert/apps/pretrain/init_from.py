@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -23,7 +22,7 @@ from electra_albert.corpus.mixture import read_sources
 from electra_albert.corpus.rows import build_table
 from electra_albert.corpus.tokenizer import Tokenizer, fingerprint, load_tokenizer
 from electra_albert.data_files.finding import find_files
-from electra_albert.files import sha256
+from electra_albert.files import load_json, sha256
 from electra_albert.hub import load
 from electra_albert.hub.find import CONFIG_FILE, ENCODER_FOLDERS, ModelFiles, is_checkpoint, locate
 from electra_albert.hub.formats import TABLE
@@ -35,7 +34,15 @@ from electra_albert.model.encoder import Backbone, EncoderModel
 from electra_albert.objectives import spec_of
 from electra_albert.objectives.rtd import PretrainingObjective
 from electra_albert.presets import PRESETS
-from electra_albert.training.checkpoint import MANIFEST, MODEL, find_checkpoint, load_checkpoint, read_state
+from electra_albert.training.checkpoint import (
+    MANIFEST,
+    MODEL,
+    find_checkpoint,
+    find_problem,
+    list_checkpoints,
+    load_checkpoint,
+    read_state,
+)
 from electra_albert.training.distributed import World, gather_objects, main_first
 
 _EXTEND = "to extend its vocabulary use --init_from {run}/discriminator or {run}/generator"
@@ -57,13 +64,10 @@ class Origin(NamedTuple):
 
 def inherited_options(source: Path, output_dir: Path) -> dict[str, Any]:
     """Preset, objective, architecture and tokenizer of `source`; of a resumed run, those in its checkpoint."""
-    for file in sorted(filter(Path.is_file, output_dir.glob("checkpoints/step-*/state.json")), reverse=True):
-        try:
-            settings = json.loads(file.read_text(encoding="utf-8"))["settings"]
-            if settings["init_from"] == str(source):
-                return {**settings["origin"]["options"], "tokenizer": str(output_dir / "tokenizer")}
-        except (OSError, ValueError, LookupError, TypeError, RecursionError):
-            continue
+    for _, checkpoint in reversed(list_checkpoints(output_dir / "checkpoints")):
+        settings = {} if find_problem(checkpoint) else read_state(checkpoint)["settings"]
+        if settings.get("init_from") == str(source):
+            return {**settings["origin"]["options"], "tokenizer": str(output_dir / "tokenizer")}
     return _stock_options(source) if _is_stock(source) else {**_run_options(source), "tokenizer": f"{source}/tokenizer"}
 
 
@@ -71,8 +75,14 @@ def _run_options(run: Path) -> dict[str, Any]:
     if not (run / CONFIG).is_file():
         problem = f"is neither a run ({CONFIG}) nor a stock model (config.json)" if run.exists() else "does not exist"
         raise UsageError(f"--init_from {run} {problem}; name a local folder, and download a hub model first")
-    options = read_options(run / CONFIG, f"--init_from {run}: its {CONFIG}")
-    return {key: value for key, value in options.items() if key in _INHERITED or isinstance(value, dict)}
+    checkpoint = find_checkpoint(run / "checkpoints", "auto")
+    if checkpoint is None:
+        options = read_options(run / CONFIG, f"--init_from {run}: its {CONFIG}")
+    else:  # whose hashes were compared
+        options = read_state(checkpoint)["settings"]
+        options["model"].pop("vocab_size", None)
+    groups = {key for key, value in options.items() if isinstance(value, dict)} - {"origin"}
+    return {key: options[key] for key in options if key in groups.union(_INHERITED)}
 
 
 def _stock_options(folder: Path) -> dict[str, Any]:
@@ -149,7 +159,7 @@ def _find_run(run: Path, config: PretrainConfig, tokenizer: Tokenizer, world: Wo
         found = find_checkpoint(run / "checkpoints", "auto")
         if found is None:
             raise UsageError(f"{name}: it has no checkpoint; name a trained run")
-        settings = recorded_settings(run)
+        settings = read_state(found)["settings"]
         if (trained := settings.get("objective")) != config.run.objective:
             raise CheckpointError(f"{name}: it was trained with objective {trained}; remove --objective")
         if (kind := (settings.get("rtd") or {}).get("generator", RtdConfig.generator)) != config.rtd.generator:
@@ -164,7 +174,7 @@ def _find_run(run: Path, config: PretrainConfig, tokenizer: Tokenizer, world: Wo
             )
     checkpoint: Path = gather_objects(found, world)[0]
     with main_first(world):
-        manifest = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))
+        manifest = load_json(checkpoint / MANIFEST)
         record = {"step": read_state(checkpoint)["step"], "weights": manifest["files"][MODEL]["sha256"]}
     return Origin(record | {key: settings.get(key) for key in _OLD_TEXT} | {"options": _run_options(run)}, checkpoint)
 

@@ -6,7 +6,6 @@ python Pretraining.py --corpus my.txt --preset small --output_dir runs/mine
 
 import json
 import re
-import shlex
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -181,6 +180,6 @@ def _export(job: "Job", result: RunResult, command: Sequence[str]) -> str:
             model.embeddings.merge_base()
             save_model(model, job.prepared.tokenizer, folder / name, facts=facts)
     with files.writing(folder):
-        files.write_card(folder, shlex.join(["python", *command]), job.config, facts)
+        files.write_card(folder, files.format_command(command, is_public=True), job.config, facts)
         write_report(folder, folder / files.REPORT)
     return final_report(job, result.metrics, folder)

@@ -138,7 +138,7 @@ def format_scores(metrics: Metrics) -> str:
         titles = [name.replace("_", " ") for name in losses]
         by_source: list[tuple[str, ...]] = [("source", *titles, "masked tokens")]
         for source in sources:
-            counted = f"{metrics[f'{MASKED_TOKENS}/{source}']:,}"
+            counted = f"{metrics[f'{MASKED_TOKENS}/{source}'] or 0:,}"
             by_source.append((source, *(value(f"{name}/{source}") for name in losses), counted))
         lines.append(f"\n{format_table(by_source, left=len(by_source[0]))}\n")
     if (learned := has_learned(metrics)) is not None:
