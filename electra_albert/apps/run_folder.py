@@ -149,7 +149,7 @@ def without_removed(options: Mapping[str, Any], prefix: str = "") -> dict[str, A
     """The options without removed ones that had no effect; the command line refuses the others by name."""
     result: dict[str, Any] = {}
     for name, value in options.items():
-        removed = REMOVED.get(prefix + name)
+        removed = REMOVED.get(f"{prefix}{name}")
         if removed is None or removed.unused not in (..., value):
             result[name] = without_removed(value, f"{name}.") if isinstance(value, dict) and not prefix else value
     return result
