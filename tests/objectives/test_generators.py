@@ -1,4 +1,4 @@
-"""Generators that share layers or are fixed; test_objectives.py tests the laws of objectives for each."""
+"""Generators that share layers or are fixed; test_objectives.py has the laws of objectives."""
 
 from dataclasses import replace
 
