@@ -26,7 +26,9 @@ class _Formatter(logging.Formatter):
 
 def is_notebook() -> bool:
     """Whether this is a kernel of a notebook, which shows stderr in red."""
-    return "ipykernel" in sys.modules
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    return shell is not None and "IPKernelApp" in shell.config
 
 
 def is_interactive() -> bool:

@@ -7,7 +7,7 @@ import resource
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -135,7 +135,8 @@ def test_lines_and_the_bar_fit_100_columns_and_show_losses_auc_and_speed(
 def test_a_notebook_shows_the_bar_and_lines_on_stdout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(sys.modules, "ipykernel", ModuleType("ipykernel"))
+    shell = SimpleNamespace(config={"IPKernelApp": {}})
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
     with console_log(), Monitor(tmp_path, 4) as monitor:
         monitor.start(2)
         LOG.info("plan")

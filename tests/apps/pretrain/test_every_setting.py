@@ -84,6 +84,7 @@ PRETRAINING: Table = {
     **tried("corpus", corpus="{tales}", text_column="body", bad_utf8="skip", encoding="cp1252"),
     **tried("corpus", tokenizer="{run}/tokenizer", vocab_size=250, do_lower_case="false", keep_accents="true"),
     **tried("corpus", max_seq_length=24),
+    "corpus.documents": To("line", shared=("--corpus", "{tales}")),
     "corpus.extend_vocab_to": To(310, shared=("--tokenizer", "{run}/tokenizer")),
     "corpus.split_digit_comma": To("true", shared=("--tokenizer", "{digits}")),
     "corpus.prepared_dir": To("{folder}/elsewhere", changes="files"),
