@@ -92,7 +92,6 @@ def test_text_cannot_end_the_script_and_nothing_is_loaded_from_elsewhere(finishe
         ("metrics.jsonl", b'"tokens": ', b'"tokens": null, "loss": NaN, "t": '),
         ("metrics.jsonl", b'"elapsed_seconds": ', b'"elapsed_seconds": "1", "t": '),
         ("metrics.jsonl", b'"eval_generator_loss": ', b'"eval_generator_loss": [1e999], "t": '),
-        ("metrics.jsonl", b'"phase": ', b'"phase": NaN, "p": '),
         ("samples.jsonl", b'"text": ', b'"text": ["a"], "t": '),
         ("samples.jsonl", b'"text": "', b'"text": "\\ud800'),
         ("samples.jsonl", b'"predictions": [[', b'"predictions": [["a", NaN], ['),
