@@ -3,7 +3,7 @@
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from functools import cache
@@ -25,8 +25,9 @@ ENCODER_FOLDERS = ("discriminator", "generator", "model")
 # Subfolders of a run by the requested kind of model; the first that exists is used.
 _FOLDERS: dict[str, tuple[str, ...]] = {name: (name,) for name in ("generator", "discriminator")}
 _FOLDERS |= {"task": ("model",), "encoder": ENCODER_FOLDERS, "any": ("generator", "model", "discriminator")}
-ENVIRONMENT = "environment.json"  # of a run, with its settings
 _STATE, _MANIFEST, _WEIGHTS = "state.json", "MANIFEST.json", "model.safetensors"  # of training/checkpoint.py
+_RECORD = "environment.json"  # of a run
+_SIZES = {"settings": {"max_seq_length": int, "model": {"max_position_embeddings": int}}}
 _PARAMETER = re.compile(r"(?:.+\.)?(generator|discriminator)\.(.+)")  # a name in a checkpoint
 
 
@@ -77,16 +78,15 @@ def read_weights(files: ModelFiles) -> dict[str, Tensor]:
 
     Positions that the model's run has not trained are left out, here and in read_contents.
     """
-    weights, positions = files.weights, recorded_positions(_record_of(files))
+    weights, positions = files.weights, _recorded_positions(files)
     if not is_checkpoint(weights):
         return first_positions(read_tensors(weights), positions)
     with _checkpoint_errors(weights.parent):
-        if sha256(weights) != read_json(weights.with_name(_MANIFEST))["files"][_WEIGHTS]["sha256"]:
-            raise ValueError(f"{_WEIGHTS} does not match its hash in {_MANIFEST}")
+        _require_hash(weights)
         tensors = read_tensors(weights)
-        state = read_json(weights.with_name(_STATE))
+        state = _read_state(weights.with_name(_STATE))
         tensors |= {name: tensors[tied] for name, tied in state["aliases"].items()}
-        sharing = state["settings"].get("rtd", {}).get("embedding_sharing")
+        sharing = state["settings"]["rtd"].get("embedding_sharing")
     parts: dict[str, dict[str, Tensor]] = defaultdict(dict)
     for match, tensor in ((_PARAMETER.fullmatch(name), tensor) for name, tensor in tensors.items()):
         if match:
@@ -99,7 +99,7 @@ def read_weights(files: ModelFiles) -> dict[str, Tensor]:
 def read_contents(files: ModelFiles) -> dict[str, Any]:
     """Read config.json, or build it from the settings of a checkpoint. Raises CheckpointError for a damaged file."""
     contents = _checkpoint_contents(files) if files.config.name == _STATE else read_json(files.config)
-    positions, trained = contents.get("max_position_embeddings"), recorded_positions(_record_of(files))
+    positions, trained = contents.get("max_position_embeddings"), _recorded_positions(files)
     if trained is not None and isinstance(positions, int) and trained < positions:
         contents["max_position_embeddings"] = trained
         _log_once(f"notice: {files.weights.parent}: positions from {trained} on were not trained and are left out")
@@ -115,7 +115,7 @@ def _checkpoint_contents(files: ModelFiles) -> dict[str, Any]:
     """The contents of config.json by the settings of a checkpoint."""
     state = files.config
     with _checkpoint_errors(state.parent):
-        settings = read_json(state)["settings"]
+        settings = _read_state(state)["settings"]
         shape = model_config(native_config(settings["model"]), str(state))
         if files.part == "generator" and "discriminator" in _models_in(state.parent):
             known = {name: value for name, value in settings["rtd"].items() if name in RtdConfig.__annotations__}
@@ -123,22 +123,36 @@ def _checkpoint_contents(files: ModelFiles) -> dict[str, Any]:
     return native_config(asdict(shape) | {ENERGIES: ENERGIES in (settings.get("objective"), *settings)})
 
 
-def recorded_positions(record: Path) -> int | None:
-    """The trained positions by environment.json of a run or state.json of a checkpoint; None if it has none.
+def trained_positions(settings: Mapping[str, Any]) -> int:
+    """The number of trained positions by the settings of a pretraining run.
 
     Older runs have more positions than max_seq_length, and train no others unless their initial weights had them.
     """
-    with suppress(CheckpointError, LookupError, TypeError, ValueError, AttributeError):
-        settings = read_json(record)["settings"]
-        return int(settings["model"]["max_position_embeddings"] if settings["origin"] else settings["max_seq_length"])
+    positions: int = settings["model"]["max_position_embeddings"]
+    return positions if settings.get("origin") else min(positions, settings["max_seq_length"])
+
+
+def _recorded_positions(files: ModelFiles) -> int | None:
+    """The number of trained positions by the record of a model's pretraining run, if there is one."""
+    folder = files.config.absolute().parent
+    is_exported = not files.part and folder.name in ("discriminator", "generator")
+    with suppress(CheckpointError):
+        record = read_json(folder.with_name(_RECORD) if is_exported else folder / _STATE, _SIZES)
+        return trained_positions(record["settings"])
     return None
 
 
-def _record_of(files: ModelFiles) -> Path:
-    """The file with the settings of the pretraining run of a model, if it is part of one."""
-    folder = files.config.absolute().parent
-    is_exported = not files.part and folder.name in ("discriminator", "generator")
-    return folder.with_name(ENVIRONMENT) if is_exported else folder / _STATE
+def _read_state(file: Path) -> dict[str, Any]:
+    """The state.json of a checkpoint, after its hash was compared."""
+    _require_hash(file)
+    return read_json(file, {"aliases": dict[str, str], "settings": {"model": dict, "rtd": dict}})
+
+
+def _require_hash(file: Path) -> None:
+    """Raise ValueError if a file of a checkpoint does not match its hash."""
+    manifest = read_json(file.with_name(_MANIFEST), {"files": {file.name: {"sha256": str}}})
+    if sha256(file) != manifest["files"][file.name]["sha256"]:
+        raise ValueError(f"{file.name} does not match its hash in {_MANIFEST}")
 
 
 def _models_in(folder: Path) -> list[str]:
