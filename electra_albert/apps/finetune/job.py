@@ -144,8 +144,10 @@ def make_task_job(task: Task, config: FinetuneConfig, base: BaseModel, world: Wo
         LOG.info(f"{task.name}: {line}")
     batch = training.per_device_train_batch_size * training.gradient_accumulation_steps * world.world_size
     asked = {name: getattr(tuning, name) for name in ("hidden_dropout_prob", "attention_probs_dropout_prob")}
-    shape = load.at_depth(base.config, tuning.num_hidden_layers)
-    shape = replace(shape, max_position_embeddings=max(shape.max_position_embeddings, plan.max_seq_length))
+    shape = replace(
+        load.at_depth(base.config, tuning.num_hidden_layers),
+        max_position_embeddings=max(base.config.max_position_embeddings, plan.max_seq_length),
+    )
     if asked["attention_probs_dropout_prob"] and not attention.ATTENTION[shape.attention].has_weights:
         LOG.info(f"notice: attention {shape.attention} has no weights to drop: attention_probs_dropout_prob is 0")
         asked["attention_probs_dropout_prob"] = 0.0
@@ -219,14 +221,15 @@ def _encode_plan(
     positions, lengths = base.config.max_position_embeddings, (tuning.max_seq_length, tuning.doc_stride)
     flags = task.has_null_answer, task.is_regression, tuning.double_unordered
     plan = trained_plan(EncodePlan(*lengths, tuning.max_answer_length, *flags, positions), details)
-    if (length := plan.max_seq_length) <= positions or base.files is None:
+    length = plan.max_seq_length
+    if length <= positions or tuning.from_scratch or base.files is None:
         return plan
-    if not is_trained:
+    longer = replace(base.config, max_position_embeddings=length)
+    if not is_trained or attention.mixing_shapes(longer) != attention.mixing_shapes(base.config):
         raise UsageError(f"--max_seq_length {length} exceeds the model's {positions} positions; lower it")
-    if not tuning.from_scratch:
-        untrained = f"notice: {base.name} has {positions} trained positions; the others are extrapolated and learn from"
-        advice = f"pretrain it with Pretraining.py --init_from MODEL --max_seq_length {length}, or split the texts"
-        LOG.info(f"{untrained} this task's examples only; {advice}")
+    notice = f"notice: {base.name} has {positions} trained positions; the others are extrapolated and learn from this"
+    advice = f"pretrain it with Pretraining.py --init_from MODEL --max_seq_length {length}, or split the texts"
+    LOG.info(f"{notice} task's examples only; {advice}")
     return plan
 
 

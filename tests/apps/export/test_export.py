@@ -10,15 +10,14 @@ import numpy as np
 import pytest
 import torch
 from huggingface_hub import ModelCard
-from safetensors import safe_open
 from sentence_transformers import SentenceTransformer
 from sklearn.metrics import roc_auc_score
-from transformers import AutoModel, pipeline
+from transformers import AlbertForMaskedLM, AlbertModel, AutoModel, AutoTokenizer, pipeline
 
 from electra_albert.apps import export
+from electra_albert.contracts import CheckpointError, DataError
 from electra_albert.corpus.tokenizer import load_tokenizer
 from electra_albert.hub.load import locate, read_stored
-from electra_albert.hub.weights import DIGEST
 from electra_albert.inference.model import load_model
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import ROOT, Ended, assert_refused, call, sha256
@@ -136,6 +135,7 @@ def test_a_bad_export_is_refused_and_writes_nothing(tmp_path: Path, monkeypatch:
 
 SHIPPED = ROOT / "data" / "models" / "english-h256-l4"
 PARTS = ("generator", "discriminator")
+LENGTH = 128  # of the examples that it was trained on
 LARGEST_BYTES = 12_000_000
 LARGEST_DIFFERENCE, MEAN_DIFFERENCE = 0.15, 0.01  # of probabilities in int8 and float32: 0.069 and 0.005 measured
 SENTENCE = "The book was written in the nineteenth [MASK]."
@@ -166,10 +166,36 @@ def test_the_shipped_model_is_small_and_gives_the_recorded_scores() -> None:
     for folder in (SHIPPED, *(SHIPPED / part for part in PARTS)):
         fields = ModelCard.load(folder / "README.md").data.to_dict()
         assert (fields["license"], fields["language"]) == ("apache-2.0", "en")
-    for part in PARTS:
-        with safe_open(SHIPPED / part / "model.safetensors", framework="pt") as file:
-            assert DIGEST in file.metadata()
-        assert load_tokenizer(SHIPPED / part).model_max_length == model.encoder.config.max_position_embeddings == 128
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_damaged_shipped_model_is_refused(part: str, tmp_path: Path) -> None:
+    folder = shutil.copytree(SHIPPED / part, tmp_path / part)
+    content = (file := folder / "model.safetensors").read_bytes()
+    third = len(content) // 3
+    for damaged in (content[:-1] + bytes([content[-1] ^ 1]), content[:third] + bytes(third) + content[2 * third :]):
+        file.write_bytes(damaged)
+        with pytest.raises(CheckpointError, match="hash"):
+            load_model(folder, "cpu")
+
+
+@pytest.mark.parametrize(("part", "stock_class"), [("generator", AlbertForMaskedLM), ("discriminator", AlbertModel)])
+def test_stock_reads_the_trained_length_and_computes_the_same_up_to_it(part: str, stock_class: Any) -> None:
+    folder = SHIPPED / part
+    options = {} if part == "generator" else {"add_pooling_layer": False}
+    stock, tokenizer = stock_class.from_pretrained(folder, **options).eval(), AutoTokenizer.from_pretrained(folder)
+    assert tokenizer.model_max_length == stock.config.max_position_embeddings == LENGTH
+    model, text = load_model(folder, "cpu"), "the " * LENGTH
+    encoded = tokenizer(text, truncation=True, return_tensors="pt")
+    assert encoded["input_ids"].shape == (1, LENGTH)
+    wanted = stock(**encoded, output_hidden_states=True).hidden_states[-1][0]
+    ours: Any = model.features(text, truncate=True)
+    torch.testing.assert_close(ours.tokens, wanted, atol=1e-5, rtol=1e-5)
+    longer = "the " * (LENGTH - 1)
+    with pytest.raises(DataError, match=f"{LENGTH + 1} tokens long, the maximum is {LENGTH}"):
+        model.features(longer)
+    with pytest.raises((IndexError, RuntimeError)):
+        stock(**tokenizer(longer, return_tensors="pt"))
 
 
 def test_sentence_vectors_are_exported_without_warning_and_with_the_terms_of_the_model(tmp_path: Path) -> None:
