@@ -238,11 +238,9 @@ def write_run_record(
     folder: Path, preset: str, config: PretrainConfig, command: Sequence[str], record: Mapping[str, Any]
 ) -> None:
     """Write environment.json with `record`, config.yaml (for --config) and command.txt (`command`), each atomically."""
-    options = {"preset": preset, **redacted(as_settings(config))}
-    for name in ("vocab_size", "max_position_embeddings"):  # which follow from tokenizer and max_seq_length
-        del options["model"][name]
-    for name in ("dry_run", "resume"):
-        del options[name]
+    options = {"preset": preset, **without_removed(redacted(as_settings(config)))}
+    for group, name in ((options["model"], "vocab_size"), (options, "dry_run"), (options, "resume")):
+        del group[name]
     if config.run.init_from is not None:
         options["tokenizer"] = str(folder / "tokenizer")  # the run's own copy, in case the other run is deleted
     # Written first: check_is_ours recognizes a run by this file, wherever the process is killed.

@@ -129,7 +129,7 @@ def make_task_job(task: Task, config: FinetuneConfig, base: BaseModel, world: Wo
     if not config.only_predicts:
         data = reading.read_data(task, config.data, needs_test=needs_test, seed=training.seed, is_trained=is_trained)
     task = _with_metrics(task, data.labels, tuning.metric_for_best_model)
-    plan, encode = _encode_plan(task, tuning, base, details, is_trained=is_trained), kinds.KINDS[task.kind].encode
+    plan, encode = _encode_plan(task, tuning, base, details), kinds.KINDS[task.kind].encode
     scored = Encoding(TextEncoder(base.tokenizer), data.labels, plan, data.report, "")
     train = encode(data.train, replace(scored, set_name="train", is_training=True)) if is_trained else None
     if train is not None and not train.feature_count:
@@ -214,10 +214,8 @@ def _with_metrics(task: Task, labels: Sequence[str], asked: str | None) -> Task:
     return replace(task, main=asked or task.main)
 
 
-def _encode_plan(
-    task: Task, tuning: TuningConfig, base: BaseModel, details: Mapping[str, Any], *, is_trained: bool
-) -> EncodePlan:
-    """Settings for encoding. Sequences may be longer than in pretraining, with a notice, if the model is trained."""
+def _encode_plan(task: Task, tuning: TuningConfig, base: BaseModel, details: Mapping[str, Any]) -> EncodePlan:
+    """Settings for encoding. In training, without details, sequences may be longer than in pretraining."""
     positions, lengths = base.config.max_position_embeddings, (tuning.max_seq_length, tuning.doc_stride)
     flags = task.has_null_answer, task.is_regression, tuning.double_unordered
     plan = trained_plan(EncodePlan(*lengths, tuning.max_answer_length, *flags, positions), details)
@@ -225,7 +223,7 @@ def _encode_plan(
     if length <= positions or tuning.from_scratch or base.files is None:
         return plan
     longer = replace(base.config, max_position_embeddings=length)
-    if not is_trained or attention.mixing_shapes(longer) != attention.mixing_shapes(base.config):
+    if details or attention.mixing_shapes(longer) != attention.mixing_shapes(base.config):
         raise UsageError(f"--max_seq_length {length} exceeds the model's {positions} positions; lower it")
     notice = f"notice: {base.name} has {positions} trained positions; the others are extrapolated and learn from this"
     advice = f"pretrain it with Pretraining.py --init_from MODEL --max_seq_length {length}, or split the texts"

@@ -107,7 +107,7 @@ def test_a_file_is_rewritten_line_by_line_with_counts_and_pipes_give_the_same(
 def test_scored_text_equals_written_text(finished: Finished, tmp_path: Path) -> None:
     """Token by token, although joined tokens could be split differently. Regressions: the maximal number of masks was
     printed as filled and then refused; other tokens were scored than written."""
-    file, longest = tmp_path / "masks.txt", 64
+    file, longest = tmp_path / "masks.txt", 32
     for line in ("[MASK]" * (longest - 2), "[MASK][MASK] sees t[MASK]e, [MASK]."):
         file.write_text(line, encoding="utf-8")
         shown, written = run_demo(finished.folder, "--input", file), run_demo(finished.folder, file, "--output", "-")
