@@ -26,7 +26,13 @@ _FIRST_RANK_SECONDS = 5  # in which the first rank prints an error
 _ALL_OPTIONS = "--help-all"
 _KEY = r'^Parser key "([\w.]+)"'  # an option, in messages of jsonargparse
 _EXPECTED = re.compile(r"Expected a (?:<class '(\w+)'>|typing\.Literal\[(.*?)\])")
-_TYPES = {"bool": "true or false", "int": "a whole number", "float": "a number", "NoneType": "null"}
+_TYPES = {
+    "bool": "true or false",
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text",
+    "NoneType": "null",
+}
 _FILE_OPTIONS = ("--corpus", "--input", "--train_file")  # suggested for a path that has no option
 _EXIT_CODES = """0 done, 1 a bug, 2 options and paths, 3 data, 4 a checkpoint, tokenizer or run folder,
 5 training diverged, 6 another process of a distributed run was lost, 75 stopped by a signal after saving a checkpoint;

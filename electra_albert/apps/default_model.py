@@ -22,7 +22,7 @@ def default_model(option: str) -> Path:
             break
         skipped.append(f"{run} ({reason})")
     if skipped:
-        others = f" and {len(skipped) - 1} older ones" * (len(skipped) > 1)
+        others = f" and {len(skipped) - 1} older" if len(skipped) > 1 else ""
         LOG.info(f"notice: skipping {skipped[0]}{others}; to use it anyway: {option} {runs[0]}")
     if chosen is not None:
         LOG.info(f"model: {chosen} (newest run)")
@@ -31,7 +31,8 @@ def default_model(option: str) -> Path:
         raise UsageError(_NO_RUN)
     folder, here = shipped[-1].parents[1], Path.cwd()  # the last by name
     folder = folder.relative_to(here) if folder.is_relative_to(here) else folder
-    LOG.info(f"model: {folder} (shipped model; no {'other ' * bool(runs)}finished run in {RUNS}/)")
+    other = "other " if runs else ""
+    LOG.info(f"model: {folder} (shipped model; no {other}finished run in {RUNS}/)")
     return folder
 
 

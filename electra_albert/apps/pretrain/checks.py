@@ -136,7 +136,7 @@ def _repeated_share(split: Split, unknown: int | None) -> float:
     sentences = islice((tokens[slice(*span)] for tokens, some in ends for span in pairwise(some)), _SAMPLED_SENTENCES)
     long = (sentence for sentence in sentences if len(sentence) >= _SENTENCE_TOKENS)
     counts = Counter(sentence.tobytes() for sentence in long if (sentence == unknown).mean() < _READABLE)
-    return 1 - len(counts) / max(1, counts.total())
+    return (counts.total() - len(counts)) / max(1, counts.total())
 
 
 def _corrupt(job: Job, batch: Batch) -> Any:
