@@ -7,7 +7,7 @@ from electra_albert.contracts import LOG, UsageError
 from electra_albert.files import MODELS as SHIPPED
 
 RUNS = Path("runs")  # relative to the working directory
-_NO_RUN = f"there is no finished run in {RUNS}/; train one first: python Pretraining.py"
+_NO_RUN = f"there is no finished run in {RUNS}/; train one first: electra-albert pretrain"
 
 
 def default_model(option: str) -> Path:

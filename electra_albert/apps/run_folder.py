@@ -265,7 +265,7 @@ def _sources(corpus: CorpusConfig) -> list[dict[str, Any]]:
 def format_command(words: Sequence[str], *, is_public: bool = False) -> str:
     """The command for a shell, without credentials; if public, without folders of this machine."""
     shown = [redacted(word) for word in words]
-    return shlex.join(["python", *(map(without_folders, shown) if is_public else shown)])
+    return shlex.join(map(without_folders, shown) if is_public else shown)
 
 
 def without_folders(word: str) -> str:

@@ -55,8 +55,8 @@ def test_of_each_address_in_a_text_only_host_and_path_are_left(text: str, public
 
 def test_the_command_in_a_card_has_names_instead_of_absolute_paths() -> None:
     paths = ("/home/jane doe/a.txt", "--output_dir=/data/", '{"tokenizer": "/a/b"}')
-    words = ("--corpus", *paths, "runs/x", "hf://a/b")
-    public = """python --corpus a.txt --output_dir=data/ '{"tokenizer": "b"}' runs/x hf://a/b"""
+    words = ("electra-albert", "--corpus", *paths, "runs/x", "hf://a/b")
+    public = """electra-albert --corpus a.txt --output_dir=data/ '{"tokenizer": "b"}' runs/x hf://a/b"""
     assert format_command(words, is_public=True) == public
 
 
