@@ -118,6 +118,9 @@ def test_flops_become_the_nearest_number_of_steps(finished: Finished) -> None:
     for shares in (7.6, 8.0, 8.4):
         run = replace(config, run=replace(config.run, flops=shares * step))
         assert budget.recorded_plan(run, {"settings": settings}, 1).training.max_steps == 8
+    for shares in (7.6, 8.4):
+        flops = shares * trial.flops_per_step(finished.config())
+        assert planned_job(finished, "--flops", str(flops))[1].config.training.max_steps == 8
 
 
 def test_a_larger_plan_is_that_of_a_new_run_with_the_closer_intervals(finished: Finished) -> None:
