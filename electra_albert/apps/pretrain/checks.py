@@ -145,8 +145,7 @@ def _corrupt(job: Job, batch: Batch) -> Any:
 
 
 def _of_corruption(job: Job, batch: Batch, corruption: Any) -> Iterator[Finding]:
-    if corruption.logits is not None:
-        yield _of_sampling(job, corruption)
+    yield _of_sampling(job, corruption)
     # The labels of energies are the noise, also if it equals the text.
     if job.objective.discriminator is not None and not job.objective.discriminator.has_energies:
         yield _of_labels(batch, corruption)
