@@ -310,6 +310,10 @@ def test_a_small_o_next_to_entities_is_their_capital_and_composed_tags_are_equal
         assert data.labels == ("B-\u00e9", "O")
         assert noticed(data.report, "tags o of d.conll taken as O") == 2
     assert conll(tmp_path, "a o\nb NN\n", "b o\n").labels == ("NN", "o")
+    task = replace(find_task("ner"), labels=("B-\u00e9", "o"))  # of a fine-tuned model
+    of_model = read(task, is_trained=False, validation_file=tmp_path / "d.conll")
+    assert of_model.evaluation["dev"][0].tags == ("o",)
+    assert noticed(of_model.report, "tags o") == 0
 
 
 def test_files_are_found_by_parts_of_their_names(tmp_path: Path) -> None:
