@@ -138,8 +138,8 @@ def _find_kind(path: Path, plain: BinaryIO | None, options: ReadOptions) -> Kind
     if sum(counts) <= _PARAGRAPH_SENTENCES * len(counts):
         return "sentences"
     has_blank_line = len(counts) < len("\n".join(lines).strip().split("\n"))
-    complete = len(counts) - 2  # the sample may end and begin within a line
-    is_long = len(counts) > _FEW_LINES or complete * size > _FEW_LINES * len(sample)
+    # Estimated without two lines, because the sample may cut them.
+    is_long = len(counts) > _FEW_LINES or (len(counts) - 2) * size > _FEW_LINES * len(sample)
     return "documents" if options.documents == "auto" and is_long and not has_blank_line else "paragraphs"
 
 
@@ -187,8 +187,7 @@ def read_unit(unit: Unit, counts: Counter[str]) -> Iterator[Document]:
             yield document
         is_long = span.kind in _UNBROKEN and counts["sentences"] > before[1] + _FEW_LINES
         if is_long and span.start == 0 and counts["documents"] == before[0] + 1:
-            is_whole = span.end in (_TO_THE_END, Path(span.path).stat().st_size)
-            counts[_UNBROKEN[span.kind]] += is_whole
+            counts[_UNBROKEN[span.kind]] += span.end in (_TO_THE_END, Path(span.path).stat().st_size)
 
 
 def _read_span(span: Span, options: ReadOptions, counts: Counter[str]) -> Iterator[Document]:

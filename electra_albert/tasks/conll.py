@@ -95,7 +95,7 @@ def _sentences(lines: list[str], column: int, reader: SplitReader) -> Iterator[R
                 rows = [cells for cells in rows if cells[0].isdecimal()]
             if min(map(len, rows)) <= column:
                 raise DataError(f"{location}: a line without column {column}; correct it, or --text_column")
-            if reader.purpose != "test" and any(_tag_column(cells, reader) == column for cells in rows if cells[1:]):
+            if reader.purpose != "test" and any(_tag_column(cells, reader) == column for cells in rows):
                 problem = f"{location}: column {column} holds both words and tags"
                 raise UsageError(f"{problem}; name that of the tags with --label_column")
             words = [cells[column] for cells in rows]
@@ -147,10 +147,10 @@ def _word_column(reader: SplitReader) -> int:
 def _tag(cells: list[str], reader: SplitReader) -> str:
     """The tag of a line, "" if it has none."""
     column = _tag_column(cells, reader)
-    return "" if len(cells) < 2 or column >= len(cells) else cells[column].strip()
+    return cells[column].strip() if column < len(cells) else ""
 
 
 def _tag_column(cells: list[str], reader: SplitReader) -> int:
-    """The number of the column of tags; with two columns always the second, unless it is named."""
+    """The number of the column of tags, which is not the first by default; of two it is the second."""
     column = -1 if len(cells) == 2 and reader.config.label_column is None else reader.task.tag_column
-    return column if column >= 0 else len(cells) + column
+    return column if column >= 0 else max(1, len(cells) - 1)
