@@ -154,7 +154,7 @@ def make_task_job(task: Task, config: FinetuneConfig, base: BaseModel, world: Wo
     training = _with_steps(tuning, training, train.feature_count, batch) if train else training
     encoded = (data, plan, train, evaluation, to_label)
     arithmetic = choose_arithmetic(training.precision, world.device)
-    if task.trained_by or (training.precision == "auto" and not is_trained):  # `precision` is that of a training
+    if training.precision == "auto" and not is_trained:  # as after a training
         arithmetic = "fp32"
     is_recorded = choose_recording(training, "none", arithmetic, world)
     return TaskJob(task, config, training, base, shape, head, *encoded, arithmetic, is_recorded, batch)
