@@ -10,6 +10,7 @@ import argparse
 import csv
 import hashlib
 import json
+import math
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 
 from datasets import Dataset
 from filelock import FileLock
+from safetensors import SafetensorError
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
 from sentence_transformers import SentenceTransformerTrainingArguments as TrainingArguments
 from sentence_transformers.sentence_transformer import evaluation, losses
@@ -37,23 +39,30 @@ DEFAULTS = {  # options of the trainer
     "save_steps": 100,
     "seed": 42,
 }
+MAY_BE_ZERO = ("warmup_steps", "seed")
 WITHOUT_POOLER = {"add_pooling_layer": False}
+WRONG_INPUT = (OSError, ValueError, TypeError, AttributeError, csv.Error, SafetensorError)
 SCORES = "scores.json"
 WHOLE = "whole-checkpoint"
 
 
 def read_examples(file: Path, max_score: float) -> Dataset:
     """The examples of a .csv, .tsv (unquoted) or .jsonl file, with scores scaled to [0, 1]."""
-    layout = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if file.suffix == ".tsv" else {}
+    layout: dict[str, Any] = {"strict": True}
+    if file.suffix == ".tsv":
+        layout = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
     with file.open(encoding="utf-8-sig", newline="") as lines:
         is_json = file.suffix == ".jsonl"
         rows = list(map(json.loads, lines) if is_json else csv.DictReader(lines, **layout))
-    header = set(rows[0]) if rows else set()
+    header = set().union(*rows)
     columns = next((names.split() for names in KINDS if header.issuperset(names.split())), None)
     if columns is None:
         raise ValueError(f"{file} has no examples with the columns {' or '.join(KINDS)}")
     examples = []
     for number, row in enumerate(rows, start=1):
+        if not is_json and None in (*row, *row.values()):  # of DictReader, for cells without a pair
+            problem = f"{file}, example {number}: not as many cells as columns"
+            raise ValueError(f"{problem}; quote cells with commas, or use .jsonl")
         examples.append({name: read_value(name, row.get(name), max_score) for name in columns})
         if None in examples[-1].values():
             limits = f"texts, and a score from 0 to --max_score {max_score:g}"
@@ -84,7 +93,33 @@ class CheckpointCallback(TrainerCallback):
             shutil.rmtree(path)
 
 
-def train(options: argparse.Namespace, sets: dict[str, Dataset], folder: Path) -> Path:
+def content_hash(folder: Path) -> str:
+    """A hash of all files of a model but its card."""
+    total = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.suffix != ".md":
+            total.update(f"{path.relative_to(folder)} {path.stat().st_size} ".encode())
+            total.update(path.read_bytes())
+    return total.hexdigest()
+
+
+def load_model(folder: Path) -> SentenceTransformer:
+    """Load a model whose checkpoints are loaded without a pooler too."""
+    model = SentenceTransformer(str(folder), model_kwargs=WITHOUT_POOLER, local_files_only=True)
+    model[0].model_args = WITHOUT_POOLER
+    model[0].config_keys = [*model[0].config_keys, "model_args"]  # saved, else a checkpoint has one
+    return model
+
+
+def require_positive(options: argparse.Namespace) -> None:
+    """Raise ValueError for a number that is not finite, or not in its range."""
+    for name in (*DEFAULTS, "max_score"):
+        value = getattr(options, name)
+        if not 0 <= value < math.inf or (value == 0 and name not in MAY_BE_ZERO):
+            raise ValueError(f"--{name} {value:g} must be finite and positive")
+
+
+def train(options: argparse.Namespace, model: SentenceTransformer, sets: dict[str, Dataset], folder: Path) -> Path:
     """Train with checkpoints in a folder; returns the path of the model in it."""
     columns = {name: " ".join(examples.column_names) for name, examples in sets.items()}
     loss, _ = KINDS[columns["train"]]
@@ -92,11 +127,6 @@ def train(options: argparse.Namespace, sets: dict[str, Dataset], folder: Path) -
     if "dev" in sets:
         _, evaluator_class = KINDS[columns["dev"]]
         evaluator = evaluator_class(*sets["dev"].to_dict().values())
-    set_seed(options.seed)
-    source = str(options.model)
-    model = SentenceTransformer(source, model_kwargs=WITHOUT_POOLER, local_files_only=True)
-    model[0].model_args = WITHOUT_POOLER
-    model[0].config_keys = [*model[0].config_keys, "model_args"]  # saved, else a checkpoint has one
     scores = {"training": folder.name, "before": evaluator(model) if evaluator else {}}
     arguments = TrainingArguments(
         output_dir=str(folder),
@@ -134,25 +164,33 @@ def main(argv: Sequence[str] | None = None) -> None:
     files = {"train": options.train_file, "dev": options.validation_file}
     if options.data_dir:
         files = {name: file or options.data_dir / f"{name}.tsv" for name, file in files.items()}
-    max_score = options.max_score or (5 if options.data_dir else 1)
+    if options.max_score is None:
+        options.max_score = 5.0 if options.data_dir else 1.0
     model = options.output_dir / "model"
     record = model / SCORES
     try:
-        sets = {name: read_examples(file, max_score) for name, file in files.items() if file}
-        settings = repr((vars(options), [examples.to_dict() for examples in sets.values()]))
-        digest = hashlib.sha256(settings.encode()).hexdigest()[:12]
-        folder = options.output_dir / f"training-{digest}"
+        require_positive(options)
+        sets = {}
+        for name, file in files.items():
+            if file:
+                sets[name] = read_examples(file, options.max_score)
         if not (options.model / "config.json").is_file():
             raise ValueError(f"{options.model} has no config.json; give a model folder")
+        contents = [examples.to_dict() for examples in sets.values()]
+        settings = repr((vars(options), content_hash(options.model), contents))
+        digest = hashlib.sha256(settings.encode()).hexdigest()[:12]
+        folder = options.output_dir / f"training-{digest}"
         if model.exists() and json.loads(record.read_text()).get("training") != folder.name:
-            raise ValueError(f"{model} has other settings or data; choose another --output_dir")
+            raise ValueError(f"{model} has another base model, settings or data; choose another --output_dir")
+        set_seed(options.seed)
+        initial = load_model(options.model)
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(options.output_dir / "lock")
         lock.acquire(timeout=0)
-    except (OSError, ValueError, TypeError, AttributeError, csv.Error) as error:
-        parser.error(str(error))
+    except WRONG_INPUT as error:
+        parser.error(" ".join(str(error).split()))
     if not model.exists():
-        train(options, sets, folder).rename(model)
+        train(options, initial, sets, folder).rename(model)
     print(record.read_text())
 
 

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
@@ -119,12 +120,26 @@ def test_the_documented_examples_give_the_documented_output() -> None:
     assert (failed, run) == (0, 12), "".join(report)
 
 
+def outputs_of(notebook: Any) -> list[Any]:
+    return [output for cell in notebook.cells for output in cell.get("outputs", [])]
+
+
+def stream_name(output: Any) -> str:
+    """stdout or stderr; empty for values and pictures."""
+    return output.get("name", "")
+
+
 def test_the_quickstart_notebook_pretrains_plots_and_fine_tunes(tmp_path: Path) -> None:
     (examples := tmp_path / "examples").mkdir()
     shutil.copytree(ROOT / "data" / "models", tmp_path / "data" / "models")
     notebook = nbformat.read(ROOT / "examples" / "quickstart.ipynb", as_version=4)
+    recorded = {stream_name(out) for out in outputs_of(notebook)}
     NotebookClient(notebook, timeout=250, resources={"metadata": {"path": str(examples)}}).execute()
-    found = [out["data"] for cell in notebook.cells for out in cell.get("outputs", []) if "data" in out]
+    assert {stream_name(out) for out in outputs_of(notebook)} == recorded == {"stdout", ""}  # no red stderr
+    rows = [line for out in outputs_of(notebook) for line in out.get("text", "").splitlines()]
+    assert any(row.startswith("step 200/200") for row in rows)
+    assert all(len(row) <= 100 for row in rows if row.startswith("step "))
+    found = [out["data"] for out in outputs_of(notebook) if "data" in out]
     assert sum("image/png" in data for data in found) == 1
     assert all(label in found[-1]["text/plain"] for label in ("label='music'", "label='sport'"))
     assert (tmp_path / "runs" / "notebook" / "discriminator" / "model.safetensors").is_file()

@@ -37,7 +37,7 @@ def parse_model(content: bytes) -> Any:
     return proto
 
 
-def is_plain(proto: Any) -> Any:
+def is_uncased_default(proto: Any) -> bool:
     """Whether a model with the default options has no capitals and accents, as ALBERT's."""
     from transformers import AlbertTokenizer
 
@@ -45,13 +45,13 @@ def is_plain(proto: Any) -> Any:
     learned = "".join(piece.piece for piece in proto.pieces if piece.type == piece.NORMAL)
     if AlbertTokenizer().backend_tokenizer.normalizer.normalize_str(learned) != learned:
         return False
-    return spec.name == "nmt_nfkc" and spec.add_dummy_prefix and spec.remove_extra_whitespaces
+    return bool(spec.name == "nmt_nfkc" and spec.add_dummy_prefix and spec.remove_extra_whitespaces)
 
 
-def as_content(proto: Any, roles: Collection[str]) -> Any:
+def as_content(proto: Any, roles: Collection[str]) -> dict[str, Any]:
     """The content of a tokenizer.json with the same ids; `roles` are its special tokens.
 
-    Raises ValueError for a user-defined symbol that the rules change.
+    Raises ValueError for another user-defined symbol that the rules change.
     """
     from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
@@ -66,7 +66,8 @@ def as_content(proto: Any, roles: Collection[str]) -> Any:
     vocab = []
     for piece in proto.pieces:
         token = piece.piece
-        if piece.type == piece.USER_DEFINED and normalizer.normalize_str(token) != token:
+        is_symbol = piece.type == piece.USER_DEFINED and token not in roles
+        if is_symbol and normalizer.normalize_str(token) != token:
             raise ValueError(f"a SentencePiece model whose rules change its symbol {token!r}")
         if piece.type not in (piece.NORMAL, piece.USER_DEFINED) and token not in roles:
             token = " " + token  # text never yields it, and no space reaches the model
@@ -79,4 +80,4 @@ def as_content(proto: Any, roles: Collection[str]) -> Any:
     backend.normalizer = normalizers.Sequence(steps)
     crosses_words = any(WORD_START in token.lstrip()[1:] for token, _ in vocab)
     backend.pre_tokenizer = pre_tokenizers.Metaspace(WORD_START, "never", split=not crosses_words)
-    return json.loads(backend.to_str())
+    return dict(json.loads(backend.to_str()))

@@ -36,7 +36,10 @@ _MIN_WRAPPED_LINES, _MIN_WRAPPED_WORDS = 20, 4  # mean words a line
 _WRAPPED_WIDTHS = range(40, 200)  # characters
 _EXPANSION = 4  # approximate compression ratio, only used to size units
 _BLANK_LINE = re.compile(rb"(?>\r\n|\n|\r)[ \t\x0b\x0c\x1c-\x1f]*(?>\r\n|\n|\r)")
-_UNBROKEN = "long files are one document, without a blank line (--documents line: each line is one)"
+_UNBROKEN = {
+    "sentences": "long files are one document, without a blank line (--documents line: each line is one)",
+    "wrapped": "long files of wrapped lines are one document, without a blank line (insert them between documents)",
+}
 _ROWS = 256  # converted to Python strings at once
 
 
@@ -119,25 +122,24 @@ def _find_kind(path: Path, plain: BinaryIO | None, options: ReadOptions) -> Kind
         return form
     if form == "jsonl":
         return "records"
-    sample, is_whole = read_sample(path)
-    if is_whole and len(sample) <= _KIND_BYTES:
-        sample += b"\n"  # the last line is complete
-    sample = sample[:_KIND_BYTES]
-    if plain is not None and (size := path.stat().st_size) > 2 * _KIND_BYTES:
+    sample = read_sample(path)[0][:_KIND_BYTES]
+    size = path.stat().st_size * (1 if plain else _EXPANSION)
+    if plain and size > 2 * _KIND_BYTES:
         plain.seek(size // 2)
         sample += b"\n" + plain.read(_KIND_BYTES).partition(b"\n")[2]
     decoded = streams.with_line_feeds(sample.decode(options.encoding, "surrogateescape"))
     text = Decoder("replace", Counter()).lines(decoded, str)
     if options.documents == "line":
         return "documents"
-    lines = [line.strip() for line in text.split("\n")[:-1]]
+    lines = [line.strip() for line in text.split("\n")]
     if options.documents == "auto" and _are_wrapped(lines):
         return "wrapped"
     counts = [len(documents.split_sentences(line)) for line in lines if line]
     if sum(counts) <= _PARAGRAPH_SENTENCES * len(counts):
         return "sentences"
     has_blank_line = len(counts) < len("\n".join(lines).strip().split("\n"))
-    is_long = len(counts) > _FEW_LINES
+    # Estimated without two lines, because the sample may cut them.
+    is_long = len(counts) > _FEW_LINES or (len(counts) - 2) * size > _FEW_LINES * len(sample)
     return "documents" if options.documents == "auto" and is_long and not has_blank_line else "paragraphs"
 
 
@@ -183,9 +185,9 @@ def read_unit(unit: Unit, counts: Counter[str]) -> Iterator[Document]:
             counts["documents"] += not document.continues
             counts["sentences"] += len(document.sentences)
             yield document
-        is_whole = span.start == 0 and counts["documents"] == before[0] + 1
-        if is_whole and span.kind == "sentences" and counts["sentences"] > before[1] + _FEW_LINES:
-            counts[_UNBROKEN] += 1
+        is_long = span.kind in _UNBROKEN and counts["sentences"] > before[1] + _FEW_LINES
+        if is_long and span.start == 0 and counts["documents"] == before[0] + 1:
+            counts[_UNBROKEN[span.kind]] += span.end in (_TO_THE_END, Path(span.path).stat().st_size)
 
 
 def _read_span(span: Span, options: ReadOptions, counts: Counter[str]) -> Iterator[Document]:

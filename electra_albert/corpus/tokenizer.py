@@ -61,8 +61,9 @@ class TextOptions(NamedTuple):
 def load_tokenizer(path: Path, options: TextOptions | None = None) -> Tokenizer:
     """Load a tokenizer from a folder, tokenizer.json, SentencePiece model or vocab.txt.
 
-    One that its configuration calls ALBERT becomes an AlbertTokenizer. Any other keeps its normalizer,
-    pre-tokenizer and model, and gets the template [CLS] A [SEP] B [SEP] with token types 0 and 1.
+    One that begins with ALBERT's five special tokens, adds none, and is ALBERT's by its configuration, or a
+    .model that looks like it, becomes an AlbertTokenizer. Any other keeps its normalizer, pre-tokenizer and
+    model, and gets the template [CLS] A [SEP] B [SEP] with token types 0 and 1.
     `options` override the tokenizer_config.json next to the file; without either, a vocab.txt is
     cased if a token holds a capital letter.
     Differs from transformers: user-defined tokens of a .model, such as the full stop, do not become added tokens.
@@ -155,10 +156,10 @@ def _load_albert(
     config: dict[str, Any],
     options: TextOptions,
     charsmap: bytes,
-    is_plain: bool = True,
+    is_uncased: bool = True,
 ) -> AlbertTokenizer:
-    """An AlbertTokenizer by `options`, else `config`, else lower-cased if `is_plain`."""
-    defaults = {"do_lower_case": is_plain, "keep_accents": not is_plain}
+    """An AlbertTokenizer by `options`, else `config`, else lower-cased if `is_uncased`."""
+    defaults = {"do_lower_case": is_uncased, "keep_accents": not is_uncased}
     flags: dict[str, Any] = {name: _flag(config, name, value) for name, value in defaults.items()}
     flags |= {name: value for name, value in options.given().items() if name in flags}
     flags |= {"_spm_precompiled_charsmap": charsmap} if charsmap else {}
@@ -171,16 +172,16 @@ def _load_sentencepiece(file: Path, config: dict[str, Any], options: TextOptions
     vocab = [(piece.piece, piece.score) for piece in proto.pieces]
     _check_ids({token: number for number, (token, _) in enumerate(vocab)})
     is_named = _names_albert(config)
-    is_plain = sentencepiece_model.is_plain(proto)
+    is_uncased = sentencepiece_model.is_uncased_default(proto)
     name = config.get("tokenizer_class")
-    has_flags = options.given() or not config.keys().isdisjoint(_ALBERT_FLAGS)
-    is_albert = is_named or (name is None and (is_plain or has_flags))
+    has_flags = not (config | options.given()).keys().isdisjoint(_ALBERT_FLAGS)
+    is_albert = is_named or (name is None and (is_uncased or has_flags))
     if is_albert and _has_albert_layout(vocab, proto.trainer_spec.unk_id):
         LOG.info(f"{file.name} is read as a model of AlbertTokenizer")
         charsmap = proto.normalizer_spec.precompiled_charsmap
-        return _load_albert(vocab, config, options, charsmap, is_named or is_plain)
+        return _load_albert(vocab, config, options, charsmap, is_named or is_uncased)
     if is_named or name not in _GENERAL_CLASSES:
-        raise ValueError(f"{name} has rules of its own for a .model; save it with AutoTokenizer")
+        raise ValueError(f"{name or 'AlbertTokenizer'} has rules of its own for a .model; save it with AutoTokenizer")
     content = sentencepiece_model.as_content(proto, _find_roles(config, dict(vocab)).values())
     _apply_options(file, content, config, options)
     return _build_fast(content, config)
@@ -242,8 +243,10 @@ def _build_fast(content: dict[str, Any], config: dict[str, Any]) -> Tokenizer:
     ids |= {token["content"]: number for number, token in added.items()}
     _check_ids(ids)
     roles = _find_roles(config, ids)
-    others = config.get("extra_special_tokens") or config.get("additional_special_tokens") or ()
-    for token in [*roles.values(), *map(_token_name, others)]:
+    extra = config.get("extra_special_tokens") or {}
+    if isinstance(extra, dict):  # as in transformers, a list replaces those of the older setting
+        extra = [*extra.values(), *(config.get("additional_special_tokens") or ())]
+    for token in [*roles.values(), *map(_token_name, extra)]:
         if token not in ids:
             raise ValueError(f"its special token {token!r} is not in the vocabulary")
         added[ids[token]] = _added_token(token, ids[token]) | added.get(ids[token], {}) | {"special": True}
@@ -353,8 +356,9 @@ def fingerprint(tokenizer: Tokenizer) -> str:
     content = json.loads(tokenizer.backend_tokenizer.to_str())
     identity = [content["model"].pop("vocab"), content["normalizer"], content["pre_tokenizer"]]
     if type(tokenizer).__name__ != "AlbertTokenizer":  # its model and special ids are always the same
-        identity += [content["model"], content["added_tokens"], special_ids(tokenizer)[:5]]
-        if len(content["added_tokens"]) > len(ROLES):
+        special = special_ids(tokenizer)[: len(ROLES)]
+        identity += [content["model"], content["added_tokens"], special]
+        if len(content["added_tokens"]) > len(ROLES) - special.count(None):
             identity.append("added tokens are found in text")
     return hashlib.blake2b(json.dumps(identity).encode(), digest_size=16).hexdigest()
 

@@ -42,18 +42,20 @@ def read_conll(path: Path, reader: SplitReader) -> Iterator[RawExample] | None:
             reader.reject_options(str(path), "has unnamed columns; give a number from 0", option)
         elif int(column[:_MAX_DIGITS]) >= widest:
             reader.reject_options(str(path), f"has {widest} columns, numbered from 0; give one of them", option)
-    return _sentences(lines, reader)
+    return _sentences(lines, _word_column(reader) if widest > 1 else 0, reader)
 
 
 def _without_comments(lines: list[str], reader: SplitReader) -> list[str]:
     """The lines, with an empty one for each comment: `# id = 7` before the first word of a sentence.
 
     A line with the word `#` has as many columns as others, and a tag of theirs or of an entity. A first column that is
-    empty in all lines is left out.
+    empty in all lines is left out, unless columns are named by number.
     """
     others = [line for line in lines if _holds_word(line) and not line.startswith(_COMMENT)]
-    if others and all(line.startswith("\t") for line in others) and not _word_column(reader):
-        return _without_comments([line.lstrip("\t") for line in lines], reader)
+    is_named = reader.config.label_column is not None or reader.task.columns.text[0].isdecimal()
+    if others and all(line.startswith("\t") for line in others) and not is_named:
+        reader.report.note(f"lines of {reader.name} read without an empty first column", reader.location, len(others))
+        return _without_comments([line.removeprefix("\t") for line in lines], reader)
     shapes = set(map(_shape, others))
     tags = {_tag(_cells(line), reader) for line in others}
     kept = [""]
@@ -76,12 +78,11 @@ def _plain_sentences(lines: list[str], reader: SplitReader) -> Iterator[RawExamp
             reader.report.note(f"lines of {reader.name} skipped: no words", location)
 
 
-def _sentences(lines: list[str], reader: SplitReader) -> Iterator[RawExample]:
-    """Words and tags of consecutive lines; blank lines and document starts separate sentences."""
+def _sentences(lines: list[str], column: int, reader: SplitReader) -> Iterator[RawExample]:
+    """Words (in `column`) and tags of consecutive lines; blank lines and document starts separate sentences."""
     index = 0
-    column = _word_column(reader)
     are_numbered = _are_numbered(lines)
-    if are_numbered and not reader.task.columns.text[0].isdecimal():
+    if are_numbered and not column:
         advice = "name the column of the words with --text_column 1, and that of the tags with --label_column"
         raise UsageError(f"{reader.location}: the first column counts the words of each sentence; {advice}")
     for holds_words, group in groupby(enumerate(lines, start=1), key=lambda numbered: _holds_word(numbered[1])):
@@ -92,9 +93,14 @@ def _sentences(lines: list[str], reader: SplitReader) -> Iterator[RawExample]:
             if are_numbered and not all(cells[0].isdecimal() for cells in rows):
                 reader.report.note(f"sentences of {reader.name} read without their rows such as 1-2 and 1.1", location)
                 rows = [cells for cells in rows if cells[0].isdecimal()]
-            words = [cells[column if column < len(cells) else 0] for cells in rows]
+            if min(map(len, rows)) <= column:
+                raise DataError(f"{location}: a line without column {column}; correct it, or --text_column")
+            if reader.purpose != "test" and any(_tag_column(cells, reader) == column for cells in rows):
+                problem = f"{location}: column {column} holds both words and tags"
+                raise UsageError(f"{problem}; name that of the tags with --label_column")
+            words = [cells[column] for cells in rows]
             if "" in words:
-                raise DataError(f"{location}: the sentence has an empty word; correct the file")
+                raise DataError(f"{location}: the sentence has an empty word; correct the file, or --text_column")
             yield RawExample(words, None, [_tag(cells, reader) for cells in rows], str(index), location)
             index += 1
             continue
@@ -139,6 +145,12 @@ def _word_column(reader: SplitReader) -> int:
 
 
 def _tag(cells: list[str], reader: SplitReader) -> str:
-    """The tag of a line, "" if it has none; with two columns always the second."""
+    """The tag of a line, "" if it has none."""
+    column = _tag_column(cells, reader)
+    return cells[column].strip() if column < len(cells) else ""
+
+
+def _tag_column(cells: list[str], reader: SplitReader) -> int:
+    """The number of the column of tags, which is not the first by default; of two it is the second."""
     column = -1 if len(cells) == 2 and reader.config.label_column is None else reader.task.tag_column
-    return "" if len(cells) < 2 or column >= len(cells) else cells[column].strip()
+    return column if column >= 0 else max(1, len(cells) - 1)

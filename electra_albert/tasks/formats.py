@@ -256,10 +256,10 @@ def nearest(context: str, text: str, start: int) -> int | None:
 
 
 def _correct_outside_tags(sentences: list[RawExample], reader: SplitReader) -> None:
-    """Write a tag `o` next to those of entities as O."""
+    """Write a tag `o` next to those of entities as O, unless it is a label."""
     lists = [sentence.label for sentence in sentences if isinstance(sentence.label, list)]
     names = {*reader.labels, *map(str, chain(*lists))}
-    if "o" not in names or not token.is_entity_tagging({*names, "O"} - {"o"}):
+    if "o" in reader.labels or "o" not in names or not token.is_entity_tagging({*names, "O"} - {"o"}):
         return
     count = sum(tags.count("o") for tags in lists)
     reader.report.note(f"tags o of {reader.name} taken as O", reader.location, count)

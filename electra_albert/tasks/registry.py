@@ -154,8 +154,10 @@ def as_configured(task: Task, config: DataConfig) -> Task:
     """The task with the options for columns and regression applied; UsageError if they do not fit it."""
     if config.text_pair_column is not None and task.name != "custom" and not task.takes_pairs:
         raise UsageError(f"--text_pair_column {config.text_pair_column}: {task.name} has one text; drop the option")
-    if config.regression and not task.is_regression and task.name != "custom":
-        raise UsageError(f"--regression true: {task.name} has classes; the option is for --task custom")
+    is_choice = task.name == "custom" and not task.is_regression
+    if config.regression not in (None, task.is_regression) and not is_choice:
+        labels = "numbers to predict" if task.is_regression else "classes"
+        raise UsageError(f"--regression {str(config.regression).lower()}: {task.name} has {labels}; drop the option")
     label = config.label_column
     if task.kind == "token" and label is not None and label.isdecimal():
         task, label = replace(task, tag_column=int(label[:_MAX_DIGITS])), None

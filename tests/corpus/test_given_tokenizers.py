@@ -1,5 +1,6 @@
 """A given tokenizer of any make encodes as its own library, for training, inference and after export."""
 
+import hashlib
 import json
 import pickle
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from tokenizers import normalizers as norm
 from tokenizers import pre_tokenizers as pre
 
 from electra_albert.corpus.text_encoder import TextEncoder
-from electra_albert.corpus.tokenizer import SPECIAL_TOKENS, fingerprint, load_tokenizer, save_tokenizer
+from electra_albert.corpus.tokenizer import SPECIAL_TOKENS, fingerprint, load_tokenizer, save_tokenizer, special_ids
 from tests.corpus import tokenizer_kinds as kinds
 from tests.corpus.tokenizer_kinds import STOCK_SPECIALS, encoded, train_model
 
@@ -52,6 +53,7 @@ MODELS = [  # options of spm_train
     "pad_id=3 unk_id=0 bos_id=1 eos_id=2 control_symbols=<mask>",
     "control_symbols=[CLS],[SEP],[MASK],[NAME],<URL>",
     "user_defined_symbols=.,[NAME],<URL>,old",
+    "user_defined_symbols=[CLS],[MASK] control_symbols=[SEP] normalization_rule_name=nmt_nfkc_cf",
     "add_dummy_prefix=false",
     "split_by_whitespace=false vocab_size=500",
     "remove_extra_whitespaces=false allow_whitespace_only_pieces=true",
@@ -137,14 +139,37 @@ def test_a_folder_encodes_as_its_class(name: str, added: list[AddedToken], tmp_p
     assert ids_by_use(tmp_path, tmp_path) == dict.fromkeys(USES, wanted)
 
 
-def test_tokens_that_only_the_configuration_adds_are_found(tmp_path: Path) -> None:
+@pytest.mark.parametrize("extra", [["old"], {"image_token": "old"}], ids=["list", "dictionary"])
+def test_tokens_that_only_the_configuration_adds_are_found(extra: Any, tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
     kinds.save_vocab_txt(tmp_path, False)
     vocab = kinds.wordpiece_vocab(False)
     added = {len(vocab): AddedToken("[NAME]", special=True).__getstate__()}
-    config = {"added_tokens_decoder": added, "extra_special_tokens": ["old"]}
+    config = {"added_tokens_decoder": added, "extra_special_tokens": extra}
+    config |= {"additional_special_tokens": ["great"], "tokenizer_class": "BertTokenizer", "do_lower_case": False}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
-    wanted = [[vocab["the"], len(vocab), vocab["old"], vocab["e"], vocab["##r"]]]
-    assert encoded(TextEncoder(load_tokenizer(tmp_path)), ["the [NAME] older"]) == wanted
+    ids = encoded(TextEncoder(load_tokenizer(tmp_path)), ["the [NAME] older", "greater"])
+    assert ids[0] == [vocab["the"], len(vocab), vocab["old"], vocab["e"], vocab["##r"]]
+    stock = AutoTokenizer.from_pretrained(str(tmp_path))
+    assert ids == stock(["the [NAME] older", "greater"], add_special_tokens=False).input_ids
+
+
+@pytest.mark.parametrize("specials", [FAIRSEQ, ["<s>", "<pad>", "</s>", "<mask>"]], ids=["unknown", "no unknown"])
+def test_an_added_token_changes_the_fingerprint_of_versions_that_did_not_find_it(
+    specials: list[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "tokenizer.json"
+    backend = train(models.BPE(), norm.NFC(), pre.ByteLevel(add_prefix_space=False), specials)
+    for tokens in ([], ["old"]):
+        backend.add_tokens(tokens)
+        backend.save(str(path))
+        tokenizer = load_tokenizer(path)
+        content = json.loads(tokenizer.backend_tokenizer.to_str())
+        identity = [content["model"].pop("vocab"), content["normalizer"], content["pre_tokenizer"]]
+        identity += [content["model"], content["added_tokens"], special_ids(tokenizer)[:5]]
+        former = hashlib.blake2b(json.dumps(identity).encode(), digest_size=16).hexdigest()
+        assert (fingerprint(tokenizer) == former) == (not tokens)
 
 
 def test_a_folder_with_a_generator_is_accepted_as_a_run_is() -> None:

@@ -53,13 +53,30 @@ def test_lines_of_several_sentences_without_blank_lines_are_documents(tmp_path: 
     assert len(read(path, documents="blank")[0]) == 1
     few = write(tmp_path, "\n".join(LINES[:20]) + "\n", "article.txt")
     assert (len(read(few)[0]), len(read(few, documents="line")[0])) == (1, 20)
+    book = " ".join(PROSE * 200)  # the sample holds less than 64 lines
+    for count, expected in ((100, 100), (60, 1)):
+        assert len(read(write(tmp_path, f"{book}{ending}" * count))[0]) == expected
 
 
-def test_a_long_file_of_sentences_without_a_blank_line_is_noted(tmp_path: Path) -> None:
-    for lines, expected in ((PROSE * 40, 1), (PROSE * 3, 0), ([*PROSE * 40, "", *PROSE], 0)):
-        _, counts = read(write(tmp_path, "\n".join(lines) + "\n"))
-        noted = [count for name, count in counts.items() if "without a blank line" in name]
-        assert sum(noted) == expected
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
+@pytest.mark.parametrize("head", ["", "A title\n"])
+def test_a_line_longer_than_the_sample_is_split_into_its_sentences(tmp_path: Path, head: str, name: str) -> None:
+    # Regression: the kind was detected from complete lines only, so that the line was one sentence.
+    text = (head + " ".join(PROSE * 4000)).encode()
+    ((first, *_),) = sentences(write(tmp_path, gzip.compress(text) if name.endswith("gz") else text, name))
+    assert first == (head.strip() or PROSE[0])
+    assert read(tmp_path / name)[1]["sentences"] == 12_000 + bool(head)
+
+
+def test_a_long_file_without_a_blank_line_is_noted(tmp_path: Path) -> None:
+    wrapped = textwrap.fill(" ".join(PROSE * 40), 72).split("\n")
+    files = ((PROSE * 40, 1), (PROSE * 3, 0), ([*PROSE * 40, "", *PROSE], 0), (wrapped, 1), ([*wrapped, "", "End."], 0))
+    for lines, expected in files:
+        path = write(tmp_path, "\n".join(lines) + "\n")
+        for unit_bytes in (2000, 8 << 20):
+            counts = read(path, unit_bytes=unit_bytes)[1]
+            noted = [name for name, count in counts.items() if count and "without a blank line" in name]
+            assert ["--documents" in name for name in noted] == [lines is not wrapped] * expected
 
 
 @pytest.mark.parametrize("width", [50, 72, 100])
@@ -69,6 +86,8 @@ def test_hard_wrapped_prose_has_the_sentences_of_its_paragraphs(tmp_path: Path, 
     documents, counts = read(path)
     assert [document.sentences for document in documents] == [split_sentences(line) for line in LINES]
     assert counts["files_of_wrapped"] == 1
+    overlong = [textwrap.fill(" ".join(LINES), width), *(f"see {'x' * 300} and\nmore of it" for _ in range(2))]
+    assert read(write(tmp_path, "\n".join(overlong), "links.txt"))[1]["files_of_wrapped"] == 1
     whole = write(tmp_path, textwrap.fill(" ".join(LINES * 20), width), "novel.txt")  # one paragraph, over the limit
     assert [" ".join(part) for part in sentences(whole)] == [" ".join(LINES * 20)]
 
@@ -81,9 +100,12 @@ def test_hard_wrapped_prose_has_the_sentences_of_its_paragraphs(tmp_path: Path, 
         [f"{word} {word}s and {word}" for word in WORDS] * 10,
         ["the cat sat on the mat", "it was warm there all day long", "nobody came"] * 60,  # sentences without stops
         [f"one sentence of about the same length as {number}." for number in range(100, 200)],
+        [("and the wind went " * 9)[: 30 + n * 7919 % 70].rstrip() for n in range(200)],
+        ["acgt" * 15] * 200,
+        textwrap.wrap(" ".join(LINES), 72)[:15],
         ["吾輩は猫である。名前はまだ無い。どこで生れたか頓と見当がつかぬ。"] * 60,
     ],
-    ids=["log", "code", "list", "lower", "equal", "japanese"],
+    ids=["log", "code", "list", "lower", "equal", "verse", "dna", "few", "japanese"],
 )
 def test_lines_that_are_not_wrapped_are_not_joined(tmp_path: Path, lines: list[str]) -> None:
     _, counts = read(write(tmp_path, "\n".join(lines)))

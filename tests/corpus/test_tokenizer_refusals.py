@@ -170,11 +170,16 @@ def test_options_apply_to_a_model_in_the_layout_of_albert_only(tmp_path: Path) -
     path = train_model(tmp_path / "own.model")
     for options, wanted in {TextOptions(True): "aé", TextOptions(None, False): "Ae"}.items():
         assert load_tokenizer(path, options).backend_tokenizer.normalizer.normalize_str("Aé") == wanted
+    train_model(path, ["The Old Bridge, the House"] * 20)
+    with pytest.raises(UsageError, match="--split_digit_comma does not apply"):
+        load_tokenizer(path, TextOptions(split_digit_comma=True))  # a model with capitals is not ALBERT's
     train_model(path, pad_id=1, unk_id=0)
     with pytest.raises(UsageError, match="--do_lower_case does not apply"):
         load_tokenizer(path, TextOptions(True))
     (tmp_path / CONFIG).write_text('{"tokenizer_class": "XLNetTokenizer"}')
     assert_refused_in_a_line(path, "XLNetTokenizer has rules", "class")
+    (tmp_path / CONFIG).write_text('{"model_type": "albert"}')
+    assert_refused_in_a_line(path, "AlbertTokenizer has rules", "class by model type")
 
 
 def test_a_token_of_the_maximum_length_does_not_crash_when_freed(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The example that trains sentence vectors: a kill, data without scores, refused data."""
 
 import json
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -60,6 +61,7 @@ def test_texts_without_scores_are_ranked(main: Main, columns: tuple[str, ...]) -
 
 
 REFUSED = {"a,b,2.5": "to --max_score 1", " ,b,1": "example 1", "": "sentence1 sentence2 score"}
+REFUSED |= {"a,b,1,c": "example 1: not as many cells", 'a,b,1\n"c,d,1': "unexpected end of data"}
 
 
 @pytest.mark.parametrize("rows", REFUSED)
@@ -68,3 +70,39 @@ def test_unusable_data_are_refused(main: Main, capsys: Any, rows: str) -> None:
     with pytest.raises(SystemExit, match="2"):
         main("out", "--train_file", "a.csv")
     assert REFUSED[rows] in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_column_that_the_first_example_lacks_is_not_left_out(main: Main, capsys: Any) -> None:
+    rows = [{"anchor": "a", "positive": "b"}, {"anchor": "a", "positive": "b", "negative": "c"}]
+    write(Path("a.jsonl"), "\n".join(map(json.dumps, rows)))
+    with pytest.raises(SystemExit, match="2"):
+        main("out", "--train_file", "a.jsonl")
+    assert "example 1: anchor, positive, negative must be texts" in capsys.readouterr().err
+
+
+OPTIONS_REFUSED = ["max_score=0", "max_score=inf", "save_steps=0", "per_device_train_batch_size=0", "learning_rate=-1"]
+OPTIONS_REFUSED += ["num_train_epochs=nan", "seed=-1", "seed=4294967296", "model=empty", "model=damaged"]
+
+
+def test_unusable_options_end_in_one_line(main: Main, capsys: Any) -> None:
+    write(Path("a.csv"), "sentence1,sentence2,score\na,b,1\n")
+    write(Path("empty", "config.json"), "{}")
+    shutil.copytree("encoder", "damaged")
+    write(Path("damaged", "model.safetensors"), "no weights")
+    for option in OPTIONS_REFUSED:
+        with pytest.raises(SystemExit, match="2"):
+            main("out", "--train_file", "a.csv", f"--{option}")
+        assert ": error: " in capsys.readouterr().err.splitlines()[-1], option
+
+
+def test_another_model_at_the_same_path_is_not_taken_for_the_former(main: Main, capsys: Any) -> None:
+    # Regression: the scores of the former model were printed.
+    write(Path("a.csv"), "sentence1,sentence2,score\n" + "a,b,1\nc,d,0\n" * 4)
+    words = ("out", "--train_file", "a.csv", "--num_train_epochs", "1")
+    scores = main(*words)
+    assert main(*words) == scores
+    weights = Path("encoder", "model.safetensors")
+    weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\0\0")
+    with pytest.raises(SystemExit, match="2"):
+        main(*words)
+    assert "another base model" in capsys.readouterr().err

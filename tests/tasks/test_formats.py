@@ -198,7 +198,7 @@ def test_words_and_tags_are_read_from_their_columns(tmp_path: Path) -> None:
     assert conll(tmp_path, name="chunking").labels == ("B-NP", "B-VP")
     assert conll(tmp_path, "a B-NP\nb O\n", "b O\n", name="chunking").labels == ("B-NP", "O")
     assert conll(tmp_path, label_column="1").labels == ("NNP", "VBZ")
-    assert conll(tmp_path, "a X\nb Y\n", "a X\nb Y\n", label_column="0").labels == ("a", "b")
+    assert conll(tmp_path, "a X\nb Y\n", "a X\nb Y\n", label_column="0", text_column="1").labels == ("a", "b")
     packed = write(tmp_path / "t.conll.gz", gzip.compress(TAGGED.encode()))
     assert read("ner", train_file=packed, validation_file=packed).train == data.train
 
@@ -254,18 +254,52 @@ def test_numbers_of_words_are_not_taken_for_words(tmp_path: Path) -> None:
     data = conll(tmp_path, NUMBERED, NUMBERED, text_column="1", label_column="2")
     assert data.train[0] == TokenExample(("de", "el"), ("ADP", "DET"), "0")
     assert noticed(data.report, "sentences of t.conll read without their rows such as 1-2 and 1.1") == 1
+    with pytest.raises(UsageError, match="counts the words"):
+        conll(tmp_path, NUMBERED, NUMBERED, text_column="0", label_column="2")
     assert new("ner", tmp_path / "t.conll", text_column="1")[1].words == ("Ada",)
     assert conll(tmp_path, "1 O\n1 B-x\n", "1 O\n").train[0].words == ("1", "1")
 
 
 def test_an_empty_first_column_is_left_out_and_an_empty_word_refused(tmp_path: Path) -> None:
     text = "# id 1\n\tEU NNP B-NP B-ORG\n\trejects VBZ B-VP O\n\n\tPeter NNP B-NP B-PER\n"
-    assert conll(tmp_path, text, text).train == conll(tmp_path).train
+    data = conll(tmp_path, text, text)
+    assert data.train == conll(tmp_path).train
+    assert noticed(data.report, "lines of t.conll read without an empty first column") == 3
     spaced = "\tNew York\tB-LOC\n\tran\tO\n"
     for same in (spaced, spaced.replace("\tNew", "New").replace("\tran", "ran")):
         assert conll(tmp_path, same, same).train[0].words == ("New York", "ran")
     with pytest.raises(DataError, match=r"t\.conll:1: .* empty word"):
         conll(tmp_path, "Ann NN B-PER\n\tran VB O\n")
+    with pytest.raises(DataError, match=r"t\.conll:1: .* empty word"):
+        conll(tmp_path, "\tAnn\tB-PER\n\t\tO\n")
+
+
+def test_columns_that_are_named_are_counted_with_an_empty_first_one(tmp_path: Path) -> None:
+    text = "\tAnn\tNNP\tB-PER\n"
+    assert conll(tmp_path, text, text, text_column="1", label_column="2").labels == ("NNP",)
+    for options in ({"label_column": "2"}, {"text_column": "0"}):
+        with pytest.raises(DataError, match=r"empty word.* --text_column"):
+            conll(tmp_path, text, text, **options)
+
+
+@pytest.mark.parametrize(
+    "options", [{"text_column": "3"}, {"label_column": "0"}, {"name": "chunking", "text_column": "2"}]
+)
+def test_words_are_not_their_own_tags(tmp_path: Path, options: dict[str, str]) -> None:
+    with pytest.raises(UsageError, match=r"t\.conll:1: column \d holds both .* --label_column"):
+        conll(tmp_path, **options)
+    two = "O Ann\nB-x Bob\n"
+    with pytest.raises(UsageError, match="column 1 holds both"):
+        conll(tmp_path, two, two, text_column="1")
+    assert new("ner", tmp_path / "t.conll", text_column="1")[0].words == ("Ann", "Bob")
+
+
+def test_a_line_without_the_column_of_words_is_refused(tmp_path: Path) -> None:
+    # Regression: its first cell was read as the word.
+    with pytest.raises(DataError, match=r"t\.conll:1: a line without column 1"):
+        conll(tmp_path, "7 Ann B-x\n8\n", text_column="1")
+    with pytest.raises(DataError, match="a line without column 2"):
+        new("ner", write(tmp_path / "new.conll", "7 Ann\n"), text_column="2")
 
 
 def test_a_small_o_next_to_entities_is_their_capital_and_composed_tags_are_equal(tmp_path: Path) -> None:
@@ -276,6 +310,10 @@ def test_a_small_o_next_to_entities_is_their_capital_and_composed_tags_are_equal
         assert data.labels == ("B-\u00e9", "O")
         assert noticed(data.report, "tags o of d.conll taken as O") == 2
     assert conll(tmp_path, "a o\nb NN\n", "b o\n").labels == ("NN", "o")
+    task = replace(find_task("ner"), labels=("B-\u00e9", "o"))  # of a fine-tuned model
+    of_model = read(task, is_trained=False, validation_file=tmp_path / "d.conll")
+    assert of_model.evaluation["dev"][0].tags == ("o",)
+    assert noticed(of_model.report, "tags o") == 0
 
 
 def test_files_are_found_by_parts_of_their_names(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 from electra_albert.contracts import UsageError
 from electra_albert.finetuning_config import DataConfig
 from electra_albert.tasks.registry import ELECTRA_EIGHT, GLUE, TASKS, as_configured, find_task
+from electra_albert.tasks.task import Task
 
 
 def test_every_task_is_consistent() -> None:
@@ -68,6 +69,20 @@ def test_options_set_columns_and_regression() -> None:
     assert as_configured(task, config) == task
     assert as_configured(TASKS["ner"], DataConfig(label_column="2")) == replace(TASKS["ner"], tag_column=2)
     assert as_configured(TASKS["custom"], DataConfig(label_column="2")).columns.label == ("2",)
-    for wrong, word in ((DataConfig(regression=True), "classes"), (DataConfig(text_pair_column="b"), "one text")):
-        with pytest.raises(UsageError, match=f"cola (has )?{word}"):
-            as_configured(TASKS["cola"], wrong)
+    assert as_configured(TASKS["cola"], DataConfig(regression=False)) == TASKS["cola"]
+    assert as_configured(TASKS["stsb"], DataConfig(regression=True)) == TASKS["stsb"]
+    with pytest.raises(UsageError, match="one text"):
+        as_configured(TASKS["cola"], DataConfig(text_pair_column="b"))
+
+
+@pytest.mark.parametrize(
+    ("task", "asked", "word"),
+    [
+        (TASKS["cola"], True, "cola has classes"),
+        (TASKS["stsb"], False, "stsb has numbers to predict"),
+        (replace(TASKS["custom"], is_regression=True), False, "custom has numbers"),  # of a fine-tuned model
+    ],
+)
+def test_a_regression_that_contradicts_the_task_is_refused(task: Task, asked: bool, word: str) -> None:
+    with pytest.raises(UsageError, match=f"--regression {str(asked).lower()}: {word}"):
+        as_configured(task, DataConfig(regression=asked))

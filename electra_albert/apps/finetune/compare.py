@@ -81,6 +81,8 @@ def glue_tasks(
         changes |= {} if task.is_symmetric else {"double_unordered": False}
         mine = apply_recipe(config, name, initial)
         mine = replace(mine, data=replace(mine.data, task=name), tuning=replace(mine.tuning, **changes))
+        if task.trained_by:  # `precision` is that of the trained tasks
+            mine = replace(mine, training=replace(mine.training, precision="auto"))
         trains = mine.tuning.is_training
         found = reading.locate(task, mine.data, Report(), needs_test=False, is_trained=trains)
         if mine.tuning.predict and not found["test"]:

@@ -157,7 +157,7 @@ def make_task_job(task: Task, config: FinetuneConfig, base: BaseModel, world: Wo
     training = _with_steps(tuning, training, train.feature_count, batch) if train else training
     encoded = (data, plan, train, evaluation, to_label)
     arithmetic = choose_arithmetic(training.precision, world.device)
-    if task.trained_by or (training.precision == "auto" and not is_trained):  # `precision` is that of a training
+    if training.precision == "auto" and not is_trained:  # as after a training
         arithmetic = "fp32"
     is_recorded = choose_recording(training, "none", arithmetic, world)
     return TaskJob(task, config, training, base, shape, head, *encoded, arithmetic, is_recorded, batch)
@@ -226,7 +226,7 @@ def _encode_plan(task: Task, tuning: TuningConfig, base: BaseModel, details: Map
     if details or attention.mixing_shapes(longer) != attention.mixing_shapes(base.config):
         raise UsageError(f"--max_seq_length {length} exceeds the model's {positions} positions; lower it")
     notice = f"notice: {base.name} has {positions} trained positions; the others are extrapolated and learn from this"
-    advice = f"pretrain it with Pretraining.py --init_from MODEL --max_seq_length {length}, or split the texts"
+    advice = f"pretrain it with electra-albert pretrain --init_from MODEL --max_seq_length {length}, or split the texts"
     LOG.info(f"{notice} task's examples only; {advice}")
     return plan
 

@@ -235,6 +235,11 @@ def test_the_built_in_task_is_the_default(finished: Finished, in_folder: Path) -
 # All of GLUE.
 
 
+def arithmetic(folder: Path) -> str:
+    """The arithmetic of a sweep; of its training if there is one."""
+    return str(json.loads((folder / "environment.json").read_text())["settings"]["arithmetic"])
+
+
 @pytest.fixture
 def glue(tmp_path: Path) -> Path:
     for make in (cola, rte, mnli, stsb):
@@ -261,10 +266,14 @@ def test_glue_runs_available_tasks_and_reports_missing_ones(finished: Finished, 
 
 def test_from_mnli_starts_small_tasks_from_its_model(finished: Finished, glue: Path, tmp_path: Path) -> None:
     out, of_mnli = tmp_path / "out", str(tmp_path / "out" / "mnli")
-    argv, run = options("glue", glue, finished.folder, out, *QUICK, "--from_mnli"), str(finished.folder)
+    (glue / "diagnostic").mkdir()
+    shutil.copy(glue / "MNLI" / "dev_matched.tsv", glue / "diagnostic" / "diagnostic.tsv")
+    argv = options("glue", glue, finished.folder, out, *QUICK, "--from_mnli", "--precision", "bf16")
+    run = str(finished.folder)
     tune(*argv)
     models = {name: found["model"] for name, found in results(out)["tasks"].items()}
-    assert models == {"mnli": run, "cola": run, "stsb": of_mnli, "rte": of_mnli}
+    assert models == {"mnli": run, "cola": run, "stsb": of_mnli, "rte": of_mnli, "ax": of_mnli}
+    assert (arithmetic(out / "cola"), arithmetic(out / "ax")) == ("bf16", "fp32"), "cola is trained in it"
     record = json.loads((out / "rte" / "environment.json").read_text())
     record["settings"]["weights"] = "other"
     (out / "rte" / "environment.json").write_text(json.dumps(record))
@@ -288,4 +297,8 @@ def test_the_diagnostic_set_is_predicted_by_the_model_of_mnli_and_scored_if_labe
     if has_labels:
         of_mnli, found = (results(tmp_path / name)["metrics"] for name in ("mnli", "ax"))
         assert found["matthews_correlation"]["values"] == of_mnli["matthews_correlation"]["values"]
+        assert arithmetic(tmp_path / "ax") == "fp32"
+        argv = options("ax", glue / "diagnostic", tmp_path / "mnli", tmp_path / "bf16", *QUICK, "--precision", "bf16")
+        tune(*argv)
+        assert arithmetic(tmp_path / "bf16") == "bf16"
     assert not list((tmp_path / "ax").glob("seed-*/metrics.jsonl"))
