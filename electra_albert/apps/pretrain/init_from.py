@@ -74,9 +74,18 @@ def inherited_options(source: Path, output_dir: Path) -> dict[str, Any]:
     for _, checkpoint in reversed(list_checkpoints(output_dir / "checkpoints")):
         settings = {} if find_problem(checkpoint) else read_state(checkpoint)["settings"]
         if settings.get("init_from") == str(source):
-            options = without_removed(settings["origin"]["options"])
+            options = settings["origin"]["options"]
+            options = _inheritable(options, options["model"]["max_position_embeddings"])
             return {**options, "tokenizer": str(output_dir / "tokenizer")}
     return _stock_options(source) if _is_stock(source) else {**_run_options(source), "tokenizer": f"{source}/tokenizer"}
+
+
+def _inheritable(options: dict[str, Any], positions: int) -> dict[str, Any]:
+    """The recorded options that exist, with the number of trained positions."""
+    options = without_removed(options)
+    options["model"]["max_position_embeddings"] = positions
+    options["model"].pop("vocab_size", None)
+    return options
 
 
 def _run_options(run: Path) -> dict[str, Any]:
@@ -87,9 +96,8 @@ def _run_options(run: Path) -> dict[str, Any]:
     if checkpoint is None:
         options = read_options(run / CONFIG, f"--init_from {run}: its {CONFIG}")
     else:  # whose hashes were compared
-        options = without_removed(read_state(checkpoint)["settings"])
-        options["model"].pop("vocab_size", None)
-        options["model"]["max_position_embeddings"] = trained_positions(options)
+        settings = read_state(checkpoint)["settings"]
+        options = _inheritable(settings, trained_positions(settings))
     groups = {key for key, value in options.items() if isinstance(value, dict)} - {"origin"}
     return {key: options[key] for key in options if key in groups.union(_INHERITED)}
 

@@ -182,7 +182,8 @@ def test_a_very_long_line_is_rewritten_in_parts(finished: Finished, tmp_path: Pa
 @pytest.mark.slow
 def test_a_closed_output_pipe_is_no_failure(finished: Finished, tmp_path: Path) -> None:
     """As with `| head`. Regression: buffered text met the closed pipe only at the interpreter's exit."""
-    process = start(["LM_DEMO.py", "--gen", finished.folder], tmp_path)
+    (tmp_path / "lines.txt").write_text("The owl [MASK].\nThe fox slept.\n", encoding="utf-8")
+    process = start(["LM_DEMO.py", "--gen", finished.folder, "--input", "lines.txt"], tmp_path)
     process.stdout.close()
     process.stdout = None
     assert finish(process)[::2] == (0, "")
@@ -208,10 +209,14 @@ def ship(finished: Finished, folder: Path, name: str = "little") -> Path:
     return placed
 
 
+SHORT = ("The owl [MASK].", "The fox slept.")  # the tiny run has 32 positions
+
+
 def test_the_demo_uses_the_shipped_model(finished: Finished, in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last by name, which is logged."""
     (in_folder / "data" / "models" / "z").mkdir(parents=True)
     placed = [ship(finished, in_folder, name) for name in ("b", "c", "a")][1]
+    monkeypatch.setattr(demo, "SENTENCES", SHORT)
     ended = call(demo.main)
     assert (ended.code, ended.err) == (0, f"model: data/models/c {LOGGED}\n")
     assert all(sentence in ended.out for sentence in demo.SENTENCES)
@@ -220,8 +225,11 @@ def test_the_demo_uses_the_shipped_model(finished: Finished, in_folder: Path, mo
     assert call(demo.main).err == f"model: {placed} {LOGGED}\n"
 
 
-def test_the_newest_run_takes_precedence_over_the_shipped_model(finished: Finished, in_folder: Path) -> None:
+def test_the_newest_run_takes_precedence_over_the_shipped_model(
+    finished: Finished, in_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The others are broken, so using one would fail. A model folder copied into runs/ is not a run."""
+    monkeypatch.setattr(demo, "SENTENCES", SHORT)
     placed = ship(finished, in_folder)
     for name in ("older", "newest"):
         copy_as_learned(finished.folder, in_folder / "runs" / name)

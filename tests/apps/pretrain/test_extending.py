@@ -54,6 +54,8 @@ class ExtendedCopy:
         )
         extend(folder, (ROOT / "docs" / "extending.md").read_text(encoding="utf-8"))
         self.corpus.write_text(english(130), encoding="utf-8")
+        self.lines = folder / "lines.txt"  # shorter than the built-in sentences, for 32 positions
+        self.lines.write_text("the owl [MASK].\nthe fox slept.\n", encoding="utf-8")
 
     def options(self, run: str, *more: object) -> list[str]:
         return options(self.corpus, self.folder / "prepared", self.folder / run, *more)
@@ -84,7 +86,7 @@ def test_an_objective_of_one_file_and_one_entry_is_trained_logged_and_exported(c
         ("pretrain", [*copy.options("other"), "--count.classes", 2]),
         ("pretrain", [*copy.options("count", *count), "--count.classes", 6]),
         ("show-batch", ["--run", copy.folder / "count", "--step", 3]),
-        ("demo", ["--gen", copy.folder / "count"]),
+        ("demo", ["--gen", copy.folder / "count", "--input", copy.lines]),
     )
     assert trained.code == 0, trained.err
     assert "objective mlm_count, mask rate 0.3," in trained.err
@@ -164,8 +166,8 @@ def test_a_model_that_stock_cannot_compute_gives_a_notice_and_works_in_every_com
     trained, other, *used = copy.call(
         ("pretrain", [*copy.options("window"), *window]),
         ("pretrain", copy.options("window")),
-        ("demo", ["--gen", run]),
-        ("demo", ["--gen", run / "checkpoints" / "step-0000020"]),
+        ("demo", ["--gen", run, "--input", copy.lines]),
+        ("demo", ["--gen", run / "checkpoints" / "step-0000020", "--input", copy.lines]),
         ("show-batch", ["--run", run, "--step", 3]),
         ("score", ["--model", run, "--text", copy.corpus]),
         ("finetune", ["--model", run, *task, "--output_dir", tuned]),

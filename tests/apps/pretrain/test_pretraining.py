@@ -110,7 +110,9 @@ def test_a_model_card_has_dataset_language_and_license_if_known() -> None:
         ("sample", RunConfig(), {"language": "en"}),
         ("Salesforce/wikitext:name", RunConfig(**given), {"datasets": ["Salesforce/wikitext"], **given}),
     ):
-        facts = run_facts(replace(PRESETS["tiny"], corpus=CorpusConfig(corpus=corpus), run=run), {}, 1)
+        facts = run_facts(
+            replace(PRESETS["tiny"], corpus=CorpusConfig(corpus=corpus, max_seq_length=64), run=run), {}, 1
+        )
         assert {name: value for name, value in facts.fields.items() if value} == known
 
 
