@@ -167,7 +167,6 @@ def _export(job: "Job", result: RunResult, command: Sequence[str]) -> str:
     """Export the models, write the card, and return the final report."""
     from electra_albert.apps.pretrain.summary import final_report
     from electra_albert.apps.report import write_report
-    from electra_albert.hub import load
     from electra_albert.hub.save import save_model
 
     folder, facts = result.folder, files.run_facts(job.config, result.metrics, result.step)
@@ -176,10 +175,6 @@ def _export(job: "Job", result: RunResult, command: Sequence[str]) -> str:
         if model is not None:
             model.embeddings.merge_base()
             save_model(model, job.prepared.tokenizer, folder / name, facts=facts)
-            stored = load.locate(folder, name)
-            if load.read_config(stored).max_position_embeddings < model.config.max_position_embeddings:
-                model = load.build(load.read_stored(stored), load.KINDS[name])  # without untrained positions
-                save_model(model, job.prepared.tokenizer, folder / name, facts=facts)
     with files.writing(folder):
         files.write_card(folder, files.format_command(command, is_public=True), job.config, facts)
         write_report(folder, folder / files.REPORT)
