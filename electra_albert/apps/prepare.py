@@ -43,7 +43,7 @@ if TYPE_CHECKING:  # these import torch, which --help must not load
 
 
 PREPARED_VERSION = 6  # increase it when the same text would be read, split, tokenized or held out differently
-_TRAINING_VERSION = 2  # increase it when tokenizer training would give another result on the same text
+_TRAINING_VERSION = 3  # increase it when tokenizer training would give another result on the same text
 _KEY_LETTERS = 12  # of the key, in the folder's name
 UNIT_BYTES, _MAX_PARTS = 8 << 20, 2048  # of text per part, more in a corpus above 16 GB
 SAMPLE_CHARACTERS = 20_000_000  # for training or extending a tokenizer
