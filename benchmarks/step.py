@@ -129,7 +129,7 @@ def _measure(
     device = world.device
     batches = _batches(job)
     few = batches[0].map(lambda field: field[:_CHECKED_EXAMPLES]).to(device)
-    flops = flops_per_step(job.config)[-1][1]
+    flops = flops_per_step(job.config)
     members = implementations(job, world, is_compiled=is_compiled)
     for name, member in members.items():
         if isinstance(member.module, StockPair):

@@ -24,7 +24,7 @@ COMMANDS = {  # name: (module with main(argv) -> exit code, one line of help)
 
 def main(argv: Sequence[str]) -> int:
     """Run the command given by the first argument; returns its exit code."""
-    name = argv[0] if argv else ""
+    name = argv[0] if argv else "--help"
     if name in ("-h", "--help"):
         lines = [f"  {command:10}  {text}" for command, (_, text) in COMMANDS.items()]
         print("usage: electra-albert COMMAND [option ...]\n", *lines, "\nCOMMAND --help lists its options.", sep="\n")
@@ -38,8 +38,7 @@ def main(argv: Sequence[str]) -> int:
         from electra_albert.apps.command_line import suggest
         from electra_albert.contracts import UsageError
 
-        problem = f"unknown command {name!r}{suggest(name, COMMANDS)}; use one of" if argv else "give a command"
-        raise UsageError(f"{problem}: {', '.join(COMMANDS)}")
+        raise UsageError(f"unknown command {name!r}{suggest(name, COMMANDS)}; use one of: {', '.join(COMMANDS)}")
     run: Callable[[Sequence[str]], int] = import_module(COMMANDS[name][0]).main
     return run(argv[1:])
 

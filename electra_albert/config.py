@@ -1,10 +1,7 @@
 """Settings of a pretraining run as frozen dataclasses. The options and their help texts are derived from them."""
 
 import re
-import sys
-from bisect import bisect_left
 from dataclasses import asdict, dataclass, field
-from itertools import product
 from typing import Any, Literal, NamedTuple
 
 from electra_albert.data_files import canonical_encoding
@@ -31,6 +28,9 @@ class CorpusConfig:
     saved by datasets; a .yaml of sources and weights; OWNER/NAME on the hub; or sample, the built-in corpus."""
     text_column: str = "text"
     """Name of the table column or .jsonl key that contains the text."""
+    documents: Literal["auto", "blank", "line"] = "auto"
+    """The border of documents in text files: a blank line, or each line end. auto: a line end if a long file has no
+    blank line and its lines hold several sentences, else a blank line; it also joins hard-wrapped lines."""
     encoding: str = "utf-8"
     """Encoding of text, .jsonl, .csv and .tsv files, by Python's name: cp1252 (also reads Latin-1), cp1251, gb18030."""
     bad_utf8: Literal["replace", "skip", "error"] = "replace"
@@ -50,11 +50,6 @@ class CorpusConfig:
     """Split a comma from the digit before it; by default as a given tokenizer does; a trained tokenizer always does."""
     max_seq_length: int = 128
     """Maximum sequence length in tokens, special tokens included."""
-    short_seq_length: int | None = None
-    """Sequence length of the first short_seq_steps steps; max_seq_length must be a multiple of it. The number of
-    sequences is as many times larger, so that a step keeps its number of tokens. Held-out text keeps max_seq_length."""
-    short_seq_steps: int = 0
-    """Number of first steps with sequences of short_seq_length."""
     prepared_dir: str = "data/prepared"
     """Cache folder for tokenizers and tokenised corpora; later runs on the same corpus reuse them."""
     preprocessing_num_workers: int | None = None
@@ -66,13 +61,7 @@ class CorpusConfig:
         require_within(self, f"[32, {1 << 24}]", "vocab_size")  # the trainer allocates memory for all of them
         problem = "extend_vocab_to needs a tokenizer to extend; set --tokenizer or --init_from"
         require(self.extend_vocab_to is None or self.tokenizer is not None, problem)
-        require_within(self, f"[8, {MAX_WIDTH}]", "max_seq_length short_seq_length")
-        require_within(self, COUNT_OR_0, "short_seq_steps")
-        short, length = self.short_seq_length or 1, self.max_seq_length
-        problem = f"short_seq_length={self.short_seq_length} and short_seq_steps={self.short_seq_steps} need each other"
-        require((self.short_seq_length is None) == (self.short_seq_steps == 0), f"{problem}; give both or none")
-        problem = f"short_seq_length={short} must be smaller than max_seq_length={length} and divide it"
-        require(short < length and length % short == 0, problem)
+        require_within(self, f"[8, {MAX_WIDTH}]", "max_seq_length")
         require_within(self, COUNT, "preprocessing_num_workers")
 
 
@@ -88,8 +77,6 @@ class TrainingConfig:
     """Batch size per device for evaluation."""
     gradient_accumulation_steps: int = 1
     """Number of micro-batches whose gradients are accumulated for one step."""
-    batch_ramp_steps: int = 0
-    """First steps, over which the micro-batches per step rise in equal stages from 1 to gradient_accumulation_steps."""
     learning_rate: float = 5e-4
     """Peak learning rate."""
     warmup_steps: int = 10_000
@@ -148,10 +135,7 @@ class TrainingConfig:
         require_within(self, COUNT, f"{counts} logging_steps eval_steps eval_examples save_steps save_total_limit")
         require_within(self, COUNT, "ddp_timeout")
         require_within(self, "(0, inf)", "learning_rate max_grad_norm muon_rate")
-        require_within(self, COUNT_OR_0, "warmup_steps batch_ramp_steps save_milestones")
-        ramp, count = self.batch_ramp_steps, self.gradient_accumulation_steps
-        problem = f"batch_ramp_steps={ramp} must be at least gradient_accumulation_steps={count}, which must exceed 1"
-        require(ramp == 0 or 1 < count <= ramp, problem)
+        require_within(self, COUNT_OR_0, "warmup_steps save_milestones")
         require_within(self, "[0, 1)", "weight_decay adam_beta1 adam_beta2")
         require_within(self, "(0, 1)", "adam_epsilon")
         require_within(self, f"[0, {1 << 63})", "seed")
@@ -224,15 +208,6 @@ class RunConfig:
         return float(found[1]) * _SECONDS[found[2]] if found else 0.0
 
 
-class BatchStage(NamedTuple):
-    """Steps of a run, after those of the stage before, with the same sequence length and batch."""
-
-    last_step: int
-    length: int  # tokens of an example
-    size: int  # examples of a micro-batch
-    micro_batches: int  # per step, of one process
-
-
 @dataclass(frozen=True)
 class PretrainConfig:
     """All options of a pretraining run."""
@@ -253,9 +228,9 @@ class PretrainConfig:
         segments = self.model.type_vocab_size
         require(segments >= 2, f"model.type_vocab_size={segments} must be at least 2: sequences have two segments")
         rates = (self.rtd.mask_rate, self.rtd.mask_rate_end or self.rtd.mask_rate) if self.rtd.mlm_share else ()
-        for rate, used in product(rates, (length, self.corpus.short_seq_length or length)):
-            selected = max(1, round(rate * (used - 2)))
-            problem = f"rtd.mlm_share={self.rtd.mlm_share} of the {selected} tokens selected in {used} leaves none"
+        for rate in rates:
+            selected = max(1, round(rate * (length - 2)))
+            problem = f"rtd.mlm_share={self.rtd.mlm_share} of the {selected} tokens selected in {length} leaves none"
             kept = round(self.rtd.mlm_share * selected)
             require(0 < kept < selected, f"{problem} to {'predict' if kept == 0 else 'replace'}; choose another share")
         if "electric" in (self.run.objective, *self.own):
@@ -264,33 +239,15 @@ class PretrainConfig:
             share = self.rtd.mask_token_share
             problem = f"rtd.mask_token_share={share} excludes electric: a token that the generator sees gets no noise"
             require(share in (RtdConfig.mask_token_share, 1.0), f"{problem}; leave it out or set it to 1")
-            for name in ("generator", "temperature_end", "exclude_original", "straight_through", "label_smoothing"):
-                problem = f"rtd.{name}={getattr(self.rtd, name)} excludes electric: its noise is that of the generator"
-                is_default = getattr(self.rtd, name) == getattr(RtdConfig, name)
-                require(is_default, f"{problem} at one temperature; leave it out")
+            generator = self.rtd.generator
+            problem = f"rtd.generator={generator} excludes electric: its noise is that of its own generator"
+            require(generator == RtdConfig.generator, f"{problem}; leave it out")
         count, kept = self.run.average_checkpoints, self.training.save_total_limit
         require(count <= kept, f"average_checkpoints={count} exceeds save_total_limit={kept}; raise --save_total_limit")
-        steps, most = self.corpus.short_seq_steps, self.training.max_steps
-        for name, last in (("short_seq_steps", steps), ("batch_ramp_steps", self.training.batch_ramp_steps)):
-            require(last <= most, f"{name}={last} exceeds max_steps={most}")
-        ends = self.rtd.mask_rate_end, self.mlm.mask_rate_end, self.rtd.temperature_end
-        is_fixed = steps or self.training.batch_ramp_steps or any(end is not None for end in ends)
-        names = "short_seq_steps, batch_ramp_steps, mask_rate_end and temperature_end"
-        problem = f"budget excludes {names}: the number of steps is unknown"
+        ends = self.rtd.mask_rate_end, self.mlm.mask_rate_end
+        is_fixed = any(end is not None for end in ends)
+        problem = "budget excludes mask_rate_end: the number of steps is unknown"
         require(self.run.budget is None or not is_fixed, f"{problem}; give flops or max_steps instead")
-
-    @property
-    def batch_stages(self) -> list[BatchStage]:
-        """The stages of short_seq_steps (paper: BERT A.2) and batch_ramp_steps; the last one has no end."""
-        training, length, short_steps = self.training, self.corpus.max_seq_length, self.corpus.short_seq_steps
-        count, ramp = training.gradient_accumulation_steps, training.batch_ramp_steps
-        rises = [number * ramp // count for number in range(1, count)]  # last step of each stage of the ramp
-        stages = []
-        for last in sorted({short_steps, *rises, sys.maxsize} - {0}):
-            used = (self.corpus.short_seq_length or length) if last <= short_steps else length
-            size = training.per_device_train_batch_size * (length // used)
-            stages.append(BatchStage(last, used, size, bisect_left(rises, last) + 1))
-        return stages
 
     @property
     def generator_warmup_steps(self) -> int:
@@ -299,8 +256,28 @@ class PretrainConfig:
         return max(1, min(default, _MAX_GENERATOR_WARMUP_STEPS)) if steps is None else steps
 
 
-# Options that no longer exist, and why; a run that recorded one of them can be resumed.
-REMOVED = {"log_gradient_norms": "no decision was based on it"}
+class Removed(NamedTuple):
+    """An option that no longer exists: the value with which a record of it can still be used, and why it is gone."""
+
+    unused: Any  # ...: any value
+    reason: str
+
+
+_NO_GAIN = "it showed no gain"
+REMOVED = {
+    "log_gradient_norms": Removed(..., "no decision was based on it"),
+    "loss": Removed(..., "examples/sentence_vectors.py trains sentence vectors"),
+    "rtd.z_loss": Removed(0.0, _NO_GAIN),
+    "mlm.z_loss": Removed(0.0, _NO_GAIN),
+    "rtd.temperature_end": Removed(None, _NO_GAIN),
+    "rtd.temperature_decay": Removed(..., _NO_GAIN),
+    "rtd.exclude_original": Removed(False, _NO_GAIN),
+    "rtd.straight_through": Removed(False, "with it the generator stopped predicting text"),
+    "rtd.label_smoothing": Removed(0.0, _NO_GAIN),
+    "short_seq_length": Removed(None, _NO_GAIN),
+    "short_seq_steps": Removed(0, _NO_GAIN),
+    "batch_ramp_steps": Removed(0, _NO_GAIN),
+}
 FLAT = {"run": RunConfig, "corpus": CorpusConfig, "training": TrainingConfig}  # their options have no dotted names
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
@@ -17,6 +18,18 @@ Arithmetic = Literal["fp32", "bf16", "fp16"]  # of the matrix products
 IGNORED_LABEL = -100  # excluded from losses and counts, as in PyTorch and transformers
 STOPPED_BY_SIGNAL = 75  # exit code of a run that a signal stopped after saving
 Metrics = dict[str, Any]  # one line of metrics.jsonl: numbers, or None where a count was 0
+# User and password of an address, up to the last @ before its path; also a password with a slash.
+_LOGIN = re.compile(r"(?<=://)(?:[^\s/?#]*|[^\s/?#:]*:(?!\d+\b)(?:(?!://).)*)@")
+_QUERY = re.compile(r"(://[^\s?#]*)[?#](?:[^\s\"`<>]*[^\s\"`<>'.,:;)\]])?")
+
+
+def redacted(value: Any) -> Any:
+    """The value without user, password, query and fragment of each address in its texts."""
+    if isinstance(value, dict):
+        return {name: redacted(entry) for name, entry in value.items()}
+    if isinstance(value, list):
+        return [redacted(entry) for entry in value]
+    return _QUERY.sub(r"\1", _LOGIN.sub("", value)) if isinstance(value, str) else value
 
 
 class Batch(NamedTuple):
@@ -90,9 +103,12 @@ class RunResult(NamedTuple):
 
 
 class UserError(ValueError):
-    """An error the user can fix. The message is one line: what, why, what to do."""
+    """An error the user can fix. The message is one line: what, why, what to do; no credentials."""
 
     exit_code = 1
+
+    def __init__(self, message: object = "") -> None:
+        super().__init__(redacted(str(message)))
 
 
 class UsageError(UserError):

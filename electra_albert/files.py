@@ -11,7 +11,8 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from types import UnionType
+from typing import Any, BinaryIO, NamedTuple, get_args, get_origin
 
 _INSTALLED = Path(__file__).parent / "data"  # in a wheel; a checkout has them next to the package
 SHIPPED = _INSTALLED if _INSTALLED.is_dir() else Path(__file__).parents[1] / "data"
@@ -20,6 +21,7 @@ SAMPLE_TASK = SHIPPED / "topics"
 MODELS = SHIPPED / "models"
 _TEMPORARY = ".writing-"  # name prefix
 _DIGESTS = "digests.json"
+_LARGEST = 1 << 63  # a larger number in JSON is damage
 
 
 def sync(path: Path) -> None:
@@ -113,13 +115,61 @@ def write_json(path: Path, content: Mapping[str, Any] | Sequence[Any]) -> None:
     write_text(path, json.dumps(content, indent=1) + "\n")
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; empty if the file is missing, damaged or not regular."""
+def is_of_kind(value: Any, kind: Any) -> bool:
+    """Whether a value from JSON is of a kind; a missing entry of an object is None.
+
+    A kind is a type such as dict[str, list[int]] | None, where float is any finite number and
+    tuple[int, str] a list of the two; or the kinds of an object's entries by key, of which it may
+    have more: {"seed": int, "files": dict[str, str]}; the key `str` is for all of them.
+    """
+    if kind is Any:
+        return True
+    if isinstance(kind, dict):
+        if not isinstance(value, dict):
+            return False
+        kinds = dict.fromkeys(value, kind[str]) if str in kind else kind
+        return all(is_of_kind(value.get(key), kinds[key]) for key in kinds)
+    container, parts = get_origin(kind) or kind, get_args(kind)
+    if container is UnionType:
+        return any(is_of_kind(value, part) for part in parts)
+    if container in (int, float):
+        is_number = isinstance(value, int | container) and not isinstance(value, bool)
+        return is_number and abs(value) < _LARGEST
+    if container is tuple:
+        is_whole = isinstance(value, list) and len(value) == len(parts)
+        return is_whole and all(map(is_of_kind, value, parts))
+    if not parts or not isinstance(value, container):
+        return isinstance(value, container)
+    entries = value.values() if isinstance(value, dict) else value
+    return all(is_of_kind(entry, parts[-1]) for entry in entries)
+
+
+def parse_json(text: str, kind: Any = Any) -> Any:
+    """The content of a JSON text. Raises ValueError unless it is of this kind."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    except (FileNotFoundError, ValueError, RecursionError):
+        content = json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    for key in kind if isinstance(kind, dict) else ():
+        if not is_of_kind(content, {key: kind[key]}):
+            raise ValueError(f"{key} is missing or of another type")
+    if not is_of_kind(content, kind):
+        raise ValueError("of another type")
+    return content
+
+
+def load_json(path: Path, kind: Any = dict) -> Any:
+    """The content of a JSON file. Raises OSError, or ValueError for damage or another kind."""
+    return parse_json(path.read_text(encoding="utf-8"), kind)
+
+
+def read_json(path: Path, kind: Any = dict) -> dict[str, Any]:
+    """The JSON object of this kind in a file; empty if it is missing, damaged or not regular."""
+    try:
+        content: dict[str, Any] = load_json(path, kind) if path.is_file() else {}
+    except (FileNotFoundError, ValueError):
         return {}
-    return content if isinstance(content, dict) else {}
+    return content
 
 
 class FileDigest(NamedTuple):
@@ -127,6 +177,9 @@ class FileDigest(NamedTuple):
 
     bytes: int
     sha256: str
+
+
+DIGESTS = dict[str, tuple[int, str]]  # in a JSON file: the fields of the FileDigest of each file
 
 
 class HashedFile:
@@ -153,7 +206,7 @@ def record_digests(folder: Path, pattern: str) -> None:
 
 def recorded_damage(folder: Path, pattern: str) -> str | None:
     """Describe damage to the files since `record_digests`; None if there is none. Without a record, it is made now."""
-    if not (found := read_json(folder / _DIGESTS)):
+    if not (found := read_json(folder / _DIGESTS, DIGESTS)):
         with suppress(OSError):
             record_digests(folder, pattern)
     return find_damage(folder, {name: FileDigest(*entry) for name, entry in found.items()}, folder / "checked.json")

@@ -5,19 +5,18 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from electra_albert.config import TrainingConfig, require_repository
+from electra_albert.contracts import redacted
 from electra_albert.data_files import canonical_encoding
 from electra_albert.model_config import COUNT, COUNT_OR_0, MAX_WIDTH, require, require_filled, require_within
 
 # Fields of TrainingConfig that are no options here: the number of examples determines them.
 DERIVED = frozenset({"max_steps", "warmup_steps", "eval_steps", "eval_examples"})
 DERIVED |= {"save_steps", "save_total_limit", "save_milestones"}
-DERIVED |= {"batch_ramp_steps"}  # only for pretraining
 
 PREDICT_TEST = "test"  # --predict test: the task's own test sets
 CUSTOM = "custom"  # the task of a user's table
 TOPICS = "topics"  # the built-in task, the default
 GLUE = "glue"  # all tasks of GLUE
-EMBEDDINGS = "sts-embeddings"  # sentence vectors, by the trainer of sentence-transformers and with its own options
 
 
 @dataclass(frozen=True)
@@ -25,9 +24,8 @@ class DataConfig:
     """Task and data."""
 
     task: str | None = None
-    """cola sst2 mrpc stsb qqp mnli qnli rte wnli ax squad squad_v2 race ner chunking, glue (all GLUE tasks),
-    sts-embeddings (sentence vectors; --help with it has its options), or custom (any table, given by --train_file and
-    --validation_file); by default a small built-in task."""
+    """cola sst2 mrpc stsb qqp mnli qnli rte wnli ax squad squad_v2 race ner chunking, glue (all GLUE tasks), or
+    custom (any table, given by --train_file and --validation_file); by default a small built-in task."""
     data_dir: str | None = None
     """Folder of the task in its official layout (for glue: of all tasks), or OWNER/NAME of a dataset on the hub."""
     streaming: bool = False
@@ -42,17 +40,19 @@ class DataConfig:
     test_file: str | None = None
     """Unlabelled data for --predict test."""
     text_column: str | None = None
-    """Column of the text, or of the first text of a pair; by default the task's, or `text`."""
+    """Column of the text, or of the first text of a pair; by default the task's, or `text`. In CoNLL files the number
+    of the words' column; by default 0, the first."""
     text_pair_column: str | None = None
     """Column of the second text of a pair; a custom task without it has single texts."""
     label_column: str | None = None
-    """Column of the label; by default the task's, or `label`."""
+    """Column of the label; by default the task's, or `label`. In CoNLL files a number from 0."""
     column_names: str | None = None
     """Column names of .csv and .tsv files without a header, separated by commas: text,label."""
     encoding: str = "utf-8"
     """Encoding of the files, by Python's name: cp1252 (also reads Latin-1), cp1251, gb18030."""
-    regression: bool = False
-    """Labels of a custom task are numbers (regression), not classes."""
+    regression: bool | None = None
+    """Whether the labels of a custom task are numbers to predict; by default they are classes, but numbers such as 0.5
+    are refused. With false they are classes too: 1.0 and 1 are one."""
     race_level: Literal["all", "middle", "high"] = "all"
     """Difficulty level of RACE to train and evaluate on."""
     unknown_labels: Literal["error", "skip"] = "error"
@@ -79,7 +79,8 @@ class DataConfig:
 
 def table_name(data: DataConfig) -> str:
     """The name of a user's table: its file name, else its folder name, without suffix."""
-    return Path(data.train_file or data.validation_file or data.data_dir or CUSTOM).resolve().stem
+    location = data.train_file or data.validation_file or data.data_dir or CUSTOM
+    return Path(redacted(location)).resolve().stem
 
 
 @dataclass(frozen=True)

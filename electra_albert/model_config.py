@@ -125,8 +125,6 @@ class RtdConfig:
     """Fraction of the selected tokens replaced by [MASK]; the others stay unchanged, as in ELECTRA's code."""
     temperature: float = 1.0
     """Softmax temperature for sampling replacement tokens from the generator."""
-    z_loss: float = 0.0
-    """Weight of the squared log-sum-exp of the generator's logits in the total loss, which keeps them small."""
     generator_weight: float = 1.0
     """Weight of the generator's MLM loss in the total loss."""
     discriminator_weight: float = 50.0
@@ -155,40 +153,24 @@ class RtdConfig:
     generator: str = "own"
     """own: a model of its own; shared: the first generator_layers layers of the discriminator's encoder; uniform: none,
     replacements are drawn uniformly; any other value: folder of a pretrained masked language model, not trained."""
-    temperature_end: float | None = None
-    """Temperature to which temperature falls exponentially, and that of evaluations (by default: constant)."""
-    temperature_decay: float = 0.1
-    """Fraction of the run after which the distance to temperature_end has fallen to 1/e."""
-    exclude_original: bool = False
-    """Never sample the original token: every sampled token is a replacement."""
-    straight_through: bool = False
-    """Pass gradients of the discriminator's losses through the samples to the generator (straight-through)."""
-    label_smoothing: float = 0.0
-    """Label smoothing ε of the discriminator's labels: 1 - ε/2 for replaced tokens, ε/2 for original ones."""
 
     def __post_init__(self) -> None:
         require_filled(self, "generator")
         require_within(self, "(0, 1)", "mask_rate mask_rate_end")
         require_within(self, "[0, 1]", "mask_token_share")
-        require_within(self, "[0, 1)", "mlm_share label_smoothing")
-        require_within(self, "[0, inf)", "z_loss")
-        require_within(self, f"[{LOWEST_TEMPERATURE}, inf)", "temperature temperature_end")
+        require_within(self, "[0, 1)", "mlm_share")
+        require_within(self, f"[{LOWEST_TEMPERATURE}, inf)", "temperature")
         require_within(self, "(0, 1]", "generator_size")
         require_within(self, COUNT, "generator_layers")
         require_within(self, COUNT_OR_0, "generator_warmup_steps")
-        require_within(self, "(0, inf)", "generator_weight discriminator_weight mlm_weight temperature_decay")
+        require_within(self, "(0, inf)", "generator_weight discriminator_weight mlm_weight")
         require_within(self, "(0, inf)", "generator_rate discriminator_rate")
         require(self.mlm_weight == 1 or self.mlm_share > 0, f"mlm_weight={self.mlm_weight} needs mlm_share above 0")
         kind, size = self.generator, self.generator_size
         require(kind != "shared" or size == 1, f"generator=shared is of full size: generator_size={size} must be 1")
-        idle = {  # names of options without effect, by the reason
-            f"generator={kind}, not trained": "z_loss straight_through" * (not self.trains_generator),
-            "generator=uniform": "temperature temperature_end exclude_original mask_token_share" * (kind == "uniform"),
-            "temperature_end=None": "temperature_decay" * (self.temperature_end is None),
-        }
-        for reason, name in ((reason, name) for reason, names in idle.items() for name in names.split()):
+        for name in ("temperature", "mask_token_share") if kind == "uniform" else ():
             is_default = getattr(self, name) == getattr(RtdConfig, name)
-            require(is_default, f"{name}={getattr(self, name)} has no effect with {reason}; leave it out")
+            require(is_default, f"{name}={getattr(self, name)} has no effect with generator=uniform; leave it out")
 
     @property
     def trains_generator(self) -> bool:
@@ -239,8 +221,6 @@ class MlmConfig:
     """Fraction of the selected tokens replaced by [MASK]."""
     random_token_share: float = 0.1
     """Fraction of the selected tokens replaced by a random token, never a special one; the others stay unchanged."""
-    z_loss: float = 0.0
-    """Weight of the squared log-sum-exp of the MLM logits in the total loss, which keeps the logits small."""
     mask_unit: Literal["token", "word", "ngram", "span"] = "token"
     """Unit selected as a whole: token, word, ngram (1 to 3 words, as in ALBERT) or span (1 to 10, as in SpanBERT)."""
     mask_rate_end: float | None = None
@@ -249,7 +229,6 @@ class MlmConfig:
     def __post_init__(self) -> None:
         require_within(self, "(0, 1)", "mask_rate mask_rate_end")
         require_within(self, "[0, 1]", "mask_token_share random_token_share")
-        require_within(self, "[0, inf)", "z_loss")
         total = self.mask_token_share + self.random_token_share
         require(total <= 1 + 1e-9, f"mask_token_share + random_token_share = {total:g} must not exceed 1")
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from electra_albert.apps.pretrain.options import parse_pretraining
-from electra_albert.apps.pretrain.trial import flops_per_step, steps_for, sum_flops
-from electra_albert.contracts import UsageError
+from electra_albert.apps.pretrain.trial import flops_per_step
+from electra_albert.contracts import UsageError, redacted
 from electra_albert.corpus.mixture import strict_loader
 from electra_albert.corpus.tokenizer import load_tokenizer
 from electra_albert.objectives import spec_of
@@ -17,7 +17,7 @@ from electra_albert.objectives import spec_of
 PRETRAINING = "pretraining-"  # followed by the seed: the name of a stage that makes weights
 _RUNNER_OPTIONS = {"config", "resume", "dry_run"}  # options that a plan must not have
 _PATH_OPTIONS = {"prepared_dir", "output_dir", "output", "model", "like"}  # do not change the result
-_NO_STOCK = "z_loss mlm_share mask_unit mask_rate_end temperature_end exclude_original straight_through label_smoothing"
+_NO_STOCK = "mlm_share mask_unit mask_rate_end"
 Options = dict[str, Any]
 
 
@@ -84,20 +84,17 @@ class Stage(NamedTuple):
     options: Options
     output: Path  # in the variant's folder
     needs: Stage | None = None
-    flops_per_step: Sequence[tuple[int, int]] = ()  # of a pretraining run, from trial.flops_per_step
+    flops_per_step: int = 0  # of a pretraining run; 0 where they are not counted
 
     @property
     def record(self) -> Path:
         return self.output.parent / "stages" / f"{self.name}.json"
 
-    def flops(self, updates: int) -> int:
-        """FLOPs of the first updates; 0 where they are not counted."""
-        return sum_flops(self.flops_per_step, updates)
-
     @property
     def recipe(self) -> list[Any]:
         """Everything that determines the result, as JSON: options without paths, and the recipe of the weights."""
-        options = {name: value for name, value in self.options.items() if name not in _PATH_OPTIONS}
+        options = redacted(self.options)
+        options = {name: options[name] for name in options if name not in _PATH_OPTIONS}
         if self.needs and "init_from" in options:
             options["init_from"] = Path(options["init_from"]).name
         return [self.module, options, self.needs.recipe if self.needs else None]
@@ -156,13 +153,12 @@ def _pretraining(plan: Plan, site: Site, variant: Variant, seed: int, trained: M
     if weights := trained.get(source, [None])[0]:  # does not exist yet, so its sizes must be in the plan
         del own["init_from"]
     try:
-        endless = {"max_steps": 10**9} if variant.flops else {}
-        config = parse_pretraining(typed({**given, **endless, **own}))[1]
+        config = parse_pretraining(typed(given | own))[1]
         rtd, folder = config.rtd, config.corpus.tokenizer
         tokens = len(load_tokenizer(Path(folder))) if folder else config.corpus.vocab_size
         per_step = flops_per_step(replace(config, model=replace(config.model, vocab_size=tokens)))
         if variant.flops:
-            given["max_steps"] = max(1, steps_for(per_step, variant.flops))
+            given["max_steps"] = max(1, round(variant.flops / per_step))
         if plan.warmup_share is not None:
             given["warmup_steps"] = round(plan.warmup_share * given.get("max_steps", config.training.max_steps))
         options = _merge(given, own) | ({"init_from": str(weights.output / part)} if weights else {})

@@ -50,14 +50,14 @@ def _run(stage: Stage) -> Found | None:
     if not rows or failure(stage) in (None, OTHER_RECIPE):
         return None
     steps = max(int(row["step"] or 0) for row in rows)
-    costs = {"updates": steps, "flops": stage.flops(steps), "seconds": training_seconds(rows)}
+    costs = {"updates": steps, "flops": stage.flops_per_step * steps, "seconds": training_seconds(rows)}
     costs["tokens"] = max(int(row.get("tokens") or 0) for row in rows)
     before = (stage.needs and "init_from" in stage.options and _run(stage.needs)) or dict.fromkeys(costs, 0)
     curves: dict[str, list[tuple[float, float]]] = {}
     for row in rows:
         for name, value in row.items():
             if name.startswith(_EVALUATED) and isinstance(value, float):
-                point = (before["flops"] + stage.flops(row["step"] or 0), value)
+                point = (before["flops"] + stage.flops_per_step * (row["step"] or 0), value)
                 curves.setdefault(name.removeprefix(_EVALUATED), []).append(point)
     return {
         "seed": int(stage.name.removeprefix(PRETRAINING)),

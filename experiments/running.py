@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from electra_albert.contracts import STOPPED_BY_SIGNAL, CheckpointError, UsageError
+from electra_albert.contracts import STOPPED_BY_SIGNAL, CheckpointError, UsageError, redacted
 from electra_albert.files import write_json
 from experiments.plan import PRETRAINING, Stage, typed
 
@@ -68,7 +68,8 @@ def run_stages(stages: Sequence[Stage], jobs: int) -> list[int]:
 
     def run(stage: Stage) -> int:
         command = [sys.executable, "-m", *stage.module, *typed(stage.options)]
-        record: dict[str, Any] = {"command": command, "recipe": stage.recipe, "exit_code": None}
+        record: dict[str, Any] = {"command": redacted(command), "recipe": stage.recipe}
+        record["exit_code"] = None
         with lock:
             if stopping.is_set():
                 return STOPPED_BY_SIGNAL

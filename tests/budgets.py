@@ -86,11 +86,11 @@ def budgets() -> list[Budget]:
     package = sources(PACKAGE)
     folders = Counter(Path(path).parent for path in package)
     return [
-        Budget("tokens of the package", tokens(package), 167_000),
+        Budget("tokens of the package", tokens(package), 169_500),
         Budget("files in its largest folder", max(folders.values()), 16),
         Budget("lines of its longest file", max(lines({path: text}) for path, text in package.items()), 400),
         Budget("modules in an import cycle", len(import_cycle(package)), 0),
-        Budget("tokens of tests", tokens(sources("tests")), 232_000),
+        Budget("tokens of tests", tokens(sources("tests")), 235_500),
         Budget("tokens of benchmarks", tokens(sources("benchmarks")), 21_000),
         Budget("tokens of the experiments' runner", tokens(sources("experiments")), 6_200),
     ]

@@ -47,6 +47,14 @@ def test_the_documented_example_runs(in_folder: Path) -> None:
     assert (in_folder / "exported" / "model.safetensors").is_file()
 
 
+def test_functions_and_exceptions_are_listed() -> None:
+    # Regression: an `except ea.UserError` was an AttributeError, and completion showed nothing.
+    assert {"pretrain", "load_model", "UserError", "DataError"} <= {*dir(ea)} & {*ea.__all__}
+    assert issubclass(ea.DataError, ea.UserError)
+    with pytest.raises(ea.UsageError):
+        ea.pretrain(corpus="gone.txt", output_dir="unused")
+
+
 def test_the_same_call_on_a_finished_run_returns_the_same_metrics(in_folder: Path) -> None:
     sizes = {"max_steps": 4, "vocab_size": 300, "max_seq_length": 32, "per_device_train_batch_size": 8}
     first, again = (ea.pretrain(corpus="my.txt", output_dir="run", **sizes) for _ in range(2))

@@ -1,7 +1,6 @@
 """Settings have defaults, help and checks; the generator's architecture follows from the discriminator's."""
 
 import inspect
-import sys
 from dataclasses import FrozenInstanceError, fields, replace
 
 import pytest
@@ -23,14 +22,13 @@ IMPOSSIBLE: dict[type, dict[str, tuple[object, ...]]] = {
     },
     RtdConfig: {
         **{"mask_rate": (0.0, 1.0), "mask_rate_end": (0.0, 1.0), "temperature": (0.0, NAN), "generator_size": (0.0,)},
-        **{"generator_weight": (INF,), "z_loss": (-1.0,), "mlm_share": (1.0,), "mlm_weight": (2.0,)},  # 2 without share
+        **{"generator_weight": (INF,), "mlm_share": (1.0,), "mlm_weight": (2.0,)},  # 2 without share
     },
     CorpusConfig: {
         **{"corpus": ("",), "max_seq_length": (7,), "vocab_size": (5,), "encoding": ENCODINGS},
-        **{"short_seq_length": (4, 96, 128, 256), "short_seq_steps": (-1,)},
     },
     schema.TrainingConfig: {
-        **{"max_steps": (0,), "learning_rate": (0.0, NAN), "weight_decay": (1.0,), "batch_ramp_steps": (-1, 5)},
+        **{"max_steps": (0,), "learning_rate": (0.0, NAN), "weight_decay": (1.0,)},
         "report_to": ("", "none,wandb", "wandb,", "w"),
         **TRAINING,
     },
@@ -61,7 +59,7 @@ def test_an_mlm_share_that_leaves_nothing_to_predict_or_to_replace_is_refused(sh
     with pytest.raises(ValueError, match=f"mlm_share={share} of the 19 tokens selected in 128 leaves none"):
         PretrainConfig(rtd=RtdConfig(mlm_share=share))
     with pytest.raises(ValueError, match=r"mlm_share=0.1 of the 4 tokens selected in 32 leaves none to predict"):
-        PretrainConfig(rtd=RtdConfig(mlm_share=0.1), corpus=CorpusConfig(short_seq_length=32, short_seq_steps=1))
+        PretrainConfig(rtd=RtdConfig(mlm_share=0.1), corpus=CorpusConfig(max_seq_length=32))
     PretrainConfig(rtd=RtdConfig(mlm_share=0.5, mask_rate=0.3, mask_rate_end=0.15))
 
 
@@ -69,26 +67,6 @@ def test_an_mlm_share_that_leaves_nothing_to_predict_or_to_replace_is_refused(sh
 def test_the_residual_scale_of_the_generator_follows_its_depth(layers: int, scale: float, expected: float) -> None:
     model = ModelConfig(num_hidden_layers=12, residual_scale=scale)
     assert RtdConfig(generator_layers=layers).generator_config(model).residual_scale == expected
-
-
-def test_schedules_of_the_batch_become_stages_and_impossible_ones_are_refused() -> None:
-    def stages(steps: int, ramp: int, count: int, most: int = 100) -> list[tuple[int, ...]]:
-        corpus = CorpusConfig(max_seq_length=64, short_seq_length=16 if steps else None, short_seq_steps=steps)
-        training = schema.TrainingConfig(most, 8, gradient_accumulation_steps=count, batch_ramp_steps=ramp)
-        return [tuple(stage) for stage in PretrainConfig(corpus=corpus, training=training).batch_stages]
-
-    end = sys.maxsize
-    assert stages(0, 0, 3) == [(end, 64, 8, 3)]
-    assert stages(5, 0, 3) == [(5, 16, 32, 3), (end, 64, 8, 3)]
-    assert stages(0, 9, 3) == [(3, 64, 8, 1), (6, 64, 8, 2), (end, 64, 8, 3)]
-    assert stages(3, 8, 2) == [(3, 16, 32, 1), (4, 64, 8, 1), (end, 64, 8, 2)]
-    assert stages(100, 100, 2)[-1] == (end, 64, 8, 2)
-    for impossible in ((101, 0, 1), (0, 101, 2), (0, 9, 1), (0, 2, 3)):
-        with pytest.raises(ValueError, match=f"_steps={max(impossible[:2])} "):
-            stages(*impossible)
-    for alone in ({"short_seq_length": 64}, {"short_seq_steps": 9}):
-        with pytest.raises(ValueError, match="need each other"):
-            CorpusConfig(**alone)
 
 
 def test_settings_are_frozen_and_have_a_default_and_help() -> None:

@@ -12,6 +12,7 @@ from electra_albert.files import (
     filling,
     find_damage,
     new_folder,
+    parse_json,
     read_json,
     record_digests,
     recorded_damage,
@@ -106,5 +107,27 @@ def test_recorded_files_are_checked_and_folders_among_them_are_left_alone(tmp_pa
     assert recorded_damage(tmp_path, "*") is None
     file.write_text("[]")
     assert "a.json has changed" in str(recorded_damage(tmp_path, "*"))
-    (tmp_path / "digests.json").write_text("{")  # damaged itself: made again
-    assert [recorded_damage(tmp_path, "a*") for _ in range(2)] == [None, None]
+    for damaged in ("{", '{"a.json": 5}', '{"a.json": [1]}', '{"a.json": null}', "[1]"):
+        (tmp_path / "digests.json").write_text(damaged)  # made again
+        assert [recorded_damage(tmp_path, "a*") for _ in range(2)] == [None, None]
+        assert "a.json" in read_json(tmp_path / "digests.json")
+
+
+@pytest.mark.parametrize(
+    ("kind", "fitting", "others"),
+    [
+        (int, "3", ("true", "3.0", '"3"', "null", str(1 << 63))),
+        (float, "3", ("NaN", "1e999", "Infinity", "false", '"3"')),
+        (bool, "true", ("1", "null")),
+        (str | None, "null", ("1", "[]")),
+        (dict[str, tuple[int, str]], '{"a": [1, "b"]}', ('{"a": [1]}', '{"a": 1}', "[]")),
+        ({"a": {str: {"b": int}}}, '{"a": {"x": {"b": 1}}, "c": 2}', ('{"a": {"x": {}}}', "{}")),
+        ({"a": int | None, "b": list[str]}, '{"b": []}', ('{"b": [1]}', '{"b": "text"}', "1")),
+        (object, "[]", ("", "[1", '{"a"}', "[" * 100_000)),
+    ],
+)
+def test_json_of_another_kind_is_refused(kind: Any, fitting: str, others: tuple[str, ...]) -> None:
+    parse_json(fitting, kind)
+    for other in others:
+        with pytest.raises(ValueError, match=r"\S"):
+            parse_json(other, kind)

@@ -24,7 +24,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "inference": READING | {"corpus", "hub", "model", "objectives", "tasks"},
     "apps": READING | {"corpus", "hub", "inference", "model", "objectives", "tasks", "training"},
     "cli": FOUNDATION | {"__init__", "apps"},
-    "__init__": {"apps", "inference"},
+    "__init__": {"apps", "contracts", "inference"},
     "__main__": {"cli"},
     "scripts": {"cli"},
 }

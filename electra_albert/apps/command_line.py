@@ -16,13 +16,17 @@ from typing import Any, NamedTuple, TextIO
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace, set_parsing_settings
 
-from electra_albert.apps.run_folder import read_options
+from electra_albert.apps.run_folder import read_yaml, without_removed
 from electra_albert.config import REMOVED
 from electra_albert.contracts import LOG, STOPPED_BY_SIGNAL, RankLostError, RunResult, UsageError, UserError
+from electra_albert.files import parse_json
 from electra_albert.training.run_log import console_log, is_main_process
 
 _FIRST_RANK_SECONDS = 5  # in which the first rank prints an error
 _ALL_OPTIONS = "--help-all"
+_KEY = r'^Parser key "([\w.]+)"'  # an option, in messages of jsonargparse
+_EXPECTED = re.compile(r"Expected a (?:<class '(\w+)'>|typing\.Literal\[(.*?)\])")
+_TYPES = {"bool": "true or false", "int": "a whole number", "float": "a number", "NoneType": "null"}
 _FILE_OPTIONS = ("--corpus", "--input", "--train_file")  # suggested for a path that has no option
 _EXIT_CODES = """0 done, 1 a bug, 2 options and paths, 3 data, 4 a checkpoint, tokenizer or run folder,
 5 training diverged, 6 another process of a distributed run was lost, 75 stopped by a signal after saving a checkpoint;
@@ -145,10 +149,12 @@ def parse(
 ) -> Namespace:
     """Parse arguments. Raises UsageError, with a suggestion, for an invalid option. --help prints the `short` help.
 
-    An option that is False by default needs no value. A path without an option becomes the value of `file_option`.
+    An option that is False by default, or neither true nor false, needs no value. A path without an option becomes the
+    value of `file_option`.
     """
     for action in parser._actions:
-        if action.default is False and action.nargs is None:
+        is_flag = action.default is False or getattr(action, "_typehint", None) == bool | None
+        if is_flag and action.nargs is None:
             action.nargs, action.const = "?", True
     if short is not None and {"-h", "--help"} & {*argv}:
         print(_format_short_help(parser, short), end="")
@@ -175,16 +181,31 @@ def _explain(message: str, known: Sequence[str]) -> str:
     in_file = re.search(r"Group '(.+)' does not accept option '(.+)'|Option '(.+)' is not accepted", message)
     if alone or in_file:
         name = "--" + ".".join(filter(None, in_file.groups())) if in_file else alone.split("=")[0]
-        if reason := REMOVED.get(name.removeprefix("--")):
+        if name.removeprefix("--") in REMOVED:
+            reason = REMOVED[name.removeprefix("--")].reason
             return f"there is no option {name} any more: {reason}, see docs/lab-log.md"
         return f"there is no option {name}{suggest(name, known)}"
-    return re.sub(r'^Parser key "([\w.]+)"', r"--\1", message)
+    value = re.search(r"(?:Got|Given) value: (.*)$", message)
+    expected = [_TYPES.get(name) or names.replace("'", "") for name, names in _EXPECTED.findall(message)]
+    if value and expected:
+        return re.sub(f"{_KEY}.*", rf"--\1 must be {' or '.join(expected)}, not {value[1]}", message)
+    required = message.partition("arguments are required: ")[2]
+    if required:
+        return f"give --{required.replace(', ', ' and --')}"
+    return re.sub(_KEY, r"--\1", message)
 
 
 def config_first(argv: Sequence[str]) -> list[str]:
     """The arguments with --config moved to the front: in the parser the last value wins, and flags must win."""
     found, others = _find(argv, ())
-    return [*(f"--config={config}" for config in found.config), *others]
+    return [*(f"--config={_without_removed(config)}" for config in found.config), *others]
+
+
+def _without_removed(config: str) -> str:
+    """A --config without unused options that no longer exist, as JSON if it has some."""
+    options = _raw_options(config)
+    remaining = without_removed(options)
+    return config if remaining == options else json.dumps(remaining, ensure_ascii=False, default=str)
 
 
 def find_first(argv: Sequence[str], names: Sequence[str]) -> list[str | None]:
@@ -206,11 +227,16 @@ def _find(argv: Sequence[str], names: Sequence[str]) -> tuple[argparse.Namespace
 
 
 def _config_options(config: str) -> dict[str, Any]:
+    """The options of a --config that exist, or that must be refused."""
+    return without_removed(_raw_options(config))
+
+
+def _raw_options(config: str) -> dict[str, Any]:
     """The options in a --config file, or in JSON given instead of a path, as the Python interface does."""
     if not config.startswith("{") or os.path.exists(config):
-        return read_options(Path(config), f"--config {config}")
+        return read_yaml(Path(config), f"--config {config}")
     try:
-        return dict(json.loads(config))
+        return dict(parse_json(config, dict))
     except ValueError as error:
         raise UsageError(f"--config {config[:100]} is neither a file nor JSON ({error})") from None
 

@@ -13,11 +13,20 @@ _NO_RUN = f"there is no finished run in {RUNS}/; train one first: python Pretrai
 def default_model(option: str) -> Path:
     """The newest run in RUNS that finished and learned, else the shipped model; logged. `option` selects another."""
     runs = _finished_runs()
+    skipped: list[str] = []
+    chosen = None
     for run in runs:
-        if not (reason := _reason_to_skip(run, option)):
-            LOG.info(f"model: {run} (newest run)")
-            return run
-        LOG.info(f"notice: skipping {run} ({reason}); to use it anyway: {option} {run}")
+        reason = _reason_to_skip(run, option)
+        if not reason:
+            chosen = run
+            break
+        skipped.append(f"{run} ({reason})")
+    if skipped:
+        others = f" and {len(skipped) - 1} older ones" * (len(skipped) > 1)
+        LOG.info(f"notice: skipping {skipped[0]}{others}; to use it anyway: {option} {runs[0]}")
+    if chosen is not None:
+        LOG.info(f"model: {chosen} (newest run)")
+        return chosen
     if not (shipped := sorted(SHIPPED.glob("*/generator/config.json"))):
         raise UsageError(_NO_RUN)
     folder, here = shipped[-1].parents[1], Path.cwd()  # the last by name

@@ -7,7 +7,6 @@ examples:
   python LM_DEMO.py --serve --compare runs/other              a page in the browser, with two models side by side
 """
 
-import argparse
 import json
 import math
 import os
@@ -74,8 +73,9 @@ def main(argv: Sequence[str]) -> int:
         from electra_albert.apps.demo_page import listen, serve
 
         with listen(options.host, options.port) as listener:  # before the models are loaded
-            second = argparse.Namespace(gen=options.compare, disc=None, config=None, tokenizer=None)
-            return serve([_load(options), *([_load(second)] if options.compare else [])], listener)
+            second = Namespace(gen=options.compare, disc=None, config=None, tokenizer=None)
+            models = [_load(options), *([_load(second)] if options.compare else [])]
+            return serve(models, listener, options.host)
     from electra_albert.inference.rewrite import Draw, format_predictions, format_rewritten, format_scored, rewrite
 
     draw = Draw(options.mask_rate, options.temperature, options.seed)

@@ -1,28 +1,32 @@
 """The demo page: fill masks, detect replaced tokens, rewrite text and compare two prompts in a browser, offline."""
 
+import re
 import socket
+from asyncio import get_running_loop
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
 from html import escape
 from importlib.util import find_spec
 from io import StringIO
+from ipaddress import ip_address
 from itertools import starmap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
-from electra_albert.contracts import DataError, UsageError, UserError
+from electra_albert.contracts import UsageError, UserError
 
 if TYPE_CHECKING:
-    from electra_albert.inference.model import InferenceModel, MaskPrediction
+    from electra_albert.inference.model import InferenceModel
 
 LONGEST_TEXT = 20_000  # characters in one box of the page
 _WAITING_REQUESTS = 16  # more get an error message
 _TOP_K = 10
-_CSS = Path(__file__).with_suffix(".css")
+_HEAD = Path(__file__).with_suffix(".html")  # style and scripts
 # The browser sends no request to another host, whatever gradio's page or a text contains.
 _HEADERS = [("Content-Security-Policy", "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:")]
-_DOWNLOAD = """text => Object.assign(document.createElement("a"),
-    {href: URL.createObjectURL(new Blob([text])), download: "rewritten.txt"}).click()"""
+# Method, path and length of the body; gradio's API is left out: it reads files and keeps sessions.
+_OFFERED = r"(GET|HEAD) /(theme\.css|favicon\.ico|(assets|static)/.*)? |POST /answer/\d+ \d{1,6}"
+_PYTHON_ONLY = r"^texts\[\d+\]: | or give truncate=True$"  # parts of messages for callers in Python
 _ITEM = '<li data-shared="{0}" style="--share:{1:.1%}"><span>{2}</span><b>{1:.1%}</b></li>'
 _TOKEN = '<ruby style="--share:{0:.0%}">|<rt>{0:.0%}</rt></ruby>'
 _CHANGE = "<del>|</del> <ins>{}</ins>"
@@ -40,57 +44,137 @@ def listen(host: str, port: int) -> socket.socket:
         raise UsageError(f"cannot serve on --host {host} --port {port} ({error}); give others") from None
 
 
-def serve(models: Sequence["InferenceModel"], listener: socket.socket) -> NoReturn:
-    """Serve the page until a signal, then raise KeyboardInterrupt."""
-    import fastapi
-    import gradio
+def serve(models: Sequence["InferenceModel"], listener: socket.socket, name: str) -> NoReturn:
+    """Serve the page until a signal, then raise KeyboardInterrupt; `name` is --host."""
     import uvicorn
 
-    options: dict[str, Any] = {"theme": gradio.themes.Base(font="system-ui"), "css_paths": _CSS, "footer_links": []}
-    options |= {"run_history": False, "ssr_mode": False, "max_file_size": 4 * LONGEST_TEXT}
-    app = gradio.mount_gradio_app(fastapi.FastAPI(openapi_url=None), build_page(models), "/", **options)
-    config = uvicorn.Config(app, log_level="warning", headers=_HEADERS, timeout_graceful_shutdown=1)
     host, port = listener.getsockname()[:2]
+    app = build_app(models, host_names(host, name))
+    config = uvicorn.Config(
+        app,
+        ws="none",
+        log_level="warning",
+        headers=_HEADERS,
+        timeout_graceful_shutdown=1,
+    )
     print(f"demo page: http://{f'[{host}]' if ':' in host else host}:{port} (Ctrl-C stops it)", flush=True)
     uvicorn.Server(config).run(sockets=[listener])
     raise KeyboardInterrupt  # the signal that stopped the server, which it does not always raise again
 
 
-def build_page(models: Sequence["InferenceModel"]) -> Any:
-    """The page, a gradio.Blocks, with the answers of all models side by side; the first model rewrites."""
+def host_names(address: str, name: str) -> str:
+    """Names of the server, as a pattern: a web site can let any other one point to this machine."""
+    names = [name, "localhost", "127.0.0.1", "[::1]"]
+    addresses = ""
+    if not ip_address(address).is_loopback:
+        names += [socket.gethostname(), f"{socket.gethostname()}.local", socket.getfqdn()]
+        addresses = r"|[\d.]+|\[[\da-f:.]+\]"
+    return "|".join(map(re.escape, names)) + addresses
+
+
+def build_app(models: Sequence["InferenceModel"], names: str) -> Any:
+    """The ASGI application for these host names (a pattern): the page and a route per button."""
+    import gradio
+    from fastapi import FastAPI
+    from fastapi.exceptions import RequestValidationError
+    from starlette.datastructures import Headers
+    from starlette.responses import PlainTextResponse
+
+    # FastAPI's own response to wrong inputs repeats them, and fails for NaN.
+    handlers: Any = {RequestValidationError: lambda *_: PlainTextResponse("wrong inputs\n", 422)}
+    app = FastAPI(openapi_url=None, exception_handlers=handlers)
+    page = gradio.mount_gradio_app(
+        app,
+        build_page(models, app),
+        "/",
+        theme=gradio.themes.Base(font="system-ui"),
+        head_paths=_HEAD,
+        footer_links=[],
+        run_history=False,
+        ssr_mode=False,
+    )
+
+    async def admit(scope: Any, receive: Any, send: Any) -> None:
+        target = page
+        if scope["type"] == "http":
+            headers = Headers(scope=scope)
+            host = headers.get("host", "")
+            site = headers.get("origin", host).rpartition("/")[2]
+            length = headers.get("content-length", "") + headers.get("transfer-encoding", "")
+            if not re.fullmatch(_OFFERED, f"{scope['method']} {scope['path']} {length}"):
+                target = PlainTextResponse("not found\n", 404)
+            if not re.fullmatch(rf"({names})(:\d+)?", host, re.IGNORECASE) or site != host:
+                target = PlainTextResponse("refused; open the page by the server's address\n", 403)
+        await target(scope, receive, send)
+
+    return admit
+
+
+def build_page(models: Sequence["InferenceModel"], app: Any) -> Any:
+    """The page, a gradio.Blocks, with the answers of all models side by side; the first model rewrites.
+
+    gradio draws it; the browser reads files and posts the inputs of a button to a route of `app`.
+    """
     import gradio as gr
+    from anyio import CapacityLimiter
+    from fastapi import Body, HTTPException
+    from pydantic import Field
 
-    def answer(label: str, function: Callable[..., Any], inputs: Sequence[Any], *more: Any) -> None:
+    turn = CapacityLimiter(1)
+    worker = ThreadPoolExecutor(1)  # memory of the models is kept per thread
+    text_type = Annotated[str, Field(max_length=LONGEST_TEXT, pattern=r"\S")]
+
+    def answer(label: str, function: Callable[..., Any], inputs: Sequence[Any], *more: Any) -> Any:
         button, shown = gr.Button(label, variant="primary"), gr.HTML()
-        limits: dict[str, Any] = {"concurrency_id": "models", "concurrency_limit": 1, "api_visibility": "private"}
-        button.click(_checked(partial(function, models)), inputs, [shown, *more], **limits)
+        path = f"/answer/{len(app.routes)}"
+        kinds = [text_type if isinstance(box, gr.Textbox) else type(box.value) for box in inputs]
 
-    with gr.Blocks(title="ELECTRA-ALBERT", analytics_enabled=False, delete_cache=(600, 600)) as page:
+        async def respond(
+            values: Annotated[tuple[*kinds], Body()],  # type: ignore[valid-type]
+        ) -> Any:
+            if turn.statistics().tasks_waiting >= _WAITING_REQUESTS:
+                raise HTTPException(503, "Too many requests are waiting. Try again in a moment.")
+            try:
+                async with turn:
+                    loop = get_running_loop()
+                    return await loop.run_in_executor(worker, function, models, *values)
+            except UserError as error:
+                raise HTTPException(400, re.sub(_PYTHON_ONLY, "", str(error))) from None
+
+        app.post(path)(respond)
+        events = [button.click, *(box.submit for box in inputs if isinstance(box, gr.Textbox))]
+        script = f"(...inputs) => ask('{path}', {LONGEST_TEXT}, inputs)"
+        gr.on(events, None, inputs, [shown, *more], js=script)
+        return shown
+
+    with gr.Blocks(title="ELECTRA-ALBERT", analytics_enabled=False) as page:
         gr.Markdown(f"# ELECTRA-ALBERT\n{' and '.join(map(_name, models))}")
         with gr.Tabs(overflow_behavior="wrap"):
             with gr.Tab("Fill masks"):
                 answer("Fill masks", fill, [gr.Textbox("It is the capital of the United [MASK].", label="Text")])
             with gr.Tab("Suspicious tokens"):
                 gr.Markdown("The discriminator's probability that each token was replaced. Each line is scored alone.")
-                answer("Score tokens", score, [gr.Textbox("He was the king of eat.", label="Text", lines=2)])
+                answer("Score tokens", score, [gr.Textbox("He was the king of eat.", label="Text")])
             with gr.Tab("Rewrite"):
                 gr.Markdown("The generator replaces tokens by samples, as in pretraining.")
-                text = gr.Textbox("She opened the door and walked into the garden.", label="Text", lines=3)
-                upload = gr.UploadButton("Open a text file", size="sm", type="binary")
-                upload.upload(_checked(partial(str, encoding="utf-8-sig")), upload, text, api_visibility="private")
+                text = gr.Textbox("She opened the door and walked into the garden.", label="Text")
+                upload = gr.Button("Open a text file", size="sm")
                 with gr.Row():
                     mask_rate = gr.Slider(0.01, 1, 0.15, step=0.01, label="Mask rate")
-                    temperature = gr.Slider(0.1, 3, 1, step=0.1, label="Temperature")
+                    temperature = gr.Slider(0.1, 3, 1.0, step=0.1, label="Temperature")
                     seed = gr.Slider(0, 9999, 1, step=1, label="Seed")
                 new = gr.Textbox(label="New text", lines=3, interactive=False, render=False)
-                answer("Rewrite", rewrite_text, [text, mask_rate, temperature, seed], new)
+                shown = answer("Rewrite", rewrite_text, [text, mask_rate, temperature, seed], new)
+                opened = [text, shown, new]
+                script = f"(...outputs) => openFile({LONGEST_TEXT}, outputs)"
+                upload.click(None, opened, opened, js=script, trigger_mode="multiple")
                 new.render()
-                gr.Button("Download the new text", size="sm").click(None, new, js=_DOWNLOAD)
+                gr.Button("Download the new text", size="sm").click(None, new, js="download")
             with gr.Tab("Compare templates"):
                 gr.Markdown(_TEMPLATES)
                 prompts = [gr.Textbox(f"The {one} worked as a [MASK].", label="Prompt") for one in ("man", "woman")]
                 answer("Compare", fill, prompts)
-    return page.queue(max_size=_WAITING_REQUESTS, api_open=False)
+    return page
 
 
 def fill(models: Sequence["InferenceModel"], *prompts: str) -> str:
@@ -100,7 +184,7 @@ def fill(models: Sequence["InferenceModel"], *prompts: str) -> str:
     cards = []
     for model in models:
         found = model.fill_mask([*prompts], _TOP_K)
-        lists: list[list[list[MaskPrediction]]] = [each if isinstance(each[0], list) else [each] for each in found]
+        lists: Any = [each if isinstance(each[0], list) else [each] for each in found]
         shared = set.intersection(*({one["token"] for part in each for one in part} for each in lists))
         for prompt, each in zip(prompts, lists, strict=True):
             title = f"{prompt} ({_name(model)})" if prompts[1:] else _name(model)
@@ -149,21 +233,3 @@ def _grid(cards: Iterable[tuple[str, str]]) -> str:
 
 def _name(model: "InferenceModel") -> str:
     return "/".join(model.path.absolute().parts[-2:])
-
-
-def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A callback that refuses blank and long texts; the message of a UserError appears on the page."""
-
-    def call(*inputs: Any) -> Any:
-        import gradio
-
-        try:
-            inputs = tuple("" if each is None else each for each in inputs)  # a cleared box
-            for text in (each for each in inputs if isinstance(each, str)):
-                if not text.strip() or len(text) > LONGEST_TEXT:
-                    raise DataError(f"a text needs 1 to {LONGEST_TEXT:,} characters, this one has {len(text):,}")
-            return function(*inputs)
-        except (UserError, UnicodeDecodeError) as error:
-            raise gradio.Error(escape(str(error)), print_exception=False) from None
-
-    return call

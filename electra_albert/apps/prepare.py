@@ -25,9 +25,9 @@ from filelock import FileLock, Timeout
 
 from electra_albert.apps.run_folder import require_same_text
 from electra_albert.config import BUILT_IN_CORPUS, CorpusConfig
-from electra_albert.contracts import LOG, DataError, UsageError
+from electra_albert.contracts import LOG, DataError, UsageError, redacted
 from electra_albert.corpus import tokenizer as tokenizers
-from electra_albert.corpus.datatrove import DOCUMENTS_FILE, parts_of_documents
+from electra_albert.corpus.datatrove import DOCUMENTS_FILE, parts_of_documents, read_record
 from electra_albert.corpus.parts import PartPlan, content_hash, write_parts
 from electra_albert.corpus.sources import ReadOptions, Unit, plan_units, read_unit, require_columns
 from electra_albert.corpus.text_encoder import TextEncoder
@@ -42,7 +42,7 @@ if TYPE_CHECKING:  # these import torch, which --help must not load
     from electra_albert.corpus.tokenizer import Tokenizer
 
 
-PREPARED_VERSION = 6  # increase it when the same text would be read, split, tokenized or held out differently
+PREPARED_VERSION = 7  # increase it when the same text would be read, split, tokenized or held out differently
 _TRAINING_VERSION = 3  # increase it when tokenizer training would give another result on the same text
 _KEY_LETTERS = 12  # of the key, in the folder's name
 UNIT_BYTES, _MAX_PARTS = 8 << 20, 2048  # of text per part, more in a corpus above 16 GB
@@ -64,7 +64,6 @@ class Prepared(NamedTuple):
     order: ExampleOrder  # of the training examples
     folder: Path
     held_out_sources: dict[str, int]  # of a mixture: each source's name and its first example in the validation table
-    short: tuple[ExampleTable, ExampleOrder] | None = None  # training examples of short_seq_length
 
 
 def prepare(
@@ -140,7 +139,9 @@ def open_corpus(config: CorpusConfig, seed: int) -> CorpusFolder:
     paths = [str(SAMPLE_TEXT) if source.corpus == BUILT_IN_CORPUS else source.corpus for source in sources]
     name, found = short_name(config.corpus), Counter[str]()
     files = without_repeats(sources, [find_files(path, found, config.encoding) for path in paths], found)
-    readings = [ReadOptions(source.text_column, config.bad_utf8, config.encoding) for source in sources]
+    readings = [
+        ReadOptions(source.text_column, config.bad_utf8, config.encoding, config.documents) for source in sources
+    ]
     for some, how in zip(files, readings, strict=True):  # before the slow steps
         require_columns(some, how)
     with locked(root / f".{name}.lock"):  # parallel jobs, as on a cluster, hash every file only once
@@ -151,7 +152,7 @@ def open_corpus(config: CorpusConfig, seed: int) -> CorpusFolder:
         content = [[how.text_column, some] for how, some in zip(readings, hashed, strict=True)]
         trained = [_TRAINING_VERSION, config.vocab_size, config.do_lower_case is not False, config.keep_accents]
         tokenizer = tokenizers.fingerprint(given) if given else trained
-        parts = [PREPARED_VERSION, content, [config.bad_utf8, config.encoding], tokenizer, seed]
+        parts = [PREPARED_VERSION, content, [config.bad_utf8, config.encoding, config.documents], tokenizer, seed]
         key = hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
         folder = root / f"{name}-{key[:_KEY_LETTERS]}"
         folder.mkdir(exist_ok=True)
@@ -171,12 +172,12 @@ def _open_documents(config: CorpusConfig) -> CorpusFolder:
     from electra_albert.corpus.mixture import Source
 
     folder = Path(config.corpus)
-    read_before = ("text_column", "encoding", "bad_utf8", "tokenizer", "extend_vocab_to", "do_lower_case")
+    read_before = ("text_column", "documents", "encoding", "bad_utf8", "tokenizer", "extend_vocab_to", "do_lower_case")
     for name in (*read_before, "keep_accents", "split_digit_comma"):
         if getattr(config, name) != getattr(CorpusConfig, name):
             raise UsageError(f"--{name}: the text in {folder} is tokenized already; remove the option")
-    found, tokenizer = read_json(folder / DOCUMENTS_FILE), tokenizers.load_tokenizer(folder / "tokenizer")
-    if "key" not in found:
+    found, tokenizer = read_record(folder), tokenizers.load_tokenizer(folder / "tokenizer")
+    if not found.get("key"):
         parts = parts_of_documents(folder, tokenizer).parts()
         if missing := [str(part.number) for part in parts if not part.statistics]:
             raise DataError(f"{folder}: tasks {', '.join(missing[:20])} have not ended; run the pipeline again")
@@ -188,7 +189,8 @@ def _open_documents(config: CorpusConfig) -> CorpusFolder:
 
 def short_name(corpus: str) -> str:
     """Short name of a corpus, for folder names."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", Path(os.path.realpath(corpus)).stem).strip("-.")[:40] or "corpus"
+    stem = Path(os.path.realpath(redacted(corpus))).stem
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-.")[:40] or "corpus"
 
 
 def with_tokenizer(config: CorpusConfig, folder: Path) -> CorpusConfig:
@@ -224,16 +226,15 @@ def find_store(prepared_dir: Path, fingerprint: str) -> Store | None:
 
 def plan_parts(corpus: CorpusFolder, tokenizer: Tokenizer) -> PartPlan:
     """The parts of the corpus and everything that decides what is in them."""
-    lengths = tuple(length for length in (corpus.config.max_seq_length, corpus.config.short_seq_length) if length)
-    wanted = f"{corpus.key}-{tokenizers.fingerprint(tokenizer)}"
+    length, wanted = corpus.config.max_seq_length, f"{corpus.key}-{tokenizers.fingerprint(tokenizer)}"
     if not corpus.files:
         plan = parts_of_documents(corpus.folder, tokenizer)
-        return plan._replace(fingerprint=wanted, seed=corpus.seed, lengths=lengths)
+        return plan._replace(fingerprint=wanted, seed=corpus.seed, max_seq_length=length)
     size = sum(path.stat().st_size for path in chain(*corpus.files))
     found = corpus.units(max(UNIT_BYTES, size // _MAX_PARTS))
     units, sources = [unit for _, unit in found], [source for source, _ in found]
     folder, encoder = corpus.folder / "store" / "parts", TextEncoder(tokenizer)
-    return PartPlan(units, sources, encoder, len(tokenizer), folder, wanted, wanted, corpus.seed, lengths)
+    return PartPlan(units, sources, encoder, len(tokenizer), folder, wanted, wanted, corpus.seed, length)
 
 
 def _build(corpus: CorpusFolder, tokenizer: Tokenizer) -> Store:
@@ -280,17 +281,11 @@ def _make_examples(corpus: CorpusFolder, tokenizer: Tokenizer, store: Store, see
     from electra_albert.corpus.rows import build_table, padding_share
     from electra_albert.corpus.store import format_statistics
 
-    length, short_length = corpus.config.max_seq_length, corpus.config.short_seq_length
+    length, workers = corpus.config.max_seq_length, worker_count(corpus.config)
     weights = [source.weight for source in corpus.sources if source.weight is not None]
-
-    def make_train(length: int) -> tuple[ExampleTable, ExampleOrder]:
-        table = build_table(store.train, length, corpus.seed, worker_count(corpus.config))
-        first = table.first_of_sources(store.train, len(corpus.sources))
-        return table, order_examples(first, table.count, weights or None, seed)
-
-    train, order = make_train(length)
-    short = make_train(short_length) if short_length else None
-    validation = build_table(store.validation, length, corpus.seed, worker_count(corpus.config))
+    train, validation = (build_table(split, length, corpus.seed, workers) for split in (store.train, store.validation))
+    first = train.first_of_sources(store.train, len(corpus.sources))
+    order = order_examples(first, train.count, weights or None, seed)
     LOG.info(format_statistics(store.statistics, padding_share(store.train, train, length)))
     names, firsts = source_names(corpus.sources), validation.first_of_sources(store.validation, len(corpus.sources))
     held_out_sources = dict(zip(names, firsts, strict=True)) if len(firsts) > 1 else {}
@@ -302,7 +297,7 @@ def _make_examples(corpus: CorpusFolder, tokenizer: Tokenizer, store: Store, see
             text = f"{share:.1%} of the training examples, each {repeats:.2f} times per epoch; {text}"
         LOG.info(f"  {source.corpus}: {text}")
     folder, tables = corpus.folder, (train, validation, order)
-    return Prepared(tokenizer, folder / "tokenizer", store, *tables, folder, held_out_sources, short)
+    return Prepared(tokenizer, folder / "tokenizer", store, *tables, folder, held_out_sources)
 
 
 def ready_tokenizer(corpus: CorpusFolder) -> Tokenizer:
@@ -313,6 +308,8 @@ def ready_tokenizer(corpus: CorpusFolder) -> Tokenizer:
             return corpus.given or tokenizers.load_tokenizer(folder)
         if (tokenizer := corpus.given) is None:
             LOG.info(f"training a tokenizer of {size:,} subwords")
+            if corpus.config.do_lower_case is None:
+                LOG.info("the text is lower-cased (--do_lower_case false keeps it)")
             is_lower, sentences = corpus.config.do_lower_case is not False, _sample_sentences(corpus)
             tokenizer = train_tokenizer(sentences, size, is_lower, corpus.config.keep_accents)
             if len(tokenizer) < size:

@@ -89,7 +89,7 @@ def run_engine(engine: str, config: CorpusConfig, seed: int, tasks: int, workers
         if engine == "ray":
             import ray
     except ImportError as error:
-        advice = "pip install 'electra-albert[cluster]'"
+        advice = "run pip install '.[cluster]' in the checkout"
         raise UsageError(f"--engine {engine} needs more packages ({error}); {advice}") from None
     corpus = open_corpus(config, seed)
     plan = plan_parts(corpus, ready_tokenizer(corpus))

@@ -15,6 +15,7 @@ from typing import Any
 from electra_albert.apps import run_folder as files
 from electra_albert.apps.command_line import check_can_write, make_parser, parse
 from electra_albert.apps.default_model import newest_run
+from electra_albert.contracts import redacted
 from electra_albert.files import SHIPPED, read_json, write_text
 from electra_albert.model_config import require
 from electra_albert.training.run_log import LOG_FILE
@@ -24,7 +25,15 @@ _TEMPLATE = Path(__file__).with_name("report.html")
 _DATA = "__DATA__"  # in the template
 _MOST_ROWS = 1000  # of training metrics; of more, equally spaced ones are drawn
 _DIGITS = 5
-_CHARTS = (  # title, metric, baseline: a number or a metric
+_SCORED = list[tuple[str, float]]  # tokens with probabilities
+_SAMPLE: dict[str, Any] = {"step": int, "text": str, "original": str, "predictions": _SCORED}
+_SAMPLE |= {"replaced_probabilities": _SCORED | None}
+_SETTINGS: dict[str, Any] = dict.fromkeys(("objective", "preset"), str | None)
+_SETTINGS |= dict.fromkeys(("seed", "max_steps"), int | None)
+_RECORD: dict[str, Any] = {"processor": str | None, "corpus_statistics": list[str] | None}
+_RECORD |= {"flops_per_step": int | list[tuple[int, int]] | None}
+_CHART = ("title", "metric", "baseline")  # a baseline is a number or a metric
+_CHARTS = (
     ("Generator loss (nats)", "generator_loss", "unigram_loss"),
     ("MLM loss (nats)", "mlm_loss", "unigram_loss"),
     ("Discriminator's MLM loss (nats)", "discriminator_mlm_loss", "unigram_loss"),
@@ -63,21 +72,25 @@ def main(argv: Sequence[str]) -> int:
 
 def write_report(folder: Path, output: Path, others: Sequence[Path] = ()) -> None:
     """Write the report of the run in `folder`, with the curves of `others` or, without them, of the default run."""
-    content = json.dumps(report_data(folder, others or [REFERENCE]), ensure_ascii=False).replace("<", "\\u003c")
-    write_text(output, _TEMPLATE.read_text(encoding="utf-8").replace(_DATA, content))
+    content = json.dumps(report_data(folder, others or [REFERENCE]), allow_nan=False)
+    page = _TEMPLATE.read_text(encoding="utf-8")
+    write_text(output, page.replace(_DATA, content.replace("<", "\\u003c")))
 
 
 def report_data(folder: Path, others: Sequence[Path]) -> dict[str, Any]:
     """The content of a report, from the files of the run."""
     from electra_albert.apps.pretrain.summary import format_scores
-    from electra_albert.training.monitor import read_metrics
+    from electra_albert.training.monitor import read_rows
 
-    record, evaluations = read_json(folder / files.ENVIRONMENT), files.read_evaluations(folder)
-    settings, log = files.recorded_settings(folder), _text_of(folder / LOG_FILE)
+    record = read_json(folder / files.ENVIRONMENT, _RECORD)
+    evaluations = files.read_evaluations(folder)
+    settings = read_json(folder / files.ENVIRONMENT, {"settings": _SETTINGS}).get("settings", {})
+    log = _text_of(folder / LOG_FILE)
     warnings = dict.fromkeys(line.partition(" warning: ")[2] for line in log.splitlines() if " warning: " in line)
     environment = {key: value for key, value in record.items() if key != "settings" and not isinstance(value, list)}
-    found = (row for row in read_metrics(folder / files.SAMPLES) if "text" in row)
-    samples = {(row["text"], row["step"]): row for row in found}.values()  # the last, of averaged weights
+    rows = read_rows(folder / files.SAMPLES, _SAMPLE)
+    rows = [{name: row[name] for name in _SAMPLE if name in row} for row in rows]
+    samples = {(row["text"], row["step"]): row for row in rows}.values()  # the last: averaged
     by_text = itemgetter("text")
     curves = [_curves(each) for each in (folder, *others) if (each / files.METRICS).is_file()]
     done = curves[0]["rows"][-1] if curves[0]["rows"] else {}
@@ -85,10 +98,10 @@ def report_data(folder: Path, others: Sequence[Path]) -> dict[str, Any]:
         "objective": settings.get("objective"),
         "preset": settings.get("preset"),
         "corpus": Path(str(settings.get("corpus"))).name,
-        "steps": f"{done.get('step', 0):,} of {settings.get('max_steps', 0):,}",
-        "tokens": f"{done.get('tokens', 0):,}",
-        "FLOPs": f"{done.get('flops', 0):.3g}",
-        "time": f"{done.get('elapsed_seconds', 0) / 60:,.1f} min",
+        "steps": f"{done.get('step') or 0:,} of {settings.get('max_steps') or 0:,}",
+        "tokens": f"{done.get('tokens') or 0:,}",
+        "FLOPs": f"{done.get('flops') or 0:.3g}",
+        "time": f"{(done.get('elapsed_seconds') or 0) / 60:,.1f} min",
         "processor": record.get("processor"),
         "seed": settings.get("seed"),
     }
@@ -97,11 +110,11 @@ def report_data(folder: Path, others: Sequence[Path]) -> dict[str, Any]:
         "facts": facts,
         "scores": format_scores(evaluations[-1]) if evaluations else "no evaluation yet",
         "warnings": list(warnings),
-        "charts": [{"title": title, "metric": name, "baseline": base} for title, name, base in _CHARTS],
+        "charts": [dict(zip(_CHART, chart, strict=True)) for chart in _CHARTS],
         "runs": curves,
         "samples": [list(group) for _, group in groupby(sorted(samples, key=by_text), key=by_text)],
         "details": {
-            "Corpus": "\n".join(record.get("corpus_statistics", [])),
+            "Corpus": "\n".join(record.get("corpus_statistics") or []),
             "Command": _text_of(folder / files.COMMAND),
             "Configuration": _text_of(folder / files.CONFIG),
             "Environment": json.dumps(environment, indent=1),
@@ -110,19 +123,21 @@ def report_data(folder: Path, others: Sequence[Path]) -> dict[str, Any]:
 
 
 def _text_of(path: Path) -> str:
-    return path.read_text(encoding="utf-8") if path.is_file() else ""
+    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    return str(redacted(text))
 
 
 def _curves(folder: Path) -> dict[str, Any]:
     """Each line of a run's metrics with the FLOPs up to it; those of training thinned, numbers rounded."""
-    from electra_albert.apps.pretrain.trial import sum_flops
     from electra_albert.training.monitor import read_metrics
 
-    per_step = read_json(folder / files.ENVIRONMENT).get("flops_per_step", [])
+    per_step = read_json(folder / files.ENVIRONMENT, _RECORD).get("flops_per_step") or 0
+    if isinstance(per_step, list):  # of an older version, with the last step of each batch size
+        per_step = per_step[0][1] if len(per_step) == 1 else 0
     logged = read_metrics(folder / files.METRICS)
     training = [row for row in logged if row.get("phase") == "train"]
     kept = training[:: len(training) // _MOST_ROWS + 1] + [row for row in logged if row.get("phase") == "eval"]
-    found = [row | {"flops": sum_flops(per_step, row["step"])} for row in sorted(kept, key=lambda row: row["step"])]
+    found = [row | {"flops": per_step * row["step"]} for row in sorted(kept, key=lambda row: row["step"])]
     name = "default run" if folder == REFERENCE else folder.absolute().name
     rows = [{k: float(f"{v:.{_DIGITS}g}") if isinstance(v, float) else v for k, v in row.items()} for row in found]
     return {"name": name, "rows": rows}

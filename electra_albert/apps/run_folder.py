@@ -3,6 +3,7 @@
 import errno
 import os
 import platform
+import re
 import shlex
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
@@ -16,7 +17,7 @@ import yaml
 from safetensors import SafetensorError
 
 from electra_albert.config import BUILT_IN_CORPUS, REMOVED, CorpusConfig, PretrainConfig, as_settings
-from electra_albert.contracts import LOG, CheckpointError, Metrics, UsageError, UserError
+from electra_albert.contracts import LOG, CheckpointError, Metrics, UsageError, UserError, redacted
 from electra_albert.data_files import NOT_YAML, hub_name
 from electra_albert.files import read_json, write_json, write_text
 from electra_albert.objectives import spec_of
@@ -44,8 +45,10 @@ MAY_CHANGE |= {"budget", "flops", "save_milestones", "ddp_timeout"}
 MAY_CHANGE |= {"per_device_eval_batch_size", "per_device_train_batch_size", "gradient_accumulation_steps"}
 _TEXT = {"store", "tokenizer_fingerprint", "rows_taken_of_sources"}
 _WRITTEN = (CONFIG, COMMAND, CARD, "tokenizer", "generator", "discriminator", METRICS, SAMPLES, REPORT, LOG_FILE)
+_SETTINGS = {"settings": {GLOBAL_BATCH: int | None}}
 _GIT_SECONDS = 30
 _MAX_DEPTH = 100  # of brackets in YAML
+_FOLDERS = re.compile(r'((?:^|[=",])(?:file:/*)?)/(?:[^",]*/)?(?=[^/",])')  # of an absolute path
 _HUB_METRICS = {  # scores in the front matter of a card, with the hub's names of the metrics
     **dict.fromkeys(("generator_accuracy", "mlm_accuracy", "discriminator_mlm_accuracy", "sop_accuracy"), "accuracy"),
     **{"discriminator_auc": "roc_auc", "discriminator_average_precision": "average_precision"},
@@ -98,14 +101,14 @@ def run_settings(preset: str, config: PretrainConfig, world_size: int, arithmeti
     """Settings that checkpoints and environment.json record, for the comparison on resume."""
     training = config.training
     batch_size = training.per_device_train_batch_size * training.gradient_accumulation_steps * world_size
-    return {"preset": preset, **as_settings(config), GLOBAL_BATCH: batch_size, "arithmetic": arithmetic, **found}
+    options = {"preset": preset, **redacted(as_settings(config))}
+    return {**options, GLOBAL_BATCH: batch_size, "arithmetic": arithmetic, **found}
 
 
 def recorded_settings(folder: Path) -> dict[str, Any]:
     """Settings that environment.json records; empty if it cannot be read."""
     with suppress(OSError):
-        if isinstance(recorded := read_json(folder / ENVIRONMENT).get("settings"), dict):
-            return recorded
+        return dict(read_json(folder / ENVIRONMENT, _SETTINGS).get("settings", {}))
     return {}
 
 
@@ -121,7 +124,12 @@ def read_evaluations(folder: Path) -> list[Metrics]:
 
 
 def read_options(file: Path, name: str) -> dict[str, Any]:
-    """Read the options in a YAML file. Raises UsageError for an invalid file, called `name` in the message."""
+    """The options in a YAML file without unused removed ones. UsageError, with `name`, for an invalid file."""
+    return without_removed(read_yaml(file, name))
+
+
+def read_yaml(file: Path, name: str) -> dict[str, Any]:
+    """The content of a YAML file of options. Raises UsageError for an invalid file, called `name` in the message."""
     if os.path.exists(file) and not os.path.isfile(file):
         raise UsageError(f"{name} is not a regular file; copy its text into a file first")
     try:
@@ -135,6 +143,16 @@ def read_options(file: Path, name: str) -> dict[str, Any]:
     if not isinstance(options, dict):
         raise UsageError(f"{name} contains no options; write one `name: value` per line")
     return options
+
+
+def without_removed(options: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The options without removed ones that had no effect; the command line refuses the others by name."""
+    result: dict[str, Any] = {}
+    for name, value in options.items():
+        removed = REMOVED.get(f"{prefix}{name}")
+        if removed is None or removed.unused not in (..., value):
+            result[name] = without_removed(value, f"{name}.") if isinstance(value, dict) and not prefix else value
+    return result
 
 
 def _is_costly(value: object) -> bool:
@@ -161,14 +179,17 @@ def compare_settings(
 
     Raises CheckpointError for a difference that affects the result: any setting that is not in `may_change`.
     """
-    before, now = _flatten(recorded), _flatten(settings)
+    before, now = _flatten(redacted(recorded)), _flatten(settings)
     defaults = _flatten(as_settings(PretrainConfig()))  # for options that are newer than the record
     defaults["is_recorded"] = False
     before |= {name: defaults[name] for name in now.keys() & defaults.keys() - before.keys()}
+    for name in sorted(before.keys() & REMOVED.keys()):
+        if REMOVED[name].unused not in (..., before[name]):
+            raise CheckpointError(
+                f"{origin} was made with {name} {before[name]}, which is gone: {REMOVED[name].reason}"
+            )
     names = sorted((before.keys() | now.keys()) - REMOVED.keys())
     changed = [name for name in names if before.get(name) != now.get(name)]
-    if now.get("batch_ramp_steps"):  # which has as many stages
-        may_change = may_change - {"gradient_accumulation_steps"}
     if fixed := [name for name in changed if name not in may_change]:
         texts = _TEXT.intersection(fixed) if "store" in now else set()  # fine-tuning has no store
         differences = _text_differences(before, now) if texts else []
@@ -217,15 +238,16 @@ def write_run_record(
     folder: Path, preset: str, config: PretrainConfig, command: Sequence[str], record: Mapping[str, Any]
 ) -> None:
     """Write environment.json with `record`, config.yaml (for --config) and command.txt (`command`), each atomically."""
-    options = {"preset": preset, **as_settings(config)}
+    options = {"preset": preset, **redacted(as_settings(config))}
     for group, name in ((options["model"], "vocab_size"), (options, "dry_run"), (options, "resume")):
         del group[name]
     if config.run.init_from is not None:
         options["tokenizer"] = str(folder / "tokenizer")  # the run's own copy, in case the other run is deleted
     # Written first: check_is_ours recognizes a run by this file, wherever the process is killed.
-    write_json(folder / ENVIRONMENT, {**environment(), "sources": _sources(config.corpus), **record})
+    sources = redacted(_sources(config.corpus))
+    write_json(folder / ENVIRONMENT, {**environment(), "sources": sources, **record})
     write_text(folder / CONFIG, yaml.safe_dump(options, sort_keys=False))
-    write_text(folder / COMMAND, shlex.join(["python", *command]) + "\n")
+    write_text(folder / COMMAND, format_command(command) + "\n")
 
 
 def _sources(corpus: CorpusConfig) -> list[dict[str, Any]]:
@@ -237,6 +259,17 @@ def _sources(corpus: CorpusConfig) -> list[dict[str, Any]]:
         sources = read_sources(corpus.corpus, corpus.text_column)
     is_list = [source.corpus for source in sources] != [corpus.corpus]
     return [{"corpus": source.corpus, "weight": source.weight} for source in sources if is_list]
+
+
+def format_command(words: Sequence[str], *, is_public: bool = False) -> str:
+    """The command for a shell, without credentials; if public, without folders of this machine."""
+    shown = [redacted(word) for word in words]
+    return shlex.join(["python", *(map(without_folders, shown) if is_public else shown)])
+
+
+def without_folders(word: str) -> str:
+    """The word of a command, in which absolute paths are only the names at their ends."""
+    return _FOLDERS.sub(r"\1", word)
 
 
 @contextmanager
@@ -257,9 +290,10 @@ def run_facts(config: PretrainConfig, metrics: Metrics, steps: int) -> "Facts":
 
     from electra_albert.hub.card import Facts
 
-    corpus, base = config.corpus.corpus, config.run.init_from and Path(config.run.init_from).name
+    corpus = redacted(config.corpus.corpus)
+    base = config.run.init_from and Path(config.run.init_from).name
     hub = None if Path(corpus).exists() else hub_name(corpus)
-    name = corpus if hub or "://" in corpus else Path(corpus).name  # without the folders of this machine
+    name = without_folders(corpus) if hub or "://" in corpus else Path(corpus).name
     base_text = f", initialized with the weights of `{base}`" if base else ""
     lines = [f"Pretrained by {spec_of(config).description} on the corpus `{name}` for {steps} steps{base_text}."]
     lines += [f"Generator: {source}." for source in [spec_of(config).generator_text(config)] if source]

@@ -115,8 +115,8 @@ def _parse(argv: Sequence[str]) -> Namespace:
     if options.output is not None:  # only earlier scores are overwritten
         output = Path(options.output)
         check_can_write(output.absolute().parent)
-        holds_scores = output.is_file() and {"weights", "tokenizer", "options"} <= read_json(output).keys()
-        if output.exists() and not holds_scores:
+        scores = read_json(output, {"weights": dict, "tokenizer": str, "options": dict})
+        if output.exists() and not scores:
             raise UsageError(f"--output {output} exists and is not a file of scores; name another file")
     return options
 

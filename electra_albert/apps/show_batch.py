@@ -12,7 +12,7 @@ from electra_albert.apps.command_line import make_parser, parse
 from electra_albert.apps.default_model import newest_run
 from electra_albert.apps.pretrain.options import parse_pretraining
 from electra_albert.apps.run_folder import CONFIG, GLOBAL_BATCH, compare_settings, recorded_settings
-from electra_albert.contracts import IGNORED_LABEL, Batch
+from electra_albert.contracts import IGNORED_LABEL, Batch, UsageError
 from electra_albert.model_config import require
 from electra_albert.objectives import spec_of
 
@@ -56,6 +56,8 @@ def _show(folder: Path, step: int, rows: int) -> None:
     micro_batches = replace(job.batches, world_size=processes).micro_batches(step)
     batch, total = micro_batches[0], processes * sum(len(each.input_ids) for each in micro_batches)
     origin = origin if spec_of(config).generator(config) is not None else spec_of(config).generator_text(config)
+    if not hasattr(job.objective, "corrupt"):
+        raise UsageError(f"--run {folder}: objective {config.run.objective} masks no tokens; nothing to show")
     with autocast(world.device, job.arithmetic):  # with gradients enabled, as in training
         corruption = job.objective.corrupt(batch, torch.tensor(step))
     rows, spec = min(rows, len(batch.input_ids)), spec_of(config)

@@ -10,17 +10,18 @@ from typing import Any
 from filelock import FileLock
 
 from electra_albert.config import TrainingConfig
-from electra_albert.contracts import UsageError
+from electra_albert.contracts import DataError, UsageError
 from electra_albert.corpus import tokenizer as tokenizers
 from electra_albert.corpus.documents import Decoder, Document, Record, documents_of_records
 from electra_albert.corpus.parts import PartPlan, write_part
 from electra_albert.corpus.sources import ReadOptions, Unit
 from electra_albert.corpus.text_encoder import TextEncoder
 from electra_albert.corpus.tokenizer import Tokenizer, load_tokenizer, save_tokenizer
-from electra_albert.files import read_json, write_json
+from electra_albert.files import load_json, write_json
 
 MAX_TASKS = 4096  # a store maps ten files of each part into memory, of 65,530 that Linux allows
 DOCUMENTS_FILE = "token_parts.json"  # in a folder of parts that a pipeline has written
+_RECORD = {"tasks": int, "seed": int, "tokenizer": str, "key": str | None}
 
 
 @dataclass(frozen=True)
@@ -43,11 +44,11 @@ class WriteTokens:
         tokenizer = load_tokenizer(Path(self.tokenizer))
         wanted = {"tasks": world_size, "seed": self.seed, "tokenizer": tokenizers.fingerprint(tokenizer)}
         with FileLock(folder / ".lock"):
-            found = read_json(folder / DOCUMENTS_FILE)
-            if not found:  # the first task
+            if not (folder / DOCUMENTS_FILE).exists():  # the first task
                 save_tokenizer(tokenizer, folder / "tokenizer", 512)
-                write_json(folder / DOCUMENTS_FILE, found := wanted)
-        if "key" in found:
+                write_json(folder / DOCUMENTS_FILE, wanted)
+            found = read_record(folder)
+        if found.get("key"):
             raise UsageError(f"{folder} is complete and in use; remove it, or write into another folder")
         if found != wanted:
             raise UsageError(f"{folder} was begun with other settings, {found}; remove it or name another folder")
@@ -69,9 +70,22 @@ def _documents(data: Iterable[Any], rank: int, counts: Counter[str]) -> Iterator
         yield document
 
 
+def read_record(folder: Path) -> dict[str, Any]:
+    """Tasks, seed, tokenizer and, once complete, key of a folder of parts; DataError if damaged."""
+    file = folder / DOCUMENTS_FILE
+    try:
+        record: dict[str, Any] = load_json(file, _RECORD)
+        if not 0 < record["tasks"] <= MAX_TASKS:
+            raise ValueError(f"{record['tasks']} tasks")
+    except ValueError as error:
+        advice = f"remove {folder}, and run the pipeline again"
+        raise DataError(f"{file} is damaged ({error}); {advice}") from None
+    return record
+
+
 def parts_of_documents(folder: Path, tokenizer: Tokenizer) -> PartPlan:
     """The parts that the tasks of a datatrove pipeline write into `folder`, one each."""
-    found, key = read_json(folder / DOCUMENTS_FILE), tokenizers.fingerprint(tokenizer)
+    found, key = read_record(folder), tokenizers.fingerprint(tokenizer)
     units, sources = [Unit((), ReadOptions())] * found["tasks"], [0] * found["tasks"]
     parts, encoder = folder / "store" / "parts", TextEncoder(tokenizer)
-    return PartPlan(units, sources, encoder, len(tokenizer), parts, "", key, found["seed"], ())
+    return PartPlan(units, sources, encoder, len(tokenizer), parts, "", key, found["seed"], 0)

@@ -15,12 +15,15 @@ from electra_albert.corpus.near_duplicates import HEAD_CHARACTERS, Signature, si
 from electra_albert.data_files.streams import BYTE_ORDER_MARK, MAX_LINE_BYTES, SURROGATE, cut_line, with_line_feeds
 
 BadUtf8 = Literal["replace", "skip", "error"]
+# A line is a sentence, a paragraph, a document, or a part of a paragraph.
+Layout = Literal["sentences", "paragraphs", "documents", "wrapped"]
 Record = tuple[str | None, Callable[[], str]]  # text of a record, None if it is null; its file and line
 
 _TO_SPACE = {c: " " for c in range(33) if chr(c).isspace() and c != ord("\n")} | {0: " "}  # in ASCII
 _SPACES = re.compile(r"[^\S \n]|\0")
 _MAX_SENTENCES = 100_000  # per Document; a longer document continues in the next one
 _MAX_CHARACTERS = 8 << 20
+_MAX_PARAGRAPH = 1 << 16  # characters of joined lines, after which they are split before their end
 _HEAD_SENTENCES = 400  # sentences used for the signature
 _BATCH_CHARACTERS = 1 << 20  # of records whose signatures are computed at once, for speed
 
@@ -90,19 +93,27 @@ def _byte_count(text: str) -> int:
     return len(SURROGATE.sub(" ", text).encode())
 
 
-def documents_of_lines(texts: Iterable[str], split: bool, counts: Counter[str]) -> Iterator[Document]:
-    """Documents separated by blank lines. A line is one sentence or, with `split`, one paragraph."""
+def documents_of_lines(texts: Iterable[str], layout: Layout, counts: Counter[str]) -> Iterator[Document]:
+    """Documents of whole lines, separated by blank lines unless each line is one."""
     sentences: list[str] = []  # of the current document
     signature: Signature | None = None  # of the current document, once its first part was yielded
+    begun = ""  # of the current paragraph, whose lines are joined
     for text in filter(None, texts):  # a text is empty if all its lines were skipped
         ended: list[list[str]] = []
         for line in map(str.strip, text[:-1].split("\n")):
-            if line and not split:
-                sentences.append(line)
+            if line and layout == "wrapped":
+                begun = _joined(begun, line)
+                if len(begun) > _MAX_PARAGRAPH:
+                    first, *rest = split_sentences(begun)
+                    *complete, begun = rest or [""]
+                    sentences += [first, *complete]
             elif line:
-                sentences += split_sentences(line)
-                counts["paragraphs_split"] += 1
-            elif sentences:
+                sentences += [line] if layout == "sentences" else split_sentences(line)
+            if begun and not line:
+                sentences += split_sentences(begun)
+                begun = ""
+            counts["paragraphs_split"] += bool(line) and layout in ("paragraphs", "documents")
+            if sentences and (not line or layout == "documents"):
                 ended.append(sentences)
                 sentences = []
         if ended and signature is not None:
@@ -113,10 +124,17 @@ def documents_of_lines(texts: Iterable[str], split: bool, counts: Counter[str]) 
             signature = signature or _signatures([sentences])[0]
             yield Document(signature, sentences[:-1], continues=True)
             sentences = sentences[-1:]  # kept, so that the last part is not empty
+    sentences += split_sentences(begun)
     if signature is not None and sentences:
         yield Document(signature, sentences)
     elif sentences:
         yield from _with_signatures([sentences])
+
+
+def _joined(begun: str, line: str) -> str:
+    """A paragraph and its next line; a word that is hyphenated between them keeps its hyphen."""
+    is_hyphenated = begun.endswith("-") and not begun.endswith(" -")
+    return f"{begun}{line}" if is_hyphenated or not begun else f"{begun} {line}"
 
 
 def documents_of_records(records: Iterable[Record], decoder: Decoder) -> Iterator[Document]:

@@ -7,12 +7,11 @@ within the example are swapped, because a cut-off sentence would reveal whether 
 Differs from BERT: text that replaces a segment begins with a sentence and is as long, so that neither reveals it.
 """
 
-import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import count
 from typing import NamedTuple
 
 import numpy as np
@@ -196,21 +195,11 @@ class PackedExamples:
 # Batches: a pure function of the step, split over ranks, prepared a few steps ahead.
 
 
-class TrainStage(NamedTuple):
-    """Steps of a run, after those of the stage before, with the same examples and batch."""
-
-    last_step: int
-    examples: PackedExamples
-    order: ExampleOrder
-    per_device_train_batch_size: int
-    gradient_accumulation_steps: int
-
-
 @dataclass(frozen=True)
 class TrainBatches:
     """Micro-batches of one rank. The examples of a step do not depend on the split over ranks and micro-batches.
 
-    example_id counts the examples of the run, over all stages.
+    example_id counts the examples of the run.
     """
 
     examples: PackedExamples
@@ -220,16 +209,10 @@ class TrainBatches:
     rank: int = 0
     world_size: int = 1
     pin_memory: bool = False
-    earlier: tuple[TrainStage, ...] = ()  # stages before the last one, which has the fields above
-
-    @property
-    def _stages(self) -> tuple[TrainStage, ...]:
-        batch = (self.per_device_train_batch_size, self.gradient_accumulation_steps)
-        return (*self.earlier, TrainStage(sys.maxsize, self.examples, self.order, *batch))
 
     @property
     def global_batch_size(self) -> int:
-        """Examples per step, over all ranks and micro-batches, in the last stage."""
+        """Examples per step, over all ranks and micro-batches."""
         return self.world_size * self.gradient_accumulation_steps * self.per_device_train_batch_size
 
     def micro_batches(self, step: int) -> list[Batch]:
@@ -237,38 +220,16 @@ class TrainBatches:
         return next(self._following(step))
 
     def _following(self, first_step: int) -> Iterator[list[Batch]]:
-        """Micro-batches of `first_step` and all later steps."""
-        done = first_example = first_of_table = 0  # steps and examples before a stage, examples before its table
-        examples = self._stages[0].examples
-        for stage in self._stages:
-            if stage.examples is not examples:
-                examples, first_of_table = stage.examples, first_example
-            if first_step <= stage.last_step:
-                skipped = max(0, first_step - 1 - done)
-                batches = self._of_stage(stage, skipped, first_example, first_of_table)
-                yield from islice(batches, stage.last_step - done - skipped)
-            first_example += self._drawn(stage, stage.last_step - done)
-            done = stage.last_step
-
-    def _drawn(self, stage: TrainStage, steps: int) -> int:
-        """The number of examples of so many steps of a stage."""
-        return steps * self.world_size * stage.gradient_accumulation_steps * stage.per_device_train_batch_size
-
-    def _of_stage(
-        self, stage: TrainStage, skipped: int, first_example: int, first_of_table: int
-    ) -> Iterator[list[Batch]]:
-        """Micro-batches of a stage without its end; indices of many steps are computed at once, for speed."""
-        size, share_count = stage.per_device_train_batch_size, stage.gradient_accumulation_steps
+        """Micro-batches of `first_step` and all later steps; indices of many steps are computed at once, for speed."""
+        size, share_count = self.per_device_train_batch_size, self.gradient_accumulation_steps
         step_count = max(1, _EXAMPLES_AT_ONCE // (share_count * size))
         share = torch.arange(share_count)[:, None] * self.world_size + self.rank
-        for first in count(skipped, step_count):
+        for first in count(first_step - 1, step_count):
             step = torch.arange(first, first + step_count)[:, None, None]
-            in_stage = step * self._drawn(stage, 1) + share * size + torch.arange(size)  # [steps, micro-batches, B]
-            position = first_example + in_stage
-            indices = stage.order.indices(position - first_of_table)
-            for step_positions, step_indices in zip(position, indices, strict=True):
+            position = step * self.global_batch_size + share * size + torch.arange(size)  # [steps, micro-batches, B]
+            for step_positions, step_indices in zip(position, self.order.indices(position), strict=True):
                 pairs = zip(step_indices, step_positions, strict=True)
-                batches = [stage.examples.gather(index, example_id) for index, example_id in pairs]
+                batches = [self.examples.gather(index, example_id) for index, example_id in pairs]
                 yield [batch.map(Tensor.pin_memory) for batch in batches] if self.pin_memory else batches
 
     def steps(self, first_step: int) -> Iterator[list[Batch]]:
@@ -285,13 +246,8 @@ class TrainBatches:
                 thread.shutdown(wait=False, cancel_futures=True)
 
     def epoch(self, step: int) -> float:
-        """The number of epochs after `step` steps; a stage counts by the examples of its own length."""
-        epochs, done = 0.0, 0
-        for stage in self._stages:
-            last = min(step, stage.last_step)
-            epochs += self._drawn(stage, last - done) / stage.order.examples_per_epoch
-            done = last
-        return epochs
+        """The number of epochs after `step` steps."""
+        return step * self.global_batch_size / self.order.examples_per_epoch
 
 
 def eval_batches(

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from electra_albert.config import BUILT_IN_CORPUS
-from electra_albert.contracts import DataError
+from electra_albert.contracts import DataError, redacted
 from electra_albert.data_files import NOT_YAML, hub_name
 from electra_albert.data_files.finding import format_of
 from electra_albert.data_files.remote import URL
@@ -104,7 +104,7 @@ def source_names(sources: Sequence[Source]) -> list[str]:
     """A short unique name per source, from the last part of its path without wildcards: letters, digits, ._-."""
     names: list[str] = []
     for number, source in enumerate(sources, start=1):
-        parts = [part for part in Path(source.corpus).parts if not glob.has_magic(part)]
+        parts = [part for part in Path(redacted(source.corpus)).parts if not glob.has_magic(part)]
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", parts[-1] if parts else "").strip("-.") or "source"
         while name in names:
             name = f"{name}-{number}"

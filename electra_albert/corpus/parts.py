@@ -21,17 +21,27 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from tqdm import tqdm
 
 from electra_albert.contracts import LOG, DataError
 from electra_albert.corpus.documents import Document
 from electra_albert.corpus.near_duplicates import Signature
 from electra_albert.corpus.sources import Unit, read_unit
 from electra_albert.corpus.text_encoder import TextEncoder
-from electra_albert.files import FileDigest, HashedFile, find_damage, read_json, replacing, write_json
+from electra_albert.files import (
+    DIGESTS,
+    FileDigest,
+    HashedFile,
+    find_damage,
+    read_json,
+    replacing,
+    write_json,
+)
 
 PART_FILES = ("tokens", "sentence_ends", "document_ends", "groups", "sketches")  # the last two: Signature's fields
 _BATCH_CHARACTERS = 1 << 20  # tokenised at once
 _SECONDS_BETWEEN_LINES = 10
+_SECONDS_WITHOUT_BAR = 5  # on a terminal
 
 
 class Part(NamedTuple):
@@ -64,7 +74,7 @@ class PartPlan(NamedTuple):
     fingerprint: str  # of the corpus, the read options and the tokenizer
     parts_key: str  # of what decides the contents of the parts besides their units: as a rule the fingerprint
     seed: int
-    lengths: tuple[int, ...]  # max_seq_length of each table of examples
+    max_seq_length: int  # of the examples
 
     def parts(self) -> list[Part]:
         """All parts in order; those that match the plan have their statistics. `Part.damage` compares hashes."""
@@ -76,7 +86,7 @@ class PartPlan(NamedTuple):
         spans = [(span.start, span.end, span.kind) for span in unit.spans]
         key = content_hash([self.parts_key, spans, unit.options])
         part = Part(unit, number, key, self.folder, token_dtype(self.vocab_size), {})
-        found = read_json(part.path("json"))
+        found = read_json(part.path("json"), {"key": str, "files": DIGESTS})
         is_whole = (
             found.pop("hash", "") == content_hash(found)
             and found["key"] == key
@@ -113,9 +123,13 @@ def run_all(
     """function(item, shared) of each item, in this process or in workers that never outlive it; logs the progress."""
     results: list[Any] = [None] * len(items)
     logged = time.monotonic()
-    for done, (number, result) in enumerate(_run_each(function, items, min(num_workers, len(items)), shared), start=1):
+    outputs = _run_each(function, items, min(num_workers, len(items)), shared)
+    settings: dict[str, Any] = {"unit": " parts", "delay": _SECONDS_WITHOUT_BAR, "disable": None, "leave": False}
+    bar = tqdm(outputs, desc=what, total=len(items), **settings)
+    for done, (number, result) in enumerate(bar, start=1):
         results[number] = result
-        if time.monotonic() - logged > _SECONDS_BETWEEN_LINES and done < len(items):
+        is_due = bar.disable and time.monotonic() - logged > _SECONDS_BETWEEN_LINES
+        if is_due and done < len(items):
             logged = time.monotonic()
             LOG.info(f"{what}: {done} of {len(items)} parts done")
     return results

@@ -15,7 +15,15 @@ import torch
 
 from electra_albert.contracts import LOG, CheckpointError
 from electra_albert.corpus.parts import run_all
-from electra_albert.files import FileDigest, HashedFile, find_damage, read_json, replacing, write_json
+from electra_albert.files import (
+    DIGESTS,
+    FileDigest,
+    HashedFile,
+    find_damage,
+    read_json,
+    replacing,
+    write_json,
+)
 from electra_albert.keyed_random import Stream, bits, uniform
 
 TABLE_VERSION = 2
@@ -96,8 +104,8 @@ def build_table(split: Split, max_seq_length: int, seed: int, num_workers: int =
 
 def _table_damage(split: Split, name: str) -> str | None:
     """The damage to the files since they were written, in one line; None if there is none."""
-    found, names = read_json(split.folder / f"{name}.json"), {f"{number:06d}.{name}.bin" for number in split.numbers}
-    if found.keys() != names or not all(isinstance(entry, list) and len(entry) == 2 for entry in found.values()):
+    found = read_json(split.folder / f"{name}.json", DIGESTS)
+    if found.keys() != {f"{number:06d}.{name}.bin" for number in split.numbers}:
         return f"{split.folder / name}.json has no size and hash of each part"
     files = {f"{split.folder.name}/{file}": FileDigest(*entry) for file, entry in found.items()}
     return find_damage(split.folder.parent, files, split.folder.parent / CHECKED)

@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Literal, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, Literal, NamedTuple, cast, get_args
 
 from electra_albert.contracts import DataError
 from electra_albert.corpus import documents
@@ -23,13 +23,20 @@ from electra_albert.data_files.tables import SEPARATORS, csv_delimiter, csv_rows
 if TYPE_CHECKING:
     import pyarrow
 
-Kind = Literal["sentences", "paragraphs", "records", "csv", "tsv", "parquet", "arrow"]
+Layout = documents.Layout  # of the lines of a text file
+Kind = Layout | Literal["records", "csv", "tsv", "parquet", "arrow"]
 
 _TO_THE_END = -1
 _KIND_BYTES = 1 << 18  # of each sample that the kind of text is detected from
 _PARAGRAPH_SENTENCES = 1.35  # per line on average, above which the lines of a file are paragraphs
+_FEW_LINES = 64  # up to which a file without a blank line is one document
+_WRAPPED = 0.5  # share of the lines of hard-wrapped text that the next word does not fit into
+_LOWER = 0.4  # share of its lines that begin within a sentence, in lower case
+_MIN_WRAPPED_LINES, _MIN_WRAPPED_WORDS = 20, 4  # mean words a line
+_WRAPPED_WIDTHS = range(40, 200)  # characters
 _EXPANSION = 4  # approximate compression ratio, only used to size units
 _BLANK_LINE = re.compile(rb"(?>\r\n|\n|\r)[ \t\x0b\x0c\x1c-\x1f]*(?>\r\n|\n|\r)")
+_UNBROKEN = "long files are one document, without a blank line (--documents line: each line is one)"
 _ROWS = 256  # converted to Python strings at once
 
 
@@ -39,6 +46,7 @@ class ReadOptions(NamedTuple):
     text_column: str = "text"  # of records and tables
     bad_utf8: BadUtf8 = "replace"  # for bytes of a line or record that are not in the encoding
     encoding: str = streams.UTF8  # of text, JSON and CSV; Parquet and Arrow are in UTF-8
+    documents: Literal["auto", "blank", "line"] = "auto"  # what ends a document of a text file
 
 
 class Span(NamedTuple):
@@ -120,13 +128,36 @@ def _find_kind(path: Path, plain: BinaryIO | None, options: ReadOptions) -> Kind
         sample += b"\n" + plain.read(_KIND_BYTES).partition(b"\n")[2]
     decoded = streams.with_line_feeds(sample.decode(options.encoding, "surrogateescape"))
     text = Decoder("replace", Counter()).lines(decoded, str)
-    counts = [len(documents.split_sentences(line)) for line in text.split("\n")[:-1] if line.strip()]
-    return "paragraphs" if sum(counts) > _PARAGRAPH_SENTENCES * len(counts) else "sentences"
+    if options.documents == "line":
+        return "documents"
+    lines = [line.strip() for line in text.split("\n")[:-1]]
+    if options.documents == "auto" and _are_wrapped(lines):
+        return "wrapped"
+    counts = [len(documents.split_sentences(line)) for line in lines if line]
+    if sum(counts) <= _PARAGRAPH_SENTENCES * len(counts):
+        return "sentences"
+    has_blank_line = len(counts) < len("\n".join(lines).strip().split("\n"))
+    is_long = len(counts) > _FEW_LINES
+    return "documents" if options.documents == "auto" and is_long and not has_blank_line else "paragraphs"
+
+
+def _are_wrapped(lines: list[str]) -> bool:
+    """Whether the sentences of stripped lines continue in the next line, cut at one width."""
+    pairs = [(line, following) for line, following in pairwise(lines) if line and following]
+    if len(pairs) < _MIN_WRAPPED_LINES:
+        return False
+    lengths = sorted(len(line) for line in lines if line)
+    width = lengths[int(0.9 * len(lengths))]  # wrapped by hand, lines differ
+    is_full = [len(line) + 1 + len(following.split()[0]) > width for line, following in pairs]
+    begins_lower = [following[0].islower() and line[-1] not in ".!?…" for line, following in pairs]
+    words = sum(len(line.split()) for line, _ in pairs)
+    is_prose = sum(begins_lower) >= _LOWER * len(pairs) and words >= _MIN_WRAPPED_WORDS * len(pairs)
+    return width in _WRAPPED_WIDTHS and is_prose and sum(is_full) >= _WRAPPED * len(pairs)
 
 
 def _border_after(file: BinaryIO, position: int, kind: Kind) -> int:
     """The offset after the first document boundary at or after `position`, or the end of the file."""
-    border = re.compile(rb"\n") if kind == "records" else _BLANK_LINE
+    border = re.compile(rb"\n") if kind in ("records", "documents") else _BLANK_LINE
     file.seek(position)
     tail = b""  # a possible start of a blank line that ends in the next block
     while block := file.read(streams.BLOCK_BYTES):
@@ -147,20 +178,24 @@ def read_unit(unit: Unit, counts: Counter[str]) -> Iterator[Document]:
         if span.start == 0:
             counts["files"] += 1
             counts[f"files_of_{span.kind}"] += 1
+        before = counts["documents"], counts["sentences"]
         for document in _read_span(span, unit.options, counts):
             counts["documents"] += not document.continues
             counts["sentences"] += len(document.sentences)
             yield document
+        is_whole = span.start == 0 and counts["documents"] == before[0] + 1
+        if is_whole and span.kind == "sentences" and counts["sentences"] > before[1] + _FEW_LINES:
+            counts[_UNBROKEN] += 1
 
 
 def _read_span(span: Span, options: ReadOptions, counts: Counter[str]) -> Iterator[Document]:
     decoder = Decoder(options.bad_utf8, counts)
-    if span.kind not in ("sentences", "paragraphs"):
+    if span.kind in get_args(Layout):
+        with _lines(span, options, counts, cut=True) as lines:
+            texts = (decoder.lines(text, partial(lines.location, first)) for first, text in lines)
+            yield from documents.documents_of_lines(texts, cast("Layout", span.kind), counts)
+    else:
         yield from documents.documents_of_records(_records(span, options, counts), decoder)
-        return
-    with _lines(span, options, counts, cut=True) as lines:
-        texts = (decoder.lines(text, partial(lines.location, first)) for first, text in lines)
-        yield from documents.documents_of_lines(texts, split=span.kind == "paragraphs", counts=counts)
 
 
 @contextmanager
@@ -205,7 +240,7 @@ def _csv_records(lines: Lines, kind: Kind, column: str) -> Iterator[Record]:
     first = next(texts, "")
     delimiter = "\t" if kind == "tsv" else csv_delimiter((first,), (column,))
     if kind == "csv" and delimiter != ",":
-        lines.counts[f"CSV files separated by {SEPARATORS[delimiter]}"] += 1
+        lines.counts[f"CSV files separated by {SEPARATORS.get(delimiter, delimiter)}"] += 1
     location = partial(lines.location, -1)  # rows are numbered from 1
     rows = csv_rows(chain((first,), texts), delimiter, location)
     _, header = next(rows, (1, []))

@@ -25,7 +25,16 @@ from electra_albert.corpus.held_out import SPLITS, HeldOut, choose_held_out
 from electra_albert.corpus.parts import Part, PartPlan, content_hash, run_all, token_dtype
 from electra_albert.corpus.rows import CHECKED, PARTS_PER_WORKER, Split, TokenStream, mapped, rows_name, write_rows
 from electra_albert.corpus.text_encoder import FORMS_REWRITTEN, MARKS_REMOVED
-from electra_albert.files import FileDigest, HashedFile, find_damage, read_json, replacing, sha256, write_json
+from electra_albert.files import (
+    DIGESTS,
+    FileDigest,
+    HashedFile,
+    find_damage,
+    read_json,
+    replacing,
+    sha256,
+    write_json,
+)
 
 FORMAT_VERSION = 5
 _BLOCK = 1 << 20  # numbers copied at once
@@ -83,12 +92,12 @@ def _finished(plan: PartPlan) -> list[Part]:
 
 
 def _splitting_key(plan: PartPlan, parts: Sequence[Part]) -> str:
-    return content_hash([plan.seed, plan.sources, plan.lengths, [part.statistics["files"] for part in parts]])
+    return content_hash([plan.seed, plan.sources, plan.max_seq_length, [part.statistics["files"] for part in parts]])
 
 
 def _split_statistics(part: Part, key: str, *, is_thorough: bool = False) -> dict[str, Any]:
     """The record of `_split_part`; empty unless it has the same key. is_thorough also compares the files."""
-    found = read_json(part.path("split.json"))
+    found = read_json(part.path("split.json"), {"key": str, "files": DIGESTS})
     if found.pop("hash", "") != content_hash(found) or found["key"] != key:
         return {}
     files = {name: FileDigest(*digest) for name, digest in found["files"].items()}
@@ -126,9 +135,8 @@ def _split_part(part: Part, shared: _Splitting) -> None:
                 size["tokens"] += end - start
             files |= {names[name]: file.finish() for name, file in opened.items()}
         document_ends = np.fromfile(folder / names["document_ends"], "<i8")
-        for length in plan.lengths:
-            name, digest = write_rows((folder / split, part.number, document_ends, length), plan.seed)
-            tables[f"{split}/{rows_name(length, plan.seed)}.json"] = {name: digest}
+        name, digest = write_rows((folder / split, part.number, document_ends, plan.max_seq_length), plan.seed)
+        tables[f"{split}/{rows_name(plan.max_seq_length, plan.seed)}.json"] = {name: digest}
     rows = {f"{name.split('/')[0]}/{row}": digest for name, table in tables.items() for row, digest in table.items()}
     if damage := find_damage(folder, files | rows, part.path("split.checked.json")):
         raise CheckpointError(f"{damage}, right after writing; check the disk, then start again")
@@ -219,7 +227,7 @@ def open_store(folder: Path) -> Store:
     file = folder / "manifest.json"
     if not file.is_file():
         raise UsageError(f"{folder} holds no token store; run prepare on the corpus")
-    manifest = read_json(file)
+    manifest = read_json(file)  # its own hash is compared
     digest = manifest.pop("sha256", None)
     if manifest.get("format_version") != FORMAT_VERSION or digest != _digest(manifest):
         raise CheckpointError(f"{file} is damaged, or not of version {FORMAT_VERSION}")
@@ -264,6 +272,7 @@ def _digest(manifest: Mapping[str, Any]) -> str:
 # Corpus statistics: everything that was read, skipped, changed and written.
 
 _KINDS = {"sentences": "text, one sentence per line", "paragraphs": "text, one paragraph per line"}
+_KINDS |= {"documents": "text, one document per line", "wrapped": "text, hard-wrapped lines joined to paragraphs"}
 _KINDS |= {"records": "JSON, one document per line"}
 _KINDS |= {kind.lower(): f"{kind}, one document per row" for kind in ("CSV", "TSV", "Parquet", "Arrow")}
 _SHOWN_ELSEWHERE = {"files", "bytes", "documents", "sentences", *(f"files_of_{kind}" for kind in _KINDS)}

@@ -1,4 +1,4 @@
-"""Encodes text as token ids and character offsets with any fast tokenizer; text never becomes a special token."""
+"""Encodes text, with any fast tokenizer, as token ids and character offsets; never as [MASK]."""
 
 import json
 import re
@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from electra_albert.corpus.tokenizer import ROLES
 
 Ids = NDArray[np.int32]
 _TEXTS_AT_ONCE, _CHARACTERS_AT_ONCE = 2048, 1 << 20  # a token with its offsets takes hundreds of bytes
@@ -27,14 +29,13 @@ class Subwords(NamedTuple):
 
 
 class TextEncoder:
-    """Encodes like the tokenizer with `split_special_tokens`, but never yields a special id. Can be pickled.
+    """Encodes like the tokenizer, but tokens with a role, such as [MASK], are text. Can be pickled.
 
-    `transformers` itself finds "<pad>" in text despite `split_special_tokens` if the model is Unigram.
+    It finds all other added tokens. `transformers` can only split all special tokens, and finds
+    "<pad>" nevertheless if the model is Unigram.
     """
 
     def __init__(self, tokenizer: Any) -> None:
-        from tokenizers import Tokenizer
-
         self.cls_id: int = tokenizer.cls_token_id
         self.sep_id: int = tokenizer.sep_token_id
         self.pad_id: int = tokenizer.pad_token_id
@@ -45,24 +46,41 @@ class TextEncoder:
         is_unigram = model["type"] == "Unigram"
         found = model.get("unk_id") if is_unigram else model["vocab"].get(model.get("unk_token"))
         self.unknown_id = -1 if found is None else int(found)  # of the model, -1 if it has none
-        special = {token["id"]: token["content"] for token in added if token["special"]}
-        special |= dict(zip(tokenizer.all_special_ids, tokenizer.all_special_tokens, strict=True))
+        roles = [getattr(tokenizer, f"{role}_token") for role in ROLES]
+        special = {tokenizer.convert_tokens_to_ids(role): role for role in roles if role}
         self._special_text = re.compile("|".join(map(re.escape, special.values())))
+        for token in added:
+            token["special"] = token["id"] in special  # encode_special_tokens does not find these
         if is_unigram:
             # White space rarely reaches the model, so it does not find a token that begins with a space.
-            for number in special:
-                if number < len(model["vocab"]):  # else it is an added token after the model's own
-                    model["vocab"][number][0] = " " + model["vocab"][number][0]
-            content["added_tokens"] = [token for token in added if not token["special"]]
+            own = {number for number in special if number < len(model["vocab"])}
+            for number in own:
+                model["vocab"][number][0] = " " + model["vocab"][number][0]
+            content["added_tokens"] = [token for token in added if token["id"] not in own]
         content |= {"post_processor": None, "truncation": None, "padding": None}
-        self._backend = Tokenizer.from_str(json.dumps(content))
-        self._normalizer = self._backend.normalizer  # one object, so that the cache of `_count_changed` applies
-        self._is_special = np.zeros(max(self._backend.get_vocab_size(), *special) + 1, np.bool_)
+        self._is_special = np.zeros(len(tokenizer), np.bool_)
         self._is_special[sorted({*special} - {self.unknown_id})] = True
+        self._normalizer = tokenizer.backend_tokenizer.normalizer  # one object for `_count_changed`
+        self._content = content
+        self.__setstate__({})
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_backend": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        from tokenizers import Tokenizer, models
+
+        self.__dict__ |= state
+        self._backend = Tokenizer.from_str(json.dumps(self._content))
+        self._backend.encode_special_tokens = True
+        model = self._content["model"]
+        if model["type"] == "Unigram":  # from_str rounds scores, which would break ties differently
+            vocab = list(map(tuple, model["vocab"]))
+            self._backend.model = models.Unigram(vocab, model["unk_id"], model["byte_fallback"])
 
     def encode(self, texts: Sequence[str]) -> list[Ids]:
         """The token ids of each text."""
-        ids, lengths, _ = self._flat_ids(texts)
+        ids, lengths = self._flat_ids(texts)
         return np.split(ids, lengths.cumsum()[:-1]) if texts else []
 
     def encode_counted(self, sentences: Sequence[str]) -> tuple[Ids, NDArray[np.int64], Counter[str]]:
@@ -71,10 +89,9 @@ class TextEncoder:
         Counts: `special_texts` (texts of special tokens), `unknown_characters` (replaced by the unknown token, without
         spaces), and `marks_removed` and `compatibility_forms_rewritten` by the normalizer.
         """
-        ids, lengths, special_counts = self._flat_ids(sentences)
-        written = [len(self._special_text.findall(sentence)) for sentence in sentences]
+        ids, lengths = self._flat_ids(sentences)
+        special_texts = sum(len(self._special_text.findall(sentence)) for sentence in sentences)
         unknown = np.unique(np.repeat(np.arange(len(sentences)), lengths)[ids == self.unknown_id]).tolist()
-        special_texts = int(np.maximum(special_counts, np.array(written, np.int64)).sum())
         unknown_characters = self._unknown_characters([sentences[number] for number in unknown])
         counts = Counter(special_texts=special_texts, unknown_characters=unknown_characters)
         for word in chain.from_iterable(sentence.split() for sentence in sentences if not sentence.isascii()):
@@ -91,20 +108,20 @@ class TextEncoder:
             ids[self._is_special[ids]] = self.unknown_id
             yield Subwords(ids[kept], spans[kept, 0], spans[kept, 1])
 
-    def _flat_ids(self, texts: Sequence[str]) -> tuple[Ids, NDArray[np.int64], NDArray[np.int64]]:
-        """ids of all texts, tokens per text, and special tokens per text, which become unknown or are dropped."""
-        found = [one.ids for one in self._in_batches(texts, self._backend.encode_batch_fast)]
-        lengths = np.fromiter(map(len, found), np.int64, len(found))
-        ids = np.fromiter(chain.from_iterable(found), np.int32, int(lengths.sum()))
+    def _flat_ids(self, texts: Sequence[str]) -> tuple[Ids, NDArray[np.int64]]:
+        """ids of all texts and tokens per text; special tokens become unknown or are dropped."""
+        encodings = self._in_batches(texts, self._backend.encode_batch_fast)
+        ids_of = [encoding.ids for encoding in encodings]
+        lengths = np.fromiter(map(len, ids_of), np.int64, len(ids_of))
+        ids = np.fromiter(chain.from_iterable(ids_of), np.int32, int(lengths.sum()))
         is_special = self._is_special[ids]
-        special_counts = np.bincount(np.repeat(np.arange(len(found)), lengths)[is_special], minlength=len(found))
-        if self.unknown_id < 0:
-            return ids[~is_special], lengths - special_counts, special_counts
-        ids[is_special] = self.unknown_id
-        return ids, lengths, special_counts
+        if self.unknown_id >= 0:
+            ids[is_special] = self.unknown_id
+            return ids, lengths
+        dropped = np.repeat(np.arange(len(texts)), lengths)[is_special]
+        return ids[~is_special], lengths - np.bincount(dropped, minlength=len(texts))
 
     def _in_batches(self, texts: Sequence[str], encode_batch: Callable[..., list[Any]]) -> Iterator[Any]:
-        self._backend.encode_special_tokens = True  # pickling loses it
         start = characters = 0
         for end, text in enumerate(texts, start=1):
             characters += len(text)

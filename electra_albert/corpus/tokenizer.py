@@ -15,7 +15,8 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from electra_albert.contracts import CheckpointError, SpecialIds, UsageError
+from electra_albert.contracts import LOG, CheckpointError, SpecialIds, UsageError
+from electra_albert.corpus import sentencepiece_model
 from electra_albert.files import filling
 
 if TYPE_CHECKING:
@@ -27,10 +28,12 @@ Tokenizer: TypeAlias = "PreTrainedTokenizerFast"
 SPECIAL_TOKENS = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")  # of ALBERT, with ids 0 to 4
 UNK_ID = SPECIAL_TOKENS.index("<unk>")
 MODEL_INPUT_NAMES = ["input_ids", "token_type_ids", "attention_mask"]  # transformers omits token_type_ids
-WORD_START = "▁"
+WORD_START = sentencepiece_model.WORD_START
 _LATIN_MARKS = r"(?<![^\p{Latin}\s])\p{M}+"  # after a Latin letter, a space (´ in NFKD) or nothing
 _FOLDER_FILES = ("tokenizer.json", "spiece.model", "vocab.txt")  # the first that exists is read, as in transformers
-_ALBERT_CLASSES = (None, "AlbertTokenizer", "AlbertTokenizerFast")
+_FOLDERS = ("", "tokenizer", "generator", "discriminator", "model")  # of a run or an exported pair
+_ALBERT_NAMES = ("AlbertTokenizer", "AlbertTokenizerFast", "albert")  # classes and model type
+_GENERAL_CLASSES = (None, "PreTrainedTokenizerFast", "TokenizersBackend")
 ROLES = {"pad": "<pad>", "unk": "<unk>", "cls": "<s>", "sep": "</s>", "mask": "<mask>"}  # or [PAD], [UNK], …
 _ALBERT_FLAGS = ("do_lower_case", "keep_accents")
 _BERT_FLAGS = ("do_lower_case", "strip_accents", "tokenize_chinese_chars")
@@ -58,15 +61,16 @@ class TextOptions(NamedTuple):
 def load_tokenizer(path: Path, options: TextOptions | None = None) -> Tokenizer:
     """Load a tokenizer from a folder, tokenizer.json, SentencePiece model or vocab.txt.
 
-    A tokenizer.json of ALBERT becomes an AlbertTokenizer. Any other keeps its normalizer, pre-tokenizer and model, and
-    gets the template [CLS] A [SEP] B [SEP] with token types 0 and 1. `options` override the tokenizer_config.json next
-    to the file; without either, a SentencePiece model or vocab.txt is cased if a token holds a capital letter.
+    One that its configuration calls ALBERT becomes an AlbertTokenizer. Any other keeps its normalizer,
+    pre-tokenizer and model, and gets the template [CLS] A [SEP] B [SEP] with token types 0 and 1.
+    `options` override the tokenizer_config.json next to the file; without either, a vocab.txt is
+    cased if a token holds a capital letter.
     Differs from transformers: user-defined tokens of a .model, such as the full stop, do not become added tokens.
     """
     file = _vocabulary_file(path)
     config: dict[str, Any] = {}
     try:
-        for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        for name in ("config.json", "special_tokens_map.json", "tokenizer_config.json"):
             settings = file.parent / name
             config |= json.loads(_read(settings)) if settings.is_file() else {}
         tokenizer = _load(file, config, options or TextOptions())
@@ -85,8 +89,8 @@ def load_tokenizer(path: Path, options: TextOptions | None = None) -> Tokenizer:
 
 def _vocabulary_file(path: Path) -> Path:
     """The tokenizer file in a folder, such as a run's, or the file itself. Raises UsageError if there is none."""
-    folders = (path, path / "tokenizer")
-    for file in [folder / name for folder in folders for name in _FOLDER_FILES] if path.is_dir() else [path]:
+    candidates = [path / folder / name for folder, name in product(_FOLDERS, _FOLDER_FILES)]
+    for file in candidates if path.is_dir() else [path]:
         if file.is_file() and file.suffix in (".json", ".model", ".txt"):
             return file
     reason = "is not named *.json, *.model or *.txt" if path.exists() else "does not exist"
@@ -109,26 +113,33 @@ def _load(file: Path, config: dict[str, Any], options: TextOptions) -> Tokenizer
     model = content["model"]
     if "type" not in model:  # old files of 2020
         model["type"] = "Unigram" if isinstance(model["vocab"], list) else "BPE" if "merges" in model else "WordPiece"
-    if model["type"] == "Unigram":
+    if model["type"] == "Unigram" and _names_albert(config):
         vocab = [(token, score) for token, score in model["vocab"]]
-        is_published = config.get("tokenizer_class") in _ALBERT_CLASSES and _has_albert_layout(vocab, model["unk_id"])
-        if is_published and all(token["id"] < len(vocab) for token in content.get("added_tokens") or ()):
+        if _has_albert_layout(vocab, model["unk_id"]):
             _check_ids({token: number for number, (token, _) in enumerate(vocab)})
             steps = (content.get("normalizer") or {}).get("normalizers") or ()
             charsmap = next((step["precompiled_charsmap"] for step in steps if step["type"] == "Precompiled"), "")
-            charsmap = base64.b64decode(charsmap, validate=True)
-            albert = _albert_options(config, options, charsmap, is_cased=False)
-            return build_albert(split_digit_commas(vocab, options.split_digit_comma), albert)
+            albert = _load_albert(vocab, config, options, base64.b64decode(charsmap, validate=True))
+            added = content.get("added_tokens") or []
+            if all(token["id"] < len(SPECIAL_TOKENS) for token in added):
+                return albert
+            content = json.loads(albert.backend_tokenizer.to_str()) | {"added_tokens": added}
+            return _build_fast(content, config)
     _apply_options(file, content, config, options)
     return _build_fast(content, config)
+
+
+def _names_albert(config: dict[str, Any]) -> bool:
+    """Whether AutoTokenizer makes an AlbertTokenizer of it."""
+    return (config.get("tokenizer_class") or config.get("model_type")) in _ALBERT_NAMES
 
 
 def _has_albert_layout(vocab: list[tuple[str, float]], unknown_id: object) -> bool:
     return tuple(token for token, _ in vocab[: len(SPECIAL_TOKENS)]) == SPECIAL_TOKENS and unknown_id == UNK_ID
 
 
-def _has_capitals(tokens: Iterable[str], special: Collection[str] = ()) -> bool:
-    return any(token != token.lower() and token[0] not in "[<" and token not in special for token in tokens)
+def _has_capitals(tokens: Iterable[str]) -> bool:
+    return any(token != token.lower() and token[0] not in "[<" for token in tokens)
 
 
 def _flag(config: dict[str, Any], name: str, default: bool | None) -> bool | None:
@@ -139,37 +150,39 @@ def _flag(config: dict[str, Any], name: str, default: bool | None) -> bool | Non
     return default if value is None else value
 
 
-def _albert_options(config: dict[str, Any], options: TextOptions, charsmap: bytes, *, is_cased: bool) -> dict[str, Any]:
-    """Arguments of AlbertTokenizer from `options`, else `config`, else lower-case unless `is_cased` and no accents."""
-    found = {name: _flag(config, name, name != "keep_accents" and not is_cased) for name in _ALBERT_FLAGS}
-    found |= {name: value for name, value in options.given().items() if name in found}
-    return found | ({"_spm_precompiled_charsmap": charsmap} if charsmap else {})
+def _load_albert(
+    vocab: list[tuple[str, float]],
+    config: dict[str, Any],
+    options: TextOptions,
+    charsmap: bytes,
+    is_plain: bool = True,
+) -> AlbertTokenizer:
+    """An AlbertTokenizer by `options`, else `config`, else lower-cased if `is_plain`."""
+    defaults = {"do_lower_case": is_plain, "keep_accents": not is_plain}
+    flags: dict[str, Any] = {name: _flag(config, name, value) for name, value in defaults.items()}
+    flags |= {name: value for name, value in options.given().items() if name in flags}
+    flags |= {"_spm_precompiled_charsmap": charsmap} if charsmap else {}
+    return build_albert(split_digit_commas(vocab, options.split_digit_comma), flags)
 
 
 def _load_sentencepiece(file: Path, config: dict[str, Any], options: TextOptions) -> Tokenizer:
-    """Load a SentencePiece Unigram model with ALBERT's normalizer and pre-tokenizer; needs only protobuf."""
-    from transformers import AlbertTokenizer
-    from transformers.convert_slow_tokenizer import import_protobuf
-
-    proto = import_protobuf().ModelProto()  # as transformers imports it, because protobuf refuses a second module
-    proto.ParseFromString(_read(file))
-    if not (proto.HasField("trainer_spec") and proto.HasField("normalizer_spec")):  # stored after the tokens
-        raise ValueError(f"it is cut off after {len(proto.pieces)} tokens")
-    trainer = proto.trainer_spec
-    kind = type(trainer).ModelType.Name(trainer.model_type) + " with byte fallback" * trainer.byte_fallback
-    if kind != "UNIGRAM":
-        raise ValueError(f"a SentencePiece model of type {kind}, not UNIGRAM")
-    vocab = split_digit_commas([(piece.piece, piece.score) for piece in proto.pieces], options.split_digit_comma)
-    tokens = [token for token, _ in vocab]
-    _check_ids({token: number for number, token in enumerate(tokens)})
-    control = [piece.piece for piece in proto.pieces if piece.type == piece.CONTROL]
-    charsmap = proto.normalizer_spec.precompiled_charsmap
-    albert = _albert_options(config, options, charsmap, is_cased=_has_capitals(tokens, control))
-    if _has_albert_layout(vocab, trainer.unk_id):
-        return build_albert(vocab, albert)
-    content = json.loads(AlbertTokenizer(**albert).backend_tokenizer.to_str())
-    content["model"] = {"type": "Unigram", "unk_id": trainer.unk_id, "vocab": vocab, "byte_fallback": False}
-    content["added_tokens"] = [_added_token(token, tokens.index(token)) for token in control]
+    """Load a SentencePiece Unigram model as the sentencepiece package does, or as ALBERT."""
+    proto = sentencepiece_model.parse_model(_read(file))
+    vocab = [(piece.piece, piece.score) for piece in proto.pieces]
+    _check_ids({token: number for number, (token, _) in enumerate(vocab)})
+    is_named = _names_albert(config)
+    is_plain = sentencepiece_model.is_plain(proto)
+    name = config.get("tokenizer_class")
+    has_flags = options.given() or not config.keys().isdisjoint(_ALBERT_FLAGS)
+    is_albert = is_named or (name is None and (is_plain or has_flags))
+    if is_albert and _has_albert_layout(vocab, proto.trainer_spec.unk_id):
+        LOG.info(f"{file.name} is read as a model of AlbertTokenizer")
+        charsmap = proto.normalizer_spec.precompiled_charsmap
+        return _load_albert(vocab, config, options, charsmap, is_named or is_plain)
+    if is_named or name not in _GENERAL_CLASSES:
+        raise ValueError(f"{name} has rules of its own for a .model; save it with AutoTokenizer")
+    content = sentencepiece_model.as_content(proto, _find_roles(config, dict(vocab)).values())
+    _apply_options(file, content, config, options)
     return _build_fast(content, config)
 
 
@@ -220,13 +233,19 @@ def _build_fast(content: dict[str, Any], config: dict[str, Any]) -> Tokenizer:
     from tokenizers import Tokenizer, processors
     from transformers import PreTrainedTokenizerFast
 
-    model, given = content["model"], content.get("added_tokens") or []
+    model = content["model"]
     vocab = model["vocab"]
     ids = {entry[0]: number for number, entry in enumerate(vocab)} if isinstance(vocab, list) else dict(vocab)
-    ids |= {token["content"]: token["id"] for token in given}
+    recorded = config.get("added_tokens_decoder") or {}
+    added = {int(number): {"id": int(number)} | token for number, token in recorded.items()}
+    added |= {token["id"]: token for token in content.get("added_tokens") or []}
+    ids |= {token["content"]: number for number, token in added.items()}
     _check_ids(ids)
-    roles, added = _find_roles(config, ids), {token["id"]: token for token in given}
-    for token in roles.values():
+    roles = _find_roles(config, ids)
+    others = config.get("extra_special_tokens") or config.get("additional_special_tokens") or ()
+    for token in [*roles.values(), *map(_token_name, others)]:
+        if token not in ids:
+            raise ValueError(f"its special token {token!r} is not in the vocabulary")
         added[ids[token]] = _added_token(token, ids[token]) | added.get(ids[token], {}) | {"special": True}
     if model["type"] == "WordPiece":
         model["unk_token"] = roles.get("unk_token")
@@ -255,8 +274,7 @@ def _find_roles(config: dict[str, Any], tokens: Collection[str]) -> dict[str, st
     """The special token of each role, from the configuration or else by a well-known name."""
     roles: dict[str, str] = {}
     for role, other in ROLES.items():
-        given = config.get(f"{role}_token")
-        name = given.get("content") if isinstance(given, dict) else given
+        name = _token_name(config.get(f"{role}_token"))
         names = (f"[{role.upper()}]", other) if name is None else (name,)
         if found := [name for name in names if isinstance(name, str) and name in tokens]:
             roles[f"{role}_token"] = found[0]
@@ -265,6 +283,10 @@ def _find_roles(config: dict[str, Any], tokens: Collection[str]) -> dict[str, st
     if len(set(roles.values())) < len(roles):
         raise ValueError(f"two of its special tokens are the same, {roles}")
     return roles
+
+
+def _token_name(entry: Any) -> Any:
+    return entry.get("content") if isinstance(entry, dict) else entry
 
 
 def _added_token(token: str, number: int) -> dict[str, Any]:
@@ -332,6 +354,8 @@ def fingerprint(tokenizer: Tokenizer) -> str:
     identity = [content["model"].pop("vocab"), content["normalizer"], content["pre_tokenizer"]]
     if type(tokenizer).__name__ != "AlbertTokenizer":  # its model and special ids are always the same
         identity += [content["model"], content["added_tokens"], special_ids(tokenizer)[:5]]
+        if len(content["added_tokens"]) > len(ROLES):
+            identity.append("added tokens are found in text")
     return hashlib.blake2b(json.dumps(identity).encode(), digest_size=16).hexdigest()
 
 

@@ -59,7 +59,8 @@ def find_files(corpus: str, counts: Counter[str], encoding: str = UTF8) -> list[
             if files.setdefault(os.path.realpath(path), path) is not path:
                 counts["repeated_files_skipped"] += 1
     if not files:
-        raise DataError(f"--corpus {corpus}: the folder holds no text file; put .txt files there")
+        formats = ".txt, .jsonl (one object per line, unlike .json), .csv, .tsv, .parquet or .arrow"
+        raise DataError(f"--corpus {corpus}: the folder holds no text file; put {formats} files there")
     kept = [path for path in files.values() if not _is_blank(path, encoding)]
     counts["blank_files_skipped"] += len(files) - len(kept)
     if not kept:

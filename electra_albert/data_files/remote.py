@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -15,6 +16,8 @@ from electra_albert.files import new_folder, remove_leftovers
 URL = "://"  # in a URL of any scheme: https://…, s3://bucket/…, hf://datasets/…
 _HUB_SECONDS = 3  # timeout for a response of the hub
 _WEB_SECONDS = 60  # timeout for the next bytes of a file
+# Names, in all file systems, of the entries of a file's status that change with its content.
+_IDENTITY = re.compile(r"(?i)size|sum|tag|digest|modif|mtime|md5|crc|sha|creat|updat|version|blob")
 
 
 def fetch(url: str, option: str) -> list[Path]:
@@ -45,11 +48,9 @@ def fetch(url: str, option: str) -> list[Path]:
 
 
 def _copy(system: Any, name: str, kept: Path) -> Path:
-    """Copy a file or folder into `kept`, which has one folder per remote version."""
+    """Copy a file or folder into `kept`, by its remote version; OSError if it is not whole."""
     try:  # fsspec's own cache assumes that web files never change and needs a network
-        state = system.info(name)
-        if is_folder := state["type"] == "directory":
-            state = system.find(name, detail=True)
+        version = _version(system, name)
     except OSError as error:
         copies = sorted(kept.glob("*/*"), key=lambda copy: copy.stat().st_mtime_ns)
         reason = error.__cause__ or error  # an unreachable web server raises FileNotFoundError too
@@ -57,10 +58,11 @@ def _copy(system: Any, name: str, kept: Path) -> Path:
             raise
         LOG.warning(f"{name}: not reachable ({' '.join(str(reason).split())[:100]}); using the copy downloaded before")
         return copies[-1]
+    is_folder = name not in version
     last = re.split(r"[?#]", name)[0].rstrip("/").rpartition("/")[2]
-    if last in ("", ".", "..") or (is_folder and any(".." in Path(entry).parts for entry in state)):
+    if last in ("", ".", "..") or (is_folder and any(".." in Path(path).parts for path in version)):
         raise UsageError(f"{name}: not a file name; give the full URL")
-    copy = kept / _digest(sorted(state.items(), key=str)) / last
+    copy = kept / _digest(version) / last
     kept.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{kept}.lock"):
         if not copy.exists():
@@ -71,7 +73,29 @@ def _copy(system: Any, name: str, kept: Path) -> Path:
                     system.get(name, str(part / last), recursive=True)
                 else:
                     system.get_file(name, str(part / last))
+                _require_whole(part, version)
+                if _version(system, name) != version:
+                    raise OSError("it changed during the download")
     return copy
+
+
+def _version(system: Any, name: str) -> dict[str, dict[str, Any]]:
+    """Size, time and tags of the file, or of each file in the folder, by path."""
+    system.invalidate_cache()
+    status = system.info(name)
+    files = system.find(name, detail=True) if status["type"] == "directory" else {name: status}
+    version = {}
+    for path, status in sorted(files.items()):
+        version[path] = {key: status[key] for key in sorted(status) if _IDENTITY.search(key)}
+    return version
+
+
+def _require_whole(folder: Path, version: dict[str, dict[str, Any]]) -> None:
+    """Raise OSError unless files have the announced sizes; some servers announce none, or 0."""
+    announced = [status["size"] for status in version.values() if status.get("size")]
+    received = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
+    if Counter(announced) - Counter(received):
+        raise OSError(f"{sum(received):,} bytes were received, but {sum(announced):,} announced")
 
 
 def _digest(*content: object) -> str:

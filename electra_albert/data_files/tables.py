@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}  # of .csv files, the default first
 _SEPARATED_LINES = 100  # used to detect the separator of a file without a header
+_SEPARATOR_LINE = re.compile(r'"?sep=([^\s\w"]|\t)"?\s*', re.IGNORECASE)  # first in a .csv written for Excel
+_QUOTED_LINES = 1_000  # used to detect whether a .tsv is quoted as a .csv is
+_QUOTED = re.compile(r'(?:(?:"(?:[^"]|"")*+"|[^"\t\n]*+)[\t\n])*+(?:"(?:[^"]|"")*+"?|[^"\t\n]*+)')
+_DOUBLED_QUOTES = re.compile(r'[^\t\n]""|""[^\t\n]')
 _ROWS = 256  # read at once
 _BUFFER_BYTES = 1 << 20
 _ARROW_FILE = b"ARROW1"
@@ -60,12 +65,13 @@ def json_kind(value: object) -> str:
 
 
 def csv_rows(lines: Iterable[str], delimiter: str, location: Locate) -> Iterator[tuple[int, list[str]]]:
-    """CSV rows with the number of the line each starts at, from 1. Raises DataError for bad quotes."""
+    """CSV rows, except Excel's `sep=;`, with the number of the line each starts at. Raises DataError for bad quotes."""
     csv.field_size_limit(streams.MAX_RECORD)  # a global setting; not restored, because another reader may be active
     rows, number = csv.reader(lines, delimiter=delimiter, strict=True), 1
     try:
         for row in rows:
-            yield number, row
+            if number > 1 or not _SEPARATOR_LINE.fullmatch(delimiter.join(row)):
+                yield number, row
             number = rows.line_num + 1
     except csv.Error as error:
         advice = "correct its quotes (a quote within quotes is doubled), or use .jsonl"
@@ -75,9 +81,13 @@ def csv_rows(lines: Iterable[str], delimiter: str, location: Locate) -> Iterator
 def csv_delimiter(lines: Iterable[str], wanted: Collection[str] = (), widths: Collection[int] = ()) -> str:
     """Detect the separator of a .csv file: the one whose header has a `wanted` column, else the most columns.
 
+    A first line such as `sep=;` names it, as Excel writes it.
     Without a header, the one that most often gives a column count in `widths`. Ties go to the first in SEPARATORS.
     """
     sample = list(islice(lines, _SEPARATED_LINES if widths else 1))
+    named = _SEPARATOR_LINE.fullmatch("".join(sample[:1]))
+    if named:
+        return named[1]
 
     def fit(delimiter: str) -> tuple[int, int]:
         rows: list[list[str]] = []
@@ -189,9 +199,10 @@ def open_table(
     *,
     named: Sequence[tuple[str, ...]] = (),
     encoding: str = streams.UTF8,
+    may_be_quoted: bool = False,
     note: Callable[[str, str], None] = lambda what, where: None,
 ) -> Table:
-    """Open a table by file suffix; .txt and no suffix are read as .tsv, which has no quoting.
+    """Open a table by file suffix; .txt and no suffix are read as .tsv, without quoting unless it may be quoted and is.
 
     If the first row holds no name in `header` and has as many cells as `without_header`, it is data, and these are the
     columns. `named` lists possible columns of a file without a header. `note` receives each remark and its file.
@@ -210,7 +221,10 @@ def open_table(
     if form == "csv":
         delimiter = csv_delimiter(filter(str.strip, lines()), header, [*map(len, named)])
         if delimiter != ",":
-            note(f"files separated by {SEPARATORS[delimiter]}", str(path))
+            note(f"files separated by {SEPARATORS.get(delimiter, delimiter)}", str(path))
+    elif may_be_quoted and _is_quoted(lines()):
+        delimiter = "\t"
+        note("files with cells in quotes, read as in .csv", str(path))
     rows = partial(_split, path, lines, delimiter)
     header_line, first = next((row for row in rows() if any(map(str.strip, row[1]))), (0, []))
     if not first:
@@ -250,6 +264,17 @@ def _split(path: Path, lines: Callable[[], Iterator[str]], delimiter: str | None
         return ((number, line.removesuffix("\r").split("\t")) for number, line in enumerate(lines(), start=1))
     rows = csv_rows((line + "\n" for line in lines()), delimiter, partial("{}:{}".format, path))
     return ((number, row or [""]) for number, row in rows)
+
+
+def _is_quoted(lines: Iterable[str]) -> bool:
+    """Whether all quotes of a .tsv are around cells, and doubled inside, as CSV libraries write them.
+
+    Unlike quotes of the text, some must be doubled, or as many cells quoted as there are rows.
+    """
+    text = "\n".join(islice(lines, _QUOTED_LINES)).replace("\r\n", "\n").strip()
+    if not _QUOTED.fullmatch(text):
+        return False
+    return bool(_DOUBLED_QUOTES.search(text)) or text.count('"') >= 2 * text.count("\n") > 0
 
 
 def _json_table(path: Path, lines: Iterable[str]) -> Table:

@@ -75,12 +75,11 @@ def read_weights(files: ModelFiles) -> dict[str, Tensor]:
     if not is_checkpoint(weights):
         return read_tensors(weights)
     with _checkpoint_errors(weights.parent):
-        if sha256(weights) != read_json(weights.with_name(_MANIFEST))["files"][_WEIGHTS]["sha256"]:
-            raise ValueError(f"{_WEIGHTS} does not match its hash in {_MANIFEST}")
+        _require_hash(weights)
         tensors = read_tensors(weights)
-        state = read_json(weights.with_name(_STATE))
+        state = _read_state(weights.with_name(_STATE))
         tensors |= {name: tensors[tied] for name, tied in state["aliases"].items()}
-        sharing = state["settings"].get("rtd", {}).get("embedding_sharing")
+        sharing = state["settings"]["rtd"].get("embedding_sharing")
     parts: dict[str, dict[str, Tensor]] = defaultdict(dict)
     for match, tensor in ((_PARAMETER.fullmatch(name), tensor) for name, tensor in tensors.items()):
         if match:
@@ -95,12 +94,25 @@ def read_contents(files: ModelFiles) -> dict[str, Any]:
     if (state := files.config).name != _STATE:
         return read_json(state)
     with _checkpoint_errors(state.parent):
-        settings = read_json(state)["settings"]
+        settings = _read_state(state)["settings"]
         shape = model_config(native_config(settings["model"]), str(state))
         if files.part == "generator" and "discriminator" in _models_in(state.parent):
             known = {name: value for name, value in settings["rtd"].items() if name in RtdConfig.__annotations__}
             shape = RtdConfig(**known).generator_config(shape) or shape
     return native_config(asdict(shape) | {ENERGIES: ENERGIES in (settings.get("objective"), *settings)})
+
+
+def _read_state(file: Path) -> dict[str, Any]:
+    """The state.json of a checkpoint, after its hash was compared."""
+    _require_hash(file)
+    return read_json(file, {"aliases": dict[str, str], "settings": {"model": dict, "rtd": dict}})
+
+
+def _require_hash(file: Path) -> None:
+    """Raise ValueError if a file of a checkpoint does not match its hash."""
+    manifest = read_json(file.with_name(_MANIFEST), {"files": {file.name: {"sha256": str}}})
+    if sha256(file) != manifest["files"][file.name]["sha256"]:
+        raise ValueError(f"{file.name} does not match its hash in {_MANIFEST}")
 
 
 def _models_in(folder: Path) -> list[str]:

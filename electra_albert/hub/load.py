@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from electra_albert.config import ModelConfig
 from electra_albert.contracts import CheckpointError, UsageError
+from electra_albert.files import is_of_kind
 from electra_albert.hub import formats, weights
 from electra_albert.hub.find import ModelFiles as ModelFiles  # re-exported for callers, as is locate
 from electra_albert.hub.find import locate as locate
@@ -22,6 +23,7 @@ TASK_FILE = "electra_albert.json"  # task details in our fine-tuned folders
 VOCABULARY_TENSORS = (formats.TABLE, "predictions.bias")  # with one row per token of the vocabulary
 KINDS = {"generator": Generator, "discriminator": Discriminator, "task": TaskModel, "encoder": EncoderModel}
 _Module = TypeVar("_Module", bound=nn.Module)
+_COLUMNS = {"text": list[str], "pair": list[str]}
 _MIN_LENGTHS = {"max_seq_length": 8, "doc_stride": 1, "max_answer_length": 1}
 _ORDER_HEAD = "sentence_order"
 # Fields that the shapes of the weights do not determine, except those that grow (model/growth.py).
@@ -131,8 +133,7 @@ def read_task(files: ModelFiles) -> tuple[dict[str, Any], TaskHead]:
         details, source = formats.stock_details(contents, str(files.config)), files.config
     try:
         head = head_of(details, float(formats.classifier_dropout(contents)))
-        sides = [details["columns"][side] for side in ("text", "pair")] if "columns" in details else []
-        is_known = all(isinstance(side, list) and all(isinstance(name, str) for name in side) for side in sides)
+        is_known = "columns" not in details or is_of_kind(details["columns"], _COLUMNS)
         lengths = [(details.get(name, least), least) for name, least in _MIN_LENGTHS.items()]
         if not is_known or not all(type(length) is int and length >= least for length, least in lengths):
             raise ValueError("its lengths or columns are impossible")
@@ -145,7 +146,7 @@ def read_task(files: ModelFiles) -> tuple[dict[str, Any], TaskHead]:
 def head_of(details: Mapping[str, Any], dropout: float) -> TaskHead:
     """The head that TASK_FILE describes. Raises KeyError, TypeError or ValueError if it does not describe one."""
     kind, labels = details["kind"], details["labels"]
-    if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
+    if not is_of_kind(labels, list[str]):
         raise TypeError("labels is not a list of names")
     if len(set(labels)) < len(labels):
         raise ValueError("labels has a name twice")

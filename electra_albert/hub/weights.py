@@ -18,6 +18,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from electra_albert.contracts import CheckpointError
+from electra_albert.files import load_json
 
 _INDEX = ".index.json"
 WEIGHT_FILES: tuple[str, ...] = ("model.safetensors", f"model.safetensors{_INDEX}")
@@ -61,9 +62,7 @@ def all_files(file: Path) -> dict[Path, set[str] | None]:
     """The weights files and the tensor names an index gives for each; `file` itself (None) if it is not an index."""
     if not file.name.endswith(_INDEX):
         return {file: None}
-    weight_map = read_json(file).get("weight_map")
-    if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
-        raise CheckpointError(f"{file} has no weight_map from tensor names to files; fetch it again")
+    weight_map = read_json(file, {"weight_map": dict[str, str]})["weight_map"]
     found: dict[Path, set[str] | None] = {}
     for shard in sorted(set(weight_map.values())):
         is_name = shard.isprintable() and len(shard.encode()) <= _MAX_NAME and Path(shard).name == shard
@@ -73,15 +72,14 @@ def all_files(file: Path) -> dict[Path, set[str] | None]:
     return found
 
 
-def read_json(file: Path) -> dict[str, Any]:
-    """Read the JSON object in a small file. Raises CheckpointError for any other content."""
+def read_json(file: Path, kind: Any = dict) -> dict[str, Any]:
+    """Read the JSON object of this kind in a small file, else raise CheckpointError."""
     try:
-        is_small = file.stat().st_size <= _MAX_JSON_BYTES
-        contents: Any = json.loads(file.read_text(encoding="utf-8")) if is_small else None
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{file} is not JSON ({_reason(error)}); fetch it again") from None
-    if not isinstance(contents, dict):
-        raise CheckpointError(f"{file} is not a JSON object of up to {_MAX_JSON_BYTES:,} bytes; fetch it again")
+        if file.stat().st_size > _MAX_JSON_BYTES:
+            raise ValueError(f"it has more than {_MAX_JSON_BYTES:,} bytes")
+        contents: dict[str, Any] = load_json(file, kind)
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{file} cannot be used ({_reason(error)}); fetch it again") from None
     return contents
 
 

@@ -1,7 +1,6 @@
 """Tokenization and batching for inference. Dimensions: B batch, L length."""
 
 import copy
-import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from electra_albert.contracts import DataError, UsageError
+from electra_albert.corpus.text_encoder import cover
 from electra_albert.corpus.tokenizer import TokenText
 from electra_albert.model.electra import Discriminator, Generator
 from electra_albert.model.encoder import EncoderModel
@@ -149,18 +149,13 @@ def target_ids(tokenizer: Any, targets: str | Iterable[str]) -> list[int]:
 
 def spans_of(encoding: Any, tokens: Sequence[TokenText], text: Text) -> list[tuple[int, int]]:
     """Character span of each token, without leading spaces, with the accents after it; (0, 0) for special tokens."""
-    texts, spans = (text,) if isinstance(text, str) else text, [(0, 0)] * len(tokens)
-    owners, offsets = encoding.sequence_ids, encoding.offsets
-    for at, (owner, (start, end)) in enumerate(zip(owners, offsets, strict=True)):
-        if owner is not None:
-            own = texts[owner]
-            limit = offsets[at + 1][0] if owners[at + 1 : at + 2] == [owner] else len(own)
-            while start < end and own[start].isspace():
-                start += 1
-            end = start if tokens[at].text in WORD_MARKS else end  # a word mark has no characters
-            while start < end < limit and unicodedata.category(own[end]).startswith("M"):
-                end += 1
-            spans[at] = start, end
+    owners, spans = encoding.sequence_ids, [(0, 0)] * len(tokens)
+    for owner, source in enumerate((text,) if isinstance(text, str) else text):
+        positions = [at for at, number in enumerate(owners) if number == owner]
+        covered = cover(source, [encoding.offsets[at] for at in positions])
+        for at, (start, end) in zip(positions, covered, strict=True):
+            is_mark = tokens[at].text in WORD_MARKS  # without characters
+            spans[at] = (start, start if is_mark else end)
     return spans
 
 

@@ -78,6 +78,11 @@ class Line:
         self.tokens = token_texts(tokenizer, self.ids)
         self.spans = engine.spans_of(encoding, self.tokens, self.text)  # characters of each token
         self.is_filled = tokenizer.mask_token_id in self.ids
+        # Unknown parts of one character, which has no text of its own for each, are not replaced.
+        unknown = tokenizer.unk_token_id
+        shared = [group for group in _groups(self.spans) if len(group) > 1]
+        fixed = {at for group in shared if any(self.ids[at] == unknown for at in group) for at in group}
+        self.is_fixed = [at in fixed for at in range(len(self.ids))]
         self.after = list(self.ids)
         self.is_chosen = [False] * len(self.ids)
         self.probabilities = [math.nan] * len(self.ids)  # NaN: not scored
@@ -141,7 +146,11 @@ def _redraw(model: Engine, cuts: Sequence[tuple[Line, range]], draw: Draw) -> No
         own = [cuts[index] for index in chosen]
         example_id = torch.tensor([(line.number << 32) + at.start for line, at in own], device=ids.device)  # [B]
         is_filled = torch.tensor([line.is_filled for line, _ in own], device=ids.device)  # [B]
-        targets = choose_targets(ids, maskable(ids, is_real, special), draw.mask_rate, draw.seed, example_id)
+        is_maskable = maskable(ids, is_real, special)
+        for row, (line, at) in enumerate(own):
+            is_fixed = torch.tensor(line.is_fixed[at.start : at.stop], device=ids.device)
+            is_maskable[row, 1 : 1 + len(at)] &= ~is_fixed
+        targets = choose_targets(ids, is_maskable, draw.mask_rate, draw.seed, example_id)
         is_chosen = torch.zeros_like(is_real).scatter(1, targets.positions, targets.weight > 0)  # [B, L]
         is_chosen = torch.where(is_filled[:, None], ids == special.mask, is_chosen)
         masked = generator(ids.masked_fill(is_chosen, special.mask), is_real, types)[is_chosen]  # [M, D]

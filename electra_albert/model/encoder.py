@@ -53,11 +53,11 @@ class Embeddings(nn.Module):
             self.word_embeddings.weight.copy_(self.table)
         self._base = ()
 
-    def forward(self, input_ids: Tensor, token_type_ids: Tensor, *added: Tensor) -> Tensor:
-        """input_ids, token_type_ids int64 [B, L]; returns [B, L, E], with the sum of `added`, each [B, L, E]."""
+    def forward(self, input_ids: Tensor, token_type_ids: Tensor) -> Tensor:
+        """input_ids, token_type_ids int64 [B, L]; returns [B, L, E]."""
         positions = self.position_embeddings.weight[: input_ids.shape[1]]  # [L, E]
         embedded = F.embedding(input_ids, self.table) + self.token_type_embeddings(token_type_ids) + positions
-        return self.dropout(self.LayerNorm(sum(added, start=embedded)))
+        return self.dropout(self.LayerNorm(embedded))
 
 
 class Block(nn.Module):
@@ -138,9 +138,9 @@ class Backbone(nn.Module):
         self.encoder = Encoder(config)
         self.pooler = nn.Linear(config.hidden_size, config.hidden_size) if with_pooler else None
 
-    def encode(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor, *added: Tensor) -> Tensor:
-        """Last hidden states [B, L, D]; ids int64 [B, L], attention_mask bool [B, L]; `added`: see Embeddings."""
-        return self.encoder(self.embeddings(input_ids, token_type_ids, *added), attention_mask)
+    def encode(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
+        """Last hidden states [B, L, D]; ids int64 [B, L], attention_mask bool [B, L]."""
+        return self.encoder(self.embeddings(input_ids, token_type_ids), attention_mask)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
         """Last hidden states, or the outputs of a subclass's head; arguments as for encode."""

@@ -66,7 +66,7 @@ def describe(old: ModelConfig, new: ModelConfig) -> str:
             raise ValueError(f"{name}={after[name]} is not a multiple of {before[name]}")
     if new.head_size != old.head_size:
         heads = new.hidden_size // old.head_size
-        raise ValueError(f"num_attention_heads={new.num_attention_heads} changes the size of a head, {heads} keep it")
+        raise ValueError(f"num_attention_heads={new.num_attention_heads} changes the size of a head; give {heads}")
     if new.inner_group_num != old.inner_group_num:
         raise ValueError(f"inner_group_num={new.inner_group_num} is not {old.inner_group_num}")
     for name in (_DEPTH, _POSITIONS):

@@ -18,7 +18,7 @@ from electra_albert.contracts import Batch, SpecialIds, Term
 from electra_albert.keyed_random import Stream, bits, uniform
 from electra_albert.objectives import ElectricConfig
 from electra_albert.objectives.evaluation import Detections, Unigram
-from electra_albert.objectives.generators import Corruption, sampling_logits
+from electra_albert.objectives.generators import Corruption
 from electra_albert.objectives.rtd import ReplacedTokenDetection
 
 
@@ -68,7 +68,7 @@ class Electric(ReplacedTokenDetection):
         positions = corruption.targets.positions
         tokens = corruption.corrupted_ids.gather(1, positions)  # [B, K]
         assert corruption.logits is not None  # PretrainConfig refuses a generator without
-        logits = sampling_logits(corruption.logits.detach(), corruption.targets, self.rtd, None, 1)
+        logits = corruption.logits.detach() / self.rtd.temperature
         log_q = -F.cross_entropy(logits.flatten(0, 1), tokens.flatten(), reduction="none").view_as(tokens)  # [B, K]
         odds = noise_log_odds(energies.gather(1, positions), log_q, self.noise_share)
         return hidden_states, torch.zeros_like(energies).scatter(1, positions, odds)

@@ -53,8 +53,6 @@ class MaskedLanguageModeling(nn.Module):
             raise UsageError(f"{problem}; set --mlm.random_token_share 0 or use a larger vocabulary")
         self.mlm, self.special, self.seed, self.sop, self.max_steps = mlm, special, seed, sop, 1  # see make_objective
         self.weights, self.chance_level = {"mlm_loss": 1.0}, {"mlm_loss": math.log(model.vocab_size)}
-        if mlm.z_loss:
-            self.weights["z_loss"], self.chance_level["z_loss"] = mlm.z_loss, math.log(model.vocab_size) ** 2
         if sop is not None:
             self.weights["sop_loss"], self.chance_level["sop_loss"] = sop.weight, math.log(2)
         if generator is None:
@@ -80,7 +78,6 @@ class MaskedLanguageModeling(nn.Module):
     def terms(self, batch: Batch, prediction: Prediction) -> dict[str, Term]:
         """Loss and metric terms of a batch and its predictions."""
         terms = prediction_terms(prediction.logits, prediction.targets, prediction.is_masked, "mlm")
-        terms |= z_terms(prediction.logits, prediction.targets, self.mlm)
         return terms | order_terms(self.generator.sentence_order, prediction.hidden_states, batch)
 
     def score(self, batch: Batch, unigram: Unigram, detections: Detections) -> dict[str, Term]:
@@ -117,8 +114,6 @@ def count_targets(
     """Count the targets of `mask`, under `name`, and with `sop` the sequences with an order, on the host."""
     is_maskable = masking.maskable(batch.input_ids, batch.attention_mask, special)
     counts = {name: int(count_at(is_maskable, *rates).sum())}
-    if options.z_loss:
-        counts["z_loss"] = counts[name]
     return counts if sop is None else counts | {"sop_loss": int((batch.sentence_order_label != IGNORED_LABEL).sum())}
 
 
@@ -133,14 +128,6 @@ def prediction_terms(logits: Tensor, targets: masking.Targets, is_masked: Tensor
         f"{name}_loss": Term((nats * weight).sum(), weight.sum().long()),
         f"{name}_accuracy": Term(is_correct.sum().float(), is_masked.sum()),
     }
-
-
-def z_terms(logits: Tensor, targets: masking.Targets, options: MlmConfig | RtdConfig) -> dict[str, Term]:
-    """Squared log-sum-exp of the logits [B, K, V], if options.z_loss is set. Paper: Chowdhery et al. 2022 section 5."""
-    if not options.z_loss:
-        return {}
-    squares = logits.logsumexp(-1).square()  # [B, K]
-    return {"z_loss": Term((squares * targets.weight).sum(), targets.weight.sum().long())}
 
 
 class CrossEntropy(torch.autograd.Function):

@@ -35,7 +35,6 @@ class ReplacedTokenDetection(nn.Module):
         losses = {  # weight and chance level
             "generator_loss": (rtd.generator_weight * rtd.trains_generator, nats),
             "discriminator_loss": (rtd.discriminator_weight, math.log(2)),
-            "z_loss": (rtd.z_loss, nats**2),
             _MLM_LOSS: (rtd.mlm_weight * (rtd.mlm_share > 0), nats),
             "sop_loss": (sop.weight if sop else 0.0, math.log(2)),
         }
@@ -86,16 +85,12 @@ class ReplacedTokenDetection(nn.Module):
         kept = share_of(targets.weight.sum(1), self.rtd.mlm_share)  # [B]
         is_kept = torch.arange(targets.weight.shape[1], device=kept.device) < kept[:, None]  # [B, K]
         is_sampled, logits = (targets.weight > 0) & ~is_kept, None  # [B, K]
-        added: tuple[Tensor, ...] = ()
         if (generator := self.fixed[0] if self.rtd.is_fixed else self.generator) is None:
             sampled = random_tokens(targets, self.special, model.config.vocab_size, self.seed, batch.example_id)
         else:
             _, logits = mlm.predict(generator, batch, masked_ids, targets)
-            scores = generators.sampling_logits(logits, targets, self.rtd, step, self.max_steps)
             keys = (batch.example_id[:, None].expand_as(targets.positions).flatten(), targets.positions.flatten())
-            sampled = sample(scores.flatten(0, 1), 1.0, self.seed, *keys).view_as(targets.positions)
-            if self.rtd.straight_through:
-                added = (generators.straight_through(scores, batch.input_ids, targets, is_sampled, model.embeddings),)
+            sampled = sample(logits.flatten(0, 1), self.rtd.temperature, self.seed, *keys).view_as(targets.positions)
         tokens = torch.where(is_sampled, sampled, targets.labels).masked_fill(is_kept, self.special.mask)
         corrupted_ids = batch.input_ids.scatter(1, targets.positions, tokens)
         is_text = batch.attention_mask.gather(1, targets.positions)  # [B, K]
@@ -103,32 +98,29 @@ class ReplacedTokenDetection(nn.Module):
         # False for a sampled token that equals the original.
         is_replaced = (corrupted_ids != batch.input_ids) & is_classified
         predicted = (masked_ids, targets, is_masked, logits)
-        return Corruption(*predicted, corrupted_ids, is_replaced, is_kept, is_classified, added)
+        return Corruption(*predicted, corrupted_ids, is_replaced, is_kept, is_classified)
 
     def detect(self, batch: Batch, corruption: Corruption) -> tuple[Tensor, Tensor]:
         """The discriminator's hidden states [B, L, D] and logits [B, L]; a logit above 0 means replaced."""
-        given = (corruption.corrupted_ids, batch.attention_mask, batch.token_type_ids, *corruption.added)
-        hidden_states = self.discriminator.encode(*given)
+        inputs = (corruption.corrupted_ids, batch.attention_mask, batch.token_type_ids)
+        hidden_states = self.discriminator.encode(*inputs)
         return hidden_states, self.discriminator.discriminator_predictions(hidden_states)
 
     def forward(self, batch: Batch, step: Tensor) -> dict[str, Term]:
-        """Loss and metric terms; `step` sets only mask rate and temperature: example_id differs in every epoch."""
+        """Loss and metric terms; `step` sets only the mask rate: example_id differs in every epoch."""
         corruption = self.corrupt(batch, step)
         return self.terms(batch, corruption, *self.detect(batch, corruption))
 
     def terms(self, batch: Batch, corruption: Corruption, hidden_states: Tensor, logits: Tensor) -> dict[str, Term]:
         """Loss and metric terms of a corrupted batch; hidden_states and logits are those of `detect`."""
         is_replaced, mask = corruption.is_replaced, corruption.is_classified  # [B, L]
-        smoothing = self.rtd.label_smoothing
-        labels = (1 - smoothing) * is_replaced.float() + smoothing / 2  # [B, L]
-        nats = F.binary_cross_entropy_with_logits(logits.float(), labels, reduction="none")  # [B, L]
+        nats = F.binary_cross_entropy_with_logits(logits.float(), is_replaced.float(), reduction="none")  # [B, L]
         is_detected = (logits.detach() > 0) & mask
         true_positives = (is_detected & is_replaced).sum().float()
         tokens, replaced = mask.sum(), is_replaced.sum()
         terms: dict[str, Term] = {}
         if (found := corruption.logits) is not None:
             terms |= mlm.prediction_terms(found, corruption.targets, corruption.is_masked, "generator")
-            terms |= mlm.z_terms(found, corruption.targets, self.rtd)
         terms |= {
             "discriminator_loss": Term((nats * mask).sum(), tokens),
             "replaced_fraction": Term(replaced.float(), tokens),
@@ -157,13 +149,9 @@ class ReplacedTokenDetection(nn.Module):
         return terms | baseline_terms(corruption.targets, corruption.is_masked, unigram)
 
 
-# Each is a contracts.Objective with
-#   seed, special, chance_level    seed of its draws, special token ids, each loss at chance level in nats
-#   generator, discriminator       the masked language model that is trained, and the discriminator, or None
-#   lr_multipliers                 multiples of the learning rate by parameter name, or None
-#   corrupt(batch, step)           masked_ids, targets, is_masked, logits at the targets, …; by default at the last step
-#   score(batch, unigram, detections)   terms of a held-out batch and of its baselines
 PretrainingObjective: TypeAlias = mlm.MaskedLanguageModeling | ReplacedTokenDetection
+# Attributes that a run needs, besides `forward`; docs/extending.md explains each.
+_REQUIRED = ("weights", "chance_level", "generator", "discriminator", "lr_multipliers", "counts", "score")
 
 
 def make_objective(config: PretrainConfig, special: SpecialIds, *fixed: Generator) -> PretrainingObjective:
@@ -172,5 +160,7 @@ def make_objective(config: PretrainConfig, special: SpecialIds, *fixed: Generato
     module, _, name = spec.class_path.partition(":")
     build: type[PretrainingObjective] = getattr(import_module(module), name)
     objective = build(model=config.model, special=special, seed=config.training.seed, **spec.groups(config))
+    missing = [attribute for attribute in _REQUIRED if not hasattr(objective, attribute)]
+    assert not missing, f"{spec.class_path} lacks {', '.join(missing)}: see docs/extending.md"
     objective.max_steps, objective.fixed = config.training.max_steps, fixed
     return objective

@@ -1,23 +1,33 @@
-"""Parse tables and files of SQuAD, RACE and CoNLL into examples."""
+"""Parse tables and files of SQuAD and RACE into examples; conll has those of tagging."""
 
 import math
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from itertools import groupby
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from electra_albert.contracts import IGNORED_LABEL, LOG, DataError, UsageError
-from electra_albert.data_files import finding, streams
+from electra_albert.contracts import IGNORED_LABEL, DataError, UsageError
+from electra_albert.data_files import streams
 from electra_albert.data_files.tables import Table
-from electra_albert.tasks.read_rules import MAX_SHOWN, RawExample, Skipped, SplitReader, as_text, member, require_column
+from electra_albert.tasks import token
+from electra_albert.tasks.conll import read_conll
+from electra_albert.tasks.read_rules import (
+    MAX_SHOWN,
+    RawExample,
+    Skipped,
+    SplitReader,
+    as_text,
+    label_text,
+    member,
+    require_column,
+)
 from electra_albert.tasks.task import Answer, ChoiceExample, SequenceExample, SpanExample, TokenExample
 
 _LEVELS = ("middle", "high")  # of RACE
-_DOCUMENT_START = "-DOCSTART-"
-_MAX_COLUMNS = 4  # of the CoNLL shared tasks
 _ENOUGH_SENTENCES = 10  # enough to conclude that the file holds words, not sentences
+_WHOLE_NUMBER = re.compile(r"^(-?\d+)\.0*$")  # as tables write integers in a column with empty cells
 _NO_TAG = ("", str(IGNORED_LABEL))
 
 
@@ -36,6 +46,10 @@ def read_examples(reader: SplitReader) -> list[Any]:
     form, source = _FORMATS[reader.task.kind], reader.source
     own = None if isinstance(source, Table) else form.own_format(source, reader)
     items = own or _table_items(reader.table(), form, reader)
+    if reader.task.kind == "token":
+        sentences = list(items)
+        _correct_outside_tags(sentences, reader)
+        items = iter(sentences)
     if form.lists:
         items = (one for raw in items for one in _each_question(raw, reader))
     examples: list[Any] = []
@@ -94,6 +108,9 @@ def _label(raw: RawExample, reader: SplitReader) -> str | float:
     label = reader.as_label(raw.label, raw.location) or reader.skip("no label", raw.location)
     if not reader.task.is_regression:
         label = reader.task.label_aliases.get(label, label)
+        is_asked = reader.config.regression is False
+        if label not in reader.labels and (is_asked or reader.labels):
+            label = _WHOLE_NUMBER.sub(r"\1", label)
         reader.check_label(label, raw.location)
         return label
     lowest, highest = reader.task.score_range or (-math.inf, math.inf)
@@ -238,74 +255,23 @@ def nearest(context: str, text: str, start: int) -> int | None:
     return min(found, key=lambda position: abs(position - start), default=None)
 
 
-def _conll(path: Path, reader: SplitReader) -> Iterator[RawExample] | None:
-    if (form := finding.format_of(path)) in ("jsonl", "parquet", "arrow"):
-        return None
-    if form is None or form == "csv":
-        raise UsageError(f"{path}: give CoNLL columns, .jsonl or .parquet, not {path.suffix}; unpack or convert it")
-    lines = [line.removesuffix("\r") for line in streams.text_lines(path, reader.config.encoding)]
-    if not any(map(str.strip, lines)):
-        raise DataError(f"{path}: empty; give a file with sentences")
-    widths = {len(_cells(line)) for line in lines if _holds_word(line)}
-    is_even = not all(map(str.strip, lines)) and len(widths) == 1 and max(widths) <= _MAX_COLUMNS
-    has_columns = is_even or any("\t" in line for line in lines)
-    if path.suffix.lower() == ".txt" and reader.purpose == "test":
-        if not has_columns:
-            return _plain_sentences(lines, reader)
-        LOG.info(f"{path} is read as CoNLL columns, of which the first is the word")
-    why = "has unnamed columns and the text is in the first; drop the option"
-    reader.reject_options(str(path), why, "text_column", "text_pair_column", "column_names")
-    asked, widest = reader.config.label_column, max(widths, default=0)
-    if asked is None or not asked.isdecimal():
-        reader.reject_options(str(path), "has unnamed columns; give a number from 0", "label_column")
-    elif reader.task.tag_column >= widest:
-        reader.reject_options(str(path), f"has {widest} columns, numbered from 0; give one of them", "label_column")
-    return _sentences(lines, reader)
-
-
-def _plain_sentences(lines: list[str], reader: SplitReader) -> Iterator[RawExample]:
-    for index, line in enumerate(lines):
-        location = f"{reader.location}:{index + 1}"
-        if words := line.split():
-            yield RawExample(words, None, None, str(index), location)
-        else:
-            reader.report.note(f"lines of {reader.name} skipped: no words", location)
-
-
-def _sentences(lines: list[str], reader: SplitReader) -> Iterator[RawExample]:
-    """Words and tags of consecutive lines; blank lines and document starts separate sentences."""
-    index = 0
-    for holds_words, group in groupby(enumerate(lines, start=1), key=lambda numbered: _holds_word(numbered[1])):
-        numbered = list(group)
-        if holds_words:
-            words = [_cells(line) for _, line in numbered]
-            tags, location = [_tag(cells, reader) for cells in words], f"{reader.location}:{numbered[0][0]}"
-            yield RawExample([cells[0] for cells in words], None, tags, str(index), location)
-            index += 1
-            continue
-        for number, line in numbered:
-            if line.strip():
-                reader.report.note(f"lines of {reader.name} skipped: document starts", f"{reader.location}:{number}")
-
-
-def _holds_word(line: str) -> bool:
-    return bool(line.strip()) and not line.startswith(_DOCUMENT_START)
-
-
-def _cells(line: str) -> list[str]:
-    """The columns of a line, split at tabs if it has any, else at spaces."""
-    return line.split("\t") if "\t" in line else [cell for cell in line.split(" ") if cell]
-
-
-def _tag(cells: list[str], reader: SplitReader) -> str:
-    """The tag of a line, "" if it has none; with two columns always the second."""
-    column = -1 if len(cells) == 2 and reader.config.label_column is None else reader.task.tag_column
-    return "" if len(cells) < 2 or column >= len(cells) else cells[column].strip()
+def _correct_outside_tags(sentences: list[RawExample], reader: SplitReader) -> None:
+    """Write a tag `o` next to those of entities as O."""
+    lists = [sentence.label for sentence in sentences if isinstance(sentence.label, list)]
+    names = {*reader.labels, *map(str, chain(*lists))}
+    if "o" not in names or not token.is_entity_tagging({*names, "O"} - {"o"}):
+        return
+    count = sum(tags.count("o") for tags in lists)
+    reader.report.note(f"tags o of {reader.name} taken as O", reader.location, count)
+    for tags in lists:
+        tags[:] = ["O" if tag == "o" else tag for tag in tags]
 
 
 def _tokens(raw: RawExample, reader: SplitReader) -> TokenExample:
     words = _list(raw.text, raw.location, "words")
-    tags = None if reader.purpose == "test" else _list(raw.label, raw.location, "tags")
+    tags = None
+    if reader.purpose != "test":
+        tags = tuple(label_text(tag, raw.location) for tag in _list(raw.label, raw.location, "tags"))
     if not words:
         reader.skip("no words", raw.location)
     if tags is not None and len(tags) != len(words):
@@ -328,5 +294,5 @@ _FORMATS = {
     "sequence": _Format(_new_texts, _texts, ("the text", "the second text", "the label")),
     "choice": _Format(_race, _choices, _QA_COLUMNS, (("options", "choices"), ("level",)), ("questions", "answers")),
     "span": _Format(_squad, _spans, _QA_COLUMNS, (("is_impossible",),)),
-    "token": _Format(_conll, _tokens, ("the words", "", "the tags")),
+    "token": _Format(read_conll, _tokens, ("the words", "", "the tags")),
 }

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, NoReturn
+from unicodedata import normalize
 
 from electra_albert.contracts import DataError, UsageError
 from electra_albert.data_files.streams import text_lines
 from electra_albert.data_files.tables import Table, open_table
+from electra_albert.files import parse_json
 from electra_albert.finetuning_config import DataConfig
 from electra_albert.hub.formats import require_named
 from electra_albert.tasks.task import Report, Task
@@ -55,7 +57,9 @@ class SplitReader:
         if names and self.purpose == "test":
             named.append(tuple(name for name in names if name not in columns.label))
         form = columns.text if self.task.kind == "sequence" else (), self.task.without_header
-        return open_table(self.source, *form, named=named, encoding=self.config.encoding, note=self.report.note)
+        options: dict[str, Any] = {"named": named, "encoding": self.config.encoding, "note": self.report.note}
+        # Published scores on QQP, of which some cells are quoted, are those with the quotes.
+        return open_table(self.source, *form, may_be_quoted=self.task.hub is None, **options)
 
     def skip(self, why: str, location: str) -> NoReturn:
         """Count an example and raise Skipped; DataError in a test set, where each example needs a prediction."""
@@ -95,7 +99,7 @@ class SplitReader:
 
     def as_label(self, value: object, location: str) -> str | None:
         """A label as text; None if it is empty or one of the task's marks for a missing label."""
-        label = as_text(value, location, "label").strip()
+        label = label_text(value, location)
         return None if label in ("", *self.task.no_label) else label
 
     def parse_json(self, path: Path) -> Any:
@@ -104,8 +108,8 @@ class SplitReader:
         self.reject_options(str(path), "has the task's own format, without columns; drop the option", *options)
         text = "\n".join(text_lines(path, self.config.encoding, max_bytes=-1))
         try:
-            return json.loads(text)
-        except (ValueError, RecursionError) as error:  # RecursionError: nested too deeply
+            return parse_json(text)
+        except ValueError as error:
             raise DataError(f"{path}: not JSON ({error}); correct the file") from error
 
 
@@ -154,6 +158,11 @@ def as_text(value: object, location: str, column: str) -> str:
     if isinstance(value, bool | int | float):
         return json.dumps(int(value) if isinstance(value, float) and value.is_integer() else value)
     raise DataError(f"{location}: {column!r} holds {type(value).__name__}, not text; correct the file")
+
+
+def label_text(value: object, location: str) -> str:
+    """A label or tag as text, without blanks around it and with composed letters."""
+    return normalize("NFC", as_text(value, location, "label").strip())
 
 
 def member(found: Any, key: str, kind: Any, location: str) -> Any:

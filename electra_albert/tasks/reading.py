@@ -35,7 +35,7 @@ _ROLES = {  # option that names the file, name and verb in messages
 }
 
 
-def read_data(task: Task, config: DataConfig, *, needs_test: bool, seed: int, is_trained: bool = True) -> TaskData:
+def read_data(task: Task, config: DataConfig, *, needs_test: bool, seed: int, is_trained: bool) -> TaskData:
     """All examples of a task; training data only if `is_trained`, test sets only if they are needed."""
     task, report = as_configured(task, config), Report()
     sources = locate(task, config, report, needs_test=needs_test, is_trained=is_trained)
@@ -96,7 +96,7 @@ class _DataDir(NamedTuple):
     find: Callable[[str, str, Patterns], Path | Table | None]  # the source of a set by role, set name and patterns
 
 
-def locate(task: Task, config: DataConfig, report: Report, *, needs_test: bool, is_trained: bool = True) -> Sets:
+def locate(task: Task, config: DataConfig, report: Report, *, needs_test: bool, is_trained: bool) -> Sets:
     """The sources of all sets; file options override --data_dir. UsageError if a needed one is missing."""
     needs_training, is_split = is_trained and task.trained_by is None, config.validation_split is not None
     if is_split and not needs_training:
@@ -223,8 +223,9 @@ def _found_labels(examples: Examples, reader: SplitReader) -> tuple[str, ...]:
     advice = "if they are numbers to predict, give --regression true"
     if len(labels) > _MAX_LABELS:
         raise DataError(f"{location}: {len(labels):,} labels, over {_MAX_LABELS}; {advice}, or check --label_column")
-    if not is_whole and all(map(_is_number, labels)):
-        raise DataError(f"{location}: the labels are numbers such as {min(labels)}; {advice}")
+    if not is_whole and all(map(_is_number, labels)) and reader.config.regression is None:
+        classes = "if they are classes, --regression false"
+        raise DataError(f"{location}: the labels are numbers such as {min(labels)}; {advice}; {classes}")
     return tuple(sorted(labels, key=lambda label: (int(label) if is_whole else 0, label)))
 
 

@@ -126,6 +126,8 @@ def find_task(name: str) -> Task:
     for spelling in (plain, plain.removeprefix(_ALL)):  # glue/mnli and the like
         if (found := TASKS.get(_SPELLINGS.get(spelling, spelling))) is not None:
             return found
+    if plain == "stsembeddings":
+        raise UsageError(f"--task {name}: examples/sentence_vectors.py trains sentence vectors; run it instead")
     if name == _ALL:
         raise UsageError(f"--task {name}: one task is needed here; choose one of {' '.join(GLUE)}")
     near = difflib.get_close_matches(plain, [*TASKS, *_SPELLINGS, _ALL], n=1)

@@ -11,7 +11,8 @@ from electra_albert.contracts import DataError
 from electra_albert.tasks.encoding import Decoded, EncodedExamples, EncodePlan, Encoding, Labels, Outputs, Pair, flatten
 from electra_albert.tasks.task import ChoiceExample, SequenceExample
 
-_GAP = re.compile(r"_+")
+# A gap is better apart from words than at their beginning or end; an underscore in snake_case is none.
+_GAPS = [re.compile(pattern, re.ASCII) for pattern in (r"(?<!\w)_+(?!\w)", r"(?<!\w)_+|(?<!_)_++(?!\w)|___+")]
 _MAX_QUESTION_LENGTH = 128  # tokens of question and option, as in the code published for RACE
 GROUPS = {"middle": 0, "high": 1}
 
@@ -97,7 +98,10 @@ def encode_choices(examples: Sequence[ChoiceExample], encoding: Encoding) -> Enc
 
 def fill(question: str, option: str) -> str:
     """Put the option into the gap `_` of the question, or after the question if it has no gap."""
-    return _GAP.sub(lambda _: option, question) if "_" in question else f"{question} {option}"
+    for gap in _GAPS:
+        if gap.search(question):
+            return gap.sub(lambda _: option, question)
+    return f"{question} {option}"
 
 
 def decode_choices(

@@ -14,16 +14,23 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from electra_albert.contracts import LOG, CheckpointError, DivergedError, UsageError
-from electra_albert.files import new_folder, remove_leftovers, sha256, sync_all, temporary_name
+from electra_albert.files import (
+    load_json,
+    new_folder,
+    remove_leftovers,
+    sha256,
+    sync_all,
+    temporary_name,
+)
 from electra_albert.training.guards import DIVERGED_ADVICE
 
 FORMAT = 1
 MODEL, OPTIMIZER, STATE, MANIFEST = "model.safetensors", "optimizer.safetensors", "state.json", "MANIFEST.json"
 _FILES = (MODEL, OPTIMIZER, STATE)
-_STATE = {"step": int, "tokens": int, "skipped": list, "loss_scale": dict, "tally": dict, "aliases": dict}
-_STATE |= {"settings": dict, "world_size": int, "threads": int, "torch": str}
-# Bad JSON and bad UTF-8 are ValueErrors; deep nesting is a RecursionError.
-_NOT_JSON = (ValueError, LookupError, TypeError, RecursionError)
+_STATE = {"step": int, "tokens": int, "skipped": tuple[int, int, int], "torch": str}
+_STATE |= {"loss_scale": dict, "tally": dict, "aliases": dict, "settings": dict}
+_STATE |= {"world_size": int, "threads": int}
+_MANIFEST = {"format": int, "files": {name: {"size": int, "sha256": str} for name in _FILES}}
 _WAY_OUT = "use the settings it was written with"
 
 
@@ -58,9 +65,9 @@ def find_problem(path: Path, *, is_thorough: bool = True) -> str | None:
     try:
         if irregular := [name for name in (MANIFEST, *_FILES) if not (path / name).is_file()]:
             return f"{irregular[0]} is missing"
-        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-        if manifest["format"] != FORMAT:
+        if load_json(path / MANIFEST, {"format": int})["format"] != FORMAT:
             return f"{MANIFEST} does not have format {FORMAT}, the only one this version reads"
+        manifest = load_json(path / MANIFEST, _MANIFEST)
         for name in _FILES:
             file, wanted = path / name, manifest["files"][name]
             is_intact = file.stat().st_size == wanted["size"]
@@ -68,7 +75,7 @@ def find_problem(path: Path, *, is_thorough: bool = True) -> str | None:
                 return f"{name} does not match {MANIFEST} (size or SHA-256 differs)"
     except OSError as error:
         return f"{Path(error.filename or path).name} cannot be read ({error.strerror})"
-    except _NOT_JSON as error:
+    except ValueError as error:
         return f"{MANIFEST} cannot be read ({type(error).__name__}: {error})"
     return None
 
@@ -99,13 +106,8 @@ def find_checkpoint(folder: Path, resume: str) -> Path | None:
 def read_state(path: Path) -> dict[str, Any]:
     """The state.json of a checkpoint. Raises CheckpointError unless it has all of `_STATE`, of these types."""
     try:
-        state: dict[str, Any] = json.loads((path / STATE).read_text(encoding="utf-8"))
-        for name, kind in _STATE.items():
-            if not isinstance(state[name], kind):
-                raise TypeError(f"{name} is {state[name]!r}")
-        if len(state["skipped"]) != 3 or {*map(type, state["skipped"])} != {int}:
-            raise TypeError(f"skipped is {state['skipped']!r}")
-    except (OSError, *_NOT_JSON) as error:
+        state: dict[str, Any] = load_json(path / STATE, _STATE)
+    except (OSError, ValueError) as error:
         raise CheckpointError(f"{path / STATE} cannot be read ({type(error).__name__}: {error})") from error
     return state
 

@@ -94,6 +94,8 @@ class UpdateGuard:
     def __init__(self, device: torch.device) -> None:
         # Skipped steps of the run: in total, in a row at present, and the most in a row.
         self._counts = torch.zeros(3, dtype=torch.int64, device=device)
+        self._copy = self._counts  # on the host, of a GPU, once _copied is reached
+        self._copied: torch.cuda.Event | None = None
 
     def observe(self, gradient_norm: Tensor, has_overflowed: Tensor) -> Tensor:
         """Count a step by its gradient norm [] and fp16 overflow, bool []; returns whether it is finite, bool []."""
@@ -105,9 +107,25 @@ class UpdateGuard:
         self._counts.copy_(counts)  # in place, for CUDA graphs
         return is_finite
 
+    def watch(self, step: int) -> None:
+        """Raise DivergedError as `check` does; on a GPU from earlier counts, for which it need not wait."""
+        if self._counts.is_cpu:
+            self.check(step)
+        elif self._counts.is_cuda and step % MAX_SKIPPED_IN_A_ROW == 0:  # the same step on all ranks
+            if self._copied is not None:
+                self._copied.synchronize()  # five steps old
+                self._require_few(self._copy.tolist(), step - MAX_SKIPPED_IN_A_ROW)
+            self._copy = self._counts.to("cpu", non_blocking=True)
+            self._copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._copied.record()
+
     def check(self, step: int) -> None:
         """Raise DivergedError if too many steps were skipped up to `step`; synchronises with the device."""
-        total, _, longest = self.state()
+        self._require_few(self.state(), step)
+
+    @staticmethod
+    def _require_few(counts: Sequence[int], step: int) -> None:
+        total, _, longest = counts
         in_a_row = f"{longest} steps in a row" if longest >= MAX_SKIPPED_IN_A_ROW else ""
         if skipped := in_a_row or (f"{total} steps" if total >= MAX_SKIPPED else ""):
             found = f"{skipped} up to step {step} had a non-finite loss or gradient and were skipped"

@@ -91,6 +91,7 @@ class _Loop:
         self._saved_step = 0  # the initial weights need no checkpoint
         self.seconds_waited = 0.0  # for data, since the last log
         self._logged_tokens, self._logged_time = 0, 0.0  # at the last log; later saves and evaluations add their time
+        self._training_seconds = 0.0  # up to the last log, without saves and evaluations
 
     def begin(self) -> None:
         """Load the checkpoint, if any, prepare several ranks, and evaluate if that is due."""
@@ -134,10 +135,11 @@ class _Loop:
         run, config = self._run, self._run.config
         if self.step == 1 or self._is_due(config.logging_steps):
             self._log()
+        self._training_step.guard.watch(self.step)
         if run.plan is not None and self.step % config.logging_steps == 0:
-            self.last_step = run.monitor.max_steps = max(
-                self.step, distributed.gather_objects(run.plan(self.step), run.world)[0]
-            )
+            planned = run.plan(self.step, self._training_seconds)
+            self.last_step = max(self.step, distributed.gather_objects(planned, run.world)[0])
+            run.monitor.max_steps = self.last_step
             config = replace(config, max_steps=self.last_step)
             self._run = self._training_step.run = replace(run, config=config)
         run.monitor.tick()
@@ -155,6 +157,7 @@ class _Loop:
         training_step = self._training_step
         means = monitor.means_of(training_step.tally.take(run.world), self.objective.weights)
         seconds, tokens = time.monotonic() - self._logged_time, self._tokens - self._logged_tokens
+        self._training_seconds += seconds
         pace = {"tokens_per_second": tokens / seconds, "data_wait": self.seconds_waited / seconds}
         norm, lr = means.pop(GRADIENT_NORM), learning_rate(self.step, run.config)
         row = {**means, "learning_rate": lr, GRADIENT_NORM: norm, **pace}

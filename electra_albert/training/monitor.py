@@ -5,7 +5,6 @@ import json
 import math
 import os
 import secrets
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -18,27 +17,44 @@ from torch import Tensor
 from tqdm import tqdm
 
 from electra_albert.contracts import LOG, Metrics, Term, UsageError
-from electra_albert.files import write_text
+from electra_albert.files import is_of_kind, parse_json, write_text
 from electra_albert.training import run_log
 from electra_albert.training.distributed import World, gather_objects, sum_over_ranks
 
 EVALUATION_PREFIX = "eval_"
 _TRAINING, _EVALUATION = "train", "eval"  # phases
+_ROW = {"step": int}
 CLOCK = ("elapsed_seconds", "time")  # the keys that depend on the time of writing
 _METRICS, _SAMPLES, _BAR = "metrics.jsonl", "samples.jsonl", "the progress bar"
 PROJECT = "electra-albert"  # in online trackers
 _ID_FILE = "tracker_id"  # in the run's folder: the run's identity in online trackers, also after a resume
+_LINE_WIDTH, _BAR_WIDTH, _GAP = 100, 46, "  "  # characters of a line, and of the metrics after the bar
+_BAR_FORMAT = "{percentage:3.0f}%|{bar:10}| {n_fmt}/{total_fmt} [{remaining} left, {rate_fmt}{postfix}]"
+_SHORT_NAMES = {
+    "discriminator_auc": "AUC",
+    "tokens_per_second": "tokens/s",
+    "skipped_steps": "skipped",
+}  # shown after the losses
+_FILE_ONLY = ("step", "tokens", "epoch", "masked_tokens", "data_wait", "learning_rate", "grad_norm")
 _SPEED = ("tokens", "epoch", "tokens_per_second", "data_wait")  # trackers get them with training metrics only
 
 
-def read_metrics(path: Path) -> list[Metrics]:
-    """The rows of metrics.jsonl or samples.jsonl in order, none if there is no file; incomplete lines are ignored."""
+def read_rows(path: Path, kind: Mapping[str, Any] = _ROW) -> list[dict[str, Any]]:
+    """The rows of this kind in a file of JSON lines, in order; none if there is no file."""
     rows = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ():
-        with suppress(ValueError, RecursionError):
-            row = json.loads(line)
-            if isinstance(row, dict) and isinstance(row.get("step"), int):
-                rows.append(row)
+        with suppress(ValueError):
+            rows.append(parse_json(line, kind))
+    return rows
+
+
+def read_metrics(path: Path) -> list[Metrics]:
+    """The rows of metrics.jsonl in order; None instead of a metric that is not a finite number."""
+    texts = {"phase": str | None, CLOCK[-1]: str | None}
+    rows = read_rows(path, _ROW | texts)
+    for row in rows:
+        numbers = [name for name, value in row.items() if is_of_kind(value, float)]
+        row.update(dict.fromkeys(row.keys() - {*texts, *numbers}))
     return rows
 
 
@@ -46,7 +62,7 @@ def cut_metrics(path: Path, step: int, *, is_evaluated: bool) -> list[Metrics]:
     """Remove the rows after `step` (and its evaluation, unless is_evaluated) from a file of rows; returns the rest."""
     rows = [
         (row, row.get("phase") == _EVALUATION or any(key.startswith(EVALUATION_PREFIX) for key in row))
-        for row in read_metrics(path)
+        for row in read_rows(path)
     ]
     kept = [row for row, is_evaluation in rows if (row["step"], is_evaluation) <= (step, is_evaluated)]
     if path.exists():
@@ -147,15 +163,16 @@ class Monitor(AbstractContextManager["Monitor"]):
         with self._reporting(_METRICS):
             self._folder.mkdir(parents=True, exist_ok=True)
             for row in cut_metrics(self._folder / _METRICS, step, is_evaluated=is_evaluated)[-1:]:
-                self._seconds_before = float(row.get("elapsed_seconds") or 0.0)
+                if is_of_kind(row, {CLOCK[0]: float}):
+                    self._seconds_before = row[CLOCK[0]]
         with self._reporting(_SAMPLES):
             cut_metrics(self._folder / _SAMPLES, step, is_evaluated=is_evaluated)
         for name in self._trackers:
             with self._reporting(name):
                 self._open[name] = open_tracker(name, self._folder, step, self._settings)
-        if sys.stderr.isatty():
-            bar = tqdm(total=self.max_steps, initial=step, unit="step", dynamic_ncols=True, smoothing=0.05)
-            self._open[_BAR] = bar
+        if run_log.is_interactive():
+            outputs = {"file": run_log.console(), "bar_format": _BAR_FORMAT, "dynamic_ncols": True}
+            self._open[_BAR] = tqdm(total=self.max_steps, initial=step, smoothing=0.05, unit=" steps", **outputs)
 
     @contextmanager
     def _reporting(self, name: str) -> Iterator[Any]:
@@ -182,18 +199,20 @@ class Monitor(AbstractContextManager["Monitor"]):
     def row(self, row: Metrics) -> None:
         """Write and log one row of training metrics."""
         self._write(row, _TRAINING)
-        (first, started), step, text = self._started, row["step"], _readable(row)
+        (first, started), step = self._started, row["step"]
         seconds = round((time.monotonic() - started) / max(1, step - first) * (self.max_steps - step))
         if _BAR in self._open:
-            self._open[_BAR].set_postfix_str(text, refresh=False)
+            self._open[_BAR].set_postfix_str(_readable(row, _BAR_WIDTH), refresh=False)
         extra = {"is_file_only": True} if _BAR in self._open else None
-        LOG.info(f"step {step}/{self.max_steps}  {text}  {timedelta(seconds=seconds)} left", extra=extra)
+        start, end = f"step {step}/{self.max_steps}{_GAP}", f"{_GAP}{timedelta(seconds=seconds)} left"
+        LOG.info(f"{start}{_readable(row, _LINE_WIDTH - len(start + end))}{end}", extra=extra)
 
     def evaluation(self, position: Metrics, metrics: Metrics) -> None:
         """Write and log one row of evaluation metrics (names without prefix) at `position` (step, tokens, epoch)."""
         named = {f"{EVALUATION_PREFIX}{name}": value for name, value in metrics.items()}
         self._write(position | named, _EVALUATION)
-        LOG.info(f"step {position['step']}/{self.max_steps}  held out: {_readable(metrics)}")
+        start = f"step {position['step']}/{self.max_steps}{_GAP}held out: "
+        LOG.info(f"{start}{_readable(metrics, _LINE_WIDTH - len(start))}")
 
     def samples(self, step: int, lines: Sequence[str], records: Sequence[Mapping[str, Any]]) -> None:
         """Write the sample predictions of an evaluation: lines to log.txt and trackers, records to samples.jsonl."""
@@ -240,14 +259,21 @@ def _append(path: Path, lines: Sequence[str]) -> None:
         file.write("".join(f"{line}\n" for line in lines).encode())
 
 
-def _readable(row: Metrics) -> str:
-    """The metrics of a row on one line, without counts and without metrics of single sources."""
+def _readable(row: Metrics, width: int) -> str:
+    """The metrics of a row that fit into `width` characters, losses first; metrics.jsonl has all."""
+    losses = [name for name in row if name.endswith("loss") and name != "unigram_loss"]
     parts = []
-    for name, value in row.items():
-        if name not in ("step", "tokens", "masked_tokens", "data_wait") and "/" not in name:
+    for name in dict.fromkeys((*losses[:3], *_SHORT_NAMES, *losses, *row)):
+        if name in row and name not in _FILE_ONLY and "/" not in name:
+            value = row[name]
             form = "" if not isinstance(value, float) else ",.0f" if abs(value) >= 1000 else ".4g"
-            parts.append(f"{name} {'-' if value is None else format(value, form)}")
-    return "  ".join(parts)
+            label = _SHORT_NAMES.get(name, name.removesuffix("_loss"))
+            part = f"{label} {'-' if value is None else format(value, form)}"
+            width -= len(part) + len(_GAP)
+            if width < -len(_GAP):
+                break
+            parts.append(part)
+    return _GAP.join(parts)
 
 
 def check_trackers(report_to: str) -> None:
@@ -314,7 +340,7 @@ class _Online:
     def __init__(self, package: Any, folder: Path, settings: Mapping[str, Any]) -> None:
         if not (file := folder / _ID_FILE).is_file():
             write_text(file, secrets.token_hex(4))
-        identity = file.read_text(encoding="utf-8")
+        identity = file.read_text(encoding="utf-8", errors="replace")
         # trackio resumes a run by its name, wandb by its id.
         own: dict[str, Any] = {"id": identity, "dir": str(folder)} if package.__name__ == "wandb" else {}
         name = f"{'-'.join(folder.resolve().parts[-2:])}-{identity}"

@@ -7,9 +7,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Self
+from typing import Self, TextIO
 
-from electra_albert.contracts import LOG, UserError
+from electra_albert.contracts import LOG, UserError, redacted
 
 LOG_FILE = "log.txt"
 
@@ -20,17 +20,37 @@ class _Formatter(logging.Formatter):
             record.message = f"{record.levelname.lower()}: {record.message}"
         return super().formatMessage(record)
 
+    def format(self, record: logging.LogRecord) -> str:
+        return str(redacted(super().format(record)))
+
+
+def is_notebook() -> bool:
+    """Whether this is a kernel of a notebook, which shows stderr in red."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    return shell is not None and "IPKernelApp" in shell.config
+
+
+def is_interactive() -> bool:
+    """Whether someone can see a progress bar."""
+    return is_notebook() or sys.stderr.isatty()
+
+
+def console() -> TextIO:
+    """The output for log lines and the progress bar."""
+    return sys.stdout if is_notebook() else sys.stderr
+
 
 class _Console(logging.Handler):
-    """Prints records to stderr, above the progress bar if there is one; a closed stderr is ignored."""
+    """Prints records to the console, above the progress bar if there is one; a closed console is ignored."""
 
     def emit(self, record: logging.LogRecord) -> None:
         with suppress(OSError, ValueError):
             if tqdm := sys.modules.get("tqdm"):
-                tqdm.tqdm.write(self.format(record), file=sys.stderr)
+                tqdm.tqdm.write(self.format(record), file=console())
             else:
-                print(self.format(record), file=sys.stderr)
-            sys.stderr.flush()
+                print(self.format(record), file=console())
+            console().flush()
 
 
 def is_main_process() -> bool:
@@ -40,7 +60,7 @@ def is_main_process() -> bool:
 
 @contextmanager
 def console_log() -> Iterator[None]:
-    """Print log records to stderr, on the main process only; a nested block does nothing."""
+    """Print log records to the console, on the main process only; a nested block does nothing."""
     if any(isinstance(handler, _Console) for handler in LOG.handlers):
         yield
         return

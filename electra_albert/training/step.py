@@ -42,7 +42,7 @@ class RunSettings:
     eval_on_start: bool = False  # evaluate before the first step too
     lr_multipliers: Mapping[str, float] | None = None  # multiples of the learning rate by parameter name
     should_stop: Callable[[], bool] = bool  # early stopping: called after each evaluation; bool() is False
-    plan: Callable[[int], int] | None = None  # max_steps after a step
+    plan: Callable[[int, float], int] | None = None  # max_steps, from the step and the seconds of training
     record: graphs.Recorder | None = None  # of the step's functions; None: always called
     settings: Mapping[str, Any] = field(default_factory=dict)  # recorded in each checkpoint, as JSON
 

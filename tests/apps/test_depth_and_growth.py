@@ -106,11 +106,15 @@ def test_a_grown_run_has_the_old_losses_and_resumes(finished: Finished, small: P
 @pytest.mark.parametrize(
     ("more", "reason"),
     [
-        (("--model.num_attention_heads", 2), "discriminator: num_attention_heads=2 changes the size of a head, 4 keep"),
+        (("--model.num_attention_heads", 2), "num_attention_heads=2 changes the size of a head; give 4"),
         (("--rtd.generator_size", 0.7), "run's generator: hidden_size=45 is not a multiple of 16"),
+        (("--extend_vocab_to", 400), "to extend its vocabulary use --init_from"),
         (("--model.hidden_act", "relu"), "has hidden_act gelu, this run's model has relu"),
     ],
 )
 def test_what_cannot_grow_is_refused(finished: Finished, small: Path, tmp_path: Path, more: Any, reason: str) -> None:
-    assert_refused(call(pretrain.main, *grow(finished, small, tmp_path / "run", *more)), 4, str(small), reason)
+    argv = grow(finished, small, tmp_path / "run", *more, "--prepared_dir", tmp_path / "prepared")
+    assert_refused(call(pretrain.main, *argv), 4, str(small), reason)
     assert not (tmp_path / "run" / "checkpoints").exists()
+    # Regression: the text was prepared first. What the generator becomes is known later.
+    assert "generator_size" in str(more) or not (tmp_path / "prepared").exists()

@@ -73,9 +73,8 @@ def options(corpus: Path, prepared: Path, output: Path | None, *more: object) ->
     """Options of a run that takes seconds; `more` comes last and takes precedence."""
     sizes = {"vocab_size": 300, "max_seq_length": 32, **{f"model.{name}": value for name, value in _SHAPE.items()}}
     sizes |= {"model.initialization": "normal", "model.zero_init_outputs": "false", "optimizer": "adamw", **TRAINING}
-    if "--objective" not in more or "mlm" not in str(
-        more[more.index("--objective") + 1]
-    ):  # mlm refuses what it ignores
+    objective = str(more[more.index("--objective") + 1]) if "--objective" in more else "rtd"
+    if objective.startswith(("rtd", "electric")):  # the others refuse what they ignore
         is_trained = "--rtd.generator" not in more or more[more.index("--rtd.generator") + 1] == "shared"
         sizes |= {name: value for name, value in _RTD.items() if is_trained or name == "rtd.mask_rate"}
     argv = ["--corpus", str(corpus), "--prepared_dir", str(prepared), *as_argv(sizes)]

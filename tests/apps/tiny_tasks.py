@@ -148,7 +148,8 @@ def stsb(folder: Path) -> Tiny:
     """Regression: the index of the place in the list."""
     second, score = "The same was said before.", PLACES.index
     sets = {name: [(one.text, second, float(score(one.place))) for one in found] for name, found in _sets().items()}
-    return Tiny("stsb", folder / "STS-B", "spearman", 0.75, _write_pairs(folder / "STS-B", "score", sets))
+    gold = _write_pairs(folder / "STS-B", "score", sets)
+    return Tiny("stsb", folder / "STS-B", "spearman", 0.75, gold, ("--precision", "bf16"))
 
 
 def _squad(name: str, folder: Path, version: str, *extra: object) -> Tiny:

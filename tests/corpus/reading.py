@@ -86,7 +86,7 @@ def write_corpus(folder: Path, documents: list[list[str]], files: int = 3) -> li
 
 def plan_parts(units: list[Unit], tokenizer: Any, folder: Path, sources: list[int] | None = None) -> PartPlan:
     sources = sources or [0] * len(units)
-    return PartPlan(units, sources, TextEncoder(tokenizer), len(tokenizer), folder / "parts", "f", "f", 3, (32,))
+    return PartPlan(units, sources, TextEncoder(tokenizer), len(tokenizer), folder / "parts", "f", "f", 3, 32)
 
 
 def build(units: list[Unit], tokenizer: Any, folder: Path, sources: list[int] | None = None) -> Store:

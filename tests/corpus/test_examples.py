@@ -2,7 +2,7 @@
 
 import threading
 from dataclasses import replace
-from itertools import chain, islice, pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from electra_albert.contracts import IGNORED_LABEL, Batch, SpecialIds
-from electra_albert.corpus.examples import PackedExamples, TrainBatches, TrainStage, eval_batches
+from electra_albert.corpus.examples import PackedExamples, TrainBatches, eval_batches
 from electra_albert.corpus.mixture import ExampleOrder, order_examples
 from electra_albert.corpus.rows import ExampleTable, Split, TokenStream, build_table, padding_share
 from tests.corpus.reading import joined
@@ -323,38 +323,6 @@ def test_a_distant_step_is_computed_directly_and_epochs_are_counted(examples: Pa
     assert batch.example_id.tolist() == [4 * (10**12 - 1) + k for k in range(4)]
     batches = TrainBatches(examples, order_of(examples), 4, 3, 1, 2)
     assert (batches.global_batch_size, batches.epoch(0), batches.epoch(examples.table.count)) == (24, 0, 24)
-
-
-def test_stages_change_examples_and_batch_at_their_steps(examples: PackedExamples, tmp_path: Path) -> None:
-    short = make_examples(joined(examples.split), tmp_path, 8)
-    count, first = short.table.count, 6 * 12 + 2 * 6  # examples of the stages that are short, and before the last
-
-    def split(ranks: int, shape: tuple[int, int], size: int) -> list[TrainBatches]:
-        early = (
-            TrainStage(6, short, order_of(short), 2 * size, shape[0]),
-            TrainStage(8, examples, order_of(examples), size, 1),
-        )
-        batch = size, shape[1]
-        return [TrainBatches(examples, order_of(examples), *batch, r, ranks, earlier=early) for r in range(ranks)]
-
-    def of_step(splits: list[TrainBatches], step: int) -> dict[int, list[int]]:
-        return ids_by_example([batch for one in splits for batch in one.micro_batches(step)])
-
-    whole = split(1, (1, 2), 6)
-    found = [of_step(whole, step) for step in range(1, 40)]
-    assert [*chain(*found)] == list(range(first + 31 * 12))
-    assert [(len(step), len(step[min(step)])) for step in found[5:9]] == [(12, 8), (6, 16), (6, 16), (12, 16)]
-    for splits in (split(2, (1, 2), 3), split(6, (1, 2), 1)):
-        assert [of_step(splits, step) for step in range(1, 40)] == found
-    long = [ids for step in found[6:] for ids in step.values()]  # whole epochs from the first long example on
-    expected = (edges_of(examples)[:-1] + 5).tolist()
-    assert sorted(min(token for token in ids if token >= 5) for ids in long[: examples.table.count]) == expected
-    steps = list(islice(whole[0].steps(4), 10))
-    assert all(fields_equal(batches, whole[0].micro_batches(step)) for step, batches in enumerate(steps, start=4))
-    assert whole[0].epoch(4) == 48 / count
-    assert whole[0].epoch(10) == pytest.approx(72 / count + (12 + 24) / examples.table.count)
-    faulty = [replace(each, earlier=each.earlier[1:]) for each in whole]
-    assert of_step(faulty, 9) != found[8], "a planted fault is not detected"
 
 
 def test_an_error_in_the_thread_reaches_the_caller_and_the_thread_ends(examples: PackedExamples) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from electra_albert.corpus import held_out
+from electra_albert.corpus import held_out, near_duplicates
 from electra_albert.corpus.held_out import HeldOut, choose_held_out
 from electra_albert.corpus.near_duplicates import join_near_duplicates, signatures_of
 from electra_albert.corpus.parts import Part
@@ -167,3 +167,18 @@ def test_the_limits_hold_in_the_fallback_and_only_for_larger_corpora(
     monkeypatch.setattr(held_out, "MAX_TOKENS", 100 * SENTENCE)
     long = save_part(tmp_path, 0, [drawn.words(10_000 * SENTENCE) for _ in range(3)])
     assert abs(int(np.diff(choose_held_out([long], [0], 1).spans).sum()) - 100 * SENTENCE) <= SENTENCE
+
+
+def test_near_duplicates_of_many_held_out_documents_are_found_and_no_others() -> None:
+    drawn = Drawn(6)
+    held = [drawn.words(200) for _ in range(50)]
+    twins = [drawn.changed(words, count) for words, count in zip(held, [2, 10] * 25, strict=True)]
+    texts = [*twins, *(drawn.words(200) for _ in range(500)), *held]
+    signatures = signatures_of([" ".join(words) for words in texts])
+    joined = b"".join(signature.minhashes for signature in signatures)
+    minhashes = np.frombuffer(joined, np.uint8).reshape(len(texts), -1)
+    keys = np.arange(len(texts))  # all differ, so that only MinHashes show near-duplicates
+    documents = (keys[:550], minhashes[:550])
+    is_near = near_duplicates.find_near_duplicates(*documents, keys[550:], minhashes[550:])
+    assert is_near[:50].mean() > 0.98
+    assert not is_near[50:].any()

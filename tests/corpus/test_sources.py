@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import textwrap
 import time
 import tracemalloc
 from collections import Counter
@@ -13,10 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from electra_albert.contracts import DataError, UsageError, UserError
+from electra_albert.corpus.documents import split_sentences
 from electra_albert.corpus.sources import plan_units, read_unit
 from electra_albert.data_files.finding import SAMPLE_BYTES, find_files
 from electra_albert.data_files.streams import MAX_LINE_BYTES, compression
-from tests.corpus.reading import COMPRESS, PROSE, cut, read, sentences, solid, write
+from tests.corpus.reading import COMPRESS, PROSE, WORDS, cut, read, sentences, solid, write
 
 BAD = "Caf\udce9 \udced\udca0\udc80 open.".encode("utf-8", "surrogateescape")  # Latin-1, and a lone surrogate
 
@@ -37,6 +39,55 @@ def test_paragraphs_are_split_and_given_sentences_are_kept(tmp_path: Path) -> No
     assert (documents[0].sentences, counts["files_of_sentences"]) == (lines, 1)
     head = "A line with one sentence only.\n" * (3 * SAMPLE_BYTES // 31)  # the kind is detected from a sample
     assert cut(write(tmp_path, head + " ".join(PROSE) + "\n"), 8 << 20)[0].kind == "sentences"
+
+
+LINES = [" ".join(PROSE[number % 3 :] + PROSE) for number in range(80)]  # several sentences each
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+def test_lines_of_several_sentences_without_blank_lines_are_documents(tmp_path: Path, ending: str) -> None:
+    path = write(tmp_path, ending.join(LINES) + ending)
+    documents, counts = read(path, unit_bytes=1000)
+    assert [" ".join(document.sentences) for document in documents] == LINES
+    assert counts["files_of_documents"] == 1
+    assert len(read(path, documents="blank")[0]) == 1
+    few = write(tmp_path, "\n".join(LINES[:20]) + "\n", "article.txt")
+    assert (len(read(few)[0]), len(read(few, documents="line")[0])) == (1, 20)
+
+
+def test_a_long_file_of_sentences_without_a_blank_line_is_noted(tmp_path: Path) -> None:
+    for lines, expected in ((PROSE * 40, 1), (PROSE * 3, 0), ([*PROSE * 40, "", *PROSE], 0)):
+        _, counts = read(write(tmp_path, "\n".join(lines) + "\n"))
+        noted = [count for name, count in counts.items() if "without a blank line" in name]
+        assert sum(noted) == expected
+
+
+@pytest.mark.parametrize("width", [50, 72, 100])
+def test_hard_wrapped_prose_has_the_sentences_of_its_paragraphs(tmp_path: Path, width: int) -> None:
+    # Regression: each line end ended a sentence.
+    path = write(tmp_path, "\n\n".join(textwrap.fill(line, width) for line in LINES))
+    documents, counts = read(path)
+    assert [document.sentences for document in documents] == [split_sentences(line) for line in LINES]
+    assert counts["files_of_wrapped"] == 1
+    whole = write(tmp_path, textwrap.fill(" ".join(LINES * 20), width), "novel.txt")  # one paragraph, over the limit
+    assert [" ".join(part) for part in sentences(whole)] == [" ".join(LINES * 20)]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [f"2026-11-28 12:{n % 60:02}:00 worker {n % 7} took {n * 7919 % 9973} ms to answer" for n in range(200)],
+        ["def function(argument):", "    return argument + some_other_value", ""] * 60,
+        [f"{word} {word}s and {word}" for word in WORDS] * 10,
+        ["the cat sat on the mat", "it was warm there all day long", "nobody came"] * 60,  # sentences without stops
+        [f"one sentence of about the same length as {number}." for number in range(100, 200)],
+        ["吾輩は猫である。名前はまだ無い。どこで生れたか頓と見当がつかぬ。"] * 60,
+    ],
+    ids=["log", "code", "list", "lower", "equal", "japanese"],
+)
+def test_lines_that_are_not_wrapped_are_not_joined(tmp_path: Path, lines: list[str]) -> None:
+    _, counts = read(write(tmp_path, "\n".join(lines)))
+    assert not counts["files_of_wrapped"]
 
 
 @pytest.mark.parametrize("end", ["\r\n", "\r"])

@@ -61,7 +61,10 @@ EDITED: dict[tuple[str, str], list[tuple[str, Change, str]]] = {
         ("role of no token", lambda config: config.update(cls_token="<nowhere>"), "cls_token"),
         ("two roles of one token", lambda config: config.update(pad_token="</s>"), "same"),
     ],
-    ("bert uncased", CONFIG): [("flag that is a word", lambda it: it.update(do_lower_case="yes"), "lower_case")],
+    ("bert uncased", CONFIG): [
+        ("flag that is a word", lambda it: it.update(do_lower_case="yes"), "lower_case"),
+        ("special token that is no token", lambda it: it.update(extra_special_tokens=["[X]"]), r"\[X\]"),
+    ],
     ("fast unigram", JSON): [
         ("unknown id out of range", model(unk_id=4 * 10**9), "fetch"),
         ("no unknown id", model(unk_id=None), "fetch"),
@@ -136,7 +139,9 @@ SENTENCEPIECE: dict[str, Callable[[bytes], bytes]] = {
     "unknown token out of range": lambda content: edited(content, lambda it: setattr(it.trainer_spec, "unk_id", 10**6)),
 }
 OTHER_MODELS: dict[str, dict[str, Any]] = {
-    "BPE": {"model_type": "bpe", "vocab_size": 60},
+    **{kind.upper(): {"model_type": kind, "vocab_size": 60} for kind in ("bpe", "char", "word")},
+    "treat_whitespace_as_suffix": {"treat_whitespace_as_suffix": True},
+    "symbol '<URL>'": {"user_defined_symbols": ["<URL>"], "normalization_rule_name": "nfkc_cf"},
     "byte fallback": {"byte_fallback": True, "vocab_size": 400},
     "pad_token": {"control_symbols": [], "pad_id": -1, "unk_id": 0, "bos_id": 1, "eos_id": 2},
 }
@@ -159,6 +164,17 @@ def test_an_option_that_does_not_apply_to_a_tokenizer_is_refused(tmp_path: Path)
         for value in (True, False):
             with pytest.raises(UsageError, match=f"--{option} "):
                 load_tokenizer(tmp_path / kind, TextOptions(**{option: value}))
+
+
+def test_options_apply_to_a_model_in_the_layout_of_albert_only(tmp_path: Path) -> None:
+    path = train_model(tmp_path / "own.model")
+    for options, wanted in {TextOptions(True): "aé", TextOptions(None, False): "Ae"}.items():
+        assert load_tokenizer(path, options).backend_tokenizer.normalizer.normalize_str("Aé") == wanted
+    train_model(path, pad_id=1, unk_id=0)
+    with pytest.raises(UsageError, match="--do_lower_case does not apply"):
+        load_tokenizer(path, TextOptions(True))
+    (tmp_path / CONFIG).write_text('{"tokenizer_class": "XLNetTokenizer"}')
+    assert_refused_in_a_line(path, "XLNetTokenizer has rules", "class")
 
 
 def test_a_token_of_the_maximum_length_does_not_crash_when_freed(tmp_path: Path) -> None:

@@ -64,6 +64,29 @@ def test_tsv_has_no_quoting_and_windows_line_ends_and_byte_order_marks_are_not_t
     assert cells(open_table(write(tmp_path, "a\nx\n\ny\n", "one.tsv")), "a") == [("x",), ("",), ("y",)]
 
 
+def test_a_tsv_in_the_quotes_of_a_csv_is_read_without_them(tmp_path: Path) -> None:
+    for content, texts in (
+        ('"""Stop,"" she said."\t1\n"two\nlines"\t0\nplain\t1\n', ['"Stop," she said.', "two\nlines", "plain"]),
+        ('"one"\t1\r\n"t\two"\t0\r\n\r\n', ["one", "t\two"]),
+        ('"a" b\t1\n"c"\t1\n', ['"a" b', '"c"']),  # some quotes are of the text
+        ('say ""a""\t1\n"c"\t1\n', ['say ""a""', '"c"']),
+        ('a\t1\n"c"\t1\n', ["a", '"c"']),
+    ):
+        table = open_table(write(tmp_path, "\ufeffa\tb\n" + content, "t.tsv"), may_be_quoted=True)
+        assert [cell for (cell,) in cells(table, "a")] == texts
+
+
+@pytest.mark.parametrize("line", ["sep=;\n", "\ufeffSEP=;\r\n", '"sep=;"\n'])
+def test_the_separator_in_the_first_line_is_used_and_the_line_is_no_row(tmp_path: Path, line: str) -> None:
+    path = write(tmp_path, f"{line}id;text\n1;x, y\n2;z;a\n", "t.csv")
+    rows = open_table(path).rows(("text",))
+    assert [(row.cells, row.location) for row in rows] == [(("x, y",), f"{path}:3"), ((), f"{path}:4")]
+    with pytest.raises(DataError, match="line 4: 3 fields"):
+        sentences(path)
+    assert sentences(write(tmp_path, f"{line}id;text\n1;{PROSE[0]}\n", "t.csv")) == [PROSE[:1]]
+    assert cells(open_table(write(tmp_path, f"{line}x;1\n", "t.csv"), named=[HEADER]), "a") == [("x",)]
+
+
 def test_a_row_has_the_location_of_its_first_line_and_a_problem_if_its_columns_differ(tmp_path: Path) -> None:
     few, many = "1 columns instead of 2", "3 columns instead of 2"
     for name, content, expected in (

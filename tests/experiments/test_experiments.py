@@ -6,13 +6,14 @@ import os
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from electra_albert.apps.pretrain.options import parse_pretraining
-from electra_albert.apps.pretrain.trial import flops_per_step, sum_flops
+from electra_albert.apps.pretrain.trial import flops_per_step
 from electra_albert.contracts import CheckpointError, UsageError
 from electra_albert.files import write_json
 from experiments.__main__ import main
@@ -36,8 +37,6 @@ def stages_of(folder: Path, plan: str = PLAN, **given: Any) -> list[Stage]:
 
 
 def test_each_variant_becomes_commands_in_the_order_they_need(tmp_path: Path) -> None:
-    for file in Path(__file__).parents[2].glob("experiments/*.yaml"):
-        assert stages_of(tmp_path, file.read_text(encoding="utf-8"), data_dir="glue")
     stages = stages_of(tmp_path, data_dir="glue", text=["t.txt"])
     names = [(stage.variant, stage.name) for stage in stages]
     made = [("a", "pretraining-1"), ("a", "pretraining-2"), ("s", "pretraining-1"), ("s", "pretraining-2")]
@@ -49,17 +48,27 @@ def test_each_variant_becomes_commands_in_the_order_they_need(tmp_path: Path) ->
     assert random.needs == stages[0]
 
 
+PLANS = sorted(Path(__file__).parents[2].glob("experiments/*.yaml"))
+
+
+@pytest.mark.parametrize("file", PLANS, ids=lambda file: file.stem)
+def test_plans_are_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
+    monkeypatch.setattr("experiments.plan.flops_per_step", lambda _: 10**10)
+    plan = read_plan(file)
+    first = {name: one._replace(seeds=one.seeds[:1]) for name, one in plan.variants.items()}
+    assert all_stages(replace(plan, variants=first), Site(str(tmp_path), "c.txt", data_dir="glue"))
+
+
 EQUAL_FLOPS = """
 {flops: 1.0e+14, warmup_share: 0.1, pretraining: {preset: tiny, vocab_size: 30000}, variants: {d: {}, m: {
-objective: mlm_sop}, s: {short_seq_length: 32, short_seq_steps: 4500}, r: {gradient_accumulation_steps: 8,
-batch_ramp_steps: 99}}}
-"""  # the variant s has more short steps than the preset has steps
+objective: mlm_sop}, r: {gradient_accumulation_steps: 8}}}
+"""
 
 
 def test_equal_flops_give_each_variant_its_updates(tmp_path: Path) -> None:
     for stage in stages_of(tmp_path, EQUAL_FLOPS):
         _, config = parse_pretraining(typed(stage.options))
-        assert sum_flops(flops_per_step(config), config.training.max_steps) == pytest.approx(1e14, rel=0.01)
+        assert flops_per_step(config) * config.training.max_steps == pytest.approx(1e14, rel=0.01)
         assert config.training.warmup_steps == round(0.1 * config.training.max_steps)
 
 
@@ -75,7 +84,7 @@ def test_a_variant_starts_from_the_weights_of_another_and_adds_its_costs(tmp_pat
     assert second.needs == first
     # Regression: --init_from set these two by its folder, so the FLOPs were those of another generator.
     assert (second.options["rtd.generator_layers"], second.options["rtd.generator_rate"]) == (1, 2.0)
-    assert [round(s.flops(s.options["max_steps"]) / 1e12) for s in stages] == [1, 1, 3]
+    assert [round(s.flops_per_step * s.options["max_steps"] / 1e12) for s in stages] == [1, 1, 3]
     moved = stages_of(tmp_path, CONTINUED, output_dir=str(tmp_path / "moved"))
     assert (
         moved[2].recipe
@@ -89,7 +98,7 @@ def test_a_variant_starts_from_the_weights_of_another_and_adds_its_costs(tmp_pat
         row = {"step": number, "tokens": 10 * number, "tokens_per_second": 10.0, "eval_discriminator_auc": 0.5}
         (stage.output / "metrics.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
     (run,) = find(stages[2:])["pretraining"]
-    flops = first.flops(1) + second.flops(3)
+    flops = first.flops_per_step + second.flops_per_step * 3
     assert run["curves"] == {"discriminator_auc": [(flops, 0.5)]}
     assert [run[key] for key in ("updates", "tokens", "flops", "seconds")] == [4, 40, flops, 4.0]
 
@@ -205,8 +214,11 @@ def test_output_of_other_options_or_weights_is_not_overwritten(tmp_path: Path, m
 
 def test_report_has_results_and_failures_of_each_variant(tmp_path: Path) -> None:
     stages = stages_of(tmp_path, data_dir="glue", text=["t.txt"])
-    rows = [{"step": 2, "tokens": 600, "tokens_per_second": 10.0}, {"step": 4, "tokens": 900, "tokens_per_second": 5.0}]
-    rows.append({"step": 4, "eval_generator_loss": 2.5, "eval_discriminator_auc": 0.75})
+    rows: list[dict[str, float]] = [
+        {"step": 2, "tokens": 600, "tokens_per_second": 10.0},
+        {"step": 4, "tokens": 900, "tokens_per_second": 5.0},
+        {"step": 4, "eval_generator_loss": 2.5, "eval_discriminator_auc": 0.75},
+    ]
     scores, task = stages[4], stages[5]
     for stage, code in zip((*stages[:3], scores, task), (0, None, 5, 0, 0), strict=True):
         stage.record.parent.mkdir(parents=True, exist_ok=True)
@@ -220,7 +232,7 @@ def test_report_has_results_and_failures_of_each_variant(tmp_path: Path) -> None
     metric = {"main_metric": "matthews", "metrics": {"matthews": {"values": [0.25, 0.75]}}, "collapsed_seeds": [2]}
     write_json(task.output / "results.json", metric)
     text = report(read_plan(tmp_path / "plan.yaml"), Site(str(tmp_path / "out"), "c.txt"), stages)
-    flops = f"{stages[0].flops(4):.2e}"
+    flops = f"{stages[0].flops_per_step * 4:.2e}"
     assert f"| a | 1 | 4 | 0.0 | 2.0 | {flops} | 2.500 | 0.750 | 3.250 | 50.00 ± 35.36 | 50.00 |" in text
     assert "- a: pretraining-2 was stopped and can be resumed" in text
     assert "- s: pretraining-1 failed with exit code 5" in text

@@ -26,7 +26,7 @@ from electra_albert.hub.save import save_model
 from electra_albert.hub.weights import DIGEST, read_tensors, write_safetensors
 from tests.apps.tiny_run import environment
 from tests.corpus.tokenizer_kinds import KINDS, NASTY
-from tests.hub.models import FORMS, LABELS, run_code_of, save, tokenizer
+from tests.hub.models import FORMS, LABELS, assert_same_tensors, run_code_of, save, tokenizer
 from tests.hub.read_stock_folders import encode, read
 from tests.model.twins import SHAPE
 
@@ -122,7 +122,7 @@ def test_a_fine_tuned_folder_is_loaded_with_head_and_details(tmp_path: Path, nam
     details = {"labels": labels, "is_regression": name == "regression", "task": "mine", "max_seq_length": 16}
     assert found == {**details, "kind": model.head.kind, "style": model.head.style}
     assert loaded.head == model.head
-    assert all(torch.equal(loaded.state_dict()[key], tensor) for key, tensor in model.state_dict().items())
+    assert_same_tensors(loaded.state_dict(), model.state_dict())
     config = json.loads((tmp_path / "model" / "config.json").read_text())
     problems = {"sequence": "single_label_classification", "regression": "regression"}
     assert config.get("problem_type") == problems.get(name.split(",")[0])
@@ -136,10 +136,11 @@ def test_weights_in_half_precision_are_rounded_once_or_refused(tmp_path: Path) -
     model = save("discriminator with order", tmp_path / "half", dtype=half)
     exact = formats.to_stock(model.state_dict())  # the model keeps its own weights
     assert any(not torch.equal(tensor, tensor.to(half).float()) for tensor in exact.values())
-    found = read_tensors(weights := tmp_path / "half" / "model.safetensors")
-    assert found.keys() == exact.keys()
-    assert all(torch.equal(found[name], tensor.to(half).float()) for name, tensor in exact.items())
-    assert weights.stat().st_size < 0.6 * sum(tensor.nbytes for tensor in exact.values()) + 20_000
+    weights = tmp_path / "half" / "model.safetensors"
+    rounded = {name: tensor.to(half).float() for name, tensor in exact.items()}
+    assert_same_tensors(read_tensors(weights), rounded)
+    with safe_open(str(weights), "pt") as file:
+        assert file.get_tensor(min(rounded)).dtype == half
     with torch.no_grad():
         model.embeddings.LayerNorm.weight[3] = 70_000
     with pytest.raises(CheckpointError, match=r"float16 cannot hold .*LayerNorm"):
@@ -167,16 +168,12 @@ FAULTS: dict[str, tuple[str, Callable[[Tensors], Tensors], str]] = {
     "span": ("span", negated("qa_outputs.weight"), OTHER + "start_logits"),
     "extra pooler": ("generator with pooler", negated("albert.pooler.weight"), OTHER + "pooler_output"),
     "order head": (ORDERED, negated("sop_classifier"), OTHER + "sop_logits"),
-    "order head's pooler": (ORDERED, negated("pooler.weight"), OTHER + "sop_logits"),
     "detection head": ("discriminator", negated("dense_prediction"), OTHER + "logits"),
     "MLM head": ("generator with order", negated("predictions.dense.weight"), OTHER + "logits"),
     "sequence": ("sequence", negated("classifier.weight"), OTHER + "logits"),
-    "choice": ("choice", negated("classifier.weight"), OTHER + "logits"),
-    "token": ("token", negated("classifier.weight"), OTHER + "logits"),
     "head of style electra": ("choice, electra", negated("electra_classifier"), OTHER + "logits"),
     "no bias of the order head": (ORDERED, without("sop_classifier.classifier.bias"), DISAGREE + "sop_classifier"),
     "no pooler": ("encoder with pooler", without("albert.pooler.bias"), DISAGREE + "pooler"),
-    "no bias in the encoder": ("sequence", without("albert.embeddings.LayerNorm.bias"), DISAGREE),
     "a stray tensor": ("generator", lambda tensors: {**tensors, "junk.weight": torch.ones(2)}, DISAGREE + "junk"),
 }
 
@@ -203,26 +200,24 @@ def test_weights_that_change_when_read_again_are_refused(tmp_path: Path, monkeyp
 
 def test_weights_of_another_format_are_removed_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     save("sequence", tmp_path, file_format="pt")
+    others = ("weights.pt", "model.onnx", "onnx/model_quantized.onnx")
     (tmp_path / "onnx").mkdir()
-    for name in ("model.onnx", "onnx/model.onnx", "onnx/model_quantized.onnx"):
+    for name in others[1:]:
         (tmp_path / name).write_bytes(b"old")
     save("generator", tmp_path)
-    files = {"README.md", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
-    assert {path.name for path in tmp_path.rglob("*") if path.is_file()} == files
-    assert all(name in caplog.text for name in ("weights.pt", "model.onnx", "model_quantized.onnx"))
+    assert not any((tmp_path / name).exists() for name in (*others, "electra_albert.json"))
+    assert all(name in caplog.text for name in others)
 
 
 def test_a_full_disk_is_a_usage_error_and_leaves_no_files(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    save("generator", tmp_path / "whole", file_format="pt")
-    size = (tmp_path / "whole" / "weights.pt").stat().st_size
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size - 1, hard))  # larger files cannot be written
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))  # larger files cannot be written
     try:
         with pytest.raises(UsageError, match="free disk space"):
-            save("generator", tmp_path / "full", file_format="pt")
+            save("generator", tmp_path, file_format="pt")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert list((tmp_path / "full").iterdir()) == []
+    assert list(tmp_path.iterdir()) == []
 
 
 CARD = "README.md"
@@ -251,15 +246,14 @@ def test_card_of_a_stock_folder_is_valid_names_ignored_heads_and_its_code_runs(t
 def test_card_of_a_folder_without_a_stock_class_has_other_code(tmp_path: Path) -> None:
     save("sequence", tmp_path / "pt", file_format="pt")
     assert run_code_of(tmp_path / "pt")["model"].tokenizer
+    assert "library_name" not in ModelCard.load(tmp_path / "pt" / CARD).data.to_dict()
     pytest.importorskip("onnxscript")
     pytest.importorskip("onnxruntime")
-    save("discriminator", tmp_path / "onnx", file_format="onnx")
-    assert list(run_code_of(tmp_path / "onnx")["outputs"]) == ["logits"]
-    assert "unexpected" not in ModelCard.load(tmp_path / "onnx" / CARD).text
-    assert not any("library_name" in ModelCard.load(file).data.to_dict() for file in tmp_path.glob(f"*/{CARD}"))
     save("discriminator", tmp_path / "browser", file_format="transformers.js")
     assert list(run_code_of(tmp_path / "browser")["outputs"]) == ["logits"]
-    assert ModelCard.load(tmp_path / "browser" / CARD).data.to_dict()["library_name"] == "transformers.js"
+    card = ModelCard.load(tmp_path / "browser" / CARD)
+    assert card.data.to_dict()["library_name"] == "transformers.js"
+    assert "unexpected" not in card.text
 
 
 def test_an_edited_card_is_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -32,6 +32,7 @@ def test_features_at_a_depth_are_those_of_stock_with_as_many_layers(tmp_path: Pa
             stock = AutoModel.from_pretrained(tmp_path, num_hidden_layers=layers)(**encoding).last_hidden_state[0]
         for expected in (stock, deep.hidden_states[layers][0]):  # 0: before the first layer
             assert (found - expected).abs().max() <= TOLERANCE * max(1.0, float(expected.abs().max()))
+        assert torch.equal(model.features(TEXT, "cls").pooled, found[0])
         assert torch.equal(found, plain.features(TEXT).tokens) == is_trained
         assert (model.replaced_probabilities(TEXT) == plain.replaced_probabilities(TEXT)) == is_trained
         assert f"{layers} layers" in repr(model)

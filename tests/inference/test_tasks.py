@@ -2,6 +2,7 @@
 
 import pickle
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +51,11 @@ def test_tag_equals_the_pipeline_at_the_first_token_of_each_word(tmp_path: Path)
         assert [score for _, _, score in ours] == pytest.approx([one["score"] for one in firsts], abs=TOLERANCE)
 
 
-def test_answer_is_the_best_span_of_the_stock_logits(tmp_path: Path) -> None:
+@pytest.mark.parametrize("longest", [1, 30])
+def test_answer_is_the_best_span_of_the_stock_logits(tmp_path: Path, longest: int) -> None:
     stock, model = stock_and_ours(tmp_path, "AlbertForQuestionAnswering")
+    plan = model.task.plan._replace(max_answer_length=longest)
+    model = replace(model, task=model.task._replace(plan=plan))
     for question, context, ours in zip(QUESTIONS, CONTEXTS, model.answer(QUESTIONS, CONTEXTS), strict=True):
         encoded = tokenizer_of(tmp_path)(question, context, return_tensors="pt", return_offsets_mapping=True)
         spans = encoded.pop("offset_mapping")[0].tolist()
@@ -59,7 +63,8 @@ def test_answer_is_the_best_span_of_the_stock_logits(tmp_path: Path) -> None:
         with torch.no_grad():
             found = stock(**encoded)
         start, end = found.start_logits[0].double(), found.end_logits[0].double()
-        best = max((float(start[i] + end[j]), i, j) for i in inside for j in inside if i <= j < i + 30)
+        pairs = ((i, j) for i in inside for j in inside if i <= j < i + longest)
+        best = max((float(start[i] + end[j]), i, j) for i, j in pairs)
         assert (ours.start, ours.end) == (spans[best[1]][0], spans[best[2]][1])
         assert ours.text == context[ours.start : ours.end]
         assert ours.score == pytest.approx(best[0], abs=TOLERANCE)

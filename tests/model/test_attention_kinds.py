@@ -1,6 +1,7 @@
 """Attention kinds other than softmax: their limit cases, references and invariance to padding."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from electra_albert.model.attention import ATTENTION, SoftmaxMixing, make_mixing
 
 N, H = 3, 8
 SHAPE = ModelConfig(hidden_size=N * H, num_attention_heads=N, max_position_embeddings=64)
+RAGGED = torch.arange(19) < torch.tensor([[19], [11]])  # a mask
 KINDS: dict[str, dict[str, int]] = {
     "linear": {},
     "linformer": {"rank": 5},
@@ -64,18 +66,15 @@ def test_padding_changes_nothing_and_gets_no_gradient(kind: str, options: dict[s
         assert not gradient.masked_select(~mask[:, None, :, None]).any()
 
 
-@pytest.mark.parametrize("kind", ["local", "nystrom"])
-def test_with_as_much_as_the_sequence_it_is_softmax_attention(kind: str) -> None:
-    options = {"window": 18, "global_tokens": 0} if kind == "local" else {"landmarks": 19, "conv_kernel_size": 0}
-    q, k, v = drawn(2, 19)
-    for mask in (full(2, 19), torch.arange(19) < torch.tensor([[19], [11]])):
-        mixed, expected = mixing_of(kind, **options)(q, k, v, mask), softmax(q, k, v, mask)
-        is_text = mask[:, None, :, None]
-        torch.testing.assert_close(mixed * is_text, expected * is_text, rtol=0, atol=1e-9)
+def test_nystrom_with_a_landmark_for_each_token_is_softmax_attention() -> None:
+    mixing, mask = mixing_of("nystrom", landmarks=19, conv_kernel_size=0), RAGGED
+    is_text = mask[:, None, :, None]
+    mixed, expected = (kind(*drawn(2, 19), mask) * is_text for kind in (mixing, softmax))
+    torch.testing.assert_close(mixed, expected, rtol=0, atol=1e-9)
 
 
 def test_local_attention_equals_masked_softmax_attention() -> None:
-    (q, k, v), mask = drawn(2, 19), torch.arange(19) < torch.tensor([[19], [11]])
+    (q, k, v), mask = drawn(2, 19), RAGGED
     for window, first in ((1, 0), (3, 2), (4, 1), (40, 30)):
         position = torch.arange(19)
         is_near = (position[:, None] - position).abs() <= window
@@ -102,13 +101,15 @@ def test_linformer_with_the_identity_as_projection_is_softmax_attention() -> Non
     torch.testing.assert_close(mixing(q, k, v, full(2, 9)), softmax(q, k, v, full(2, 9)))
 
 
-def test_nystrom_attention_equals_the_stock_one() -> None:
+@pytest.mark.parametrize("iterations", [1, 2, 12])
+def test_nystrom_attention_equals_the_stock_one(iterations: int) -> None:
     """One head: stock starts the pseudo-inverse from the largest sum over all heads and sequences, we of each."""
     length, landmarks, kernel = 32, 8, 5
     sizes = {"hidden_size": H, "num_attention_heads": 1, "num_landmarks": landmarks, "segment_means_seq_len": length}
     stock_config = NystromformerConfig(**sizes, conv_kernel_size=kernel, attention_probs_dropout_prob=0.0)
     stock = NystromformerSelfAttention(stock_config).double().eval()
-    options = {"landmarks": landmarks, "conv_kernel_size": kernel}
+    stock.iterative_inv = partial(stock.iterative_inv, n_iter=iterations)
+    options = {"landmarks": landmarks, "conv_kernel_size": kernel, "pinv_iterations": iterations}
     shape = replace(SHAPE, hidden_size=H, num_attention_heads=1, attention="nystrom", attention_options=options)
     mixing = make_mixing(shape).double()
     mixing.load_state_dict({"conv.weight": stock.conv.weight.detach()})
@@ -118,10 +119,10 @@ def test_nystrom_attention_equals_the_stock_one() -> None:
     torch.testing.assert_close(mixed[:, 0], stock(hidden_states)[0], rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ATTENTION)
 def test_bfloat16_training_is_close_to_float64(kind: str) -> None:
     """Under autocast, as the training loop computes: bfloat16 has 8 significant bits."""
-    mask = torch.arange(19) < torch.tensor([[19], [11]])
+    mask = RAGGED
     inputs = [part.bfloat16().requires_grad_() for part in drawn(2, 19)]
     exact = [part.detach().double().requires_grad_() for part in inputs]
     weight = torch.randn(exact[0].shape, dtype=torch.float64) * mask[:, None, :, None]
@@ -174,14 +175,31 @@ def test_options_are_checked_without_memory_and_random_numbers() -> None:
     ("kind", "option"),
     [
         ("linear", {"window": 2}),
-        *(("linformer", {"rank": rank}) for rank in (0, 10**12)),
+        ("linformer", {"rank": 0}),
         *(("local", option) for option in ({"window": 2.5}, {"window": 10**20}, {"global_tokens": -1})),
-        *(("nystrom", option) for option in ({"landmarks": 0}, {"pinv_iterations": 0}, {"conv_kernel_size": 4})),
+        *(("nystrom", {name: 0}) for name in ("landmarks", "pinv_iterations")),
+        ("nystrom", {"conv_kernel_size": 4}),
     ],
 )
 def test_an_option_that_cannot_work_is_refused_by_name(kind: str, option: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(option))):
         mixing_of(kind, **option)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("kind", [kind for kind in ATTENTION if ATTENTION[kind].has_weights])
+def test_dropout_of_weights_changes_every_output_in_training_and_none_in_evaluation(
+    kind: str, dtype: torch.dtype
+) -> None:
+    options = KINDS.get(kind, {})
+    shape = replace(SHAPE, attention=kind, attention_options=options)
+    inputs = [part.to(dtype) for part in drawn(2, 19)]
+    torch.manual_seed(3)
+    mixing = make_mixing(replace(shape, attention_probs_dropout_prob=0.5)).to(dtype)
+    same = (mixing(*inputs, full(2, 19)) == mixing(*inputs, full(2, 19))).all(-1).all(1)  # [B, L]
+    assert not same.any()
+    plain = mixing_of(kind).to(dtype)
+    assert torch.equal(mixing.eval()(*inputs, full(2, 19)), plain(*inputs, full(2, 19)))
 
 
 @pytest.mark.parametrize("kind", ["linear", "nystrom"])

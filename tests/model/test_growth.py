@@ -65,6 +65,10 @@ def test_copies_of_a_feature_get_different_gradients() -> None:
             is_trained = copies[:, 1:].abs().amax(-1) > 1e-9  # not the biases of keys, which change no attention
             assert (difference[is_trained] > 1e-9).all(), name
             checked |= {name.split(".")[-2]} if is_trained.any() else set()
+    small, name = old.generator.state_dict(), "encoder.embedding_hidden_mapping_in.weight"
+    large = new.generator.config
+    seeds = [growth.grow(small, OLD, large, seed)[name] for seed in (3, 4)]
+    assert not torch.equal(*seeds)
     assert checked >= {"qkv", "dense", "ffn", "ffn_output", "LayerNorm", "word_embeddings", "pooler"}
 
 
@@ -89,8 +93,8 @@ def test_layers_are_copied_in_this_order(old_groups: int, new_groups: int, order
     [
         ({"hidden_size": 36, "num_attention_heads": 6}, "hidden_size=36 is not a multiple of 24"),
         ({"embedding_size": 12}, "embedding_size=12 is not a multiple of 11"),
-        ({"hidden_size": 48}, "num_attention_heads=4 changes the size of a head, 8 keep it"),
-        ({"num_attention_heads": 8}, "num_attention_heads=8 changes the size of a head, 4 keep it"),
+        ({"hidden_size": 48}, "num_attention_heads=4 changes the size of a head; give 8"),
+        ({"num_attention_heads": 8}, "num_attention_heads=8 changes the size of a head; give 4"),
         ({"inner_group_num": 2}, "inner_group_num=2 is not 1"),
         ({"num_hidden_layers": 4}, "num_hidden_layers=4 is less than 6"),
         ({"num_hidden_groups": 3}, "num_hidden_groups=3 with num_hidden_layers=6: a group would copy several of the 2"),

@@ -28,6 +28,7 @@ VARIANTS = {
     "E = H": replace(SHARED, embedding_size=SHARED.hidden_size),
     "gelu": replace(SHARED, hidden_act="gelu"),
     "relu": replace(SHARED, hidden_act="relu"),
+    "epsilon": replace(SHARED, layer_norm_eps=0.01),
 }
 BASE_V2 = ModelConfig(hidden_size=768, num_attention_heads=12, intermediate_size=3072)
 LENGTHS = (L, 8, 3, 11, 1, 6)
@@ -131,13 +132,6 @@ def test_a_residual_scale_is_contained_in_the_stock_weights(head: str) -> None:
     assert not any(torch.allclose(ours[name], plain[name], rtol=1e-2) for name in theirs)
 
 
-@pytest.mark.parametrize("config", [SHARED, VARIANTS["unshared"]], ids=["shared", "unshared"])
-def test_tokens_of_the_compared_models_differ(config: ModelConfig) -> None:
-    # With equal tokens, swapped positions would not be detected and softmax over positions would have no gradient.
-    states = run_ours("masked lm", make_twins("masked lm", config, torch.float32).ours, None)["last_hidden_state"]
-    assert states.std((0, 1)).mean() > 0.05 * states.std()
-
-
 @pytest.mark.parametrize(
     ("head", "dtype"), [*((head, torch.float64) for head in HEADS), ("pretraining", torch.float32)], ids=str
 )
@@ -145,9 +139,10 @@ def test_head_equals_its_stock_class(head: str, dtype: torch.dtype) -> None:
     assert_same_everything(head, make_twins(head, dtype=dtype))
 
 
+@pytest.mark.parametrize("head", ["pretraining", "discriminator"])
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_every_configuration_equals_stock(variant: str) -> None:
-    assert_same_everything("pretraining", make_twins("pretraining", VARIANTS[variant]))
+def test_every_configuration_equals_stock(variant: str, head: str) -> None:
+    assert_same_everything(head, make_twins(head, VARIANTS[variant]))
 
 
 @pytest.mark.parametrize("mask", MASKS)
@@ -158,14 +153,6 @@ def test_every_mask_equals_stock(mask: str) -> None:
 @pytest.mark.slow
 def test_pretraining_model_equals_stock_at_the_shape_of_base_v2() -> None:
     assert_same_everything("pretraining", make_twins("pretraining", BASE_V2, torch.float32))
-
-
-def test_ids_of_padding_do_not_change_real_tokens() -> None:
-    ours = make_twins("discriminator").ours
-    given = inputs("discriminator", ours, RAGGED)
-    noisy = given | {"input_ids": torch.where(RAGGED, given["input_ids"], 7)}
-    plain, other = (outputs(ours, **each)["logits"] for each in (given, noisy))
-    assert torch.equal(plain[RAGGED], other[RAGGED])
 
 
 # Planted: the other GELU (a stock port shipped it), another epsilon, a missing layer. The comparison must detect them.

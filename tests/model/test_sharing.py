@@ -87,15 +87,6 @@ def test_sentence_order_head_belongs_to_the_discriminator_and_gets_gradients() -
     assert_all_are_trained_once(pair)
 
 
-def test_shared_embeddings_get_the_sum_of_both_gradients() -> None:
-    gradients = []
-    for losses in ([generator_loss], [discriminator_loss], [generator_loss, discriminator_loss]):
-        pair = make_pair(SHAPE).double()
-        torch.stack([loss(pair) for loss in losses]).sum().backward()
-        gradients.append(pair.generator.embeddings.word_embeddings.weight.grad)
-    torch.testing.assert_close(gradients[2], gradients[0] + gradients[1], rtol=1e-12, atol=1e-12)
-
-
 def test_checks_reject_copied_embeddings_an_untrained_pooler_and_missing_or_repeated_parameters() -> None:
     # Planted: parameters of both models, with the shared embeddings twice; a missing group; a pooler without a loss; a
     # copy of the embeddings.

@@ -3,6 +3,7 @@
 Dimensions: B batch, L length, K = masking.max_targets, V vocab.
 """
 
+import math
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from electra_albert.config import PretrainConfig, RtdConfig, RunConfig
 from electra_albert.contracts import Batch
 from electra_albert.objectives import ElectricConfig
 from electra_albert.objectives.electric import Electric, noise_log_odds
-from tests.objectives.toy import MASK, MODEL, SEED, SPECIAL, build, make_batch
+from tests.objectives.toy import MASK, MODEL, SEED, SPECIAL, STEP, build, make_batch
 
 V, FIRST = MODEL.vocab_size, len(SPECIAL.never_masked)
 SIGMAS = 4.5
@@ -61,9 +62,10 @@ class Table(nn.Module):
         return hidden_states
 
 
-def with_known_noise(temperature: float = 1.0) -> Electric:
+def with_known_noise(temperature: float = 1.0, share: float = 0.5) -> Electric:
     """An objective with distribution(2) as its noise, and the energies of distribution(1)."""
-    objective = Electric(MODEL, RtdConfig(0.5, temperature=temperature), ElectricConfig(), SPECIAL, SEED)
+    options = RtdConfig(0.5, temperature=temperature), ElectricConfig(share)
+    objective = Electric(MODEL, *options, SPECIAL, SEED)
     head, table = objective.generator.predictions, Table()
     with torch.no_grad():
         head.LayerNorm.weight.zero_()
@@ -87,10 +89,13 @@ def gradient_at_the_text(objective: Electric, batch: Batch, has_noise_labels: bo
     return gradient / count, variance.sqrt() / count
 
 
-@pytest.mark.parametrize("temperature", [1.0, 2.0])
-def test_the_gradient_is_zero_at_the_distribution_of_the_text(temperature: float) -> None:
+@pytest.mark.parametrize(("temperature", "share"), [(1.0, 0.5), (2.0, 0.25)])
+def test_the_gradient_is_zero_at_the_distribution_of_the_text(
+    temperature: float,
+    share: float,
+) -> None:
     """The objective itself: its labels, its noise probabilities and its share, on 20,000 tokens."""
-    objective, batch = with_known_noise(temperature), make_batch((23,) * 2_000)
+    objective, batch = with_known_noise(temperature, share), make_batch((23,) * 2_000)
     drawn = distribution(1).multinomial(batch.input_ids.numel(), True, generator=torch.Generator().manual_seed(3))
     ids = torch.where(batch.input_ids >= FIRST, drawn.view_as(batch.input_ids), batch.input_ids)
     batch = batch._replace(input_ids=ids)
@@ -102,14 +107,15 @@ def test_the_gradient_is_zero_at_the_distribution_of_the_text(temperature: float
 
 
 def test_noise_replaces_a_share_of_targets_that_the_generator_does_not_see() -> None:
-    batch = make_batch((23,) * 200)
-    found: Any = build("electric").corrupt(batch)
+    batch, share = make_batch((23, 9) * 150), 0.25  # some targets are unused
+    found = with_known_noise(share=share).corrupt(batch)
     is_used = found.targets.weight > 0
     assert ((found.masked_ids == MASK) == found.is_classified).all()  # rtd.mask_token_share is 0.85 by default
     assert torch.equal(found.is_kept | found.is_replaced.gather(1, found.targets.positions), is_used)
     assert torch.equal(found.corrupted_ids[~found.is_replaced], batch.input_ids[~found.is_replaced])
     targets = int(is_used.sum())
-    assert abs(float(found.is_replaced.sum()) / targets - 0.5) < SIGMAS * 0.5 / targets**0.5
+    deviation = (share * (1 - share) / targets) ** 0.5
+    assert abs(float(found.is_replaced.sum()) / targets - share) < SIGMAS * deviation
 
 
 def test_the_generator_learns_nothing_from_the_loss_of_its_noise() -> None:
@@ -131,8 +137,18 @@ def test_energies_are_not_rounded_to_half_precision() -> None:
 
 @pytest.mark.parametrize(
     ("options", "reason"),
-    [({"mlm_share": 0.5}, "without"), ({"mask_token_share": 0.5}, "sees"), ({"exclude_original": True}, "one temp")],
+    [
+        ({"mlm_share": 0.5}, "without"),
+        ({"mask_token_share": 0.5}, "sees"),
+        ({"generator": "uniform"}, "its own generator"),
+    ],
 )
 def test_options_that_contradict_the_noise_are_refused(options: dict[str, float], reason: str) -> None:
     with pytest.raises(ValueError, match=f"excludes electric: .*{reason}"):
         PretrainConfig(run=RunConfig(objective="electric"), rtd=RtdConfig(**options))  # type: ignore[arg-type]
+
+
+def test_the_loss_starts_at_chance_level_for_any_share_of_noise() -> None:
+    objective = Electric(MODEL, RtdConfig(0.5), ElectricConfig(0.2), SPECIAL, SEED)
+    loss, count = objective(make_batch((23,) * 8), STEP)["discriminator_loss"]
+    assert float(loss.detach() / count) == pytest.approx(math.log(2), rel=0.05)

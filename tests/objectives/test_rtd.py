@@ -67,17 +67,6 @@ def test_the_discriminator_loss_covers_all_tokens_except_padding() -> None:
     assert not torch.isclose(nats[mask].sum(), nats.sum())
 
 
-def test_a_sequence_of_special_tokens_has_no_targets_and_zero_gradients() -> None:
-    batch = make_batch(lengths=(3,), length=8)
-    batch = batch._replace(input_ids=torch.tensor([[CLS, SEP, SEP] + [PAD] * 5]))
-    objective = make_objective()
-    loss = objective(batch, STEP)["generator_loss"]
-    assert (float(loss.sum.detach()), int(loss.count)) == (0.0, 0)
-    assert objective.counts(batch, 1) == {"generator_loss": 0, "discriminator_loss": 3}
-    loss.sum.backward()
-    assert objective.generator.predictions.bias.grad is not None
-
-
 def test_metrics_equal_counts_by_hand() -> None:
     batch, objective = make_batch(), make_objective(rtd=replace(HALF, mask_token_share=0.5))
     corruption, mask = objective.corrupt(batch), batch.attention_mask

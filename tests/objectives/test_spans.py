@@ -92,7 +92,8 @@ def test_numbers_of_words_follow_the_distribution_of_the_paper(kind: str) -> Non
     count, first = 2000, 8
     ids = torch.full((count, first * WORDS[kind] + 1), 6)  # each token is a word
     units = find_units(kind, STARTS_WORD, ids, torch.ones_like(ids).bool(), SEED, torch.arange(count))
-    sizes = torch.stack([(units == number).sum(1) for number in range(first)], 1)  # words of each unit
+    words = torch.zeros_like(units).scatter_add(1, units, torch.ones_like(units))  # of each unit
+    sizes = words[:, :first]
     observed = torch.bincount(sizes.flatten(), minlength=WORDS[kind] + 1)[1:].numpy()
     assert stats.chisquare(observed, count * first * LENGTHS[kind]).pvalue > ACCEPTED
     # Planted: longer n-grams more often; the tail of the geometric distribution added to 10 words, with mean 4.5.
@@ -101,6 +102,14 @@ def test_numbers_of_words_follow_the_distribution_of_the_paper(kind: str) -> Non
     assert stats.chisquare(observed, count * first * other).pvalue < REJECTED
     mean = {"ngram": 18 / 11, "span": 3.8}[kind]  # in the papers
     assert sizes.double().mean() == pytest.approx(mean, abs=4 * float(sizes.double().std()) / (count * first) ** 0.5)
+    # The first chosen unit is as long as any of its sequence: the choice has other noise.
+    is_maskable = torch.ones_like(ids).bool()
+    targets = choose_targets(ids, is_maskable, RATE, SEED, torch.arange(count), units)
+    chosen = words.gather(1, units.gather(1, targets.positions[:, :1])).flatten()
+    of_size = [(words == size).sum(1).double() for size in range(1, WORDS[kind] + 1)]
+    shares = torch.stack(of_size) / sum(of_size)
+    selected = torch.bincount(chosen, minlength=WORDS[kind] + 1)[1:].numpy()
+    assert stats.chisquare(selected, shares.sum(1).numpy()).pvalue > ACCEPTED
 
 
 @pytest.mark.parametrize("kind", WORDS)

@@ -25,13 +25,12 @@ SEED = 11
 SIZES = {"vocab_size": 19, "embedding_size": 11, "hidden_size": 28, "intermediate_size": 37}
 MODEL = ModelConfig(**SIZES, num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=64)
 STEP = torch.tensor(0)
-OPTIONS = {"z_loss": 0.1}
 RTD_OPTIONS: dict[str, dict[str, Any]] = {  # by the second part of a name in OBJECTIVES
     "": {},
-    "options": {**OPTIONS, "mlm_share": 0.4, "mlm_weight": 2.0, "embedding_sharing": "disentangled"},
-    "shared": {"generator": "shared", "generator_size": 1.0, "generator_layers": 1, "straight_through": True},
-    "uniform": {"generator": "uniform", "label_smoothing": 0.2},
-    "fixed": {"generator": "a/folder", "temperature": 2.0, "exclude_original": True},
+    "options": {"mlm_share": 0.4, "mlm_weight": 2.0, "embedding_sharing": "disentangled"},
+    "shared": {"generator": "shared", "generator_size": 1.0, "generator_layers": 1},
+    "uniform": {"generator": "uniform"},
+    "fixed": {"generator": "a/folder", "temperature": 2.0},
 }
 OBJECTIVES = ("rtd", "rtd_sop", "electric", "mlm", "mlm_sop", "mlm_nsp", "mlm with options")
 OBJECTIVES += tuple(f"rtd with {name}" for name in RTD_OPTIONS if name)
@@ -50,7 +49,7 @@ def config_of(
     """The settings of one of OBJECTIVES; `more` are further options of masking."""
     objective, _, changes = name.partition(" with ")
     rtd = RtdConfig(mask_rate=mask_rate, **RTD_OPTIONS[changes], **more)
-    mlm = MlmConfig(mask_rate=mask_rate, **(OPTIONS if changes == "options" else {}), **more)
+    mlm = MlmConfig(mask_rate=mask_rate, **more)
     corpus = CorpusConfig(max_seq_length=model.max_position_embeddings)
     run, training = schema.RunConfig(objective=objective), schema.TrainingConfig(seed=seed)
     return PretrainConfig(run=run, training=training, model=model, rtd=rtd, mlm=mlm, corpus=corpus)

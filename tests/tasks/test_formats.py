@@ -227,6 +227,57 @@ def test_sentences_with_missing_tags_and_document_starts_are_counted(tmp_path: P
         conll(tmp_path, dev=TAGGED + "\nRome B-LOC\n")
 
 
+@pytest.mark.parametrize(
+    ("comment", "gap"),
+    [
+        ("# text = Ann ran .", "\t"),  # Universal Dependencies
+        ("# id 7\tdomain=en", "\t"),
+        ("# id 7\tdomain=en", " _ _ "),  # MultiCoNER
+        ("#\thttp://x.org [2009]", "\t_\t"),  # GermEval
+        ("# newdoc", " "),
+    ],
+)
+def test_comments_are_no_words_but_a_word_may_be_their_sign(tmp_path: Path, comment: str, gap: str) -> None:
+    text = f"{comment}\n{comment}\nAnn|B-x\n#|O\n\n{comment}\n#|O\nran|O\n".replace("|", gap)
+    data = conll(tmp_path, text, text)
+    assert [(one.words, one.tags) for one in data.train] == [(("Ann", "#"), ("B-x", "O")), (("#", "ran"), ("O", "O"))]
+    assert data.report.counts["lines of t.conll skipped: comments"] == 3
+
+
+NUMBERED = "1-2\tdel\t_\n1\tde\tADP\n2\tel\tDET\n2.1\tera\tAUX\n\n1\tAda\tPROPN\n"
+
+
+def test_numbers_of_words_are_not_taken_for_words(tmp_path: Path) -> None:
+    for text in (NUMBERED, NUMBERED.replace("1-2\t", "0\t"), "1\tde\n2\tel\n"):
+        with pytest.raises(UsageError, match=r"counts the words .* --text_column 1, .* --label_column"):
+            new("ner", write(tmp_path / "new.conll", text))
+    data = conll(tmp_path, NUMBERED, NUMBERED, text_column="1", label_column="2")
+    assert data.train[0] == TokenExample(("de", "el"), ("ADP", "DET"), "0")
+    assert noticed(data.report, "sentences of t.conll read without their rows such as 1-2 and 1.1") == 1
+    assert new("ner", tmp_path / "t.conll", text_column="1")[1].words == ("Ada",)
+    assert conll(tmp_path, "1 O\n1 B-x\n", "1 O\n").train[0].words == ("1", "1")
+
+
+def test_an_empty_first_column_is_left_out_and_an_empty_word_refused(tmp_path: Path) -> None:
+    text = "# id 1\n\tEU NNP B-NP B-ORG\n\trejects VBZ B-VP O\n\n\tPeter NNP B-NP B-PER\n"
+    assert conll(tmp_path, text, text).train == conll(tmp_path).train
+    spaced = "\tNew York\tB-LOC\n\tran\tO\n"
+    for same in (spaced, spaced.replace("\tNew", "New").replace("\tran", "ran")):
+        assert conll(tmp_path, same, same).train[0].words == ("New York", "ran")
+    with pytest.raises(DataError, match=r"t\.conll:1: .* empty word"):
+        conll(tmp_path, "Ann NN B-PER\n\tran VB O\n")
+
+
+def test_a_small_o_next_to_entities_is_their_capital_and_composed_tags_are_equal(tmp_path: Path) -> None:
+    small = "a B-\u00e9\nb o\n\nc o\n"
+    for train in (small, small.replace(" o", " O").replace("\u00e9", "e\u0301")):
+        data = conll(tmp_path, train, small)
+        assert [example.tags for example in data.evaluation["dev"]] == [("B-\u00e9", "O"), ("O",)]
+        assert data.labels == ("B-\u00e9", "O")
+        assert noticed(data.report, "tags o of d.conll taken as O") == 2
+    assert conll(tmp_path, "a o\nb NN\n", "b o\n").labels == ("NN", "o")
+
+
 def test_files_are_found_by_parts_of_their_names(tmp_path: Path) -> None:
     for name in ("eng.train", "eng.testa", "eng.testb"):
         write(tmp_path / "conll2003" / name, TAGGED.replace("Peter", name))

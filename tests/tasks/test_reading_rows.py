@@ -41,6 +41,12 @@ def test_an_incomplete_example_is_left_out_or_not_scored(tmp_path: Path, row: st
 def test_quotes_and_spaces_in_a_field_stay_as_they_are(tmp_path: Path) -> None:
     data = read("sst2", data_dir=sst2_folder(tmp_path, 'a "b \t1\n"c\t0\n'))
     assert [example.text for example in data.train] == ['a "b ', '"c']
+    data = read("sst2", data_dir=sst2_folder(tmp_path, '"a ""b"""\t1\n"c"\t0\n'))  # as QQP, which is scored so
+    assert [example.text for example in data.train] == ['"a ""b"""', '"c"']
+    path = write(tmp_path / "t.tsv", 'text\tlabel\n"a ""b"""\t1\n"c"\t0\n')
+    own = read("custom", train_file=path, validation_file=path)
+    assert [example.text for example in own.train] == ['a "b"', "c"]
+    assert noticed(own.report, "files with cells in quotes, read as in .csv") == 2
 
 
 @pytest.mark.parametrize(
@@ -106,7 +112,7 @@ def test_labels_are_found_in_the_training_data_in_order(tmp_path: Path, train: l
     [
         (["a", "b"], ["a", "c"], r"_file\.jsonl:2: label 'c' .*training data, 'a', 'b'.*--unknown_labels"),
         (["a", "a"], ["a"], "all examples have the label 'a'"),
-        ([0.5, 1.5, 2.0], [0.5], "such as 0.5; .*--regression"),
+        (["0.0", "1.0"], [1], "such as 0.0; .*--regression true; .*--regression false"),
         ([f"l{i}" for i in range(101)], ["l1"], "101 labels"),
         ([["a"], "b"], ["b"], r"train_file\.jsonl:1: .*multi-label"),
     ],
@@ -114,6 +120,22 @@ def test_labels_are_found_in_the_training_data_in_order(tmp_path: Path, train: l
 def test_labels_that_cannot_be_classes_are_refused(tmp_path: Path, train: list[Any], dev: list[Any], word: str) -> None:
     with pytest.raises(DataError, match=word):
         read("custom", **custom_files(tmp_path, train, dev))
+
+
+@pytest.mark.parametrize(
+    ("train", "dev", "options"),
+    [
+        ("0.0 1.0", "0 1", {"regression": False}),
+        ("0 1", "0.0 1.00", {}),
+        ("9007199254740993 -1", "9007199254740993.0 -1.", {}),
+        ("caf\u00e9 1.0", "cafe\u0301 1.0", {}),
+        ("01 1", "01 1", {}),
+    ],
+)
+def test_one_label_written_in_two_ways_is_one_class(tmp_path: Path, train: str, dev: str, options: Any) -> None:
+    data = read("custom", **custom_files(tmp_path, train.split(), dev.split()), **options)
+    assert [one.label for one in data.evaluation["dev"]] == [one.label for one in data.train]
+    assert len(data.labels) == 2
 
 
 def test_labels_of_a_custom_task_may_be_any_text_or_number(tmp_path: Path) -> None:

@@ -174,6 +174,20 @@ def test_no_answer_is_predicted_if_its_score_is_above_every_span() -> None:
     assert decoded.values[:, 3].tolist() == [2, -100, 20]
 
 
+def test_a_passage_has_no_answer_only_if_none_of_its_windows_has_one() -> None:
+    plan = PLAN._replace(has_null_answer=True)
+    examples = [ask(" ".join(["the house on the hill"] * 12 + ["dog"]), "dog")]
+    features = encode(examples, plan)
+    assert features.feature_count > 3
+    for lowest in (None, *range(features.feature_count)):
+        outputs = peaked(features)  # the answer has a score of 100
+        for number, output in enumerate(outputs):
+            output[0] = 0 if number == lowest else 60
+        decoded = SPAN.decode(outputs, features, examples, (), plan)
+        assert decoded.predictions == ["" if lowest is None else "dog"]
+        assert decoded.values[0, 3] == (20 if lowest is None else -100)
+
+
 def test_an_empty_passage_has_no_answer_and_finite_values() -> None:
     examples = [SpanExample("", "who?", (), "1"), SpanExample(" ", "who?", (Answer("dog", 0),), "2")]
     for plan in (PLAN, PLAN._replace(has_null_answer=True)):

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from electra_albert.contracts import Batch, DivergedError, Term
-from electra_albert.keyed_random import derived_seed
 from electra_albert.model.attention import ATTENTION
 from electra_albert.training import step as steps
 from electra_albert.training.graphs import Graphs
@@ -150,28 +149,10 @@ def new_step(training_step: TrainingStep, scales: dict[str, float], step: int) -
     training_step._step = torch.zeros_like(training_step._step)
 
 
-def new_scales(training_step: TrainingStep, scales: dict[str, float], step: int) -> None:
-    values = [scales.get(name, 0.0) for name in training_step._weights]
-    training_step._scales = torch.tensor(values, dtype=torch.float64)
-
-
 def new_rates(training_step: TrainingStep, scales: dict[str, float], step: int) -> None:
     for group in training_step.optimizer.param_groups:
         rate = steps.learning_rate(step, training_step.run.config) * group["lr_multiplier"]
         group["lr"] = torch.tensor(rate, dtype=torch.float64)
-
-
-_SEEDS: list[int] = []
-
-
-def no_seed(*key: Any) -> int:
-    _SEEDS.append(derived_seed(*key))
-    return 0
-
-
-def seed_and_run(self: TrainingStep, batch: Batch) -> None:
-    torch.manual_seed(_SEEDS[-1])
-    micro(self, batch)
 
 
 def keep_gradient(self: TrainingStep) -> None:
@@ -195,9 +176,7 @@ observe, micro = UpdateGuard.observe, TrainingStep.micro
 FAULTY_RUN: dict[str, Any] = {"is_poisoned": True, "mask_rate_end": 0.9}
 FAULTS: dict[str, dict[Any, Any]] = {
     "step": {(TrainingStep, "accumulate"): with_tensors(new_step)},
-    "scale": {(TrainingStep, "accumulate"): with_tensors(new_scales)},
     "learning rate": {(TrainingStep, "accumulate"): with_tensors(new_rates)},
-    "seed": {(steps, "derived_seed"): no_seed, (TrainingStep, "micro"): seed_and_run},
     "gradients are not zeroed": {(TrainingStep, "_clear"): keep_gradient},
     "guard not in place": {(UpdateGuard, "observe"): observe_in_a_new_tensor},
     "tally not in place": {(Tally, "clear"): lambda self: self._start(self._names)},

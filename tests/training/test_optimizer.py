@@ -12,16 +12,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from electra_albert.config import ModelConfig, TrainingConfig
-from electra_albert.model.encoder import Encoder
+from electra_albert.config import TrainingConfig
 from electra_albert.training import optimizer as optimizers
-from electra_albert.training.optimizer import build_optimizer, check_gradients, check_groups, learning_rate
+from electra_albert.training.optimizer import build_optimizer, check_groups, learning_rate
 from tests.training.test_loop import check_resume
 from tests.training.toy import CONFIG as TOY_CONFIG
 from tests.training.toy import ToyObjective
 
 D = 3
-ADAMW = TrainingConfig(learning_rate=0.05, weight_decay=0.1, adam_epsilon=1e-6)
+ADAMW = TrainingConfig(learning_rate=0.05, weight_decay=0.1, adam_beta1=0.8, adam_beta2=0.95)
 CONFIG = replace(ADAMW, optimizer="lamb")
 # Number of trust ratios of each parameter of OneOfEach in the published LAMB; 0 means no weight decay too.
 _NORM = "full_layer_layer_norm"
@@ -108,24 +107,6 @@ def test_steps_equal_a_reference_implementation_of_adamw_and_lamb(has_correction
             check_updates_are({**PUBLISHED, name: ratios}, lamb)
 
 
-def test_lamb_updates_each_matrix_of_a_shared_block_once_by_its_own_norm() -> None:
-    # Without decay the norm of a step is learning rate times weight norm, for any number of shared layers.
-    sizes = ModelConfig(embedding_size=5, hidden_size=6, num_attention_heads=2, intermediate_size=11)
-    encoder = Encoder(sizes).double()
-    before = {name: parameter.detach().clone() for name, parameter in encoder.named_parameters()}
-    optimizer = build_optimizer(encoder, replace(CONFIG, weight_decay=0.0))
-    assert len(optimizer.state) == len(before)
-    embedded = torch.randn(2, 7, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
-    encoder(embedded, torch.ones(2, 7, dtype=torch.bool)).square().sum().backward()
-    optimizer.step()
-    for name, parameter in encoder.named_parameters():
-        if parameter.ndim == 2:
-            count = 3 if "qkv" in name else 1
-            for old, new in zip(before[name].chunk(count), parameter.detach().chunk(count), strict=True):
-                # Float64; a difference of numbers twenty times as large.
-                torch.testing.assert_close((new - old).norm(), CONFIG.learning_rate * old.norm(), rtol=1e-12, atol=0)
-
-
 def test_the_trust_ratio_is_one_if_a_norm_is_zero() -> None:
     for weight, gradient in ((0.0, 1.0), (1.0, 0.0)):
         module = nn.Linear(2, 2, bias=False)
@@ -196,19 +177,21 @@ def test_muon_steps_are_those_of_torch_for_each_matrix_of_a_block_and_adamw_else
     parts = {name: [nn.Parameter(part) for part in each] for name, each in chunks.items()}
     rest = {name: one for name, one in twin.named_parameters() if name not in matrices}
     muon = partial(torch.optim.Muon, weight_decay=MUON.weight_decay, adjust_lr_fn="match_rms_adamw")
-    adamw = partial(torch.optim.AdamW, lr=MUON.learning_rate, betas=(0.9, 0.999), eps=MUON.adam_epsilon, fused=True)
-    references: list[Any] = [muon(chain(*parts.values()), MUON.learning_rate * 3)]
+    adamw = partial(torch.optim.AdamW, betas=(0.8, 0.95), eps=MUON.adam_epsilon, fused=True)
+    references: list[Any] = [muon(chain(*parts.values()))]
     references += [adamw([one], weight_decay=MUON.weight_decay * (one.ndim > 1)) for one in rest.values()]
-    for gradient in gradients(module, 3):
+    for rate, gradient in zip((0.05, 0.02, 0.03), gradients(module, 3), strict=True):
         give(module, gradient)
         give(twin, gradient)
         for name, each in parts.items():
             for part, wanted in zip(each, gradient[name].chunk(len(each)), strict=True):
                 part.grad = wanted.clone()
         for group in optimizer.param_groups:
-            group["lr"].fill_(MUON.learning_rate * group["lr_multiplier"])
-        for each in (optimizer, *references):
-            each.step()
+            group["lr"].fill_(rate * group["lr_multiplier"])
+        for number, reference in enumerate(references):
+            reference.param_groups[0]["lr"] = rate * (MUON.muon_rate if number == 0 else 1)
+            reference.step()
+        optimizer.step()
     expected = {**rest, **{name: torch.cat([*each]) for name, each in parts.items()}}
     for name, parameter in module.named_parameters():
         assert torch.equal(parameter, expected[name]), name
@@ -245,26 +228,11 @@ def test_every_trainable_parameter_is_in_one_group_with_its_decay_and_lr_multipl
         optimizers.parameter_groups(module, 0.01, {})
 
 
-def test_missing_and_repeated_parameters_in_groups_are_refused() -> None:
-    # Planted: a missing group; tied embeddings under both names; two parameters with the same storage.
-    module = ToyObjective()
-    groups = optimizers.parameter_groups(module, 0.01)
-    with pytest.raises(ValueError, match="0 times"):
-        check_groups(module, groups[:1])
-    groups[1]["params"].append(module.decoder.weight)
-    with pytest.raises(ValueError, match="2 times"):
-        check_groups(module, groups)
+def test_two_parameters_with_the_same_storage_are_refused() -> None:
     twins = OneOfEach()
     twins.twin = nn.Parameter(twins.qkv.weight.data)
     with pytest.raises(ValueError, match="2 times"):
         build_optimizer(twins, CONFIG)
-
-
-def test_a_parameter_without_a_gradient_is_refused() -> None:
-    module = OneOfEach()
-    module.dense(module.table(torch.tensor([1]))).sum().backward()
-    with pytest.raises(ValueError, match="qkv"):
-        check_gradients(module)
 
 
 def curve(kind: str, max_steps: int = 100, warmup_steps: int = 10, **more: float) -> list[float]:

@@ -29,7 +29,10 @@ _CONVENTIONS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
     "electra": ("mean over ELECTRA's eight tasks", {name: (TASKS[name].main,) for name in ELECTRA_EIGHT}),
     "official": ("mean over the nine official tasks", _OFFICIAL | {_MNLI: ("accuracy", "mismatched_accuracy")}),
 }
-_REQUIRED_KEYS = "measure task seeds metrics main_metric official_metrics deciding_set evaluation_examples"
+_SUMMARY = {"median": float, "mean": float, "std": float | None, "best": float}
+_RESULTS: dict[str, Any] = dict.fromkeys(("measure", "task", "main_metric", "deciding_set"), str)
+_RESULTS |= {"seeds": list[int], "metrics": {str: _SUMMARY}, "official_metrics": list[str]}
+_RESULTS |= {"evaluation_examples": dict[str, int]}
 _ENOUGH_SEEDS = 5  # false positives at p < 0.05, simulated: one test in fourteen; with two seeds one in six
 _SEED = 42  # of the resampling: a comparison is reproducible
 
@@ -111,7 +114,8 @@ def glue_average(scores: Mapping[str, Mapping[str, float]], convention: str) -> 
 
 def write_glue(folder: Path, names: Sequence[str]) -> str:
     """Write results.json of all tasks and a table with the median over seeds of every metric; returns the table."""
-    found = {name: content for name in names if (content := read_json(folder / name / RESULTS))}
+    results = {name: read_json(folder / name / RESULTS, _RESULTS) for name in names}
+    found = {name: content for name, content in results.items() if content}
     rows = [
         [name, metric, *(percent(one["metrics"][metric][key]) for key in ("median", "std")), str(len(one["seeds"]))]
         for name, one in found.items()
@@ -136,8 +140,8 @@ def _read(folder: Path) -> tuple[dict[str, Any], list[files.SeedResult], str]:
     """Results of a finished sweep, of its seeds, and a description of its task."""
     file = folder / RESULTS
     require(file.is_file(), f"{file} does not exist; give the folder of a finished sweep")
-    results = read_json(file)
-    if not results.keys() >= {*_REQUIRED_KEYS.split()}:
+    results = read_json(file, _RESULTS)
+    if not results:
         raise CheckpointError(f"{file} is damaged or not of a sweep over one task; run the sweep again")
     seeds = [files.read_result(folder / f"seed-{seed}") for seed in results["seeds"]]
     done = [*filter(None, seeds)]

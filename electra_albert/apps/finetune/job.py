@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
+from unicodedata import normalize
 
 import numpy as np
 import torch
@@ -123,7 +124,7 @@ def make_task_job(task: Task, config: FinetuneConfig, base: BaseModel, world: Wo
     is_trained = task.trained_by is None and tuning.is_training
     _check_options(task, tuning, is_trained=is_trained)
     details = {} if is_trained else _model_details(task, base)
-    task = replace(task, labels=tuple(details["labels"])) if details else task
+    task = replace(task, labels=tuple(normalize("NFC", label) for label in details["labels"])) if details else task
     data, needs_test = TaskData([], {}, {}, task.labels, Report()), tuning.predict == PREDICT_TEST
     if not config.only_predicts:
         data = reading.read_data(task, config.data, needs_test=needs_test, seed=training.seed, is_trained=is_trained)
@@ -134,6 +135,8 @@ def make_task_job(task: Task, config: FinetuneConfig, base: BaseModel, world: Wo
     if train is not None and not train.feature_count:
         raise DataError(f"{task.name}: no training example is left ({'; '.join(data.report.lines())}); check the data")
     evaluation = {name: encode(examples, replace(scored, set_name=name)) for name, examples in data.evaluation.items()}
+    if evaluation and task.kind == "token" and "f1" not in task.metrics:
+        LOG.info(f"notice: {task.name}: the tags mark no entities by B- and I-, so there is no F1, only accuracy")
     new_text, to_label = Report(), data.test if needs_test else {}  # results.json reports evaluation data only
     if tuning.predict is not None and not needs_test:
         to_label = {Path(tuning.predict).name: reading.read_unlabelled(task, tuning.predict, config.data, new_text)}
@@ -149,7 +152,10 @@ def make_task_job(task: Task, config: FinetuneConfig, base: BaseModel, world: Wo
     form = {"kind": task.kind, "labels": [*data.labels], "style": tuning.head, "is_regression": task.is_regression}
     head = load.head_of(details or form, 0.0 if details else tuning.classifier_dropout_prob)
     training = _with_steps(tuning, training, train.feature_count, batch) if train else training
-    encoded, arithmetic = (data, plan, train, evaluation, to_label), choose_arithmetic(training.precision, world.device)
+    encoded = (data, plan, train, evaluation, to_label)
+    arithmetic = choose_arithmetic(training.precision, world.device)
+    if task.trained_by or (training.precision == "auto" and not is_trained):  # `precision` is that of a training
+        arithmetic = "fp32"
     is_recorded = choose_recording(training, "none", arithmetic, world)
     return TaskJob(task, config, training, base, shape, head, *encoded, arithmetic, is_recorded, batch)
 

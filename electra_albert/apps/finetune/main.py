@@ -8,7 +8,7 @@ from typing import Any
 from electra_albert.apps import command_line
 from electra_albert.config import TrainingConfig
 from electra_albert.contracts import LOG, RunResult, UsageError
-from electra_albert.finetuning_config import DERIVED, EMBEDDINGS, GLUE, PARTS, FinetuneConfig, option_names
+from electra_albert.finetuning_config import DERIVED, GLUE, PARTS, FinetuneConfig, option_names
 from electra_albert.tasks.registry import find_task
 
 _COMPARE = "compare"
@@ -31,10 +31,6 @@ python Finetuning.py --compare runs/cola-mine runs/cola-other""",
 
 def main(argv: Sequence[str]) -> int:
     """Entry point of `electra-albert finetune`; returns the exit code."""
-    if command_line.find_first(argv, ["task"]) == [EMBEDDINGS]:
-        from electra_albert.apps.finetune import embeddings
-
-        return embeddings.main(argv)
     config = parse_finetuning(argv)
     refuse_idle_options(argv, config)
     if config.tuning.compare:
@@ -62,11 +58,6 @@ def finetune(config: FinetuneConfig | None = None, **options: Any) -> RunResult:
     if config is not None and options:
         raise UsageError(f"give either a config or options such as {next(iter(options))}, not both")
     argv = ["--config", json.dumps(options, default=str)] if options else []
-    if options.get("task") == EMBEDDINGS:
-        from electra_albert.apps.finetune import embeddings
-
-        with console_log():
-            return embeddings.finetune(embeddings.parse_embeddings(argv))
     if config is None:
         config = parse_finetuning(argv)
         refuse_idle_options([f"--{name}" for name in options], config)

@@ -28,10 +28,14 @@ from electra_albert.training.step import autocast
 
 @contextmanager
 def inference(objective: TaskObjective, job: TaskJob) -> Iterator[None]:
-    """Disable gradients and dropout, with training's autocast; UsageError if the GPU runs out of memory."""
+    """Disable gradients and dropout; UsageError if the GPU runs out of memory.
+
+    A model that is trained here is evaluated in float32, as its folder is elsewhere.
+    """
     device = next(objective.parameters()).device
+    arithmetic = job.arithmetic if job.train is None else "fp32"
     objective.eval()
-    with machine.one_line_errors(job.training, "none"), torch.no_grad(), autocast(device, job.arithmetic):
+    with machine.one_line_errors(job.training, "none"), torch.no_grad(), autocast(device, arithmetic):
         yield
 
 
@@ -52,7 +56,10 @@ def score(job: TaskJob, objective: TaskObjective, world: World, stop: StopSignal
         decoded = KINDS[job.task.kind].decode(found[0], features, examples, job.data.labels, job.plan)
         values = decoded.values
         assert values is not None  # reading skips or refuses examples without labels
-        for metric, value in {"loss": found[1], **metrics.MEASURES[job.measure](values)}.items():
+        scores = metrics.MEASURES[job.measure](values)
+        if job.task.kind == "token":  # without those of entities for plain tags
+            scores = {metric: value for metric, value in scores.items() if metric in job.task.metrics}
+        for metric, value in {"loss": found[1], **scores}.items():
             result.metrics[metric if is_deciding else f"{name}_{metric}"] = value
         result.values[name], result.predictions[name] = values.tolist(), decoded.predictions
         result.probabilities[name] = decoded.probabilities

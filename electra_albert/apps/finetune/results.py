@@ -1,7 +1,6 @@
 """The folder of a sweep: settings, results.json (fractions), tables (x 100), predictions, model and card."""
 
 import copy
-import json
 import shlex
 import string
 from collections import Counter
@@ -17,9 +16,9 @@ from huggingface_hub import EvalResult
 from electra_albert.apps import run_folder
 from electra_albert.apps.finetune.job import TaskJob, data_fingerprint
 from electra_albert.apps.run_folder import CARD, COMMAND, CONFIG, ENVIRONMENT, writing
-from electra_albert.contracts import CheckpointError, Metrics, UsageError
+from electra_albert.contracts import CheckpointError, Metrics, UsageError, redacted
 from electra_albert.corpus.tokenizer import fingerprint
-from electra_albert.files import record_digests, write_json, write_text
+from electra_albert.files import load_json, record_digests, write_json, write_text
 from electra_albert.finetuning_config import CUSTOM, FinetuneConfig, table_name
 from electra_albert.hub import card, save
 from electra_albert.tasks import metrics as scoring
@@ -36,6 +35,7 @@ _PER_CALL_OPTIONS = {"predict", "compare", "resume", "dry_run"}  # not part of a
 DATA_FILES = ("data_dir", "train_file", "validation_file")
 # Paths, whose contents are compared by fingerprint, and settings that do not change the trained models.
 _MAY_CHANGE = {"model", "output_dir", *DATA_FILES, "unknown_labels", "test_file", "prepared_dir", "encoding", "seeds"}
+_MAY_CHANGE |= {"regression"}  # older versions recorded a default; with another value the labels differ too
 _MAY_CHANGE |= {"push_to_hub", "hub_private_repo", "report_to", "device", "from_mnli", "arithmetic"}
 _MAY_CHANGE |= {"logging_steps", "gradient_checkpointing", "ddp_timeout", "cuda_graphs", "is_recorded"}
 _MAY_CHANGE |= {"per_device_eval_batch_size", "per_device_train_batch_size", "gradient_accumulation_steps"}
@@ -64,10 +64,10 @@ def read_result(folder: Path) -> SeedResult | None:
     """The result in a seed's folder; None if the seed is not finished."""
     file = folder / RESULT
     try:
-        return SeedResult(**json.loads(file.read_text(encoding="utf-8")))
+        return SeedResult(**load_json(file, SeedResult.__annotations__))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, TypeError) as error:  # the last for further keys
         raise CheckpointError(f"{file} cannot be read ({error}); remove {folder} to train this seed again") from None
 
 
@@ -82,7 +82,8 @@ def check_output_folder(folder: Path) -> None:
 
 def open_folder(job: TaskJob, folder: Path, command: Sequence[str]) -> list[str]:
     """Record the sweep's settings in its folder; returns what changed since an earlier command."""
-    options = {name: value for name, value in job.config.options().items() if name not in _PER_CALL_OPTIONS}
+    options = redacted(job.config.options())
+    options = {name: options[name] for name in options if name not in _PER_CALL_OPTIONS}
     settings = {
         **options,
         "task": job.task.name,  # not as spelled by the user
@@ -113,7 +114,7 @@ def open_folder(job: TaskJob, folder: Path, command: Sequence[str]) -> list[str]
         # First: check_output_folder recognizes a sweep by this file.
         write_json(folder / ENVIRONMENT, {**run_folder.environment(), "settings": settings})
         write_text(folder / CONFIG, yaml.safe_dump(options, sort_keys=False))
-        write_text(folder / COMMAND, shlex.join(["python", *command]) + "\n")
+        write_text(folder / COMMAND, run_folder.format_command(command) + "\n")
     return changes
 
 
@@ -235,14 +236,16 @@ def _write_card(job: TaskJob, folder: Path, results: Mapping[str, Any], table: s
     facts = _task_facts(job, medians, f"median of {len(results['seeds'])} seed(s)")
     fields = {"library_name": library, "tags": ["albert", "electra", job.task.name], **facts.fields}
     note = f"results.json has the same scores as fractions, for every seed; {choice}"
-    command = (folder / COMMAND).read_text(encoding="utf-8").strip()
+    words = shlex.split((folder / COMMAND).read_text(encoding="utf-8", errors="replace"))[1:]
+    command = run_folder.format_command(words, is_public=True)
     card.write_card(folder, card.Facts(fields, f"{facts.text}\n\n{table}\n\n{note}"), code, command)
 
 
 def format_results(results: Mapping[str, Any]) -> str:
     """The results as a Markdown table: the official metrics and ELECTRA's, for every evaluation set."""
     sizes = ", ".join(f"{count:,} {name}" for name, count in results["evaluation_examples"].items())
-    model = f"{results['task']}, {results['model']}{' from scratch' * results['from_scratch']}"
+    base = run_folder.without_folders(results["model"])
+    model = f"{results['task']}, {base}{' from scratch' * results['from_scratch']}"
     counts = f"{results['train_examples']:,} train, {sizes} examples, {len(results['seeds'])} seed(s)"
     rows = []
     for name in shown_metrics(results):
@@ -292,8 +295,11 @@ def predictions_table(examples: Sequence[Any], predictions: Sequence[Any], proba
         gold, text = _gold_and_text(example)
         shown = string.ascii_uppercase[predicted] if isinstance(example, ChoiceExample) else _as_text(predicted)
         score = "" if found is None else f"{found if isinstance(found, float) else max(found):.4f}"
-        cells = (" ".join(cell.split()) for cell in (example.identity, gold, shown, score, text))
-        lines.append("\t".join(c if len(c) <= _SHOWN_CHARACTERS else f"{c[:_SHOWN_CHARACTERS]} …" for c in cells))
+        text = " ".join(text.split())
+        if len(text) > _SHOWN_CHARACTERS:
+            text = f"{text[:_SHOWN_CHARACTERS]} …"
+        cells = (" ".join(cell.split()) for cell in (example.identity, gold, shown, score))
+        lines.append("\t".join([*cells, text]))
     return "\n".join(lines) + "\n"
 
 

@@ -282,7 +282,8 @@ class SeedRun:
     def evaluate(self, step: int) -> Metrics | None:
         """Evaluate for the training loop; None if it was stopped."""
         world, folder = self.settings.world, self.settings.folder
-        self.last = score(self.job, self.objective, world, self.settings.stop)
+        with inference(self.objective, self.job):
+            self.last = score(self.job, self.objective, world, self.settings.stop)
         if self.last is None:
             return None
         current = self.last.metrics[self.job.task.main]

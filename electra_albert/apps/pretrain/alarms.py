@@ -62,7 +62,7 @@ class Alarms:
             advice = f"if this lasts, restart with --rtd.discriminator_rate {rtd.discriminator_rate / 4:g}"
             found.append(f"the discriminator is at chance level although the generator learns; {advice}")
         accuracy = metrics.get("generator_accuracy") or 0.0
-        if accuracy > _STRONG and not rtd.exclude_original and self._config.run.objective != "electric":
+        if accuracy > _STRONG and self._config.run.objective != "electric":
             smaller, hotter = f"generator_size {rtd.generator_size / 2:g}", f"temperature {2 * rtd.temperature:g}"
             advice = f"restart with --rtd.{smaller if rtd.generator == 'own' else hotter}"
             found.append(f"the generator predicts {accuracy:.0%} of the masked tokens, so few are replaced; {advice}")

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from electra_albert.apps.pretrain import trial
 from electra_albert.apps.pretrain.job import Job
 from electra_albert.config import BUILT_IN_CORPUS, PretrainConfig
@@ -21,7 +23,7 @@ _RECENT = 0.75  # of the time so far, after which the speed is expected to stay 
 _FEW_STEPS = 1000
 # Training tokens up to which a preset and a vocabulary suit a text, and the epochs after which it is learned.
 _SUGGESTED = ((1e6, "tiny", 4000), (5e7, "tiny", 8000), (5e9, "small", 30000), (math.inf, "base", 30000))
-_EPOCHS, _MANY_EPOCHS = 10, 40
+_EPOCHS, MANY_EPOCHS = 10, 40
 
 
 def suggestion(job: Job) -> list[str]:
@@ -37,7 +39,7 @@ def suggestion(job: Job) -> list[str]:
     steps = min(steps, training.max_steps) if preset != "tiny" else steps
     words = f"--preset {preset} --vocab_size {vocab_size} --max_steps {max(100, int(float(f'{steps:.2g}')))}"
     lines = [f"usual for {tokens:,} tokens of text: {words}, or --budget with the time you have"]
-    if (epochs := job.batches.epoch(config.training.max_steps)) > _MANY_EPOCHS:
+    if (epochs := job.batches.epoch(config.training.max_steps)) > MANY_EPOCHS:
         lines.append(f"notice: {epochs:.0f} epochs are many; watch whether the held-out losses rise")
     return lines
 
@@ -64,23 +66,24 @@ def recorded_plan(config: PretrainConfig, state: Mapping[str, Any], world_size: 
         values["max_steps"] = max(1, round(values["max_steps"] * run.budget_seconds / before.budget_seconds))
     elif run.flops != before.flops:
         whole = replace(config, model=replace(config.model, vocab_size=recorded["model"]["vocab_size"]))
-        values["max_steps"] = max(1, trial.steps_for(trial.flops_per_step(whole, world_size), run.flops))
+        values["max_steps"] = max(1, round(run.flops / trial.flops_per_step(whole, world_size)))
     return replace(config, training=replace(config.training, **values))
 
 
 def planned(job: Job, world: World) -> Job:
     """The job with max_steps, warmup and intervals that follow from --budget or --flops, if one of them is given.
 
-    Raises UsageError for a budget of less than one step, or of fewer steps than another option needs.
+    Raises UsageError for a budget of less than one step, or of too many.
     """
     config, training, run = job.config, job.config.training, job.config.run
     if run.flops is None and run.budget is None:
         return job
     if run.flops is not None:
-        per_step, given = trial.flops_per_step(config, world.world_size), f"{run.flops:g} FLOPs"
-        steps = trial.steps_for(per_step, run.flops)
+        steps, given = round(run.flops / trial.flops_per_step(config, world.world_size)), f"{run.flops:g} FLOPs"
     else:
-        steps, given = int(run.budget_seconds / _seconds_per_step(job, world)), f"{run.budget}"
+        step_seconds, evaluation_seconds = _measured_seconds(job, world)
+        evaluating = (1 + 1 / _SHARES["eval_steps"]) * evaluation_seconds  # the first one before the training
+        steps, given = int((run.budget_seconds - evaluating) / step_seconds), f"{run.budget}"
     if steps < 1:
         raise UsageError(f"{given} is less than one step takes; raise it or choose a smaller preset")
     values = {name: min(getattr(training, name), max(1, math.ceil(share * steps))) for name, share in _SHARES.items()}
@@ -98,21 +101,32 @@ def planned(job: Job, world: World) -> Job:
         raise UsageError(f"{given}: {error}") from None
 
 
-def _seconds_per_step(job: Job, world: World) -> float:
-    """Seconds of a step on the slowest process; the weights stay as they are."""
+def _measured_seconds(job: Job, world: World) -> tuple[float, float]:
+    """Seconds of a step and of an evaluation on the slowest process; the weights stay as they are."""
+    LOG.info("timing a few steps for --budget …")
     before = {name: tensor.clone() for name, tensor in job.objective.state_dict().items()}
-    seconds, _ = trial.time_parts(job, world)
+    step_seconds, example_seconds = trial.time_parts(job, world)
     job.objective.load_state_dict(before)
-    return float(max(gather_objects(seconds, world)))
+    examples = min(job.config.training.eval_examples, job.held_out.table.count)
+    evaluation_seconds = example_seconds * math.ceil(examples / world.world_size)
+    slowest = np.max(gather_objects((step_seconds, evaluation_seconds), world), axis=0)
+    return float(slowest[0]), float(slowest[1])
 
 
 class Pace:
-    """max_steps of a run that ends after `seconds`, from its recent speed; called with the step at each log."""
+    """max_steps of a run that ends after `seconds`, from its recent speed; called at each log.
 
-    def __init__(self, seconds: float, monitor: Monitor) -> None:
-        self._seconds, self._monitor = seconds, monitor
-        self._marks: list[tuple[float, int]] = []  # elapsed seconds and step
-        self._evaluation_seconds = 0.0  # of the last evaluation, and so of the one after the last step
+    It reserves time for the evaluations that are left, and for saves what they took so far.
+    """
+
+    def __init__(self, seconds: float, eval_steps: int, monitor: Monitor) -> None:
+        self._seconds = seconds
+        self._eval_steps = eval_steps
+        self._monitor = monitor
+        self._marks: list[tuple[float, int]] = []  # seconds of training and step
+        self._evaluation_seconds = 0.0  # of the last evaluation
+        self._evaluated_seconds = 0.0  # of all evaluations
+        self._started = 0.0  # elapsed seconds before the training
 
     def timed(self, evaluate: Evaluate) -> Evaluate:
         """The evaluation function, with its time taken."""
@@ -121,15 +135,24 @@ class Pace:
             started = self._monitor.elapsed_seconds
             metrics = evaluate(step)
             self._evaluation_seconds = self._monitor.elapsed_seconds - started
+            self._evaluated_seconds += self._evaluation_seconds
             return metrics
 
         return timed
 
-    def __call__(self, step: int) -> int:
-        now = self._monitor.elapsed_seconds
-        self._marks.append((now, step))
-        if not (earlier := self._marks[:-1]):
+    def __call__(self, step: int, training_seconds: float) -> int:
+        elapsed = self._monitor.elapsed_seconds
+        interrupted = elapsed - training_seconds - self._evaluated_seconds - self._started
+        self._marks.append((training_seconds, step))
+        earlier = self._marks[:-1]
+        if not earlier:
+            self._started = interrupted
             return self._monitor.max_steps  # one mark has no speed
-        then, first = next((mark for mark in earlier if mark[0] >= _RECENT * now), earlier[-1])
-        left = self._seconds - now - self._evaluation_seconds
-        return step + max(0, int(left * (step - first) / (now - then)))
+        recent = (mark for mark in earlier if mark[0] >= _RECENT * training_seconds)
+        before, first = next(recent, earlier[-1])
+        step_seconds = (training_seconds - before) / (step - first)
+        step_seconds += interrupted / (step - earlier[0][1])
+        step_seconds += self._evaluation_seconds / self._eval_steps
+        due = 1 + step / self._eval_steps - (step - 1) // self._eval_steps  # the last one, and those up to here
+        left = self._seconds - elapsed - due * self._evaluation_seconds
+        return step + max(0, int(left / step_seconds))

@@ -16,11 +16,11 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from electra_albert.apps.pretrain import main, trial
-from electra_albert.apps.pretrain.job import Job
+from electra_albert.apps.pretrain import budget, main, summary, trial
+from electra_albert.apps.pretrain.job import MUCH_UNKNOWN, Job
 from electra_albert.contracts import IGNORED_LABEL, Batch, CheckpointError
 from electra_albert.corpus.rows import Split, padding_share
-from electra_albert.corpus.tokenizer import word_starts
+from electra_albert.corpus.tokenizer import special_ids, word_starts
 from electra_albert.hub.save import save_model
 from electra_albert.keyed_random import Stream, bits, uniform
 from electra_albert.objectives import masking, mlm, spec_of
@@ -36,6 +36,7 @@ _OVERFITTED, _STEPS, _SECONDS = 8, 60, 40.0  # examples, and limits of the steps
 _FEWEST = 10  # of these steps, below which their losses are not compared
 _FALLEN = 0.9  # of the initial loss, which the last one must not exceed
 _UNKNOWN, _FERTILITY, _PADDING, _REPEATED, _ORDERED = 0.001, 2.5, 0.2, 0.05, 0.3  # from these on a warning
+_READABLE = 0.5  # share of unknown tokens from which sentences are not compared
 _SAMPLED_EXAMPLES, _SAMPLED_SENTENCES, _SENTENCE_TOKENS = 4096, 200_000, 8
 
 
@@ -55,16 +56,14 @@ def examine(job: Job, world: World) -> Iterator[Finding]:
     yield Finding("pass", "weights", "sharing, parameter groups and initial losses are as expected")  # by make_job
     yield from _of_corpus(job)
     batch = _examples(job, world, max(1, _TOKENS // job.config.corpus.max_seq_length))
-    yield _of_masking(job, batch)
-    if job.objective.discriminator is not None:
+    if hasattr(job.objective, "corrupt"):
         corruption = _corrupt(job, batch)
-        if corruption.logits is not None:
-            yield _of_sampling(job, corruption)
-        if not job.objective.discriminator.has_energies:  # whose labels are the noise, also if it equals the text
-            yield _of_labels(batch, corruption)
+        yield _of_masking(job, batch, corruption)
+        if hasattr(corruption, "corrupted_ids"):
+            yield from _of_corruption(job, batch, corruption)
     yield _of_padding(job, _examples(job, world, _OVERFITTED))
-    yield from _of_cost(job, world)
     yield from _of_learning(job, world)
+    yield from _of_cost(job, world)  # after learning, since its updates change the weights
     if all(parameter.isfinite().all() for parameter in job.objective.parameters()):
         yield _of_export(job)
 
@@ -92,13 +91,18 @@ def _of_corpus(job: Job) -> Iterator[Finding]:
     written, kept = store.statistics["written"], store.statistics["kept"]
     text = f"{kept:.2%} of the text is kept; the corpus statistics list what was skipped"
     yield _warn_if(kept < 1 - _UNKNOWN, "text", text, "check the files, --encoding and --text_column")
+    yield from _of_amount(job)
     unknown = written["unknown_characters"] / written["characters"]
-    yield _warn_if(unknown > _UNKNOWN, "unknown", f"{unknown:.3%} of the characters are unknown", "check --tokenizer")
+    text, advice = f"{unknown:.3%} of the characters are unknown", "check --tokenizer"
+    if unknown > MUCH_UNKNOWN:
+        yield Finding("fail", "unknown", f"{text}; {advice}")
+    else:
+        yield _warn_if(unknown > _UNKNOWN, "unknown", text, advice)
     words = int(torch.tensor(store.token_counts)[torch.tensor(word_starts(job.prepared.tokenizer))].sum())
     fertility, length = written["tokens"] / max(1, words), written["characters"] / written["tokens"]
     text, advice = f"{fertility:.2f} tokens per word, {length:.2f} characters per token", "raise --vocab_size"
     yield _warn_if(fertility > _FERTILITY, "fertility", text, f"{advice} or train a tokenizer on this text")
-    repeated = _repeated_share(store.train)
+    repeated = _repeated_share(store.train, special_ids(job.prepared.tokenizer).unk)
     text = f"{repeated:.1%} of the sentences of {_SENTENCE_TOKENS} or more tokens occur earlier in the text"
     yield _warn_if(repeated > _REPEATED, "duplicates", text, "remove repeated documents, menus and footers")
     padding = padding_share(store.train, examples.table, examples.max_seq_length)
@@ -111,11 +115,27 @@ def _of_corpus(job: Job) -> Iterator[Finding]:
         yield _warn_if(share < _ORDERED, "sentence order", text, f"raise --max_seq_length or {advice}")
 
 
-def _repeated_share(split: Split) -> float:
-    """Share of the first sentences of a split, without short ones, that are equal to an earlier one."""
+def _of_amount(job: Job) -> Iterator[Finding]:
+    """Whether there is enough text for the training and for held-out scores."""
+    config = job.config
+    epochs = job.batches.epoch(config.training.max_steps)
+    text = f"{config.training.max_steps:,} steps are {epochs:.1f} epochs"
+    usual = "; ".join(budget.suggestion(job)[:1])
+    yield _warn_if(epochs > budget.MANY_EPOCHS and usual != "", "epochs", text, usual)
+    index = torch.arange(min(job.held_out.table.count, config.training.eval_examples))
+    counts = job.objective.counts(job.held_out.gather(index, index), config.training.max_steps)
+    predicted = counts[next(iter(job.objective.weights))]
+    text = f"held-out losses are means over {predicted:,} tokens"
+    warnings = summary.error_lines(predicted)
+    yield _warn_if(bool(warnings), "held-out text", text, "use more text or raise --eval_examples")
+
+
+def _repeated_share(split: Split, unknown: int | None) -> float:
+    """Share of the first sentences of a split that are equal to an earlier one, without short and unknown ones."""
     ends = ((part.tokens, [0, *part.sentence_ends[:_SAMPLED_SENTENCES].tolist()]) for part in split.parts)
     sentences = islice((tokens[slice(*span)] for tokens, some in ends for span in pairwise(some)), _SAMPLED_SENTENCES)
-    counts = Counter(sentence.tobytes() for sentence in sentences if len(sentence) >= _SENTENCE_TOKENS)
+    long = (sentence for sentence in sentences if len(sentence) >= _SENTENCE_TOKENS)
+    counts = Counter(sentence.tobytes() for sentence in long if (sentence == unknown).mean() < _READABLE)
     return 1 - len(counts) / max(1, counts.total())
 
 
@@ -124,11 +144,18 @@ def _corrupt(job: Job, batch: Batch) -> Any:
         return job.objective.corrupt(batch, torch.tensor(1, device=batch.input_ids.device))
 
 
-def _of_masking(job: Job, batch: Batch) -> Finding:
+def _of_corruption(job: Job, batch: Batch, corruption: Any) -> Iterator[Finding]:
+    if corruption.logits is not None:
+        yield _of_sampling(job, corruption)
+    # The labels of energies are the noise, also if it equals the text.
+    if job.objective.discriminator is not None and not job.objective.discriminator.has_energies:
+        yield _of_labels(batch, corruption)
+
+
+def _of_masking(job: Job, batch: Batch, masked: Any) -> Finding:
     """Compare the selected tokens, and what replaces them, with the settings."""
     objective, special = job.objective, job.objective.special
     options: Any = objective.mlm if isinstance(objective, mlm.MaskedLanguageModeling) else objective.rtd
-    masked = _corrupt(job, batch)
     is_used, positions = masked.targets.weight > 0, masked.targets.positions  # [B, K]
     before, after = (ids.gather(1, positions)[is_used] for ids in (batch.input_ids, masked.masked_ids))  # [M]
     is_mask = after == special.mask
@@ -163,8 +190,6 @@ def _of_sampling(job: Job, corruption: Any) -> Finding:
     is_sampled = (corruption.targets.weight > 0) & ~corruption.is_kept  # [B, K]
     tokens = corruption.corrupted_ids.gather(1, corruption.targets.positions)[is_sampled].cpu()  # [M]
     logits = corruption.logits[is_sampled].cpu() / job.config.rtd.temperature  # [M, V]
-    if job.config.rtd.exclude_original:
-        logits.scatter_(1, corruption.targets.labels[is_sampled].cpu()[:, None], -torch.inf)
     index, bounds = torch.arange(len(tokens)), list[Tensor]()
     for some, token in zip(logits.split(_AT_ONCE), tokens.split(_AT_ONCE), strict=True):
         share = some.double().softmax(-1)
@@ -198,7 +223,7 @@ def _of_padding(job: Job, batch: Batch) -> Finding:
     """Compare the losses of cut examples for two contents of the padding, and all counts."""
     objective, ids = job.objective.eval(), batch.input_ids
     mask = batch.attention_mask & (torch.arange(ids.shape[1], device=ids.device) < ids.shape[1] // 2)
-    padded = ids.where(mask, objective.special.pad)
+    padded = ids.where(mask, special_ids(job.prepared.tokenizer).pad)
     cut = batch._replace(input_ids=padded, attention_mask=mask, token_type_ids=batch.token_type_ids * mask)
     step, counts = torch.tensor(1, device=ids.device), objective.counts(cut.to(torch.device("cpu")), 1)
     with torch.no_grad():

@@ -13,7 +13,7 @@ from electra_albert.apps.prepare import Prepared, prepare
 from electra_albert.apps.pretrain import init_from
 from electra_albert.config import PretrainConfig, TrainingConfig
 from electra_albert.contracts import IGNORED_LABEL, LOG, Arithmetic, Batch, CheckpointError, DataError, UsageError
-from electra_albert.corpus.examples import PackedExamples, TrainBatches, TrainStage
+from electra_albert.corpus.examples import PackedExamples, TrainBatches
 from electra_albert.corpus.tokenizer import Tokenizer, fingerprint, load_tokenizer, special_ids, word_starts
 from electra_albert.hub import load
 from electra_albert.hub.formats import TABLE, to_native
@@ -30,7 +30,7 @@ START_TOLERANCE = 0.1  # relative deviation of an initial loss from chance level
 ORDER_TOLERANCE = 1.0  # the same for sentence order: few examples with nearly equal initial logits
 _SAMPLED_EXAMPLES = 4096  # to estimate the share of examples with a sentence order
 _TOKENS_PER_WORD = 20  # more on average means that the tokens do not mark words; bytes of English: 6
-_MUCH_UNKNOWN = 0.2  # share of unknown characters that gives a warning
+MUCH_UNKNOWN = 0.2  # share of unknown characters that gives a warning
 SWAP_RATE = 0.5  # share of the examples with two segments that are swapped. Paper: ALBERT section 3.1
 
 
@@ -61,6 +61,7 @@ def make_job(config: PretrainConfig, world: World, recorded: Mapping[str, Any] |
     is_recorded = choose_recording(training, compilation, arithmetic, world)
     with main_first(world):
         if recorded is None:
+            init_from.require_possible(config)
             init_from.require_old_corpus(config)
         prepared = prepare(config.corpus, seed, recorded=recorded)
     config = replace(config, model=replace(config.model, vocab_size=len(prepared.tokenizer)))
@@ -68,7 +69,7 @@ def make_job(config: PretrainConfig, world: World, recorded: Mapping[str, Any] |
     written = prepared.store.statistics["written"]
     if (share := written["unknown_characters"] / written["characters"]) == 1:
         raise DataError("the tokenizer maps the whole text to the unknown token; name another --tokenizer")
-    if share > _MUCH_UNKNOWN:
+    if share > MUCH_UNKNOWN:
         LOG.warning(f"the tokenizer maps {share:.0%} of the text to the unknown token; check --tokenizer")
     unigram = evaluation.Unigram.from_counts(prepared.store.token_counts, special.never_masked)
     batches, held_out = _batches(config, prepared, world)
@@ -78,7 +79,7 @@ def make_job(config: PretrainConfig, world: World, recorded: Mapping[str, Any] |
     fixed = [model.to(device) for model in _fixed_generator(config, prepared.tokenizer, origin)]
     torch.manual_seed(derived_seed(seed, Stream.INITIAL_WEIGHTS))
     objective = make_objective(config, special, *fixed).to(device)
-    _check(objective, batches.micro_batches(1)[0], training.weight_decay)
+    _check(objective, batches.micro_batches(1)[0], training.weight_decay, unigram)
     # Differs from the published code, which learns the token frequencies in hundreds of steps. The entropy keeps the
     # bias of frequent tokens near zero, where half precision is most exact.
     with torch.no_grad():
@@ -137,7 +138,7 @@ def _fixed_generator(config: PretrainConfig, tokenizer: Tokenizer, origin: init_
     return [model.requires_grad_(False)]
 
 
-def _check(objective: PretrainingObjective, batch: Batch, weight_decay: float) -> None:
+def _check(objective: PretrainingObjective, batch: Batch, weight_decay: float, unigram: evaluation.Unigram) -> None:
     """Check weight sharing, the optimizer's parameter groups, and that random weights start at chance level.
 
     Raises UsageError for a wrong initial loss, which settings can cause, and AssertionError for the rest.
@@ -164,6 +165,10 @@ def _check(objective: PretrainingObjective, batch: Batch, weight_decay: float) -
             advice = "correct chance_level or, if it is right, choose another --model.initializer_range"
             raise UsageError(f"the initial {name} is {loss:.3f}, but {stated}: {advice}")
         losses.append(f"{name.replace('_', ' ')} {loss:.2f} (chance level {chance:.2f})")
+    with torch.no_grad():
+        scored = objective.score(batch.to(device), unigram, evaluation.Detections())
+    missing = objective.weights.keys() - scored.keys()
+    assert not missing, f"score() of {type(objective).__name__} lacks the losses {sorted(missing)}"
     LOG.info(f"self-check passed: weight sharing, parameter groups, losses of random weights: {', '.join(losses)}")
 
 
@@ -178,13 +183,9 @@ def _batches(config: PretrainConfig, prepared: Prepared, world: World) -> tuple[
     rates |= {"swap_rate": SWAP_RATE, "one_segment_rate": 0.0} if spec.has_sentence_order else {}
     tables = ((store.train, prepared.train_table), (store.validation, prepared.validation_table))
     examples, held_out = (PackedExamples(*table, length, seed, special, **rates) for table in tables)
-    of_length = {length: (examples, prepared.order)}
-    if (short := config.corpus.short_seq_length) and prepared.short:
-        table, order = prepared.short
-        of_length[short] = PackedExamples(store.train, table, short, seed, special, **rates), order
-    stages = [TrainStage(last, *of_length[used], size, number) for last, used, size, number in config.batch_stages]
+    batch = training.per_device_train_batch_size, training.gradient_accumulation_steps
     ranks, pin_memory = (world.rank, world.world_size), world.device.type == "cuda"
-    batches = TrainBatches(*stages[-1][1:], *ranks, pin_memory=pin_memory, earlier=tuple(stages[:-1]))
+    batches = TrainBatches(examples, prepared.order, *batch, *ranks, pin_memory)
     if (size := batches.global_batch_size) > (count := batches.order.examples_per_epoch):
         problem = f"the corpus has {count} examples, but one step needs {size}"
         raise DataError(f"{problem}; lower --per_device_train_batch_size or use more text")
@@ -195,11 +196,11 @@ def _batches(config: PretrainConfig, prepared: Prepared, world: World) -> tuple[
     wanted, needed = "sentence order", "two whole sentences of one document"
     if spec.has_next_sentence:
         wanted, needed = "next-sentence label", "a second segment that text of another document can replace"
-    for some in [held_out, *(one for one, _ in of_length.values())] if spec.has_sentence_order else []:
+    for some in (held_out, examples) if spec.has_sentence_order else ():
         index = torch.arange(min(some.table.count, _SAMPLED_EXAMPLES))
         share = float((some.gather(index, index).sentence_order_label != IGNORED_LABEL).float().mean())
         if share == 0 and some is not held_out:
-            advice = "use longer documents, raise --max_seq_length or --short_seq_length, or choose another --objective"
+            advice = "use longer documents, raise --max_seq_length or choose another --objective"
             raise DataError(f"no example contains {needed}, so there is no {wanted} to learn; {advice}")
         if share == 0:
             LOG.info(f"notice: no held-out example contains {needed}: the {wanted} is trained, but not scored")

@@ -6,7 +6,6 @@ python Pretraining.py --corpus my.txt --preset small --output_dir runs/mine
 
 import json
 import re
-import shlex
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -110,8 +109,9 @@ def run_pretraining(preset: str, config: PretrainConfig, world: "World", command
         monitor = Monitor(*outputs, is_main=world.is_main, settings=settings, alarms=alarms.Alarms(config))
         stack.enter_context(monitor)
         run = step.RunSettings(folder, training, world, monitor, stop, job.arithmetic, found, settings=settings)
-        pace = budget.Pace(config.run.budget_seconds, monitor) if config.run.budget else None
-        run = replace(run, plan=pace, eval_on_start=job.origin is not None, lr_multipliers=job.objective.lr_multipliers)
+        pace = budget.Pace(config.run.budget_seconds, training.eval_steps, monitor) if config.run.budget else None
+        is_scored_first = job.origin is not None or pace is not None  # the pace needs the time of an evaluation
+        run = replace(run, plan=pace, eval_on_start=is_scored_first, lr_multipliers=job.objective.lr_multipliers)
         run = replace(run, record=graphs.CudaRecorder(world.device) if job.is_recorded else None)
         if resume_point := files.find_resume_point(folder, found):
             files.log_changes(resume_point, run)
@@ -180,6 +180,6 @@ def _export(job: "Job", result: RunResult, command: Sequence[str]) -> str:
             model.embeddings.merge_base()
             save_model(model, job.prepared.tokenizer, folder / name, facts=facts)
     with files.writing(folder):
-        files.write_card(folder, shlex.join(["python", *command]), job.config, facts)
+        files.write_card(folder, files.format_command(command, is_public=True), job.config, facts)
         write_report(folder, folder / files.REPORT)
     return final_report(job, result.metrics, folder)

@@ -106,9 +106,6 @@ def _build(options: Namespace) -> PretrainConfig:
     own = sorted(OBJECTIVES[options.objective].options.keys() - {*GROUPS})
     try:
         flat = {name: kind(**{each.name: options[each.name] for each in fields(kind)}) for name, kind in FLAT.items()}
-        training, short = flat["training"], flat["corpus"].short_seq_steps
-        if flat["run"].flops is not None:  # from which max_steps follows
-            flat["training"] = replace(training, max_steps=max(training.max_steps, training.batch_ramp_steps, short))
         groups = {group: _GROUPED[group](**options[group].as_dict()) for group in (*GROUPS, *own)}
         config = PretrainConfig(**flat, **{name: groups.pop(name) for name in GROUPS}, own=groups)
         spec_of(config).generator(config)

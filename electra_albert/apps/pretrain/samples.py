@@ -86,7 +86,7 @@ def sample_predictions(job: Job, model: InferenceModel) -> Iterator[Sample]:
         start, end = next((span for span in spans if _SHORTEST <= span[1] - span[0] <= longest), spans[0])
         ids = stream.tokens[start : min(end, start + longest)].tolist()
         words = _whole_words(token_texts(tokenizer, ids)) or range(len(ids))
-        draw = bits(job.objective.seed, Stream.EXAMPLE, torch.tensor(key), torch.tensor(0))
+        draw = bits(job.config.training.seed, Stream.EXAMPLE, torch.tensor(key), torch.tensor(0))
         with suppress(DataError):
             yield _sample(model, tokenizer, ids, words[int(draw) % len(words)])
 

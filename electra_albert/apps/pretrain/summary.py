@@ -58,11 +58,6 @@ def start_lines(job: Job, world: World) -> list[str]:
         entropy = f"{job.unigram.entropy:.2f} nats (entropy of the token frequencies)"
         lines.append(f"baseline for the masked-token loss: {entropy}")
     lines += [f"generator: {source}" for source in [spec_of(config).generator_text(config)] if source]
-    if short := config.corpus.short_seq_length:
-        first = f"first {config.corpus.short_seq_steps:,} steps"
-        lines.append(f"{first}: {length // short} times as many examples, of {short} tokens")
-    if ramp := training.batch_ramp_steps:
-        lines.append(f"first {ramp:,} steps: micro-batches per step rise to {training.gradient_accumulation_steps}")
     if job.lacks_generator:
         alone = config.generator_warmup_steps
         lines.append(f"before training: {alone:,} warm-up steps of the new generator alone, not in the time estimates")
@@ -143,7 +138,7 @@ def format_scores(metrics: Metrics) -> str:
         titles = [name.replace("_", " ") for name in losses]
         by_source: list[tuple[str, ...]] = [("source", *titles, "masked tokens")]
         for source in sources:
-            counted = f"{metrics[f'{MASKED_TOKENS}/{source}']:,}"
+            counted = f"{metrics[f'{MASKED_TOKENS}/{source}'] or 0:,}"
             by_source.append((source, *(value(f"{name}/{source}") for name in losses), counted))
         lines.append(f"\n{format_table(by_source, left=len(by_source[0]))}\n")
     if (learned := has_learned(metrics)) is not None:

@@ -4,10 +4,9 @@ The trial steps change the job's weights, so the job cannot be trained afterward
 """
 
 import shutil
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import replace
-from functools import cache, partial
 from math import ceil
 from pathlib import Path
 from statistics import median
@@ -56,8 +55,7 @@ def disk_space(job: Job, folder: Path, done_steps: int = 0) -> tuple[str, bool]:
 
 def measure(job: Job, world: World, done_steps: int = 0) -> Iterator[str]:
     """Report lines on FLOPs, memory and time of the steps after done_steps, each as soon as it is known."""
-    training, device, per_step = job.config.training, world.device, flops_per_step(job.config, world.world_size)
-    count = per_step[-1][1]
+    training, device, count = job.config.training, world.device, flops_per_step(job.config, world.world_size)
     token = count / (job.batches.global_batch_size * job.config.corpus.max_seq_length)
     yield f"FLOPs: {token:.3g} per token, {count:.3g} per step (matrix products, forward and backward, with padding)"
     state = _STATE_BYTES * sum(parameter.numel() for parameter in job.objective.parameters())
@@ -70,9 +68,7 @@ def measure(job: Job, world: World, done_steps: int = 0) -> Iterator[str]:
     step, example = time_parts(job, world)
     yield f"peak memory measured: {peak_memory(device) / 1e9:.2f} GB"
     steps = max(0, training.max_steps - done_steps)
-    # Steps of the last stage were timed; the time of the others is taken as proportional to their FLOPs.
-    left = sum_flops(per_step, done_steps + steps) - sum_flops(per_step, done_steps)
-    seconds = step * left / count
+    seconds = step * steps
     held_out = [job.held_out, job.origin.held_out if job.origin else None]
     scored = sum(ceil(min(training.eval_examples, part.table.count) / world.world_size) for part in held_out if part)
     evaluations = ceil(training.max_steps / training.eval_steps) - done_steps // training.eval_steps
@@ -84,37 +80,29 @@ def measure(job: Job, world: World, done_steps: int = 0) -> Iterator[str]:
     yield f"time: {_short(step)} per step{apart}: {parts}, {_short(seconds + scoring)} in total"
 
 
-def steps_for(per_step: Sequence[tuple[int, int]], flops: float) -> int:
-    """The number of steps that take these FLOPs; those before the last stage of the batch are taken in full."""
-    early = per_step[-2][0] if len(per_step) > 1 else 0
-    return early + round((flops - sum_flops(per_step, early)) / per_step[-1][1])
+def flops_per_step(config: PretrainConfig, world_size: int = 1) -> int:
+    """FLOPs of the matrix products of one step, of all processes."""
+    training = config.training
+    examples = training.per_device_train_batch_size * training.gradient_accumulation_steps
+    return world_size * (examples * _example_flops(config) + optimizer_flops(config))
 
 
-def flops_per_step(config: PretrainConfig, world_size: int = 1) -> list[tuple[int, int]]:
-    """For each stage of the batch, its last step and the FLOPs of the matrix products of one step, of all processes."""
-    example = cache(partial(_example_flops, config))
-    fixed = optimizer_flops(config)
-    return [
-        (stage.last_step, world_size * (stage.size * stage.micro_batches * example(stage.length) + fixed))
-        for stage in config.batch_stages
-    ]
+def _example_flops(config: PretrainConfig) -> int:
+    try:
+        return _count_flops(config, "meta")  # shapes without numbers or memory
+    except RuntimeError:  # an objective reads the value of a tensor
+        return _count_flops(config, "cpu")
 
 
-def sum_flops(per_step: Sequence[tuple[int, int]], steps: int) -> int:
-    """FLOPs of the first `steps` steps, from those of flops_per_step."""
-    firsts = (0, *(last for last, _ in per_step))
-    return sum(max(0, min(last, steps) - first) * flops for first, (last, flops) in zip(firsts, per_step, strict=False))
-
-
-def _example_flops(config: PretrainConfig, length: int) -> int:
-    with torch.device("meta"):  # shapes without numbers or memory
+def _count_flops(config: PretrainConfig, device: str) -> int:
+    with torch.device(device):
         special = SpecialIds(0, 1, 2, 3, 4, (), torch.ones(config.model.vocab_size, dtype=torch.bool))
         fixed = []
         if spec_of(config).has_discriminator and config.rtd.is_fixed:
             shape = read_config(locate(Path(config.rtd.generator), "generator"))
             fixed = [electra.Generator(replace(shape, vocab_size=config.model.vocab_size)).requires_grad_(False)]
         objective = rtd.make_objective(config, special, *fixed)
-        ids = torch.zeros(1, length, dtype=torch.int64)
+        ids = torch.zeros(1, config.corpus.max_seq_length, dtype=torch.int64)
         batch = Batch(ids, ids.bool(), ids, ids[:, 0], ids[:, 0])
         with FlopCounterMode(display=False) as counter:
             terms = objective(batch, torch.ones((), dtype=torch.int64))
@@ -158,8 +146,7 @@ def time_parts(job: Job, world: World) -> tuple[float, float]:
         counts = count_step(objective, batch, 1, run)
         training_step.accumulate(batch, training_step.scales(counts.terms), 1)
 
-    first = job.batches.earlier[-1].last_step + 1 if job.batches.earlier else 1  # with the full length and batch
-    batches = closing(cast("Generator[list[Batch]]", job.batches.steps(first)))
+    batches = closing(cast("Generator[list[Batch]]", job.batches.steps(1)))
     with own_stream(device), batches as stream:
         training_step.check(next(stream)[0], 1)  # compiles and allocates memory
         for _ in range(1 if record is None else WARM_CALLS + 1):

@@ -1,19 +1,35 @@
 """The demo page in headless Chromium: answers of the Python interface, limits, and no request to another machine."""
 
+import gc
+import json
 import re
 import shutil
 import signal
 import socket
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
 from safetensors.torch import load_file, save_file
+from starlette.testclient import TestClient
 
 from electra_albert.apps import demo
-from electra_albert.apps.demo_page import LONGEST_TEXT, fill, listen, rewrite_text, score, serve
+from electra_albert.apps.demo_page import (
+    LONGEST_TEXT,
+    build_app,
+    fill,
+    host_names,
+    listen,
+    rewrite_text,
+    score,
+    serve,
+)
 from electra_albert.inference.model import load_model
 from tests.apps.tiny_run import ROOT, assert_refused, call, start
 
@@ -30,6 +46,7 @@ def audit(event, given):
 sys.addaudithook(audit)
 sys.exit(run(sys.argv[1:]))
 """
+LIMIT, MASKS = f"A text needs 1 to {LONGEST_TEXT:,} characters", "[MASK] " * 600
 TAGS = {"section", "h3", "div", "ol", "li", "span", "b", "ruby", "rt", "del", "ins"}
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 OPTIONS = "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-sync"
@@ -80,6 +97,14 @@ def page(browser: Any, address: str) -> Iterator[Any]:
         assert [url for url in urls if not url.startswith((f"{address}/", "data:", f"blob:{address}/"))] == []
 
 
+def ask(address: str, path: str, inputs: str | None = None, **headers: str) -> int:
+    """Status of the response, to a POST if there are inputs, as JSON."""
+    connection = HTTPConnection(address.removeprefix("http://"), timeout=30)
+    headers["Content-Type"] = "application/json"
+    connection.request("POST" if inputs else "GET", path, inputs, headers)
+    return connection.getresponse().status
+
+
 def press(page: Any, tab: str, button: str, *texts: str) -> Any:
     """Write into the text boxes of a tab and press its button."""
     page.get_by_role("tab", name=tab).click()
@@ -88,6 +113,12 @@ def press(page: Any, tab: str, button: str, *texts: str) -> Any:
         page.wait_for_timeout(200)  # a component that has just been loaded may not have noticed it
         box.fill(text)
     page.get_by_role("button", name=button, exact=True).click()
+
+
+def open_file(page: Any, path: Path) -> None:
+    with page.expect_file_chooser() as chooser:
+        page.get_by_role("button", name="Open a text file").click()
+    chooser.value.set_files(path)
 
 
 def cards(page: Any) -> list[Any]:
@@ -143,7 +174,7 @@ def test_an_uploaded_file_is_rewritten_and_downloaded_as_by_the_command(page: An
     (source := tmp_path / "source.txt").write_text(TEXT, encoding="utf-8")
     assert call(demo.main, "--gen", SHIPPED, "--input", source, "--output", tmp_path / "new.txt", "--seed", 1).code == 0
     page.get_by_role("tab", name="Rewrite").click()
-    page.locator("input[type=file]:not([webkitdirectory])").last.set_input_files(source)
+    open_file(page, source)
     page.wait_for_function("text => [...document.querySelectorAll('textarea')].some(it => it.value == text)", arg=TEXT)
     press(page, "Rewrite", "Rewrite")
     (card,) = cards(page)
@@ -160,17 +191,43 @@ def test_an_uploaded_file_is_rewritten_and_downloaded_as_by_the_command(page: An
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("x" * (LONGEST_TEXT + 1), f"1 to {LONGEST_TEXT:,} characters, this one has {LONGEST_TEXT + 1:,}"),
-        ("<img src=x> no mask", "'<img src=x> no mask' has no [MASK]"),
-        ("[MASK] " * 600, "the maximum is 512; shorten it"),
-        (" ", "1 to"),
+        ("x" * (LONGEST_TEXT + 1), f"{LIMIT}, this one has {LONGEST_TEXT + 1:,}."),
+        ("<img src=x> no mask", "'<img src=x> no mask' has no [MASK]; replace a word by [MASK]"),
+        (MASKS, f"{MASKS!r:.60} is 602 tokens long, the maximum is 512; shorten it"),
+        (" ", f"{LIMIT}, this one has 1."),
     ],
     ids=["long", "no mask", "many tokens", "blank"],
 )
 def test_a_text_that_cannot_be_read_is_refused_with_a_message(page: Any, text: str, message: str) -> None:
+    press(page, "Fill masks", "Fill masks")
+    cards(page)
     press(page, "Fill masks", "Fill masks", text)
-    assert message in page.get_by_test_id("toast-body").inner_text()
-    assert page.locator("section:visible, img[src=x]").count() == 0
+    assert page.get_by_role("alert").inner_text() == message
+    assert page.locator("section:visible, img[src=x]").count() == 0  # nor the former answer
+
+
+@needs_browser
+def test_enter_sends_the_text_and_shift_enter_starts_a_line(page: Any) -> None:
+    for tab in ("Fill", "Suspicious", "Rewrite", "Compare"):
+        page.get_by_role("tab", name=tab).click()
+        box = page.locator("textarea:visible").first
+        box.press("Shift+Enter")
+        assert "\n" in box.input_value()
+        box.press("Enter")
+        cards(page)
+
+
+@needs_browser
+def test_a_file_that_the_page_cannot_read_leaves_no_answer(page: Any, tmp_path: Path) -> None:
+    press(page, "Rewrite", "Rewrite")
+    cards(page)
+    too_long = b"a" * (4 * LONGEST_TEXT + 1)
+    for content, message in ((b"caf\xe9", "not UTF-8"), (too_long, "too large")):
+        (tmp_path / "source.txt").write_bytes(content)
+        open_file(page, tmp_path / "source.txt")
+        page.get_by_role("alert").filter(has_text=message).wait_for()
+        assert page.locator("section:visible").count() == 0
+        assert page.get_by_label("New text").input_value() == ""
 
 
 @needs_browser
@@ -193,6 +250,76 @@ def test_the_browser_refuses_requests_of_the_page_to_another_server(page: Any) -
         assert page.evaluate(script, url).startswith(url)
 
 
+def test_a_path_in_a_request_is_refused(address: str) -> None:
+    file = json.dumps({"path": __file__, "meta": {"_type": "gradio.FileData"}})
+    for number in range(12):
+        call = f'{{"data": [{file}], "fn_index": {number}, "session_hash": "s"}}'
+        for route in ("queue/join", "run/predict", "call/predict", "component_server", "upload"):
+            assert ask(address, f"/gradio_api/{route}", call) == 404
+        for inputs in (file, f"[{file}]", f"[{file}, {file}]", f"[{file}, 0.5, 1, 1]"):
+            assert ask(address, f"/answer/{number}", inputs) in (404, 422)
+    for path in ("static/", "assets/" + "../" * 20):
+        assert ask(address, f"/{path}{__file__}") in (403, 404)
+    for path in (f"file={__file__}", "info", "queue/data?session_hash=s"):
+        assert ask(address, f"/gradio_api/{path}") == 404
+
+
+@pytest.mark.parametrize("origin", ["http://localhost.evil.example", "http://192.0.2.1", "null"])
+def test_requests_of_other_sites_are_refused(address: str, origin: str) -> None:
+    local = address.replace("127.0.0.1", "localhost")
+    for host, site, status in (
+        (address, address, 200),
+        (local, local, 200),
+        (address, local, 403),
+        (address, origin, 403),
+        (origin, origin, 403),
+    ):
+        headers = {"Host": host.removeprefix("http://"), "Origin": site}
+        assert ask(address, "/answer/0", '["A [MASK]."]', **headers) == status, headers
+        assert ask(address, "/", **headers) == status, headers
+
+
+def test_a_page_for_other_machines_has_their_names_for_this_one() -> None:
+    names = ["demo.test", "localhost", socket.gethostname(), "192.0.2.1", "[2001:db8::1]"]
+    others = ["evil.example", "demo-test", "demo.test.evil.example", "192.0.2.1.evil.example"]
+    pattern = re.compile(host_names("0.0.0.0", "demo.test"))
+    assert [*filter(pattern.fullmatch, names + others)] == names
+
+
+NESTED = "[" * 99_999
+NUMBERS = ['["a", [0.5], 1, 1]', '["a", NaN, 1, 1]', '["a", 0.5, 1, 1.5]', "NaN", "[NaN]", "[1]"]
+LONG = json.dumps(["a\n" * LONGEST_TEXT])
+TEXTS = ['["\\ud800 [MASK]"]', '["\\ud800 a", 1, 1, 1]', '[" "]', "[]", "null"]
+
+
+def test_malformed_requests_leave_no_traceback(address: str) -> None:
+    """A traceback would be on stderr, which `address` compares."""
+    for inputs in (NESTED, LONG, *NUMBERS, *TEXTS):
+        for number in range(4):
+            assert ask(address, f"/answer/{number}", inputs) in (400, 422)
+    assert ask(address, "/answer/0", " " * 1_000_000) == 404
+    host, port = address.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port))) as client:  # leaves before the answer
+        client.sendall(b"POST /answer/0 HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\n")
+
+
+def test_some_requests_wait_and_more_are_refused(address: str) -> None:
+    text = json.dumps(["He was the king of eat. " * 40])
+    with ThreadPoolExecutor(40) as pool:
+        assert {*pool.map(lambda _: ask(address, "/answer/1", text), range(40))} == {200, 503}
+
+
+def test_nothing_is_kept_of_a_request() -> None:
+    counts = []
+    with TestClient(build_app([load_model(SHIPPED, "cpu")], "testserver")) as client:
+        for _ in range(5):
+            assert {client.post("/answer/1", json=["He"]).status_code for _ in range(20)} == {200}
+            gc.collect()
+            counts.append(len(gc.get_objects()))
+    growth = [later - former for former, later in pairwise(counts)]
+    assert median(growth) < 10, growth  # less than one object per request
+
+
 def test_no_text_becomes_a_tag_of_the_page() -> None:
     models, text = [load_model(SHIPPED, "cpu")], "<q> <img src=x> & <q>"
     shown = fill(models, f"{text} [MASK]"), score(models, text), rewrite_text(models, text, 0.9, 3.0, 1)[0]
@@ -204,7 +331,7 @@ def test_no_text_becomes_a_tag_of_the_page() -> None:
 def test_a_server_that_swallows_the_signal_ends_as_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("uvicorn.Server.run", lambda *_, **__: None)
     with listen("127.0.0.1", 0) as listener, pytest.raises(KeyboardInterrupt):
-        serve([load_model(SHIPPED)], listener)
+        serve([load_model(SHIPPED)], listener, "127.0.0.1")
 
 
 def test_the_page_is_refused_before_a_model_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from huggingface_hub import ModelCard
+from sentence_transformers import SentenceTransformer
 from sklearn.metrics import roc_auc_score
 from transformers import AutoModel, pipeline
 
@@ -19,6 +20,9 @@ from electra_albert.inference.model import load_model
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import ROOT, Ended, assert_refused, call, sha256
 from tests.apps.tiny_stock import write_stock
+
+VECTORS = "sentence-transformers"
+TEXTS = ["The old fox crossed the river.", "A lamp.", "The quiet owl watched the market from the tower today."]
 
 
 def run(model: Path, folder: Path, *more: object) -> Ended:
@@ -43,6 +47,18 @@ def test_a_modified_checkpoint_is_refused(finished: Finished, tmp_path: Path) ->
     content[-1] ^= 1
     (copied / "model.safetensors").write_bytes(content)
     assert_refused(run(copied, tmp_path / "out"), 4, "MANIFEST")
+
+
+def test_vectors_of_sentence_transformers_are_means_over_our_tokens(finished: Finished, tmp_path: Path) -> None:
+    assert run(finished.folder, tmp_path, "--format", VECTORS, "--max_seq_length", 30).code == 0
+    model = SentenceTransformer(str(tmp_path), device="cpu", local_files_only=True)
+    vectors = model.encode(TEXTS, convert_to_tensor=True)
+    ours = load_model(finished.folder, "cpu").features(TEXTS)
+    means = torch.stack([features.tokens.mean(dim=0) for features in ours])
+    assert torch.allclose(vectors, means, atol=1e-5)  # float32
+    assert model.max_seq_length == 30
+    assert run(finished.folder, tmp_path, "--kind", "discriminator").code == 0
+    assert not (tmp_path / "modules.json").exists()
 
 
 FOUND = {  # stock class: the detected kind, another requested kind, and the parts that are not exported
@@ -95,6 +111,9 @@ REFUSED: dict[str, tuple[tuple[object, ...], int, str]] = {  # options after --m
     "a broken link": (("--output_dir", "nowhere"), 2, "cannot write"),
     "another kind": (("--kind", "task"), 4, "architecture"),
     "a missing head": (("--kind", "discriminator"), 4, "discriminator_predictions"),
+    "vectors of a generator": (("--format", VECTORS, "--kind", "generator"), 2, "remove --kind"),
+    "vectors of no tokens": (("--format", VECTORS, "--max_seq_length", 0), 2, "max_seq_length"),
+    "a length for another format": (("--max_seq_length", 16), 2, "max_seq_length"),
     "half precision in ONNX": (("--format", "onnx", "--dtype", "float16"), 2, "--dtype"),
     "half precision in a browser": (("--format", "transformers.js", "--dtype", "float16"), 2, "--dtype"),
 }

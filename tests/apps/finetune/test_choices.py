@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow
 import pytest
+import torch
 import yaml
 from pyarrow import csv, parquet
 from transformers import AlbertConfig, AlbertForMaskedLM, AutoModel
@@ -16,6 +17,7 @@ from transformers import AlbertConfig, AlbertForMaskedLM, AutoModel
 import electra_albert as ea
 from electra_albert import contracts as ea_errors
 from electra_albert.apps.finetune import main as finetune
+from electra_albert.apps.finetune import sweep as sweeps
 from electra_albert.apps.finetune.main import parse_finetuning
 from electra_albert.hub.load import load_task_model, locate
 from electra_albert.training import loop
@@ -119,6 +121,35 @@ def test_early_stopping_reports_the_weights_it_kept(train: Train, tiny: Tiny) ->
     found = results(folder)["metrics"]
     assert found[tiny.main_metric]["values"] == [best[metric]]
     assert found["loss"]["values"] == pytest.approx([best["eval_loss"]], rel=1e-6)
+
+
+def test_early_stopping_keeps_the_best_weights_not_those_of_the_last_rise(
+    train: Train, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores, heads = [0.5, 0.7, 0.6, 0.65, 0.7], list[torch.Tensor]()
+    score = sweeps.score
+
+    def scripted(job: Any, objective: Any, *others: Any) -> Any:
+        result: Any = score(job, objective, *others)
+        result.metrics[tiny.main_metric] = scores[len(heads)]
+        heads.append(objective.model.classifier.weight.clone())
+        return result
+
+    monkeypatch.setattr(sweeps, "score", scripted)
+    train("out", "--early_stopping_patience", 9, "--max_steps", 4, "--evals_per_epoch", 10)
+    *trained, kept = heads
+    assert [kept.equal(head) for head in trained] == [False, True, False, False]
+
+
+def test_plain_tags_have_no_f1_and_all_of_them_are_written(finished: Finished, tmp_path: Path) -> None:
+    file, out = tmp_path / "pos.conll", tmp_path / "out"
+    file.write_text("owl NOUN\nran VERB\n" * 200)
+    files = ("--train_file", file, "--validation_file", file)
+    ended = tune(*options("ner", None, finished.folder, out, *QUICK, *files))
+    assert ended.err.count("so there is no F1") == 1
+    assert results(out)["metrics"].keys() == {"loss", "accuracy"}
+    _, gold, predicted, _, text = (out / "predictions.tsv").read_text().splitlines()[1].split("\t")
+    assert (gold.count(" "), predicted.count(" "), len(text)) == (399, 399, 502)
 
 
 def test_sampled_examples_are_reported(train: Train) -> None:

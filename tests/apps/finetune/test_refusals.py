@@ -54,6 +54,8 @@ def trained(run: Run, tmp_path: Path) -> Trained:
     ("words", "reason"),
     [
         (("--task", "colla"), "did you mean cola?"),
+        (("--task", "sts-embeddings"), "examples/sentence_vectors.py"),
+        (("--task", "sts-embeddings", "--loss", "contrastive"), "examples/sentence_vectors.py"),
         (("--learning_rat", 1), "learning_rate"),
         (("--seeds", 0), "seeds=0"),
         (("--num_train_epochs", -1), "num_train_epochs=-1"),

@@ -196,6 +196,15 @@ def test_a_datatrove_pipeline_writes_a_corpus(bucket: Any, tmp_path: Path) -> No
         tokens = [sorted(t for split in both for t in joined(split).tokens.tolist()) for both in splits]
         assert tokens[0] == tokens[1]
         assert len(prepared.store.train.parts) == 3
+    record = folder / "token_parts.json"
+    whole = record.read_text()
+    for damaged in ("", whole[:9], "{}", whole.replace("3", "null"), whole.replace("3", "9000")):
+        record.write_text(damaged)
+        with pytest.raises(DataError, match=r"token_parts.json is damaged"):
+            prepare(config_of(folder, tmp_path / "unused"), 42)
+        with pytest.raises(DataError, match=r"token_parts.json is damaged"):
+            steps[-1]([], 0, 3)  # type: ignore[operator]
+    record.write_text(whole)
     with pytest.raises(UsageError, match="complete and in use"):  # a late task would have removed the store
         WriteTokens(str(folder), str(given.tokenizer_dir))([], 0, 3)
     with pytest.raises(UsageError, match="--tokenizer"):

@@ -13,7 +13,7 @@ from electra_albert.apps import doctor
 from electra_albert.apps.pretrain import checks, job
 from electra_albert.contracts import Term
 from electra_albert.model import electra
-from electra_albert.objectives import generators, masking, mlm, rtd
+from electra_albert.objectives import masking, mlm, rtd
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import Ended, assert_refused, call, english
 
@@ -61,8 +61,8 @@ def bf16_noise(_: Function) -> Function:
     return sample
 
 
-def no_temperature(_: Function) -> Function:
-    return lambda *_: 1.0
+def no_temperature(sample: Function) -> Function:
+    return lambda logits, temperature, *keys: sample(logits, 1.0, *keys)
 
 
 def labels_of_the_masked_input(corrupt: Function) -> Function:
@@ -128,7 +128,7 @@ class Fault(NamedTuple):
 
 FAULTS = (
     Fault(rtd, "sample", bf16_noise, "", "sampler"),
-    Fault(generators, "temperature_at", no_temperature, "--rtd.temperature 0.3", "sampler"),
+    Fault(rtd, "sample", no_temperature, "--rtd.temperature 0.3", "sampler"),
     Fault(rtd.ReplacedTokenDetection, "corrupt", labels_of_the_masked_input, "", "labels"),
     Fault(masking, "mask_tokens", no_random_tokens, "--objective mlm", "masking"),
     Fault(masking, "mask_tokens", random_tokens_everywhere, "--objective mlm", "masking"),
@@ -160,4 +160,24 @@ def test_a_weak_corpus_gives_warnings(finished: Finished, tmp_path: Path, monkey
     more = ("--corpus", text, "--tokenizer", finished.folder / "tokenizer", "--objective", "mlm")
     argv = [word for word in finished.options(None, *more) if word not in ("--vocab_size", "300")]
     ended = call(doctor.main, *argv)
-    assert (ended.code, findings(ended, "warn")) == (0, {"unknown", "duplicates"}), ended.out
+    wanted = {"unknown", "duplicates", "held-out text"}
+    assert (ended.code, findings(ended, "warn")) == (0, wanted), ended.out
+
+
+def test_text_that_the_tokenizer_does_not_know_fails(finished: Finished, tmp_path: Path) -> None:
+    # Regression: a warning, and another about duplicates, since all unknown sentences are equal.
+    text = tmp_path / "text.txt"
+    russian = "\n".join(f"{'один из нас ' * 3}{number} {number * 7} {number * 11}." for number in range(400))
+    text.write_text(russian, encoding="utf-8")
+    more = ("--corpus", text, "--tokenizer", finished.folder / "tokenizer", "--objective", "mlm")
+    argv = [word for word in finished.options(None, *more) if word not in ("--vocab_size", "300")]
+    ended = call(doctor.main, *argv)
+    assert "unknown" in findings(ended, "fail"), ended.out
+    assert "duplicates" in findings(ended, "pass"), ended.out
+
+
+@pytest.mark.parametrize("learning_rate", [3.0, 1e6])
+def test_an_absurd_learning_rate_fails(finished: Finished, learning_rate: float) -> None:
+    # Regression: the timing changed the weights before, and the loss was compared with that of the wrecked ones.
+    ended = call(doctor.main, *finished.options(None, "--learning_rate", learning_rate))
+    assert findings(ended, "fail") >= {"learning"}, ended.out

@@ -18,7 +18,7 @@ from electra_albert.hub.load import KINDS, build, locate, read_stored
 from electra_albert.training import graphs
 from tests.apps.conftest import Finished
 from tests.apps.pretrain.test_distributed_run import max_difference, on_ranks
-from tests.apps.tiny_run import Ended, options, outcome, rows, succeed
+from tests.apps.tiny_run import Ended, assert_refused, call, options, outcome, rows, succeed
 from tests.training.recorder import ReplayingRecorder
 
 STEPS = 12
@@ -155,6 +155,13 @@ def test_demo_and_show_batch_support_every_objective(finished: Finished, tmp_pat
     assert ("segments swapped" in shown.out) == objective.endswith("_sop")
     assert ("of another document" in shown.out) == (objective == "mlm_nsp")
     succeed(demo.main, "--gen", tmp_path / "run")
+
+
+def test_a_run_with_another_noise_share_is_not_resumed(finished: Finished, tmp_path: Path) -> None:
+    argv = finished.options(tmp_path, "--objective", "electric", "--max_steps", 1)
+    succeed(pretrain.main, *argv, "--electric.noise_share", 0.25)
+    other = call(pretrain.main, *argv, "--electric.noise_share", 0.4)
+    assert_refused(other, 4, "noise_share")
 
 
 def train_on_days(folder: Path, *more: object) -> Ended:

@@ -18,6 +18,7 @@ from electra_albert.apps.finetune import main as finetune
 from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.config import GROUPS, PretrainConfig
 from electra_albert.finetuning_config import DERIVED, FinetuneConfig
+from electra_albert.objectives import OBJECTIVES
 from tests.apps import tiny_tasks
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import english, options, sha256, succeed, untimed_rows
@@ -45,7 +46,6 @@ Table = Mapping[str, To | str]  # a text is the reason why no other value is tes
 MLM = ("--objective", "mlm")
 SOP = ("--objective", "rtd_sop", "--max_seq_length", 64)  # long enough for two sentences to swap
 DROPOUT = ("--model.hidden_dropout_prob", 0.3, "--model.attention_probs_dropout_prob", 0.3)
-SHORT = ("--short_seq_length", 16, "--short_seq_steps", 1)
 DETECTOR = ("--init_from", "{detector}", "--rtd.generator_warmup_steps", 1)  # has no generator
 
 
@@ -84,8 +84,7 @@ PRETRAINING: Table = {
     **tried("corpus", corpus="{tales}", text_column="body", bad_utf8="skip", encoding="cp1252"),
     **tried("corpus", tokenizer="{run}/tokenizer", vocab_size=250, do_lower_case="false", keep_accents="true"),
     **tried("corpus", max_seq_length=24),
-    **tried("corpus", SHORT, short_seq_length=8, short_seq_steps=2),
-    "training.batch_ramp_steps": To(2, shared=("--gradient_accumulation_steps", 2)),
+    "corpus.documents": To("line", shared=("--corpus", "{tales}")),
     "corpus.extend_vocab_to": To(310, shared=("--tokenizer", "{run}/tokenizer")),
     "corpus.split_digit_comma": To("true", shared=("--tokenizer", "{digits}")),
     "corpus.prepared_dir": To("{folder}/elsewhere", changes="files"),
@@ -104,16 +103,15 @@ PRETRAINING: Table = {
     "model.attention_options": To('{{"window": 2}}', shared=("--model.attention", "local")),
     **tried("rtd", mask_rate=0.5, mask_token_share=0.2, temperature=9, generator_weight=3, discriminator_weight=3),
     **tried("rtd", generator_rate=0.5, discriminator_rate=0.5, generator_size=1, generator_layers=2),
-    **tried("rtd", embedding_sharing="disentangled", mlm_share=0.5, z_loss=0.1),
+    **tried("rtd", embedding_sharing="disentangled", mlm_share=0.5),
     **tried("rtd", ("--rtd.generator_size", 1), generator="shared"),
-    **tried("rtd", temperature_end=9, exclude_original="true", straight_through="true", label_smoothing=0.5),
-    "rtd.temperature_decay": To(9, shared=("--rtd.temperature_end", 9)),
     "rtd.mlm_weight": To(3, shared=("--rtd.mlm_share", 0.5)),
     "rtd.generator_warmup_steps": To(2, shared=DETECTOR),
     **tried("rtd", mask_unit="word", mask_rate_end=0.5),
-    **tried("mlm", MLM, mask_unit="span", mask_rate_end=0.5, z_loss=0.1),
+    **tried("mlm", MLM, mask_unit="span", mask_rate_end=0.5),
     **tried("mlm", MLM, mask_rate=0.5, mask_token_share=0.2, random_token_share=0.2),
     "sop.weight": To(3, shared=SOP),
+    "electric.noise_share": To(0.25, shared=("--objective", "electric")),
 }
 
 NEW_TEXT = ("--predict", "test", "--test_file", "{tables}/dev.csv")
@@ -168,7 +166,9 @@ def names(config: object) -> set[str]:
 
 
 def test_every_field_is_in_the_table() -> None:
-    assert names(PretrainConfig()) == PRETRAINING.keys()
+    groups = {group: kind for spec in OBJECTIVES.values() for group, kind in spec.options.items()}
+    options = {f"{group}.{field.name}" for group, kind in groups.items() for field in fields(kind)}
+    assert names(PretrainConfig()) | options == PRETRAINING.keys()
     assert names(FinetuneConfig()) - {f"training.{name}" for name in DERIVED} == FINETUNING.keys()
 
 
@@ -249,7 +249,7 @@ def test_another_value_changes_the_expected_part_of_the_outcome(
         folder = tmp_path_factory.mktemp("base")
         bases[app, shared] = folder / "run", train(app, folder, paths, *shared)
     base, before = bases[app, shared]
-    option = f"--{name if section in GROUPS else field}"
+    option = f"--{name if section in (*GROUPS, 'electric') else field}"
     after = train(app, tmp_path_factory.mktemp("changed"), {**paths, "base": base}, *shared, option, entry.value)
     changed = [part for part in Outcome._fields if getattr(before, part) != getattr(after, part)]
     assert (changed or ["nothing"])[0] == entry.changes

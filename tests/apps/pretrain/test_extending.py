@@ -98,6 +98,49 @@ def test_an_objective_of_one_file_and_one_entry_is_trained_logged_and_exported(c
     assert (shown.code, demo.code) == (0, 0), shown.err + demo.err
 
 
+def test_an_objective_without_masks_is_trained_evaluated_checked_and_exported(copy: ExtendedCopy) -> None:
+    # Regression: it ended at the first evaluation, in the FLOPs of the plan, and in doctor.
+    run, tuned = copy.folder / "shuffled", copy.folder / "of_shuffled"
+    shuffled = ["--objective", "shuffled", "--shuffle.share", 0.3]
+    table = copy.folder / "shuffled.csv"
+    table.write_text("text,label\n" + "the owl,yes\none cat,no\n" * 8, encoding="utf-8")
+    task = ["--train_file", table, "--validation_file", table, "--text_column", "text", "--label_column", "label"]
+    task += ["--max_seq_length", 32, "--num_train_epochs", 1, "--device", "cpu", "--output_dir", tuned]
+    trained, checked, shown, finetuned = copy.call(
+        ("pretrain", [*copy.options("shuffled", *shuffled)]),
+        ("doctor", copy.options("unused", *shuffled)),
+        ("show-batch", ["--run", run, "--step", 3]),
+        ("finetune", ["--model", run, *task]),
+    )
+    assert trained.code == 0, trained.err
+    assert "shuffled loss (nats)" in trained.out
+    assert (checked.code, finetuned.code) == (0, 0), checked.out + finetuned.err
+    assert_refused(shown, 2, "objective shuffled masks no tokens")
+    last = rows(run)[-1]
+    assert 0 < last["eval_shuffled_loss"] < 1
+    assert (run / "discriminator" / "model.safetensors").is_file()
+    assert not (run / "generator").exists()
+
+
+def test_an_objective_that_reads_values_is_counted_and_an_incomplete_one_is_named(copy: ExtendedCopy) -> None:
+    file = copy.folder / "electra_albert" / "objectives" / "shuffled.py"
+    text = file.read_text(encoding="utf-8")
+    reading = text.replace("shuffled, mask =", "int(batch.input_ids.sum())\n        shuffled, mask =")
+    shuffled = ["--objective", "shuffled", "--flops", "2e9"]
+    argv = copy.options("reading", *shuffled)
+    argv = argv[: argv.index("--max_steps")] + argv[argv.index("--max_steps") + 2 :]
+    try:
+        file.write_text(reading, encoding="utf-8")
+        (trained,) = copy.call(("pretrain", argv))
+        file.write_text(text.replace("    def score(", "    def scores("), encoding="utf-8")
+        (checked,) = copy.call(("doctor", copy.options("unused", *shuffled[:2])))
+    finally:
+        file.write_text(text, encoding="utf-8")
+    assert trained.code == 0, trained.err
+    assert checked.code == 1
+    assert "lacks score" in checked.out
+
+
 def test_help_lists_an_added_objective_and_imports_no_torch(copy: ExtendedCopy) -> None:
     program = (
         "import sys\nfrom electra_albert.apps.pretrain.main import main\n"

@@ -13,6 +13,7 @@ from electra_albert.apps.pretrain.generator_warmup import warm_up
 from electra_albert.apps.run_folder import WARMUP, compare_settings
 from electra_albert.config import REMOVED, PretrainConfig, RtdConfig, TrainingConfig, as_settings
 from electra_albert.contracts import STOPPED_BY_SIGNAL, CheckpointError
+from electra_albert.objectives import mlm
 from electra_albert.training.distributed import World
 from electra_albert.training.guards import StopSignal
 from electra_albert.training.monitor import Monitor
@@ -177,7 +178,34 @@ BEFORE = {**NOW, "model": {name: value for name, value in NOW["model"].items() i
 )
 def test_settings_are_compared_by_name_and_a_missing_option_has_its_default(changes: Any, words: str) -> None:
     assert compare_settings(BEFORE, NOW, Path("run")) == []
-    assert compare_settings({**BEFORE, **dict.fromkeys(REMOVED, True)}, NOW, Path("run")) == []
+    unused = {name: removed.unused for name, removed in REMOVED.items()}
+    assert compare_settings({**BEFORE, **unused}, NOW, Path("run")) == []
+    with pytest.raises(CheckpointError, match=r"rtd\.label_smoothing 0\.1, which is gone"):
+        compare_settings({**BEFORE, "rtd": {**BEFORE["rtd"], "label_smoothing": 0.1}}, NOW, Path("run"))
+    with pytest.raises(CheckpointError, match="short_seq_steps 9, which is gone"):
+        compare_settings({**BEFORE, "short_seq_steps": 9}, NOW, Path("run"))
     assert compare_settings(BEFORE, NOW | {"is_recorded": False}, Path("run")) == []
     with pytest.raises(CheckpointError, match=words):
         compare_settings(BEFORE, NOW | changes, Path("run"))
+
+
+def test_the_warmup_masks_as_the_joint_run(
+    toy: Toy,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shares = ("--rtd.mask_unit", "word", "--rtd.mask_rate", 0.4, "--rtd.mask_token_share", 0.6)
+    job, _ = toy.job(toy.stock(ELECTRA), *COMMAND, *shares)
+    original, is_equal = mlm.mask, set[bool]()
+
+    def compared(batch: Any, model: Any, masking: Any, *rest: Any) -> Any:
+        joint = original(batch, model, job.config.rtd, *rest)
+        masked = original(batch, model, masking, *rest)
+        is_equal.add(torch.equal(masked[0], joint[0]))
+        return masked
+
+    monkeypatch.setattr(mlm, "mask", compared)
+    with Monitor(tmp_path, TOGETHER) as monitor, StopSignal() as stop:
+        world = World(0, 1, 0, torch.device("cpu"))
+        assert warm_up(job, RunSettings(tmp_path, job.config.training, world, monitor, stop))
+    assert is_equal == {True}

@@ -19,10 +19,10 @@ from tests.apps.tiny_run import assert_refused, call, outcome, succeed
 FEW = ("--max_steps", 6, "--save_steps", 3, "--logging_steps", 1)
 SHARED = ("--rtd.generator", "shared", "--rtd.generator_size", 1, "--rtd.generator_layers", 1)
 OPTIONS: dict[str, tuple[object, ...]] = {  # of each kind, with others that apply to it
-    "shared": (*SHARED, "--rtd.straight_through", "true", "--rtd.label_smoothing", 0.1, "--optimizer", "muon"),
+    "shared": (*SHARED, "--optimizer", "muon"),
     "shared, two tables": (*SHARED, "--rtd.embedding_sharing", "disentangled", "--model.residual_scale", 2),
     "uniform": ("--rtd.generator", "uniform"),
-    "fixed": ("--rtd.temperature", 2, "--rtd.temperature_end", 1, "--rtd.exclude_original", "true"),
+    "fixed": ("--rtd.temperature", 2),
 }
 TEXT = "the old fox crossed the river."
 Made = tuple[str, tuple[object, ...], Path]  # kind, options and folder

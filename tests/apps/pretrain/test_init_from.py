@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from electra_albert.apps import show_batch
+from electra_albert.apps import export, show_batch
 from electra_albert.apps.pretrain import main as pretrain
 from tests.apps import tiny_run
 from tests.apps.conftest import Finished
@@ -98,6 +98,21 @@ def test_a_run_resumes_after_changes_to_its_source_run(finished: Finished, tmp_p
     assert "after step 6" in again.err
     succeed(pretrain.main, "--config", tmp_path / "run" / "config.yaml")
     succeed(show_batch.main, "--run", tmp_path / "run", "--step", 8)
+
+
+def test_options_are_taken_only_from_whole_checkpoints(finished: Finished, tmp_path: Path) -> None:
+    """Of a checkpoint with another digit the one before is used; config.yaml is for people."""
+    run = shutil.copytree(finished.folder, tmp_path / "old")
+    config = run / "config.yaml"
+    config.write_text(config.read_text().replace("intermediate_size: 64", "intermediate_size: 65"))
+    argv = options(finished, tmp_path, "--init_from", run)
+    succeed(pretrain.main, *argv)
+    newest = tmp_path / "run" / "checkpoints" / "step-0000012"
+    state = newest / "state.json"
+    state.write_text(state.read_text().replace('size": 64', 'size": 65'))
+    refused = call(export.main, "--model", newest, "--output_dir", tmp_path / "model")
+    assert_refused(refused, 4, "state.json does not match its hash")
+    assert "after step 6" in succeed(pretrain.main, *argv).err
 
 
 def test_another_init_from_is_refused_on_resume(finished: Finished, tmp_path: Path) -> None:

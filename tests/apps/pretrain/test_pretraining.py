@@ -10,7 +10,7 @@ import sys
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -18,13 +18,14 @@ import pytest
 import torch
 from huggingface_hub import ModelCard
 
-from electra_albert.apps.pretrain import alarms
+from electra_albert.apps.pretrain import alarms, evaluation, trial
 from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.apps.pretrain.job import make_job
 from electra_albert.apps.pretrain.options import parse_pretraining
+from electra_albert.apps.pretrain.samples import inference_model, sample_predictions
 from electra_albert.apps.run_folder import run_facts
 from electra_albert.config import CorpusConfig, RunConfig
-from electra_albert.objectives.evaluation import Unigram
+from electra_albert.objectives.evaluation import Detections, Unigram
 from electra_albert.presets import PRESETS
 from electra_albert.training import loop
 from electra_albert.training.distributed import World
@@ -32,6 +33,7 @@ from electra_albert.training.monitor import CLOCK
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import ROOT, STEPS, assert_refused, call, environment, options, outcome, rows, succeed
 from tests.hub.models import run_code_of
+from tests.training.toy import ALONE
 
 FILES = ("config.yaml", "command.txt", "environment.json", "README.md", "metrics.jsonl", "log.txt")
 FOLDERS = ("tokenizer", "tensorboard", "checkpoints", "generator", "discriminator")
@@ -180,3 +182,42 @@ def test_the_command_is_four_calls_from_a_step(
     names = [frame.name for frame in frames if f"{ROOT}/electra_albert" in frame.filename]
     assert names[0] == "main"
     assert len(names) <= 4, names  # the last of them calls accumulate
+
+
+def test_scores_of_a_source_are_those_of_its_own_examples(finished: Finished) -> None:
+    sizes = ("--max_seq_length", 8, "--per_device_eval_batch_size", 5, "--eval_examples", 999)
+    job = make_job(parse_pretraining(finished.options(None, *sizes))[1], ALONE)
+    objective = job.objective
+    count = job.held_out.table.count
+    sources = {"a": 0, "b": 7, "c": count - 3}
+    assert count > 11
+    with torch.no_grad():
+        run = trial.quiet_run(job, ALONE)
+        metrics = evaluation.score(objective, job, job.held_out, run, sources)
+        for source, (first, end) in zip(sources, pairwise([*sources.values(), count]), strict=True):
+            index = torch.arange(first, end)
+            batch = job.held_out.gather(index, index)
+            terms = objective.score(batch, job.unigram, Detections())
+            assert metrics[f"masked_tokens/{source}"] == int(terms["unigram_loss"].count)
+            for name in ("generator_loss", "discriminator_loss", "unigram_loss"):
+                mean = float(terms[name].sum / terms[name].count)
+                assert metrics[f"{name}/{source}"] == pytest.approx(mean, rel=1e-5), (name, source)
+
+
+def test_the_token_of_a_sample_is_replaced_by_another_one(finished: Finished) -> None:
+    job = make_job(parse_pretraining(finished.options(None))[1], ALONE)
+    model = inference_model(job)
+    original = next(sample_predictions(job, model)).original
+    token = model.tokenizer.convert_tokens_to_ids(f"▁{original}")
+    with torch.no_grad():
+        model.generator.predictions.bias[token] += 100  # the original is the best prediction
+    sample = next(sample_predictions(job, model))
+    assert sample.original == original == sample.answer[0]["token_str"] != sample.replacement
+    scored = [token.text for token, _ in sample.scores]
+    assert scored.count(original) == model.tokenizer.tokenize(sample.text).count(f"▁{original}")
+
+
+def test_initial_weights_depend_on_the_seed(finished: Finished) -> None:
+    commands = [finished.options(None, "--seed", seed) for seed in (1, 2)]
+    jobs = [make_job(parse_pretraining(argv)[1], ALONE) for argv in commands]
+    assert not torch.equal(*(job.objective.generator.embeddings.table for job in jobs))

@@ -117,30 +117,6 @@ def test_a_resume_that_skips_a_batch_is_detected(
     assert log != outcome(uninterrupted, LENGTH)[1]
 
 
-def test_a_run_with_schedules_resumes_exactly_and_refuses_others(finished: Finished, tmp_path: Path) -> None:
-    sizes = ("--max_steps", 10, "--save_steps", 2, "--save_total_limit", 9, "--logging_steps", 1, "--eval_steps", 10)
-    schedule = ("--short_seq_length", 16, "--short_seq_steps", 3, "--batch_ramp_steps", 8)
-
-    def argv(folder: Path, *more: object) -> list[str]:
-        return finished.options(folder, "--gradient_accumulation_steps", 2, *sizes, *schedule, *more)
-
-    straight, folder = tmp_path / "straight", tmp_path / "run"
-    assert "first 3 steps: 2 times as many examples, of 16 tokens" in succeed(pretrain.main, *argv(straight)).err
-    tokens = [row["tokens"] for row in rows(straight) if "loss" in row]
-    assert max(tokens[0], tokens[3] - tokens[2]) <= 8 * 32 < min(tokens[4] - tokens[3], tokens[9] - tokens[8])
-    for at in (2, 4):  # before the first change of the batch, and at the second
-        shutil.copytree(straight, folder)
-        for step in range(at + 2, 11, 2):
-            shutil.rmtree(folder / "checkpoints" / f"step-{step:07d}")
-        assert resumed_from(succeed(pretrain.main, *argv(folder))) == at
-        assert outcome(folder, 10) == outcome(straight, 10)
-        shutil.rmtree(folder)
-    other_split = ("--gradient_accumulation_steps", 4, "--per_device_train_batch_size", 4)  # the same batch in the end
-    changes = (("--short_seq_steps", 2), ("--batch_ramp_steps", 9), ("--short_seq_length", 8), other_split)
-    for change in changes:
-        assert_refused(call(pretrain.main, *argv(straight, *change)), 4, str(change[0]).removeprefix("--"))
-
-
 def exported(folder: Path) -> list[str]:
     return [tiny_run.sha256(folder / name / "model.safetensors") for name in ("generator", "discriminator")]
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from electra_albert.apps import show_batch
-from electra_albert.apps.pretrain import main as pretrain
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import STEPS, assert_refused, call, rows, succeed
 
@@ -65,16 +64,6 @@ def test_a_step_of_a_distributed_run_has_its_examples(finished: Finished, tmp_pa
     content["settings"]["global_batch_size"] = 16
     record.write_text(json.dumps(content))
     assert sorted(show(folder, 3)) == list(range(32, 40))
-
-
-def test_a_step_of_a_distributed_batch_ramp_has_its_examples(finished: Finished, tmp_path: Path) -> None:
-    ramp = ("--gradient_accumulation_steps", 2, "--batch_ramp_steps", 4, "--max_steps", 4)
-    succeed(pretrain.main, *finished.options(tmp_path / "run", *ramp))
-    record = tmp_path / "run" / "environment.json"
-    content = json.loads(record.read_text())
-    content["settings"]["global_batch_size"] = 32  # of two processes
-    record.write_text(json.dumps(content))
-    assert [min(show(tmp_path / "run", step)) for step in (1, 2, 3, 4)] == [0, 16, 32, 64]
 
 
 def test_the_newest_run_is_the_default(finished: Finished, in_folder: Path) -> None:

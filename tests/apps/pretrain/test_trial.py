@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.apps.pretrain import trial
-from electra_albert.apps.pretrain.trial import flops_per_step, sum_flops
+from electra_albert.apps.pretrain.trial import flops_per_step
 from electra_albert.config import CorpusConfig, MlmConfig, PretrainConfig, RtdConfig, TrainingConfig
 from electra_albert.files import write_json
 from electra_albert.hub.formats import stock_config
@@ -57,7 +57,7 @@ def test_flops_follow_from_the_shapes_of_the_matrices() -> None:
         pass_ += LENGTH * one.embedding_size * one.hidden_size + one.num_hidden_layers * block
     pass_ += targets * one.embedding_size * (generator.hidden_size + one.vocab_size)
     pass_ += LENGTH * one.hidden_size * (one.hidden_size + 1)
-    assert flops_per_step(config)[0][1] == BATCH_SIZE * 3 * 2 * pass_
+    assert flops_per_step(config) == BATCH_SIZE * 3 * 2 * pass_
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_flops_from_the_settings_equal_measured_flops(name: str, model: str, tmp
         shape = replace(fixed.config, vocab_size=99)  # more than the tokenizer has
         write_json(tmp_path / "config.json", stock_config(shape, "AlbertForMaskedLM", {}))
         (tmp_path / "model.safetensors").touch()
-    assert flops_per_step(config)[0][1] == measured_flops(objective)
+    assert flops_per_step(config) == measured_flops(objective)
 
 
 @pytest.mark.parametrize(
@@ -90,18 +90,8 @@ def test_flops_of_muon_equal_measured_flops(name: str, model: str) -> None:
         parameter.grad = torch.ones_like(parameter)
     with FlopCounterMode(display=False) as counter:
         optimizer.step()
-    with_muon, without = (flops_per_step(one)[0][1] for one in (config, replace(config, training=TrainingConfig())))
+    with_muon, without = (flops_per_step(one) for one in (config, replace(config, training=TrainingConfig())))
     assert counter.get_total_flops() == with_muon - without
-
-
-def test_short_and_ramped_steps_have_their_own_flops() -> None:
-    training = TrainingConfig(9, 8, gradient_accumulation_steps=2, batch_ramp_steps=6)
-    corpus = CorpusConfig(max_seq_length=64, short_seq_length=16, short_seq_steps=2)
-    config = PretrainConfig(corpus=corpus, training=training)
-    sizes = [(16, 32), (16, 32), (64, 8), *[(64, 16)] * 6]
-    parts = [{"corpus": CorpusConfig(max_seq_length=one), "training": TrainingConfig(9, size)} for one, size in sizes]
-    alone, per_step = [flops_per_step(PretrainConfig(**part))[0][1] for part in parts], flops_per_step(config)
-    assert [sum_flops(per_step, steps) for steps in range(10)] == [sum(alone[:steps]) for steps in range(10)]
 
 
 def test_the_disk_must_hold_milestones_too(tmp_path: Path) -> None:

@@ -1,0 +1,152 @@
+"""A given tokenizer of any make encodes as its own library, for training, inference and after export."""
+
+import json
+import pickle
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import AddedToken, Tokenizer, models, trainers
+from tokenizers import normalizers as norm
+from tokenizers import pre_tokenizers as pre
+
+from electra_albert.corpus.text_encoder import TextEncoder
+from electra_albert.corpus.tokenizer import SPECIAL_TOKENS, fingerprint, load_tokenizer, save_tokenizer
+from tests.corpus import tokenizer_kinds as kinds
+from tests.corpus.tokenizer_kinds import STOCK_SPECIALS, encoded, train_model
+
+LINES = [*kinds.ACCENTED, *["Über 中文字 ging İda: ﬁne ½ [NAME], 20 <URL>s; 한국어 ガ"] * 20]
+TEXTS = [*kinds.NASTY, *LINES[-30:-19], *kinds.nasty_corpus(200, 7, with_specials=False)]
+TEXTS += ["[NAME] and [name] <URL>x<URL> a[NAME]b", "X\u0301 E\u0301 e\u0301 ｶﾞ ㅋㅠ ～", "the old bridge, older"]
+ADDED = [
+    AddedToken("[NAME]", special=True),
+    AddedToken("<URL>", lstrip=True, rstrip=True),
+    AddedToken("old", single_word=True),
+    AddedToken("Café", normalized=True),
+]
+
+
+USES = ("training", "a worker", "inference", "stock")
+
+
+def ids_by_use(path: Path, folder: Path) -> dict[str, list[list[int]]]:
+    """The ids of TEXTS in each use of a tokenizer; `folder` is where it is exported."""
+    from transformers import AutoTokenizer
+
+    tokenizer = load_tokenizer(path)
+    encoder = TextEncoder(tokenizer)
+    save_tokenizer(tokenizer, folder / "saved", 77)
+    stock = AutoTokenizer.from_pretrained(str(folder / "saved"))
+    return {
+        "training": encoded(encoder, TEXTS),
+        "a worker": encoded(pickle.loads(pickle.dumps(encoder)), TEXTS),
+        "inference": tokenizer(TEXTS, add_special_tokens=False).input_ids,
+        "stock": stock(TEXTS, add_special_tokens=False).input_ids,
+    }
+
+
+MODELS = [  # options of spm_train
+    *[f"normalization_rule_name={name}" for name in ("nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf", "identity")],
+    "pad_id=5 unk_id=7 bos_id=9 eos_id=8",
+    "pad_id=3 unk_id=0 bos_id=1 eos_id=2 control_symbols=<mask>",
+    "control_symbols=[CLS],[SEP],[MASK],[NAME],<URL>",
+    "user_defined_symbols=.,[NAME],<URL>,old",
+    "add_dummy_prefix=false",
+    "split_by_whitespace=false vocab_size=500",
+    "remove_extra_whitespaces=false allow_whitespace_only_pieces=true",
+    "remove_extra_whitespaces=false add_dummy_prefix=false normalization_rule_name=identity",
+]
+
+
+@pytest.mark.parametrize("options", MODELS)
+def test_a_model_file_encodes_as_sentencepiece(options: str, tmp_path: Path) -> None:
+    sentencepiece = pytest.importorskip("sentencepiece")
+    values = dict(option.split("=") for option in f"vocab_size=250 user_defined_symbols= {options}".split())
+    path = train_model(tmp_path / "own.model", LINES, **values)
+    wanted = sentencepiece.SentencePieceProcessor(model_file=str(path)).encode(TEXTS)
+    assert ids_by_use(path, tmp_path) == dict.fromkeys(USES, wanted)
+
+
+def train(model: Any, normalizer: Any, splitter: Any, specials: Sequence[str] = STOCK_SPECIALS) -> Tokenizer:
+    name = type(model).__name__.replace("BPE", "Bpe")
+    options = {"unk_token": specials[1]} if name == "Unigram" else {}
+    options |= {"vocab_size": 400, "special_tokens": list(specials), "show_progress": False}
+    backend = Tokenizer(model)
+    backend.normalizer = normalizer
+    backend.pre_tokenizer = splitter
+    backend.train_from_iterator(LINES, getattr(trainers, f"{name}Trainer")(**options))
+    return backend
+
+
+FAIRSEQ = ["<s>", "<unk>", "<pad>", "</s>", "<mask>"]
+STRIPPED = norm.Sequence([norm.NFKD(), norm.StripAccents(), norm.Lowercase()])
+BARE: dict[str, Any] = {
+    "unigram": (models.Unigram(), norm.NFC(), pre.Metaspace(), SPECIAL_TOKENS),
+    "unigram, first": (models.Unigram(), norm.NFKC(), pre.Metaspace(prepend_scheme="first")),
+    "unigram, never": (models.Unigram(), norm.NFKC(), pre.Metaspace(prepend_scheme="never", split=False)),
+    "unigram, stripped": (models.Unigram(), STRIPPED, pre.Metaspace(), FAIRSEQ),
+    "wordpiece": (models.WordPiece(unk_token="[UNK]"), norm.BertNormalizer(), pre.BertPreTokenizer()),
+    "words": (models.WordLevel(unk_token="[UNK]"), norm.Lowercase(), pre.Whitespace()),
+    "bpe": (models.BPE(unk_token="[UNK]", fuse_unk=True), norm.NFKC(), pre.Metaspace()),
+    "bpe, bytes": (models.BPE(), norm.NFC(), pre.ByteLevel(add_prefix_space=False), FAIRSEQ),
+    "bpe, digits": (models.BPE(), STRIPPED, pre.Sequence([pre.Digits(True), pre.ByteLevel(False)]), FAIRSEQ),
+}
+
+
+@pytest.mark.parametrize("added", [[], ADDED], ids=["", "added"])
+@pytest.mark.parametrize("parts", BARE.values(), ids=BARE)
+def test_a_bare_file_encodes_as_tokenizers(parts: Any, added: list[AddedToken], tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    backend = train(*parts)
+    backend.add_tokens(added)
+    backend.save(str(path))
+    encodings = Tokenizer.from_file(str(path)).encode_batch(TEXTS, add_special_tokens=False)
+    wanted = [encoding.ids for encoding in encodings]
+    assert ids_by_use(path, tmp_path) == dict.fromkeys(USES, wanted)
+
+
+STOCK: dict[str, Any] = {
+    "AlbertTokenizer": ("unigram", {}),
+    "AlbertTokenizer, cased": ("unigram", {"do_lower_case": False, "keep_accents": True}),
+    "BigBirdTokenizer": ("unigram", {}),
+    "DebertaV2Tokenizer": ("unigram", {"split_by_punct": True}),
+    "XLMRobertaTokenizer": ("unigram, stripped", {}),
+    "T5Tokenizer": ("unigram", {"cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}),
+    "BertTokenizer": ("wordpiece", {"do_lower_case": False, "strip_accents": True}),
+    "RobertaTokenizer": ("bpe, bytes", {}),
+}
+
+
+@pytest.mark.parametrize("added", [[], ADDED], ids=["", "added"])
+@pytest.mark.parametrize("name", STOCK)
+def test_a_folder_encodes_as_its_class(name: str, added: list[AddedToken], tmp_path: Path) -> None:
+    import transformers
+
+    kind, options = STOCK[name]
+    model = json.loads(train(*BARE[kind]).to_str())["model"]
+    if kind.startswith("unigram"):  # with scores that every reader takes alike
+        model["vocab"] = [(token, round(score, 5)) for token, score in model["vocab"]]
+    if kind.startswith("bpe"):
+        options = options | {"merges": list(map(tuple, model["merges"]))}
+    stock = getattr(transformers, name.partition(",")[0])(vocab=model["vocab"], **options)
+    stock.add_tokens(added)
+    stock.save_pretrained(tmp_path)
+    stock = transformers.AutoTokenizer.from_pretrained(str(tmp_path))
+    wanted = stock(TEXTS, add_special_tokens=False).input_ids
+    assert ids_by_use(tmp_path, tmp_path) == dict.fromkeys(USES, wanted)
+
+
+def test_tokens_that_only_the_configuration_adds_are_found(tmp_path: Path) -> None:
+    kinds.save_vocab_txt(tmp_path, False)
+    vocab = kinds.wordpiece_vocab(False)
+    added = {len(vocab): AddedToken("[NAME]", special=True).__getstate__()}
+    config = {"added_tokens_decoder": added, "extra_special_tokens": ["old"]}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    wanted = [[vocab["the"], len(vocab), vocab["old"], vocab["e"], vocab["##r"]]]
+    assert encoded(TextEncoder(load_tokenizer(tmp_path)), ["the [NAME] older"]) == wanted
+
+
+def test_a_folder_with_a_generator_is_accepted_as_a_run_is() -> None:
+    shipped = Path(__file__).parents[2] / "data" / "models" / "english-h256-l4"
+    assert fingerprint(load_tokenizer(shipped)) == fingerprint(load_tokenizer(shipped / "generator"))

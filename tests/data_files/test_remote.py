@@ -1,0 +1,103 @@
+"""Copies of remote files: whole and of one version, or refused and not kept."""
+
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+from electra_albert.contracts import UsageError
+from electra_albert.data_files.finding import find_files
+from tests.data_files.test_finding import cache as cache
+from tests.tasks.task_files import read
+
+TEXT = b"good film\t1\nbad film\t0\n" * 600
+WHOLE = {"Content-Length": str(len(TEXT)), "ETag": "1"}
+
+
+class Server(BaseHTTPRequestHandler):
+    """Sends texts without lengths: the end of the connection ends them, as in HTTP/1.0."""
+
+    head: dict[str, str] = WHOLE
+    sent = len(TEXT)
+    after: Callable[[], None] = staticmethod(lambda: None)  # called after a text was sent
+
+    def do_HEAD(self) -> None:
+        self.send_response(200)
+        for name in self.head:
+            self.send_header(name, self.head[name])
+        self.end_headers()
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(TEXT[: self.sent])
+        self.after()
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Server) as http:
+        threading.Thread(target=http.serve_forever).start()
+        yield f"http://127.0.0.1:{http.server_port}"
+        http.shutdown()
+
+
+def find(corpus: str) -> list[Path]:
+    return find_files(corpus, Counter())
+
+
+@pytest.mark.parametrize(
+    ("reason", "sent", "later"),
+    [
+        ("6,900 bytes were received, but 13,800 announced", len(TEXT) // 2, WHOLE),
+        ("it changed", len(TEXT), WHOLE | {"ETag": "2"}),
+        ("it changed", len(TEXT), WHOLE | {"Last-Modified": "1 Jan 1970"}),
+        ("it changed", len(TEXT), WHOLE | {"Content-Length": "9"}),
+    ],
+)
+def test_a_text_cut_short_or_changed_on_its_way_is_refused_and_not_kept(
+    url: str, cache: Path, monkeypatch: pytest.MonkeyPatch, reason: str, sent: int, later: Any
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(Server, "sent", sent)
+        patch.setattr(Server, "after", lambda _: patch.setattr(Server, "head", later))
+        with pytest.raises(UsageError, match=f"--corpus .*{reason}") as refusal:
+            find(f"{url}/a.tsv")
+        assert "\n" not in str(refusal.value)
+        patch.setattr(Server, "head", WHOLE)
+        with pytest.raises(UsageError, match=f"--train_file .*{reason}"):
+            read("sst2", train_file=f"{url}/a.tsv", validation_file=f"{url}/a.tsv")
+    assert not [path for path in cache.rglob("*.tsv") if path.is_file()]
+    assert find(f"{url}/a.tsv")[0].read_bytes() == TEXT
+
+
+@pytest.mark.parametrize("head", [{}, {"Content-Length": "0"}])
+def test_a_text_whose_size_is_not_announced_is_accepted(
+    url: str, cache: Path, monkeypatch: pytest.MonkeyPatch, head: dict[str, str]
+) -> None:
+    monkeypatch.setattr(Server, "head", head)
+    assert find(f"{url}/a.tsv")[0].read_bytes() == TEXT
+
+
+def test_sizes_are_compared_everywhere(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = MemoryFileSystem.get_file
+
+    def get_half(system: MemoryFileSystem, rpath: str, lpath: str, **_: object) -> None:
+        whole(system, rpath, lpath)
+        if Path(lpath).is_file():
+            os.truncate(lpath, Path(lpath).stat().st_size // 2)
+
+    fsspec.filesystem("memory").pipe({"/cut/a.txt": TEXT, "/cut/sub/b.txt": TEXT[:-11]})
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryFileSystem, "get_file", get_half)
+        for corpus in ("memory://cut", "memory://cut/a.txt", "memory://cut/*.txt"):
+            with pytest.raises(UsageError, match="bytes were received"):
+                find(corpus)
+    assert [path.stat().st_size for path in find("memory://cut")] == [len(TEXT), len(TEXT) - 11]

@@ -1,0 +1,70 @@
+"""The example that trains sentence vectors: a kill, data without scores, refused data."""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.apps.tiny_run import ROOT, finish, sha256, start
+from tests.apps.tiny_stock import write_stock
+from tests.apps.tiny_tasks import stories, stsb, write
+
+Main = Callable[..., dict[str, Any]]
+OPTIONS = ("--model", "encoder", "--learning_rate", "0.005", "--save_steps", "5", "--output_dir")
+
+
+@pytest.fixture
+def main(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Main:
+    """Runs the example in a folder with a model; returns its scores."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    write_stock(Path("encoder"), "AlbertForMaskedLM", hidden_dropout_prob=0.1)
+    import sentence_vectors
+
+    def run(output: str, *words: str) -> dict[str, Any]:
+        sentence_vectors.main([*OPTIONS, output, *words])
+        scores: dict[str, Any] = json.loads(Path(output, "model", "scores.json").read_text())
+        return scores
+
+    return run
+
+
+def test_a_killed_training_gives_the_model_of_one_that_was_not(main: Main, tmp_path: Path) -> None:
+    data = ("--data_dir", str(stsb(tmp_path).folder))
+    process = start(["examples/sentence_vectors.py", *OPTIONS, "killed", *data], tmp_path)
+    while process.poll() is None and not list(tmp_path.glob("killed/*/whole-*")):
+        time.sleep(0.01)
+    process.kill()
+    assert finish(process).code == -9
+    (folder,) = tmp_path.glob("killed/training-*")
+    write(folder / "checkpoint-10" / "trainer_state.json", "{")  # half-written; five steps an epoch
+    scores = main("killed", *data)
+    assert scores["after"]["spearman_cosine"] > scores["before"]["spearman_cosine"] + 0.3
+    main("whole", *data)
+    assert len({sha256(file) for file in tmp_path.glob("*/model/model.safetensors")}) == 1
+    assert main("killed", *data) == scores
+    with pytest.raises(SystemExit, match="2"):
+        main("killed", *data, "--seed", "1")
+
+
+@pytest.mark.parametrize("columns", [("anchor", "positive", "negative"), ("anchor", "positive")])
+def test_texts_without_scores_are_ranked(main: Main, columns: tuple[str, ...]) -> None:
+    texts = [story.text for story in stories(24, 7)]
+    rows = [dict(zip(columns, texts[i:], strict=False)) for i in range(20)]
+    write(Path("a.jsonl"), "\n".join(map(json.dumps, rows)))
+    scores = main("out", "--train_file", "a.jsonl", "--validation_file", "a.jsonl")
+    assert scores["after"].keys() & {"cosine_accuracy", "mean_accuracy"}
+
+
+REFUSED = {"a,b,2.5": "to --max_score 1", " ,b,1": "example 1", "": "sentence1 sentence2 score"}
+
+
+@pytest.mark.parametrize("rows", REFUSED)
+def test_unusable_data_are_refused(main: Main, capsys: Any, rows: str) -> None:
+    write(Path("a.csv"), f"sentence1,sentence2,score\n{rows}")
+    with pytest.raises(SystemExit, match="2"):
+        main("out", "--train_file", "a.csv")
+    assert REFUSED[rows] in capsys.readouterr().err.splitlines()[-1]
