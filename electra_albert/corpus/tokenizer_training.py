@@ -4,8 +4,10 @@ import io
 import json
 import math
 import random
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import accumulate, chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, NamedTuple
@@ -18,20 +20,21 @@ from electra_albert.corpus.documents import word_set
 from electra_albert.corpus.tokenizer import SPECIAL_TOKENS, UNK_ID, WORD_START, Tokenizer, build_albert
 
 CHARACTER_COVERAGE = 0.9999  # rarer characters become <unk>, as in SentencePiece
-TRAINING_CHARACTERS = 4_000_000  # of distinct words; bounds the time
+TRAINING_CHARACTERS = 2_000_000  # of distinct words; bounds the time
 SCORE_DIGITS = 5
 _ALPHABET_SIZE = 128  # characters that a small vocabulary may hold; a larger one gives them up to half
-_SECONDS_PER_CHARACTER = 15e-6  # of distinct words, on one core
-_RESERVED = "▁▅⁇"  # have a meaning in SentencePiece
+_MAX_TOKEN_LENGTH = 16
+_SECONDS_PER_CANDIDATE = 1.3e-6  # on one core; a token may begin at each character of a distinct word
+_RESERVED = "▁▅⁇<["  # have a meaning in SentencePiece, or begin its special tokens
 _RUNS_PER_LINE = 8
 _BORDER = "\n"  # between lines of the trainer, which no token crosses
 # Letters with their marks and joiners (numbers such as Ⅷ and ² count as letters), and digits.
 _LETTER = r"\p{L}\p{Nl}\p{No}"
 _LETTER_OR_MARK = rf"[{_LETTER}\p{{M}}\u200c\u200d]"
 LETTERS_OR_DIGITS = rf"[{_LETTER}]{_LETTER_OR_MARK}*|\d+"
-# Runs of one kind. Long ones are cut, which bounds the time; Chinese and Japanese after 16
-# characters, the length of the longest token, which needs 1 to 3 % fewer tokens.
-_CJK = r"[\p{Han}\p{Hiragana}\p{Katakana}ー]{1,16}"
+# Runs of one kind. Long ones are cut, which bounds the time; Chinese and Japanese after the length
+# of the longest token, which needs 1 to 3 % fewer tokens.
+_CJK = rf"[\p{{Han}}\p{{Hiragana}}\p{{Katakana}}ー]{{1,{_MAX_TOKEN_LENGTH}}}"
 _RUN = regex.compile(
     rf"{WORD_START}?(?:{_CJK}|[{_LETTER}]{_LETTER_OR_MARK}{{0,63}}|\d{{1,64}}|[^{_LETTER}\d{WORD_START}]{{1,64}})"
     rf"|{WORD_START}"
@@ -60,7 +63,7 @@ def train_tokenizer(
     """
     from transformers import AlbertTokenizer, PreTrainedTokenizerFast
 
-    raw = count_words(_whitespace_words(sentences))
+    raw = count_words(chain.from_iterable(map(str.split, sentences)))
     if keep_accents is None:
         keep_accents = not _is_english(raw)
         kept = "not English: keeping all accents and marks (--keep_accents false removes those of Latin letters)"
@@ -70,13 +73,17 @@ def train_tokenizer(
         normalizer = AlbertTokenizer(do_lower_case=do_lower_case).backend_tokenizer.normalizer
     else:
         normalizer = tokenizers.script_safe_normalizer(do_lower_case, keep_accents)
-    words = {word: normalizer.normalize_str(word) for word in raw}
-    codes = _character_codes(words, raw, vocab_size - len(SPECIAL_TOKENS) - len(WORD_START))
-    if not codes:
-        raise DataError("the corpus holds no text to train a tokenizer on; add sentences")
-    runs: Counter[str] = Counter()
+    words: Counter[str] = Counter()
     for word, count in raw.items():
-        for run in _runs(words[word]).translate(codes).split(_BORDER):
+        for part in normalizer.normalize_str(word).split():
+            words[part] += count
+    if not words:
+        raise DataError("the corpus holds no text to train a tokenizer on; add sentences")
+    codes = _character_codes(words, vocab_size - len(SPECIAL_TOKENS) - len(WORD_START))
+    runs: Counter[str] = Counter()
+    for word, count in words.items():
+        coded = _BORDER.join(_RUN.findall(WORD_START + word)).translate(codes)
+        for run in coded.split(_BORDER):
             runs[run] += count
     del runs[""]
     characters = {ord(code): character for character, code in codes.items()}
@@ -99,16 +106,16 @@ def _is_english(words: Counter[str]) -> bool:
     return english >= _ENGLISH_SHARE * words.total() > 0 and foreign <= _FOREIGN_SHARE * words.total()
 
 
-def _character_codes(words: dict[str, str], counts: Counter[str], room: int) -> dict[int, str]:
-    """Table for `str.translate` of a code for each character that becomes a token, and of a border for the others.
+def _character_codes(words: Counter[str], room: int) -> dict[int, str]:
+    """Table for `str.translate` of a code for each character that becomes a token, and a border for others.
 
     SentencePiece looks for tokens in UTF-8. It misses those after which all characters begin with
     the same byte, as most of one script do. So frequent characters get codes of one byte, and the
     next ones different first bytes.
     """
     characters: Counter[str] = Counter()
-    for word, count in counts.items():
-        for character in "".join(words[word].split()):
+    for word, count in words.items():
+        for character in word:
             characters[character] += count
     del characters[WORD_START]
     usable = {*map(chr, range(0x21, 0x7F)), *map(chr, range(0xA1, 0xD800))} - set(_RESERVED)
@@ -123,31 +130,25 @@ def _character_codes(words: dict[str, str], counts: Counter[str], room: int) -> 
     return table
 
 
-def _runs(word: str) -> str:
-    """The runs of a normalized word with borders between them: "9,000" becomes "▁9", ",", "000"."""
-    return "".join(_BORDER.join(_RUN.findall(WORD_START + part)) for part in word.split())
-
-
 def _learn(runs: Counter[str], vocab_size: int) -> list[tuple[str, float]]:
     """Learned tokens with their scores (log probabilities), highest first."""
     from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
-    frequent: Counter[str] = Counter()
-    left = TRAINING_CHARACTERS
-    for run, count in runs.most_common():
-        left -= len(run)
-        if left < 0:
-            break
-        frequent[run] = count
-    seconds = 1 + _SECONDS_PER_CHARACTER * (TRAINING_CHARACTERS - max(left, 0))
-    LOG.info(f"learning subwords from {len(runs):,} distinct words, about {seconds:.0f} seconds on one core")
+    # Among equally frequent ones the checksum chooses evenly from the whole text.
+    ordered = sorted(runs, key=lambda run: (-runs[run], zlib.crc32(run.encode())))
+    sizes = accumulate(map(len, ordered))
+    frequent = [run for run, size in zip(ordered, sizes, strict=True) if size <= TRAINING_CHARACTERS]
+    candidates = sum(len(run) * min(len(run), _MAX_TOKEN_LENGTH) for run in frequent)
+    seconds = math.ceil(_SECONDS_PER_CANDIDATE * candidates)
+    LOG.info(f"learning subwords from {len(frequent):,} distinct words, about {seconds} seconds on one core")
     model = io.BytesIO()
     SentencePieceTrainer.train(
-        sentence_iterator=_shuffled_lines(frequent),
+        sentence_iterator=_shuffled_lines({run: runs[run] for run in frequent}),
         model_writer=model,
         vocab_size=vocab_size,
         hard_vocab_limit=False,
         character_coverage=1.0,
+        max_sentencepiece_length=_MAX_TOKEN_LENGTH,
         max_sentence_length=2**30,
         num_threads=1,  # with more, sums and so scores would differ
         normalization_rule_name="identity",
@@ -167,13 +168,13 @@ def _learn(runs: Counter[str], vocab_size: int) -> list[tuple[str, float]]:
     return [(processor.id_to_piece(number), round(processor.get_score(number), SCORE_DIGITS)) for number in ids]
 
 
-def _shuffled_lines(runs: Counter[str]) -> Iterator[str]:
+def _shuffled_lines(counts: dict[str, int]) -> Iterator[str]:
     """Lines in which each run occurs as often as counted, some before a space and some at the end.
 
     The trainer finds only tokens that occur before two different characters; repeated sentences
     would hide them.
     """
-    shuffled = list(runs.elements())
+    shuffled = list(Counter(counts).elements())
     random.Random(0).shuffle(shuffled)
     line: list[str] = []
     for run in shuffled:
@@ -234,11 +235,6 @@ def count_words(words: Iterable[str], max_words: int = MAX_WORDS) -> Counter[str
             counts = Counter({text: number for text, number in counts.items() if number > fewest})
             fewest += 1
     return counts
-
-
-def _whitespace_words(sentences: Iterable[str]) -> Iterator[str]:
-    for sentence in sentences:
-        yield from sentence.split()
 
 
 def _words(tokenizer: Tokenizer, kind: str, sentences: Iterable[str]) -> Iterator[str]:
