@@ -47,6 +47,7 @@ _TRAINING_VERSION = 3  # increase it when tokenizer training would give another 
 _KEY_LETTERS = 12  # of the key, in the folder's name
 UNIT_BYTES, _MAX_PARTS = 8 << 20, 2048  # of text per part, more in a corpus above 16 GB
 SAMPLE_CHARACTERS = 20_000_000  # for training or extending a tokenizer
+_SAMPLE_SECONDS = 15  # to read so many and count their words, on one core
 _SAMPLED_UNITS, _SMALLEST_SAMPLE_BYTES = 256, 1 << 20
 _TOKENIZER_FILES = "tokenizer*.json"
 _TOKENIZER_MAX_LENGTH = 512  # of the copy kept with the store; a run's copy has the run's own
@@ -358,6 +359,7 @@ def _sample_sentences(corpus: CorpusFolder) -> Iterator[str]:
 
     from electra_albert.keyed_random import Stream, bits
 
+    LOG.info(f"reading up to {SAMPLE_CHARACTERS:,} characters for the tokenizer, {_SAMPLE_SECONDS} seconds at most")
     size = sum(path.stat().st_size for path in chain(*corpus.files))
     units = [unit for _, unit in corpus.units(max(_SMALLEST_SAMPLE_BYTES, size // _SAMPLED_UNITS))]
     number = torch.arange(len(units))

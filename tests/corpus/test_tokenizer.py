@@ -2,13 +2,16 @@
 
 import io
 import json
+import lzma
 import math
 import os
 import random
 import subprocess
 import sys
+import time
 import unicodedata
 from collections import Counter
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ from electra_albert.corpus import tokenizer_training as training
 from electra_albert.corpus.text_encoder import TextEncoder
 from electra_albert.corpus.tokenizer import TextOptions, fingerprint, load_tokenizer, save_tokenizer
 from electra_albert.corpus.tokenizer_training import extend_tokenizer, train_tokenizer
+from electra_albert.files import SAMPLE_TEXT
 from tests.corpus.reading import build, write_corpus
 from tests.corpus.tokenizer_kinds import KINDS, PROSE, RELEASED, nasty_corpus, needs_released, save_bert
 
@@ -63,6 +67,13 @@ def test_letters_fit_into_a_small_vocabulary_and_take_half_of_a_larger_one() -> 
     assert sum(len(token) == 1 for token in train_tokenizer(many, 400, True).get_vocab()) == 1 + (400 - 6) // 2
 
 
+def test_characters_below_the_coverage_are_unknown_and_in_no_token() -> None:
+    tokenizer = train_tokenizer(["abc abd"] * 9_999 + ["abжc"], 100, do_lower_case=True)
+    assert "ж" not in "".join(tokenizer.get_vocab())
+    ids = tokenizer("abжc", add_special_tokens=False).input_ids
+    assert ids.count(tokenizer.unk_token_id) == 1
+
+
 STEMS = ["".join(random.Random(number).choices("бвгдеик", k=6)) for number in range(80)]
 WORDS = {
     "letters of one first byte": lambda draw: draw.choice(STEMS) + draw.choice("абвгдеик"),
@@ -72,20 +83,34 @@ WORDS = {
 }
 
 
-def text_of(kind: str, seed: int) -> list[str]:
-    draw = random.Random(seed)
+def text_of(kind: str, number: int) -> list[str]:
+    """One of two texts of this kind, to train on and to count tokens in."""
+    if kind == "English":
+        with lzma.open(SAMPLE_TEXT, "rt", encoding="utf-8") as file:
+            return list(islice(file, 3_000 * number, 3_000 * (number + 1)))
+    draw = random.Random(number)
     return [" ".join(WORDS[kind](draw) for _ in range(12)) for _ in range(300)]
 
 
-@pytest.mark.parametrize("kind", WORDS)
+@pytest.mark.parametrize("kind", [*WORDS, "English"])
 def test_other_text_needs_as_few_tokens_as_with_sentencepiece_itself(kind: str) -> None:
-    ours = train_tokenizer(text_of(kind, 1), 200, do_lower_case=False)
+    ours = train_tokenizer(text_of(kind, 0), 200, do_lower_case=False)
     model = io.BytesIO()
-    options = {"vocab_size": 198, "hard_vocab_limit": False, "minloglevel": 2}
-    SentencePieceTrainer.train(sentence_iterator=iter(text_of(kind, 1)), model_writer=model, **options)
+    options = {"vocab_size": 198, "hard_vocab_limit": False, "character_coverage": 0.9999, "minloglevel": 2}
+    SentencePieceTrainer.train(sentence_iterator=iter(text_of(kind, 0)), model_writer=model, **options)
     theirs = SentencePieceProcessor(model_proto=model.getvalue())
-    count = sum(map(len, ours(text_of(kind, 2), add_special_tokens=False).input_ids))
-    assert count <= 1.03 * sum(map(len, theirs.encode(text_of(kind, 2))))
+    count = sum(map(len, ours(text_of(kind, 1), add_special_tokens=False).input_ids))
+    assert count <= 1.03 * sum(map(len, theirs.encode(text_of(kind, 1))))
+
+
+@pytest.mark.slow
+def test_a_genome_is_split_into_subwords_of_several_letters_within_seconds() -> None:
+    # Regression: time grew faster than the text; 300 kB took 69 seconds.
+    lines = ["".join(random.Random(number).choices("acgt", k=5_000)) for number in range(60)]
+    start = time.process_time()
+    tokenizer = train_tokenizer(lines, 4_000, do_lower_case=True)
+    assert time.process_time() - start < 40
+    assert len(tokenizer.tokenize(lines[0])) < 5_000 / 4
 
 
 _TRAIN = """
