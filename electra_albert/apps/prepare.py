@@ -359,8 +359,10 @@ def _sample_sentences(corpus: CorpusFolder) -> Iterator[str]:
 
     from electra_albert.keyed_random import Stream, bits
 
-    LOG.info(f"reading up to {SAMPLE_CHARACTERS:,} characters for the tokenizer, {_SAMPLE_SECONDS} seconds at most")
     size = sum(path.stat().st_size for path in chain(*corpus.files))
+    if size > _SMALLEST_SAMPLE_BYTES:
+        seconds = f"up to {_SAMPLE_SECONDS} seconds on one core"
+        LOG.info(f"reading up to {SAMPLE_CHARACTERS:,} characters for the tokenizer, {seconds}")
     units = [unit for _, unit in corpus.units(max(_SMALLEST_SAMPLE_BYTES, size // _SAMPLED_UNITS))]
     number = torch.arange(len(units))
     order = bits(corpus.seed, Stream.TOKENIZER_SAMPLE, number, torch.zeros_like(number)).argsort(stable=True)
