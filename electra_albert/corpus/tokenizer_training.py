@@ -17,6 +17,7 @@ import regex
 from electra_albert.contracts import LOG, DataError, UsageError
 from electra_albert.corpus import tokenizer as tokenizers
 from electra_albert.corpus.documents import word_set
+from electra_albert.corpus.sentencepiece_model import parse_model
 from electra_albert.corpus.tokenizer import SPECIAL_TOKENS, UNK_ID, WORD_START, Tokenizer, build_albert
 
 CHARACTER_COVERAGE = 0.9999  # rarer characters become <unk>, as in SentencePiece
@@ -132,7 +133,7 @@ def _character_codes(words: Counter[str], room: int) -> dict[int, str]:
 
 def _learn(runs: Counter[str], vocab_size: int) -> list[tuple[str, float]]:
     """Learned tokens with their scores (log probabilities), highest first."""
-    from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
+    from sentencepiece import SentencePieceTrainer
 
     # Among equally frequent ones the checksum chooses evenly from the whole text.
     ordered = sorted(runs, key=lambda run: (-runs[run], zlib.crc32(run.encode())))
@@ -163,9 +164,9 @@ def _learn(runs: Counter[str], vocab_size: int) -> list[tuple[str, float]]:
         control_symbols=list(SPECIAL_TOKENS[2:]),
         minloglevel=2,
     )
-    processor = SentencePieceProcessor(model_proto=model.getvalue())
-    ids = range(len(SPECIAL_TOKENS), len(processor))
-    return [(processor.id_to_piece(number), round(processor.get_score(number), SCORE_DIGITS)) for number in ids]
+    proto = parse_model(model.getvalue())
+    learned = proto.pieces[len(SPECIAL_TOKENS) :]
+    return [(piece.piece, round(piece.score, SCORE_DIGITS)) for piece in learned]
 
 
 def _shuffled_lines(counts: dict[str, int]) -> Iterator[str]:
