@@ -31,8 +31,8 @@ _MODULES = {  # imported on first use: importing torch takes seconds
     "pretrain": "electra_albert.apps.pretrain.main",
     "score": "electra_albert.apps.score",
 }
-for _error in ("UserError", "UsageError", "DataError", "CheckpointError", "DivergedError"):
-    _MODULES[_error] = "electra_albert.contracts"
+_ERRORS = ("UserError", "UsageError", "DataError", "CheckpointError", "DivergedError")
+_MODULES |= dict.fromkeys(_ERRORS, "electra_albert.contracts")
 __all__ = ["__version__", *_MODULES]  # noqa: PLE0604
 # Of tqdm in a notebook without ipywidgets; the progress bars here need none.
 warnings.filterwarnings("ignore", message="IProgress not found")

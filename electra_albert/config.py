@@ -257,20 +257,20 @@ class PretrainConfig:
 
 
 class Removed(NamedTuple):
-    """An option that no longer exists: the value with which a record of it can still be used, and why it is gone."""
+    """An option that no longer exists: the value with which it had no effect, and why it is gone."""
 
-    unused: Any  # ...: any value
+    unused: Any
     reason: str
 
 
 _NO_GAIN = "it showed no gain"
 REMOVED = {
-    "log_gradient_norms": Removed(..., "no decision was based on it"),
-    "loss": Removed(..., "examples/sentence_vectors.py trains sentence vectors"),
+    "log_gradient_norms": Removed(False, "no decision was based on it"),
+    "loss": Removed(None, "examples/sentence_vectors.py trains sentence vectors"),
     "rtd.z_loss": Removed(0.0, _NO_GAIN),
     "mlm.z_loss": Removed(0.0, _NO_GAIN),
     "rtd.temperature_end": Removed(None, _NO_GAIN),
-    "rtd.temperature_decay": Removed(..., _NO_GAIN),
+    "rtd.temperature_decay": Removed(0.1, _NO_GAIN),
     "rtd.exclude_original": Removed(False, _NO_GAIN),
     "rtd.straight_through": Removed(False, "with it the generator stopped predicting text"),
     "rtd.label_smoothing": Removed(0.0, _NO_GAIN),

@@ -19,15 +19,15 @@ IGNORED_LABEL = -100  # excluded from losses and counts, as in PyTorch and trans
 STOPPED_BY_SIGNAL = 75  # exit code of a run that a signal stopped after saving
 Metrics = dict[str, Any]  # one line of metrics.jsonl: numbers, or None where a count was 0
 # User and password of an address, up to the last @ before its path; also a password with a slash.
-_LOGIN = re.compile(r"(?<=://)(?:[^\s/?#]*|[^\s/?#:]*:(?!\d+\b)(?:(?!://).)*)@")
-_QUERY = re.compile(r"(://[^\s?#]*)[?#](?:[^\s\"`<>]*[^\s\"`<>'.,:;)\]])?")
+_LOGIN = re.compile(r"(?<=://)(?:[^\s/?#]*|[^\s/?#:]*:(?!\d+\b)(?:(?!://)[^\n\"'])*)@")
+_QUERY = re.compile(r"(://(?:(?!://)[^\s?#])*)[?#](?:[^\s\"`<>]*[^\s\"`<>'.,:;)\]])?")
 
 
 def redacted(value: Any) -> Any:
     """The value without user, password, query and fragment of each address in its texts."""
     if isinstance(value, dict):
         return {name: redacted(entry) for name, entry in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [redacted(entry) for entry in value]
     return _QUERY.sub(r"\1", _LOGIN.sub("", value)) if isinstance(value, str) else value
 

@@ -151,8 +151,8 @@ class RtdConfig:
     mask_rate_end: float | None = None
     """Mask rate of step max_steps and of evaluations; it changes linearly from mask_rate (by default: constant)."""
     generator: str = "own"
-    """own: a model of its own; shared: the first generator_layers layers of the discriminator's encoder; uniform: none,
-    replacements are drawn uniformly; any other value: folder of a pretrained masked language model, not trained."""
+    """own: a model of its own; shared: the first generator_layers layers of the discriminator's encoder; any other
+    value: folder of a pretrained masked language model, not trained."""
 
     def __post_init__(self) -> None:
         require_filled(self, "generator")
@@ -168,9 +168,6 @@ class RtdConfig:
         require(self.mlm_weight == 1 or self.mlm_share > 0, f"mlm_weight={self.mlm_weight} needs mlm_share above 0")
         kind, size = self.generator, self.generator_size
         require(kind != "shared" or size == 1, f"generator=shared is of full size: generator_size={size} must be 1")
-        for name in ("temperature", "mask_token_share") if kind == "uniform" else ():
-            is_default = getattr(self, name) == getattr(RtdConfig, name)
-            require(is_default, f"{name}={getattr(self, name)} has no effect with generator=uniform; leave it out")
 
     @property
     def trains_generator(self) -> bool:
@@ -179,7 +176,7 @@ class RtdConfig:
     @property
     def is_fixed(self) -> bool:
         """Whether the generator is the model in a folder, which is not trained."""
-        return not self.trains_generator and self.generator != "uniform"
+        return not self.trains_generator
 
     def generator_config(self, discriminator: ModelConfig) -> ModelConfig | None:
         """The generator's architecture: narrower, by default as deep, heads of the same size if the width allows it.
@@ -213,7 +210,7 @@ class RtdConfig:
 
 @dataclass(frozen=True)
 class MlmConfig:
-    """Masked language modelling, for mlm, mlm_sop and mlm_nsp. Papers: BERT section 3.1, ALBERT section 3.1."""
+    """Masked language modelling, for mlm and mlm_sop. Papers: BERT section 3.1, ALBERT section 3.1."""
 
     mask_rate: float = 0.15
     """Fraction of the maskable tokens of a sequence that are predicted."""
@@ -235,10 +232,10 @@ class MlmConfig:
 
 @dataclass(frozen=True)
 class SopConfig:
-    """Sentence order (mlm_sop, rtd_sop), ALBERT section 3.1; next sentence (mlm_nsp), BERT section 3.1."""
+    """Sentence order (mlm_sop, rtd_sop), ALBERT section 3.1."""
 
     weight: float = 1.0
-    """Weight of the loss of sentence order, or of the next sentence, in the total loss."""
+    """Weight of the loss of sentence order in the total loss."""
 
     def __post_init__(self) -> None:
         require_within(self, "(0, inf)", "weight")

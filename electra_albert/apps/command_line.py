@@ -26,7 +26,14 @@ _FIRST_RANK_SECONDS = 5  # in which the first rank prints an error
 _ALL_OPTIONS = "--help-all"
 _KEY = r'^Parser key "([\w.]+)"'  # an option, in messages of jsonargparse
 _EXPECTED = re.compile(r"Expected a (?:<class '(\w+)'>|typing\.Literal\[(.*?)\])")
-_TYPES = {"bool": "true or false", "int": "a whole number", "float": "a number", "NoneType": "null"}
+_TYPES = {
+    "bool": "true or false",
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text",
+    "NoneType": "null",
+}
+_SCRIPTS = {"pretrain": "Pretraining.py", "finetune": "Finetuning.py", "demo": "LM_DEMO.py"}
 _FILE_OPTIONS = ("--corpus", "--input", "--train_file")  # suggested for a path that has no option
 _EXIT_CODES = """0 done, 1 a bug, 2 options and paths, 3 data, 4 a checkpoint, tokenizer or run folder,
 5 training diverged, 6 another process of a distributed run was lost, 75 stopped by a signal after saving a checkpoint;
@@ -37,8 +44,25 @@ class ShortHelp(NamedTuple):
     """Content of the --help page of a command with many options."""
 
     options: str  # names, separated by spaces
-    examples: str  # lines of `command    what it does`
+    examples: Sequence[tuple[str, ...]]  # arguments, and what the command does
     docs: str
+
+
+def program(command: str) -> str:
+    """The command as it was started: `electra-albert COMMAND`, or its script in a checkout."""
+    script = _SCRIPTS[command]
+    return f"python {script}" if Path(sys.argv[0]).name == script else f"electra-albert {command}"
+
+
+def started_as(command: str, argv: Sequence[str]) -> list[str]:
+    """The words of the command with these arguments."""
+    return [*program(command).split(), *argv]
+
+
+def format_examples(program: str, examples: Sequence[tuple[str, ...]]) -> str:
+    """Lines of examples: the command, and next to those with a text what it does."""
+    width = max(len(words) for words, *text in examples if text)
+    return "\n".join(f"{program} {words:{width}}  {''.join(text)}".rstrip() for words, *text in examples)
 
 
 def run_app(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
@@ -260,6 +284,7 @@ def _format_short_help(parser: ArgumentParser, short: ShortHelp) -> str:
         if action.metavar is None and not action.choices:
             action.metavar = name.rpartition("_")[2].upper()
         listed._group_actions.append(action)
-    for title, text in (("examples", short.examples), ("exit codes", _EXIT_CODES), ("documentation", short.docs)):
+    examples = format_examples(parser.prog, short.examples)
+    for title, text in (("examples", examples), ("exit codes", _EXIT_CODES), ("documentation", short.docs)):
         page.add_argument_group(title, text)
     return page.format_help()

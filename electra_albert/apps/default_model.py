@@ -7,7 +7,7 @@ from electra_albert.contracts import LOG, UsageError
 from electra_albert.files import MODELS as SHIPPED
 
 RUNS = Path("runs")  # relative to the working directory
-_NO_RUN = f"there is no finished run in {RUNS}/; train one first: python Pretraining.py"
+_NO_RUN = f"there is no finished run in {RUNS}/; train one first: electra-albert pretrain"
 
 
 def default_model(option: str) -> Path:
@@ -22,7 +22,7 @@ def default_model(option: str) -> Path:
             break
         skipped.append(f"{run} ({reason})")
     if skipped:
-        others = f" and {len(skipped) - 1} older ones" * (len(skipped) > 1)
+        others = f" and {len(skipped) - 1} older" if len(skipped) > 1 else ""
         LOG.info(f"notice: skipping {skipped[0]}{others}; to use it anyway: {option} {runs[0]}")
     if chosen is not None:
         LOG.info(f"model: {chosen} (newest run)")
@@ -31,7 +31,8 @@ def default_model(option: str) -> Path:
         raise UsageError(_NO_RUN)
     folder, here = shipped[-1].parents[1], Path.cwd()  # the last by name
     folder = folder.relative_to(here) if folder.is_relative_to(here) else folder
-    LOG.info(f"model: {folder} (shipped model; no {'other ' * bool(runs)}finished run in {RUNS}/)")
+    other = "other " if runs else ""
+    LOG.info(f"model: {folder} (shipped model; no {other}finished run in {RUNS}/)")
     return folder
 
 

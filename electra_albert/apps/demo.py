@@ -1,11 +1,4 @@
-"""Fill the [MASK]s of sentences with a pretrained generator; mask and rewrite sentences that have none.
-
-examples:
-  python LM_DEMO.py                                           newest run or shipped model, built-in sentences
-  python LM_DEMO.py sentences.txt --gen runs/mine --top_k 3   the same as --input sentences.txt
-  python LM_DEMO.py --input text.txt --output rewritten.txt
-  python LM_DEMO.py --serve --compare runs/other              a page in the browser, with two models side by side
-"""
+"""Fill the [MASK]s of sentences with a pretrained generator; mask and rewrite sentences that have none."""
 
 import json
 import math
@@ -63,11 +56,17 @@ _ONLY_ON_PAGE = ("host", "port", "compare")
 _JSON_HELP = f"""Print a JSON array with one element per line of text: with {MASK} the output of the fill-mask pipeline,
 else {{"sequence": after, "original": before, "replaced": [{{"start", "end", "before", "after", "probability",
 "is_changed"}}, ...]}}; start and end in characters of the original; probability null without a discriminator."""
+_EXAMPLES = (
+    ("", "newest run or shipped model, built-in sentences"),
+    ("sentences.txt --gen runs/mine --top_k 3", "the same as --input sentences.txt"),
+    ("--input text.txt --output rewritten.txt",),
+    ("--serve --compare runs/other", "a page in the browser, with two models side by side"),
+)
 _NO_SENTENCE = f"--input {{}} contains no sentence; write one per line, with or without {MASK}"
 
 
 def main(argv: Sequence[str]) -> int:
-    """Entry point of LM_DEMO.py; returns the exit code."""
+    """Entry point of `electra-albert demo`; returns the exit code."""
     options = _parse(argv)
     if options.serve:
         from electra_albert.apps.demo_page import listen, serve
@@ -112,8 +111,9 @@ def _as_json(result: "Rewritten") -> dict[str, Any]:
 
 
 def _parse(argv: Sequence[str]) -> Namespace:
-    description, _, examples = str(__doc__).rpartition("\n\n")
-    parser = command_line.make_parser("LM_DEMO.py", " ".join(description.split()), epilog=examples)
+    program = command_line.program("demo")
+    examples = command_line.format_examples(f"  {program}", _EXAMPLES)
+    parser = command_line.make_parser(program, str(__doc__), epilog=f"examples:\n{examples}")
     for name, (kind, default, text) in _OPTIONS.items():
         parser.add_argument(f"--{name}", type=kind, default=default, help=text)
     parser.add_argument("--json", action="store_true", help=" ".join(_JSON_HELP.split()))

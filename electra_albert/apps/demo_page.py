@@ -206,7 +206,7 @@ def score(models: Sequence["InferenceModel"], text: str) -> str:
 
 
 def rewrite_text(models: Sequence["InferenceModel"], text: str, *draw: Any) -> tuple[str, str]:
-    """The text with its changes, and the new text, as `LM_DEMO.py --output` writes it. `draw`: the fields of a Draw."""
+    """The text with its changes, and the new text, as demo --output writes it. `draw`: the fields of a Draw."""
     from electra_albert.inference.rewrite import Draw, rewrite_lines
 
     lines, found = zip(*rewrite_lines(models[0], StringIO(text), Draw(*draw)), strict=True)

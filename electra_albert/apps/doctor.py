@@ -1,4 +1,4 @@
-"""Check a corpus and a configuration before training: electra-albert doctor, with the options of Pretraining.py."""
+"""Check a corpus and a configuration before training: `electra-albert doctor`, with the options of pretraining."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -9,7 +9,8 @@ from electra_albert.contracts import UserError
 
 def main(argv: Sequence[str]) -> int:
     """Entry point of `electra-albert doctor`; returns 1 if a check failed, else 0."""
-    _, config = parse_pretraining(argv, "electra-albert doctor")
+    purpose = "Check a corpus and a configuration before training, with the options of pretraining."
+    _, config = parse_pretraining(argv, "electra-albert doctor", purpose)
     from electra_albert.apps.pretrain import budget, checks, job
     from electra_albert.training.distributed import start
 

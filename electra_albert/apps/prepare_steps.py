@@ -35,7 +35,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--engine", type=Engine, default="local", help="What runs the tasks; docs/cluster.md.")
     parser.add_argument("--tasks", type=int | None, default=None, help="Number of tasks of datatrove or Ray.")
     parser.add_argument("--verify", action="store_true", help="Compare the hashes of all files, changed or not.")
-    parser.add_argument("--seed", type=int, default=TrainingConfig.seed, help="Random seed, as in Pretraining.py.")
+    parser.add_argument("--seed", type=int, default=TrainingConfig.seed, help="Random seed, as of pretraining.")
     options = parse(parser, argv).as_dict()
     seed, engine, tasks, verify = map(options.pop, ("seed", "engine", "tasks", "verify"))
     if tasks is not None and (engine == "local" or tasks < 1):

@@ -100,7 +100,7 @@ def report_data(folder: Path, others: Sequence[Path]) -> dict[str, Any]:
         "corpus": Path(str(settings.get("corpus"))).name,
         "steps": f"{done.get('step') or 0:,} of {settings.get('max_steps') or 0:,}",
         "tokens": f"{done.get('tokens') or 0:,}",
-        "FLOPs": f"{done.get('flops') or 0:.3g}",
+        "FLOPs": f"{done['flops']:.3g}" if "flops" in done else None,
         "time": f"{(done.get('elapsed_seconds') or 0) / 60:,.1f} min",
         "processor": record.get("processor"),
         "seed": settings.get("seed"),
@@ -131,13 +131,15 @@ def _curves(folder: Path) -> dict[str, Any]:
     """Each line of a run's metrics with the FLOPs up to it; those of training thinned, numbers rounded."""
     from electra_albert.training.monitor import read_metrics
 
-    per_step = read_json(folder / files.ENVIRONMENT, _RECORD).get("flops_per_step") or 0
+    per_step = read_json(folder / files.ENVIRONMENT, _RECORD).get("flops_per_step")
     if isinstance(per_step, list):  # of an older version, with the last step of each batch size
-        per_step = per_step[0][1] if len(per_step) == 1 else 0
+        per_step = per_step[0][1] if len(per_step) == 1 else None
     logged = read_metrics(folder / files.METRICS)
     training = [row for row in logged if row.get("phase") == "train"]
     kept = training[:: len(training) // _MOST_ROWS + 1] + [row for row in logged if row.get("phase") == "eval"]
-    found = [row | {"flops": per_step * row["step"]} for row in sorted(kept, key=lambda row: row["step"])]
+    found = sorted(kept, key=lambda row: row["step"])
+    if per_step:
+        found = [row | {"flops": per_step * row["step"]} for row in found]
     name = "default run" if folder == REFERENCE else folder.absolute().name
     rows = [{k: float(f"{v:.{_DIGITS}g}") if isinstance(v, float) else v for k, v in row.items()} for row in found]
     return {"name": name, "rows": rows}

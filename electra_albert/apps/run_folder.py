@@ -38,7 +38,7 @@ _PATHS |= {"do_lower_case", "keep_accents", "split_digit_comma"}
 # Settings that do not affect the result (compiling changes the last bits). The global batch replaces its factors.
 MAY_CHANGE = _PATHS | {"arithmetic", "resume", "dry_run", "language", "license", "device", "prepared_dir"}
 MAY_CHANGE |= {"preprocessing_num_workers", "gradient_checkpointing", "torch_compile", "compilation", "max_steps"}
-MAY_CHANGE |= {"cuda_graphs", "is_recorded"}
+MAY_CHANGE |= {"cuda_graphs", "is_recorded", "log_gradient_norms"}
 MAY_CHANGE |= {"logging_steps", "eval_steps", "eval_examples", "save_steps", "save_total_limit", "average_checkpoints"}
 MAY_CHANGE |= {"push_to_hub", "hub_private_repo", "report_to", "eval_pairs", "eval_max_pairs"}
 MAY_CHANGE |= {"budget", "flops", "save_milestones", "ddp_timeout"}
@@ -78,7 +78,8 @@ def check_settings(resume_point: ResumePoint, preset: str, config: PretrainConfi
         name, most = "flops" if run.flops else "budget" if run.budget else "max_steps", run.flops or run.budget or steps
         raise UsageError(f"{found} exceeds --{name} {most}; raise it or choose another --output_dir")
     settings = run_settings(preset, config, world_size, "unknown")
-    recorded = {name: value for name, value in state["settings"].items() if name in settings}
+    comparable = settings.keys() | REMOVED.keys()
+    recorded = {name: value for name, value in state["settings"].items() if name in comparable}
     settings["model"]["vocab_size"] = recorded.get("model", {}).get("vocab_size")  # known only after tokenizer training
     compare_settings(recorded, settings, found, may_change)
 
@@ -150,7 +151,7 @@ def without_removed(options: Mapping[str, Any], prefix: str = "") -> dict[str, A
     result: dict[str, Any] = {}
     for name, value in options.items():
         removed = REMOVED.get(f"{prefix}{name}")
-        if removed is None or removed.unused not in (..., value):
+        if removed is None or removed.unused != value:
             result[name] = without_removed(value, f"{name}.") if isinstance(value, dict) and not prefix else value
     return result
 
@@ -183,8 +184,8 @@ def compare_settings(
     defaults = _flatten(as_settings(PretrainConfig()))  # for options that are newer than the record
     defaults["is_recorded"] = False
     before |= {name: defaults[name] for name in now.keys() & defaults.keys() - before.keys()}
-    for name in sorted(before.keys() & REMOVED.keys()):
-        if REMOVED[name].unused not in (..., before[name]):
+    for name in sorted((before.keys() & REMOVED.keys()) - may_change):
+        if REMOVED[name].unused != before[name]:
             raise CheckpointError(
                 f"{origin} was made with {name} {before[name]}, which is gone: {REMOVED[name].reason}"
             )
@@ -264,7 +265,7 @@ def _sources(corpus: CorpusConfig) -> list[dict[str, Any]]:
 def format_command(words: Sequence[str], *, is_public: bool = False) -> str:
     """The command for a shell, without credentials; if public, without folders of this machine."""
     shown = [redacted(word) for word in words]
-    return shlex.join(["python", *(map(without_folders, shown) if is_public else shown)])
+    return shlex.join(map(without_folders, shown) if is_public else shown)
 
 
 def without_folders(word: str) -> str:

@@ -17,7 +17,6 @@ from electra_albert.model_config import require
 from electra_albert.objectives import spec_of
 
 _ORDERS = {0: ", segments in order", 1: ", segments swapped", IGNORED_LABEL: ", no sentence order"}
-_NEXT = {1: ", second segment of another document"}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -61,10 +60,9 @@ def _show(folder: Path, step: int, rows: int) -> None:
     with autocast(world.device, job.arithmetic):  # with gradients enabled, as in training
         corruption = job.objective.corrupt(batch, torch.tensor(step))
     rows, spec = min(rows, len(batch.input_ids)), spec_of(config)
-    orders = _ORDERS | (_NEXT if spec.has_next_sentence else {})
     print(f"step {step}: {rows} of {total} examples; generator: {origin}")
     for row in range(rows):
-        order = orders[int(batch.sentence_order_label[row])] if spec.has_sentence_order else ""
+        order = _ORDERS[int(batch.sentence_order_label[row])] if spec.has_sentence_order else ""
         print(f"\nexample {int(batch.example_id[row])}{order}")
         print(_format_example(batch, corruption, row, job.prepared.tokenizer))
 

@@ -4,7 +4,6 @@ Dimensions: B batch, L length, N examples. Segments are chosen again each time a
 is (epoch, k) = divmod(i, N); a keyed permutation of the epoch maps k to an example (mixture.py).
 Differs from ALBERT: it swaps whole segments and then truncates, which drops tokens. Here two runs of whole sentences
 within the example are swapped, because a cut-off sentence would reveal whether its segment was moved.
-Differs from BERT: text that replaces a segment begins with a sentence and is as long, so that neither reveals it.
 """
 
 from collections import deque
@@ -24,7 +23,6 @@ from electra_albert.corpus.rows import ExampleTable, Split, TokenStream, inside
 from electra_albert.keyed_random import Stream, bits, uniform
 
 ONE_SEGMENT_RATE = 0.1
-_DRAWS = 16  # of text to replace a segment, the first of which that fits is taken
 _MIN_SENTENCE_ENDS = 3  # inside an example, so that two whole sentences fit between them
 _STEPS_AHEAD = 3
 _EXAMPLES_AT_ONCE = 4096
@@ -38,15 +36,13 @@ class _Cuts(NamedTuple):
     tail: np.ndarray  # of a swapped example: end of its last whole sentence
     first_length: np.ndarray  # tokens of segment A, after swapping
     label: np.ndarray  # sentence_order_label
-    away: np.ndarray | int = 0  # distance from segment B to the text that replaces it, [B, 1]
 
     def read_order(self, nth: np.ndarray) -> np.ndarray:
         """Position in the text, from the example's start, of its nth token after swapping; nth and result [B, L]."""
         head, cut, tail = (edge[:, None] for edge in self[:3])
         moved_up = (nth >= head) & (nth < head + tail - cut)
         moved_down = (nth >= head + tail - cut) & (nth < tail)
-        replaced = np.where(nth >= self.first_length[:, None], self.away, 0)
-        return nth + np.where(moved_up, cut - head, 0) - np.where(moved_down, tail - cut, 0) + replaced
+        return nth + np.where(moved_up, cut - head, 0) - np.where(moved_down, tail - cut, 0)
 
 
 @dataclass(frozen=True)
@@ -60,7 +56,6 @@ class PackedExamples:
     special: SpecialIds
     swap_rate: float = 0.0
     one_segment_rate: float = ONE_SEGMENT_RATE
-    has_next_sentence: bool = False  # swap_rate is that of segments B replaced by text of another document
 
     def gather(self, index: Tensor, example_id: Tensor) -> Batch:
         """The examples `index` [B] int64; example_id [B] int64 keys the segment cut, the swap and the one-segment draw.
@@ -68,11 +63,9 @@ class PackedExamples:
         input_ids [B, L] are [CLS] A [SEP] B [SEP] and padding. An example that crosses document borders has a [SEP] at
         each of them and no other cut. Any other example is cut at one of its sentence ends.
         """
-        stream, start, end, parts = self._read(index.numpy())
+        stream, start, end = self._read(index.numpy())
         first_border, borders = inside(stream.document_ends, start, end)
         cuts = self._choose_cuts(stream, start, end, borders > 0, example_id)
-        if self.has_next_sentence:
-            stream, cuts = self._replace_segments(stream, cuts, start, end, parts, example_id)
 
         count = end - start  # [B] tokens
         is_sep = np.zeros((len(count), self.max_seq_length), bool)  # [B, L]
@@ -98,8 +91,8 @@ class PackedExamples:
         input_ids, attention_mask, types, label = map(torch.from_numpy, (ids, mask, token_type_ids, cuts.label))
         return Batch(input_ids, attention_mask, types, label, example_id)
 
-    def _read(self, index: np.ndarray) -> tuple[TokenStream, np.ndarray, np.ndarray, list[tuple[int, int]]]:
-        """The text of examples [B] as one stream, their starts and ends in it [B], and their parts and starts in them.
+    def _read(self, index: np.ndarray) -> tuple[TokenStream, np.ndarray, np.ndarray]:
+        """The text of examples [B] as one stream, and their starts and ends in it [B].
 
         Raises CheckpointError for damage that sizes and times of the files do not show.
         """
@@ -124,7 +117,7 @@ class PackedExamples:
         if not is_ascending or joined.tokens.max() >= self.split.vocab_size:
             advice = "run electra-albert prepare --verify with the options of this corpus"
             raise CheckpointError(f"{self.split.folder} is damaged; {advice}, then start again")
-        return joined, before, after, list(zip(part.tolist(), start.tolist(), strict=True))
+        return joined, before, after
 
     def _choose_cuts(
         self, stream: TokenStream, start: np.ndarray, end: np.ndarray, has_border: np.ndarray, example_id: Tensor
@@ -137,7 +130,7 @@ class PackedExamples:
         is_single = (uniform(single_draw) < self.one_segment_rate).numpy()
         has_cut = ~has_border & ~is_single & (number > 0)
         # In an example that may be swapped, a whole sentence precedes and follows the cut; cut-off ones stay outside.
-        can_swap = has_cut & (number >= _MIN_SENTENCE_ENDS) & (self.swap_rate > 0) & (not self.has_next_sentence)
+        can_swap = has_cut & (number >= _MIN_SENTENCE_ENDS) & (self.swap_rate > 0)
         choices = np.where(can_swap, number - 2, np.maximum(number, 1))
         chosen = first + can_swap + cut_draw.numpy() % choices
         is_swapped = can_swap & (uniform(swap_draw) < self.swap_rate).numpy()
@@ -153,43 +146,6 @@ class PackedExamples:
         has_order = can_swap if self.swap_rate > 0 else has_cut
         label = np.where(has_order, is_swapped.astype(np.int64), IGNORED_LABEL)
         return _Cuts(head, np.where(is_swapped, cut, 0), tail, np.where(is_swapped, head + tail - cut, cut), label)
-
-    def _replace_segments(
-        self,
-        stream: TokenStream,
-        cuts: _Cuts,
-        start: np.ndarray,
-        end: np.ndarray,
-        starts_in_parts: list[tuple[int, int]],
-        example_id: Tensor,
-    ) -> tuple[TokenStream, _Cuts]:
-        """Replace segment B of some examples by sentences of another document of the same part, appended to `stream`.
-
-        Examples for which no text is found, of which none is replaced, have no label. Paper: BERT section 3.1.
-        """
-        drawn = bits(self.seed, Stream.OTHER_TEXT, example_id[:, None], torch.arange(_DRAWS)).numpy()
-        swap_draw = bits(self.seed, Stream.SWAP, example_id, torch.zeros_like(example_id))
-        is_drawn = (uniform(swap_draw) < self.swap_rate).numpy()
-        second = start + cuts.first_length  # [B]
-        label, away = np.full_like(start, IGNORED_LABEL), np.zeros_like(start)
-        texts, total = [stream.tokens], len(stream.tokens)
-        for row in np.flatnonzero(cuts.first_length).tolist():
-            part, start_in_part = starts_in_parts[row]
-            tokens, sentences, documents = self.split.parts[part]
-            number = drawn[row] % len(sentences)
-            begin = np.where(number > 0, sentences[number - 1], 0)  # [_DRAWS], of a sentence
-            document = documents.searchsorted(begin, side="right")
-            is_other = document != documents.searchsorted(start_in_part, side="right")
-            length = int(end[row] - second[row])
-            fits = is_other & (begin + length <= documents[document])
-            if not fits.any():
-                continue
-            label[row] = int(is_drawn[row])
-            if is_drawn[row]:
-                texts.append(tokens[begin[fits.argmax()] :][:length])
-                away[row] = total - second[row]
-                total += length
-        return stream._replace(tokens=np.concatenate(texts)), cuts._replace(away=away[:, None], label=label)
 
 
 # Batches: a pure function of the step, split over ranks, prepared a few steps ahead.

@@ -35,6 +35,7 @@ def fetch(url: str, option: str) -> list[Path]:
     cache = Path(HF_HOME) / "electra-albert"
     try:
         system, path = fsspec.url_to_fs(url, **options)
+        system.invalidate_cache()
         names = sorted(system.glob(path)) if "*" in path else [path]
         copies = [_copy(system, name, cache / _digest(system.protocol, name)) for name in names]
     except UsageError:
@@ -74,6 +75,7 @@ def _copy(system: Any, name: str, kept: Path) -> Path:
                 else:
                     system.get_file(name, str(part / last))
                 _require_whole(part, version)
+                system.invalidate_cache()
                 if _version(system, name) != version:
                     raise OSError("it changed during the download")
     return copy
@@ -81,7 +83,6 @@ def _copy(system: Any, name: str, kept: Path) -> Path:
 
 def _version(system: Any, name: str) -> dict[str, dict[str, Any]]:
     """Size, time and tags of the file, or of each file in the folder, by path."""
-    system.invalidate_cache()
     status = system.info(name)
     files = system.find(name, detail=True) if status["type"] == "directory" else {name: status}
     version = {}

@@ -68,10 +68,12 @@ def csv_rows(lines: Iterable[str], delimiter: str, location: Locate) -> Iterator
     """CSV rows, except Excel's `sep=;`, with the number of the line each starts at. Raises DataError for bad quotes."""
     csv.field_size_limit(streams.MAX_RECORD)  # a global setting; not restored, because another reader may be active
     rows, number = csv.reader(lines, delimiter=delimiter, strict=True), 1
+    is_start = True  # nothing but blank lines so far
     try:
         for row in rows:
-            if number > 1 or not _SEPARATOR_LINE.fullmatch(delimiter.join(row)):
+            if not (is_start and _SEPARATOR_LINE.fullmatch(delimiter.join(row))):
                 yield number, row
+            is_start = is_start and not any(map(str.strip, row))
             number = rows.line_num + 1
     except csv.Error as error:
         advice = "correct its quotes (a quote within quotes is doubled), or use .jsonl"

@@ -59,7 +59,7 @@ def locate(path: Path, kind: str = "encoder", config: Path | None = None, tokeni
         raise UsageError(f"{folder} contains none of {', '.join(WEIGHT_FILES)}{hint}; name a model folder")
     files = ModelFiles(weights, config or weights.with_name(CONFIG_FILE), tokenizer or weights.parent)
     if not files.config.is_file():
-        raise UsageError(f"{files.config} does not exist; put it there (LM_DEMO.py also takes --config FILE)")
+        raise UsageError(f"{files.config} does not exist; put it there (electra-albert demo also takes --config FILE)")
     return files
 
 

@@ -87,7 +87,9 @@ def load_model(
     # For a tokenizer from another folder, only its size shows whether it belongs to the model.
     if is_other or rows < count or (rows > count and tokenizer is not None):
         sizes = f"has {count} tokens, the model {stored.config.vocab_size if is_other else rows}"
-        advice = "put the tokenizer it was trained with next to its weights (LM_DEMO.py also takes --tokenizer)"
+        advice = (
+            "put the tokenizer it was trained with next to its weights (electra-albert demo also takes --tokenizer)"
+        )
         raise CheckpointError(f"the tokenizer in {mlm_files.tokenizer} {sizes}; {advice}")
     if rows > count:
         LOG.info(f"{rows - count} rows of the word embeddings have no token in the tokenizer and are never predicted")

@@ -191,7 +191,7 @@ class RtdHead(nn.Module):
 
 
 class SentenceOrderHead(nn.Module):
-    """Sentence order or next sentence: whether segment B follows A. Papers: ALBERT section 3.1, BERT section 3.1."""
+    """Sentence order: whether segment B follows A. Paper: ALBERT section 3.1."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()

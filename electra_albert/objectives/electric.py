@@ -67,7 +67,6 @@ class Electric(ReplacedTokenDetection):
         hidden_states, energies = super().detect(batch, corruption)
         positions = corruption.targets.positions
         tokens = corruption.corrupted_ids.gather(1, positions)  # [B, K]
-        assert corruption.logits is not None  # PretrainConfig refuses a generator without
         logits = corruption.logits.detach() / self.rtd.temperature
         log_q = -F.cross_entropy(logits.flatten(0, 1), tokens.flatten(), reduction="none").view_as(tokens)  # [B, K]
         odds = noise_log_odds(energies.gather(1, positions), log_q, self.noise_share)

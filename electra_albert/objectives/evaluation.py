@@ -13,7 +13,6 @@ from torch import Tensor
 from electra_albert.contracts import Metrics, Term
 from electra_albert.objectives.masking import Targets
 
-UNIGRAM_LOSS = "unigram_loss"  # of the token frequencies, on the masked tokens
 _ABOVE_NOISE = 0.1  # nats
 # Nats by which a generator is below the unigram entropy, so that context reveals its replacements, and the ROC-AUC that
 # a discriminator then has at least: by chance alone it stays below .51 with 30,000 tokens.
@@ -62,7 +61,7 @@ def baseline_terms(targets: Targets, is_masked: Tensor, unigram: Unigram) -> dic
     nats = unigram.nats.to(targets.labels.device)[targets.labels] * targets.weight  # [B, K]
     return {
         "most_frequent_accuracy": Term(is_correct.sum().float(), is_masked.sum()),
-        UNIGRAM_LOSS: Term(nats.sum(), targets.weight.sum().long()),
+        "unigram_loss": Term(nats.sum(), targets.weight.sum().long()),
     }
 
 
@@ -93,7 +92,7 @@ def has_learned(metrics: Metrics) -> bool | None:
 
 def is_discriminator_at_chance(metrics: Metrics) -> bool:
     """Whether the discriminator is at chance level, or near it, although the generator uses context."""
-    gain = _number(metrics, UNIGRAM_LOSS) - _number(metrics, "generator_loss")
+    gain = _number(metrics, "unigram_loss") - _number(metrics, "generator_loss")
     return any(gain > nats and _number(metrics, "discriminator_auc") < least for nats, least in _LEAST_AUC)
 
 
@@ -101,7 +100,7 @@ def is_at_token_frequencies(metrics: Metrics) -> bool:
     """Whether the masked tokens are predicted no better than by the token frequencies, in loss or in accuracy."""
     model = "generator" if "generator_loss" in metrics else "mlm"
     is_most_frequent = _number(metrics, f"{model}_accuracy") <= 1.05 * _number(metrics, "most_frequent_accuracy")
-    return is_most_frequent or _number(metrics, f"{model}_loss") > _number(metrics, UNIGRAM_LOSS) - _ABOVE_NOISE
+    return is_most_frequent or _number(metrics, f"{model}_loss") > _number(metrics, "unigram_loss") - _ABOVE_NOISE
 
 
 def _number(metrics: Metrics, name: str) -> float:

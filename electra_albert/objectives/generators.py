@@ -1,4 +1,4 @@
-"""Replacements of the selected tokens: drawn uniformly, or sampled from a generator that is trained or fixed.
+"""Replacements of the selected tokens, sampled from a generator that is trained or fixed.
 
 Dimensions: B batch, L length, K = masking.max_targets, V vocab.
 """
@@ -17,7 +17,7 @@ class Corruption(NamedTuple):
     masked_ids: Tensor  # [B, L] int64, the input of the generator
     targets: Targets
     is_masked: Tensor  # [B, K] bool, targets replaced by [MASK]
-    logits: Tensor | None  # [B, K, V], of the generator at the targets, if there is one
+    logits: Tensor  # [B, K, V], of the generator at the targets
     corrupted_ids: Tensor  # [B, L] int64, the input of the discriminator
     is_replaced: Tensor  # [B, L] bool, the labels of the discriminator
     is_kept: Tensor  # [B, K] bool, targets that stay [MASK] in corrupted_ids

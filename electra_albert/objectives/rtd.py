@@ -5,7 +5,7 @@ Dimensions: B batch, L length, K = masking.max_targets, V vocab, D hidden.
 
 import math
 from importlib import import_module
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +17,7 @@ from electra_albert.model.electra import Discriminator, Electra, Generator
 from electra_albert.objectives import generators, mlm, spans, spec_of
 from electra_albert.objectives.evaluation import Detections, Unigram, baseline_terms
 from electra_albert.objectives.generators import Corruption
-from electra_albert.objectives.masking import Targets, maskable, random_tokens, sample, share_of
+from electra_albert.objectives.masking import Targets, maskable, sample, share_of
 
 _MLM_LOSS = "discriminator_mlm_loss"
 
@@ -84,13 +84,11 @@ class ReplacedTokenDetection(nn.Module):
         # The targets are in random order, so the first ones are a random part.
         kept = share_of(targets.weight.sum(1), self.rtd.mlm_share)  # [B]
         is_kept = torch.arange(targets.weight.shape[1], device=kept.device) < kept[:, None]  # [B, K]
-        is_sampled, logits = (targets.weight > 0) & ~is_kept, None  # [B, K]
-        if (generator := self.fixed[0] if self.rtd.is_fixed else self.generator) is None:
-            sampled = random_tokens(targets, self.special, model.config.vocab_size, self.seed, batch.example_id)
-        else:
-            _, logits = mlm.predict(generator, batch, masked_ids, targets)
-            keys = (batch.example_id[:, None].expand_as(targets.positions).flatten(), targets.positions.flatten())
-            sampled = sample(logits.flatten(0, 1), self.rtd.temperature, self.seed, *keys).view_as(targets.positions)
+        is_sampled = (targets.weight > 0) & ~is_kept  # [B, K]
+        generator: Any = self.fixed[0] if self.rtd.is_fixed else self.generator
+        _, logits = mlm.predict(generator, batch, masked_ids, targets)
+        keys = (batch.example_id[:, None].expand_as(targets.positions).flatten(), targets.positions.flatten())
+        sampled = sample(logits.flatten(0, 1), self.rtd.temperature, self.seed, *keys).view_as(targets.positions)
         tokens = torch.where(is_sampled, sampled, targets.labels).masked_fill(is_kept, self.special.mask)
         corrupted_ids = batch.input_ids.scatter(1, targets.positions, tokens)
         is_text = batch.attention_mask.gather(1, targets.positions)  # [B, K]
@@ -118,10 +116,9 @@ class ReplacedTokenDetection(nn.Module):
         is_detected = (logits.detach() > 0) & mask
         true_positives = (is_detected & is_replaced).sum().float()
         tokens, replaced = mask.sum(), is_replaced.sum()
-        terms: dict[str, Term] = {}
-        if (found := corruption.logits) is not None:
-            terms |= mlm.prediction_terms(found, corruption.targets, corruption.is_masked, "generator")
-        terms |= {
+        predicted = corruption.logits, corruption.targets, corruption.is_masked
+        terms = {
+            **mlm.prediction_terms(*predicted, "generator"),
             "discriminator_loss": Term((nats * mask).sum(), tokens),
             "replaced_fraction": Term(replaced.float(), tokens),
             "discriminator_precision": Term(true_positives, is_detected.sum()),

@@ -113,7 +113,7 @@ class UpdateGuard:
             self.check(step)
         elif self._counts.is_cuda and step % MAX_SKIPPED_IN_A_ROW == 0:  # the same step on all ranks
             if self._copied is not None:
-                self._copied.synchronize()  # five steps old
+                self._copied.synchronize()  # of the last watch
                 self._require_few(self._copy.tolist(), step - MAX_SKIPPED_IN_A_ROW)
             self._copy = self._counts.to("cpu", non_blocking=True)
             self._copied = torch.cuda.Event()  # type: ignore[no-untyped-call]

@@ -108,8 +108,9 @@ class _Loop:
             LOG.info(f"resuming from {path} after step {self.step}")
         if run.world.is_main:
             checkpoint.tidy(run.checkpoints, self.step)
-        # A step is saved before it is evaluated, so its evaluation is repeated.
-        is_due = self._is_due(run.config.eval_steps) if self.step else run.eval_on_start
+        # A step is saved before it is evaluated, so its evaluation is repeated. A plan needs the time of one.
+        is_saved_first = self.step > 0 and self._is_due(run.config.eval_steps)
+        is_due = is_saved_first or run.plan is not None or (self.step == 0 and run.eval_on_start)
         run.monitor.start(self.step, is_evaluated=not is_due)
         self.objective.train()
         training_step.distribute()

@@ -1,7 +1,6 @@
 """Packed examples hold every token once, have a documented layout and do not depend on the batch."""
 
 import threading
-from dataclasses import replace
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -190,39 +189,9 @@ def test_segment_lengths_do_not_reveal_a_swap(tmp_path: Path) -> None:
     assert abs(float(groups[0].mean() - groups[1].mean())) < 4 * error
 
 
-def test_segment_b_is_the_continuation_or_equally_long_text_of_another_document(tmp_path: Path) -> None:
-    stream = draw_stream(5, 2_000, 9, 30)
-    examples = make_examples(stream, tmp_path, 40, 3, swap_rate=0.5, one_segment_rate=0.0, has_next_sentence=True)
-    batch, true = all_examples(examples), all_examples(replace(examples, swap_rate=0.0))
-    is_other, starts = batch.sentence_order_label == 1, {0, *stream.sentence_ends.tolist()}
-    for number in (batch.sentence_order_label >= 0).nonzero().flatten().tolist():
-        a, b = (tokens_of(batch, number, segment) for segment in (0, 1))
-        assert a == tokens_of(true, number, 0)
-        assert b == list(range(b[0], b[0] + len(true_b := tokens_of(true, number, 1))))
-        assert {b[0], true_b[0]} <= starts
-        document, other, last = np.searchsorted(stream.document_ends, [a[0], b[0], b[-1]], side="right")
-        assert other == last
-        assert (other != document) == (b != true_b) == bool(is_other[number])
-    rest = true.sentence_order_label < 0
-    assert torch.equal(rest, batch.sentence_order_label < 0)
-    assert torch.equal(batch.input_ids[rest], true.input_ids[rest])
-    labelled = int((~rest).sum())
-    assert labelled > 1_000
-    assert abs(float(is_other.sum()) / labelled - 0.5) < 4 * 0.5 / labelled**0.5
-    alone = make_examples(make_stream([[3] * 500]), tmp_path, 41, swap_rate=0.5, has_next_sentence=True)
-    assert (all_examples(alone).sentence_order_label == IGNORED_LABEL).all()  # there is no other document
-
-
-def tokens_of(batch: Batch, number: int, segment: int) -> list[int]:
-    """Positions in the stream of the tokens of a segment."""
-    ids = batch.input_ids[number][batch.attention_mask[number] & (batch.token_type_ids[number] == segment)]
-    return (ids[ids >= 5] - 5).tolist()
-
-
-@pytest.mark.parametrize("has_next_sentence", [False, True])
-def test_an_example_is_the_same_in_any_batch(tmp_path: Path, has_next_sentence: bool) -> None:
+def test_an_example_is_the_same_in_any_batch(tmp_path: Path) -> None:
     stream = draw_stream(4, 60, 9, 6)
-    examples = make_examples(stream, tmp_path, 24, 4, swap_rate=0.5, has_next_sentence=has_next_sentence)
+    examples = make_examples(stream, tmp_path, 24, 4, swap_rate=0.5)
     order = torch.arange(examples.table.count).flip(0)
     alone = [examples.gather(index[None], example_id=index[None]) for index in order]
     for name, field in all_examples(examples)._asdict().items():

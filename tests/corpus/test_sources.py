@@ -69,6 +69,8 @@ def test_hard_wrapped_prose_has_the_sentences_of_its_paragraphs(tmp_path: Path, 
     documents, counts = read(path)
     assert [document.sentences for document in documents] == [split_sentences(line) for line in LINES]
     assert counts["files_of_wrapped"] == 1
+    overlong = [textwrap.fill(" ".join(LINES), width), *(f"see {'x' * 300} and\nmore of it" for _ in range(2))]
+    assert read(write(tmp_path, "\n".join(overlong), "links.txt"))[1]["files_of_wrapped"] == 1
     whole = write(tmp_path, textwrap.fill(" ".join(LINES * 20), width), "novel.txt")  # one paragraph, over the limit
     assert [" ".join(part) for part in sentences(whole)] == [" ".join(LINES * 20)]
 
@@ -81,9 +83,12 @@ def test_hard_wrapped_prose_has_the_sentences_of_its_paragraphs(tmp_path: Path, 
         [f"{word} {word}s and {word}" for word in WORDS] * 10,
         ["the cat sat on the mat", "it was warm there all day long", "nobody came"] * 60,  # sentences without stops
         [f"one sentence of about the same length as {number}." for number in range(100, 200)],
+        [("and the wind went " * 9)[: 30 + n * 7919 % 70].rstrip() for n in range(200)],
+        ["acgt" * 15] * 200,
+        textwrap.wrap(" ".join(LINES), 72)[:15],
         ["吾輩は猫である。名前はまだ無い。どこで生れたか頓と見当がつかぬ。"] * 60,
     ],
-    ids=["log", "code", "list", "lower", "equal", "japanese"],
+    ids=["log", "code", "list", "lower", "equal", "verse", "dna", "few", "japanese"],
 )
 def test_lines_that_are_not_wrapped_are_not_joined(tmp_path: Path, lines: list[str]) -> None:
     _, counts = read(write(tmp_path, "\n".join(lines)))

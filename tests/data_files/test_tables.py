@@ -85,6 +85,8 @@ def test_the_separator_in_the_first_line_is_used_and_the_line_is_no_row(tmp_path
         sentences(path)
     assert sentences(write(tmp_path, f"{line}id;text\n1;{PROSE[0]}\n", "t.csv")) == [PROSE[:1]]
     assert cells(open_table(write(tmp_path, f"{line}x;1\n", "t.csv"), named=[HEADER]), "a") == [("x",)]
+    later = write(tmp_path, f"\n \n{line.lstrip(chr(0xFEFF))}id;text\n1;sep=\nsep=;\n", "t.csv")
+    assert [row.location for row in open_table(later).rows(("text",))] == [f"{later}:5", f"{later}:6"]
 
 
 def test_a_row_has_the_location_of_its_first_line_and_a_problem_if_its_columns_differ(tmp_path: Path) -> None:

@@ -77,6 +77,7 @@ REFUSED: dict[str, tuple[type[ValueError], Call]] = {  # by what the message nam
     "owl moon": (UsageError, lambda model: model.fill_mask("[MASK]", targets="owl moon")),
     "line 1": (DataError, lambda model: model.rewrite("[MASK] " * LONGEST)),
     "mask_rate=0": (UsageError, lambda model: model.rewrite("owl", mask_rate=0)),
+    "seed=1.5 must be a whole number": (UsageError, lambda model: model.rewrite("owl", seed=1.5)),
     "classify": (UsageError, lambda model: model.classify("owl")),
     "batch_tokens=0": (UsageError, lambda model: load_model(model.path, "cpu", 0)),
     "cuda:99": (UsageError, lambda model: load_model(model.path, "cuda:99")),

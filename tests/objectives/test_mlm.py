@@ -9,11 +9,11 @@ from scipy import stats
 from torch import Tensor
 
 from electra_albert.config import MlmConfig
-from electra_albert.contracts import IGNORED_LABEL, Batch, SpecialIds
+from electra_albert.contracts import IGNORED_LABEL, Batch, SpecialIds, UsageError
 from electra_albert.objectives.masking import Targets, choose_targets, mask_tokens, random_tokens
 from electra_albert.objectives.mlm import CrossEntropy, MaskedLanguageModeling
 from tests.model.twins import assert_same_gradients, gradients, masked_lm_twin
-from tests.objectives.toy import MASK, MODEL, SEED, SPECIAL, build, make_batch, ordered
+from tests.objectives.toy import MASK, MODEL, SEED, SPECIAL, STEP, build, make_batch, ordered
 
 ACCEPTED = 1e-3  # least p-value; draws are keyed, so the result is the same in every run
 VOCAB = 37
@@ -81,6 +81,14 @@ def test_targets_are_masked_and_randomised_in_the_configured_shares(shares: tupl
     for other in (MlmConfig(mask_token_share=0.75), MlmConfig(random_token_share=0.15)):
         with pytest.raises(AssertionError):
             assert_masked_in_shares(other, shares)
+
+
+def test_a_vocabulary_with_a_single_ordinary_token_is_refused_for_random_tokens() -> None:
+    model = replace(MODEL, vocab_size=6)
+    with pytest.raises(UsageError, match=r"--mlm\.random_token_share 0"):
+        MaskedLanguageModeling(model, MlmConfig(), SPECIAL, SEED)
+    objective = MaskedLanguageModeling(model, MlmConfig(random_token_share=0.0), SPECIAL, SEED)
+    assert int(objective(make_batch(vocab=6), STEP)["mlm_loss"].count) > 0
 
 
 def assert_loss_is_stocks(batch: Batch, stock_order: Tensor) -> None:

@@ -22,7 +22,7 @@ from tests.objectives.toy import MODEL, OBJECTIVES, SPECIAL, STEP, build, make_b
 
 # Wide enough, and with enough tokens, for first losses as in a real run.
 START = replace(MODEL, vocab_size=1009, embedding_size=64, hidden_size=128, num_hidden_layers=3, intermediate_size=256)
-WITH_ORDER = ("rtd_sop", "mlm_sop", "mlm_nsp")
+WITH_ORDER = ("rtd_sop", "mlm_sop")
 COUNTS = np.arange(MODEL.vocab_size)
 
 

@@ -29,10 +29,9 @@ RTD_OPTIONS: dict[str, dict[str, Any]] = {  # by the second part of a name in OB
     "": {},
     "options": {"mlm_share": 0.4, "mlm_weight": 2.0, "embedding_sharing": "disentangled"},
     "shared": {"generator": "shared", "generator_size": 1.0, "generator_layers": 1},
-    "uniform": {"generator": "uniform"},
     "fixed": {"generator": "a/folder", "temperature": 2.0},
 }
-OBJECTIVES = ("rtd", "rtd_sop", "electric", "mlm", "mlm_sop", "mlm_nsp", "mlm with options")
+OBJECTIVES = ("rtd", "rtd_sop", "electric", "mlm", "mlm_sop", "mlm with options")
 OBJECTIVES += tuple(f"rtd with {name}" for name in RTD_OPTIONS if name)
 
 

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
@@ -13,12 +14,12 @@ import torch
 from torch._inductor.utils import run_and_get_code
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from electra_albert.contracts import Arithmetic, Batch, UsageError
+from electra_albert.contracts import Arithmetic, Batch, DivergedError, UsageError
 from electra_albert.model.attention import LayerNorm, SoftmaxMixing
 from electra_albert.model.compilation import Compilation, compile_for_training, set_gradient_checkpointing
 from electra_albert.training.distributed import World
 from electra_albert.training.graphs import WARM_CALLS, CudaRecorder
-from electra_albert.training.guards import StopSignal
+from electra_albert.training.guards import MAX_SKIPPED_IN_A_ROW, StopSignal, UpdateGuard
 from electra_albert.training.loop import train
 from electra_albert.training.monitor import Monitor, read_metrics
 from electra_albert.training.step import RunSettings, TrainingStep
@@ -98,6 +99,21 @@ def trained(
         run = RunSettings(folder, config, world, monitor, stop, arithmetic, record=recorder)
         train(objective, batches, lambda step: {"loss": 0.0}, run)
     return float(read_metrics(folder / "metrics.jsonl")[-2]["loss"])  # the last row is the evaluation
+
+
+def test_a_run_of_non_finite_steps_ends_by_the_fifteenth(world: World) -> None:
+    """The counts of a watch are read at the next one, so that no step waits for them."""
+    guard, steps = UpdateGuard(world.device), list[int]()
+    bad, no = torch.tensor(torch.nan, device=world.device), torch.tensor(False, device=world.device)
+
+    def skip(step: int) -> None:
+        guard.observe(bad, no)
+        guard.watch(step)
+        steps.append(step)
+
+    with pytest.raises(DivergedError, match="5 steps in a row"):
+        deque(map(skip, count(1)), maxlen=0)
+    assert MAX_SKIPPED_IN_A_ROW <= len(steps) < 3 * MAX_SKIPPED_IN_A_ROW
 
 
 @pytest.mark.parametrize("arithmetic", ["fp32", "bf16", "fp16"])

@@ -284,3 +284,13 @@ def test_early_stopping_ends_a_run_and_its_resume_at_the_same_step(tmp_path: Pat
     again, second = run_toy(tmp_path, resume_from=start, should_stop=lambda: True)
     assert (again.step, fingerprint(second)) == (CONFIG.eval_steps, fingerprint(first))
     assert rows(tmp_path) == before
+
+
+@pytest.mark.parametrize(("plan", "expected"), [(None, [4, 8]), (lambda *_: CONFIG.max_steps, [2, 4, 8])])
+def test_a_resumed_run_with_a_plan_is_evaluated_first(tmp_path: Path, plan: Any, expected: list[int]) -> None:
+    """The plan reserves the time that an evaluation takes."""
+    run_toy(tmp_path / "first")
+    start = tmp_path / "first" / "checkpoints" / "step-0000002"
+    steps = list[int]()
+    run_toy(tmp_path / "again", resume_from=start, plan=plan, evaluate=lambda step: steps.append(step) or {})
+    assert steps == expected

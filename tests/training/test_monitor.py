@@ -130,6 +130,7 @@ def test_lines_and_the_bar_fit_100_columns_and_show_losses_auc_and_speed(
         assert max(map(len, lines)) <= 100
         assert is_terminal or all(text in lines[0] for text in ("discriminator 0.1235", "tokens/s 123,456", "left"))
         assert any("held out: loss 29.01" in line and "AUC 0.8028" in line for line in lines)
+        assert not any("unigram" in line for line in lines)  # the same number at each evaluation
 
 
 def test_a_notebook_shows_the_bar_and_lines_on_stdout(
@@ -207,7 +208,7 @@ def test_trackers_get_the_metrics_and_a_resumed_run_continues(tmp_path: Path, mo
 def test_a_tracker_that_cannot_start_is_refused_and_one_that_fails_later_only_warns(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(UsageError, match="trackio"):
+    with pytest.raises(UsageError, match="pip install trackio"):
         check_trackers("tensorboard,trackio")
     check_trackers("none")
     fake = FakeTracker("wandb")

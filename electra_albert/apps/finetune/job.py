@@ -216,7 +216,7 @@ def _encode_plan(task: Task, tuning: TuningConfig, base: BaseModel, details: Map
     flags = task.has_null_answer, task.is_regression, tuning.double_unordered
     plan = trained_plan(EncodePlan(*lengths, tuning.max_answer_length, *flags, positions), details)
     if plan.max_seq_length > positions:
-        advice = "lower it, or give the model more with Pretraining.py --init_from"
+        advice = "lower it, or give the model more with electra-albert pretrain --init_from"
         raise UsageError(f"--max_seq_length {plan.max_seq_length} exceeds the model's {positions} positions; {advice}")
     return plan
 

@@ -20,11 +20,13 @@ _FOR_NEW_TEXT = (  # options with an effect when a fine-tuned model predicts new
 _SHORT_HELP = command_line.ShortHelp(
     "task data_dir train_file validation_file text_column text_pair_column label_column model output_dir seeds "
     f"num_train_epochs learning_rate max_seq_length predict {_COMPARE}",
-    """python Finetuning.py                                      a built-in task, in minutes
-python Finetuning.py --train_file a.csv --validation_file b.csv --text_column review --label_column stars
-python Finetuning.py --task cola --data_dir GLUE/CoLA --model runs/mine --seeds 5
-python Finetuning.py --task glue --data_dir GLUE --model runs/mine --predict test
-python Finetuning.py --compare runs/cola-mine runs/cola-other""",
+    (
+        ("", "a built-in task, in minutes"),
+        ("--train_file a.csv --validation_file b.csv --text_column review --label_column stars",),
+        ("--task cola --data_dir GLUE/CoLA --model runs/mine --seeds 5",),
+        ("--task glue --data_dir GLUE --model runs/mine --predict test",),
+        ("--compare runs/cola-mine runs/cola-other",),
+    ),
     "README.md; docs/finetuning.md (tasks, their data, scores), docs/interop.md",
 )
 
@@ -42,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
     from electra_albert.training.distributed import start
 
     world = start(config.tuning.device, config.training.ddp_timeout)
-    return command_line.print_results(run_finetuning(config, world, ["Finetuning.py", *argv]))
+    return command_line.print_results(run_finetuning(config, world, command_line.started_as("finetune", argv)))
 
 
 def finetune(config: FinetuneConfig | None = None, **options: Any) -> RunResult:
@@ -66,7 +68,7 @@ def finetune(config: FinetuneConfig | None = None, **options: Any) -> RunResult:
     world = start(config.tuning.device, config.training.ddp_timeout)
     try:
         with console_log():
-            result = run_finetuning(config, world, ["Finetuning.py", *argv])
+            result = run_finetuning(config, world, command_line.started_as("finetune", argv))
             LOG.info(result.summary)
             return result
     finally:
@@ -76,7 +78,7 @@ def finetune(config: FinetuneConfig | None = None, **options: Any) -> RunResult:
 def parse_finetuning(argv: Sequence[str]) -> FinetuneConfig:
     """Parse the command line; UsageError for a wrong option."""
     purpose = "Fine-tune a pretrained encoder on a task and report its scores."
-    parser = command_line.make_parser("Finetuning.py", purpose, "[--option value ...]")
+    parser = command_line.make_parser(command_line.program("finetune"), purpose, "[--option value ...]")
     words = command_line.config_first(argv)
     for part in PARTS.values():
         parser.add_class_arguments(part, skip={_COMPARE, *(DERIVED if part is TrainingConfig else ())})

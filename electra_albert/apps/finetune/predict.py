@@ -114,7 +114,7 @@ def label_text(config: FinetuneConfig, world: World, stop: StopSignal) -> RunRes
     command_line.check_can_write(folder)
     if (table := folder / files.PREDICTED).exists():
         if not (table.is_file() and table.read_bytes().startswith(files.PREDICTIONS_HEADER.encode())):
-            raise UsageError(f"{table} was not written by Finetuning.py; choose another --output_dir")
+            raise UsageError(f"{table} was not written by fine-tuning; choose another --output_dir")
         LOG.info(f"notice: {table} will be overwritten; give another --output_dir to keep it")
     job = make_task_job(task, config, base, world)
     count, labels = sum(map(len, job.to_label.values())), ", ".join(job.data.labels[:5])

@@ -77,7 +77,7 @@ def check_output_folder(folder: Path) -> None:
         raise UsageError(f"{folder} is the folder of a pretraining run; choose another --output_dir")
     taken = [name for name in (*_OUTPUTS, MODEL) if (folder / name).exists()]
     if taken and not (folder / ENVIRONMENT).is_file():
-        raise UsageError(f"{folder} holds {taken[0]}, not made by Finetuning.py; choose another --output_dir")
+        raise UsageError(f"{folder} holds {taken[0]}, not made by fine-tuning; choose another --output_dir")
 
 
 def open_folder(job: TaskJob, folder: Path, command: Sequence[str]) -> list[str]:
@@ -236,7 +236,7 @@ def _write_card(job: TaskJob, folder: Path, results: Mapping[str, Any], table: s
     facts = _task_facts(job, medians, f"median of {len(results['seeds'])} seed(s)")
     fields = {"library_name": library, "tags": ["albert", "electra", job.task.name], **facts.fields}
     note = f"results.json has the same scores as fractions, for every seed; {choice}"
-    words = shlex.split((folder / COMMAND).read_text(encoding="utf-8", errors="replace"))[1:]
+    words = shlex.split((folder / COMMAND).read_text(encoding="utf-8", errors="replace"))
     command = run_folder.format_command(words, is_public=True)
     card.write_card(folder, card.Facts(fields, f"{facts.text}\n\n{table}\n\n{note}"), code, command)
 

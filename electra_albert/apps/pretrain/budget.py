@@ -82,8 +82,10 @@ def planned(job: Job, world: World) -> Job:
         steps, given = round(run.flops / trial.flops_per_step(config, world.world_size)), f"{run.flops:g} FLOPs"
     else:
         step_seconds, evaluation_seconds = _measured_seconds(job, world)
-        evaluating = (1 + 1 / _SHARES["eval_steps"]) * evaluation_seconds  # the first one before the training
-        steps, given = int((run.budget_seconds - evaluating) / step_seconds), f"{run.budget}"
+        seconds = run.budget_seconds - evaluation_seconds  # of the evaluation before the first step
+        if_shares = seconds - evaluation_seconds / _SHARES["eval_steps"]  # of training
+        if_eval_steps = seconds / (1 + evaluation_seconds / (training.eval_steps * step_seconds))
+        steps, given = int(min(if_shares, if_eval_steps) / step_seconds), f"{run.budget}"
     if steps < 1:
         raise UsageError(f"{given} is less than one step takes; raise it or choose a smaller preset")
     values = {name: min(getattr(training, name), max(1, math.ceil(share * steps))) for name, share in _SHARES.items()}

@@ -136,7 +136,7 @@ def _repeated_share(split: Split, unknown: int | None) -> float:
     sentences = islice((tokens[slice(*span)] for tokens, some in ends for span in pairwise(some)), _SAMPLED_SENTENCES)
     long = (sentence for sentence in sentences if len(sentence) >= _SENTENCE_TOKENS)
     counts = Counter(sentence.tobytes() for sentence in long if (sentence == unknown).mean() < _READABLE)
-    return 1 - len(counts) / max(1, counts.total())
+    return (counts.total() - len(counts)) / max(1, counts.total())
 
 
 def _corrupt(job: Job, batch: Batch) -> Any:
@@ -145,8 +145,7 @@ def _corrupt(job: Job, batch: Batch) -> Any:
 
 
 def _of_corruption(job: Job, batch: Batch, corruption: Any) -> Iterator[Finding]:
-    if corruption.logits is not None:
-        yield _of_sampling(job, corruption)
+    yield _of_sampling(job, corruption)
     # The labels of energies are the noise, also if it equals the text.
     if job.objective.discriminator is not None and not job.objective.discriminator.has_energies:
         yield _of_labels(batch, corruption)

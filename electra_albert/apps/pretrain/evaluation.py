@@ -15,7 +15,7 @@ from electra_albert.contracts import LOG, CheckpointError, Metrics, Term
 from electra_albert.corpus.examples import PackedExamples, eval_batches
 from electra_albert.inference.model import InferenceModel
 from electra_albert.inference.scoring import score_pairs
-from electra_albert.objectives.evaluation import UNIGRAM_LOSS, Detections, detection_scores
+from electra_albert.objectives.evaluation import Detections, detection_scores
 from electra_albert.objectives.rtd import PretrainingObjective
 from electra_albert.training import checkpoint, distributed, monitor
 from electra_albert.training.loop import Evaluate, Outcome
@@ -82,13 +82,13 @@ def score(
         terms = objective.score(batch.to(world.device), job.unigram, detections)
         current = bisect_right(firsts, int(batch.example_id[0])) - 1
         for number, source in enumerate(sources):
-            for name in [name for name in (*objective.weights, UNIGRAM_LOSS) if name in terms]:
+            for name in [name for name in (*objective.weights, "unigram_loss") if name in terms]:
                 terms[f"{name}/{source}"] = Term(*(value * int(number == current) for value in terms[name]))
         tally.add(terms, kept)
     totals = tally.take(world)
     metrics = monitor.means_of(totals, objective.weights)
     for suffix in ("", *(f"/{source}" for source in sources)):
-        if (baseline := f"{UNIGRAM_LOSS}{suffix}") in totals:  # of masked language models
+        if (baseline := f"unigram_loss{suffix}") in totals:  # of masked language models
             metrics[f"{MASKED_TOKENS}{suffix}"] = totals[baseline][1]
     gathered = distributed.gather_objects(detections.arrays(), world)
     scores, is_replaced = (np.concatenate(parts) for parts in zip(*gathered, strict=True))

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from electra_albert.apps.prepare import Prepared, find_store, prepare, with_tokenizer
-from electra_albert.apps.run_folder import CONFIG, read_options, recorded_settings
+from electra_albert.apps.run_folder import CONFIG, read_options, recorded_settings, without_removed
 from electra_albert.config import BUILT_IN_CORPUS, GROUPS, ModelConfig, PretrainConfig, RtdConfig
 from electra_albert.contracts import LOG, CheckpointError, DataError, UsageError
 from electra_albert.corpus.examples import PackedExamples
@@ -67,7 +67,8 @@ def inherited_options(source: Path, output_dir: Path) -> dict[str, Any]:
     for _, checkpoint in reversed(list_checkpoints(output_dir / "checkpoints")):
         settings = {} if find_problem(checkpoint) else read_state(checkpoint)["settings"]
         if settings.get("init_from") == str(source):
-            return {**settings["origin"]["options"], "tokenizer": str(output_dir / "tokenizer")}
+            options = without_removed(settings["origin"]["options"])
+            return {**options, "tokenizer": str(output_dir / "tokenizer")}
     return _stock_options(source) if _is_stock(source) else {**_run_options(source), "tokenizer": f"{source}/tokenizer"}
 
 
@@ -79,7 +80,7 @@ def _run_options(run: Path) -> dict[str, Any]:
     if checkpoint is None:
         options = read_options(run / CONFIG, f"--init_from {run}: its {CONFIG}")
     else:  # whose hashes were compared
-        options = read_state(checkpoint)["settings"]
+        options = without_removed(read_state(checkpoint)["settings"])
         options["model"].pop("vocab_size", None)
     groups = {key for key, value in options.items() if isinstance(value, dict)} - {"origin"}
     return {key: options[key] for key in options if key in groups.union(_INHERITED)}

@@ -124,7 +124,7 @@ def _fixed_generator(config: PretrainConfig, tokenizer: Tokenizer, origin: init_
     try:
         files = load.locate(path, "generator")
     except UsageError as error:
-        raise UsageError(f"--rtd.generator {error}, or own, shared or uniform") from None
+        raise UsageError(f"--rtd.generator {error}, or own or shared") from None
     if fingerprint(load_tokenizer(files.tokenizer)) != fingerprint(tokenizer):
         raise CheckpointError(f"--rtd.generator {path} has another tokenizer; set --tokenizer {files.tokenizer}")
     stored, size = load.read_stored(files), len(tokenizer)
@@ -175,12 +175,11 @@ def _check(objective: PretrainingObjective, batch: Batch, weight_decay: float, u
 def _batches(config: PretrainConfig, prepared: Prepared, world: World) -> tuple[TrainBatches, PackedExamples]:
     """Training batches and held-out examples. Raises DataError if there are too few, or none with a sentence order.
 
-    For sentence-order objectives, all examples have two segments, and half of them are swapped, or the second replaced.
+    For sentence-order objectives, all examples have two segments, and half of them are swapped.
     """
     training, store, spec = config.training, prepared.store, spec_of(config)
     length, seed, special = config.corpus.max_seq_length, training.seed, special_ids(prepared.tokenizer)
-    rates: dict[str, Any] = {"has_next_sentence": spec.has_next_sentence}
-    rates |= {"swap_rate": SWAP_RATE, "one_segment_rate": 0.0} if spec.has_sentence_order else {}
+    rates: dict[str, Any] = {"swap_rate": SWAP_RATE, "one_segment_rate": 0.0} if spec.has_sentence_order else {}
     tables = ((store.train, prepared.train_table), (store.validation, prepared.validation_table))
     examples, held_out = (PackedExamples(*table, length, seed, special, **rates) for table in tables)
     batch = training.per_device_train_batch_size, training.gradient_accumulation_steps
@@ -194,8 +193,6 @@ def _batches(config: PretrainConfig, prepared: Prepared, world: World) -> tuple[
         lack = f"but each of {world.world_size} processes needs one"
         raise DataError(f"{problem}, {lack}; use more text or raise --eval_examples")
     wanted, needed = "sentence order", "two whole sentences of one document"
-    if spec.has_next_sentence:
-        wanted, needed = "next-sentence label", "a second segment that text of another document can replace"
     for some in (held_out, examples) if spec.has_sentence_order else ():
         index = torch.arange(min(some.table.count, _SAMPLED_EXAMPLES))
         share = float((some.gather(index, index).sentence_order_label != IGNORED_LABEL).float().mean())

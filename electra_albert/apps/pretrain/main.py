@@ -1,8 +1,4 @@
-"""Pretrain an encoder on raw text: prepare, build, check, train, evaluate, export, report.
-
-python Pretraining.py
-python Pretraining.py --corpus my.txt --preset small --output_dir runs/mine
-"""
+"""Pretrain an encoder on raw text: prepare, build, check, train, evaluate, export, report."""
 
 import json
 import re
@@ -14,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from electra_albert.apps import run_folder as files
-from electra_albert.apps.command_line import check_can_write, print_results
+from electra_albert.apps.command_line import check_can_write, print_results, started_as
 from electra_albert.apps.pretrain.options import parse_pretraining, refuse_idle_options
 from electra_albert.config import PretrainConfig
 from electra_albert.contracts import LOG, RunResult, UsageError
@@ -33,7 +29,7 @@ def main(argv: Sequence[str]) -> int:
     from electra_albert.training.distributed import start
 
     world = start(config.run.device, config.training.ddp_timeout)
-    return print_results(run_pretraining(preset, config, world, ["Pretraining.py", *argv]))
+    return print_results(run_pretraining(preset, config, world, started_as("pretrain", argv)))
 
 
 def pretrain(config: PretrainConfig | None = None, **options: Any) -> RunResult:
@@ -56,7 +52,7 @@ def pretrain(config: PretrainConfig | None = None, **options: Any) -> RunResult:
     world = start(config.run.device, config.training.ddp_timeout)
     try:
         with console_log():
-            result = run_pretraining(preset, config, world, ["Pretraining.py", *argv])
+            result = run_pretraining(preset, config, world, started_as("pretrain", argv))
             LOG.info(result.summary)
         return result
     finally:

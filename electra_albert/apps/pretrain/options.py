@@ -24,11 +24,13 @@ _GROUPED: dict[str, type[Any]] = {  # groups of options with dotted names: the m
 _SHORT_HELP = ShortHelp(
     "corpus preset output_dir objective init_from tokenizer vocab_size max_seq_length max_steps "
     "per_device_train_batch_size learning_rate seed dry_run config",
-    """python Pretraining.py                                     the sample corpus, in minutes
-python Pretraining.py my.txt                              the same as --corpus my.txt
-python Pretraining.py "texts/*.txt.xz" --preset small --output_dir runs/mine
-python Pretraining.py articles.csv --text_column body --dry_run
-python Pretraining.py --init_from runs/mine --corpus more.txt --output_dir runs/adapted""",
+    (
+        ("", "the sample corpus, in minutes"),
+        ("my.txt", "the same as --corpus my.txt"),
+        ('"texts/*.txt.xz" --preset small --output_dir runs/mine',),
+        ("articles.csv --text_column body --dry_run",),
+        ("--init_from runs/mine --corpus more.txt --output_dir runs/adapted",),
+    ),
     "README.md; docs/corpus.md (text and its formats), docs/cluster.md, docs/interop.md",
 )
 # Options of trained generators; presets set some of them for other kinds too.
@@ -36,10 +38,15 @@ _TRAINED = "embedding_sharing generator_layers generator_rate generator_size gen
 _FROM_TOKENIZER = "vocab_size"  # the model's is always that of the tokenizer
 
 
-def parse_pretraining(argv: Sequence[str], program: str = "Pretraining.py") -> tuple[str, PretrainConfig]:
-    """Preset name and configuration of a pretraining run. Raises UsageError for an invalid option."""
+def parse_pretraining(
+    argv: Sequence[str], program: str | None = None, purpose: str = "Pretrain an ALBERT encoder on your own text."
+) -> tuple[str, PretrainConfig]:
+    """Preset name and configuration of a pretraining run. Raises UsageError for an invalid option.
+
+    `program` and `purpose` are those of --help, by default of `electra-albert pretrain`.
+    """
     preset, run, inherited = _find_preset(argv)
-    purpose = "Pretrain an ALBERT encoder on your own text."
+    program = program or command_line.program("pretrain")
     parser = command_line.make_parser(program, purpose, "[CORPUS] [--option value ...]")
     parser.add_argument("--preset", choices=list(PRESETS), default=preset, help="Default sizes and learning rates.")
     for section in FLAT.values():

@@ -54,9 +54,8 @@ def start_lines(job: Job, world: World) -> list[str]:
         f"objective {config.run.objective}, {masked}device {world.world_size} x {world.device.type}, "
         f"precision {job.arithmetic}, torch.compile: {compiled}",
     ]
-    if kind != "uniform" or config.rtd.mlm_share:
-        entropy = f"{job.unigram.entropy:.2f} nats (entropy of the token frequencies)"
-        lines.append(f"baseline for the masked-token loss: {entropy}")
+    entropy = f"{job.unigram.entropy:.2f} nats (entropy of the token frequencies)"
+    lines.append(f"baseline for the masked-token loss: {entropy}")
     lines += [f"generator: {source}" for source in [spec_of(config).generator_text(config)] if source]
     if job.lacks_generator:
         alone = config.generator_warmup_steps

@@ -72,8 +72,10 @@ def measure(job: Job, world: World, done_steps: int = 0) -> Iterator[str]:
     held_out = [job.held_out, job.origin.held_out if job.origin else None]
     scored = sum(ceil(min(training.eval_examples, part.table.count) / world.world_size) for part in held_out if part)
     evaluations = ceil(training.max_steps / training.eval_steps) - done_steps // training.eval_steps
-    # A run with --init_from is evaluated at the start too; a resumed run repeats the evaluation of its checkpoint.
-    evaluations += done_steps % training.eval_steps == 0 if done_steps else job.origin is not None
+    # A resumed run repeats the evaluation of its checkpoint; a run with --budget or --init_from starts with one.
+    is_repeated = done_steps > 0 and done_steps % training.eval_steps == 0
+    is_first = done_steps == 0 and job.origin is not None
+    evaluations += is_repeated or is_first or job.config.run.budget is not None
     scoring = evaluations * scored * example
     apart = "" if world.world_size == 1 else f", without communication between {world.world_size} processes"
     parts = f"{steps:,} steps in {_short(seconds)}, {evaluations:,} evaluations in {_short(scoring)}"

@@ -71,7 +71,7 @@ def test_a_users_file_is_not_overwritten(again: Again, tmp_path: Path, name: str
     file = tmp_path / "mine" / name
     file.parent.mkdir(parents=True)
     file.write_text("mine")
-    reason = f"holds {name.split('/')[0]}, not made by Finetuning.py"
+    reason = f"holds {name.split('/')[0]}, not made by fine-tuning"
     assert_refused(call(finetune.main, *again(tmp_path / "mine")), 2, reason)
     assert [path for path in (tmp_path / "mine").rglob("*") if path.is_file()] == [file]
     assert file.read_text() == "mine"

@@ -37,12 +37,16 @@ class Clock(Monitor):
         return self.seconds
 
 
-def run_on_time(folder: Path, slowest: float, evaluation_seconds: float, save_seconds: float = 0.0) -> Iterator[Clock]:
+def run_on_time(
+    folder: Path, slowest: float, evaluation_seconds: float, save_seconds: float = 0.0, before: int = 0
+) -> Iterator[Clock]:
     """The clock after each plan. A step takes a second, after 500 steps `slowest` as long.
 
-    Every 200th step is followed by an evaluation, as is the last one, and every 100th by a save.
+    Every 200th step is followed by an evaluation, as is the last one, and every 100th by a save. The run is resumed
+    after `before` steps.
     """
     clock = Clock(folder, 1000, is_main=False)
+    clock.seconds = float(before)
     pace = budget.Pace(SECONDS, 200, clock)
 
     def slow(_: int) -> Metrics:
@@ -50,8 +54,8 @@ def run_on_time(folder: Path, slowest: float, evaluation_seconds: float, save_se
         return {}
 
     evaluate = pace.timed(slow)
-    evaluate(0)
-    step, training_seconds = 0, 0.0
+    evaluate(before)
+    step, training_seconds = before, 0.0
     while step < clock.max_steps:
         step += 1
         seconds = 1.0 if step < 500 else slowest
@@ -76,8 +80,28 @@ def test_a_run_ends_on_time_if_its_speed_changes(tmp_path: Path, slowest: float,
 
 def test_a_plan_does_not_jump_after_evaluations_and_saves(tmp_path: Path) -> None:
     # Regression: evaluations counted as slow steps, so that plan and learning rate jumped after each.
-    plans = [clock.max_steps for clock in run_on_time(tmp_path, 1.0, 30.0, save_seconds=4.0)]
-    assert max(plans[3:]) - min(plans[3:]) < 0.05 * plans[-1]
+    for before in (0, 500):
+        plans = [clock.max_steps for clock in run_on_time(tmp_path, 1.0, 30.0, 4.0, before)]
+        assert max(plans[3:]) - min(plans[3:]) < 0.05 * plans[-1]
+    plans = [clock.max_steps for clock in run_on_time(tmp_path, 1.0, 30.0, save_seconds=20.0)]
+    assert max(plans[10:]) - min(plans[10:]) < 0.06 * plans[-1]
+
+
+def test_a_plan_follows_the_recent_speed(tmp_path: Path) -> None:
+    """Steps from the 500th on take four seconds; the plan is final when such steps took a quarter of the time."""
+    plans = [clock.max_steps for clock in run_on_time(tmp_path, 4.0, 0.0)]
+    assert plans[23] == 1000  # after 480 steps
+    assert {*plans[26:]} == {499 + (1000 - 499) // 4}  # from 540 steps on
+
+
+def test_evaluations_are_planned_as_often_as_they_take_place(
+    finished: Finished, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(budget, "_measured_seconds", lambda *_: (1.0, 10.0))
+    # One before the training, then one every 5 steps or, with a larger interval, eight in all.
+    for interval, steps in (("5", (1000 - 10) // 3), ("4000", 1000 - 10 - 80)):
+        _, job = planned_job(finished, "--budget", "1000s", "--eval_steps", interval)
+        assert job.config.training.max_steps == steps
 
 
 def options(finished: Finished, output: Path | None, *more: object) -> list[str]:
@@ -94,6 +118,9 @@ def test_flops_become_the_nearest_number_of_steps(finished: Finished) -> None:
     for shares in (7.6, 8.0, 8.4):
         run = replace(config, run=replace(config.run, flops=shares * step))
         assert budget.recorded_plan(run, {"settings": settings}, 1).training.max_steps == 8
+    for shares in (7.6, 8.4):
+        flops = shares * trial.flops_per_step(finished.config())
+        assert planned_job(finished, "--flops", str(flops))[1].config.training.max_steps == 8
 
 
 def test_a_larger_plan_is_that_of_a_new_run_with_the_closer_intervals(finished: Finished) -> None:

@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from electra_albert.apps import command_line
 from electra_albert.apps.finetune import main as finetune
 from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.apps.pretrain.options import parse_pretraining
+from electra_albert.apps.run_folder import format_command
 from electra_albert.cli import COMMANDS, main
 from electra_albert.config import CorpusConfig, PretrainConfig, TrainingConfig
 from electra_albert.contracts import RankLostError, UsageError
@@ -85,7 +87,7 @@ def test_a_path_without_option_is_the_corpus(in_folder: Path) -> None:
             parse(*argv)
 
 
-@pytest.mark.parametrize("name", ["pretrain", "finetune", "demo"])
+@pytest.mark.parametrize("name", ["pretrain", "finetune", "demo", "doctor"])
 def test_help_is_one_page_with_examples_and_imports_nothing_heavy(name: str, tmp_path: Path) -> None:
     program = (
         f"import os, sys\nfrom electra_albert.cli import run\nos.environ['COLUMNS'] = '80'\n"
@@ -97,7 +99,18 @@ def test_help_is_one_page_with_examples_and_imports_nothing_heavy(name: str, tmp
     assert loaded == "code 0 loaded []", ended.err
     assert len(page) <= 60
     assert any(line.startswith("  --") for line in page)
-    assert "examples:" in page
+    examples = [*takewhile(str.strip, page[page.index("examples:") + 1 :])]
+    assert all(line.startswith(f"  electra-albert {name} ") for line in examples)
+    assert page[0].startswith(f"usage: electra-albert {name} ")
+
+
+@pytest.mark.parametrize(
+    ("started", "expected"),
+    [("/checkout/Finetuning.py", "python Finetuning.py"), ("/bin/electra-albert", "electra-albert finetune")],
+)
+def test_a_command_is_recorded_as_it_was_started(monkeypatch: pytest.MonkeyPatch, started: str, expected: str) -> None:
+    monkeypatch.setattr(sys, "argv", [started])
+    assert format_command(command_line.started_as("finetune", ["--seeds", "2"])) == f"{expected} --seeds 2"
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
@@ -196,7 +209,7 @@ def test_an_error_of_another_rank_names_it(monkeypatch: pytest.MonkeyPatch, caps
 
 def test_a_file_with_a_removed_option_is_read_if_it_was_unused(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
-    file.write_text("max_steps: 7\nrtd: {z_loss: 0.0, temperature_decay: 0.2, mask_rate: 0.3}\n", encoding="utf-8")
+    file.write_text("max_steps: 7\nrtd: {z_loss: 0.0, temperature_decay: 0.1, mask_rate: 0.3}\n", encoding="utf-8")
     read = parse("--config", file)
     assert (read.training.max_steps, read.rtd.mask_rate) == (7, 0.3)
     file.write_text("rtd: {z_loss: 0.1}\n", encoding="utf-8")

@@ -159,8 +159,8 @@ def test_a_weak_corpus_gives_warnings(finished: Finished, tmp_path: Path, monkey
     text.write_text(english(60) + "\n\n" + english(60) + "\n\n" + "ωψφ " * 40, encoding="utf-8")
     more = ("--corpus", text, "--tokenizer", finished.folder / "tokenizer", "--objective", "mlm")
     argv = [word for word in finished.options(None, *more) if word not in ("--vocab_size", "300")]
-    ended = call(doctor.main, *argv)
-    wanted = {"unknown", "duplicates", "held-out text"}
+    ended = call(doctor.main, *argv, "--max_steps", 2000)
+    wanted = {"unknown", "duplicates", "held-out text", "epochs"}
     assert (ended.code, findings(ended, "warn")) == (0, wanted), ended.out
 
 

@@ -13,13 +13,16 @@ import electra_albert as ea
 from electra_albert.apps import demo, show_batch
 from electra_albert.apps.pretrain import job
 from electra_albert.apps.pretrain import main as pretrain
+from electra_albert.apps.pretrain.options import parse_pretraining
 from electra_albert.apps.run_folder import recorded_settings
+from electra_albert.corpus.rows import build_table
 from electra_albert.hub.load import KINDS, build, locate, read_stored
 from electra_albert.training import graphs
 from tests.apps.conftest import Finished
 from tests.apps.pretrain.test_distributed_run import max_difference, on_ranks
 from tests.apps.tiny_run import Ended, assert_refused, call, options, outcome, rows, succeed
 from tests.training.recorder import ReplayingRecorder
+from tests.training.toy import ALONE
 
 STEPS = 12
 LOSSES = {"rtd_sop": {"generator_loss", "discriminator_loss", "sop_loss"}, "mlm": {"mlm_loss"}}
@@ -78,7 +81,7 @@ def test_a_run_logs_the_losses_of_its_objective_and_beats_the_unigram_baseline(t
     assert (tmp_path / "run" / "discriminator").is_dir() == objective.startswith("rtd")
 
 
-@pytest.mark.parametrize("objective", ["rtd_sop", "mlm", "electric", "mlm_nsp"])
+@pytest.mark.parametrize("objective", ["rtd_sop", "mlm", "electric"])
 def test_a_resumed_run_equals_an_uninterrupted_one(finished: Finished, tmp_path: Path, objective: str) -> None:
     more = ("--objective", objective, "--gradient_accumulation_steps", 2, "--per_device_train_batch_size", 4)
     more += ("--mlm.mask_unit", "ngram", "--mlm.mask_rate_end", 0.4) if objective == "mlm" else ()
@@ -89,11 +92,17 @@ def test_a_resumed_run_equals_an_uninterrupted_one(finished: Finished, tmp_path:
     assert outcome(tmp_path / "run", STEPS) == expected
 
 
-def test_held_out_text_without_a_next_sentence_label_is_announced(finished: Finished, tmp_path: Path) -> None:
+def test_held_out_text_without_a_sentence_order_is_announced(
+    finished: Finished, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     # Regression: with few documents, the end of one is held out, and the scores were missing without a word.
-    for objective in ("mlm_nsp", "mlm_sop"):
-        ended = train(finished, tmp_path / objective, "--objective", objective, "--dry_run")
-        assert ("the next-sentence label is trained, but not scored" in ended.err) == (objective == "mlm_nsp")
+    _, config = parse_pretraining(argv(finished, tmp_path, "--objective", "mlm_sop"))
+    caplog.set_level("INFO")
+    prepared = job.make_job(config, ALONE).prepared
+    assert "but not scored" not in caplog.text
+    short = build_table(prepared.store.validation, 8, config.training.seed)
+    job._batches(config, prepared._replace(validation_table=short), ALONE)
+    assert "the sentence order is trained, but not scored" in caplog.text
 
 
 def test_two_ranks_and_accumulation_have_the_losses_of_one_big_batch(finished: Finished, tmp_path: Path) -> None:
@@ -110,9 +119,8 @@ def test_two_ranks_and_accumulation_have_the_losses_of_one_big_batch(finished: F
         assert max_difference(one, rows(tmp_path / other), names=("loss", "sop_loss", "eval_loss")) < LOSS_TOLERANCE
 
 
-@pytest.mark.parametrize("objective", ["mlm_sop", "mlm_nsp"])
-def test_albert_runs_load_as_stock_albert_for_pretraining(finished: Finished, tmp_path: Path, objective: str) -> None:
-    train(finished, tmp_path / "run", "--objective", objective)
+def test_albert_runs_load_as_stock_albert_for_pretraining(finished: Finished, tmp_path: Path) -> None:
+    train(finished, tmp_path / "run", "--objective", "mlm_sop")
     stock, info = load_stock(tmp_path / "run" / "generator", "AlbertForPreTraining")
     assert not info["unexpected_keys"]
     ours = build(read_stored(locate(tmp_path / "run", "generator")), KINDS["generator"])
@@ -146,14 +154,13 @@ def test_energies_are_equal_in_run_and_exports_and_their_head_is_not_reused(fini
     assert "randomly initialized: discriminator_predictions, generator" in ended.err
 
 
-@pytest.mark.parametrize("objective", ["mlm_sop", "rtd_sop", "electric", "mlm_nsp"])
+@pytest.mark.parametrize("objective", ["mlm_sop", "rtd_sop", "electric"])
 def test_demo_and_show_batch_support_every_objective(finished: Finished, tmp_path: Path, objective: str) -> None:
     train(finished, tmp_path / "run", "--objective", objective)
     shown = succeed(show_batch.main, "--run", tmp_path / "run", "--step", 3, "--rows", 8)
     assert "generator input" in shown.out
     assert ("discriminator input" in shown.out) == objective.startswith(("rtd", "electric"))
     assert ("segments swapped" in shown.out) == objective.endswith("_sop")
-    assert ("of another document" in shown.out) == (objective == "mlm_nsp")
     succeed(demo.main, "--gen", tmp_path / "run")
 
 

@@ -21,7 +21,6 @@ SHARED = ("--rtd.generator", "shared", "--rtd.generator_size", 1, "--rtd.generat
 OPTIONS: dict[str, tuple[object, ...]] = {  # of each kind, with others that apply to it
     "shared": (*SHARED, "--optimizer", "muon"),
     "shared, two tables": (*SHARED, "--rtd.embedding_sharing", "disentangled", "--model.residual_scale", 2),
-    "uniform": ("--rtd.generator", "uniform"),
     "fixed": ("--rtd.temperature", 2),
 }
 TEXT = "the old fox crossed the river."
@@ -74,16 +73,16 @@ def test_checkpoints_hold_trained_weights_once_and_stock_loads_the_folders(made:
 def test_plan_doctor_show_batch_know_the_kind(finished: Finished, made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     kind, more, run = made
     planned = succeed(pretrain.main, *finished.options(run.with_name("new"), *more, "--dry_run", "true")).err
-    source = {"uniform": "uniform, not trained", "fixed": "apps/run, not trained"}
-    assert f"generator: {source.get(kind, 'the first 1 of the discriminator')}" in planned
+    source = "apps/run, not trained" if kind == "fixed" else "the first 1 of the discriminator"
+    assert f"generator: {source}" in planned
     total = sum(tensor.numel() for tensor in load_file(run / "checkpoints/step-0000006/model.safetensors").values())
     listed = planned.partition(f"parameters: {total:,} (")[2].partition(")")[0].split(", ")
     assert len(listed) == (3 if "shared" in kind else 2)
     assert sum(int(part.split()[0].replace(",", "")) for part in listed) == total
-    assert ("baseline for the masked-token loss" in planned) == (kind != "uniform")
+    assert "baseline for the masked-token loss" in planned
     examined = call(doctor.main, *finished.options(None, *more))
     assert examined.code == 0, examined.out
-    assert ("χ²" in examined.out) == (kind != "uniform")
+    assert "χ²" in examined.out
     shown = succeed(show_batch.main, "--run", run, "--step", 5)
     assert ("generator: checkpoint of step 3" in shown.out) == ("shared" in kind)
     monkeypatch.setattr(default_model, "RUNS", run.parent)
@@ -97,7 +96,7 @@ def test_a_fixed_generator_must_fit_the_run_and_stay_the_same(finished: Finished
     for code, text, *options in (
         (4, "has another tokenizer; set --tokenizer", "--tokenizer", "null", "--vocab_size", 200),
         (4, "has max_position_embeddings 64, the run needs 99", *long),
-        (2, "or own, shared or uniform", "--rtd.generator", "shred"),
+        (2, "or own or shared", "--rtd.generator", "shred"),
         (4, "has no predictions", "--rtd.generator", finished.folder / "discriminator"),
         (2, "--rtd.generator_layers has no effect", "--rtd.generator_layers", 1),
     ):

@@ -3,11 +3,13 @@
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from electra_albert.apps import export, show_batch
+from electra_albert.apps.pretrain import init_from
 from electra_albert.apps.pretrain import main as pretrain
 from tests.apps import tiny_run
 from tests.apps.conftest import Finished
@@ -113,6 +115,23 @@ def test_options_are_taken_only_from_whole_checkpoints(finished: Finished, tmp_p
     refused = call(export.main, "--model", newest, "--output_dir", tmp_path / "model")
     assert_refused(refused, 4, "state.json does not match its hash")
     assert "after step 6" in succeed(pretrain.main, *argv).err
+
+
+def test_options_removed_since_then_are_not_inherited(
+    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = init_from.read_state
+
+    def older(checkpoint: Path) -> dict[str, Any]:
+        state = read(checkpoint)
+        settings = state["settings"]
+        rtd = settings["rtd"] | {"z_loss": 0.0, "temperature_decay": 0.1}
+        return state | {"settings": settings | {"short_seq_steps": 0, "rtd": rtd}}
+
+    inherited = init_from.inherited_options(finished.folder, tmp_path)
+    monkeypatch.setattr(init_from, "read_state", older)
+    assert init_from.inherited_options(finished.folder, tmp_path) == inherited
+    succeed(pretrain.main, *options(finished, tmp_path, "--dry_run"))
 
 
 def test_another_init_from_is_refused_on_resume(finished: Finished, tmp_path: Path) -> None:

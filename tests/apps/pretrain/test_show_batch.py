@@ -67,7 +67,7 @@ def test_a_step_of_a_distributed_run_has_its_examples(finished: Finished, tmp_pa
 
 
 def test_the_newest_run_is_the_default(finished: Finished, in_folder: Path) -> None:
-    assert_refused(call(show_batch.main, "--step", 1), 2, "python Pretraining.py")
+    assert_refused(call(show_batch.main, "--step", 1), 2, "electra-albert pretrain")
     shutil.copytree(finished.folder, in_folder / "runs" / "mine")
     ended = succeed(show_batch.main, "--step", STEPS, "--rows", 1)
     assert f"step {STEPS}: 1 of 8 examples; generator: checkpoint of step 10" in ended.out

@@ -117,6 +117,11 @@ def test_a_dry_run_reports_flops_memory_and_time(finished: Finished, tmp_path: P
     assert re.search(r"peak memory measured: [1-9\d.]+ GB|peak memory measured: 0\.\d*[1-9]\d* GB", ended.err)
     assert f": {STEPS} steps in " in ended.err
     assert ", 2 evaluations in " in ended.err
+    at = argv.index("--max_steps")
+    argv[at : at + 2] = ["--budget", "20s"]
+    assert (
+        ", 9 evaluations in " in succeed(pretrain.main, *argv, "--eval_steps", 10**6).err
+    )  # the first one before the training
     assert not (tmp_path / "run").exists()
 
 
