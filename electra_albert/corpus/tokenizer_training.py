@@ -81,15 +81,10 @@ def train_tokenizer(
     if not words:
         raise DataError("the corpus holds no text to train a tokenizer on; add sentences")
     codes = _character_codes(words, vocab_size - len(SPECIAL_TOKENS) - len(WORD_START))
-    runs: Counter[str] = Counter()
-    for word, count in words.items():
-        coded = _BORDER.join(_RUN.findall(WORD_START + word)).translate(codes)
-        for run in coded.split(_BORDER):
-            runs[run] += count
-    del runs[""]
     characters = {ord(code): character for character, code in codes.items()}
     vocab = [(token, 0.0) for token in SPECIAL_TOKENS]
-    vocab += [(token.translate(characters), score) for token, score in _learn(runs, vocab_size)]
+    for token, score in _learn(_coded_runs(words, codes), vocab_size):
+        vocab.append((token.translate(characters), score))
     if keep_accents == "albert":
         return build_albert(vocab, {"do_lower_case": do_lower_case})
     albert = build_albert(vocab, {})
@@ -129,6 +124,17 @@ def _character_codes(words: Counter[str], room: int) -> dict[int, str]:
         table[ord(character)] = codes[len(table)] if is_frequent else _BORDER
         wanted -= characters[character]
     return table
+
+
+def _coded_runs(words: Counter[str], codes: dict[int, str]) -> Counter[str]:
+    """Count the runs of one kind in words, such as "▁9", "," and "000" in "9,000", written in codes."""
+    runs: Counter[str] = Counter()
+    for word, count in words.items():
+        coded = _BORDER.join(_RUN.findall(WORD_START + word)).translate(codes)
+        for run in coded.split(_BORDER):
+            runs[run] += count
+    del runs[""]
+    return runs
 
 
 def _learn(runs: Counter[str], vocab_size: int) -> list[tuple[str, float]]:
