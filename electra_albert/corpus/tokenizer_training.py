@@ -27,7 +27,7 @@ _ALPHABET_SIZE = 128  # characters that a small vocabulary may hold; a larger on
 _MAX_TOKEN_LENGTH = 16
 _SECONDS_PER_CANDIDATE = 1.3e-6  # on one core; a token may begin at each character of a distinct word
 _RESERVED = "▁▅⁇<["  # have a meaning in SentencePiece, or begin its special tokens
-_RUNS_PER_LINE = 8
+_RUNS_PER_LINE = 2
 _BORDER = "\n"  # between lines of the trainer, which no token crosses
 # Letters with their marks and joiners (numbers such as Ⅷ and ² count as letters), and digits.
 _LETTER = r"\p{L}\p{Nl}\p{No}"
