@@ -43,10 +43,11 @@ if TYPE_CHECKING:  # these import torch, which --help must not load
 
 
 PREPARED_VERSION = 8  # increase it when the same text would be read, split, tokenized or held out differently
-_TRAINING_VERSION = 2  # increase it when tokenizer training would give another result on the same text
+_TRAINING_VERSION = 3  # increase it when tokenizer training would give another result on the same text
 _KEY_LETTERS = 12  # of the key, in the folder's name
 UNIT_BYTES, _MAX_PARTS = 8 << 20, 2048  # of text per part, more in a corpus above 16 GB
 SAMPLE_CHARACTERS = 20_000_000  # for training or extending a tokenizer
+_SAMPLE_SECONDS = 15  # to read so many and count their words, on one core
 _SAMPLED_UNITS, _SMALLEST_SAMPLE_BYTES = 256, 1 << 20
 _TOKENIZER_FILES = "tokenizer*.json"
 _TOKENIZER_MAX_LENGTH = 512  # of the copy kept with the store; a run's copy has the run's own
@@ -359,6 +360,9 @@ def _sample_sentences(corpus: CorpusFolder) -> Iterator[str]:
     from electra_albert.keyed_random import Stream, bits
 
     size = sum(path.stat().st_size for path in chain(*corpus.files))
+    if size > _SMALLEST_SAMPLE_BYTES:
+        seconds = f"up to {_SAMPLE_SECONDS} seconds on one core"
+        LOG.info(f"reading up to {SAMPLE_CHARACTERS:,} characters for the tokenizer, {seconds}")
     units = [unit for _, unit in corpus.units(max(_SMALLEST_SAMPLE_BYTES, size // _SAMPLED_UNITS))]
     number = torch.arange(len(units))
     order = bits(corpus.seed, Stream.TOKENIZER_SAMPLE, number, torch.zeros_like(number)).argsort(stable=True)

@@ -1,4 +1,4 @@
-"""Reads SentencePiece Unigram models, to encode as the sentencepiece package but without it."""
+"""Reads SentencePiece Unigram models, to encode in `tokenizers` as in `sentencepiece`."""
 
 import json
 from collections.abc import Collection

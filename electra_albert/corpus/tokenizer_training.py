@@ -1,11 +1,13 @@
 """Reproducible training of Unigram tokenizers in ALBERT's layout (section 4.1), and vocabulary extension."""
 
+import io
 import json
 import math
+import random
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from itertools import repeat
+from itertools import accumulate, chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, NamedTuple
@@ -15,25 +17,32 @@ import regex
 from electra_albert.contracts import LOG, DataError, UsageError
 from electra_albert.corpus import tokenizer as tokenizers
 from electra_albert.corpus.documents import word_set
-from electra_albert.corpus.tokenizer import SPECIAL_TOKENS, WORD_START, Tokenizer, build_albert
+from electra_albert.corpus.sentencepiece_model import parse_model
+from electra_albert.corpus.tokenizer import SPECIAL_TOKENS, UNK_ID, WORD_START, Tokenizer, build_albert
 
 CHARACTER_COVERAGE = 0.9999  # rarer characters become <unk>, as in SentencePiece
-TRAINING_CHARACTERS = 1_000_000  # of distinct words; a text above the trainer's seed size would not repeat
+TRAINING_CHARACTERS = 2_000_000  # of distinct words; bounds the time
 SCORE_DIGITS = 5
-_PENALTY_STEP = 1e-4  # the trainer adds missing characters in no fixed order, with scores this far apart
-_WORDS_AT_ONCE = 1000
-_ENDINGS = "".join(map(chr, range(0xF0000, 0xF0400)))  # private use; so many that no string ending in one is frequent
+_ALPHABET_SIZE = 128  # characters that a small vocabulary may hold; a larger one gives them up to half
 _MAX_TOKEN_LENGTH = 16
+_SECONDS_PER_CANDIDATE = 1.3e-6  # on one core; a token may begin at each character of a distinct word
+_RESERVED = "▁▅⁇<["  # have a meaning in SentencePiece, or begin its special tokens
+_RUNS_PER_LINE = 2
+_BORDER = "\n"  # between lines of the trainer, which no token crosses
 # Letters with their marks and joiners (numbers such as Ⅷ and ² count as letters), and digits.
 _LETTER = r"\p{L}\p{Nl}\p{No}"
-LETTERS_OR_DIGITS = rf"[{_LETTER}][{_LETTER}\p{{M}}\u200c\u200d]*|\d+"
-_RUN = regex.compile(rf"{WORD_START}?(?:{LETTERS_OR_DIGITS}|.)", regex.DOTALL)
+_LETTER_OR_MARK = rf"[{_LETTER}\p{{M}}\u200c\u200d]"
+LETTERS_OR_DIGITS = rf"[{_LETTER}]{_LETTER_OR_MARK}*|\d+"
+# Runs of one kind. Long ones are cut, which bounds the time; Chinese and Japanese after the length
+# of the longest token, which needs 1 to 3 % fewer tokens.
+_CJK = rf"[\p{{Han}}\p{{Hiragana}}\p{{Katakana}}ー]{{1,{_MAX_TOKEN_LENGTH}}}"
+_RUN = regex.compile(
+    rf"{WORD_START}?(?:{_CJK}|[{_LETTER}]{_LETTER_OR_MARK}{{0,63}}|\d{{1,64}}|[^{_LETTER}\d{WORD_START}]{{1,64}})"
+    rf"|{WORD_START}"
+)
 _WORD_RUN = regex.compile(rf"{WORD_START}?(?:{LETTERS_OR_DIGITS})")
-_SPACELESS = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
-_CHUNK = regex.compile(rf".{{1,{_MAX_TOKEN_LENGTH}}}(?!\p{{M}})|.{{1,{_MAX_TOKEN_LENGTH}}}")
 # Text is English if these words are frequent and words with letters outside ASCII are rare.
 _ENGLISH_WORDS = word_set("the and of that with which from this were they have been their would there")
-_FEW_SPACELESS = 0.01  # of the characters; up to this share runs of such scripts are treated as words
 _ENGLISH_SHARE = 0.05
 _FOREIGN_SHARE = 0.01
 
@@ -42,14 +51,6 @@ MAX_WORDS = 2_000_000  # distinct words counted at once
 MAX_WORD_LENGTH = 64  # characters; bounds the memory of counting
 
 Accents = bool | Literal["albert"] | None
-
-
-class _TrainingText(NamedTuple):
-    """Counted strings that the trainer learns tokens from."""
-
-    runs: list[tuple[str, int]]
-    chunks: list[tuple[str, int]]  # of scripts written without spaces
-    alphabet: list[str]  # characters of such scripts; each becomes a token
 
 
 def train_tokenizer(
@@ -63,9 +64,7 @@ def train_tokenizer(
     """
     from transformers import AlbertTokenizer, PreTrainedTokenizerFast
 
-    raw: Counter[str] = Counter()
-    for sentence in sentences:
-        raw.update(sentence.split())
+    raw = count_words(chain.from_iterable(map(str.split, sentences)))
     if keep_accents is None:
         keep_accents = not _is_english(raw)
         kept = "not English: keeping all accents and marks (--keep_accents false removes those of Latin letters)"
@@ -79,13 +78,13 @@ def train_tokenizer(
     for word, count in raw.items():
         for part in normalizer.normalize_str(word).split():
             words[part] += count
-    text = _training_text(words, max_characters=max(1, (vocab_size - len(SPECIAL_TOKENS)) // 2))
-    if not text.runs and not text.chunks:
-        found = f" except words of over {TRAINING_CHARACTERS // 2:,} characters or of rare characters" if words else ""
-        raise DataError(f"the corpus holds no text to train a tokenizer on{found}; add sentences")
-    source = f"the {len(text.runs):,} most frequent words and {len(text.chunks):,} chunks of text without spaces"
-    LOG.info(f"learning subwords from {source}, of {sum(len(w) * n for w, n in words.items()):,} characters of text")
-    vocab = [(token, 0.0) for token in SPECIAL_TOKENS] + _learn(text, vocab_size)
+    if not words:
+        raise DataError("the corpus holds no text to train a tokenizer on; add sentences")
+    codes = _character_codes(words, vocab_size - len(SPECIAL_TOKENS) - len(WORD_START))
+    characters = {ord(code): character for character, code in codes.items()}
+    vocab = [(token, 0.0) for token in SPECIAL_TOKENS]
+    for token, score in _learn(_coded_runs(words, codes), vocab_size):
+        vocab.append((token.translate(characters), score))
     if keep_accents == "albert":
         return build_albert(vocab, {"do_lower_case": do_lower_case})
     albert = build_albert(vocab, {})
@@ -103,92 +102,94 @@ def _is_english(words: Counter[str]) -> bool:
     return english >= _ENGLISH_SHARE * words.total() > 0 and foreign <= _FOREIGN_SHARE * words.total()
 
 
-def _learn(text: _TrainingText, vocab_size: int) -> list[tuple[str, float]]:
-    """Learned tokens with their scores (log probabilities), highest first."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from tokenizers.trainers import UnigramTrainer
+def _character_codes(words: Counter[str], room: int) -> dict[int, str]:
+    """Table for `str.translate` of a code for each character that becomes a token, and a border for others.
 
-    endings = _ENDINGS[: len(text.runs)]
-    trainer = UnigramTrainer(
-        vocab_size=vocab_size + len(endings),
-        special_tokens=list(SPECIAL_TOKENS),
-        unk_token="<unk>",
-        initial_alphabet=text.alphabet,
-        max_piece_length=_MAX_TOKEN_LENGTH,
-        shrinking_factor=0.5 if text.chunks else 0.75,  # chunks give many more initial candidates
-        show_progress=False,
-    )
-    bare = Tokenizer(models.Unigram())
-    bare.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    bare.train_from_iterator(_repeat_runs(text, endings), trainer)
-    vocab = json.loads(bare.to_str())["model"]["vocab"]
-    scores = _repeatable_scores({token: score for token, score in vocab if token not in SPECIAL_TOKENS})
-    own = {token: score for token, score in scores.items() if token[-1] not in endings}
-    return sorted(own.items(), key=lambda item: (-item[1], item[0]))[: vocab_size - len(SPECIAL_TOKENS)]
-
-
-def _training_text(words: Counter[str], max_characters: int) -> _TrainingText:
-    """The most frequent runs of covered characters, at most TRAINING_CHARACTERS in total.
-
-    Words are split into runs of letters, runs of digits and single other characters, as in SentencePiece. Runs of
-    scripts without spaces are cut into chunks of the maximum token length, sampled evenly in their share of the total.
+    SentencePiece looks for tokens in UTF-8. It misses those after which all characters begin with
+    the same byte, as most of one script do. So frequent characters get codes of one byte, and the
+    next ones different first bytes.
     """
-    runs, characters, chunks = Counter[str](), Counter[str](), Counter[str]()
+    characters: Counter[str] = Counter()
     for word, count in words.items():
-        for run in _RUN.findall(WORD_START + word):
+        for character in word:
+            characters[character] += count
+    del characters[WORD_START]
+    usable = {*map(chr, range(0x21, 0x7F)), *map(chr, range(0xA1, 0xD800))} - set(_RESERVED)
+    codes = sorted(usable, key=lambda code: (len(code.encode()), code.encode()[::-1]))
+    most = min(room, max(room // 2, _ALPHABET_SIZE))
+    wanted = CHARACTER_COVERAGE * characters.total()
+    table: dict[int, str] = {}
+    for character in sorted(characters, key=lambda key: (-characters[key], key)):
+        is_frequent = wanted > 0 and len(table) < most
+        table[ord(character)] = codes[len(table)] if is_frequent else _BORDER
+        wanted -= characters[character]
+    return table
+
+
+def _coded_runs(words: Counter[str], codes: dict[int, str]) -> Counter[str]:
+    """Count the runs of one kind in words, such as "▁9", "," and "000" in "9,000", written in codes."""
+    runs: Counter[str] = Counter()
+    for word, count in words.items():
+        coded = _BORDER.join(_RUN.findall(WORD_START + word)).translate(codes)
+        for run in coded.split(_BORDER):
             runs[run] += count
-            for character in run:
-                characters[character] += count
-    wanted, seen, alphabet = CHARACTER_COVERAGE * characters.total(), 0, set()
-    for character, count in sorted(characters.items(), key=lambda item: (-item[1], item[0]))[:max_characters]:
-        if seen >= wanted:
-            break
-        alphabet.add(character)
-        seen += count
-    spaceless = {character for character in characters if _SPACELESS.match(character)}
-    share = sum(characters[character] for character in spaceless) / max(1, characters.total())
-    if share > _FEW_SPACELESS:
-        for run in [run for run in runs if not spaceless.isdisjoint(run)]:
-            count = runs.pop(run)
-            for chunk in _CHUNK.findall(run):
-                chunks[chunk] += count
-    evenly = sorted(chunks.items(), key=lambda item: (zlib.crc32(item[0].encode()), item[0]))
-    kept_chunks, size = _take(evenly, int(share * TRAINING_CHARACTERS), alphabet)
-    frequent_first = sorted(runs.items(), key=lambda item: (-item[1], item[0]))
-    kept_runs, _ = _take(frequent_first, TRAINING_CHARACTERS - size, alphabet)
-    return _TrainingText(kept_runs, kept_chunks, sorted(alphabet & spaceless) if chunks else [])
+    del runs[""]
+    return runs
 
 
-def _take(runs: list[tuple[str, int]], max_characters: int, alphabet: set[str]) -> tuple[list[tuple[str, int]], int]:
-    """Take runs up to `max_characters` in total and keep those in `alphabet`; also returns the total."""
-    kept, size = [], 0
-    for run, count in runs:
-        taken = 2 * len(run) + 3  # once plain, once with an ending
-        if size + taken <= max_characters:  # skips an overlong run, not the words after it
-            size += taken
-            if alphabet.issuperset(run):
-                kept.append((run, count))
-    return kept, size
+def _learn(runs: Counter[str], vocab_size: int) -> list[tuple[str, float]]:
+    """Learned tokens with their scores (log probabilities), highest first."""
+    from sentencepiece import SentencePieceTrainer
+
+    # Among equally frequent ones the checksum chooses evenly from the whole text.
+    ordered = sorted(runs, key=lambda run: (-runs[run], zlib.crc32(run.encode())))
+    sizes = accumulate(map(len, ordered))
+    frequent = [run for run, size in zip(ordered, sizes, strict=True) if size <= TRAINING_CHARACTERS]
+    candidates = sum(len(run) * min(len(run), _MAX_TOKEN_LENGTH) for run in frequent)
+    seconds = math.ceil(_SECONDS_PER_CANDIDATE * candidates)
+    LOG.info(f"learning subwords from {len(frequent):,} distinct words, about {seconds} seconds on one core")
+    model = io.BytesIO()
+    SentencePieceTrainer.train(
+        sentence_iterator=_shuffled_lines({run: runs[run] for run in frequent}),
+        model_writer=model,
+        vocab_size=vocab_size,
+        hard_vocab_limit=False,
+        character_coverage=1.0,
+        max_sentencepiece_length=_MAX_TOKEN_LENGTH,
+        max_sentence_length=2**30,
+        num_threads=1,  # with more, sums and so scores would differ
+        normalization_rule_name="identity",
+        add_dummy_prefix=False,
+        remove_extra_whitespaces=False,
+        split_by_unicode_script=False,
+        split_by_number=False,
+        pad_id=0,
+        unk_id=UNK_ID,
+        bos_id=-1,
+        eos_id=-1,
+        control_symbols=list(SPECIAL_TOKENS[2:]),
+        minloglevel=2,
+    )
+    proto = parse_model(model.getvalue())
+    learned = proto.pieces[len(SPECIAL_TOKENS) :]
+    return [(piece.piece, round(piece.score, SCORE_DIGITS)) for piece in learned]
 
 
-def _repeat_runs(text: _TrainingText, endings: str) -> Iterator[str]:
-    """Repeat each run by its count, plus once with an ending, because a token must occur in at least two words."""
-    for number, (run, count) in enumerate(text.runs + text.chunks):
-        full, rest = divmod(count, _WORDS_AT_ONCE)
-        yield from repeat((run + " ") * _WORDS_AT_ONCE, full)
-        yield (run + " ") * rest + (run + endings[number % len(endings)] if number < len(text.runs) else "")
+def _shuffled_lines(counts: dict[str, int]) -> Iterator[str]:
+    """Lines in which each run occurs as often as counted, some before a space and some at the end.
 
-
-def _repeatable_scores(trained: dict[str, float]) -> dict[str, float]:
-    """Round the scores, and give all characters that the trainer added in random order the lowest score."""
-    single = [score for token, score in trained.items() if len(token) == 1]
-    lowest = min(single, default=0.0)
-
-    def is_added(token: str, score: float) -> bool:
-        steps = (score - lowest) / _PENALTY_STEP
-        return len(token) == 1 and steps < len(single) and abs(steps - round(steps)) < _PENALTY_STEP
-
-    return {token: round(lowest if is_added(token, score) else score, SCORE_DIGITS) for token, score in trained.items()}
+    The trainer finds only tokens that occur before two different characters; repeated sentences
+    would hide them.
+    """
+    shuffled = list(Counter(counts).elements())
+    random.Random(0).shuffle(shuffled)
+    line: list[str] = []
+    for run in shuffled:
+        if line and (len(line) == _RUNS_PER_LINE or not run.startswith(WORD_START)):
+            yield "".join(line)
+            line = []
+        line.append(run)
+    yield "".join(line)
 
 
 # Vocabulary extension.

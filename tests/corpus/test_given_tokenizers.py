@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sentencepiece import SentencePieceProcessor
 from tokenizers import AddedToken, Tokenizer, models, trainers
 from tokenizers import normalizers as norm
 from tokenizers import pre_tokenizers as pre
@@ -63,10 +64,9 @@ MODELS = [  # options of spm_train
 
 @pytest.mark.parametrize("options", MODELS)
 def test_a_model_file_encodes_as_sentencepiece(options: str, tmp_path: Path) -> None:
-    sentencepiece = pytest.importorskip("sentencepiece")
     values = dict(option.split("=") for option in f"vocab_size=250 user_defined_symbols= {options}".split())
     path = train_model(tmp_path / "own.model", LINES, **values)
-    wanted = sentencepiece.SentencePieceProcessor(model_file=str(path)).encode(TEXTS)
+    wanted = SentencePieceProcessor(model_file=str(path)).encode(TEXTS)
     assert ids_by_use(path, tmp_path) == dict.fromkeys(USES, wanted)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sentencepiece import SentencePieceProcessor
 
 from electra_albert.corpus import tokenizer as tokenizers
 from electra_albert.corpus.text_encoder import TextEncoder
@@ -195,8 +196,7 @@ ORDINARY = (
 @needs_released
 def test_numbers_get_the_ids_of_the_google_implementation() -> None:
     """60 of 377,659 numbers in Wikipedia differ, such as 1,050, where the scores alone prefer "1,0"."""
-    sentencepiece = pytest.importorskip("sentencepiece")
-    processor = sentencepiece.SentencePieceProcessor(model_file=str(RELEASED))
+    processor = SentencePieceProcessor(model_file=str(RELEASED))
 
     def googles_tokens(word: str) -> list[str]:
         found: list[str] = []
@@ -232,7 +232,7 @@ def test_digit_comma_scores_are_idempotent_and_reversible(tmp_path: Path) -> Non
     assert {token: scores[token] < -50 for token in meant} == meant
 
 
-# SentencePiece models, read without the sentencepiece package.
+# SentencePiece models.
 
 
 @pytest.mark.parametrize("path", [pytest.param(RELEASED, marks=needs_released), None])
@@ -240,7 +240,7 @@ def test_a_plain_model_in_the_layout_of_albert_is_read_as_by_albert(path: Path |
     from transformers import AlbertTokenizer
 
     path = path or train_model(tmp_path / "spiece.model", [text.lower() for text in PROSE + DIGITS])
-    processor = pytest.importorskip("sentencepiece").SentencePieceProcessor(model_file=str(path))
+    processor = SentencePieceProcessor(model_file=str(path))
     tokenizer = load_tokenizer(path)
     assert isinstance(tokenizer, AlbertTokenizer)
     assert tokenizer.tokenize("Thé HOUSE") == tokenizer.tokenize("the house")

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sentencepiece import SentencePieceTrainer
 
 from electra_albert.corpus.text_encoder import TextEncoder
 from electra_albert.corpus.tokenizer import build_albert, save_tokenizer
@@ -161,12 +162,11 @@ needs_released = pytest.mark.skipif(not RELEASED.is_file(), reason="needs ALBERT
 
 def train_model(path: Path, sentences: list[str] = PROSE, **options: Any) -> Path:
     """Train a SentencePiece model in ALBERT's layout; `options` override the trainer arguments."""
-    sentencepiece = pytest.importorskip("sentencepiece")
     layout: dict[str, Any] = {"model_type": "unigram", "vocab_size": 120, "hard_vocab_limit": False}
     layout |= {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1, "normalization_rule_name": "nmt_nfkc"}
     layout |= {"control_symbols": ["[CLS]", "[SEP]", "[MASK]"], "user_defined_symbols": USER_DEFINED}
     layout |= {"sentence_iterator": iter(sentences), "model_prefix": str(path.with_suffix("")), "minloglevel": 2}
-    sentencepiece.SentencePieceTrainer.train(**(layout | options))
+    SentencePieceTrainer.train(**(layout | options))
     return path
 
 

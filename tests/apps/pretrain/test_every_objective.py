@@ -68,7 +68,7 @@ def load_stock(folder: Path, name: str) -> Any:
 
 @pytest.mark.parametrize("objective", ["rtd_sop", "mlm"])
 def test_a_run_logs_the_losses_of_its_objective_and_beats_the_unigram_baseline(tmp_path: Path, objective: str) -> None:
-    ended = train_on_days(tmp_path, "--objective", objective, "--max_steps", 200)
+    ended = train_on_days(tmp_path, "--objective", objective, "--max_steps", 400)
     for row in rows(tmp_path / "run"):
         if "loss" in row:
             assert {name for name in row if name.endswith("_loss")} == LOSSES[objective]

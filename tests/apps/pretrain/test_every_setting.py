@@ -82,7 +82,7 @@ PRETRAINING: Table = {
     "run.torch_compile": "compiling takes minutes: test_machine.py",
     "run.resume": To("{base}/checkpoints/step-0000002", changes="scores"),
     **tried("corpus", corpus="{tales}", text_column="body", bad_utf8="skip", encoding="cp1252"),
-    **tried("corpus", tokenizer="{run}/tokenizer", vocab_size=250, do_lower_case="false", keep_accents="true"),
+    **tried("corpus", tokenizer="{run}/tokenizer", vocab_size=150, do_lower_case="false", keep_accents="true"),
     **tried("corpus", max_seq_length=24),
     "corpus.documents": To("line", shared=("--corpus", "{tales}")),
     "corpus.extend_vocab_to": To(310, shared=("--tokenizer", "{run}/tokenizer")),
