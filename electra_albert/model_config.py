@@ -80,8 +80,6 @@ class ModelConfig:
     """Standard deviation of the initial weights."""
     layer_norm_eps: float = 1e-12
     """Epsilon of the layer normalisations."""
-    residual_scale: float = 1.0
-    """Factor of each residual connection before its LayerNorm: above 1, a deep model changes less with each update."""
     initialization: Literal["normal", "local"] = "normal"
     """normal: as published; local: sinusoidal position embeddings and heads that attend to neighbouring tokens."""
     zero_init_outputs: bool = False
@@ -102,7 +100,6 @@ class ModelConfig:
             require(is_divided, f"{whole}={getattr(self, whole)} is not a multiple of {part}={getattr(self, part)}")
         require_within(self, "[0, 1]", "hidden_dropout_prob attention_probs_dropout_prob")
         require_within(self, "(0, 10)", "initializer_range")
-        require_within(self, "[1, 1000]", "residual_scale")
         require_within(self, "(0, 1)", "layer_norm_eps")
 
     @property
@@ -204,7 +201,6 @@ class RtdConfig:
             intermediate_size=max(1, round(discriminator.intermediate_size * self.generator_size)),
             num_hidden_layers=layers,
             num_hidden_groups=groups,
-            residual_scale=max(1.0, discriminator.residual_scale * min(1.0, layers / discriminator.num_hidden_layers)),
         )
 
 

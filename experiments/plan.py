@@ -165,12 +165,12 @@ def _pretraining(plan: Plan, site: Site, variant: Variant, seed: int, trained: M
         if weights and spec_of(config).has_discriminator and spec_of(config).generator(config):  # else its folder's
             options |= {f"rtd.{name}": getattr(rtd, name) for name in ("generator_layers", "generator_rate")}
         has_stock = any(other.weights == "stock" and other.like == variant.name for other in plan.variants.values())
-        ones = config.training.gradient_accumulation_steps, config.run.average_checkpoints, config.model.residual_scale
+        ones = config.training.gradient_accumulation_steps, config.run.average_checkpoints
         words = config.training.optimizer, rtd.embedding_sharing, rtd.generator, config.model.attention
         has_own = any(getattr(rtd, name) != getattr(type(rtd), name) for name in _NO_STOCK.split())
         is_plain = max(ones) == 1 and words == ("adamw", "full", "own", "softmax") and not has_own
         if has_stock and not (spec_of(config).has_stock_pair and is_plain and "init_from" not in variant.options):
-            known = "optimizer adamw, embedding_sharing full, no init_from, accumulation, averaging, scale, generator "
+            known = "optimizer adamw, embedding_sharing full, no init_from, accumulation, averaging, generator "
             raise UsageError(f"`weights: stock` supports only objective rtd with {known}or attention kind, {_NO_STOCK}")
     except UsageError as error:
         raise UsageError(f"variant {variant.name}: {error}") from None

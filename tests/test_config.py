@@ -18,7 +18,7 @@ ENCODINGS = ("utf-16", "unicode_escape", "no-such")
 IMPOSSIBLE: dict[type, dict[str, tuple[object, ...]]] = {
     ModelConfig: {
         **{"hidden_size": (250, 0), "num_attention_heads": (0,), "num_hidden_layers": (0, 10**9), "vocab_size": (5,)},
-        **{"max_position_embeddings": (7, 10**9), "hidden_dropout_prob": (1.5, NAN), "residual_scale": (0.5, INF)},
+        **{"max_position_embeddings": (7, 10**9), "hidden_dropout_prob": (1.5, NAN)},
     },
     RtdConfig: {
         **{"mask_rate": (0.0, 1.0), "mask_rate_end": (0.0, 1.0), "temperature": (0.0, NAN), "generator_size": (0.0,)},
@@ -61,12 +61,6 @@ def test_an_mlm_share_that_leaves_nothing_to_predict_or_to_replace_is_refused(sh
     with pytest.raises(ValueError, match=r"mlm_share=0.1 of the 4 tokens selected in 32 leaves none to predict"):
         PretrainConfig(rtd=RtdConfig(mlm_share=0.1), corpus=CorpusConfig(max_seq_length=32))
     PretrainConfig(rtd=RtdConfig(mlm_share=0.5, mask_rate=0.3, mask_rate_end=0.15))
-
-
-@pytest.mark.parametrize(("layers", "scale", "expected"), [(1, 4.0, 1.0), (6, 4.0, 2.0), (24, 4.0, 4.0), (24, 1, 1)])
-def test_the_residual_scale_of_the_generator_follows_its_depth(layers: int, scale: float, expected: float) -> None:
-    model = ModelConfig(num_hidden_layers=12, residual_scale=scale)
-    assert RtdConfig(generator_layers=layers).generator_config(model).residual_scale == expected
 
 
 def test_settings_are_frozen_and_have_a_default_and_help() -> None:

@@ -28,7 +28,6 @@ _NAMES = tuple(field.name for field in fields(ModelConfig) if field.name not in 
 # In config.json a note for this package, and in a checkpoint an option group: the detection head returns energies.
 ENERGIES = "electric"
 NATIVE, _FORMAT = "electra_albert", 1  # model_type and version of folders that only this package loads
-_SCALE = "residual_scale"  # in a stock config.json only a note for this package: the weights contain it
 _MAX_INTEGER = (1 << 31) - 1  # larger sizes overflow before they are compared with the weights
 # Settings with only one supported value: others mean another computation than ours, or custom code.
 _ALWAYS: dict[str, Any] = {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False}
@@ -39,11 +38,6 @@ _PARTS = ("attention.query.", "attention.key.", "attention.value.")
 _MAPPING = "encoder.embedding_hidden_mapping_in."
 _POOLER, _ORDER_POOLER = "pooler.", "sentence_order.pooler."
 _ORDER, _STOCK_ORDER = "sentence_order.classifier.", "sop_classifier.classifier."
-# Layers that write the scaled hidden states of a model with residual_scale, and layers that read them.
-_WRITES_HIDDEN = ("embedding_hidden_mapping_in", "attention.LayerNorm", "full_layer_layer_norm")
-_READS_HIDDEN = ("attention.qkv", "ffn")
-_HEADS = {"pooler", "sentence_order.pooler", "predictions.dense", "discriminator_predictions.dense"}
-_HEADS |= {"qa_outputs", "electra_classifier"}
 _DECODER, _DECODER_BIAS = "predictions.decoder.weight", "predictions.decoder.bias"
 _COUNTERS = ("embeddings.position_ids", "embeddings.token_type_ids")  # buffers of older files, not weights
 # Names of BERT, ELECTRA and files of 2019 and their stock ALBERT names without `albert.`, replaced in this order.
@@ -77,7 +71,7 @@ def stock_config(config: ModelConfig, architecture: str, special_ids: Mapping[st
         "dtype": "float32",
         "tie_word_embeddings": True,
         "classifier_dropout_prob": DEFAULT_DROPOUT,
-        **{name: getattr(config, name) for name in _NAMES if name != _SCALE or config.residual_scale != 1},
+        **{name: getattr(config, name) for name in _NAMES},
         **special_ids,
     }
 
@@ -94,6 +88,8 @@ def model_config(contents: Mapping[str, Any], source: str) -> ModelConfig:
         raise CheckpointError(f"{source} is of type {short_repr(kind)}; supported are albert, electra and bert")
     if kind == NATIVE and contents.get("format") != _FORMAT:
         raise CheckpointError(f"{source} has format {short_repr(contents.get('format'))}, this version reads {_FORMAT}")
+    if kind == NATIVE and (scale := contents.get("residual_scale", 1)) != 1:  # of earlier versions
+        raise CheckpointError(f"{source} has residual_scale {short_repr(scale)}, which is gone; use an exported folder")
     for name, only in _ALWAYS.items():
         if (value := contents.get(name)) not in (None, only):
             raise CheckpointError(f"{name}={short_repr(value)} in {source} is not supported; name another model")
@@ -125,7 +121,7 @@ def _values(contents: Mapping[str, Any], kind: str, source: str) -> dict[str, An
         elif type(value) is not wanted:
             raise CheckpointError(f"{name}={short_repr(value)} in {source} should be of type {wanted.__name__}")
     if kind in RELATIVES:
-        values |= {"num_hidden_groups": values["num_hidden_layers"], "inner_group_num": 1, _SCALE: 1.0}
+        values |= {"num_hidden_groups": values["num_hidden_layers"], "inner_group_num": 1}
     if kind == "bert":
         values["embedding_size"] = values["hidden_size"]
     if not all(type(value) in (int, float) for value in values.get("attention_options", {}).values()):
@@ -175,28 +171,10 @@ def classifier_dropout(contents: Mapping[str, Any]) -> Any:
     return next((contents[name] for name in names if contents.get(name) is not None), DEFAULT_DROPOUT)
 
 
-def scale_residuals(state: State, factor: float) -> dict[str, Tensor]:
-    """The state whose hidden states are `factor` times as large, and whose other results are the same.
-
-    x = LayerNorm(a x + f(x)) with a = residual_scale becomes stock's y = a LayerNorm(y + f(y / a)) by the factor a; the
-    factor 1 / a reverts it. Both are exact if a is a power of two.
-    """
-    reads_pooled = "pooler.weight" in state
-
-    def scale(name: str) -> float:
-        part = name.removesuffix(".weight").removesuffix(".bias")
-        if part.startswith("encoder.") and part.endswith(_WRITES_HIDDEN):
-            return factor
-        is_first = part.endswith(_READS_HIDDEN) or part in _HEADS or (part == "classifier" and not reads_pooled)
-        return 1 / factor if is_first and name.endswith("weight") else 1.0
-
-    return {name: tensor * by if (by := scale(name)) != 1 else tensor for name, tensor in state.items()}
-
-
-def to_stock(state: State, residual_scale: float = 1.0) -> dict[str, Tensor]:
+def to_stock(state: State) -> dict[str, Tensor]:
     """Our state dict under stock names (ALBERT's; ELECTRA's for the detection head), as float32 copies on the CPU."""
     stock = {}
-    for name, tensor in scale_residuals(to_native(state), residual_scale).items():
+    for name, tensor in to_native(state).items():
         stock_name = name.replace(_ORDER_POOLER, _POOLER).replace(_ORDER, _STOCK_ORDER)
         if stock_name.startswith(("embeddings.", "encoder.", _POOLER)):
             stock_name = f"albert.{stock_name}"
@@ -241,7 +219,7 @@ def from_file(tensors: State, kind: str, config: ModelConfig, source: str) -> tu
         raise CheckpointError(f"{source}: {_DECODER} differs from the word embeddings; only tied ones are supported")
     if bias is not None:  # overrides predictions.bias
         found["predictions.bias"] = bias
-    return scale_residuals(_fused(found, kind, source), 1 / config.residual_scale), unsupported_heads
+    return _fused(found, kind, source), unsupported_heads
 
 
 def for_order_head(state: State) -> dict[str, Tensor]:

@@ -28,7 +28,7 @@ _COLUMNS = {"text": list[str], "pair": list[str]}
 _MIN_LENGTHS = {"max_seq_length": 8, "doc_stride": 1, "max_answer_length": 1}
 _ORDER_HEAD = "sentence_order"
 # Fields that the shapes of the weights do not determine, except those that grow (model/growth.py).
-_FIELDS = ("hidden_act", "layer_norm_eps", "residual_scale", "attention", "attention_options")
+_FIELDS = ("hidden_act", "layer_norm_eps", "attention", "attention_options")
 
 
 class Stored(NamedTuple):

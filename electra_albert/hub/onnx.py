@@ -41,7 +41,7 @@ def outputs(model: Model, input_ids: Tensor, attention_mask: Tensor, token_type_
     pooler_output [B, D] and a discriminator's prediction_logits [B, L, V] if the model has the layers.
     """
     last = model.encode(input_ids, attention_mask.bool(), token_type_ids)  # [B, L, D]
-    found = {"last_hidden_state": last * model.config.residual_scale}  # as in the stock folder
+    found = {"last_hidden_state": last}
     if isinstance(model, TaskModel):
         scores = model.output(model.features(last))
         if model.head.kind == "span":

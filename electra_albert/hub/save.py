@@ -124,7 +124,7 @@ def _write(model: Model, folder: Path, file_format: str, dtype: torch.dtype) -> 
     """Write the weights into a folder with all other files, reload and compare them."""
     is_stock, message = model.config.is_stock, f"{folder.parent} is not written"
     state = model.state_dict()
-    renamed = formats.to_stock(state, model.config.residual_scale) if is_stock else formats.to_native(state)
+    renamed = formats.to_stock(state) if is_stock else formats.to_native(state)
     tensors = {name: tensor.to(dtype) for name, tensor in renamed.items()}
     if too_large := [name for name, tensor in tensors.items() if not tensor.isfinite().all()]:
         raise CheckpointError(f"{message}: {dtype} cannot hold {too_large[0]}; export as float32")
@@ -146,11 +146,10 @@ def _write(model: Model, folder: Path, file_format: str, dtype: torch.dtype) -> 
 
 
 def _rounded(model: Model, dtype: torch.dtype) -> Model:
-    """A copy whose weights are rounded to dtype with the residual scale contained in them, as in the file."""
-    copied, scale = copy.deepcopy(model), model.config.residual_scale
-    folded = formats.scale_residuals(formats.to_native(model.state_dict()), scale)
-    state = {name: tensor.to(dtype).float() for name, tensor in folded.items()}
-    copied.load_state_dict(formats.scale_residuals(state, 1 / scale))
+    """A copy whose weights are rounded to dtype, as in the file."""
+    copied = copy.deepcopy(model)
+    state = formats.to_native(model.state_dict())
+    copied.load_state_dict({name: tensor.to(dtype).float() for name, tensor in state.items()})
     return copied
 
 

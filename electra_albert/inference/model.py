@@ -210,10 +210,9 @@ class InferenceModel(Engine):
         found: list[Any] = [None] * len(sequences)
         for padded, chosen in self.batches(sequences):
             hidden_states = self.encoder(*padded)  # [B, L, D]
-            scale = self.encoder.config.residual_scale  # to be those of the stock folder
             at_cls = hidden_states[:, 0]
-            at_cls = at_cls * scale if pooler is None or pooling == "cls" else pooler(at_cls).tanh()
-            hidden_states = hidden_states * scale
+            if pooler is not None and pooling != "cls":
+                at_cls = pooler(at_cls).tanh()
             for vectors, vector, index in zip(hidden_states.cpu(), at_cls.cpu(), chosen, strict=True):
                 ids, positions = sequences[index].ids, sequences[index].text_positions
                 tokens = vectors[: len(ids)].clone()  # [L, D], a copy that frees the padding

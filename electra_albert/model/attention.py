@@ -104,7 +104,6 @@ class SelfAttention(nn.Module):
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
         self.output_dropout = nn.Dropout(config.hidden_dropout_prob)
         self.LayerNorm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.residual_scale = config.residual_scale
 
     def forward(self, hidden_states: Tensor, mask: Tensor) -> Tensor:
         """hidden_states any float [B, L, D], mask bool [B, L]; returns [B, L, D]."""
@@ -112,6 +111,5 @@ class SelfAttention(nn.Module):
         projected = self.qkv(hidden_states).view(batch, length, 3, self.num_heads, self.head_size)
         q, k, v = (part.transpose(1, 2) for part in projected.unbind(2))  # each [B, N, L, H]
         mixed = self.mixing(q, k, v, mask).transpose(1, 2).flatten(2)  # [B, L, D]
-        residual = torch.add(self.output_dropout(self.dense(mixed)), hidden_states, alpha=self.residual_scale)
-        output: Tensor = self.LayerNorm(residual)
+        output: Tensor = self.LayerNorm(self.output_dropout(self.dense(mixed)) + hidden_states)
         return output

@@ -61,10 +61,7 @@ class Embeddings(nn.Module):
 
 
 class Block(nn.Module):
-    """Transformer block: self-attention and feed-forward, post-LayerNorm. Paper: ALBERT section 3.1.
-
-    config.residual_scale is α of DeepNorm, x = LayerNorm(α x + f(x)), without its β (Wang et al. 2022, DeepNet).
-    """
+    """Transformer block: self-attention and feed-forward, post-LayerNorm. Paper: ALBERT section 3.1."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -75,14 +72,12 @@ class Block(nn.Module):
         # Differs from transformers, which creates this dropout but never applies it; ALBERT's code applies it.
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
         self.full_layer_layer_norm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.residual_scale = config.residual_scale
 
     def forward(self, hidden_states: Tensor, mask: Tensor) -> Tensor:
         """hidden_states any float [B, L, D], mask bool [B, L]; returns [B, L, D]."""
         attended = self.attention(hidden_states, mask)
         fed_forward = self.ffn_output(self.activation(self.ffn(attended)))
-        residual = torch.add(self.dropout(fed_forward), attended, alpha=self.residual_scale)
-        return self.full_layer_layer_norm(residual)
+        return self.full_layer_layer_norm(self.dropout(fed_forward) + attended)
 
 
 class Group(nn.Module):

@@ -58,7 +58,7 @@ def _init_local(module: nn.Module, config: ModelConfig) -> None:
                     nn.init.normal_(layer.weight, std=layer.in_features**-0.5)
                 # Scales the residual branches so that the input token reaches the output at any depth.
                 for layer in (block.attention.dense, block.ffn_output):
-                    layer.weight *= min(1.0, FULL_STRENGTH_BLOCKS * config.residual_scale / blocks)
+                    layer.weight *= min(1.0, FULL_STRENGTH_BLOCKS / blocks)
     elif isinstance(module, RtdHead | SentenceOrderHead):
         wide = module.dense if isinstance(module, RtdHead) else module.pooler
         output = module.dense_prediction if isinstance(module, RtdHead) else module.classifier

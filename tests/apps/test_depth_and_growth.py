@@ -19,7 +19,6 @@ from tests.apps.tiny_tasks import cola, results, tune
 
 STEPS = ("--max_steps", 4, "--save_steps", 2, "--logging_steps", 1, "--eval_steps", 4)
 RECIPE = ("--optimizer", "muon", "--rtd.embedding_sharing", "disentangled", "--rtd.mlm_share", 0.5, *STEPS)
-RECIPE += ("--model.residual_scale", 2)
 LARGER = ("--model.hidden_size", 64, "--model.num_attention_heads", 4, "--model.intermediate_size", 128)
 LARGER += ("--model.embedding_size", 32, "--model.num_hidden_groups", 2)
 
@@ -78,7 +77,7 @@ def test_every_attention_kind_resumes_exactly_and_is_fine_tuned(finished: Finish
 
 @pytest.fixture(scope="module")
 def small(finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with disentangled embeddings, residual_scale and an MLM head on the discriminator, trained by Muon."""
+    """A run with disentangled embeddings and an MLM head on the discriminator, trained by Muon."""
     folder = tmp_path_factory.mktemp("small") / "run"
     succeed(pretrain.main, *finished.options(folder, *RECIPE))
     return folder

@@ -59,7 +59,7 @@ FORMS = {
         *("AlbertModel", (_DETECTION, "sop_classifier")),
     ),
     "discriminator with MLM": Form(
-        lambda shape: make_pair(replace(shape, residual_scale=4.0), with_mlm=True).discriminator,
+        lambda shape: make_pair(shape, with_mlm=True).discriminator,
         *("AlbertForMaskedLM", (_DETECTION,)),
     ),
     "discriminator with MLM and order": Form(

@@ -182,7 +182,7 @@ FAULTS: dict[str, tuple[str, Callable[[Tensors], Tensors], str]] = {
 def test_other_outputs_in_stock_are_never_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     name, change, refusal = FAULTS[fault]
     to_stock = formats.to_stock
-    monkeypatch.setattr(formats, "to_stock", lambda state, scale: change(to_stock(state, scale)))
+    monkeypatch.setattr(formats, "to_stock", lambda state: change(to_stock(state)))
     with pytest.raises(CheckpointError, match=refusal):
         save(name, tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -16,7 +16,7 @@ TABLE = "embeddings.position_embeddings.weight"
 BATCH = padded_batch()
 INPUTS = (BATCH.input_ids, BATCH.attention_mask, BATCH.token_type_ids)
 SIZES: dict[str, int] = {"hidden_size": 24, "num_attention_heads": 4, "num_hidden_groups": 2}
-OLD = replace(SHAPE, **SIZES, residual_scale=2.0)  # two groups of three layers
+OLD = replace(SHAPE, **SIZES)  # two groups of three layers
 WIDER: dict[str, int] = {"hidden_size": 72, "num_attention_heads": 12, "intermediate_size": 74, "embedding_size": 33}
 
 

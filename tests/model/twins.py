@@ -72,7 +72,7 @@ def make_encoder(config: ModelConfig, seed: int = 5, *, with_pooler: bool) -> En
 
 def load_twin(twin: nn.Module, ours: Any) -> nn.Module:
     """Load our weights into a stock module; only the tied decoder may be missing."""
-    weights = to_stock(ours.state_dict(), ours.config.residual_scale)
+    weights = to_stock(ours.state_dict())
     missing, unexpected = twin.load_state_dict(weights, strict=False)
     assert set(missing) <= {"predictions.decoder.weight", "predictions.decoder.bias"}, missing
     assert not unexpected, unexpected

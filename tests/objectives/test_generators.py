@@ -14,7 +14,7 @@ SHARED = replace(HALF, generator="shared", generator_size=1.0)
 
 @pytest.mark.parametrize(("groups", "first"), [(1, 2), (1, None), (3, 1), (3, 4), (6, 3)])
 def test_a_shared_generator_is_the_first_layers_of_the_discriminator(groups: int, first: int | None) -> None:
-    shape = replace(MODEL, num_hidden_layers=6, num_hidden_groups=groups, residual_scale=2.0)
+    shape = replace(MODEL, num_hidden_layers=6, num_hidden_groups=groups)
     options = replace(SHARED, generator_layers=first, generator_rate=3.0, discriminator_rate=0.5)
     objective, batch = make_objective(shape, options), make_batch()
     generator, discriminator = objective.generator, objective.discriminator

@@ -98,7 +98,7 @@ PRETRAINING: Table = {
     **tried("model", embedding_size=24, hidden_size=48, num_hidden_layers=4, num_hidden_groups=2, inner_group_num=2),
     **tried("model", num_attention_heads=4, intermediate_size=96, hidden_act="relu", hidden_dropout_prob=0.5),
     **tried("model", attention_probs_dropout_prob=0.5, type_vocab_size=3),
-    **tried("model", initializer_range=0.05, layer_norm_eps=0.01, initialization="local", residual_scale=2),
+    **tried("model", initializer_range=0.05, layer_norm_eps=0.01, initialization="local"),
     **tried("model", zero_init_outputs="true"),
     "model.attention": To("nystrom"),
     "model.attention_options": To('{{"window": 2}}', shared=("--model.attention", "local")),

@@ -20,7 +20,7 @@ FEW = ("--max_steps", 6, "--save_steps", 3, "--logging_steps", 1)
 SHARED = ("--rtd.generator", "shared", "--rtd.generator_size", 1, "--rtd.generator_layers", 1)
 OPTIONS: dict[str, tuple[object, ...]] = {  # of each kind, with others that apply to it
     "shared": (*SHARED, "--optimizer", "muon"),
-    "shared, two tables": (*SHARED, "--rtd.embedding_sharing", "disentangled", "--model.residual_scale", 2),
+    "shared, two tables": (*SHARED, "--rtd.embedding_sharing", "disentangled"),
     "fixed": ("--rtd.temperature", 2),
 }
 TEXT = "the old fox crossed the river."

@@ -24,7 +24,7 @@ from tests.model.twins import SHAPE, make_pair
 
 STEPS, HALF = 6, 3
 OPTIONS = (
-    *("--optimizer", "muon", "--muon_rate", 2, "--model.residual_scale", 4, "--model.zero_init_outputs", "true"),
+    *("--optimizer", "muon", "--muon_rate", 2, "--model.zero_init_outputs", "true"),
     *("--rtd.mlm_share", 0.5, "--rtd.embedding_sharing", "disentangled"),
     *("--lr_scheduler_type", "wsd", "--rtd.mask_unit", "word", "--rtd.mask_rate_end", 0.3),
 )
@@ -51,7 +51,6 @@ def test_a_resumed_run_equals_the_uninterrupted_one_bitwise(finished: Finished, 
 def test_the_encoder_fills_masks_in_stock_transformers_as_here(run: Path) -> None:
     model, folder = ea.load_model(run, "cpu"), run / "discriminator"
     ours = model.fill_mask(TEXT)
-    assert json.loads((folder / "config.json").read_text(encoding="utf-8"))["residual_scale"] == 4
     theirs = pipeline("fill-mask", str(folder), device="cpu")(TEXT)
     assert [one["token"] for one in ours] == [one["token"] for one in theirs]
     assert [one["score"] for one in ours] == pytest.approx([one["score"] for one in theirs], abs=1e-5)
@@ -98,14 +97,12 @@ def test_checkpoint_and_exported_folder_have_the_same_discriminator(run: Path) -
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_folders_agree_with_stock_for_any_scale(tmp_path: Path, dtype: torch.dtype) -> None:
-    # Regression: the comparison with stock rounded the weights before the scale was folded into them.
-    model = make_pair(replace(SHAPE, vocab_size=len(tokenizer()), residual_scale=3.0)).discriminator
+def test_half_precision_folders_agree_with_stock(tmp_path: Path, dtype: torch.dtype) -> None:
+    model = make_pair(replace(SHAPE, vocab_size=len(tokenizer()))).discriminator
     save_model(model, tokenizer(), tmp_path, dtype=dtype)
     ours, encoded = ea.load_model(tmp_path, "cpu"), tokenizer()("the old fox", return_tensors="pt")
     with torch.no_grad():
         stock = AutoModel.from_pretrained(tmp_path, dtype=torch.float32)(**encoded).last_hidden_state[0]
-    assert ours.encoder.config.residual_scale == 3
     difference = (ours.features("the old fox").tokens - stock).abs().max()
     assert difference <= 1e-5 * stock.abs().max()  # float32, from the same rounded weights
 
