@@ -245,9 +245,17 @@ def _of_cost(job: Job, world: World) -> Iterator[Finding]:
 
 
 def _of_learning(job: Job, world: World) -> Iterator[Finding]:
-    """Overfit one batch at the peak learning rate: all losses fall and all parameters change."""
+    """Overfit one batch at the peak learning rate: all losses fall and all parameters change.
+
+    One of its examples has a sentence order, if the text has any.
+    """
     objective, training = job.objective.train(), job.config.training
-    batch, run = _examples(job, world, _OVERFITTED), trial.quiet_run(job, world)
+    candidates, run = _examples(job, world, _SAMPLED_EXAMPLES), trial.quiet_run(job, world)
+    lacks_order = candidates.sentence_order_label == IGNORED_LABEL
+    chosen = torch.arange(min(_OVERFITTED, len(lacks_order)))
+    if lacks_order[chosen].all():
+        chosen[-1] = lacks_order.long().argmin()
+    batch = candidates.map(lambda field: field[chosen])
     at_peak = replace(training, lr_scheduler_type="wsd", lr_decay_share=0.0, warmup_steps=0)
     training_step = TrainingStep(objective, replace(run, config=at_peak, lr_multipliers=objective.lr_multipliers))
     counts = objective.counts(batch.to(torch.device("cpu")), 1)

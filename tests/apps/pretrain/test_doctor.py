@@ -37,6 +37,15 @@ def test_a_sound_run_passes_all_checks(finished: Finished, more: str) -> None:
     assert ("sentence order" in findings(ended, "warn")) == ("sop" in more)  # examples of 32 tokens are short
 
 
+def test_learning_is_checked_on_examples_with_a_sentence_order(
+    finished: Finished, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Regression: without one among them, the parameters of its head did not change, which failed.
+    monkeypatch.setattr(checks, "_OVERFITTED", 1)
+    ended = call(doctor.main, *finished.options(None, "--objective", "mlm_sop"))
+    assert "updates" in findings(ended, "pass"), ended.out
+
+
 def test_learning_is_checked_with_the_learning_rates_of_the_run(
     finished: Finished, monkeypatch: pytest.MonkeyPatch
 ) -> None:
