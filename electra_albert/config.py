@@ -227,9 +227,8 @@ class PretrainConfig:
         require(length <= positions, f"max_seq_length={length} exceeds model.max_position_embeddings={positions}")
         segments = self.model.type_vocab_size
         require(segments >= 2, f"model.type_vocab_size={segments} must be at least 2: sequences have two segments")
-        rates = (self.rtd.mask_rate, self.rtd.mask_rate_end or self.rtd.mask_rate) if self.rtd.mlm_share else ()
-        for rate in rates:
-            selected = max(1, round(rate * (length - 2)))
+        if self.rtd.mlm_share:
+            selected = max(1, round(self.rtd.mask_rate * (length - 2)))
             problem = f"rtd.mlm_share={self.rtd.mlm_share} of the {selected} tokens selected in {length} leaves none"
             kept = round(self.rtd.mlm_share * selected)
             require(0 < kept < selected, f"{problem} to {'predict' if kept == 0 else 'replace'}; choose another share")
@@ -244,10 +243,6 @@ class PretrainConfig:
             require(generator == RtdConfig.generator, f"{problem}; leave it out")
         count, kept = self.run.average_checkpoints, self.training.save_total_limit
         require(count <= kept, f"average_checkpoints={count} exceeds save_total_limit={kept}; raise --save_total_limit")
-        ends = self.rtd.mask_rate_end, self.mlm.mask_rate_end
-        is_fixed = any(end is not None for end in ends)
-        problem = "budget excludes mask_rate_end: the number of steps is unknown"
-        require(self.run.budget is None or not is_fixed, f"{problem}; give flops or max_steps instead")
 
     @property
     def generator_warmup_steps(self) -> int:
@@ -271,6 +266,8 @@ REMOVED = {
     "model.residual_scale": Removed(1.0, "with Muon it showed no gain"),
     "rtd.z_loss": Removed(0.0, _NO_GAIN),
     "mlm.z_loss": Removed(0.0, _NO_GAIN),
+    "rtd.mask_rate_end": Removed(None, _NO_GAIN),
+    "mlm.mask_rate_end": Removed(None, _NO_GAIN),
     "rtd.temperature_end": Removed(None, _NO_GAIN),
     "rtd.temperature_decay": Removed(0.1, _NO_GAIN),
     "rtd.exclude_original": Removed(False, _NO_GAIN),

@@ -145,15 +145,13 @@ class RtdConfig:
     """Steps that train only the generator, if init_from has none; by default max_steps / 10, at most 10,000."""
     mask_unit: Literal["token", "word", "ngram", "span"] = "token"
     """Unit selected as a whole: token, word, ngram (1 to 3 words, as in ALBERT) or span (1 to 10, as in SpanBERT)."""
-    mask_rate_end: float | None = None
-    """Mask rate of step max_steps and of evaluations; it changes linearly from mask_rate (by default: constant)."""
     generator: str = "own"
     """own: a model of its own; shared: the first generator_layers layers of the discriminator's encoder; any other
     value: folder of a pretrained masked language model, not trained."""
 
     def __post_init__(self) -> None:
         require_filled(self, "generator")
-        require_within(self, "(0, 1)", "mask_rate mask_rate_end")
+        require_within(self, "(0, 1)", "mask_rate")
         require_within(self, "[0, 1]", "mask_token_share")
         require_within(self, "[0, 1)", "mlm_share")
         require_within(self, f"[{LOWEST_TEMPERATURE}, inf)", "temperature")
@@ -216,11 +214,9 @@ class MlmConfig:
     """Fraction of the selected tokens replaced by a random token, never a special one; the others stay unchanged."""
     mask_unit: Literal["token", "word", "ngram", "span"] = "token"
     """Unit selected as a whole: token, word, ngram (1 to 3 words, as in ALBERT) or span (1 to 10, as in SpanBERT)."""
-    mask_rate_end: float | None = None
-    """Mask rate of step max_steps and of evaluations; it changes linearly from mask_rate (by default: constant)."""
 
     def __post_init__(self) -> None:
-        require_within(self, "(0, 1)", "mask_rate mask_rate_end")
+        require_within(self, "(0, 1)", "mask_rate")
         require_within(self, "[0, 1]", "mask_token_share random_token_share")
         total = self.mask_token_share + self.random_token_share
         require(total <= 1 + 1e-9, f"mask_token_share + random_token_share = {total:g} must not exceed 1")

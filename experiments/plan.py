@@ -17,7 +17,7 @@ from electra_albert.objectives import spec_of
 PRETRAINING = "pretraining-"  # followed by the seed: the name of a stage that makes weights
 _RUNNER_OPTIONS = {"config", "resume", "dry_run"}  # options that a plan must not have
 _PATH_OPTIONS = {"prepared_dir", "output_dir", "output", "model", "like"}  # do not change the result
-_NO_STOCK = "mlm_share mask_unit mask_rate_end"
+_NO_STOCK = "mlm_share mask_unit"
 Options = dict[str, Any]
 
 

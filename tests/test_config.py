@@ -21,7 +21,7 @@ IMPOSSIBLE: dict[type, dict[str, tuple[object, ...]]] = {
         **{"max_position_embeddings": (7, 10**9), "hidden_dropout_prob": (1.5, NAN)},
     },
     RtdConfig: {
-        **{"mask_rate": (0.0, 1.0), "mask_rate_end": (0.0, 1.0), "temperature": (0.0, NAN), "generator_size": (0.0,)},
+        **{"mask_rate": (0.0, 1.0), "temperature": (0.0, NAN), "generator_size": (0.0,)},
         **{"generator_weight": (INF,), "mlm_share": (1.0,), "mlm_weight": (2.0,)},  # 2 without share
     },
     CorpusConfig: {
@@ -33,7 +33,7 @@ IMPOSSIBLE: dict[type, dict[str, tuple[object, ...]]] = {
         **TRAINING,
     },
     RunConfig: {"average_checkpoints": (0,), "eval_max_pairs": (0,)},
-    MlmConfig: {"mask_rate": (0.0,), "mask_rate_end": (1.0,), "random_token_share": (0.3, -0.1)},
+    MlmConfig: {"mask_rate": (0.0,), "random_token_share": (0.3, -0.1)},
     SopConfig: {"weight": (0.0,)},
 }
 FLAT = (RunConfig, CorpusConfig, schema.TrainingConfig)
@@ -60,7 +60,7 @@ def test_an_mlm_share_that_leaves_nothing_to_predict_or_to_replace_is_refused(sh
         PretrainConfig(rtd=RtdConfig(mlm_share=share))
     with pytest.raises(ValueError, match=r"mlm_share=0.1 of the 4 tokens selected in 32 leaves none to predict"):
         PretrainConfig(rtd=RtdConfig(mlm_share=0.1), corpus=CorpusConfig(max_seq_length=32))
-    PretrainConfig(rtd=RtdConfig(mlm_share=0.5, mask_rate=0.3, mask_rate_end=0.15))
+    PretrainConfig(rtd=RtdConfig(mlm_share=0.5, mask_rate=0.3))
 
 
 def test_settings_are_frozen_and_have_a_default_and_help() -> None:

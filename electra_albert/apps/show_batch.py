@@ -58,7 +58,7 @@ def _show(folder: Path, step: int, rows: int) -> None:
     if not hasattr(job.objective, "corrupt"):
         raise UsageError(f"--run {folder}: objective {config.run.objective} masks no tokens; nothing to show")
     with autocast(world.device, job.arithmetic):  # with gradients enabled, as in training
-        corruption = job.objective.corrupt(batch, torch.tensor(step))
+        corruption = job.objective.corrupt(batch)
     rows, spec = min(rows, len(batch.input_ids)), spec_of(config)
     print(f"step {step}: {rows} of {total} examples; generator: {origin}")
     for row in range(rows):

@@ -39,10 +39,9 @@ class ObjectiveSpec:
         found = {**vars(config), **config.own}
         return {name: found[name] if name in found else kind() for name, kind in self.options.items()}
 
-    def mask_rates(self, config: PretrainConfig) -> tuple[float, float] | None:
-        """Fraction of the tokens predicted in the first and last step, by the first group with mask_rate, else None."""
-        group = next((group for group in self.groups(config).values() if hasattr(group, "mask_rate")), None)
-        return group and (group.mask_rate, getattr(group, "mask_rate_end", None) or group.mask_rate)
+    def mask_rate(self, config: PretrainConfig) -> float | None:
+        """Fraction of the tokens predicted, by the first group with mask_rate, else None."""
+        return next((group.mask_rate for group in self.groups(config).values() if hasattr(group, "mask_rate")), None)
 
     def generator(self, config: PretrainConfig) -> ModelConfig | None:
         """The architecture of the trained generator, None without one. Raises ValueError if it is impossible."""

@@ -46,9 +46,9 @@ class Electric(ReplacedTokenDetection):
         counts = super().counts(batch, step)
         return counts | {"discriminator_loss": counts["generator_loss"]}
 
-    def corrupt(self, batch: Batch, step: Tensor | None = None) -> Corruption:
+    def corrupt(self, batch: Batch) -> Corruption:
         """As in `rtd`, but is_kept are targets that stay, and is_replaced all others, also if the sample is equal."""
-        found = super().corrupt(batch, step)
+        found = super().corrupt(batch)
         positions, is_used = found.targets.positions, found.targets.weight > 0
         # All targets are [MASK] for the generator, so the draws of their kind are free.
         draws = uniform(bits(self.seed, Stream.MASK_KIND, batch.example_id[:, None], positions))  # [B, K]

@@ -17,7 +17,7 @@ from electra_albert.model.electra import Discriminator, Generator, initialize_mo
 from electra_albert.model.encoder import SentenceOrderHead
 from electra_albert.objectives import masking
 from electra_albert.objectives.evaluation import Detections, Unigram, baseline_terms
-from electra_albert.objectives.spans import Rates, count_at, find_units, rates_at, use_targets
+from electra_albert.objectives.spans import find_units
 
 
 class Prediction(NamedTuple):
@@ -51,7 +51,7 @@ class MaskedLanguageModeling(nn.Module):
         if mlm.random_token_share and ordinary < 2:
             problem = f"random tokens need 2 tokens that are not special, the vocabulary has {ordinary}"
             raise UsageError(f"{problem}; set --mlm.random_token_share 0 or use a larger vocabulary")
-        self.mlm, self.special, self.seed, self.sop, self.max_steps = mlm, special, seed, sop, 1  # see make_objective
+        self.mlm, self.special, self.seed, self.sop = mlm, special, seed, sop
         self.weights, self.chance_level = {"mlm_loss": 1.0}, {"mlm_loss": math.log(model.vocab_size)}
         if sop is not None:
             self.weights["sop_loss"], self.chance_level["sop_loss"] = sop.weight, math.log(2)
@@ -62,18 +62,16 @@ class MaskedLanguageModeling(nn.Module):
 
     def counts(self, batch: Batch, step: int) -> dict[str, int]:
         """Counts of predicted tokens and of sequences with an order, computed on the host."""
-        rates = rates_at(self.mlm, torch.tensor(step), self.max_steps)
-        return count_targets(batch, "mlm_loss", self.mlm, rates, self.special, self.sop)
+        return count_targets(batch, "mlm_loss", self.mlm.mask_rate, self.special, self.sop)
 
-    def corrupt(self, batch: Batch, step: Tensor | None = None) -> Prediction:
-        """Mask the batch with the mask rate of a step, by default the last, and predict the masked tokens."""
-        rates = rates_at(self.mlm, step, self.max_steps)
-        ids, targets, is_masked = mask(batch, self.generator.config, self.mlm, self.special, self.seed, rates)
+    def corrupt(self, batch: Batch) -> Prediction:
+        """Mask the batch and predict the masked tokens."""
+        ids, targets, is_masked = mask(batch, self.generator.config, self.mlm, self.special, self.seed)
         return Prediction(ids, targets, is_masked, *predict(self.generator, batch, ids, targets))
 
     def forward(self, batch: Batch, step: Tensor) -> dict[str, Term]:
-        """Loss and metric terms of a batch; `step` sets only the mask rate: example_id differs in every epoch."""
-        return self.terms(batch, self.corrupt(batch, step))
+        """Loss and metric terms of a batch; `step` is not used: example_id differs in every epoch."""
+        return self.terms(batch, self.corrupt(batch))
 
     def terms(self, batch: Batch, prediction: Prediction) -> dict[str, Term]:
         """Loss and metric terms of a batch and its predictions."""
@@ -87,13 +85,13 @@ class MaskedLanguageModeling(nn.Module):
 
 
 def mask(
-    batch: Batch, model: ModelConfig, options: MlmConfig | RtdConfig, special: SpecialIds, seed: int, rates: Rates
+    batch: Batch, model: ModelConfig, options: MlmConfig | RtdConfig, special: SpecialIds, seed: int
 ) -> tuple[Tensor, masking.Targets, Tensor]:
     """Select and mask tokens: masked_ids, targets, is_masked as in Prediction. Draws are keyed by batch.example_id."""
     ids, keys = batch.input_ids, (seed, batch.example_id)
     is_maskable = masking.maskable(ids, batch.attention_mask, special)
     units = find_units(options.mask_unit, special.starts_word, ids, is_maskable, *keys)
-    targets = use_targets(masking.choose_targets(ids, is_maskable, rates[0], *keys, units), is_maskable, *rates)
+    targets = masking.choose_targets(ids, is_maskable, options.mask_rate, *keys, units)
     random = None
     if isinstance(options, MlmConfig) and options.random_token_share:
         random = masking.random_tokens(targets, special, model.vocab_size, *keys), options.random_token_share
@@ -109,11 +107,11 @@ def predict(generator: Generator, batch: Batch, masked_ids: Tensor, targets: mas
 
 
 def count_targets(
-    batch: Batch, name: str, options: MlmConfig | RtdConfig, rates: Rates, special: SpecialIds, sop: SopConfig | None
+    batch: Batch, name: str, mask_rate: float, special: SpecialIds, sop: SopConfig | None
 ) -> dict[str, int]:
     """Count the targets of `mask`, under `name`, and with `sop` the sequences with an order, on the host."""
     is_maskable = masking.maskable(batch.input_ids, batch.attention_mask, special)
-    counts = {name: int(count_at(is_maskable, *rates).sum())}
+    counts = {name: int(masking.target_count(is_maskable, mask_rate).sum())}
     return counts if sop is None else counts | {"sop_loss": int((batch.sentence_order_label != IGNORED_LABEL).sum())}
 
 

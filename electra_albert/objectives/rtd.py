@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from electra_albert.config import ModelConfig, PretrainConfig, RtdConfig, SopConfig
 from electra_albert.contracts import Batch, SpecialIds, Term
 from electra_albert.model.electra import Discriminator, Electra, Generator
-from electra_albert.objectives import generators, mlm, spans, spec_of
+from electra_albert.objectives import generators, mlm, spec_of
 from electra_albert.objectives.evaluation import Detections, Unigram, baseline_terms
 from electra_albert.objectives.generators import Corruption
-from electra_albert.objectives.masking import Targets, maskable, sample, share_of
+from electra_albert.objectives.masking import Targets, maskable, sample, share_of, target_count
 
 _MLM_LOSS = "discriminator_mlm_loss"
 
@@ -29,7 +29,7 @@ class ReplacedTokenDetection(nn.Module):
         self, model: ModelConfig, rtd: RtdConfig, special: SpecialIds, seed: int, sop: SopConfig | None = None
     ) -> None:
         super().__init__()
-        self.rtd, self.special, self.seed, self.sop, self.max_steps = rtd, special, seed, sop, 1  # see make_objective
+        self.rtd, self.special, self.seed, self.sop = rtd, special, seed, sop
         self.fixed: tuple[Generator, ...] = ()  # the same; no submodule, so neither trained nor saved
         nats = math.log(model.vocab_size)
         losses = {  # weight and chance level
@@ -68,19 +68,19 @@ class ReplacedTokenDetection(nn.Module):
 
     def counts(self, batch: Batch, step: int) -> dict[str, int]:
         """Counts of predicted tokens, of tokens except padding and of sequences with an order, computed on the host."""
-        rates = spans.rates_at(self.rtd, torch.tensor(step), self.max_steps)
-        counts = mlm.count_targets(batch, "generator_loss", self.rtd, rates, self.special, self.sop)
+        rate = self.rtd.mask_rate
+        counts = mlm.count_targets(batch, "generator_loss", rate, self.special, self.sop)
         counts["discriminator_loss"] = int(batch.attention_mask.sum())
         if self.rtd.mlm_share:
             is_maskable = maskable(batch.input_ids, batch.attention_mask, self.special)
-            counts[_MLM_LOSS] = int(share_of(spans.count_at(is_maskable, *rates), self.rtd.mlm_share).sum())
+            counts[_MLM_LOSS] = int(share_of(target_count(is_maskable, rate), self.rtd.mlm_share).sum())
             counts["discriminator_loss"] -= counts[_MLM_LOSS]
         return {name: counts[name] for name in self.weights}
 
-    def corrupt(self, batch: Batch, step: Tensor | None = None) -> Corruption:
-        """Mask the batch at the mask rate of a step, by default the last; replace targets by generator samples."""
-        rates, model = spans.rates_at(self.rtd, step, self.max_steps), self.discriminator
-        masked_ids, targets, is_masked = mlm.mask(batch, model.config, self.rtd, self.special, self.seed, rates)
+    def corrupt(self, batch: Batch) -> Corruption:
+        """Mask the batch and replace targets by generator samples."""
+        shape = self.discriminator.config
+        masked_ids, targets, is_masked = mlm.mask(batch, shape, self.rtd, self.special, self.seed)
         # The targets are in random order, so the first ones are a random part.
         kept = share_of(targets.weight.sum(1), self.rtd.mlm_share)  # [B]
         is_kept = torch.arange(targets.weight.shape[1], device=kept.device) < kept[:, None]  # [B, K]
@@ -105,8 +105,8 @@ class ReplacedTokenDetection(nn.Module):
         return hidden_states, self.discriminator.discriminator_predictions(hidden_states)
 
     def forward(self, batch: Batch, step: Tensor) -> dict[str, Term]:
-        """Loss and metric terms; `step` sets only the mask rate: example_id differs in every epoch."""
-        corruption = self.corrupt(batch, step)
+        """Loss and metric terms; `step` is not used: example_id differs in every epoch."""
+        corruption = self.corrupt(batch)
         return self.terms(batch, corruption, *self.detect(batch, corruption))
 
     def terms(self, batch: Batch, corruption: Corruption, hidden_states: Tensor, logits: Tensor) -> dict[str, Term]:
@@ -159,5 +159,5 @@ def make_objective(config: PretrainConfig, special: SpecialIds, *fixed: Generato
     objective = build(model=config.model, special=special, seed=config.training.seed, **spec.groups(config))
     missing = [attribute for attribute in _REQUIRED if not hasattr(objective, attribute)]
     assert not missing, f"{spec.class_path} lacks {', '.join(missing)}: see docs/extending.md"
-    objective.max_steps, objective.fixed = config.training.max_steps, fixed
+    objective.fixed = fixed
     return objective

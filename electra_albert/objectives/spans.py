@@ -1,47 +1,17 @@
-"""Masking of whole words and runs of words, and mask rates that change. Dimensions: B batch, L length, V vocab."""
+"""Masking of whole words and runs of words. Dimensions: B batch, L length, V vocab."""
 
 from itertools import accumulate
-from typing import TypeAlias
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from electra_albert.config import MlmConfig, RtdConfig
 from electra_albert.keyed_random import Stream, bits
-from electra_albert.objectives.masking import Targets, target_count
 
 # Relative probabilities of runs of 1, 2, … words. ALBERT section 4.1; SpanBERT section 3.1, whose mean length of 3.8
 # is that of the geometric distribution restricted to 10 words.
 # Differs from SpanBERT, which replaces a span as a whole: [MASK] or not is drawn for each of its tokens.
 RUN_LENGTHS = {"word": [1.0], "ngram": [1 / n for n in range(1, 4)], "span": [0.8**n for n in range(10)]}
-_PARTS = 1 << 30  # of mask rates that change: integers are equal on the host and on any device, also compiled
-Rates: TypeAlias = tuple[float, Tensor | None]  # mask rates: that of K, and that of the step, int64 [], if it changes
-
-
-def rates_at(options: MlmConfig | RtdConfig, step: Tensor | None, max_steps: int) -> Rates:
-    """Mask rates at a step, int64 [], from 1 to max_steps; without a step the constant one of evaluations."""
-    start, end = options.mask_rate, options.mask_rate_end
-    if step is None or end is None:
-        return (start if end is None else end), None
-    first, last = round(start * _PARTS), round(end * _PARTS)
-    return max(start, end), first + (last - first) * (step - 1).clamp(0, max_steps - 1) // max(1, max_steps - 1)
-
-
-def count_at(is_maskable: Tensor, most: float, now: Tensor | None) -> Tensor:
-    """`masking.target_count` with the mask rate of the step. Bool [B, L] to int64 [B]."""
-    count = target_count(is_maskable, most)
-    if now is None:
-        return count
-    return torch.minimum(((is_maskable.sum(-1) * now + _PARTS // 2) // _PARTS).clamp(min=1), count)
-
-
-def use_targets(targets: Targets, is_maskable: Tensor, most: float, now: Tensor | None) -> Targets:
-    """The targets, drawn with the mask rate `most`, with weights for that of the step."""
-    if now is None:
-        return targets
-    is_used = targets.weight.long().cumsum(1) <= count_at(is_maskable, most, now)[:, None]  # [B, K]
-    return targets._replace(weight=targets.weight * is_used)
 
 
 def find_units(

@@ -67,6 +67,15 @@ def test_an_older_run_resumes_and_its_untrained_positions_are_left_out(finished:
     assert positions(tmp_path / "shorter" / "discriminator") == 48
 
 
+def test_other_positions_than_the_trained_ones_are_refused_and_those_of_older_files_ignored() -> None:
+    option = "--model.max_position_embeddings"
+    for length in (128, 512):
+        with pytest.raises(ea.UsageError, match=f"{option} {length} differs from --max_seq_length 64"):
+            parse_pretraining([option, str(length)])
+    for argv in ([option, "64"], ["--config", '{"model": {"max_position_embeddings": 512}}'], []):
+        assert parse_pretraining(argv)[1].model.max_position_embeddings == 64
+
+
 def test_fine_tuning_on_longer_texts_says_so_and_has_their_length(finished: Finished, tmp_path: Path) -> None:
     options = ("--max_steps", 1, "--max_seq_length", 48)
     ended = tune(*cola(tmp_path / "task").options(finished.folder, tmp_path / "out", *options))

@@ -117,7 +117,7 @@ REFUSED = {
     "optimizer: adamw, rtd.embedding_sharing: full}, c: {like: b, weights: stock}}}",
     "averaging": "{variants: {a: {optimizer: adamw, rtd.embedding_sharing: full, average_checkpoints: 2}, "
     "c: {like: a, weights: stock}}}",
-    "mask_rate_end": "{variants: {a: {optimizer: adamw, rtd.embedding_sharing: full, rtd.mask_rate_end: 0.3}, "
+    "mask_unit": "{variants: {a: {optimizer: adamw, rtd.embedding_sharing: full, rtd.mask_unit: word}, "
     "c: {like: a, weights: stock}}}",
     "could not convert": "{variants: {a: {flops: many}}}",
     "aa/generator does not exist": "{variants: {a: {}, b: {init_from: aa/generator}}}",

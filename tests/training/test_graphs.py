@@ -78,15 +78,19 @@ def trained(
     optimizer: Any = "adamw",
     *,
     is_poisoned: bool = False,
+    uses_step: bool = False,
     attention: str = "softmax",
-    **options: Any,
 ) -> Trained:
     """Train a small objective with dropout for STEPS steps, logs and evaluations in between."""
     folder.mkdir()
     config = replace(CONFIG, optimizer=optimizer)
     model = replace(MODEL, hidden_dropout_prob=0.1, attention=attention)
-    objective = build(name, model, **options)
-    objective.max_steps = STEPS
+    objective = build(name, model)
+    if uses_step:
+        forward = objective.forward
+        objective.forward = lambda batch, step: {
+            name: term._replace(sum=term.sum * (1 + step / STEPS)) for name, term in forward(batch, step).items()
+        }
     batches = TextBatches(poisoned(objective)) if is_poisoned else TextBatches()
     held_out = ordered(make_batch(salt=10**6))
     with Monitor(folder, STEPS, "none") as monitor:
@@ -173,7 +177,7 @@ def read_value(self: TrainingStep, batch: Batch) -> None:
 
 
 observe, micro = UpdateGuard.observe, TrainingStep.micro
-FAULTY_RUN: dict[str, Any] = {"is_poisoned": True, "mask_rate_end": 0.9}
+FAULTY_RUN: dict[str, Any] = {"is_poisoned": True, "uses_step": True}
 FAULTS: dict[str, dict[Any, Any]] = {
     "step": {(TrainingStep, "accumulate"): with_tensors(new_step)},
     "learning rate": {(TrainingStep, "accumulate"): with_tensors(new_rates)},

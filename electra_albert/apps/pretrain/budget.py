@@ -100,7 +100,6 @@ def planned(job: Job, world: World) -> Job:
     LOG.info(f"plan for {given}: {steps:,} steps instead of --max_steps, {values['warmup_steps']:,} of them warmup")
     if steps < _FEW_STEPS:
         LOG.info("notice: few steps; choose a smaller preset or --per_device_train_batch_size, or a larger budget")
-    job.objective.max_steps = steps
     try:
         return job._replace(config=replace(config, training=replace(training, **values)))
     except ValueError as error:

@@ -141,7 +141,7 @@ def _repeated_share(split: Split, unknown: int | None) -> float:
 
 def _corrupt(job: Job, batch: Batch) -> Any:
     with torch.no_grad(), autocast(batch.input_ids.device, job.arithmetic):
-        return job.objective.corrupt(batch, torch.tensor(1, device=batch.input_ids.device))
+        return job.objective.corrupt(batch)
 
 
 def _of_corruption(job: Job, batch: Batch, corruption: Any) -> Iterator[Finding]:

@@ -47,8 +47,6 @@ def parse_pretraining(
     `program` and `purpose` are those of --help, by default of `electra-albert pretrain`.
     """
     preset, run, inherited = _find_preset(argv)
-    shape = inherited.get("model")
-    least_positions = shape.pop(_POSITIONS, 0) if isinstance(shape, dict) else 0
     program = program or command_line.program("pretrain")
     parser = command_line.make_parser(program, purpose, "[CORPUS] [--option value ...]")
     parser.add_argument("--preset", choices=list(PRESETS), default=preset, help="Default sizes and learning rates.")
@@ -59,6 +57,8 @@ def parse_pretraining(
     parser.add_argument("--objective", type=names, help=f"Pretraining objective: {listed}.")
     for group, section in _GROUPED.items():
         parser.add_class_arguments(section, group, skip=_DERIVED if group == "model" else set())
+    text = "Length of the position table: --max_seq_length, or that of --init_from if it is larger."
+    parser.add_argument(f"--model.{_POSITIONS}", type=int | None, help=text)
     settings = as_settings(PRESETS[preset])
     settings["model"] = {name: value for name, value in settings["model"].items() if name not in _DERIVED}
     flat = {name: value for name, value in settings.items() if name not in GROUPS}
@@ -67,11 +67,15 @@ def parse_pretraining(
     first = ["--config", json.dumps(inherited, ensure_ascii=False)] if inherited else []
     if first:
         try:
-            _build(parse(parser, first), least_positions)
+            _build(parse(parser, first))
         except (UsageError, TypeError, ValueError) as error:
             raise CheckpointError(f"--init_from {run}: its settings are invalid ({error})") from None
-    config = _build(parse(parser, [*first, *command_line.config_first(argv)], _SHORT_HELP, "corpus"), least_positions)
+    config = _build(parse(parser, [*first, *command_line.config_first(argv)], _SHORT_HELP, "corpus"))
     refuse_idle_options(argv, config)
+    (asked,) = command_line.find_first(argv, (f"model.{_POSITIONS}",))
+    if asked not in (None, str(config.corpus.max_seq_length)):
+        problem = f"{asked} differs from --max_seq_length {config.corpus.max_seq_length}, and only those are trained"
+        raise UsageError(f"--model.{_POSITIONS} {problem}; leave it out")
     return preset, replace(config, run=replace(config.run, init_from=run))
 
 
@@ -109,7 +113,7 @@ def _find_preset(argv: Sequence[str]) -> tuple[str, str | None, dict[str, Any]]:
     return preset, run, inherited
 
 
-def _build(options: Namespace, least_positions: int) -> PretrainConfig:
+def _build(options: Namespace) -> PretrainConfig:
     """The configuration from parsed options. Raises UsageError for invalid values."""
     for group in _GROUPED:
         if not hasattr(options[group], "as_dict"):
@@ -117,7 +121,7 @@ def _build(options: Namespace, least_positions: int) -> PretrainConfig:
     own = sorted(OBJECTIVES[options.objective].options.keys() - {*GROUPS})
     try:
         flat = {name: kind(**{each.name: options[each.name] for each in fields(kind)}) for name, kind in FLAT.items()}
-        options.model[_POSITIONS] = max(options.max_seq_length, least_positions)
+        options.model[_POSITIONS] = max(options.max_seq_length, options.model[_POSITIONS] or 0)
         groups = {group: _GROUPED[group](**options[group].as_dict()) for group in (*GROUPS, *own)}
         config = PretrainConfig(**flat, **{name: groups.pop(name) for name in GROUPS}, own=groups)
         spec_of(config).generator(config)

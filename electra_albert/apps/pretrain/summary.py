@@ -30,8 +30,8 @@ def start_lines(job: Job, world: World) -> list[str]:
     """Banner at the start of a run and for --dry_run: sizes of model, corpus and run."""
     config, training, batches, objective = job.config, job.config.training, job.batches, job.objective
     steps, length, size = training.max_steps, config.corpus.max_seq_length, batches.global_batch_size
-    rates = spec_of(config).mask_rates(config)
-    masked = "" if rates is None else f"mask rate {' to '.join(f'{rate:g}' for rate in dict.fromkeys(rates))}, "
+    rate = spec_of(config).mask_rate(config)
+    masked = "" if rate is None else f"mask rate {rate:g}, "
     total, generator = _parameters(objective), objective.generator
     first: Any = generator or objective.discriminator  # both have the same embeddings
     kind = config.rtd.generator if objective.discriminator is not None else "own"
@@ -65,9 +65,9 @@ def start_lines(job: Job, world: World) -> list[str]:
         lines.append(f"new learning rate schedule: warmup to {training.learning_rate:g}, {end}")
     if not (model := config.model).is_stock:
         lines.append(f"notice: transformers has no attention {model.attention}: only this toolkit can load the models")
-    if rates is not None:
+    if rate is not None:
         count, wanted = job.held_out.table.count, training.eval_examples
-        lines += error_lines(round(job.held_out.split.token_count * min(count, wanted) // count * rates[1]))
+        lines += error_lines(round(job.held_out.split.token_count * min(count, wanted) // count * rate))
     if (warmup := training.warmup_steps) >= steps:
         lines.append(f"notice: --warmup_steps {warmup} >= --max_steps {steps}: the peak learning rate is not reached")
     return lines

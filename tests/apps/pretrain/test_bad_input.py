@@ -95,7 +95,7 @@ def test_an_invalid_value_is_refused_before_any_file_is_written(in_folder: Path)
         ("--learning_rate", "fast"): ("learning_rate", "fast"),
         ("--learning_rate", "inf"): ("learning_rate",),
         ("--max_seq_length", "4"): ("max_seq_length=4", "[8, 1048576]"),
-        ("--model.max_position_embeddings", "512"): ("any more: it is max_seq_length",),
+        ("--model.max_position_embeddings", "512"): ("differs from --max_seq_length 64",),
         ("--precision", "fp8"): ("precision", "fp8"),
         ("--model.hidden_size", "30", "--model.num_attention_heads", "4"): ("hidden_size=30", "multiple"),
     }.items():

@@ -164,7 +164,6 @@ def test_a_finished_run_with_a_time_budget_records_the_steps_that_it_had(finishe
         (("--max_steps", "20", "--save_steps", "2", "--save_milestones", "5"), "multiple of --save_steps 2"),
         (("--flops", "1e3"), "less than one step"),
         (("--flops", "1e24"), "max_steps="),
-        (("--budget", "5m", "--rtd.mask_rate_end", "0.1"), "number of steps is unknown"),
     ],
 )
 def test_meaningless_budgets_are_refused(finished: Finished, tmp_path: Path, more: tuple[str, ...], text: str) -> None:
@@ -218,16 +217,6 @@ def planned_job(finished: Finished, *more: str) -> tuple[Job, Job]:
     _, config = parse_pretraining(options(finished, None, *more))
     job = make_job(config, ALONE)
     return job, budget.planned(job, ALONE)
-
-
-def test_the_mask_rate_ends_with_the_last_step_of_a_run_with_flops(finished: Finished) -> None:
-    rates = ("--rtd.mask_rate", "0.1", "--rtd.mask_rate_end", "0.5")
-    _, job = planned_job(finished, "--flops", "1e10", *rates)
-    assert 5 < job.config.training.max_steps < 4000
-    batch = job.batches.micro_batches(1)[0]
-    steps = (torch.tensor(1), torch.tensor(job.config.training.max_steps), None)
-    counts = [job.objective.corrupt(batch, step).targets.weight.sum() for step in steps]
-    assert 4 * counts[0] < counts[1] == counts[2]  # that of evaluations
 
 
 def test_timing_the_steps_of_a_run_with_a_budget_changes_no_weight(finished: Finished) -> None:

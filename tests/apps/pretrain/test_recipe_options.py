@@ -26,7 +26,7 @@ STEPS, HALF = 6, 3
 OPTIONS = (
     *("--optimizer", "muon", "--muon_rate", 2, "--model.zero_init_outputs", "true"),
     *("--rtd.mlm_share", 0.5, "--rtd.embedding_sharing", "disentangled"),
-    *("--lr_scheduler_type", "wsd", "--rtd.mask_unit", "word", "--rtd.mask_rate_end", 0.3),
+    *("--lr_scheduler_type", "wsd", "--rtd.mask_unit", "word"),
 )
 TEXT = "the old fox crossed the [MASK] river today."
 

@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.apps.pretrain import trial
 from electra_albert.apps.pretrain.trial import flops_per_step
-from electra_albert.config import CorpusConfig, MlmConfig, PretrainConfig, RtdConfig, TrainingConfig
+from electra_albert.config import CorpusConfig, PretrainConfig, RtdConfig, TrainingConfig
 from electra_albert.files import write_json
 from electra_albert.hub.formats import stock_config
 from electra_albert.objectives.masking import max_targets
@@ -66,9 +66,7 @@ def test_flops_follow_from_the_shapes_of_the_matrices() -> None:
 )
 def test_flops_from_the_settings_equal_measured_flops(name: str, model: str, tmp_path: Path) -> None:
     config = replace(toy.config_of(name, MODELS[model], MASK_RATE), **DATA)
-    if name == "mlm":
-        config = replace(config, mlm=MlmConfig(mask_rate=0.1, mask_rate_end=MASK_RATE))
-    objective = toy.build(name, MODELS[model], mask_rate=MASK_RATE, mask_rate_end=0.1)
+    objective = toy.build(name, MODELS[model], mask_rate=MASK_RATE)
     for fixed in objective.fixed:
         config = replace(config, rtd=replace(config.rtd, generator=str(tmp_path)))
         shape = replace(fixed.config, vocab_size=99)  # more than the tokenizer has
