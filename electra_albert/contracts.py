@@ -19,8 +19,9 @@ IGNORED_LABEL = -100  # excluded from losses and counts, as in PyTorch and trans
 STOPPED_BY_SIGNAL = 75  # exit code of a run that a signal stopped after saving
 Metrics = dict[str, Any]  # one line of metrics.jsonl: numbers, or None where a count was 0
 # User and password of an address, up to the last @ before its path; also a password with a slash.
-_LOGIN = re.compile(r"(?<=://)(?:[^\s/?#]*|[^\s/?#:]*:(?!\d+\b)(?:(?!://)[^\n\"'])*)@")
-_QUERY = re.compile(r"(://(?:(?!://)[^\s?#])*)[?#](?:[^\s\"`<>]*[^\s\"`<>'.,:;)\]])?")
+# Paths have one slash where addresses have two.
+_LOGIN = re.compile(r"(?:(?<=://)|(?<=\w\w:/)(?!/))(?:[^\s/?#]*|[^\s/?#:]*:(?!\d+\b)(?:(?!:/)[^\n\"'])*)@")
+_QUERY = re.compile(r"(\w\w:/+(?:(?!:/)[^\s?#])*)[?#](?:[^\s\"`<>]*[^\s\"`<>'.,:;)\]])?")
 
 
 def redacted(value: Any) -> Any:

@@ -33,7 +33,7 @@ def parse_model(content: bytes) -> Any:
     }
     for problem, applies in problems.items():
         if applies:
-            raise ValueError(f"a SentencePiece model {problem}")
+            raise ValueError(f"a SentencePiece model {problem}, which is not supported")
     return proto
 
 

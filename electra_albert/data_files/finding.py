@@ -172,8 +172,8 @@ def _require_text(path: Path, sample: bytes, encoding: str) -> None:
     control = len(sample) - len(sample.translate(None, _CONTROL))
     is_tar = sample[257:262] == b"ustar"
     if is_tar or sample.startswith(_BINARY) or control > _MAX_CONTROL_SHARE * len(sample):
-        kind = "binary (zip, tar, 7z, PDF, an image …), UTF-16 or UTF-32"
-        raise DataError(f"{path}: {kind}; unpack it, or convert it with iconv -f UTF-16 -t UTF-8")
+        kind = "binary (zip, tar, 7z, PDF, an image …), UTF-16 or UTF-32, or full of control characters"
+        raise DataError(f"{path}: {kind}; unpack it, convert it with iconv -f UTF-16 -t UTF-8, or remove them")
     text = codecs.getincrementaldecoder(UTF8)("replace").decode(sample)  # ignores an incomplete last character
     invalid = text.count("\ufffd") - sample.count("\ufffd".encode())
     valid = len(text) - len(text.encode("ascii", "ignore")) - invalid

@@ -23,6 +23,7 @@ _SEPARATED_LINES = 100  # used to detect the separator of a file without a heade
 _SEPARATOR_LINE = re.compile(r'"?sep=([^\s\w"]|\t)"?\s*', re.IGNORECASE)  # first in a .csv written for Excel
 _QUOTED_LINES = 1_000  # used to detect whether a .tsv is quoted as a .csv is
 _QUOTED = re.compile(r'(?:(?:"(?:[^"]|"")*+"|[^"\t\n]*+)[\t\n])*+(?:"(?:[^"]|"")*+"?|[^"\t\n]*+)')
+_QUOTED_CELL = re.compile(r'(?:^|\t)"[^"\t]*"(?:\t|$)')
 _DOUBLED_QUOTES = re.compile(r'[^\t\n]""|""[^\t\n]')
 _ROWS = 256  # read at once
 _BUFFER_BYTES = 1 << 20
@@ -76,7 +77,7 @@ def csv_rows(lines: Iterable[str], delimiter: str, location: Locate) -> Iterator
             is_start = is_start and not any(map(str.strip, row))
             number = rows.line_num + 1
     except csv.Error as error:
-        advice = "correct its quotes (a quote within quotes is doubled), or use .jsonl"
+        advice = "correct its quotes (a quote within quotes is doubled) and line ends, or use .jsonl"
         raise DataError(f"{location(number)}: not a valid CSV row ({error}); {advice}") from error
 
 
@@ -227,6 +228,8 @@ def open_table(
     elif may_be_quoted and _is_quoted(lines()):
         delimiter = "\t"
         note("files with cells in quotes, read as in .csv", str(path))
+    elif may_be_quoted and any(_QUOTED_CELL.search(line) for line in islice(lines(), _QUOTED_LINES)):
+        note("files with some cells in quotes, which are kept (as .csv they are not)", str(path))
     rows = partial(_split, path, lines, delimiter)
     header_line, first = next((row for row in rows() if any(map(str.strip, row[1]))), (0, []))
     if not first:

@@ -121,7 +121,7 @@ def _are_numbered(lines: list[str]) -> bool:
         elif not _NO_NUMBER.fullmatch(_cells(line)[0]):
             number += 1
             most = max(most, number)
-            if _cells(line)[0] != str(number):
+            if _cells(line)[0].rstrip(".") != str(number):
                 return False
     return most > 1
 

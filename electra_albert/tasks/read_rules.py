@@ -19,6 +19,7 @@ from electra_albert.tasks.task import Report, Task
 
 _SHOWN_LABELS = 20
 MAX_SHOWN = 100  # characters of a value in a message
+_NO_WIDTH = dict.fromkeys((0xAD, 0x200B, 0x2060, 0xFEFF))  # soft hyphen, spaces without width
 _MAX_CHARACTERS = 1 << 21  # of a text: its tokens with their offsets take hundreds of bytes per character
 
 
@@ -161,8 +162,8 @@ def as_text(value: object, location: str, column: str) -> str:
 
 
 def label_text(value: object, location: str) -> str:
-    """A label or tag as text, without blanks around it and with composed letters."""
-    return normalize("NFC", as_text(value, location, "label").strip())
+    """A label or tag as text, with composed letters and without blanks around it or characters of no width."""
+    return normalize("NFC", as_text(value, location, "label").translate(_NO_WIDTH).strip())
 
 
 def member(found: Any, key: str, kind: Any, location: str) -> Any:

@@ -15,7 +15,7 @@ import torch
 from electra_albert.apps.default_model import default_model
 from electra_albert.apps.pretrain.job import choose_arithmetic, choose_recording
 from electra_albert.config import CorpusConfig, ModelConfig, TrainingConfig
-from electra_albert.contracts import LOG, Arithmetic, CheckpointError, DataError, UsageError
+from electra_albert.contracts import LOG, Arithmetic, CheckpointError, DataError, UsageError, redacted
 from electra_albert.corpus.text_encoder import TextEncoder
 from electra_albert.corpus.tokenizer import Tokenizer, load_tokenizer
 from electra_albert.files import sha256
@@ -128,18 +128,28 @@ def make_task_job(task: Task, config: FinetuneConfig, base: BaseModel, world: Wo
     data, needs_test = TaskData([], {}, {}, task.labels, Report()), tuning.predict == PREDICT_TEST
     if not config.only_predicts:
         data = reading.read_data(task, config.data, needs_test=needs_test, seed=training.seed, is_trained=is_trained)
+    if len({label.casefold() for label in data.labels}) < len(data.labels):
+        LOG.info(
+            f"notice: {task.name}: labels that differ in case only are different classes: {', '.join(data.labels)}"
+        )
     task = _with_metrics(task, data.labels, tuning.metric_for_best_model)
     plan, encode = _encode_plan(task, tuning, base, details), kinds.KINDS[task.kind].encode
     scored = Encoding(TextEncoder(base.tokenizer), data.labels, plan, data.report, "")
     train = encode(data.train, replace(scored, set_name="train", is_training=True)) if is_trained else None
     if train is not None and not train.feature_count:
         raise DataError(f"{task.name}: no training example is left ({'; '.join(data.report.lines())}); check the data")
+    if train is not None and base.files is not None:  # only positions that are trained, there or here
+        longest = max(base.config.max_position_embeddings, int(train.feature_lengths.max()))
+        plan = plan._replace(max_seq_length=min(plan.max_seq_length, longest))
+        scored = replace(scored, plan=plan)
     evaluation = {name: encode(examples, replace(scored, set_name=name)) for name, examples in data.evaluation.items()}
     if evaluation and task.kind == "token" and "f1" not in task.metrics:
         LOG.info(f"notice: {task.name}: the tags mark no entities by B- and I-, so there is no F1, only accuracy")
     new_text, to_label = Report(), data.test if needs_test else {}  # results.json reports evaluation data only
     if tuning.predict is not None and not needs_test:
-        to_label = {Path(tuning.predict).name: reading.read_unlabelled(task, tuning.predict, config.data, new_text)}
+        to_label = {
+            Path(redacted(tuning.predict)).name: reading.read_unlabelled(task, tuning.predict, config.data, new_text)
+        }
     for line in (*data.report.lines(), *new_text.lines()):
         LOG.info(f"{task.name}: {line}")
     batch = training.per_device_train_batch_size * training.gradient_accumulation_steps * world.world_size
