@@ -84,7 +84,9 @@ def load_tokenizer(path: Path, options: TextOptions | None = None) -> Tokenizer:
         if not isinstance(problem, Exception) and type(problem).__name__ != "PanicException":
             raise
         reason = " ".join(f"{type(problem).__name__}: {problem}".split())[:200]
-        raise CheckpointError(f"{file}: damaged, or not a tokenizer that can be used ({reason}); use another") from None
+        raise CheckpointError(
+            f"{file}: damaged, or not a tokenizer that can be used ({reason}); fetch it again or use another"
+        ) from None
     return tokenizer
 
 

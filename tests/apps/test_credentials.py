@@ -45,6 +45,8 @@ def url(finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         ('{"corpus": "https://u:p@h/x?sig=1", "seed": 1}', '{"corpus": "https://h/x", "seed": 1}'),
         ("url='https://h/x?sig=1'); mail a@b?", "url='https://h/x'); mail a@b?"),
         ("hf://a/b@main/x https://h:80/p@1/x", "hf://a/b@main/x https://h:80/p@1/x"),
+        ("error: --text http:/u:p@h/x?sig=1: no such file", "error: --text http:/h/x: no such file"),
+        ("C:/a@b?", "C:/a@b?"),
         ("'s3://bucket:x/' and \"mail a@b\"", "'s3://bucket:x/' and \"mail a@b\""),
     ],
 )

@@ -15,6 +15,7 @@ from electra_albert.apps.pretrain.options import parse_pretraining
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import outcome, succeed
 from tests.apps.tiny_tasks import cola, tune
+from tests.apps.tiny_tasks import options as task_options
 
 TEXT = "The old fox crossed the river."
 LENGTH, OLD_LENGTH = 32, 64  # of the tiny run; of the table of a run by an older version
@@ -77,10 +78,14 @@ def test_other_positions_than_the_trained_ones_are_refused_and_those_of_older_fi
 
 
 def test_fine_tuning_on_longer_texts_says_so_and_has_their_length(finished: Finished, tmp_path: Path) -> None:
-    options = ("--max_steps", 1, "--max_seq_length", 48)
-    ended = tune(*cola(tmp_path / "task").options(finished.folder, tmp_path / "out", *options))
-    assert f"has {LENGTH} trained positions; the others are extrapolated" in ended.err
-    assert positions(tmp_path / "out" / "model") == 48
+    file, options = tmp_path / "t.csv", ("--max_steps", 1, "--max_seq_length", 48)
+    custom = ("--text_column", "text", "--label_column", "label", "--train_file", file, "--validation_file", file)
+    for words, length, expected in ((90, 48, 48), (3, 48, LENGTH), (3, 9_000, LENGTH)):
+        file.write_text("text,label\n" + f"{'the ' * words},a\nowl,b\n" * 8, encoding="utf-8")
+        output, more = tmp_path / f"{words}-{length}", (*custom, "--max_steps", 1, "--max_seq_length", length)
+        ended = tune(*task_options("custom", None, finished.folder, output, *more))
+        assert f"has {LENGTH} trained positions; the others are extrapolated" in ended.err
+        assert positions(output / "model") == expected
     fresh = ("--from_scratch", "true", "--output_dir", tmp_path / "fresh")
     ended = tune(*cola(tmp_path / "task").options(finished.folder, tmp_path / "out", *options, *fresh))
     assert "trained positions" not in ended.err

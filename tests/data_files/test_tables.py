@@ -72,8 +72,10 @@ def test_a_tsv_in_the_quotes_of_a_csv_is_read_without_them(tmp_path: Path) -> No
         ('say ""a""\t1\n"c"\t1\n', ['say ""a""', '"c"']),
         ('a\t1\n"c"\t1\n', ["a", '"c"']),
     ):
-        table = open_table(write(tmp_path, "\ufeffa\tb\n" + content, "t.tsv"), may_be_quoted=True)
+        file, noted = write(tmp_path, "\ufeffa\tb\n" + content, "t.tsv"), list[str]()
+        table = open_table(file, may_be_quoted=True, note=lambda what, _, noted=noted: noted.append(what))
         assert [cell for (cell,) in cells(table, "a")] == texts
+        assert ("kept" in noted[0]) == ('"c"' in texts)
 
 
 @pytest.mark.parametrize("line", ["sep=;\n", "\ufeffSEP=;\r\n", '"sep=;"\n'])

@@ -248,7 +248,7 @@ NUMBERED = "1-2\tdel\t_\n1\tde\tADP\n2\tel\tDET\n2.1\tera\tAUX\n\n1\tAda\tPROPN\
 
 
 def test_numbers_of_words_are_not_taken_for_words(tmp_path: Path) -> None:
-    for text in (NUMBERED, NUMBERED.replace("1-2\t", "0\t"), "1\tde\n2\tel\n"):
+    for text in (NUMBERED, NUMBERED.replace("1-2\t", "0\t"), "1\tde\n2\tel\n", "1.\tde\n2.\tel\n"):
         with pytest.raises(UsageError, match=r"counts the words .* --text_column 1, .* --label_column"):
             new("ner", write(tmp_path / "new.conll", text))
     data = conll(tmp_path, NUMBERED, NUMBERED, text_column="1", label_column="2")

@@ -74,7 +74,7 @@ def test_albert_on_the_full_data_uses_the_published_settings() -> None:
 
 @pytest.mark.parametrize(("model", "rate", "decay"), [(SMALL, 3e-4, 0.8), (BASE, 1e-4, 0.8), (LARGE, 5e-5, 0.9)])
 def test_electras_settings_depend_on_size_and_task(model: ModelConfig, rate: float, decay: float) -> None:
-    model = replace(model, hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.05)
+    model = replace(model, hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.05, max_position_embeddings=512)
     epochs = {"rte": 10, "stsb": 10, "squad": 2, "squad_v2": 2}
     lengths = {"squad": 512, "squad_v2": 512, "race": 512, "chunking": 256}
     for task in TASKS:
@@ -86,6 +86,7 @@ def test_electras_settings_depend_on_size_and_task(model: ModelConfig, rate: flo
         assert options["learning_rate"] == rate * (2 if is_short else 1), task
         assert options["num_train_epochs"] == epochs.get(task, 3), task
         assert options["max_seq_length"] == lengths.get(task, 128), task
+        assert recipe("electra", task, replace(model, max_position_embeddings=64))["max_seq_length"] == 64
         # From its own config.
         assert (options["hidden_dropout_prob"], options["attention_probs_dropout_prob"]) == (0.2, 0.05), task
         assert options["classifier_dropout_prob"] == (0.0 if task.startswith("squad") else 0.1), task
