@@ -90,7 +90,7 @@ def budgets() -> list[Budget]:
         Budget("files in its largest folder", max(folders.values()), 16),
         Budget("lines of its longest file", max(lines({path: text}) for path, text in package.items()), 400),
         Budget("modules in an import cycle", len(import_cycle(package)), 0),
-        Budget("tokens of tests", tokens(sources("tests")), 238_000),
+        Budget("tokens of tests", tokens(sources("tests")), 240_000),
         Budget("tokens of benchmarks", tokens(sources("benchmarks")), 21_000),
         Budget("tokens of the experiments' runner", tokens(sources("experiments")), 6_200),
     ]

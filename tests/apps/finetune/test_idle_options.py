@@ -131,7 +131,7 @@ def test_unusual_new_text_is_reported_but_not_in_the_results(finished: Finished,
     file.write_text(f"The owl left.\n\n{'The owl left. ' * 30}\n")
     ended = tune(*tiny.options(finished.folder, tmp_path / "out", *QUICK, "--predict", file))
     assert ended.err.count("1 example of new.txt kept although the text is empty") == 1
-    assert ended.err.count("1 example of new.txt truncated to 48 tokens") == 1
+    assert ended.err.count("1 example of new.txt truncated to 32 tokens") == 1
     assert not [line for line in results(tmp_path / "out")["noticed"] if "new.txt" in line]
     assert len((tmp_path / "out" / "predicted.tsv").read_text().splitlines()) == 1 + 3
 

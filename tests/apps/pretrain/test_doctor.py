@@ -136,7 +136,7 @@ class Fault(NamedTuple):
 
 
 FAULTS = (
-    Fault(rtd, "sample", bf16_noise, "", "sampler"),
+    Fault(rtd, "sample", bf16_noise, "--rtd.mask_rate 0.6", "sampler"),
     Fault(rtd, "sample", no_temperature, "--rtd.temperature 0.3", "sampler"),
     Fault(rtd.ReplacedTokenDetection, "corrupt", labels_of_the_masked_input, "", "labels"),
     Fault(masking, "mask_tokens", no_random_tokens, "--objective mlm", "masking"),

@@ -93,7 +93,7 @@ def test_a_fixed_generator_must_fit_the_run_and_stay_the_same(finished: Finished
     folder = shutil.copytree(finished.folder / "generator", tmp_path / "fixed")
     argv = [*finished.options(tmp_path / "run", *FEW, "--rtd.generator", folder), "--tokenizer", str(folder)]
     for code, text, *options in (
-        (4, "has another tokenizer; set --tokenizer", "--tokenizer", "null", "--vocab_size", 200),
+        (4, "has another tokenizer; set --tokenizer", "--tokenizer", "null", "--vocab_size", 150),
         (4, "has max_position_embeddings 32, the run needs 99", "--max_seq_length", 99),
         (2, "or own or shared", "--rtd.generator", "shred"),
         (4, "has no predictions", "--rtd.generator", finished.folder / "discriminator"),
