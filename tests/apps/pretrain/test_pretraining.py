@@ -23,7 +23,7 @@ from electra_albert.apps.pretrain import alarms, evaluation, trial
 from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.apps.pretrain.job import make_job
 from electra_albert.apps.pretrain.options import parse_pretraining
-from electra_albert.apps.pretrain.samples import inference_model, sample_predictions
+from electra_albert.apps.pretrain.samples import SAMPLES, inference_model, sample_predictions
 from electra_albert.apps.run_folder import run_facts
 from electra_albert.config import CorpusConfig, RunConfig
 from electra_albert.objectives.evaluation import Detections, Unigram
@@ -164,7 +164,8 @@ def test_a_sentence_that_is_too_long_when_tokenized_again_is_skipped(tmp_path: P
     (tmp_path / "words.txt").write_text("\n\n".join(sentences), encoding="utf-8")
     argv = options(tmp_path / "words.txt", tmp_path / "prepared", tmp_path / "run", "--max_steps", 1)
     ended = succeed(pretrain.main, *argv, "--vocab_size", 39)
-    assert ("[MASK]" in ended.out, "next: " in ended.out) == (False, True), ended.out
+    assert ended.out.count("[MASK]") < SAMPLES, ended.out
+    assert "next: " in ended.out
 
 
 def test_runs_can_be_trained_one_after_another_in_a_thread(finished: Finished, tmp_path: Path) -> None:
