@@ -47,6 +47,7 @@ _TEXT = {"store", "tokenizer_fingerprint", "rows_taken_of_sources"}
 _WRITTEN = (CONFIG, COMMAND, CARD, "tokenizer", "generator", "discriminator", METRICS, SAMPLES, REPORT, LOG_FILE)
 _SETTINGS = {"settings": {GLOBAL_BATCH: int | None}}
 _GIT_SECONDS = 30
+_MAX_DEPTH = 100  # of brackets in YAML
 _FOLDERS = re.compile(r'((?:^|[=",])(?:file:/*)?)/(?:[^",]*/)?(?=[^/",])')  # of an absolute path
 _HUB_METRICS = {  # scores in the front matter of a card, with the hub's names of the metrics
     **dict.fromkeys(("generator_accuracy", "mlm_accuracy", "discriminator_mlm_accuracy", "sop_accuracy"), "accuracy"),
@@ -133,7 +134,9 @@ def read_yaml(file: Path, name: str) -> dict[str, Any]:
     if os.path.exists(file) and not os.path.isfile(file):
         raise UsageError(f"{name} is not a regular file; copy its text into a file first")
     try:
-        options = yaml.safe_load(file.read_text(encoding="utf-8"))
+        text = file.read_text(encoding="utf-8")
+        if _is_costly(text) or _is_costly(options := yaml.safe_load(text)):
+            raise yaml.YAMLError("aliases such as *name and deep nesting are not supported")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{name} cannot be read ({getattr(error, 'strerror', error)}); check the path") from None
     except (yaml.YAMLError, *NOT_YAML) as error:
@@ -151,6 +154,23 @@ def without_removed(options: Mapping[str, Any], prefix: str = "") -> dict[str, A
         if removed is None or removed.unused not in (..., value):
             result[name] = without_removed(value, f"{name}.") if isinstance(value, dict) and not prefix else value
     return result
+
+
+def _is_costly(value: object) -> bool:
+    """Whether YAML text, or such text inside a value, has aliases, which multiply values, or is nested deeply."""
+    if isinstance(value, dict | list):
+        return any(map(_is_costly, value.values() if isinstance(value, dict) else value))
+    kinds, depth = set[type](), 0
+    try:
+        for token in yaml.scan(value) if isinstance(value, str) else ():
+            kinds.add(type(token))
+            depth += isinstance(token, yaml.FlowSequenceStartToken | yaml.FlowMappingStartToken)
+            depth -= isinstance(token, yaml.FlowSequenceEndToken | yaml.FlowMappingEndToken)
+            if depth > _MAX_DEPTH:  # scanning takes a time quadratic in the depth
+                return True
+    except yaml.YAMLError:
+        return False
+    return {yaml.AnchorToken, yaml.AliasToken} <= kinds
 
 
 def compare_settings(

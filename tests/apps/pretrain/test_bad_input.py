@@ -115,9 +115,13 @@ def test_a_config_file_without_options_is_refused(in_folder: Path) -> None:
     assert_refused(call(pretrain.main, "--config", "/dev/null"), 2, "not a regular file")
     code = b"!!python/object/apply:os.getcwd []"
     date = b"seed: 2001-99-99\n"  # regression: YAML fails while it parses the date
-    for content in (b"", b"a: [1,", b"\xff\xfe\x00", b"learning_rate: !!bool x", code, date):
+    alias = b"seed: [&a [1], *a]"  # regression: nine lines of nine aliases each took all memory
+    in_value = b"max_steps: ['" + alias[6:] + b"']"  # the value of an option is YAML too
+    deep = b"seed: " + 100_000 * b"["  # regression: took minutes
+    for content in (b"", b"a: [1,", b"\xff\xfe\x00", b"learning_rate: !!bool x", code, date, alias, in_value, deep):
         (in_folder / "run.yaml").write_bytes(content)
-        assert_refused(call(pretrain.main, "--config", "run.yaml"), 2, "--config run.yaml")
+        reason = "deep nesting" if content == deep else "run.yaml"
+        assert_refused(call(pretrain.main, "--config", "run.yaml"), 2, "--config run.yaml", reason)
 
 
 @pytest.mark.parametrize("option", ["--output_dir", "--prepared_dir"])
