@@ -265,8 +265,7 @@ def test_an_empty_first_column_is_left_out_and_an_empty_word_refused(tmp_path: P
     data = conll(tmp_path, text, text)
     assert data.train == conll(tmp_path).train
     assert noticed(data.report, "lines of t.conll read without an empty first column") == 3
-    spaced = "\tNew York\tB-LOC\n\tran\tO\n"
-    for same in (spaced, spaced.replace("\tNew", "New").replace("\tran", "ran")):
+    for same in ("\tNew York\tB-LOC\n\tran\tO\n", "New York\tB-LOC\nran\tO\n"):
         assert conll(tmp_path, same, same).train[0].words == ("New York", "ran")
     with pytest.raises(DataError, match=r"t\.conll:1: .* empty word"):
         conll(tmp_path, "Ann NN B-PER\n\tran VB O\n")
