@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from electra_albert.contracts import LOG, CheckpointError, SpecialIds, UsageError
 from electra_albert.corpus import sentencepiece_model
-from electra_albert.files import filling
+from electra_albert.files import filling, parse_json
 
 if TYPE_CHECKING:
     from tokenizers.normalizers import Normalizer
@@ -73,7 +73,8 @@ def load_tokenizer(path: Path, options: TextOptions | None = None) -> Tokenizer:
     try:
         for name in ("config.json", "special_tokens_map.json", "tokenizer_config.json"):
             settings = file.parent / name
-            config |= json.loads(_read(settings)) if settings.is_file() else {}
+            if settings.is_file():
+                config |= _read_settings(settings)
         tokenizer = _load(file, config, options or TextOptions())
         count = len(tokenizer.backend_tokenizer.encode(_PROBE).ids)
         if count > _MAX_TOKENS_PER_CHARACTER * len(_PROBE):
@@ -106,6 +107,13 @@ def _read(file: Path) -> bytes:
     if content.startswith(b"version https://git-lfs"):
         raise ValueError("a git LFS pointer, not the file; run git lfs pull")
     return content
+
+
+def _read_settings(file: Path) -> dict[str, Any]:
+    try:
+        return dict(parse_json(_read(file).decode(), dict))
+    except ValueError as error:
+        raise ValueError(f"{file.name} next to it: {error}") from None
 
 
 def _load(file: Path, config: dict[str, Any], options: TextOptions) -> Tokenizer:
@@ -258,17 +266,20 @@ def _build_fast(content: dict[str, Any], config: dict[str, Any]) -> Tokenizer:
         model["dropout"] = None  # BPE dropout would give other ids for the same text each time
     content["added_tokens"] = [added[number] for number in sorted(added)]
     content |= {"post_processor": None, "truncation": None, "padding": None}
-    backend = Tokenizer.from_str(json.dumps(content))
-    if backend.get_vocab(with_added_tokens=True) != ids:
-        raise ValueError("its tokens get other ids when it is loaded")
     cls, sep = roles["cls_token"], roles["sep_token"]
     single, borders = [f"{cls}:0", "$A:0", f"{sep}:0"], [(cls, ids[cls]), (sep, ids[sep])]
     template: Any = processors.TemplateProcessing(single, [*single, "$B:1", f"{sep}:1"], borders)
     splits = content.get("pre_tokenizer") or {}
     byte_level = [step for step in splits.get("pretokenizers", [splits]) if step.get("type") == "ByteLevel"]
+    if config.get("tokenizer_class") not in _GENERAL_CLASSES:  # transformers replaces the option for these classes
+        for step in byte_level:
+            step["add_prefix_space"] = bool(config.get("add_prefix_space"))
     adds_space = any(step["add_prefix_space"] for step in byte_level)
     if byte_level:  # removes the leading space from the offsets, as in transformers
         template = processors.Sequence([processors.ByteLevel(add_prefix_space=adds_space), template])
+    backend = Tokenizer.from_str(json.dumps(content))
+    if backend.get_vocab(with_added_tokens=True) != ids:
+        raise ValueError("its tokens get other ids when it is loaded")
     backend.post_processor = template
     # transformers 4 overwrites the option of the pre-tokenizer with the one in the configuration.
     options = {"add_prefix_space": True} if adds_space else {}

@@ -117,6 +117,8 @@ STOCK: dict[str, Any] = {
     "T5Tokenizer": ("unigram", {"cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}),
     "BertTokenizer": ("wordpiece", {"do_lower_case": False, "strip_accents": True}),
     "RobertaTokenizer": ("bpe, bytes", {}),
+    "RobertaTokenizer, space": ("bpe, bytes", {"add_prefix_space": True}),
+    "RobertaTokenizer, space only in the file": ("bpe, bytes", {"add_prefix_space": True}),
 }
 
 
@@ -134,6 +136,9 @@ def test_a_folder_encodes_as_its_class(name: str, added: list[AddedToken], tmp_p
     stock = getattr(transformers, name.partition(",")[0])(vocab=model["vocab"], **options)
     stock.add_tokens(added)
     stock.save_pretrained(tmp_path)
+    if "only in the file" in name:
+        file = tmp_path / "tokenizer_config.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"add_prefix_space": False}))
     stock = transformers.AutoTokenizer.from_pretrained(str(tmp_path))
     wanted = stock(TEXTS, add_special_tokens=False).input_ids
     assert ids_by_use(tmp_path, tmp_path) == dict.fromkeys(USES, wanted)

@@ -157,6 +157,12 @@ def test_damaged_and_unsupported_sentencepiece_models_are_refused_in_one_line(tm
         assert_refused_in_a_line(path, word, what)
 
 
+def test_damage_in_a_file_next_to_the_tokenizer_names_that_file(tmp_path: Path) -> None:
+    KINDS["roberta"](tmp_path)
+    (tmp_path / "config.json").write_text("[1]")
+    assert_refused_in_a_line(tmp_path, r"config\.json next to it", "config.json")
+
+
 def test_an_option_that_does_not_apply_to_a_tokenizer_is_refused(tmp_path: Path) -> None:
     digits = "split_digit_comma"
     for kind, option in {"roberta": "do_lower_case", "fast unigram": digits, "bert uncased": digits}.items():
