@@ -116,7 +116,7 @@ def _character_codes(words: Counter[str], room: int) -> dict[int, str]:
     del characters[WORD_START]
     usable = {*map(chr, range(0x21, 0x7F)), *map(chr, range(0xA1, 0xD800))} - set(_RESERVED)
     codes = sorted(usable, key=lambda code: (len(code.encode()), code.encode()[::-1]))
-    most = min(room, max(room // 2, _ALPHABET_SIZE))
+    most = min(room, max(room // 2, _ALPHABET_SIZE), len(codes))
     wanted = CHARACTER_COVERAGE * characters.total()
     table: dict[int, str] = {}
     for character in sorted(characters, key=lambda key: (-characters[key], key)):

@@ -65,6 +65,9 @@ def test_letters_fit_into_a_small_vocabulary_and_take_half_of_a_larger_one() -> 
     assert "<unk>" not in train_tokenizer([letters], 48, True).tokenize(letters)
     many = ["".join(map(chr, range(0x4E00 + number, 0x4E00 + number + 8))) for number in range(500)]
     assert sum(len(token) == 1 for token in train_tokenizer(many, 400, True).get_vocab()) == 1 + (400 - 6) // 2
+    rare = (chr(code) for code in range(0x4E00, 0x30000))  # more than codes of the trainer
+    every = ["".join(character for character in rare if character.isalpha())]
+    assert len(every[0]) > len(train_tokenizer(every, 200_000, True)) > 50_000
 
 
 def test_characters_below_the_coverage_are_unknown_and_in_no_token() -> None:
