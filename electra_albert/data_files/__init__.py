@@ -25,6 +25,8 @@ def canonical_encoding(name: str) -> str:
 
 def encoding_hint(raw: bytes) -> str:
     """Advice for text that is not UTF-8, with a sample decoded as cp1252, the most common other encoding."""
+    if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "it looks like UTF-16; convert it with iconv -f UTF-16 -t UTF-8"
     first = next(position for position, byte in enumerate(raw) if byte > 127)
     sample = raw[max(0, first - _SHOWN_BYTES) : first + _SHOWN_BYTES].decode("cp1252", "replace")
     decoded = f"decoded as cp1252, which includes Latin-1, it reads {' '.join(sample.split())!r}"

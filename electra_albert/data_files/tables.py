@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -28,6 +29,7 @@ _DOUBLED_QUOTES = re.compile(r'[^\t\n]""|""[^\t\n]')
 _ROWS = 256  # read at once
 _BUFFER_BYTES = 1 << 20
 _ARROW_FILE = b"ARROW1"
+_STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
 
 Locate = Callable[[int], str]  # line number to file and line
 
@@ -130,7 +132,9 @@ def open_columnar(path: str | Path) -> Iterator[Columnar]:
 def _parquet(regular: Any) -> Columnar:
     from pyarrow.parquet import ParquetFile
 
-    file = ParquetFile(regular, buffer_size=_BUFFER_BYTES, pre_buffer=False)  # a buffer at a time, not a row group
+    file = ParquetFile(  # a buffer at a time, not a row group
+        regular, buffer_size=_BUFFER_BYTES, pre_buffer=False, page_checksum_verification=True
+    )
     groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
 
     def batches(start: int, end: int, columns: list[str]) -> Iterator[tuple[int, "pyarrow.RecordBatch"]]:
@@ -146,6 +150,9 @@ def _arrow(path: str, regular: Any) -> Columnar:
     from pyarrow import ipc, memory_map
 
     is_file = regular.read(len(_ARROW_FILE)) == _ARROW_FILE
+    regular.seek(max(0, regular.seek(0, os.SEEK_END) - len(_STREAM_END)))
+    if not is_file and regular.read() != _STREAM_END:
+        raise ValueError("the end of the stream is missing")
 
     def opened() -> Any:  # memory-mapped, because a record batch may be the whole file
         return (ipc.open_file if is_file else ipc.open_stream)(memory_map(path))

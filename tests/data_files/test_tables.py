@@ -13,9 +13,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+import pyarrow
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyarrow import parquet
 
 from electra_albert.contracts import DataError, UsageError
 from electra_albert.data_files.finding import find_files
@@ -143,6 +145,19 @@ def test_damage_is_refused_with_its_location_and_an_unknown_suffix_with_the_know
     right, wrong = (np.array([0, 4, third, 12], "<i4").tobytes() for third in (8, 1 << 30))
     path.write_bytes(path.read_bytes().replace(right, wrong))
     with pytest.raises(DataError, match="damaged"):
+        list(open_table(path).rows(("text",)))
+    # Regression: a stream cut between two record batches was a shorter table.
+    whole = write_table(path, ["a", "b"], rows=1).read_bytes()
+    path.write_bytes(whole[: whole.rindex(b"\xff\xff\xff\xff", 0, -8)])
+    with pytest.raises(DataError, match="end of the stream is missing"):
+        open_table(path)
+
+
+def test_a_flipped_bit_in_a_parquet_file_with_checksums_is_seen(tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    parquet.write_table(pyarrow.table({"text": ["aaaa", "bbbb"]}), path, write_page_checksum=True, compression="none")
+    path.write_bytes(path.read_bytes().replace(b"bbbb", b"bbbc", 1))
+    with pytest.raises(DataError, match="checksum"):
         list(open_table(path).rows(("text",)))
 
 

@@ -168,6 +168,9 @@ def test_a_table_in_another_encoding_needs_the_option(tmp_path: Path) -> None:
     file = write(tmp_path / "t.csv", "text,label\nschöner Tag,gut\nmüde Füße,schlecht\n".encode("latin-1"))
     with pytest.raises(DataError, match=r"t\.csv:2: .*--encoding cp1252"):
         read("custom", train_file=file, validation_file=file)
+    wide = write(tmp_path / "wide.csv", "text,label\nschön,gut\n".encode("utf-16"))
+    with pytest.raises(DataError, match=r"wide\.csv:1: .*iconv -f UTF-16"):
+        read("custom", train_file=wide, validation_file=wide)
     data = read("custom", train_file=file, validation_file=file, encoding="Latin_1")
     assert [example.text for example in data.train] == ["schöner Tag", "müde Füße"]
 
