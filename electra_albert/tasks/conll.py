@@ -8,10 +8,10 @@ from pathlib import Path
 from electra_albert.contracts import LOG, DataError, UsageError
 from electra_albert.data_files import finding, streams
 from electra_albert.tasks.read_rules import RawExample, SplitReader
+from electra_albert.tasks.task import MAX_DIGITS
 
 _DOCUMENT_START = "-DOCSTART-"
 _MAX_COLUMNS = 4  # of the CoNLL shared tasks
-_MAX_DIGITS = 9  # of a column number; no file has that many columns
 _COMMENT = ("# ", "#\t")
 _ENTITY_TAG = re.compile(r"O|[BIESLU]-.+")
 _NO_NUMBER = re.compile(r"0|\d+[-.]\d+")  # of a word, counted from 1
@@ -33,14 +33,14 @@ def read_conll(path: Path, reader: SplitReader) -> Iterator[RawExample] | None:
     if path.suffix.lower() == ".txt" and reader.purpose == "test":
         if not has_columns:
             return _plain_sentences(texts, reader)
-        LOG.info(f"{path} is read as CoNLL columns, of which the first is the word")
+        LOG.info(f"{path} is read as CoNLL columns, with words in column {_word_column(reader)}")
     reader.reject_options(str(path), "has unnamed columns; drop the option", "text_pair_column", "column_names")
     widest = max(widths, default=0)
     for option in ("text_column", "label_column"):
         column = getattr(reader.config, option) or ""
         if not column.isdecimal():
             reader.reject_options(str(path), "has unnamed columns; give a number from 0", option)
-        elif int(column[:_MAX_DIGITS]) >= widest:
+        elif int(column[:MAX_DIGITS]) >= widest:
             reader.reject_options(str(path), f"has {widest} columns, numbered from 0; give one of them", option)
     return _sentences(lines, _word_column(reader) if widest > 1 else 0, reader)
 
@@ -141,7 +141,7 @@ def _shape(line: str) -> int:
 
 def _word_column(reader: SplitReader) -> int:
     name = reader.task.columns.text[0]
-    return int(name[:_MAX_DIGITS]) if name.isdecimal() else 0
+    return int(name[:MAX_DIGITS]) if name.isdecimal() else 0
 
 
 def _tag(cells: list[str], reader: SplitReader) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
+from string import ascii_uppercase
 from typing import Any, NamedTuple
 
 from electra_albert.contracts import IGNORED_LABEL, DataError, UsageError
@@ -47,9 +48,7 @@ def read_examples(reader: SplitReader) -> list[Any]:
     own = None if isinstance(source, Table) else form.own_format(source, reader)
     items = own or _table_items(reader.table(), form, reader)
     if reader.task.kind == "token":
-        sentences = list(items)
-        _correct_outside_tags(sentences, reader)
-        items = iter(sentences)
+        items = _correct_outside_tags(list(items), reader)
     if form.lists:
         items = (one for raw in items for one in _each_question(raw, reader))
     examples: list[Any] = []
@@ -136,7 +135,7 @@ def _race(path: Path, reader: SplitReader) -> Iterator[RawExample] | None:
         reader.report.note(f"missing level of {reader.name}: {folder.name}", str(path))
     if not there and any((path / name).is_dir() for name in _LEVELS):
         raise UsageError(f"{path}: no folder {level}/; choose another --race_level")
-    if not (files := [file for folder in there or [path] for file in sorted(folder.glob("*.txt"))]):
+    if not (files := [file for folder in there or [path] for file in sorted(folder.glob("*.[tT][xX][tT]"))]):
         raise UsageError(f"{path}: no *.txt in it or in middle/ and high/; give a folder of RACE")
     return (raw for file in files for raw in _article(file, reader))
 
@@ -168,8 +167,8 @@ def _choices(raw: RawExample, reader: SplitReader) -> ChoiceExample:
         if not group:
             raise DataError(f"{raw.location}: the question has no level; drop --race_level")
         raise Skipped
-    if not isinstance(options, list) or len(options) < 2:
-        raise DataError(f"{raw.location}: a question needs a list of two options or more; correct the file")
+    if not isinstance(options, list) or not 2 <= len(options) <= len(ascii_uppercase):
+        raise DataError(f"{raw.location}: a question needs a list of 2 to 26 options; correct the file")
     label = None if reader.purpose == "test" else _option(raw, len(options), reader)
     text, question = reader.text(raw.text, "passage", raw.location), as_text(raw.pair, raw.location, "question")
     return ChoiceExample(text, question, _list(options, raw.location, "options"), label, raw.identity, group)
@@ -178,10 +177,11 @@ def _choices(raw: RawExample, reader: SplitReader) -> ChoiceExample:
 def _option(raw: RawExample, option_count: int, reader: SplitReader) -> int:
     """Index of the correct option; the label is its letter, or its index from 0."""
     text = reader.as_label(raw.label, raw.location) or reader.skip("no answer", raw.location)
-    letters = [chr(ord("A") + i) for i in range(option_count)]
+    letters = ascii_uppercase[:option_count]
     names = [*letters, *map(str, range(option_count))]
     if text not in names:
-        raise DataError(f"{raw.location}: answer {text!r} is not one of {letters[0]} to {letters[-1]}; correct it")
+        choices = f"A to {letters[-1]} or 0 to {option_count - 1}"
+        raise DataError(f"{raw.location}: answer {text!r} is not one of {choices}; correct it")
     return names.index(text) % option_count
 
 
@@ -255,16 +255,17 @@ def nearest(context: str, text: str, start: int) -> int | None:
     return min(found, key=lambda position: abs(position - start), default=None)
 
 
-def _correct_outside_tags(sentences: list[RawExample], reader: SplitReader) -> None:
-    """Write a tag `o` next to those of entities as O, unless it is a label."""
+def _correct_outside_tags(sentences: list[RawExample], reader: SplitReader) -> Iterator[RawExample]:
+    """The sentences, with a tag `o` next to those of entities written as O, unless it is a label."""
     lists = [sentence.label for sentence in sentences if isinstance(sentence.label, list)]
     names = {*reader.labels, *map(str, chain(*lists))}
     if "o" in reader.labels or "o" not in names or not token.is_entity_tagging({*names, "O"} - {"o"}):
-        return
+        return iter(sentences)
     count = sum(tags.count("o") for tags in lists)
     reader.report.note(f"tags o of {reader.name} taken as O", reader.location, count)
     for tags in lists:
         tags[:] = ["O" if tag == "o" else tag for tag in tags]
+    return iter(sentences)
 
 
 def _tokens(raw: RawExample, reader: SplitReader) -> TokenExample:

@@ -62,9 +62,7 @@ def _labels_file(task: Task, predictions: Sequence[Any], examples: Sequence[Any]
         if not all(map(math.isfinite, predictions)):
             raise ValueError(f"a prediction of {task.name} is not finite")
         predictions = [f"{min(max(prediction, low), high):.3f}" for prediction in predictions]
-    for cell in (*index, *predictions):
-        if any(mark in cell for mark in "\t\n\r"):
-            raise DataError(f"{cell!r} holds a tab or a line break, invalid in a TSV; rename the label or the id")
+    _require_cells(*index, *predictions)
     rows = [("index", "prediction"), *zip(index, predictions, strict=True)]
     return "".join(f"{one}\t{prediction}\n" for one, prediction in rows)
 
@@ -77,7 +75,15 @@ def _answers_file(task: Task, predictions: Sequence[str | float], examples: Sequ
     return json.dumps(answers, ensure_ascii=False, indent=1) + "\n"
 
 
+def _require_cells(*cells: str) -> None:
+    for cell in cells:
+        if any(mark in cell for mark in "\t\n\r"):
+            raise DataError(f"{cell!r} holds a tab or a line break, which would be another cell; rename it")
+
+
 def _tags_file(task: Task, predictions: Sequence[Sequence[str]], examples: Sequence[Any]) -> str:
+    for example, tags in zip(examples, predictions, strict=True):
+        _require_cells(*example.words, *tags)
     sentences = [zip(example.words, tags, strict=True) for example, tags in zip(examples, predictions, strict=True)]
     return "".join("".join(f"{word}\t{tag}\n" for word, tag in sentence) + "\n" for sentence in sentences)
 

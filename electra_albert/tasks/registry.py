@@ -8,7 +8,7 @@ from typing import Any
 
 from electra_albert.contracts import UsageError
 from electra_albert.finetuning_config import DataConfig
-from electra_albert.tasks.task import TABLE_SUFFIXES, Columns, Files, Hub, Patterns, Task
+from electra_albert.tasks.task import MAX_DIGITS, TABLE_SUFFIXES, Columns, Files, Hub, Patterns, Task
 
 
 def _tables(*stems: str) -> Patterns:
@@ -109,7 +109,6 @@ GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "a
 ELECTRA_EIGHT = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")
 
 _GENERAL = {"sequence": "custom", "choice": "race", "span": "squad", "token": "ner"}  # default task for each kind
-_MAX_DIGITS = 9  # of a column number; no file has that many columns
 _ALL = "glue"
 _SPELLINGS = {  # aliases of task names; letters and digits only
     **{"sst": "sst2", "sts": "stsb", "mnlimatched": "mnli", "diagnostic": "ax"},
@@ -160,7 +159,7 @@ def as_configured(task: Task, config: DataConfig) -> Task:
         raise UsageError(f"--regression {str(config.regression).lower()}: {task.name} has {labels}; drop the option")
     label = config.label_column
     if task.kind == "token" and label is not None and label.isdecimal():
-        task, label = replace(task, tag_column=int(label[:_MAX_DIGITS])), None
+        task, label = replace(task, tag_column=int(label[:MAX_DIGITS])), None
     named = {"text": config.text_column, "pair": config.text_pair_column, "label": label}
     columns = {role: (name,) for role, name in named.items() if name is not None}
     task = replace(task, columns=replace(task.columns, **columns))

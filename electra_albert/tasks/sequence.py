@@ -1,9 +1,9 @@
 """Texts, pairs and multiple-choice questions: encoding and decoding. F features, C classes, K options."""
 
-import re
 from collections.abc import Sequence
 
 import numpy as np
+import regex
 from numpy.typing import NDArray
 from scipy.special import softmax
 
@@ -11,8 +11,16 @@ from electra_albert.contracts import DataError
 from electra_albert.tasks.encoding import Decoded, EncodedExamples, EncodePlan, Encoding, Labels, Outputs, Pair, flatten
 from electra_albert.tasks.task import ChoiceExample, SequenceExample
 
-# A gap is better apart from words than at their beginning or end; an underscore in snake_case is none.
-_GAPS = [re.compile(pattern, re.ASCII) for pattern in (r"(?<!\w)_+(?!\w)", r"(?<!\w)_+|(?<!_)_++(?!\w)|___+")]
+# A gap is better apart from words than before or after one; names such as snake_case and __init__ hold none.
+# Scripts that put no spaces between words have gaps anywhere.
+_LETTER = r"[[\p{L}\p{M}\p{N}]--[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]]"
+_NO_WORD_BEFORE, _NO_WORD_AFTER = rf"(?<!{_LETTER}|_)", rf"(?!{_LETTER}|_)"
+_BEFORE_WORD = rf"{_NO_WORD_BEFORE}_+(?={_LETTER}+{_NO_WORD_AFTER})"
+_AFTER_WORD = rf"(?<={_NO_WORD_BEFORE}{_LETTER}+)_+{_NO_WORD_AFTER}"
+_GAPS = [
+    regex.compile(rf"(?V1){pattern}")
+    for pattern in (rf"{_NO_WORD_BEFORE}_+{_NO_WORD_AFTER}", rf"{_BEFORE_WORD}|{_AFTER_WORD}|___+")
+]
 _MAX_QUESTION_LENGTH = 128  # tokens of question and option, as in the code published for RACE
 GROUPS = {"middle": 0, "high": 1}
 
@@ -100,7 +108,7 @@ def fill(question: str, option: str) -> str:
     """Put the option into the gap `_` of the question, or after the question if it has no gap."""
     for gap in _GAPS:
         if gap.search(question):
-            return gap.sub(lambda _: option, question)
+            return str(gap.sub(lambda _: option, question))
     return f"{question} {option}"
 
 

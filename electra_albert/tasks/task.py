@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 Patterns = tuple[str, ...]  # file names in order of preference; * matches any text
+MAX_DIGITS = 9  # of a column number; no file has that many columns
 TABLE_SUFFIXES = (".tsv", ".csv", ".jsonl", ".parquet")
 
 

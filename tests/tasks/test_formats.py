@@ -156,10 +156,11 @@ def test_articles_give_questions_with_levels_and_those_without_an_answer_are_cou
 @pytest.mark.parametrize(
     ("changes", "word"),
     [
-        ({"answers": ["A", "E"]}, "answer 'E' is not one of A to D"),
+        ({"answers": ["A", "E"]}, "answer 'E' is not one of A to D or 0 to 3"),
         ({"answers": ["A"]}, "2 questions"),
         ({"questions": "Why?"}, "no valid 'questions'"),
-        ({"options": [["a", "b"], ["a"]]}, "two options or more"),
+        ({"options": [["a", "b"], ["a"]]}, "2 to 26 options"),
+        ({"options": [[*map(str, range(27))], ["a", "b"]]}, "2 to 26 options"),
         ({"options": None}, "no valid 'options'"),
     ],
 )

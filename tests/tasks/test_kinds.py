@@ -135,6 +135,9 @@ def test_the_passage_is_truncated_before_question_and_option(context: str, quest
 def test_the_option_fills_the_gap_or_follows_the_question() -> None:
     wanted = {"He _ .": r"He a\1 .", "He ____ it": r"He a\1 it", "Who?": r"Who? a\1", "of_?": r"ofa\1?"}
     wanted |= {"snake_case?": r"snake_case? a\1", "__a_b_ is _": r"__a_b_ is a\1", "_ed": r"a\1ed", "w___x": r"wa\1x"}
+    wanted |= {"他_好": r"他a\1好", "그는 _를": r"그는 a\1를", "ก_ข": r"กa\1ข", "_yes_ or _": r"_yes_ or a\1"}
+    names = ("What does __init__ do?", "Open café_bar", "Это_имя", "@user_name_", "c_d_e_", "e\u0301_x")
+    wanted |= {question: rf"{question} a\1" for question in names}
     assert {question: fill(question, r"a\1") for question in wanted} == wanted
 
 

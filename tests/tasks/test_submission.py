@@ -71,6 +71,7 @@ def test_answers_of_squad_are_an_object_by_id(tmp_path: Path) -> None:
         ("ner", [["O"]], SENTENCES[:1], ValueError),
         ("squad", ["x", "y"], [SpanExample("x", "?", None, "a")] * 2, DataError),  # duplicate id
         ("custom", ["a\rb"], texts("0"), DataError),
+        ("ner", [["O"]], [TokenExample(("a\tb",), None, "1")], DataError),
     ],
 )
 def test_bad_predictions_are_refused(name: str, predictions: Any, examples: Any, error: Any, tmp_path: Path) -> None:
