@@ -28,14 +28,16 @@ _CHECKPOINT = re.compile(r"(.*)/step-\d+")
 _UNREAD = re.compile(r"tensorboard/|generator_warmup/|log\.txt$|report\.html$|lock$|\.md$|command\.txt$")
 _NAMED_AT_RANDOM = re.compile(r"[0-9a-f]{16}|(?<=\.tmp)\w{6}|(?<=tfevents).*")
 _LABELLED = {"train.csv": slice(48), "dev.csv": slice(48, 64)}  # lines of the text
-_CORPUS = "--corpus text.txt --max_seq_length 32 --preprocessing_num_workers 1 --vocab_size 200 --prepared_dir prepared"
+_CORPUS = "--corpus text.txt --max_seq_length 32 --preprocessing_num_workers 1 --prepared_dir prepared"
 _SIZES = """--model.hidden_size 16 --model.num_hidden_layers 2 --model.num_attention_heads 2 --model.embedding_size 8
 --model.intermediate_size 32 --model.hidden_dropout_prob 0.1 --rtd.generator_size 0.5
 --max_steps 8 --warmup_steps 2 --logging_steps 3 --save_steps 2 --eval_steps 4 --eval_examples 8 --device cpu
 --per_device_train_batch_size 4 --per_device_eval_batch_size 8 --gradient_accumulation_steps 2 --precision fp32"""
-_PRETRAIN = f"Pretraining.py {_CORPUS} {_SIZES} --output_dir"
+_PREPARE = f"-m electra_albert prepare {_CORPUS} --vocab_size 200"
+_WARMUP = f"""Pretraining.py {_CORPUS} {_SIZES} --prepared_dir warm/prepared --init_from exported
+--rtd.generator_warmup_steps 6 --output_dir warm"""
+_PRETRAIN = f"Pretraining.py {_CORPUS} {_SIZES} --vocab_size 200 --output_dir"
 _TORCHRUN = "-m torch.distributed.run --standalone --nproc_per_node 2"
-_WARMUP = "warm --prepared_dir warm/prepared --init_from exported --rtd.generator_warmup_steps 6"
 _TUNING = """--train_file train.csv --validation_file dev.csv --model run --seeds 2 --num_train_epochs 2 --device cpu
 --max_seq_length 32 --per_device_train_batch_size 16 --logging_steps 4 --precision fp32 --hidden_dropout_prob 0.1"""
 
@@ -50,12 +52,12 @@ class Program(NamedTuple):
 
 
 PROGRAMS = {
-    "prepare": Program(f"-m electra_albert prepare {_CORPUS}", "", "prepared", "kill write 1 *train/*tokens.bin"),
+    "prepare": Program(_PREPARE, "", "prepared", "kill write 1 *train/*tokens.bin"),
     "pretrain": Program(f"{_PRETRAIN} run", "prepare", "run", "kill mkdir 1 *writing-*-step-0000006"),
     "export": Program(
         "-m electra_albert export --model run --kind discriminator --output_dir exported", "pretrain", "exported"
     ),
-    "warmup": Program(f"{_PRETRAIN} {_WARMUP}", "export", "warm", "kill mkdir 2 *writing-*-step-0000006"),
+    "warmup": Program(_WARMUP, "export", "warm", "kill mkdir 2 *writing-*-step-0000006"),
     "finetune": Program(
         f"Finetuning.py {_TUNING} --output_dir tuned", "pretrain", "tuned", "kill mkdir 1 */seed-43/checkpoints"
     ),

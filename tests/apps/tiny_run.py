@@ -71,7 +71,8 @@ def as_argv(settings: Mapping[str, object]) -> list[str]:
 
 def options(corpus: Path, prepared: Path, output: Path | None, *more: object) -> list[str]:
     """Options of a run that takes seconds; `more` comes last and takes precedence."""
-    sizes = {"vocab_size": 300, "max_seq_length": 32, **{f"model.{name}": value for name, value in _SHAPE.items()}}
+    sizes: dict[str, object] = {} if {"--init_from", "--tokenizer"} & {*more} else {"vocab_size": 300}
+    sizes |= {"max_seq_length": 32, **{f"model.{name}": value for name, value in _SHAPE.items()}}
     sizes |= {"model.initialization": "normal", "model.zero_init_outputs": "false", "optimizer": "adamw", **TRAINING}
     objective = str(more[more.index("--objective") + 1]) if "--objective" in more else "rtd"
     if objective.startswith(("rtd", "electric")):  # the others refuse what they ignore

@@ -93,16 +93,18 @@ def parse_finetuning(argv: Sequence[str]) -> FinetuneConfig:
 def refuse_idle_options(argv: Sequence[str], config: FinetuneConfig) -> None:
     """UsageError for options on the command line that have no effect with the others."""
     given = {word.split("=")[0].removeprefix("--") for word in argv if word.startswith("--")}
-    tuning, task = config.tuning, config.data.task
+    tuning, task, kind = config.tuning, config.data.task, "sequence"
     if task not in (None, GLUE):
-        task = find_task(str(task)).name
+        task, kind = find_task(str(task)).name, find_task(str(task)).kind
+    of_task = f"--task {task}" if task else "the default task"
     used = {*_FOR_NEW_TEXT.split()} | (set() if tuning.is_training else {"num_train_epochs"})
     for is_idle, names, other in (
         (tuning.compare, given - {_COMPARE}, f"--{_COMPARE}, which only reads two result folders"),
         (config.only_predicts, given - used, f"--predict {tuning.predict} without data to train on"),
         (task != GLUE, {"from_mnli"}, "a single --task; give the model fine-tuned on MNLI with --model"),
         (config.training.optimizer != "muon", {"muon_rate"}, f"--optimizer {config.training.optimizer}"),
-        (task != "race", {"race_level"}, f"--task {task}" if task else "the default task"),
+        (task != "race", {"race_level"}, of_task),
+        (kind != "span", {"doc_stride", "max_answer_length"}, of_task),
     ):
         if is_idle and names & given:
             listed = ", ".join(f"--{name}" for name in sorted(names))

@@ -73,9 +73,10 @@ def parse_pretraining(
     config = _build(parse(parser, [*first, *command_line.config_first(argv)], _SHORT_HELP, "corpus"))
     refuse_idle_options(argv, config)
     (asked,) = command_line.find_first(argv, (f"model.{_POSITIONS}",))
-    if asked not in (None, str(config.corpus.max_seq_length)):
-        problem = f"{asked} differs from --max_seq_length {config.corpus.max_seq_length}, and only those are trained"
-        raise UsageError(f"--model.{_POSITIONS} {problem}; leave it out")
+    positions = max(config.corpus.max_seq_length, inherited.get("model", {}).get(_POSITIONS, 0))
+    if asked not in (None, str(positions)):
+        problem = f"differs from the {positions} positions that --max_seq_length and --init_from give"
+        raise UsageError(f"--model.{_POSITIONS} {asked} {problem}; leave it out")
     return preset, replace(config, run=replace(config.run, init_from=run))
 
 
@@ -92,6 +93,8 @@ def refuse_idle_options(argv: Sequence[str], config: PretrainConfig) -> None:
             raise UsageError(f"{option} follows from --budget or --flops; give only one of them")
         if option == "--save_milestones" and config.training.save_milestones % (steps := config.training.save_steps):
             raise UsageError(f"{option} must be a multiple of --save_steps {steps}")
+        if option == "--vocab_size" and config.corpus.tokenizer:
+            raise UsageError(f"{option} has no effect with --tokenizer {config.corpus.tokenizer}; leave it out")
         if option == "--muon_rate" and config.training.optimizer != "muon":
             raise UsageError(f"{option} has no effect with --optimizer {config.training.optimizer}; leave it out")
 
