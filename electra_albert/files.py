@@ -8,6 +8,7 @@ import json
 import os
 import secrets
 import shutil
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,7 +22,7 @@ SAMPLE_TASK = SHIPPED / "topics"
 MODELS = SHIPPED / "models"
 _TEMPORARY = ".writing-"  # name prefix
 _DIGESTS = "digests.json"
-_LARGEST = 1 << 63  # a larger number in JSON is damage
+_LARGEST = (1 << 63) - 1  # a larger integer in JSON is damage
 
 
 def sync(path: Path) -> None:
@@ -134,7 +135,7 @@ def is_of_kind(value: Any, kind: Any) -> bool:
         return any(is_of_kind(value, part) for part in parts)
     if container in (int, float):
         is_number = isinstance(value, int | container) and not isinstance(value, bool)
-        return is_number and abs(value) < _LARGEST
+        return is_number and abs(value) <= (_LARGEST if container is int else sys.float_info.max)
     if container is tuple:
         is_whole = isinstance(value, list) and len(value) == len(parts)
         return is_whole and all(map(is_of_kind, value, parts))
@@ -153,7 +154,7 @@ def parse_json(text: str, kind: Any = Any) -> Any:
     for key in kind if isinstance(kind, dict) else ():
         if not is_of_kind(content, {key: kind[key]}):
             raise ValueError(f"{key} is missing or of another type")
-    if not is_of_kind(content, kind):
+    if not isinstance(kind, dict) and not is_of_kind(content, kind):
         raise ValueError("of another type")
     return content
 

@@ -117,7 +117,7 @@ def test_recorded_files_are_checked_and_folders_among_them_are_left_alone(tmp_pa
     ("kind", "fitting", "others"),
     [
         (int, "3", ("true", "3.0", '"3"', "null", str(1 << 63))),
-        (float, "3", ("NaN", "1e999", "Infinity", "false", '"3"')),
+        (float, "3.4e38", ("NaN", "1e999", "Infinity", "false", '"3"')),
         (bool, "true", ("1", "null")),
         (str | None, "null", ("1", "[]")),
         (dict[str, tuple[int, str]], '{"a": [1, "b"]}', ('{"a": [1]}', '{"a": 1}', "[]")),

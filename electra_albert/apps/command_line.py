@@ -31,6 +31,8 @@ _TYPES = {
     "int": "a whole number",
     "float": "a number",
     "str": "text",
+    "dict": "a mapping",
+    "list": "a list",
     "NoneType": "null",
 }
 _SCRIPTS = {"pretrain": "Pretraining.py", "finetune": "Finetuning.py", "demo": "LM_DEMO.py"}
@@ -209,10 +211,11 @@ def _explain(message: str, known: Sequence[str]) -> str:
             reason = REMOVED[name.removeprefix("--")].reason
             return f"there is no option {name} any more: {reason}, see docs/lab-log.md"
         return f"there is no option {name}{suggest(name, known)}"
+    key = re.match(_KEY, message)
     value = re.search(r"(?:Got|Given) value: (.*)$", message)
     expected = [_TYPES.get(name) or names.replace("'", "") for name, names in _EXPECTED.findall(message)]
-    if value and expected:
-        return re.sub(f"{_KEY}.*", rf"--\1 must be {' or '.join(expected)}, not {value[1]}", message)
+    if key and value and expected:
+        return f"--{key[1]} must be {' or '.join(expected)}, not {value[1]}"
     required = message.partition("arguments are required: ")[2]
     if required:
         return f"give --{required.replace(', ', ' and --')}"
