@@ -7,7 +7,6 @@ model = ea.load_model(run.folder)
 model.fill_mask("The capital of France is [MASK].")
 """
 
-import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -31,11 +30,10 @@ _MODULES = {  # imported on first use: importing torch takes seconds
     "pretrain": "electra_albert.apps.pretrain.main",
     "score": "electra_albert.apps.score",
 }
-_ERRORS = ("UserError", "UsageError", "DataError", "CheckpointError", "DivergedError")
-_MODULES |= dict.fromkeys(_ERRORS, "electra_albert.contracts")
+_MODULES |= dict.fromkeys(
+    ("UserError", "UsageError", "DataError", "CheckpointError", "DivergedError"), "electra_albert.contracts"
+)
 __all__ = ["__version__", *_MODULES]  # noqa: PLE0604
-# Of tqdm in a notebook without ipywidgets; the progress bars here need none.
-warnings.filterwarnings("ignore", message="IProgress not found")
 
 
 def __getattr__(name: str) -> Any:

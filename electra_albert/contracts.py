@@ -21,7 +21,7 @@ Metrics = dict[str, Any]  # one line of metrics.jsonl: numbers, or None where a 
 # User and password of an address, up to the last @ before its path; also a password with a slash.
 # Paths have one slash where addresses have two.
 _LOGIN = re.compile(r"(?:(?<=://)|(?<=\w\w:/)(?!/))(?:[^\s/?#]*|[^\s/?#:]*:(?!\d+\b)(?:(?!:/)[^\n\"'])*)@")
-_QUERY = re.compile(r"(\w\w:/+(?:(?!:/)[^\s?#])*)[?#](?:[^\s\"`<>]*[^\s\"`<>'.,:;)\]])?")
+_QUERY = re.compile(r"(\w\w:/+(?:(?!:/)[^\n?#])*)[?#](?:[^\s\"`<>]*[^\s\"`<>'.,:;)\]])?")
 
 
 def redacted(value: Any) -> Any:

@@ -161,17 +161,14 @@ class RtdConfig:
         require_within(self, "(0, inf)", "generator_weight discriminator_weight mlm_weight")
         require_within(self, "(0, inf)", "generator_rate discriminator_rate")
         require(self.mlm_weight == 1 or self.mlm_share > 0, f"mlm_weight={self.mlm_weight} needs mlm_share above 0")
+        require(self.generator != "uniform", "generator=uniform is gone: it showed no gain, see docs/lab-log.md")
         kind, size = self.generator, self.generator_size
         require(kind != "shared" or size == 1, f"generator=shared is of full size: generator_size={size} must be 1")
 
     @property
     def trains_generator(self) -> bool:
+        """Whether the generator is trained; else it is the model in a folder."""
         return self.generator in ("own", "shared")
-
-    @property
-    def is_fixed(self) -> bool:
-        """Whether the generator is the model in a folder, which is not trained."""
-        return not self.trains_generator
 
     def generator_config(self, discriminator: ModelConfig) -> ModelConfig | None:
         """The generator's architecture: narrower, by default as deep, heads of the same size if the width allows it.

@@ -113,7 +113,7 @@ HOSTILE = {
     "UTF-16": _corpus("a.txt", "A cat sat. ".encode("utf-16") * 1000),
     "endless line": _corpus("a.txt", lambda file: file.write_bytes(b"x" * (1 << 24))),
     "gzip bomb": _corpus("a.gz", lambda file: file.write_bytes(gzip.compress(bytes(_BOMB_BYTES)))),
-    "bzip2 bomb": _corpus("a.txt.bz2", lambda file: file.write_bytes(bz2.compress(b"x" * _BOMB_BYTES))),
+    "bzip2 bomb": _corpus("a.txt.bz2", lambda file: file.write_bytes(bz2.compress(bytes(_BOMB_BYTES)))),
     "zstd bomb": _corpus(
         "a.txt.zst", lambda file: file.write_bytes(pyarrow.compress(bytes(_BOMB_BYTES), "zstd", True))
     ),

@@ -1,5 +1,6 @@
 """The default model: the newest finished run whose scores beat the baselines, else the shipped model."""
 
+from itertools import takewhile
 from pathlib import Path
 
 from electra_albert.apps.run_folder import CONFIG, read_evaluations, read_options
@@ -13,18 +14,12 @@ _NO_RUN = f"there is no finished run in {RUNS}/; train one first: electra-albert
 def default_model(option: str) -> Path:
     """The newest run in RUNS that finished and learned, else the shipped model; logged. `option` selects another."""
     runs = _finished_runs()
-    skipped: list[str] = []
-    chosen = None
-    for run in runs:
-        reason = _reason_to_skip(run, option)
-        if not reason:
-            chosen = run
-            break
-        skipped.append(f"{run} ({reason})")
-    if skipped:
-        others = f" and {len(skipped) - 1} older" if len(skipped) > 1 else ""
-        LOG.info(f"notice: skipping {skipped[0]}{others}; to use it anyway: {option} {runs[0]}")
-    if chosen is not None:
+    reasons = list(takewhile(bool, (_reason_to_skip(run, option) for run in runs)))
+    if reasons:
+        others = f" and {len(reasons) - 1} older" if len(reasons) > 1 else ""
+        LOG.info(f"notice: skipping {runs[0]} ({reasons[0]}){others}; to use it anyway: {option} {runs[0]}")
+    if len(reasons) < len(runs):
+        chosen = runs[len(reasons)]
         LOG.info(f"model: {chosen} (newest run)")
         return chosen
     if not (shipped := sorted(SHIPPED.glob("*/generator/config.json"))):
@@ -61,6 +56,8 @@ def _reason_to_skip(run: Path, option: str) -> str:
         last = read_evaluations(run)[-1]
         if last["step"] < planned:
             return f"stopped at step {last['step']:,} of {planned:,}"
-        return "" if has_learned(last) else f"scores not clearly above the baselines after {last['step']:,} steps"
+        if has_learned(last) is False:
+            return f"scores not clearly above the baselines after {last['step']:,} steps"
+        return ""
     except (UsageError, OSError, LookupError, TypeError):
         return f"no scores in its {CONFIG} and metrics.jsonl"

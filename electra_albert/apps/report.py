@@ -88,9 +88,9 @@ def report_data(folder: Path, others: Sequence[Path]) -> dict[str, Any]:
     log = _text_of(folder / LOG_FILE)
     warnings = dict.fromkeys(line.partition(" warning: ")[2] for line in log.splitlines() if " warning: " in line)
     environment = {key: value for key, value in record.items() if key != "settings" and not isinstance(value, list)}
-    rows = read_rows(folder / files.SAMPLES, _SAMPLE)
-    rows = [{name: row[name] for name in _SAMPLE if name in row} for row in rows]
-    samples = {(row["text"], row["step"]): row for row in rows}.values()  # the last: averaged
+    samples: dict[tuple[str, int], Any] = {}
+    for row in read_rows(folder / files.SAMPLES, _SAMPLE):  # the last of a step: averaged
+        samples[row["text"], row["step"]] = {name: row[name] for name in _SAMPLE if name in row}
     by_text = itemgetter("text")
     curves = [_curves(each) for each in (folder, *others) if (each / files.METRICS).is_file()]
     done = curves[0]["rows"][-1] if curves[0]["rows"] else {}
@@ -112,7 +112,7 @@ def report_data(folder: Path, others: Sequence[Path]) -> dict[str, Any]:
         "warnings": list(warnings),
         "charts": [dict(zip(_CHART, chart, strict=True)) for chart in _CHARTS],
         "runs": curves,
-        "samples": [list(group) for _, group in groupby(sorted(samples, key=by_text), key=by_text)],
+        "samples": [list(group) for _, group in groupby(sorted(samples.values(), key=by_text), key=by_text)],
         "details": {
             "Corpus": "\n".join(record.get("corpus_statistics") or []),
             "Command": _text_of(folder / files.COMMAND),

@@ -122,6 +122,8 @@ def _find_kind(path: Path, plain: BinaryIO | None, options: ReadOptions) -> Kind
         return form
     if form == "jsonl":
         return "records"
+    if options.documents == "line":
+        return "documents"
     sample = read_sample(path)[0][:_KIND_BYTES]
     size = path.stat().st_size * (1 if plain else _EXPANSION)
     if plain and size > 2 * _KIND_BYTES:
@@ -129,8 +131,6 @@ def _find_kind(path: Path, plain: BinaryIO | None, options: ReadOptions) -> Kind
         sample += b"\n" + plain.read(_KIND_BYTES).partition(b"\n")[2]
     decoded = streams.with_line_feeds(sample.decode(options.encoding, "surrogateescape"))
     text = Decoder("replace", Counter()).lines(decoded, str)
-    if options.documents == "line":
-        return "documents"
     lines = [line.strip() for line in text.split("\n")]
     if options.documents == "auto" and _are_wrapped(lines):
         return "wrapped"

@@ -88,7 +88,8 @@ def model_config(contents: Mapping[str, Any], source: str) -> ModelConfig:
         raise CheckpointError(f"{source} is of type {short_repr(kind)}; supported are albert, electra and bert")
     if kind == NATIVE and contents.get("format") != _FORMAT:
         raise CheckpointError(f"{source} has format {short_repr(contents.get('format'))}, this version reads {_FORMAT}")
-    if kind == NATIVE and (scale := contents.get("residual_scale", 1)) != 1:  # of earlier versions
+    scale = contents.get("residual_scale", 1)
+    if kind == NATIVE and scale != 1:  # of earlier versions
         raise CheckpointError(f"{source} has residual_scale {short_repr(scale)}, which is gone; use an exported folder")
     for name, only in _ALWAYS.items():
         if (value := contents.get(name)) not in (None, only):

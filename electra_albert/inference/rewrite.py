@@ -80,8 +80,10 @@ class Line:
         self.is_filled = tokenizer.mask_token_id in self.ids
         # Unknown parts of one character, which has no text of its own for each, are not replaced.
         unknown = tokenizer.unk_token_id
-        shared = [group for group in _groups(self.spans) if len(group) > 1]
-        fixed = {at for group in shared if any(self.ids[at] == unknown for at in group) for at in group}
+        fixed: set[int] = set()
+        for group in _groups(self.spans):
+            if len(group) > 1 and any(self.ids[at] == unknown for at in group):
+                fixed.update(group)
         self.is_fixed = [at in fixed for at in range(len(self.ids))]
         self.after = list(self.ids)
         self.is_chosen = [False] * len(self.ids)

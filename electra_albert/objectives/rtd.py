@@ -30,7 +30,7 @@ class ReplacedTokenDetection(nn.Module):
     ) -> None:
         super().__init__()
         self.rtd, self.special, self.seed, self.sop = rtd, special, seed, sop
-        self.fixed: tuple[Generator, ...] = ()  # the same; no submodule, so neither trained nor saved
+        self.fixed: tuple[Generator, ...] = ()  # set by make_objective; no submodule, so neither trained nor saved
         nats = math.log(model.vocab_size)
         losses = {  # weight and chance level
             "generator_loss": (rtd.generator_weight * rtd.trains_generator, nats),
@@ -85,7 +85,7 @@ class ReplacedTokenDetection(nn.Module):
         kept = share_of(targets.weight.sum(1), self.rtd.mlm_share)  # [B]
         is_kept = torch.arange(targets.weight.shape[1], device=kept.device) < kept[:, None]  # [B, K]
         is_sampled = (targets.weight > 0) & ~is_kept  # [B, K]
-        generator: Any = self.fixed[0] if self.rtd.is_fixed else self.generator
+        generator: Any = self.generator if self.rtd.trains_generator else self.fixed[0]
         _, logits = mlm.predict(generator, batch, masked_ids, targets)
         keys = (batch.example_id[:, None].expand_as(targets.positions).flatten(), targets.positions.flatten())
         sampled = sample(logits.flatten(0, 1), self.rtd.temperature, self.seed, *keys).view_as(targets.positions)

@@ -46,6 +46,7 @@ def url(finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         ("url='https://h/x?sig=1'); mail a@b?", "url='https://h/x'); mail a@b?"),
         ("hf://a/b@main/x https://h:80/p@1/x", "hf://a/b@main/x https://h:80/p@1/x"),
         ("error: --text http:/u:p@h/x?sig=1: no such file", "error: --text http:/h/x: no such file"),
+        ("--corpus https://h/my file.txt?sig=1", "--corpus https://h/my file.txt"),
         ("C:/a@b?", "C:/a@b?"),
         ("'s3://bucket:x/' and \"mail a@b\"", "'s3://bucket:x/' and \"mail a@b\""),
     ],

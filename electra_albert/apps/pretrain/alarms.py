@@ -56,7 +56,7 @@ class Alarms:
         early = max(_EARLY_STEPS, _EARLY_SHARE * training.max_steps, training.warmup_steps)
         if step > early and is_at_token_frequencies(metrics):
             advice = f"restart with --learning_rate {training.learning_rate / 4:g}"
-            advice = "name another --rtd.generator" if rtd.is_fixed else advice
+            advice = advice if rtd.trains_generator else "name another --rtd.generator"
             found.append(f"masked tokens are still predicted by their frequencies alone; {advice}")
         if is_discriminator_at_chance(metrics):
             advice = f"if this lasts, restart with --rtd.discriminator_rate {rtd.discriminator_rate / 4:g}"

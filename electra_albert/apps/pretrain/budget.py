@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from electra_albert.apps.pretrain import trial
 from electra_albert.apps.pretrain.job import Job
 from electra_albert.config import BUILT_IN_CORPUS, PretrainConfig
@@ -77,7 +75,7 @@ def recorded_plan(config: PretrainConfig, state: Mapping[str, Any], world_size: 
 def planned(job: Job, world: World) -> Job:
     """The job with max_steps, warmup and intervals that follow from --budget or --flops, if one of them is given.
 
-    Raises UsageError for a budget of less than one step, or of too many.
+    Raises UsageError for a budget too small for one step, or of too many.
     """
     config, training, run = job.config, job.config.training, job.config.run
     if run.flops is None and run.budget is None:
@@ -91,7 +89,7 @@ def planned(job: Job, world: World) -> Job:
         if_eval_steps = seconds / (1 + evaluation_seconds / (training.eval_steps * step_seconds))
         steps, given = int(min(if_shares, if_eval_steps) / step_seconds), f"{run.budget}"
     if steps < 1:
-        raise UsageError(f"{given} is less than one step takes; raise it or choose a smaller preset")
+        raise UsageError(f"{given} is too little for a step and the evaluations; raise it or choose a smaller preset")
     values = {name: min(getattr(training, name), max(1, math.ceil(share * steps))) for name, share in _SHARES.items()}
     milestone = _SAVE_SHARE * steps
     saves = math.ceil(milestone / training.save_steps)  # until the first milestone
@@ -114,8 +112,8 @@ def _measured_seconds(job: Job, world: World) -> tuple[float, float]:
     job.objective.load_state_dict(before)
     examples = min(job.config.training.eval_examples, job.held_out.table.count)
     evaluation_seconds = example_seconds * math.ceil(examples / world.world_size)
-    slowest = np.max(gather_objects((step_seconds, evaluation_seconds), world), axis=0)
-    return float(slowest[0]), float(slowest[1])
+    steps, evaluations = zip(*gather_objects((step_seconds, evaluation_seconds), world), strict=True)
+    return max(steps), max(evaluations)
 
 
 class Pace:

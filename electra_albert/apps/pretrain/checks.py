@@ -35,6 +35,7 @@ _AT_ONCE = 256  # samples whose softmax is in memory
 _OVERFITTED, _STEPS, _SECONDS = 8, 60, 40.0  # examples, and limits of the steps that overfit them
 _FEWEST = 10  # of these steps, below which their losses are not compared
 _FALLEN = 0.9  # of the initial loss, which the last one must not exceed
+_STILL = 0.01  # a smaller change of a loss, as a fraction, is none
 _UNKNOWN, _FERTILITY, _PADDING, _REPEATED, _ORDERED = 0.001, 2.5, 0.2, 0.05, 0.3  # from these on a warning
 _READABLE = 0.5  # share of unknown tokens from which sentences are not compared
 _SAMPLED_EXAMPLES, _SAMPLED_SENTENCES, _SENTENCE_TOKENS = 4096, 200_000, 8
@@ -100,8 +101,9 @@ def _of_corpus(job: Job) -> Iterator[Finding]:
         yield _warn_if(unknown > _UNKNOWN, "unknown", text, advice)
     words = int(torch.tensor(store.token_counts)[torch.tensor(word_starts(job.prepared.tokenizer))].sum())
     fertility, length = written["tokens"] / max(1, words), written["characters"] / written["tokens"]
-    text, advice = f"{fertility:.2f} tokens per word, {length:.2f} characters per token", "raise --vocab_size"
-    yield _warn_if(fertility > _FERTILITY, "fertility", text, f"{advice} or train a tokenizer on this text")
+    text = f"{fertility:.2f} tokens per word, {length:.2f} characters per token"
+    advice = "train a tokenizer on this text" if job.config.corpus.tokenizer else "raise --vocab_size if it is prose"
+    yield _warn_if(fertility > _FERTILITY, "fertility", text, advice)
     repeated = _repeated_share(store.train, special_ids(job.prepared.tokenizer).unk)
     text = f"{repeated:.1%} of the sentences of {_SENTENCE_TOKENS} or more tokens occur earlier in the text"
     yield _warn_if(repeated > _REPEATED, "duplicates", text, "remove repeated documents, menus and footers")
@@ -275,7 +277,9 @@ def _of_learning(job: Job, world: World) -> Iterator[Finding]:
     objective.eval()
     texts = {name: f"{name.replace('_', ' ')} {loss:.3f} to {rows[-1][name]:.3f}" for name, loss in rows[0].items()}
     stuck = [text for name, text in texts.items() if not rows[-1][name] <= _FALLEN * rows[0][name]]
-    problem = f"{', '.join(stuck)} in {len(rows)} steps on one batch; lower --learning_rate, or correct the loss"
+    is_still = all(abs(rows[-1][name] / loss - 1) < _STILL for name, loss in rows[0].items())
+    advice = f"{'raise' if is_still else 'lower'} --learning_rate, or correct the loss"
+    problem = f"{', '.join(stuck)} in {len(rows)} steps on one batch; {advice}"
     if len(rows) < _FEWEST:
         text = f"only {len(rows)} steps in {_SECONDS:.0f} seconds, too few to see losses fall"
         yield Finding("warn", "learning", f"{text}; check a smaller model first")

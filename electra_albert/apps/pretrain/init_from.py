@@ -173,8 +173,7 @@ def _find_run(run: Path, config: PretrainConfig, tokenizer: Tokenizer, world: Wo
     name = f"--init_from {run}"
     with main_first(world):
         found = find_checkpoint(run / "checkpoints", "auto")
-        if found is None:
-            raise UsageError(f"{name}: it has no checkpoint; name a trained run")
+        assert found is not None  # require_possible
         settings = read_state(found)["settings"]
         if (trained := settings.get("objective")) != config.run.objective:
             raise CheckpointError(f"{name}: it was trained with objective {trained}; remove --objective")
@@ -310,7 +309,7 @@ def _copy_tensors(
 
 
 def require_possible(config: PretrainConfig) -> None:
-    """Raise CheckpointError, before the text is prepared, if --init_from cannot become the model of the run."""
+    """Raise UsageError or CheckpointError, before preparation, if --init_from cannot become the model of the run."""
     if config.run.init_from is None:
         return
     path = Path(config.run.init_from)

@@ -90,7 +90,8 @@ def make_job(config: PretrainConfig, world: World, recorded: Mapping[str, Any] |
         if (model := objective.discriminator) is not None and model.has_energies:
             model.discriminator_predictions.dense_prediction.bias.fill_(unigram.entropy)
     lacks_generator = origin is not None and init_from.initialize_weights(origin, str(config.run.init_from), objective)
-    has_mlm = bool(objective.weights.keys() - {"discriminator_loss", "sop_loss"})
+    models = (objective.generator, objective.discriminator)
+    has_mlm = any(model is not None and model.predictions is not None for model in models)
     if has_mlm and recorded is None and (origin is None or lacks_generator):
         LOG.info(f"output bias set to the token frequencies: initial loss {unigram.entropy:.2f} nats per masked token")
     if config.rtd.generator_warmup_steps and recorded is None and not lacks_generator:
@@ -118,7 +119,7 @@ def _fixed_generator(config: PretrainConfig, tokenizer: Tokenizer, origin: init_
     Checkpoints do not contain it: they record the hash of its weights. Paper: Fast-ELECTRA (Dong et al. 2023). Raises
     UsageError and CheckpointError.
     """
-    if not (spec_of(config).has_discriminator and config.rtd.is_fixed):
+    if config.rtd.trains_generator or not spec_of(config).has_discriminator:
         return []
     path = Path(config.rtd.generator)
     try:

@@ -106,8 +106,8 @@ def run_pretraining(preset: str, config: PretrainConfig, world: "World", command
         stack.enter_context(monitor)
         run = step.RunSettings(folder, training, world, monitor, stop, job.arithmetic, found, settings=settings)
         pace = budget.Pace(config.run.budget_seconds, training.eval_steps, monitor) if config.run.budget else None
-        is_scored_first = job.origin is not None or pace is not None  # the pace needs the time of an evaluation
-        run = replace(run, plan=pace, eval_on_start=is_scored_first, lr_multipliers=job.objective.lr_multipliers)
+        run = replace(run, plan=pace, eval_on_start=job.origin is not None)
+        run = replace(run, lr_multipliers=job.objective.lr_multipliers)
         run = replace(run, record=graphs.CudaRecorder(world.device) if job.is_recorded else None)
         if resume_point := files.find_resume_point(folder, found):
             files.log_changes(resume_point, run)

@@ -54,8 +54,9 @@ def start_lines(job: Job, world: World) -> list[str]:
         f"objective {config.run.objective}, {masked}device {world.world_size} x {world.device.type}, "
         f"precision {job.arithmetic}, torch.compile: {compiled}",
     ]
-    entropy = f"{job.unigram.entropy:.2f} nats (entropy of the token frequencies)"
-    lines.append(f"baseline for the masked-token loss: {entropy}")
+    if rate is not None:
+        entropy = f"{job.unigram.entropy:.2f} nats (entropy of the token frequencies)"
+        lines.append(f"baseline for the masked-token loss: {entropy}")
     lines += [f"generator: {source}" for source in [spec_of(config).generator_text(config)] if source]
     if job.lacks_generator:
         alone = config.generator_warmup_steps
@@ -132,12 +133,14 @@ def format_scores(metrics: Metrics) -> str:
     losses = [name for name in metrics if name.endswith("_loss") and "/" not in name and name not in known]
     rows += [(f"{name.replace('_', ' ')} (nats)", value(name), "-", "", "") for name in losses]
     lines = [format_table(rows, left=len(rows[0]))]
-    if sources := [name.partition("/")[2] for name in metrics if name.startswith(f"{MASKED_TOKENS}/")]:
+    sources = list(dict.fromkeys(name.partition("/")[2] for name in metrics if "_loss/" in name))
+    if sources:
         losses = [name for name in metrics if name.endswith("_loss") and f"{name}/{sources[0]}" in metrics]
         titles = [name.replace("_", " ") for name in losses]
         by_source: list[tuple[str, ...]] = [("source", *titles, "masked tokens")]
         for source in sources:
-            counted = f"{metrics[f'{MASKED_TOKENS}/{source}'] or 0:,}"
+            count = metrics.get(f"{MASKED_TOKENS}/{source}")
+            counted = "-" if count is None else f"{count:,}"
             by_source.append((source, *(value(f"{name}/{source}") for name in losses), counted))
         lines.append(f"\n{format_table(by_source, left=len(by_source[0]))}\n")
     if (learned := has_learned(metrics)) is not None:

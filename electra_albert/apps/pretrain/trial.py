@@ -100,7 +100,7 @@ def _count_flops(config: PretrainConfig, device: str) -> int:
     with torch.device(device):
         special = SpecialIds(0, 1, 2, 3, 4, (), torch.ones(config.model.vocab_size, dtype=torch.bool))
         fixed = []
-        if spec_of(config).has_discriminator and config.rtd.is_fixed:
+        if spec_of(config).has_discriminator and not config.rtd.trains_generator:
             shape = read_config(locate(Path(config.rtd.generator), "generator"))
             fixed = [electra.Generator(replace(shape, vocab_size=config.model.vocab_size)).requires_grad_(False)]
         objective = rtd.make_objective(config, special, *fixed)

@@ -162,7 +162,7 @@ def test_a_finished_run_with_a_time_budget_records_the_steps_that_it_had(finishe
         (("--budget", "5m", "--max_steps", "20"), "--max_steps follows from"),
         (("--budget", "5m", "--save_milestones", "0"), "--save_milestones follows from"),
         (("--max_steps", "20", "--save_steps", "2", "--save_milestones", "5"), "multiple of --save_steps 2"),
-        (("--flops", "1e3"), "less than one step"),
+        (("--flops", "1e3"), "too little for a step"),
         (("--flops", "1e24"), "max_steps="),
     ],
 )

@@ -116,6 +116,7 @@ def test_an_objective_without_masks_is_trained_evaluated_checked_and_exported(co
     )
     assert trained.code == 0, trained.err
     assert "shuffled loss (nats)" in trained.out
+    assert "masked" not in trained.err
     assert (checked.code, finetuned.code) == (0, 0), checked.out + finetuned.err
     assert_refused(shown, 2, "objective shuffled masks no tokens")
     last = rows(run)[-1]
@@ -172,8 +173,8 @@ def test_a_model_that_stock_cannot_compute_gives_a_notice_and_works_in_every_com
         ("score", ["--model", run, "--text", copy.corpus]),
         ("finetune", ["--model", run, *task, "--output_dir", tuned]),
         ("finetune", ["--model", tuned, *task, "--num_train_epochs", 0, "--output_dir", copy.folder / "scored"]),
-        ("pretrain", [*copy.options("again", *short), "--init_from", run]),
-        ("pretrain", [*copy.options("onward", *short), "--init_from", run / "discriminator"]),
+        ("pretrain", copy.options("again", *short, "--init_from", run)),
+        ("pretrain", copy.options("onward", *short, "--init_from", run / "discriminator")),
         ("export", ["--model", run, "--output_dir", copy.folder / "stock"]),
     )
     assert trained.code == 0, trained.err
