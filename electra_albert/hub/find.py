@@ -3,10 +3,9 @@
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,11 +13,10 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from electra_albert.config import RtdConfig
-from electra_albert.contracts import LOG, CheckpointError, UsageError
+from electra_albert.contracts import CheckpointError, UsageError
 from electra_albert.files import sha256
 from electra_albert.hub.formats import ENERGIES, TABLE, model_config, native_config
 from electra_albert.hub.weights import WEIGHT_FILES, read_json, read_tensors
-from electra_albert.model.growth import first_positions
 
 CONFIG_FILE = "config.json"
 ENCODER_FOLDERS = ("discriminator", "generator", "model")
@@ -26,8 +24,6 @@ ENCODER_FOLDERS = ("discriminator", "generator", "model")
 _FOLDERS: dict[str, tuple[str, ...]] = {name: (name,) for name in ("generator", "discriminator")}
 _FOLDERS |= {"task": ("model",), "encoder": ENCODER_FOLDERS, "any": ("generator", "model", "discriminator")}
 _STATE, _MANIFEST, _WEIGHTS = "state.json", "MANIFEST.json", "model.safetensors"  # of training/checkpoint.py
-_RECORD = "environment.json"  # of a run
-_SIZES = {"settings": {"max_seq_length": int, "model": {"max_position_embeddings": int}}}
 _PARAMETER = re.compile(r"(?:.+\.)?(generator|discriminator)\.(.+)")  # a name in a checkpoint
 
 
@@ -74,13 +70,10 @@ def is_checkpoint(path: Path) -> bool:
 
 
 def read_weights(files: ModelFiles) -> dict[str, Tensor]:
-    """Read the tensors of a model under the names in its files. Raises CheckpointError for a damaged file.
-
-    Positions that the model's run has not trained are left out, here and in read_contents.
-    """
-    weights, positions = files.weights, _recorded_positions(files)
+    """Read the tensors of a model under the names in its files. Raises CheckpointError for a damaged file."""
+    weights = files.weights
     if not is_checkpoint(weights):
-        return first_positions(read_tensors(weights), positions)
+        return read_tensors(weights)
     with _checkpoint_errors(weights.parent):
         _require_hash(weights)
         tensors = read_tensors(weights)
@@ -93,22 +86,12 @@ def read_weights(files: ModelFiles) -> dict[str, Tensor]:
             parts[match[1]][match[2]] = tensor
     if sharing == "disentangled" and files.part == "discriminator" and "generator" in parts:
         parts["discriminator"][TABLE] = parts["discriminator"][TABLE] + parts["generator"][TABLE]
-    return first_positions(parts[str(files.part)], positions)
+    return parts[str(files.part)]
 
 
 def read_contents(files: ModelFiles) -> dict[str, Any]:
     """Read config.json, or build it from the settings of a checkpoint. Raises CheckpointError for a damaged file."""
-    contents = _checkpoint_contents(files) if files.config.name == _STATE else read_json(files.config)
-    positions, trained = contents.get("max_position_embeddings"), _recorded_positions(files)
-    if trained is not None and isinstance(positions, int) and trained < positions:
-        contents["max_position_embeddings"] = trained
-        _log_once(f"notice: {files.weights.parent}: positions from {trained} on were not trained and are left out")
-    return contents
-
-
-@cache
-def _log_once(text: str) -> None:
-    LOG.info(text)
+    return _checkpoint_contents(files) if files.config.name == _STATE else read_json(files.config)
 
 
 def _checkpoint_contents(files: ModelFiles) -> dict[str, Any]:
@@ -121,25 +104,6 @@ def _checkpoint_contents(files: ModelFiles) -> dict[str, Any]:
             known = {name: value for name, value in settings["rtd"].items() if name in RtdConfig.__annotations__}
             shape = RtdConfig(**known).generator_config(shape) or shape
     return native_config(asdict(shape) | {ENERGIES: ENERGIES in (settings.get("objective"), *settings)})
-
-
-def trained_positions(settings: Mapping[str, Any]) -> int:
-    """The number of trained positions by the settings of a pretraining run.
-
-    Older runs have more positions than max_seq_length, and train no others unless their initial weights had them.
-    """
-    positions: int = settings["model"]["max_position_embeddings"]
-    return positions if settings.get("origin") else min(positions, settings["max_seq_length"])
-
-
-def _recorded_positions(files: ModelFiles) -> int | None:
-    """The number of trained positions by the record of a model's pretraining run, if there is one."""
-    folder = files.config.absolute().parent
-    is_exported = not files.part and folder.name in ("discriminator", "generator")
-    with suppress(CheckpointError):
-        record = read_json(folder.with_name(_RECORD) if is_exported else folder / _STATE, _SIZES)
-        return trained_positions(record["settings"])
-    return None
 
 
 def _read_state(file: Path) -> dict[str, Any]:

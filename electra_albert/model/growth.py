@@ -25,7 +25,6 @@ _DEPTH, _POSITIONS = "num_hidden_layers", "max_position_embeddings"
 _SIZES = (_DEPTH, "num_hidden_groups", *_WIDTHS, "num_attention_heads", _POSITIONS)
 _GROUP = re.compile(r"(encoder\.albert_layer_groups\.)(\d+)(\..+)")
 _POSITION_TABLE = "embeddings.position_embeddings.weight"
-_PER_COLUMN = (".key_projection", ".value_projection")  # of linformer, with a column per position
 _TABLES = "_embeddings.weight"  # [rows, E]: repeated columns, as a layer's output
 # Parts of names: the widths that a layer writes (None: not repeated) and reads. The first match counts.
 _LAYERS: dict[str, tuple[str | None, str | None]] = {
@@ -93,7 +92,7 @@ def grow(state: Mapping[str, Tensor], old: ModelConfig, new: ModelConfig, seed: 
     """
     times = {name: getattr(new, name) // getattr(old, name) for name in _WIDTHS}
     groups, grown = source_groups(old, new), dict[str, Tensor]()
-    for name, tensor in first_positions(state, old.max_position_embeddings).items():
+    for name, tensor in state.items():
         found, names = _GROUP.fullmatch(name), [name]
         if found:
             start, source, rest = found.groups()
@@ -102,12 +101,6 @@ def grow(state: Mapping[str, Tensor], old: ModelConfig, new: ModelConfig, seed: 
             tensor = _continue_positions(tensor, old, new.max_position_embeddings)
         grown |= {each: _widen(each, tensor, times, seed) for each in names}
     return grown
-
-
-def first_positions(state: Mapping[str, Tensor], count: int | None) -> dict[str, Tensor]:
-    """The tensors of a model, under our names or stock ones, whose sequences have at most `count` tokens, if given."""
-    rows = {name: tensor[:count] for name, tensor in state.items() if name.endswith(_POSITION_TABLE)}
-    return {**state} | rows | {name: state[name][:, :count] for name in state if name.endswith(_PER_COLUMN)}
 
 
 def _continue_positions(table: Tensor, old: ModelConfig, count: int) -> Tensor:

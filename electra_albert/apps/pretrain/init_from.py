@@ -30,7 +30,6 @@ from electra_albert.hub.find import (
     ModelFiles,
     is_checkpoint,
     locate,
-    trained_positions,
 )
 from electra_albert.hub.formats import TABLE
 from electra_albert.hub.load import Stored, require_same_computation
@@ -74,14 +73,14 @@ def inherited_options(source: Path, output_dir: Path) -> dict[str, Any]:
     for _, checkpoint in reversed(list_checkpoints(output_dir / "checkpoints")):
         settings = {} if find_problem(checkpoint) else read_state(checkpoint)["settings"]
         if settings.get("init_from") == str(source):
-            options = settings["origin"]["options"]
-            options = _inheritable(options, options["model"]["max_position_embeddings"])
+            options = _inheritable(settings["origin"]["options"])
             return {**options, "tokenizer": str(output_dir / "tokenizer")}
     return _stock_options(source) if _is_stock(source) else {**_run_options(source), "tokenizer": f"{source}/tokenizer"}
 
 
-def _inheritable(options: dict[str, Any], positions: int) -> dict[str, Any]:
-    """The recorded options that exist, with the number of trained positions."""
+def _inheritable(options: dict[str, Any]) -> dict[str, Any]:
+    """The recorded options that exist, with the number of positions."""
+    positions = options["model"]["max_position_embeddings"]
     options = without_removed(options)
     options["model"]["max_position_embeddings"] = positions
     options["model"].pop("vocab_size", None)
@@ -97,7 +96,7 @@ def _run_options(run: Path) -> dict[str, Any]:
         options = read_options(run / CONFIG, f"--init_from {run}: its {CONFIG}")
     else:  # whose hashes were compared
         settings = read_state(checkpoint)["settings"]
-        options = _inheritable(settings, trained_positions(settings))
+        options = _inheritable(settings)
     groups = {key for key, value in options.items() if isinstance(value, dict)} - {"origin"}
     return {key: options[key] for key in options if key in groups.union(_INHERITED)}
 
