@@ -262,6 +262,7 @@ _NO_GAIN = "it showed no gain"
 REMOVED = {
     "log_gradient_norms": Removed(False, "no decision was based on it"),
     "model.max_position_embeddings": Removed(..., "it is max_seq_length, or that of init_from"),
+    "dropout_samples": Removed(1, "no gain was measured"),
     "loss": Removed(None, "examples/sentence_vectors.py trains sentence vectors"),
     "model.residual_scale": Removed(1.0, "with Muon it showed no gain"),
     "rtd.z_loss": Removed(0.0, _NO_GAIN),

@@ -129,8 +129,6 @@ class TuningConfig:
     """Dropout probability in the encoder; by default the recipe's (electra: the model's)."""
     attention_probs_dropout_prob: float | None = None
     """Dropout probability of the attention weights; by default hidden_dropout_prob."""
-    dropout_samples: int = 1
-    """Number of dropout masks before the classifier, whose losses are averaged (multi-sample dropout)."""
     seeds: int = 1
     """Number of runs with the seeds seed, seed + 1, …; all results are reported."""
     evals_per_epoch: int = 1
@@ -154,7 +152,7 @@ class TuningConfig:
 
     def __post_init__(self) -> None:
         require_filled(self, "model output_dir predict")
-        counts = "seeds evals_per_epoch dropout_samples max_answer_length doc_stride max_steps early_stopping_patience"
+        counts = "seeds evals_per_epoch max_answer_length doc_stride max_steps early_stopping_patience"
         require_within(self, COUNT, counts)
         require_within(self, "[0, 1)", "classifier_dropout_prob hidden_dropout_prob attention_probs_dropout_prob")
         require_within(self, "[0, 1_000_000]", "num_train_epochs")

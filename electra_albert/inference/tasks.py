@@ -169,7 +169,7 @@ def _predict(
     single = replace(features, num_choices=1)  # the options of one question may be in several batches
     found: dict[int, np.ndarray] = {}
     for chosen in plan_batches(single.feature_lengths.tolist(), model.batch_tokens):
-        logits = task.model(*single.collate(chosen).to(model.device)[:3])[0].cpu().numpy()
+        logits = task.model(*single.collate(chosen).to(model.device)[:3]).cpu().numpy()
         found |= zip(chosen, split_outputs(logits, np.array(chosen), single), strict=True)
     outputs = [found[index] for index in range(len(found))]
     if features.num_choices > 1:

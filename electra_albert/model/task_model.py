@@ -1,7 +1,7 @@
 """Fine-tuning models: sequence classification, multiple choice, question answering, token classification.
 
 Parameter names are stock ones, so that AlbertForSequenceClassification and the like load an exported model.
-Dimensions: S dropout samples, B batch, L length, D hidden, C classes.
+Dimensions: B batch, L length, D hidden, C classes.
 """
 
 from collections.abc import Iterable
@@ -97,15 +97,12 @@ class TaskModel(Backbone):
         pooled: Tensor = hidden_states[:, 0] if self.pooler is None else self.pooler(hidden_states[:, 0]).tanh()
         return pooled
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor, samples: int = 1) -> Tensor:
-        """Logits under `samples` dropout masks for one forward pass of the encoder; arguments as for encode.
-
-        Returns float32 or wider: sequence [S, B, C], choice [S, B, 1], span [S, B, L, 2], token [S, B, L, C].
-        """
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
+        """Logits, float32 or wider: sequence [B, C], choice [B, 1], span [B, L, 2], token [B, L, C]."""
         features = self.features(self.encode(input_ids, attention_mask, token_type_ids))  # [B, (L,) D]
         features = features.to(torch.promote_types(features.dtype, torch.float32))
         with torch.autocast(features.device.type, enabled=False):  # bfloat16 would round a regression's values
-            outputs: Tensor = self.output(self.dropout(features.expand(samples, *features.shape)))  # [S, B, (L,) C]
+            outputs: Tensor = self.output(self.dropout(features))  # [B, (L,) C]
         return outputs
 
 

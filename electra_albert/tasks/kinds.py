@@ -1,4 +1,4 @@
-"""The four kinds of task: losses, encoding, submissions. S dropout masks, B batch, L length, C classes, F features."""
+"""The four kinds of task: losses, encoding, submissions. B batch, L length, C classes, F features."""
 
 import json
 import math
@@ -20,32 +20,32 @@ from electra_albert.tasks.encoding import Decoded, EncodedExamples, EncodePlan, 
 from electra_albert.tasks.task import Task
 
 NO_ANSWER_FILE = "na_prob.json"
-# Sums over dropout samples and labels: loss [] float32, correct predictions [] int64 (None for a regression).
+# Sums over labels: loss [] float32, correct predictions [] int64 (None for a regression).
 _Sums = tuple[Tensor, Tensor | None]
 
 
 def _classification_loss(outputs: Tensor, labels: Tensor, class_weights: Tensor | None = None) -> _Sums:
-    """Cross-entropy in nats, weighted by class. outputs [S, ..., C], labels int64 [...], class_weights float32 [C]."""
-    logits = outputs.flatten(0, -2)  # [S · …, C]
-    gold = labels.expand(outputs.shape[:-1]).flatten()
+    """Cross-entropy in nats, weighted by class. outputs [..., C], labels int64 [...], class_weights float32 [C]."""
+    logits = outputs.flatten(0, -2)
+    gold = labels.flatten()
     losses = F.cross_entropy(logits, gold, class_weights, ignore_index=IGNORED_LABEL, reduction="sum")
     return losses, (logits.argmax(-1) == gold).sum()
 
 
 def _choice_loss(outputs: Tensor, labels: Tensor) -> _Sums:
-    """Cross-entropy over the options. outputs [S, B, 1], one logit per option; labels int64 [F]."""
-    return _classification_loss(outputs.view(len(outputs), len(labels), -1), labels)  # [S, F, options]
+    """Cross-entropy over the options. outputs [B, 1], one logit per option; labels int64 [F]."""
+    return _classification_loss(outputs.view(len(labels), -1), labels)  # [F, options]
 
 
 def _regression_loss(outputs: Tensor, labels: Tensor) -> _Sums:
-    """Squared error. outputs [S, B, 1], labels float32 [B]."""
+    """Squared error. outputs [B, 1], labels float32 [B]."""
     return (outputs.squeeze(-1) - labels).square().sum(), None
 
 
 def _span_loss(outputs: Tensor, labels: Tensor) -> _Sums:
-    """Mean of the cross-entropies of start and end position. outputs [S, B, L, 2], labels int64 [B, 2]."""
-    logits = outputs.transpose(-1, -2).flatten(0, -2)  # [S · B · 2, L]
-    gold = labels.expand(len(outputs), *labels.shape).flatten()  # [S · B · 2]
+    """Mean of the cross-entropies of start and end position. outputs [B, L, 2], labels int64 [B, 2]."""
+    logits = outputs.transpose(-1, -2).flatten(0, -2)  # [B · 2, L]
+    gold = labels.flatten()
     is_correct = (logits.argmax(-1) == gold).view(-1, 2).all(-1)
     return F.cross_entropy(logits, gold, reduction="sum") / 2, is_correct.sum()
 
@@ -121,19 +121,12 @@ def write_submission(task: Task, test_name: str, decoded: Decoded, examples: Seq
 class TaskObjective(nn.Module):
     """A contracts.Objective on labelled batches: one loss and, except for regressions, an accuracy.
 
-    The losses of `dropout_samples` dropout masks before the classifier are averaged (multi-sample dropout, Inoue 2019).
     class_weights float32 [C], with mean 1 over the training examples, weight the loss in training mode only.
     """
 
-    def __init__(
-        self,
-        model: TaskModel,
-        is_regression: bool = False,
-        dropout_samples: int = 1,
-        class_weights: Tensor | None = None,
-    ) -> None:
+    def __init__(self, model: TaskModel, is_regression: bool = False, class_weights: Tensor | None = None) -> None:
         super().__init__()
-        self.model, self.dropout_samples = model, dropout_samples
+        self.model = model
         self.class_weights: Tensor | None
         self.register_buffer("class_weights", class_weights, persistent=False)
         kind = KINDS[model.head.kind]
@@ -148,25 +141,25 @@ class TaskObjective(nn.Module):
 
     def forward(self, batch: Batch, step: Tensor) -> dict[str, Term]:
         """Terms of a labelled batch; `step` is unused: dropout is the only randomness."""
-        return self.terms(self.outputs(batch, self.dropout_samples), batch)
+        return self.terms(self.outputs(batch), batch)
 
-    def outputs(self, batch: Batch, samples: int = 1) -> Tensor:
-        """The model's outputs, float32 [S, B, ...]; span logits at padding are the lowest float."""
-        outputs: Tensor = self.model(batch.input_ids, batch.attention_mask, batch.token_type_ids, samples)
+    def outputs(self, batch: Batch) -> Tensor:
+        """The model's outputs, float32 [B, ...]; span logits at padding are the lowest float."""
+        outputs: Tensor = self.model(batch.input_ids, batch.attention_mask, batch.token_type_ids)
         if self.model.head.kind == "span":
             outputs = outputs.masked_fill(~batch.attention_mask[:, :, None], torch.finfo(outputs.dtype).min)
         return outputs
 
     def terms(self, outputs: Tensor, batch: Batch) -> dict[str, Term]:
-        """Loss and accuracy of outputs [S, B, ...]."""
+        """Loss and accuracy of outputs [B, ...]."""
         labels = batch.labels
         assert labels is not None, "a batch without labels has no loss"
         weights = (self.class_weights,) if self.class_weights is not None and self.training else ()
         losses, correct = self._loss(outputs, labels, *weights)
         count = self._count(labels)
-        terms = {self._name: Term(losses / len(outputs), count)}
+        terms = {self._name: Term(losses, count)}
         if correct is not None:
-            terms["accuracy"] = Term(correct.float(), count * len(outputs))
+            terms["accuracy"] = Term(correct.float(), count)
         return terms
 
     def _count(self, labels: Tensor) -> Tensor:

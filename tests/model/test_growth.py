@@ -115,13 +115,3 @@ def test_positions_are_continued_by_the_sinusoids_of_local_initialization() -> N
     table = growth.grow({TABLE: wanted[:64]}, short, longer, seed=3)[TABLE]
     assert torch.equal(table[:64], wanted[:64])
     assert float((table - wanted).norm() / wanted.norm()) < 0.1
-
-
-@pytest.mark.parametrize("kind", ["softmax", "linformer"])
-def test_without_its_last_positions_a_model_computes_the_same(kind: str) -> None:
-    model = make_encoder(replace(SHAPE, attention=kind), with_pooler=False)
-    length = BATCH.input_ids.shape[1]
-    shorter = EncoderModel(replace(model.config, max_position_embeddings=length), with_pooler=False).eval()
-    shorter.load_state_dict(growth.first_positions(model.state_dict(), length))
-    for wanted, outputs in zip(model(*INPUTS), shorter(*INPUTS), strict=True):
-        assert wanted is outputs is None or torch.equal(wanted, outputs)

@@ -78,7 +78,7 @@ def test_the_step_of_every_kind_can_be_recorded(name: str) -> None:
     weights = {"class_weights": torch.ones(CLASSES).double()} if name == "sequence" else {}
     traces = []
     for shift in (0, 1):  # of all token ids
-        objective = make_objective(name, dropout_samples=2, **weights).train()
+        objective = make_objective(name, **weights).train()
         batch = make_batch(name)
         batch = batch._replace(input_ids=(batch.input_ids + shift) % SHAPE.vocab_size)
         with ShapeTrace() as trace:  # refuses values that are read and copies from the host
@@ -94,7 +94,7 @@ def test_loss_and_count_equal_their_definitions(name: str) -> None:
     objective, batch = make_objective(name), make_batch(name)
     (term_name,) = objective.weights
     term = objective(batch, STEP)[term_name]
-    outputs = objective.model(batch.input_ids, batch.attention_mask, batch.token_type_ids)[0]
+    outputs = objective.model(batch.input_ids, batch.attention_mask, batch.token_type_ids)
     torch.testing.assert_close(term.sum, expected_loss(name, outputs, batch), rtol=1e-9, atol=0)
     assert objective.counts(batch, 1) == {term_name: int(term.count)}
     assert int(term.count) == {"sequence": 5, "choice": 2, "token": 54}.get(name, ROWS)
@@ -107,30 +107,6 @@ def test_padding_does_not_change_the_terms(name: str) -> None:
     for term_name, term in close.items():
         torch.testing.assert_close(wide[term_name].sum, term.sum, rtol=1e-12, atol=1e-12)
         assert int(wide[term_name].count) == int(term.count)
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_without_dropout_several_samples_equal_one(name: str) -> None:
-    one, many = make_objective(name), make_objective(name, dropout_samples=5)
-    batch = make_batch(name)
-    for (term_name, term), other in zip(one(batch, STEP).items(), many(batch, STEP).values(), strict=True):
-        if term_name in one.weights:
-            torch.testing.assert_close(other.sum, term.sum, rtol=1e-12, atol=0)
-            assert int(other.count) == int(term.count)
-        else:
-            assert float(other.sum) / int(other.count) == float(term.sum) / int(term.count)
-
-
-def test_several_samples_are_the_mean_of_their_losses() -> None:
-    objective = make_objective("sequence", dropout_samples=4).train()
-    batch = make_batch("sequence")
-    torch.manual_seed(1)
-    together = objective(batch, STEP)["classification_loss"].sum
-    torch.manual_seed(1)
-    outputs = objective.outputs(batch, 4)
-    apart = [objective.terms(sample[None], batch)["classification_loss"].sum for sample in outputs]
-    assert len({float(loss) for loss in apart}) == 4  # different dropout masks
-    torch.testing.assert_close(together, torch.stack(apart).mean(), rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize("name", ["sequence", "token", "choice"])
@@ -152,6 +128,6 @@ def test_class_weights_change_only_the_training_loss() -> None:
     weighted = objective.train().terms(outputs, batch)["classification_loss"]
     assert plain.count == weighted.count == 5
     for term, weight in ((plain, None), (weighted, weights)):
-        expected = F.cross_entropy(outputs[0], labels, weight, ignore_index=IGNORED_LABEL, reduction="sum")
+        expected = F.cross_entropy(outputs, labels, weight, ignore_index=IGNORED_LABEL, reduction="sum")
         torch.testing.assert_close(term.sum, expected)
     assert "class_weights" not in objective.state_dict()

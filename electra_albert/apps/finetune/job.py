@@ -179,13 +179,12 @@ def _check_options(task: Task, tuning: TuningConfig, *, is_trained: bool) -> Non
     one_model = not is_trained and (tuning.seeds > 1 or tuning.from_scratch or is_weighted)
     is_symmetric = task.is_symmetric or (task.name == "custom" and task.takes_pairs)
     has_no_pooler, is_span = task.kind in ("span", "token"), is_trained and task.kind == "span"
-    drops_out = tuning.dropout_samples > 1 or tuning.classifier_dropout_prob > 0
     for is_idle, why, options in (
         (one_model, "is only evaluated, with a fine-tuned model", "seeds, --from_scratch and --class_weights"),
         (is_weighted and not has_classes, "is not text classification", "class_weights"),
         (tuning.double_unordered and not is_symmetric, "has no symmetric pairs of texts", "double_unordered"),
         (tuning.head == "electra" and has_no_pooler, "has a head without a pooler", "head electra"),
-        (is_span and drops_out, "has a head without dropout", "classifier_dropout_prob and --dropout_samples"),
+        (is_span and tuning.classifier_dropout_prob > 0, "has a head without dropout", "classifier_dropout_prob"),
     ):
         if is_idle:
             raise UsageError(f"{task.name} {why}; drop --{options}")
@@ -268,8 +267,7 @@ def build_objective(job: TaskJob, seed: int, device: torch.device) -> tuple[kind
             label = job.data.labels[missing[0]]
             raise DataError(f"--class_weights balanced: label {label!r} has no training example; drop the option")
         class_weights = torch.from_numpy(compute_class_weight("balanced", classes=classes, y=job.train.labels)).float()
-    options: dict[str, Any] = {"is_regression": job.plan.is_regression, "dropout_samples": tuning.dropout_samples}
-    return kinds.TaskObjective(model, **options, class_weights=class_weights).to(device), new
+    return kinds.TaskObjective(model, job.plan.is_regression, class_weights).to(device), new
 
 
 def data_fingerprint(job: TaskJob) -> str:

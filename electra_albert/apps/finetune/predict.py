@@ -82,7 +82,7 @@ def model_outputs(
         if batch.labels is not None:
             term = objective.terms(outputs, batch)[next(iter(objective.weights))]
             loss, count = loss + float(term.sum), count + int(term.count)
-        arrays = split_outputs(outputs[0].float().cpu().numpy(), chosen, features)
+        arrays = split_outputs(outputs.float().cpu().numpy(), chosen, features)
         mine |= zip(chosen.tolist(), arrays, strict=True)
     gathered = gather_objects((mine, loss, count), world)
     by_feature = {feature: output for part, _, _ in gathered for feature, output in part.items()}

@@ -90,7 +90,6 @@ def test_symmetric_pairs_are_swapped(plan: Plan, tmp_path: Path, task: str) -> N
         ("squad", ("--head", "electra")),
         ("rte", ("--double_unordered",)),
         ("squad", ("--classifier_dropout_prob", 0.5)),
-        ("squad", ("--dropout_samples", 4)),
         ("stsb", ("--class_weights", "balanced")),
     ],
 )

@@ -138,7 +138,7 @@ FINETUNING: Table = {
     **tried("tuning", model="{run}/generator", from_scratch="true", head="electra", recipe="albert"),
     **tried("tuning", num_train_epochs=2, max_steps=2, warmup_ratio=0.9, warmup_steps=3, layer_decay=0.3),
     **tried("tuning", max_seq_length=9, classifier_dropout_prob=0.7, hidden_dropout_prob=0.7),
-    **tried("tuning", attention_probs_dropout_prob=0.7, dropout_samples=3, class_weights="balanced"),
+    **tried("tuning", attention_probs_dropout_prob=0.7, class_weights="balanced"),
     **tried("tuning", dry_run="true", num_hidden_layers=3),
     "tuning.output_dir": To("{folder}/other", changes="files"),
     "tuning.from_mnli": To("true", shared=("--task", "glue", "--data_dir", "{tasks}/GLUE", *FEW)),
