@@ -169,7 +169,7 @@ def _pretraining(plan: Plan, site: Site, variant: Variant, seed: int, trained: M
         words = config.training.optimizer, rtd.embedding_sharing, rtd.generator, config.model.attention
         has_own = any(getattr(rtd, name) != getattr(type(rtd), name) for name in _NO_STOCK.split())
         is_plain = max(ones) == 1 and words == ("adamw", "full", "own", "softmax") and not has_own
-        if has_stock and not (spec_of(config).has_stock_pair and is_plain and "init_from" not in variant.options):
+        if has_stock and not (config.run.objective == "rtd" and is_plain and "init_from" not in variant.options):
             known = "optimizer adamw, embedding_sharing full, no init_from, accumulation, averaging, generator "
             raise UsageError(f"`weights: stock` supports only objective rtd with {known}or attention kind, {_NO_STOCK}")
     except UsageError as error:

@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from electra_albert.contracts import DataError, UsageError
 from electra_albert.corpus.text_encoder import cover
-from electra_albert.corpus.tokenizer import TokenText
+from electra_albert.corpus.token_texts import TokenText
 from electra_albert.model.electra import Discriminator, Generator
 from electra_albert.model.encoder import EncoderModel
 

@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from electra_albert.contracts import LOG, CheckpointError, DataError, UsageError
-from electra_albert.corpus.tokenizer import load_tokenizer, token_texts
+from electra_albert.corpus.token_texts import token_texts
+from electra_albert.corpus.tokenizer import load_tokenizer
 from electra_albert.hub import load as hub
 from electra_albert.inference import engine, tasks
 from electra_albert.inference.engine import Engine, OneOrMore, Text, as_given, as_texts

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from electra_albert.contracts import DataError
-from electra_albert.corpus.tokenizer import TokenText, special_ids, token_texts
+from electra_albert.corpus.token_texts import TokenText, token_texts
+from electra_albert.corpus.tokenizer import special_ids
 from electra_albert.inference import engine
 from electra_albert.inference.engine import WORD_MARKS, Engine, TokenSequence, printable, shown
 from electra_albert.model.electra import Generator

@@ -29,7 +29,6 @@ class ObjectiveSpec:
     options: Mapping[str, type[Any]]  # option groups by name on the command line
     has_discriminator: bool = False  # then RtdConfig determines the generator's architecture, otherwise ModelConfig
     has_sentence_order: bool = False  # whether sequences have two segments, swapped in half of them
-    has_stock_pair: bool = False  # whether transformers' classes can be combined to the same computation
 
     def __post_init__(self) -> None:
         assert "rtd" in self.options or not self.has_discriminator, "a discriminator needs the option group rtd"
@@ -63,7 +62,7 @@ _ELECTRIC = "electra_albert.objectives.electric:Electric"
 _DETECTION, _MASKING, _ORDER = "replaced-token detection", "masked language modelling", " and sentence order"
 _ENERGIES = "noise-contrastive estimation of token energies"
 OBJECTIVES = {
-    "rtd": ObjectiveSpec(_RTD, _DETECTION, {"rtd": RtdConfig}, has_discriminator=True, has_stock_pair=True),
+    "rtd": ObjectiveSpec(_RTD, _DETECTION, {"rtd": RtdConfig}, has_discriminator=True),
     "rtd_sop": ObjectiveSpec(_RTD, _DETECTION + _ORDER, {"rtd": RtdConfig, "sop": SopConfig}, True, True),
     "electric": ObjectiveSpec(_ELECTRIC, _ENERGIES, {"rtd": RtdConfig, "electric": ElectricConfig}, True),
     "mlm": ObjectiveSpec(_MLM, _MASKING, {"mlm": MlmConfig}),

@@ -261,8 +261,7 @@ def _correct_outside_tags(sentences: list[RawExample], reader: SplitReader) -> I
     names = {*reader.labels, *map(str, chain(*lists))}
     if "o" in reader.labels or "o" not in names or not token.is_entity_tagging({*names, "O"} - {"o"}):
         return iter(sentences)
-    count = sum(tags.count("o") for tags in lists)
-    reader.report.note(f"tags o of {reader.name} taken as O", reader.location, count)
+    reader.report.note(f"tags o of {reader.name} taken as O", reader.location, sum(tags.count("o") for tags in lists))
     for tags in lists:
         tags[:] = ["O" if tag == "o" else tag for tag in tags]
     return iter(sentences)

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sentencepiece import SentencePieceProcessor
 
+from electra_albert.corpus import token_texts
 from electra_albert.corpus import tokenizer as tokenizers
 from electra_albert.corpus.text_encoder import TextEncoder
 from electra_albert.corpus.tokenizer import TextOptions, fingerprint, load_tokenizer, save_tokenizer, special_ids
@@ -80,11 +81,11 @@ def test_special_ids_pairs_and_words(folder: Path) -> None:
     assert found["token_type_ids"] == [0] * (len(first) + 2) + [1] * (len(second) + 1)
     ids = tokenizer(f"the river sings , {names[4]} old bridge")["input_ids"]
     assert ids.count(special.mask) == 1
-    described = tokenizers.token_texts(tokenizer, ids)
+    described = token_texts.token_texts(tokenizer, ids)
     words = "".join(" " * token.starts_word + token.text.strip("▁Ġ") for token in described).split()
     assert words == [names[2], "the", "river", "sings", ",", names[4], "old", "bridge", names[3]]
-    assert described[0] == tokenizers.TokenText(names[2], True)
-    starts_word = tokenizers.word_starts(tokenizer)
+    assert described[0] == token_texts.TokenText(names[2], True)
+    starts_word = token_texts.word_starts(tokenizer)
     assert len(starts_word) == len(tokenizer)
     assert [starts_word[number] for number in ids[2:]] == [token.starts_word for token in described[2:]]
 
@@ -137,7 +138,7 @@ def test_fingerprints_differ_by_model_special_tokens_scores_and_options(tmp_path
         printed("bpe"),
         printed("bpe", lambda content: content["model"]["merges"].pop()),
         printed("bpe", lambda config: config.update(mask_token="<pad>", pad_token="<mask>"), CONFIG),
-        printed("bpe", lambda content: content["pre_tokenizer"].update(add_prefix_space=True)),
+        printed("bpe", lambda config: config.update(add_prefix_space=True), CONFIG),
         printed("albert"),
         printed("albert", lambda content: content["model"]["vocab"][9].__setitem__(1, -3.5)),
         printed("albert", lambda config: config.update(do_lower_case=False), CONFIG),

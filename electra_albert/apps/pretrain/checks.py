@@ -20,7 +20,8 @@ from electra_albert.apps.pretrain import budget, main, summary, trial
 from electra_albert.apps.pretrain.job import MUCH_UNKNOWN, Job
 from electra_albert.contracts import IGNORED_LABEL, Batch, CheckpointError
 from electra_albert.corpus.rows import Split, padding_share
-from electra_albert.corpus.tokenizer import special_ids, word_starts
+from electra_albert.corpus.token_texts import word_starts
+from electra_albert.corpus.tokenizer import special_ids
 from electra_albert.hub.save import save_model
 from electra_albert.keyed_random import Stream, bits, uniform
 from electra_albert.objectives import masking, mlm, spec_of
@@ -35,7 +36,6 @@ _AT_ONCE = 256  # samples whose softmax is in memory
 _OVERFITTED, _STEPS, _SECONDS = 8, 60, 40.0  # examples, and limits of the steps that overfit them
 _FEWEST = 10  # of these steps, below which their losses are not compared
 _FALLEN = 0.9  # of the initial loss, which the last one must not exceed
-_STILL = 0.01  # a smaller change of a loss, as a fraction, is none
 _UNKNOWN, _FERTILITY, _PADDING, _REPEATED, _ORDERED = 0.001, 2.5, 0.2, 0.05, 0.3  # from these on a warning
 _READABLE = 0.5  # share of unknown tokens from which sentences are not compared
 _SAMPLED_EXAMPLES, _SAMPLED_SENTENCES, _SENTENCE_TOKENS = 4096, 200_000, 8
@@ -277,9 +277,7 @@ def _of_learning(job: Job, world: World) -> Iterator[Finding]:
     objective.eval()
     texts = {name: f"{name.replace('_', ' ')} {loss:.3f} to {rows[-1][name]:.3f}" for name, loss in rows[0].items()}
     stuck = [text for name, text in texts.items() if not rows[-1][name] <= _FALLEN * rows[0][name]]
-    is_still = all(abs(rows[-1][name] / loss - 1) < _STILL for name, loss in rows[0].items())
-    advice = f"{'raise' if is_still else 'lower'} --learning_rate, or correct the loss"
-    problem = f"{', '.join(stuck)} in {len(rows)} steps on one batch; {advice}"
+    problem = f"{', '.join(stuck)} in {len(rows)} steps on one batch; change --learning_rate, or correct the loss"
     if len(rows) < _FEWEST:
         text = f"only {len(rows)} steps in {_SECONDS:.0f} seconds, too few to see losses fall"
         yield Finding("warn", "learning", f"{text}; check a smaller model first")

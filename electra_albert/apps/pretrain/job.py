@@ -14,7 +14,8 @@ from electra_albert.apps.pretrain import init_from
 from electra_albert.config import PretrainConfig, TrainingConfig
 from electra_albert.contracts import IGNORED_LABEL, LOG, Arithmetic, Batch, CheckpointError, DataError, UsageError
 from electra_albert.corpus.examples import PackedExamples, TrainBatches
-from electra_albert.corpus.tokenizer import Tokenizer, fingerprint, load_tokenizer, special_ids, word_starts
+from electra_albert.corpus.token_texts import word_starts
+from electra_albert.corpus.tokenizer import Tokenizer, fingerprint, load_tokenizer, special_ids
 from electra_albert.hub import load
 from electra_albert.hub.formats import TABLE, to_native
 from electra_albert.hub.weights import digest
@@ -83,16 +84,15 @@ def make_job(config: PretrainConfig, world: World, recorded: Mapping[str, Any] |
     # Differs from the published code, which learns the token frequencies in hundreds of steps. The entropy keeps the
     # bias of frequent tokens near zero, where half precision is most exact.
     with torch.no_grad():
-        for model in (objective.generator, objective.discriminator):
-            if model is not None and model.predictions is not None:
-                model.predictions.bias.copy_(unigram.entropy - unigram.nats)
+        models = (objective.generator, objective.discriminator)
+        mlm_heads = [model.predictions for model in models if model and model.predictions]
+        for head in mlm_heads:
+            head.bias.copy_(unigram.entropy - unigram.nats)
         # Differs from Electric, which starts at 0: the energy of each token starts at the mean of -log p.
         if (model := objective.discriminator) is not None and model.has_energies:
             model.discriminator_predictions.dense_prediction.bias.fill_(unigram.entropy)
     lacks_generator = origin is not None and init_from.initialize_weights(origin, str(config.run.init_from), objective)
-    models = (objective.generator, objective.discriminator)
-    has_mlm = any(model is not None and model.predictions is not None for model in models)
-    if has_mlm and recorded is None and (origin is None or lacks_generator):
+    if mlm_heads and recorded is None and (origin is None or lacks_generator):
         LOG.info(f"output bias set to the token frequencies: initial loss {unigram.entropy:.2f} nats per masked token")
     if config.rtd.generator_warmup_steps and recorded is None and not lacks_generator:
         LOG.info("notice: --rtd.generator_warmup_steps has no effect: there is no new generator to warm up")

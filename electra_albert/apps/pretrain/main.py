@@ -104,11 +104,21 @@ def run_pretraining(preset: str, config: PretrainConfig, world: "World", command
         training, outputs = config.training, (folder, config.training.max_steps, config.training.report_to)
         monitor = Monitor(*outputs, is_main=world.is_main, settings=settings, alarms=alarms.Alarms(config))
         stack.enter_context(monitor)
-        run = step.RunSettings(folder, training, world, monitor, stop, job.arithmetic, found, settings=settings)
         pace = budget.Pace(config.run.budget_seconds, training.eval_steps, monitor) if config.run.budget else None
-        run = replace(run, plan=pace, eval_on_start=job.origin is not None)
-        run = replace(run, lr_multipliers=job.objective.lr_multipliers)
-        run = replace(run, record=graphs.CudaRecorder(world.device) if job.is_recorded else None)
+        run = step.RunSettings(
+            folder,
+            training,
+            world,
+            monitor,
+            stop,
+            job.arithmetic,
+            resume_from=found,
+            settings=settings,
+            plan=pace,
+            eval_on_start=job.origin is not None,
+            lr_multipliers=job.objective.lr_multipliers,
+            record=graphs.CudaRecorder(world.device) if job.is_recorded else None,
+        )
         if resume_point := files.find_resume_point(folder, found):
             files.log_changes(resume_point, run)
         record = {"settings": settings, **summary.record(job, world)}

@@ -10,7 +10,8 @@ import torch
 
 from electra_albert.apps.pretrain.job import Job
 from electra_albert.contracts import DataError
-from electra_albert.corpus.tokenizer import Tokenizer, TokenText, token_texts
+from electra_albert.corpus.token_texts import TokenText, token_texts
+from electra_albert.corpus.tokenizer import Tokenizer
 from electra_albert.inference.engine import TokenSequence, printable, shown
 from electra_albert.inference.model import InferenceModel, MaskPrediction
 from electra_albert.inference.rewrite import format_predictions, format_scored
