@@ -31,17 +31,14 @@ class Panel(NamedTuple):
     title: str
     baseline: float | str  # a number, or the key that holds it
     baseline_label: str
-    is_label_below: bool
 
 
 PANELS = [
-    Panel(
-        "eval_generator_loss", "Generator loss, nats per masked token", "eval_unigram_loss", "token frequencies", True
-    ),
-    Panel("eval_discriminator_auc", "Discriminator ROC-AUC", 0.5, "chance", False),
-    Panel("discriminator_loss", "Discriminator loss in training, nats per token", math.log(2), "ln 2", True),
+    Panel("eval_generator_loss", "Generator loss, nats per masked token", "eval_unigram_loss", "token frequencies"),
+    Panel("eval_discriminator_auc", "Discriminator ROC-AUC", 0.5, "chance"),
+    Panel("discriminator_loss", "Discriminator loss in training, nats per token", math.log(2), "ln 2"),
 ]
-DEPTH = [Panel("detection", "Minimal pairs by the discriminator, accuracy", 0.5, "chance", False)]
+DEPTH = [Panel("detection", "Minimal pairs by the discriminator, accuracy", 0.5, "chance")]
 
 
 def read_depths(folder: Path) -> list[dict[str, Any]]:
@@ -71,12 +68,12 @@ def draw(runs: dict[str, list[dict[str, Any]]], panels: list[Panel], x_label: st
             key = panel.baseline
             level = next(row[key] for row in reversed(rows) if key in row) if isinstance(key, str) else key
             axis.axhline(level, color=base, linewidth=1, zorder=1)
-            offset, side = (-3, "top") if panel.is_label_below else (3, "bottom")
             note, where = f"{panel.baseline_label}: {level:.3g}", (0.99, level)
-            spot = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "ha": "right", "va": side}
-            axis.annotate(note, where, (0, offset), color=base, fontsize=9, **spot)
+            spot = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "ha": "right", "va": "top"}
+            axis.annotate(note, where, (0, -3), color=base, fontsize=9, **spot)
             axis.set_title(panel.title, loc="left", pad=4)
             axis.grid(color=grid, linewidth=0.6)
+            axis.margins(y=0.15)  # room for the label
             axis.spines[["top", "right"]].set_visible(False)
         axes[-1].set_xlabel(x_label)
         figure.legend(*axes[0].get_legend_handles_labels(), loc="upper left", ncols=1, frameon=False, labelcolor=text)
