@@ -152,6 +152,8 @@ def _pretraining(plan: Plan, site: Site, variant: Variant, seed: int, trained: M
     source, _, part = str(own.get("init_from", "")).rpartition("/")
     if weights := trained.get(source, [None])[0]:  # does not exist yet, so its sizes must be in the plan
         del own["init_from"]
+    if not {"tokenizer", "init_from"}.isdisjoint((*given, *own)):
+        own.pop("vocab_size", None)
     try:
         config = parse_pretraining(typed(given | own))[1]
         rtd, folder = config.rtd, config.corpus.tokenizer
@@ -161,7 +163,10 @@ def _pretraining(plan: Plan, site: Site, variant: Variant, seed: int, trained: M
             given["max_steps"] = max(1, round(variant.flops / per_step))
         if plan.warmup_share is not None:
             given["warmup_steps"] = round(plan.warmup_share * given.get("max_steps", config.training.max_steps))
-        options = _merge(given, own) | ({"init_from": str(weights.output / part)} if weights else {})
+        options = _merge(given, own)
+        if weights:
+            options |= {"init_from": str(weights.output / part)}
+            options.pop("vocab_size", None)
         if weights and spec_of(config).has_discriminator and spec_of(config).generator(config):  # else its folder's
             options |= {f"rtd.{name}": getattr(rtd, name) for name in ("generator_layers", "generator_rate")}
         has_stock = any(other.weights == "stock" and other.like == variant.name for other in plan.variants.values())
