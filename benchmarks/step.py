@@ -236,7 +236,7 @@ def our_implementation(
 
     def update(batch: Batch) -> None:
         step = next(steps)
-        counts = count_step(cast(Objective, objective), [batch], step, run)
+        counts = count_step(cast(Objective, objective), [batch], run)
         if not training_step.is_checked:
             training_step.check(batch, step)
         training_step.accumulate([batch], training_step.scales(counts.terms), step)

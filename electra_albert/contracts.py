@@ -76,11 +76,11 @@ class Objective(Protocol):
 
     weights: Mapping[str, float]
 
-    def counts(self, batch: Batch, step: int) -> dict[str, int]:
-        """Counts of the weighted terms, computed on the host; must equal those of `forward` at the same step."""
+    def counts(self, batch: Batch) -> dict[str, int]:
+        """Counts of the weighted terms, computed on the host; must equal those of `forward`."""
 
-    def __call__(self, batch: Batch, step: Tensor) -> dict[str, Term]:
-        """Terms of `batch`; `step`, int64 [], is a key for random draws that differ in each step."""
+    def __call__(self, batch: Batch) -> dict[str, Term]:
+        """Terms of `batch`; `example_id`, which differs in every epoch, is a key for random draws."""
 
 
 class StepBatches(Protocol):

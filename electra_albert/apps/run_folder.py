@@ -38,7 +38,7 @@ _PATHS |= {"do_lower_case", "keep_accents", "split_digit_comma"}
 # Settings that do not affect the result (compiling changes the last bits). The global batch replaces its factors.
 MAY_CHANGE = _PATHS | {"arithmetic", "resume", "dry_run", "language", "license", "device", "prepared_dir"}
 MAY_CHANGE |= {"preprocessing_num_workers", "gradient_checkpointing", "torch_compile", "compilation", "max_steps"}
-MAY_CHANGE |= {"cuda_graphs", "is_recorded"}
+MAY_CHANGE |= {"cuda_graphs", "is_recorded", "log_gradient_norms"}
 MAY_CHANGE |= {"logging_steps", "eval_steps", "eval_examples", "save_steps", "save_total_limit", "average_checkpoints"}
 MAY_CHANGE |= {"push_to_hub", "hub_private_repo", "report_to", "eval_pairs", "eval_max_pairs"}
 MAY_CHANGE |= {"budget", "flops", "save_milestones", "ddp_timeout"}

@@ -41,9 +41,9 @@ class Electric(ReplacedTokenDetection):
         # With random weights, where q is about 1 / V, the log odds of noise are 0, as the logits of `rtd`.
         nn.init.constant_(head.dense_prediction.bias, math.log(model.vocab_size * (1 - share) / share))
 
-    def counts(self, batch: Batch, step: int) -> dict[str, int]:
+    def counts(self, batch: Batch) -> dict[str, int]:
         """As in `rtd`, but only selected tokens are classified."""
-        counts = super().counts(batch, step)
+        counts = super().counts(batch)
         return counts | {"discriminator_loss": counts["generator_loss"]}
 
     def corrupt(self, batch: Batch) -> Corruption:

@@ -60,7 +60,7 @@ class MaskedLanguageModeling(nn.Module):
             initialize_models(generator)
         self.generator = generator
 
-    def counts(self, batch: Batch, step: int) -> dict[str, int]:
+    def counts(self, batch: Batch) -> dict[str, int]:
         """Counts of predicted tokens and of sequences with an order, computed on the host."""
         return count_targets(batch, "mlm_loss", self.mlm.mask_rate, self.special, self.sop)
 
@@ -69,8 +69,8 @@ class MaskedLanguageModeling(nn.Module):
         ids, targets, is_masked = mask(batch, self.generator.config, self.mlm, self.special, self.seed)
         return Prediction(ids, targets, is_masked, *predict(self.generator, batch, ids, targets))
 
-    def forward(self, batch: Batch, step: Tensor) -> dict[str, Term]:
-        """Loss and metric terms of a batch; `step` is not used: example_id differs in every epoch."""
+    def forward(self, batch: Batch) -> dict[str, Term]:
+        """Loss and metric terms of a batch."""
         return self.terms(batch, self.corrupt(batch))
 
     def terms(self, batch: Batch, prediction: Prediction) -> dict[str, Term]:

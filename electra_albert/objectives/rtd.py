@@ -66,7 +66,7 @@ class ReplacedTokenDetection(nn.Module):
         names = (name for name, _ in self.named_parameters())
         return {name: next(scale for prefix, scale in scales.items() if name.startswith(prefix)) for name in names}
 
-    def counts(self, batch: Batch, step: int) -> dict[str, int]:
+    def counts(self, batch: Batch) -> dict[str, int]:
         """Counts of predicted tokens, of tokens except padding and of sequences with an order, computed on the host."""
         rate = self.rtd.mask_rate
         counts = mlm.count_targets(batch, "generator_loss", rate, self.special, self.sop)
@@ -104,8 +104,8 @@ class ReplacedTokenDetection(nn.Module):
         hidden_states = self.discriminator.encode(*inputs)
         return hidden_states, self.discriminator.discriminator_predictions(hidden_states)
 
-    def forward(self, batch: Batch, step: Tensor) -> dict[str, Term]:
-        """Loss and metric terms; `step` is not used: example_id differs in every epoch."""
+    def forward(self, batch: Batch) -> dict[str, Term]:
+        """Loss and metric terms of a batch."""
         corruption = self.corrupt(batch)
         return self.terms(batch, corruption, *self.detect(batch, corruption))
 

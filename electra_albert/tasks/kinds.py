@@ -134,13 +134,13 @@ class TaskObjective(nn.Module):
         self._name, self._loss = ("regression_loss", _regression_loss) if is_regression else (kind.term, kind.loss)
         self.weights: Mapping[str, float] = {self._name: 1.0}
 
-    def counts(self, batch: Batch, step: int) -> dict[str, int]:
+    def counts(self, batch: Batch) -> dict[str, int]:
         """The divisor of the loss, computed on the host; the same in every step."""
         assert batch.labels is not None, "a batch without labels has no loss"
         return {self._name: int(self._count(batch.labels))}
 
-    def forward(self, batch: Batch, step: Tensor) -> dict[str, Term]:
-        """Terms of a labelled batch; `step` is unused: dropout is the only randomness."""
+    def forward(self, batch: Batch) -> dict[str, Term]:
+        """Terms of a labelled batch."""
         return self.terms(self.outputs(batch), batch)
 
     def outputs(self, batch: Batch) -> Tensor:

@@ -56,7 +56,7 @@ def train(
             asked = time.monotonic()
             micro_batches = next(stream)
             loop.seconds_waited += time.monotonic() - asked
-            counts = count_step(loop.objective, micro_batches, loop.step + 1, run)
+            counts = count_step(loop.objective, micro_batches, run)
             if counts.is_stopping:
                 loop.save(is_last=True)
                 LOG.info(f"stopped by a signal after step {loop.step}; run the same command again to resume")

@@ -59,9 +59,9 @@ class StepCounts(NamedTuple):
     is_stopping: bool  # whether any rank received a stop signal
 
 
-def count_step(objective: Objective, micro_batches: list[Batch], step: int, run: RunSettings) -> StepCounts:
+def count_step(objective: Objective, micro_batches: list[Batch], run: RunSettings) -> StepCounts:
     """Counts of a step over all micro-batches and ranks, with a single all-reduce on the host."""
-    names, counts = list(objective.weights), [objective.counts(batch, step) for batch in micro_batches]
+    names, counts = list(objective.weights), [objective.counts(batch) for batch in micro_batches]
     mine = [sum(count[name] for count in counts) for name in names]
     tokens = sum(int(batch.attention_mask.sum()) for batch in micro_batches)
     total = distributed.sum_over_ranks(torch.tensor([*mine, tokens, int(run.stop.requested)]), run.world).tolist()
@@ -95,7 +95,6 @@ class TrainingStep:
         self._gradient: Tensor | None = None  # of all parameters, if the step is recorded
         self._weights = objective.weights
         self._names: list[str] = []  # of the terms, known after the first forward pass
-        self._step = torch.zeros((), dtype=torch.int64, device=device)
         groups = self.optimizer.param_groups
         count = len(self._weights)
         # Scales of the losses and learning rates of the groups, which one copy fills.
@@ -141,7 +140,6 @@ class TrainingStep:
         is_pinned = device.type == "cuda"
         filled = torch.tensor(numbers, dtype=self._numbers.dtype, pin_memory=is_pinned)
         self._numbers.copy_(filled, non_blocking=is_pinned)
-        self._step.fill_(step)
         for index, batch in enumerate(micro_batches):
             seed = derived_seed(config.seed, Stream.DROPOUT, step, index, self.run.world.rank)
             torch.manual_seed(seed)
@@ -160,7 +158,7 @@ class TrainingStep:
     def micro(self, batch: Batch) -> None:
         """Forward and backward pass of a batch on the device; adds to gradients and sums of terms."""
         with autocast(self.run.world.device, self.run.arithmetic):
-            terms: dict[str, Term] = self.model(batch, self._step)
+            terms: dict[str, Term] = self.model(batch)
         losses = torch.stack([terms[name].sum for name in self._weights])
         loss = (losses * self._scales.to(losses.dtype)).sum()
         torch.autograd.backward(loss, guards.loss_scale_or_nan(loss, self.loss_scale.current()))
@@ -213,7 +211,7 @@ class TrainingStep:
         self.accumulate([batch], {}, step)
         check_gradients(self.module)
         terms = self.terms()
-        for name, count in self.module.counts(batch, step).items():
+        for name, count in self.module.counts(batch).items():
             on_device = int(terms[name].count)
             if count != on_device:
                 problem = f"{name} has count {on_device}, but counts() on the host returned {count}"

@@ -15,7 +15,7 @@ from electra_albert.config import PretrainConfig, RtdConfig, RunConfig
 from electra_albert.contracts import Batch
 from electra_albert.objectives import ElectricConfig
 from electra_albert.objectives.electric import Electric, noise_log_odds
-from tests.objectives.toy import MASK, MODEL, SEED, SPECIAL, STEP, build, make_batch
+from tests.objectives.toy import MASK, MODEL, SEED, SPECIAL, build, make_batch
 
 V, FIRST = MODEL.vocab_size, len(SPECIAL.never_masked)
 SIGMAS = 4.5
@@ -120,7 +120,7 @@ def test_noise_replaces_a_share_of_targets_that_the_generator_does_not_see() -> 
 
 def test_the_generator_learns_nothing_from_the_loss_of_its_noise() -> None:
     objective: Any = build("electric")
-    terms = objective(make_batch((23,) * 8), torch.zeros((), dtype=torch.int64))
+    terms = objective(make_batch((23,) * 8))
     own = [*objective.generator.predictions.parameters(), *objective.generator.encoder.parameters()]
     assert all(one is None for one in torch.autograd.grad(terms["discriminator_loss"].sum, own, allow_unused=True))
 
@@ -150,5 +150,5 @@ def test_options_that_contradict_the_noise_are_refused(options: dict[str, float]
 
 def test_the_loss_starts_at_chance_level_for_any_share_of_noise() -> None:
     objective = Electric(MODEL, RtdConfig(0.5), ElectricConfig(0.2), SPECIAL, SEED)
-    loss, count = objective(make_batch((23,) * 8), STEP)["discriminator_loss"]
+    loss, count = objective(make_batch((23,) * 8))["discriminator_loss"]
     assert float(loss.detach() / count) == pytest.approx(math.log(2), rel=0.05)

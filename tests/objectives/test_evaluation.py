@@ -10,7 +10,7 @@ from electra_albert.config import RtdConfig
 from electra_albert.contracts import Metrics
 from electra_albert.objectives import evaluation
 from electra_albert.objectives.evaluation import Unigram, detection_scores, has_learned, is_discriminator_at_chance
-from tests.objectives.toy import SPECIAL, STEP, make_batch, make_objective
+from tests.objectives.toy import SPECIAL, make_batch, make_objective
 
 COUNTS = np.array([50, 3, 90, 90, 0, 8, 4, 2, 1, 1, *[0] * 9])  # special tokens are the most frequent, as in real text
 
@@ -34,7 +34,7 @@ def test_baselines_and_generator_have_the_same_targets() -> None:
     unigram = Unigram.from_counts(COUNTS, SPECIAL.never_masked)
     corruption = objective.corrupt(batch)
     baselines = evaluation.baseline_terms(corruption.targets, corruption.is_masked, unigram)
-    terms = objective(batch, STEP)
+    terms = objective(batch)
     assert torch.equal(baselines["unigram_loss"].count, terms["generator_loss"].count)
     assert torch.equal(baselines["most_frequent_accuracy"].count, terms["generator_accuracy"].count)
     labels = corruption.targets.labels[corruption.targets.weight > 0]

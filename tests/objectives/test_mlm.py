@@ -13,7 +13,7 @@ from electra_albert.contracts import IGNORED_LABEL, Batch, SpecialIds, UsageErro
 from electra_albert.objectives.masking import Targets, choose_targets, mask_tokens, random_tokens
 from electra_albert.objectives.mlm import CrossEntropy, MaskedLanguageModeling
 from tests.model.twins import assert_same_gradients, gradients, masked_lm_twin
-from tests.objectives.toy import MASK, MODEL, SEED, SPECIAL, STEP, build, make_batch, ordered
+from tests.objectives.toy import MASK, MODEL, SEED, SPECIAL, build, make_batch, ordered
 
 ACCEPTED = 1e-3  # least p-value; draws are keyed, so the result is the same in every run
 VOCAB = 37
@@ -88,7 +88,7 @@ def test_a_vocabulary_with_a_single_ordinary_token_is_refused_for_random_tokens(
     with pytest.raises(UsageError, match=r"--mlm\.random_token_share 0"):
         MaskedLanguageModeling(model, MlmConfig(), SPECIAL, SEED)
     objective = MaskedLanguageModeling(model, MlmConfig(random_token_share=0.0), SPECIAL, SEED)
-    assert int(objective(make_batch(vocab=6), STEP)["mlm_loss"].count) > 0
+    assert int(objective(make_batch(vocab=6))["mlm_loss"].count) > 0
 
 
 def assert_loss_is_stocks(batch: Batch, stock_order: Tensor) -> None:

@@ -18,7 +18,7 @@ from electra_albert.objectives.mlm import order_terms
 from electra_albert.objectives.rtd import PretrainingObjective
 from electra_albert.training.optimizer import check_gradients, check_groups, parameter_groups
 from tests.objectives import toy
-from tests.objectives.toy import MODEL, OBJECTIVES, SPECIAL, STEP, build, make_batch, ordered
+from tests.objectives.toy import MODEL, OBJECTIVES, SPECIAL, build, make_batch, ordered
 
 # Wide enough, and with enough tokens, for first losses as in a real run.
 START = replace(MODEL, vocab_size=1009, embedding_size=64, hidden_size=128, num_hidden_layers=3, intermediate_size=256)
@@ -34,7 +34,7 @@ def total(objective: PretrainingObjective, terms: dict[str, Term], counts: dict[
 
 def means(objective: PretrainingObjective, batch: Batch) -> dict[str, float]:
     """Each weighted term divided by its count."""
-    terms = objective(batch, STEP)
+    terms = objective(batch)
     return {name: float(terms[name].sum.detach() / terms[name].count) for name in objective.weights}
 
 
@@ -42,7 +42,7 @@ def gradients(objective: PretrainingObjective, batches: list[Batch], counts: dic
     """Gradients of the total over `batches`, each term divided by its count over all of them."""
     objective.zero_grad()
     for batch in batches:
-        total(objective, objective(batch, STEP), counts).backward()
+        total(objective, objective(batch), counts).backward()
     return {name: p.grad.clone() for name, p in objective.named_parameters() if p.grad is not None}
 
 
@@ -53,8 +53,8 @@ def test_terms_are_float32_sums_and_int64_counts_equal_to_those_on_the_host(name
     for rate in (0.15, 0.5):
         objective = build(name, mask_rate=rate)
         with torch.autocast("cpu", torch.bfloat16, enabled=rate == 0.5):
-            terms = objective(batch, STEP)
-        assert objective.counts(batch, 1) == {name: int(terms[name].count) for name in objective.weights}
+            terms = objective(batch)
+        assert objective.counts(batch) == {name: int(terms[name].count) for name in objective.weights}
         assert {(term.sum.dtype, term.count.dtype) for term in terms.values()} == {(torch.float32, torch.int64)}
         assert all(term.sum.shape == term.count.shape == () for term in terms.values())
 
@@ -64,13 +64,13 @@ def test_micro_batches_give_the_gradient_of_one_large_batch(name: str) -> None:
     # Parts with different counts, the second without sentence order. Float64 parameters; losses are summed in
     # float32, with a relative error of 6e-8 per number.
     objective, batch = build(name).double(), ordered(make_batch())
-    counts = objective.counts(batch, 1)
+    counts = objective.counts(batch)
     parts = [toy.select(batch, torch.tensor(index)) for index in ([0, 2, 3], [1], [4])]
     whole, summed = gradients(objective, [batch], counts), gradients(objective, parts, counts)
     norm = torch.stack([gradient.norm() for gradient in whole.values()]).norm()
     assert all((summed[name] - gradient).norm() <= 1e-6 * norm for name, gradient in whole.items())
     # Planted: each part divided by its own counts, the mean of means.
-    own = [{name: max(count, 1) for name, count in objective.counts(part, 1).items()} for part in parts]
+    own = [{name: max(count, 1) for name, count in objective.counts(part).items()} for part in parts]
     alone = [gradients(objective, [part], counted) for part, counted in zip(parts, own, strict=True)]
     wrong = {name: sum(part[name] for part in alone) / len(parts) for name in whole}
     assert any((wrong[name] - gradient).norm() > 1e-2 * norm for name, gradient in whole.items())
@@ -95,7 +95,7 @@ def test_every_parameter_has_a_gradient_after_one_step_and_is_in_one_group(name:
     objective = build(name)
     check_groups(objective, parameter_groups(objective, 0.01))
     assert objective.state_dict().keys() == {name for name, _ in objective.named_parameters(remove_duplicate=False)}
-    total(objective, objective(ordered(make_batch()), STEP)).backward()
+    total(objective, objective(ordered(make_batch()))).backward()
     check_gradients(objective)
     assert any("pooler" in parameter for parameter, _ in objective.named_parameters()) == (name in WITH_ORDER)
 
@@ -103,7 +103,7 @@ def test_every_parameter_has_a_gradient_after_one_step_and_is_in_one_group(name:
 @pytest.mark.parametrize("name", WITH_ORDER)
 def test_a_batch_without_sentence_order_has_count_zero_and_zero_gradients(name: str) -> None:
     objective, batch = build(name), make_batch()
-    terms = objective(batch, STEP)
+    terms = objective(batch)
     for term in ("sop_loss", "sop_accuracy", "swapped_fraction"):
         assert (float(terms[term].sum.detach()), int(terms[term].count)) == (0.0, 0)
     total(objective, terms).backward()
@@ -145,7 +145,7 @@ def test_padding_changes_no_term(name: str) -> None:
     objective, batch = build(name), ordered(make_batch())
     ids = batch.input_ids.masked_fill(~batch.attention_mask, 9)
     types = batch.token_type_ids.masked_fill(~batch.attention_mask, 1)
-    terms, other = objective(batch, STEP), objective(batch._replace(input_ids=ids, token_type_ids=types), STEP)
+    terms, other = objective(batch), objective(batch._replace(input_ids=ids, token_type_ids=types))
     assert all(torch.equal(*pair) for term in terms for pair in zip(terms[term], other[term], strict=True))
 
 
@@ -154,7 +154,7 @@ def test_score_returns_the_training_terms_and_the_baselines(name: str) -> None:
     objective, batch, detections = build(name), ordered(make_batch()), Detections()
     with torch.no_grad():
         scored = objective.score(batch, Unigram.from_counts(COUNTS, SPECIAL.never_masked), detections)
-        terms = objective(batch, STEP)
+        terms = objective(batch)
     assert scored.keys() == terms.keys() | {"most_frequent_accuracy", "unigram_loss"}
     assert all(torch.equal(scored[term].sum, terms[term].sum) for term in terms)
     has_detections = objective.discriminator is not None and not objective.discriminator.has_energies
@@ -179,7 +179,7 @@ def test_order_is_predicted_from_the_corrupted_text_and_trains_the_discriminator
     with torch.no_grad():
         for parameter in objective.parameters():
             parameter.mul_(5)  # so that another token changes the loss by more than the tolerance
-    model, loss = objective.discriminator, objective(batch, STEP)["sop_loss"].sum
+    model, loss = objective.discriminator, objective(batch)["sop_loss"].sum
     read = [objective.corrupt(batch).corrupted_ids, batch.input_ids]
     states = [model.encode(ids, batch.attention_mask, batch.token_type_ids) for ids in read]
     corrupted, original = (order_terms(model.sentence_order, each, batch)["sop_loss"].sum for each in states)

@@ -9,14 +9,14 @@ from torch import Tensor
 from electra_albert.config import RtdConfig
 from electra_albert.contracts import Batch
 from electra_albert.objectives.rtd import Corruption, ReplacedTokenDetection
-from tests.objectives.toy import CLS, MASK, MODEL, PAD, SEP, STEP, make_batch, make_objective
+from tests.objectives.toy import CLS, MASK, MODEL, PAD, SEP, make_batch, make_objective
 
 HALF = RtdConfig(mask_rate=0.5)
 
 
 def assert_sample_is_detached(objective: ReplacedTokenDetection, batch: Batch) -> None:
     """Assert that the discriminator's loss has no gradient in parameters that only the generator has."""
-    objective(batch, STEP)["discriminator_loss"].sum.backward()
+    objective(batch)["discriminator_loss"].sum.backward()
     for module in (objective.generator.encoder, objective.generator.predictions):
         for name, parameter in module.named_parameters():
             assert parameter.grad is None or not parameter.grad.any(), f"{name} of the generator has a gradient"
@@ -61,7 +61,7 @@ def test_the_discriminator_loss_covers_all_tokens_except_padding() -> None:
     nats = torch.nn.functional.binary_cross_entropy_with_logits(
         detected, corruption.is_replaced.float(), reduction="none"
     )
-    loss = objective(batch, STEP)["discriminator_loss"]
+    loss = objective(batch)["discriminator_loss"]
     assert int(loss.count) == int(mask.sum()) < mask.numel()
     torch.testing.assert_close(loss.sum, nats[mask].sum())
     assert not torch.isclose(nats[mask].sum(), nats.sum())
@@ -123,7 +123,7 @@ def test_a_share_of_the_targets_stays_masked_and_is_predicted_by_the_discriminat
     hidden_states, _ = objective.detect(batch, found)
     logits = objective.discriminator.mlm_logits(hidden_states)[is_kept]
     nats = torch.nn.functional.cross_entropy(logits, batch.input_ids[is_kept], reduction="sum")
-    loss = objective(batch, STEP)["discriminator_mlm_loss"]
+    loss = objective(batch)["discriminator_mlm_loss"]
     assert int(loss.count) == int(is_kept.sum()) > 0
     torch.testing.assert_close(loss.sum, nats)
 
@@ -131,7 +131,7 @@ def test_a_share_of_the_targets_stays_masked_and_is_predicted_by_the_discriminat
 def test_disentangled_embeddings_start_equal_and_take_no_gradient_from_the_discriminator() -> None:
     # DeBERTaV3 section 3.3; positions, segments and LayerNorm are shared as before.
     batch, objective = make_batch(), make_objective(rtd=replace(HALF, embedding_sharing="disentangled"))
-    ours, plain = objective(batch, STEP), with_weights_of(objective)(batch, STEP)
+    ours, plain = objective(batch), with_weights_of(objective)(batch)
     assert all(torch.equal(term.sum, plain[name].sum) for name, term in ours.items())
     ours["discriminator_loss"].sum.backward()
     base, own = (model.embeddings for model in (objective.generator, objective.discriminator))

@@ -21,7 +21,7 @@ from electra_albert.objectives.masking import sample
 from electra_albert.objectives.rtd import PretrainingObjective
 from electra_albert.training.optimizer import build_optimizer, learning_rate_dtype
 from tests.model.test_compilation_and_checkpointing import compiled
-from tests.objectives.toy import MODEL, OBJECTIVES, STEP, build, make_batch, make_objective, ordered
+from tests.objectives.toy import MODEL, OBJECTIVES, build, make_batch, make_objective, ordered
 
 # Operators whose output shape depends on values, or that copy a value to the host.
 _NAMES = "_local_scalar_dense is_nonzero equal nonzero masked_select unique _unique2 bincount repeat_interleave.Tensor"
@@ -56,7 +56,7 @@ class ShapeTrace(TorchDispatchMode):
 def trace(objective: PretrainingObjective, batch: Batch) -> list[tuple[str, tuple[tuple[int, ...], ...]]]:
     """Operators and shapes of one forward and backward pass."""
     with ShapeTrace() as recorded:
-        terms = objective(batch, STEP)
+        terms = objective(batch)
         torch.stack([weight * terms[name].sum for name, weight in objective.weights.items()]).sum().backward()
     return recorded.steps
 
@@ -110,7 +110,7 @@ def test_a_step_uses_float64_only_where_mps_is_excepted(name: str, optimizer: st
     objective, batch = build(name, **options_of(name)), ordered(make_batch())
     updates = build_optimizer(objective, TrainingConfig(optimizer=optimizer))
     with Float64Trace() as recorded:
-        terms = objective(batch, STEP)
+        terms = objective(batch)
         torch.stack([weight * terms[name].sum for name, weight in objective.weights.items()]).sum().backward()
         updates.step()
     exceptions = {"adamw": set(), "lamb": {"Lamb._update"}, "muon": {"Muon.step"}}[optimizer]
@@ -144,10 +144,9 @@ def test_the_trace_rejects_synchronisation_with_the_device(fault: str, monkeypat
 def test_the_compiled_step_equals_the_eager_one(name: str) -> None:
     plain, graph, batch = *(build(name, **options_of(name)) for _ in range(2)), ordered(make_batch())
     compile_for_training(graph, "step")
-    step = torch.tensor(plain.max_steps // 3)
-    expected, found = plain(batch, step), graph(batch, step)
+    expected, found = plain(batch), graph(batch)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1  # no graph break
-    assert plain.counts(batch, int(step)) == {term: int(found[term].count) for term in plain.weights}
+    assert plain.counts(batch) == {term: int(found[term].count) for term in plain.weights}
     for term, value in expected.items():
         assert int(found[term].count) == int(value.count)
         assert float(found[term].sum.detach()) == pytest.approx(float(value.sum.detach()), rel=TOLERANCE)
@@ -163,5 +162,5 @@ def test_another_batch_of_the_same_shape_does_not_recompile() -> None:
     objective = make_objective(rtd=RtdConfig(**options_of("rtd_sop")))
     compile_for_training(objective, "step")
     for salt, lengths in enumerate(((23, 17, 9, 4, 23), (5, 23, 23, 23, 8), (23, 23, 23, 23, 23))):
-        objective(make_batch(lengths, salt=salt), STEP + salt)
+        objective(make_batch(lengths, salt=salt))
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1

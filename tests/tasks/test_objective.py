@@ -18,7 +18,6 @@ from tests.objectives.test_static_shapes import ShapeTrace
 SIZES = {"vocab_size": 53, "embedding_size": 7, "hidden_size": 12, "intermediate_size": 17, "num_hidden_layers": 2}
 SHAPE = ModelConfig(**SIZES, num_attention_heads=3, max_position_embeddings=32, initializer_range=0.3)  # type: ignore[arg-type]
 ROWS, LENGTH, CLASSES = 6, 11, 3
-STEP = torch.ones((), dtype=torch.int64)
 KINDS = {
     "sequence": torch.tensor([0, 2, 1, IGNORED_LABEL, 2, 0]),
     "regression": torch.tensor([0.5, 2.0, float(IGNORED_LABEL), 1.0, 5.0, 0.0]),
@@ -82,7 +81,7 @@ def test_the_step_of_every_kind_can_be_recorded(name: str) -> None:
         batch = make_batch(name)
         batch = batch._replace(input_ids=(batch.input_ids + shift) % SHAPE.vocab_size)
         with ShapeTrace() as trace:  # refuses values that are read and copies from the host
-            terms = objective(batch, STEP)
+            terms = objective(batch)
             torch.stack([terms[name].sum for name in objective.weights]).sum().backward()
         traces.append(trace.steps)
     assert len(traces[0]) > 50
@@ -93,17 +92,17 @@ def test_the_step_of_every_kind_can_be_recorded(name: str) -> None:
 def test_loss_and_count_equal_their_definitions(name: str) -> None:
     objective, batch = make_objective(name), make_batch(name)
     (term_name,) = objective.weights
-    term = objective(batch, STEP)[term_name]
+    term = objective(batch)[term_name]
     outputs = objective.model(batch.input_ids, batch.attention_mask, batch.token_type_ids)
     torch.testing.assert_close(term.sum, expected_loss(name, outputs, batch), rtol=1e-9, atol=0)
-    assert objective.counts(batch, 1) == {term_name: int(term.count)}
+    assert objective.counts(batch) == {term_name: int(term.count)}
     assert int(term.count) == {"sequence": 5, "choice": 2, "token": 54}.get(name, ROWS)
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_padding_does_not_change_the_terms(name: str) -> None:
     objective = make_objective(name)
-    close, wide = (objective(make_batch(name, padding), STEP) for padding in (0, 7))
+    close, wide = (objective(make_batch(name, padding)) for padding in (0, 7))
     for term_name, term in close.items():
         torch.testing.assert_close(wide[term_name].sum, term.sum, rtol=1e-12, atol=1e-12)
         assert int(wide[term_name].count) == int(term.count)
@@ -115,7 +114,7 @@ def test_classification_starts_at_the_loss_of_chance(name: str) -> None:
     model = TaskModel(replace(SHAPE, initializer_range=1e-3), HEADS[name])
     model.initialize()
     objective = TaskObjective(model).eval()
-    term = objective(make_batch(name), STEP)[next(iter(objective.weights))]
+    term = objective(make_batch(name))[next(iter(objective.weights))]
     # Logits are of the order of the weights' spread; the loss differs from ln C by no more than twice the largest.
     assert float(term.sum) / int(term.count) == pytest.approx(math.log(3), abs=2e-2)
 

@@ -104,7 +104,7 @@ def _gradients(folder: Path, world: distributed.World) -> None:
     for name in ("as the loop does", "never"):
         training_step = TrainingStep(ToyObjective(0.0, torch.float64), run)
         training_step.distribute()
-        counts = count_step(training_step.module, micro_batches, step, run)
+        counts = count_step(training_step.module, micro_batches, run)
         # Planted: no_sync around the last micro-batch too.
         with training_step.model.no_sync() if name == "never" else nullcontext():
             training_step.accumulate(micro_batches, training_step.scales(counts.terms), step)

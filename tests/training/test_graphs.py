@@ -78,7 +78,6 @@ def trained(
     optimizer: Any = "adamw",
     *,
     is_poisoned: bool = False,
-    uses_step: bool = False,
     attention: str = "softmax",
 ) -> Trained:
     """Train a small objective with dropout for STEPS steps, logs and evaluations in between."""
@@ -86,11 +85,6 @@ def trained(
     config = replace(CONFIG, optimizer=optimizer)
     model = replace(MODEL, hidden_dropout_prob=0.1, attention=attention)
     objective = build(name, model)
-    if uses_step:
-        forward = objective.forward
-        objective.forward = lambda batch, step: {
-            name: term._replace(sum=term.sum * (1 + step / STEPS)) for name, term in forward(batch, step).items()
-        }
     batches = TextBatches(poisoned(objective)) if is_poisoned else TextBatches()
     held_out = ordered(make_batch(salt=10**6))
     with Monitor(folder, STEPS, "none") as monitor:
@@ -98,7 +92,7 @@ def trained(
         training_step = TrainingStep(objective, run)
 
         def evaluate(step: int) -> dict[str, float]:
-            terms = objective(held_out, torch.tensor(step))
+            terms = objective(held_out)
             return {name: float(terms[name].sum) for name in objective.weights}
 
         train(objective, batches, evaluate, run, training_step)
@@ -149,10 +143,6 @@ def with_tensors(changed: Callable[[TrainingStep, dict[str, float], int], object
     return accumulate
 
 
-def new_step(training_step: TrainingStep, scales: dict[str, float], step: int) -> None:
-    training_step._step = torch.zeros_like(training_step._step)
-
-
 def new_rates(training_step: TrainingStep, scales: dict[str, float], step: int) -> None:
     for group in training_step.optimizer.param_groups:
         rate = steps.learning_rate(step, training_step.run.config) * group["lr_multiplier"]
@@ -177,9 +167,8 @@ def read_value(self: TrainingStep, batch: Batch) -> None:
 
 
 observe, micro = UpdateGuard.observe, TrainingStep.micro
-FAULTY_RUN: dict[str, Any] = {"is_poisoned": True, "uses_step": True}
+FAULTY_RUN: dict[str, Any] = {"is_poisoned": True}
 FAULTS: dict[str, dict[Any, Any]] = {
-    "step": {(TrainingStep, "accumulate"): with_tensors(new_step)},
     "learning rate": {(TrainingStep, "accumulate"): with_tensors(new_rates)},
     "gradients are not zeroed": {(TrainingStep, "_clear"): keep_gradient},
     "guard not in place": {(UpdateGuard, "observe"): observe_in_a_new_tensor},

@@ -35,7 +35,7 @@ def run_of(folder: Path) -> RunSettings:
 
 
 def loop_gradient(model: nn.Module, micro_batches: list[Batch], run: RunSettings) -> None:
-    counts = count_step(model, micro_batches, STEP, run)
+    counts = count_step(model, micro_batches, run)
     training_step = TrainingStep(model, run)
     training_step.accumulate(micro_batches, training_step.scales(counts.terms), STEP)
 
@@ -44,7 +44,7 @@ def mean_of_means(model: nn.Module, micro_batches: list[Batch], run: RunSettings
     """Planted: the mean of the micro-batches' own means."""
     training_step = TrainingStep(model, run)
     for batch in micro_batches:
-        scales = training_step.scales(model.counts(batch, STEP))
+        scales = training_step.scales(model.counts(batch))
         parts = {name: scale / len(micro_batches) for name, scale in scales.items()}
         training_step.accumulate([batch], parts, STEP)
 
@@ -55,7 +55,7 @@ def check_split_changes_no_gradient(gradient: Gradient, folder: Path) -> None:
     parts = ToyBatches(replace(CONFIG, per_device_train_batch_size=3, gradient_accumulation_steps=4))
     model, plain = ToyObjective(0.0, torch.float64), ToyObjective(0.0, torch.float64)
     gradient(model, next(parts.steps(STEP)), run_of(folder))
-    terms = plain(next(whole.steps(STEP))[0], torch.tensor(STEP))
+    terms = plain(next(whole.steps(STEP))[0])
     losses = [plain.weights[name] * terms[name].sum / terms[name].count for name in plain.weights]
     sum(losses).backward()
     # Float64: only the order of additions differs.
@@ -161,9 +161,9 @@ def test_the_resume_check_finds_random_numbers_from_a_generator(tmp_path: Path) 
             super().__init__(0.0)
             self.generator = torch.Generator().manual_seed(1)
 
-        def forward(self, batch: Batch, step: Tensor) -> dict[str, Term]:
+        def forward(self, batch: Batch) -> dict[str, Term]:
             keep = torch.rand(batch.input_ids.shape, generator=self.generator) > 0.2
-            return super().forward(batch._replace(input_ids=batch.input_ids * keep), step)
+            return super().forward(batch._replace(input_ids=batch.input_ids * keep))
 
     with pytest.raises(AssertionError):
         check_resume(tmp_path, CONFIG, Streaming, 3)
@@ -242,8 +242,8 @@ def test_a_parameter_without_gradient_or_a_wrong_count_is_refused_at_the_first_s
     class Miscounting(ToyObjective):
         """Planted: padding is counted on the host."""
 
-        def counts(self, batch: Batch, step: int) -> dict[str, int]:
-            return {**super().counts(batch, step), "token_loss": batch.attention_mask.numel()}
+        def counts(self, batch: Batch) -> dict[str, int]:
+            return {**super().counts(batch), "token_loss": batch.attention_mask.numel()}
 
     unreached = ToyObjective()
     unreached.unused = nn.Linear(2, 2)

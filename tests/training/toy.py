@@ -49,12 +49,12 @@ class ToyObjective(nn.Module):
         self.decoder.weight = self.table.weight
         self.dropout = nn.Dropout(dropout)
 
-    def counts(self, batch: Batch, step: int) -> dict[str, int]:
+    def counts(self, batch: Batch) -> dict[str, int]:
         order = batch.sentence_order_label != IGNORED_LABEL
         return {"token_loss": int(batch.attention_mask.sum()), "order_loss": int(order.sum())}
 
-    def forward(self, batch: Batch, step: Tensor) -> dict[str, Term]:
-        noise = bits(SEED, Stream.SAMPLE_TOKEN, batch.example_id, step) % V  # [B]
+    def forward(self, batch: Batch) -> dict[str, Term]:
+        noise = bits(SEED, Stream.SAMPLE_TOKEN, batch.example_id, batch.example_id) % V  # [B]
         input_ids, label = torch.cat((noise[:, None], batch.input_ids[:, 1:]), 1), batch.sentence_order_label
         hidden = self.norm(self.dropout(self.table(input_ids)))  # [B, L, D]
         logits = self.decoder(hidden)  # [B, L, V]
@@ -70,14 +70,16 @@ class ToyObjective(nn.Module):
 
 
 class Breaking(ToyObjective):
-    """Planted: a loss that is infinite, with finite gradients, at the given steps."""
+    """Planted: a loss that is infinite, with finite gradients, at the given steps of CONFIG's batches."""
 
     def __init__(self, steps: tuple[int, ...]) -> None:
         super().__init__()
         self.steps = torch.tensor(steps)
+        self.batch_size = CONFIG.per_device_train_batch_size * CONFIG.gradient_accumulation_steps
 
-    def forward(self, batch: Batch, step: Tensor) -> dict[str, Term]:
-        terms = super().forward(batch, step)
+    def forward(self, batch: Batch) -> dict[str, Term]:
+        terms = super().forward(batch)
+        step = batch.example_id[0] // self.batch_size + 1
         broken = torch.where((self.steps == step).any(), torch.inf, 0.0)
         return {**terms, "token_loss": Term(terms["token_loss"].sum + broken, terms["token_loss"].count)}
 
@@ -164,7 +166,7 @@ def held_out(objective: nn.Module, config: TrainingConfig) -> Callable[[int], Me
     batch = ToyBatches(replace(config, gradient_accumulation_steps=1)).examples(torch.arange(10**6, 10**6 + 13))
 
     def evaluate(step: int) -> Metrics:
-        terms = objective(batch, torch.tensor(0))
+        terms = objective(batch)
         return {name: float(term.sum) / int(term.count) for name, term in terms.items()}
 
     return evaluate

@@ -125,7 +125,7 @@ def _of_amount(job: Job) -> Iterator[Finding]:
     usual = "; ".join(budget.suggestion(job)[:1])
     yield _warn_if(epochs > budget.MANY_EPOCHS and usual != "", "epochs", text, usual)
     index = torch.arange(min(job.held_out.table.count, config.training.eval_examples))
-    counts = job.objective.counts(job.held_out.gather(index, index), config.training.max_steps)
+    counts = job.objective.counts(job.held_out.gather(index, index))
     predicted = counts[next(iter(job.objective.weights))]
     text = f"held-out losses are means over {predicted:,} tokens"
     warnings = summary.error_lines(predicted)
@@ -226,9 +226,9 @@ def _of_padding(job: Job, batch: Batch) -> Finding:
     mask = batch.attention_mask & (torch.arange(ids.shape[1], device=ids.device) < ids.shape[1] // 2)
     padded = ids.where(mask, special_ids(job.prepared.tokenizer).pad)
     cut = batch._replace(input_ids=padded, attention_mask=mask, token_type_ids=batch.token_type_ids * mask)
-    step, counts = torch.tensor(1, device=ids.device), objective.counts(cut.to(torch.device("cpu")), 1)
+    counts = objective.counts(cut.to(torch.device("cpu")))
     with torch.no_grad():
-        terms, others = objective(cut, step), objective(cut._replace(input_ids=ids.where(mask, ids[:, 1:2])), step)
+        terms, others = objective(cut), objective(cut._replace(input_ids=ids.where(mask, ids[:, 1:2])))
     problems: list[tuple[bool | Tensor, str]] = []
     for name in objective.weights:
         (loss, found), (other, _) = terms[name], others[name]
@@ -260,7 +260,7 @@ def _of_learning(job: Job, world: World) -> Iterator[Finding]:
     batch = candidates.map(lambda field: field[chosen])
     at_peak = replace(training, lr_scheduler_type="wsd", lr_decay_share=0.0, warmup_steps=0)
     training_step = TrainingStep(objective, replace(run, config=at_peak, lr_multipliers=objective.lr_multipliers))
-    counts = objective.counts(batch.to(torch.device("cpu")), 1)
+    counts = objective.counts(batch.to(torch.device("cpu")))
     before = {name: parameter.detach().clone() for name, parameter in objective.named_parameters()}
     try:
         training_step.check(batch, 1)

@@ -156,7 +156,7 @@ def _check(objective: PretrainingObjective, batch: Batch, weight_decay: float, u
     check_groups(objective, parameter_groups(objective, weight_decay))
     device = next(objective.parameters()).device
     with torch.no_grad():
-        terms = objective(batch.to(device), torch.zeros((), dtype=torch.int64, device=device))
+        terms = objective(batch.to(device))
     losses = []
     for name in (name for name in objective.weights if terms[name].count):
         loss, chance = float(terms[name].sum / terms[name].count), objective.chance_level.get(name, math.nan)

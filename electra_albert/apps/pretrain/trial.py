@@ -107,7 +107,7 @@ def _count_flops(config: PretrainConfig, device: str) -> int:
         ids = torch.zeros(1, config.corpus.max_seq_length, dtype=torch.int64)
         batch = Batch(ids, ids.bool(), ids, ids[:, 0], ids[:, 0])
         with FlopCounterMode(display=False) as counter:
-            terms = objective(batch, torch.ones((), dtype=torch.int64))
+            terms = objective(batch)
             torch.autograd.backward(torch.stack([terms[name].sum for name in objective.weights]).sum())
     return int(counter.get_total_flops())
 
@@ -145,7 +145,7 @@ def time_parts(job: Job, world: World) -> tuple[float, float]:
 
     def micro_batch() -> None:
         batch = next(stream)[:1]
-        counts = count_step(objective, batch, 1, run)
+        counts = count_step(objective, batch, run)
         training_step.accumulate(batch, training_step.scales(counts.terms), 1)
 
     batches = closing(cast("Generator[list[Batch]]", job.batches.steps(1)))

@@ -115,8 +115,8 @@ def exhausted_groups(groups: Function) -> Function:
 
 
 def padding_in_the_loss(of_batch: Function) -> Function:
-    def terms(self: Any, batch: Any, step: Tensor) -> Any:
-        return of_batch(self, batch._replace(attention_mask=torch.ones_like(batch.attention_mask)), step)
+    def terms(self: Any, batch: Any) -> Any:
+        return of_batch(self, batch._replace(attention_mask=torch.ones_like(batch.attention_mask)))
 
     return terms
 

@@ -91,7 +91,7 @@ def test_plan_doctor_show_batch_know_the_kind(finished: Finished, made: Made, mo
 
 def test_a_fixed_generator_must_fit_the_run_and_stay_the_same(finished: Finished, tmp_path: Path) -> None:
     folder = shutil.copytree(finished.folder / "generator", tmp_path / "fixed")
-    argv = [*finished.options(tmp_path / "run", *FEW, "--rtd.generator", folder), "--tokenizer", str(folder)]
+    argv = finished.options(tmp_path / "run", *FEW, "--rtd.generator", folder, "--tokenizer", folder)
     for code, text, *options in (
         (4, "has another tokenizer; set --tokenizer", "--tokenizer", "null", "--vocab_size", 150),
         (4, "has max_position_embeddings 32, the run needs 99", "--max_seq_length", 99),

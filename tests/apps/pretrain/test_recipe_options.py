@@ -123,9 +123,8 @@ def test_an_exported_pair_continues_with_both_tables(run: Path, finished: Finish
         shutil.copytree(run / name, pair / name)
     if part:  # a lone discriminator: the new generator gets its table
         shutil.rmtree(pair / "generator")
-    argv = finished.options(tmp_path / "run", *STILL)
-    sharing = ("--rtd.embedding_sharing", "disentangled")
-    succeed(pretrain.main, *argv, "--init_from", pair / "discriminator", *sharing)
+    more = ("--rtd.embedding_sharing", "disentangled", "--init_from", pair / "discriminator")
+    succeed(pretrain.main, *finished.options(tmp_path / "run", *STILL, *more))
     for name in ("discriminator", "generator")[: 1 if part else 2]:
         before, after = (load_file(folder / name / "model.safetensors") for folder in (pair, tmp_path / "run"))
         table = next(key for key in before if key.endswith("word_embeddings.weight"))

@@ -40,7 +40,7 @@ def measured_flops(objective: toy.PretrainingObjective) -> int:
     with FlopCounterMode(display=False) as counter:
         # On the CPU, attention in bfloat16 runs as plain matrix products; the counter does not know the fused kernel.
         with torch.autocast("cpu", torch.bfloat16):
-            terms = objective(batch, toy.STEP)
+            terms = objective(batch)
         torch.stack([terms[name].sum for name in objective.weights]).sum().backward()
     return counter.get_total_flops()
 
