@@ -65,6 +65,22 @@ class CorpusConfig:
         require_within(self, COUNT, "preprocessing_num_workers")
 
 
+class OptimizerSpec(NamedTuple):
+    """An optimizer, without importing its class. docs/extending.md adds one."""
+
+    class_path: str  # module:Class, called with the parameter groups, lr, betas and eps
+    moments: tuple[str, ...]  # names of its state, each of a parameter's size
+    matrix_moments: tuple[str, ...] = ()  # of the blocks' matrices, which then have groups of their own
+
+
+_ADAM = ("exp_avg", "exp_avg_sq")
+OPTIMIZERS = {
+    "adamw": OptimizerSpec("electra_albert.training.optimizer:adamw", _ADAM),
+    "lamb": OptimizerSpec("electra_albert.training.optimizer:Lamb", _ADAM),
+    "muon": OptimizerSpec("electra_albert.training.optimizer:Muon", _ADAM, ("momentum_buffer",)),
+}
+
+
 @dataclass(frozen=True)
 class TrainingConfig:
     """Training loop, for pretraining and fine-tuning."""
@@ -89,7 +105,7 @@ class TrainingConfig:
     """Beta2 of Adam (decay of the second moment)."""
     adam_epsilon: float = 1e-6
     """Epsilon of Adam."""
-    optimizer: Literal["adamw", "lamb", "muon"] = "adamw"
+    optimizer: str = "adamw"
     """adamw; lamb as in ALBERT: a trust ratio for each tensor, for very large batches; muon: orthogonal updates for the
     matrices of the blocks, AdamW for all else."""
     muon_rate: float = 3.0
@@ -140,6 +156,8 @@ class TrainingConfig:
         require_within(self, "(0, 1)", "adam_epsilon")
         require_within(self, f"[0, {1 << 63})", "seed")
         require_within(self, "[0, 1]", "lr_decay_share")
+        problem = f"optimizer={self.optimizer} is not one of {', '.join(OPTIMIZERS)}"
+        require(self.optimizer in OPTIMIZERS, f"{problem}; choose one of them")
         names = self.report_to.split(",")
         is_list = len({*names} & {*TRACKERS}) == len(names)  # each of them once
         problem = f"report_to={self.report_to} must be none, or from {', '.join(TRACKERS)}, separated by commas"

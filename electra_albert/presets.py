@@ -6,7 +6,6 @@ from electra_albert.config import CorpusConfig, ModelConfig, PretrainConfig, Rtd
 
 # Differs from ELECTRA and ALBERT: their Adam with shared embeddings. In the trials (docs/lab-log.md) Muon with
 # disentangled embeddings learns more per token, and twelve shared layers learn better with outputs that start at zero.
-_OPTIMIZER: Literal["muon"] = "muon"
 _SHARING: Literal["disentangled"] = "disentangled"
 _DEEP_MUON_RATE = 1.0  # at that of tiny, 3, the discriminator of twelve shared layers of width 256 stays near chance
 
@@ -26,7 +25,7 @@ def _preset(
 ) -> PretrainConfig:
     """A published shape (H, layers, heads), batch and length of run; batch: (micro-batch size, accumulation steps)."""
     sizes: dict[str, Any] = {"per_device_train_batch_size": batch[0], "gradient_accumulation_steps": batch[1]}
-    training = TrainingConfig(steps, **sizes, learning_rate=peak, optimizer=_OPTIMIZER, muon_rate=_DEEP_MUON_RATE)
+    training = TrainingConfig(steps, **sizes, learning_rate=peak, optimizer="muon", muon_rate=_DEEP_MUON_RATE)
     corpus, rtd = CorpusConfig(max_seq_length=length), RtdConfig(mask_rate=mask_rate, embedding_sharing=_SHARING)
     return PretrainConfig(corpus=corpus, training=training, model=_shape(*shape, length, "normal"), rtd=rtd)
 
@@ -37,14 +36,14 @@ PRESETS: dict[str, PretrainConfig] = {
     "tiny": PretrainConfig(
         corpus=CorpusConfig(vocab_size=8000, max_seq_length=64),
         training=TrainingConfig(
-            4000, 32, learning_rate=1e-3, warmup_steps=200, optimizer=_OPTIMIZER, eval_steps=1000, save_steps=500
+            4000, 32, learning_rate=1e-3, warmup_steps=200, optimizer="muon", eval_steps=1000, save_steps=500
         ),
         model=_shape(128, 3, 4, 64),
         rtd=RtdConfig(mask_rate=0.2, embedding_sharing=_SHARING, **_GENERATOR),
     ),
     # ELECTRA-Small's shape, batch and steps, with the learning rates and the generator of tiny.
     "small": PretrainConfig(
-        training=TrainingConfig(learning_rate=1e-3, optimizer=_OPTIMIZER, muon_rate=_DEEP_MUON_RATE),
+        training=TrainingConfig(learning_rate=1e-3, optimizer="muon", muon_rate=_DEEP_MUON_RATE),
         model=_shape(256, 12, 4, 128),
         rtd=RtdConfig(mask_rate=0.15, embedding_sharing=_SHARING, **_GENERATOR),
     ),

@@ -3,12 +3,13 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from electra_albert.config import TrainingConfig
+from electra_albert.config import OPTIMIZERS, TrainingConfig
 
 MUON_ITERATIONS = 5  # of Newton and Schulz
 MUON_MOMENTUM = 0.95
@@ -126,7 +127,8 @@ class Lamb(torch.optim.Optimizer):
             target.copy_(value if self.found_inf is None else torch.where(self.found_inf == 0, value, target))
 
 
-def _adamw(groups: Groups, **options: Any) -> torch.optim.Optimizer:
+def adamw(groups: Groups, **options: Any) -> torch.optim.Optimizer:
+    """PyTorch's fused AdamW, except on MPS."""
     if groups[0]["params"][0].device.type == "mps":  # fused AdamW ignores found_inf there
         return Lamb([{**group, "trust_ratios": 0} for group in groups], **options)
     return torch.optim.AdamW(groups, fused=True, **options)
@@ -144,7 +146,7 @@ class Muon(torch.optim.Optimizer):
     def __init__(self, groups: Groups, **options: Any) -> None:
         super().__init__(groups, {**options, "capturable": False})
         self._others = [group for group in self.param_groups if not group["is_orthogonal"]]
-        self._adamw = _adamw([{**group} for group in self._others], **options)
+        self._adamw = adamw([{**group} for group in self._others], **options)
         self._adamw.state = self.state
         # torch.optim.Muon calls some 25 operators per matrix, one after the other; matrices of one shape share them.
         self._stacks = dict[torch.Size, list[tuple[Any, dict[str, Any]]]]()  # parameters, groups
@@ -201,9 +203,6 @@ def orthogonalized(matrices: Tensor) -> Tensor:
     return found
 
 
-_OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"adamw": _adamw, "lamb": Lamb, "muon": Muon}
-
-
 def build_optimizer(
     module: nn.Module, config: TrainingConfig, lr_multipliers: Mapping[str, float] | None = None
 ) -> torch.optim.Optimizer:
@@ -211,15 +210,16 @@ def build_optimizer(
 
     The learning rate of each group is a tensor, which a recorded step reads.
     """
-    muon_rate = config.muon_rate if config.optimizer == "muon" else None
-    groups = parameter_groups(module, config.weight_decay, lr_multipliers, muon_rate)
+    groups = _groups(module, config, lr_multipliers)
     check_groups(module, groups)
-    betas = config.adam_beta1, config.adam_beta2
-    optimizer = _OPTIMIZERS[config.optimizer](groups, lr=config.learning_rate, betas=betas, eps=config.adam_epsilon)
+    name, _, kind = OPTIMIZERS[config.optimizer].class_path.partition(":")
+    build: Callable[..., torch.optim.Optimizer] = getattr(import_module(name), kind)
+    betas = (config.adam_beta1, config.adam_beta2)
+    optimizer = build(groups, lr=config.learning_rate, betas=betas, eps=config.adam_epsilon)
     for group in optimizer.param_groups:
         device = group["params"][0].device
         group["lr"] = torch.full((), config.learning_rate, dtype=learning_rate_dtype(device), device=device)
-        names = ("momentum_buffer",) if group["is_orthogonal"] else ("exp_avg", "exp_avg_sq")
+        names = _moments(config, group)
         for parameter in group["params"]:
             state = {name: torch.zeros_like(parameter) for name in names}
             if not group["is_orthogonal"]:
@@ -227,6 +227,25 @@ def build_optimizer(
             optimizer.state[parameter] = state
     reset_state(optimizer, config)
     return optimizer
+
+
+def checkpoint_bytes(module: nn.Module, config: TrainingConfig) -> int:
+    """Bytes of the weights and of the optimizer's moments."""
+    total = 0
+    for group in _groups(module, config, None):
+        copies = 1 + len(_moments(config, group))
+        total += copies * sum(parameter.nbytes for parameter in group["params"])
+    return total
+
+
+def _groups(module: nn.Module, config: TrainingConfig, lr_multipliers: Mapping[str, float] | None) -> Groups:
+    muon_rate = config.muon_rate if OPTIMIZERS[config.optimizer].matrix_moments else None
+    return parameter_groups(module, config.weight_decay, lr_multipliers, muon_rate)
+
+
+def _moments(config: TrainingConfig, group: Mapping[str, Any]) -> tuple[str, ...]:
+    spec = OPTIMIZERS[config.optimizer]
+    return spec.matrix_moments if group["is_orthogonal"] else spec.moments
 
 
 def learning_rate_dtype(device: torch.device) -> torch.dtype:

@@ -29,20 +29,19 @@ from electra_albert.training.distributed import World
 from electra_albert.training.graphs import WARM_CALLS, CudaRecorder, own_stream
 from electra_albert.training.guards import StopSignal
 from electra_albert.training.monitor import Monitor
-from electra_albert.training.optimizer import MUON_ITERATIONS
+from electra_albert.training.optimizer import MUON_ITERATIONS, checkpoint_bytes
 from electra_albert.training.step import RunSettings, TrainingStep, autocast, count_step
 
 _TIMED_SECONDS, _MOST = 10.0, 20  # limits of timing micro-batches: seconds and number
 NOT_TIMED = "not timed"  # start of the line for a model that does not fit into memory
 _STATE_BYTES = 16  # per parameter: weight, gradient and Adam's two moments in float32
-_CHECKPOINT_BYTES = {"adamw": 12, "lamb": 12, "muon": 8}  # at least: without the gradient; muon has one moment
 DISK_ADVICE = "free disk space, lower --save_total_limit or name another --output_dir"
 
 
 def disk_space(job: Job, folder: Path, done_steps: int = 0) -> tuple[str, bool]:
     """Bytes for the checkpoints after done_steps and free ones on the disk of the run's folder; if they are enough."""
     training = job.config.training
-    size = _CHECKPOINT_BYTES[training.optimizer] * sum(parameter.numel() for parameter in job.objective.parameters())
+    size = checkpoint_bytes(job.objective, training)
     due = ceil(training.max_steps / training.save_steps) - ceil(done_steps / training.save_steps)
     first, steps = training.save_milestones, [step for step, _ in list_checkpoints(folder / "checkpoints")]
     others = training.max_steps - training.save_total_limit * training.save_steps  # steps before the last checkpoints

@@ -1,4 +1,4 @@
-"""The objective, attention kind and task of docs/extending.md are added as printed there, trained and used."""
+"""The objectives, attention kind, optimizer and task of docs/extending.md are added as printed there, and used."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from electra_albert.hub.weights import read_tensors
-from tests.apps.tiny_run import ROOT, Ended, assert_refused, english, environment, options, rows
+from tests.apps.tiny_run import ROOT, Ended, assert_refused, english, environment, options, rows, sha256
 
 _FENCED = re.compile(r"^```python\n(.*?)^```", re.S | re.M)
 _TARGET = re.compile(
@@ -187,6 +187,26 @@ def test_a_model_that_stock_cannot_compute_gives_a_notice_and_works_in_every_com
         assert (config["attention"], config["attention_options"]) == ("window", {"width": 4})
         assert "library_name: transformers" not in (folder / "README.md").read_text(encoding="utf-8")
         assert any(".qkv." in name for name in read_tensors(folder / "model.safetensors"))
+
+
+def test_an_optimizer_of_one_file_and_one_entry_is_trained_saved_and_resumed(copy: ExtendedCopy) -> None:
+    # Regression: the check of the free disk space ended in a KeyError.
+    checkpoints = copy.folder / "lion" / "checkpoints"
+    argv = copy.options("lion", "--optimizer", "lion", "--learning_rate", 2e-3)
+    trained, unknown = copy.call(("pretrain", argv), ("pretrain", copy.options("tiger", "--optimizer", "tiger")))
+    assert trained.code == 0, trained.err
+    assert_refused(unknown, 2, "optimizer=tiger is not one of lion, adamw, lamb, muon")
+    last = checkpoints / "step-0000020"
+    files = [last / "model.safetensors", last / "optimizer.safetensors"]
+    wanted = list(map(sha256, files))
+    moments = {name.rpartition(".")[2] for name in read_tensors(files[1])}
+    assert moments == {"exp_avg", "step"}
+    losses = [row["loss"] for row in rows(copy.folder / "lion") if row["phase"] == "train"]
+    assert losses[-1] < losses[0]
+    shutil.rmtree(last)
+    (resumed,) = copy.call(("pretrain", argv))
+    assert resumed.code == 0, resumed.err
+    assert list(map(sha256, files)) == wanted
 
 
 def test_a_task_of_one_entry_is_read_and_trained(copy: ExtendedCopy) -> None:
