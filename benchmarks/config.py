@@ -113,6 +113,7 @@ def bench_job(config: BenchConfig, settings: PretrainConfig, world: World, batch
     import torch
 
     from electra_albert.apps.pretrain.job import make_job
+    from electra_albert.corpus.tokenizer import special_ids
     from electra_albert.objectives.rtd import make_objective
 
     options: dict[str, Any] = {"per_device_train_batch_size": batch_size, "precision": precision}
@@ -121,4 +122,5 @@ def bench_job(config: BenchConfig, settings: PretrainConfig, world: World, batch
         return job
     torch.manual_seed(config.seed)
     wanted = replace(job.config, model=replace(job.config.model, vocab_size=config.vocab_size))
-    return job._replace(config=wanted, objective=make_objective(wanted, job.objective.special).to(world.device))
+    objective = make_objective(wanted, special_ids(job.prepared.tokenizer))
+    return job._replace(config=wanted, objective=objective.to(world.device))

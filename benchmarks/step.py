@@ -36,7 +36,7 @@ from electra_albert.apps.pretrain.job import Job, choose_arithmetic, choose_comp
 from electra_albert.apps.pretrain.trial import flops_per_step, quiet_run
 from electra_albert.contracts import Batch, Objective
 from electra_albert.model.compilation import Compilation, compile_for_training
-from electra_albert.objectives.rtd import PretrainingObjective, ReplacedTokenDetection
+from electra_albert.objectives.rtd import PretrainingModule, ReplacedTokenDetection
 from electra_albert.training import graphs
 from electra_albert.training.distributed import World, start
 from electra_albert.training.optimizer import build_optimizer
@@ -203,7 +203,7 @@ def implementations(job: Job, world: World, *, is_compiled: bool) -> dict[str, I
 
     is_compiled: also compiled. On CUDA also recorded in CUDA graphs, by us and by torch.compile.
     """
-    ours = job.objective
+    ours: Any = job.objective
     is_cuda = world.device.type == "cuda"
     variants = {**(COMPILED if is_compiled else {}), **(RECORDED if is_cuda else {})}
     members = {OURS: our_implementation(ours, job, world)}
@@ -225,7 +225,7 @@ def implementations(job: Job, world: World, *, is_compiled: bool) -> dict[str, I
 
 
 def our_implementation(
-    objective: PretrainingObjective, job: Job, world: World, *, is_recorded: bool = False
+    objective: PretrainingModule, job: Job, world: World, *, is_recorded: bool = False
 ) -> Implementation:
     """An update by the training loop's step, with its checks and its sums for the log."""
     recorder = graphs.CudaRecorder(world.device) if is_recorded else None

@@ -72,15 +72,28 @@ class Term(NamedTuple):
 
 
 class Objective(Protocol):
-    """A module that computes the loss and metric terms of a batch; terms in `weights` are losses."""
+    """A module that computes the loss and metric terms of a batch."""
 
-    weights: Mapping[str, float]
+    weights: Mapping[str, float]  # of the terms that are losses
 
     def counts(self, batch: Batch) -> dict[str, int]:
         """Counts of the weighted terms, computed on the host; must equal those of `forward`."""
 
     def __call__(self, batch: Batch) -> dict[str, Term]:
         """Terms of `batch`; `example_id`, which differs in every epoch, is a key for random draws."""
+
+
+class PretrainingObjective(Objective, Protocol):
+    """An objective that pretrains models, which are exported and evaluated."""
+
+    chance_level: Mapping[str, float]  # of each loss, in nats: that of a model with random weights
+    generator: Any  # model.electra.Generator, a masked language model, or None
+    discriminator: Any  # model.electra.Discriminator, or None
+    lr_multipliers: Mapping[str, float] | None  # multiples of the learning rate by parameter name; None: all are 1
+
+    def score(self, batch: Batch, unigram: Any, detections: Any) -> dict[str, Term]:
+        """Terms of a held-out batch. A masked language model adds the baselines of objectives.evaluation.Unigram, and
+        a discriminator adds its logits to objectives.evaluation.Detections."""
 
 
 class StepBatches(Protocol):

@@ -55,10 +55,11 @@ def _show(folder: Path, step: int, rows: int) -> None:
     micro_batches = replace(job.batches, world_size=processes).micro_batches(step)
     batch, total = micro_batches[0], processes * sum(len(each.input_ids) for each in micro_batches)
     origin = origin if spec_of(config).generator(config) is not None else spec_of(config).generator_text(config)
-    if not hasattr(job.objective, "corrupt"):
+    objective: Any = job.objective
+    if not hasattr(objective, "corrupt"):
         raise UsageError(f"--run {folder}: objective {config.run.objective} masks no tokens; nothing to show")
     with autocast(world.device, job.arithmetic):  # with gradients enabled, as in training
-        corruption = job.objective.corrupt(batch)
+        corruption = objective.corrupt(batch)
     rows, spec = min(rows, len(batch.input_ids)), spec_of(config)
     print(f"step {step}: {rows} of {total} examples; generator: {origin}")
     for row in range(rows):

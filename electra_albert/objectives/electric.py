@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from electra_albert.config import ModelConfig, RtdConfig
 from electra_albert.contracts import Batch, SpecialIds, Term
 from electra_albert.keyed_random import Stream, bits, uniform
+from electra_albert.model.electra import Generator
 from electra_albert.objectives import ElectricConfig
 from electra_albert.objectives.evaluation import Detections, Unigram
 from electra_albert.objectives.generators import Corruption
@@ -32,9 +33,15 @@ class Electric(ReplacedTokenDetection):
     # masked LM, gives q = softmax(logits / temperature) of the tokens that it does not see; n counts these.
 
     def __init__(
-        self, model: ModelConfig, rtd: RtdConfig, electric: ElectricConfig, special: SpecialIds, seed: int
+        self,
+        model: ModelConfig,
+        rtd: RtdConfig,
+        electric: ElectricConfig,
+        special: SpecialIds,
+        seed: int,
+        fixed: Generator | None = None,
     ) -> None:
-        super().__init__(model, replace(rtd, mask_token_share=1.0), special, seed)
+        super().__init__(model, replace(rtd, mask_token_share=1.0), special, seed, fixed=fixed)
         share = self.noise_share = electric.noise_share
         head = self.discriminator.discriminator_predictions
         head.has_energies = True

@@ -34,7 +34,6 @@ class MaskedLanguageModeling(nn.Module):
     """MLM loss of `generator` (by default a new one) and, if `sop` is given, its sentence-order loss."""
 
     discriminator: Discriminator | None = None
-    fixed: tuple[Generator, ...] = ()
     lr_multipliers: dict[str, float] | None = None
 
     def __init__(

@@ -5,14 +5,14 @@ Dimensions: B batch, L length, K = masking.max_targets, V vocab, D hidden.
 
 import math
 from importlib import import_module
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from electra_albert.config import ModelConfig, PretrainConfig, RtdConfig, SopConfig
-from electra_albert.contracts import Batch, SpecialIds, Term
+from electra_albert.contracts import Batch, Objective, PretrainingObjective, SpecialIds, Term
 from electra_albert.model.electra import Discriminator, Electra, Generator
 from electra_albert.objectives import generators, mlm, spec_of
 from electra_albert.objectives.evaluation import Detections, Unigram, baseline_terms
@@ -26,11 +26,17 @@ class ReplacedTokenDetection(nn.Module):
     """Generator MLM loss, discriminator loss and, if `sop` is given, the discriminator's sentence-order loss."""
 
     def __init__(
-        self, model: ModelConfig, rtd: RtdConfig, special: SpecialIds, seed: int, sop: SopConfig | None = None
+        self,
+        model: ModelConfig,
+        rtd: RtdConfig,
+        special: SpecialIds,
+        seed: int,
+        sop: SopConfig | None = None,
+        fixed: Generator | None = None,
     ) -> None:
         super().__init__()
         self.rtd, self.special, self.seed, self.sop = rtd, special, seed, sop
-        self.fixed: tuple[Generator, ...] = ()  # set by make_objective; no submodule, so neither trained nor saved
+        self._fixed = [fixed]  # no submodule, so neither trained nor saved
         nats = math.log(model.vocab_size)
         losses = {  # weight and chance level
             "generator_loss": (rtd.generator_weight * rtd.trains_generator, nats),
@@ -85,7 +91,7 @@ class ReplacedTokenDetection(nn.Module):
         kept = share_of(targets.weight.sum(1), self.rtd.mlm_share)  # [B]
         is_kept = torch.arange(targets.weight.shape[1], device=kept.device) < kept[:, None]  # [B, K]
         is_sampled = (targets.weight > 0) & ~is_kept  # [B, K]
-        generator: Any = self.generator if self.rtd.trains_generator else self.fixed[0]
+        generator: Any = self.generator if self.rtd.trains_generator else self._fixed[0]
         _, logits = mlm.predict(generator, batch, masked_ids, targets)
         keys = (batch.example_id[:, None].expand_as(targets.positions).flatten(), targets.positions.flatten())
         sampled = sample(logits.flatten(0, 1), self.rtd.temperature, self.seed, *keys).view_as(targets.positions)
@@ -146,18 +152,20 @@ class ReplacedTokenDetection(nn.Module):
         return terms | baseline_terms(corruption.targets, corruption.is_masked, unigram)
 
 
-PretrainingObjective: TypeAlias = mlm.MaskedLanguageModeling | ReplacedTokenDetection
-# Attributes that a run needs, besides `forward`; docs/extending.md explains each.
-_REQUIRED = ("weights", "chance_level", "generator", "discriminator", "lr_multipliers", "counts", "score")
+class PretrainingModule(nn.Module, PretrainingObjective):
+    """The type of an objective: a module that implements the contract, without inheriting from this class."""
 
 
-def make_objective(config: PretrainConfig, special: SpecialIds, *fixed: Generator) -> PretrainingObjective:
-    """The objective config.run.objective, initialised with torch's global generator, with the fixed one if any."""
+_REQUIRED = (*Objective.__annotations__, *PretrainingObjective.__annotations__, "counts", "score")
+
+
+def make_objective(config: PretrainConfig, special: SpecialIds, fixed: Generator | None = None) -> PretrainingModule:
+    """The objective config.run.objective, initialised with torch's global generator, with a fixed generator if any."""
     spec = spec_of(config)
     module, _, name = spec.class_path.partition(":")
-    build: type[PretrainingObjective] = getattr(import_module(module), name)
-    objective = build(model=config.model, special=special, seed=config.training.seed, **spec.groups(config))
+    build: type[PretrainingModule] = getattr(import_module(module), name)
+    options = spec.groups(config) | ({"fixed": fixed} if fixed else {})
+    objective = build(model=config.model, special=special, seed=config.training.seed, **options)
     missing = [attribute for attribute in _REQUIRED if not hasattr(objective, attribute)]
     assert not missing, f"{spec.class_path} lacks {', '.join(missing)}: see docs/extending.md"
-    objective.fixed = fixed
     return objective

@@ -44,7 +44,7 @@ def test_layers_that_are_not_the_first_ones_of_whole_groups_are_refused(groups: 
 
 def test_a_fixed_generator_takes_no_part_in_training() -> None:
     objective = build("rtd with fixed", replace(MODEL, hidden_dropout_prob=0.5)).train()
-    batch, (fixed,) = make_batch(), objective.fixed
+    batch, (fixed,) = make_batch(), objective._fixed
     first, second = objective.corrupt(batch), objective.corrupt(batch)
     assert torch.equal(first.logits, second.logits), "dropout is on"
     assert not first.logits.requires_grad

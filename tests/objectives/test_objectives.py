@@ -15,7 +15,7 @@ from electra_albert.objectives import OBJECTIVES as BUILT
 from electra_albert.objectives import electric, masking, spans
 from electra_albert.objectives.evaluation import Detections, Unigram
 from electra_albert.objectives.mlm import order_terms
-from electra_albert.objectives.rtd import PretrainingObjective
+from electra_albert.objectives.rtd import PretrainingModule
 from electra_albert.training.optimizer import check_gradients, check_groups, parameter_groups
 from tests.objectives import toy
 from tests.objectives.toy import MODEL, OBJECTIVES, SPECIAL, build, make_batch, ordered
@@ -26,19 +26,19 @@ WITH_ORDER = ("rtd_sop", "mlm_sop")
 COUNTS = np.arange(MODEL.vocab_size)
 
 
-def total(objective: PretrainingObjective, terms: dict[str, Term], counts: dict[str, int] | None = None) -> Tensor:
+def total(objective: PretrainingModule, terms: dict[str, Term], counts: dict[str, int] | None = None) -> Tensor:
     """The weighted sum of the losses, each divided by its count if counts are given."""
     scales = {name: weight / counts[name] if counts else weight for name, weight in objective.weights.items()}
     return torch.stack([scale * terms[name].sum for name, scale in scales.items()]).sum()
 
 
-def means(objective: PretrainingObjective, batch: Batch) -> dict[str, float]:
+def means(objective: PretrainingModule, batch: Batch) -> dict[str, float]:
     """Each weighted term divided by its count."""
     terms = objective(batch)
     return {name: float(terms[name].sum.detach() / terms[name].count) for name in objective.weights}
 
 
-def gradients(objective: PretrainingObjective, batches: list[Batch], counts: dict[str, int]) -> dict[str, Tensor]:
+def gradients(objective: PretrainingModule, batches: list[Batch], counts: dict[str, int]) -> dict[str, Tensor]:
     """Gradients of the total over `batches`, each term divided by its count over all of them."""
     objective.zero_grad()
     for batch in batches:
@@ -113,7 +113,7 @@ def test_a_batch_without_sentence_order_has_count_zero_and_zero_gradients(name: 
     assert not any(gradient.any() for gradient in head)
 
 
-def assert_corruption_does_not_depend_on_the_batch(objective: PretrainingObjective, batch: Batch) -> None:
+def assert_corruption_does_not_depend_on_the_batch(objective: PretrainingModule, batch: Batch) -> None:
     """Assert that examples are corrupted equally in any order and alone."""
     whole = objective.corrupt(batch)
     for index in (torch.tensor([4, 2, 0, 3, 1]), torch.tensor([2])):

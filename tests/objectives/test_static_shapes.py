@@ -18,7 +18,7 @@ from electra_albert.contracts import Batch, SpecialIds
 from electra_albert.model.compilation import compile_for_training
 from electra_albert.objectives import masking, mlm, rtd
 from electra_albert.objectives.masking import sample
-from electra_albert.objectives.rtd import PretrainingObjective
+from electra_albert.objectives.rtd import PretrainingModule
 from electra_albert.training.optimizer import build_optimizer, learning_rate_dtype
 from tests.model.test_compilation_and_checkpointing import compiled
 from tests.objectives.toy import MODEL, OBJECTIVES, build, make_batch, make_objective, ordered
@@ -53,7 +53,7 @@ class ShapeTrace(TorchDispatchMode):
         return result
 
 
-def trace(objective: PretrainingObjective, batch: Batch) -> list[tuple[str, tuple[tuple[int, ...], ...]]]:
+def trace(objective: PretrainingModule, batch: Batch) -> list[tuple[str, tuple[tuple[int, ...], ...]]]:
     """Operators and shapes of one forward and backward pass."""
     with ShapeTrace() as recorded:
         terms = objective(batch)

@@ -15,7 +15,7 @@ from electra_albert.contracts import IGNORED_LABEL, Batch, SpecialIds
 from electra_albert.keyed_random import Stream, bits
 from electra_albert.model.electra import Generator, initialize_models
 from electra_albert.objectives import rtd as objectives
-from electra_albert.objectives.rtd import PretrainingObjective, ReplacedTokenDetection
+from electra_albert.objectives.rtd import PretrainingModule, ReplacedTokenDetection
 
 PAD, UNKNOWN, CLS, SEP, MASK = range(5)
 STARTS_WORD = torch.arange(100) % 2 == 0
@@ -53,12 +53,12 @@ def config_of(
     return PretrainConfig(run=run, training=training, model=model, rtd=rtd, mlm=mlm, corpus=corpus)
 
 
-def build(name: str, model: ModelConfig = MODEL, **more: Any) -> PretrainingObjective:
+def build(name: str, model: ModelConfig = MODEL, **more: Any) -> PretrainingModule:
     """The objective of config_of(name, ...) with the same weights on every call."""
     with torch.random.fork_rng():
         torch.manual_seed(SEED)
-        fixed = [make_fixed(model)] if name.endswith("fixed") else []
-        return objectives.make_objective(config_of(name, model, **more), SPECIAL, *fixed)
+        fixed = make_fixed(model) if name.endswith("fixed") else None
+        return objectives.make_objective(config_of(name, model, **more), SPECIAL, fixed)
 
 
 def make_fixed(model: ModelConfig) -> Generator:

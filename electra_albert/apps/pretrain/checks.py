@@ -18,7 +18,7 @@ from torch import Tensor
 
 from electra_albert.apps.pretrain import budget, main, summary, trial
 from electra_albert.apps.pretrain.job import MUCH_UNKNOWN, Job
-from electra_albert.contracts import IGNORED_LABEL, Batch, CheckpointError
+from electra_albert.contracts import IGNORED_LABEL, Batch, CheckpointError, SpecialIds
 from electra_albert.corpus.rows import Split, padding_share
 from electra_albert.corpus.token_texts import word_starts
 from electra_albert.corpus.tokenizer import special_ids
@@ -143,7 +143,8 @@ def _repeated_share(split: Split, unknown: int | None) -> float:
 
 def _corrupt(job: Job, batch: Batch) -> Any:
     with torch.no_grad(), autocast(batch.input_ids.device, job.arithmetic):
-        return job.objective.corrupt(batch)
+        objective: Any = job.objective
+        return objective.corrupt(batch)
 
 
 def _of_corruption(job: Job, batch: Batch, corruption: Any) -> Iterator[Finding]:
@@ -155,7 +156,8 @@ def _of_corruption(job: Job, batch: Batch, corruption: Any) -> Iterator[Finding]
 
 def _of_masking(job: Job, batch: Batch, masked: Any) -> Finding:
     """Compare the selected tokens, and what replaces them, with the settings."""
-    objective, special = job.objective, job.objective.special
+    objective: Any = job.objective
+    special: SpecialIds = objective.special
     options: Any = objective.mlm if isinstance(objective, mlm.MaskedLanguageModeling) else objective.rtd
     is_used, positions = masked.targets.weight > 0, masked.targets.positions  # [B, K]
     before, after = (ids.gather(1, positions)[is_used] for ids in (batch.input_ids, masked.masked_ids))  # [M]

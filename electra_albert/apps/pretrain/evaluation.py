@@ -4,6 +4,7 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +17,6 @@ from electra_albert.corpus.examples import PackedExamples, eval_batches
 from electra_albert.inference.model import InferenceModel
 from electra_albert.inference.scoring import score_pairs
 from electra_albert.objectives.evaluation import Detections, detection_scores
-from electra_albert.objectives.rtd import PretrainingObjective
 from electra_albert.training import checkpoint, distributed, monitor
 from electra_albert.training.loop import Evaluate, Outcome
 from electra_albert.training.step import RunSettings, autocast
@@ -66,7 +66,7 @@ def average(job: Job, run: RunSettings, evaluate: Evaluate, outcome: Outcome) ->
 
 
 def score(
-    objective: PretrainingObjective, job: Job, packed: PackedExamples, run: RunSettings, sources: Mapping[str, int] = {}
+    objective: Any, job: Job, packed: PackedExamples, run: RunSettings, sources: Mapping[str, int] = {}
 ) -> Metrics | None:
     """Means of all terms over held-out examples, and the detection scores; None if a signal stopped the evaluation.
 

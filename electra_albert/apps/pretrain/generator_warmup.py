@@ -5,6 +5,7 @@ shared embeddings and layers are frozen: gradients of an untrained generator wou
 """
 
 from dataclasses import replace
+from typing import Any
 
 from torch import nn
 
@@ -23,7 +24,8 @@ _LR_WARMUP_DIVISOR = 10  # learning rate warmup takes one tenth of the steps
 
 def warm_up(job: Job, run: RunSettings) -> bool:
     """Train the generator alone, or resume its warm-up; False if a signal stopped it. Raises as `train` does."""
-    steps, folder, objective = job.config.generator_warmup_steps, run.folder / WARMUP, job.objective
+    steps, folder = job.config.generator_warmup_steps, run.folder / WARMUP
+    objective: Any = job.objective
     if not steps:
         return True
     LOG.info(f"training the new generator alone for {steps:,} steps; discriminator and shared embeddings are frozen")
@@ -31,7 +33,8 @@ def warm_up(job: Job, run: RunSettings) -> bool:
     assert generator is not None
     frozen = nn.ModuleList([generator.embeddings, *([generator.encoder] if rtd.generator == "shared" else [])])
     masking = MlmConfig(rtd.mask_rate, rtd.mask_token_share, random_token_share=0.0, mask_unit=rtd.mask_unit)
-    alone = MaskedLanguageModeling(generator.config, masking, objective.special, objective.seed, generator=generator)
+    special, seed = objective.special, run.config.seed
+    alone = MaskedLanguageModeling(generator.config, masking, special, seed, generator=generator)
     config = replace(run.config, max_steps=steps, warmup_steps=steps // _LR_WARMUP_DIVISOR, eval_steps=steps)
     found = checkpoint.find_checkpoint(folder / "checkpoints", "never" if job.config.run.resume == "never" else "auto")
     warm = replace(run, folder=folder, config=config, eval_on_start=False, lr_multipliers=None, plan=None)

@@ -38,7 +38,7 @@ from electra_albert.model import growth
 from electra_albert.model.electra import Discriminator
 from electra_albert.model.encoder import Backbone, EncoderModel
 from electra_albert.objectives import spec_of
-from electra_albert.objectives.rtd import PretrainingObjective
+from electra_albert.objectives.rtd import PretrainingModule
 from electra_albert.presets import PRESETS
 from electra_albert.training.checkpoint import (
     MANIFEST,
@@ -223,7 +223,7 @@ def _read_weights(folder: Path, tokenizer: Tokenizer, rtd: RtdConfig) -> tuple[S
     return tuple(models)
 
 
-def initialize_weights(origin: Origin, name: str, objective: PretrainingObjective) -> bool:
+def initialize_weights(origin: Origin, name: str, objective: PretrainingModule, seed: int) -> bool:
     """Copy the weights of `name` into the objective. Returns whether its generator is new and must be trained.
 
     A stock encoder becomes the discriminator, if any. With a masked-token head it becomes a generator of its size too.
@@ -232,12 +232,14 @@ def initialize_weights(origin: Origin, name: str, objective: PretrainingObjectiv
         return False
     LOG.info("optimizer, learning rate schedule and example order start at step 1")
     if origin.checkpoint is not None:
-        load_checkpoint(origin.checkpoint, objective, None, partial(_grow_run, origin.checkpoint, name, objective))
+        load_checkpoint(
+            origin.checkpoint, objective, None, partial(_grow_run, origin.checkpoint, name, objective, seed)
+        )
         LOG.info(f"initial weights: {name} after step {origin.record['step']:,}")
         return False
     encoder, generators, discriminator = origin.stock[0], [*origin.stock[1:]], objective.discriminator
     generator: Any = objective.generator  # None if none is trained
-    new, unused = _copy_tensors(discriminator or generator, encoder, name, objective.seed)
+    new, unused = _copy_tensors(discriminator or generator, encoder, name, seed)
     unused += [head for stored in origin.stock for head in stored.unsupported_heads]
     if discriminator is None or generator is None:
         unused += ["generator"] * len(generators)
@@ -247,7 +249,7 @@ def initialize_weights(origin: Origin, name: str, objective: PretrainingObjectiv
             unused.remove("predictions")
         advice = "to get a new generator instead, copy the discriminator's folder elsewhere and name the copy"
         for stored in generators:  # its heads are the discriminator's, scaled by rtd.generator_size
-            new += _copy_tensors(generator, stored, f"{name}'s generator", objective.seed, advice)[0]
+            new += _copy_tensors(generator, stored, f"{name}'s generator", seed, advice)[0]
         new += [] if generators else ["generator"]
         table, base = (model.embeddings.word_embeddings.weight for model in (discriminator, generator))
         if table is not base:  # disentangled: a table was copied, its differences from the base are trained
@@ -261,7 +263,7 @@ def initialize_weights(origin: Origin, name: str, objective: PretrainingObjectiv
 
 
 def _grow_run(
-    checkpoint: Path, name: str, objective: PretrainingObjective, tensors: dict[str, Tensor]
+    checkpoint: Path, name: str, objective: PretrainingModule, seed: int, tensors: dict[str, Tensor]
 ) -> dict[str, Tensor]:
     """The tensors of a run's checkpoint, grown to the sizes of the objective's models."""
     for part, model in (("discriminator", objective.discriminator), ("generator", objective.generator)):
@@ -269,7 +271,7 @@ def _grow_run(
             start = next(f"{path}." for path, module in objective.named_modules() if module is model)
             own = {key.removeprefix(start): tensor for key, tensor in tensors.items() if key.startswith(start)}
             source = load.read_config(locate(checkpoint, part))
-            grown = _grow(own, source, model.config, f"{name}'s {part}", objective.seed)
+            grown = _grow(own, source, model.config, f"{name}'s {part}", seed)
             tensors = tensors | {start + key: tensor for key, tensor in grown.items()}
     return tensors
 

@@ -23,7 +23,7 @@ from electra_albert.keyed_random import Stream, derived_seed
 from electra_albert.model.compilation import Compilation, compile_for_training, set_gradient_checkpointing
 from electra_albert.model.electra import Generator
 from electra_albert.objectives import evaluation, spec_of
-from electra_albert.objectives.rtd import PretrainingObjective, ReplacedTokenDetection, make_objective
+from electra_albert.objectives.rtd import PretrainingModule, ReplacedTokenDetection, make_objective
 from electra_albert.training.distributed import World, main_first
 from electra_albert.training.optimizer import check_groups, parameter_groups
 
@@ -40,7 +40,7 @@ class Job(NamedTuple):
 
     config: PretrainConfig  # with the tokenizer's vocabulary
     prepared: Prepared
-    objective: PretrainingObjective
+    objective: PretrainingModule
     batches: TrainBatches
     held_out: PackedExamples
     unigram: evaluation.Unigram
@@ -49,6 +49,7 @@ class Job(NamedTuple):
     is_recorded: bool  # the training step, in CUDA graphs
     origin: init_from.Origin | None
     lacks_generator: bool = False  # the generator is new and must be trained alone first
+    fixed: Generator | None = None  # the generator if it is not trained
 
 
 def make_job(config: PretrainConfig, world: World, recorded: Mapping[str, Any] | None = None) -> Job:
@@ -77,9 +78,11 @@ def make_job(config: PretrainConfig, world: World, recorded: Mapping[str, Any] |
     origin = init_from.find_origin(config, recorded, prepared, held_out, world)
     if any(getattr(group, "mask_unit", "token") != "token" for group in spec_of(config).groups(config).values()):
         special = special._replace(starts_word=_starts_word(prepared).to(device))
-    fixed = [model.to(device) for model in _fixed_generator(config, prepared.tokenizer, origin)]
+    fixed = _fixed_generator(config, prepared.tokenizer, origin)
+    if fixed is not None:
+        fixed.to(device)
     torch.manual_seed(derived_seed(seed, Stream.INITIAL_WEIGHTS))
-    objective = make_objective(config, special, *fixed).to(device)
+    objective = make_objective(config, special, fixed).to(device)
     _check(objective, batches.micro_batches(1)[0], training.weight_decay, unigram)
     # Differs from the published code, which learns the token frequencies in hundreds of steps. The entropy keeps the
     # bias of frequent tokens near zero, where half precision is most exact.
@@ -91,7 +94,9 @@ def make_job(config: PretrainConfig, world: World, recorded: Mapping[str, Any] |
         # Differs from Electric, which starts at 0: the energy of each token starts at the mean of -log p.
         if (model := objective.discriminator) is not None and model.has_energies:
             model.discriminator_predictions.dense_prediction.bias.fill_(unigram.entropy)
-    lacks_generator = origin is not None and init_from.initialize_weights(origin, str(config.run.init_from), objective)
+    lacks_generator = origin is not None and init_from.initialize_weights(
+        origin, str(config.run.init_from), objective, seed
+    )
     if mlm_heads and recorded is None and (origin is None or lacks_generator):
         LOG.info(f"output bias set to the token frequencies: initial loss {unigram.entropy:.2f} nats per masked token")
     if config.rtd.generator_warmup_steps and recorded is None and not lacks_generator:
@@ -100,7 +105,7 @@ def make_job(config: PretrainConfig, world: World, recorded: Mapping[str, Any] |
         set_gradient_checkpointing(objective)
     compile_for_training(objective, compilation)
     data = (prepared, objective, batches, held_out, unigram)
-    return Job(config, *data, arithmetic, compilation, is_recorded, origin, lacks_generator)
+    return Job(config, *data, arithmetic, compilation, is_recorded, origin, lacks_generator, fixed)
 
 
 def _starts_word(prepared: Prepared) -> torch.Tensor:
@@ -113,14 +118,14 @@ def _starts_word(prepared: Prepared) -> torch.Tensor:
     return starts
 
 
-def _fixed_generator(config: PretrainConfig, tokenizer: Tokenizer, origin: init_from.Origin | None) -> list[Generator]:
-    """The pretrained masked language model in the folder --rtd.generator, which is not trained; [] without one.
+def _fixed_generator(config: PretrainConfig, tokenizer: Tokenizer, origin: init_from.Origin | None) -> Generator | None:
+    """The pretrained masked language model in the folder --rtd.generator, which is not trained; None without one.
 
     Checkpoints do not contain it: they record the hash of its weights. Paper: Fast-ELECTRA (Dong et al. 2023). Raises
     UsageError and CheckpointError.
     """
     if config.rtd.trains_generator or not spec_of(config).has_discriminator:
-        return []
+        return None
     path = Path(config.rtd.generator)
     try:
         files = load.locate(path, "generator")
@@ -136,10 +141,10 @@ def _fixed_generator(config: PretrainConfig, tokenizer: Tokenizer, origin: init_
             raise CheckpointError(f"--rtd.generator {path} has {name} {found}, the run needs {wanted}; name another")
     tensors = load.resize_vocabulary(stored.tensors, size, [])
     model = load.build(stored._replace(config=replace(stored.config, vocab_size=size), tensors=tensors), Generator)
-    return [model.requires_grad_(False)]
+    return model.requires_grad_(False)
 
 
-def _check(objective: PretrainingObjective, batch: Batch, weight_decay: float, unigram: evaluation.Unigram) -> None:
+def _check(objective: PretrainingModule, batch: Batch, weight_decay: float, unigram: evaluation.Unigram) -> None:
     """Check weight sharing, the optimizer's parameter groups, and that random weights start at chance level.
 
     Raises UsageError for a wrong initial loss, which settings can cause, and AssertionError for the rest.
@@ -217,7 +222,7 @@ def job_settings(preset: str, job: Job, world: World) -> dict[str, Any]:
         "origin": job.origin.record if job.origin else None,
         "compilation": job.compilation,
         "is_recorded": job.is_recorded,
-        "fixed_generator": [digest(to_native(model.state_dict())) for model in job.objective.fixed] or None,
+        "fixed_generator": job.fixed and [digest(to_native(job.fixed.state_dict()))],
     }
     return run_folder.run_settings(preset, job.config, world.world_size, job.arithmetic, **found)
 

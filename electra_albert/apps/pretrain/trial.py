@@ -58,7 +58,7 @@ def measure(job: Job, world: World, done_steps: int = 0) -> Iterator[str]:
     token = count / (job.batches.global_batch_size * job.config.corpus.max_seq_length)
     yield f"FLOPs: {token:.3g} per token, {count:.3g} per step (matrix products, forward and backward, with padding)"
     state = _STATE_BYTES * sum(parameter.numel() for parameter in job.objective.parameters())
-    state += sum(parameter.nbytes for fixed in job.objective.fixed for parameter in fixed.parameters())
+    state += sum(parameter.nbytes for parameter in job.fixed.parameters()) if job.fixed else 0
     yield f"memory: {state / 1e9:.2f} GB for weights, gradients and optimizer state, plus activations"
     if state > memory_of(device):
         yield f"{NOT_TIMED}: {device} has {memory_of(device) / 1e9:.1f} GB; to train here, {memory_advice(training)}"
@@ -98,11 +98,11 @@ def _example_flops(config: PretrainConfig) -> int:
 def _count_flops(config: PretrainConfig, device: str) -> int:
     with torch.device(device):
         special = SpecialIds(0, 1, 2, 3, 4, (), torch.ones(config.model.vocab_size, dtype=torch.bool))
-        fixed = []
+        fixed = None
         if spec_of(config).has_discriminator and not config.rtd.trains_generator:
             shape = read_config(locate(Path(config.rtd.generator), "generator"))
-            fixed = [electra.Generator(replace(shape, vocab_size=config.model.vocab_size)).requires_grad_(False)]
-        objective = rtd.make_objective(config, special, *fixed)
+            fixed = electra.Generator(replace(shape, vocab_size=config.model.vocab_size)).requires_grad_(False)
+        objective = rtd.make_objective(config, special, fixed)
         ids = torch.zeros(1, config.corpus.max_seq_length, dtype=torch.int64)
         batch = Batch(ids, ids.bool(), ids, ids[:, 0], ids[:, 0])
         with FlopCounterMode(display=False) as counter:
