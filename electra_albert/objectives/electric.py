@@ -19,8 +19,7 @@ from electra_albert.keyed_random import Stream, bits, uniform
 from electra_albert.model.electra import Generator
 from electra_albert.objectives import ElectricConfig
 from electra_albert.objectives.evaluation import Detections, Unigram
-from electra_albert.objectives.generators import Corruption
-from electra_albert.objectives.rtd import ReplacedTokenDetection
+from electra_albert.objectives.rtd import Corruption, ReplacedTokenDetection
 
 
 class Electric(ReplacedTokenDetection):

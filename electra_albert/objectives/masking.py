@@ -1,20 +1,27 @@
-"""Selection and masking of the tokens to predict, and sampling from the generator.
+"""Selection and masking of the tokens to predict, also of whole words, and sampling from the generator.
 
 Shapes do not depend on values: each sequence has K targets; unused ones have weight 0.
 Dimensions: B batch, L length, K = max_targets, M any number of predicted tokens, V vocab.
 """
 
 import math
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from electra_albert.contracts import SpecialIds
+from electra_albert.config import MlmConfig, RtdConfig
+from electra_albert.contracts import Batch, SpecialIds
 from electra_albert.keyed_random import Stream, bits, gumbel, uniform
 from electra_albert.model_config import MAX_WIDTH
 
 _MAX_INT64 = torch.iinfo(torch.int64).max
+# Relative probabilities of runs of 1, 2, … words. ALBERT section 4.1; SpanBERT section 3.1, whose mean length of 3.8
+# is that of the geometric distribution restricted to 10 words.
+# Differs from SpanBERT, which replaces a span as a whole: [MASK] or not is drawn for each of its tokens.
+RUN_LENGTHS = {"word": [1.0], "ngram": [1 / n for n in range(1, 4)], "span": [0.8**n for n in range(10)]}
 
 
 class Targets(NamedTuple):
@@ -31,6 +38,25 @@ def maskable(input_ids: Tensor, attention_mask: Tensor, special: SpecialIds) -> 
     for token in special.never_masked:  # one by one: a tensor of them would be copied to the device at each step
         is_maskable = is_maskable & (input_ids != token)
     return is_maskable
+
+
+def mask(
+    batch: Batch, vocab_size: int, options: MlmConfig | RtdConfig, special: SpecialIds, seed: int
+) -> tuple[Tensor, Targets, Tensor]:
+    """Select and mask tokens. Draws are keyed by batch.example_id.
+
+    Returns ids int64 [B, L], targets, and which targets are [MASK], bool [B, K].
+    """
+    ids = batch.input_ids
+    keys = (seed, batch.example_id)
+    is_maskable = maskable(ids, batch.attention_mask, special)
+    units = find_units(options.mask_unit, special.starts_word, ids, is_maskable, *keys)
+    targets = choose_targets(ids, is_maskable, options.mask_rate, *keys, units)
+    random = None
+    if isinstance(options, MlmConfig) and options.random_token_share:
+        random = (random_tokens(targets, special, vocab_size, *keys), options.random_token_share)
+    masked_ids, is_masked = mask_tokens(ids, targets, special.mask, options.mask_token_share, *keys, random)
+    return masked_ids, targets, is_masked
 
 
 def max_targets(length: int, mask_rate: float) -> int:
@@ -52,6 +78,28 @@ def share_of(count: Tensor, share: float) -> Tensor:
     return (count.float() * share).round().long()
 
 
+def find_units(
+    kind: str, starts_word: Tensor | None, input_ids: Tensor, is_maskable: Tensor, seed: int, example_id: Tensor
+) -> Tensor | None:
+    """Number of each maskable token's unit, int64 [B, L]: a word or a run of words without special tokens.
+
+    starts_word bool [V], input_ids int64 [B, L], is_maskable bool [B, L]; None for the unit token.
+    """
+    if kind == "token":
+        return None
+    assert starts_word is not None, f"the unit {kind} needs special.starts_word"
+    length = input_ids.shape[1]
+    is_first = is_maskable & ~pad(is_maskable, (1, -1))  # [B, L], after a special token
+    is_start = is_first | (is_maskable & starts_word[input_ids])  # [B, L], of a word
+    word = (is_start.cumsum(1) - 1).clamp(min=0)  # [B, L]
+    *borders, total = accumulate(RUN_LENGTHS[kind])
+    noise = bits(seed, Stream.RUN_LENGTH, example_id[:, None], torch.arange(length, device=input_ids.device))
+    # Number of words of each run, and whether each word is the first of a run, [B, L] and [B, L + 1].
+    words = torch.ones_like(noise) + sum((noise >= int(border / total * 2.0**63)).long() for border in borders)
+    run_start = is_start.new_zeros(len(word), length + 1).scatter(1, (words.cumsum(1) - words).clamp(max=length), True)
+    return ((is_first | (is_start & run_start.gather(1, word))).cumsum(1) - 1).clamp(min=0)
+
+
 def choose_targets(
     input_ids: Tensor, is_maskable: Tensor, mask_rate: float, seed: int, example_id: Tensor, units: Tensor | None = None
 ) -> Targets:
@@ -60,13 +108,14 @@ def choose_targets(
     units, int64 [B, L]: each token's unit; whole units are drawn, and the last one is cut to the exact count.
     """
     length = input_ids.shape[1]
+    count = target_count(is_maskable, mask_rate)  # [B]
     position = torch.arange(length, device=input_ids.device)
     noise = bits(seed, Stream.MASK, example_id[:, None], position)  # [B, L]
     if units is not None:  # the noise of the unit, and in its lowest bits the position
         noise = noise.gather(1, units) & -MAX_WIDTH | position
     most = max_targets(length, mask_rate)
     positions = noise.masked_fill(~is_maskable, _MAX_INT64).topk(most, largest=False).indices  # [B, K]
-    is_used = torch.arange(most, device=input_ids.device) < target_count(is_maskable, mask_rate)[:, None]  # [B, K]
+    is_used = torch.arange(most, device=input_ids.device) < count[:, None]  # [B, K]
     return Targets(positions, is_used.float(), input_ids.gather(1, positions))
 
 

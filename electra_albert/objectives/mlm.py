@@ -11,13 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from electra_albert.config import MlmConfig, ModelConfig, RtdConfig, SopConfig
+from electra_albert.config import MlmConfig, ModelConfig, SopConfig
 from electra_albert.contracts import IGNORED_LABEL, Batch, SpecialIds, Term, UsageError
 from electra_albert.model.electra import Discriminator, Generator, initialize_models
 from electra_albert.model.encoder import SentenceOrderHead
 from electra_albert.objectives import masking
 from electra_albert.objectives.evaluation import Detections, Unigram, baseline_terms
-from electra_albert.objectives.spans import find_units
 
 
 class Prediction(NamedTuple):
@@ -65,7 +64,8 @@ class MaskedLanguageModeling(nn.Module):
 
     def corrupt(self, batch: Batch) -> Prediction:
         """Mask the batch and predict the masked tokens."""
-        ids, targets, is_masked = mask(batch, self.generator.config, self.mlm, self.special, self.seed)
+        vocab_size = self.generator.config.vocab_size
+        ids, targets, is_masked = masking.mask(batch, vocab_size, self.mlm, self.special, self.seed)
         return Prediction(ids, targets, is_masked, *predict(self.generator, batch, ids, targets))
 
     def forward(self, batch: Batch) -> dict[str, Term]:
@@ -81,21 +81,6 @@ class MaskedLanguageModeling(nn.Module):
         """Terms of a held-out batch, baselines included; `detections` is unused."""
         prediction = self.corrupt(batch)
         return self.terms(batch, prediction) | baseline_terms(prediction.targets, prediction.is_masked, unigram)
-
-
-def mask(
-    batch: Batch, model: ModelConfig, options: MlmConfig | RtdConfig, special: SpecialIds, seed: int
-) -> tuple[Tensor, masking.Targets, Tensor]:
-    """Select and mask tokens: masked_ids, targets, is_masked as in Prediction. Draws are keyed by batch.example_id."""
-    ids, keys = batch.input_ids, (seed, batch.example_id)
-    is_maskable = masking.maskable(ids, batch.attention_mask, special)
-    units = find_units(options.mask_unit, special.starts_word, ids, is_maskable, *keys)
-    targets = masking.choose_targets(ids, is_maskable, options.mask_rate, *keys, units)
-    random = None
-    if isinstance(options, MlmConfig) and options.random_token_share:
-        random = masking.random_tokens(targets, special, model.vocab_size, *keys), options.random_token_share
-    masked_ids, is_masked = masking.mask_tokens(ids, targets, special.mask, options.mask_token_share, *keys, random)
-    return masked_ids, targets, is_masked
 
 
 def predict(generator: Generator, batch: Batch, masked_ids: Tensor, targets: masking.Targets) -> tuple[Tensor, Tensor]:

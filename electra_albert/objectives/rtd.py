@@ -5,7 +5,7 @@ Dimensions: B batch, L length, K = masking.max_targets, V vocab, D hidden.
 
 import math
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -14,12 +14,24 @@ from torch import Tensor, nn
 from electra_albert.config import ModelConfig, PretrainConfig, RtdConfig, SopConfig
 from electra_albert.contracts import Batch, Objective, PretrainingObjective, SpecialIds, Term
 from electra_albert.model.electra import Discriminator, Electra, Generator
-from electra_albert.objectives import generators, mlm, spec_of
+from electra_albert.objectives import masking, mlm, spec_of
 from electra_albert.objectives.evaluation import Detections, Unigram, baseline_terms
-from electra_albert.objectives.generators import Corruption
 from electra_albert.objectives.masking import Targets, maskable, sample, share_of, target_count
 
 _MLM_LOSS = "discriminator_mlm_loss"
+
+
+class Corruption(NamedTuple):
+    """A masked batch with its replacements."""
+
+    masked_ids: Tensor  # [B, L] int64, the input of the generator
+    targets: Targets
+    is_masked: Tensor  # [B, K] bool, targets replaced by [MASK]
+    logits: Tensor  # [B, K, V], of the generator at the targets
+    corrupted_ids: Tensor  # [B, L] int64, the input of the discriminator
+    is_replaced: Tensor  # [B, L] bool, the labels of the discriminator
+    is_kept: Tensor  # [B, K] bool, targets that stay [MASK] in corrupted_ids
+    is_classified: Tensor  # [B, L] bool, all tokens except padding and those that stay [MASK]
 
 
 class ReplacedTokenDetection(nn.Module):
@@ -50,7 +62,7 @@ class ReplacedTokenDetection(nn.Module):
         is_disentangled = rtd.embedding_sharing == "disentangled" and rtd.trains_generator
         self.electra = Electra(rtd.generator_config(model), model, is_disentangled=is_disentangled, **heads)
         if rtd.generator == "shared":
-            generators.share_layers(self.electra)
+            _share_layers(self.electra)
 
     @property
     def generator(self) -> Generator | None:
@@ -85,8 +97,8 @@ class ReplacedTokenDetection(nn.Module):
 
     def corrupt(self, batch: Batch) -> Corruption:
         """Mask the batch and replace targets by generator samples."""
-        shape = self.discriminator.config
-        masked_ids, targets, is_masked = mlm.mask(batch, shape, self.rtd, self.special, self.seed)
+        vocab_size = self.discriminator.config.vocab_size
+        masked_ids, targets, is_masked = masking.mask(batch, vocab_size, self.rtd, self.special, self.seed)
         # The targets are in random order, so the first ones are a random part.
         kept = share_of(targets.weight.sum(1), self.rtd.mlm_share)  # [B]
         is_kept = torch.arange(targets.weight.shape[1], device=kept.device) < kept[:, None]  # [B, K]
@@ -113,7 +125,8 @@ class ReplacedTokenDetection(nn.Module):
     def forward(self, batch: Batch) -> dict[str, Term]:
         """Loss and metric terms of a batch."""
         corruption = self.corrupt(batch)
-        return self.terms(batch, corruption, *self.detect(batch, corruption))
+        hidden_states, logits = self.detect(batch, corruption)
+        return self.terms(batch, corruption, hidden_states, logits)
 
     def terms(self, batch: Batch, corruption: Corruption, hidden_states: Tensor, logits: Tensor) -> dict[str, Term]:
         """Loss and metric terms of a corrupted batch; hidden_states and logits are those of `detect`."""
@@ -122,16 +135,16 @@ class ReplacedTokenDetection(nn.Module):
         is_detected = (logits.detach() > 0) & mask
         true_positives = (is_detected & is_replaced).sum().float()
         tokens, replaced = mask.sum(), is_replaced.sum()
-        predicted = corruption.logits, corruption.targets, corruption.is_masked
+        mlm_terms = self._mlm_terms(corruption, hidden_states) if self.rtd.mlm_share else {}
+        predicted = (corruption.logits, corruption.targets, corruption.is_masked)
         terms = {
             **mlm.prediction_terms(*predicted, "generator"),
             "discriminator_loss": Term((nats * mask).sum(), tokens),
             "replaced_fraction": Term(replaced.float(), tokens),
             "discriminator_precision": Term(true_positives, is_detected.sum()),
             "discriminator_recall": Term(true_positives, replaced),
+            **mlm_terms,
         }
-        if self.rtd.mlm_share:
-            terms |= self._mlm_terms(corruption, hidden_states)
         return terms | mlm.order_terms(self.discriminator.sentence_order, hidden_states, batch)
 
     def _mlm_terms(self, corruption: Corruption, hidden_states: Tensor) -> dict[str, Term]:
@@ -150,6 +163,13 @@ class ReplacedTokenDetection(nn.Module):
         detections.add(logits, corruption.is_replaced, corruption.is_classified)
         terms = self.terms(batch, corruption, hidden_states, logits)
         return terms | baseline_terms(corruption.targets, corruption.is_masked, unigram)
+
+
+def _share_layers(electra: Electra) -> None:
+    """Make the generator's encoder the first layers of the discriminator's, of which it has the configuration."""
+    encoder, whole = (model.encoder for model in (electra.generator, electra.discriminator) if model is not None)
+    encoder.embedding_hidden_mapping_in = whole.embedding_hidden_mapping_in
+    encoder.albert_layer_groups = whole.albert_layer_groups[: len(encoder.albert_layer_groups)]
 
 
 class PretrainingModule(nn.Module, PretrainingObjective):

@@ -10,8 +10,7 @@ from scipy import stats
 from torch import Tensor
 
 from electra_albert.keyed_random import Stream, bits
-from electra_albert.objectives.masking import Targets, choose_targets, maskable, max_targets
-from electra_albert.objectives.spans import find_units
+from electra_albert.objectives.masking import Targets, choose_targets, find_units, maskable, max_targets
 from tests.objectives.test_masking import ACCEPTED, REJECTED, assert_well_chosen
 from tests.objectives.test_objectives import assert_corruption_does_not_depend_on_the_batch
 from tests.objectives.toy import PAD, SEED, SEP, SPECIAL, STARTS_WORD, build, make_batch
