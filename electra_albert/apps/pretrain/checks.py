@@ -16,8 +16,9 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from electra_albert.apps.pretrain import budget, main, summary, trial
+from electra_albert.apps.pretrain import budget, summary, trial
 from electra_albert.apps.pretrain.job import MUCH_UNKNOWN, Job
+from electra_albert.apps.pretrain.run import run_folder
 from electra_albert.contracts import IGNORED_LABEL, Batch, CheckpointError, SpecialIds
 from electra_albert.corpus.rows import Split, padding_share
 from electra_albert.corpus.token_texts import word_starts
@@ -241,7 +242,7 @@ def _of_padding(job: Job, batch: Batch) -> Finding:
 
 def _of_cost(job: Job, world: World) -> Iterator[Finding]:
     """Memory, disk, time and FLOPs of the run."""
-    text, is_enough = trial.disk_space(job, main.run_folder(job.config, ""))
+    text, is_enough = trial.disk_space(job, run_folder(job.config, ""))
     yield _warn_if(not is_enough, "disk", text, trial.DISK_ADVICE)
     for line in trial.measure(job, world):
         if not line.endswith("…"):  # such a line announces the next one

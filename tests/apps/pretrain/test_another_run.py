@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from electra_albert.apps.pretrain import main as pretrain
-from electra_albert.apps.pretrain.main import run_folder
 from electra_albert.apps.pretrain.options import parse_pretraining
+from electra_albert.apps.pretrain.run import run_folder
 from tests.apps.conftest import Finished
 from tests.apps.pretrain.test_bad_input import written
 from tests.apps.pretrain.test_resume import resumed_from

@@ -13,7 +13,7 @@ from electra_albert.apps.pretrain.generator_warmup import warm_up
 from electra_albert.apps.run_folder import MAY_CHANGE, WARMUP, check_settings, compare_settings
 from electra_albert.config import REMOVED, PretrainConfig, RtdConfig, TrainingConfig, as_settings
 from electra_albert.contracts import STOPPED_BY_SIGNAL, CheckpointError
-from electra_albert.objectives import mlm
+from electra_albert.objectives import masking
 from electra_albert.training.distributed import World
 from electra_albert.training.guards import StopSignal
 from electra_albert.training.monitor import Monitor
@@ -200,15 +200,15 @@ def test_the_warmup_masks_as_the_joint_run(
 ) -> None:
     shares = ("--rtd.mask_unit", "word", "--rtd.mask_rate", 0.4, "--rtd.mask_token_share", 0.6)
     job, _ = toy.job(toy.stock(ELECTRA), *COMMAND, *shares)
-    original, is_equal = mlm.mask, set[bool]()
+    original, is_equal = masking.mask, set[bool]()
 
-    def compared(batch: Any, model: Any, masking: Any, *rest: Any) -> Any:
-        joint = original(batch, model, job.config.rtd, *rest)
-        masked = original(batch, model, masking, *rest)
+    def compared(batch: Any, size: int, options: Any, *rest: Any) -> Any:
+        joint = original(batch, size, job.config.rtd, *rest)
+        masked = original(batch, size, options, *rest)
         is_equal.add(torch.equal(masked[0], joint[0]))
         return masked
 
-    monkeypatch.setattr(mlm, "mask", compared)
+    monkeypatch.setattr(masking, "mask", compared)
     with Monitor(tmp_path, TOGETHER) as monitor, StopSignal() as stop:
         world = World(0, 1, 0, torch.device("cpu"))
         assert warm_up(job, RunSettings(tmp_path, job.config.training, world, monitor, stop))

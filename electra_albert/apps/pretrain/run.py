@@ -1,0 +1,212 @@
+"""A pretraining run: prepare, build, check, train, evaluate, export, report."""
+
+import re
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from electra_albert.apps import machine
+from electra_albert.apps import run_folder as files
+from electra_albert.apps.command_line import check_can_write
+from electra_albert.apps.prepare import short_name
+from electra_albert.apps.pretrain import alarms, budget, evaluation, generator_warmup, summary, trial
+from electra_albert.apps.pretrain.job import Job, job_settings, make_job
+from electra_albert.apps.report import write_report
+from electra_albert.config import PretrainConfig
+from electra_albert.contracts import LOG, RunResult, UsageError
+from electra_albert.corpus.tokenizer import save_tokenizer
+from electra_albert.hub import save
+from electra_albert.inference.scoring import read_sets
+from electra_albert.training import checkpoint, distributed, graphs, guards, loop, run_log, step
+from electra_albert.training.distributed import World
+from electra_albert.training.monitor import Monitor, check_trackers
+
+RUNS = Path("runs")
+_COLOUR = re.compile("\x1b\\[[0-9;]*m")
+
+
+def run_pretraining(preset: str, config: PretrainConfig, world: World, command: Sequence[str]) -> RunResult:
+    """Train, then export unless a signal stopped the run.
+
+    `command` is recorded in its folder and model card.
+    """
+    folder = run_folder(config, preset)
+    with distributed.main_first(world):
+        _check_folder(folder, config)
+    check_trackers(config.training.report_to)
+    with ExitStack() as stack:
+        log = stack.enter_context(run_log.RunLog())
+        newest = checkpoint.find_checkpoint(folder / "checkpoints", config.run.resume)
+        resume_point = files.find_resume_point(folder, newest)
+        if resume_point:
+            config = budget.recorded_plan(config, resume_point[1], world.world_size)
+            files.check_settings(resume_point, preset, config, world.world_size)
+        state = resume_point[1] if resume_point and newest else None
+        stack.enter_context(machine.one_line_errors(config.training, config.run.torch_compile))
+        stack.enter_context(distributed.naming_lost_ranks(world, log.take_over))
+        job = make_job(config, world, state["settings"] if state else None)
+        job = job if resume_point else budget.planned(job, world)
+        done_steps = state["step"] if state else 0
+        _announce(job, world, done_steps)
+        if config.run.dry_run:
+            return RunResult(folder, {}, 0)
+        with distributed.main_first(world):
+            if world.is_main:
+                _check_disk(job, folder, done_steps)
+                stack.enter_context(guards.run_lock(folder))
+        if newest != checkpoint.find_checkpoint(folder / "checkpoints", config.run.resume):
+            raise UsageError(f"another run has just written into {folder}; start again to resume it")
+        run, pace = _open_run(stack, job, folder, job_settings(preset, job, world), newest, world)
+        record = {"settings": run.settings, **summary.record(job, world)}
+        _start(folder, preset, job, run, log, command, record)
+        if job.lacks_generator and not generator_warmup.warm_up(job, run):
+            return RunResult(folder, {}, 0, is_stopped=True)
+        evaluate = evaluation.evaluator(job, run)
+        evaluate = pace.timed(evaluate) if pace else evaluate
+        outcome = loop.train(job.objective, job.batches, evaluate, run)
+        outcome = evaluation.average(job, run, evaluate, outcome)
+        LOG.info(f"peak memory: {machine.peak_memory(world.device) / 1e9:.2f} GB")
+        result = RunResult(folder, outcome.metrics, outcome.step, outcome.is_stopped)
+        if world.is_main and not outcome.is_stopped:
+            if pace:
+                job = _with_max_steps(job, outcome.step)
+                planned = record | {"settings": job_settings(preset, job, world)}
+                _record(folder, preset, job, command, planned)
+            result = result._replace(summary=_export(job, result, command))
+            run_log.log_to_file(_COLOUR.sub("", result.summary))
+            _upload(job, result)
+    return result
+
+
+def run_folder(config: PretrainConfig, preset: str) -> Path:
+    """The run's folder: output_dir, or by default a name from corpus and preset."""
+    return Path(config.run.output_dir or RUNS / f"{short_name(config.corpus.corpus)}-{preset}")
+
+
+def _check_folder(folder: Path, config: PretrainConfig) -> None:
+    """Raise UsageError if the run cannot write into its folder, or would overwrite its initial weights."""
+    check_can_write(folder)
+    files.check_is_ours(folder)
+    source = config.run.init_from
+    if source is not None and Path(source).resolve() == folder.resolve():
+        raise UsageError(f"--init_from {source} is the run's own folder; name another --output_dir")
+
+
+def _announce(job: Job, world: World, done_steps: int) -> None:
+    """Log the plan of the run; for --dry_run with memory and time. Refuses wrong --eval_pairs before the training."""
+    config = job.config
+    if config.run.eval_pairs is not None:
+        longest = config.model.max_position_embeddings
+        read_sets(Path(config.run.eval_pairs), job.prepared.tokenizer, longest)
+    timed = trial.measure(job, world, done_steps) if config.run.dry_run else ()
+    for line in chain(summary.start_lines(job, world), budget.suggestion(job), timed):
+        LOG.info(line)
+
+
+def _check_disk(job: Job, folder: Path, done_steps: int) -> None:
+    text, is_enough = trial.disk_space(job, folder, done_steps)
+    if not is_enough:
+        raise UsageError(f"{folder}: {text}; {trial.DISK_ADVICE}")
+
+
+def _open_run(
+    stack: ExitStack,
+    job: Job,
+    folder: Path,
+    settings: dict[str, Any],
+    newest: Path | None,
+    world: World,
+) -> tuple[step.RunSettings, budget.Pace | None]:
+    """The settings of the loop, with signals and logging open, and the pace of --budget if it is given."""
+    config, training = job.config, job.config.training
+    stop = stack.enter_context(guards.StopSignal())
+    monitor = Monitor(
+        folder,
+        training.max_steps,
+        training.report_to,
+        is_main=world.is_main,
+        settings=settings,
+        alarms=alarms.Alarms(config),
+    )
+    stack.enter_context(monitor)
+    pace = None
+    if config.run.budget:
+        pace = budget.Pace(config.run.budget_seconds, training.eval_steps, monitor)
+    run = step.RunSettings(
+        folder,
+        training,
+        world,
+        monitor,
+        stop,
+        job.arithmetic,
+        resume_from=newest,
+        settings=settings,
+        plan=pace,
+        eval_on_start=job.origin is not None,
+        lr_multipliers=job.objective.lr_multipliers,
+        record=graphs.CudaRecorder(world.device) if job.is_recorded else None,
+    )
+    return run, pace
+
+
+def _start(
+    folder: Path,
+    preset: str,
+    job: Job,
+    run: step.RunSettings,
+    log: run_log.RunLog,
+    command: Sequence[str],
+    record: dict[str, Any],
+) -> None:
+    """Log what changed since the run began, write its record, and create its repository on the hub."""
+    resume_point = files.find_resume_point(folder, run.resume_from)
+    if resume_point:
+        files.log_changes(resume_point, run)
+    if not run.world.is_main:
+        log.open(folder)
+    with distributed.main_first(run.world):
+        if run.world.is_main:
+            _record(folder, preset, job, command, record)
+            log.open(folder)
+            if job.config.run.push_to_hub is not None:
+                is_private = job.config.run.hub_private_repo
+                save.create_repository(job.config.run.push_to_hub, is_private=is_private)
+
+
+def _with_max_steps(job: Job, steps: int) -> Job:
+    training = replace(job.config.training, max_steps=steps)
+    return job._replace(config=replace(job.config, training=training))
+
+
+def _record(folder: Path, preset: str, job: Job, command: Sequence[str], record: dict[str, Any]) -> None:
+    """Write settings, command and tokenizer of the run."""
+    with files.writing(folder):
+        files.write_run_record(folder, preset, job.config, command, record)
+        longest = job.config.model.max_position_embeddings
+        save_tokenizer(job.prepared.tokenizer, folder / "tokenizer", longest)
+
+
+def _export(job: Job, result: RunResult, command: Sequence[str]) -> str:
+    """Export the models, write the card, and return the final report."""
+    folder = result.folder
+    facts = files.run_facts(job.config, result.metrics, result.step)
+    objective = job.objective.cpu().eval()
+    for name in ("generator", "discriminator"):
+        model = getattr(objective, name)
+        if model is not None:
+            model.embeddings.merge_base()
+            save.save_model(model, job.prepared.tokenizer, folder / name, facts=facts)
+    with files.writing(folder):
+        public_command = files.format_command(command, is_public=True)
+        files.write_card(folder, public_command, job.config, facts)
+        write_report(folder, folder / files.REPORT)
+    return summary.final_report(job, result.metrics, folder)
+
+
+def _upload(job: Job, result: RunResult) -> None:
+    if job.config.run.push_to_hub is not None:
+        message = f"Step {result.step}"
+        save.upload(result.folder, job.config.run.push_to_hub, message, save.RUN_PARTS)
