@@ -181,10 +181,7 @@ def read_unit(unit: Unit, counts: Counter[str]) -> Iterator[Document]:
             counts["files"] += 1
             counts[f"files_of_{span.kind}"] += 1
         before = counts["documents"], counts["sentences"]
-        for document in _read_span(span, unit.options, counts):
-            counts["documents"] += not document.continues
-            counts["sentences"] += len(document.sentences)
-            yield document
+        yield from documents.counted(_read_span(span, unit.options, counts), counts)
         is_long = span.kind in _UNBROKEN and counts["sentences"] > before[1] + _FEW_LINES
         if is_long and span.start == 0 and counts["documents"] == before[0] + 1:
             counts[_UNBROKEN[span.kind]] += span.end in (_TO_THE_END, Path(span.path).stat().st_size)
