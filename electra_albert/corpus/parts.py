@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
+from itertools import compress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,6 +42,7 @@ from electra_albert.files import (
 
 PART_FILES = ("tokens", "sentence_ends", "document_ends", "groups", "sketches")
 _BATCH_CHARACTERS = 1 << 20  # tokenised at once
+_QUICK_ITEMS_PER_WORKER = 16  # another process starts in the time of so many
 _SECONDS_BETWEEN_LINES = 10
 _SECONDS_WITHOUT_BAR = 5  # on a terminal
 
@@ -139,15 +141,18 @@ def run_all(
     items: Sequence[Any],
     num_workers: int,
     shared: Any,
+    *,
+    is_quick: bool = False,
 ) -> list[Any]:
     """function(item, shared) of each item, in this process or in workers that never outlive it.
 
-    Logs the progress.
+    Returns the results as they come, and logs the progress. A few quick items need no worker.
     """
-    results: list[Any] = [None] * len(items)
+    num_workers = min(num_workers, len(items) // (_QUICK_ITEMS_PER_WORKER if is_quick else 1))
+    results: list[Any] = []
     logged = time.monotonic()
     bar = tqdm(
-        _run_each(function, items, min(num_workers, len(items)), shared),
+        _run_each(function, items, num_workers, shared),
         desc=label,
         total=len(items),
         unit=" parts",
@@ -155,32 +160,27 @@ def run_all(
         disable=None,
         leave=False,
     )
-    for done, (number, result) in enumerate(bar, start=1):
-        results[number] = result
+    for result in bar:
+        results.append(result)
         is_due = bar.disable and time.monotonic() - logged > _SECONDS_BETWEEN_LINES
-        if is_due and done < len(items):
+        if is_due and len(results) < len(items):
             logged = time.monotonic()
-            LOG.info(f"{label}: {done} of {len(items)} parts done")
+            LOG.info(f"{label}: {len(results)} of {len(items)} parts done")
     return results
 
 
 def _run_each(
     function: Callable[[Any, Any], Any], items: Sequence[Any], num_workers: int, shared: Any
-) -> Iterator[tuple[int, Any]]:
-    """Number and result of each item, as they are finished."""
+) -> Iterator[Any]:
     if num_workers <= 1:
-        for number, item in enumerate(items):
-            yield number, function(item, shared)
+        yield from (function(item, shared) for item in items)
         return
     context = multiprocessing.get_context("spawn")  # a fork would copy locks of other threads
     read_end, write_end = context.Pipe(duplex=False)
     pool = ProcessPoolExecutor(num_workers, context, _start_worker, (shared, read_end))
     try:
-        numbers = {
-            pool.submit(_run_in_worker, function, item): number for number, item in enumerate(items)
-        }
-        for future in as_completed(numbers):
-            yield numbers[future], future.result()
+        futures = [pool.submit(_run_in_worker, function, item) for item in items]
+        yield from (future.result() for future in as_completed(futures))
     except BrokenProcessPool:
         raise DataError(
             "a worker of the preparation was killed, probably out of memory; "
@@ -224,81 +224,64 @@ def write_documents(
 ) -> None:
     """Tokenise documents, which add to `counts` when they are read, into the files of a part."""
     started = time.perf_counter()
+    written = Counter[str]()
+    document_start = 0  # in tokens
     with ExitStack() as stack:
-        files = {
-            name: HashedFile(stack.enter_context(replacing(part.path(name)))) for name in PART_FILES
-        }
-        writer = _PartWriter(files, part.dtype, encoder)
-        for document in documents:
-            writer.add(document)
-        writer.flush()
-    statistics = {
-        "key": part.key,
-        "files": {name: file.finish() for name, file in files.items()},
-        "read": counts,
-        "written": writer.counts,
-        "seconds": time.perf_counter() - started,
-    }
+        opened = (stack.enter_context(replacing(part.path(name))) for name in PART_FILES)
+        files = list(map(HashedFile, opened))
+        for sentences, sentence_counts, signatures in _batches(documents):
+            written["characters"] += sum(len(text) - text.count(" ") for text in sentences)
+            ids, lengths, encoded = encoder.encode_counted(sentences)
+            ends = np.append(0, lengths).cumsum() + written["tokens"]  # [sentences + 1] in tokens
+            sentence_ends = ends[1:][lengths > 0]
+            document_ends = ends[sentence_counts]
+            has_token = np.diff(document_ends, prepend=document_start) > 0
+            document_start = document_ends.max(initial=document_start)
+            signatures = list(compress(signatures, has_token))
+            arrays = (
+                ids.astype(part.dtype),
+                sentence_ends.astype("<i8"),
+                document_ends[has_token].astype("<i8"),
+                np.array([signature.key for signature in signatures], "<i8"),
+                np.array([list(signature.minhashes) for signature in signatures], np.uint8),
+            )
+            for file, array in zip(files, arrays, strict=True):
+                file.write(array.tobytes())
+            written.update(
+                encoded,
+                sentences=len(sentence_ends),
+                sentences_without_a_token=len(lengths) - len(sentence_ends),
+                tokens=len(ids),
+                unknown_tokens=int((ids == encoder.unknown_id).sum()),
+            )
+            if not has_token.all():
+                written["documents_without_a_token"] += int((~has_token).sum())
+            written["documents"] += len(signatures)
+    digests = [file.finish() for file in files]
+    statistics: dict[str, Any] = {"key": part.key}
+    statistics["files"] = dict(zip(PART_FILES, digests, strict=True))
+    statistics |= {"read": counts, "written": written, "seconds": time.perf_counter() - started}
     write_statistics(part.path("json"), statistics)
 
 
-class _PartWriter:
-    """Batches sentences, tokenises them and appends the result to the files of a part."""
-
-    def __init__(
-        self, files: Mapping[str, HashedFile], dtype: np.dtype, encoder: TextEncoder
-    ) -> None:
-        self.counts: Counter[str] = Counter()
-        self._files = files
-        self._dtype = dtype
-        self._encoder = encoder
-        self._sentences: list[str] = []
-        self._ends: list[tuple[int, Signature]] = []  # of documents, in sentences of the batch
-        self._characters = 0
-        self._document_start = 0  # tokens before the current document
-
-    def add(self, document: Document) -> None:
-        self._sentences += document.sentences
-        characters = sum(map(len, document.sentences))
-        spaces = sum(sentence.count(" ") for sentence in document.sentences)
-        self._characters += characters
-        self.counts["characters"] += characters - spaces
+def _batches(
+    documents: Iterable[Document],
+) -> Iterator[tuple[list[str], list[int], list[Signature]]]:
+    """Sentences; how many there are at the end of each document; and the documents' signatures."""
+    sentences: list[str] = []
+    sentence_counts: list[int] = []
+    signatures: list[Signature] = []
+    characters = 0
+    for document in documents:
+        sentences += document.sentences
+        characters += sum(map(len, document.sentences))
         if not document.continues:
-            self._ends.append((len(self._sentences), document.signature))
-        if self._characters >= _BATCH_CHARACTERS:
-            self.flush()
-
-    def flush(self) -> None:
-        ids, lengths, counts = self._encoder.encode_counted(self._sentences)
-        ends = np.append(0, lengths).cumsum() + self.counts["tokens"]  # [sentences + 1] in tokens
-        sentence_ends = ends[1:][lengths > 0]
-        self.counts.update(
-            counts,
-            sentences=len(sentence_ends),
-            sentences_without_a_token=len(lengths) - len(sentence_ends),
-            tokens=len(ids),
-            unknown_tokens=int((ids == self._encoder.unknown_id).sum()),
-        )
-        document_ends = []
-        signatures = []
-        for sentence_count, signature in self._ends:
-            end = int(ends[sentence_count])
-            if end > self._document_start:
-                document_ends.append(end)
-                signatures.append(signature)
-            else:
-                self.counts["documents_without_a_token"] += 1
-            self._document_start = end
-        self.counts["documents"] += len(signatures)
-        arrays = {
-            "tokens": ids.astype(self._dtype),
-            "sentence_ends": sentence_ends.astype("<i8"),
-            "document_ends": np.array(document_ends, "<i8"),
-            "groups": np.array([signature.key for signature in signatures], "<i8"),
-        }
-        for name, array in arrays.items():
-            self._files[name].write(array.tobytes())
-        self._files["sketches"].write(b"".join(signature.minhashes for signature in signatures))
-        self._sentences = []
-        self._ends = []
-        self._characters = 0
+            sentence_counts.append(len(sentences))
+            signatures.append(document.signature)
+        if characters >= _BATCH_CHARACTERS:
+            yield sentences, sentence_counts, signatures
+            sentences = []
+            sentence_counts = []
+            signatures = []
+            characters = 0
+    yield sentences, sentence_counts, signatures
