@@ -116,10 +116,11 @@ class PackedExamples:
                 last[is_here] = ends.searchsorted(end[is_here])
         after = (end - start).cumsum()
         before = after - end + start
+        streams = [self.split.parts[part] for part in part_of.tolist()]
         arrays = []
         for column, (first, last) in enumerate(bounds):
-            spans = zip(part_of.tolist(), first.tolist(), last.tolist(), strict=True)
-            slices = [self.split.parts[part][column][a:b] for part, a, b in spans]
+            spans = zip(streams, first.tolist(), last.tolist(), strict=True)
+            slices = [stream[column][begin:stop] for stream, begin, stop in spans]
             arrays.append(np.concatenate(slices))
             if column:  # of ends, which are in tokens from the part's start
                 arrays[-1] += np.repeat(before - start, (last - first).clip(0))

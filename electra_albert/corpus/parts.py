@@ -243,7 +243,7 @@ def write_documents(
                 sentence_ends.astype("<i8"),
                 document_ends[has_token].astype("<i8"),
                 np.array([signature.key for signature in signatures], "<i8"),
-                np.array([list(signature.minhashes) for signature in signatures], np.uint8),
+                np.frombuffer(b"".join(signature.minhashes for signature in signatures), np.uint8),
             )
             for file, array in zip(files, arrays, strict=True):
                 file.write(array.tobytes())

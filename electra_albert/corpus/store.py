@@ -372,7 +372,7 @@ def format_statistics(statistics: dict[str, Any], padding_share: float) -> str:
     megabytes = read["bytes"] / 1e6
     tokens = written["tokens"]
     unknown_share = written["unknown_characters"] / written["characters"]
-    kept = math.floor(statistics["kept"] * 10_000) / 100  # 100% only if nothing was skipped
+    percent = math.floor(statistics["kept"] * 10_000) / 100  # 100% only if nothing was skipped
     files = [f"{read[name]:,} of {label}" for name, label in _FILE_LABELS.items() if name in read]
     seconds = max(statistics["process_seconds"], 1e-9)
     unknown = f"{written['unknown_tokens']:,} ({written['unknown_tokens'] / tokens:.3%})"
@@ -381,7 +381,7 @@ def format_statistics(statistics: dict[str, Any], padding_share: float) -> str:
         ("read", counts),
         ("files", ", ".join(files) or "none, but the documents of a datatrove pipeline"),
         ("documents", f"{written['documents']:,}"),
-        ("tokens", f"{tokens:,} ({kept:g}% of the text kept)"),
+        ("tokens", f"{tokens:,} ({percent:g}% of the text kept)"),
         ("unknown tokens", f"{unknown}, {unknown_share:.3%} of the characters"),
         ("padding", f"{padding_share:.1%} of all positions"),
     ]
