@@ -1,4 +1,4 @@
-"""Documents of a datatrove pipeline to a corpus: after its filters and deduplication, each task writes one part."""
+"""Documents of a datatrove pipeline to a corpus: after its filters, each task writes one part."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -11,12 +11,11 @@ from filelock import FileLock
 
 from electra_albert.config import TrainingConfig
 from electra_albert.contracts import DataError, UsageError
-from electra_albert.corpus import tokenizer as tokenizers
-from electra_albert.corpus.documents import Decoder, Document, Record, documents_of_records
-from electra_albert.corpus.parts import PartPlan, write_part
+from electra_albert.corpus.documents import Decoder, Record, counted, documents_of_records
+from electra_albert.corpus.parts import PartPlan, write_documents
 from electra_albert.corpus.sources import ReadOptions, Unit
 from electra_albert.corpus.text_encoder import TextEncoder
-from electra_albert.corpus.tokenizer import Tokenizer, load_tokenizer, save_tokenizer
+from electra_albert.corpus.tokenizer import Tokenizer, fingerprint, load_tokenizer, save_tokenizer
 from electra_albert.files import load_json, write_json
 
 MAX_TASKS = 4096  # a store maps ten files of each part into memory, of 65,530 that Linux allows
@@ -26,9 +25,10 @@ _RECORD = {"tasks": int, "seed": int, "tokenizer": str, "key": str | None}
 
 @dataclass(frozen=True)
 class WriteTokens:
-    """The last step of a datatrove pipeline: tokenises its documents; task `rank` writes part `rank` of `folder`.
+    """The last step of a datatrove pipeline: task `rank` tokenises its documents into part `rank`.
 
-    `folder` is then a corpus for --corpus, with the copy of `tokenizer` in it. The number of tasks must stay the same.
+    `folder` is then a corpus for --corpus, with a copy of `tokenizer` in it. The number of tasks
+    must stay the same.
     """
 
     folder: str
@@ -36,38 +36,39 @@ class WriteTokens:
     seed: int = TrainingConfig.seed  # of the held-out text
 
     def __call__(self, data: Iterable[Any], rank: int = 0, world_size: int = 1) -> None:
-        """data: datatrove's documents. Raises UsageError if other tasks were started with other settings."""
+        """data: datatrove's documents. Raises UsageError if other tasks have other settings."""
         folder = Path(self.folder)
         if world_size > MAX_TASKS:
-            raise UsageError(f"{world_size:,} tasks, more than {MAX_TASKS:,}; give the last step fewer")
+            raise UsageError(
+                f"{world_size:,} tasks, more than {MAX_TASKS:,}; give the last step fewer"
+            )
         (folder / "store" / "parts").mkdir(parents=True, exist_ok=True)
         tokenizer = load_tokenizer(Path(self.tokenizer))
-        wanted = {"tasks": world_size, "seed": self.seed, "tokenizer": tokenizers.fingerprint(tokenizer)}
+        key = fingerprint(tokenizer)
+        settings = {"tasks": world_size, "seed": self.seed, "tokenizer": key}
         with FileLock(folder / ".lock"):
             if not (folder / DOCUMENTS_FILE).exists():  # the first task
                 save_tokenizer(tokenizer, folder / "tokenizer", 512)
-                write_json(folder / DOCUMENTS_FILE, wanted)
-            found = read_record(folder)
-        if found.get("key"):
-            raise UsageError(f"{folder} is complete and in use; remove it, or write into another folder")
-        if found != wanted:
-            raise UsageError(f"{folder} was begun with other settings, {found}; remove it or name another folder")
-        plan, counts = parts_of_documents(folder, tokenizer), Counter[str]()
+                write_json(folder / DOCUMENTS_FILE, settings)
+            record = read_record(folder)
+        if record.get("key"):
+            raise UsageError(f"{folder} is complete and in use; remove it or name another folder")
+        if record != settings:
+            raise UsageError(
+                f"{folder} was begun with other settings, {record}; remove it or name another one"
+            )
+        plan = parts_of_documents(folder, tokenizer)
         part = plan.part(rank)
         part.path("json").unlink(missing_ok=True)  # of an earlier run of the pipeline
-        write_part(part, plan.encoder, _documents(data, rank, counts), counts)
+        counts = Counter[str]()
+        documents = documents_of_records(_records(data, rank, counts), Decoder("replace", counts))
+        write_documents(part, plan.encoder, counted(documents, counts), counts)
 
 
-def _documents(data: Iterable[Any], rank: int, counts: Counter[str]) -> Iterator[Document]:
-    def records() -> Iterator[Record]:
-        for number, document in enumerate(data):
-            counts["bytes"] += len(document.text.encode("utf-8", "surrogatepass"))
-            yield document.text, partial("task {}, document {}".format, rank, number)
-
-    for document in documents_of_records(records(), Decoder("replace", counts)):
-        counts["documents"] += not document.continues
-        counts["sentences"] += len(document.sentences)
-        yield document
+def _records(data: Iterable[Any], rank: int, counts: Counter[str]) -> Iterator[Record]:
+    for number, document in enumerate(data):
+        counts["bytes"] += len(document.text.encode("utf-8", "surrogatepass"))
+        yield document.text, partial("task {}, document {}".format, rank, number)
 
 
 def read_record(folder: Path) -> dict[str, Any]:
@@ -78,14 +79,23 @@ def read_record(folder: Path) -> dict[str, Any]:
         if not 0 < record["tasks"] <= MAX_TASKS:
             raise ValueError(f"{record['tasks']} tasks")
     except ValueError as error:
-        advice = f"remove {folder}, and run the pipeline again"
-        raise DataError(f"{file} is damaged ({error}); {advice}") from None
+        raise DataError(
+            f"{file} is damaged ({error}); remove {folder}, and run the pipeline again"
+        ) from None
     return record
 
 
 def parts_of_documents(folder: Path, tokenizer: Tokenizer) -> PartPlan:
     """The parts that the tasks of a datatrove pipeline write into `folder`, one each."""
-    found, key = read_record(folder), tokenizers.fingerprint(tokenizer)
-    units, sources = [Unit((), ReadOptions())] * found["tasks"], [0] * found["tasks"]
-    parts, encoder = folder / "store" / "parts", TextEncoder(tokenizer)
-    return PartPlan(units, sources, encoder, len(tokenizer), parts, "", key, found["seed"], 0)
+    record = read_record(folder)
+    return PartPlan(
+        units=[Unit((), ReadOptions())] * record["tasks"],
+        sources=[0] * record["tasks"],
+        encoder=TextEncoder(tokenizer),
+        vocab_size=len(tokenizer),
+        folder=folder / "store" / "parts",
+        fingerprint="",
+        parts_key=fingerprint(tokenizer),
+        seed=record["seed"],
+        max_seq_length=0,
+    )

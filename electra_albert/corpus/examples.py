@@ -1,14 +1,16 @@
 """Batches of packed training examples.
 
-Dimensions: B batch, L length, N examples. Segments are chosen again each time an example is drawn. Position i of a run
-is (epoch, k) = divmod(i, N); a keyed permutation of the epoch maps k to an example (mixture.py).
-Differs from ALBERT: it swaps whole segments and then truncates, which drops tokens. Here two runs of whole sentences
-within the example are swapped, because a cut-off sentence would reveal whether its segment was moved.
+Dimensions: B batch, L length, N examples. Segments are chosen again each time an example is drawn.
+Position i of a run is (epoch, k) = divmod(i, N); a keyed permutation of the epoch maps k to an
+example (mixture.py).
+Differs from ALBERT: it swaps whole segments and then truncates, which drops tokens. Here two runs
+of whole sentences within the example are swapped, because a cut-off sentence would reveal whether
+its segment was moved.
 """
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import count
 from typing import NamedTuple
@@ -29,7 +31,7 @@ _EXAMPLES_AT_ONCE = 4096
 
 
 class _Cuts(NamedTuple):
-    """Segment cuts of examples, all [B]; in tokens from the example's start, 0 if there is no such cut."""
+    """Segment cuts of examples, all [B]; in tokens from the example's start, 0 if there is none."""
 
     head: np.ndarray  # of a swapped example: start of its first whole sentence
     cut: np.ndarray  # of a swapped example: start of its second run of sentences
@@ -38,10 +40,11 @@ class _Cuts(NamedTuple):
     label: np.ndarray  # sentence_order_label
 
     def read_order(self, nth: np.ndarray) -> np.ndarray:
-        """Position in the text, from the example's start, of its nth token after swapping; nth and result [B, L]."""
+        """Position, from the example's start, of its nth token after swapping, [B, L]."""
         head, cut, tail = (edge[:, None] for edge in self[:3])
-        moved_up = (nth >= head) & (nth < head + tail - cut)
-        moved_down = (nth >= head + tail - cut) & (nth < tail)
+        middle = head + tail - cut
+        moved_up = (nth >= head) & (nth < middle)
+        moved_down = (nth >= middle) & (nth < tail)
         return nth + np.where(moved_up, cut - head, 0) - np.where(moved_down, tail - cut, 0)
 
 
@@ -58,10 +61,13 @@ class PackedExamples:
     one_segment_rate: float = ONE_SEGMENT_RATE
 
     def gather(self, index: Tensor, example_id: Tensor) -> Batch:
-        """The examples `index` [B] int64; example_id [B] int64 keys the segment cut, the swap and the one-segment draw.
+        """The examples `index` [B] int64; example_id [B] int64 keys their cuts and swaps.
 
-        input_ids [B, L] are [CLS] A [SEP] B [SEP] and padding. An example that crosses document borders has a [SEP] at
-        each of them and no other cut. Any other example is cut at one of its sentence ends.
+        input_ids [B, L]: an example that crosses document borders has a [SEP] at each of them and
+        no other cut; any other example is cut at one of its sentence ends.
+            [CLS] a a a [SEP] b b [SEP] c c c [SEP] <pad>     documents a, b and c
+            [CLS] d d d d d [SEP] d d d d [SEP] <pad> <pad>   inside document d
+            0     0 0 0 0 0 0     1 1 1 1 1     0     0       token_type_ids of the second
         """
         stream, start, end = self._read(index.numpy())
         first_border, borders = inside(stream.document_ends, start, end)
@@ -71,24 +77,25 @@ class PackedExamples:
         is_sep = np.zeros((len(count), self.max_seq_length), bool)  # [B, L]
         has_cut = np.flatnonzero(cuts.first_length)
         is_sep[has_cut, 1 + cuts.first_length[has_cut]] = True
-        example_of_border = np.repeat(np.arange(len(count)), borders)  # one entry per border
-        nth = np.arange(len(example_of_border)) - np.repeat(borders.cumsum() - borders, borders)
-        border = stream.document_ends[first_border[example_of_border] + nth]
-        is_sep[example_of_border, 1 + border - start[example_of_border] + nth] = True
+        example = np.repeat(np.arange(len(count)), borders)  # one entry per border
+        nth = np.arange(len(example)) - np.repeat(borders.cumsum() - borders, borders)
+        border = stream.document_ends[first_border[example] + nth]
+        is_sep[example, 1 + border - start[example] + nth] = True
         last = 1 + count + is_sep.sum(axis=1)  # [B] position of the last [SEP]
         is_sep[np.arange(len(count)), last] = True
 
-        seps_before = is_sep.cumsum(axis=1) - is_sep  # [B, L]
+        segment = is_sep.cumsum(axis=1) - is_sep  # [B, L] earlier [SEP]
         position = np.arange(self.max_seq_length)  # [L]
         mask = position <= last[:, None]  # [B, L]
         is_token = mask & ~is_sep & (position > 0)
-        nth_token = cuts.read_order(position - 1 - seps_before)  # [B, L] from the example's start
+        nth_token = cuts.read_order(position - 1 - segment)  # [B, L] from the example's start
         tokens = stream.tokens[np.where(is_token, start[:, None] + nth_token, 0)]  # [B, L]
         ids = np.where(is_token, tokens, self.special.pad).astype(np.int64)
         ids[:, 0] = self.special.cls
         ids[is_sep] = self.special.sep
-        token_type_ids = ((seps_before > 0) & mask).astype(np.int64)
-        input_ids, attention_mask, types, label = map(torch.from_numpy, (ids, mask, token_type_ids, cuts.label))
+        token_type_ids = ((segment > 0) & mask).astype(np.int64)
+        arrays = (ids, mask, token_type_ids, cuts.label)
+        input_ids, attention_mask, types, label = map(torch.from_numpy, arrays)
         return Batch(input_ids, attention_mask, types, label, example_id)
 
     def _read(self, index: np.ndarray) -> tuple[TokenStream, np.ndarray, np.ndarray]:
@@ -96,56 +103,70 @@ class PackedExamples:
 
         Raises CheckpointError for damage that sizes and times of the files do not show.
         """
-        part = np.searchsorted(self.table.firsts, index, side="right") - 1
-        number, start, end = index - self.table.firsts[part], np.empty_like(index), np.empty_like(index)
-        slices: list[list[np.ndarray]] = [[np.empty(0)] * len(index) for _ in TokenStream._fields]
-        for one in np.unique(part).tolist():
-            rows, edges, stream = np.flatnonzero(part == one), self.table.edges[one], self.split.parts[one]
-            start[rows], end[rows] = edges[number[rows]], edges[number[rows] + 1]
-            bounds = [(start[rows], end[rows])]
-            bounds += [(ends.searchsorted(start[rows], "right"), ends.searchsorted(end[rows])) for ends in stream[1:]]
-            for found, array, (first, last) in zip(slices, stream, bounds, strict=True):
-                for row, a, b in zip(rows.tolist(), first.tolist(), last.tolist(), strict=True):
-                    found[row] = array[a:b]
+        part_of = np.searchsorted(self.table.firsts, index, side="right") - 1  # [B]
+        number = index - self.table.firsts[part_of]
+        bounds = np.empty((3, 2, len(index)), np.int64)  # of the slices of each array
+        start, end = bounds[0]
+        for part in np.unique(part_of).tolist():
+            is_here = part_of == part
+            start[is_here] = self.table.edges[part][number[is_here]]
+            end[is_here] = self.table.edges[part][number[is_here] + 1]
+            for (first, last), ends in zip(bounds[1:], self.split.parts[part][1:], strict=True):
+                first[is_here] = ends.searchsorted(start[is_here], "right")
+                last[is_here] = ends.searchsorted(end[is_here])
         after = (end - start).cumsum()
         before = after - end + start
-        joined = TokenStream(
-            np.concatenate(slices[0]),
-            *(np.concatenate(some) + np.repeat(before - start, [*map(len, some)]) for some in slices[1:]),
-        )
-        is_ascending = all((np.diff(ends, prepend=0, append=after[-1]) > 0).all() for ends in joined[1:])
-        if not is_ascending or joined.tokens.max() >= self.split.vocab_size:
-            advice = "run electra-albert prepare --verify with the options of this corpus"
-            raise CheckpointError(f"{self.split.folder} is damaged; {advice}, then start again")
-        return joined, before, after
+        streams = [self.split.parts[part] for part in part_of.tolist()]
+        arrays = []
+        for column, (first, last) in enumerate(bounds):
+            spans = zip(streams, first.tolist(), last.tolist(), strict=True)
+            slices = [stream[column][begin:stop] for stream, begin, stop in spans]
+            arrays.append(np.concatenate(slices))
+            if column:  # of ends, which are in tokens from the part's start
+                arrays[-1] += np.repeat(before - start, (last - first).clip(0))
+        stream = TokenStream(*arrays)
+        steps = (np.diff(ends, prepend=0, append=after[-1]) for ends in stream[1:])
+        is_ascending = all((step > 0).all() for step in steps)
+        if not is_ascending or stream.tokens.max() >= self.split.vocab_size:
+            raise CheckpointError(
+                f"{self.split.folder} is damaged; run electra-albert prepare --verify "
+                "with the options of this corpus, then start again"
+            )
+        return stream, before, after
 
     def _choose_cuts(
-        self, stream: TokenStream, start: np.ndarray, end: np.ndarray, has_border: np.ndarray, example_id: Tensor
+        self,
+        stream: TokenStream,
+        start: np.ndarray,
+        end: np.ndarray,
+        has_border: np.ndarray,
+        example_id: Tensor,
     ) -> _Cuts:
-        """Cut the examples that cross no document border, and swap some; start, end and has_border are [B]."""
+        """Cut the examples that cross no document border, and swap some; arguments are [B]."""
         first, number = inside(stream.sentence_ends, start, end)
         zero = torch.zeros_like(example_id)
-        streams = Stream.ONE_SEGMENT, Stream.SEGMENT_CUT, Stream.SWAP
-        single_draw, cut_draw, swap_draw = (bits(self.seed, stream, example_id, zero) for stream in streams)
-        is_single = (uniform(single_draw) < self.one_segment_rate).numpy()
+        streams = (Stream.ONE_SEGMENT, Stream.SEGMENT_CUT, Stream.SWAP)
+        single, cut_draw, swap = (bits(self.seed, stream, example_id, zero) for stream in streams)
+        is_single = (uniform(single) < self.one_segment_rate).numpy()
         has_cut = ~has_border & ~is_single & (number > 0)
-        # In an example that may be swapped, a whole sentence precedes and follows the cut; cut-off ones stay outside.
+        # In an example that may be swapped, a whole sentence precedes and follows the cut.
         can_swap = has_cut & (number >= _MIN_SENTENCE_ENDS) & (self.swap_rate > 0)
         choices = np.where(can_swap, number - 2, np.maximum(number, 1))
         chosen = first + can_swap + cut_draw.numpy() % choices
-        is_swapped = can_swap & (uniform(swap_draw) < self.swap_rate).numpy()
+        is_swapped = can_swap & (uniform(swap) < self.swap_rate).numpy()
 
         def ends_at(index: np.ndarray, where: np.ndarray) -> np.ndarray:
-            found = np.zeros_like(start)
-            found[where] = stream.sentence_ends[index[where]] - start[where]
-            return found
+            ends = np.zeros_like(start)
+            ends[where] = stream.sentence_ends[index[where]] - start[where]
+            return ends
 
         head = ends_at(first, is_swapped)
         cut = ends_at(chosen, has_cut)
         tail = ends_at(first + number - 1, is_swapped)
         has_order = can_swap if self.swap_rate > 0 else has_cut
-        label = np.where(has_order, is_swapped.astype(np.int64), IGNORED_LABEL)
-        return _Cuts(head, np.where(is_swapped, cut, 0), tail, np.where(is_swapped, head + tail - cut, cut), label)
+        label = np.where(has_order, is_swapped, IGNORED_LABEL)
+        first_length = np.where(is_swapped, head + tail - cut, cut)
+        return _Cuts(head, np.where(is_swapped, cut, 0), tail, first_length, label)
 
 
 # Batches: a pure function of the step, split over ranks, prepared a few steps ahead.
@@ -153,7 +174,7 @@ class PackedExamples:
 
 @dataclass(frozen=True)
 class TrainBatches:
-    """Micro-batches of one rank. The examples of a step do not depend on the split over ranks and micro-batches.
+    """Micro-batches of one rank; a step's examples are the same for any split over ranks.
 
     example_id counts the examples of the run.
     """
@@ -176,23 +197,25 @@ class TrainBatches:
         return next(self._following(step))
 
     def _following(self, first_step: int) -> Iterator[list[Batch]]:
-        """Micro-batches of `first_step` and all later steps; indices of many steps are computed at once, for speed."""
-        size, share_count = self.per_device_train_batch_size, self.gradient_accumulation_steps
-        step_count = max(1, _EXAMPLES_AT_ONCE // (share_count * size))
-        share = torch.arange(share_count)[:, None] * self.world_size + self.rank
+        """Micro-batches of `first_step` and later; indices of many steps are computed at once."""
+        size = self.per_device_train_batch_size
+        step_count = max(1, _EXAMPLES_AT_ONCE // (self.gradient_accumulation_steps * size))
+        micro_batch = torch.arange(self.gradient_accumulation_steps)[:, None]
+        offset = (micro_batch * self.world_size + self.rank) * size + torch.arange(size)
         for first in count(first_step - 1, step_count):
             step = torch.arange(first, first + step_count)[:, None, None]
-            position = step * self.global_batch_size + share * size + torch.arange(size)  # [steps, micro-batches, B]
-            for step_positions, step_indices in zip(position, self.order.indices(position), strict=True):
-                pairs = zip(step_indices, step_positions, strict=True)
-                batches = [self.examples.gather(index, example_id) for index, example_id in pairs]
-                yield [batch.map(Tensor.pin_memory) for batch in batches] if self.pin_memory else batches
+            position = step * self.global_batch_size + offset  # [steps, micro-batches, B]
+            for example_ids, indices in zip(position, self.order.indices(position), strict=True):
+                batches = list(map(self.examples.gather, indices, example_ids))
+                if self.pin_memory:
+                    batches = [batch.map(Tensor.pin_memory) for batch in batches]
+                yield batches
 
     def steps(self, first_step: int) -> Iterator[list[Batch]]:
-        """Yield the micro-batches of `first_step` and all later steps, prepared ahead in a thread."""
+        """Yield the micro-batches of `first_step` and later, prepared ahead in a thread."""
         following = self._following(first_step)
         with ThreadPoolExecutor(1, thread_name_prefix="batches") as thread:
-            ahead: deque[Future[list[Batch]]] = deque(thread.submit(next, following) for _ in range(_STEPS_AHEAD))
+            ahead = deque(thread.submit(next, following) for _ in range(_STEPS_AHEAD))
             try:
                 while True:
                     batches = ahead.popleft().result()
@@ -207,15 +230,22 @@ class TrainBatches:
 
 
 def eval_batches(
-    examples: PackedExamples, limit: int, batch_size: int, rank: int = 0, world_size: int = 1, cuts: Sequence[int] = ()
+    examples: PackedExamples,
+    limit: int,
+    batch_size: int,
+    rank: int = 0,
+    world_size: int = 1,
+    cuts: Sequence[int] = (),
 ) -> Iterator[Batch]:
-    """Yield at most `limit` examples, spread evenly over the stream, in batches of at most `batch_size`.
+    """Yield at most `limit` examples, spread over the stream, in batches of at most `batch_size`.
 
-    Each rank gets every world_size-th example. No batch crosses an index in `cuts`, which are ascending.
+    Each rank gets every world_size-th example. No batch crosses an index in ascending `cuts`.
     """
-    taken = min(limit, examples.table.count)
-    index = torch.arange(rank, taken, world_size) * examples.table.count // max(1, taken)
-    for chunk in torch.split(index, batch_size) if len(index) else ():
-        for part in chunk.tensor_split(torch.searchsorted(chunk, torch.tensor(cuts, dtype=torch.int64))):
+    count = examples.table.count
+    taken = min(limit, count)
+    index = torch.arange(taken)[rank::world_size] * count // max(1, taken)
+    borders = torch.tensor(cuts, dtype=torch.int64)
+    for chunk in torch.split(index, batch_size):
+        for part in chunk.tensor_split(torch.searchsorted(chunk, borders)):
             if len(part):
                 yield examples.gather(part, example_id=part)

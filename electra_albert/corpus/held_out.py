@@ -1,9 +1,11 @@
-"""The held-out validation split: 1 % of the tokens, from every source, with near-duplicates kept together.
+"""The held-out validation split: 1 % of the tokens, from every source, near-duplicates together.
 
-It is chosen from all documents, or from MAX_DOCUMENTS drawn by their content, so that memory does not grow with the
-corpus. Near-duplicates of held-out text among the other documents are then left out of both splits.
+It is chosen from all documents, or from MAX_DOCUMENTS drawn by their content, so that memory does
+not grow with the corpus. Near-duplicates of held-out text among the other documents are then left
+out of both splits.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -13,18 +15,24 @@ import numpy as np
 import torch
 from safetensors.numpy import load_file, save
 
-from electra_albert.corpus.near_duplicates import SIGNATURE_BYTES, find_near_duplicates, join_near_duplicates
+from electra_albert.corpus.near_duplicates import (
+    SIGNATURE_BYTES,
+    find_near_duplicates,
+    join_near_duplicates,
+)
 from electra_albert.corpus.parts import Part
 from electra_albert.files import record_digests, recorded_damage, replacing
 from electra_albert.keyed_random import Stream, bits
 
 HELD_OUT_SHARE = 0.01  # of the clusters; of the sentences if no cluster can be drawn
-MIN_SHARE, USUAL_MAX_SHARE = 0.005, 0.02  # of the tokens
+MIN_SHARE = 0.005  # of the tokens
+USUAL_MAX_SHARE = 0.02
+MAX_SHARE = 0.05  # the limit if no clusters fit USUAL_MAX_SHARE, and for a cluster in each source
 MAX_TOKENS = 10_000_000  # held out at most, from more than half a billion
 MAX_DOCUMENTS = 1 << 18  # from which held-out ones are chosen, 250 bytes of memory each
-MAX_SHARE = 0.05  # the limit if no clusters fit USUAL_MAX_SHARE, and for a cluster in each source
 MIN_DOCUMENTS = 100  # with fewer, one document is too large a share
 SPLITS = ("train", "validation")
+_DRAWS = 1 << 63  # draws are uniform from 0 up to it
 
 
 class HeldOut(NamedTuple):
@@ -32,8 +40,9 @@ class HeldOut(NamedTuple):
 
     edges: np.ndarray  # [parts + 1] int64, where the parts start and end
     spans: np.ndarray  # [n, 2] int64, ascending
-    keys: np.ndarray  # [H] int64 and minhashes [H, SIGNATURE_BYTES] uint8: signatures of the held-out documents,
-    minhashes: np.ndarray  # if others can have near-duplicates of them; otherwise empty
+    # Signatures of the held-out documents if others can have near-duplicates of them, else empty.
+    keys: np.ndarray  # [H] int64
+    minhashes: np.ndarray  # [H, SIGNATURE_BYTES] uint8
     notice: np.ndarray  # description of the split, in UTF-8
 
     def save(self, file: Path) -> None:
@@ -45,25 +54,29 @@ class HeldOut(NamedTuple):
     @staticmethod
     def load(file: Path) -> "HeldOut | None":
         """The held-out text that `save` wrote; None if it is missing or damaged."""
-        return None if not file.is_file() or recorded_damage(file.parent, file.name) else HeldOut(**load_file(file))
+        if not file.is_file() or recorded_damage(file.parent, file.name):
+            return None
+        return HeldOut(**load_file(file))
 
     def split(self, part: Part) -> dict[str, np.ndarray]:
-        """Spans [n, 2] of a part, in tokens from its start: of each of SPLITS, and "near_duplicates", left out."""
+        """Spans [n, 2] of a part, in tokens from its start, of each of SPLITS.
+
+        "near_duplicates" are left out of both.
+        """
         start, end = self.edges[part.number : part.number + 2].tolist()
-        if end == start:
-            return dict.fromkeys((*SPLITS, "near_duplicates"), np.zeros((0, 2), "<i8"))
-        held = (self.spans.clip(start, end) - start)[(self.spans[:, 1] > start) & (self.spans[:, 0] < end)]
-        left_out = np.zeros((0, 2), "<i8")
+        held = self.spans.clip(start, end) - start
+        held = held[held[:, 1] > held[:, 0]]
+        left_out = held[:0]
         if len(self.keys):
-            ends = np.fromfile(part.path("document_ends"), "<i8")
-            spans = np.stack([np.append(0, ends[:-1]), ends], axis=1)
-            is_near = find_near_duplicates(_groups(part), _sketches(part), self.keys, self.minhashes)
-            is_held = np.searchsorted(held.ravel(), spans[:, 1], side="left") % 2 == 1
-            left_out = spans[is_near & ~is_held]
-        out = np.concatenate([held, left_out])
-        borders = np.concatenate([[0], out[out[:, 0].argsort()].ravel(), [end - start]]).reshape(-1, 2)
-        kept = borders[borders[:, 1] > borders[:, 0]]
-        return {"train": kept, "validation": held, "near_duplicates": left_out}
+            spans = _document_spans(part)
+            is_near = find_near_duplicates(
+                _groups(part), _sketches(part), self.keys, self.minhashes
+            )
+            left_out = spans[is_near & ~_is_held(spans, held)]
+        outside = np.sort(np.concatenate([held, left_out]), axis=0)
+        train = np.concatenate([[0], outside.ravel(), [end - start]]).reshape(-1, 2)
+        train = train[train[:, 1] > train[:, 0]]
+        return {"train": train, "validation": held, "near_duplicates": left_out}
 
 
 class _PlacedPart(NamedTuple):
@@ -88,61 +101,81 @@ class _Documents(NamedTuple):
 
 
 def choose_held_out(parts: Sequence[Part], sources: Sequence[int], seed: int) -> HeldOut:
-    """Choose the held-out text. sources: the source of each part, ascending. There are at least two sentences."""
-    edges = [*accumulate((part.statistics["written"]["tokens"] for part in parts), initial=0)]
-    placed = [_PlacedPart(*one) for one in zip(parts, sources, edges[:-1], edges[1:], strict=True)]
-    documents, total = _read_documents(placed, seed), edges[-1]
-    held, notice = None, "whole documents, near-duplicates kept together"
+    """Choose the held-out text of a corpus of two or more sentences.
+
+    sources: the source of each part, ascending.
+    """
+    edges = [0, *accumulate(part.statistics["written"]["tokens"] for part in parts)]
+    placed = list(map(_PlacedPart, parts, sources, edges, edges[1:]))
+    documents = _read_documents(placed, seed)
     count = sum(part.statistics["written"]["documents"] for part in parts)
+    limit = MAX_SHARE * edges[-1]
+    held = None
+    notice = "whole documents, near-duplicates kept together"
     reason = f"the corpus has only {count} documents"
     if count >= MIN_DOCUMENTS:
-        held = _draw(documents, _is_small_in_every_source(documents), total, MAX_SHARE * total)
-        reason = "its documents are too long, or too many are near-duplicates, to hold out whole documents"
+        held = _draw(documents, _is_small_in_every_source(documents), edges[-1], limit)
+        reason = (
+            "its documents are too long, or too many are near-duplicates, "
+            "to hold out whole documents"
+        )
     if held is None:
         held, notice = _last_sentences(placed)
         notice += f", because {reason}"
-    drawn_again = 0
+    missing = 0
     for source in sorted(set(sources)):
-        own = [one for one in placed if one.source == source]
-        if not _held_tokens(held, own) and sum(one.part.statistics["written"]["sentences"] for one in own) > 1:
-            room = MAX_SHARE * total - _held_tokens(held, placed)
-            elsewhere = np.bincount(documents.cluster[documents.source != source], minlength=len(documents.draw))
-            more = _draw(documents, elsewhere == 0, own[-1].end - own[0].start, room)
-            held = np.concatenate([held, _last_sentences(own)[0] if more is None else more])
-            held = held[held[:, 0].argsort()]
-            drawn_again += 1
-    if drawn_again:
-        notice += f"; drawn again for {drawn_again} of {sources[-1] + 1} sources, from which nothing was held out"
-    share = _held_tokens(held, placed) / total
+        in_source = [part for part in placed if part.source == source]
+        if not _held_tokens(held, in_source) and sum(map(_sentence_count, in_source)) > 1:
+            room = limit - _held_tokens(held, placed)
+            held = np.sort(np.append(held, _draw_from(documents, in_source, room), 0), 0)
+            missing += 1
+    if missing:
+        notice += f"; drawn again for {missing} of {sources[-1] + 1} sources"
+        notice += ", from which nothing was held out"
+    share = _held_tokens(held, placed) / edges[-1]
     if share > MAX_SHARE:
-        notice += f"; {share:.1%} of the tokens: the corpus is small, or has very long sentences or many sources"
-    if count == len(documents.keys):  # all near-duplicates are known
-        is_held = np.zeros(count, bool)
-    else:
-        is_held = np.searchsorted(held.ravel(), documents.spans[:, 1], side="left") % 2 == 1
+        notice += f"; {share:.1%} of the tokens: "
+        notice += "the corpus is small, or has very long sentences or many sources"
+    is_held = np.zeros(count, bool)
+    if count > len(documents.keys):  # not all near-duplicates are known
+        is_held = _is_held(documents.spans, held)
     description = np.frombuffer(notice.encode(), np.uint8)
-    return HeldOut(np.array(edges), held, documents.keys[is_held], documents.minhashes[is_held], description)
+    return HeldOut(
+        np.array(edges), held, documents.keys[is_held], documents.minhashes[is_held], description
+    )
+
+
+def _draw_from(documents: _Documents, placed: list[_PlacedPart], room: float) -> np.ndarray:
+    """Spans of documents of one source, without duplicates in others, or of its last sentences."""
+    is_allowed = np.ones(len(documents.draw), bool)
+    is_allowed[documents.cluster[documents.source != placed[0].source]] = False
+    spans = _draw(documents, is_allowed, placed[-1].end - placed[0].start, room)
+    return _last_sentences(placed)[0] if spans is None else spans
 
 
 def _read_documents(placed: list[_PlacedPart], seed: int) -> _Documents:
-    """All documents, or as many of each source as MAX_DOCUMENTS allows, with equal texts kept together."""
-    documents = [one.part.statistics["written"]["documents"] for one in placed]
-    counts = np.bincount([one.source for one in placed], documents)
-    limit = MAX_DOCUMENTS if counts.sum() <= MAX_DOCUMENTS else MAX_DOCUMENTS // int(np.count_nonzero(counts))
-    found = []
-    for one in placed:
-        keys = _groups(one.part)
-        rate = limit / max(1, counts[one.source])
-        chosen = np.arange(len(keys)) if rate >= 1 else np.flatnonzero(_draws(seed, keys) < rate * (1 << 63))
-        ends = np.fromfile(one.part.path("document_ends"), "<i8") + one.start
-        spans = np.stack([np.append(one.start, ends[:-1])[: len(ends)], ends], axis=1)[chosen]
-        found.append((spans, np.full(len(chosen), one.source), keys[chosen], _sketches(one.part)[chosen]))
-    spans, source, keys, minhashes = map(np.concatenate, zip(*found, strict=True))
-    joined = join_near_duplicates(np.unique(keys, return_inverse=True)[1], minhashes)
-    key = torch.full((int(joined.max(initial=-1)) + 1,), np.iinfo(np.int64).max)
-    key.scatter_reduce_(0, torch.from_numpy(joined).long(), torch.from_numpy(keys), "amin")
-    draws = _draws(seed, key.numpy())
-    return _Documents(spans, spans[:, 1] - spans[:, 0], source, keys, minhashes, joined, draws)
+    """All documents, or as many of each source as MAX_DOCUMENTS allows, equal texts together."""
+    counts = np.bincount(
+        [part.source for part in placed],
+        [part.part.statistics["written"]["documents"] for part in placed],
+    )
+    limit = MAX_DOCUMENTS
+    if counts.sum() > MAX_DOCUMENTS:
+        limit //= int(np.count_nonzero(counts))
+    columns = []
+    for part, source, start, _ in placed:
+        keys = _groups(part)
+        is_chosen = np.ones(len(keys), bool)
+        if counts[source] > limit:
+            is_chosen = _draws(seed, keys) < limit / counts[source] * _DRAWS
+        arrays = (_document_spans(part) + start, np.full_like(keys, source), keys, _sketches(part))
+        columns.append([array[is_chosen] for array in arrays])
+    spans, sources, keys, minhashes = map(np.concatenate, zip(*columns, strict=True))
+    cluster = join_near_duplicates(np.unique(keys, return_inverse=True)[1], minhashes)
+    cluster_keys = np.full(int(cluster.max(initial=-1)) + 1, _DRAWS - 1)
+    np.minimum.at(cluster_keys, cluster, keys)
+    draws = _draws(seed, cluster_keys)
+    return _Documents(spans, np.diff(spans).ravel(), sources, keys, minhashes, cluster, draws)
 
 
 def _draws(seed: int, keys: np.ndarray) -> np.ndarray:
@@ -158,38 +191,61 @@ def _groups(part: Part) -> np.ndarray:
 
 def _sketches(part: Part) -> np.ndarray:
     file = part.path("sketches")
-    sketches = np.memmap(file, np.uint8, "r") if file.stat().st_size else np.zeros(0, np.uint8)
-    return sketches.reshape(-1, SIGNATURE_BYTES)
+    if not file.stat().st_size:
+        return np.zeros((0, SIGNATURE_BYTES), np.uint8)
+    return np.memmap(file, np.uint8, "r").reshape(-1, SIGNATURE_BYTES)
 
 
-def _draw(documents: _Documents, allowed: np.ndarray, total: int, room: float) -> np.ndarray | None:
-    """Spans of tokens [n, 2] of the held-out documents, from `allowed` clusters [G]; None if none is small enough."""
+def _document_spans(part: Part) -> np.ndarray:
+    """The start and end of each document, [documents, 2] int64."""
+    ends = np.fromfile(part.path("document_ends"), "<i8")
+    return np.stack([np.append(0, ends)[:-1], ends], axis=1)
+
+
+def _is_held(spans: np.ndarray, held: np.ndarray) -> np.ndarray:
+    """Whether the end of each span is in one of the ascending spans `held`."""
+    return np.asarray(np.searchsorted(held.ravel(), spans[:, 1]) % 2 == 1)
+
+
+def _draw(
+    documents: _Documents, is_allowed: np.ndarray, total: int, room: float
+) -> np.ndarray | None:
+    """Spans [n, 2] of the held-out documents, from allowed clusters [G]; None if too few fit.
+
+    Clusters are taken by ascending draw, until enough tokens are held out (here 40):
+        draw     .001  .004  .012  .02  .03
+        tokens     30   900     5   20    7
+        held      yes    no   yes  yes   no      900 do not fit; at .03 there are enough
+    All with a draw up to HELD_OUT_SHARE are taken if they fit.
+    """
     size = np.bincount(documents.cluster, documents.tokens, len(documents.draw))
-    is_drawn = documents.draw <= int(HELD_OUT_SHARE * (1 << 63))
+    is_drawn = documents.draw <= int(HELD_OUT_SHARE * _DRAWS)
     order = documents.draw.argsort()
-    order = order[allowed[order]]
+    order = order[is_allowed[order]]
     enough = min(MIN_SHARE * total, MAX_TOKENS / 2)
     for max_tokens in (min(USUAL_MAX_SHARE * total, MAX_TOKENS), MAX_SHARE * total):
         is_held = np.zeros(len(documents.draw), bool)
-        taken = 0.0
+        tokens = 0
         for cluster in order.tolist():
-            if taken >= enough and not is_drawn[cluster]:
+            if tokens >= enough and not is_drawn[cluster]:
                 break
-            if taken + size[cluster] <= min(max_tokens, room):
+            if tokens + size[cluster] <= min(max_tokens, room):
                 is_held[cluster] = True
-                taken += size[cluster]
-        if taken >= enough:
+                tokens += size[cluster]
+        if tokens >= enough:
             return documents.spans.compress(is_held[documents.cluster], axis=0)
     return None
 
 
 def _is_small_in_every_source(documents: _Documents) -> np.ndarray:
-    """Whether each cluster holds at most MAX_SHARE of every source, bool [G]; a source may be one document."""
-    count = int(documents.source.max(initial=-1)) + 1
-    pairs, pair = np.unique(documents.cluster * count + documents.source, return_inverse=True)
-    source_tokens = np.bincount(documents.source, documents.tokens)[pairs % count]
+    """Whether each cluster holds at most MAX_SHARE of every source, bool [G]."""
+    source_count = int(documents.source.max(initial=-1)) + 1
+    numbers = documents.cluster * source_count + documents.source
+    pairs, pair = np.unique(numbers, return_inverse=True)
+    source_tokens = np.bincount(documents.source, documents.tokens)[pairs % source_count]
+    is_large = np.bincount(pair, documents.tokens) > MAX_SHARE * source_tokens
     is_small = np.ones(len(documents.draw), bool)
-    is_small[pairs[np.bincount(pair, documents.tokens) > MAX_SHARE * source_tokens] // count] = False
+    is_small[pairs[is_large] // source_count] = False
     return is_small
 
 
@@ -199,23 +255,33 @@ def _held_tokens(held: np.ndarray, placed: list[_PlacedPart]) -> int:
 
 
 def _last_sentences(placed: list[_PlacedPart]) -> tuple[np.ndarray, str]:
-    """The span [1, 2] of the last 1 % of the sentences, or of the tokens if that differs much; and its description."""
-    first, end = placed[0].start, placed[-1].end
-    counts = [one.part.statistics["written"]["sentences"] for one in placed]
-    held = max(1, round(sum(counts) * HELD_OUT_SHARE))
-    after = list(accumulate(reversed(counts), initial=0))[::-1]  # [parts + 1] sentences from each part to the end
-    at = next(number for number in reversed(range(len(placed))) if after[number] > held)
-    cut = placed[at].start + int(_sentence_ends(placed[at])[after[at] - held - 1])
-    if not MIN_SHARE <= (end - cut) / (end - first) <= USUAL_MAX_SHARE or end - cut > MAX_TOKENS:
-        wanted = end - min(HELD_OUT_SHARE * (end - first), MAX_TOKENS)
-        at = next(number for number, one in enumerate(placed) if one.end >= wanted)
-        ends = _sentence_ends(placed[at]) + placed[at].start
-        nearest = int(np.searchsorted(ends, wanted))
-        near = [*ends[max(0, nearest - 1) : nearest + 1].tolist(), placed[at].start]
-        cut = min((one for one in near if first < one < end), key=lambda found: abs(found - wanted))
-        held = after[at] - int(np.searchsorted(ends, cut, side="right"))
-    return np.array([[cut, end]]), f"the last {held:,} sentences"
+    """The span [1, 2] of the last 1 % of the sentences, and its description.
+
+    Or of the tokens if that differs much.
+    """
+    start = placed[0].start
+    end = placed[-1].end
+    before = [0, *accumulate(map(_sentence_count, placed))]  # [parts + 1] sentences before a part
+    train = before[-1] - max(1, round(before[-1] * HELD_OUT_SHARE))  # sentences
+    position = bisect_left(before, train) - 1
+    cut = placed[position].start
+    cut += int(_sentence_ends(placed[position])[train - before[position] - 1])
+    share = (end - cut) / (end - start)
+    if not MIN_SHARE <= share <= USUAL_MAX_SHARE or end - cut > MAX_TOKENS:
+        target = end - min(HELD_OUT_SHARE * (end - start), MAX_TOKENS)
+        position = bisect_left([part.end for part in placed], target)
+        ends = _sentence_ends(placed[position]) + placed[position].start
+        nearest = int(np.searchsorted(ends, target))
+        near = [*ends[max(0, nearest - 1) : nearest + 1].tolist(), placed[position].start]
+        inside = [edge for edge in near if start < edge < end]
+        cut = min(inside, key=lambda edge: abs(edge - target))
+        train = before[position] + int(np.searchsorted(ends, cut, side="right"))
+    return np.array([[cut, end]]), f"the last {before[-1] - train:,} sentences"
 
 
-def _sentence_ends(one: _PlacedPart) -> np.ndarray:
-    return np.memmap(one.part.path("sentence_ends"), "<i8", "r")
+def _sentence_count(placed: _PlacedPart) -> int:
+    return int(placed.part.statistics["written"]["sentences"])
+
+
+def _sentence_ends(placed: _PlacedPart) -> np.ndarray:
+    return np.memmap(placed.part.path("sentence_ends"), "<i8", "r")

@@ -1,7 +1,8 @@
 """Tokenises units of text into part files, in several processes; finished parts are kept.
 
-The files of a part are renamed to their final names when complete. Its statistics are written last; a part without
-matching statistics is written again. A part depends only on its unit, not on the number of processes or interruptions.
+The files of a part are renamed to their final names when complete. Its statistics are written last;
+a part without matching statistics is written again. A part depends only on its unit, not on the
+number of processes or interruptions.
 """
 
 import hashlib
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
+from itertools import compress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,8 +40,9 @@ from electra_albert.files import (
     write_json,
 )
 
-PART_FILES = ("tokens", "sentence_ends", "document_ends", "groups", "sketches")  # the last two: Signature's fields
+PART_FILES = ("tokens", "sentence_ends", "document_ends", "groups", "sketches")
 _BATCH_CHARACTERS = 1 << 20  # tokenised at once
+_QUICK_ITEMS_PER_WORKER = 16  # another process starts in the time of so many
 _SECONDS_BETWEEN_LINES = 10
 _SECONDS_WITHOUT_BAR = 5  # on a terminal
 
@@ -58,9 +61,9 @@ class Part(NamedTuple):
         return self.folder / f"{self.number:06d}.{name}"
 
     def damage(self) -> str | None:
-        """The damage to the files of a complete part since they were written, in one line; None if there is none."""
-        files = {self.path(name).name: FileDigest(*digest) for name, digest in self.statistics["files"].items()}
-        return find_damage(self.folder, files, self.path("checked.json"))
+        """The damage to the files of a complete part, in one line; None if there is none."""
+        files = {self.path(name).name: digest for name, digest in self.statistics["files"].items()}
+        return find_damage(self.folder, as_digests(files), self.path("checked.json"))
 
 
 class PartPlan(NamedTuple):
@@ -72,35 +75,48 @@ class PartPlan(NamedTuple):
     vocab_size: int
     folder: Path
     fingerprint: str  # of the corpus, the read options and the tokenizer
-    parts_key: str  # of what decides the contents of the parts besides their units: as a rule the fingerprint
+    parts_key: str  # of all that decides the contents of the parts besides their units
     seed: int
     max_seq_length: int  # of the examples
 
     def parts(self) -> list[Part]:
-        """All parts in order; those that match the plan have their statistics. `Part.damage` compares hashes."""
+        """All parts in order."""
         return [self.part(number) for number in range(len(self.units))]
 
     def part(self, number: int) -> Part:
-        """As one of `parts`."""
+        """A part, with its statistics if its files match the plan in key and size."""
         unit = self.units[number]
         spans = [(span.start, span.end, span.kind) for span in unit.spans]
         key = content_hash([self.parts_key, spans, unit.options])
         part = Part(unit, number, key, self.folder, token_dtype(self.vocab_size), {})
-        found = read_json(part.path("json"), {"key": str, "files": DIGESTS})
-        is_whole = (
-            found.pop("hash", "") == content_hash(found)
-            and found["key"] == key
-            and all(
-                part.path(name).is_file() and part.path(name).stat().st_size == found["files"][name][0]
-                for name in PART_FILES
-            )
-        )
-        return part._replace(statistics=found) if is_whole else part
+        statistics = read_statistics(part.path("json"), key)
+        for name, (size, _) in statistics.get("files", {}).items():
+            path = part.path(name)
+            if not path.is_file() or path.stat().st_size != size:
+                return part
+        return part._replace(statistics=statistics)
 
 
 def content_hash(content: object) -> str:
     """A hash of content that JSON can hold."""
     return hashlib.blake2b(json.dumps(content).encode(), digest_size=16).hexdigest()
+
+
+def as_digests(files: Mapping[str, Sequence[Any]]) -> dict[str, FileDigest]:
+    """The digests of files, read from JSON."""
+    return {name: FileDigest(*digest) for name, digest in files.items()}
+
+
+def write_statistics(path: Path, statistics: dict[str, Any]) -> None:
+    """Write statistics with their own hash, for `read_statistics`."""
+    write_json(path, statistics | {"hash": content_hash(statistics)})
+
+
+def read_statistics(path: Path, key: str) -> dict[str, Any]:
+    """The statistics in a file; empty if they are missing, damaged or of another key."""
+    statistics = read_json(path, {"key": str, "files": DIGESTS})
+    is_whole = statistics.pop("hash", "") == content_hash(statistics)
+    return statistics if is_whole and statistics["key"] == key else {}
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
@@ -111,45 +127,65 @@ def token_dtype(vocab_size: int) -> np.dtype:
 def write_parts(plan: PartPlan, numbers: Sequence[int], num_workers: int) -> None:
     """Write the parts of these numbers that are missing or damaged."""
     plan.folder.mkdir(parents=True, exist_ok=True)
-    missing = [part for part in map(plan.part, numbers) if not part.statistics or part.damage()]
-    if len(missing) < len(numbers):
-        LOG.info(f"{len(numbers) - len(missing)} of {len(numbers)} parts of the token store are already complete")
+    parts = map(plan.part, numbers)
+    missing = [part for part in parts if not part.statistics or part.damage()]
+    complete = len(numbers) - len(missing)
+    if complete:
+        LOG.info(f"{complete} of {len(numbers)} parts of the token store are already complete")
     run_all("tokenising", write_part, missing, num_workers, plan.encoder)
 
 
 def run_all(
-    what: str, function: Callable[[Any, Any], Any], items: Sequence[Any], num_workers: int, shared: Any
+    label: str,
+    function: Callable[[Any, Any], Any],
+    items: Sequence[Any],
+    num_workers: int,
+    shared: Any,
+    *,
+    is_quick: bool = False,
 ) -> list[Any]:
-    """function(item, shared) of each item, in this process or in workers that never outlive it; logs the progress."""
-    results: list[Any] = [None] * len(items)
+    """function(item, shared) of each item, in this process or in workers that never outlive it.
+
+    Returns the results as they come, and logs the progress. A few quick items need no worker.
+    """
+    num_workers = min(num_workers, len(items) // (_QUICK_ITEMS_PER_WORKER if is_quick else 1))
+    results: list[Any] = []
     logged = time.monotonic()
-    outputs = _run_each(function, items, min(num_workers, len(items)), shared)
-    settings: dict[str, Any] = {"unit": " parts", "delay": _SECONDS_WITHOUT_BAR, "disable": None, "leave": False}
-    bar = tqdm(outputs, desc=what, total=len(items), **settings)
-    for done, (number, result) in enumerate(bar, start=1):
-        results[number] = result
+    bar = tqdm(
+        _run_each(function, items, num_workers, shared),
+        desc=label,
+        total=len(items),
+        unit=" parts",
+        delay=_SECONDS_WITHOUT_BAR,
+        disable=None,
+        leave=False,
+    )
+    for result in bar:
+        results.append(result)
         is_due = bar.disable and time.monotonic() - logged > _SECONDS_BETWEEN_LINES
-        if is_due and done < len(items):
+        if is_due and len(results) < len(items):
             logged = time.monotonic()
-            LOG.info(f"{what}: {done} of {len(items)} parts done")
+            LOG.info(f"{label}: {len(results)} of {len(items)} parts done")
     return results
 
 
 def _run_each(
     function: Callable[[Any, Any], Any], items: Sequence[Any], num_workers: int, shared: Any
-) -> Iterator[tuple[int, Any]]:
+) -> Iterator[Any]:
     if num_workers <= 1:
-        yield from ((number, function(item, shared)) for number, item in enumerate(items))
+        yield from (function(item, shared) for item in items)
         return
-    context = multiprocessing.get_context("spawn")  # a fork would copy locks that other threads hold
+    context = multiprocessing.get_context("spawn")  # a fork would copy locks of other threads
     read_end, write_end = context.Pipe(duplex=False)
-    pool = ProcessPoolExecutor(num_workers, context, initializer=_start_worker, initargs=(shared, read_end))
+    pool = ProcessPoolExecutor(num_workers, context, _start_worker, (shared, read_end))
     try:
-        number_of = {pool.submit(_run_in_worker, function, item): number for number, item in enumerate(items)}
-        yield from ((number_of[future], future.result()) for future in as_completed(number_of))
+        futures = [pool.submit(_run_in_worker, function, item) for item in items]
+        yield from (future.result() for future in as_completed(futures))
     except BrokenProcessPool:
-        advice = "start again with fewer --preprocessing_num_workers; finished parts are kept"
-        raise DataError(f"a worker of the preparation was killed, probably out of memory; {advice}") from None
+        raise DataError(
+            "a worker of the preparation was killed, probably out of memory; "
+            "start again with fewer --preprocessing_num_workers; finished parts are kept"
+        ) from None
     finally:
         write_end.close()  # makes the workers exit at once
         pool.shutdown(cancel_futures=True)
@@ -164,11 +200,11 @@ def _run_in_worker(function: Callable[[Any, Any], Any], item: Any) -> Any:
 
 
 def _start_worker(shared: Any, read_end: Connection) -> None:
-    """Store what all items share; exit when the parent process closes the other end of the pipe or is killed."""
+    """Store what all items share; exit when the parent closes its end of the pipe or is killed."""
     global _shared
     _shared = shared
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a worker for each core
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the parent stops its workers
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops its workers after Ctrl-C
 
     def exit_with_parent() -> None:
         read_end.poll(None)
@@ -177,68 +213,75 @@ def _start_worker(shared: Any, read_end: Connection) -> None:
     threading.Thread(target=exit_with_parent, daemon=True).start()
 
 
-def write_part(
-    part: Part, encoder: TextEncoder, documents: Iterable[Document] | None = None, read: Counter[str] | None = None
+def write_part(part: Part, encoder: TextEncoder) -> None:
+    """Tokenise the part's unit into the files of the part."""
+    counts = Counter[str]()
+    write_documents(part, encoder, read_unit(part.unit, counts), counts)
+
+
+def write_documents(
+    part: Part, encoder: TextEncoder, documents: Iterable[Document], counts: Counter[str]
 ) -> None:
-    """Tokenise the part's unit, or documents that `read` counts, into the files of the part."""
+    """Tokenise documents, which add to `counts` when they are read, into the files of a part."""
     started = time.perf_counter()
-    counts = Counter[str]() if read is None else read
+    written = Counter[str]()
+    document_start = 0  # in tokens
     with ExitStack() as stack:
-        files = {name: HashedFile(stack.enter_context(replacing(part.path(name)))) for name in PART_FILES}
-        writer = _PartWriter(files, part.dtype, encoder)
-        for document in read_unit(part.unit, counts) if documents is None else documents:
-            writer.add(document)
-        writer.flush()
-    written = {name: file.finish() for name, file in files.items()}
-    statistics: dict[str, Any] = {"key": part.key, "files": written, "read": counts, "written": writer.counts}
-    statistics["seconds"] = time.perf_counter() - started
-    write_json(part.path("json"), statistics | {"hash": content_hash(statistics)})
+        opened = (stack.enter_context(replacing(part.path(name))) for name in PART_FILES)
+        files = list(map(HashedFile, opened))
+        for sentences, sentence_counts, signatures in _batches(documents):
+            written["characters"] += sum(len(text) - text.count(" ") for text in sentences)
+            ids, lengths, encoded = encoder.encode_counted(sentences)
+            ends = np.append(0, lengths).cumsum() + written["tokens"]  # [sentences + 1] in tokens
+            sentence_ends = ends[1:][lengths > 0]
+            document_ends = ends[sentence_counts]
+            has_token = np.diff(document_ends, prepend=document_start) > 0
+            document_start = document_ends.max(initial=document_start)
+            signatures = list(compress(signatures, has_token))
+            arrays = (
+                ids.astype(part.dtype),
+                sentence_ends.astype("<i8"),
+                document_ends[has_token].astype("<i8"),
+                np.array([signature.key for signature in signatures], "<i8"),
+                np.frombuffer(b"".join(signature.minhashes for signature in signatures), np.uint8),
+            )
+            for file, array in zip(files, arrays, strict=True):
+                file.write(array.tobytes())
+            written.update(
+                encoded,
+                sentences=len(sentence_ends),
+                sentences_without_a_token=len(lengths) - len(sentence_ends),
+                tokens=len(ids),
+                unknown_tokens=int((ids == encoder.unknown_id).sum()),
+            )
+            if not has_token.all():
+                written["documents_without_a_token"] += int((~has_token).sum())
+            written["documents"] += len(signatures)
+    digests = [file.finish() for file in files]
+    statistics: dict[str, Any] = {"key": part.key}
+    statistics["files"] = dict(zip(PART_FILES, digests, strict=True))
+    statistics |= {"read": counts, "written": written, "seconds": time.perf_counter() - started}
+    write_statistics(part.path("json"), statistics)
 
 
-class _PartWriter:
-    """Batches sentences, tokenises them and appends the result to the files of a part."""
-
-    def __init__(self, files: Mapping[str, HashedFile], dtype: np.dtype, encoder: TextEncoder) -> None:
-        self.counts: Counter[str] = Counter()
-        self._files, self._dtype, self._encoder = files, dtype, encoder
-        self._sentences: list[str] = []
-        self._ends: list[tuple[int, Signature]] = []  # (sentences in the batch at the document's end, its signature)
-        self._characters = 0
-        self._document_start = 0  # tokens before the current document
-
-    def add(self, document: Document) -> None:
-        self._sentences += document.sentences
-        characters = sum(map(len, document.sentences))
-        self._characters += characters
-        self.counts["characters"] += characters - sum(sentence.count(" ") for sentence in document.sentences)
+def _batches(
+    documents: Iterable[Document],
+) -> Iterator[tuple[list[str], list[int], list[Signature]]]:
+    """Sentences; how many there are at the end of each document; and the documents' signatures."""
+    sentences: list[str] = []
+    sentence_counts: list[int] = []
+    signatures: list[Signature] = []
+    characters = 0
+    for document in documents:
+        sentences += document.sentences
+        characters += sum(map(len, document.sentences))
         if not document.continues:
-            self._ends.append((len(self._sentences), document.signature))
-        if self._characters >= _BATCH_CHARACTERS:
-            self.flush()
-
-    def flush(self) -> None:
-        ids, lengths, counts = self._encoder.encode_counted(self._sentences)
-        ends = np.append(0, lengths).cumsum() + self.counts["tokens"]  # [sentences + 1] in tokens
-        filled = ends[1:][lengths > 0]
-        without, unknown = len(lengths) - len(filled), int((ids == self._encoder.unknown_id).sum())
-        counts.update(sentences=len(filled), sentences_without_a_token=without, tokens=len(ids), unknown_tokens=unknown)
-        self.counts.update(counts)
-        documents: list[tuple[int, Signature]] = []
-        for sentence_count, signature in self._ends:
-            end = int(ends[sentence_count])
-            if end > self._document_start:
-                documents.append((end, signature))
-            else:
-                self.counts["documents_without_a_token"] += 1
-            self._document_start = end
-        self.counts["documents"] += len(documents)
-        arrays = {
-            "tokens": ids.astype(self._dtype),
-            "sentence_ends": filled.astype("<i8"),
-            "document_ends": np.array([end for end, _ in documents], "<i8"),
-            "groups": np.array([signature.key for _, signature in documents], "<i8"),
-            "sketches": np.frombuffer(b"".join(signature.minhashes for _, signature in documents), np.uint8),
-        }
-        for name, array in arrays.items():
-            self._files[name].write(array.tobytes())
-        self._sentences, self._characters, self._ends = [], 0, []
+            sentence_counts.append(len(sentences))
+            signatures.append(document.signature)
+        if characters >= _BATCH_CHARACTERS:
+            yield sentences, sentence_counts, signatures
+            sentences = []
+            sentence_counts = []
+            signatures = []
+            characters = 0
+    yield sentences, sentence_counts, signatures

@@ -1,16 +1,71 @@
-"""Reads SentencePiece Unigram models, to encode in `tokenizers` as in `sentencepiece`."""
+"""Unigram tokenizers: ALBERT's, and SentencePiece models as `tokenizers` encodes them."""
+
+from __future__ import annotations
 
 import json
 from collections.abc import Collection
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tokenizers.normalizers import Normalizer
+    from transformers import AlbertTokenizer
 
 WORD_START = "▁"
+SPECIAL_TOKENS = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")  # of ALBERT, with ids 0 to 4
+ROLES = {"pad": "<pad>", "unk": "<unk>", "cls": "<s>", "sep": "</s>", "mask": "<mask>"}  # or [PAD]
+UNK_ID = SPECIAL_TOKENS.index("<unk>")
+MODEL_INPUT_NAMES = ["input_ids", "token_type_ids", "attention_mask"]  # types are no default
+_LATIN_MARKS = r"(?<![^\p{Latin}\s])\p{M}+"  # after a Latin letter, space (´ in NFKD) or nothing
+# Subtracted from the scores of tokens such as "▁1,". Any split before the comma costs less, so
+# they are never used. transformers 4 uses the same number, so files contain scores lowered by it.
+_DIGIT_COMMA_PENALTY = 100.0
 _RULES = ("", "identity", "nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf")
 # `Precompiled` replaces a short grapheme by what it knows of its start: it would drop the mark of
 # "X\u0301" in lower-casing, and the "\n" of "\r\n". A noncharacter ends the grapheme before these,
 # and separates letters of Korean that SentencePiece does not compose.
 _GRAPHEME_END = "\ufdd0"
 _SEPARATED = r"(?<=.)(?=[\p{M}\u200c\u200d\n\u3130-\u318f\uffa0-\uffdc])"
+
+
+def build_albert(vocab: list[tuple[str, float]], options: dict[str, Any]) -> AlbertTokenizer:
+    """An AlbertTokenizer with a vocabulary of (token, score); `options` are keyword arguments."""
+    from transformers import AlbertTokenizer
+
+    return AlbertTokenizer(vocab=vocab, model_input_names=MODEL_INPUT_NAMES, **options)
+
+
+def split_digit_commas(
+    vocab: list[tuple[str, float]], is_split: bool | None
+) -> list[tuple[str, float]]:
+    """Adjust Unigram scores so that no token joins a comma to a digit, or that one may again.
+
+    Differs from ALBERT: its code splits the comma off after encoding, which rarely also changes how
+    digits are split.
+    """
+    if is_split is None:
+        return vocab
+    joint = {token for token, _ in vocab if token.endswith(",") and token[-2:-1].isdigit()}
+    lowest = min((score for token, score in vocab if token not in joint), default=0.0)
+    adjusted = []
+    for token, score in vocab:
+        is_lowered = score < lowest - _DIGIT_COMMA_PENALTY / 2
+        if token in joint and is_lowered != is_split:
+            score += _DIGIT_COMMA_PENALTY if is_lowered else -_DIGIT_COMMA_PENALTY
+        adjusted.append((token, score))
+    return adjusted
+
+
+def script_safe_normalizer(do_lower_case: bool, keep_accents: bool) -> Normalizer:
+    """Replace quotes as ALBERT does, strip marks of Latin letters unless kept, NFC, lower-case."""
+    from tokenizers import Regex, normalizers
+
+    steps: list[Any] = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
+    if not keep_accents:
+        steps += [normalizers.NFKD(), normalizers.Replace(Regex(_LATIN_MARKS), "")]
+    steps.append(normalizers.NFC())
+    if do_lower_case:
+        steps.append(normalizers.Lowercase())
+    return normalizers.Sequence(steps)
 
 
 def parse_model(content: bytes) -> Any:
@@ -81,3 +136,24 @@ def as_content(proto: Any, roles: Collection[str]) -> dict[str, Any]:
     crosses_words = any(WORD_START in token.lstrip()[1:] for token, _ in vocab)
     backend.pre_tokenizer = pre_tokenizers.Metaspace(WORD_START, "never", split=not crosses_words)
     return dict(json.loads(backend.to_str()))
+
+
+def find_roles(config: dict[str, Any], tokens: Collection[str]) -> dict[str, str]:
+    """The special token of each role, from the configuration or else by a well-known name."""
+    roles: dict[str, str] = {}
+    for role, usual in ROLES.items():
+        name = token_name(config.get(f"{role}_token"))
+        names = [f"[{role.upper()}]", usual] if name is None else [name]
+        present = [name for name in names if isinstance(name, str) and name in tokens]
+        if present:
+            roles[f"{role}_token"] = present[0]
+        elif role != "unk":
+            raise ValueError(f"no {role}_token: {' or '.join(map(repr, names))} is not a token")
+    if len(set(roles.values())) < len(roles):
+        raise ValueError(f"two of its special tokens are the same, {roles}")
+    return roles
+
+
+def token_name(entry: Any) -> Any:
+    """The text of a token in a configuration."""
+    return entry.get("content") if isinstance(entry, dict) else entry

@@ -1,18 +1,21 @@
 """The token store: the token streams of the train and validation splits, and the corpus statistics.
 
-The parts of the corpus stay separate files, which are written and read independently; the manifest lists them. Layout:
-train/ and validation/, each with NNNNNN.tokens.bin (uint16 or uint32), NNNNNN.sentence_ends.bin and
-NNNNNN.document_ends.bin (int64, in tokens from the part's start) of each part with text, and its examples (rows.py);
-token_counts.bin (int64 [V], of train); manifest.json, written last, with size and SHA-256 of each file. checked.json:
-when these were last compared.
+The parts of the corpus stay separate files, which are written and read independently:
+    train/000000.tokens.bin         uint16 or uint32, and the same files in validation/
+    train/000000.sentence_ends.bin  int64, in tokens from the part's start
+    train/000000.document_ends.bin  int64
+    train/rows-*                    the examples (rows.py)
+    token_counts.bin                int64 [V], of train
+    manifest.json                   written last, with size and SHA-256 of each file
+    checked.json                    when these were last compared
 """
 
 import hashlib
 import json
 import math
 import shutil
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,11 +25,19 @@ from filelock import FileLock
 
 from electra_albert.contracts import LOG, CheckpointError, DataError, UsageError
 from electra_albert.corpus.held_out import SPLITS, HeldOut, choose_held_out
-from electra_albert.corpus.parts import Part, PartPlan, content_hash, run_all, token_dtype
-from electra_albert.corpus.rows import CHECKED, PARTS_PER_WORKER, Split, TokenStream, mapped, rows_name, write_rows
+from electra_albert.corpus.parts import (
+    Part,
+    PartPlan,
+    as_digests,
+    content_hash,
+    read_statistics,
+    run_all,
+    token_dtype,
+    write_statistics,
+)
+from electra_albert.corpus.rows import CHECKED, Split, TokenStream, mapped, rows_name, write_rows
 from electra_albert.corpus.text_encoder import FORMS_REWRITTEN, MARKS_REMOVED
 from electra_albert.files import (
-    DIGESTS,
     FileDigest,
     HashedFile,
     find_damage,
@@ -61,169 +72,226 @@ class _Splitting(NamedTuple):
 
 
 def split_parts(plan: PartPlan, numbers: Sequence[int], num_workers: int) -> None:
-    """Write the training and held-out text of these parts, and their examples. All parts must have been written.
+    """Write the training and held-out text of these parts, and their examples.
 
     Raises UsageError for a missing part, DataError for a corpus of fewer than two sentences.
     """
     parts = _finished(plan)
     sentences = sum(part.statistics["written"]["sentences"] for part in parts)
     if sentences < 2:
-        held = "no sentence" if not sentences else "a single sentence"
-        raise DataError(f"the corpus holds {held}, too little for training and validation; add text")
-    key = _splitting_key(plan, parts)
-    file = plan.folder / f"held_out-{key}.safetensors"
+        held = "a single sentence" if sentences else "no sentence"
+        raise DataError(f"the corpus holds {held}, too little for two splits; add text")
+    file, key = _held_out_file(plan, parts)
     with FileLock(plan.folder / ".held_out.lock"):  # the first of several jobs chooses
-        if (chosen := HeldOut.load(file)) is None:
-            chosen = choose_held_out(parts, plan.sources, plan.seed)
-            chosen.save(file)
+        held_out = HeldOut.load(file)
+        if held_out is None:
+            held_out = choose_held_out(parts, plan.sources, plan.seed)
+            held_out.save(file)
     key += sha256(file)
     for split in SPLITS:
         (plan.folder.parent / split).mkdir(exist_ok=True)
-    missing = [parts[number] for number in numbers if not _split_statistics(parts[number], key, is_thorough=True)]
-    shared = _Splitting(plan._replace(units=[]), chosen, key)
-    run_all("splitting", _split_part, missing, min(num_workers, len(missing) // PARTS_PER_WORKER), shared)
+    missing = [parts[number] for number in numbers if not _is_split(parts[number], key)]
+    shared = _Splitting(plan._replace(units=[]), held_out, key)
+    run_all("splitting", _split_part, missing, num_workers, shared, is_quick=True)
 
 
 def _finished(plan: PartPlan) -> list[Part]:
     parts = plan.parts()
-    if missing := [part.number for part in parts if not part.statistics]:
-        raise UsageError(f"{plan.folder}: part {missing[0]} is missing or has other settings; write it again")
+    for part in parts:
+        if not part.statistics:
+            which = f"{plan.folder}: part {part.number}"
+            raise UsageError(f"{which} is missing or has other settings; write it again")
     return parts
 
 
-def _splitting_key(plan: PartPlan, parts: Sequence[Part]) -> str:
-    return content_hash([plan.seed, plan.sources, plan.max_seq_length, [part.statistics["files"] for part in parts]])
+def _held_out_file(plan: PartPlan, parts: Sequence[Part]) -> tuple[Path, str]:
+    """The file of the held-out text, and a hash of all that decides it."""
+    files = [part.statistics["files"] for part in parts]
+    key = content_hash([plan.seed, plan.sources, plan.max_seq_length, files])
+    return plan.folder / f"held_out-{key}.safetensors", key
 
 
-def _split_statistics(part: Part, key: str, *, is_thorough: bool = False) -> dict[str, Any]:
-    """The record of `_split_part`; empty unless it has the same key. is_thorough also compares the files."""
-    found = read_json(part.path("split.json"), {"key": str, "files": DIGESTS})
-    if found.pop("hash", "") != content_hash(found) or found["key"] != key:
-        return {}
-    files = {name: FileDigest(*digest) for name, digest in found["files"].items()}
-    damage = is_thorough and find_damage(part.folder.parent, files, part.path("split.checked.json"))
-    return {} if damage else found
+def _is_split(part: Part, key: str) -> bool:
+    """Whether the text of a part is in both splits, undamaged."""
+    statistics = read_statistics(part.path("split.json"), key)
+    files = as_digests(statistics.get("files", {}))
+    checked = part.path("split.checked.json")
+    return bool(statistics) and not find_damage(part.folder.parent, files, checked)
 
 
 def _split_part(part: Part, shared: _Splitting) -> None:
-    """Copy the text of a part into both splits, and pack it into examples; DataError if the part is damaged."""
-    plan, folder = shared.plan, part.folder.parent
-    if damage := part.damage():
-        for path in (part.path("json"), *part.folder.glob("held_out-*")):  # which may come from what is damaged
+    """Copy the text of a part into both splits, and pack it into examples."""
+    damage = part.damage()
+    if damage:
+        # The held-out text may come from what is damaged.
+        for path in (part.path("json"), *part.folder.glob("held_out-*")):
             path.unlink(missing_ok=True)
         raise DataError(f"{damage}; start again, and this part is written again")
+    plan = shared.plan
+    folder = part.folder.parent
     token_counts = np.zeros(plan.vocab_size, "<i8")
     files: dict[str, FileDigest] = {}
+    rows: dict[str, FileDigest] = {}
     tables: dict[str, dict[str, FileDigest]] = {}
-    sizes: dict[str, Counter[str]] = {}
+    sizes: dict[str, dict[str, int]] = {}
     spans = shared.held.split(part)
-    for split in (split for split in SPLITS if len(spans[split])):
-        size = sizes[split] = Counter[str](tokens=0, sentences=0, documents=0)
-        with ExitStack() as stack:
-            names = {name: f"{split}/{part.number:06d}.{name}.bin" for name in TokenStream._fields}
-            opened = {name: HashedFile(stack.enter_context(replacing(folder / path))) for name, path in names.items()}
-            tokens = np.memmap(part.path("tokens"), part.dtype, "r")
-            for start, end in spans[split].tolist():
-                for first in range(start, end, _BLOCK):
-                    block = tokens[first : min(first + _BLOCK, end)]
-                    opened["tokens"].write(block.tobytes())
-                    if split == "train":
-                        token_counts += np.bincount(block, minlength=plan.vocab_size)
-                for name in ("sentences", "documents"):
-                    ends = f"{name[:-1]}_ends"
-                    size[name] += _copy_ends(part.path(ends), start, end, size["tokens"] - start, opened[ends])
-                size["tokens"] += end - start
-            files |= {names[name]: file.finish() for name, file in opened.items()}
-        document_ends = np.fromfile(folder / names["document_ends"], "<i8")
-        name, digest = write_rows((folder / split, part.number, document_ends, plan.max_seq_length), plan.seed)
-        tables[f"{split}/{rows_name(plan.max_seq_length, plan.seed)}.json"] = {name: digest}
-    rows = {f"{name.split('/')[0]}/{row}": digest for name, table in tables.items() for row, digest in table.items()}
-    if damage := find_damage(folder, files | rows, part.path("split.checked.json")):
+    for split in SPLITS:
+        if not len(spans[split]):
+            continue
+        names = [f"{split}/{part.number:06d}.{name}.bin" for name in TokenStream._fields]
+        digests, sizes[split], counts = _copy_text(part, spans[split], names, plan.vocab_size)
+        files |= zip(names, digests, strict=True)
+        if split == "train":
+            token_counts += counts
+        document_ends = np.fromfile(folder / names[-1], "<i8")
+        job = (folder / split, part.number, document_ends, plan.max_seq_length)
+        row, digest = write_rows(job, plan.seed)
+        rows[f"{split}/{row}"] = digest
+        tables[f"{split}/{rows_name(plan.max_seq_length, plan.seed)}.json"] = {row: digest}
+    damage = find_damage(folder, files | rows, part.path("split.checked.json"))
+    if damage:
         raise CheckpointError(f"{damage}, right after writing; check the disk, then start again")
     with replacing(part.path("token_counts")) as file:
         file.write(token_counts.tobytes())
-    left_out = spans["near_duplicates"]
-    statistics = {"key": shared.key, "files": files, "tables": tables, "sizes": sizes, "left_out": len(left_out)}
-    statistics |= {"left_out_tokens": int(np.diff(left_out).sum())}
-    write_json(part.path("split.json"), statistics | {"hash": content_hash(statistics)})
+    statistics = {
+        "key": shared.key,
+        "files": files,
+        "tables": tables,
+        "sizes": sizes,
+        "left_out": len(spans["near_duplicates"]),
+        "left_out_tokens": int(np.diff(spans["near_duplicates"]).sum()),
+    }
+    write_statistics(part.path("split.json"), statistics)
+
+
+def _copy_text(
+    part: Part, spans: np.ndarray, names: Sequence[str], vocab_size: int
+) -> tuple[list[FileDigest], dict[str, int], np.ndarray]:
+    """Copy spans [n, 2] of a part's tokens, and the sentence and document ends in them, into files.
+
+    Returns the files' digests, their numbers of tokens and ends, and the count of each token, [V].
+    """
+    token_counts = np.zeros(vocab_size, "<i8")
+    tokens = np.memmap(part.path("tokens"), part.dtype, "r")
+    token_count = sentences = documents = 0
+    with ExitStack() as stack:
+        folder = part.folder.parent
+        files = [HashedFile(stack.enter_context(replacing(folder / name))) for name in names]
+        for start, end in spans.tolist():
+            for block in _blocks(tokens[start:end]):
+                files[0].write(block.tobytes())
+                token_counts += np.bincount(block, minlength=vocab_size)
+            shift = token_count - start
+            sentences += _copy_ends(part.path("sentence_ends"), start, end, shift, files[1])
+            documents += _copy_ends(part.path("document_ends"), start, end, shift, files[2])
+            token_count += end - start
+    sizes = {"tokens": token_count, "sentences": sentences, "documents": documents}
+    return [file.finish() for file in files], sizes, token_counts
 
 
 def _copy_ends(path: Path, start: int, end: int, shift: int, file: HashedFile) -> int:
-    """Append the sentence or document ends in (start, end] of a part; one that the split cuts ends here too."""
+    """Append the sentence or document ends in (start, end]; one that the split cuts ends there."""
     ends = np.memmap(path, "<i8", "r")
     first, last = map(int, np.searchsorted(ends, (start, end), side="right"))
-    for begin in range(first, last, _BLOCK):
-        file.write((ends[begin : min(begin + _BLOCK, last)] + shift).tobytes())
+    for block in _blocks(ends[first:last]):
+        file.write((block + shift).tobytes())
     if last > first and ends[last - 1] == end:
         return last - first
     file.write(np.array([end + shift], "<i8").tobytes())
     return last - first + 1
 
 
-def merge_parts(plan: PartPlan, found: Counter[str]) -> Store:
-    """Write the manifest of the split parts, and delete what only the preparation needed. found: skipped files."""
-    folder, parts = plan.folder.parent, _finished(plan)
-    key = _splitting_key(plan, parts)
-    file = plan.folder / f"held_out-{key}.safetensors"
-    held = HeldOut.load(file)
-    splits = [_split_statistics(part, key + sha256(file)) for part in parts] if held else []
-    if held is None or not all(splits):
+def _blocks(numbers: np.ndarray) -> Iterator[np.ndarray]:
+    for start in range(0, len(numbers), _BLOCK):
+        yield numbers[start : start + _BLOCK]
+
+
+def merge_parts(plan: PartPlan, skipped: Counter[str]) -> Store:
+    """Write the manifest of the split parts and, with counts of skipped files, the statistics."""
+    folder = plan.folder.parent
+    parts = _finished(plan)
+    file, key = _held_out_file(plan, parts)
+    held_out = HeldOut.load(file)
+    splits = []
+    if held_out:
+        key += sha256(file)
+        splits = [read_statistics(part.path("split.json"), key) for part in parts]
+    if held_out is None or not all(splits):
         raise UsageError(f"{plan.folder} has parts that are not split; start again")
-    read, written, token_counts = Counter(found), Counter[str](), np.zeros(plan.vocab_size, "<i8")
-    files: dict[str, FileDigest] = {}
-    tables: defaultdict[str, dict[str, FileDigest]] = defaultdict(dict)
+    read = Counter(skipped)
+    written = Counter[str]()
     for part, split in zip(parts, splits, strict=True):
         read.update(part.statistics["read"])
         written.update(part.statistics["written"])
         read["near_duplicates_of_held_out_text_skipped"] += split["left_out"]
-        token_counts += np.fromfile(part.path("token_counts"), "<i8")
-        files |= {name: FileDigest(*digest) for name, digest in split["files"].items()}
-        for name, table in split["tables"].items():
-            tables[name] |= table
-    with replacing(folder / "token_counts.bin") as opened:
-        counted = HashedFile(opened)
-        counted.write(token_counts.tobytes())
-        files["token_counts.bin"] = counted.finish()
-    kept_names = {*files, *tables, *(f"{name.split('/')[0]}/{row}" for name, table in tables.items() for row in table)}
-    for path in (path for name in SPLITS for path in (folder / name).iterdir()):
-        if path.relative_to(folder).as_posix() not in kept_names:  # of an earlier store
-            path.unlink()
-    for name, table in tables.items():
-        write_json(folder / name, table)
-    checked = (read_json(part.path("split.checked.json")) for part in parts)  # compared when split
-    write_json(folder / CHECKED, {name: entry for some in checked for name, entry in some.items()})
     sides = {name: _side(name, splits, plan.sources) for name in SPLITS}
-    kept = sum(side["tokens"] for side in sides.values())
+    tokens = sum(side["tokens"] for side in sides.values())
     left_out = sum(split["left_out_tokens"] for split in splits)
-    assert kept + left_out == written["tokens"], "the streams do not hold all tokens of the parts"
-    statistics = {
-        "read": dict(read),
-        "written": dict(written),
-        "kept": kept / written["tokens"] * (1 - read["skipped_bytes"] / read["bytes"]),
-        "sides": sides,
-        "held_out": held.notice.tobytes().decode(),
-        "process_seconds": sum(part.statistics["seconds"] for part in parts),
+    assert tokens + left_out == written["tokens"], "the streams do not hold all tokens of the parts"
+    manifest = {
+        "format_version": FORMAT_VERSION,
+        "fingerprint": plan.fingerprint,
+        "vocab_size": plan.vocab_size,
+        "sources": plan.sources,
+        "files": _merge_files(folder, parts, splits, plan.vocab_size),
+        "statistics": {
+            "read": read,
+            "written": written,
+            "kept": tokens / written["tokens"] * (1 - read["skipped_bytes"] / read["bytes"]),
+            "sides": sides,
+            "held_out": held_out.notice.tobytes().decode(),
+            "process_seconds": sum(part.statistics["seconds"] for part in parts),
+        },
     }
-    manifest = {"format_version": FORMAT_VERSION, "fingerprint": plan.fingerprint, "vocab_size": plan.vocab_size}
-    manifest |= {"sources": plan.sources, "files": files, "statistics": statistics}
-    write_json(folder / "manifest.json", {**manifest, "sha256": _digest(manifest)})
+    write_json(folder / "manifest.json", manifest | {"sha256": _digest(manifest)})
     store = open_store(folder)
     shutil.rmtree(plan.folder, ignore_errors=True)  # another job may still be writing
     return store
 
 
+def _merge_files(
+    folder: Path, parts: Sequence[Part], splits: Sequence[Mapping[str, Any]], vocab_size: int
+) -> dict[str, FileDigest]:
+    """Write the files that concern all parts, and delete those of an earlier store."""
+    files: dict[str, FileDigest] = {}
+    tables: dict[str, dict[str, Any]] = {}
+    checked: dict[str, Any] = {}  # when split
+    token_counts = np.zeros(vocab_size, "<i8")
+    for part, split in zip(parts, splits, strict=True):
+        token_counts += np.fromfile(part.path("token_counts"), "<i8")
+        files |= as_digests(split["files"])
+        checked |= read_json(part.path("split.checked.json"))
+        for name, table in split["tables"].items():
+            tables.setdefault(name, {}).update(table)
+    with replacing(folder / "token_counts.bin") as opened:
+        file = HashedFile(opened)
+        file.write(token_counts.tobytes())
+        files["token_counts.bin"] = file.finish()
+    names = {*files, *tables}
+    for name, table in tables.items():
+        write_json(folder / name, table)
+        names.update(f"{Path(name).parent}/{row}" for row in table)
+    for split_name in SPLITS:
+        for path in (folder / split_name).iterdir():
+            if f"{split_name}/{path.name}" not in names:
+                path.unlink()
+    write_json(folder / CHECKED, checked)
+    return files
+
+
 def _side(name: str, splits: Sequence[Mapping[str, Any]], sources: Sequence[int]) -> dict[str, Any]:
     """Counts of a split, and its tokens by source."""
-    side: dict[str, Any] = {"tokens": 0, "sentences": 0, "documents": 0, "source_tokens": [0] * (sources[-1] + 1)}
+    totals = Counter[str](tokens=0, sentences=0, documents=0)
+    source_tokens = [0] * (sources[-1] + 1)
     for source, split in zip(sources, splits, strict=True):
-        for what, count in split["sizes"].get(name, {}).items():
-            side[what] += count
-        side["source_tokens"][source] += split["sizes"].get(name, {}).get("tokens", 0)
-    return side
+        sizes = split["sizes"].get(name, {})
+        totals.update(sizes)
+        source_tokens[source] += sizes.get("tokens", 0)
+    return {**totals, "source_tokens": source_tokens}
 
 
 def open_store(folder: Path) -> Store:
-    """Memory-map the store in `folder`. Raises CheckpointError if it is damaged and must be built again."""
+    """Memory-map the store in `folder`. Raises CheckpointError if it must be built again."""
     file = folder / "manifest.json"
     if not file.is_file():
         raise UsageError(f"{folder} holds no token store; run prepare on the corpus")
@@ -231,20 +299,21 @@ def open_store(folder: Path) -> Store:
     digest = manifest.pop("sha256", None)
     if manifest.get("format_version") != FORMAT_VERSION or digest != _digest(manifest):
         raise CheckpointError(f"{file} is damaged, or not of version {FORMAT_VERSION}")
-    files = {name: FileDigest(*entry) for name, entry in manifest["files"].items()}
-    if damage := find_damage(folder, files, folder / CHECKED):
+    damage = find_damage(folder, as_digests(manifest["files"]), folder / CHECKED)
+    if damage:
         raise CheckpointError(damage)
-    vocab_size, sources = manifest["vocab_size"], manifest["sources"]
-    token_counts = np.fromfile(folder / "token_counts.bin", "<i8")
-    train, validation = (_open_split(folder / name, files, vocab_size, sources) for name in SPLITS)
-    return Store(folder, manifest["fingerprint"], vocab_size, train, validation, token_counts, manifest["statistics"])
+    vocab_size = manifest["vocab_size"]
+    train, validation = (_open_split(folder / name, manifest) for name in SPLITS)
+    counts = np.fromfile(folder / "token_counts.bin", "<i8")
+    statistics = manifest["statistics"]
+    return Store(folder, manifest["fingerprint"], vocab_size, train, validation, counts, statistics)
 
 
-def ready_store(folder: Path, wanted: str) -> Store | None:
-    """The store in `folder` if it is complete and has the fingerprint `wanted`."""
+def ready_store(folder: Path, fingerprint: str) -> Store | None:
+    """The store in `folder` if it is complete and has this fingerprint."""
     try:
         store = open_store(folder)
-        if store.fingerprint != wanted:
+        if store.fingerprint != fingerprint:
             raise CheckpointError(f"the token store in {folder} was made with another tokenizer")
     except UsageError:  # it does not exist
         return None
@@ -255,14 +324,18 @@ def ready_store(folder: Path, wanted: str) -> Store | None:
     return store
 
 
-def _open_split(folder: Path, files: Mapping[str, FileDigest], vocab_size: int, sources: Sequence[int]) -> Split:
-    starts = (name.removeprefix(f"{folder.name}/") for name in files if name.endswith(".tokens.bin"))
-    numbers = sorted(int(start.partition(".")[0]) for start in starts if "/" not in start)
-    types = dict(zip(TokenStream._fields, (token_dtype(vocab_size), np.dtype("<i8"), np.dtype("<i8")), strict=True))
-    parts = [
-        TokenStream(*(mapped(folder / f"{n:06d}.{name}.bin", kind) for name, kind in types.items())) for n in numbers
-    ]
-    return Split(folder, vocab_size, numbers, parts, [sources[number] for number in numbers])
+def _open_split(folder: Path, manifest: Mapping[str, Any]) -> Split:
+    sources = manifest["sources"]
+    numbers = []
+    parts = []
+    types = (token_dtype(manifest["vocab_size"]), np.dtype("<i8"), np.dtype("<i8"))
+    for number in range(len(sources)):
+        names = [f"{number:06d}.{name}.bin" for name in TokenStream._fields]
+        if f"{folder.name}/{names[0]}" in manifest["files"]:
+            numbers.append(number)
+            parts.append(TokenStream(*map(mapped, map(folder.joinpath, names), types)))
+    part_sources = [sources[number] for number in numbers]
+    return Split(folder, manifest["vocab_size"], numbers, parts, part_sources)
 
 
 def _digest(manifest: Mapping[str, Any]) -> str:
@@ -271,13 +344,22 @@ def _digest(manifest: Mapping[str, Any]) -> str:
 
 # Corpus statistics: everything that was read, skipped, changed and written.
 
-_KINDS = {"sentences": "text, one sentence per line", "paragraphs": "text, one paragraph per line"}
-_KINDS |= {"documents": "text, one document per line", "wrapped": "text, hard-wrapped lines joined to paragraphs"}
-_KINDS |= {"records": "JSON, one document per line"}
-_KINDS |= {kind.lower(): f"{kind}, one document per row" for kind in ("CSV", "TSV", "Parquet", "Arrow")}
-_SHOWN_ELSEWHERE = {"files", "bytes", "documents", "sentences", *(f"files_of_{kind}" for kind in _KINDS)}
-_SHOWN_WRITTEN = {  # counts of written text, and their labels
-    **{name: name for name in ("sentences_without_a_token", "documents_without_a_token", "special_texts")},
+_FILE_LABELS = {
+    "files_of_sentences": "text, one sentence per line",
+    "files_of_paragraphs": "text, one paragraph per line",
+    "files_of_documents": "text, one document per line",
+    "files_of_wrapped": "text, hard-wrapped lines joined to paragraphs",
+    "files_of_records": "JSON, one document per line",
+    "files_of_csv": "CSV, one document per row",
+    "files_of_tsv": "TSV, one document per row",
+    "files_of_parquet": "Parquet, one document per row",
+    "files_of_arrow": "Arrow, one document per row",
+}
+_TOTALS = ("files", "bytes", "documents", "sentences")
+_WRITTEN_LABELS = {
+    "sentences_without_a_token": "sentences without a token",
+    "documents_without_a_token": "documents without a token",
+    "special_texts": "special texts",
     MARKS_REMOVED: "combining marks removed by the tokenizer",
     FORMS_REWRITTEN: "compatibility forms rewritten by the tokenizer, such as ﬁ to fi or ½ to 1⁄2",
 }
@@ -285,28 +367,34 @@ _SHOWN_WRITTEN = {  # counts of written text, and their labels
 
 def format_statistics(statistics: dict[str, Any], padding_share: float) -> str:
     """Format the statistics of a token store as aligned lines of `name  value`."""
-    read, written = statistics["read"], statistics["written"]
-    megabytes, tokens = read["bytes"] / 1e6, written["tokens"]
-    kept = math.floor(statistics["kept"] * 10_000) / 100  # rounded down: 100% only if nothing was skipped
+    read = statistics["read"]
+    written = statistics["written"]
+    megabytes = read["bytes"] / 1e6
+    tokens = written["tokens"]
+    unknown_share = written["unknown_characters"] / written["characters"]
+    percent = math.floor(statistics["kept"] * 10_000) / 100  # 100% only if nothing was skipped
+    files = [f"{read[name]:,} of {label}" for name, label in _FILE_LABELS.items() if name in read]
+    seconds = max(statistics["process_seconds"], 1e-9)
     unknown = f"{written['unknown_tokens']:,} ({written['unknown_tokens'] / tokens:.3%})"
-    unknown += f", {written['unknown_characters'] / written['characters']:.3%} of the characters"
-    files = [f"{count:,} of {text}" for kind, text in _KINDS.items() if (count := read.get(f"files_of_{kind}"))]
+    counts = f"{read.get('files', 0):,} files, {megabytes:,.1f} MB, {read['sentences']:,} sentences"
     lines = [
-        ("read", f"{read.get('files', 0):,} files, {megabytes:,.1f} MB, {read['sentences']:,} sentences"),
+        ("read", counts),
         ("files", ", ".join(files) or "none, but the documents of a datatrove pipeline"),
         ("documents", f"{written['documents']:,}"),
-        ("tokens", f"{tokens:,} ({kept:g}% of the text kept)"),
-        ("unknown tokens", unknown),
+        ("tokens", f"{tokens:,} ({percent:g}% of the text kept)"),
+        ("unknown tokens", f"{unknown}, {unknown_share:.3%} of the characters"),
         ("padding", f"{padding_share:.1%} of all positions"),
     ]
     for name, side in statistics["sides"].items():
-        counted = f"{side['documents']:,} documents, {side['sentences']:,} sentences, {side['tokens']:,} tokens"
-        lines.append((name, f"{counted} ({side['tokens'] / tokens:.1%})"))
+        counts = f"{side['documents']:,} documents, {side['sentences']:,} sentences"
+        lines.append((name, f"{counts}, {side['tokens']:,} tokens ({side['tokens'] / tokens:.1%})"))
     lines.append(("held out", statistics["held_out"]))
-    others = {name: count for name, count in sorted(read.items()) if name not in _SHOWN_ELSEWHERE}
-    for name, count in (others | {name: written.get(name, 0) for name in _SHOWN_WRITTEN}).items():
-        text = _SHOWN_WRITTEN.get(name, name).replace("_skipped", "").replace("skipped_", "").replace("_", " ")
-        lines += [("skipped" if "skipped" in name else "noted", f"{count:,} {text}")] * (count > 0)
-    lines.append(("speed", f"{megabytes / max(statistics['process_seconds'], 1e-9):.1f} MB/s per process"))
+    notes = {name: read[name] for name in sorted({*read}.difference(_FILE_LABELS, _TOTALS))}
+    notes |= {label: written.get(name, 0) for name, label in _WRITTEN_LABELS.items()}
+    for name, count in notes.items():
+        if count:
+            text = name.replace("_skipped", "").replace("skipped_", "").replace("_", " ")
+            lines.append(("skipped" if "skipped" in name else "noted", f"{count:,} {text}"))
+    lines.append(("speed", f"{megabytes / seconds:.1f} MB/s per process"))
     width = max(len(name) for name, _ in lines)
     return "\n".join(f"  {name:<{width}}  {text}" for name, text in lines)

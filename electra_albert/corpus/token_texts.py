@@ -13,25 +13,38 @@ class TokenText(NamedTuple):
 
 
 def word_starts(tokenizer: Tokenizer) -> list[bool]:
-    """Whether each token of the vocabulary starts a word wherever it is: by ▁ or Ġ, or with WordPiece by no ##."""
-    ids = [number for token in range(len(tokenizer)) for number in (tokenizer.mask_token_id, token)]
-    return [text.starts_word for text in token_texts(tokenizer, ids)[1::2]]  # [MASK] hides the token before
+    """Whether each token of the vocabulary starts a word wherever it is, by ▁, Ġ or no ##."""
+    ids = []
+    for token_id in range(len(tokenizer)):
+        ids += [tokenizer.mask_token_id, token_id]  # [MASK] hides the token before
+    return [token.starts_word for token in token_texts(tokenizer, ids)[1::2]]
 
 
 def token_texts(tokenizer: Tokenizer, ids: list[int]) -> list[TokenText]:
-    """The text of each token without ## or ▁, and whether it starts a word, as after [CLS], [SEP] and padding."""
-    backend, special = tokenizer.backend_tokenizer, special_ids(tokenizer)
-    model, is_bytes = type(backend.model).__name__, type(backend.decoder).__name__ == "ByteLevel"
-    borders = {special.cls, special.sep, special.pad}
-    described, is_start = [], True
-    for number, token in zip(ids, tokenizer.convert_ids_to_tokens(ids), strict=True):
-        if number in borders or number == special.mask or model == "WordLevel":
-            text, starts_word = token, True
+    """The text of each token without ## or ▁, and whether it starts a word.
+
+    Any token does after [CLS], [SEP] and padding.
+    """
+    backend = tokenizer.backend_tokenizer
+    special = special_ids(tokenizer)
+    borders = (special.cls, special.sep, special.pad)
+    model = type(backend.model).__name__
+    is_bytes = type(backend.decoder).__name__ == "ByteLevel"
+    texts = []
+    follows_border = True
+    for token_id, token in zip(ids, tokenizer.convert_ids_to_tokens(ids), strict=True):
+        if token_id in (*borders, special.mask) or model == "WordLevel":
+            text = token
+            starts_word = True
         elif model == "WordPiece":
-            text, starts_word = token.removeprefix("##"), is_start or not token.startswith("##")
+            text = token.removeprefix("##")
+            starts_word = text == token
+        elif is_bytes:
+            text = backend.decoder.decode([token]).removeprefix(" ")
+            starts_word = token.startswith("Ġ")
         else:
-            text = backend.decoder.decode([token]).removeprefix(" ") if is_bytes else token.removeprefix(WORD_START)
-            starts_word = is_start or token.startswith("Ġ" if is_bytes else WORD_START)
-        described.append(TokenText(text or token, starts_word))
-        is_start = number in borders
-    return described
+            text = token.removeprefix(WORD_START)
+            starts_word = text != token
+        texts.append(TokenText(text or token, starts_word or follows_border))
+        follows_border = token_id in borders
+    return texts

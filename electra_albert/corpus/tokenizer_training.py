@@ -1,4 +1,7 @@
-"""Reproducible training of Unigram tokenizers in ALBERT's layout (section 4.1), and vocabulary extension."""
+"""Reproducible training of Unigram tokenizers in ALBERT's layout, and vocabulary extension.
+
+Paper: ALBERT section 4.1.
+"""
 
 import io
 import json
@@ -17,15 +20,28 @@ import regex
 from electra_albert.contracts import LOG, DataError, UsageError
 from electra_albert.corpus import tokenizer as tokenizers
 from electra_albert.corpus.documents import word_set
-from electra_albert.corpus.sentencepiece_model import parse_model
-from electra_albert.corpus.tokenizer import SPECIAL_TOKENS, UNK_ID, WORD_START, Tokenizer, build_albert
+from electra_albert.corpus.sentencepiece_model import (
+    MODEL_INPUT_NAMES,
+    ROLES,
+    SPECIAL_TOKENS,
+    UNK_ID,
+    WORD_START,
+    build_albert,
+    parse_model,
+    script_safe_normalizer,
+)
+from electra_albert.corpus.tokenizer import Tokenizer
 
 CHARACTER_COVERAGE = 0.9999  # rarer characters become <unk>, as in SentencePiece
 TRAINING_CHARACTERS = 2_000_000  # of distinct words; bounds the time
 SCORE_DIGITS = 5
-_ALPHABET_SIZE = 128  # characters that a small vocabulary may hold; a larger one gives them up to half
+_ALPHABET_SIZE = (
+    128  # characters that a small vocabulary may hold; a larger one gives them up to half
+)
 _MAX_TOKEN_LENGTH = 16
-_SECONDS_PER_CANDIDATE = 1.3e-6  # on one core; a token may begin at each character of a distinct word
+_SECONDS_PER_CANDIDATE = (
+    1.3e-6  # on one core; a token may begin at each character of a distinct word
+)
 _RESERVED = "▁▅⁇<["  # have a meaning in SentencePiece, or begin its special tokens
 _RUNS_PER_LINE = 2
 _BORDER = "\n"  # between lines of the trainer, which no token crosses
@@ -37,12 +53,13 @@ LETTERS_OR_DIGITS = rf"[{_LETTER}]{_LETTER_OR_MARK}*|\d+"
 # of the longest token, which needs 1 to 3 % fewer tokens.
 _CJK = rf"[\p{{Han}}\p{{Hiragana}}\p{{Katakana}}ー]{{1,{_MAX_TOKEN_LENGTH}}}"
 _RUN = regex.compile(
-    rf"{WORD_START}?(?:{_CJK}|[{_LETTER}]{_LETTER_OR_MARK}{{0,63}}|\d{{1,64}}|[^{_LETTER}\d{WORD_START}]{{1,64}})"
-    rf"|{WORD_START}"
+    rf"{WORD_START}?(?:{_CJK}|[{_LETTER}]{_LETTER_OR_MARK}{{0,63}}|\d{{1,64}}"
+    rf"|[^{_LETTER}\d{WORD_START}]{{1,64}})|{WORD_START}"
 )
 _WORD_RUN = regex.compile(rf"{WORD_START}?(?:{LETTERS_OR_DIGITS})")
 # Text is English if these words are frequent and words with letters outside ASCII are rare.
-_ENGLISH_WORDS = word_set("the and of that with which from this were they have been their would there")
+_ENGLISH_WORDS = word_set("""the and of that with which from this were they have been their would
+    there""")
 _ENGLISH_SHARE = 0.05
 _FOREIGN_SHARE = 0.01
 
@@ -56,24 +73,25 @@ Accents = bool | Literal["albert"] | None
 def train_tokenizer(
     sentences: Iterable[str], vocab_size: int, do_lower_case: bool, keep_accents: Accents = None
 ) -> Tokenizer:
-    """Train a Unigram tokenizer, bit-identical for the same text; short text gives fewer than `vocab_size` tokens.
+    """Train a Unigram tokenizer, bit-identical for the same text; a short one gives fewer tokens.
 
-    keep_accents: False removes the marks of Latin letters, True none, "albert" those of every script, as the published
-    ALBERT tokenizer does; None those of Latin letters if the text is English. No token joins a comma to a digit. Raises
-    DataError if there is no text.
+    keep_accents: False removes the marks of Latin letters, True none, "albert" those of every
+    script, as the published ALBERT tokenizer does; None those of Latin letters if the text is
+    English. No token joins a comma to a digit. Raises DataError if there is no text.
     """
     from transformers import AlbertTokenizer, PreTrainedTokenizerFast
 
     raw = count_words(chain.from_iterable(map(str.split, sentences)))
     if keep_accents is None:
         keep_accents = not _is_english(raw)
-        kept = "not English: keeping all accents and marks (--keep_accents false removes those of Latin letters)"
-        removed = "English: removing accents of Latin letters (--keep_accents true keeps them)"
-        LOG.info(f"the text is {kept if keep_accents else removed}")
+        choice = "English: removing accents of Latin letters (--keep_accents true keeps them)"
+        if keep_accents:
+            choice = "not English: keeping all accents (--keep_accents false removes Latin ones)"
+        LOG.info(f"the text is {choice}")
     if keep_accents == "albert":
         normalizer = AlbertTokenizer(do_lower_case=do_lower_case).backend_tokenizer.normalizer
     else:
-        normalizer = tokenizers.script_safe_normalizer(do_lower_case, keep_accents)
+        normalizer = script_safe_normalizer(do_lower_case, keep_accents)
     words: Counter[str] = Counter()
     for word, count in raw.items():
         for part in normalizer.normalize_str(word).split():
@@ -87,23 +105,30 @@ def train_tokenizer(
         vocab.append((token.translate(characters), score))
     if keep_accents == "albert":
         return build_albert(vocab, {"do_lower_case": do_lower_case})
-    albert = build_albert(vocab, {})
-    backend = albert.backend_tokenizer
+    backend = build_albert(vocab, {}).backend_tokenizer
     backend.normalizer = normalizer
-    roles = {f"{role}_token": getattr(albert, f"{role}_token") for role in tokenizers.ROLES}
-    return PreTrainedTokenizerFast(tokenizer_object=backend, model_input_names=tokenizers.MODEL_INPUT_NAMES, **roles)
+    names = zip(ROLES, SPECIAL_TOKENS, strict=True)
+    roles = {f"{role}_token": token for role, token in names}
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, model_input_names=MODEL_INPUT_NAMES, **roles
+    )
 
 
 def _is_english(words: Counter[str]) -> bool:
-    """Whether words are English: English function words are frequent, and letters outside ASCII are rare."""
-    english = sum(count for word, count in words.items() if word.lower() in _ENGLISH_WORDS)
-    others = [word for word in words if not word.isascii()]
-    foreign = sum(words[word] for word in others if any(letter.isalpha() and letter > "\x7f" for letter in word))
-    return english >= _ENGLISH_SHARE * words.total() > 0 and foreign <= _FOREIGN_SHARE * words.total()
+    """Whether English function words are frequent, and letters outside ASCII rare."""
+    english = 0
+    foreign = 0
+    for word, count in words.items():
+        if word.lower() in _ENGLISH_WORDS:
+            english += count
+        elif any(letter.isalpha() and not letter.isascii() for letter in word):
+            foreign += count
+    total = words.total()
+    return english >= _ENGLISH_SHARE * total > 0 and foreign <= _FOREIGN_SHARE * total
 
 
 def _character_codes(words: Counter[str], room: int) -> dict[int, str]:
-    """Table for `str.translate` of a code for each character that becomes a token, and a border for others.
+    """Codes of the characters that become tokens, and a border for others, for `str.translate`.
 
     SentencePiece looks for tokens in UTF-8. It misses those after which all characters begin with
     the same byte, as most of one script do. So frequent characters get codes of one byte, and the
@@ -117,17 +142,17 @@ def _character_codes(words: Counter[str], room: int) -> dict[int, str]:
     usable = {*map(chr, range(0x21, 0x7F)), *map(chr, range(0xA1, 0xD800))} - set(_RESERVED)
     codes = sorted(usable, key=lambda code: (len(code.encode()), code.encode()[::-1]))
     most = min(room, max(room // 2, _ALPHABET_SIZE), len(codes))
-    wanted = CHARACTER_COVERAGE * characters.total()
+    uncovered = CHARACTER_COVERAGE * characters.total()
     table: dict[int, str] = {}
     for character in sorted(characters, key=lambda key: (-characters[key], key)):
-        is_frequent = wanted > 0 and len(table) < most
+        is_frequent = uncovered > 0 and len(table) < most
         table[ord(character)] = codes[len(table)] if is_frequent else _BORDER
-        wanted -= characters[character]
+        uncovered -= characters[character]
     return table
 
 
 def _coded_runs(words: Counter[str], codes: dict[int, str]) -> Counter[str]:
-    """Count the runs of one kind in words, such as "▁9", "," and "000" in "9,000", written in codes."""
+    """Count the runs of one kind in words, in codes: "▁9", "," and "000" of "9,000"."""
     runs: Counter[str] = Counter()
     for word, count in words.items():
         coded = _BORDER.join(_RUN.findall(WORD_START + word)).translate(codes)
@@ -144,10 +169,15 @@ def _learn(runs: Counter[str], vocab_size: int) -> list[tuple[str, float]]:
     # Among equally frequent ones the checksum chooses evenly from the whole text.
     ordered = sorted(runs, key=lambda run: (-runs[run], zlib.crc32(run.encode())))
     sizes = accumulate(map(len, ordered))
-    frequent = [run for run, size in zip(ordered, sizes, strict=True) if size <= TRAINING_CHARACTERS]
+    frequent = [
+        run for run, size in zip(ordered, sizes, strict=True) if size <= TRAINING_CHARACTERS
+    ]
     candidates = sum(len(run) * min(len(run), _MAX_TOKEN_LENGTH) for run in frequent)
     seconds = math.ceil(_SECONDS_PER_CANDIDATE * candidates)
-    LOG.info(f"learning subwords from {len(frequent):,} distinct words, about {seconds} seconds on one core")
+    LOG.info(
+        f"learning subwords from {len(frequent):,} distinct words, "
+        f"about {seconds} seconds on one core"
+    )
     model = io.BytesIO()
     SentencePieceTrainer.train(
         sentence_iterator=_shuffled_lines({run: runs[run] for run in frequent}),
@@ -197,38 +227,41 @@ def _shuffled_lines(counts: dict[str, int]) -> Iterator[str]:
 
 class _Word(NamedTuple):
     text: str
-    occurrences: int
     score: float  # log probability
     ids: list[int]  # of the tokens it is split into
+    saved_tokens: int
 
 
-def extend_tokenizer(tokenizer: Tokenizer, sentences: Iterable[str], count: int) -> tuple[Tokenizer, list[list[int]]]:
+def extend_tokenizer(
+    tokenizer: Tokenizer, sentences: Iterable[str], count: int
+) -> tuple[Tokenizer, list[list[int]]]:
     """Add up to `count` words of `sentences` as tokens, those that save most tokens first.
 
-    Returns the new tokenizer, which keeps all old ids, and the old ids that each new token replaces. Skips words with
-    unknown characters. Raises UsageError if the tokenizer type cannot be extended.
+    Returns the new tokenizer, which keeps all old ids, and the old ids that each new token
+    replaces. Skips words with unknown characters. Raises UsageError if the tokenizer type cannot
+    be extended.
     """
     content = json.loads(tokenizer.backend_tokenizer.to_str())
-    model, size = content["model"], len(tokenizer)
+    model = content["model"]
+    size = len(tokenizer)
     if model["type"] not in ("Unigram", "WordPiece"):
-        raise UsageError(f"the vocabulary of a {model['type']} tokenizer cannot be extended; keep it as it is")
+        raise UsageError(f"the vocabulary of a {model['type']} tokenizer cannot be extended")
     if len(model["vocab"]) < size:
-        raise UsageError("a vocabulary with added tokens after the model's own cannot be extended; keep it as it is")
+        raise UsageError("a vocabulary with added tokens after the model's cannot be extended")
     words = _candidate_words(tokenizer, count_words(_words(tokenizer, model["type"], sentences)))
     if model["type"] == "WordPiece":
         words = words[:count]  # WordPiece takes the longest match, which is the whole word
-        model["vocab"] |= {word.text: size + number for number, word in enumerate(words)}
+        model["vocab"] |= {word.text: number for number, word in enumerate(words, size)}
     else:
         words = _used_words(model, words, count)
-        model["vocab"] += [[word.text, word.score] for word in words]
+        model["vocab"] += [(word.text, word.score) for word in words]
     if not words:
         return tokenizer, []
     with TemporaryDirectory() as folder:  # checks and builds it like any other tokenizer
-        tokenizers.save_tokenizer(tokenizer, Path(folder), tokenizer.model_max_length)
-        (Path(folder) / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
-        extended = tokenizers.load_tokenizer(Path(folder))
-    for number, word in enumerate(words, size):
-        assert [token.id for token in extended.backend_tokenizer.model.tokenize(word.text)] == [number], word.text
+        path = Path(folder)
+        tokenizers.save_tokenizer(tokenizer, path, tokenizer.model_max_length)
+        (path / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+        extended = tokenizers.load_tokenizer(path)
     return extended, [word.ids for word in words]
 
 
@@ -247,38 +280,46 @@ def count_words(words: Iterable[str], max_words: int = MAX_WORDS) -> Counter[str
 def _words(tokenizer: Tokenizer, kind: str, sentences: Iterable[str]) -> Iterator[str]:
     """The pre-tokenized words; for Unigram split into runs of letters or digits."""
     backend = tokenizer.backend_tokenizer
-    for sentence in sentences:
-        text = backend.normalizer.normalize_str(sentence) if backend.normalizer else sentence
-        words = [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(text)] if backend.pre_tokenizer else [text]
+    for text in sentences:
+        if backend.normalizer:
+            text = backend.normalizer.normalize_str(text)
+        words = [text]
+        if backend.pre_tokenizer:
+            words = [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(text)]
         for word in words:
-            parts = _WORD_RUN.findall(word) if kind == "Unigram" else (word,)
+            parts = _WORD_RUN.findall(word) if kind == "Unigram" else [word]
             yield from (part for part in parts if len(part) <= MAX_WORD_LENGTH)
 
 
 def _candidate_words(tokenizer: Tokenizer, counts: Counter[str]) -> list[_Word]:
     """Frequent words of several known tokens, sorted by the number of tokens they would save."""
-    vocab, total, found = tokenizer.get_vocab(), counts.total(), []
+    vocab = tokenizer.get_vocab()
+    total = counts.total()
+    words = []
     for text, count in counts.items():
-        if count >= MIN_OCCURRENCES and text not in vocab:
-            ids = [token.id for token in tokenizer.backend_tokenizer.model.tokenize(text)]
-            if len(ids) > 1 and tokenizer.unk_token_id not in ids:
-                found.append(_Word(text, count, round(math.log(count / total), SCORE_DIGITS), ids))
-    return sorted(found, key=lambda word: (-word.occurrences * (len(word.ids) - 1), word.text))
+        if count < MIN_OCCURRENCES or text in vocab:
+            continue
+        ids = [token.id for token in tokenizer.backend_tokenizer.model.tokenize(text)]
+        if len(ids) > 1 and tokenizer.unk_token_id not in ids:
+            score = round(math.log(count / total), SCORE_DIGITS)
+            words.append(_Word(text, score, ids, count * (len(ids) - 1)))
+    return sorted(words, key=lambda word: (-word.saved_tokens, word.text))
 
 
 def _used_words(model: dict[str, Any], words: list[_Word], count: int) -> list[_Word]:
-    """The first `count` words that Unigram encodes as one token, because they are likelier than their parts."""
+    """The first `count` words that Unigram encodes as one token, likelier than their parts."""
     from tokenizers.models import Unigram
 
-    old = [tuple(row) for row in model["vocab"]]
-    rest = [word for word in words if word.score > sum(old[number][1] for number in word.ids)]
-    taken: list[_Word] = []
+    vocab = list(map(tuple, model["vocab"]))
+    scores = [score for _, score in vocab]
+    rest = [word for word in words if word.score > sum(map(scores.__getitem__, word.ids))]
+    used: list[_Word] = []
     while True:
-        room = count - len(taken)
-        taken, rest = taken + rest[:room], rest[room:]
-        rows = [(word.text, word.score) for word in taken]
-        trial = Unigram(old + rows, model["unk_id"], bool(model.get("byte_fallback")))
-        used = [word for word in taken if len(trial.tokenize(word.text)) == 1]
-        if len(used) == len(taken):
-            return taken
-        taken = used
+        room = count - len(used)
+        added = used + rest[:room]
+        rest = rest[room:]
+        rows = [(word.text, word.score) for word in added]
+        trial = Unigram(vocab + rows, model["unk_id"], bool(model.get("byte_fallback")))
+        used = [word for word in added if len(trial.tokenize(word.text)) == 1]
+        if len(used) == len(added):
+            return used
