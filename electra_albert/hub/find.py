@@ -22,8 +22,16 @@ CONFIG_FILE = "config.json"
 ENCODER_FOLDERS = ("discriminator", "generator", "model")
 # Subfolders of a run by the requested kind of model; the first that exists is used.
 _FOLDERS: dict[str, tuple[str, ...]] = {name: (name,) for name in ("generator", "discriminator")}
-_FOLDERS |= {"task": ("model",), "encoder": ENCODER_FOLDERS, "any": ("generator", "model", "discriminator")}
-_STATE, _MANIFEST, _WEIGHTS = "state.json", "MANIFEST.json", "model.safetensors"  # of training/checkpoint.py
+_FOLDERS |= {
+    "task": ("model",),
+    "encoder": ENCODER_FOLDERS,
+    "any": ("generator", "model", "discriminator"),
+}
+_STATE, _MANIFEST, _WEIGHTS = (
+    "state.json",
+    "MANIFEST.json",
+    "model.safetensors",
+)  # of training/checkpoint.py
 _PARAMETER = re.compile(r"(?:.+\.)?(generator|discriminator)\.(.+)")  # a name in a checkpoint
 
 
@@ -33,33 +41,58 @@ class ModelFiles(NamedTuple):
     weights: Path  # or the index of sharded weights
     config: Path
     tokenizer: Path  # a folder
-    part: str = ""  # generator or discriminator in a checkpoint, which may contain both; "" for a folder
+    part: str = (
+        ""  # generator or discriminator in a checkpoint, which may contain both; "" for a folder
+    )
 
 
-def locate(path: Path, kind: str = "encoder", config: Path | None = None, tokenizer: Path | None = None) -> ModelFiles:
+def locate(
+    path: str | Path,
+    kind: str = "encoder",
+    config: str | Path | None = None,
+    tokenizer: str | Path | None = None,
+) -> ModelFiles:
     """Locate the files of a model; config and tokenizer are next to the weights unless given.
 
     `kind` selects a run's model: generator, discriminator, task, encoder or any. Raises UsageError or CheckpointError.
     """
-    if not (os.path.isdir(path) or os.path.isfile(path)):  # unlike Path's, no error for a name that is too long
-        raise UsageError(f"{str(path)[:200]} does not exist; give a run folder, a model folder or a weights file")
+    path = Path(path)
+    if not (
+        os.path.isdir(path) or os.path.isfile(path)
+    ):  # unlike Path's, no error for a name that is too long
+        raise UsageError(
+            f"{str(path)[:200]} does not exist; give a run folder, a model folder or a weights file"
+        )
     if is_checkpoint(path):
         folder = path.parent if path.name == _WEIGHTS else path
         parts = _models_in(folder)
         if (part := next((name for name in _FOLDERS[kind] if name in parts), None)) is None:
-            raise CheckpointError(f"{folder} has {' and '.join(parts) or 'no model'}, not {kind}; name another folder")
+            raise CheckpointError(
+                f"{folder} has {' and '.join(parts) or 'no model'}, not {kind}; name another folder"
+            )
         run = folder.absolute().parents[1]
-        return ModelFiles(folder / _WEIGHTS, config or folder / _STATE, tokenizer or run / "tokenizer", part)
+        return ModelFiles(
+            folder / _WEIGHTS,
+            Path(config or folder / _STATE),
+            Path(tokenizer or run / "tokenizer"),
+            part,
+        )
     folder = next((path / name for name in _FOLDERS[kind] if (path / name).is_dir()), path)
     candidates = [path] if path.is_file() else [folder / name for name in WEIGHT_FILES]
     if (weights := next((file for file in candidates if file.is_file()), None)) is None:
         others = [f"{name}/" for name in ENCODER_FOLDERS if (path / name).is_dir()]
         hint = "; its training has not finished yet" if (path / "checkpoints").is_dir() else ""
         hint = f", but {' and '.join(others)}" if others else hint
-        raise UsageError(f"{folder} contains none of {', '.join(WEIGHT_FILES)}{hint}; name a model folder")
-    files = ModelFiles(weights, config or weights.with_name(CONFIG_FILE), tokenizer or weights.parent)
+        raise UsageError(
+            f"{folder} contains none of {', '.join(WEIGHT_FILES)}{hint}; name a model folder"
+        )
+    files = ModelFiles(
+        weights, Path(config or weights.with_name(CONFIG_FILE)), Path(tokenizer or weights.parent)
+    )
     if not files.config.is_file():
-        raise UsageError(f"{files.config} does not exist; put it there (electra-albert demo also takes --config FILE)")
+        raise UsageError(
+            f"{files.config} does not exist; put it there (electra-albert demo also takes --config FILE)"
+        )
     return files
 
 
@@ -101,9 +134,15 @@ def _checkpoint_contents(files: ModelFiles) -> dict[str, Any]:
         settings = _read_state(state)["settings"]
         shape = model_config(native_config(settings["model"]), str(state))
         if files.part == "generator" and "discriminator" in _models_in(state.parent):
-            known = {name: value for name, value in settings["rtd"].items() if name in RtdConfig.__annotations__}
+            known = {
+                name: value
+                for name, value in settings["rtd"].items()
+                if name in RtdConfig.__annotations__
+            }
             shape = RtdConfig(**known).generator_config(shape) or shape
-    return native_config(asdict(shape) | {ENERGIES: ENERGIES in (settings.get("objective"), *settings)})
+    return native_config(
+        asdict(shape) | {ENERGIES: ENERGIES in (settings.get("objective"), *settings)}
+    )
 
 
 def _read_state(file: Path) -> dict[str, Any]:
@@ -132,4 +171,6 @@ def _checkpoint_errors(folder: Path) -> Iterator[None]:
         yield
     except (OSError, SafetensorError, LookupError, TypeError, AttributeError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise CheckpointError(f"{folder} is not a complete pretraining checkpoint ({reason}); name another") from None
+        raise CheckpointError(
+            f"{folder} is not a complete pretraining checkpoint ({reason}); name another"
+        ) from None

@@ -34,11 +34,16 @@ _FIELDS = ("hidden_act", "layer_norm_eps", "attention", "attention_options")
 class Stored(NamedTuple):
     """Configuration and weights read from the files of a model."""
 
-    source: str  # path of the weights file, for messages
+    files: ModelFiles
     config: ModelConfig
     tensors: dict[str, Tensor]  # float32, by our names; the pooler of a sentence-order head is `pooler.`
     unsupported_heads: list[str]  # names of heads that no model here has
     has_energies: bool = False  # see RtdHead
+
+    @property
+    def source(self) -> str:
+        """Path of the weights file, for messages."""
+        return str(self.files.weights)
 
     @property
     def parts(self) -> set[str]:
@@ -55,7 +60,7 @@ def read_stored(files: ModelFiles, num_hidden_layers: int | None = None) -> Stor
     if blocks > len(tensors):  # building the blocks of a wrong configuration would take minutes
         raise CheckpointError(f"{source} has {len(tensors)} tensors, config.json {blocks} blocks; fetch both again")
     found = formats.from_file(tensors, contents["model_type"], config, source)
-    return Stored(source, config, *found, contents.get(formats.ENERGIES) is True)
+    return Stored(files, config, *found, contents.get(formats.ENERGIES) is True)
 
 
 def read_config(files: ModelFiles) -> ModelConfig:

@@ -112,7 +112,7 @@ class Engine:
 
     @torch.no_grad()  # outputs of inference_mode could not be used in training
     def per_token(self, model: Discriminator, sequences: Sequence[TokenSequence]) -> list[Tensor]:
-        """A model's output for each token, special ones too: float32 [L] on the CPU, by sequence."""
+        """A model's output for each token of each sequence: float32 [L] on the CPU."""
         results: list[Any] = [None] * len(sequences)
         for padded, indices in self.batches(sequences):
             for numbers, index in zip(model(*padded).float().cpu(), indices, strict=True):

@@ -11,7 +11,7 @@ from scipy.special import softmax
 from electra_albert.contracts import CheckpointError, DataError, UsageError
 from electra_albert.corpus.text_encoder import TextEncoder
 from electra_albert.finetuning_config import TuningConfig
-from electra_albert.hub.load import ModelFiles, load_task_model
+from electra_albert.hub.load import Stored, build, read_task
 from electra_albert.inference.engine import (
     Engine,
     OneOrMore,
@@ -88,16 +88,16 @@ class FineTuned(NamedTuple):
     takes_pairs: bool | None  # None if the folder does not record it
 
 
-def load_fine_tuned(files: ModelFiles, tokenizer: Any) -> FineTuned | str:
-    """Load the fine-tuned model in the files; returns the reason as a str if there is none."""
+def load_fine_tuned(stored: Stored, tokenizer: Any) -> FineTuned | str:
+    """Build the fine-tuned model; returns the reason as a str if its files hold none."""
     try:
-        model, details = load_task_model(files)
+        details, head = read_task(stored.files)
+        model = build(stored, TaskModel, head)
     except CheckpointError as error:
         return str(error)
     usual = TuningConfig()
     longest = model.config.max_position_embeddings
-    plan = EncodePlan(longest, usual.doc_stride, usual.max_answer_length)
-    plan = trained_plan(plan, details)
+    plan = trained_plan(EncodePlan(longest, usual.doc_stride, usual.max_answer_length), details)
     plan = plan._replace(max_seq_length=min(plan.max_seq_length, longest))
     takes_pairs = bool(details["columns"]["pair"]) if "columns" in details else None
     return FineTuned(model, TextEncoder(tokenizer), tuple(details["labels"]), plan, takes_pairs)
@@ -195,8 +195,7 @@ def _task_for(model: Engine, call: str) -> FineTuned:
         raise UsageError(f"{call} needs a fine-tuned model: {task}")
     supported = CALLS[task.model.head.kind]
     if supported != call:
-        problem = f"needs a model fine-tuned for it; this one supports {supported}"
-        raise UsageError(f"{call} {problem}")
+        raise UsageError(f"{call} needs a model fine-tuned for it; this one supports {supported}")
     return task
 
 
@@ -223,9 +222,9 @@ def _predict(
     encoding = Encoding(task.text_encoder, task.labels, task.plan, report, "the texts")
     features = kind.encode(examples, encoding)
     if report.first_truncated is not None and not truncate:
-        longest = f"the maximum is {task.plan.max_seq_length} tokens"
+        problem = f"too long: the maximum is {task.plan.max_seq_length} tokens; shorten it"
         text = quote(texts, int(report.first_truncated))
-        raise DataError(f"{text} is too long: {longest}; shorten it or give truncate=True")
+        raise DataError(f"{text} is {problem} or give truncate=True")
     has_second = np.diff(features.starts) > features.first_lengths
     if task.model.config.type_vocab_size < 2 and has_second.any():
         raise UsageError("the model has one segment; give single texts")
