@@ -1,4 +1,4 @@
-"""Locate and read the files of a model: a run, checkpoint, exported or stock folder, weights file."""
+"""Locate and read a model: in a run, checkpoint, exported or stock folder, or a weights file."""
 
 import os
 import re
@@ -58,8 +58,9 @@ def locate(
     path = Path(path)
     # Unlike Path's methods, no error for a name that is too long.
     if not (os.path.isdir(path) or os.path.isfile(path)):
-        advice = "give a run folder, a model folder or a weights file"
-        raise UsageError(f"{str(path)[:200]} does not exist; {advice}")
+        raise UsageError(
+            f"{str(path)[:200]} does not exist; give a run folder, a model folder or a weights file"
+        )
     part = ""
     if is_checkpoint(path):
         folder = path.parent if path.name == _WEIGHTS else path
@@ -80,8 +81,10 @@ def locate(
         part,
     )
     if not part and not files.config.is_file():
-        advice = "put it there (electra-albert demo also takes --config FILE)"
-        raise UsageError(f"{files.config} does not exist; {advice}")
+        raise UsageError(
+            f"{files.config} does not exist; "
+            "put it there (electra-albert demo also takes --config FILE)"
+        )
     return files
 
 
@@ -175,5 +178,6 @@ def _checkpoint_errors(folder: Path) -> Iterator[None]:
         yield
     except (OSError, SafetensorError, LookupError, TypeError, AttributeError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        problem = f"is not a complete pretraining checkpoint ({reason})"
-        raise CheckpointError(f"{folder} {problem}; name another") from None
+        raise CheckpointError(
+            f"{folder} is not a complete pretraining checkpoint ({reason}); name another"
+        ) from None

@@ -52,21 +52,23 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
         differing = sorted(shard.keys() ^ (shard if names is None else names))
         if differing:
             name = differing[0][:_MAX_NAME]
-            problem = f"{file} and {part.name} disagree on {name!r}"
-            raise CheckpointError(f"{problem}; fetch both again")
+            raise CheckpointError(f"{file} and {part.name} disagree on {name!r}; fetch both again")
         tensors |= shard
     for name, tensor in tensors.items():
         if not name.isprintable() or not 0 < len(name) <= _MAX_NAME:
-            problem = f"contains {name[:_MAX_NAME]!r}, no valid tensor name"
-            raise CheckpointError(f"{file} {problem}; get another file")
+            raise CheckpointError(
+                f"{file} contains {name[:_MAX_NAME]!r}, no valid tensor name; get another file"
+            )
         if tensor.is_floating_point() or tensor.is_complex():
             if tensor.dtype not in _DTYPES:
-                problem = f"{name} is {tensor.dtype}, which is not supported"
-                raise CheckpointError(f"{file}: {problem}; save it as float32")
+                raise CheckpointError(
+                    f"{file}: {name} is {tensor.dtype}, which is not supported; save it as float32"
+                )
             tensors[name] = tensor.float()
             if not tensors[name].isfinite().all():
-                problem = f"{name} is not finite in float32"
-                raise CheckpointError(f"{file}: {problem}; damaged, or training diverged")
+                raise CheckpointError(
+                    f"{file}: {name} is not finite in float32; damaged, or training diverged"
+                )
     return tensors
 
 
@@ -82,8 +84,9 @@ def all_files(file: Path) -> dict[Path, set[str] | None]:
     files: dict[Path, Any] = {}
     for name, shard in sorted(weight_map.items(), key=itemgetter(1)):
         if shard not in neighbours:
-            problem = f"names {shard[:_MAX_NAME]!r}, no file next to it"
-            raise CheckpointError(f"{file} {problem}; fetch the whole model")
+            raise CheckpointError(
+                f"{file} names {shard[:_MAX_NAME]!r}, no file next to it; fetch the whole model"
+            )
         files.setdefault(file.parent / shard, set()).add(name)
     return files
 
@@ -134,8 +137,9 @@ def _read_safetensors(file: Path) -> dict[str, Tensor]:
             tensors = {name: source.get_tensor(name) for name in source.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         advice = "fetch it again, or run git lfs pull if it is a pointer"
-        problem = f"cannot be read as safetensors ({_reason(error)})"
-        raise CheckpointError(f"{file} {problem}; {advice}") from None
+        raise CheckpointError(
+            f"{file} cannot be read as safetensors ({_reason(error)}); {advice}"
+        ) from None
     if written is not None and written != digest(tensors):
         raise CheckpointError(f"{file} does not match its hash; fetch or export it again")
     return tensors
@@ -147,15 +151,17 @@ def _read_pickled(file: Path) -> dict[str, Tensor]:
         with warnings.catch_warnings(action="ignore", category=UserWarning):
             contents = torch.load(file, map_location="cpu", weights_only=True)
     except _DAMAGED as error:
-        problem = f"has more than plain tensors ({_reason(error)})"
-        raise CheckpointError(f"{file} {problem}; get another file") from None
+        raise CheckpointError(
+            f"{file} has more than plain tensors ({_reason(error)}); get another file"
+        ) from None
     for wrapper in ("model", "state_dict"):
         if isinstance(contents, dict) and isinstance(contents.get(wrapper), dict):
             contents = contents[wrapper]
     is_plain = isinstance(contents, dict) and all(map(_is_plain, contents, contents.values()))
     if not contents or not is_plain:
-        advice = "save a flat mapping from names to tensors"
-        raise CheckpointError(f"{file} contains more than plain tensors; {advice}")
+        raise CheckpointError(
+            f"{file} contains more than plain tensors; save a flat mapping from names to tensors"
+        )
     # A decoder may share the word embeddings, but views must not multiply what is stored.
     if sum(tensor.nbytes for tensor in contents.values()) > 2 * file.stat().st_size:
         raise CheckpointError(f"{file} contains tensors that share storage; save copies of them")

@@ -64,8 +64,10 @@ class Engine:
     def masked_token_model(self, call: str) -> Generator:
         """The generator. Raises UsageError, which names the call, if there is none."""
         if self.generator is None:
-            lacking = "a masked-token head, which this model lacks"
-            raise UsageError(f"{call} needs {lacking}; load a run or its generator")
+            raise UsageError(
+                f"{call} needs a masked-token head, which this model lacks; "
+                "load a run or its generator"
+            )
         return self.generator
 
     def encode(
@@ -97,8 +99,9 @@ class Engine:
                 problem = too_long(len(ids), longest)
                 raise DataError(f"{quote(given, index)} {problem} or give truncate=True")
             if max(types, default=0) >= model.config.type_vocab_size:
-                problem = "the model has one segment; give single texts"
-                raise UsageError(f"{quote(given, index)}: {problem}")
+                raise UsageError(
+                    f"{quote(given, index)}: the model has one segment; give single texts"
+                )
             positions = [position for position, token in enumerate(ids) if token not in special]
             sequences.append(TokenSequence(ids, types, positions, text, encoding))
         return sequences
@@ -106,8 +109,10 @@ class Engine:
     def detect(self, sequences: Sequence[TokenSequence]) -> list[Tensor]:
         """Discriminator logits of each sequence, as per_token. Raises UsageError without one."""
         if self.discriminator is None:
-            lacking = "a detection head, which this model lacks"
-            raise UsageError(f"replaced_probabilities needs {lacking}; load a run of rtd")
+            raise UsageError(
+                "replaced_probabilities needs a detection head, which this model lacks; "
+                "load a run of rtd"
+            )
         return self.per_token(self.discriminator, sequences)
 
     @torch.no_grad()  # outputs of inference_mode could not be used in training
@@ -146,8 +151,10 @@ def as_texts(given: object, *, may_be_pairs: bool = False) -> list[Any]:
                 types = "a str, a pair (str, str)" if may_be_pairs else "a str"
                 raise UsageError(f"{quote(given, index)} is not a text; give {types} or a list")
             if any("\ud800" <= character <= "\udfff" for character in part):
-                problem = "contains half a character (a surrogate); decode it again"
-                raise DataError(f"{quote(given, index)} {problem}")
+                raise DataError(
+                    f"{quote(given, index)} contains half a character (a surrogate); "
+                    "decode it again"
+                )
     return texts
 
 
@@ -172,8 +179,10 @@ def target_ids(tokenizer: Any, targets: str | Iterable[str]) -> list[int]:
             ids = encode(*as_texts(target), add_special_tokens=False).ids
         if len(ids) != 1:
             tokens = " ".join(tokenizer.convert_ids_to_tokens(ids)) or "nothing"
-            problem = f"is not a single token but {tokens}"
-            raise UsageError(f"target {target!r:.60} {problem}; give a token of the vocabulary")
+            raise UsageError(
+                f"target {target!r:.60} is not a single token but {tokens}; "
+                "give a token of the vocabulary"
+            )
         single_ids += ids
     return list(dict.fromkeys(single_ids))
 

@@ -163,8 +163,9 @@ def _as_device(device: str | torch.device) -> torch.device:
         return torch.device(name)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).partition("\n")[0]
-        problem = f"device={name!r} cannot be used ({reason})"
-        raise UsageError(f"{problem}; give cpu, cuda, cuda:1, mps or auto") from None
+        raise UsageError(
+            f"device={name!r} cannot be used ({reason}); give cpu, cuda, cuda:1, mps or auto"
+        ) from None
 
 
 @dataclass(frozen=True, repr=False)
@@ -220,8 +221,10 @@ class InferenceModel(Engine):
         sequences = self.encode(texts, generator, truncate, is_filled=True)
         for index, sequence in enumerate(sequences):
             if mask_id not in sequence.ids:
-                problem = "has no [MASK] among the tokens read; replace a word by [MASK]"
-                raise DataError(f"{engine.quote(texts, index)} {problem}")
+                raise DataError(
+                    f"{engine.quote(texts, index)} has no [MASK] among the tokens read; "
+                    "replace a word by [MASK]"
+                )
         results: list[list[Any]] = [[] for _ in sequences]  # predictions for each mask
         for padded, indices in self.batches(sequences):
             is_mask = padded[0] == mask_id  # [B, L]

@@ -191,8 +191,10 @@ def score_pairs(
     if model.discriminator:
         scorers["detection"] = partial(original_log_probability, model)
     if not scorers:
-        problem = "pairs need a masked-token or a detection head, and this model has neither"
-        raise UsageError(f"{problem}; take another")
+        raise UsageError(
+            "pairs need a masked-token or a detection head, and this model has neither; "
+            "take another"
+        )
     models = (model.generator, model.detector)
     longest = min(part.config.max_position_embeddings for part in models if part)
     results: dict[str, dict[str, Any]] = {head: {} for head in scorers}
@@ -252,8 +254,9 @@ def read_sets(
     for file in pair_files(path):
         for name, (term, pairs) in read_pairs(file).items():
             if name in sets:
-                problem = f"set {name!r} is also in another file"
-                raise DataError(f"{file}: {problem}; give each set another name")
+                raise DataError(
+                    f"{file}: set {name!r} is also in another file; give each set another name"
+                )
             sets[name] = term, *_tokenize_pairs(tokenizer, longest, pairs[:max_pairs])
     return sets
 
@@ -262,8 +265,9 @@ def pair_files(path: Path) -> list[Path]:
     """The file, or the .jsonl files in the folder by name. Raises UsageError if there is none."""
     files = sorted(path.glob("[!.]*.jsonl")) if os.path.isdir(path) else [path]
     if not files or files[0].suffix != ".jsonl" or not os.path.exists(files[0]):
-        problem = "no .jsonl file of minimal pairs found"
-        raise UsageError(f"{path}: {problem}; name one, or a folder of them")
+        raise UsageError(
+            f"{path}: no .jsonl file of minimal pairs found; name one, or a folder of them"
+        )
     return files
 
 
@@ -286,8 +290,9 @@ def read_pairs(file: Path) -> dict[str, tuple[str, list[Pair]]]:
             )
         first_term, pairs = sets.setdefault(name or file.stem, (term, []))
         if term != first_term:
-            problem = f"set {name!r} has terms {first_term!r} and {term!r}"
-            raise DataError(f"{row.location}: {problem}; give it one")
+            raise DataError(
+                f"{row.location}: set {name!r} has terms {first_term!r} and {term!r}; give it one"
+            )
         pairs.append((good, bad, row.location))
     return sets
 
