@@ -66,8 +66,9 @@ def score_text(
     longest = generator.config.max_position_embeddings
     length = min(DEFAULT_LENGTH, longest) if max_seq_length is None else max_seq_length
     if not MIN_LENGTH <= length <= longest:
-        supported = f"from {MIN_LENGTH} to {longest}, the model's maximum"
-        raise UsageError(f"max_seq_length={length} must be {supported}")
+        raise UsageError(
+            f"max_seq_length={length} must be from {MIN_LENGTH} to {longest}, the model's maximum"
+        )
     require_file(file)
     stream, words = _tokenize(model.tokenizer, file, text_column)
     sums = torch.zeros(4, dtype=torch.float64)
@@ -94,8 +95,7 @@ def _as_scores(
     unknown = int((ids == unknown_id).sum())  # 0 without an unknown token
     known = tokens - unknown
     per_word = nats / words
-    _, counts = np.unique(ids, return_counts=True)
-    share = counts / tokens
+    share = np.unique(ids, return_counts=True)[1] / tokens  # of each token of the vocabulary
     is_finite = per_word < math.log(sys.float_info.max)  # else exp overflows
     return {
         "tokens": tokens,
@@ -191,10 +191,7 @@ def score_pairs(
     if model.discriminator:
         scorers["detection"] = partial(original_log_probability, model)
     if not scorers:
-        raise UsageError(
-            "pairs need a masked-token or a detection head, and this model has neither; "
-            "take another"
-        )
+        raise UsageError("pairs need a model with a masked-token or a detection head; take another")
     models = (model.generator, model.detector)
     longest = min(part.config.max_position_embeddings for part in models if part)
     results: dict[str, dict[str, Any]] = {head: {} for head in scorers}
@@ -306,9 +303,9 @@ def _tokenize_pairs(
     for index, encoding in enumerate(tokenizer.backend_tokenizer.encode_batch(sentences)):
         ids = tuple(encoding.ids)
         if len(ids) > longest:
-            problem = engine.too_long(len(ids), longest)
             raise DataError(
-                f"{pairs[index // 2][2]}: {engine.quote(sentences[index], 0)} {problem}"
+                f"{pairs[index // 2][2]}: {engine.quote(sentences[index], 0)} "
+                f"{engine.too_long(len(ids), longest)}"
             )
         all_ids.append(ids)
     texts = dict(zip(all_ids, sentences, strict=True))

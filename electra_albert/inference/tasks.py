@@ -115,12 +115,12 @@ def classify(model: Engine, texts: object, *, truncate: bool = False) -> Any:
         examples.append(SequenceExample(first, second, None, str(len(examples))))
     decoded, _, _ = _predict(model, examples, texts, truncate)
     if decoded.probabilities is None:
-        numbers = decoded.predictions
-        return as_given(texts, [ClassPrediction("score", it, {"score": it}) for it in numbers])
-    results = [
-        ClassPrediction(label, max(scores), dict(zip(task.labels, scores, strict=True)))
-        for label, scores in zip(decoded.predictions, decoded.probabilities, strict=True)
-    ]
+        results = [ClassPrediction("score", it, {"score": it}) for it in decoded.predictions]
+    else:
+        results = [
+            ClassPrediction(label, max(scores), dict(zip(task.labels, scores, strict=True)))
+            for label, scores in zip(decoded.predictions, decoded.probabilities, strict=True)
+        ]
     return as_given(texts, results)
 
 
