@@ -1,4 +1,4 @@
-"""Model cards of exported, pretrained and fine-tuned models, with the front matter the Hugging Face hub reads."""
+"""Model cards of exported, pretrained and fine-tuned models, with front matter for the hub."""
 
 import hashlib
 from collections.abc import Mapping
@@ -19,7 +19,10 @@ _TEMPLATE = Path(__file__).with_suffix(".jinja")
 _MARK = "<!-- card by ELECTRA-ALBERT, written again with the model unless it is changed: {} -->\n"
 _PURPOSES = {  # by stock class: the hub's task, and the model's purpose
     "AlbertForMaskedLM": ("fill-mask", "fills in masked tokens"),
-    "AlbertForPreTraining": ("fill-mask", "fills in masked tokens and predicts whether one segment follows the other"),
+    "AlbertForPreTraining": (
+        "fill-mask",
+        "fills in masked tokens and predicts whether one segment follows the other",
+    ),
     "AlbertForSequenceClassification": ("text-classification", "labels a text or a pair of texts"),
     "AlbertForMultipleChoice": ("multiple-choice", "chooses among several texts"),
     "AlbertForTokenClassification": ("token-classification", "labels each token"),
@@ -28,17 +31,44 @@ _PURPOSES = {  # by stock class: the hub's task, and the model's purpose
 }
 HUB_TASKS = {kind: _PURPOSES[architecture][0] for kind, architecture in ARCHITECTURES.items()}
 _DETECTION = "discriminator_predictions"
-_ENERGIES = {_DETECTION: "`discriminator_predictions`, with the layers of stock ELECTRA, which returns token energies"}
+_ENERGIES = (
+    "`discriminator_predictions`, with the layers of stock ELECTRA, which returns token energies"
+)
 _EXTRA_HEADS = {  # by our names: heads that AlbertModel does not have
-    _DETECTION: "`discriminator_predictions`, the head of stock ELECTRA that detects replaced tokens",
-    "sentence_order": "`sop_classifier`, the head of `AlbertForPreTraining` that predicts the order of two segments",
-    "electra_classifier": "`electra_classifier`, the head it was fine-tuned with, on [CLS] without a pooler",
+    _DETECTION: (
+        "`discriminator_predictions`, the head of stock ELECTRA that detects replaced tokens"
+    ),
+    "sentence_order": (
+        "`sop_classifier`, the head of `AlbertForPreTraining` that predicts the order of two "
+        "segments"
+    ),
+    "electra_classifier": (
+        "`electra_classifier`, the head it was fine-tuned with, on [CLS] without a pooler"
+    ),
 }
 _NOTES = {
-    "pt": "`weights.pt` maps stock names to tensors. Stock classes do not find it; `electra_albert` loads the folder.",
-    "native": "Stock `transformers` does not support its attention; only `electra_albert` loads the folder.",
+    "pt": (
+        "`weights.pt` maps stock names to tensors. Stock classes do not find it; "
+        "`electra_albert` loads the folder."
+    ),
+    "native": (
+        "Stock `transformers` does not support its attention; only `electra_albert` loads the "
+        "folder."
+    ),
     "onnx": "`model.onnx` is the model with its heads in float32, for any batch size and length.",
-    BROWSER_FORMAT: f"`onnx/{ONNX_FILE}` is the model in float32, `{QUANTIZED_FILE}` in int8, both with its heads.",
+    BROWSER_FORMAT: (
+        f"`onnx/{ONNX_FILE}` is the model in float32, `{QUANTIZED_FILE}` in int8, "
+        "both with its heads."
+    ),
+}
+_POOLER_NOTES = {  # by stock class, and whether there is a pooler
+    ("AlbertForMaskedLM", True): (
+        "The weights also contain a pooler, which `AutoModel` loads and `AlbertForMaskedLM` "
+        "ignores."
+    ),
+    ("AlbertModel", False): (
+        "It has no pooler, because none was trained: load it with `add_pooling_layer=False`."
+    ),
 }
 _ONNX_CODE = """import onnxruntime
 from transformers import AutoTokenizer
@@ -55,25 +85,35 @@ model = load_model("THIS_FOLDER")"""
 
 
 class Facts(NamedTuple):
-    """Facts for a model card that the weights do not contain: fields of ModelCardData, and Markdown."""
+    """Facts for a model card that the weights do not contain."""
 
-    fields: Mapping[str, Any] = {}
-    text: str = ""
+    fields: Mapping[str, Any] = {}  # of ModelCardData
+    text: str = ""  # Markdown
 
 
 def write_card(folder: Path, facts: Facts, code: str, command: str = "") -> None:
-    """Write README.md into an existing folder; `code` loads the model, `command` is the one that created it.
+    """Write README.md into an existing folder.
 
-    A card by someone else, or edited since it was written, is kept and a warning is logged.
+    `code` loads the model, `command` is the one that created it. A card by someone else, or edited
+    since it was written, is kept and a warning is logged.
     """
-    if (file := folder / CARD).exists():
+    file = folder / CARD
+    if file.exists():
         text = file.read_bytes().decode("utf-8", errors="replace")
         if text != _marked(text[: text.rfind("<!--")]):
-            LOG.warning(f"{file} was written or edited by someone else and is kept; remove it to get a new card")
+            LOG.warning(
+                f"{file} was written or edited by someone else and is kept; "
+                "remove it to get a new card"
+            )
             return
-    contents = {"title": folder.resolve().name, "text": facts.text, "code": code, "command": command}
-    template = _TEMPLATE.read_text(encoding="utf-8")
-    card = ModelCard.from_template(ModelCardData(**facts.fields), template_str=template, **contents)
+    card = ModelCard.from_template(
+        ModelCardData(**facts.fields),
+        template_str=_TEMPLATE.read_text(encoding="utf-8"),
+        title=folder.resolve().name,
+        text=facts.text,
+        code=code,
+        command=command,
+    )
     write_text(file, _marked(f"{card}\n"))
 
 
@@ -82,30 +122,48 @@ def _marked(body: str) -> str:
     return body + _MARK.format(hashlib.sha256(body.encode()).hexdigest()[:16])
 
 
-def describe(model: Model, architecture: str, file_format: str, dtype: torch.dtype, facts: Facts) -> tuple[Facts, str]:
-    """Facts and loading code for the card of an exported model; file_format as in save_model, or native."""
+def describe(
+    model: Model, architecture: str, file_format: str, dtype: torch.dtype, facts: Facts
+) -> tuple[Facts, str]:
+    """Facts and loading code for the card of an exported model.
+
+    file_format as in save_model, or native.
+    """
     tag, purpose = _PURPOSES[architecture]
-    is_stock, parts = file_format == "safetensors", {name for name, _ in model.named_modules()}
+    parts = {name for name, _ in model.named_modules()}
     has_pooler = not parts.isdisjoint({"pooler", "sentence_order.pooler"})
-    notes = [_NOTES[file_format]] if file_format in _NOTES else []
-    is_onnx = file_format in ("onnx", BROWSER_FORMAT)
-    if not is_onnx:
-        note = "The weights also contain {}. Stock ALBERT classes report it as unexpected; `electra_albert` uses it."
-        described = _EXTRA_HEADS | (_ENERGIES if getattr(model, "has_energies", False) else {})
-        heads = {name: head for name, head in described.items() if name in parts}
-        notes += [note.format(heads[name]) for name in heads if architecture == "AlbertModel" or name == _DETECTION]
-    if is_stock and architecture == "AlbertForMaskedLM" and has_pooler:
-        notes.append("The weights also contain a pooler, which `AutoModel` loads and `AlbertForMaskedLM` ignores.")
-    if is_stock and architecture == "AlbertModel" and not has_pooler:
-        notes.append("It has no pooler, because none was trained: load it with `add_pooling_layer=False`.")
-    stored = "" if is_onnx else f", stored in {str(dtype).removeprefix('torch.')}"
-    text = f"An ALBERT encoder that {purpose}: {describe_shape(model.config)}{stored}."
-    library = "transformers" if is_stock else BROWSER_FORMAT if file_format == BROWSER_FORMAT else None
+    library = None
+    text = f"An ALBERT encoder that {purpose}: {describe_shape(model.config)}"
+    notes = [_NOTES.get(file_format, "")]
+    if file_format in ("onnx", BROWSER_FORMAT):
+        code = _ONNX_CODE
+    else:
+        code = OWN_CODE
+        text += f", stored in {str(dtype).removeprefix('torch.')}"
+        notes += _extra_heads(model, architecture, parts)
+    if file_format == BROWSER_FORMAT:
+        library = BROWSER_FORMAT
+        code = code.replace(ONNX_FILE, QUANTIZED_FILE)
+    if file_format == "safetensors":
+        library = "transformers"
+        code = stock_code(architecture, with_pooler=has_pooler)
+        notes.append(_POOLER_NOTES.get((architecture, has_pooler), ""))
     fields = {"library_name": library, "pipeline_tag": tag, "tags": ["albert", "electra"]}
-    code = _ONNX_CODE if is_onnx else OWN_CODE
-    code = code.replace(ONNX_FILE, QUANTIZED_FILE) if file_format == BROWSER_FORMAT else code
-    code = stock_code(architecture, with_pooler=has_pooler) if is_stock else code
-    return Facts({**fields, **facts.fields}, "\n\n".join(filter(None, [text, *notes, facts.text]))), code
+    paragraphs = filter(None, [f"{text}.", *notes, facts.text])
+    return Facts({**fields, **facts.fields}, "\n\n".join(paragraphs)), code
+
+
+def _extra_heads(model: Model, architecture: str, parts: set[str]) -> list[str]:
+    """A note for each head that the stock class does not have."""
+    heads = dict(_EXTRA_HEADS)
+    if getattr(model, "has_energies", False):
+        heads[_DETECTION] = _ENERGIES
+    return [
+        f"The weights also contain {head}. Stock ALBERT classes report it as unexpected; "
+        "`electra_albert` uses it."
+        for name, head in heads.items()
+        if name in parts and (architecture == "AlbertModel" or name == _DETECTION)
+    ]
 
 
 def describe_shape(shape: ModelConfig) -> str:
@@ -113,13 +171,20 @@ def describe_shape(shape: ModelConfig) -> str:
     layers = f"{shape.num_hidden_layers} layers" if shape.num_hidden_layers > 1 else "one layer"
     if shape.num_hidden_groups < shape.num_hidden_layers:
         layers += f" in {shape.num_hidden_groups} group(s) of shared weights"
-    sizes = f"hidden size {shape.hidden_size}, {layers}, embedding size {shape.embedding_size}"
-    return f"{sizes}, vocabulary size {shape.vocab_size}, at most {shape.max_position_embeddings} tokens"
+    return (
+        f"hidden size {shape.hidden_size}, {layers}, embedding size {shape.embedding_size}, "
+        f"vocabulary size {shape.vocab_size}, at most {shape.max_position_embeddings} tokens"
+    )
 
 
 def stock_code(loader: str, path: str = '"THIS_FOLDER"', *, with_pooler: bool = True) -> str:
-    """Python code that loads model and tokenizer with `loader`, a transformers class; `path` is a Python expression."""
-    options = ", add_pooling_layer=False" if loader in ("AlbertModel", "AutoModel") and not with_pooler else ""
+    """Python code that loads model and tokenizer.
+
+    `loader` is a transformers class, `path` a Python expression.
+    """
+    options = ""
+    if loader in ("AlbertModel", "AutoModel") and not with_pooler:
+        options = ", add_pooling_layer=False"
     return f"""from transformers import {loader}, AutoTokenizer
 
 model = {loader}.from_pretrained({path}{options})

@@ -1,4 +1,4 @@
-"""Locate the files of a model from a user's path: run folder, checkpoint, exported or stock folder, or weights file."""
+"""Locate and read a model: in a run, checkpoint, exported or stock folder, or a weights file."""
 
 import os
 import re
@@ -21,9 +21,17 @@ from electra_albert.hub.weights import WEIGHT_FILES, read_json, read_tensors
 CONFIG_FILE = "config.json"
 ENCODER_FOLDERS = ("discriminator", "generator", "model")
 # Subfolders of a run by the requested kind of model; the first that exists is used.
-_FOLDERS: dict[str, tuple[str, ...]] = {name: (name,) for name in ("generator", "discriminator")}
-_FOLDERS |= {"task": ("model",), "encoder": ENCODER_FOLDERS, "any": ("generator", "model", "discriminator")}
-_STATE, _MANIFEST, _WEIGHTS = "state.json", "MANIFEST.json", "model.safetensors"  # of training/checkpoint.py
+_FOLDERS = {
+    "generator": ("generator",),
+    "discriminator": ("discriminator",),
+    "task": ("model",),
+    "encoder": ENCODER_FOLDERS,
+    "any": ("generator", "model", "discriminator"),
+}
+# Files of training/checkpoint.py.
+_STATE = "state.json"
+_MANIFEST = "MANIFEST.json"
+_WEIGHTS = "model.safetensors"
 _PARAMETER = re.compile(r"(?:.+\.)?(generator|discriminator)\.(.+)")  # a name in a checkpoint
 
 
@@ -33,34 +41,65 @@ class ModelFiles(NamedTuple):
     weights: Path  # or the index of sharded weights
     config: Path
     tokenizer: Path  # a folder
-    part: str = ""  # generator or discriminator in a checkpoint, which may contain both; "" for a folder
+    part: str = ""  # generator or discriminator in a checkpoint, which may contain both
 
 
-def locate(path: Path, kind: str = "encoder", config: Path | None = None, tokenizer: Path | None = None) -> ModelFiles:
+def locate(
+    path: str | Path,
+    kind: str = "encoder",
+    config: str | Path | None = None,
+    tokenizer: str | Path | None = None,
+) -> ModelFiles:
     """Locate the files of a model; config and tokenizer are next to the weights unless given.
 
-    `kind` selects a run's model: generator, discriminator, task, encoder or any. Raises UsageError or CheckpointError.
+    `kind` selects a run's model: generator, discriminator, task, encoder or any. Raises UsageError
+    or CheckpointError.
     """
-    if not (os.path.isdir(path) or os.path.isfile(path)):  # unlike Path's, no error for a name that is too long
-        raise UsageError(f"{str(path)[:200]} does not exist; give a run folder, a model folder or a weights file")
+    path = Path(path)
+    # Unlike Path's methods, no error for a name that is too long.
+    if not (os.path.isdir(path) or os.path.isfile(path)):
+        raise UsageError(
+            f"{str(path)[:200]} does not exist; give a run folder, a model folder or a weights file"
+        )
+    part = ""
     if is_checkpoint(path):
         folder = path.parent if path.name == _WEIGHTS else path
         parts = _models_in(folder)
-        if (part := next((name for name in _FOLDERS[kind] if name in parts), None)) is None:
-            raise CheckpointError(f"{folder} has {' and '.join(parts) or 'no model'}, not {kind}; name another folder")
-        run = folder.absolute().parents[1]
-        return ModelFiles(folder / _WEIGHTS, config or folder / _STATE, tokenizer or run / "tokenizer", part)
-    folder = next((path / name for name in _FOLDERS[kind] if (path / name).is_dir()), path)
-    candidates = [path] if path.is_file() else [folder / name for name in WEIGHT_FILES]
-    if (weights := next((file for file in candidates if file.is_file()), None)) is None:
-        others = [f"{name}/" for name in ENCODER_FOLDERS if (path / name).is_dir()]
-        hint = "; its training has not finished yet" if (path / "checkpoints").is_dir() else ""
-        hint = f", but {' and '.join(others)}" if others else hint
-        raise UsageError(f"{folder} contains none of {', '.join(WEIGHT_FILES)}{hint}; name a model folder")
-    files = ModelFiles(weights, config or weights.with_name(CONFIG_FILE), tokenizer or weights.parent)
-    if not files.config.is_file():
-        raise UsageError(f"{files.config} does not exist; put it there (electra-albert demo also takes --config FILE)")
+        part = next((name for name in _FOLDERS[kind] if name in parts), "")
+        if not part:
+            contents = " and ".join(parts) or "no model"
+            raise CheckpointError(f"{folder} has {contents}, not {kind}; name another folder")
+        weights = folder / _WEIGHTS
+        config = config or folder / _STATE
+        tokenizer = tokenizer or folder.absolute().parents[1] / "tokenizer"
+    else:
+        weights = path if path.is_file() else _weights_in(path, kind)
+    files = ModelFiles(
+        weights,
+        Path(config or weights.with_name(CONFIG_FILE)),
+        Path(tokenizer or weights.parent),
+        part,
+    )
+    if not part and not files.config.is_file():
+        raise UsageError(
+            f"{files.config} does not exist; "
+            "put it there (electra-albert demo also takes --config FILE)"
+        )
     return files
+
+
+def _weights_in(path: Path, kind: str) -> Path:
+    """The weights file of a model folder or a run. Raises UsageError if there is none."""
+    folder = next((path / name for name in _FOLDERS[kind] if (path / name).is_dir()), path)
+    for name in WEIGHT_FILES:
+        if (folder / name).is_file():
+            return folder / name
+    hint = "; its training has not finished yet" if (path / "checkpoints").is_dir() else ""
+    models = [f"{name}/" for name in ENCODER_FOLDERS if (path / name).is_dir()]
+    if models:
+        hint = f", but {' and '.join(models)}"
+    names = ", ".join(WEIGHT_FILES)
+    raise UsageError(f"{folder} contains none of {names}{hint}; name a model folder")
 
 
 def is_checkpoint(path: Path) -> bool:
@@ -70,7 +109,10 @@ def is_checkpoint(path: Path) -> bool:
 
 
 def read_weights(files: ModelFiles) -> dict[str, Tensor]:
-    """Read the tensors of a model under the names in its files. Raises CheckpointError for a damaged file."""
+    """Read the tensors of a model under the names in its files.
+
+    Raises CheckpointError for a damaged file.
+    """
     weights = files.weights
     if not is_checkpoint(weights):
         return read_tensors(weights)
@@ -81,29 +123,33 @@ def read_weights(files: ModelFiles) -> dict[str, Tensor]:
         tensors |= {name: tensors[tied] for name, tied in state["aliases"].items()}
         sharing = state["settings"]["rtd"].get("embedding_sharing")
     parts: dict[str, dict[str, Tensor]] = defaultdict(dict)
-    for match, tensor in ((_PARAMETER.fullmatch(name), tensor) for name, tensor in tensors.items()):
+    for name, tensor in tensors.items():
+        match = _PARAMETER.fullmatch(name)
         if match:
             parts[match[1]][match[2]] = tensor
+    model = parts[files.part]
     if sharing == "disentangled" and files.part == "discriminator" and "generator" in parts:
-        parts["discriminator"][TABLE] = parts["discriminator"][TABLE] + parts["generator"][TABLE]
-    return parts[str(files.part)]
+        model[TABLE] = model[TABLE] + parts["generator"][TABLE]
+    return model
 
 
 def read_contents(files: ModelFiles) -> dict[str, Any]:
-    """Read config.json, or build it from the settings of a checkpoint. Raises CheckpointError for a damaged file."""
-    return _checkpoint_contents(files) if files.config.name == _STATE else read_json(files.config)
+    """Read config.json, or build it from the settings of a checkpoint.
 
-
-def _checkpoint_contents(files: ModelFiles) -> dict[str, Any]:
-    """The contents of config.json by the settings of a checkpoint."""
+    Raises CheckpointError for a damaged file.
+    """
     state = files.config
+    if state.name != _STATE:
+        return read_json(state)
     with _checkpoint_errors(state.parent):
         settings = _read_state(state)["settings"]
         shape = model_config(native_config(settings["model"]), str(state))
         if files.part == "generator" and "discriminator" in _models_in(state.parent):
-            known = {name: value for name, value in settings["rtd"].items() if name in RtdConfig.__annotations__}
-            shape = RtdConfig(**known).generator_config(shape) or shape
-    return native_config(asdict(shape) | {ENERGIES: ENERGIES in (settings.get("objective"), *settings)})
+            known = settings["rtd"].keys() & RtdConfig.__annotations__
+            rtd = RtdConfig(**{name: settings["rtd"][name] for name in known})
+            shape = rtd.generator_config(shape) or shape
+    has_energies = ENERGIES in (settings.get("objective"), *settings)
+    return native_config(asdict(shape) | {ENERGIES: has_energies})
 
 
 def _read_state(file: Path) -> dict[str, Any]:
@@ -127,9 +173,11 @@ def _models_in(folder: Path) -> list[str]:
 
 @contextmanager
 def _checkpoint_errors(folder: Path) -> Iterator[None]:
-    """Turn errors while a checkpoint is read, which a running training may delete, into CheckpointError."""
+    """Turn errors in reading a checkpoint, which a running training may delete, into a line."""
     try:
         yield
     except (OSError, SafetensorError, LookupError, TypeError, AttributeError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise CheckpointError(f"{folder} is not a complete pretraining checkpoint ({reason}); name another") from None
+        raise CheckpointError(
+            f"{folder} is not a complete pretraining checkpoint ({reason}); name another"
+        ) from None

@@ -1,4 +1,4 @@
-"""Load models from folders (ours or stock), checkpoints and weights files. Dimensions: V vocab, E embedding."""
+"""Load models from folders (ours or stock), checkpoints and weights files. V vocab, E embedding."""
 
 import operator
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,9 @@ from electra_albert.config import ModelConfig
 from electra_albert.contracts import CheckpointError, UsageError
 from electra_albert.files import is_of_kind
 from electra_albert.hub import formats, weights
-from electra_albert.hub.find import ModelFiles as ModelFiles  # re-exported for callers, as is locate
+from electra_albert.hub.find import (
+    ModelFiles as ModelFiles,
+)  # re-exported for callers, as is locate
 from electra_albert.hub.find import locate as locate
 from electra_albert.hub.find import read_contents, read_weights
 from electra_albert.model import growth
@@ -21,24 +23,36 @@ from electra_albert.model.encoder import EncoderModel
 from electra_albert.model.task_model import TaskHead, TaskModel
 
 TASK_FILE = "electra_albert.json"  # task details in our fine-tuned folders
-VOCABULARY_TENSORS = (formats.TABLE, "predictions.bias")  # with one row per token of the vocabulary
-KINDS = {"generator": Generator, "discriminator": Discriminator, "task": TaskModel, "encoder": EncoderModel}
+# With one row per token of the vocabulary.
+VOCABULARY_TENSORS = (formats.TABLE, "predictions.bias")
+KINDS = {
+    "generator": Generator,
+    "discriminator": Discriminator,
+    "task": TaskModel,
+    "encoder": EncoderModel,
+}
 _Module = TypeVar("_Module", bound=nn.Module)
 _COLUMNS = {"text": list[str], "pair": list[str]}
 _MIN_LENGTHS = {"max_seq_length": 8, "doc_stride": 1, "max_answer_length": 1}
 _ORDER_HEAD = "sentence_order"
-# Fields that the shapes of the weights do not determine, except those that grow (model/growth.py).
+# Fields that neither the shapes of the weights determine nor model/growth.py changes.
 _FIELDS = ("hidden_act", "layer_norm_eps", "attention", "attention_options")
 
 
 class Stored(NamedTuple):
     """Configuration and weights read from the files of a model."""
 
-    source: str  # path of the weights file, for messages
+    files: ModelFiles
     config: ModelConfig
-    tensors: dict[str, Tensor]  # float32, by our names; the pooler of a sentence-order head is `pooler.`
+    # float32, by our names; the pooler of a sentence-order head is `pooler.`
+    tensors: dict[str, Tensor]
     unsupported_heads: list[str]  # names of heads that no model here has
     has_energies: bool = False  # see RtdHead
+
+    @property
+    def source(self) -> str:
+        """Path of the weights file, for messages."""
+        return str(self.files.weights)
 
     @property
     def parts(self) -> set[str]:
@@ -47,24 +61,36 @@ class Stored(NamedTuple):
 
 
 def read_stored(files: ModelFiles, num_hidden_layers: int | None = None) -> Stored:
-    """Read and check a model's files, at another depth if given. CheckpointError for unsupported or damaged files."""
-    contents, source = read_contents(files), str(files.weights)
+    """Read and check a model's files, at another depth if given.
+
+    Raises CheckpointError for unsupported or damaged files, UsageError as at_depth.
+    """
+    contents = read_contents(files)
+    source = str(files.weights)
     config = at_depth(formats.model_config(contents, str(files.config)), num_hidden_layers)
     tensors = read_weights(files)
     blocks = config.num_hidden_groups * config.inner_group_num
     if blocks > len(tensors):  # building the blocks of a wrong configuration would take minutes
-        raise CheckpointError(f"{source} has {len(tensors)} tensors, config.json {blocks} blocks; fetch both again")
-    found = formats.from_file(tensors, contents["model_type"], config, source)
-    return Stored(source, config, *found, contents.get(formats.ENERGIES) is True)
+        raise CheckpointError(
+            f"{source} has {len(tensors)} tensors, config.json {blocks} blocks; fetch both again"
+        )
+    model = formats.from_file(tensors, contents["model_type"], config, source)
+    return Stored(files, config, *model, contents.get(formats.ENERGIES) is True)
 
 
 def read_config(files: ModelFiles) -> ModelConfig:
-    """Read the configuration of a model. Raises CheckpointError for an unsupported or damaged config.json."""
+    """Read the configuration of a model.
+
+    Raises CheckpointError for an unsupported or damaged config.json.
+    """
     return formats.model_config(read_contents(files), str(files.config))
 
 
 def at_depth(config: ModelConfig, num_hidden_layers: int | None) -> ModelConfig:
-    """The configuration with another number of layers, if given. UsageError unless it is a multiple of the groups."""
+    """The configuration with another number of layers, if given.
+
+    Raises UsageError unless it is a multiple of the groups.
+    """
     if num_hidden_layers is None:
         return config
     try:
@@ -74,20 +100,34 @@ def at_depth(config: ModelConfig, num_hidden_layers: int | None) -> ModelConfig:
 
 
 def build(stored: Stored, model_class: type[_Module], head: TaskHead | None = None) -> _Module:
-    """Build a model in eval mode, with the file's pooler and order head. Raises CheckpointError if it lacks a part."""
-    has_order, has_pooler, has_mlm = (part in stored.parts for part in (_ORDER_HEAD, "pooler", "predictions"))
-    kinds: dict[type[nn.Module], tuple[str, dict[str, Any]]] = {  # required part, and options of the class
-        EncoderModel: ("encoder", {"with_pooler": has_pooler}),
-        Generator: ("predictions", {"with_sentence_order": has_order, "with_pooler": has_pooler and not has_order}),
-        Discriminator: ("discriminator_predictions", {"with_sentence_order": has_order, "with_mlm": has_mlm}),
-        TaskModel: (head.output_name if head else "", {"head": head}),
-    }
-    part, options = kinds[model_class]
-    if head is not None and stored.unsupported_heads:
-        raise CheckpointError(f"{stored.source} has an unsupported head, {stored.unsupported_heads[0]}; fine-tune it")
+    """Build a model in eval mode, with the file's pooler and order head.
+
+    Raises CheckpointError if it lacks a part.
+    """
+    has_order = _ORDER_HEAD in stored.parts
+    has_pooler = "pooler" in stored.parts
+    options: dict[str, Any] = {"with_sentence_order": has_order}
+    if model_class is EncoderModel:
+        part = "encoder"
+        options = {"with_pooler": has_pooler}
+    elif model_class is Generator:
+        part = "predictions"
+        options["with_pooler"] = has_pooler and not has_order
+    elif model_class is Discriminator:
+        part = "discriminator_predictions"
+        options["with_mlm"] = "predictions" in stored.parts
+    else:
+        assert head is not None
+        part = head.output_name
+        options = {"head": head}
+        if stored.unsupported_heads:
+            name = stored.unsupported_heads[0]
+            raise CheckpointError(f"{stored.source} has an unsupported head, {name}; fine-tune it")
     if part not in stored.parts:
-        raise CheckpointError(f"{stored.source} has no {part}, which {model_class.__name__} needs; name another model")
-    with torch.device("meta"):  # no memory is allocated before the sizes are checked against the weights
+        needs = f"which {model_class.__name__} needs"
+        raise CheckpointError(f"{stored.source} has no {part}, {needs}; name another model")
+    # No memory is allocated before the sizes are checked against the weights.
+    with torch.device("meta"):
         model = model_class(stored.config, **options)
     load_weights(model, stored.tensors, stored.source)
     if isinstance(model, Discriminator):
@@ -95,14 +135,24 @@ def build(stored: Stored, model_class: type[_Module], head: TaskHead | None = No
     return model.eval()
 
 
-def load_task_model(files: ModelFiles, num_hidden_layers: int | None = None) -> tuple[TaskModel, dict[str, Any]]:
-    """Load a fine-tuned model in eval mode and its task details. Raises CheckpointError for any other model."""
+def load_task_model(
+    files: ModelFiles, num_hidden_layers: int | None = None
+) -> tuple[TaskModel, dict[str, Any]]:
+    """Load a fine-tuned model in eval mode and its task details.
+
+    Raises CheckpointError for any other model.
+    """
     details, head = read_task(files)
     return build(read_stored(files, num_hidden_layers), TaskModel, head), details
 
 
-def build_task_model(config: ModelConfig, head: TaskHead, files: ModelFiles | None) -> tuple[TaskModel, list[str]]:
-    """Build a task model on the encoder in `files`, if any; returns it and the names of newly initialized parts."""
+def build_task_model(
+    config: ModelConfig, head: TaskHead, files: ModelFiles | None
+) -> tuple[TaskModel, list[str]]:
+    """Build a task model on the encoder in `files`, if any.
+
+    Returns it and the names of newly initialized parts.
+    """
     if files is None:
         with torch.random.fork_rng(devices=()):  # PyTorch's own initialization is overwritten
             model = TaskModel(config, head)
@@ -114,7 +164,7 @@ def build_task_model(config: ModelConfig, head: TaskHead, files: ModelFiles | No
     new = [head.output_name]
     if model.pooler is not None and "pooler" not in stored.parts:
         new.insert(0, "pooler")
-    tensors = growth.grow(stored.tensors, stored.config, config, seed=0)  # if it has more positions
+    tensors = growth.grow(stored.tensors, stored.config, config, seed=0)  # if it is longer
     load_weights(model, tensors, stored.source, tuple(f"{name}." for name in new))
     for name in new:
         model.get_submodule(name).to_empty(device="cpu")
@@ -129,90 +179,137 @@ def read_details(files: ModelFiles) -> dict[str, Any]:
 
 
 def read_task(files: ModelFiles) -> tuple[dict[str, Any], TaskHead]:
-    """Read task details and head of a fine-tuned model. Raises CheckpointError for any other model."""
-    contents, details, source = read_contents(files), read_details(files), files.config.with_name(TASK_FILE)
+    """Read task details and head of a fine-tuned model.
+
+    Raises CheckpointError for any other model.
+    """
+    contents = read_contents(files)
+    details = read_details(files)
+    source = files.config.with_name(TASK_FILE)
     if not details:
-        details, source = formats.stock_details(contents, str(files.config)), files.config
+        source = files.config
+        details = formats.stock_details(contents, str(source))
     try:
         head = head_of(details, float(formats.classifier_dropout(contents)))
         is_known = "columns" not in details or is_of_kind(details["columns"], _COLUMNS)
-        lengths = [(details.get(name, least), least) for name, least in _MIN_LENGTHS.items()]
-        if not is_known or not all(type(length) is int and length >= least for length, least in lengths):
+        for name, least in _MIN_LENGTHS.items():
+            length = details.get(name, least)
+            is_known = is_known and type(length) is int and length >= least
+        if not is_known:
             raise ValueError("its lengths or columns are impossible")
     except (KeyError, OverflowError, TypeError, ValueError) as error:
         reason = formats.short_repr(str(error))
-        raise CheckpointError(f"{source} does not describe a supported task ({reason}); export it again") from None
+        raise CheckpointError(
+            f"{source} does not describe a supported task ({reason}); export it again"
+        ) from None
     return details, head
 
 
 def head_of(details: Mapping[str, Any], dropout: float) -> TaskHead:
-    """The head that TASK_FILE describes. Raises KeyError, TypeError or ValueError if it does not describe one."""
-    kind, labels = details["kind"], details["labels"]
+    """The head that TASK_FILE describes.
+
+    Raises KeyError, TypeError or ValueError if it does not describe one.
+    """
+    kind = details["kind"]
+    labels = details["labels"]
     if not is_of_kind(labels, list[str]):
         raise TypeError("labels is not a list of names")
     if len(set(labels)) < len(labels):
         raise ValueError("labels has a name twice")
     num_labels = 1 if details.get("is_regression", False) else len(labels)
-    return TaskHead(kind, {"choice": 1, "span": 2}.get(kind, num_labels), details["style"], dropout)
+    num_outputs = {"choice": 1, "span": 2}.get(kind, num_labels)
+    return TaskHead(kind, num_outputs, details["style"], dropout)
 
 
 def load_weights(
-    model: nn.Module, state: Mapping[str, Tensor], source: str, skip: tuple[str, ...] = (), *, in_place: bool = False
+    model: nn.Module,
+    state: Mapping[str, Tensor],
+    source: str,
+    skip: tuple[str, ...] = (),
+    *,
+    in_place: bool = False,
 ) -> None:
-    """Load tensors by our names into a model, except names that begin with `skip`; extra heads are ignored.
+    """Load tensors by our names into a model; extra heads are ignored.
 
-    They become the parameters, or are copied if `in_place`. Raises CheckpointError for other names or shapes.
+    Names that begin with `skip` are left out. Tensors become the parameters, or are copied if
+    `in_place`. Raises CheckpointError for other names or shapes.
     """
     if getattr(model, _ORDER_HEAD, None) is not None:
         state = formats.for_order_head(state)
-    own = model.state_dict()
-    wanted = {name: tensor for name, tensor in own.items() if not name.startswith(skip)}
-    parts = tuple({f"{name.split('.')[0]}." for name in wanted})
-    if missing := sorted(wanted.keys() - state.keys()):
-        raise CheckpointError(f"{source} has no {missing[0]} ({len(missing)} of {len(wanted)} tensors are missing)")
-    if extra := sorted(name for name in state.keys() - own.keys() if name.startswith(parts)):
-        raise CheckpointError(f"{source} contains {extra[0]}, which does not fit its configuration; fetch both again")
-    for name, tensor in wanted.items():
-        if state[name].shape != tensor.shape:
-            found, size = list(state[name].shape), list(tensor.shape)
-            raise CheckpointError(f"{name} in {source} has shape {found}, configuration or options require {size}")
-    tensors = {name: state[name].contiguous() for name in wanted}
+    parameters = model.state_dict()
+    shapes = {name: parameters[name].shape for name in parameters if not name.startswith(skip)}
+    parts = tuple({f"{name.split('.')[0]}." for name in shapes})
+    missing = sorted(shapes.keys() - state.keys())
+    if missing:
+        counts = f"{len(missing)} of {len(shapes)} tensors are missing"
+        raise CheckpointError(f"{source} has no {missing[0]} ({counts})")
+    extra = sorted(name for name in state.keys() - parameters.keys() if name.startswith(parts))
+    if extra:
+        raise CheckpointError(
+            f"{source} contains {extra[0]}, which does not fit its configuration; fetch both again"
+        )
+    for name, shape in shapes.items():
+        size = state[name].shape
+        if size != shape:
+            sizes = f"has shape {list(size)}, configuration or options require {list(shape)}"
+            raise CheckpointError(f"{name} in {source} {sizes}")
+    tensors = {name: state[name].contiguous() for name in shapes}
     model.load_state_dict(tensors, assign=not in_place, strict=not skip)
 
 
 def load_partial(model: nn.Module, state: Mapping[str, Tensor], source: str) -> list[str]:
-    """Copy the parts of a model for which `state` has all tensors; returns the names of the other parts.
+    """Copy the parts of a model for which `state` has all tensors; returns the other parts' names.
 
-    A part is a child module, or a layer of the sentence-order head; embeddings and encoder are required. Raises
-    CheckpointError as load_weights does.
+    A part is a child module, or a layer of the sentence-order head; embeddings and encoder are
+    required. Raises CheckpointError as load_weights does.
     """
     if getattr(model, _ORDER_HEAD, None) is not None:
         state = formats.for_order_head(state)
-    paths = (name.split(".") for name in model.state_dict() if name not in state)
-    incomplete = dict.fromkeys(".".join(path[: 2 if path[0] == _ORDER_HEAD else 1]) for path in paths)
-    new = [part for part in incomplete if part not in ("embeddings", "encoder")]
+    new: list[str] = []
+    for name in model.state_dict():
+        path = name.split(".")
+        part = ".".join(path[: 2 if path[0] == _ORDER_HEAD else 1])
+        if name not in state and part not in ("embeddings", "encoder", *new):
+            new.append(part)
     load_weights(model, state, source, tuple(f"{part}." for part in new), in_place=True)
     return new
 
 
-def resize_vocabulary(state: Mapping[str, Tensor], kept: int, new: Sequence[Sequence[int]]) -> dict[str, Tensor]:
-    """Keep the first `kept` tokens and append new ones, each initialized as the mean of the old tokens with its ids."""
-    tables = {name: state[name] for name in VOCABULARY_TENSORS if name in state}  # each [V] or [V, E]
-    return {**state} | {
-        name: torch.cat([rows[:kept], *(rows[list(ids)].mean(0, keepdim=True) for ids in new)])
-        for name, rows in tables.items()
-    }
+def resize_vocabulary(
+    state: Mapping[str, Tensor], kept: int, new: Sequence[Sequence[int]]
+) -> dict[str, Tensor]:
+    """Keep the first `kept` tokens and append new ones.
+
+    Each new one is initialized as the mean of the old tokens with its ids.
+    """
+    resized = dict(state)
+    for name in state.keys() & VOCABULARY_TENSORS:
+        rows = state[name]  # [V] or [V, E]
+        means = [rows[list(ids)].mean(0, keepdim=True) for ids in new]
+        resized[name] = torch.cat([rows[:kept], *means])
+    return resized
 
 
-def require_same_computation(config: ModelConfig, known: ModelConfig, source: str, advice: str) -> None:
-    """Raise CheckpointError if fields of `known` that no weights and no growth change differ from `config`."""
+def require_same_computation(
+    config: ModelConfig, known: ModelConfig, source: str, advice: str
+) -> None:
+    """Raise CheckpointError if fields of `known` differ from `config`.
+
+    Only those that no weights and no growth change.
+    """
     for name in _FIELDS:
-        found, wanted = getattr(known, name), getattr(config, name)
-        if found != wanted:
-            raise CheckpointError(f"{source} has {name} {found}, this run's model has {wanted}; {advice}")
+        values = getattr(known, name), getattr(config, name)
+        if values[0] != values[1]:
+            raise CheckpointError(
+                f"{source} has {name} {values[0]}, this run's model has {values[1]}; {advice}"
+            )
 
 
-def different_embeddings(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> set[str]:
-    """Names of the embeddings in which two states differ; generator and discriminator share equal ones."""
-    names = {name for name in one.keys() | other.keys() if name.startswith("embeddings.")}
-    return {name for name in names if not (name in one and name in other and torch.equal(one[name], other[name]))}
+def different_embeddings(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> set[str]:
+    """Names of the embeddings in which two states differ.
+
+    Generator and discriminator share equal ones.
+    """
+    names = {name for name in first.keys() | second.keys() if name.startswith("embeddings.")}
+    common = names & first.keys() & second.keys()
+    return names - {name for name in common if torch.equal(first[name], second[name])}

@@ -1,10 +1,10 @@
 """Inference with a trained model. Dimensions: B batch, L length, M masked, V vocab, D hidden."""
 
 import math
-import operator
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -18,18 +18,22 @@ from electra_albert.corpus.tokenizer import load_tokenizer
 from electra_albert.hub import load as hub
 from electra_albert.inference import engine, tasks
 from electra_albert.inference.engine import Engine, OneOrMore, Text, as_given, as_texts
-from electra_albert.inference.rewrite import MASKS_AT_ONCE, Draw, masked_logits, rewrite
+from electra_albert.inference.rewrite import Draw, masked_logits, rewrite
 from electra_albert.model.electra import Discriminator, Generator
 from electra_albert.model.encoder import EncoderModel
 from electra_albert.model_config import require
 
 Texts = Text | list[str] | list[tuple[str, str]] | list[Text]
 Pooling = Literal["mean", "cls", "pooler"]
-MaskPrediction = dict[str, Any]  # score, token, token_str, sequence: as in the fill-mask pipeline
+# With score, token, token_str and sequence, as in the fill-mask pipeline.
+MaskPrediction = dict[str, Any]
 
 
 class Features(NamedTuple):
-    """Hidden states of one text on the CPU: `pooled`, float32 [D], and `tokens`, float32 [L, D], of L `subwords`."""
+    """Hidden states of one text on the CPU, of L `subwords`.
+
+    `pooled` is float32 [D], `tokens` float32 [L, D].
+    """
 
     pooled: Tensor
     tokens: Tensor
@@ -37,7 +41,7 @@ class Features(NamedTuple):
 
 
 class TokenScore(NamedTuple):
-    """A token, text[start:end] (of a pair, in its own text), and the probability from 0 to 1 that it was replaced."""
+    """A token, text[start:end] (of a pair, in its own text), and P(it was replaced)."""
 
     token: str  # as in the vocabulary
     start: int
@@ -46,7 +50,10 @@ class TokenScore(NamedTuple):
 
 
 class Likelihood(NamedTuple):
-    """Pseudo-log-likelihood of one text in nats: `total`, and (token, log P(token | all others)) for each token."""
+    """Pseudo-log-likelihood of one text in nats.
+
+    `tokens` has (token, log P(token | all others)) for each token, `total` is their sum.
+    """
 
     total: float
     tokens: list[tuple[str, float]]
@@ -62,62 +69,78 @@ def load_model(
     tokenizer: str | Path | None = None,
     num_hidden_layers: int | None = None,
 ) -> "InferenceModel":
-    """Load the model in `path`: a run, a checkpoint, an exported, fine-tuned or stock folder, or a weights file.
+    """Load a run, a checkpoint, an exported, fine-tuned or stock folder, or a weights file.
 
-    Stock folders are those of ALBERT, BERT and ELECTRA. `device` is cpu, cuda, cuda:1, mps or auto: a CUDA GPU if there
-    is one. `batch_tokens` limits the tokens per batch, padding included, and so the memory: by default 65,536 on CUDA,
-    else 4,096. `discriminator` is the folder of another discriminator; `config` and `tokenizer` are needed if they are
-    not next to the weights. `num_hidden_layers` is another depth of the encoder, a multiple of its groups; a separate
-    generator keeps its own. Returns an InferenceModel. Raises UsageError for a missing path or device, CheckpointError
-    for unsupported or damaged files.
+    Stock folders are those of ALBERT, BERT and ELECTRA. `device` is cpu, cuda, cuda:1, mps or auto:
+    a CUDA GPU if there is one. `batch_tokens` limits the tokens per batch, padding included, and so
+    the memory: by default 65,536 on CUDA, else 4,096. `discriminator` is the folder of another
+    discriminator; `config` and `tokenizer` are needed if they are not next to the weights.
+    `num_hidden_layers` is another depth of the encoder, a multiple of its groups; a separate
+    generator keeps its own. Returns an InferenceModel. Raises UsageError for a missing path or
+    device, CheckpointError for unsupported or damaged files.
     """
     target = _as_device(device)
-    size = (1 << 16 if target.type == "cuda" else 4096) if batch_tokens is None else operator.index(batch_tokens)
-    require(size >= 1, f"batch_tokens={size} must be at least 1")
-    files, mlm_files = _locate(Path(path), Path(config) if config else None, Path(tokenizer) if tokenizer else None)
+    if batch_tokens is None:
+        batch_tokens = 1 << 16 if target.type == "cuda" else 4096
+    require(batch_tokens >= 1, f"batch_tokens={batch_tokens} must be at least 1")
+    mlm_files = hub.locate(path, "any", config, tokenizer)
+    is_run = os.path.isdir(Path(path, "generator"))  # no error for a name that is too long
+    files = hub.locate(path) if is_run or mlm_files.part else mlm_files
     if discriminator is not None:
-        files = hub.locate(Path(discriminator), "discriminator")
+        files = hub.locate(discriminator, "discriminator")
     stored = hub.read_stored(files, num_hidden_layers)
     if "predictions" in stored.parts and not (discriminator or config or tokenizer):
         mlm_files = files  # of a run: the MLM head of its encoder, not that of the generator
     mlm = stored if mlm_files == files else hub.read_stored(mlm_files)
-    found = load_tokenizer(mlm_files.tokenizer)
-    found("")  # resets truncation and padding before threads share it
-    count, rows = len(found), mlm.config.vocab_size
-    is_other = stored.config.vocab_size not in (count, rows)
-    # For a tokenizer from another folder, only its size shows whether it belongs to the model.
-    if is_other or rows < count or (rows > count and tokenizer is not None):
-        sizes = f"has {count} tokens, the model {stored.config.vocab_size if is_other else rows}"
-        advice = (
-            "put the tokenizer it was trained with next to its weights (electra-albert demo also takes --tokenizer)"
-        )
-        raise CheckpointError(f"the tokenizer in {mlm_files.tokenizer} {sizes}; {advice}")
+    if num_hidden_layers is not None and mlm is not stored and "predictions" in mlm.parts:
+        depth = f"the generator keeps {mlm.config.num_hidden_layers}"
+        LOG.info(f"notice: num_hidden_layers is for the encoder; {depth}")
+    words = _load_tokenizer(stored, mlm, is_elsewhere=tokenizer is not None)
+    weights = tuple(dict.fromkeys((files.weights, mlm_files.weights)))
+    models = _build(stored, mlm, words, target)
+    return InferenceModel(words, *models, target, batch_tokens, Path(path), weights)
+
+
+def _load_tokenizer(stored: hub.Stored, mlm: hub.Stored, is_elsewhere: bool) -> Any:
+    """The tokenizer of the models. Raises CheckpointError if it does not fit their vocabularies.
+
+    They may have more rows than it has tokens, which are never predicted, unless it is elsewhere.
+    """
+    tokenizer = load_tokenizer(mlm.files.tokenizer)
+    tokenizer("")  # resets truncation and padding before threads share it
+    count = len(tokenizer)
+    rows = mlm.config.vocab_size
+    size = stored.config.vocab_size
+    if size in (count, rows):
+        size = rows
+    # Only its size shows whether a tokenizer from another folder belongs to the model.
+    if size != rows or rows < count or (rows > count and is_elsewhere):
+        problem = f"has {count} tokens, the model {size}; put the tokenizer it was trained with"
+        advice = "next to its weights (electra-albert demo also takes --tokenizer)"
+        raise CheckpointError(f"the tokenizer in {mlm.files.tokenizer} {problem} {advice}")
     if rows > count:
-        LOG.info(f"{rows - count} rows of the word embeddings have no token in the tokenizer and are never predicted")
-    stored, mlm = (_without_unused_rows(one, count) for one in (stored, mlm))
-    encoder = hub.build(stored, EncoderModel).to(target)
-    detector = hub.build(stored, Discriminator) if "discriminator_predictions" in stored.parts else None
+        unused = f"{rows - count} rows of the word embeddings"
+        LOG.info(f"{unused} have no token in the tokenizer and are never predicted")
+    return tokenizer
+
+
+def _build(
+    stored: hub.Stored, mlm: hub.Stored, tokenizer: Any, device: torch.device
+) -> tuple[EncoderModel, Generator | None, Discriminator | None, Any]:
+    """The models of an Engine, in its order. Shared weights are kept once."""
+    stored = _without_unused_rows(stored, len(tokenizer))
+    mlm = _without_unused_rows(mlm, len(tokenizer))
+    encoder = hub.build(stored, EncoderModel).to(device)
+    has_detector = "discriminator_predictions" in stored.parts
+    detector = hub.build(stored, Discriminator) if has_detector else None
     generator = hub.build(mlm, Generator) if "predictions" in mlm.parts else None
-    if generator is not None and mlm_files != files and num_hidden_layers is not None:
-        LOG.info(f"notice: num_hidden_layers is for the encoder; the generator keeps {mlm.config.num_hidden_layers}")
-    task = tasks.load_fine_tuned(files, found)
-    for part in (detector, generator, None if isinstance(task, str) else task.model):
-        if part is not None:
-            if part is not generator or mlm_files == files:  # shared weights are kept once
-                part.embeddings, part.encoder = encoder.embeddings, encoder.encoder
-            part.to(target)
-    weights = (files.weights,) if mlm_files.weights == files.weights else (files.weights, mlm_files.weights)
-    return InferenceModel(found, encoder, generator, detector, task, target, size, Path(path), weights)
-
-
-def _locate(path: Path, config: Path | None, tokenizer: Path | None) -> tuple[hub.ModelFiles, hub.ModelFiles]:
-    """Files of the encoder, and of the masked language model, which may be the same."""
-    is_run = os.path.isdir(path / "generator")  # no error for a name that is too long
-    if is_run or config is not None or tokenizer is not None:
-        generator = hub.locate(path, "generator", config, tokenizer)
-        return hub.locate(path) if is_run or generator.part else generator, generator
-    encoder = hub.locate(path)
-    return encoder, hub.locate(path, "any") if encoder.part else encoder  # of a checkpoint, the generator if it has one
+    task = tasks.load_fine_tuned(stored, tokenizer)
+    for model in filter(None, (detector, generator, getattr(task, "model", None))):
+        if model is not generator or mlm.files == stored.files:
+            model.embeddings = encoder.embeddings
+            model.encoder = encoder.encoder
+        model.to(device)
+    return encoder, generator, detector, task
 
 
 def _without_unused_rows(stored: hub.Stored, count: int) -> hub.Stored:
@@ -130,149 +153,204 @@ def _without_unused_rows(stored: hub.Stored, count: int) -> hub.Stored:
     return stored._replace(config=replace(stored.config, vocab_size=count), tensors=tensors)
 
 
-def _as_device(given: str | torch.device) -> torch.device:
+def _as_device(device: str | torch.device) -> torch.device:
     """Test a device and return it. Raises UsageError if it does not work."""
-    name = ("cuda" if torch.cuda.is_available() else "cpu") if str(given) == "auto" else str(given)
+    name = str(device)
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         torch.empty(0, device=name).cpu()
         return torch.device(name)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).partition("\n")[0]
-        raise UsageError(f"device={name!r} cannot be used ({reason}); give cpu, cuda, cuda:1, mps or auto") from None
+        raise UsageError(
+            f"device={name!r} cannot be used ({reason}); give cpu, cuda, cuda:1, mps or auto"
+        ) from None
 
 
 @dataclass(frozen=True, repr=False)
 class InferenceModel(Engine):
     """A model returned by `load_model`; repr() lists the methods that its heads support.
 
-    Each method takes one text or a list of texts and returns one result or a list in the same order; a pair is a tuple
-    (str, str). Threads may share a model. Methods raise UsageError if the model lacks the head or does not take such
-    texts, and DataError for a text longer than the model's maximum, unless truncate=True.
+    Each method takes one text or a list of texts and returns one result or a list in the same
+    order; a pair is a tuple (str, str). Threads may share a model. Methods raise UsageError if the
+    model lacks the head or does not take such texts, and DataError for a text longer than the
+    model's maximum, unless truncate=True.
     """
 
     def __repr__(self) -> str:
-        config, calls = self.encoder.config, ["features"]
-        if self.generator is not None:
-            calls += ["fill_mask", "pseudo_log_likelihood", "token_log_likelihoods", "rewrite"]
-        elif self.energies is not None:
+        config = self.encoder.config
+        calls = ["features"]
+        if self.generator:
+            calls += ["fill_mask", "rewrite"]
+        if self.generator or self.energies:
             calls += ["pseudo_log_likelihood", "token_log_likelihoods"]
-        calls += ["replaced_probabilities"] * (self.discriminator is not None)
+        if self.discriminator:
+            calls.append("replaced_probabilities")
         if not isinstance(self.task, str):
             calls.append(tasks.CALLS[self.task.model.head.kind])
-        sizes = f"{config.num_hidden_layers} layers, hidden size {config.hidden_size}, vocabulary {config.vocab_size:,}"
+        sizes = f"{config.num_hidden_layers} layers, hidden size {config.hidden_size}"
+        sizes += f", vocabulary {config.vocab_size:,}"
         longest = f"at most {config.max_position_embeddings} tokens"
-        return f"InferenceModel({str(self.path)!r} on {self.device}: {sizes}, {longest}; {', '.join(calls)})"
+        where = f"{str(self.path)!r} on {self.device}"
+        return f"InferenceModel({where}: {sizes}, {longest}; {', '.join(calls)})"
 
     @torch.no_grad()
     def fill_mask(
-        self, texts: OneOrMore, top_k: int = 5, targets: str | Iterable[str] | None = None, *, truncate: bool = False
+        self,
+        texts: OneOrMore,
+        top_k: int = 5,
+        targets: str | Iterable[str] | None = None,
+        *,
+        truncate: bool = False,
     ) -> Any:
-        """Predict the `top_k` most likely tokens for each [MASK], in the format of the fill-mask pipeline.
+        """Predict the `top_k` most likely tokens for each [MASK], as the fill-mask pipeline does.
 
-        Returns a list of {"score", "token", "token_str", "sequence"} for a text with one [MASK], else a list of lists;
-        unlike in the pipeline, a list of one text returns a list of one result. `targets` limits predictions to these
-        tokens. Raises DataError for a text without [MASK], UsageError for top_k < 1 or a target of several tokens.
+        Returns a list of {"score", "token", "token_str", "sequence"} for a text with one [MASK],
+        else a list of lists; unlike in the pipeline, a list of one text returns a list of one
+        result. `targets` limits predictions to these tokens. Raises DataError for a text without
+        [MASK], UsageError for top_k < 1 or a target of several tokens.
         """
-        generator, tokenizer = self.masked_token_model("fill_mask"), self.tokenizer
-        mask_id, top_k = tokenizer.mask_token_id, operator.index(top_k)
+        generator = self.masked_token_model("fill_mask")
+        tokenizer = self.tokenizer
+        mask_id = tokenizer.mask_token_id
         require(top_k >= 1, f"top_k={top_k} must be at least 1")
-        chosen_ids: Any = slice(None) if targets is None else engine.target_ids(tokenizer, targets)
-        allowed = torch.arange(generator.config.vocab_size, device=self.device)[chosen_ids]
+        columns: Any = slice(None) if targets is None else engine.target_ids(tokenizer, targets)
+        allowed = torch.arange(generator.config.vocab_size, device=self.device)[columns]
+        top_k = min(top_k, len(allowed))
         sequences = self.encode(texts, generator, truncate, is_filled=True)
         for index, sequence in enumerate(sequences):
             if mask_id not in sequence.ids:
-                read = " among the tokens read" * truncate
-                raise DataError(f"{engine.quote(texts, index)} has no [MASK]{read}; replace a word by [MASK]")
-        found: list[Any] = [None] * len(sequences)
-        for padded, chosen in self.batches(sequences):
-            masked = generator(*padded)[padded[0] == mask_id]  # [M, D]
-            best: list[tuple[list[float], list[int]]] = []  # scores and tokens at each mask
-            for logits in masked_logits(generator, masked):
-                scores, order = logits.softmax(-1)[:, chosen_ids].topk(min(top_k, len(allowed)))
-                best += zip(scores.tolist(), allowed[order].tolist(), strict=True)
-            in_order = iter(best)
-            for index in chosen:
-                predictions = _as_predictions(tokenizer, sequences[index].ids, in_order)
-                found[index] = predictions[0] if len(predictions) == 1 else predictions
-        return as_given(texts, found)
+                raise DataError(
+                    f"{engine.quote(texts, index)} has no [MASK] among the tokens read; "
+                    "replace a word by [MASK]"
+                )
+        results: list[list[Any]] = [[] for _ in sequences]  # predictions for each mask
+        for padded, indices in self.batches(sequences):
+            is_mask = padded[0] == mask_id  # [B, L]
+            masked = generator(*padded)[is_mask]  # [M, D]
+            for logits, cells in masked_logits(generator, masked, is_mask.nonzero()):
+                scores, order = logits.softmax(-1)[:, columns].topk(top_k)
+                best = zip(scores.tolist(), allowed[order].tolist(), strict=True)
+                for (row, position), choices in zip(cells.tolist(), best, strict=True):
+                    index = indices[row]
+                    predictions = _as_predictions(
+                        tokenizer, sequences[index].ids, position, *choices
+                    )
+                    results[index].append(predictions)
+        return as_given(texts, [masks[0] if len(masks) == 1 else masks for masks in results])
 
     @torch.no_grad()
     def features(self, texts: Texts, pooling: Pooling = "mean", *, truncate: bool = False) -> Any:
-        """Compute the last hidden states of a text or a pair, of the discriminator if the folder has one.
+        """Compute the last hidden states of a text or a pair, of the discriminator if there is one.
 
-        Returns Features. `pooling` is mean (over the tokens without special ones, or over all of an empty text), cls
-        (the vector of [CLS]) or pooler (the pooler's output). Raises UsageError if the model has no such pooling.
+        Returns Features. `pooling` is mean (over the tokens without special ones, or over all of an
+        empty text), cls (the vector of [CLS]) or pooler (the pooler's output). Raises UsageError if
+        the model has no such pooling.
         """
         pooler = self.encoder.pooler
-        poolings = ["mean", "cls"] + ["pooler"] * (pooler is not None)
-        problem = f"pooling={pooling!r} is not supported by this model; give one of {', '.join(poolings)}"
-        require(pooling in poolings, problem)
+        poolings = ["mean", "cls"] if pooler is None else ["mean", "cls", "pooler"]
+        problem = f"pooling={pooling!r} is not supported by this model"
+        require(pooling in poolings, f"{problem}; give one of {', '.join(poolings)}")
         sequences = self.encode(texts, self.encoder, truncate)
-        found: list[Any] = [None] * len(sequences)
-        for padded, chosen in self.batches(sequences):
+        results: list[Any] = [None] * len(sequences)
+        for padded, indices in self.batches(sequences):
             hidden_states = self.encoder(*padded)  # [B, L, D]
             at_cls = hidden_states[:, 0]
-            if pooler is not None and pooling != "cls":
+            if pooler is not None and pooling == "pooler":
                 at_cls = pooler(at_cls).tanh()
-            for vectors, vector, index in zip(hidden_states.cpu(), at_cls.cpu(), chosen, strict=True):
-                ids, positions = sequences[index].ids, sequences[index].text_positions
+            rows = zip(indices, hidden_states.cpu(), at_cls.cpu(), strict=True)
+            for index, vectors, vector in rows:
+                ids = sequences[index].ids
                 tokens = vectors[: len(ids)].clone()  # [L, D], a copy that frees the padding
-                pooled = tokens[positions or slice(None)].mean(0) if pooling == "mean" else vector.clone()
-                found[index] = Features(pooled, tokens, self.tokenizer.convert_ids_to_tokens(ids))
-        return as_given(texts, found)
+                pooled = vector.clone()
+                if pooling == "mean":
+                    pooled = tokens[sequences[index].text_positions or slice(None)].mean(0)
+                subwords = self.tokenizer.convert_ids_to_tokens(ids)
+                results[index] = Features(pooled, tokens, subwords)
+        return as_given(texts, results)
 
     def replaced_probabilities(self, texts: Texts, *, truncate: bool = False) -> Any:
-        """Detect replaced tokens in a text or a pair; returns a list of TokenScore. Paper: ELECTRA section 2."""
-        sequences, found = self.encode(texts, self.encoder, truncate), []
+        """Detect replaced tokens in a text or a pair; returns a list of TokenScore.
+
+        Paper: ELECTRA section 2.
+        """
+        sequences = self.encode(texts, self.encoder, truncate)
+        results = []
         for sequence, logits in zip(sequences, self.detect(sequences), strict=True):
             tokens = self.tokenizer.convert_ids_to_tokens(sequence.ids)
-            described, scores = token_texts(self.tokenizer, sequence.ids), logits.sigmoid().tolist()
+            described = token_texts(self.tokenizer, sequence.ids)
             spans = engine.spans_of(sequence.encoding, described, sequence.text)
-            found.append([TokenScore(tokens[at], *spans[at], scores[at]) for at in sequence.text_positions])
-        return as_given(texts, found)
+            scores = logits.sigmoid().tolist()
+            results.append(
+                [TokenScore(tokens[at], *spans[at], scores[at]) for at in sequence.text_positions]
+            )
+        return as_given(texts, results)
 
     def pseudo_log_likelihood(self, texts: Texts, *, truncate: bool = False) -> Any:
-        """Sum over tokens of log P(token | all others), a float in nats. Paper: Salazar et al. 2020 section 2.2.
+        """Sum over tokens of log P(token | all others), a float in nats.
 
-        A model trained with `electric` computes all of them in one forward pass. Paper: Clark et al. 2020 (Electric).
+        A model trained with `electric` computes all of them in one forward pass. Papers: Salazar et
+        al. 2020 section 2.2, Clark et al. 2020 (Electric).
         """
-        found = self.token_log_likelihoods(texts, truncate=truncate)
-        return [each.total for each in found] if isinstance(texts, list) else found.total
+        result = self.token_log_likelihoods(texts, truncate=truncate)
+        if isinstance(texts, list):
+            return [likelihood.total for likelihood in result]
+        return result.total
 
     @torch.no_grad()
     def token_log_likelihoods(self, texts: Texts, *, truncate: bool = False) -> Any:
-        """Pseudo-log-likelihood of a text or a pair with the term of each token, in nats; returns a Likelihood."""
-        if self.energies is not None:
-            sequences = self.encode(texts, self.energies, truncate)
-            pairs = zip(sequences, self.per_token(self.energies, sequences), strict=True)
-            found = [self._likelihood(each, (-energies[each.text_positions]).tolist()) for each, energies in pairs]
-            return as_given(texts, found)
-        generator, mask_id = self.masked_token_model("pseudo_log_likelihood"), self.tokenizer.mask_token_id
-        sequences = self.encode(texts, generator, truncate)
-        targets = [(sequence, position) for sequence in sequences for position in sequence.text_positions]
+        """Pseudo-log-likelihood of a text or a pair with the term of each token, in nats.
+
+        Returns a Likelihood.
+        """
+        model = self.energies or self.masked_token_model("pseudo_log_likelihood")
+        sequences = self.encode(texts, model, truncate)
+        if isinstance(model, Generator):
+            terms = self._masked_terms(model, sequences)
+        else:
+            energies = zip(self.per_token(model, sequences), sequences, strict=True)
+            terms = [(-values[sequence.text_positions]).tolist() for values, sequence in energies]
+        results = []
+        for sequence, nats in zip(sequences, terms, strict=True):
+            ids = [sequence.ids[at] for at in sequence.text_positions]
+            tokens = self.tokenizer.convert_ids_to_tokens(ids)
+            results.append(Likelihood(math.fsum(nats), list(zip(tokens, nats, strict=True))))
+        return as_given(texts, results)
+
+    def _masked_terms(
+        self, generator: Generator, sequences: list[engine.TokenSequence]
+    ) -> list[list[float]]:
+        """log P(token | all others) of each token of each sequence, which is masked alone."""
+        copies: list[engine.TokenSequence] = []  # one for each token
+        positions: list[int] = []  # of the token that is masked in a copy
+        for sequence in sequences:
+            copies += [sequence] * len(sequence.text_positions)
+            positions += sequence.text_positions
         nats: dict[int, float] = {}
-        for (ids, *others), chosen in self.batches([sequence for sequence, _ in targets]):
-            example, position = torch.arange(len(chosen)), torch.tensor([targets[index][1] for index in chosen])
-            labels = ids[example, position].clone()  # [B]
-            ids[example, position] = mask_id
-            masked = generator(ids, *others)[example, position]  # [B, D]
-            parts = zip(masked_logits(generator, masked), torch.split(labels, MASKS_AT_ONCE), strict=True)
-            values = torch.cat([-cross_entropy(*part, reduction="none") for part in parts]).tolist()
-            nats |= zip(chosen, values, strict=True)
-        in_order = (nats[index] for index in range(len(targets)))
-        found = [self._likelihood(each, [next(in_order) for _ in each.text_positions]) for each in sequences]
-        return as_given(texts, found)
+        for (ids, *rest), indices in self.batches(copies):
+            cells = torch.arange(len(indices)), torch.tensor([positions[at] for at in indices])
+            labels = ids[cells]  # [B]
+            ids[cells] = self.tokenizer.mask_token_id
+            masked = generator(ids, *rest)[cells]  # [B, D]
+            parts = masked_logits(generator, masked, labels)
+            values = [-cross_entropy(*part, reduction="none") for part in parts]
+            nats |= zip(indices, torch.cat(values).tolist(), strict=True)
+        in_order = (nats[index] for index in sorted(nats))
+        return [list(islice(in_order, len(sequence.text_positions))) for sequence in sequences]
 
-    def _likelihood(self, sequence: engine.TokenSequence, nats: list[float]) -> Likelihood:
-        """The result of token_log_likelihoods for a sequence; nats: one number per text position."""
-        tokens = self.tokenizer.convert_ids_to_tokens([sequence.ids[at] for at in sequence.text_positions])
-        return Likelihood(math.fsum(nats), list(zip(tokens, nats, strict=True)))
-
-    def rewrite(self, texts: OneOrMore, mask_rate: float = 0.15, temperature: float = 1.0, seed: int = 42) -> Any:
+    def rewrite(
+        self,
+        texts: OneOrMore,
+        mask_rate: float = 0.15,
+        temperature: float = 1.0,
+        seed: int = 42,
+    ) -> Any:
         """Replace a share `mask_rate` of the tokens by samples of the MLM head at `temperature`.
 
-        Returns a Rewritten. Samples depend on `seed` and the index of the text, which may be of any length. In a text
-        with [MASK], which must not be too long, each gets the best prediction. Raises UsageError for invalid options.
+        Returns a Rewritten. Samples depend on `seed` and the index of the text, which may be of any
+        length. In a text with [MASK], which must not be too long, each gets the best prediction.
+        Raises UsageError for invalid options.
         """
         numbered = list(enumerate(as_texts(texts), 1))
         return as_given(texts, rewrite(self, numbered, Draw(mask_rate, temperature, seed)))
@@ -281,16 +359,20 @@ class InferenceModel(Engine):
 
 
 def _as_predictions(
-    tokenizer: Any, ids: list[int], best: Iterator[tuple[list[float], list[int]]]
-) -> list[list[MaskPrediction]]:
-    """Results for each mask of a sequence from the next scores and tokens in `best`, as in the fill-mask pipeline."""
-    mask_id, pad_id = tokenizer.mask_token_id, tokenizer.pad_token_id  # slow attributes
-    masks = [position for position, token in enumerate(ids) if token == mask_id]
-
-    def write(position: int, score: float, token: int) -> MaskPrediction:
-        filled = [number for number in (*ids[:position], token, *ids[position + 1 :]) if number != pad_id]
-        # With several masks the special tokens are kept, as in the pipeline, or the other masks would be lost.
-        sequence = tokenizer.decode(filled, skip_special_tokens=len(masks) == 1)
-        return {"score": score, "token": token, "token_str": tokenizer.decode([token]), "sequence": sequence}
-
-    return [[write(position, *each) for each in zip(*next(best), strict=True)] for position in masks]
+    tokenizer: Any, ids: list[int], position: int, scores: list[float], tokens: list[int]
+) -> list[MaskPrediction]:
+    """Results for the mask at a position of a sequence, as in the fill-mask pipeline."""
+    mask_id = tokenizer.mask_token_id  # a slow attribute, as pad_token_id
+    pad_id = tokenizer.pad_token_id
+    # With several masks the special tokens are kept, or the other masks would be lost.
+    is_only = ids.count(mask_id) == 1
+    predictions = []
+    for score, token in zip(scores, tokens, strict=True):
+        filled = [*ids[:position], token, *ids[position + 1 :]]
+        filled = [number for number in filled if number != pad_id]
+        text = tokenizer.decode([token])
+        sequence = tokenizer.decode(filled, skip_special_tokens=is_only)
+        predictions.append(
+            {"score": score, "token": token, "token_str": text, "sequence": sequence}
+        )
+    return predictions

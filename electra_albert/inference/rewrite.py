@@ -1,11 +1,11 @@
-"""Replacement of tokens by samples of the generator. Dimensions: B batch, L length, M masked, V vocab, D hidden."""
+"""Replacement of tokens by samples of the generator. B batch, L length, M masked, D hidden."""
 
 import math
 import re
 from bisect import bisect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import torch
@@ -23,22 +23,31 @@ from electra_albert.objectives.masking import choose_targets, maskable, sample
 REPLACEMENT_CHARACTER = "\ufffd"
 MASKS_AT_ONCE = 512  # limits the memory of logits [M, V]
 LINES_AT_ONCE = 256  # read together, to batch sequences of similar length
-_BYTES = re.compile(f"{REPLACEMENT_CHARACTER}|<0x[0-9A-F]{{2}}>")  # a token that is part of a character
-_LIMITS, _COLOURS = (0.3, 0.6), ("\x1b[32m", "\x1b[33m", "\x1b[31m")  # probability of a replacement: green to red
-_BOLD, _RESET = "\x1b[1m", "\x1b[0m"
+# A token that is part of a character.
+_BYTES = re.compile(f"{REPLACEMENT_CHARACTER}|<0x[0-9A-F]{{2}}>")
+_LIMITS = (0.3, 0.6)  # of the probability of a replacement, between these colours
+_COLOURS = ("\x1b[32m", "\x1b[33m", "\x1b[31m")  # green, yellow, red
+_BOLD = "\x1b[1m"
+_RESET = "\x1b[0m"
 
 
 @dataclass(frozen=True)
 class Draw:
-    """Sampling options: share of tokens to mask, sampling temperature and seed. Raises UsageError if out of range."""
+    """Sampling options: share of tokens to mask, sampling temperature and seed.
+
+    Raises UsageError if one is out of range.
+    """
 
     mask_rate: float = 0.15
     temperature: float = 1.0
     seed: int = 42
 
     def __post_init__(self) -> None:
-        require(0 < self.mask_rate <= 1, f"mask_rate={self.mask_rate} must be above 0 and at most 1")
-        require(0 < self.temperature < math.inf, f"temperature={self.temperature} must be a number above 0")
+        require(
+            0 < self.mask_rate <= 1, f"mask_rate={self.mask_rate} must be above 0 and at most 1"
+        )
+        is_finite = 0 < self.temperature < math.inf
+        require(is_finite, f"temperature={self.temperature} must be a number above 0")
         require(hasattr(self.seed, "__index__"), f"seed={self.seed} must be a whole number")
 
 
@@ -49,17 +58,19 @@ class Replacement(NamedTuple):
     end: int
     before: str
     after: str
-    probability: float | None  # that the new token was replaced, by the discriminator; None without one
+    # That the new token was replaced, by the discriminator; None without one.
+    probability: float | None
     is_changed: bool  # False if the generator sampled the original token
 
 
 class Rewritten(NamedTuple):
-    """A rewritten text: replacements in order, and for each new token its probability of having been replaced."""
+    """A rewritten text with its replacements in order."""
 
     original: str
     replaced: list[Replacement]
     is_filled: bool  # the text contained [MASK]; each got the best prediction
-    scores: list[tuple[TokenText, float, bool]]  # token, probability, whether it is new; [] without a discriminator
+    # Of the new text: token, P(it was replaced), whether it is new; [] without a discriminator.
+    scores: list[tuple[TokenText, float, bool]]
 
     @property
     def sequence(self) -> str:
@@ -71,7 +82,8 @@ class Line:
     """A line of text with its tokens before and after rewriting."""
 
     def __init__(self, tokenizer: Any, text: str, number: int = 0) -> None:
-        self.text, self.number = text.replace(engine.MASK, tokenizer.mask_token), number
+        self.number = number
+        self.text = text.replace(engine.MASK, tokenizer.mask_token)
         # Blank lines have no tokens, although some tokenizers have tokens for spaces.
         content = self.text if self.text.strip() else ""
         encoding = tokenizer.backend_tokenizer.encode(content, add_special_tokens=False)
@@ -80,167 +92,242 @@ class Line:
         self.spans = engine.spans_of(encoding, self.tokens, self.text)  # characters of each token
         self.is_filled = tokenizer.mask_token_id in self.ids
         # Unknown parts of one character, which has no text of its own for each, are not replaced.
-        unknown = tokenizer.unk_token_id
-        fixed: set[int] = set()
+        self.fixed: set[int] = set()
         for group in _groups(self.spans):
-            if len(group) > 1 and any(self.ids[at] == unknown for at in group):
-                fixed.update(group)
-        self.is_fixed = [at in fixed for at in range(len(self.ids))]
+            if len(group) > 1 and tokenizer.unk_token_id in [self.ids[at] for at in group]:
+                self.fixed.update(group)
         self.after = list(self.ids)
         self.is_chosen = [False] * len(self.ids)
         self.probabilities = [math.nan] * len(self.ids)  # NaN: not scored
 
 
-def rewrite_lines(model: Engine, lines: Iterable[str], draw: Draw) -> Iterator[tuple[str, Rewritten]]:
+_Cut = tuple[Line, range]  # positions of the tokens of a line in one sequence
+
+
+def rewrite_lines(
+    model: Engine, lines: Iterable[str], draw: Draw
+) -> Iterator[tuple[str, Rewritten]]:
     """Rewrite lines in order; yields the new line, with its line ending, and the Rewritten."""
     numbered = enumerate(lines, 1)
-    while block := list(islice(numbered, LINES_AT_ONCE)):
+    for block in iter(lambda: list(islice(numbered, LINES_AT_ONCE)), []):
         texts = [(number, line.rstrip("\r\n")) for number, line in block]
-        for (_, line), (_, text), result in zip(block, texts, rewrite(model, texts, draw), strict=True):
-            yield result.sequence + line[len(text) :], result
+        for (_, line), result in zip(block, rewrite(model, texts, draw), strict=True):
+            yield result.sequence + line[len(line.rstrip("\r\n")) :], result
 
 
 def rewrite(model: Engine, numbered: Sequence[tuple[int, str]], draw: Draw) -> list[Rewritten]:
-    """Rewrite lines; their numbers key the samples. Raises DataError for a line with [MASK] that is too long."""
-    generator, discriminator, tokenizer = model.masked_token_model("rewrite"), model.discriminator, model.tokenizer
-    longest = min(one.config.max_position_embeddings for one in (generator, discriminator or generator))
+    """Rewrite lines; their numbers key the samples.
+
+    Raises DataError for a line with [MASK] that is too long. Others are cut into sequences.
+    """
+    tokenizer = model.tokenizer
+    models = (model.masked_token_model("rewrite"), model.discriminator)
+    longest = min(part.config.max_position_embeddings for part in models if part)
     lines = [Line(tokenizer, text, number) for number, text in numbered]
+    cuts: list[_Cut] = []
     for line in lines:
-        if line.is_filled and (length := len(line.ids) + 2) > longest:
-            raise DataError(f"line {line.number}: {engine.quote(line.text, 0)} {engine.too_long(length, longest)}")
-    cuts = [cut for line in lines for cut in _cut(line, longest - 2)]
+        length = len(line.ids) + 2
+        if line.is_filled and length > longest:
+            problem = engine.too_long(length, longest)
+            raise DataError(f"line {line.number}: {engine.quote(line.text, 0)} {problem}")
+        cuts += _cut(line, longest - 2)
     _redraw(model, cuts, draw)
-    if discriminator is not None:
-        kept = [(line, [at for at in cut if not _follows_mask(tokenizer, line, at)]) for line, cut in cuts]
-        logits = model.detect([_sequence(tokenizer, [line.after[at] for at in own]) for line, own in kept])
-        for (line, own), found in zip(kept, logits, strict=True):
-            for position, probability in zip(own, found[1:-1].sigmoid().tolist(), strict=True):
+    if model.discriminator is not None:
+        scored = [(line, _scored(tokenizer, line, positions)) for line, positions in cuts]
+        sequences = [_sequence(tokenizer, line.after, positions) for line, positions in scored]
+        for (line, positions), logits in zip(scored, model.detect(sequences), strict=True):
+            probabilities = logits[1:-1].sigmoid().tolist()
+            for position, probability in zip(positions, probabilities, strict=True):
                 line.probabilities[position] = probability
     return [compose(tokenizer, line) for line in lines]
 
 
-def _follows_mask(tokenizer: Any, line: Line, position: int) -> bool:
-    """Whether a token is only a word mark that the tokenizer adds after a mask without a space, as in "[MASK]."."""
-    is_after = position > 0 and line.ids[position - 1] == tokenizer.mask_token_id
-    is_mark = is_after and line.tokens[position].text in WORD_MARKS
-    return is_mark and not line.text[line.spans[position - 1][1] :][:1].isspace()
+def _scored(tokenizer: Any, line: Line, positions: range) -> list[int]:
+    """Positions of the tokens to score.
+
+    These are all but the word mark that a tokenizer adds after a mask without a space: "[MASK]."
+    has the tokens [MASK], ▁ and a full stop.
+    """
+    scored = []
+    for at in positions:
+        end = line.spans[at - 1][1]
+        is_joined = at > 0 and not line.text[end : end + 1].isspace()
+        is_mark = line.tokens[at].text in WORD_MARKS
+        if not (is_joined and is_mark and line.ids[at - 1] == tokenizer.mask_token_id):
+            scored.append(at)
+    return scored
 
 
-def _cut(line: Line, room: int) -> Iterator[tuple[Line, range]]:
+def _cut(line: Line, room: int) -> Iterator[_Cut]:
     """Split a line into sequences of at most `room` tokens, before a word if possible."""
-    cut, count = 0, len(line.ids)
-    while (first := cut) < count:
-        ends = range(min(first + room, count), first, -1)
-        cut = next((at for at in ends if at == count or line.tokens[at].starts_word), ends[0])
-        yield line, range(first, cut)
+    count = len(line.ids)
+    first = 0
+    while first < count:
+        last = min(first + room, count)
+        ends = range(last, first, -1)
+        end = next((at for at in ends if at == count or line.tokens[at].starts_word), last)
+        yield line, range(first, end)
+        first = end
 
 
-def _sequence(tokenizer: Any, ids: list[int]) -> TokenSequence:
-    return TokenSequence([tokenizer.cls_token_id, *ids, tokenizer.sep_token_id], [0] * (len(ids) + 2))
+def _sequence(tokenizer: Any, ids: list[int], positions: Sequence[int]) -> TokenSequence:
+    """Input of a model: the tokens at these positions, with [CLS] and [SEP]."""
+    chosen = [tokenizer.cls_token_id, *(ids[at] for at in positions), tokenizer.sep_token_id]
+    return TokenSequence(chosen, [0] * len(chosen))
 
 
 @torch.no_grad()
-def _redraw(model: Engine, cuts: Sequence[tuple[Line, range]], draw: Draw) -> None:
-    """Mask tokens of each sequence as in pretraining, or take the user's masks, and sample new tokens for them."""
-    tokenizer, generator = model.tokenizer, model.masked_token_model("rewrite")
+def _redraw(model: Engine, cuts: Sequence[_Cut], draw: Draw) -> None:
+    """Mask tokens as in pretraining, or where the user did, and sample new ones."""
+    tokenizer = model.tokenizer
+    generator = model.masked_token_model("rewrite")
     special = special_ids(tokenizer)
-    sequences = [_sequence(tokenizer, line.ids[at.start : at.stop]) for line, at in cuts]
-    for (ids, is_real, types), chosen in model.batches(sequences):
-        own = [cuts[index] for index in chosen]
-        example_id = torch.tensor([(line.number << 32) + at.start for line, at in own], device=ids.device)  # [B]
-        is_filled = torch.tensor([line.is_filled for line, _ in own], device=ids.device)  # [B]
+    sequences = [_sequence(tokenizer, line.ids, positions) for line, positions in cuts]
+    for (ids, is_real, types), indices in model.batches(sequences):
+        batch = [cuts[index] for index in indices]
+        keys = [(line.number << 32) + at.start for line, at in batch]
+        example_id = torch.tensor(keys, device=ids.device)  # [B]
+        is_filled = torch.tensor([line.is_filled for line, _ in batch], device=ids.device)  # [B]
         is_maskable = maskable(ids, is_real, special)
-        for row, (line, at) in enumerate(own):
-            is_fixed = torch.tensor(line.is_fixed[at.start : at.stop], device=ids.device)
-            is_maskable[row, 1 : 1 + len(at)] &= ~is_fixed
+        for row, (line, at) in enumerate(batch):
+            is_maskable[row, [position - at.start + 1 for position in line.fixed & {*at}]] = False
         targets = choose_targets(ids, is_maskable, draw.mask_rate, draw.seed, example_id)
-        is_chosen = torch.zeros_like(is_real).scatter(1, targets.positions, targets.weight > 0)  # [B, L]
+        is_chosen = torch.zeros_like(is_real)  # [B, L]
+        is_chosen.scatter_(1, targets.positions, targets.weight > 0)
         is_chosen = torch.where(is_filled[:, None], ids == special.mask, is_chosen)
-        masked = generator(ids.masked_fill(is_chosen, special.mask), is_real, types)[is_chosen]  # [M, D]
-        positions = (part.T for part in torch.split(is_chosen.nonzero(), MASKS_AT_ONCE))
-        for logits, (example, position) in zip(masked_logits(generator, masked), positions, strict=True):
-            logits[:, tokenizer.all_special_ids] = -math.inf  # differs from pretraining, which may sample them
-            drawn = sample(logits, draw.temperature, draw.seed, example_id[example], position)
-            ids[example, position] = torch.where(is_filled[example], logits.argmax(-1), drawn)
-        for (line, at), after, is_new in zip(own, ids.tolist(), is_chosen.tolist(), strict=True):
-            line.after[at.start : at.stop] = after[1 : 1 + len(at)]  # without [CLS], [SEP] and padding
+        masked_ids = ids.masked_fill(is_chosen, special.mask)
+        masked = generator(masked_ids, is_real, types)[is_chosen]  # [M, D]
+        for logits, cells in masked_logits(generator, masked, is_chosen.nonzero()):
+            row, position = cells.T  # each [M]
+            # Differs from pretraining, which may sample special tokens.
+            logits[:, tokenizer.all_special_ids] = -math.inf
+            drawn = sample(logits, draw.temperature, draw.seed, example_id[row], position)
+            ids[row, position] = torch.where(is_filled[row], logits.argmax(-1), drawn)
+        for (line, at), after, is_new in zip(batch, ids.tolist(), is_chosen.tolist(), strict=True):
+            line.after[at.start : at.stop] = after[1 : 1 + len(at)]  # without [CLS] and padding
             line.is_chosen[at.start : at.stop] = is_new[1 : 1 + len(at)]
 
 
-def masked_logits(generator: Generator, hidden_states: Tensor) -> Iterator[Tensor]:
-    """MLM logits, float32 [M, V], for at most MASKS_AT_ONCE of the hidden states [M, D] at a time."""
-    return (generator.logits(part).float() for part in torch.split(hidden_states, MASKS_AT_ONCE))
+def masked_logits(
+    generator: Generator, hidden_states: Tensor, labels: Tensor
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """MLM logits, float32 [M, V], for at most MASKS_AT_ONCE of the hidden states [M, D] at a time.
+
+    Each with the same part of `labels` [M, ...].
+    """
+    parts = [torch.split(tensor, MASKS_AT_ONCE) for tensor in (hidden_states, labels)]
+    for states, targets in zip(*parts, strict=True):
+        yield generator.logits(states).float(), targets
 
 
 def splice(text: str, replaced: Iterable[Replacement], show: Callable[[Replacement], str]) -> str:
-    """The text with each replacement's span replaced by `show` of it; replacements are in order, without overlap."""
-    parts, reached = [], 0
+    """The text with each replacement's span replaced by `show` of it.
+
+    Replacements are in order, without overlap.
+    """
+    spliced = ""
+    reached = 0
     for replacement in replaced:
-        parts += [text[reached : replacement.start], show(replacement)]
+        spliced += text[reached : replacement.start] + show(replacement)
         reached = replacement.end
-    return "".join([*parts, text[reached:]])
+    return spliced + text[reached:]
 
 
 def compose(tokenizer: Any, line: Line) -> Rewritten:
-    """Map the new tokens to replacements of characters. Tokens that share a character become one replacement."""
-    new, special = token_texts(tokenizer, line.after), set(tokenizer.all_special_ids)
+    """Map the new tokens to replacements of characters.
+
+    Tokens that share a character become one replacement. Without a space before it, a token that
+    starts a word gets one: the line "owl, left" with , replaced by ▁lamp becomes "owl lamp left".
+    """
+    new = token_texts(tokenizer, line.after)
+    special = set(tokenizer.all_special_ids)
     replaced: list[Replacement] = []
     for group in _groups(line.spans):
-        if not (chosen := [at for at in group if line.is_chosen[at]]):
+        chosen = [at for at in group if line.is_chosen[at]]
+        if not chosen:
             continue
-        start, end = line.spans[group[0]][0], max(line.spans[at][1] for at in group)
+        start = line.spans[group[0]][0]
+        end = max(line.spans[at][1] for at in group)
         before = after = line.text[start:end]
         is_changed = any(line.after[at] != line.ids[at] for at in chosen)
         if is_changed:
-            touches = replaced and replaced[-1].end == start
-            preceding = replaced[-1].after[-1:] if touches else line.text[max(0, start - 1) : start]
-            was, now = (one.starts_word and one.text[:1].isalnum() for one in (line.tokens[group[0]], new[group[0]]))
-            after = " " * (now and not was and preceding.isalnum()) + _write(tokenizer, line, group, new, special)
+            after = _write(tokenizer, line, group, new, special)
+            preceding = line.text[:start][-1:]
+            if replaced and replaced[-1].end == start:
+                preceding = replaced[-1].after[-1:]
+            starts_word = _is_word(new[group[0]]) and not _is_word(line.tokens[group[0]])
+            if starts_word and preceding.isalnum():
+                after = f" {after}"
         probability = max(line.probabilities[at] for at in chosen)
-        scored = None if math.isnan(probability) else probability
-        replaced.append(Replacement(start, end, before, after, scored, is_changed))
+        score = None if math.isnan(probability) else probability
+        replaced.append(Replacement(start, end, before, after, score, is_changed))
     scores = [
-        (token, probability, was != now)
-        for token, probability, was, now in zip(new, line.probabilities, line.ids, line.after, strict=True)
-        if now not in special and not math.isnan(probability)
+        (new[at], line.probabilities[at], line.ids[at] != token)
+        for at, token in enumerate(line.after)
+        if token not in special and not math.isnan(line.probabilities[at])
     ]
     return Rewritten(line.text, replaced, line.is_filled, scores)
 
 
+def _is_word(token: TokenText) -> bool:
+    return token.starts_word and token.text[:1].isalnum()
+
+
 def _groups(spans: list[tuple[int, int]]) -> list[list[int]]:
-    """Group the positions of tokens that share a character, such as a ligature that is several tokens."""
+    """Group the positions of tokens that share a character, such as a ligature of several tokens.
+
+    [(0, 3), (4, 5), (4, 6), (6, 7)] gives [[0], [1, 2], [3]].
+    """
     groups: list[list[int]] = []
-    for position, (start, _) in enumerate(spans):
-        if not groups or start >= max(spans[at][1] for at in groups[-1]):
+    reached = 0
+    for position, (start, end) in enumerate(spans):
+        if start >= reached:
             groups.append([])
         groups[-1].append(position)
+        reached = max(reached, end)
     return groups
 
 
-def _write(tokenizer: Any, line: Line, group: list[int], new: list[TokenText], special: set[int]) -> str:
-    """Text of a group's tokens; special and unknown tokens keep the original text, bytes are decoded together."""
+def _write(
+    tokenizer: Any, line: Line, group: list[int], new: list[TokenText], special: set[int]
+) -> str:
+    """Text of a group's new tokens.
+
+    Special and unknown tokens keep the original text, bytes are decoded together.
+    """
     ids = [line.after[at] for at in group]
     if special.isdisjoint(ids) and any(_BYTES.search(new[at].text) for at in group):
         decoded = tokenizer.decode(ids, clean_up_tokenization_spaces=False)
         return " ".join(decoded.removeprefix(" ").splitlines())
-    texts = ["" if new[at].text in WORD_MARKS else " ".join(new[at].text.splitlines()) for at in group]
-    kept = [line.text[slice(*line.spans[at])] for at in group]
-    return "".join(own if token in special else text for token, own, text in zip(ids, kept, texts, strict=True))
+    text = ""
+    for at in group:
+        if line.after[at] in special:
+            text += line.text[slice(*line.spans[at])]
+        elif new[at].text not in WORD_MARKS:
+            text += " ".join(new[at].text.splitlines())
+    return text
 
 
 def format_predictions(text: str, answer: list[list[dict[str, Any]]], *, colours: bool) -> str:
     """Format the text with a table of predictions, one column per mask."""
-    columns = [[f"{p['score']:6.1%}  {shown(p['token_str'])}" for p in predictions] for predictions in answer]
-    width = max(len(cell) for column in columns for cell in column)
-    rows = ("    " + "    ".join(cell.ljust(width) for cell in row).rstrip() for row in zip(*columns, strict=True))
-    return "\n".join([f"{_BOLD}{printable(text)}{_RESET}" if colours else printable(text), *rows])
+    width = max(len(_cell(choice)) for choice in chain(*answer))
+    lines = [f"{_BOLD}{printable(text)}{_RESET}" if colours else printable(text)]
+    for choices in zip(*answer, strict=True):
+        cells = [_cell(choice).ljust(width) for choice in choices]
+        lines.append("    ".join(["", *cells]).rstrip())
+    return "\n".join(lines)
+
+
+def _cell(choice: dict[str, Any]) -> str:
+    return f"{choice['score']:6.1%}  {shown(choice['token_str'])}"
 
 
 def format_rewritten(rewritten: Rewritten, *, colours: bool) -> str:
-    """Format a text before and after rewriting, and each masked token with its replacement and score."""
+    """Format a text before and after rewriting, and each masked token with its score."""
 
     def mark(replacement: Replacement) -> str:
-        before, after = printable(replacement.before), printable(replacement.after)
+        before = printable(replacement.before)
+        after = printable(replacement.after)
         if not replacement.is_changed:
             return before
         return f"{_BOLD}{after}{_RESET}" if colours else f"[{before}]->[{after}]"
@@ -249,10 +336,15 @@ def format_rewritten(rewritten: Rewritten, *, colours: bool) -> str:
     if not rewritten.replaced:
         return f"{before}\n    unchanged: no token can be masked"
     lines = [before, f"    rewritten: {splice(before, rewritten.replaced, mark)}"]
-    for _, _, was, now, probability, is_changed in rewritten.replaced:
-        score = "" if probability is None else _colour(f"  P(replaced) {probability:.0%}", probability, colours)
-        old, new = (printable(text.strip()) or "(empty)" for text in (was, now))
-        lines.append(f"    {f'{old} -> {new}' if is_changed else f'{old} (unchanged)':24}{score}".rstrip())
+    for replacement in rewritten.replaced:
+        old = printable(replacement.before.strip()) or "(empty)"
+        new = printable(replacement.after.strip()) or "(empty)"
+        change = f"{old} -> {new}" if replacement.is_changed else f"{old} (unchanged)"
+        probability = replacement.probability
+        if probability is not None:
+            score = _colour(f"  P(replaced) {probability:.0%}", probability, colours)
+            change = f"{change:24}{score}"
+        lines.append(f"    {change}".rstrip())
     return "\n".join(lines)
 
 
@@ -260,7 +352,9 @@ def format_scored(scores: Iterable[tuple[TokenText, float]], *, colours: bool) -
     """Format each token with its probability of being a replacement."""
     text = "    P(replaced):"
     for token, probability in scores:
-        text += " " * token.starts_word + _colour(f"{shown(token.text)}({probability:.0%})", probability, colours)
+        if token.starts_word:
+            text += " "
+        text += _colour(f"{shown(token.text)}({probability:.0%})", probability, colours)
     return text
 
 

@@ -72,7 +72,7 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     (model_config, {"is_decoder": True}, "is_decoder"),
     (model_config, {"tie_word_embeddings": False}, "tie_word_embeddings"),
     (model_config, {"position_embedding_type": "relative_key"}, "relative_key"),
-    (model_config, {"model_type": "electra_albert", "format": 1, "residual_scale": 4.0}, "residual_scale 4.0"),
+    (model_config, {"model_type": "electra_albert", "format": 1, "residual_scale": 4.0}, "residual_scale=4.0"),
     (model_config, {"model_type": "electra_albert", "format": 1, "attention_options": {"a": "b"}}, "attention_options"),
     (stock_details, {"architectures": ["evil\n\x1b[31m" * 90_000]}, "is not fine-tuned"),
     (stock_details, {"problem_type": "multi_label_classification"}, "problem_type"),
