@@ -126,7 +126,7 @@ class EncodedExamples:
     num_choices: int = 1  # sequences per feature
     has_token_labels: bool = False
     # Arrays [tokens] for decoding.
-    token_info: Mapping[str, NDArray[np.generic]] = field(default_factory=dict)
+    token_info: Mapping[str, NDArray[np.int32]] = field(default_factory=dict)
 
     @property
     def feature_count(self) -> int:
