@@ -262,7 +262,7 @@ def test_new_text_is_read_from_lines_or_from_a_table_without_labels(tmp_path: Pa
 @pytest.mark.parametrize(
     ("name", "content", "word"),
     [
-        ("new.txt", " \n\r\n", "nothing to predict"),
+        ("new.txt", " \n\r\n", "empty; give"),
         ("new.tsv", "sentence\n", "no examples to predict"),
         ("new.tsv", "text\none\n", "no column 'sentence'"),
         ("new.tsv", "index\tsentence\n0\n", "1 columns instead of 2; every example"),
