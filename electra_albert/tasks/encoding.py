@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from electra_albert.contracts import IGNORED_LABEL, Batch, DataError
+from electra_albert.contracts import IGNORED_LABEL, Batch
 from electra_albert.corpus.text_encoder import Ids, TextEncoder
 from electra_albert.keyed_random import Stream, bits, derived_seed, permute
 from electra_albert.tasks.task import Report
@@ -80,29 +80,14 @@ class Encoding:
         self.report.note(what, example.identity, count, is_truncated=is_truncated)
 
     def gold(self, examples: Sequence[Any], field: str = "label") -> list[Any] | None:
-        """The gold labels of all examples; None if all lack one, DataError if only some do."""
-        missing = [example.identity for example in examples if getattr(example, field) is None]
-        if not missing:
-            return [getattr(example, field) for example in examples]
-        if len(missing) < len(examples):
-            raise DataError(
-                f"{self.set_name}: {len(missing):,} examples lack a label (first: {missing[0]}); "
-                "label all or none"
-            )
-        return None
+        """The gold labels of all examples; None if they have none."""
+        labels = [getattr(example, field) for example in examples]
+        return None if None in labels else labels
 
-    def label_ids(self, gold: Iterable[tuple[str, Any]]) -> NDArray[np.int64]:
-        """Ids of (label, example) pairs, int64 [labels]; DataError for an unknown label."""
-        id_of = {label: index for index, label in enumerate(self.labels)}
-        ids: list[int] = []
-        for label, example in gold:
-            if label not in id_of:
-                raise DataError(
-                    f"{self.set_name}, {example.identity}: label {label!r} is not one of "
-                    f"{', '.join(self.labels)}; correct or remove it"
-                )
-            ids.append(id_of[label])
-        return np.array(ids, dtype=np.int64)
+    def label_ids(self, labels: Iterable[str]) -> NDArray[np.int64]:
+        """Ids of labels, int64 [labels]."""
+        ids = {label: index for index, label in enumerate(self.labels)}
+        return np.array([ids[label] for label in labels], dtype=np.int64)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """Read a file or split of a task: unusable examples are counted and left out, or refused."""
 
-import difflib
 import json
 import math
 from collections.abc import Sequence
@@ -152,14 +151,11 @@ def require_column(table: Table, names: Sequence[str], what: str, option: str) -
     """The first of `names` that is a column, None without names; DataError if none of them is."""
     column = table.find(names)
     if names and column is None:
-        lower = {column.lower(): column for column in table.columns}
-        near = difflib.get_close_matches(names[0].lower(), lower, n=1, cutoff=0.7)
-        match = f" (did you mean {lower[near[0]]!r}?)" if near else ""
         hint = ""
         if not table.names_columns:
             hint = "; for a file without a header name all columns with --column_names"
         raise DataError(
-            f"{table.location}: no column {' or '.join(map(repr, names))} for {what}{match}; "
+            f"{table.location}: no column {' or '.join(map(repr, names))} for {what}; "
             f"it has {quote_names(table.columns)}: choose one with {option}{hint}"
         )
     if table.columns.count(column) > 1:

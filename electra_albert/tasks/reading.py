@@ -332,12 +332,12 @@ def _sample(
 def _split(examples: Examples, share: float) -> list[Examples]:
     """Training and held-out examples, stratified by label and with a fixed seed.
 
-    Half of five examples, sorted by label and in random order within each:
+    Half of five examples, sorted by label and in random order within each; those are held out
+    where the share reaches a whole number:
 
-        label                              a    a    b    b    b
-        share up to here               0   0.5  1    1.5  2    2.5
-        held out where it passes a             x         x
-        whole number
+        label       a    a    b    b    b
+        share       0.5  1    1.5  2    2.5
+        held out         x         x
     """
     labels = np.array([str(getattr(example, "label", "")) for example in examples])
     numbers = torch.arange(len(examples))

@@ -67,7 +67,7 @@ def encode(examples: Sequence[SequenceExample], encoding: Encoding) -> EncodedEx
     if gold is not None and plan.is_regression:
         labels = np.array(gold, dtype=np.float32)[index]
     elif gold is not None:
-        labels = encoding.label_ids(zip(gold, examples, strict=True))[index]
+        labels = encoding.label_ids(gold)[index]
     return flatten(encoding.encoder, sequences, index, labels)
 
 

@@ -42,9 +42,7 @@ def encode(examples: Sequence[TokenExample], encoding: Encoding) -> EncodedExamp
     sequences: list[Pair] = []
     index: list[int] = []
     words: list[int] = []  # of the first token of each word; -1 for other tokens
-    gold: list[tuple[str, TokenExample]] = []
     for number, example in enumerate(examples):
-        gold += [(tag, example) for tag in example.tags or ()]
         subwords = _fitted([ids_of[word] for word in example.words], room, example, encoding)
         windows = _windows([len(ids) for ids in subwords], room)
         if len(windows) > 1:
@@ -60,9 +58,10 @@ def encode(examples: Sequence[TokenExample], encoding: Encoding) -> EncodedExamp
             words.append(_NO_WORD)
     word_ids = np.array(words, dtype=np.int32)
     labels = None
-    if encoding.gold(examples, "tags") is not None:
+    tags = encoding.gold(examples, "tags")
+    if tags is not None:
         labels = np.full(len(word_ids), IGNORED_LABEL)
-        labels[word_ids >= 0] = encoding.label_ids(gold)  # words and windows are in order
+        labels[word_ids >= 0] = encoding.label_ids(chain.from_iterable(tags))  # in order
     features = flatten(encoding.encoder, sequences, index, labels)
     return replace(features, has_token_labels=True, token_info={"word_ids": word_ids})
 
