@@ -43,8 +43,9 @@ def read_conll(path: Path, reader: SplitReader) -> Iterator[RawExample] | None:
         if not is_even and not any("\t" in line for line in lines):
             return _plain_sentences(texts, reader)
         LOG.info(f"{path} is read as CoNLL columns, with words in column {_word_column(reader)}")
-    why = "has unnamed columns; drop the option"
-    reader.reject_options(str(path), why, "text_pair_column", "column_names")
+    reader.reject_options(
+        str(path), "has unnamed columns; drop the option", "text_pair_column", "column_names"
+    )
     for option in ("text_column", "label_column"):
         column = getattr(reader.config, option) or ""
         why = "has unnamed columns; give a number from 0"
@@ -101,8 +102,7 @@ def _sentences(lines: list[str], column: int, reader: SplitReader) -> Iterator[R
             "column of the words with --text_column 1, and that of the tags with --label_column"
         )
     index = 0
-    numbered = enumerate(lines, start=1)
-    for holds_words, group in groupby(numbered, key=lambda line: _holds_word(line[1])):
+    for holds_words, group in groupby(enumerate(lines, 1), key=lambda line: _holds_word(line[1])):
         numbers, rows = zip(*group, strict=True)
         location = f"{reader.location}:{numbers[0]}"
         if holds_words:
@@ -150,11 +150,12 @@ def _are_numbered(lines: list[str]) -> bool:
             number = 0
             continue
         first = _cells(line)[0]
-        if not _NO_NUMBER.fullmatch(first):
-            number += 1
-            most = max(most, number)
-            if first.rstrip(".") != str(number):
-                return False
+        if _NO_NUMBER.fullmatch(first):
+            continue
+        number += 1
+        most = max(most, number)
+        if first.rstrip(".") != str(number):
+            return False
     return most > 1
 
 

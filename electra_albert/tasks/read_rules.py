@@ -103,8 +103,9 @@ class SplitReader:
             return text
         if self.purpose == "train":
             self.skip(f"the {column} is empty", raw)
-        what = f"examples of {self.name} kept although the {column} is empty"
-        self.report.note(what, raw.location)
+        self.report.note(
+            f"examples of {self.name} kept although the {column} is empty", raw.location
+        )
         return text
 
     def check_label(self, label: str, raw: RawExample) -> None:

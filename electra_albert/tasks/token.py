@@ -49,8 +49,7 @@ def encode(examples: Sequence[TokenExample], encoding: Encoding) -> EncodedExamp
             encoding.note("sentences", f"split into windows of {room + 2} tokens", example)
         for window in windows:
             inside = subwords[window.start : window.stop]
-            ids = np.concatenate([np.zeros(0, dtype=np.int32), *inside])
-            sequences.append((ids, None))
+            sequences.append((np.concatenate([np.zeros(0, dtype=np.int32), *inside]), None))
             index.append(number)
             words.append(_NO_WORD)
             for word in window:
