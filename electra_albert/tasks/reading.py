@@ -97,8 +97,10 @@ def _read(reader: SplitReader) -> list[Any]:
     if not examples:
         lines = [line for line in reader.report.lines() if reader.name in line]
         reasons = f" ({'; '.join(lines)})" if lines else ""
-        verb = _ROLES[reader.purpose][2]
-        raise DataError(f"{reader.location}: no examples to {verb}{reasons}; give another file")
+        raise DataError(
+            f"{reader.location}: no examples to {_ROLES[reader.purpose][2]}{reasons}; "
+            "give another file"
+        )
     return examples
 
 
