@@ -1,7 +1,8 @@
-"""Encoded examples: encoding settings, flat arrays of token ids, and batches for training and evaluation.
+"""Encoded examples: encoding settings, flat arrays of token ids, and batches.
 
-As in transformers' scripts an example becomes one feature, or several if it is read in windows. A feature is one token
-sequence, or for multiple choice one sequence per option. Dimensions: B batch, L length, F features, N sequences.
+As in transformers' scripts an example becomes one feature, or several if it is read in windows.
+A feature is one token sequence, or for multiple choice one sequence per option.
+Dimensions: B batch, L length, F features, N sequences.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,8 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from electra_albert.contracts import IGNORED_LABEL, Batch, DataError
+from electra_albert.contracts import IGNORED_LABEL, Batch
 from electra_albert.corpus.text_encoder import Ids, TextEncoder
 from electra_albert.keyed_random import Stream, bits, derived_seed, permute
 from electra_albert.tasks.task import Report
@@ -23,7 +25,6 @@ Integers = NDArray[np.int64]
 Pair = tuple[Ids, Ids | None]  # token ids of one text, or of two
 Outputs = list[NDArray[np.float32]]  # one array per feature
 Labels = tuple[str, ...]  # class names by id
-_RECORDED = ("max_seq_length", "doc_stride", "max_answer_length", "has_null_answer", "is_regression")
 _STEPS_SORTED_TOGETHER = 64
 
 
@@ -47,8 +48,9 @@ class EncodePlan(NamedTuple):
 
 
 def trained_plan(plan: EncodePlan, details: Mapping[str, Any]) -> EncodePlan:
-    """Replace settings by those that a fine-tuned model's details record."""
-    return plan._replace(**{name: details[name] for name in _RECORDED if name in details})
+    """Replace settings by those that a fine-tuned model's details record: the first five."""
+    names = EncodePlan._fields[:5]
+    return plan._replace(**{name: details[name] for name in names if name in details})
 
 
 class Decoded(NamedTuple):
@@ -70,42 +72,46 @@ class Encoding:
     set_name: str  # in messages
     is_training: bool = False
 
-    def note(self, what: str, how: str, example: Any, count: int = 1, *, is_truncated: bool = False) -> None:
+    def note(
+        self, what: str, how: str, example: Any, count: int = 1, *, is_truncated: bool = False
+    ) -> None:
         """Add to the report: `what` of this set, such as answers, and `how` they were changed."""
-        self.report.note(f"{what} of {self.set_name} {how}", example.identity, count, is_truncated=is_truncated)
+        what = f"{what} of {self.set_name} {how}"
+        self.report.note(what, example.identity, count, is_truncated=is_truncated)
 
     def gold(self, examples: Sequence[Any], field: str = "label") -> list[Any] | None:
-        """The gold labels of all examples; None if all are unlabelled, DataError if only some are."""
-        found = [getattr(example, field) for example in examples]
-        missing = [example.identity for example, label in zip(examples, found, strict=True) if label is None]
-        if missing and len(missing) < len(examples):
-            lack = f"{len(missing):,} examples lack a label (first: {missing[0]})"
-            raise DataError(f"{self.set_name}: {lack}; label all or none")
-        return None if missing else found
+        """The gold labels of all examples; None if they have none."""
+        labels = [getattr(example, field) for example in examples]
+        return None if None in labels else labels
 
-    def label_ids(self, gold: Iterable[tuple[str, Any]]) -> NDArray[np.int64]:
-        """Ids of (label, example) pairs, int64 [labels]; DataError for an unknown label."""
-        gold, ids = [*gold], {label: index for index, label in enumerate(self.labels)}
-        for label, example in gold:
-            if label not in ids:
-                wanted = f"label {label!r} is not one of {', '.join(self.labels)}"
-                raise DataError(f"{self.set_name}, {example.identity}: {wanted}; correct or remove it")
-        return np.array([ids[label] for label, _ in gold], dtype=np.int64)
+    def label_ids(self, labels: Iterable[str]) -> NDArray[np.int64]:
+        """Ids of labels, int64 [labels]."""
+        ids = {label: index for index, label in enumerate(self.labels)}
+        return np.array([ids[label] for label in labels], dtype=np.int64)
 
 
 @dataclass(frozen=True)
 class EncodedExamples:
-    """Features of several examples as flat arrays; sequences are `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`."""
+    """Features as flat arrays; sequences are `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`.
+
+    Two sequences of 3 and 5 tokens, of which the second is a pair:
+
+        input_ids      [CLS] a [SEP] [CLS] b [SEP] c [SEP]
+        starts         0, 3, 8
+        first_lengths  3, 3
+    """
 
     input_ids: NDArray[np.int32]  # [tokens] of all sequences, concatenated
     starts: Integers  # [N + 1] start of each sequence in input_ids
     first_lengths: Integers  # [N] tokens of segment 0: `[CLS] A [SEP]`
     example_index: Integers  # [F] the example of each feature
-    labels: NDArray[np.generic] | None  # [F] int64 or float32, [F, 2] int64, or [tokens] int64; None: unknown
+    # [F] int64 or float32, [F, 2] int64, or [tokens] int64; None: unknown
+    labels: NDArray[np.generic] | None
     pad_id: int
     num_choices: int = 1  # sequences per feature
     has_token_labels: bool = False
-    token_info: Mapping[str, NDArray[np.generic]] = field(default_factory=dict)  # [tokens, …] for decoding
+    # Arrays [tokens] for decoding.
+    token_info: Mapping[str, NDArray[np.int32]] = field(default_factory=dict)
 
     @property
     def feature_count(self) -> int:
@@ -117,25 +123,31 @@ class EncodedExamples:
         return np.asarray(np.diff(self.starts).reshape(-1, self.num_choices).max(axis=1))
 
     def collate(self, features: Sequence[int] | Integers, multiple: int = 1) -> Batch:
-        """A batch of the given features; example_id holds feature indices.
+        """A batch of features, given by index, which its example_id holds.
 
         Its length is that of its longest sequence, rounded up to a multiple, but at most that of
         the longest of all features.
         """
         chosen = np.asarray(features, dtype=np.int64)
-        sequences = (chosen[:, None] * self.num_choices + np.arange(self.num_choices)).ravel()  # [B]
-        starts, lengths = self.starts[sequences], self.starts[sequences + 1] - self.starts[sequences]
+        options = np.arange(self.num_choices)
+        sequences = (chosen[:, None] * self.num_choices + options).ravel()  # [B]
+        starts = self.starts[sequences, None]  # [B, 1]
+        lengths = self.starts[sequences + 1, None] - starts  # [B, 1]
         length = min(-(-lengths.max() // multiple) * multiple, self.feature_lengths.max())
         position = np.arange(length)  # [L]
-        mask = position < lengths[:, None]  # [B, L]
-        source = np.where(mask, starts[:, None] + position, 0)  # [B, L]
+        mask = position < lengths  # [B, L]
+        source = np.where(mask, starts + position, 0)  # [B, L]
+        ids = np.where(mask, self.input_ids[source], self.pad_id)
         segments = (position >= self.first_lengths[sequences, None]) & mask
-        if (labels := self.labels) is not None:
-            labels = np.where(mask, labels[source], IGNORED_LABEL) if self.has_token_labels else labels[chosen]
+        labels = self.labels
+        if labels is not None and self.has_token_labels:
+            labels = np.where(mask, labels[source], IGNORED_LABEL)
+        elif labels is not None:
+            labels = labels[chosen]
         return Batch(
-            input_ids=torch.from_numpy(np.where(mask, self.input_ids[source], self.pad_id).astype(np.int64)),
+            input_ids=torch.from_numpy(ids).long(),
             attention_mask=torch.from_numpy(mask),
-            token_type_ids=torch.from_numpy(segments.astype(np.int64)),
+            token_type_ids=torch.from_numpy(segments).long(),
             sentence_order_label=torch.full((len(sequences),), IGNORED_LABEL),
             example_id=torch.from_numpy(np.repeat(chosen, self.num_choices)),
             labels=None if labels is None else torch.from_numpy(labels),
@@ -147,26 +159,47 @@ class EncodedExamples:
 
 
 def flatten(
-    encoder: TextEncoder, pairs: Sequence[Pair], index: Sequence[int], labels: NDArray[np.generic] | None, **fields: Any
+    encoder: TextEncoder,
+    pairs: Sequence[Pair],
+    index: Sequence[int],
+    labels: NDArray[np.generic] | None,
+    **fields: Any,
 ) -> EncodedExamples:
-    """Add `[CLS]` and `[SEP]` to texts or pairs and concatenate them; `index` becomes the example_index."""
-    cls, sep = np.array([encoder.cls_id], dtype=np.int32), np.array([encoder.sep_id], dtype=np.int32)
+    """Concatenate texts or pairs with `[CLS]` and `[SEP]`; `index` is that of their examples."""
+    cls = np.array([encoder.cls_id], dtype=np.int32)
+    sep = np.array([encoder.sep_id], dtype=np.int32)
     parts: list[Ids] = [cls[:0]]
+    starts = [0]
+    first_lengths: list[int] = []
     for first, second in pairs:
-        parts += (cls, first, sep) if second is None else (cls, first, sep, second, sep)
-    first_lengths = np.array([len(first) + 2 for first, _ in pairs], dtype=np.int64)
-    further = np.array([0 if second is None else len(second) + 1 for _, second in pairs], dtype=np.int64)
-    starts = np.concatenate([[0], np.cumsum(first_lengths + further)]).astype(np.int64)
-    examples = np.array(index, dtype=np.int64)
-    return EncodedExamples(np.concatenate(parts), starts, first_lengths, examples, labels, encoder.pad_id, **fields)
+        parts += (cls, first, sep)
+        first_lengths.append(len(first) + 2)
+        starts.append(starts[-1] + len(first) + 2)
+        if second is not None:
+            parts += (second, sep)
+            starts[-1] += len(second) + 1
+    return EncodedExamples(
+        np.concatenate(parts),
+        np.array(starts, dtype=np.int64),
+        np.array(first_lengths, dtype=np.int64),
+        np.array(index, dtype=np.int64),
+        labels,
+        encoder.pad_id,
+        **fields,
+    )
 
 
 @dataclass(frozen=True)
 class TaskBatches:
     """Micro-batches of one rank up to update `max_steps`; implements contracts.StepBatches.
 
-    Position i of the run is (epoch, k) = divmod(i, F); a keyed permutation per epoch maps k to a feature: a batch may
-    span two epochs. Features of several updates are sorted by length together, for any number of ranks alike.
+    Position i of the run is (epoch, k) = divmod(i, F); a keyed permutation per epoch maps k to a
+    feature: a batch may span two epochs. Features of several updates are sorted by length together,
+    for any number of ranks alike:
+
+        lengths of 8 features, permuted     9 2 5 3 | 7 4 8 6
+        sorted: 4 updates of 2 features     2 3 | 4 5 | 6 7 | 8 9
+        in random order                     6 7 | 2 3 | 8 9 | 4 5
     """
 
     features: EncodedExamples
@@ -188,52 +221,70 @@ class TaskBatches:
         """Yield this rank's micro-batches for each update from `first_step` on, counted from 1."""
         chunk = self._chunk(first_step)
         while True:
-            turns = bits(self.seed, Stream.BUCKET, torch.arange(chunk.start, chunk.stop), torch.tensor(2)).tolist()
+            turns = self._noise(chunk, 2).tolist()
             for step, chosen, turn in zip(chunk, self._features(chunk), turns, strict=True):
                 if step < first_step:
                     continue
-                parts = chosen.reshape(self.gradient_accumulation_steps, self.world_size, -1)
-                # Rotated, so that no rank always gets the longest sequences.
-                mine = [part[(self.rank + turn + number) % self.world_size] for number, part in enumerate(parts)]
-                batches = [self.features.collate(part, self.multiple) for part in mine]
-                yield [batch.map(torch.Tensor.pin_memory) for batch in batches] if self.pin_memory else batches
+                batches: list[Batch] = []
+                for part in chosen.reshape(self.gradient_accumulation_steps, self.world_size, -1):
+                    # Rotated, so that no rank always gets the longest sequences.
+                    of_rank = part[(self.rank + turn + len(batches)) % self.world_size]
+                    batches.append(self.features.collate(of_rank, self.multiple))
+                if self.pin_memory:
+                    batches = [batch.map(Tensor.pin_memory) for batch in batches]
+                yield batches
             chunk = self._chunk(chunk.stop)
 
     def epoch(self, step: int) -> float:
         """Epochs completed after update `step`."""
         return step * self.global_batch_size / self.features.feature_count
 
+    def _noise(self, chunk: range, position: int) -> Tensor:
+        """Keyed noise of each update, int64 [steps]."""
+        steps = torch.arange(chunk.start, chunk.stop)
+        return bits(self.seed, Stream.BUCKET, steps, torch.tensor(position))
+
     def _chunk(self, step: int) -> range:
-        """The updates whose features are sorted together with those of `step`: at most an epoch, up to max_steps."""
-        size = min(_STEPS_SORTED_TOGETHER, max(1, self.features.feature_count // self.global_batch_size))
+        """The updates sorted together with `step`: at most an epoch, up to max_steps."""
+        epoch_steps = self.features.feature_count // self.global_batch_size
+        size = min(_STEPS_SORTED_TOGETHER, max(1, epoch_steps))
         first = (step - 1) // size * size + 1
-        end, border = first + size, self.max_steps + 1
-        return range(first, min(border, end)) if step < border else range(max(first, border), end)
+        end = first + size
+        if step > self.max_steps:
+            return range(max(first, self.max_steps + 1), end)
+        return range(first, min(end, self.max_steps + 1))
 
     def _features(self, chunk: range) -> Integers:
         """The features of each update of a chunk, grouped by length: [steps, global batch]."""
-        size, count = self.global_batch_size, self.features.feature_count
+        size = self.global_batch_size
+        count = self.features.feature_count
         position = torch.arange((chunk.start - 1) * size, (chunk.stop - 1) * size)
         epochs = position // count
-        chosen = permute(position % count, count, derived_seed(self.seed, Stream.TASK_ORDER), epochs).numpy()
+        key = derived_seed(self.seed, Stream.TASK_ORDER)
+        chosen = permute(position % count, count, key, epochs).numpy()
         tie = bits(self.seed, Stream.BUCKET, position, torch.tensor(0)).numpy()
-        # Sorted by epoch first: by length alone an update could hold the same feature of two epochs twice.
+        # Sorted by epoch first: by length alone an update could hold the same feature of two epochs
+        # twice.
         order = np.lexsort((tie, self.features.feature_lengths[chosen], epochs.numpy()))
-        turn = bits(self.seed, Stream.BUCKET, torch.arange(chunk.start, chunk.stop), torch.tensor(1)).numpy()
-        return chosen[order].reshape(len(chunk), size)[turn.argsort()]
+        return chosen[order].reshape(len(chunk), size)[self._noise(chunk, 1).numpy().argsort()]
 
 
-def eval_batches(features: EncodedExamples, batch_size: int, rank: int = 0, world_size: int = 1) -> Iterator[Batch]:
-    """Batches of `batch_size` features, each feature once over all ranks; longest first, to run out of memory early."""
+def eval_batches(
+    features: EncodedExamples, batch_size: int, rank: int = 0, world_size: int = 1
+) -> Iterator[Batch]:
+    """Batches of all features, once over all ranks; longest first, to run out of memory early."""
     order = (-features.feature_lengths).argsort(kind="stable")
     for start in range(rank * batch_size, len(order), world_size * batch_size):
         yield features.collate(order[start : start + batch_size])
 
 
-def split_outputs(outputs: NDArray[np.float32], chosen: Integers, features: EncodedExamples) -> Outputs:
-    """Split the outputs [B, ...] of a batch of the chosen features into one array per feature, without padding."""
+def split_outputs(
+    outputs: NDArray[np.float32], chosen: Integers, features: EncodedExamples
+) -> Outputs:
+    """Split outputs [B, ...] of the chosen features into one array each, without padding."""
     if features.num_choices > 1:
         return list(outputs.reshape(len(chosen), features.num_choices))
     if outputs.ndim == 2:  # one vector per sequence
         return list(outputs)
-    return [output[:length] for output, length in zip(outputs, features.feature_lengths[chosen], strict=True)]
+    lengths = features.feature_lengths[chosen]
+    return [output[:length] for output, length in zip(outputs, lengths, strict=True)]

@@ -1,4 +1,4 @@
-"""The four kinds of task: losses, encoding, submissions. B batch, L length, C classes, F features."""
+"""Losses, encoding and submissions by kind. B batch, L length, C classes, F features."""
 
 import json
 import math
@@ -24,12 +24,12 @@ NO_ANSWER_FILE = "na_prob.json"
 _Sums = tuple[Tensor, Tensor | None]
 
 
-def _classification_loss(outputs: Tensor, labels: Tensor, class_weights: Tensor | None = None) -> _Sums:
-    """Cross-entropy in nats, weighted by class. outputs [..., C], labels int64 [...], class_weights float32 [C]."""
-    logits = outputs.flatten(0, -2)
-    gold = labels.flatten()
-    losses = F.cross_entropy(logits, gold, class_weights, ignore_index=IGNORED_LABEL, reduction="sum")
-    return losses, (logits.argmax(-1) == gold).sum()
+def _classification_loss(logits: Tensor, labels: Tensor, weight: Tensor | None = None) -> _Sums:
+    """Cross-entropy in nats. logits [..., C], labels int64 [...], weight of classes float32 [C]."""
+    logits = logits.flatten(0, -2)
+    labels = labels.flatten()
+    loss = F.cross_entropy(logits, labels, weight, ignore_index=IGNORED_LABEL, reduction="sum")
+    return loss, (logits.argmax(-1) == labels).sum()
 
 
 def _choice_loss(outputs: Tensor, labels: Tensor) -> _Sums:
@@ -43,71 +43,83 @@ def _regression_loss(outputs: Tensor, labels: Tensor) -> _Sums:
 
 
 def _span_loss(outputs: Tensor, labels: Tensor) -> _Sums:
-    """Mean of the cross-entropies of start and end position. outputs [B, L, 2], labels int64 [B, 2]."""
+    """Mean of the cross-entropies of start and end. outputs [B, L, 2], labels int64 [B, 2]."""
     logits = outputs.transpose(-1, -2).flatten(0, -2)  # [B · 2, L]
-    gold = labels.flatten()
-    is_correct = (logits.argmax(-1) == gold).view(-1, 2).all(-1)
-    return F.cross_entropy(logits, gold, reduction="sum") / 2, is_correct.sum()
+    labels = labels.flatten()
+    is_correct = (logits.argmax(-1) == labels).view(-1, 2).all(-1)
+    return F.cross_entropy(logits, labels, reduction="sum") / 2, is_correct.sum()
 
 
 def _labels_file(task: Task, predictions: Sequence[Any], examples: Sequence[Any]) -> str:
-    index = [example.identity for example in examples]
-    # GLUE requires unique numbers as index; if the file has none, examples are numbered. Other tasks keep their ids.
-    if task.name in registry.GLUE and not (all(one.isdecimal() for one in index) and len(set(index)) == len(index)):
-        index = [*map(str, range(len(examples)))]
+    ids = [example.identity for example in examples]
+    # GLUE requires unique numbers as index; if the file has none, examples are numbered.
+    # Other tasks keep their ids.
+    is_index = all(map(str.isdecimal, ids)) and len(set(ids)) == len(ids)
+    if task.name in registry.GLUE and not is_index:
+        ids = [*map(str, range(len(ids)))]
     if task.kind == "choice":
         predictions = [string.ascii_uppercase[option] for option in predictions]
     if task.is_regression:
-        low, high = task.score_range or (-math.inf, math.inf)
         if not all(map(math.isfinite, predictions)):
             raise ValueError(f"a prediction of {task.name} is not finite")
+        low, high = task.score_range or (-math.inf, math.inf)
         predictions = [f"{min(max(prediction, low), high):.3f}" for prediction in predictions]
-    _require_cells(*index, *predictions)
-    rows = [("index", "prediction"), *zip(index, predictions, strict=True)]
-    return "".join(f"{one}\t{prediction}\n" for one, prediction in rows)
+    return "index\tprediction\n" + _cells(ids, predictions)
 
 
 def _answers_file(task: Task, predictions: Sequence[str | float], examples: Sequence[Any]) -> str:
-    answers = {example.identity: answer for example, answer in zip(examples, predictions, strict=True)}
-    if len(answers) < len(examples):
-        twice = Counter(example.identity for example in examples).most_common(1)[0][0]
-        raise DataError(f"two questions have the id {twice}; give each its own id for the submission")
+    ids = [example.identity for example in examples]
+    answers = dict(zip(ids, predictions, strict=True))
+    if len(answers) < len(ids):
+        twice = Counter(ids).most_common(1)[0][0]
+        raise DataError(f"two questions have the id {twice}; give each its own for the submission")
     return json.dumps(answers, ensure_ascii=False, indent=1) + "\n"
 
 
-def _require_cells(*cells: str) -> None:
-    for cell in cells:
-        if any(mark in cell for mark in "\t\n\r"):
-            raise DataError(f"{cell!r} holds a tab or a line break, which would be another cell; rename it")
+def _tags_file(task: Task, predictions: Sequence[Any], examples: Sequence[Any]) -> str:
+    sentences = zip(examples, predictions, strict=True)
+    return "".join(_cells(example.words, tags) + "\n" for example, tags in sentences)
 
 
-def _tags_file(task: Task, predictions: Sequence[Sequence[str]], examples: Sequence[Any]) -> str:
-    for example, tags in zip(examples, predictions, strict=True):
-        _require_cells(*example.words, *tags)
-    sentences = [zip(example.words, tags, strict=True) for example, tags in zip(examples, predictions, strict=True)]
-    return "".join("".join(f"{word}\t{tag}\n" for word, tag in sentence) + "\n" for sentence in sentences)
+def _cells(first: Sequence[str], second: Sequence[str]) -> str:
+    """Lines of two columns separated by a tab."""
+    for cell in (*first, *second):
+        if not {*"\t\n\r"}.isdisjoint(cell):
+            raise DataError(f"{cell!r} holds a tab or a line break, as between cells; rename it")
+    return "".join(f"{left}\t{right}\n" for left, right in zip(first, second, strict=True))
 
 
 class Kind(NamedTuple):
-    """Functions for one kind of task; `decode` takes examples that were not encoded for training."""
+    """Functions for one kind of task; `decode` is never given training features."""
 
     encode: Callable[[Sequence[Any], Encoding], EncodedExamples]
-    decode: Callable[[Outputs, EncodedExamples, Sequence[Any], tuple[str, ...], EncodePlan], Decoded]
+    decode: Callable[
+        [Outputs, EncodedExamples, Sequence[Any], tuple[str, ...], EncodePlan], Decoded
+    ]
     term: str  # name of the loss
     loss: Callable[..., _Sums]
     file: Callable[[Task, Sequence[Any], Sequence[Any]], str]  # the content of a submission
 
 
-KINDS: dict[str, Kind] = {
-    "sequence": Kind(sequence.encode, sequence.decode, "classification_loss", _classification_loss, _labels_file),
-    "choice": Kind(sequence.encode_choices, sequence.decode_choices, "choice_loss", _choice_loss, _labels_file),
+KINDS = {
+    "sequence": Kind(
+        sequence.encode, sequence.decode, "classification_loss", _classification_loss, _labels_file
+    ),
+    "choice": Kind(
+        sequence.encode_choices, sequence.decode_choices, "choice_loss", _choice_loss, _labels_file
+    ),
     "span": Kind(span.encode, span.decode, "span_loss", _span_loss, _answers_file),
     "token": Kind(token.encode, token.decode, "tag_loss", _classification_loss, _tags_file),
 }
 
 
-def write_submission(task: Task, test_name: str, decoded: Decoded, examples: Sequence[Any], folder: Path) -> Path:
-    """Write the submission file of one test set, for SQuAD 2.0 also the no-answer probabilities; returns its path."""
+def write_submission(
+    task: Task, test_name: str, decoded: Decoded, examples: Sequence[Any], folder: Path
+) -> Path:
+    """Write the submission file of one test set and return its path.
+
+    For SQuAD 2.0 write the no-answer probabilities too.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / (task.submission or f"{test_name}.tsv")
     files = {path: KINDS[task.kind].file(task, decoded.predictions, examples)}
@@ -121,23 +133,28 @@ def write_submission(task: Task, test_name: str, decoded: Decoded, examples: Seq
 class TaskObjective(nn.Module):
     """A contracts.Objective on labelled batches: one loss and, except for regressions, an accuracy.
 
-    class_weights float32 [C], with mean 1 over the training examples, weight the loss in training mode only.
+    class_weights float32 [C], with mean 1 over the training examples, weight the loss in training
+    mode only.
     """
 
-    def __init__(self, model: TaskModel, is_regression: bool = False, class_weights: Tensor | None = None) -> None:
+    class_weights: Tensor | None
+
+    def __init__(
+        self, model: TaskModel, is_regression: bool = False, class_weights: Tensor | None = None
+    ) -> None:
         super().__init__()
         self.model = model
-        self.class_weights: Tensor | None
         self.register_buffer("class_weights", class_weights, persistent=False)
         kind = KINDS[model.head.kind]
-        self._loss: Callable[..., _Sums]
-        self._name, self._loss = ("regression_loss", _regression_loss) if is_regression else (kind.term, kind.loss)
-        self.weights: Mapping[str, float] = {self._name: 1.0}
+        if is_regression:
+            kind = kind._replace(term="regression_loss", loss=_regression_loss)
+        self._kind = kind
+        self.weights: Mapping[str, float] = {kind.term: 1.0}
 
     def counts(self, batch: Batch) -> dict[str, int]:
         """The divisor of the loss, computed on the host; the same in every step."""
         assert batch.labels is not None, "a batch without labels has no loss"
-        return {self._name: int(self._count(batch.labels))}
+        return {self._kind.term: int(self._count(batch.labels))}
 
     def forward(self, batch: Batch) -> dict[str, Term]:
         """Terms of a labelled batch."""
@@ -145,25 +162,28 @@ class TaskObjective(nn.Module):
 
     def outputs(self, batch: Batch) -> Tensor:
         """The model's outputs, float32 [B, ...]; span logits at padding are the lowest float."""
-        outputs: Tensor = self.model(batch.input_ids, batch.attention_mask, batch.token_type_ids)
+        mask = batch.attention_mask
+        outputs: Tensor = self.model(batch.input_ids, mask, batch.token_type_ids)
         if self.model.head.kind == "span":
-            outputs = outputs.masked_fill(~batch.attention_mask[:, :, None], torch.finfo(outputs.dtype).min)
+            outputs = outputs.masked_fill(~mask[:, :, None], torch.finfo(outputs.dtype).min)
         return outputs
 
     def terms(self, outputs: Tensor, batch: Batch) -> dict[str, Term]:
         """Loss and accuracy of outputs [B, ...]."""
         labels = batch.labels
         assert labels is not None, "a batch without labels has no loss"
-        weights = (self.class_weights,) if self.class_weights is not None and self.training else ()
-        losses, correct = self._loss(outputs, labels, *weights)
+        inputs = [outputs, labels]
+        if self.training and self.class_weights is not None:
+            inputs.append(self.class_weights)
+        losses, correct = self._kind.loss(*inputs)
         count = self._count(labels)
-        terms = {self._name: Term(losses, count)}
+        terms = {self._kind.term: Term(losses, count)}
         if correct is not None:
             terms["accuracy"] = Term(correct.float(), count)
         return terms
 
     def _count(self, labels: Tensor) -> Tensor:
-        """The divisor of the loss, [] int64: labels that are not ignored for classification, else all features."""
-        if self._loss is _classification_loss:
+        """The divisor of the loss, [] int64: labels that are not ignored, else all features."""
+        if self._kind.loss is _classification_loss:
             return (labels != IGNORED_LABEL).sum()
         return torch.full((), len(labels), dtype=torch.int64, device=labels.device)

@@ -1,12 +1,13 @@
 """Metrics of every kind of task, their confidence intervals, and the comparison of two models.
 
-Inputs are tables with one row per example, one table per seed. Dimensions: N examples, C classes, R resamples.
+Inputs are tables with one row per example, one table per seed.
+Dimensions: N examples, C classes, R resamples.
 """
 
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,23 +21,32 @@ Runs = Sequence[Values]  # the table of each seed
 Scores = dict[str, float]
 Measure = Callable[[Values], Scores]
 Interval = tuple[float, float]
-RESAMPLES, LEVEL = 1000, 0.95
+RESAMPLES = 1000
+LEVEL = 0.95
 LOWER_IS_BETTER = frozenset({"mean_squared_error"})
-# Gold columns: equal for any two models evaluated on the same examples.
-_GOLD_COLUMNS = {"classification": [1], "regression": [1], "choice": [1, 2], "token": [2, 4]}
-_GOLD_COLUMNS |= {"span": [2], "span_with_null": [2]}
-_MIN_SPREAD = 1e-3  # standard deviation of predictions, relative to the gold's, below which they count as constant
+_GOLD_COLUMNS = {  # equal for any two models evaluated on the same examples
+    "classification": [1],
+    "regression": [1],
+    "choice": [1, 2],
+    "span": [2],
+    "span_with_null": [2],
+    "token": [2, 4],
+}
+# Standard deviation of predictions, relative to the gold's, below which they count as constant.
+_MIN_SPREAD = 1e-3
 
 
 def classification(values: Values) -> Scores:
-    """Columns: predicted class, gold class. `f1` is that of class 1, only if no higher class occurs."""
-    # scikit-learn takes thirty times as long, and the bootstrap calls this a thousand times per seed.
-    classes = np.stack(_columns(values, 2)).astype(np.int64)  # [2, N]
-    if (classes < 0).any() or (classes != values.T).any():
-        raise ValueError("class ids must be integers from 0 on")
-    count, size = int(classes.max()) + 1, len(values)
-    confusion = np.bincount(classes[1] * count + classes[0], minlength=count**2).reshape(count, count)  # [gold, found]
-    correct, gold, predicted = np.diagonal(confusion), confusion.sum(axis=1), confusion.sum(axis=0)  # [C]
+    """Columns: predicted class, gold class. `f1`, of class 1, only if no higher class occurs."""
+    # scikit-learn takes thirty times as long, and the bootstrap calls this a thousand times a seed.
+    classes = np.stack(_columns(values)).astype(np.int64)  # [2, N]
+    size = len(values)
+    count = int(classes.max()) + 1
+    cells = np.bincount(classes[1] * count + classes[0], minlength=count**2)
+    confusion = cells.reshape(count, count)  # [gold, predicted]
+    correct = np.diagonal(confusion)  # [C]
+    gold = confusion.sum(axis=1)  # [C]
+    predicted = confusion.sum(axis=0)  # [C]
     class_f1 = 2 * correct / np.maximum(gold + predicted, 1)  # [C]
     # Python integers: the product of the variances overflows int64.
     covariance = int(correct.sum()) * size - int(gold @ predicted)
@@ -52,67 +62,89 @@ def classification(values: Values) -> Scores:
 
 
 def regression(values: Values) -> Scores:
-    """Columns: predicted number, gold number. The correlation with a constant, undefined in scipy, is 0."""
+    """Columns: predicted number, gold number. The correlation with a constant is 0."""
     from scipy.stats import pearsonr, spearmanr
 
-    predicted, gold = _columns(values, 2)
-    scores = {"pearson": 0.0, "spearman": 0.0, "mean_squared_error": float(np.square(predicted - gold).mean())}
-    if np.ptp(predicted) > 0 and np.ptp(gold) > 0:
-        with warnings.catch_warnings(action="ignore"):  # about nearly constant numbers, which is_collapsed reports
+    predicted, gold = _columns(values)
+    scores = dict.fromkeys(("pearson", "spearman"), 0.0)
+    scores["mean_squared_error"] = float(np.square(predicted - gold).mean())
+    if np.ptp(predicted) > 0 and np.ptp(gold) > 0:  # else undefined in scipy
+        # Warnings are about nearly constant numbers, which is_collapsed reports.
+        with warnings.catch_warnings(action="ignore"):
             scores["pearson"] = float(pearsonr(predicted, gold).statistic)
             scores["spearman"] = float(spearmanr(predicted, gold).statistic)
     return scores
 
 
 def choice(values: Values) -> Scores:
-    """Columns: predicted option, gold option, group (see sequence.GROUPS). Groups without an example have no score."""
-    predicted, gold, group = _columns(values, 3)
+    """Columns: predicted option, gold option, group (see GROUPS). Empty groups have no score."""
+    predicted, gold, group = _columns(values)
     is_correct = predicted == gold
-    by_group = {f"accuracy_{name}": is_correct[group == number] for name, number in GROUPS.items()}
-    return {name: float(some.mean()) for name, some in ({"accuracy": is_correct} | by_group).items() if len(some)}
+    scores = {"accuracy": float(is_correct.mean())}
+    for name, number in GROUPS.items():
+        in_group = is_correct[group == number]
+        if len(in_group):
+            scores[f"accuracy_{name}"] = float(in_group.mean())
+    return scores
 
 
 def span(values: Values) -> Scores:
     """Columns: exact match and F1 of the prediction; the others are for unanswerable questions."""
-    matches, overlaps = _columns(values, 6)[:2]
+    matches, overlaps = _columns(values)[:2]
     return {"exact_match": float(matches.mean()), "f1": float(overlaps.mean())}
 
 
 def span_with_null(values: Values) -> Scores:
-    """Columns: exact match and F1 of the prediction, has_answer, null minus span score, exact match and F1 of the span.
+    """Scores with a threshold on the score difference, above which no answer is predicted.
 
-    No answer is predicted if the score difference is above a threshold; `best_…` are for the best threshold.
+    Columns: exact match and F1 of the prediction, has_answer, null minus span score, exact match
+    and F1 of the span. `best_…` are for the best threshold.
     """
-    matches, overlaps, answered, difference, span_matches, span_overlaps = _columns(values, 6)
+    answered, difference, *of_spans = _columns(values)[2:]
+    has_answer = answered > 0
     scores = span(values)
-    for name, chosen in (("has_answer", answered > 0), ("no_answer", answered == 0)):
+    for name, chosen in (("has_answer", has_answer), ("no_answer", ~has_answer)):
         if chosen.any():
-            scores[f"{name}_exact_match"] = float(matches[chosen].mean())
-            scores[f"{name}_f1"] = float(overlaps[chosen].mean())
-    order, no_answer_score = np.argsort(difference), float((answered == 0).sum())
-    for name, best, of_span in (("exact", "best_exact_match", span_matches), ("f1", "best_f1", span_overlaps)):
-        # As in the official script, any span is wrong if there is no answer, even one that is normalized to nothing.
-        gain = np.where(answered > 0, of_span, -1.0)
-        total, scores[f"best_{name}_threshold"] = _best_threshold(difference[order], gain[order], no_answer_score)
-        scores[best] = total / len(values)
+            for metric, score in span(values[chosen]).items():
+                scores[f"{name}_{metric}"] = score
+    order = np.argsort(difference)
+    no_answer_score = float((~has_answer).sum())
+    for name, metric, of_span in zip(("exact", "f1"), ("exact_match", "f1"), of_spans, strict=True):
+        # As in the official script, any span is wrong if there is no answer, even one that is
+        # normalized to nothing.
+        gain = np.where(has_answer, of_span, -1.0)
+        best, threshold = _best_threshold(difference[order], gain[order], no_answer_score)
+        scores[f"best_{name}_threshold"] = threshold
+        scores[f"best_{metric}"] = best / len(values)
     return scores
 
 
-def _best_threshold(difference: Values, gain: Values, no_answer_score: float) -> tuple[float, float]:
-    """The highest sum of scores and its threshold. difference [N] ascending; gain [N] if the span is predicted."""
-    # Differs from the official script, which can cut between equal differences, where no threshold gives its score.
+def _best_threshold(difference: Values, gain: Values, no_answer_score: float) -> Interval:
+    """The highest sum of scores and its threshold, with the gain of each predicted span.
+
+    difference [N] ascending, gain [N]. For no_answer_score 1:
+
+        difference     -2   -1   -1    3
+        gain            1   -1    1    1
+        sum of scores   2    -    2    3   -> best 3, threshold 3
+    """
+    # Differs from the official script, which can cut between equal differences, where no threshold
+    # gives its score.
     is_last = np.append(difference[1:] != difference[:-1], True)
     candidates = np.where(is_last, no_answer_score + np.cumsum(gain), -np.inf)
     best = int(candidates.argmax())
     if candidates[best] > no_answer_score:
         return float(candidates[best]), float(difference[best])
-    # Predicting no answer everywhere is best; the script's threshold 0.0 does so only if every difference is above it.
-    return no_answer_score, 0.0 if difference[0] > 0 else float(np.nextafter(difference[0], -np.inf))
+    # Predicting no answer everywhere is best; the script's threshold 0.0 does so only if every
+    # difference is above it.
+    lowest = difference[0]
+    return no_answer_score, 0.0 if lowest > 0 else float(np.nextafter(lowest, -np.inf))
 
 
 def token(values: Values) -> Scores:
     """Columns: correct, predicted and gold entities, correct tags, tags. 0 / 0 counts as 0."""
-    correct, predicted, gold, correct_tags, tags = (float(column.sum()) for column in _columns(values, 5))
+    sums = [float(column.sum()) for column in _columns(values)]
+    correct, predicted, gold, correct_tags, tags = sums
     return {
         "precision": correct / predicted if predicted else 0.0,
         "recall": correct / gold if gold else 0.0,
@@ -127,19 +159,22 @@ MEASURES: dict[str, Measure] = {measure.__name__: measure for measure in _ALL}
 
 def is_collapsed(measure: str, values: Values) -> bool:
     """Whether all predictions are equal although the gold labels differ: training failed."""
+    if measure == "span":
+        return False
     columns = values.T
     if measure == "token":
-        return bool(columns[1].sum() == 0 and columns[2].sum() > 0)
+        return bool(columns[1].sum() == 0 < columns[2].sum())
+    predicted, gold = columns[:2]
     if measure == "regression":
-        return bool(np.ptp(columns[1]) > 0 and columns[0].std() < _MIN_SPREAD * columns[1].std())
-    predicted, gold = (columns[3] > 0, columns[2] > 0) if measure == "span_with_null" else columns[:2]
-    return measure != "span" and len(np.unique(predicted)) == 1 < len(np.unique(gold))
+        return bool(np.ptp(gold) > 0 and predicted.std() < _MIN_SPREAD * gold.std())
+    if measure == "span_with_null":
+        predicted = columns[3] > 0
+        gold = columns[2] > 0
+    return len(np.unique(predicted)) == 1 < len(np.unique(gold))
 
 
-def _columns(values: Values, count: int) -> list[Values]:
-    """The columns [N] of a table; ValueError if it is empty or not finite."""
-    if values.ndim != 2 or values.shape[1] != count or not len(values):
-        raise ValueError(f"table of shape {list(values.shape)}: expected {count} columns and at least one example")
+def _columns(values: Values) -> list[Values]:
+    """The columns [N] of a table; ValueError if it is not finite."""
     if not np.isfinite(values).all():
         raise ValueError("a prediction is not finite")
     return [np.ascontiguousarray(column) for column in values.T]
@@ -148,8 +183,6 @@ def _columns(values: Values, count: int) -> list[Values]:
 def summarize(values: Sequence[float], *, is_lower_better: bool = False) -> Metrics:
     """All scores with median, mean, sample standard deviation (None for one seed) and best."""
     scores = np.asarray(values, dtype=np.float64)
-    if not (len(scores) and np.isfinite(scores).all()):
-        raise ValueError(f"scores {list(values)}: expected at least one, all finite")
     return {
         "values": scores.tolist(),
         "median": float(np.median(scores)),
@@ -159,17 +192,31 @@ def summarize(values: Sequence[float], *, is_lower_better: bool = False) -> Metr
     }
 
 
-def bootstrap_intervals(per_seed: Runs, measure: Measure, seed: int, resamples: int = RESAMPLES) -> dict[str, Interval]:
-    """95 % bootstrap intervals of the mean over seeds, for metrics that all seeds have; seeds share the resamples."""
+def bootstrap_intervals(
+    per_seed: Runs, measure: Measure, seed: int, resamples: int = RESAMPLES
+) -> dict[str, Interval]:
+    """95 % bootstrap intervals of the mean over seeds, which share the resamples.
+
+    Only for metrics that all seeds have.
+    """
     tables = _stacked(per_seed)
-    whole = [measure(table) for table in tables]
-    drawn: dict[str, list[float]] = {name: [] for name in whole[0] if all(name in scores for scores in whole)}
+    drawn: dict[str, list[float]] = {name: [] for name in _mean_scores(tables, measure)}
     for chosen in _draws(tables.shape[1], seed, resamples):
-        scores = [measure(table[chosen]) for table in tables]
-        for name, means in drawn.items():
-            if all(name in score for score in scores):
-                means.append(sum(score[name] for score in scores) / len(scores))
+        for name, mean in _mean_scores(tables[:, chosen], measure).items():
+            if name in drawn:
+                drawn[name].append(mean)
     return {name: _interval(means) for name, means in drawn.items() if means}
+
+
+def _mean_scores(tables: Values, measure: Measure) -> Scores:
+    """Means over seeds of the metrics that all have. tables [seeds, N, columns]."""
+    scores = [measure(table) for table in tables]
+    means: Scores = {}
+    for name in scores[0]:
+        by_seed = [of_seed[name] for of_seed in scores if name in of_seed]
+        if len(by_seed) == len(scores):
+            means[name] = sum(by_seed) / len(by_seed)
+    return means
 
 
 class Comparison(NamedTuple):
@@ -179,43 +226,56 @@ class Comparison(NamedTuple):
     low: float  # 95 % interval of the difference, over examples and seeds
     high: float
     p_value: float  # two-sided: twice the share of resamples that reverse the difference
-    difference_in_stds: float | None  # in pooled standard deviations over seeds; None if those are 0 or unknown
+    # In pooled standard deviations over seeds; None if those are 0 or unknown.
+    difference_in_stds: float | None
 
 
-def compare(first: Runs, second: Runs, measure: str, metric: str, seed: int, resamples: int = RESAMPLES) -> Comparison:
-    """Compare two models, each with several seeds, in a metric of one of MEASURES; DataError for different examples.
+def compare(
+    first: Runs, second: Runs, measure: str, metric: str, seed: int, resamples: int = RESAMPLES
+) -> Comparison:
+    """Compare two models in a metric of one of MEASURES; DataError for different examples.
 
-    Each resample draws examples, the same for both models, and then seeds of each (pigeonhole bootstrap, Owen 2007).
-    The interval is too wide if seeds differ little, and too narrow for two seeds per model that differ much.
+    Each resample draws examples, the same for both models, and then seeds of each (pigeonhole
+    bootstrap, Owen 2007). The interval is too wide if seeds differ little, and too narrow for two
+    seeds per model that differ much.
     """
 
-    def scored(side: Values, chosen: Any = slice(None)) -> NDArray[np.float64]:
-        return np.array([MEASURES[measure](table[chosen])[metric] for table in side])
+    def scored(tables: Values) -> Values:
+        """The score of each seed."""
+        return np.array([MEASURES[measure](table)[metric] for table in tables])
 
-    sides = _stacked(first), _stacked(second)
+    sides = [_stacked(first), _stacked(second)]
     golds = [side[:, :, _GOLD_COLUMNS[measure]] for side in sides]
-    if sides[0].shape[1:] != sides[1].shape[1:] or any((gold != golds[0][0]).any() for gold in golds):
-        raise DataError("the two were evaluated on different examples; compare sweeps with the same evaluation data")
-    scores = [scored(side) for side in sides]
+    has_one_shape = sides[0].shape[1:] == sides[1].shape[1:]
+    if not has_one_shape or any((gold != golds[0][0]).any() for gold in golds):
+        raise DataError(
+            "the two were evaluated on different examples; "
+            "compare sweeps with the same evaluation data"
+        )
     generator = np.random.default_rng(derived_seed(seed, Stream.RESAMPLE, 1))
     differences: list[float] = []  # [2 R]
     for chosen in _draws(sides[0].shape[1], seed, resamples):
-        mine, theirs = (scored(side, chosen) for side in sides)
-        # Each draw of seeds is used in both directions, so that swapping the models only changes the sign.
-        one, other = generator.random((2, max(map(len, sides))))
-        differences += (_seed_mean(mine, a) - _seed_mean(theirs, b) for a, b in ((one, other), (other, one)))
+        first_scores, second_scores = (scored(side[:, chosen]) for side in sides)
+        uniform = generator.random((2, max(map(len, sides))))
+        # Each draw of seeds is used in both directions, so that swapping the models only changes
+        # the sign.
+        for of_first, of_second in (uniform, uniform[::-1]):
+            mean = _seed_mean(first_scores, of_first)
+            differences.append(mean - _seed_mean(second_scores, of_second))
     reversed_count = min(sum(d <= 0 for d in differences), sum(d >= 0 for d in differences))
     p_value = min(1.0, 2 * (reversed_count + 1) / (len(differences) + 1))
+    scores = [scored(side) for side in sides]
     difference = float(scores[0].mean() - scores[1].mean())
-    freedom = len(scores[0]) + len(scores[1]) - 2
-    squares = sum(float(np.square(some - some.mean()).sum()) for some in scores)
+    freedom = sum(map(len, sides)) - 2
+    squares = sum(float(np.square(side - side.mean()).sum()) for side in scores)
     in_stds = difference / math.sqrt(squares / freedom) if squares and freedom else None
     return Comparison(difference, *_interval(differences), p_value, in_stds)
 
 
 def _seed_mean(scores: Values, uniform: Values) -> float:
-    """Mean score of seeds drawn with replacement. scores [seeds], uniform [at least as many] in [0, 1)."""
-    count, mean = len(scores), float(scores.mean())
+    """Mean score of seeds drawn with replacement. scores [seeds], uniform [seeds or more]."""
+    count = len(scores)
+    mean = float(scores.mean())
     if count == 1:
         return mean
     drawn = float(scores[(uniform[:count] * count).astype(np.int64)].mean())
@@ -225,10 +285,10 @@ def _seed_mean(scores: Values, uniform: Values) -> float:
 
 def _stacked(per_seed: Runs) -> Values:
     """Tables of several seeds as one [seeds, N, columns]."""
-    if len(per_seed) == 0 or len(per_seed[0]) == 0:
-        raise ValueError("no seed or no example to evaluate")
     if any(values.shape != per_seed[0].shape for values in per_seed):
-        raise DataError("the seeds were evaluated on different examples; evaluate all of them on the same data")
+        raise DataError(
+            "the seeds were evaluated on different examples; evaluate all of them on the same data"
+        )
     return np.stack(per_seed, dtype=np.float64)
 
 

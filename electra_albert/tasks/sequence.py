@@ -1,4 +1,4 @@
-"""Texts, pairs and multiple-choice questions: encoding and decoding. F features, C classes, K options."""
+"""Texts, pairs and multiple-choice questions. F features, C classes, K options."""
 
 from collections.abc import Sequence
 
@@ -8,104 +8,153 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 
 from electra_albert.contracts import DataError
-from electra_albert.tasks.encoding import Decoded, EncodedExamples, EncodePlan, Encoding, Labels, Outputs, Pair, flatten
+from electra_albert.tasks.encoding import (
+    Decoded,
+    EncodedExamples,
+    EncodePlan,
+    Encoding,
+    Labels,
+    Outputs,
+    Pair,
+    flatten,
+)
 from electra_albert.tasks.task import ChoiceExample, SequenceExample
 
-# A gap is better apart from words than before or after one; names such as snake_case and __init__ hold none.
-# Scripts that put no spaces between words have gaps anywhere.
-_LETTER = r"[[\p{L}\p{M}\p{N}]--[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]]"
-_NO_WORD_BEFORE, _NO_WORD_AFTER = rf"(?<!{_LETTER}|_)", rf"(?!{_LETTER}|_)"
+# A gap is better apart from words than before or after one; names such as snake_case and __init__
+# hold none. Scripts that put no spaces between words have gaps anywhere.
+_LETTER = (
+    r"[[\p{L}\p{M}\p{N}]--[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]]"
+)
+_NO_WORD_BEFORE = rf"(?<!{_LETTER}|_)"
+_NO_WORD_AFTER = rf"(?!{_LETTER}|_)"
 _BEFORE_WORD = rf"{_NO_WORD_BEFORE}_+(?={_LETTER}+{_NO_WORD_AFTER})"
 _AFTER_WORD = rf"(?<={_NO_WORD_BEFORE}{_LETTER}+)_+{_NO_WORD_AFTER}"
-_GAPS = [
-    regex.compile(rf"(?V1){pattern}")
-    for pattern in (rf"{_NO_WORD_BEFORE}_+{_NO_WORD_AFTER}", rf"{_BEFORE_WORD}|{_AFTER_WORD}|___+")
-]
+_GAPS = (
+    regex.compile(rf"(?V1){_NO_WORD_BEFORE}_+{_NO_WORD_AFTER}"),
+    regex.compile(rf"(?V1){_BEFORE_WORD}|{_AFTER_WORD}|___+"),
+)
 _MAX_QUESTION_LENGTH = 128  # tokens of question and option, as in the code published for RACE
 GROUPS = {"middle": 0, "high": 1}
 
 
 def encode(examples: Sequence[SequenceExample], encoding: Encoding) -> EncodedExamples:
-    """One sequence per example, truncated to max_seq_length; with `double_unordered`, training pairs in both orders."""
-    encoder, plan = encoding.encoder, encoding.plan
-    firsts = encoder.encode([example.text for example in examples])
+    """One sequence per example, truncated to max_seq_length.
+
+    With `double_unordered`, training pairs are encoded in both orders.
+    """
+    plan = encoding.plan
+    firsts = encoding.encoder.encode([example.text for example in examples])
+    seconds = encoding.encoder.encode([example.text_pair or "" for example in examples])
     pairs = [number for number, example in enumerate(examples) if example.text_pair is not None]
-    seconds = dict(zip(pairs, encoder.encode([examples[number].text_pair or "" for number in pairs]), strict=True))
-    texts: list[Pair] = [(first, seconds.get(number)) for number, first in enumerate(firsts)]
-    index = [*range(len(examples))]
+    texts: list[Pair] = [(first, None) for first in firsts]
+    for number in pairs:
+        texts[number] = (firsts[number], seconds[number])
+    index = list(range(len(examples)))
     if encoding.is_training and plan.double_unordered and pairs:
         texts += [(seconds[number], firsts[number]) for number in pairs]
         index += pairs
         encoding.note("pairs", "added with their two texts swapped", examples[pairs[0]], len(pairs))
     sequences: list[Pair] = []
     for number, (first, second) in enumerate(texts):
-        lengths = len(first), 0 if second is None else len(second)
-        kept = truncate_pair(*lengths, plan.max_seq_length - (2 if second is None else 3))
-        sequences.append((first[: kept[0]], None if second is None else second[: kept[1]]))
-        if number < len(examples) and kept != lengths:
+        room = plan.max_seq_length - (2 if second is None else 3)
+        lengths = (len(first), 0 if second is None else len(second))
+        fitted = truncate_pair(*lengths, room)
+        sequences.append((first[: fitted[0]], None if second is None else second[: fitted[1]]))
+        if number < len(examples) and fitted != lengths:
             encoding.note("examples", plan.truncated, examples[number], is_truncated=True)
     gold = encoding.gold(examples)
     labels: NDArray[np.generic] | None = None
     if gold is not None and plan.is_regression:
         labels = np.array(gold, dtype=np.float32)[index]
     elif gold is not None:
-        labels = encoding.label_ids(zip(gold, examples, strict=True))[index]
-    return flatten(encoder, sequences, index, labels)
+        labels = encoding.label_ids(gold)[index]
+    return flatten(encoding.encoder, sequences, index, labels)
 
 
 def decode(
-    outputs: Outputs, features: EncodedExamples, examples: Sequence[SequenceExample], labels: Labels, plan: EncodePlan
+    outputs: Outputs,
+    features: EncodedExamples,
+    examples: Sequence[SequenceExample],
+    labels: Labels,
+    plan: EncodePlan,
 ) -> Decoded:
-    """Class names, or numbers for a regression; values (predicted, gold). outputs: [C] logits, [1] for a regression."""
-    logits = np.array(outputs, dtype=np.float64).reshape(-1, 1 if plan.is_regression else len(labels))  # [F, C]
+    """Class names, or numbers for a regression; values (predicted, gold).
+
+    outputs: [C] logits, [1] for a regression.
+    """
+    size = 1 if plan.is_regression else len(labels)
+    logits = np.array(outputs, dtype=np.float64).reshape(-1, size)  # [F, C]
     chosen = logits[:, 0] if plan.is_regression else logits.argmax(axis=1)
-    # Gold numbers of a regression come from the examples: the features hold them as float32.
-    gold = [example.label or 0 for example in examples] if plan.is_regression else features.labels
-    values = None if features.labels is None else np.stack([chosen, np.array(gold)], axis=1, dtype=np.float64)
+    values = None
+    if features.labels is not None:
+        # Gold numbers of a regression come from the examples: the features hold them as float32.
+        numbers = [example.label for example in examples]
+        gold = np.array(numbers) if plan.is_regression else features.labels
+        values = np.stack([chosen, gold], axis=1, dtype=np.float64)
     if plan.is_regression:
         return Decoded(chosen.tolist(), values, None)
-    return Decoded([labels[number] for number in chosen], values, softmax(logits, axis=1).tolist())
+    probabilities = softmax(logits, axis=1).tolist()
+    return Decoded([labels[number] for number in chosen], values, probabilities)
 
 
 def truncate_pair(first: int, second: int, room: int) -> tuple[int, int]:
-    """Lengths of two texts truncated to `room` tokens in total, longest first; of equal ones the second is cut."""
-    kept = first if first + second <= room else min(first, room - min(second, room // 2))
-    return kept, min(second, room - kept)
+    """Lengths of two texts truncated to `room` tokens in total.
+
+    The longer one is cut first, of equal ones the second: 5 and 2 become 3 and 2 in 5 tokens.
+    """
+    if first + second > room:
+        first = min(first, room - min(second, room // 2))
+    return first, min(second, room - first)
 
 
 def encode_choices(examples: Sequence[ChoiceExample], encoding: Encoding) -> EncodedExamples:
-    """One sequence `[CLS] passage [SEP] question and option [SEP]` per option; DataError for unequal option counts.
+    """One sequence `[CLS] passage [SEP] question and option [SEP]` per option.
 
-    The passage is truncated first. Question and option get at most half of the sequence; their last tokens are kept.
+    The passage is truncated first. Question and option get at most half of the sequence; their
+    last tokens are used. DataError for unequal option counts.
     """
-    encoder, plan, gold = encoding.encoder, encoding.plan, encoding.gold(examples)
-    option_count = len(examples[0].options) if examples else 1
-    for example in examples:
-        location, count = f"{encoding.set_name}, {example.identity}", len(example.options)
-        if count != option_count or not count:
-            raise DataError(f"{location}: {count} options, but the first example has {option_count}; give all as many")
-        if gold is not None and example.label not in range(option_count):
-            raise DataError(f"{location}: answer {example.label} is not one of the {option_count} options; correct it")
+    plan = encoding.plan
+    gold = encoding.gold(examples)
     texts = sorted({example.context for example in examples})  # several questions share one
-    contexts = dict(zip(texts, encoder.encode(texts), strict=True))
-    filled = encoder.encode([fill(example.question, option) for example in examples for option in example.options])
+    contexts = dict(zip(texts, encoding.encoder.encode(texts), strict=True))
+    option_count = len(examples[0].options) if examples else 1
+    filled: list[str] = []
+    for example in examples:
+        count = len(example.options)
+        if count != option_count:
+            raise DataError(
+                f"{encoding.set_name}, {example.identity}: {count} options, but the first example "
+                f"has {option_count}; give all as many"
+            )
+        filled += [fill(example.question, option) for option in example.options]
+    encoded = encoding.encoder.encode(filled)
     room = plan.max_seq_length - 3
     longest = min(_MAX_QUESTION_LENGTH, room // 2)
     sequences: list[Pair] = []
     for number, example in enumerate(examples):
-        context, questions = contexts[example.context], filled[number * option_count :][:option_count]
-        room_left = room - min(longest, max(map(len, questions)))
+        questions = encoded[number * option_count :][:option_count]
+        length = max(map(len, questions))
+        room_left = room - min(longest, length)
+        context = contexts[example.context]
         sequences += [(context[:room_left], question[-longest:]) for question in questions]
         if len(context) > room_left:
-            encoding.note("passages", f"with question and option {plan.truncated}", example, is_truncated=True)
-        if any(len(question) > longest for question in questions):
-            encoding.note("questions", f"with option truncated to {longest} tokens", example, is_truncated=True)
+            encoding.note(
+                "passages", f"with question and option {plan.truncated}", example, is_truncated=True
+            )
+        if length > longest:
+            encoding.note(
+                "questions",
+                f"with option truncated to {longest} tokens",
+                example,
+                is_truncated=True,
+            )
     labels = None if gold is None else np.array(gold, dtype=np.int64)
-    return flatten(encoder, sequences, range(len(examples)), labels, num_choices=option_count)
+    index = range(len(examples))
+    return flatten(encoding.encoder, sequences, index, labels, num_choices=option_count)
 
 
 def fill(question: str, option: str) -> str:
-    """Put the option into the gap `_` of the question, or after the question if it has no gap."""
+    """Put the option into the gap `_` of the question, or after a question without a gap."""
     for gap in _GAPS:
         if gap.search(question):
             return str(gap.sub(lambda _: option, question))
@@ -113,11 +162,17 @@ def fill(question: str, option: str) -> str:
 
 
 def decode_choices(
-    outputs: Outputs, features: EncodedExamples, examples: Sequence[ChoiceExample], labels: Labels, plan: EncodePlan
+    outputs: Outputs,
+    features: EncodedExamples,
+    examples: Sequence[ChoiceExample],
+    labels: Labels,
+    plan: EncodePlan,
 ) -> Decoded:
     """Index of the predicted option; values (predicted, gold, group). outputs: [K] logits."""
     logits = np.array(outputs, dtype=np.float64).reshape(-1, features.num_choices)  # [F, K]
     chosen = logits.argmax(axis=1)
-    groups = np.array([GROUPS.get(example.group, -1) for example in examples])
-    values = None if features.labels is None else np.stack([chosen, features.labels, groups], axis=1, dtype=np.float64)
+    values = None
+    if features.labels is not None:
+        groups = np.array([GROUPS.get(example.group, -1) for example in examples])
+        values = np.stack([chosen, features.labels, groups], axis=1, dtype=np.float64)
     return Decoded(chosen.tolist(), values, softmax(logits, axis=1).tolist())

@@ -8,7 +8,6 @@ from typing import Any, Literal, NamedTuple
 
 Patterns = tuple[str, ...]  # file names in order of preference; * matches any text
 MAX_DIGITS = 9  # of a column number; no file has that many columns
-TABLE_SUFFIXES = (".tsv", ".csv", ".jsonl", ".parquet")
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class Hub:
 
 @dataclass(frozen=True)
 class Task:
-    """Definition of a task. `main` is the metric that ELECTRA reports, `metrics` are the official ones."""
+    """Definition of a task; `main` is the metric that ELECTRA reports, `metrics` are official."""
 
     name: str
     kind: Literal["sequence", "choice", "span", "token"]
@@ -61,7 +60,8 @@ class Task:
     score_range: tuple[float, float] | None = None
     has_null_answer: bool = False
     tag_column: int = -1  # in CoNLL files
-    trained_by: str | None = None  # for a task without training data: the task whose model is evaluated on it
+    # For a task without training data: the task whose model is evaluated on it.
+    trained_by: str | None = None
     submission: str | None = None  # submission file; by default named after the test set
 
     @property
@@ -122,15 +122,18 @@ class Report:
     first_truncated: str | None = None  # id of the first truncated example
 
     def note(self, what: str, where: str, count: int = 1, *, is_truncated: bool = False) -> None:
-        """Count `what`, a plural such as `examples of FILE left out`, first seen at `where`, an id or file and line."""
+        """Count `what`, a plural such as `examples of FILE left out`, first seen at `where`."""
         self.counts[what] += count
         self.first_seen.setdefault(what, where)
         self.first_truncated = self.first_truncated or (where if is_truncated else None)
 
     def lines(self) -> list[str]:
         """One message for each kind: `3 examples of FILE left out (first: FILE:7)`."""
-        counted = [f"{n:,} {what} (first: {self.first_seen[what]})" for what, n in self.counts.items()]
-        return [re.sub(r"^(1 \w+)s of ", r"\1 of ", line) for line in counted]
+        lines: list[str] = []
+        for what, count in self.counts.items():
+            line = f"{count:,} {what} (first: {self.first_seen[what]})"
+            lines.append(re.sub(r"^(1 \w+)s of ", r"\1 of ", line))
+        return lines
 
 
 class TaskData(NamedTuple):

@@ -1,62 +1,86 @@
-"""Token classification: windows of whole words, tags from logits, entities. F features, L length, C tags."""
+"""Token classification: windows of whole words, tags from logits, entities. L length, C tags."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from itertools import chain, pairwise
 
 import numpy as np
 
-from electra_albert.contracts import IGNORED_LABEL, DataError
-from electra_albert.tasks.encoding import Decoded, EncodedExamples, EncodePlan, Encoding, Labels, Outputs, Pair, flatten
+from electra_albert.contracts import IGNORED_LABEL
+from electra_albert.corpus.text_encoder import Ids
+from electra_albert.tasks.encoding import (
+    Decoded,
+    EncodedExamples,
+    EncodePlan,
+    Encoding,
+    Labels,
+    Outputs,
+    Pair,
+    flatten,
+)
 from electra_albert.tasks.task import TokenExample
 
 Entity = tuple[int, int, str]  # first word, one past the last word, type
 
 _NO_WORD = -1
-_OUTSIDE = "O"
 _PREFIXES = frozenset("BIESLU")
 _AS_IOBES = str.maketrans("LU", "ES")  # BILOU, which seqeval does not know
 
 
 def encode(examples: Sequence[TokenExample], encoding: Encoding) -> EncodedExamples:
-    """Features `[CLS] words [SEP]`; a sentence too long for one is split into windows without overlap."""
-    encoder, room = encoding.encoder, encoding.plan.max_seq_length - 2
-    tags = encoding.gold(examples, "tags")
-    distinct = sorted({word for example in examples for word in example.words})
-    ids_of = dict(zip(distinct, encoder.encode([" " + word for word in distinct]), strict=True))
+    """Features `[CLS] words [SEP]`; a long sentence is split into windows without overlap.
+
+    Only the first token of each word has a label. `Ada loves Rome` in windows of three tokens:
+
+        [CLS] A ##da [SEP]         word_ids -1 0 -1 -1
+        [CLS] loves Rome [SEP]     word_ids -1 1  2 -1
+    """
+    room = encoding.plan.max_seq_length - 2
+    distinct = sorted(set(chain.from_iterable(example.words for example in examples)))
+    encoded = encoding.encoder.encode([" " + word for word in distinct])
+    ids_of = dict(zip(distinct, encoded, strict=True))
     sequences: list[Pair] = []
     index: list[int] = []
-    word_ids: list[int] = []  # of the first token of each word; -1 for other tokens
+    words: list[int] = []  # of the first token of each word; -1 for other tokens
     for number, example in enumerate(examples):
-        if tags is not None and len(tags[number]) != len(example.words):
-            counts = f"{len(tags[number])} tags for {len(example.words)} words"
-            raise DataError(f"{encoding.set_name}, {example.identity}: {counts}; give one tag per word")
-        words = [ids_of[word] for word in example.words]
-        if empty := sum(not len(word) for word in words):
-            encoding.note("words", "without a token replaced by the unknown token", example, empty)
-            words = [word if len(word) else np.array([encoder.filler_id], dtype=np.int32) for word in words]
-        if long := sum(len(word) > room for word in words):
-            encoding.note("words", f"truncated to {room} tokens", example, long, is_truncated=True)
-            words = [word[:room] for word in words]
-        windows = _windows([len(word) for word in words], room)
+        subwords = _fitted([ids_of[word] for word in example.words], room, example, encoding)
+        windows = _windows([len(ids) for ids in subwords], room)
         if len(windows) > 1:
             encoding.note("sentences", f"split into windows of {room + 2} tokens", example)
         for window in windows:
-            sequences.append((np.concatenate([np.zeros(0, dtype=np.int32), *(words[i] for i in window)]), None))
+            inside = subwords[window.start : window.stop]
+            sequences.append((np.concatenate([np.zeros(0, dtype=np.int32), *inside]), None))
             index.append(number)
-            numbered = ([i, *[_NO_WORD] * (len(words[i]) - 1)] for i in window)
-            word_ids += [_NO_WORD, *chain.from_iterable(numbered), _NO_WORD]
-    info = {"word_ids": np.array(word_ids, dtype=np.int32)}
+            words.append(_NO_WORD)
+            for word in window:
+                words += [word, *[_NO_WORD] * (len(subwords[word]) - 1)]
+            words.append(_NO_WORD)
+    word_ids = np.array(words, dtype=np.int32)
     labels = None
+    tags = encoding.gold(examples, "tags")
     if tags is not None:
-        labels = np.full(len(word_ids), IGNORED_LABEL, dtype=np.int64)
-        # Words and windows are in order.
-        labels[info["word_ids"] >= 0] = encoding.label_ids((tag, one) for one in examples for tag in one.tags or ())
-    return flatten(encoder, sequences, index, labels, has_token_labels=True, token_info=info)
+        labels = np.full(len(word_ids), IGNORED_LABEL)
+        labels[word_ids >= 0] = encoding.label_ids(chain.from_iterable(tags))  # in order
+    features = flatten(encoding.encoder, sequences, index, labels)
+    return replace(features, has_token_labels=True, token_info={"word_ids": word_ids})
+
+
+def _fitted(words: list[Ids], room: int, example: TokenExample, encoding: Encoding) -> list[Ids]:
+    """Token ids of each word, of at least one and at most `room` tokens."""
+    empty = sum(not len(ids) for ids in words)
+    if empty:
+        encoding.note("words", "without a token replaced by the unknown token", example, empty)
+    long = sum(len(ids) > room for ids in words)
+    if long:
+        encoding.note("words", f"truncated to {room} tokens", example, long, is_truncated=True)
+    unknown = np.array([encoding.encoder.filler_id], dtype=np.int32)
+    return [ids[:room] if len(ids) else unknown for ids in words]
 
 
 def _windows(lengths: list[int], room: int) -> list[range]:
     """Split a sentence into windows of at most `room` tokens. lengths: tokens of each word."""
-    starts, used = [0], 0
+    starts = [0]
+    used = 0
     for position, length in enumerate(lengths):
         if used + length > room:
             starts.append(position)
@@ -65,44 +89,59 @@ def _windows(lengths: list[int], room: int) -> list[range]:
     return [range(start, end) for start, end in pairwise([*starts, len(lengths)])]
 
 
-def word_logits(outputs: Outputs, features: EncodedExamples, examples: Sequence[TokenExample]) -> Outputs:
-    """Logits [words, C] of each example, at the first token of each word. outputs: [L, C] logits."""
-    found: list[Outputs] = [[] for _ in examples]
-    for number, at, logits in zip(features.example_index.tolist(), features.slices(), outputs, strict=True):
-        found[number].append(logits[features.token_info["word_ids"][at].astype(np.int64) >= 0])
-    return [np.concatenate(windows) for windows in found]
+def word_logits(
+    outputs: Outputs, features: EncodedExamples, examples: Sequence[TokenExample]
+) -> Outputs:
+    """Logits [words, C] of each example, at the first token of each word. outputs: [L, C]."""
+    parts: list[Outputs] = [[] for _ in examples]
+    is_first = features.token_info["word_ids"] >= 0
+    numbers = features.example_index.tolist()
+    for number, at, logits in zip(numbers, features.slices(), outputs, strict=True):
+        parts[number].append(logits[is_first[at]])
+    return [np.concatenate(windows) for windows in parts]
 
 
 def decode(
-    outputs: Outputs, features: EncodedExamples, examples: Sequence[TokenExample], labels: Labels, plan: EncodePlan
+    outputs: Outputs,
+    features: EncodedExamples,
+    examples: Sequence[TokenExample],
+    labels: Labels,
+    plan: EncodePlan,
 ) -> Decoded:
-    """A tag per word; values (correct entities, predicted, gold, correct tags, tags). outputs: [L, C] logits."""
+    """A tag per word. outputs: [L, C] logits.
+
+    values: (correct entities, predicted ones, gold ones, correct tags, tags).
+    """
+    names = np.array(labels, dtype=object)
     logits = word_logits(outputs, features, examples)
-    chosen = [[labels[tag] for tag in of_words.argmax(axis=1).tolist()] for of_words in logits]
+    predictions = [names[of_words.argmax(axis=1)].tolist() for of_words in logits]
     if features.labels is None:
-        return Decoded(chosen, None, None)
+        return Decoded(predictions, None, None)
     is_entities = is_entity_tagging(labels)
     values = np.zeros((len(examples), 5))
-    for row, example, predicted in zip(values, examples, chosen, strict=True):
+    for row, example, tags in zip(values, examples, predictions, strict=True):
         gold = example.tags or ()
         if is_entities:
-            found, wanted = entities(predicted), entities(gold)
-            row[:3] = (len(found & wanted), len(found), len(wanted))
-        row[3:] = (sum(mine == theirs for mine, theirs in zip(predicted, gold, strict=True)), len(gold))
-    return Decoded(chosen, values, None)
+            predicted = entities(tags)
+            annotated = entities(gold)
+            row[:3] = (len(predicted & annotated), len(predicted), len(annotated))
+        correct_tags = sum(tag == right for tag, right in zip(tags, gold, strict=True))
+        row[3:] = (correct_tags, len(gold))
+    return Decoded(predictions, values, None)
 
 
 def entities(tags: Sequence[str]) -> set[Entity]:
-    """Entities of one sentence in IOB1, IOB2, IOBES or BILOU tags, as in CoNLL's evaluation script."""
+    """Entities of one sentence in IOB1, IOB2, IOBES or BILOU tags, as in CoNLL's script."""
     from seqeval.metrics.sequence_labeling import get_entities
 
-    found = get_entities([tag[0].translate(_AS_IOBES) + tag[1:] for tag in tags])
-    return {(first, last + 1, kind) for kind, first, last in found}
+    as_iobes = [tag[0].translate(_AS_IOBES) + tag[1:] for tag in tags]
+    return {(first, last + 1, kind) for kind, first, last in get_entities(as_iobes)}
 
 
 def is_entity_tagging(labels: Collection[str]) -> bool:
-    """Whether the tags mark entities (IOB and the like); plain tags, such as parts of speech, do not."""
-    marks = [label for label in labels if label != _OUTSIDE]
+    """Whether the tags mark entities (IOB and the like), unlike parts of speech."""
+    marks = [label for label in labels if label != "O"]
     # A bare B or I without a type counts only together with O: it could be a tag of its own.
-    is_marked = all(mark[:1] in _PREFIXES and (mark[1:2] == "-" or mark[1:] == "") for mark in marks)
-    return is_marked and bool(marks) and (_OUTSIDE in labels or all("-" in mark for mark in marks))
+    separators = ("", "-") if "O" in labels else ("-",)
+    is_marked = all(mark[:1] in _PREFIXES and mark[1:2] in separators for mark in marks)
+    return is_marked and bool(marks)

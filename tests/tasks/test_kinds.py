@@ -227,12 +227,7 @@ def test_values_count_entities_and_tags() -> None:
 @pytest.mark.parametrize(
     ("kind", "examples", "message"),
     [
-        ("sequence", sequences("maybe"), r"file\.tsv:0"),
-        ("sequence", sequences("yes", None), r"file\.tsv:"),
         ("choice", [choice(), choice(("a", "b", "c"))], r"dev, 7\.txt: .*3 options"),
-        ("choice", [choice(label=2)], "answer 2"),
-        ("token", [TokenExample(("a",), ("B-ORG",), "7")], "B-ORG"),
-        ("token", [TokenExample(("a", "b"), ("O",), "7")], "1 tags for 2 words"),
     ],
 )
 def test_labels_that_do_not_fit_are_refused_with_the_example(kind: str, examples: list[Any], message: str) -> None:

@@ -189,19 +189,12 @@ def test_all_scores_are_finite_and_in_range_on_any_table(kind: str, data: st.Dat
 
 
 @pytest.mark.parametrize("kind", sorted(MEASURES))
-def test_invalid_tables_are_refused(kind: str) -> None:
+def test_predictions_that_are_not_finite_are_refused(kind: str) -> None:
     rows = np.zeros((3, COLUMNS[kind]))
     MEASURES[kind](rows)
-    with pytest.raises(ValueError, match="at least one example"):
-        MEASURES[kind](rows[:0])
     for wrong in (np.nan, np.inf):
         with pytest.raises(ValueError, match="not finite"):
             MEASURES[kind](np.where(np.arange(3)[:, None] == 1, wrong, rows))
-    with pytest.raises(ValueError, match="columns"):
-        MEASURES[kind](rows[:, 1:])
-    if kind == "classification":
-        with pytest.raises(ValueError, match="integers"):
-            MEASURES[kind](rows + 0.5)
 
 
 # Collapse
