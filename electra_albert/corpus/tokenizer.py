@@ -48,6 +48,7 @@ _BERT_FLAGS = {  # and their names in tokenizer.json
     "strip_accents": "strip_accents",
     "tokenize_chinese_chars": "handle_chinese_chars",
 }
+_MAX_TOKENS_PER_CHARACTER = 64  # U+FDFA becomes 18 characters of up to 3 bytes
 _MAX_TOKEN_LENGTH = 1000  # characters; freeing a far longer token overflows the stack of tokenizers
 _PROBE = 40 * "a" + "! The 1,000 don't … “é” e\u0301 中文 한국어 👩\u200d👧 עברית "
 _PROBE += "\t\u3000\x00\ufdfa ▁ ## [MASK] <unk>"
@@ -84,7 +85,9 @@ def load_tokenizer(path: Path, options: TextOptions | None = None) -> Tokenizer:
             if settings.is_file():
                 config |= _read_settings(settings)
         tokenizer = _load(file, config, options or TextOptions())
-        tokenizer.backend_tokenizer.encode(_PROBE)
+        count = len(tokenizer.backend_tokenizer.encode(_PROBE).ids)
+        if count > _MAX_TOKENS_PER_CHARACTER * len(_PROBE):
+            raise ValueError(f"it makes {count} tokens of {len(_PROBE)} characters")
     except (UsageError, OSError):
         raise
     except BaseException as problem:  # tokenizers raises bare Exceptions, and panics of Rust

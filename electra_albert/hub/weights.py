@@ -1,9 +1,14 @@
-"""Read and write weights files, safetensors or pickled: no code in them runs."""
+"""Read and write weights files, safetensors or pickled.
+
+No code in them runs, and memory is proportional to size.
+"""
 
 import hashlib
+import io
 import json
 import os
 import pickle
+import pickletools
 import struct
 import warnings
 import zipfile
@@ -33,6 +38,9 @@ _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _HEADER_SIZE_BYTES = 8  # of the number at the start of a safetensors file
 _MAX_JSON_BYTES = 1 << 20
 _MAX_NAME = 200  # characters
+_MAX_TENSORS = 50_000
+_MAX_TUPLES = 20_000  # in a pickle, four per tensor; nested in each other they fit on the stack
+_OLD_PARTS = 4  # pickles at the start of a file in torch's old format; the last is the object
 # Exceptions of torch.load for damaged or hostile files, collected by fuzzing.
 _DAMAGED = (
     *(pickle.UnpicklingError, struct.error, zipfile.BadZipFile, ArithmeticError, AssertionError),
@@ -133,6 +141,10 @@ def write_safetensors(tensors: dict[str, Tensor], file: Path) -> None:
 def _read_safetensors(file: Path) -> dict[str, Tensor]:
     try:
         with safe_open(str(file), framework="pt") as source:
+            if len(source.keys()) > _MAX_TENSORS:
+                raise CheckpointError(
+                    f"{file} contains more than {_MAX_TENSORS} tensors; use another"
+                )
             written = (source.metadata() or {}).get(DIGEST)
             tensors = {name: source.get_tensor(name) for name in source.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
@@ -147,6 +159,7 @@ def _read_safetensors(file: Path) -> dict[str, Tensor]:
 
 def _read_pickled(file: Path) -> dict[str, Tensor]:
     try:
+        _check_pickled(file)
         # About a plain pickle, which is rejected.
         with warnings.catch_warnings(action="ignore", category=UserWarning):
             contents = torch.load(file, map_location="cpu", weights_only=True)
@@ -172,6 +185,27 @@ def _is_plain(name: object, tensor: object) -> bool:
     if not isinstance(name, str) or not isinstance(tensor, Tensor):
         return False
     return tensor.layout == torch.strided and not tensor.is_meta
+
+
+def _check_pickled(file: Path) -> None:
+    """Raise ValueError for a file that unpacks to more than its size, or crashes when it is read.
+
+    Hashing tuples that are nested too deeply, as keys of a dictionary, overflows the stack.
+    """
+    pickles = [io.BytesIO(file.read_bytes())] * _OLD_PARTS  # each read continues in the same stream
+    if zipfile.is_zipfile(file):
+        with zipfile.ZipFile(file) as archive:
+            members = archive.infolist()
+            is_packed = any(member.compress_type != zipfile.ZIP_STORED for member in members)
+            if is_packed or sum(member.file_size for member in members) > file.stat().st_size:
+                raise ValueError("it unpacks to more than its size")
+            names = [name for name in archive.namelist() if name.lower().endswith(".pkl")]
+            pickles = [io.BytesIO(archive.read(name)) for name in names]
+    tuples = 0
+    for pickled in pickles:
+        tuples += sum(code.name.startswith("TUPLE") for code, _, _ in pickletools.genops(pickled))
+    if tuples > _MAX_TUPLES:
+        raise ValueError("its values are nested too deeply")
 
 
 def _reason(error: Exception) -> str:

@@ -53,6 +53,7 @@ EDITED: dict[tuple[str, str], list[tuple[str, Change, str]]] = {
         ("added token far away", add_token(4 * 10**9, "<far>"), "ids"),
         ("added token that contradicts", add_token(17, "<mask>"), "ids"),
         ("regex with exponential time", step(type="Replace", pattern={"Regex": "(a+)+$"}, content=""), "fetch"),
+        ("text that grows", step(type="Replace", pattern={"String": "a"}, content="a" * 999), "makes"),
         ("character map cut off", step(type="Precompiled", precompiled_charsmap="AAQAAA=="), "fetch"),
         ("text generation tokenizer without a mask", without_mask, "mask_token"),
     ],

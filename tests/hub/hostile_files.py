@@ -55,6 +55,7 @@ DAMAGED: dict[str, tuple[Callable[[Path], bytes], str]] = {
     "LFS pointer": (lambda file: LFS_POINTER, "git lfs pull"),
     "float8": (edited(lambda t: {**t, MAPPING: t[MAPPING].to(torch.float8_e4m3fn)}), "float8"),
     "no number": (edited(lambda t: {**t, MAPPING: t[MAPPING].index_fill(0, torch.tensor(3), torch.nan)}), "not finite"),
+    "60,000 tensors": (edited(lambda t: {f"n{number}": torch.zeros(0) for number in range(60_000)}), "more than"),
     "line break in a name": (edited(lambda t: {**t, "a\nerror: b\x1b[31m": torch.zeros(2)}), "tensor name"),
 }
 

@@ -1,6 +1,8 @@
-"""Untrusted weights files are read or refused in one short line, and none of their code runs."""
+"""Untrusted weights files are read or refused in one short line, in bounded time, and none of their code runs."""
 
+import io
 import json
+import zipfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +17,8 @@ from electra_albert.hub.formats import to_stock
 from electra_albert.hub.load import build, locate, read_stored
 from electra_albert.hub.weights import read_tensors, write_safetensors
 from electra_albert.model.electra import Generator
-from tests.hub.hostile_files import DAMAGED, PICKLES, Harmful, saved
+from tests.apps.tiny_run import finish, start
+from tests.hub.hostile_files import DAMAGED, PICKLES, Harmful, saved, zip_of
 from tests.hub.models import write
 from tests.model.twins import SHAPE, make_masked_lm
 
@@ -103,6 +106,25 @@ def test_flipped_bit_in_our_file_is_detected_by_its_hash(folder: Path) -> None:
         file.write_bytes(whole[:offset] + bytes([whole[offset] ^ 1]) + whole[offset + 1 :])
         with pytest.raises(CheckpointError):
             read_tensors(file)
+
+
+def test_compressed_file_is_refused(folder: Path) -> None:
+    # Regression: torch unpacked it to a thousand times its size, and read_tensors returned the tensor.
+    with zipfile.ZipFile(io.BytesIO(saved({"a": torch.zeros(2)}))) as old:
+        members = {name: old.read(name) for name in old.namelist()}
+    (folder / "weights.pt").write_bytes(zip_of(zipfile.ZIP_DEFLATED, **members))
+    assert refusal(lambda: read_tensors(folder / "weights.pt"))
+
+
+def test_a_deeply_nested_tuple_as_a_key_does_not_crash_the_process(tmp_path: Path) -> None:
+    # Regression: torch.load hashed it, which overflowed the stack (segmentation fault).
+    pickled = b"\x80\x02}(" + b")" + b"\x85" * 500_000 + b"K\x01u."
+    file = tmp_path / "weights.pt"
+    file.write_bytes(zip_of(**{"archive/data.pkl": pickled, "archive/version": b"3"}))
+    code = "from pathlib import Path; from electra_albert.hub.weights import read_tensors\n"
+    code += f"try: read_tensors(Path({str(file)!r}))\nexcept ValueError as error: print(type(error).__name__, error)"
+    ended = finish(start(["-c", code], tmp_path))
+    assert (ended.code, ended.out.split()[0]) == (0, "CheckpointError")
 
 
 def with_index(folder: Path, text: str) -> None:
