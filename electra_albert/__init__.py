@@ -7,6 +7,7 @@ model = ea.load_model(run.folder)
 model.fill_mask("The capital of France is [MASK].")
 """
 
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,8 @@ _MODULES |= dict.fromkeys(
     ("UserError", "UsageError", "DataError", "CheckpointError", "DivergedError"), "electra_albert.contracts"
 )
 __all__ = ["__version__", *_MODULES]  # noqa: PLE0604
+# Of tqdm in a notebook without ipywidgets; the progress bars here need none.
+warnings.filterwarnings("ignore", message="IProgress not found")
 
 
 def __getattr__(name: str) -> Any:

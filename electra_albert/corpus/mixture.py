@@ -27,6 +27,7 @@ from electra_albert.keyed_random import Stream, derived_seed, permute
 
 _SUFFIXES = (".yaml", ".yml")
 _MAX_WEIGHT = 1e9
+_MAX_LIST_BYTES = 1 << 20
 _MAX_REPEATS = 1_000_000  # of the examples of a source in one epoch
 _KINDS = {"corpus": str, "text_column": str, "weight": float | None}
 
@@ -60,7 +61,9 @@ def read_sources(corpus: str, text_column: str) -> list[Source]:
     if file.suffix.lower() not in _SUFFIXES or file.is_dir():
         return [Source(corpus, text_column)]
     with open_regular(file) as opened:
-        text = opened.read()
+        text = opened.read(_MAX_LIST_BYTES + 1)
+    if len(text) > _MAX_LIST_BYTES:
+        raise DataError(f"{file} is larger than {_MAX_LIST_BYTES:,} bytes; write globs instead")
     try:
         entries = yaml.load(text, strict_loader())
     except (yaml.YAMLError, *NOT_YAML) as error:  # ValueError also for bytes that are not UTF-8
@@ -123,11 +126,11 @@ def _read_source(file: Path, entry: Any, text_column: str) -> Source:
     unknown = entry.keys() - _KINDS
     if unknown:
         names = ", ".join(_KINDS)
-        raise DataError(f"has the unknown key {min(map(str, unknown))!r}, not one of {names}")
+        raise DataError(f"has the unknown key {min(map(str, unknown))[:40]!r}, not one of {names}")
     entry = {"text_column": text_column, "weight": None} | entry
     for key, kind in _KINDS.items():
         if not is_of_kind(entry[key], kind):
-            raise DataError(f"has a {key} of the wrong type")
+            raise DataError(f"has the {key} {str(entry[key])[:40]!r}, of the wrong type")
     weight = entry["weight"]
     if weight is not None and not 0 < weight <= _MAX_WEIGHT:
         raise DataError(f"has weight {weight:g}, not a number above 0, at most {_MAX_WEIGHT:g}")

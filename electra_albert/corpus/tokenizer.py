@@ -128,7 +128,8 @@ def _read(file: Path) -> bytes:
 
 def _read_settings(file: Path) -> Any:
     try:
-        return parse_json(_read(file).decode(), dict)
+        content = _read(file)
+        return parse_json(content.decode(json.detect_encoding(content)), dict)
     except ValueError as error:
         raise ValueError(f"{file.name} next to it: {error}") from None
 

@@ -91,7 +91,7 @@ def all_files(file: Path) -> dict[Path, set[str] | None]:
     neighbours = os.listdir(file.parent)
     files: dict[Path, Any] = {}
     for name, shard in sorted(weight_map.items(), key=itemgetter(1)):
-        if shard not in neighbours:
+        if shard not in neighbours or not (file.parent / shard).is_file():
             raise CheckpointError(
                 f"{file} names {shard[:_MAX_NAME]!r}, no file next to it; fetch the whole model"
             )
@@ -171,7 +171,7 @@ def _read_pickled(file: Path) -> dict[str, Tensor]:
         if isinstance(contents, dict) and isinstance(contents.get(wrapper), dict):
             contents = contents[wrapper]
     is_plain = isinstance(contents, dict) and all(map(_is_plain, contents, contents.values()))
-    if not contents or not is_plain:
+    if not is_plain or not contents:
         raise CheckpointError(
             f"{file} contains more than plain tensors; save a flat mapping from names to tensors"
         )
@@ -184,7 +184,7 @@ def _read_pickled(file: Path) -> dict[str, Tensor]:
 def _is_plain(name: object, tensor: object) -> bool:
     if not isinstance(name, str) or not isinstance(tensor, Tensor):
         return False
-    return tensor.layout == torch.strided and not tensor.is_meta
+    return tensor.layout == torch.strided and not (tensor.is_meta or tensor.is_quantized)
 
 
 def _check_pickled(file: Path) -> None:
@@ -192,18 +192,19 @@ def _check_pickled(file: Path) -> None:
 
     Hashing tuples that are nested too deeply, as keys of a dictionary, overflows the stack.
     """
-    pickles = [io.BytesIO(file.read_bytes())] * _OLD_PARTS  # each read continues in the same stream
     if zipfile.is_zipfile(file):
         with zipfile.ZipFile(file) as archive:
             members = archive.infolist()
             is_packed = any(member.compress_type != zipfile.ZIP_STORED for member in members)
             if is_packed or sum(member.file_size for member in members) > file.stat().st_size:
                 raise ValueError("it unpacks to more than its size")
-            names = [name for name in archive.namelist() if name.lower().endswith(".pkl")]
-            pickles = [io.BytesIO(archive.read(name)) for name in names]
+            pickled = [member for member in members if member.filename.lower().endswith(".pkl")]
+            streams = [io.BytesIO(archive.read(member)) for member in pickled]
+    else:
+        streams = [io.BytesIO(file.read_bytes())] * _OLD_PARTS  # each read continues in the stream
     tuples = 0
-    for pickled in pickles:
-        tuples += sum(code.name.startswith("TUPLE") for code, _, _ in pickletools.genops(pickled))
+    for stream in streams:
+        tuples += sum(code.name.startswith("TUPLE") for code, _, _ in pickletools.genops(stream))
     if tuples > _MAX_TUPLES:
         raise ValueError("its values are nested too deeply")
 

@@ -221,10 +221,9 @@ class InferenceModel(Engine):
         sequences = self.encode(texts, generator, truncate, is_filled=True)
         for index, sequence in enumerate(sequences):
             if mask_id not in sequence.ids:
-                raise DataError(
-                    f"{engine.quote(texts, index)} has no [MASK] among the tokens read; "
-                    "replace a word by [MASK]"
-                )
+                read = " among the tokens read" if truncate else ""
+                problem = f"{engine.quote(texts, index)} has no [MASK]{read}"
+                raise DataError(f"{problem}; replace a word by [MASK]")
         results: list[list[Any]] = [[] for _ in sequences]  # predictions for each mask
         for padded, indices in self.batches(sequences):
             is_mask = padded[0] == mask_id  # [B, L]

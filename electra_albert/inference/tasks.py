@@ -175,7 +175,8 @@ def choose(
     _task_for(model, "choose")
     pairs = _pairs(questions, contexts)
     options = options if isinstance(questions, list) and isinstance(options, list) else [options]
-    if list(map(type, options)) != [list] * len(pairs):
+    is_complete = all(isinstance(texts, list) and texts for texts in options)
+    if len(options) != len(pairs) or not is_complete:
         raise UsageError("options must be a list of one or more str for each question")
     examples = [
         ChoiceExample(context, question, tuple(as_texts(texts)), None, str(number), "")

@@ -85,7 +85,8 @@ def _cells(first: Sequence[str], second: Sequence[str]) -> str:
     """Lines of two columns separated by a tab."""
     for cell in (*first, *second):
         if not {*"\t\n\r"}.isdisjoint(cell):
-            raise DataError(f"{cell!r} holds a tab or a line break, as between cells; rename it")
+            problem = f"{cell!r} holds a tab or a line break, invalid in a table"
+            raise DataError(f"{problem}; correct the file or the label")
     return "".join(f"{left}\t{right}\n" for left, right in zip(first, second, strict=True))
 
 
@@ -152,7 +153,7 @@ class TaskObjective(nn.Module):
         self.weights: Mapping[str, float] = {kind.term: 1.0}
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """The divisor of the loss, computed on the host; the same in every step."""
+        """The divisor of the loss, computed on the host."""
         assert batch.labels is not None, "a batch without labels has no loss"
         return {self._kind.term: int(self._count(batch.labels))}
 

@@ -4,7 +4,6 @@ import logging
 import os
 import sys
 import time
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -71,9 +70,7 @@ def console_log() -> Iterator[None]:
     LOG.addHandler(handler)
     LOG.setLevel(logging.INFO)
     try:
-        with warnings.catch_warnings():  # of tqdm in a notebook without ipywidgets, which its bars here do without
-            warnings.filterwarnings("ignore", message="IProgress not found")
-            yield
+        yield
     finally:
         LOG.removeHandler(handler)
         LOG.setLevel(level)

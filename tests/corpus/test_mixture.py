@@ -60,6 +60,7 @@ REFUSED = {
     "- {corpus: a.txt, text_column: 3}": "text_column",
     "- {corpus: more.yaml}": "yaml",
     "- !!python/object/apply:os.system [true]": "YAML",
+    "- {corpus: a.txt}\n" * 70_000: "larger than",  # regression: the rest was ignored
     "- {corpus: ~nobodyhere/x.txt}": "nobodyhere",
 }
 

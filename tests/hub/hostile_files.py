@@ -63,6 +63,7 @@ DAMAGED: dict[str, tuple[Callable[[Path], bytes], str]] = {
 PICKLES: dict[str, Callable[[Path], bytes]] = {
     "code": lambda canary: saved({"a": Harmful(canary)}),
     "code in a zip's pickle": lambda canary: zip_of(**{"a/data.pkl": pickle.dumps(Harmful(canary)), "a/version": b"3"}),
+    "bare tensor": lambda canary: saved(torch.ones(3)),
     "integer keys": lambda canary: saved({1: torch.zeros(2)}),
     "sparse": lambda canary: saved({"a": torch.eye(3).to_sparse()}),
     "expanded view": lambda canary: saved({"a.decoder.weight": torch.zeros(1).expand(1 << 40)}),

@@ -74,6 +74,8 @@ def test_answer_is_the_best_span_of_the_stock_logits(tmp_path: Path, longest: in
 def test_chosen_option_equals_stock(tmp_path: Path) -> None:
     stock, model = stock_and_ours(tmp_path, "AlbertForMultipleChoice")
     found = model.choose(CONTEXTS, QUESTIONS, OPTIONS)
+    with pytest.raises(UsageError, match="one or more"):
+        model.choose("c", "q", [])
     for context, question, options, ours in zip(CONTEXTS, QUESTIONS, OPTIONS, found, strict=True):
         second = [f"{question} {option}" for option in options]
         encoded = tokenizer_of(tmp_path)([context] * len(options), second, return_tensors="pt", padding=True)

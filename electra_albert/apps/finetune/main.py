@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from electra_albert.apps import command_line
-from electra_albert.config import TrainingConfig
+from electra_albert.config import OPTIMIZERS, TrainingConfig
 from electra_albert.contracts import LOG, RunResult, UsageError
 from electra_albert.finetuning_config import DERIVED, GLUE, PARTS, FinetuneConfig, option_names
 from electra_albert.tasks.registry import find_task
@@ -97,15 +97,17 @@ def refuse_idle_options(argv: Sequence[str], config: FinetuneConfig) -> None:
     if task not in (None, GLUE):
         task, kind = find_task(str(task)).name, find_task(str(task)).kind
     of_task = f"--task {task}" if task else "the default task"
+    has_muon = bool(OPTIMIZERS[config.training.optimizer].matrix_moments)
+    is_of_model = config.only_predicts and task is None
     used = {*_FOR_NEW_TEXT.split()} | (set() if tuning.is_training else {"num_train_epochs"})
     for is_idle, names, other in (
         (tuning.compare, given - {_COMPARE}, f"--{_COMPARE}, which only reads two result folders"),
         (config.only_predicts, given - used, f"--predict {tuning.predict} without data to train on"),
         (task != GLUE, {"from_mnli"}, "a single --task; give the model fine-tuned on MNLI with --model"),
-        (config.training.optimizer != "muon", {"muon_rate"}, f"--optimizer {config.training.optimizer}"),
+        (not has_muon, {"muon_rate"}, f"--optimizer {config.training.optimizer}"),
         (task != "race", {"race_level"}, of_task),
-        (kind != "span", {"doc_stride", "max_answer_length"}, of_task),
+        (kind != "span" and not is_of_model, {"doc_stride", "max_answer_length"}, of_task),
     ):
         if is_idle and names & given:
-            listed = ", ".join(f"--{name}" for name in sorted(names))
+            listed = ", ".join(f"--{name}" for name in sorted(names & given))
             raise UsageError(f"{listed} has no effect with {other}; drop it")

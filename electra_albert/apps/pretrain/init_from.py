@@ -172,7 +172,8 @@ def _find_run(run: Path, config: PretrainConfig, tokenizer: Tokenizer, world: Wo
     name = f"--init_from {run}"
     with main_first(world):
         found = find_checkpoint(run / "checkpoints", "auto")
-        assert found is not None  # require_possible
+        if found is None:
+            raise UsageError(f"{name}: it has no checkpoint; name a trained run")
         settings = read_state(found)["settings"]
         if (trained := settings.get("objective")) != config.run.objective:
             raise CheckpointError(f"{name}: it was trained with objective {trained}; remove --objective")

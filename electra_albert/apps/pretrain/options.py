@@ -11,7 +11,7 @@ from jsonargparse import Namespace
 
 from electra_albert.apps import command_line
 from electra_albert.apps.command_line import ShortHelp, parse, suggest
-from electra_albert.config import FLAT, GROUPS, ModelConfig, PretrainConfig, as_settings
+from electra_albert.config import FLAT, GROUPS, OPTIMIZERS, ModelConfig, PretrainConfig, as_settings
 from electra_albert.contracts import CheckpointError, UsageError
 from electra_albert.objectives import OBJECTIVES, spec_of
 from electra_albert.presets import PRESETS
@@ -95,7 +95,7 @@ def refuse_idle_options(argv: Sequence[str], config: PretrainConfig) -> None:
             raise UsageError(f"{option} must be a multiple of --save_steps {steps}")
         if option == "--vocab_size" and config.corpus.tokenizer:
             raise UsageError(f"{option} has no effect with --tokenizer {config.corpus.tokenizer}; leave it out")
-        if option == "--muon_rate" and config.training.optimizer != "muon":
+        if option == "--muon_rate" and not OPTIMIZERS[config.training.optimizer].matrix_moments:
             raise UsageError(f"{option} has no effect with --optimizer {config.training.optimizer}; leave it out")
 
 

@@ -192,7 +192,7 @@ def test_an_uploaded_file_is_rewritten_and_downloaded_as_by_the_command(page: An
     ("text", "message"),
     [
         ("x" * (LONGEST_TEXT + 1), f"{LIMIT}, this one has {LONGEST_TEXT + 1:,}."),
-        ("<img src=x> no mask", "'<img src=x> no mask' has no [MASK] among the tokens read; replace a word by [MASK]"),
+        ("<img src=x> no mask", "'<img src=x> no mask' has no [MASK]; replace a word by [MASK]"),
         (MASKS, f"{MASKS!r:.60} is 602 tokens long, the maximum is 128; shorten it"),
         (" ", f"{LIMIT}, this one has 1."),
     ],

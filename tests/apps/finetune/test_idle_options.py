@@ -65,6 +65,7 @@ def updates(ended: Ended) -> dict[str, int]:
         (("--task", "rte", "--race_level", "middle"), "--race_level"),
         (("--race_level", "middle"), "--race_level"),
         (("--muon_rate", "2"), "--muon_rate"),
+        (("--doc_stride", "9"), "--doc_stride"),
         (("--task", "rte", "--from_mnli"), "--from_mnli"),
         (("--compare", "a", "b", "--task", "rte"), "--task"),
     ],
