@@ -176,8 +176,7 @@ def test_questions_of_race_are_read_from_tables_and_a_constant_answer_is_counted
     files["validation_file"] = json_lines(tmp_path / "d.jsonl", whole)
     data = read("race", **files)
     assert data.train == [ChoiceExample("Tea.", "Q", ("x", "y"), 1, "high7.txt", "high")]
-    wanted = [ChoiceExample("Tea.", question, ("x", "y"), 1, f"0-{n}", "") for n, question in enumerate("QR")]
-    assert data.evaluation["dev"] == wanted
+    assert data.evaluation["dev"] == [ChoiceExample("Tea.", q, ("x", "y"), 1, f"0-{n}", "") for n, q in enumerate("QR")]
     assert noticed(data.report, "label for all examples of d.jsonl: 'B'") == 1
     with pytest.raises(DataError, match="no level"):
         read("race", **files, race_level="high")
