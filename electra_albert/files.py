@@ -176,18 +176,17 @@ def read_json(path: Path, kind: Any = dict) -> dict[str, Any]:
 class FileDigest(NamedTuple):
     """Size and SHA-256 of a file as it was written."""
 
-    bytes: int
+    size: int
     sha256: str
-
-
-DIGESTS = dict[str, tuple[int, str]]  # in a JSON file: the fields of the FileDigest of each file
 
 
 class HashedFile:
     """Writes to an open file and hashes the bytes before they reach the disk."""
 
     def __init__(self, file: BinaryIO) -> None:
-        self._file, self._size, self._digest = file, 0, hashlib.sha256()
+        self._file = file
+        self._size = 0
+        self._digest = hashlib.sha256()
 
     def write(self, content: bytes) -> None:
         self._file.write(content)
@@ -199,40 +198,89 @@ class HashedFile:
         return FileDigest(self._size, self._digest.hexdigest())
 
 
-def record_digests(folder: Path, pattern: str) -> None:
-    """Write sizes and hashes of the files of this pattern in a folder, for `recorded_damage`."""
-    files = {file.relative_to(folder).as_posix(): file for file in folder.glob(pattern) if file.is_file()}
-    write_json(folder / _DIGESTS, {name: (file.stat().st_size, sha256(file)) for name, file in files.items()})
-
-
-def recorded_damage(folder: Path, pattern: str) -> str | None:
-    """Describe damage to the files since `record_digests`; None if there is none. Without a record, it is made now."""
-    if not (found := read_json(folder / _DIGESTS, DIGESTS)):
-        with suppress(OSError):
-            record_digests(folder, pattern)
-    return find_damage(folder, {name: FileDigest(*entry) for name, entry in found.items()}, folder / "checked.json")
-
-
 def sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def find_damage(folder: Path, files: Mapping[str, FileDigest], cache: Path) -> str | None:
-    """Describe the first of `files` (by name in `folder`) that is missing or changed; None if there is none.
+def content_hash(content: object) -> str:
+    """A hash of content that JSON can hold."""
+    return hashlib.blake2b(json.dumps(content).encode(), digest_size=16).hexdigest()
 
-    A file is hashed only if its size or times differ from those of the last check, which the file `cache` records.
+
+def write_manifest(path: Path, files: Mapping[str, FileDigest], **content: Any) -> None:
+    """Write a manifest: files by their names in a folder, further content, and a hash of it all."""
+    manifest = content | {"files": {name: digest._asdict() for name, digest in files.items()}}
+    write_json(path, manifest | {"hash": content_hash(manifest)})
+
+
+def load_manifest(path: Path) -> dict[str, Any]:
+    """The content of a manifest, with a FileDigest for each of its files.
+
+    Raises OSError, or ValueError for damage.
     """
-    found = dict(checked := read_json(cache))
+    manifest: dict[str, Any] = load_json(path, {"files": {str: FileDigest.__annotations__}})
+    written = manifest.pop("hash", None)  # checkpoints of earlier versions have none
+    if written not in (None, content_hash(manifest)):
+        raise ValueError("changed since it was written")
+    files = manifest["files"].items()
+    return manifest | {"files": {name: FileDigest(**digest) for name, digest in files}}
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The content of a manifest; empty if it is missing or damaged."""
+    try:
+        return load_manifest(path) if path.is_file() else {}
+    except (FileNotFoundError, ValueError):
+        return {}
+
+
+def record_digests(folder: Path, pattern: str) -> None:
+    """Write a manifest of the files of this pattern in a folder, for `recorded_damage`."""
+    files = {file.relative_to(folder).as_posix(): file for file in folder.glob(pattern)}
+    digests = {name: digest_of(file) for name, file in files.items() if file.is_file()}
+    write_manifest(folder / _DIGESTS, digests)
+
+
+def digest_of(file: Path) -> FileDigest:
+    return FileDigest(file.stat().st_size, sha256(file))
+
+
+def recorded_damage(folder: Path, pattern: str) -> str | None:
+    """Describe damage to the files since `record_digests`; without a record, it is made now."""
+    files = read_manifest(folder / _DIGESTS).get("files", {})
+    if not files:
+        with suppress(OSError):
+            record_digests(folder, pattern)
+    return find_damage(folder, files, folder / "checked.json")
+
+
+def find_damage(
+    folder: Path,
+    files: Mapping[str, FileDigest],
+    cache: Path | None = None,
+    *,
+    compares_hashes: bool = True,
+) -> str | None:
+    """Describe the first of `files` that is missing or changed; None if there is none.
+
+    With a cache, a file that records the last check, only those files are hashed whose size or
+    times have changed since then.
+    """
+    checked = read_json(cache) if cache else {}
+    states = dict(checked)
     for name, written in files.items():
-        if not (path := folder / name).is_file():
+        path = folder / name
+        if not path.is_file():
             return f"{path} is missing"
-        if (stat := path.stat()).st_size != written.bytes:
-            return f"{path} has {stat.st_size} bytes, not {written.bytes}"
-        found[name] = [written.sha256, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
-        if checked.get(name) != found[name] and sha256(path) != written.sha256:
+        stat = path.stat()
+        if stat.st_size != written.size:
+            return f"{path} has {stat.st_size} bytes, not {written.size}"
+        states[name] = [written.sha256, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
+        is_known = checked.get(name) == states[name] or not compares_hashes
+        if not is_known and sha256(path) != written.sha256:
             return f"{path} has changed since it was written"
-    if checked != found:
+    if cache and checked != states:
         with suppress(OSError):  # then the files are hashed again next time
-            write_json(cache, found)
+            write_json(cache, states)
     return None

@@ -1,5 +1,6 @@
 """Atomic writes, and checks of files by size and hash."""
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from electra_albert.files import (
     new_folder,
     parse_json,
     read_json,
+    read_manifest,
     record_digests,
     recorded_damage,
     remove_leftovers,
@@ -107,10 +109,15 @@ def test_recorded_files_are_checked_and_folders_among_them_are_left_alone(tmp_pa
     assert recorded_damage(tmp_path, "*") is None
     file.write_text("[]")
     assert "a.json has changed" in str(recorded_damage(tmp_path, "*"))
-    for damaged in ("{", '{"a.json": 5}', '{"a.json": [1]}', '{"a.json": null}', "[1]"):
+    entry = {"size": 2, "sha256": "0"}
+    for files in (5, [1], {"a.json": [1]}, {"a.json": None}, {"a.json": entry | {"size": "2"}}):
+        damaged = json.dumps({"files": files})
         (tmp_path / "digests.json").write_text(damaged)  # made again
         assert [recorded_damage(tmp_path, "a*") for _ in range(2)] == [None, None]
-        assert "a.json" in read_json(tmp_path / "digests.json")
+        assert "a.json" in read_manifest(tmp_path / "digests.json")["files"]
+    for damaged in ("{", "[1]", (tmp_path / "digests.json").read_text().replace('": 2', '": 3')):
+        (tmp_path / "digests.json").write_text(damaged)
+        assert read_manifest(tmp_path / "digests.json") == {}
 
 
 @pytest.mark.parametrize(

@@ -28,12 +28,20 @@ from electra_albert.config import BUILT_IN_CORPUS, CorpusConfig
 from electra_albert.contracts import LOG, DataError, UsageError, redacted
 from electra_albert.corpus import tokenizer as tokenizers
 from electra_albert.corpus.datatrove import DOCUMENTS_FILE, parts_of_documents, read_record
-from electra_albert.corpus.parts import PartPlan, content_hash, write_parts
+from electra_albert.corpus.parts import PartPlan, write_parts
 from electra_albert.corpus.sources import ReadOptions, Unit, plan_units, read_unit, require_columns
 from electra_albert.corpus.text_encoder import TextEncoder
 from electra_albert.corpus.tokenizer_training import extend_tokenizer, train_tokenizer
 from electra_albert.data_files.finding import find_files, identity, same_content
-from electra_albert.files import SAMPLE_TEXT, read_json, record_digests, recorded_damage, remove_leftovers, write_json
+from electra_albert.files import (
+    SAMPLE_TEXT,
+    content_hash,
+    read_json,
+    record_digests,
+    recorded_damage,
+    remove_leftovers,
+    write_json,
+)
 
 if TYPE_CHECKING:  # these import torch, which --help must not load
     from electra_albert.corpus.mixture import ExampleOrder, Source

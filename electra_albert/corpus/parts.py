@@ -5,15 +5,13 @@ a part without matching statistics is written again. A part depends only on its 
 number of processes or interruptions.
 """
 
-import hashlib
-import json
 import multiprocessing
 import os
 import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
@@ -31,13 +29,12 @@ from electra_albert.corpus.near_duplicates import Signature
 from electra_albert.corpus.sources import Unit, read_unit
 from electra_albert.corpus.text_encoder import TextEncoder
 from electra_albert.files import (
-    DIGESTS,
-    FileDigest,
     HashedFile,
+    content_hash,
     find_damage,
-    read_json,
+    read_manifest,
     replacing,
-    write_json,
+    write_manifest,
 )
 
 PART_FILES = ("tokens", "sentence_ends", "document_ends", "groups", "sketches")
@@ -63,7 +60,7 @@ class Part(NamedTuple):
     def damage(self) -> str | None:
         """The damage to the files of a complete part, in one line; None if there is none."""
         files = {self.path(name).name: digest for name, digest in self.statistics["files"].items()}
-        return find_damage(self.folder, as_digests(files), self.path("checked.json"))
+        return find_damage(self.folder, files, self.path("checked.json"))
 
 
 class PartPlan(NamedTuple):
@@ -90,33 +87,17 @@ class PartPlan(NamedTuple):
         key = content_hash([self.parts_key, spans, unit.options])
         part = Part(unit, number, key, self.folder, token_dtype(self.vocab_size), {})
         statistics = read_statistics(part.path("json"), key)
-        for name, (size, _) in statistics.get("files", {}).items():
+        for name, digest in statistics.get("files", {}).items():
             path = part.path(name)
-            if not path.is_file() or path.stat().st_size != size:
+            if not path.is_file() or path.stat().st_size != digest.size:
                 return part
         return part._replace(statistics=statistics)
 
 
-def content_hash(content: object) -> str:
-    """A hash of content that JSON can hold."""
-    return hashlib.blake2b(json.dumps(content).encode(), digest_size=16).hexdigest()
-
-
-def as_digests(files: Mapping[str, Sequence[Any]]) -> dict[str, FileDigest]:
-    """The digests of files, read from JSON."""
-    return {name: FileDigest(*digest) for name, digest in files.items()}
-
-
-def write_statistics(path: Path, statistics: dict[str, Any]) -> None:
-    """Write statistics with their own hash, for `read_statistics`."""
-    write_json(path, statistics | {"hash": content_hash(statistics)})
-
-
 def read_statistics(path: Path, key: str) -> dict[str, Any]:
-    """The statistics in a file; empty if they are missing, damaged or of another key."""
-    statistics = read_json(path, {"key": str, "files": DIGESTS})
-    is_whole = statistics.pop("hash", "") == content_hash(statistics)
-    return statistics if is_whole and statistics["key"] == key else {}
+    """The statistics in a manifest; empty if they are missing, damaged or of another key."""
+    statistics = read_manifest(path)
+    return statistics if statistics.get("key") == key else {}
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
@@ -257,11 +238,15 @@ def write_documents(
             if not has_token.all():
                 written["documents_without_a_token"] += int((~has_token).sum())
             written["documents"] += len(signatures)
-    digests = [file.finish() for file in files]
-    statistics: dict[str, Any] = {"key": part.key}
-    statistics["files"] = dict(zip(PART_FILES, digests, strict=True))
-    statistics |= {"read": counts, "written": written, "seconds": time.perf_counter() - started}
-    write_statistics(part.path("json"), statistics)
+    digests = (file.finish() for file in files)
+    write_manifest(
+        part.path("json"),
+        dict(zip(PART_FILES, digests, strict=True)),
+        key=part.key,
+        read=counts,
+        written=written,
+        seconds=time.perf_counter() - started,
+    )
 
 
 def _batches(

@@ -14,15 +14,14 @@ import numpy as np
 import torch
 
 from electra_albert.contracts import LOG, CheckpointError
-from electra_albert.corpus.parts import as_digests, run_all
+from electra_albert.corpus.parts import run_all
 from electra_albert.files import (
-    DIGESTS,
     FileDigest,
     HashedFile,
     find_damage,
-    read_json,
+    read_manifest,
     replacing,
-    write_json,
+    write_manifest,
 )
 from electra_albert.keyed_random import Stream, bits, uniform
 
@@ -99,7 +98,7 @@ def build_table(split: Split, max_seq_length: int, seed: int, num_workers: int =
             for number, stream in zip(split.numbers, split.parts, strict=True)
         ]
         digests = run_all("packing examples", write_rows, jobs, num_workers, seed, is_quick=True)
-        write_json(file, dict(sorted(digests)))
+        write_manifest(file, dict(sorted(digests)))
         damage = _table_damage(split, name)
         if damage:
             raise CheckpointError(f"{damage}, right after writing; check the disk")
@@ -110,12 +109,12 @@ def build_table(split: Split, max_seq_length: int, seed: int, num_workers: int =
 
 def _table_damage(split: Split, name: str) -> str | None:
     """The damage to the files since they were written, in one line; None if there is none."""
-    record = read_json(split.folder / f"{name}.json", DIGESTS)
+    record = read_manifest(split.folder / f"{name}.json").get("files", {})
     if record.keys() != {f"{number:06d}.{name}.bin" for number in split.numbers}:
         return f"{split.folder / name}.json has no size and hash of each part"
     store = split.folder.parent
     files = {f"{split.folder.name}/{file}": digest for file, digest in record.items()}
-    return find_damage(store, as_digests(files), store / CHECKED)
+    return find_damage(store, files, store / CHECKED)
 
 
 def write_rows(job: tuple[Path, int, np.ndarray, int], seed: int) -> tuple[str, FileDigest]:

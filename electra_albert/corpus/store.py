@@ -10,8 +10,6 @@ The parts of the corpus stay separate files, which are written and read independ
     checked.json                    when these were last compared
 """
 
-import hashlib
-import json
 import math
 import shutil
 from collections import Counter
@@ -28,26 +26,26 @@ from electra_albert.corpus.held_out import SPLITS, HeldOut, choose_held_out
 from electra_albert.corpus.parts import (
     Part,
     PartPlan,
-    as_digests,
-    content_hash,
     read_statistics,
     run_all,
     token_dtype,
-    write_statistics,
 )
 from electra_albert.corpus.rows import CHECKED, Split, TokenStream, mapped, rows_name, write_rows
 from electra_albert.corpus.text_encoder import FORMS_REWRITTEN, MARKS_REMOVED
 from electra_albert.files import (
     FileDigest,
     HashedFile,
+    content_hash,
     find_damage,
     read_json,
+    read_manifest,
     replacing,
     sha256,
     write_json,
+    write_manifest,
 )
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 _BLOCK = 1 << 20  # numbers copied at once
 
 
@@ -113,10 +111,9 @@ def _held_out_file(plan: PartPlan, parts: Sequence[Part]) -> tuple[Path, str]:
 
 def _is_split(part: Part, key: str) -> bool:
     """Whether the text of a part is in both splits, undamaged."""
-    statistics = read_statistics(part.path("split.json"), key)
-    files = as_digests(statistics.get("files", {}))
+    files = read_statistics(part.path("split.json"), key).get("files", {})
     checked = part.path("split.checked.json")
-    return bool(statistics) and not find_damage(part.folder.parent, files, checked)
+    return bool(files) and not find_damage(part.folder.parent, files, checked)
 
 
 def _split_part(part: Part, shared: _Splitting) -> None:
@@ -131,8 +128,6 @@ def _split_part(part: Part, shared: _Splitting) -> None:
     folder = part.folder.parent
     token_counts = np.zeros(plan.vocab_size, "<i8")
     files: dict[str, FileDigest] = {}
-    rows: dict[str, FileDigest] = {}
-    tables: dict[str, dict[str, FileDigest]] = {}
     sizes: dict[str, dict[str, int]] = {}
     spans = shared.held.split(part)
     for split in SPLITS:
@@ -145,23 +140,21 @@ def _split_part(part: Part, shared: _Splitting) -> None:
             token_counts += counts
         document_ends = np.fromfile(folder / names[-1], "<i8")
         job = (folder / split, part.number, document_ends, plan.max_seq_length)
-        row, digest = write_rows(job, plan.seed)
-        rows[f"{split}/{row}"] = digest
-        tables[f"{split}/{rows_name(plan.max_seq_length, plan.seed)}.json"] = {row: digest}
-    damage = find_damage(folder, files | rows, part.path("split.checked.json"))
+        rows, digest = write_rows(job, plan.seed)
+        files[f"{split}/{rows}"] = digest
+    damage = find_damage(folder, files, part.path("split.checked.json"))
     if damage:
         raise CheckpointError(f"{damage}, right after writing; check the disk, then start again")
     with replacing(part.path("token_counts")) as file:
         file.write(token_counts.tobytes())
-    statistics = {
-        "key": shared.key,
-        "files": files,
-        "tables": tables,
-        "sizes": sizes,
-        "left_out": len(spans["near_duplicates"]),
-        "left_out_tokens": int(np.diff(spans["near_duplicates"]).sum()),
-    }
-    write_statistics(part.path("split.json"), statistics)
+    write_manifest(
+        part.path("split.json"),
+        files,
+        key=shared.key,
+        sizes=sizes,
+        left_out=len(spans["near_duplicates"]),
+        left_out_tokens=int(np.diff(spans["near_duplicates"]).sum()),
+    )
 
 
 def _copy_text(
@@ -228,13 +221,14 @@ def merge_parts(plan: PartPlan, skipped: Counter[str]) -> Store:
     tokens = sum(side["tokens"] for side in sides.values())
     left_out = sum(split["left_out_tokens"] for split in splits)
     assert tokens + left_out == written["tokens"], "the streams do not hold all tokens of the parts"
-    manifest = {
-        "format_version": FORMAT_VERSION,
-        "fingerprint": plan.fingerprint,
-        "vocab_size": plan.vocab_size,
-        "sources": plan.sources,
-        "files": _merge_files(folder, parts, splits, plan.vocab_size),
-        "statistics": {
+    write_manifest(
+        folder / "manifest.json",
+        _merge_files(plan, parts, splits),
+        format_version=FORMAT_VERSION,
+        fingerprint=plan.fingerprint,
+        vocab_size=plan.vocab_size,
+        sources=plan.sources,
+        statistics={
             "read": read,
             "written": written,
             "kept": tokens / written["tokens"] * (1 - read["skipped_bytes"] / read["bytes"]),
@@ -242,39 +236,40 @@ def merge_parts(plan: PartPlan, skipped: Counter[str]) -> Store:
             "held_out": held_out.notice.tobytes().decode(),
             "process_seconds": sum(part.statistics["seconds"] for part in parts),
         },
-    }
-    write_json(folder / "manifest.json", manifest | {"sha256": _digest(manifest)})
+    )
     store = open_store(folder)
     shutil.rmtree(plan.folder, ignore_errors=True)  # another job may still be writing
     return store
 
 
 def _merge_files(
-    folder: Path, parts: Sequence[Part], splits: Sequence[Mapping[str, Any]], vocab_size: int
+    plan: PartPlan, parts: Sequence[Part], splits: Sequence[Mapping[str, Any]]
 ) -> dict[str, FileDigest]:
     """Write the files that concern all parts, and delete those of an earlier store."""
+    folder = plan.folder.parent
+    table = rows_name(plan.max_seq_length, plan.seed)
     files: dict[str, FileDigest] = {}
-    tables: dict[str, dict[str, Any]] = {}
+    rows: dict[str, dict[str, FileDigest]] = {name: {} for name in SPLITS}
     checked: dict[str, Any] = {}  # when split
-    token_counts = np.zeros(vocab_size, "<i8")
+    token_counts = np.zeros(plan.vocab_size, "<i8")
     for part, split in zip(parts, splits, strict=True):
         token_counts += np.fromfile(part.path("token_counts"), "<i8")
-        files |= as_digests(split["files"])
         checked |= read_json(part.path("split.checked.json"))
-        for name, table in split["tables"].items():
-            tables.setdefault(name, {}).update(table)
+        for path, digest in split["files"].items():
+            split_name, _, name = path.partition("/")
+            if name.endswith(f"{table}.bin"):
+                rows[split_name][name] = digest
+            else:
+                files[path] = digest
+    for split_name, digests in rows.items():
+        for path in (folder / split_name).iterdir():
+            if path.name not in digests and f"{split_name}/{path.name}" not in files:
+                path.unlink()
+        write_manifest(folder / split_name / f"{table}.json", digests)
     with replacing(folder / "token_counts.bin") as opened:
         file = HashedFile(opened)
         file.write(token_counts.tobytes())
         files["token_counts.bin"] = file.finish()
-    names = {*files, *tables}
-    for name, table in tables.items():
-        write_json(folder / name, table)
-        names.update(f"{Path(name).parent}/{row}" for row in table)
-    for split_name in SPLITS:
-        for path in (folder / split_name).iterdir():
-            if f"{split_name}/{path.name}" not in names:
-                path.unlink()
     write_json(folder / CHECKED, checked)
     return files
 
@@ -295,11 +290,10 @@ def open_store(folder: Path) -> Store:
     file = folder / "manifest.json"
     if not file.is_file():
         raise UsageError(f"{folder} holds no token store; run prepare on the corpus")
-    manifest = read_json(file)  # its own hash is compared
-    digest = manifest.pop("sha256", None)
-    if manifest.get("format_version") != FORMAT_VERSION or digest != _digest(manifest):
+    manifest = read_manifest(file)
+    if manifest.get("format_version") != FORMAT_VERSION:
         raise CheckpointError(f"{file} is damaged, or not of version {FORMAT_VERSION}")
-    damage = find_damage(folder, as_digests(manifest["files"]), folder / CHECKED)
+    damage = find_damage(folder, manifest["files"], folder / CHECKED)
     if damage:
         raise CheckpointError(damage)
     vocab_size = manifest["vocab_size"]
@@ -336,10 +330,6 @@ def _open_split(folder: Path, manifest: Mapping[str, Any]) -> Split:
             parts.append(TokenStream(*map(mapped, map(folder.joinpath, names), types)))
     part_sources = [sources[number] for number in numbers]
     return Split(folder, manifest["vocab_size"], numbers, parts, part_sources)
-
-
-def _digest(manifest: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
 # Corpus statistics: everything that was read, skipped, changed and written.

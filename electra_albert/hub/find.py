@@ -14,7 +14,7 @@ from torch import Tensor
 
 from electra_albert.config import RtdConfig
 from electra_albert.contracts import CheckpointError, UsageError
-from electra_albert.files import sha256
+from electra_albert.files import find_damage, load_manifest
 from electra_albert.hub.formats import ENERGIES, TABLE, model_config, native_config
 from electra_albert.hub.weights import WEIGHT_FILES, read_json, read_tensors
 
@@ -160,9 +160,10 @@ def _read_state(file: Path) -> dict[str, Any]:
 
 def _require_hash(file: Path) -> None:
     """Raise ValueError if a file of a checkpoint does not match its hash."""
-    manifest = read_json(file.with_name(_MANIFEST), {"files": {file.name: {"sha256": str}}})
-    if sha256(file) != manifest["files"][file.name]["sha256"]:
-        raise ValueError(f"{file.name} does not match its hash in {_MANIFEST}")
+    files = load_manifest(file.with_name(_MANIFEST))["files"]
+    damage = find_damage(file.parent, {file.name: files[file.name]})
+    if damage:
+        raise ValueError(damage)
 
 
 def _models_in(folder: Path) -> list[str]:

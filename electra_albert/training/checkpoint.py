@@ -15,12 +15,15 @@ from torch import Tensor, nn
 
 from electra_albert.contracts import LOG, CheckpointError, DivergedError, UsageError
 from electra_albert.files import (
+    digest_of,
+    find_damage,
     load_json,
+    load_manifest,
     new_folder,
     remove_leftovers,
-    sha256,
     sync_all,
     temporary_name,
+    write_manifest,
 )
 from electra_albert.training.guards import DIVERGED_ADVICE
 
@@ -30,7 +33,6 @@ _FILES = (MODEL, OPTIMIZER, STATE)
 _STATE = {"step": int, "tokens": int, "skipped": tuple[int, int, int], "torch": str}
 _STATE |= {"loss_scale": dict, "tally": dict, "aliases": dict, "settings": dict}
 _STATE |= {"world_size": int, "threads": int}
-_MANIFEST = {"format": int, "files": {name: {"size": int, "sha256": str} for name in _FILES}}
 _WAY_OUT = "use the settings it was written with"
 
 
@@ -60,24 +62,21 @@ def list_checkpoints(folder: Path) -> list[tuple[int, Path]]:
         raise CheckpointError(f"{folder} cannot be read ({error.strerror}); change its permissions") from None
 
 
-def find_problem(path: Path, *, is_thorough: bool = True) -> str | None:
-    """Describe what is wrong with a checkpoint, None if it is complete. is_thorough also compares hashes."""
+def find_problem(path: Path, *, compares_hashes: bool = True) -> str | None:
+    """Describe what is wrong with a checkpoint, None if it is complete."""
     try:
-        if irregular := [name for name in (MANIFEST, *_FILES) if not (path / name).is_file()]:
-            return f"{irregular[0]} is missing"
-        if load_json(path / MANIFEST, {"format": int})["format"] != FORMAT:
+        if not (path / MANIFEST).is_file():
+            return f"{MANIFEST} is missing"
+        manifest = load_manifest(path / MANIFEST)
+        if manifest.get("format") != FORMAT:
             return f"{MANIFEST} does not have format {FORMAT}, the only one this version reads"
-        manifest = load_json(path / MANIFEST, _MANIFEST)
-        for name in _FILES:
-            file, wanted = path / name, manifest["files"][name]
-            is_intact = file.stat().st_size == wanted["size"]
-            if not is_intact or (sha256(file) if is_thorough else wanted["sha256"]) != wanted["sha256"]:
-                return f"{name} does not match {MANIFEST} (size or SHA-256 differs)"
+        if manifest["files"].keys() != {*_FILES}:
+            return f"{MANIFEST} does not have the names {', '.join(_FILES)}"
+        return find_damage(path, manifest["files"], compares_hashes=compares_hashes)
     except OSError as error:
         return f"{Path(error.filename or path).name} cannot be read ({error.strerror})"
     except ValueError as error:
-        return f"{MANIFEST} cannot be read ({type(error).__name__}: {error})"
-    return None
+        return f"{MANIFEST} cannot be read ({error})"
 
 
 def find_checkpoint(folder: Path, resume: str) -> Path | None:
@@ -194,7 +193,7 @@ def save_checkpoint(
         raise OSError(f"{path} is damaged after writing: {problem}")
     # Older checkpoints are checked by size only. Damaged ones do not count and are kept.
     found = list_checkpoints(folder)
-    complete = [(at, one) for at, one in found if find_problem(one, is_thorough=False) is None]
+    complete = [(at, one) for at, one in found if find_problem(one, compares_hashes=False) is None]
     for at, old in complete[:-save_total_limit]:
         if not is_milestone(at, milestone_steps):
             _remove(old)
@@ -218,9 +217,8 @@ def _fill(temporary: Path, state: Mapping[str, Any], module: nn.Module, optimize
             raise OSError(f"{name}: {error}") from error
         # safetensors creates files that only their owner can read; take the mode of state.json, which is by umask.
         shutil.copymode(temporary / STATE, temporary / name)
-    files = {name: {"size": (temporary / name).stat().st_size, "sha256": sha256(temporary / name)} for name in _FILES}
-    text = json.dumps({"format": FORMAT, "files": files}, indent=1)
-    (temporary / MANIFEST).write_text(text + "\n", encoding="utf-8")
+    digests = {name: digest_of(temporary / name) for name in _FILES}
+    write_manifest(temporary / MANIFEST, digests, format=FORMAT)
 
 
 def tidy(folder: Path, step: int) -> None:

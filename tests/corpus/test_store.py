@@ -197,7 +197,7 @@ def test_damaged_store_is_refused_in_one_line(tokenizer: Any, tmp_path: Path) ->
         open_store(tmp_path)
     build(write_corpus(tmp_path / "corpus", [document(1)], 1), tokenizer, tmp_path)
     manifest = (tmp_path / "manifest.json").read_text()
-    edits = (('"unknown_tokens": ', '"unknown_tokens": 1'), ("}", ""), ('"format_version": 5', '"format_version": 6'))
+    edits = (('"unknown_tokens": ', '"unknown_tokens": 1'), ("}", ""), ('"format_version": ', '"format_version": 9'))
     for edit in (*edits, (manifest, "[]"), ("", "")):
         write(tmp_path, manifest.replace(*edit), "manifest.json")
         if edit == ("", ""):

@@ -22,7 +22,7 @@ from electra_albert.corpus.mixture import read_sources
 from electra_albert.corpus.rows import build_table
 from electra_albert.corpus.tokenizer import Tokenizer, fingerprint, load_tokenizer
 from electra_albert.data_files.finding import find_files
-from electra_albert.files import load_json, sha256
+from electra_albert.files import load_manifest, sha256
 from electra_albert.hub import load
 from electra_albert.hub.find import (
     CONFIG_FILE,
@@ -189,8 +189,8 @@ def _find_run(run: Path, config: PretrainConfig, tokenizer: Tokenizer, world: Wo
             )
     checkpoint: Path = gather_objects(found, world)[0]
     with main_first(world):
-        manifest = load_json(checkpoint / MANIFEST)
-        record = {"step": read_state(checkpoint)["step"], "weights": manifest["files"][MODEL]["sha256"]}
+        weights = load_manifest(checkpoint / MANIFEST)["files"][MODEL]
+        record = {"step": read_state(checkpoint)["step"], "weights": weights.sha256}
     return Origin(record | {key: settings.get(key) for key in _OLD_TEXT} | {"options": _run_options(run)}, checkpoint)
 
 
