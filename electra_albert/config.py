@@ -1,7 +1,8 @@
 """Settings of a pretraining run as frozen dataclasses. The options and their help texts are derived from them."""
 
 import re
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, NamedTuple
 
 from electra_albert.data_files import canonical_encoding
@@ -19,11 +20,27 @@ TRACKERS = ("tensorboard", "wandb", "trackio")
 GROUPS = ("model", "rtd", "mlm", "sop")  # their options have dotted names, such as --rtd.mask_rate
 
 
+def _setting(on_resume: str) -> Callable[[Any], Any]:
+    return lambda default: field(default=default, metadata={"on_resume": on_resume})
+
+
+# What another value means when a run is resumed; any other field must have the recorded value.
+free = _setting("free")  # it does not change the results
+by_content = _setting("by_content")  # what it names or reads is compared by a hash
+per_call = _setting("per_call")  # it belongs to one call
+
+
+def names_of(roles: str, *kinds: type[Any]) -> set[str]:
+    """The fields of dataclasses that have one of these meanings on resume."""
+    entries = (entry for kind in kinds for entry in fields(kind))
+    return {entry.name for entry in entries if entry.metadata.get("on_resume") in roles.split()}
+
+
 @dataclass(frozen=True)
 class CorpusConfig:
     """Corpus, tokenizer and sequence length."""
 
-    corpus: str = BUILT_IN_CORPUS
+    corpus: str = by_content(BUILT_IN_CORPUS)
     """Text, .jsonl, .csv, .tsv, .parquet or .arrow (also as .gz, .bz2, .xz, .zst): a file, folder or glob; a folder
     saved by datasets; a .yaml of sources and weights; OWNER/NAME on the hub; or sample, the built-in corpus."""
     text_column: str = "text"
@@ -31,28 +48,28 @@ class CorpusConfig:
     documents: Literal["auto", "blank", "line"] = "auto"
     """The border of documents in text files: a blank line, or each line end. auto: a line end if a long file has no
     blank line and its lines hold several sentences, else a blank line; it also joins hard-wrapped lines."""
-    encoding: str = "utf-8"
+    encoding: str = by_content("utf-8")
     """Encoding of text, .jsonl, .csv and .tsv files, by Python's name: cp1252 (also reads Latin-1), cp1251, gb18030."""
     bad_utf8: Literal["replace", "skip", "error"] = "replace"
     """Lines with invalid UTF-8: replace the bytes, skip the line, or stop with an error."""
-    tokenizer: str | None = None
+    tokenizer: str | None = by_content(None)
     """Tokenizer: a folder, SentencePiece .model, BERT vocab.txt or tokenizer.json; by default one is trained."""
     vocab_size: int = 30_000
     """Vocabulary size of the tokenizer to train; a small corpus may give fewer tokens."""
-    extend_vocab_to: int | None = None
+    extend_vocab_to: int | None = by_content(None)
     """Vocabulary size to which a given tokenizer (tokenizer or init_from) is extended by words of the corpus."""
-    do_lower_case: bool | None = None
+    do_lower_case: bool | None = by_content(None)
     """Lower-case the text; by default as set in a given tokenizer's files; a trained tokenizer does."""
-    keep_accents: bool | Literal["albert"] | None = None
+    keep_accents: bool | Literal["albert"] | None = by_content(None)
     """Keep accents; by default as set in a given tokenizer's files; a trained tokenizer removes them from Latin letters
     in English text (false: in any text; albert: all marks in all scripts, as ALBERT does)."""
-    split_digit_comma: bool | None = None
+    split_digit_comma: bool | None = by_content(None)
     """Split a comma from the digit before it; by default as a given tokenizer does; a trained tokenizer always does."""
     max_seq_length: int = 128
     """Maximum sequence length in tokens, special tokens included."""
-    prepared_dir: str = "data/prepared"
+    prepared_dir: str = free("data/prepared")
     """Cache folder for tokenizers and tokenised corpora; later runs on the same corpus reuse them."""
-    preprocessing_num_workers: int | None = None
+    preprocessing_num_workers: int | None = free(None)
     """Number of processes for preprocessing; by default one per core."""
 
     def __post_init__(self) -> None:
@@ -85,13 +102,13 @@ OPTIMIZERS = {
 class TrainingConfig:
     """Training loop, for pretraining and fine-tuning."""
 
-    max_steps: int = 1_000_000
+    max_steps: int = free(1_000_000)
     """Total number of training steps (optimizer updates)."""
-    per_device_train_batch_size: int = 128
+    per_device_train_batch_size: int = free(128)
     """Batch size per device for training (one micro-batch)."""
-    per_device_eval_batch_size: int = 128
+    per_device_eval_batch_size: int = free(128)
     """Batch size per device for evaluation."""
-    gradient_accumulation_steps: int = 1
+    gradient_accumulation_steps: int = free(1)
     """Number of micro-batches whose gradients are accumulated for one step."""
     learning_rate: float = 5e-4
     """Peak learning rate."""
@@ -122,28 +139,28 @@ class TrainingConfig:
     """Maximum gradient norm, for gradient clipping."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """Precision of the matrix products; auto: bf16 if the CPU or CUDA GPU supports it. fp16 uses loss scaling."""
-    gradient_checkpointing: bool = False
+    gradient_checkpointing: bool = free(False)
     """Recompute the activations of each layer in the backward pass: much less memory, one more forward pass."""
-    cuda_graphs: bool | Literal["auto"] = "auto"
+    cuda_graphs: bool | Literal["auto"] = free("auto")
     """Record the step in CUDA graphs, launched without Python; auto: on CUDA with one process, except for fp16 and for
     gradient checkpointing without torch_compile step."""
     seed: int = 42
     """Random seed."""
-    report_to: str = "tensorboard"
+    report_to: str = free("tensorboard")
     """Trackers of the metrics, besides metrics.jsonl, separated by commas: tensorboard, wandb, trackio; or none."""
-    logging_steps: int = 100
+    logging_steps: int = free(100)
     """Number of steps between two logs."""
-    eval_steps: int = 10_000
+    eval_steps: int = free(10_000)
     """Number of steps between two evaluations; the last step is always evaluated."""
-    eval_examples: int = 4096
+    eval_examples: int = free(4096)
     """Maximum number of held-out examples per evaluation."""
-    save_steps: int = 1000
+    save_steps: int = free(1000)
     """Number of steps between two checkpoints; the last step is always saved."""
-    save_total_limit: int = 2
+    save_total_limit: int = free(2)
     """Maximum number of checkpoints to keep."""
-    save_milestones: int = 0
+    save_milestones: int = free(0)
     """Also keep the checkpoints of 1, 2, 4, 8, … times this multiple of save_steps; 0: no others than the last ones."""
-    ddp_timeout: int = 300
+    ddp_timeout: int = free(300)
     """Seconds that processes wait for one another in a step; the run ends if one needs longer."""
 
     def __post_init__(self) -> None:
@@ -171,7 +188,7 @@ class TrainingConfig:
 class RunConfig:
     """Output folder, objective, initial weights and device."""
 
-    output_dir: str | None = None
+    output_dir: str | None = by_content(None)
     """Output folder of the run; by default runs/<corpus>-<preset>."""
     objective: str = "rtd"
     """Pretraining objective, by its name in objectives/__init__.py."""
@@ -179,33 +196,33 @@ class RunConfig:
     """Initial weights, tokenizer and architecture: a run, or a transformers folder of ALBERT, ELECTRA or BERT."""
     old_corpus: str | None = None
     """Text similar to the training corpus of init_from; the run reports how much of it the model forgets."""
-    language: str | None = None
+    language: str | None = free(None)
     """Language code of the corpus for the model cards, such as en."""
-    license: str | None = None
+    license: str | None = free(None)
     """License of the weights for the model cards, by its identifier on the hub, such as apache-2.0."""
-    push_to_hub: str | None = None
+    push_to_hub: str | None = free(None)
     """Repository OWNER/NAME on the hub, created before the training, into which the models and their card are uploaded
     at the end."""
-    hub_private_repo: bool = False
+    hub_private_repo: bool = free(False)
     """Create the repository as a private one."""
-    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    device: Literal["auto", "cpu", "cuda", "mps"] = free("auto")
     """Device; auto: a GPU if there is one, NVIDIA (cuda) or Apple (mps)."""
-    torch_compile: Literal["auto", "none", "blocks", "step"] = "auto"
+    torch_compile: Literal["auto", "none", "blocks", "step"] = free("auto")
     """Scope of torch.compile: nothing, each block, or the whole step (takes minutes); auto: step on CUDA."""
-    resume: str = "auto"
+    resume: str = per_call("auto")
     """auto: resume the run in output_dir, if any; never: refuse a folder with checkpoints; PATH: a checkpoint."""
-    dry_run: bool = False
+    dry_run: bool = per_call(False)
     """Prepare the data, build and check the model, print the plan with its memory and time, then stop."""
-    eval_pairs: str | None = None
+    eval_pairs: str | None = free(None)
     """Minimal pairs that every evaluation scores: a .jsonl file in BLiMP's format, or a folder of them."""
-    eval_max_pairs: int = 20
+    eval_max_pairs: int = free(20)
     """Number of pairs of each set that are scored, from the first."""
-    budget: str | None = None
+    budget: str | None = free(None)
     """Time for the training, such as 30m, 6h or 2d: max_steps follows from the measured speed, now and during the run;
     warmup and the intervals of logs, evaluations and checkpoints become shares of it, at most those that are set."""
-    flops: float | None = None
+    flops: float | None = free(None)
     """FLOPs for the training, such as 8.9e16: max_steps, warmup and the intervals follow from them."""
-    average_checkpoints: int = 1
+    average_checkpoints: int = free(1)
     """Number of last checkpoints whose mean weights are evaluated and exported at the end (tail averaging)."""
 
     def __post_init__(self) -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from electra_albert.config import TrainingConfig, require_repository
+from electra_albert.config import TrainingConfig, by_content, free, per_call, require_repository
 from electra_albert.contracts import redacted
 from electra_albert.data_files import canonical_encoding
 from electra_albert.model_config import COUNT, COUNT_OR_0, MAX_WIDTH, require, require_filled, require_within
@@ -26,18 +26,18 @@ class DataConfig:
     task: str | None = None
     """cola sst2 mrpc stsb qqp mnli qnli rte wnli ax squad squad_v2 race ner chunking, glue (all GLUE tasks), or
     custom (any table, given by --train_file and --validation_file); by default a small built-in task."""
-    data_dir: str | None = None
+    data_dir: str | None = free(None)
     """Folder of the task in its official layout (for glue: of all tasks), or OWNER/NAME of a dataset on the hub."""
     streaming: bool = False
     """Stream the splits of data_dir (on the hub, or files in a folder) by `datasets`, without a copy on disk. A maximum
     number of examples is taken from a stream that is shuffled in a buffer of 10,000."""
-    train_file: str | None = None
+    train_file: str | None = free(None)
     """Training data, instead of the file in data_dir: .tsv, .csv, .jsonl or .parquet, or the task's own format."""
-    validation_file: str | None = None
+    validation_file: str | None = free(None)
     """Evaluation data."""
     validation_split: float | None = None
     """Fraction of the training data to evaluate on, instead of validation_file (stratified; the same for all seeds)."""
-    test_file: str | None = None
+    test_file: str | None = free(None)
     """Unlabelled data for --predict test."""
     text_column: str | None = None
     """Column of the text, or of the first text of a pair; by default the task's, or `text`. In CoNLL files the number
@@ -48,20 +48,20 @@ class DataConfig:
     """Column of the label; by default the task's, or `label`. In CoNLL files a number from 0."""
     column_names: str | None = None
     """Column names of .csv and .tsv files without a header, separated by commas: text,label."""
-    encoding: str = "utf-8"
+    encoding: str = by_content("utf-8")
     """Encoding of the files, by Python's name: cp1252 (also reads Latin-1), cp1251, gb18030."""
-    regression: bool | None = None
+    regression: bool | None = free(None)
     """Whether the labels of a custom task are numbers to predict; by default they are classes, but numbers such as 0.5
     are refused. With false they are classes too: 1.0 and 1 are one."""
     race_level: Literal["all", "middle", "high"] = "all"
     """Difficulty level of RACE to train and evaluate on."""
-    unknown_labels: Literal["error", "skip"] = "error"
+    unknown_labels: Literal["error", "skip"] = free("error")
     """Evaluation examples with a label that is not in the training data: stop with an error, or skip them."""
     max_train_examples: int | None = None
     """Maximum number of training examples, sampled with --seed; by default all."""
     max_eval_examples: int | None = None
     """Maximum number of evaluation examples, the same for all seeds; by default all."""
-    prepared_dir: str = "data/prepared"
+    prepared_dir: str = free("data/prepared")
     """Folder with the tokenizer to use if there is no pretrained model."""
 
     def __post_init__(self) -> None:
@@ -87,17 +87,17 @@ def table_name(data: DataConfig) -> str:
 class TuningConfig:
     """Model, recipe and evaluation."""
 
-    model: str | None = None
+    model: str | None = free(None)
     """Model to fine-tune: a run, an ALBERT folder of transformers, or a fine-tuned model; by default the newest run."""
-    output_dir: str | None = None
+    output_dir: str | None = by_content(None)
     """Output folder; by default runs/<task>-<model>, for a custom table runs/<its file>-<model>."""
-    push_to_hub: str | None = None
+    push_to_hub: str | None = free(None)
     """Repository OWNER/NAME on the hub, created before the training, into which the best model is uploaded."""
-    hub_private_repo: bool = False
+    hub_private_repo: bool = free(False)
     """Create the repository as a private one."""
     from_scratch: bool = False
     """Use only the model's architecture and tokenizer, with random weights: the baseline without pretraining."""
-    from_mnli: bool = False
+    from_mnli: bool = free(False)
     """With --task glue: start RTE, MRPC and STS-B from the model fine-tuned on MNLI."""
     head: Literal["albert", "electra"] = "albert"
     """albert: pooler and classifier, as in AutoModelForSequenceClassification; electra: the classifier alone."""
@@ -129,7 +129,7 @@ class TuningConfig:
     """Dropout probability in the encoder; by default the recipe's (electra: the model's)."""
     attention_probs_dropout_prob: float | None = None
     """Dropout probability of the attention weights; by default hidden_dropout_prob."""
-    seeds: int = 1
+    seeds: int = free(1)
     """Number of runs with the seeds seed, seed + 1, …; all results are reported."""
     evals_per_epoch: int = 1
     """Number of evaluations per epoch."""
@@ -139,15 +139,15 @@ class TuningConfig:
     """Metric that selects the best seed and is used for early stopping; by default the task's, as in ELECTRA."""
     early_stopping_patience: int | None = None
     """Stop after this many evaluations without improvement and keep the best weights; by default keep the last ones."""
-    predict: str | None = None
+    predict: str | None = per_call(None)
     """File of new text to label, or test for the task's test set (GLUE: submission files)."""
-    compare: list[str] | None = None
+    compare: list[str] | None = per_call(None)
     """Two result folders of the same task to compare, instead of training."""
-    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    device: Literal["auto", "cpu", "cuda", "mps"] = free("auto")
     """Device; auto: a GPU if there is one."""
-    resume: Literal["auto", "never"] = "auto"
+    resume: Literal["auto", "never"] = per_call("auto")
     """auto: resume the run in output_dir, if any; never: refuse a folder that has one."""
-    dry_run: bool = False
+    dry_run: bool = per_call(False)
     """Read and encode the data, build the model, print the plan, then stop."""
 
     def __post_init__(self) -> None:

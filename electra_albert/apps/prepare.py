@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from filelock import FileLock, Timeout
 
-from electra_albert.apps.run_folder import require_same_text
+from electra_albert.apps.settings import require_same_text
 from electra_albert.config import BUILT_IN_CORPUS, CorpusConfig
 from electra_albert.contracts import LOG, DataError, UsageError, redacted
 from electra_albert.corpus import tokenizer as tokenizers

@@ -6,9 +6,8 @@ import platform
 import re
 import shlex
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,35 +16,20 @@ import yaml
 from safetensors import SafetensorError
 
 from electra_albert.config import BUILT_IN_CORPUS, REMOVED, CorpusConfig, PretrainConfig, as_settings
-from electra_albert.contracts import LOG, CheckpointError, Metrics, UsageError, UserError, redacted
+from electra_albert.contracts import Metrics, UsageError, UserError, redacted
 from electra_albert.data_files import NOT_YAML, hub_name
-from electra_albert.files import read_json, write_json, write_text
+from electra_albert.files import write_json, write_text
 from electra_albert.objectives import spec_of
 from electra_albert.training.run_log import LOG_FILE
 
 if TYPE_CHECKING:
     from electra_albert.hub.card import Facts
-    from electra_albert.training.step import RunSettings
 
 CONFIG, COMMAND, ENVIRONMENT, CARD = "config.yaml", "command.txt", "environment.json", "README.md"
 METRICS, SAMPLES, REPORT = "metrics.jsonl", "samples.jsonl", "report.html"
 WARMUP = "generator_warmup"  # folder of a new generator's warm-up run
-GLOBAL_BATCH = "global_batch_size"
 AVERAGED = "averaged_checkpoints"  # number of checkpoints, among the metrics of their mean weights
-# The folder, and options that name text and tokenizer, whose contents are compared by fingerprint.
-_PATHS = {"output_dir", "corpus", "encoding", "tokenizer", "extend_vocab_to"}
-_PATHS |= {"do_lower_case", "keep_accents", "split_digit_comma"}
-# Settings that do not affect the result (compiling changes the last bits). The global batch replaces its factors.
-MAY_CHANGE = _PATHS | {"arithmetic", "resume", "dry_run", "language", "license", "device", "prepared_dir"}
-MAY_CHANGE |= {"preprocessing_num_workers", "gradient_checkpointing", "torch_compile", "compilation", "max_steps"}
-MAY_CHANGE |= {"cuda_graphs", "is_recorded", "log_gradient_norms"}
-MAY_CHANGE |= {"logging_steps", "eval_steps", "eval_examples", "save_steps", "save_total_limit", "average_checkpoints"}
-MAY_CHANGE |= {"push_to_hub", "hub_private_repo", "report_to", "eval_pairs", "eval_max_pairs"}
-MAY_CHANGE |= {"budget", "flops", "save_milestones", "ddp_timeout"}
-MAY_CHANGE |= {"per_device_eval_batch_size", "per_device_train_batch_size", "gradient_accumulation_steps"}
-_TEXT = {"store", "tokenizer_fingerprint", "rows_taken_of_sources"}
 _WRITTEN = (CONFIG, COMMAND, CARD, "tokenizer", "generator", "discriminator", METRICS, SAMPLES, REPORT, LOG_FILE)
-_SETTINGS = {"settings": {GLOBAL_BATCH: int | None}}
 _GIT_SECONDS = 30
 _MAX_DEPTH = 100  # of brackets in YAML
 _FOLDERS = re.compile(r'((?:^|[=",])(?:file:/*)?)/(?:[^",]*/)?(?=[^/",])')  # of an absolute path
@@ -54,63 +38,6 @@ _HUB_METRICS = {  # scores in the front matter of a card, with the hub's names o
     **{"discriminator_auc": "roc_auc", "discriminator_average_precision": "average_precision"},
 }
 _PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
-ResumePoint = tuple[Path, dict[str, Any], Set[str]]  # the checkpoint to resume, its state, the settings that may change
-
-
-def find_resume_point(folder: Path, found: Path | None) -> ResumePoint | None:
-    """The checkpoint `found` of the run in `folder`, else the newest one of its generator warm-up."""
-    from electra_albert.training.checkpoint import find_checkpoint, read_state
-
-    if found is not None:
-        return found, read_state(found), MAY_CHANGE
-    warmup = find_checkpoint(folder / WARMUP / "checkpoints", "auto")
-    # The warm-up's schedule depends on the run's length; "training" is its own, not the run's.
-    return None if warmup is None else (warmup, read_state(warmup) | {"training": {}}, MAY_CHANGE - {"max_steps"})
-
-
-def check_settings(resume_point: ResumePoint, preset: str, config: PretrainConfig, world_size: int) -> None:
-    """Compare the options with those of the resumed run, before the corpus is read.
-
-    Raises CheckpointError for a changed setting that affects the result, UsageError if max_steps is already exceeded.
-    """
-    (found, state, may_change), run, steps = resume_point, config.run, config.training.max_steps
-    if "max_steps" in may_change and state["step"] > steps:
-        name, most = "flops" if run.flops else "budget" if run.budget else "max_steps", run.flops or run.budget or steps
-        raise UsageError(f"{found} exceeds --{name} {most}; raise it or choose another --output_dir")
-    settings = run_settings(preset, config, world_size, "unknown")
-    comparable = settings.keys() | REMOVED.keys()
-    recorded = {name: value for name, value in state["settings"].items() if name in comparable}
-    settings["model"]["vocab_size"] = recorded.get("model", {}).get("vocab_size")  # known only after tokenizer training
-    compare_settings(recorded, settings, found, may_change)
-
-
-def log_changes(resume_point: ResumePoint, run: "RunSettings") -> None:
-    """Log settings that changed since the run began. Raises CheckpointError if one of them affects the result."""
-    import torch
-
-    found, state, may_change = resume_point
-    for change in compare_settings(state["settings"], run.settings, found, may_change):
-        LOG.info(f"changed since the run began: {change}")
-    now = {"world_size": run.world.world_size, "threads": torch.get_num_threads(), "torch": torch.__version__}
-    now["cpu_capability"] = torch.backends.cpu.get_cpu_capability()
-    for name, value in now.items():
-        if (before := state.get(name, value)) != value:
-            LOG.info(f"{name} was {before}, is now {value}: results may differ in the last bits from here on")
-
-
-def run_settings(preset: str, config: PretrainConfig, world_size: int, arithmetic: str, **found: Any) -> dict[str, Any]:
-    """Settings that checkpoints and environment.json record, for the comparison on resume."""
-    training = config.training
-    batch_size = training.per_device_train_batch_size * training.gradient_accumulation_steps * world_size
-    options = {"preset": preset, **redacted(as_settings(config))}
-    return {**options, GLOBAL_BATCH: batch_size, "arithmetic": arithmetic, **found}
-
-
-def recorded_settings(folder: Path) -> dict[str, Any]:
-    """Settings that environment.json records; empty if it cannot be read."""
-    with suppress(OSError):
-        return dict(read_json(folder / ENVIRONMENT, _SETTINGS).get("settings", {}))
-    return {}
 
 
 def read_evaluations(folder: Path) -> list[Metrics]:
@@ -171,60 +98,6 @@ def _is_costly(value: object) -> bool:
     except yaml.YAMLError:
         return False
     return {yaml.AnchorToken, yaml.AliasToken} <= kinds
-
-
-def compare_settings(
-    recorded: Mapping[str, Any], settings: Mapping[str, Any], origin: Path, may_change: Set[str] = MAY_CHANGE
-) -> list[str]:
-    """Describe the allowed differences between the recorded settings of `origin` and the current ones.
-
-    Raises CheckpointError for a difference that affects the result: any setting that is not in `may_change`.
-    """
-    before, now = _flatten(redacted(recorded)), _flatten(settings)
-    defaults = _flatten(as_settings(PretrainConfig()))  # for options that are newer than the record
-    defaults["is_recorded"] = False
-    before |= {name: defaults[name] for name in now.keys() & defaults.keys() - before.keys()}
-    for name in sorted((before.keys() & REMOVED.keys()) - may_change):
-        if REMOVED[name].unused not in (..., before[name]):
-            raise CheckpointError(
-                f"{origin} was made with {name} {before[name]}, which is gone: {REMOVED[name].reason}"
-            )
-    names = sorted((before.keys() | now.keys()) - REMOVED.keys())
-    changed = [name for name in names if before.get(name) != now.get(name)]
-    if fixed := [name for name in changed if name not in may_change]:
-        texts = _TEXT.intersection(fixed) if "store" in now else set()  # fine-tuning has no store
-        differences = _text_differences(before, now) if texts else []
-        named = [name for name in fixed if name not in texts]
-        differences += [f"{name}: {before.get(name)} before, {now.get(name)} now" for name in named]
-        raise _other_settings(origin, differences)
-    return [f"{name}: {before.get(name)} before, {now.get(name)} now" for name in changed if name not in _PATHS]
-
-
-def _flatten(settings: Mapping[str, Any]) -> dict[str, Any]:
-    groups = {f"{name}.": value for name, value in settings.items() if isinstance(value, dict)}
-    flat = {name: value for name, value in settings.items() if f"{name}." not in groups}
-    return flat | {group + name: value for group, options in groups.items() for name, value in options.items()}
-
-
-def require_same_text(recorded: Mapping[str, Any], corpus: CorpusConfig, key: str) -> None:
-    """Raise CheckpointError unless the corpus key, which covers text and reading options, is that of the record."""
-    if not str(recorded.get("store")).startswith(f"{key}-"):
-        raise _other_settings("the run to resume", _text_differences(recorded, asdict(corpus)))
-
-
-def _text_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Reasons why the text differs: changed options that name or read it, else changed contents."""
-    corpus = now["corpus"]
-    differences = [f"corpus: {before.get('corpus')} before, {corpus} now"] * (before.get("corpus") != corpus)
-    changed = [name for name in sorted(_PATHS - {"output_dir", "corpus"}) if before.get(name, now[name]) != now[name]]
-    differences += [f"{name}: {before[name]} before, {now[name]} now" for name in changed]
-    return differences or [f"the contents of {corpus}, its weights, or how this version reads it have changed"]
-
-
-def _other_settings(origin: Path | str, differences: Sequence[str]) -> CheckpointError:
-    listed = "; ".join(differences[:3]) + (f" and {len(differences) - 3} more" if len(differences) > 3 else "")
-    advice = "choose another --output_dir or the same settings"
-    return CheckpointError(f"{origin} was made with different settings ({listed}); {advice}")
 
 
 def check_is_ours(folder: Path) -> None:

@@ -11,7 +11,8 @@ import numpy as np
 from electra_albert.apps.finetune import results as files
 from electra_albert.apps.finetune.job import BaseModel, apply_recipe, find_base_model
 from electra_albert.apps.finetune.results import RESULTS, markdown_table, percent
-from electra_albert.apps.run_folder import ENVIRONMENT, recorded_settings, writing
+from electra_albert.apps.run_folder import ENVIRONMENT, writing
+from electra_albert.apps.settings import recorded_settings
 from electra_albert.contracts import LOG, CheckpointError, DataError, UsageError
 from electra_albert.files import read_json, write_json, write_text
 from electra_albert.finetuning_config import PREDICT_TEST, FinetuneConfig

@@ -16,10 +16,19 @@ from huggingface_hub import EvalResult
 from electra_albert.apps import run_folder
 from electra_albert.apps.finetune.job import TaskJob, data_fingerprint
 from electra_albert.apps.run_folder import CARD, COMMAND, CONFIG, ENVIRONMENT, writing
+from electra_albert.apps.settings import compare_settings, recorded_settings
+from electra_albert.config import TrainingConfig, names_of
 from electra_albert.contracts import CheckpointError, Metrics, UsageError, redacted
 from electra_albert.corpus.tokenizer import fingerprint
 from electra_albert.files import load_json, record_digests, write_json, write_text
-from electra_albert.finetuning_config import CUSTOM, FinetuneConfig, table_name
+from electra_albert.finetuning_config import (
+    CUSTOM,
+    DERIVED,
+    DataConfig,
+    FinetuneConfig,
+    TuningConfig,
+    table_name,
+)
 from electra_albert.hub import card, save
 from electra_albert.tasks import metrics as scoring
 from electra_albert.tasks.kinds import TaskObjective
@@ -31,14 +40,10 @@ MODEL_FILES = f"{MODEL}/*[!d]"  # without the card, README.md, which users may e
 PREDICTIONS, CONFUSION, SUBMISSION, PREDICTED = "predictions{}.tsv", "confusion{}.tsv", "submission", "predicted.tsv"
 PREDICTIONS_HEADER = "id\tgold\tpredicted\t"
 _OUTPUTS = (CONFIG, COMMAND, CARD, RESULTS, TABLE, "predictions.tsv", "confusion.tsv", SUBMISSION, PREDICTED, LOG_FILE)
-_PER_CALL_OPTIONS = {"predict", "compare", "resume", "dry_run"}  # not part of a sweep's settings
-DATA_FILES = ("data_dir", "train_file", "validation_file")
-# Paths, whose contents are compared by fingerprint, and settings that do not change the trained models.
-_MAY_CHANGE = {"model", "output_dir", *DATA_FILES, "unknown_labels", "test_file", "prepared_dir", "encoding", "seeds"}
-_MAY_CHANGE |= {"regression"}  # older versions recorded a default; with another value the labels differ too
-_MAY_CHANGE |= {"push_to_hub", "hub_private_repo", "report_to", "device", "from_mnli", "arithmetic"}
-_MAY_CHANGE |= {"logging_steps", "gradient_checkpointing", "ddp_timeout", "cuda_graphs", "is_recorded"}
-_MAY_CHANGE |= {"per_device_eval_batch_size", "per_device_train_batch_size", "gradient_accumulation_steps"}
+DATA_FILES = ("data_dir", "train_file", "validation_file")  # whose contents are compared by a hash
+_OF_CALL = names_of("per_call", TuningConfig)  # not recorded
+_MAY_CHANGE = names_of("free by_content", DataConfig, TuningConfig)
+_MAY_CHANGE |= names_of("free", TrainingConfig) - DERIVED
 _SHOWN_CHARACTERS = 500  # of a text in predictions.tsv
 
 
@@ -83,7 +88,7 @@ def check_output_folder(folder: Path) -> None:
 def open_folder(job: TaskJob, folder: Path, command: Sequence[str]) -> list[str]:
     """Record the sweep's settings in its folder; returns what changed since an earlier command."""
     options = redacted(job.config.options())
-    options = {name: options[name] for name in options if name not in _PER_CALL_OPTIONS}
+    options = {name: options[name] for name in options if name not in _OF_CALL}
     settings = {
         **options,
         "task": job.task.name,  # not as spelled by the user
@@ -96,15 +101,15 @@ def open_folder(job: TaskJob, folder: Path, command: Sequence[str]) -> list[str]
         "data": data_fingerprint(job),
         "global_batch_size": job.global_batch_size,
     }
-    recorded, changes = run_folder.recorded_settings(folder), []
+    recorded, changes = recorded_settings(folder), []
     if recorded and job.config.tuning.resume == "never":
         raise UsageError(f"--resume never, but {folder} holds a sweep; choose another --output_dir")
     # A sweep without training may replace another one.
     if recorded and (job.train is not None or recorded.get("is_trained") is not False):
         before = {**FinetuneConfig().options(), **recorded}  # an older version did not record all options
-        same_data = {name: value for name, value in before.items() if name not in _PER_CALL_OPTIONS}
+        same_data = {name: value for name, value in before.items() if name not in _OF_CALL}
         same_data["data"] = settings["data"]
-        changes = run_folder.compare_settings(same_data, settings, folder, _MAY_CHANGE)
+        changes = compare_settings(same_data, settings, folder, _MAY_CHANGE)
         if before.get("data") != settings["data"]:
             files = [", ".join(str(side[name]) for name in DATA_FILES if side.get(name)) for side in (before, settings)]
             was = "changed since" if files[0] == files[1] else f"now, {files[0]} before"

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from electra_albert.apps.prepare import Prepared, find_store, prepare, with_tokenizer
-from electra_albert.apps.run_folder import CONFIG, read_options, recorded_settings, without_removed
+from electra_albert.apps.run_folder import CONFIG, read_options, without_removed
+from electra_albert.apps.settings import recorded_settings
 from electra_albert.config import BUILT_IN_CORPUS, GROUPS, ModelConfig, PretrainConfig, RtdConfig
 from electra_albert.contracts import LOG, CheckpointError, DataError, UsageError
 from electra_albert.corpus.examples import PackedExamples

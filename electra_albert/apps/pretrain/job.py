@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from electra_albert.apps import machine, run_folder
+from electra_albert.apps import machine, settings
 from electra_albert.apps.prepare import Prepared, prepare
 from electra_albert.apps.pretrain import init_from
 from electra_albert.config import PretrainConfig, TrainingConfig
@@ -224,7 +224,7 @@ def job_settings(preset: str, job: Job, world: World) -> dict[str, Any]:
         "is_recorded": job.is_recorded,
         "fixed_generator": job.fixed and [digest(to_native(job.fixed.state_dict()))],
     }
-    return run_folder.run_settings(preset, job.config, world.world_size, job.arithmetic, **found)
+    return settings.run_settings(preset, job.config, world.world_size, job.arithmetic, **found)
 
 
 def choose_arithmetic(precision: Arithmetic | Literal["auto"], device: torch.device) -> Arithmetic:

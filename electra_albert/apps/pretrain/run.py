@@ -15,6 +15,7 @@ from electra_albert.apps.prepare import short_name
 from electra_albert.apps.pretrain import alarms, budget, evaluation, generator_warmup, summary, trial
 from electra_albert.apps.pretrain.job import Job, job_settings, make_job
 from electra_albert.apps.report import write_report
+from electra_albert.apps.settings import check_settings, find_resume_point, log_changes
 from electra_albert.config import PretrainConfig
 from electra_albert.contracts import LOG, RunResult, UsageError
 from electra_albert.corpus.tokenizer import save_tokenizer
@@ -40,11 +41,11 @@ def run_pretraining(preset: str, config: PretrainConfig, world: World, command: 
     with ExitStack() as stack:
         log = stack.enter_context(run_log.RunLog())
         newest = checkpoint.find_checkpoint(folder / "checkpoints", config.run.resume)
-        resume_point = files.find_resume_point(folder, newest)
+        resume_point = find_resume_point(folder, newest)
         if resume_point:
-            config = budget.recorded_plan(config, resume_point[1], world.world_size)
-            files.check_settings(resume_point, preset, config, world.world_size)
-        state = resume_point[1] if resume_point and newest else None
+            config = budget.recorded_plan(config, resume_point.state, world.world_size)
+            check_settings(resume_point, preset, config, world.world_size)
+        state = resume_point.state if resume_point and newest else None
         stack.enter_context(machine.one_line_errors(config.training, config.run.torch_compile))
         stack.enter_context(distributed.naming_lost_ranks(world, log.take_over))
         job = make_job(config, world, state["settings"] if state else None)
@@ -162,9 +163,9 @@ def _start(
     record: dict[str, Any],
 ) -> None:
     """Log what changed since the run began, write its record, and create its repository on the hub."""
-    resume_point = files.find_resume_point(folder, run.resume_from)
+    resume_point = find_resume_point(folder, run.resume_from)
     if resume_point:
-        files.log_changes(resume_point, run)
+        log_changes(resume_point, run)
     if not run.world.is_main:
         log.open(folder)
     with distributed.main_first(run.world):

@@ -14,7 +14,7 @@ from electra_albert.apps import demo, show_batch
 from electra_albert.apps.pretrain import job
 from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.apps.pretrain.options import parse_pretraining
-from electra_albert.apps.run_folder import recorded_settings
+from electra_albert.apps.settings import recorded_settings
 from electra_albert.corpus.rows import build_table
 from electra_albert.hub.load import KINDS, build, locate, read_stored
 from electra_albert.training import graphs

@@ -10,7 +10,8 @@ import torch
 
 from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.apps.pretrain.generator_warmup import warm_up
-from electra_albert.apps.run_folder import MAY_CHANGE, WARMUP, check_settings, compare_settings
+from electra_albert.apps.run_folder import WARMUP
+from electra_albert.apps.settings import MAY_CHANGE, ResumePoint, check_settings, compare_settings
 from electra_albert.config import REMOVED, PretrainConfig, RtdConfig, TrainingConfig, as_settings
 from electra_albert.contracts import STOPPED_BY_SIGNAL, CheckpointError
 from electra_albert.objectives import masking
@@ -187,7 +188,7 @@ def test_settings_are_compared_by_name_and_a_missing_option_has_its_default(chan
         compare_settings({**BEFORE, "short_seq_steps": 9}, NOW, Path("run"))
     recorded = {"step": 1, "settings": {**BEFORE, "batch_ramp_steps": 4}}
     with pytest.raises(CheckpointError, match="batch_ramp_steps 4, which is gone"):  # also before the corpus is read
-        check_settings((Path("run"), recorded, MAY_CHANGE), "tiny", PretrainConfig(), 1)
+        check_settings(ResumePoint(Path("run"), recorded, MAY_CHANGE), "tiny", PretrainConfig(), 1)
     assert compare_settings(BEFORE, NOW | {"is_recorded": False}, Path("run")) == []
     with pytest.raises(CheckpointError, match=words):
         compare_settings(BEFORE, NOW | changes, Path("run"))
