@@ -113,8 +113,8 @@ def bench_job(config: BenchConfig, settings: PretrainConfig, world: World, batch
     import torch
 
     from electra_albert.apps.pretrain.job import make_job
-    from electra_albert.corpus.tokenizer import special_ids
     from electra_albert.objectives.rtd import make_objective
+    from electra_albert.tokenization.tokenizer import special_ids
 
     options: dict[str, Any] = {"per_device_train_batch_size": batch_size, "precision": precision}
     job = make_job(replace(settings, training=replace(settings.training, **options)), world)

@@ -11,8 +11,8 @@ from electra_albert.apps.pretrain.options import parse_pretraining
 from electra_albert.apps.pretrain.trial import flops_per_step
 from electra_albert.contracts import UsageError, redacted
 from electra_albert.corpus.mixture import strict_loader
-from electra_albert.corpus.tokenizer import load_tokenizer
 from electra_albert.objectives import spec_of
+from electra_albert.tokenization.tokenizer import load_tokenizer
 
 PRETRAINING = "pretraining-"  # followed by the seed: the name of a stage that makes weights
 _RUNNER_OPTIONS = {"config", "resume", "dry_run"}  # options that a plan must not have

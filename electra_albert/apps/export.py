@@ -96,8 +96,8 @@ def export(
             raise UsageError(f"{folder} belongs to a run and would be overwritten; choose another --output_dir")
     import torch
 
-    from electra_albert.corpus.tokenizer import load_tokenizer
     from electra_albert.hub import card, load, onnx, save
+    from electra_albert.tokenization.tokenizer import load_tokenizer
 
     files = load.locate(Path(model), kind or "any")
     require(files.weights.parent.resolve() != path, f"--output_dir {folder} is the model's own folder; choose another")

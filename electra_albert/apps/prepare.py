@@ -26,11 +26,9 @@ from filelock import FileLock, Timeout
 from electra_albert.apps.settings import require_same_text
 from electra_albert.config import BUILT_IN_CORPUS, CorpusConfig
 from electra_albert.contracts import LOG, DataError, UsageError, redacted
-from electra_albert.corpus import tokenizer as tokenizers
 from electra_albert.corpus.datatrove import DOCUMENTS_FILE, parts_of_documents, read_record
 from electra_albert.corpus.parts import PartPlan, write_parts
 from electra_albert.corpus.sources import ReadOptions, Unit, plan_units, read_unit, require_columns
-from electra_albert.corpus.text_encoder import TextEncoder
 from electra_albert.corpus.tokenizer_training import extend_tokenizer, train_tokenizer
 from electra_albert.data_files.finding import find_files, identity, same_content
 from electra_albert.files import (
@@ -42,12 +40,14 @@ from electra_albert.files import (
     remove_leftovers,
     write_json,
 )
+from electra_albert.tokenization import tokenizer as tokenizers
+from electra_albert.tokenization.text_encoder import TextEncoder
 
 if TYPE_CHECKING:  # these import torch, which --help must not load
     from electra_albert.corpus.mixture import ExampleOrder, Source
     from electra_albert.corpus.rows import ExampleTable
     from electra_albert.corpus.store import Store
-    from electra_albert.corpus.tokenizer import Tokenizer
+    from electra_albert.tokenization.tokenizer import Tokenizer
 
 
 PREPARED_VERSION = 8  # increase it when the same text would be read, split, tokenized or held out differently

@@ -44,10 +44,10 @@ def score(**options: Any) -> dict[str, Any]:
 
 
 def _score(options: Namespace) -> dict[str, Any]:
-    from electra_albert.corpus.tokenizer import fingerprint
     from electra_albert.hub.weights import all_files
     from electra_albert.inference.model import load_model
     from electra_albert.inference.scoring import pair_files, require_file, score_pairs, score_text
+    from electra_albert.tokenization.tokenizer import fingerprint
     from electra_albert.training.step import autocast
 
     texts = [Path(name) for name in options.text or ()]

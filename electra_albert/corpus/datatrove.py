@@ -14,9 +14,14 @@ from electra_albert.contracts import DataError, UsageError
 from electra_albert.corpus.documents import Decoder, Record, counted, documents_of_records
 from electra_albert.corpus.parts import PartPlan, write_documents
 from electra_albert.corpus.sources import ReadOptions, Unit
-from electra_albert.corpus.text_encoder import TextEncoder
-from electra_albert.corpus.tokenizer import Tokenizer, fingerprint, load_tokenizer, save_tokenizer
 from electra_albert.files import load_json, write_json
+from electra_albert.tokenization.text_encoder import TextEncoder
+from electra_albert.tokenization.tokenizer import (
+    Tokenizer,
+    fingerprint,
+    load_tokenizer,
+    save_tokenizer,
+)
 
 MAX_TASKS = 4096  # a store maps ten files of each part into memory, of 65,530 that Linux allows
 DOCUMENTS_FILE = "token_parts.json"  # in a folder of parts that a pipeline has written

@@ -27,7 +27,6 @@ from electra_albert.contracts import LOG, DataError
 from electra_albert.corpus.documents import Document
 from electra_albert.corpus.near_duplicates import Signature
 from electra_albert.corpus.sources import Unit, read_unit
-from electra_albert.corpus.text_encoder import TextEncoder
 from electra_albert.files import (
     HashedFile,
     content_hash,
@@ -36,6 +35,7 @@ from electra_albert.files import (
     replacing,
     write_manifest,
 )
+from electra_albert.tokenization.text_encoder import TextEncoder
 
 PART_FILES = ("tokens", "sentence_ends", "document_ends", "groups", "sketches")
 _BATCH_CHARACTERS = 1 << 20  # tokenised at once

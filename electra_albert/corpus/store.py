@@ -31,7 +31,6 @@ from electra_albert.corpus.parts import (
     token_dtype,
 )
 from electra_albert.corpus.rows import CHECKED, Split, TokenStream, mapped, rows_name, write_rows
-from electra_albert.corpus.text_encoder import FORMS_REWRITTEN, MARKS_REMOVED
 from electra_albert.files import (
     FileDigest,
     HashedFile,
@@ -44,6 +43,7 @@ from electra_albert.files import (
     write_json,
     write_manifest,
 )
+from electra_albert.tokenization.text_encoder import FORMS_REWRITTEN, MARKS_REMOVED
 
 FORMAT_VERSION = 6
 _BLOCK = 1 << 20  # numbers copied at once

@@ -18,9 +18,10 @@ from typing import Any, Literal, NamedTuple
 import regex
 
 from electra_albert.contracts import LOG, DataError, UsageError
-from electra_albert.corpus import tokenizer as tokenizers
 from electra_albert.corpus.documents import word_set
-from electra_albert.corpus.sentencepiece_model import (
+from electra_albert.tokenization import tokenizer as tokenizers
+from electra_albert.tokenization.tokenizer import Tokenizer
+from electra_albert.tokenization.unigram import (
     MODEL_INPUT_NAMES,
     ROLES,
     SPECIAL_TOKENS,
@@ -30,7 +31,6 @@ from electra_albert.corpus.sentencepiece_model import (
     parse_model,
     script_safe_normalizer,
 )
-from electra_albert.corpus.tokenizer import Tokenizer
 
 CHARACTER_COVERAGE = 0.9999  # rarer characters become <unk>, as in SentencePiece
 TRAINING_CHARACTERS = 2_000_000  # of distinct words; bounds the time

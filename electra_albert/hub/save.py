@@ -18,7 +18,6 @@ from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]  # it
 from torch import Tensor, nn
 
 from electra_albert.contracts import LOG, CheckpointError, UsageError
-from electra_albert.corpus.tokenizer import save_tokenizer
 from electra_albert.files import filling, write_json
 from electra_albert.hub import card, find, formats, load, onnx
 from electra_albert.hub.onnx import Model, outputs, probe, quiet, require_close
@@ -27,6 +26,7 @@ from electra_albert.model.electra import Discriminator, Generator
 from electra_albert.model.encoder import EncoderModel
 from electra_albert.model.task_model import TaskModel
 from electra_albert.model_config import ModelConfig
+from electra_albert.tokenization.tokenizer import save_tokenizer
 
 # The files of a run that are uploaded.
 RUN_PARTS = ("README.md", "metrics.jsonl", "generator/*", "discriminator/*", "tokenizer/*")

@@ -11,11 +11,11 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from electra_albert.contracts import DataError, UsageError
-from electra_albert.corpus.text_encoder import cover
-from electra_albert.corpus.token_texts import TokenText
-from electra_albert.corpus.tokenizer import special_ids
 from electra_albert.model.electra import Discriminator, Generator
 from electra_albert.model.encoder import EncoderModel
+from electra_albert.tokenization.text_encoder import cover
+from electra_albert.tokenization.token_texts import TokenText
+from electra_albert.tokenization.tokenizer import special_ids
 
 MASK = "[MASK]"  # in the user's text, for every tokenizer
 WORD_MARKS = ("", "▁", "Ġ")  # tokens without text that mark the start of a word

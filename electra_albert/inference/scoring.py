@@ -25,10 +25,9 @@ from electra_albert.contracts import (
     SpecialIds,
     UsageError,
 )
-from electra_albert.corpus import sources, text_encoder
+from electra_albert.corpus import sources
 from electra_albert.corpus.examples import PackedExamples, eval_batches
 from electra_albert.corpus.rows import MIN_LENGTH, Split, TokenStream, build_table
-from electra_albert.corpus.tokenizer import special_ids
 from electra_albert.data_files import finding, tables
 from electra_albert.inference import engine
 from electra_albert.inference.model import InferenceModel
@@ -36,6 +35,8 @@ from electra_albert.inference.rewrite import masked_logits
 from electra_albert.model.electra import Generator
 from electra_albert.objectives.masking import maskable
 from electra_albert.tasks.read_rules import as_text
+from electra_albert.tokenization import text_encoder
+from electra_albert.tokenization.tokenizer import special_ids
 
 # Acceptable and unacceptable sentence of a minimal pair, and its file and line.
 Pair = tuple[str, str, str]

@@ -9,7 +9,6 @@ import torch
 from scipy.special import softmax
 
 from electra_albert.contracts import CheckpointError, DataError, UsageError
-from electra_albert.corpus.text_encoder import TextEncoder
 from electra_albert.finetuning_config import TuningConfig
 from electra_albert.hub.load import Stored, build, read_task
 from electra_albert.inference.engine import (
@@ -38,6 +37,7 @@ from electra_albert.tasks.task import (
     SpanExample,
     TokenExample,
 )
+from electra_albert.tokenization.text_encoder import TextEncoder
 
 # By the kind of the head.
 CALLS = {"sequence": "classify", "token": "tag", "span": "answer", "choice": "choose"}

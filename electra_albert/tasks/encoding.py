@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from electra_albert.contracts import IGNORED_LABEL, Batch
-from electra_albert.corpus.text_encoder import Ids, TextEncoder
 from electra_albert.keyed_random import Stream, bits, derived_seed, permute
 from electra_albert.tasks.task import Report
+from electra_albert.tokenization.text_encoder import Ids, TextEncoder
 
 Integers = NDArray[np.int64]
 Pair = tuple[Ids, Ids | None]  # token ids of one text, or of two

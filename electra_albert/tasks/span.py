@@ -10,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from electra_albert.corpus.text_encoder import Subwords
 from electra_albert.tasks.encoding import (
     Decoded,
     EncodedExamples,
@@ -22,6 +21,7 @@ from electra_albert.tasks.encoding import (
     flatten,
 )
 from electra_albert.tasks.task import SpanExample
+from electra_albert.tokenization.text_encoder import Subwords
 
 _MAX_QUESTION_LENGTH = 64  # tokens, as in BERT's and ALBERT's code
 _NO_SPAN = float(np.finfo(np.float32).max)  # null score minus best span's without a span

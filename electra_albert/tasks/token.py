@@ -7,7 +7,6 @@ from itertools import chain, pairwise
 import numpy as np
 
 from electra_albert.contracts import IGNORED_LABEL
-from electra_albert.corpus.text_encoder import Ids
 from electra_albert.tasks.encoding import (
     Decoded,
     EncodedExamples,
@@ -19,6 +18,7 @@ from electra_albert.tasks.encoding import (
     flatten,
 )
 from electra_albert.tasks.task import TokenExample
+from electra_albert.tokenization.text_encoder import Ids
 
 Entity = tuple[int, int, str]  # first word, one past the last word, type
 

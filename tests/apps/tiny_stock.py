@@ -18,9 +18,9 @@ from electra_albert.apps.pretrain.job import Job, make_job
 from electra_albert.apps.pretrain.options import parse_pretraining
 from electra_albert.contracts import Batch
 from electra_albert.corpus.examples import eval_batches
-from electra_albert.corpus.tokenizer import save_tokenizer
 from electra_albert.corpus.tokenizer_training import train_tokenizer
 from electra_albert.objectives.masking import Targets
+from electra_albert.tokenization.tokenizer import save_tokenizer
 from electra_albert.training.distributed import World
 from tests.apps.tiny_run import TRAINING, Ended, as_argv, english, succeed
 from tests.hub.models import make

@@ -17,8 +17,8 @@ from electra_albert.corpus.parts import PartPlan, write_parts
 from electra_albert.corpus.rows import Split, TokenStream
 from electra_albert.corpus.sources import ReadOptions, Span, Unit, plan_units, read_unit
 from electra_albert.corpus.store import Store, merge_parts, split_parts
-from electra_albert.corpus.text_encoder import TextEncoder
 from electra_albert.data_files.finding import find_files
+from electra_albert.tokenization.text_encoder import TextEncoder
 
 PROSE = ["The cat sat on the mat near the door.", "It was warm there.", "Nobody came to see it that day."]
 TEXT = "river bridge house people night water road hill moon dog stone wind old new great small sang fell"

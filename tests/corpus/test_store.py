@@ -25,12 +25,12 @@ from electra_albert.corpus.parts import PartPlan, token_dtype, write_parts
 from electra_albert.corpus.rows import TokenStream, build_table
 from electra_albert.corpus.sources import plan_units, read_unit
 from electra_albert.corpus.store import SPLITS, Store, format_statistics, merge_parts, open_store, split_parts
-from electra_albert.corpus.text_encoder import TextEncoder
-from electra_albert.corpus.tokenizer import save_tokenizer
 from electra_albert.corpus.tokenizer_training import train_tokenizer
 from electra_albert.data_files.finding import find_files
 from electra_albert.data_files.streams import MAX_LINE_BYTES
 from electra_albert.files import sha256
+from electra_albert.tokenization.text_encoder import TextEncoder
+from electra_albert.tokenization.tokenizer import save_tokenizer
 from tests.corpus.reading import build, document, joined, plan_parts, stored_bytes, write, write_corpus
 
 ROOT = Path(__file__).parents[2]
@@ -254,7 +254,7 @@ from collections import Counter
 from pathlib import Path
 from electra_albert.corpus.parts import write_parts
 from electra_albert.corpus.sources import plan_units
-from electra_albert.corpus.tokenizer import load_tokenizer
+from electra_albert.tokenization.tokenizer import load_tokenizer
 from electra_albert.data_files.finding import find_files
 from tests.corpus.reading import plan_parts
 folder = Path(sys.argv[1])

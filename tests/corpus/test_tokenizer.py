@@ -19,14 +19,14 @@ import pytest
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
 from electra_albert.contracts import DataError, UsageError
-from electra_albert.corpus import tokenizer as tokenizers
 from electra_albert.corpus import tokenizer_training as training
-from electra_albert.corpus.text_encoder import TextEncoder
-from electra_albert.corpus.tokenizer import TextOptions, fingerprint, load_tokenizer, save_tokenizer
 from electra_albert.corpus.tokenizer_training import extend_tokenizer, train_tokenizer
 from electra_albert.files import SAMPLE_TEXT
+from electra_albert.tokenization import tokenizer as tokenizers
+from electra_albert.tokenization.text_encoder import TextEncoder
+from electra_albert.tokenization.tokenizer import TextOptions, fingerprint, load_tokenizer, save_tokenizer
 from tests.corpus.reading import build, write_corpus
-from tests.corpus.tokenizer_kinds import KINDS, PROSE, RELEASED, nasty_corpus, needs_released, save_bert
+from tests.tokenization.tokenizer_kinds import KINDS, PROSE, RELEASED, nasty_corpus, needs_released, save_bert
 
 
 def test_special_ids_come_first_the_size_is_bounded_and_no_token_mixes_kinds_of_characters() -> None:
@@ -119,7 +119,7 @@ def test_a_genome_is_split_into_subwords_of_several_letters_within_seconds() -> 
 _TRAIN = """
 import os, sys
 os.sched_setaffinity(0, [*os.sched_getaffinity(0)][: int(sys.argv[1])])
-from electra_albert.corpus.tokenizer import fingerprint
+from electra_albert.tokenization.tokenizer import fingerprint
 from electra_albert.corpus.tokenizer_training import train_tokenizer
 lines = [f"{a}{b} {b}{c}ing {c}{a}." for a in "the cat sat".split() for b in "on a rug".split() for c in "qwxyz中文字"]
 print(fingerprint(train_tokenizer(lines * 3, 120, True)))

@@ -19,9 +19,9 @@ from electra_albert.hub.formats import stock_config, to_stock
 from electra_albert.hub.save import save_model
 from electra_albert.model.electra import Generator
 from electra_albert.model.task_model import TaskHead, TaskModel
-from tests.corpus.tokenizer_kinds import PROSE
 from tests.model.test_task_model import make_task_model
 from tests.model.twins import SHAPE, SPECIAL_IDS, make_encoder, make_masked_lm, make_pair, stock
+from tests.tokenization.tokenizer_kinds import PROSE
 
 LABELS = ["entailment", "neutral", "contradiction"]
 C = 5

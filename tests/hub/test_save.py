@@ -17,18 +17,18 @@ from safetensors import safe_open
 from torch import Tensor
 
 from electra_albert.contracts import CheckpointError, UsageError
-from electra_albert.corpus.tokenizer import load_tokenizer, save_tokenizer
 from electra_albert.hub import formats
 from electra_albert.hub.card import Facts
 from electra_albert.hub.load import load_task_model, locate
 from electra_albert.hub.onnx import outputs
 from electra_albert.hub.save import save_model
 from electra_albert.hub.weights import DIGEST, read_tensors, write_safetensors
+from electra_albert.tokenization.tokenizer import load_tokenizer, save_tokenizer
 from tests.apps.tiny_run import environment
-from tests.corpus.tokenizer_kinds import KINDS, NASTY
 from tests.hub.models import FORMS, LABELS, assert_same_tensors, run_code_of, save, tokenizer
 from tests.hub.read_stock_folders import encode, read
 from tests.model.twins import SHAPE
+from tests.tokenization.tokenizer_kinds import KINDS, NASTY
 
 READER = Path(__file__).parent / "read_stock_folders.py"
 OLD_VERSION = "4.57.6"

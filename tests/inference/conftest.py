@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from electra_albert.corpus.tokenizer import save_tokenizer
 from electra_albert.corpus.tokenizer_training import train_tokenizer
 from electra_albert.inference.model import InferenceModel, load_model
+from electra_albert.tokenization.tokenizer import save_tokenizer
 from tests.apps.tiny_run import english
 from tests.inference.stock import LONGEST, make_stock
 

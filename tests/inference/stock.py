@@ -7,7 +7,7 @@ import torch
 import transformers
 from torch import Tensor
 
-from tests.corpus.tokenizer_kinds import save_bert, wordpiece_vocab
+from tests.tokenization.tokenizer_kinds import save_bert, wordpiece_vocab
 
 # float32: two implementations, or batches of other shapes, add up in another order
 TOLERANCE = 1e-5

@@ -10,8 +10,8 @@ import torch
 
 from electra_albert.contracts import CheckpointError, DataError, UsageError
 from electra_albert.inference.model import InferenceModel, load_model
-from tests.corpus.tokenizer_kinds import wordpiece_vocab
 from tests.inference.stock import LONGEST, NATS_TOLERANCE, TOLERANCE, make_stock, stock_inputs
+from tests.tokenization.tokenizer_kinds import wordpiece_vocab
 
 UNUSED, TOKENS = 7, len(wordpiece_vocab(True))
 LARGE_BIAS = 30.0  # of an unused row: stock predicts it at every mask

@@ -11,12 +11,12 @@ import torch
 
 from electra_albert.config import ModelConfig, RtdConfig
 from electra_albert.contracts import IGNORED_LABEL, Batch
-from electra_albert.corpus.tokenizer import load_tokenizer, special_ids
 from electra_albert.inference.model import InferenceModel, load_model
 from electra_albert.inference.rewrite import REPLACEMENT_CHARACTER, Line, Rewritten, compose, splice
 from electra_albert.objectives.rtd import ReplacedTokenDetection
+from electra_albert.tokenization.tokenizer import load_tokenizer, special_ids
 from tests.apps.tiny_run import ROOT, english
-from tests.corpus.tokenizer_kinds import KINDS, save_roberta
+from tests.tokenization.tokenizer_kinds import KINDS, save_roberta
 
 SEED, RATE, LONGEST = 7, 0.15, 61
 TALE = "The quiet  Owl crossed the river, and Every old cat found a LAMP near the station."

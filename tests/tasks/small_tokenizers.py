@@ -9,10 +9,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer, BertTokenizer
 
-from electra_albert.corpus.text_encoder import TextEncoder
 from electra_albert.corpus.tokenizer_training import train_tokenizer
 from electra_albert.tasks.encoding import EncodePlan
-from tests.corpus.tokenizer_kinds import NASTY, PROSE, save_fast_unigram, save_roberta, wordpiece_vocab
+from electra_albert.tokenization.text_encoder import TextEncoder
+from tests.tokenization.tokenizer_kinds import NASTY, PROSE, save_fast_unigram, save_roberta, wordpiece_vocab
 
 PLAN = EncodePlan(32, 8, 6, has_null_answer=False, is_regression=False, double_unordered=False)
 steady = settings(max_examples=60, deadline=None, derandomize=True)

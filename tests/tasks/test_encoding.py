@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from electra_albert.contracts import Batch
-from electra_albert.corpus.text_encoder import TextEncoder, cover
 from electra_albert.corpus.tokenizer_training import train_tokenizer
 from electra_albert.tasks.encoding import EncodedExamples, TaskBatches, eval_batches, flatten
 from electra_albert.tasks.sequence import truncate_pair
-from tests.corpus.tokenizer_kinds import FAIRSEQ_SPECIALS, PROSE, STOCK_SPECIALS
+from electra_albert.tokenization.text_encoder import TextEncoder, cover
 from tests.tasks.small_tokenizers import encoder, kinds, steady, texts, thorough, tokenizer
+from tests.tokenization.tokenizer_kinds import FAIRSEQ_SPECIALS, PROSE, STOCK_SPECIALS
 
 # Features of texts.
 

@@ -16,8 +16,6 @@ from electra_albert.apps.default_model import default_model
 from electra_albert.apps.pretrain.job import choose_arithmetic, choose_recording
 from electra_albert.config import CorpusConfig, ModelConfig, TrainingConfig
 from electra_albert.contracts import LOG, Arithmetic, CheckpointError, DataError, UsageError, redacted
-from electra_albert.corpus.text_encoder import TextEncoder
-from electra_albert.corpus.tokenizer import Tokenizer, load_tokenizer
 from electra_albert.files import sha256
 from electra_albert.finetuning_config import PREDICT_TEST, FinetuneConfig, TuningConfig
 from electra_albert.hub import find, formats, load, weights
@@ -27,6 +25,8 @@ from electra_albert.presets import PRESETS
 from electra_albert.tasks import kinds, reading, recipes, registry, token
 from electra_albert.tasks.encoding import EncodedExamples, EncodePlan, Encoding, trained_plan
 from electra_albert.tasks.task import Report, Task, TaskData
+from electra_albert.tokenization.text_encoder import TextEncoder
+from electra_albert.tokenization.tokenizer import Tokenizer, load_tokenizer
 from electra_albert.training.distributed import World, main_first
 
 _SAVE_STEPS = 500  # at most this many updates are lost if a run is killed

@@ -13,7 +13,6 @@ from electra_albert.apps import command_line, machine, run_folder
 from electra_albert.apps.finetune import results as files
 from electra_albert.apps.finetune.job import TaskJob, find_base_model, make_task_job
 from electra_albert.contracts import LOG, CheckpointError, RunResult, UsageError
-from electra_albert.corpus.text_encoder import TextEncoder
 from electra_albert.files import write_text
 from electra_albert.finetuning_config import CUSTOM, PREDICT_TEST, FinetuneConfig
 from electra_albert.hub import find, load
@@ -21,6 +20,7 @@ from electra_albert.tasks import metrics, registry
 from electra_albert.tasks.encoding import EncodedExamples, Encoding, eval_batches, split_outputs, trained_plan
 from electra_albert.tasks.kinds import KINDS, TaskObjective, write_submission
 from electra_albert.tasks.task import Report
+from electra_albert.tokenization.text_encoder import TextEncoder
 from electra_albert.training.distributed import World, gather_objects, main_first
 from electra_albert.training.guards import StopSignal
 from electra_albert.training.step import autocast

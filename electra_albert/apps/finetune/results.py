@@ -19,7 +19,6 @@ from electra_albert.apps.run_folder import CARD, COMMAND, CONFIG, ENVIRONMENT, w
 from electra_albert.apps.settings import compare_settings, recorded_settings
 from electra_albert.config import TrainingConfig, names_of
 from electra_albert.contracts import CheckpointError, Metrics, UsageError, redacted
-from electra_albert.corpus.tokenizer import fingerprint
 from electra_albert.files import load_json, record_digests, write_json, write_text
 from electra_albert.finetuning_config import (
     CUSTOM,
@@ -33,6 +32,7 @@ from electra_albert.hub import card, save
 from electra_albert.tasks import metrics as scoring
 from electra_albert.tasks.kinds import TaskObjective
 from electra_albert.tasks.task import ChoiceExample, SequenceExample, SpanExample, TokenExample
+from electra_albert.tokenization.tokenizer import fingerprint
 from electra_albert.training.run_log import LOG_FILE
 
 RESULT, RESULTS, TABLE, MODEL = "result.json", "results.json", "results.md", "model"

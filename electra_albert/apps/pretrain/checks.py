@@ -21,11 +21,11 @@ from electra_albert.apps.pretrain.job import MUCH_UNKNOWN, Job
 from electra_albert.apps.pretrain.run import run_folder
 from electra_albert.contracts import IGNORED_LABEL, Batch, CheckpointError, SpecialIds
 from electra_albert.corpus.rows import Split, padding_share
-from electra_albert.corpus.token_texts import word_starts
-from electra_albert.corpus.tokenizer import special_ids
 from electra_albert.hub.save import save_model
 from electra_albert.keyed_random import Stream, bits, uniform
 from electra_albert.objectives import masking, mlm, spec_of
+from electra_albert.tokenization.token_texts import word_starts
+from electra_albert.tokenization.tokenizer import special_ids
 from electra_albert.training.distributed import World
 from electra_albert.training.step import TrainingStep, autocast
 

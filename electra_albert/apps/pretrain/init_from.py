@@ -21,7 +21,6 @@ from electra_albert.contracts import LOG, CheckpointError, DataError, UsageError
 from electra_albert.corpus.examples import PackedExamples
 from electra_albert.corpus.mixture import read_sources
 from electra_albert.corpus.rows import build_table
-from electra_albert.corpus.tokenizer import Tokenizer, fingerprint, load_tokenizer
 from electra_albert.data_files.finding import find_files
 from electra_albert.files import load_manifest, sha256
 from electra_albert.hub import load
@@ -41,6 +40,7 @@ from electra_albert.model.encoder import Backbone, EncoderModel
 from electra_albert.objectives import spec_of
 from electra_albert.objectives.rtd import PretrainingModule
 from electra_albert.presets import PRESETS
+from electra_albert.tokenization.tokenizer import Tokenizer, fingerprint, load_tokenizer
 from electra_albert.training.checkpoint import (
     MANIFEST,
     MODEL,

@@ -14,8 +14,6 @@ from electra_albert.apps.pretrain import init_from
 from electra_albert.config import PretrainConfig, TrainingConfig
 from electra_albert.contracts import IGNORED_LABEL, LOG, Arithmetic, Batch, CheckpointError, DataError, UsageError
 from electra_albert.corpus.examples import PackedExamples, TrainBatches
-from electra_albert.corpus.token_texts import word_starts
-from electra_albert.corpus.tokenizer import Tokenizer, fingerprint, load_tokenizer, special_ids
 from electra_albert.hub import load
 from electra_albert.hub.formats import TABLE, to_native
 from electra_albert.hub.weights import digest
@@ -24,6 +22,8 @@ from electra_albert.model.compilation import Compilation, compile_for_training, 
 from electra_albert.model.electra import Generator
 from electra_albert.objectives import evaluation, spec_of
 from electra_albert.objectives.rtd import PretrainingModule, ReplacedTokenDetection, make_objective
+from electra_albert.tokenization.token_texts import word_starts
+from electra_albert.tokenization.tokenizer import Tokenizer, fingerprint, load_tokenizer, special_ids
 from electra_albert.training.distributed import World, main_first
 from electra_albert.training.optimizer import check_groups, parameter_groups
 

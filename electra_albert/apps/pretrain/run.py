@@ -18,9 +18,9 @@ from electra_albert.apps.report import write_report
 from electra_albert.apps.settings import check_settings, find_resume_point, log_changes
 from electra_albert.config import PretrainConfig
 from electra_albert.contracts import LOG, RunResult, UsageError
-from electra_albert.corpus.tokenizer import save_tokenizer
 from electra_albert.hub import save
 from electra_albert.inference.scoring import read_sets
+from electra_albert.tokenization.tokenizer import save_tokenizer
 from electra_albert.training import checkpoint, distributed, graphs, guards, loop, run_log, step
 from electra_albert.training.distributed import World
 from electra_albert.training.monitor import Monitor, check_trackers

@@ -10,13 +10,13 @@ import torch
 
 from electra_albert.apps.pretrain.job import Job
 from electra_albert.contracts import DataError
-from electra_albert.corpus.token_texts import TokenText, token_texts
-from electra_albert.corpus.tokenizer import Tokenizer
 from electra_albert.inference.engine import TokenSequence, printable, shown
 from electra_albert.inference.model import InferenceModel, MaskPrediction
 from electra_albert.inference.rewrite import format_predictions, format_scored
 from electra_albert.keyed_random import Stream, bits
 from electra_albert.model.electra import Generator
+from electra_albert.tokenization.token_texts import TokenText, token_texts
+from electra_albert.tokenization.tokenizer import Tokenizer
 
 SAMPLES = 3
 _SHORTEST, _LONGEST = 8, 30  # tokens of a sample sentence

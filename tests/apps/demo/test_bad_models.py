@@ -12,8 +12,8 @@ from electra_albert.apps.pretrain import main as pretrain
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import ROOT, Ended, assert_refused, call, finish, start
 from tests.apps.tiny_tasks import cola
-from tests.corpus.tokenizer_kinds import edit
 from tests.hub.hostile_files import PICKLES
+from tests.tokenization.tokenizer_kinds import edit
 
 WEIGHTS = "model.safetensors"
 Harm = Callable[[Path], object]  # of a model's folder

@@ -16,9 +16,9 @@ from transformers import AlbertForMaskedLM, AlbertModel, AutoModel, AutoTokenize
 
 from electra_albert.apps import export
 from electra_albert.contracts import CheckpointError, DataError
-from electra_albert.corpus.tokenizer import load_tokenizer
 from electra_albert.hub.load import locate, read_stored
 from electra_albert.inference.model import load_model
+from electra_albert.tokenization.tokenizer import load_tokenizer
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import ROOT, Ended, assert_refused, call, sha256
 from tests.apps.tiny_stock import write_stock

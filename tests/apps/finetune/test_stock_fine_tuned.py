@@ -9,7 +9,7 @@ import torch
 from transformers import BertForSequenceClassification
 
 from electra_albert.apps.finetune import main as finetune
-from electra_albert.corpus.tokenizer import load_tokenizer
+from electra_albert.tokenization.tokenizer import load_tokenizer
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import Ended, assert_refused, call
 from tests.apps.tiny_tasks import tune

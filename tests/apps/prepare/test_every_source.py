@@ -10,11 +10,11 @@ import torch
 
 from electra_albert.apps import demo, prepare_steps
 from electra_albert.apps.pretrain import main as pretrain
-from electra_albert.corpus.tokenizer import load_tokenizer, special_ids
+from electra_albert.tokenization.tokenizer import load_tokenizer, special_ids
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import Ended, assert_refused, call, english, options, rows
 from tests.corpus.reading import write
-from tests.corpus.tokenizer_kinds import KINDS, train_model
+from tests.tokenization.tokenizer_kinds import KINDS, train_model
 
 TEXTS = english(120, seed=4).strip().split("\n\n")
 PLAIN = ("\n\n".join(TEXTS) + "\n").encode()

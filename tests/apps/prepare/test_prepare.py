@@ -14,11 +14,11 @@ import pytest
 from electra_albert.apps.prepare import Prepared, find_store, prepare
 from electra_albert.config import CorpusConfig
 from electra_albert.contracts import DataError, UsageError, UserError
-from electra_albert.corpus.tokenizer import load_tokenizer
 from electra_albert.corpus.tokenizer_training import extend_tokenizer
+from electra_albert.tokenization.tokenizer import load_tokenizer
 from tests.apps.tiny_run import finish, start
 from tests.corpus.reading import WORDS, document, write
-from tests.corpus.tokenizer_kinds import KINDS
+from tests.tokenization.tokenizer_kinds import KINDS
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from electra_albert.apps.prepare import prepare
 from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.config import CorpusConfig
 from electra_albert.corpus.examples import PackedExamples, TrainBatches
-from electra_albert.corpus.tokenizer import special_ids
+from electra_albert.tokenization.tokenizer import special_ids
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import ROOT, Ended, english, finish, rows, start, succeed
 from tests.corpus.test_store import wait_until

@@ -22,7 +22,7 @@ from electra_albert.objectives import OBJECTIVES
 from tests.apps import tiny_tasks
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import english, options, sha256, succeed, untimed_rows
-from tests.corpus.tokenizer_kinds import PROSE, save_digit_commas
+from tests.tokenization.tokenizer_kinds import PROSE, save_digit_commas
 
 
 class Outcome(NamedTuple):

@@ -11,10 +11,10 @@ import torch
 from electra_albert.apps import show_batch
 from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.apps.pretrain.job import Job
-from electra_albert.corpus.tokenizer import load_tokenizer
 from electra_albert.hub.formats import TABLE
 from electra_albert.hub.save import save_model
 from electra_albert.objectives.evaluation import Detections
+from electra_albert.tokenization.tokenizer import load_tokenizer
 from tests.apps import tiny_stock
 from tests.apps.tiny_run import assert_refused, call, rows, succeed, untimed_rows
 from tests.apps.tiny_stock import MLM, NEW_WORDS, VOCAB, Toy, adapt, load_stock, masked_held_out, stock_mlm_loss

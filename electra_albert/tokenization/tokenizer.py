@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from electra_albert.contracts import LOG, CheckpointError, SpecialIds, UsageError
-from electra_albert.corpus import sentencepiece_model
-from electra_albert.corpus.sentencepiece_model import (
+from electra_albert.files import filling, parse_json
+from electra_albert.tokenization import unigram
+from electra_albert.tokenization.unigram import (
     MODEL_INPUT_NAMES,
     ROLES,
     SPECIAL_TOKENS,
@@ -29,7 +30,6 @@ from electra_albert.corpus.sentencepiece_model import (
     split_digit_commas,
     token_name,
 )
-from electra_albert.files import filling, parse_json
 
 if TYPE_CHECKING:
     from transformers import AlbertTokenizer, PreTrainedTokenizerFast
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 Tokenizer: TypeAlias = "PreTrainedTokenizerFast"
 Vocab: TypeAlias = list[tuple[str, float]]
 
-WORD_START = sentencepiece_model.WORD_START
+WORD_START = unigram.WORD_START
 _FOLDER_FILES = ("tokenizer.json", "spiece.model", "vocab.txt")  # the first one is read
 _FOLDERS = ("", "tokenizer", "generator", "discriminator", "model")  # of a run or an exported pair
 _ALBERT_NAMES = ("AlbertTokenizer", "AlbertTokenizerFast", "albert")  # classes and model type
@@ -208,11 +208,11 @@ def _load_albert(
 
 def _load_sentencepiece(file: Path, config: dict[str, Any], options: TextOptions) -> Tokenizer:
     """Load a SentencePiece Unigram model as the sentencepiece package does, or as ALBERT."""
-    proto = sentencepiece_model.parse_model(_read(file))
+    proto = unigram.parse_model(_read(file))
     vocab = [(piece.piece, piece.score) for piece in proto.pieces]
     _check_ids(_numbered(vocab))
     is_named = _names_albert(config)
-    is_uncased = sentencepiece_model.is_uncased_default(proto)
+    is_uncased = unigram.is_uncased_default(proto)
     name = config.get("tokenizer_class")
     has_flags = not (config | options.chosen()).keys().isdisjoint(_ALBERT_FLAGS)
     is_albert = is_named or (name is None and (is_uncased or has_flags))
@@ -224,7 +224,7 @@ def _load_sentencepiece(file: Path, config: dict[str, Any], options: TextOptions
         name = name or "AlbertTokenizer"
         raise ValueError(f"{name} has rules of its own for a .model; save it with AutoTokenizer")
     roles = find_roles(config, dict(vocab))
-    content = sentencepiece_model.as_content(proto, roles.values())
+    content = unigram.as_content(proto, roles.values())
     _apply_options(file, content, config, options)
     return _build_fast(content, config)
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from sentencepiece import SentencePieceTrainer
 
-from electra_albert.corpus.text_encoder import TextEncoder
-from electra_albert.corpus.tokenizer import build_albert, save_tokenizer
 from electra_albert.corpus.tokenizer_training import train_tokenizer
+from electra_albert.tokenization.text_encoder import TextEncoder
+from electra_albert.tokenization.tokenizer import build_albert, save_tokenizer
 
 SHARED_DATA = Path(os.environ.get("ELECTRA_ALBERT_DATA") or Path(__file__).parents[3] / "shared" / "data")
 

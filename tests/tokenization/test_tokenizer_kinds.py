@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sentencepiece import SentencePieceProcessor
 
-from electra_albert.corpus import token_texts
-from electra_albert.corpus import tokenizer as tokenizers
-from electra_albert.corpus.text_encoder import TextEncoder
-from electra_albert.corpus.tokenizer import TextOptions, fingerprint, load_tokenizer, save_tokenizer, special_ids
-from tests.corpus import tokenizer_kinds as kinds
-from tests.corpus.tokenizer_kinds import (
+from electra_albert.tokenization import token_texts
+from electra_albert.tokenization import tokenizer as tokenizers
+from electra_albert.tokenization.text_encoder import TextEncoder
+from electra_albert.tokenization.tokenizer import TextOptions, fingerprint, load_tokenizer, save_tokenizer, special_ids
+from tests.tokenization import tokenizer_kinds as kinds
+from tests.tokenization.tokenizer_kinds import (
     KINDS,
     PROSE,
     RELEASED,

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from electra_albert.corpus.sentencepiece_model import ROLES
+from electra_albert.tokenization.unigram import ROLES
 
 Ids = NDArray[np.int32]
 _TEXTS_AT_ONCE = 2048  # a token with its offsets takes hundreds of bytes

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from electra_albert.corpus.tokenizer import WORD_START, Tokenizer, special_ids
+from electra_albert.tokenization.tokenizer import WORD_START, Tokenizer, special_ids
 
 
 class TokenText(NamedTuple):

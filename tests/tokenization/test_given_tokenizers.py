@@ -13,10 +13,16 @@ from tokenizers import AddedToken, Tokenizer, models, trainers
 from tokenizers import normalizers as norm
 from tokenizers import pre_tokenizers as pre
 
-from electra_albert.corpus.text_encoder import TextEncoder
-from electra_albert.corpus.tokenizer import SPECIAL_TOKENS, fingerprint, load_tokenizer, save_tokenizer, special_ids
-from tests.corpus import tokenizer_kinds as kinds
-from tests.corpus.tokenizer_kinds import STOCK_SPECIALS, encoded, train_model
+from electra_albert.tokenization.text_encoder import TextEncoder
+from electra_albert.tokenization.tokenizer import (
+    SPECIAL_TOKENS,
+    fingerprint,
+    load_tokenizer,
+    save_tokenizer,
+    special_ids,
+)
+from tests.tokenization import tokenizer_kinds as kinds
+from tests.tokenization.tokenizer_kinds import STOCK_SPECIALS, encoded, train_model
 
 LINES = [*kinds.ACCENTED, *["Über 中文字 ging İda: ﬁne ½ [NAME], 20 <URL>s; 한국어 ガ"] * 20]
 TEXTS = [*kinds.NASTY, *LINES[-30:-19], *kinds.nasty_corpus(200, 7, with_specials=False)]

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from electra_albert.contracts import CheckpointError, UsageError
-from electra_albert.corpus.tokenizer import TextOptions, load_tokenizer
-from tests.corpus.tokenizer_kinds import KINDS, edit, save_vocab_txt, train_model
+from electra_albert.tokenization.tokenizer import TextOptions, load_tokenizer
+from tests.tokenization.tokenizer_kinds import KINDS, edit, save_vocab_txt, train_model
 
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 3\n"
 JSON, CONFIG = "tokenizer.json", "tokenizer_config.json"
