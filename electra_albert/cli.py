@@ -13,7 +13,7 @@ COMMANDS = {  # name: (module with main(argv) -> exit code, one line of help)
     "pretrain": ("electra_albert.apps.pretrain.main", "pretrain an encoder on raw text"),
     "finetune": ("electra_albert.apps.finetune.main", "fine-tune on GLUE, SQuAD, RACE, tagging or your own data"),
     "demo": ("electra_albert.apps.demo", "fill in masks and rewrite text with a generator"),
-    "prepare": ("electra_albert.apps.prepare_steps", "train a tokenizer and tokenise a corpus, on one machine or many"),
+    "prepare": ("electra_albert.apps.prepare", "train a tokenizer and tokenise a corpus, on one machine or many"),
     "export": ("electra_albert.apps.export", "export a model for transformers or as ONNX"),
     "score": ("electra_albert.apps.score", "evaluate a pretrained model on held-out text and minimal pairs"),
     "doctor": ("electra_albert.apps.doctor", "check a corpus and a configuration before training"),

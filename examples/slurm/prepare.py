@@ -12,8 +12,8 @@ import sys
 from datatrove.executor import SlurmPipelineExecutor
 
 from electra_albert.apps.command_line import make_parser, parse
-from electra_albert.apps.prepare_steps import PrepareStep
 from electra_albert.config import CorpusConfig, TrainingConfig
+from electra_albert.corpus.engines import PrepareStep
 
 
 def main(tasks: int, partition: str, argv: list[str]) -> None:

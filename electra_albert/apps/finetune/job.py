@@ -50,7 +50,7 @@ def find_base_model(model: str | None, prepared_dir: str, world: World) -> BaseM
     try:
         path = default_model("--model") if model is None else Path(model)
     except UsageError as error:
-        from electra_albert.apps.prepare import prepare
+        from electra_albert.corpus.prepare import prepare
 
         LOG.info(f"notice: no pretrained model, training from random weights: {error}")
         preset = PRESETS[_SCRATCH_PRESET]

@@ -13,13 +13,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from electra_albert.apps.prepare import Prepared, find_store, prepare, with_tokenizer
 from electra_albert.apps.run_folder import CONFIG, read_options, without_removed
 from electra_albert.apps.settings import recorded_settings
 from electra_albert.config import BUILT_IN_CORPUS, GROUPS, ModelConfig, PretrainConfig, RtdConfig
 from electra_albert.contracts import LOG, CheckpointError, DataError, UsageError
 from electra_albert.corpus.examples import PackedExamples
+from electra_albert.corpus.folder import with_tokenizer
 from electra_albert.corpus.mixture import read_sources
+from electra_albert.corpus.prepare import Prepared, find_store, prepare
 from electra_albert.corpus.rows import build_table
 from electra_albert.data_files.finding import find_files
 from electra_albert.files import load_manifest, sha256

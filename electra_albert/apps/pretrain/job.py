@@ -3,17 +3,18 @@
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
 
 from electra_albert.apps import machine, settings
-from electra_albert.apps.prepare import Prepared, prepare
 from electra_albert.apps.pretrain import init_from
 from electra_albert.config import PretrainConfig, TrainingConfig
 from electra_albert.contracts import IGNORED_LABEL, LOG, Arithmetic, Batch, CheckpointError, DataError, UsageError
 from electra_albert.corpus.examples import PackedExamples, TrainBatches
+from electra_albert.corpus.prepare import Prepared, prepare
 from electra_albert.hub import load
 from electra_albert.hub.formats import TABLE, to_native
 from electra_albert.hub.weights import digest
@@ -65,7 +66,10 @@ def make_job(config: PretrainConfig, world: World, recorded: Mapping[str, Any] |
         if recorded is None:
             init_from.require_possible(config)
             init_from.require_old_corpus(config)
-        prepared = prepare(config.corpus, seed, recorded=recorded)
+        check_key = None
+        if recorded is not None:
+            check_key = partial(settings.require_same_text, recorded, config.corpus)
+        prepared = prepare(config.corpus, seed, check_key=check_key)
     config = replace(config, model=replace(config.model, vocab_size=len(prepared.tokenizer)))
     special = special_ids(prepared.tokenizer)
     written = prepared.store.statistics["written"]

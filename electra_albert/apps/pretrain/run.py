@@ -11,13 +11,13 @@ from typing import Any
 from electra_albert.apps import machine
 from electra_albert.apps import run_folder as files
 from electra_albert.apps.command_line import check_can_write
-from electra_albert.apps.prepare import short_name
 from electra_albert.apps.pretrain import alarms, budget, evaluation, generator_warmup, summary, trial
 from electra_albert.apps.pretrain.job import Job, job_settings, make_job
 from electra_albert.apps.report import write_report
 from electra_albert.apps.settings import check_settings, find_resume_point, log_changes
 from electra_albert.config import PretrainConfig
 from electra_albert.contracts import LOG, RunResult, UsageError
+from electra_albert.corpus.folder import short_name
 from electra_albert.hub import save
 from electra_albert.inference.scoring import read_sets
 from electra_albert.tokenization.tokenizer import save_tokenizer

@@ -20,11 +20,12 @@ from datatrove.pipeline.readers import JsonlReader
 from moto.server import ThreadedMotoServer
 from pyarrow import parquet
 
-from electra_albert.apps.prepare import prepare
-from electra_albert.apps.prepare_steps import PrepareStep, main, run_engine
+from electra_albert.apps.prepare import main
 from electra_albert.config import CorpusConfig
 from electra_albert.contracts import DataError, UsageError
 from electra_albert.corpus.datatrove import WriteTokens
+from electra_albert.corpus.engines import PrepareStep, run_engine
+from electra_albert.corpus.prepare import prepare
 from tests.apps.tiny_run import assert_refused, call, english
 from tests.corpus.reading import joined, write
 
@@ -118,7 +119,7 @@ def test_a_ray_cluster_of_two_workers_survives_the_loss_of_one(tmp_path: Path) -
     ray.init(num_cpus=2, _node_ip_address="127.0.0.1", include_dashboard=False, log_to_driver=False)
     try:
         (killer := threading.Thread(target=kill_one)).start()
-        run_engine("ray", config, 42, tasks=4, workers=2)
+        run_engine("ray", replace(config, preprocessing_num_workers=2), 42, tasks=4)
         killer.join()
     finally:
         ray.shutdown()

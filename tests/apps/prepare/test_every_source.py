@@ -8,7 +8,8 @@ import pyarrow.parquet
 import pytest
 import torch
 
-from electra_albert.apps import demo, prepare_steps
+from electra_albert.apps import demo
+from electra_albert.apps import prepare as prepare_app
 from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.tokenization.tokenizer import load_tokenizer, special_ids
 from tests.apps.conftest import Finished
@@ -22,7 +23,7 @@ PLAIN = ("\n\n".join(TEXTS) + "\n").encode()
 
 def prepared(finished: Finished, corpus: object, folder: Path, *more: object) -> Ended:
     tokenizer = finished.folder / "tokenizer"
-    return call(prepare_steps.main, "--corpus", corpus, "--prepared_dir", folder / "p", "--tokenizer", tokenizer, *more)
+    return call(prepare_app.main, "--corpus", corpus, "--prepared_dir", folder / "p", "--tokenizer", tokenizer, *more)
 
 
 @pytest.mark.slow

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from electra_albert.apps.prepare import Prepared, find_store, prepare
 from electra_albert.config import CorpusConfig
 from electra_albert.contracts import DataError, UsageError, UserError
+from electra_albert.corpus.prepare import Prepared, find_store, prepare
 from electra_albert.corpus.tokenizer_training import extend_tokenizer
 from electra_albert.tokenization.tokenizer import load_tokenizer
 from tests.apps.tiny_run import finish, start
@@ -170,7 +170,7 @@ def test_verify_finds_damage_that_left_size_and_times_unchanged(config: CorpusCo
 
 _WITHIN_LIMITS = """
 import resource, sys
-from electra_albert.apps.prepare import prepare
+from electra_albert.corpus.prepare import prepare
 from electra_albert.config import CorpusConfig
 from electra_albert.contracts import UsageError
 

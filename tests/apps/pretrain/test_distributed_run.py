@@ -11,10 +11,10 @@ import psutil
 import pytest
 import torch
 
-from electra_albert.apps.prepare import prepare
 from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.config import CorpusConfig
 from electra_albert.corpus.examples import PackedExamples, TrainBatches
+from electra_albert.corpus.prepare import prepare
 from electra_albert.tokenization.tokenizer import special_ids
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import ROOT, Ended, english, finish, rows, start, succeed
