@@ -4,6 +4,8 @@ The key is a hash of the contents of all files, the options for reading them, th
 seed; the folder's name has its first letters. Later runs on the same corpus reuse the folder.
 """
 
+from __future__ import annotations
+
 import errno
 import os
 import re
