@@ -91,11 +91,15 @@ class Line:
         self.tokens = token_texts(tokenizer, self.ids)
         self.spans = engine.spans_of(encoding, self.tokens, self.text)  # characters of each token
         self.is_filled = tokenizer.mask_token_id in self.ids
-        # Unknown parts of one character, which has no text of its own for each, are not replaced.
+        # Unknown parts of one character, which has no text of its own for each, are not replaced,
+        # nor is the ▁ before them.
         self.fixed: set[int] = set()
         for group in _groups(self.spans):
             if len(group) > 1 and tokenizer.unk_token_id in [self.ids[at] for at in group]:
                 self.fixed.update(group)
+                start = self.spans[group[0]][0]
+                if self.spans[group[0] - 1] == (start, start):
+                    self.fixed.add(group[0] - 1)
         self.after = list(self.ids)
         self.is_chosen = [False] * len(self.ids)
         self.probabilities = [math.nan] * len(self.ids)  # NaN: not scored
