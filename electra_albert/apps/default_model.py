@@ -3,6 +3,7 @@
 from itertools import takewhile
 from pathlib import Path
 
+from electra_albert.apps.metrics_table import has_learned
 from electra_albert.apps.run_folder import CONFIG, read_evaluations, read_options
 from electra_albert.contracts import LOG, UsageError
 from electra_albert.files import MODELS as SHIPPED
@@ -47,8 +48,6 @@ def _finished_runs() -> list[Path]:
 
 def _reason_to_skip(run: Path, option: str) -> str:
     """Why a run is not the default model, from its config.yaml and metrics.jsonl; empty if it can be."""
-    from electra_albert.objectives.evaluation import has_learned
-
     if option == "--gen" and not (run / "generator").is_dir():
         return "it has no generator"
     try:

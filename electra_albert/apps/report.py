@@ -15,6 +15,7 @@ from typing import Any
 from electra_albert.apps import run_folder as files
 from electra_albert.apps.command_line import check_can_write, make_parser, parse
 from electra_albert.apps.default_model import newest_run
+from electra_albert.apps.metrics_table import METRICS, format_scores
 from electra_albert.contracts import redacted
 from electra_albert.files import SHIPPED, read_json, write_text
 from electra_albert.model_config import require
@@ -32,22 +33,15 @@ _SETTINGS: dict[str, Any] = dict.fromkeys(("objective", "preset"), str | None)
 _SETTINGS |= dict.fromkeys(("seed", "max_steps"), int | None)
 _RECORD: dict[str, Any] = {"processor": str | None, "corpus_statistics": list[str] | None}
 _RECORD |= {"flops_per_step": int | list[tuple[int, int]] | None}
-_CHART = ("title", "metric", "baseline")  # a baseline is a number or a metric
-_CHARTS = (
-    ("Generator loss (nats)", "generator_loss", "unigram_loss"),
-    ("MLM loss (nats)", "mlm_loss", "unigram_loss"),
-    ("Discriminator's MLM loss (nats)", "discriminator_mlm_loss", "unigram_loss"),
-    ("Discriminator ROC-AUC", "discriminator_auc", 0.5),
-    ("Discriminator average precision", "discriminator_average_precision", "replaced_fraction"),
-    ("Discriminator loss (nats)", "discriminator_loss", None),
-    ("Sentence order accuracy", "sop_accuracy", 0.5),
-    ("Minimal pairs by likelihood", "pairs_likelihood", 0.5),
-    ("Minimal pairs by detection", "pairs_detection", 0.5),
-    ("Total loss", "loss", None),
-    ("Gradient norm", "grad_norm", None),
-    ("Learning rate", "learning_rate", None),
-    ("Tokens per second", "tokens_per_second", None),
-)
+_CHARTS: dict[str, tuple[str, str | float | None]] = {  # title and baseline by metric
+    **{name: (metric.label, metric.baseline) for name, metric in METRICS.items()},
+    "pairs_likelihood": ("minimal pairs by likelihood", 0.5),
+    "pairs_detection": ("minimal pairs by detection", 0.5),
+    "loss": ("total loss", None),
+    "grad_norm": ("gradient norm", None),
+    "learning_rate": ("learning rate", None),
+    "tokens_per_second": ("tokens per second", None),
+}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -79,7 +73,6 @@ def write_report(folder: Path, output: Path, others: Sequence[Path] = ()) -> Non
 
 def report_data(folder: Path, others: Sequence[Path]) -> dict[str, Any]:
     """The content of a report, from the files of the run."""
-    from electra_albert.apps.pretrain.summary import format_scores
     from electra_albert.training.monitor import read_rows
 
     record = read_json(folder / files.ENVIRONMENT, _RECORD)
@@ -110,7 +103,9 @@ def report_data(folder: Path, others: Sequence[Path]) -> dict[str, Any]:
         "facts": facts,
         "scores": format_scores(evaluations[-1]) if evaluations else "no evaluation yet",
         "warnings": list(warnings),
-        "charts": [dict(zip(_CHART, chart, strict=True)) for chart in _CHARTS],
+        "charts": [
+            {"metric": name, "title": title, "baseline": baseline} for name, (title, baseline) in _CHARTS.items()
+        ],
         "runs": curves,
         "samples": [list(group) for _, group in groupby(sorted(samples.values(), key=by_text), key=by_text)],
         "details": {

@@ -15,28 +15,22 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from safetensors import SafetensorError
 
-from electra_albert.config import BUILT_IN_CORPUS, REMOVED, CorpusConfig, PretrainConfig, as_settings
+from electra_albert.config import REMOVED, CorpusConfig, PretrainConfig, as_settings
 from electra_albert.contracts import Metrics, UsageError, UserError, redacted
-from electra_albert.data_files import NOT_YAML, hub_name
+from electra_albert.data_files import NOT_YAML
 from electra_albert.files import write_json, write_text
-from electra_albert.objectives import spec_of
 from electra_albert.training.run_log import LOG_FILE
 
 if TYPE_CHECKING:
-    from electra_albert.hub.card import Facts
+    pass
 
 CONFIG, COMMAND, ENVIRONMENT, CARD = "config.yaml", "command.txt", "environment.json", "README.md"
 METRICS, SAMPLES, REPORT = "metrics.jsonl", "samples.jsonl", "report.html"
 WARMUP = "generator_warmup"  # folder of a new generator's warm-up run
-AVERAGED = "averaged_checkpoints"  # number of checkpoints, among the metrics of their mean weights
 _WRITTEN = (CONFIG, COMMAND, CARD, "tokenizer", "generator", "discriminator", METRICS, SAMPLES, REPORT, LOG_FILE)
 _GIT_SECONDS = 30
 _MAX_DEPTH = 100  # of brackets in YAML
 _FOLDERS = re.compile(r'((?:^|[=",])(?:file:/*)?)/(?:[^",]*/)?(?=[^/",])')  # of an absolute path
-_HUB_METRICS = {  # scores in the front matter of a card, with the hub's names of the metrics
-    **dict.fromkeys(("generator_accuracy", "mlm_accuracy", "discriminator_mlm_accuracy", "sop_accuracy"), "accuracy"),
-    **{"discriminator_auc": "roc_auc", "discriminator_average_precision": "average_precision"},
-}
 _PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
 
 
@@ -156,57 +150,6 @@ def writing(folder: Path) -> Iterator[None]:
         is_refused = getattr(error, "errno", None) in (errno.EACCES, errno.EPERM, errno.EROFS)
         advice = "choose another --output_dir" if is_refused else "free disk space, then run the same command again"
         raise UsageError(f"cannot write into {folder} ({reason}); {advice}") from None
-
-
-def run_facts(config: PretrainConfig, metrics: Metrics, steps: int) -> "Facts":
-    """Facts for a run's model cards: training data and scores on held-out text."""
-    from huggingface_hub import EvalResult
-
-    from electra_albert.hub.card import Facts
-
-    corpus = redacted(config.corpus.corpus)
-    base = config.run.init_from and Path(config.run.init_from).name
-    hub = None if Path(corpus).exists() else hub_name(corpus)
-    name = without_folders(corpus) if hub or "://" in corpus else Path(corpus).name
-    base_text = f", initialized with the weights of `{base}`" if base else ""
-    lines = [f"Pretrained by {spec_of(config).description} on the corpus `{name}` for {steps} steps{base_text}."]
-    lines += [f"Generator: {source}." for source in [spec_of(config).generator_text(config)] if source]
-    lines += [f"The weights are the mean of its last {count} checkpoints."] if (count := metrics.get(AVERAGED)) else []
-    lines += ["", "| held-out text | value |", "| --- | --- |"]
-    values = ((name.replace("_", " "), value) for name, value in metrics.items() if not isinstance(value, int))
-    lines += [f"| {name} | {'-' if value is None else f'{value:.4f}'} |" for name, value in values]
-    language = config.run.language or ("en" if corpus == BUILT_IN_CORPUS else None)
-    results = [
-        EvalResult("fill-mask", "text", f"{name}, held out", kind, metrics[ours], metric_name=ours.replace("_", " "))
-        for ours, kind in _HUB_METRICS.items()
-        if metrics.get(ours) is not None and (ours != "generator_accuracy" or config.rtd.trains_generator)
-    ]
-    datasets = [hub[0]] if hub else None
-    fields: dict[str, Any] = {"language": language, "license": config.run.license, "datasets": datasets}
-    model_name = Path(config.run.push_to_hub or config.run.output_dir or corpus).name
-    fields |= {"model_name": model_name, "eval_results": results} if results else {}
-    return Facts({**fields, "base_model": base}, "\n".join(lines))
-
-
-def write_card(folder: Path, command: str, config: PretrainConfig, facts: "Facts") -> None:
-    """Write the model card: training data, scores on held-out text, and how to load the models."""
-    from electra_albert.hub import card
-
-    spec, is_stock = spec_of(config), config.model.is_stock
-    fields = {"pipeline_tag": "fill-mask", "tags": ["albert", "electra"], **facts.fields}
-    fields["library_name"] = "transformers" if is_stock else None
-    text = f"An ALBERT encoder: {card.describe_shape(config.model)}.\n\n{facts.text}"
-    encoder = "discriminator" if spec.has_discriminator else "generator"
-    pooler = "" if spec.has_sentence_order else ", add_pooling_layer=False"  # no other objective trains it
-    code = f"""from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
-
-tokenizer = AutoTokenizer.from_pretrained("THIS_FOLDER", subfolder="generator")
-generator = AutoModelForMaskedLM.from_pretrained("THIS_FOLDER", subfolder="generator")
-encoder = AutoModel.from_pretrained("THIS_FOLDER", subfolder="{encoder}"{pooler})"""
-    if spec.generator(config) is None:
-        fields["pipeline_tag"], path = "feature-extraction", f'"THIS_FOLDER", subfolder="{encoder}"'
-        code = card.stock_code("AutoModel", path, with_pooler=spec.has_sentence_order)
-    card.write_card(folder, card.Facts(fields, text), code if is_stock else card.OWN_CODE, command)
 
 
 def environment() -> dict[str, Any]:

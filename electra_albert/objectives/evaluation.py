@@ -78,18 +78,6 @@ def detection_scores(logits: NDArray[np.float32], is_replaced: NDArray[np.bool_]
     return {name: float(score(labels, logits)) if can_score else None for name, (score, labels) in scorers.items()}
 
 
-def has_learned(metrics: Metrics) -> bool | None:
-    """Whether the metrics are clearly above their baselines; None if the objective has no metric with a baseline."""
-    # The minimum of each metric is a multiple of its baseline.
-    accuracy = 2.5 * _number(metrics, "most_frequent_accuracy")
-    minimum: dict[str, float] = {name: accuracy for name in ("mlm_accuracy", "generator_accuracy") if name in metrics}
-    if "discriminator_auc" in metrics:
-        precision = min(1.5 * _number(metrics, "replaced_fraction"), 1.3 * 0.5)
-        minimum |= {"discriminator_auc": 1.3 * 0.5, "discriminator_average_precision": precision}
-    found = {name: _number(metrics, name) for name in minimum}
-    return all(0 < value < math.inf and value >= minimum[name] for name, value in found.items()) if minimum else None
-
-
 def is_discriminator_at_chance(metrics: Metrics) -> bool:
     """Whether the discriminator is at chance level, or near it, although the generator uses context."""
     gain = _number(metrics, "unigram_loss") - _number(metrics, "generator_loss")

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from electra_albert.apps.metrics_table import has_learned
 from electra_albert.config import RtdConfig
 from electra_albert.contracts import Metrics
 from electra_albert.objectives import evaluation
-from electra_albert.objectives.evaluation import Unigram, detection_scores, has_learned, is_discriminator_at_chance
+from electra_albert.objectives.evaluation import Unigram, detection_scores, is_discriminator_at_chance
 from tests.objectives.toy import SPECIAL, make_batch, make_objective
 
 COUNTS = np.array([50, 3, 90, 90, 0, 8, 4, 2, 1, 1, *[0] * 9])  # special tokens are the most frequent, as in real text

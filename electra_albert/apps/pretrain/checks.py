@@ -16,7 +16,8 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from electra_albert.apps.pretrain import budget, summary, trial
+from electra_albert.apps.metrics_table import error_lines
+from electra_albert.apps.pretrain import budget, trial
 from electra_albert.apps.pretrain.job import MUCH_UNKNOWN, Job
 from electra_albert.apps.pretrain.run import run_folder
 from electra_albert.contracts import IGNORED_LABEL, Batch, CheckpointError, SpecialIds
@@ -129,7 +130,7 @@ def _of_amount(job: Job) -> Iterator[Finding]:
     counts = job.objective.counts(job.held_out.gather(index, index))
     predicted = counts[next(iter(job.objective.weights))]
     text = f"held-out losses are means over {predicted:,} tokens"
-    warnings = summary.error_lines(predicted)
+    warnings = error_lines(predicted)
     yield _warn_if(bool(warnings), "held-out text", text, "use more text or raise --eval_examples")
 
 

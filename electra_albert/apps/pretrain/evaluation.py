@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from electra_albert.apps.metrics_table import MASKED_TOKENS, OLD_TEXT_PREFIX
 from electra_albert.apps.pretrain.job import Job
+from electra_albert.apps.pretrain.run_card import AVERAGED
 from electra_albert.apps.pretrain.samples import inference_model, sample_predictions
-from electra_albert.apps.run_folder import AVERAGED
 from electra_albert.contracts import LOG, CheckpointError, Metrics, Term
 from electra_albert.corpus.examples import PackedExamples, eval_batches
 from electra_albert.inference.model import InferenceModel
@@ -20,9 +21,6 @@ from electra_albert.objectives.evaluation import Detections, detection_scores
 from electra_albert.training import checkpoint, distributed, monitor
 from electra_albert.training.loop import Evaluate, Outcome
 from electra_albert.training.step import RunSettings, autocast
-
-OLD_TEXT_PREFIX = "old_text_"  # of scores on the text that the weights of --init_from were trained on
-MASKED_TOKENS = "masked_tokens"  # number of tokens over which the loss is averaged
 
 
 def evaluator(job: Job, run: RunSettings) -> Evaluate:

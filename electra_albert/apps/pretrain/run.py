@@ -11,7 +11,15 @@ from typing import Any
 from electra_albert.apps import machine
 from electra_albert.apps import run_folder as files
 from electra_albert.apps.command_line import check_can_write
-from electra_albert.apps.pretrain import alarms, budget, evaluation, generator_warmup, summary, trial
+from electra_albert.apps.pretrain import (
+    alarms,
+    budget,
+    evaluation,
+    generator_warmup,
+    run_card,
+    summary,
+    trial,
+)
 from electra_albert.apps.pretrain.job import Job, job_settings, make_job
 from electra_albert.apps.report import write_report
 from electra_albert.apps.settings import check_settings, find_resume_point, log_changes
@@ -193,7 +201,7 @@ def _record(folder: Path, preset: str, job: Job, command: Sequence[str], record:
 def _export(job: Job, result: RunResult, command: Sequence[str]) -> str:
     """Export the models, write the card, and return the final report."""
     folder = result.folder
-    facts = files.run_facts(job.config, result.metrics, result.step)
+    facts = run_card.run_facts(job.config, result.metrics, result.step)
     objective = job.objective.cpu().eval()
     for name in ("generator", "discriminator"):
         model = getattr(objective, name)
@@ -202,7 +210,7 @@ def _export(job: Job, result: RunResult, command: Sequence[str]) -> str:
             save.save_model(model, job.prepared.tokenizer, folder / name, facts=facts)
     with files.writing(folder):
         public_command = files.format_command(command, is_public=True)
-        files.write_card(folder, public_command, job.config, facts)
+        run_card.write_card(folder, public_command, job.config, facts)
         write_report(folder, folder / files.REPORT)
     return summary.final_report(job, result.metrics, folder)
 

@@ -23,8 +23,8 @@ from electra_albert.apps.pretrain import alarms, evaluation, trial
 from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.apps.pretrain.job import make_job
 from electra_albert.apps.pretrain.options import parse_pretraining
+from electra_albert.apps.pretrain.run_card import run_facts
 from electra_albert.apps.pretrain.samples import SAMPLES, inference_model, sample_predictions
-from electra_albert.apps.run_folder import run_facts
 from electra_albert.config import CorpusConfig, RunConfig
 from electra_albert.objectives.evaluation import Detections, Unigram
 from electra_albert.presets import PRESETS

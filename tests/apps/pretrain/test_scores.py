@@ -2,7 +2,7 @@
 
 import pytest
 
-from electra_albert.apps.pretrain.summary import format_forgetting, format_scores
+from electra_albert.apps.metrics_table import format_forgetting, format_scores
 
 MASKS = {"unigram_loss": 6.0, "most_frequent_accuracy": 0.05}
 MLM = {**MASKS, "mlm_loss": 4.0, "mlm_accuracy": 0.2}
