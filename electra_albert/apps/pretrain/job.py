@@ -11,6 +11,7 @@ import torch
 
 from electra_albert.apps import machine, settings
 from electra_albert.apps.pretrain import init_from
+from electra_albert.apps.pretrain.initial_weights import Origin, initialize_weights
 from electra_albert.config import PretrainConfig, TrainingConfig
 from electra_albert.contracts import IGNORED_LABEL, LOG, Arithmetic, Batch, CheckpointError, DataError, UsageError
 from electra_albert.corpus.examples import PackedExamples, TrainBatches
@@ -48,7 +49,7 @@ class Job(NamedTuple):
     arithmetic: Arithmetic
     compilation: Compilation
     is_recorded: bool  # the training step, in CUDA graphs
-    origin: init_from.Origin | None
+    origin: Origin | None
     lacks_generator: bool = False  # the generator is new and must be trained alone first
     fixed: Generator | None = None  # the generator if it is not trained
 
@@ -65,7 +66,6 @@ def make_job(config: PretrainConfig, world: World, recorded: Mapping[str, Any] |
     with main_first(world):
         if recorded is None:
             init_from.require_possible(config)
-            init_from.require_old_corpus(config)
         check_key = None
         if recorded is not None:
             check_key = partial(settings.require_same_text, recorded, config.corpus)
@@ -98,9 +98,7 @@ def make_job(config: PretrainConfig, world: World, recorded: Mapping[str, Any] |
         # Differs from Electric, which starts at 0: the energy of each token starts at the mean of -log p.
         if (model := objective.discriminator) is not None and model.has_energies:
             model.discriminator_predictions.dense_prediction.bias.fill_(unigram.entropy)
-    lacks_generator = origin is not None and init_from.initialize_weights(
-        origin, str(config.run.init_from), objective, seed
-    )
+    lacks_generator = origin is not None and initialize_weights(origin, str(config.run.init_from), objective, seed)
     if mlm_heads and recorded is None and (origin is None or lacks_generator):
         LOG.info(f"output bias set to the token frequencies: initial loss {unigram.entropy:.2f} nats per masked token")
     if config.rtd.generator_warmup_steps and recorded is None and not lacks_generator:
@@ -122,7 +120,7 @@ def _starts_word(prepared: Prepared) -> torch.Tensor:
     return starts
 
 
-def _fixed_generator(config: PretrainConfig, tokenizer: Tokenizer, origin: init_from.Origin | None) -> Generator | None:
+def _fixed_generator(config: PretrainConfig, tokenizer: Tokenizer, origin: Origin | None) -> Generator | None:
     """The pretrained masked language model in the folder --rtd.generator, which is not trained; None without one.
 
     Checkpoints do not contain it: they record the hash of its weights. Paper: Fast-ELECTRA (Dong et al. 2023). Raises
