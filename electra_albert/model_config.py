@@ -161,7 +161,7 @@ class RtdConfig:
         require_within(self, "(0, inf)", "generator_weight discriminator_weight mlm_weight")
         require_within(self, "(0, inf)", "generator_rate discriminator_rate")
         require(self.mlm_weight == 1 or self.mlm_share > 0, f"mlm_weight={self.mlm_weight} needs mlm_share above 0")
-        require(self.generator != "uniform", "generator=uniform is gone: it showed no gain, see docs/lab-log.md")
+        require(self.generator != "uniform", "generator=uniform is gone: it showed no gain, see dev/log/2026-11.md")
         kind, size = self.generator, self.generator_size
         require(kind != "shared" or size == 1, f"generator=shared is of full size: generator_size={size} must be 1")
 

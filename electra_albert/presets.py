@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from electra_albert.config import CorpusConfig, ModelConfig, PretrainConfig, RtdConfig, TrainingConfig
 
-# Differs from ELECTRA and ALBERT: their Adam with shared embeddings. In the trials (docs/lab-log.md) Muon with
+# Differs from ELECTRA and ALBERT: their Adam with shared embeddings. In the trials (dev/log/2026-11.md) Muon with
 # disentangled embeddings learns more per token, and twelve shared layers learn better with outputs that start at zero.
 _SHARING: Literal["disentangled"] = "disentangled"
 _DEEP_MUON_RATE = 1.0  # at that of tiny, 3, the discriminator of twelve shared layers of width 256 stays near chance
@@ -32,7 +32,7 @@ def _preset(
 
 _GENERATOR: dict[str, Any] = {"generator_size": 0.5, "generator_layers": 1, "generator_rate": 2.0}
 PRESETS: dict[str, PretrainConfig] = {
-    # For experiments on two CPU cores: the best settings for a few minutes, see the recipe search in docs/lab-log.md.
+    # For experiments on two CPU cores: the best settings for a few minutes, see dev/log/2026-11.md.
     "tiny": PretrainConfig(
         corpus=CorpusConfig(vocab_size=8000, max_seq_length=64),
         training=TrainingConfig(

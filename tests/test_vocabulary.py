@@ -58,7 +58,8 @@ def hits(files: dict[str, str]) -> Iterator[str]:
 
 
 def searched() -> dict[str, str]:
-    globs = ("*.py", "*.md", "data/**/*.md", "docs/*.py", "docs/*.md", "benchmarks/*.md", "experiments/*.yaml")
+    globs = ["*.py", "*.md", "data/**/*.md", "docs/*.py", "docs/*.md", "dev/log/*.md", "benchmarks/*.md"]
+    globs.append("experiments/*.yaml")
     paths = [path.relative_to(ROOT).as_posix() for glob in globs for path in sorted(ROOT.glob(glob))]
     return sources(*CODE, *(path for path in paths if path != "CHANGELOG.md"))  # which names what was renamed
 

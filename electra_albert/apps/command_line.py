@@ -209,7 +209,7 @@ def _explain(message: str, known: Sequence[str]) -> str:
         name = "--" + ".".join(filter(None, in_file.groups())) if in_file else alone.split("=")[0]
         if name.removeprefix("--") in REMOVED:
             reason = REMOVED[name.removeprefix("--")].reason
-            return f"there is no option {name} any more: {reason}, see docs/lab-log.md"
+            return f"there is no option {name} any more: {reason}, see dev/log/2026-11.md"
         return f"there is no option {name}{suggest(name, known)}"
     key = re.match(_KEY, message)
     value = re.search(r"(?:Got|Given) value: (.*)$", message)
