@@ -32,7 +32,8 @@ from benchmarks.timing import (
     seconds_per_call,
 )
 from benchmarks.traffic import ByteCounter, compiled_bytes, count_compiled_bytes
-from electra_albert.apps.pretrain.job import Job, choose_arithmetic, choose_compilation
+from electra_albert.apps.execution import choose_arithmetic, choose_compilation
+from electra_albert.apps.pretrain.job import Job
 from electra_albert.apps.pretrain.trial import flops_per_step, quiet_run
 from electra_albert.contracts import Batch, Objective
 from electra_albert.model.compilation import Compilation, compile_for_training

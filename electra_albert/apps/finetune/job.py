@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from electra_albert.apps.default_model import default_model
-from electra_albert.apps.pretrain.job import choose_arithmetic, choose_recording
+from electra_albert.apps.execution import choose_arithmetic, choose_recording
 from electra_albert.config import CorpusConfig, ModelConfig, TrainingConfig
 from electra_albert.contracts import LOG, Arithmetic, CheckpointError, DataError, UsageError, redacted
 from electra_albert.files import sha256

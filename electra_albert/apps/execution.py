@@ -1,0 +1,59 @@
+"""How steps are executed: arithmetic, compilation, and recording in CUDA graphs."""
+
+from typing import Literal
+
+import torch
+
+from electra_albert.apps import machine
+from electra_albert.config import TrainingConfig
+from electra_albert.contracts import Arithmetic, UsageError
+from electra_albert.model.compilation import Compilation
+from electra_albert.training.distributed import World
+
+
+def choose_arithmetic(precision: Arithmetic | Literal["auto"], device: torch.device) -> Arithmetic:
+    """Arithmetic of matrix products; for auto bfloat16 if the hardware supports it."""
+    if precision != "auto":
+        return precision
+    has_bf16 = False  # auto does not use it on mps: not every Mac supports it
+    if device.type == "cuda":
+        has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+    elif device.type == "cpu":
+        capabilities = torch.cpu.get_capabilities()
+        has_bf16 = any(
+            capabilities.get(name, False) for name in ("amx_bf16", "avx512_bf16", "bf16")
+        )
+    return "bf16" if has_bf16 else "fp32"
+
+
+def choose_compilation(scope: Compilation | Literal["auto"], device: torch.device) -> Compilation:
+    """Parts to compile with torch.compile; for auto the step on a GPU.
+
+    Raises UsageError if it is asked for and cannot work.
+    """
+    if scope == "none" or (scope == "auto" and device.type != "cuda"):
+        return "none"
+    problem = machine.why_not_compiled(device)
+    if scope == "auto":
+        return "none" if problem else "step"
+    if problem:
+        raise UsageError(f"--torch_compile {scope} cannot work here: {problem}")
+    return scope
+
+
+def choose_recording(
+    training: TrainingConfig, compilation: Compilation, arithmetic: Arithmetic, world: World
+) -> bool:
+    """Whether to record the training step in CUDA graphs; for auto, where that is known to work.
+
+    Raises UsageError if it is asked for and cannot work.
+    """
+    device = world.device.type
+    is_possible = device == "cuda" and arithmetic != "fp16"
+    if training.cuda_graphs == "auto":
+        recomputes_eagerly = training.gradient_checkpointing and compilation != "step"
+        return is_possible and world.world_size == 1 and not recomputes_eagerly
+    if training.cuda_graphs and not is_possible:
+        problem = f"--cuda_graphs true needs CUDA and a precision other than fp16, not {device}"
+        raise UsageError(f"{problem} with {arithmetic}; leave it out")
+    return training.cuda_graphs
