@@ -10,7 +10,7 @@ import re
 import sys
 import time
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
@@ -266,6 +266,23 @@ def _raw_options(config: str) -> dict[str, Any]:
         return dict(parse_json(config, dict))
     except ValueError as error:
         raise UsageError(f"--config {config[:100]} is neither a file nor JSON ({error})") from None
+
+
+def option_names(argv: Sequence[str]) -> set[str]:
+    """Names of the options on the command line."""
+    return {word.split("=")[0].removeprefix("--") for word in argv if word.startswith("--")}
+
+
+def refuse_idle(names: Set[str], rules: Iterable[tuple[Any, Set[str], str]]) -> None:
+    """Raise UsageError for options without effect.
+
+    rules: whether it applies, the options that are then idle, and what makes them so.
+    """
+    for applies, options, other in rules:
+        idle = sorted(names & options)
+        if applies and idle:
+            listed = ", ".join(f"--{name}" for name in idle)
+            raise UsageError(f"{listed} has no effect with {other}; leave it out")
 
 
 def suggest(name: str, known: Iterable[str]) -> str:

@@ -7,9 +7,13 @@ from typing import NamedTuple
 from electra_albert.apps.command_line import format_table
 from electra_albert.contracts import Metrics
 
-OLD_TEXT_PREFIX = "old_text_"  # of scores on the text that the weights of --init_from were trained on
+OLD_TEXT_PREFIX = (
+    "old_text_"  # of scores on the text that the weights of --init_from were trained on
+)
 MASKED_TOKENS = "masked_tokens"  # number of tokens over which the loss is averaged
-_SPREAD_NATS = 3.0  # standard deviation of the loss of one masked token; 2.2 of the unigram baseline
+_SPREAD_NATS = (
+    3.0  # standard deviation of the loss of one masked token; 2.2 of the unigram baseline
+)
 _LARGEST_ERROR = 0.1  # nats; a larger standard error gives a warning
 _MOST_PRECISION = 0.65  # that learning requires, however many tokens are replaced
 
@@ -32,7 +36,9 @@ METRICS = {
     "mlm_loss": Metric("masked-token loss (nats)", *_UNIGRAM),
     "mlm_accuracy": Metric("masked-token accuracy", *_FREQUENT, 2.5, "accuracy"),
     "discriminator_mlm_loss": Metric("discriminator's masked-token loss (nats)", *_UNIGRAM),
-    "discriminator_mlm_accuracy": Metric("discriminator's masked-token accuracy", *_FREQUENT, hub="accuracy"),
+    "discriminator_mlm_accuracy": Metric(
+        "discriminator's masked-token accuracy", *_FREQUENT, hub="accuracy"
+    ),
     "discriminator_auc": Metric("discriminator ROC-AUC", 0.5, "chance level", 1.3, "roc_auc"),
     "discriminator_average_precision": Metric(
         "discriminator average precision",
@@ -41,7 +47,9 @@ METRICS = {
         1.5,
         "average_precision",
     ),
-    "sop_accuracy": Metric("accuracy of the second segment", 0.5, "more frequent class", hub="accuracy"),
+    "sop_accuracy": Metric(
+        "accuracy of the second segment", 0.5, "more frequent class", hub="accuracy"
+    ),
     "discriminator_loss": Metric("discriminator loss (nats)"),
 }
 

@@ -44,7 +44,9 @@ def find_resume_point(folder: Path, checkpoint: Path | None) -> ResumePoint | No
     return ResumePoint(warmup, read_state(warmup) | {"training": {}}, MAY_CHANGE - {"max_steps"})
 
 
-def check_settings(resume_point: ResumePoint, preset: str, config: PretrainConfig, world_size: int) -> None:
+def check_settings(
+    resume_point: ResumePoint, preset: str, config: PretrainConfig, world_size: int
+) -> None:
     """Compare the options with those of the resumed run, before the corpus is read.
 
     Raises CheckpointError for a changed setting that affects the result, UsageError if max_steps
@@ -91,7 +93,9 @@ def log_changes(resume_point: ResumePoint, run: "RunSettings") -> None:
             LOG.info(f"{name} was {before}, is now {value}: {effect}")
 
 
-def run_settings(preset: str, config: PretrainConfig, world_size: int, arithmetic: str, **facts: Any) -> dict[str, Any]:
+def run_settings(
+    preset: str, config: PretrainConfig, world_size: int, arithmetic: str, **facts: Any
+) -> dict[str, Any]:
     """Settings that checkpoints and environment.json record, for the comparison on resume."""
     training = config.training
     batch_size = training.per_device_train_batch_size * training.gradient_accumulation_steps
@@ -130,7 +134,9 @@ def compare_settings(
         removed = REMOVED[name]
         if removed.unused not in (..., before[name]):
             option = f"{name} {before[name]}"
-            raise CheckpointError(f"{origin} was made with {option}, which is gone: {removed.reason}")
+            raise CheckpointError(
+                f"{origin} was made with {option}, which is gone: {removed.reason}"
+            )
     names = sorted((before.keys() | now.keys()) - REMOVED.keys())
     changed = [name for name in names if before.get(name) != now.get(name)]
     fixed = [name for name in changed if name not in may_change | _HARDWARE]

@@ -7,113 +7,151 @@ from typing import Any
 
 from electra_albert.apps.pretrain import trial
 from electra_albert.apps.pretrain.job import Job
-from electra_albert.config import BUILT_IN_CORPUS, PretrainConfig
+from electra_albert.config import BUILT_IN_CORPUS, PretrainConfig, RunConfig
 from electra_albert.contracts import LOG, Metrics, UsageError
 from electra_albert.presets import PRESETS
 from electra_albert.training.distributed import World, gather_objects
 from electra_albert.training.loop import Evaluate
 from electra_albert.training.monitor import Monitor
 
-_PLANNED = ("max_steps", "warmup_steps", "logging_steps", "eval_steps", "save_steps", "save_milestones")
-_SHARES = {"warmup_steps": 0.05, "logging_steps": 0.02, "eval_steps": 0.125}  # of max_steps, at most
+# Settings that follow from the length of the run, and their shares of max_steps, at most.
+_SHARES = {"warmup_steps": 0.05, "logging_steps": 0.02, "eval_steps": 0.125}
+_PLANNED = ("max_steps", *_SHARES, "save_steps", "save_milestones")
 _SAVE_SHARE = 0.0625
 _RECENT = 0.75  # of the time so far, after which the speed is expected to stay as it is
 _FEW_STEPS = 1000
-# Training tokens up to which a preset and a vocabulary suit a text, and the epochs after which it is learned.
-_SUGGESTED = ((1e6, "tiny", 4000), (5e7, "tiny", 8000), (5e9, "small", 30000), (math.inf, "base", 30000))
-_EPOCHS, MANY_EPOCHS = 10, 40
+# Training tokens up to which a preset and a vocabulary suit a text.
+_SUGGESTED = (
+    (1e6, "tiny", 4000),
+    (5e7, "tiny", 8000),
+    (5e9, "small", 30000),
+    (math.inf, "base", 30000),
+)
+_EPOCHS = 10  # after which a text is learned
+MANY_EPOCHS = 40
 
 
 def suggestion(job: Job) -> list[str]:
-    """Preset, vocabulary and steps that suit the amount of text, unless it is the built-in one; see docs/corpus.md."""
-    config, tokens = job.config, job.prepared.store.train.token_count
+    """Preset, vocabulary and steps that suit the amount of text; see docs/corpus.md.
+
+    Nothing for the built-in text and for continued pretraining.
+    """
+    config = job.config
+    tokens = job.prepared.store.train.token_count
     if config.corpus.corpus == BUILT_IN_CORPUS or job.origin is not None:
         return []
-    preset, vocab_size = next((preset, size) for most, preset, size in _SUGGESTED if tokens <= most)
-    shape = PRESETS[preset]
-    training, length = shape.training, shape.corpus.max_seq_length
+    preset, vocab_size = next((name, size) for most, name, size in _SUGGESTED if tokens <= most)
+    training = PRESETS[preset].training
     batch = training.per_device_train_batch_size * training.gradient_accumulation_steps
-    steps = _EPOCHS * tokens / (batch * length)
-    steps = min(steps, training.max_steps) if preset != "tiny" else steps
-    words = f"--preset {preset} --vocab_size {vocab_size} --max_steps {max(100, int(float(f'{steps:.2g}')))}"
-    lines = [f"usual for {tokens:,} tokens of text: {words}, or --budget with the time you have"]
-    if (epochs := job.batches.epoch(config.training.max_steps)) > MANY_EPOCHS:
-        lines.append(f"notice: {epochs:.0f} epochs are many; watch whether the held-out losses rise")
+    steps = _EPOCHS * tokens / (batch * PRESETS[preset].corpus.max_seq_length)
+    if preset != "tiny":
+        steps = min(steps, training.max_steps)
+    rounded = max(100, int(float(f"{steps:.2g}")))
+    options = f"--preset {preset} --vocab_size {vocab_size} --max_steps {rounded}"
+    usual = f"usual for {tokens:,} tokens of text"
+    lines = [f"{usual}: {options}, or --budget with the time you have"]
+    epochs = job.batches.epoch(config.training.max_steps)
+    if epochs > MANY_EPOCHS:
+        advice = "watch whether the held-out losses rise"
+        lines.append(f"notice: {epochs:.0f} epochs are many; {advice}")
     return lines
 
 
-def recorded_plan(config: PretrainConfig, state: Mapping[str, Any], world_size: int) -> PretrainConfig:
-    """The configuration of a resumed run with its recorded plan, longer if --budget or --flops is larger now.
+def recorded_plan(
+    config: PretrainConfig, state: Mapping[str, Any], world_size: int
+) -> PretrainConfig:
+    """The configuration of a resumed run with its recorded plan.
 
-    It has the recorded number of positions too: older runs have more than their sequences need.
-
-    Raises UsageError if the run was planned otherwise.
+    It is longer if --budget or --flops is larger now. It has the recorded number of positions too:
+    older runs have more than their sequences need. Raises UsageError if the run was planned
+    otherwise.
     """
-    run, recorded = config.run, state["settings"]
-    positions = max(config.corpus.max_seq_length, recorded["model"]["max_position_embeddings"])
+    recorded = state["settings"]
+    positions = recorded["model"]["max_position_embeddings"]
+    positions = max(config.corpus.max_seq_length, positions)
     config = replace(config, model=replace(config.model, max_position_embeddings=positions))
+    run = config.run
     if run.flops is None and run.budget is None:
         return config
     before = replace(run, budget=recorded.get("budget"), flops=recorded.get("flops"))
-    if (before.budget is None, before.flops is None) != (run.budget is None, run.flops is None):
-        asked, given = ("--budget" if run.budget else "--flops"), ("--budget" if before.budget else "--flops")
-        was = "neither budget nor FLOPs" if before.budget is None and before.flops is None else given
-        raise UsageError(f"{asked}: the run began with {was}; give the same, or another --output_dir")
+    kind = _kind_of_plan(run)
+    if _kind_of_plan(before) != kind:
+        advice = "give the same, or another --output_dir"
+        raise UsageError(f"{kind}: the run began with {_kind_of_plan(before)}; {advice}")
     plan = recorded | state.get("training", {})  # that of a checkpoint is newer
     values = {name: plan[name] for name in _PLANNED if name in plan}
-    values |= {name: min(values[name], getattr(config.training, name)) for name in _SHARES}
+    for name in _SHARES:
+        values[name] = min(values[name], getattr(config.training, name))
     if config.training.save_steps < values["save_steps"]:
         LOG.info(f"notice: checkpoints stay {values['save_steps']} steps apart, as planned")
     if run.flops is None:
-        values["max_steps"] = max(1, round(values["max_steps"] * run.budget_seconds / before.budget_seconds))
+        longer = run.budget_seconds / before.budget_seconds
+        values["max_steps"] = max(1, round(values["max_steps"] * longer))
     elif run.flops != before.flops:
-        whole = replace(config, model=replace(config.model, vocab_size=recorded["model"]["vocab_size"]))
-        values["max_steps"] = max(1, round(run.flops / trial.flops_per_step(whole, world_size)))
+        shape = replace(config.model, vocab_size=recorded["model"]["vocab_size"])
+        per_step = trial.flops_per_step(replace(config, model=shape), world_size)
+        values["max_steps"] = max(1, round(run.flops / per_step))
     return replace(config, training=replace(config.training, **values))
 
 
+def _kind_of_plan(run: RunConfig) -> str:
+    if run.budget is not None:
+        return "--budget"
+    return "neither budget nor FLOPs" if run.flops is None else "--flops"
+
+
 def planned(job: Job, world: World) -> Job:
-    """The job with max_steps, warmup and intervals that follow from --budget or --flops, if one of them is given.
+    """The job with max_steps, warmup and intervals that follow from --budget or --flops, if given.
 
     Raises UsageError for a budget too small for one step, or of too many.
     """
-    config, training, run = job.config, job.config.training, job.config.run
-    if run.flops is None and run.budget is None:
-        return job
+    config = job.config
+    run = config.run
+    training = config.training
     if run.flops is not None:
-        steps, given = round(run.flops / trial.flops_per_step(config, world.world_size)), f"{run.flops:g} FLOPs"
-    else:
+        steps = round(run.flops / trial.flops_per_step(config, world.world_size))
+        amount = f"{run.flops:g} FLOPs"
+    elif run.budget is not None:
         step_seconds, evaluation_seconds = _measured_seconds(job, world)
         seconds = run.budget_seconds - evaluation_seconds  # of the evaluation before the first step
         if_shares = seconds - evaluation_seconds / _SHARES["eval_steps"]  # of training
-        if_eval_steps = seconds / (1 + evaluation_seconds / (training.eval_steps * step_seconds))
-        steps, given = int(min(if_shares, if_eval_steps) / step_seconds), f"{run.budget}"
+        between_evaluations = training.eval_steps * step_seconds
+        if_eval_steps = seconds / (1 + evaluation_seconds / between_evaluations)
+        steps = int(min(if_shares, if_eval_steps) / step_seconds)
+        amount = run.budget
+    else:
+        return job
     if steps < 1:
-        raise UsageError(f"{given} is too little for a step and the evaluations; raise it or choose a smaller preset")
-    values = {name: min(getattr(training, name), max(1, math.ceil(share * steps))) for name, share in _SHARES.items()}
+        problem = f"{amount} is too little for a step and the evaluations"
+        raise UsageError(f"{problem}; raise it or choose a smaller preset")
+    values: dict[str, Any] = {"max_steps": steps}
+    for name, share in _SHARES.items():
+        values[name] = min(getattr(training, name), max(1, math.ceil(share * steps)))
     milestone = _SAVE_SHARE * steps
     saves = math.ceil(milestone / training.save_steps)  # until the first milestone
-    save_steps = max(1, round(milestone / saves))
-    values |= {"max_steps": steps, "save_steps": save_steps, "save_milestones": save_steps * saves}
-    LOG.info(f"plan for {given}: {steps:,} steps instead of --max_steps, {values['warmup_steps']:,} of them warmup")
+    values["save_steps"] = max(1, round(milestone / saves))
+    values["save_milestones"] = values["save_steps"] * saves
+    warmup = f"{values['warmup_steps']:,} of them warmup"
+    LOG.info(f"plan for {amount}: {steps:,} steps instead of --max_steps, {warmup}")
     if steps < _FEW_STEPS:
-        LOG.info("notice: few steps; choose a smaller preset or --per_device_train_batch_size, or a larger budget")
+        advice = "choose a smaller preset or --per_device_train_batch_size, or a larger budget"
+        LOG.info(f"notice: few steps; {advice}")
     try:
         return job._replace(config=replace(config, training=replace(training, **values)))
     except ValueError as error:
-        raise UsageError(f"{given}: {error}") from None
+        raise UsageError(f"{amount}: {error}") from None
 
 
 def _measured_seconds(job: Job, world: World) -> tuple[float, float]:
-    """Seconds of a step and of an evaluation on the slowest process; the weights stay as they are."""
+    """Seconds of a step and of an evaluation on the slowest process; the weights stay the same."""
     LOG.info("timing a few steps for --budget …")
     before = {name: tensor.clone() for name, tensor in job.objective.state_dict().items()}
     step_seconds, example_seconds = trial.time_parts(job, world)
     job.objective.load_state_dict(before)
     examples = min(job.config.training.eval_examples, job.held_out.table.count)
     evaluation_seconds = example_seconds * math.ceil(examples / world.world_size)
-    steps, evaluations = zip(*gather_objects((step_seconds, evaluation_seconds), world), strict=True)
-    return max(steps), max(evaluations)
+    measured = gather_objects((step_seconds, evaluation_seconds), world)
+    return max(step for step, _ in measured), max(evaluation for _, evaluation in measured)
 
 
 class Pace:
@@ -156,6 +194,7 @@ class Pace:
         step_seconds = (training_seconds - before) / (step - first)
         step_seconds += interrupted / (step - earlier[0][1])
         step_seconds += self._evaluation_seconds / self._eval_steps
-        due = 1 + step / self._eval_steps - (step - 1) // self._eval_steps  # the last one, and those up to here
+        # Evaluations that are due: the last one, and those up to here.
+        due = 1 + step / self._eval_steps - (step - 1) // self._eval_steps
         left = self._seconds - elapsed - due * self._evaluation_seconds
         return step + max(0, int(left / step_seconds))

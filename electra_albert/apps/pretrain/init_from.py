@@ -1,4 +1,4 @@
-"""What a run takes from the model of --init_from: options, weights, and the text of its training."""
+"""What a run takes from the model of --init_from: options, weights and the text it learned."""
 
 from __future__ import annotations
 

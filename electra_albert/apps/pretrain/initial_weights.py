@@ -69,7 +69,10 @@ def read_weights(folder: Path, tokenizer: Tokenizer, rtd: RtdConfig) -> tuple[St
     if rows < size:
         table = f"its embedding table has {rows} rows"
         raise CheckpointError(f"{folder}: its tokenizer has {size} tokens, but {table}")
-    models = [stored._replace(tensors=load.resize_vocabulary(stored.tensors, size, new)) for stored in models]
+    models = [
+        stored._replace(tensors=load.resize_vocabulary(stored.tensors, size, new))
+        for stored in models
+    ]
     if len(models) > 1:
         _require_sharing(folder, rtd, *models)
     if new:
@@ -132,7 +135,9 @@ def initialize_weights(origin: Origin, name: str, objective: PretrainingModule, 
     return is_pair and not generators
 
 
-def _initialize_generator(generator: Any, discriminator: Any, sources: list[Stored], name: str, seed: int) -> list[str]:
+def _initialize_generator(
+    generator: Any, discriminator: Any, sources: list[Stored], name: str, seed: int
+) -> list[str]:
     """Copy the weights of a source, if any; returns the generator's new parts."""
     new = [] if sources else ["generator"]
     advice = "to get a new generator, copy the discriminator's folder elsewhere and name the copy"
@@ -162,7 +167,11 @@ def _grow_run(
             continue
         start = next(f"{path}." for path, module in objective.named_modules() if module is model)
         source = load.read_config(locate(checkpoint, part))
-        of_model = {key.removeprefix(start): tensor for key, tensor in tensors.items() if key.startswith(start)}
+        of_model = {
+            key.removeprefix(start): tensor
+            for key, tensor in tensors.items()
+            if key.startswith(start)
+        }
         grown = _grow(of_model, source, model.config, f"{name}'s {part}", seed)
         tensors = tensors | {start + key: tensor for key, tensor in grown.items()}
     return tensors
@@ -183,7 +192,9 @@ def _grow(
     return growth.grow(tensors, source, config, seed)
 
 
-def describe_growth(source: ModelConfig, config: ModelConfig, name: str, advice: str = _OPTION) -> str:
+def describe_growth(
+    source: ModelConfig, config: ModelConfig, name: str, advice: str = _OPTION
+) -> str:
     """The changes of a growth, if any.
 
     Raises CheckpointError if the grown model cannot compute the same.

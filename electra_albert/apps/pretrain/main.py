@@ -23,9 +23,9 @@ def main(argv: Sequence[str]) -> int:
 def pretrain(config: PretrainConfig | None = None, **options: Any) -> RunResult:
     """Pretrain an encoder on text, or resume a stopped run.
 
-    `options` are those of `electra-albert pretrain` by name; a group is a mapping: model={"num_hidden_layers": 6}.
-    `config` is given instead of options. Returns the run's folder, held-out metrics and steps. Raises UsageError,
-    DataError, CheckpointError or DivergedError.
+    `options` are those of `electra-albert pretrain` by name; a group is a mapping:
+    model={"num_hidden_layers": 6}. `config` is given instead of options. Returns the run's folder,
+    held-out metrics and steps. Raises UsageError, DataError, CheckpointError or DivergedError.
     """
     from electra_albert.apps.pretrain.run import run_pretraining
     from electra_albert.training.distributed import start, stop
@@ -35,7 +35,12 @@ def pretrain(config: PretrainConfig | None = None, **options: Any) -> RunResult:
         raise UsageError(f"give either a config or options such as {next(iter(options))}, not both")
     argv = ["--config", json.dumps(options, default=str)] if options else []
     preset, parsed = parse_pretraining(argv)
-    names = [f"{name}.{each}" for name, group in options.items() if isinstance(group, dict) for each in group]
+    names = [
+        f"{name}.{each}"
+        for name, group in options.items()
+        if isinstance(group, dict)
+        for each in group
+    ]
     refuse_idle_options([f"--{name}" for name in (*names, *options)], parsed)
     config = config or parsed
     world = start(config.run.device, config.training.ddp_timeout)

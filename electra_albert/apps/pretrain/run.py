@@ -37,7 +37,9 @@ RUNS = Path("runs")
 _COLOUR = re.compile("\x1b\\[[0-9;]*m")
 
 
-def run_pretraining(preset: str, config: PretrainConfig, world: World, command: Sequence[str]) -> RunResult:
+def run_pretraining(
+    preset: str, config: PretrainConfig, world: World, command: Sequence[str]
+) -> RunResult:
     """Train, then export unless a signal stopped the run.
 
     `command` is recorded in its folder and model card.
@@ -67,7 +69,9 @@ def run_pretraining(preset: str, config: PretrainConfig, world: World, command: 
                 _check_disk(job, folder, done_steps)
                 stack.enter_context(guards.run_lock(folder))
         if newest != checkpoint.find_checkpoint(folder / "checkpoints", config.run.resume):
-            raise UsageError(f"another run has just written into {folder}; start again to resume it")
+            raise UsageError(
+                f"another run has just written into {folder}; start again to resume it"
+            )
         run, pace = _open_run(stack, job, folder, job_settings(preset, job, world), newest, world)
         record = {"settings": run.settings, **summary.record(job, world)}
         _start(folder, preset, job, run, log, command, record)
@@ -96,7 +100,7 @@ def run_folder(config: PretrainConfig, preset: str) -> Path:
 
 
 def _check_folder(folder: Path, config: PretrainConfig) -> None:
-    """Raise UsageError if the run cannot write into its folder, or would overwrite its initial weights."""
+    """Raise UsageError if the run cannot write there, or would overwrite its initial weights."""
     check_can_write(folder)
     files.check_is_ours(folder)
     source = config.run.init_from
@@ -105,7 +109,7 @@ def _check_folder(folder: Path, config: PretrainConfig) -> None:
 
 
 def _announce(job: Job, world: World, done_steps: int) -> None:
-    """Log the plan of the run; for --dry_run with memory and time. Refuses wrong --eval_pairs before the training."""
+    """Log the plan of the run, for --dry_run with memory and time; refuses wrong --eval_pairs."""
     config = job.config
     if config.run.eval_pairs is not None:
         longest = config.model.max_position_embeddings
@@ -129,7 +133,7 @@ def _open_run(
     newest: Path | None,
     world: World,
 ) -> tuple[step.RunSettings, budget.Pace | None]:
-    """The settings of the loop, with signals and logging open, and the pace of --budget if it is given."""
+    """The settings of the loop, with signals and logging open, and the pace of --budget."""
     config, training = job.config, job.config.training
     stop = stack.enter_context(guards.StopSignal())
     monitor = Monitor(
@@ -170,7 +174,7 @@ def _start(
     command: Sequence[str],
     record: dict[str, Any],
 ) -> None:
-    """Log what changed since the run began, write its record, and create its repository on the hub."""
+    """Log what changed since the run began, write its record, and create its repository."""
     resume_point = find_resume_point(folder, run.resume_from)
     if resume_point:
         log_changes(resume_point, run)
@@ -190,7 +194,9 @@ def _with_max_steps(job: Job, steps: int) -> Job:
     return job._replace(config=replace(job.config, training=training))
 
 
-def _record(folder: Path, preset: str, job: Job, command: Sequence[str], record: dict[str, Any]) -> None:
+def _record(
+    folder: Path, preset: str, job: Job, command: Sequence[str], record: dict[str, Any]
+) -> None:
     """Write settings, command and tokenizer of the run."""
     with files.writing(folder):
         files.write_run_record(folder, preset, job.config, command, record)

@@ -1,4 +1,4 @@
-"""The model cards of a pretraining run: its data, its scores on held-out text, and how to load it."""
+"""The model cards of a pretraining run: its data, scores on held-out text, and loading code."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,7 +64,9 @@ def _results(config: PretrainConfig, metrics: Metrics, dataset: str) -> Iterator
         is_trained = name != "generator_accuracy" or config.rtd.trains_generator
         if metric.hub and metrics.get(name) is not None and is_trained:
             title = name.replace("_", " ")
-            yield EvalResult("fill-mask", "text", dataset, metric.hub, metrics[name], metric_name=title)
+            yield EvalResult(
+                "fill-mask", "text", dataset, metric.hub, metrics[name], metric_name=title
+            )
 
 
 def write_card(folder: Path, command: str, config: PretrainConfig, facts: card.Facts) -> None:

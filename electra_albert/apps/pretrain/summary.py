@@ -1,4 +1,4 @@
-"""The start banner and the final report of a pretraining run, with scores next to their baselines."""
+"""The start banner and the final report of a pretraining run."""
 
 import os
 import shlex
@@ -22,58 +22,86 @@ from electra_albert.training.distributed import World
 
 def start_lines(job: Job, world: World) -> list[str]:
     """Banner at the start of a run and for --dry_run: sizes of model, corpus and run."""
-    config, training, batches, objective = job.config, job.config.training, job.batches, job.objective
-    steps, length, size = training.max_steps, config.corpus.max_seq_length, batches.global_batch_size
-    rate = spec_of(config).mask_rate(config)
-    masked = "" if rate is None else f"mask rate {rate:g}, "
-    total, generator = _parameters(objective), objective.generator
+    config = job.config
+    training = config.training
+    spec = spec_of(config)
+    batches = job.batches
+    steps = training.max_steps
+    length = config.corpus.max_seq_length
+    size = batches.global_batch_size
+    count = job.held_out.table.count
+    mask_rate = spec.mask_rate(config)
+    masked = "" if mask_rate is None else f"mask rate {mask_rate:g}, "
+    device = f"{world.world_size} x {world.device.type}, precision {job.arithmetic}"
+    epochs = f"{batches.epoch(steps):.2f} epochs"
+    lines = [
+        _parameter_line(job),
+        f"examples of {length} tokens: {batches.examples.table.count:,} to train on, "
+        f"{count:,} held out",
+        f"training: {steps:,} steps of {size:,} examples ({size * length:,} tokens), {epochs}",
+        f"objective {config.run.objective}, {masked}device {device}, {_compilation(job, world)}",
+    ]
+    if mask_rate is not None:
+        entropy = f"{job.unigram.entropy:.2f} nats (entropy of the token frequencies)"
+        lines.append(f"baseline for the masked-token loss: {entropy}")
+    generator = spec.generator_text(config)
+    if generator:
+        lines.append(f"generator: {generator}")
+    if job.lacks_generator:
+        alone = f"{config.generator_warmup_steps:,} warm-up steps of the new generator alone"
+        lines.append(f"before training: {alone}, not in the time estimates")
+    if job.origin is not None:
+        decay = f"decay to 0 at step {steps:,}"
+        end = "constant" if training.lr_decay_share == 0 else decay
+        peak = f"warmup to {training.learning_rate:g}"
+        lines.append(f"new learning rate schedule: {peak}, {end}")
+    if not config.model.is_stock:
+        kind = f"transformers has no attention {config.model.attention}"
+        lines.append(f"notice: {kind}: only this toolkit can load the models")
+    if mask_rate is not None:
+        tokens = job.held_out.split.token_count * min(count, training.eval_examples) // count
+        lines += error_lines(round(tokens * mask_rate))
+    if training.warmup_steps >= steps:
+        options = f"--warmup_steps {training.warmup_steps} >= --max_steps {steps}"
+        lines.append(f"notice: {options}: the peak learning rate is not reached")
+    return lines
+
+
+def _parameter_line(job: Job) -> str:
+    """The trainable parameters of each part; shared ones count once, in the first part."""
+    objective = job.objective
+    generator = objective.generator
+    total = _parameters(objective)
     first: Any = generator or objective.discriminator  # both have the same embeddings
-    kind = config.rtd.generator if objective.discriminator is not None else "own"
-    tied = [first.embeddings, *([first.encoder] if kind == "shared" else [])]
     counts = {"embeddings": _parameters(first.embeddings)}
-    counts["generator"] = 0 if generator is None else _parameters(generator) - sum(map(_parameters, tied))
+    if generator is not None:
+        counts["generator"] = _parameters(generator) - counts["embeddings"]
+        if objective.discriminator is not None and job.config.rtd.generator == "shared":
+            counts["generator"] -= _parameters(generator.encoder)
     if objective.discriminator is not None:
         counts["discriminator"] = total - sum(counts.values())
     parts = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
-    compiled = str(job.compilation)
-    if compiled == "none" and world.device.type == "cuda" and config.run.torch_compile == "auto":
-        compiled = f"none ({machine.why_not_compiled(world.device)})"
-    if world.device.type == "cuda":
-        compiled += f", CUDA graphs: {'yes' if job.is_recorded else 'no'}"
-    lines = [
-        f"parameters: {total:,} ({parts})",
-        f"examples of {length} tokens: {batches.examples.table.count:,} to train on, "
-        f"{job.held_out.table.count:,} held out",
-        f"training: {steps:,} steps of {size:,} examples ({size * length:,} tokens), {batches.epoch(steps):.2f} epochs",
-        f"objective {config.run.objective}, {masked}device {world.world_size} x {world.device.type}, "
-        f"precision {job.arithmetic}, torch.compile: {compiled}",
-    ]
-    if rate is not None:
-        entropy = f"{job.unigram.entropy:.2f} nats (entropy of the token frequencies)"
-        lines.append(f"baseline for the masked-token loss: {entropy}")
-    lines += [f"generator: {source}" for source in [spec_of(config).generator_text(config)] if source]
-    if job.lacks_generator:
-        alone = config.generator_warmup_steps
-        lines.append(f"before training: {alone:,} warm-up steps of the new generator alone, not in the time estimates")
-    if job.origin is not None:
-        end = "constant" if training.lr_decay_share == 0 else f"decay to 0 at step {steps:,}"
-        lines.append(f"new learning rate schedule: warmup to {training.learning_rate:g}, {end}")
-    if not (model := config.model).is_stock:
-        lines.append(f"notice: transformers has no attention {model.attention}: only this toolkit can load the models")
-    if rate is not None:
-        count, wanted = job.held_out.table.count, training.eval_examples
-        lines += error_lines(round(job.held_out.split.token_count * min(count, wanted) // count * rate))
-    if (warmup := training.warmup_steps) >= steps:
-        lines.append(f"notice: --warmup_steps {warmup} >= --max_steps {steps}: the peak learning rate is not reached")
-    return lines
+    return f"parameters: {total:,} ({parts})"
+
+
+def _compilation(job: Job, world: World) -> str:
+    text = f"torch.compile: {job.compilation}"
+    if world.device.type != "cuda":
+        return text
+    if job.compilation == "none" and job.config.run.torch_compile == "auto":
+        text += f" ({machine.why_not_compiled(world.device)})"
+    return f"{text}, CUDA graphs: {'yes' if job.is_recorded else 'no'}"
 
 
 def record(job: Job, world: World) -> dict[str, Any]:
     """FLOPs per step and corpus statistics, for the report of a run."""
-    examples, store = job.batches.examples, job.prepared.store
+    examples = job.batches.examples
+    store = job.prepared.store
     padding = padding_share(store.train, examples.table, examples.max_seq_length)
-    flops = trial.flops_per_step(job.config, world.world_size)
-    return {"flops_per_step": flops, "corpus_statistics": format_statistics(store.statistics, padding).splitlines()}
+    return {
+        "flops_per_step": trial.flops_per_step(job.config, world.world_size),
+        "corpus_statistics": format_statistics(store.statistics, padding).splitlines(),
+    }
 
 
 def _parameters(module: nn.Module) -> int:
@@ -82,15 +110,22 @@ def _parameters(module: nn.Module) -> int:
 
 
 def final_report(job: Job, metrics: Metrics, folder: Path) -> str:
-    """Scores next to their baselines, predictions for held-out sentences, written files, and the next command."""
+    """Scores next to their baselines, predictions, written files, and the next command."""
     lines = [format_scores(metrics)]
     if job.origin is not None:
         lines.append(format_forgetting(run_folder.read_evaluations(folder)))
-    samples = sample_predictions(job, model := inference_model(job))
-    lines += [f"\n{sample.report(colours=sys.stdout.isatty())}" for sample in samples]
-    models = " and ".join(name for name in ("generator/", "discriminator/") if (folder / name).is_dir())
-    stock = "stock Hugging Face folders" if job.config.model.is_stock else "in this toolkit's own format"
-    lines += ["", f"written to {folder}: {models} ({stock}), README.md (model card), report.html, metrics.jsonl, …"]
-    python = min(sys.executable, os.path.relpath(sys.executable), key=len)  # works without activating the environment
+    model = inference_model(job)
+    for sample in sample_predictions(job, model):
+        lines.append(f"\n{sample.report(colours=sys.stdout.isatty())}")
+    folders = [name for name in ("generator", "discriminator") if (folder / name).is_dir()]
+    models = " and ".join(f"{name}/" for name in folders)
+    kind = "stock Hugging Face folders"
+    if not job.config.model.is_stock:
+        kind = "in this toolkit's own format"
+    files = f"{models} ({kind}), README.md (model card), report.html, metrics.jsonl, …"
+    lines += ["", f"written to {folder}: {files}"]
+    # Works without activating the environment.
+    python = min(sys.executable, os.path.relpath(sys.executable), key=len)
     command = ["finetune", "--model"] if model.generator is None else ["demo", "--gen"]
-    return "\n".join([*lines, f"next: {shlex.join([python, '-m', 'electra_albert', *command, str(folder)])}"])
+    words = [python, "-m", "electra_albert", *command, str(folder)]
+    return "\n".join([*lines, f"next: {shlex.join(words)}"])
