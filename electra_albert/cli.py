@@ -11,14 +11,17 @@ _WATCHED_SECONDS = 0.1
 _STATISTICS = Path("/proc/stat")  # of Linux, where it is not hidden
 COMMANDS = {  # name: (module with main(argv) -> exit code, one line of help)
     "pretrain": ("electra_albert.apps.pretrain.main", "pretrain an encoder on raw text"),
-    "finetune": ("electra_albert.apps.finetune.main", "fine-tune on GLUE, SQuAD, RACE, tagging or your own data"),
+    "finetune": (
+        "electra_albert.apps.finetune.main",
+        "fine-tune on GLUE, SQuAD, RACE, tags, your data",
+    ),
     "demo": ("electra_albert.apps.demo", "fill in masks and rewrite text with a generator"),
-    "prepare": ("electra_albert.apps.prepare", "train a tokenizer and tokenise a corpus, on one machine or many"),
+    "prepare": ("electra_albert.apps.prepare", "train a tokenizer and tokenise a corpus"),
     "export": ("electra_albert.apps.export", "export a model for transformers or as ONNX"),
-    "score": ("electra_albert.apps.score", "evaluate a pretrained model on held-out text and minimal pairs"),
+    "score": ("electra_albert.apps.score", "evaluate a model on held-out text and minimal pairs"),
     "doctor": ("electra_albert.apps.doctor", "check a corpus and a configuration before training"),
     "report": ("electra_albert.apps.report", "write report.html of a run: curves, scores, samples"),
-    "show-batch": ("electra_albert.apps.show_batch", "print the batch of one training step, token by token"),
+    "show-batch": ("electra_albert.apps.show_batch", "print the batch of a step, token by token"),
 }
 
 
@@ -26,8 +29,10 @@ def main(argv: Sequence[str]) -> int:
     """Run the command given by the first argument; returns its exit code."""
     name = argv[0] if argv else "--help"
     if name in ("-h", "--help"):
-        lines = [f"  {command:10}  {text}" for command, (_, text) in COMMANDS.items()]
-        print("usage: electra-albert COMMAND [option ...]\n", *lines, "\nCOMMAND --help lists its options.", sep="\n")
+        print("usage: electra-albert COMMAND [option ...]\n")
+        for command, (_, text) in COMMANDS.items():
+            print(f"  {command:10}  {text}")
+        print("\nCOMMAND --help lists its options.")
         return 0
     if name == "--version":
         from electra_albert import __version__
@@ -38,7 +43,8 @@ def main(argv: Sequence[str]) -> int:
         from electra_albert.apps.command_line import suggest
         from electra_albert.contracts import UsageError
 
-        raise UsageError(f"unknown command {name!r}{suggest(name, COMMANDS)}; use one of: {', '.join(COMMANDS)}")
+        listed = ", ".join(COMMANDS)
+        raise UsageError(f"unknown command {name!r}{suggest(name, COMMANDS)}; use one of: {listed}")
     run: Callable[[Sequence[str]], int] = import_module(COMMANDS[name][0]).main
     return run(argv[1:])
 

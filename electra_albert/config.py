@@ -1,4 +1,4 @@
-"""Settings of a pretraining run as frozen dataclasses. The options and their help texts are derived from them."""
+"""Settings of a pretraining run as frozen dataclasses, from which options and help are derived."""
 
 import re
 from collections.abc import Callable
@@ -6,7 +6,14 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, NamedTuple
 
 from electra_albert.data_files import canonical_encoding
-from electra_albert.model_config import COUNT, COUNT_OR_0, MAX_WIDTH, require, require_filled, require_within
+from electra_albert.model_config import (
+    COUNT,
+    COUNT_OR_0,
+    MAX_WIDTH,
+    require,
+    require_filled,
+    require_within,
+)
 from electra_albert.model_config import MlmConfig as MlmConfig  # re-exported
 from electra_albert.model_config import ModelConfig as ModelConfig
 from electra_albert.model_config import RtdConfig as RtdConfig
@@ -14,7 +21,8 @@ from electra_albert.model_config import SopConfig as SopConfig
 from electra_albert.model_config import require_repository as require_repository
 
 BUILT_IN_CORPUS = "sample"  # articles of the Simple English Wikipedia, in data/sample
-_GENERATOR_WARMUP_DIVISOR, _MAX_GENERATOR_WARMUP_STEPS = 10, 10_000  # max_steps / divisor by default, up to the maximum
+_GENERATOR_WARMUP_DIVISOR = 10  # of max_steps, by default
+_MAX_GENERATOR_WARMUP_STEPS = 10_000
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}  # of the units of a budget
 TRACKERS = ("tensorboard", "wandb", "trackio")
 GROUPS = ("model", "rtd", "mlm", "sop")  # their options have dotted names, such as --rtd.mask_rate
@@ -41,41 +49,52 @@ class CorpusConfig:
     """Corpus, tokenizer and sequence length."""
 
     corpus: str = by_content(BUILT_IN_CORPUS)
-    """Text, .jsonl, .csv, .tsv, .parquet or .arrow (also as .gz, .bz2, .xz, .zst): a file, folder or glob; a folder
-    saved by datasets; a .yaml of sources and weights; OWNER/NAME on the hub; or sample, the built-in corpus."""
+    """Text, .jsonl, .csv, .tsv, .parquet or .arrow (also as .gz, .bz2, .xz, .zst): a file, folder
+    or glob; a folder saved by datasets; a .yaml of sources and weights; OWNER/NAME on the hub; or
+    sample, the built-in corpus."""
     text_column: str = "text"
     """Name of the table column or .jsonl key that contains the text."""
     documents: Literal["auto", "blank", "line"] = "auto"
-    """The border of documents in text files: a blank line, or each line end. auto: a line end if a long file has no
-    blank line and its lines hold several sentences, else a blank line; it also joins hard-wrapped lines."""
+    """The border of documents in text files: a blank line, or each line end. auto: a line end if a
+    long file has no blank line and its lines hold several sentences, else a blank line; it also
+    joins hard-wrapped lines."""
     encoding: str = by_content("utf-8")
-    """Encoding of text, .jsonl, .csv and .tsv files, by Python's name: cp1252 (also reads Latin-1), cp1251, gb18030."""
+    """Encoding of text, .jsonl, .csv and .tsv files, by Python's name: cp1252 (also reads Latin-1),
+    cp1251, gb18030."""
     bad_utf8: Literal["replace", "skip", "error"] = "replace"
     """Lines with invalid UTF-8: replace the bytes, skip the line, or stop with an error."""
     tokenizer: str | None = by_content(None)
-    """Tokenizer: a folder, SentencePiece .model, BERT vocab.txt or tokenizer.json; by default one is trained."""
+    """Tokenizer: a folder, SentencePiece .model, BERT vocab.txt or tokenizer.json; by default one
+    is trained."""
     vocab_size: int = 30_000
     """Vocabulary size of the tokenizer to train; a small corpus may give fewer tokens."""
     extend_vocab_to: int | None = by_content(None)
-    """Vocabulary size to which a given tokenizer (tokenizer or init_from) is extended by words of the corpus."""
+    """Vocabulary size to which a given tokenizer (tokenizer or init_from) is extended by words of
+    the corpus."""
     do_lower_case: bool | None = by_content(None)
-    """Lower-case the text; by default as set in a given tokenizer's files; a trained tokenizer does."""
+    """Lower-case the text; by default as set in a given tokenizer's files; a trained tokenizer
+    does."""
     keep_accents: bool | Literal["albert"] | None = by_content(None)
-    """Keep accents; by default as set in a given tokenizer's files; a trained tokenizer removes them from Latin letters
-    in English text (false: in any text; albert: all marks in all scripts, as ALBERT does)."""
+    """Keep accents; by default as set in a given tokenizer's files; a trained tokenizer removes
+    them from Latin letters in English text (false: in any text; albert: all marks in all scripts,
+    as ALBERT does)."""
     split_digit_comma: bool | None = by_content(None)
-    """Split a comma from the digit before it; by default as a given tokenizer does; a trained tokenizer always does."""
+    """Split a comma from the digit before it; by default as a given tokenizer does; a trained
+    tokenizer always does."""
     max_seq_length: int = 128
     """Maximum sequence length in tokens, special tokens included."""
     prepared_dir: str = free("data/prepared")
-    """Cache folder for tokenizers and tokenised corpora; later runs on the same corpus reuse them."""
+    """Cache folder for tokenizers and tokenised corpora; later runs on the same corpus reuse
+    them."""
     preprocessing_num_workers: int | None = free(None)
     """Number of processes for preprocessing; by default one per core."""
 
     def __post_init__(self) -> None:
         require_filled(self, "corpus text_column tokenizer prepared_dir")
         object.__setattr__(self, "encoding", canonical_encoding(self.encoding))
-        require_within(self, f"[32, {1 << 24}]", "vocab_size")  # the trainer allocates memory for all of them
+        require_within(
+            self, f"[32, {1 << 24}]", "vocab_size"
+        )  # the trainer allocates memory for all of them
         problem = "extend_vocab_to needs a tokenizer to extend; set --tokenizer or --init_from"
         require(self.extend_vocab_to is None or self.tokenizer is not None, problem)
         require_within(self, f"[8, {MAX_WIDTH}]", "max_seq_length")
@@ -87,7 +106,9 @@ class OptimizerSpec(NamedTuple):
 
     class_path: str  # module:Class, called with the parameter groups, lr, betas and eps
     moments: tuple[str, ...]  # names of its state, each of a parameter's size
-    matrix_moments: tuple[str, ...] = ()  # of the blocks' matrices, which then have groups of their own
+    matrix_moments: tuple[
+        str, ...
+    ] = ()  # of the blocks' matrices, which then have groups of their own
 
 
 _ADAM = ("exp_avg", "exp_avg_sq")
@@ -123,14 +144,15 @@ class TrainingConfig:
     adam_epsilon: float = 1e-6
     """Epsilon of Adam."""
     optimizer: str = "adamw"
-    """adamw; lamb as in ALBERT: a trust ratio for each tensor, for very large batches; muon: orthogonal updates for the
-    matrices of the blocks, AdamW for all else."""
+    """adamw; lamb as in ALBERT: a trust ratio for each tensor, for very large batches; muon:
+    orthogonal updates for the matrices of the blocks, AdamW for all else."""
     muon_rate: float = 3.0
     """Learning rate of the matrices that muon updates, as a multiple of learning_rate."""
     lr_scheduler_type: Literal["electra", "bert", "linear", "wsd", "cosine"] = "electra"
-    """Learning rate schedule: electra (warmup times a linear decay over the whole run), bert (warmup, then a drop onto
-    that decay, as in BERT's and ALBERT's code), linear (warmup, then linear decay from the peak), wsd (warmup, then
-    constant, then linear decay, as in MiniCPM), cosine (warmup, then half a cosine)."""
+    """Learning rate schedule: electra (warmup times a linear decay over the whole run), bert
+    (warmup, then a drop onto that decay, as in BERT's and ALBERT's code), linear (warmup, then
+    linear decay from the peak), wsd (warmup, then constant, then linear decay, as in MiniCPM),
+    cosine (warmup, then half a cosine)."""
     lr_decay_share: float = 0.2
     """Fraction of the steps over which the schedule wsd decays; with 0 it stays at the peak."""
     adam_bias_correction: bool = True
@@ -138,16 +160,19 @@ class TrainingConfig:
     max_grad_norm: float = 1.0
     """Maximum gradient norm, for gradient clipping."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    """Precision of the matrix products; auto: bf16 if the CPU or CUDA GPU supports it. fp16 uses loss scaling."""
+    """Precision of the matrix products; auto: bf16 if the CPU or CUDA GPU supports it. fp16 uses
+    loss scaling."""
     gradient_checkpointing: bool = free(False)
-    """Recompute the activations of each layer in the backward pass: much less memory, one more forward pass."""
+    """Recompute the activations of each layer in the backward pass: much less memory, one more
+    forward pass."""
     cuda_graphs: bool | Literal["auto"] = free("auto")
-    """Record the step in CUDA graphs, launched without Python; auto: on CUDA with one process, except for fp16 and for
-    gradient checkpointing without torch_compile step."""
+    """Record the step in CUDA graphs, launched without Python; auto: on CUDA with one process,
+    except for fp16 and for gradient checkpointing without torch_compile step."""
     seed: int = 42
     """Random seed."""
     report_to: str = free("tensorboard")
-    """Trackers of the metrics, besides metrics.jsonl, separated by commas: tensorboard, wandb, trackio; or none."""
+    """Trackers of the metrics, besides metrics.jsonl, separated by commas: tensorboard, wandb,
+    trackio; or none."""
     logging_steps: int = free(100)
     """Number of steps between two logs."""
     eval_steps: int = free(10_000)
@@ -159,14 +184,15 @@ class TrainingConfig:
     save_total_limit: int = free(2)
     """Maximum number of checkpoints to keep."""
     save_milestones: int = free(0)
-    """Also keep the checkpoints of 1, 2, 4, 8, … times this multiple of save_steps; 0: no others than the last ones."""
+    """Also keep the checkpoints of 1, 2, 4, 8, … times this multiple of save_steps; 0: no others
+    than the last ones."""
     ddp_timeout: int = free(300)
     """Seconds that processes wait for one another in a step; the run ends if one needs longer."""
 
     def __post_init__(self) -> None:
-        counts = "max_steps per_device_train_batch_size per_device_eval_batch_size gradient_accumulation_steps"
-        require_within(self, COUNT, f"{counts} logging_steps eval_steps eval_examples save_steps save_total_limit")
-        require_within(self, COUNT, "ddp_timeout")
+        sizes = "per_device_train_batch_size per_device_eval_batch_size gradient_accumulation_steps"
+        require_within(self, COUNT, f"{sizes} max_steps logging_steps eval_steps eval_examples")
+        require_within(self, COUNT, "save_steps save_total_limit ddp_timeout")
         require_within(self, "(0, inf)", "learning_rate max_grad_norm muon_rate")
         require_within(self, COUNT_OR_0, "warmup_steps save_milestones")
         require_within(self, "[0, 1)", "weight_decay adam_beta1 adam_beta2")
@@ -177,11 +203,13 @@ class TrainingConfig:
         require(self.optimizer in OPTIMIZERS, f"{problem}; choose one of them")
         names = self.report_to.split(",")
         is_list = len({*names} & {*TRACKERS}) == len(names)  # each of them once
-        problem = f"report_to={self.report_to} must be none, or from {', '.join(TRACKERS)}, separated by commas"
+        trackers = f"{', '.join(TRACKERS)}, separated by commas"
+        problem = f"report_to={self.report_to} must be none, or from {trackers}"
         require(is_list or self.report_to == "none", problem)
-        is_used = self.lr_scheduler_type == "wsd" or self.lr_decay_share == TrainingConfig.lr_decay_share
-        problem = f"lr_decay_share={self.lr_decay_share} has no effect with lr_scheduler_type={self.lr_scheduler_type}"
-        require(is_used, f"{problem}; choose wsd or leave out lr_decay_share")
+        has_default = self.lr_decay_share == TrainingConfig.lr_decay_share
+        problem = f"lr_decay_share={self.lr_decay_share} has no effect with lr_scheduler_type="
+        advice = f"{self.lr_scheduler_type}; choose wsd or leave out lr_decay_share"
+        require(self.lr_scheduler_type == "wsd" or has_default, problem + advice)
 
 
 @dataclass(frozen=True)
@@ -193,44 +221,55 @@ class RunConfig:
     objective: str = "rtd"
     """Pretraining objective, by its name in objectives/__init__.py."""
     init_from: str | None = None
-    """Initial weights, tokenizer and architecture: a run, or a transformers folder of ALBERT, ELECTRA or BERT."""
+    """Initial weights, tokenizer and architecture: a run, or a transformers folder of ALBERT,
+    ELECTRA or BERT."""
     old_corpus: str | None = None
-    """Text similar to the training corpus of init_from; the run reports how much of it the model forgets."""
+    """Text similar to the training corpus of init_from; the run reports how much of it the model
+    forgets."""
     language: str | None = free(None)
     """Language code of the corpus for the model cards, such as en."""
     license: str | None = free(None)
-    """License of the weights for the model cards, by its identifier on the hub, such as apache-2.0."""
+    """License of the weights for the model cards, by its identifier on the hub, such as
+    apache-2.0."""
     push_to_hub: str | None = free(None)
-    """Repository OWNER/NAME on the hub, created before the training, into which the models and their card are uploaded
-    at the end."""
+    """Repository OWNER/NAME on the hub, created before the training, into which the models and
+    their card are uploaded at the end."""
     hub_private_repo: bool = free(False)
     """Create the repository as a private one."""
     device: Literal["auto", "cpu", "cuda", "mps"] = free("auto")
     """Device; auto: a GPU if there is one, NVIDIA (cuda) or Apple (mps)."""
     torch_compile: Literal["auto", "none", "blocks", "step"] = free("auto")
-    """Scope of torch.compile: nothing, each block, or the whole step (takes minutes); auto: step on CUDA."""
+    """Scope of torch.compile: nothing, each block, or the whole step (takes minutes); auto: step on
+    CUDA."""
     resume: str = per_call("auto")
-    """auto: resume the run in output_dir, if any; never: refuse a folder with checkpoints; PATH: a checkpoint."""
+    """auto: resume the run in output_dir, if any; never: refuse a folder with checkpoints; PATH: a
+    checkpoint."""
     dry_run: bool = per_call(False)
-    """Prepare the data, build and check the model, print the plan with its memory and time, then stop."""
+    """Prepare the data, build and check the model, print the plan with its memory and time, then
+    stop."""
     eval_pairs: str | None = free(None)
-    """Minimal pairs that every evaluation scores: a .jsonl file in BLiMP's format, or a folder of them."""
+    """Minimal pairs that every evaluation scores: a .jsonl file in BLiMP's format, or a folder of
+    them."""
     eval_max_pairs: int = free(20)
     """Number of pairs of each set that are scored, from the first."""
     budget: str | None = free(None)
-    """Time for the training, such as 30m, 6h or 2d: max_steps follows from the measured speed, now and during the run;
-    warmup and the intervals of logs, evaluations and checkpoints become shares of it, at most those that are set."""
+    """Time for the training, such as 30m, 6h or 2d: max_steps follows from the measured speed, now
+    and during the run; warmup and the intervals of logs, evaluations and checkpoints become shares
+    of it, at most those that are set."""
     flops: float | None = free(None)
-    """FLOPs for the training, such as 8.9e16: max_steps, warmup and the intervals follow from them."""
+    """FLOPs for the training, such as 8.9e16: max_steps, warmup and the intervals follow from
+    them."""
     average_checkpoints: int = free(1)
-    """Number of last checkpoints whose mean weights are evaluated and exported at the end (tail averaging)."""
+    """Number of last checkpoints whose mean weights are evaluated and exported at the end (tail
+    averaging)."""
 
     def __post_init__(self) -> None:
         require_within(self, COUNT, "average_checkpoints eval_max_pairs")
         require_filled(self, "output_dir init_from old_corpus resume eval_pairs")
         require_repository(self.push_to_hub)
         require_within(self, "(0, inf)", "flops")
-        require(self.budget is None or self.flops is None, "budget and flops exclude each other; give one of them")
+        is_one = self.budget is None or self.flops is None
+        require(is_one, "budget and flops exclude each other; give one of them")
         problem = f"budget={self.budget} must be a number above 0 with a unit: s, m, h or d"
         require(self.budget is None or bool(self.budget_seconds), problem)
         problem = "old_corpus needs --init_from; set --init_from or leave out --old_corpus"
@@ -239,8 +278,8 @@ class RunConfig:
     @property
     def budget_seconds(self) -> float:
         """The budget in seconds; 0 without a valid one."""
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", self.budget or "")
-        return float(found[1]) * _SECONDS[found[2]] if found else 0.0
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", self.budget or "")
+        return float(match[1]) * _SECONDS[match[2]] if match else 0.0
 
 
 @dataclass(frozen=True)
@@ -258,36 +297,57 @@ class PretrainConfig:
     """Option groups of a custom objective, by name: each a dataclass."""
 
     def __post_init__(self) -> None:
-        length, positions = self.corpus.max_seq_length, self.model.max_position_embeddings
-        require(length <= positions, f"max_seq_length={length} exceeds model.max_position_embeddings={positions}")
+        length = self.corpus.max_seq_length
+        positions = self.model.max_position_embeddings
+        problem = f"exceeds model.max_position_embeddings={positions}"
+        require(length <= positions, f"max_seq_length={length} {problem}")
         segments = self.model.type_vocab_size
-        require(segments >= 2, f"model.type_vocab_size={segments} must be at least 2: sequences have two segments")
-        if self.rtd.mlm_share:
-            selected = max(1, round(self.rtd.mask_rate * (length - 2)))
-            problem = f"rtd.mlm_share={self.rtd.mlm_share} of the {selected} tokens selected in {length} leaves none"
-            kept = round(self.rtd.mlm_share * selected)
-            require(0 < kept < selected, f"{problem} to {'predict' if kept == 0 else 'replace'}; choose another share")
+        problem = "must be at least 2: sequences have two segments"
+        require(segments >= 2, f"model.type_vocab_size={segments} {problem}")
+        self._check_mlm_share()
         if "electric" in (self.run.objective, *self.own):
-            problem = f"rtd.mlm_share={self.rtd.mlm_share} excludes electric: energies are for text without [MASK]"
-            require(self.rtd.mlm_share == 0, f"{problem}; leave it out")
-            share = self.rtd.mask_token_share
-            problem = f"rtd.mask_token_share={share} excludes electric: a token that the generator sees gets no noise"
-            require(share in (RtdConfig.mask_token_share, 1.0), f"{problem}; leave it out or set it to 1")
-            generator = self.rtd.generator
-            problem = f"rtd.generator={generator} excludes electric: its noise is that of its own generator"
-            require(generator == RtdConfig.generator, f"{problem}; leave it out")
-        count, kept = self.run.average_checkpoints, self.training.save_total_limit
-        require(count <= kept, f"average_checkpoints={count} exceeds save_total_limit={kept}; raise --save_total_limit")
+            self._check_electric()
+        count = self.run.average_checkpoints
+        limit = self.training.save_total_limit
+        problem = f"exceeds save_total_limit={limit}; raise --save_total_limit"
+        require(count <= limit, f"average_checkpoints={count} {problem}")
+
+    def _check_mlm_share(self) -> None:
+        """Require tokens to predict and tokens to replace in a sequence of the maximum length."""
+        if not self.rtd.mlm_share:
+            return
+        selected = max(1, round(self.rtd.mask_rate * (self.corpus.max_seq_length - 2)))
+        predicted = round(self.rtd.mlm_share * selected)
+        lacking = "predict" if predicted == 0 else "replace"
+        share = f"rtd.mlm_share={self.rtd.mlm_share} of the {selected} tokens selected"
+        problem = f"in {self.corpus.max_seq_length} leaves none to {lacking}"
+        require(0 < predicted < selected, f"{share} {problem}; choose another share")
+
+    def _check_electric(self) -> None:
+        """Require options of RTD with which Electric's energies are defined."""
+        rtd = self.rtd
+        share = rtd.mask_token_share
+        has_masks_only = share in (RtdConfig.mask_token_share, 1.0)
+        has_own_generator = rtd.generator == RtdConfig.generator
+        for is_possible, option, reason in (
+            (rtd.mlm_share == 0, "mlm_share", "energies are for text without [MASK]"),
+            (has_masks_only, "mask_token_share", "a token that the generator sees gets no noise"),
+            (has_own_generator, "generator", "its noise is that of its own generator"),
+        ):
+            problem = f"rtd.{option}={getattr(rtd, option)} excludes electric: {reason}"
+            require(is_possible, f"{problem}; leave it out")
 
     @property
     def generator_warmup_steps(self) -> int:
-        """Steps that train only the generator, if --init_from has a discriminator but no generator."""
-        steps, default = self.rtd.generator_warmup_steps, self.training.max_steps // _GENERATOR_WARMUP_DIVISOR
-        return max(1, min(default, _MAX_GENERATOR_WARMUP_STEPS)) if steps is None else steps
+        """Steps that train only the generator, if --init_from has none next to a discriminator."""
+        if self.rtd.generator_warmup_steps is not None:
+            return self.rtd.generator_warmup_steps
+        steps = self.training.max_steps // _GENERATOR_WARMUP_DIVISOR
+        return max(1, min(steps, _MAX_GENERATOR_WARMUP_STEPS))
 
 
 class Removed(NamedTuple):
-    """An option that no longer exists: the value with which it had no effect, and why it is gone."""
+    """An option that is gone: the value with which it had no effect, and the reason."""
 
     unused: Any  # ...: with any value
     reason: str
@@ -313,11 +373,12 @@ REMOVED = {
     "short_seq_steps": Removed(0, _NO_GAIN),
     "batch_ramp_steps": Removed(0, _NO_GAIN),
 }
-FLAT = {"run": RunConfig, "corpus": CorpusConfig, "training": TrainingConfig}  # their options have no dotted names
+# Their options have no dotted names.
+FLAT = {"run": RunConfig, "corpus": CorpusConfig, "training": TrainingConfig}
 
 
 def as_settings(config: PretrainConfig) -> dict[str, Any]:
-    """The settings in the form of config.yaml: flat except for option groups, as on the command line."""
+    """The settings in the form of config.yaml: flat except for option groups."""
     nested: dict[str, dict[str, Any]] = asdict(config)
     flat = nested["run"] | nested["corpus"] | nested["training"]
     return flat | {group: nested[group] for group in GROUPS} | nested["own"]

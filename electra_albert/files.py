@@ -1,6 +1,7 @@
 """Paths of the shipped files; atomic and durable writes; SHA-256 checks.
 
-Every write goes to a temporary file or folder first, is synced to disk and renamed, and the folder is synced.
+Every write goes to a temporary file or folder first, is synced to disk and renamed, and the folder
+is synced.
 """
 
 import hashlib
@@ -26,7 +27,7 @@ _LARGEST = (1 << 63) - 1  # a larger integer in JSON is damage
 
 
 def sync(path: Path) -> None:
-    """Flush a file or folder to disk. Windows cannot sync folders, and files only if they are writable."""
+    """Flush to disk. Windows cannot sync folders, and files only if they are writable."""
     if os.name == "nt" and path.is_dir():
         return
     descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
@@ -50,7 +51,7 @@ def temporary_name(path: Path) -> Path:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Yield a temporary binary file that is renamed to `path` at the end; on failure it is removed."""
+    """Yield a temporary binary file, renamed to `path` at the end; on failure it is removed."""
     part = temporary_name(path)
     try:
         with part.open("xb") as file:
@@ -65,7 +66,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """Yield a temporary folder that is renamed to `path`, a free name, at the end; on failure it is removed."""
+    """Yield a temporary folder, renamed to the free name `path`; on failure it is removed."""
     part = temporary_name(path)
     part.mkdir()
     try:
@@ -79,7 +80,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def filling(folder: Path, last: tuple[str, ...]) -> Iterator[Path]:
-    """Yield a temporary folder; at the end its files replace those in `folder`, names that end in `last` at the end.
+    """Yield a temporary folder, whose files replace those in `folder`, those of `last` at the end.
 
     What killed processes had begun to write into `folder` is removed.
     """
@@ -89,7 +90,8 @@ def filling(folder: Path, last: tuple[str, ...]) -> Iterator[Path]:
     part.mkdir()
     try:
         yield part
-        for file in sorted(filter(Path.is_file, part.rglob("*")), key=lambda file: file.name.endswith(last)):
+        files = filter(Path.is_file, part.rglob("*"))
+        for file in sorted(files, key=lambda file: file.name.endswith(last)):
             sync(file)
             path = folder / file.relative_to(part)
             path.parent.mkdir(exist_ok=True)
@@ -100,7 +102,7 @@ def filling(folder: Path, last: tuple[str, ...]) -> Iterator[Path]:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Delete what killed processes had begun to write or delete in a folder, in which no other one is writing now."""
+    """Delete what killed processes left in a folder, in which no other one is writing now."""
     for path in folder.glob(f"{_TEMPORARY}*"):
         shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 

@@ -1,4 +1,7 @@
-"""Command-line parsing (defaults < preset < --config file < flags), exit codes for errors, short and full help."""
+"""Command-line parsing, exit codes for errors, short and full help.
+
+The order of options is defaults < preset < --config file < flags.
+"""
 
 import argparse
 import copy
@@ -18,13 +21,21 @@ from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace, set_pa
 
 from electra_albert.apps.run_folder import read_yaml, without_removed
 from electra_albert.config import REMOVED
-from electra_albert.contracts import LOG, STOPPED_BY_SIGNAL, RankLostError, RunResult, UsageError, UserError
+from electra_albert.contracts import (
+    LOG,
+    STOPPED_BY_SIGNAL,
+    RankLostError,
+    RunResult,
+    UsageError,
+    UserError,
+)
 from electra_albert.files import parse_json
 from electra_albert.training.run_log import console_log, is_main_process
 
 _FIRST_RANK_SECONDS = 5  # in which the first rank prints an error
 _ALL_OPTIONS = "--help-all"
 _KEY = r'^Parser key "([\w.]+)"'  # an option, in messages of jsonargparse
+_IN_FILE = r"Group '(.+)' does not accept option '(.+)'|Option '(.+)' is not accepted"
 _EXPECTED = re.compile(r"Expected a (?:<class '(\w+)'>|typing\.Literal\[(.*?)\])")
 _TYPES = {
     "bool": "true or false",
@@ -37,9 +48,9 @@ _TYPES = {
 }
 _SCRIPTS = {"pretrain": "Pretraining.py", "finetune": "Finetuning.py", "demo": "LM_DEMO.py"}
 _FILE_OPTIONS = ("--corpus", "--input", "--train_file")  # suggested for a path that has no option
-_EXIT_CODES = """0 done, 1 a bug, 2 options and paths, 3 data, 4 a checkpoint, tokenizer or run folder,
-5 training diverged, 6 another process of a distributed run was lost, 75 stopped by a signal after saving a checkpoint;
-after 6 and 75 run the same command to resume"""
+_EXIT_CODES = """0 done, 1 a bug, 2 options and paths, 3 data, 4 a checkpoint, tokenizer or run
+folder, 5 training diverged, 6 another process of a distributed run was lost, 75 stopped by a signal
+after saving a checkpoint; after 6 and 75 run the same command to resume"""
 
 
 class ShortHelp(NamedTuple):
@@ -64,13 +75,15 @@ def started_as(command: str, argv: Sequence[str]) -> list[str]:
 def format_examples(program: str, examples: Sequence[tuple[str, ...]]) -> str:
     """Lines of examples: the command, and next to those with a text what it does."""
     width = max(len(words) for words, *text in examples if text)
-    return "\n".join(f"{program} {words:{width}}  {''.join(text)}".rstrip() for words, *text in examples)
+    lines = (f"{program} {words:{width}}  {''.join(text)}" for words, *text in examples)
+    return "\n".join(map(str.rstrip, lines))
 
 
 def run_app(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
     """Run an app on its arguments. A UserError is printed as one line and becomes its exit code."""
     for name in ("stdout", "stderr"):
-        if (stream := getattr(sys, name)) is None:  # closed, for example by `2>&-`
+        stream = getattr(sys, name)
+        if stream is None:  # closed, for example by `2>&-`
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # for characters that the encoding lacks
@@ -82,14 +95,17 @@ def run_app(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
     except UserError as error:
         return _leave(report(error))
     except MemoryError:
-        return _leave(report(UsageError("out of memory; use a smaller file, batch or model, or more memory")))
+        advice = "use a smaller file, batch or model, or more memory"
+        return _leave(report(UsageError(f"out of memory; {advice}")))
     except BrokenPipeError:  # the reader closed the pipe, as `| head` does
         _write(sys.stdout)
         return 0
     except OSError:
-        if not (failure := _write(sys.stdout)):
+        failure = _write(sys.stdout)
+        if not failure:
             raise  # not caused by stdout
-        return report(UsageError(f"{failure}; free disk space or redirect the output to another path"))
+        advice = "free disk space or redirect the output to another path"
+        return report(UsageError(f"{failure}; {advice}"))
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
@@ -107,35 +123,46 @@ def _leave(exit_code: int) -> int:
 
 
 def _write(stream: TextIO, text: str = "") -> str:
-    """Write `text` and flush; returns the reason of a failure, else "". A failed stream is redirected to devnull."""
+    """Write `text` and flush; returns the reason of a failure, else "".
+
+    A failed stream is redirected to devnull, for the interpreter's last flush.
+    """
     try:
         print(text, end="", file=stream, flush=True)
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # for the interpreter's last flush
-        return "" if isinstance(error, BrokenPipeError) else f"cannot write to {stream.name} ({error.strerror})"
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        if not isinstance(error, BrokenPipeError):
+            return f"cannot write to {stream.name} ({error.strerror})"
     return ""
 
 
 def print_results(result: RunResult) -> int:
-    """Print a run's final report, which is also in log.txt, and return its exit code. Only warns if stdout fails."""
-    if result.summary and (failure := _write(sys.stdout, f"{result.summary}\n")):
+    """Print a run's final report, which is also in log.txt, and return its exit code."""
+    failure = result.summary and _write(sys.stdout, f"{result.summary}\n")
+    if failure:
         LOG.warning(f"{failure}; log.txt in the run's folder has the report")
     return STOPPED_BY_SIGNAL if result.is_stopped else 0
 
 
 def format_table(rows: Sequence[Sequence[str]], left: int = 1) -> str:
-    """Format rows of cells as a table: the first `left` columns are left-aligned, the others right-aligned."""
+    """Rows of cells as a table: the first `left` columns are left-aligned, the others right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    sides = "<" * left + ">" * (len(widths) - left)
-    lines = ([f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)] for row in rows)
-    return "\n".join("  ".join(line).rstrip() for line in lines)
+    lines = []
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row[:left], widths[:left], strict=True)]
+        cells += [cell.rjust(width) for cell, width in zip(row[left:], widths[left:], strict=True)]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
 
 
 def report(error: UserError) -> int:
-    """Print the error as one line; returns its exit code. An error that all ranks have is printed by the first one."""
+    """Print the error as one line; returns its exit code.
+
+    An error that all ranks have is printed by the first one.
+    """
     rank = ""
     is_first = error.is_first_left if isinstance(error, RankLostError) else is_main_process()
-    if not is_first:  # torchrun ends this rank as soon as the first one has printed the same error and ended
+    if not is_first:  # torchrun ends this rank when the first one has printed the error and ended
         time.sleep(_FIRST_RANK_SECONDS)
         rank = f"rank {os.environ['RANK']}: "
     if is_first or not isinstance(error, RankLostError):
@@ -146,37 +173,65 @@ def report(error: UserError) -> int:
 def check_can_write(folder: Path) -> None:
     """Raise UsageError unless `folder` is writable or can be created; creates nothing."""
     try:
-        nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists() or path.is_symlink())
-        problem = "" if os.access(nearest, os.W_OK | os.X_OK) else f"no permission in {nearest}"
+        paths = (folder, *folder.absolute().parents)
+        nearest = next(path for path in paths if path.exists() or path.is_symlink())
+        problem = ""
         if not nearest.is_dir():
             problem = f"{nearest} is {'a file' if nearest.exists() else 'a broken link'}"
+        elif not os.access(nearest, os.W_OK | os.X_OK):
+            problem = f"no permission in {nearest}"
     except OSError as error:
         problem = str(error.strerror)
     if any(unicodedata.category(character) == "Cc" for character in str(folder)):
         problem = "its name has a control character"
     if problem:
-        raise UsageError(f"cannot write into {str(folder)[:100]!r}: {problem}; choose another folder")
+        name = str(folder)[:100]
+        raise UsageError(f"cannot write into {name!r}: {problem}; choose another folder")
 
 
-def make_parser(program: str, description: str, usage: str | None = None, epilog: str | None = None) -> ArgumentParser:
-    """A parser that rejects unknown and abbreviated options. With `usage`, it has --help-all and --config."""
+class _Layout(argparse.RawDescriptionHelpFormatter, DefaultHelpFormatter):  # type: ignore[misc]
+    """Help with the line breaks of the description, and defaults."""
+
+
+class _ShortLayout(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
+    """The same for argparse."""
+
+
+def make_parser(
+    program: str, description: str, usage: str | None = None, epilog: str | None = None
+) -> ArgumentParser:
+    """A parser that rejects unknown and abbreviated options.
+
+    With `usage`, it has --help-all and --config.
+    """
     set_parsing_settings(docstring_parse_attribute_docstrings=True)
-    texts = {"prog": program, "description": description, "usage": usage and f"%(prog)s {usage}", "epilog": epilog}
-    layout = type("", (argparse.RawDescriptionHelpFormatter, DefaultHelpFormatter), {})
-    parser = ArgumentParser(**texts, formatter_class=layout, exit_on_error=False, allow_abbrev=False)
+    parser = ArgumentParser(
+        prog=program,
+        description=description,
+        usage=usage and f"%(prog)s {usage}",
+        epilog=epilog,
+        formatter_class=_Layout,
+        exit_on_error=False,
+        allow_abbrev=False,
+    )
     if usage:
         parser.add_argument(_ALL_OPTIONS, action="help", help="Show every option and exit.")
-        parser.add_argument("--config", action="config", help="YAML file with options, such as a run's config.yaml.")
+        text = "YAML file with options, such as a run's config.yaml."
+        parser.add_argument("--config", action="config", help=text)
     return parser
 
 
 def parse(
-    parser: ArgumentParser, argv: Sequence[str], short: ShortHelp | None = None, file_option: str | None = None
+    parser: ArgumentParser,
+    argv: Sequence[str],
+    short: ShortHelp | None = None,
+    file_option: str | None = None,
 ) -> Namespace:
-    """Parse arguments. Raises UsageError, with a suggestion, for an invalid option. --help prints the `short` help.
+    """Parse arguments; --help prints the `short` help.
 
-    An option that is False by default, or neither true nor false, needs no value. A path without an option becomes the
-    value of `file_option`.
+    An option that is False by default, or neither true nor false, needs no value. A path without an
+    option becomes the value of `file_option`. Raises UsageError, with a suggestion, for an invalid
+    option.
     """
     for action in parser._actions:
         is_flag = action.default is False or getattr(action, "_typehint", None) == bool | None
@@ -188,32 +243,42 @@ def parse(
     try:
         return parser.parse_args(list(argv))
     except argparse.ArgumentError as error:
-        alone = str(error).partition("nrecognized arguments: ")[2]
-        is_given = any(word.split("=")[0] == f"--{file_option}" for word in argv)
-        if file_option is not None and not is_given and argv.count(alone) == 1 and os.path.exists(alone):
-            return parse(parser, [f"--{file_option}={word}" if word == alone else word for word in argv])
+        path = str(error).partition("nrecognized arguments: ")[2]
+        is_free = file_option is not None and file_option not in option_names(argv)
+        if is_free and argv.count(path) == 1 and os.path.exists(path):
+            words = [f"--{file_option}={word}" if word == path else word for word in argv]
+            return parse(parser, words)
         known = [name for action in parser._actions for name in action.option_strings]
-        raise UsageError(f"{_explain(' '.join(str(error).split()), known)}; see --help") from None
+        message = " ".join(str(error).split())
+        raise UsageError(f"{_explain(message, known)}; see --help") from None
 
 
 def _explain(message: str, known: Sequence[str]) -> str:
-    """The parser's message; for an unknown option, on the command line or in a file, with the closest known one."""
-    alone, _, rest = message.partition("nrecognized arguments: ")[2].partition(" ")
-    if alone and not alone.startswith("-"):
-        is_file = " and is not an existing file" * (not os.path.exists(alone))
-        advice = next((f"{option} {alone} or " for option in _FILE_OPTIONS if option in known), "") + "--name value"
-        several = "; for several files, a folder or a quoted glob" * bool(rest)
-        return f"{alone!r} belongs to no option{is_file}; write {advice}{several}"
-    in_file = re.search(r"Group '(.+)' does not accept option '(.+)'|Option '(.+)' is not accepted", message)
-    if alone or in_file:
-        name = "--" + ".".join(filter(None, in_file.groups())) if in_file else alone.split("=")[0]
+    """The parser's message; for an unknown option, also in a file, with the closest known one."""
+    word, _, rest = message.partition("nrecognized arguments: ")[2].partition(" ")
+    if word and not word.startswith("-"):
+        problem = f"{word!r} belongs to no option"
+        if not os.path.exists(word):
+            problem += " and is not an existing file"
+        files = (f"{option} {word} or " for option in _FILE_OPTIONS if option in known)
+        advice = f"write {next(files, '')}--name value"
+        if rest:
+            advice += "; for several files, a folder or a quoted glob"
+        return f"{problem}; {advice}"
+    in_file = re.search(_IN_FILE, message)
+    if word or in_file:
+        name = word.split("=")[0]
+        if in_file:
+            name = "--" + ".".join(filter(None, in_file.groups()))
         if name.removeprefix("--") in REMOVED:
             reason = REMOVED[name.removeprefix("--")].reason
             return f"there is no option {name} any more: {reason}, see dev/log/2026-11.md"
         return f"there is no option {name}{suggest(name, known)}"
     key = re.match(_KEY, message)
     value = re.search(r"(?:Got|Given) value: (.*)$", message)
-    expected = [_TYPES.get(name) or names.replace("'", "") for name, names in _EXPECTED.findall(message)]
+    expected = [
+        _TYPES.get(name) or names.replace("'", "") for name, names in _EXPECTED.findall(message)
+    ]
     if key and value and expected:
         return f"--{key[1]} must be {' or '.join(expected)}, not {value[1]}"
     required = message.partition("arguments are required: ")[2]
@@ -223,23 +288,29 @@ def _explain(message: str, known: Sequence[str]) -> str:
 
 
 def config_first(argv: Sequence[str]) -> list[str]:
-    """The arguments with --config moved to the front: in the parser the last value wins, and flags must win."""
-    found, others = _find(argv, ())
-    return [*(f"--config={_without_removed(config)}" for config in found.config), *others]
+    """The arguments with --config moved to the front: in the parser the last value wins."""
+    options, words = _find(argv, ())
+    return [*(f"--config={_without_removed(config)}" for config in options.config), *words]
 
 
 def _without_removed(config: str) -> str:
     """A --config without unused options that no longer exist, as JSON if it has some."""
     options = _raw_options(config)
     remaining = without_removed(options)
-    return config if remaining == options else json.dumps(remaining, ensure_ascii=False, default=str)
+    if remaining == options:
+        return config
+    return json.dumps(remaining, ensure_ascii=False, default=str)
 
 
 def find_first(argv: Sequence[str], names: Sequence[str]) -> list[str | None]:
-    """Values of some options, before the rest is parsed: from the command line, else from the --config files."""
-    found, _ = _find(argv, names)
-    sources = [vars(found), *map(_config_options, reversed(found.config))]
-    return [next((str(source[name]) for source in sources if source.get(name) is not None), None) for name in names]
+    """Values of some options, before the rest is parsed: of the command line, else of --config."""
+    options, _ = _find(argv, names)
+    values: dict[str, str | None] = dict.fromkeys(names)
+    for source in (*map(_config_options, options.config), vars(options)):
+        for name in names:
+            if source.get(name) is not None:
+                values[name] = str(source[name])
+    return [values[name] for name in names]
 
 
 def _find(argv: Sequence[str], names: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -259,13 +330,14 @@ def _config_options(config: str) -> dict[str, Any]:
 
 
 def _raw_options(config: str) -> dict[str, Any]:
-    """The options in a --config file, or in JSON given instead of a path, as the Python interface does."""
+    """The options in a --config file, or in JSON instead of a path, for the Python interface."""
     if not config.startswith("{") or os.path.exists(config):
         return read_yaml(Path(config), f"--config {config}")
     try:
         return dict(parse_json(config, dict))
     except ValueError as error:
-        raise UsageError(f"--config {config[:100]} is neither a file nor JSON ({error})") from None
+        problem = f"is neither a file nor JSON ({error})"
+        raise UsageError(f"--config {config[:100]} {problem}") from None
 
 
 def option_names(argv: Sequence[str]) -> set[str]:
@@ -287,24 +359,28 @@ def refuse_idle(names: Set[str], rules: Iterable[tuple[Any, Set[str], str]]) -> 
 
 def suggest(name: str, known: Iterable[str]) -> str:
     """A "did you mean" hint with the closest known name, or nothing."""
-    return "".join(f" (did you mean {close}?)" for close in difflib.get_close_matches(name, list(known), n=1))
+    closest = difflib.get_close_matches(name, list(known), n=1)
+    return f" (did you mean {closest[0]}?)" if closest else ""
 
 
 def _format_short_help(parser: ArgumentParser, short: ShortHelp) -> str:
-    """The description, the most used options with the first sentence of their help, examples and exit codes."""
-    layout: Any = type("", (argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter), {})
-    texts = (parser.prog, parser.usage, parser.description)
-    page = argparse.ArgumentParser(*texts, formatter_class=layout, add_help=False)
-    known = {name: action for action in parser._actions for name in action.option_strings}
+    """The description, the most used options with a sentence of help, examples and exit codes."""
+    page = argparse.ArgumentParser(
+        parser.prog, parser.usage, parser.description, formatter_class=_ShortLayout, add_help=False
+    )
+    known: dict[str, argparse.Action] = {}
+    for action in parser._actions:
+        known |= dict.fromkeys(action.option_strings, action)
     listed = page.add_argument_group(f"most used options ({_ALL_OPTIONS} shows all)")
     for name in short.options.split():
         action = copy.copy(known[f"--{name}"])
-        action.help = re.split(r"(?<=\.)\s", action.help)[0]
-        action.default = argparse.SUPPRESS if action.default in (None, False) else action.default
+        action.help = re.split(r"(?<=\.)\s", str(action.help))[0]
+        if action.default in (None, False):
+            action.default = argparse.SUPPRESS
         if action.metavar is None and not action.choices:
             action.metavar = name.rpartition("_")[2].upper()
         listed._group_actions.append(action)
-    examples = format_examples(parser.prog, short.examples)
-    for title, text in (("examples", examples), ("exit codes", _EXIT_CODES), ("documentation", short.docs)):
-        page.add_argument_group(title, text)
+    page.add_argument_group("examples", format_examples(parser.prog, short.examples))
+    page.add_argument_group("exit codes", _EXIT_CODES)
+    page.add_argument_group("documentation", short.docs)
     return page.format_help()

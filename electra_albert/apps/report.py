@@ -1,4 +1,4 @@
-"""Write report.html of a run: curves, scores, sample predictions, corpus statistics and settings, in one file.
+"""Write report.html of a run: curves, scores, samples, corpus statistics and settings.
 
 examples:
   electra-albert report                                         the newest run in runs/
@@ -6,6 +6,7 @@ examples:
 """
 
 import json
+import re
 from collections.abc import Sequence
 from itertools import groupby
 from operator import itemgetter
@@ -46,32 +47,37 @@ _CHARTS: dict[str, tuple[str, str | float | None]] = {  # title and baseline by 
 
 def main(argv: Sequence[str]) -> int:
     """Entry point; returns the exit code."""
-    parser = make_parser("electra-albert report", "Write report.html of a run, one file that needs no network.")
-    parser.add_argument("--run", type=str | None, default=None, help="The run's folder; by default the newest run.")
-    parser.add_argument("--compare", type=str, nargs="+", default=[], help="Folders of runs whose curves are added.")
+    purpose = "Write report.html of a run, one file that needs no network."
+    parser = make_parser("electra-albert report", purpose)
+    text = "The run's folder; by default the newest run."
+    parser.add_argument("--run", type=str | None, default=None, help=text)
+    text = "Folders of runs whose curves are added."
+    parser.add_argument("--compare", type=str, nargs="+", default=[], help=text)
     text = f"The file; by default {files.REPORT} in the run."
     parser.add_argument("--output", type=str | None, default=None, help=text)
     options = parse(parser, argv)
-    folder, others = Path(options.run) if options.run else newest_run(), [Path(name) for name in options.compare]
-    for each in (folder, *others):
-        require((each / files.METRICS).is_file(), f"{each} is not a run's folder (no {files.METRICS}); name one")
+    folder = Path(options.run) if options.run else newest_run()
+    compared = [Path(name) for name in options.compare]
+    for run in (folder, *compared):
+        problem = f"{run} is not a run's folder (no {files.METRICS})"
+        require((run / files.METRICS).is_file(), f"{problem}; name one")
     output = Path(options.output) if options.output else folder / files.REPORT
     require(not output.is_dir(), f"--output {output} is a folder; name a file")
     check_can_write(output.parent)
     output.parent.mkdir(parents=True, exist_ok=True)
-    write_report(folder, output, others)
+    write_report(folder, output, compared)
     print(f"written to {output}")
     return 0
 
 
-def write_report(folder: Path, output: Path, others: Sequence[Path] = ()) -> None:
-    """Write the report of the run in `folder`, with the curves of `others` or, without them, of the default run."""
-    content = json.dumps(report_data(folder, others or [REFERENCE]), allow_nan=False)
+def write_report(folder: Path, output: Path, compared: Sequence[Path] = ()) -> None:
+    """Write the report of a run, with the curves of other runs, by default of the default run."""
+    content = json.dumps(report_data(folder, compared or [REFERENCE]), allow_nan=False)
     page = _TEMPLATE.read_text(encoding="utf-8")
     write_text(output, page.replace(_DATA, content.replace("<", "\\u003c")))
 
 
-def report_data(folder: Path, others: Sequence[Path]) -> dict[str, Any]:
+def report_data(folder: Path, compared: Sequence[Path]) -> dict[str, Any]:
     """The content of a report, from the files of the run."""
     from electra_albert.training.monitor import read_rows
 
@@ -79,13 +85,17 @@ def report_data(folder: Path, others: Sequence[Path]) -> dict[str, Any]:
     evaluations = files.read_evaluations(folder)
     settings = read_json(folder / files.ENVIRONMENT, {"settings": _SETTINGS}).get("settings", {})
     log = _text_of(folder / LOG_FILE)
-    warnings = dict.fromkeys(line.partition(" warning: ")[2] for line in log.splitlines() if " warning: " in line)
-    environment = {key: value for key, value in record.items() if key != "settings" and not isinstance(value, list)}
+    warnings = dict.fromkeys(re.findall(r" warning: (.*)", log))
+    environment = {
+        name: value
+        for name, value in record.items()
+        if name != "settings" and not isinstance(value, list)
+    }
     samples: dict[tuple[str, int], Any] = {}
     for row in read_rows(folder / files.SAMPLES, _SAMPLE):  # the last of a step: averaged
         samples[row["text"], row["step"]] = {name: row[name] for name in _SAMPLE if name in row}
-    by_text = itemgetter("text")
-    curves = [_curves(each) for each in (folder, *others) if (each / files.METRICS).is_file()]
+    by_text = groupby(sorted(samples.values(), key=itemgetter("text")), key=itemgetter("text"))
+    curves = [_curves(run) for run in (folder, *compared) if (run / files.METRICS).is_file()]
     done = curves[0]["rows"][-1] if curves[0]["rows"] else {}
     facts = {
         "objective": settings.get("objective"),
@@ -104,10 +114,11 @@ def report_data(folder: Path, others: Sequence[Path]) -> dict[str, Any]:
         "scores": format_scores(evaluations[-1]) if evaluations else "no evaluation yet",
         "warnings": list(warnings),
         "charts": [
-            {"metric": name, "title": title, "baseline": baseline} for name, (title, baseline) in _CHARTS.items()
+            {"metric": name, "title": title, "baseline": baseline}
+            for name, (title, baseline) in _CHARTS.items()
         ],
         "runs": curves,
-        "samples": [list(group) for _, group in groupby(sorted(samples.values(), key=by_text), key=by_text)],
+        "samples": [list(group) for _, group in by_text],
         "details": {
             "Corpus": "\n".join(record.get("corpus_statistics") or []),
             "Command": _text_of(folder / files.COMMAND),
@@ -123,7 +134,7 @@ def _text_of(path: Path) -> str:
 
 
 def _curves(folder: Path) -> dict[str, Any]:
-    """Each line of a run's metrics with the FLOPs up to it; those of training thinned, numbers rounded."""
+    """The rows of a run's metrics with FLOPs; those of training thinned, numbers rounded."""
     from electra_albert.training.monitor import read_metrics
 
     per_step = read_json(folder / files.ENVIRONMENT, _RECORD).get("flops_per_step")
@@ -131,10 +142,14 @@ def _curves(folder: Path) -> dict[str, Any]:
         per_step = per_step[0][1] if len(per_step) == 1 else None
     logged = read_metrics(folder / files.METRICS)
     training = [row for row in logged if row.get("phase") == "train"]
-    kept = training[:: len(training) // _MOST_ROWS + 1] + [row for row in logged if row.get("phase") == "eval"]
-    found = sorted(kept, key=lambda row: row["step"])
-    if per_step:
-        found = [row | {"flops": per_step * row["step"]} for row in found]
+    rows = training[:: len(training) // _MOST_ROWS + 1]
+    rows += [row for row in logged if row.get("phase") == "eval"]
+    rows.sort(key=itemgetter("step"))
+    for row in rows:
+        if per_step:
+            row["flops"] = per_step * row["step"]
+        for name, value in row.items():
+            if isinstance(value, float):
+                row[name] = float(f"{value:.{_DIGITS}g}")
     name = "default run" if folder == REFERENCE else folder.absolute().name
-    rows = [{k: float(f"{v:.{_DIGITS}g}") if isinstance(v, float) else v for k, v in row.items()} for row in found]
     return {"name": name, "rows": rows}

@@ -1,4 +1,4 @@
-"""The files of a run's folder: settings, command, environment, model card; and the check of settings on resume."""
+"""The files of a run's folder: settings, command, environment and metrics."""
 
 import errno
 import os
@@ -24,93 +24,129 @@ from electra_albert.training.run_log import LOG_FILE
 if TYPE_CHECKING:
     pass
 
-CONFIG, COMMAND, ENVIRONMENT, CARD = "config.yaml", "command.txt", "environment.json", "README.md"
-METRICS, SAMPLES, REPORT = "metrics.jsonl", "samples.jsonl", "report.html"
+CONFIG = "config.yaml"
+COMMAND = "command.txt"
+ENVIRONMENT = "environment.json"
+CARD = "README.md"
+METRICS = "metrics.jsonl"
+SAMPLES = "samples.jsonl"
+REPORT = "report.html"
 WARMUP = "generator_warmup"  # folder of a new generator's warm-up run
-_WRITTEN = (CONFIG, COMMAND, CARD, "tokenizer", "generator", "discriminator", METRICS, SAMPLES, REPORT, LOG_FILE)
+_WRITTEN = (
+    *(CONFIG, COMMAND, CARD, METRICS, SAMPLES, REPORT, LOG_FILE),
+    *("tokenizer", "generator", "discriminator"),
+)
 _GIT_SECONDS = 30
 _MAX_DEPTH = 100  # of brackets in YAML
+_OPENING = (yaml.FlowSequenceStartToken, yaml.FlowMappingStartToken)
+_CLOSING = (yaml.FlowSequenceEndToken, yaml.FlowMappingEndToken)
 _FOLDERS = re.compile(r'((?:^|[=",])(?:file:/*)?)/(?:[^",]*/)?(?=[^/",])')  # of an absolute path
 _PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
 
 
 def read_evaluations(folder: Path) -> list[Metrics]:
-    """The evaluation rows of a run's metrics.jsonl, oldest first, with the prefix removed from the names."""
+    """The evaluation rows of a run's metrics.jsonl, oldest first, without the names' prefix."""
     from electra_albert.training.monitor import CLOCK, EVALUATION_PREFIX, read_metrics
 
-    return [
-        {name.removeprefix(EVALUATION_PREFIX): value for name, value in row.items() if name not in ("phase", *CLOCK)}
-        for row in read_metrics(folder / METRICS)
-        if any(name.startswith(EVALUATION_PREFIX) for name in row)
-    ]
+    evaluations = []
+    for row in read_metrics(folder / METRICS):
+        if any(name.startswith(EVALUATION_PREFIX) for name in row):
+            evaluations.append(
+                {
+                    name.removeprefix(EVALUATION_PREFIX): value
+                    for name, value in row.items()
+                    if name not in ("phase", *CLOCK)
+                }
+            )
+    return evaluations
 
 
 def read_options(file: Path, name: str) -> dict[str, Any]:
-    """The options in a YAML file without unused removed ones. UsageError, with `name`, for an invalid file."""
+    """The options in a YAML file without unused removed ones.
+
+    Raises UsageError, with `name`, for an invalid file.
+    """
     return without_removed(read_yaml(file, name))
 
 
 def read_yaml(file: Path, name: str) -> dict[str, Any]:
-    """The content of a YAML file of options. Raises UsageError for an invalid file, called `name` in the message."""
+    """The options in a YAML file. Raises UsageError, with `name`, for an invalid file."""
     if os.path.exists(file) and not os.path.isfile(file):
         raise UsageError(f"{name} is not a regular file; copy its text into a file first")
     try:
         text = file.read_text(encoding="utf-8")
-        if _is_costly(text) or _is_costly(options := yaml.safe_load(text)):
-            raise yaml.YAMLError("aliases such as *name and deep nesting are not supported")
+        _refuse_costly(text)
+        options = yaml.safe_load(text)
+        _refuse_costly(options)
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{name} cannot be read ({getattr(error, 'strerror', error)}); check the path") from None
+        reason = getattr(error, "strerror", error)
+        raise UsageError(f"{name} cannot be read ({reason}); check the path") from None
     except (yaml.YAMLError, *NOT_YAML) as error:
-        raise UsageError(f"{name} is not valid YAML: {' '.join(str(error).split())}") from None
+        reason = " ".join(str(error).split())
+        raise UsageError(f"{name} is not valid YAML: {reason}") from None
     if not isinstance(options, dict):
         raise UsageError(f"{name} contains no options; write one `name: value` per line")
     return options
 
 
 def without_removed(options: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The options without removed ones that had no effect; the command line refuses the others by name."""
+    """The options without removed ones that had no effect; the command line refuses the others."""
     result: dict[str, Any] = {}
     for name, value in options.items():
         removed = REMOVED.get(f"{prefix}{name}")
         if removed is None or removed.unused not in (..., value):
-            result[name] = without_removed(value, f"{name}.") if isinstance(value, dict) and not prefix else value
+            is_group = isinstance(value, dict) and not prefix
+            result[name] = without_removed(value, f"{name}.") if is_group else value
     return result
 
 
-def _is_costly(value: object) -> bool:
-    """Whether YAML text, or such text inside a value, has aliases, which multiply values, or is nested deeply."""
+def _refuse_costly(value: object) -> None:
+    """Raise YAMLError for text, also inside a value, with aliases or deep nesting.
+
+    Aliases multiply values, and scanning takes a time quadratic in the depth.
+    """
     if isinstance(value, dict | list):
-        return any(map(_is_costly, value.values() if isinstance(value, dict) else value))
-    kinds, depth = set[type](), 0
-    try:
-        for token in yaml.scan(value) if isinstance(value, str) else ():
+        for entry in value.values() if isinstance(value, dict) else value:
+            _refuse_costly(entry)
+    if not isinstance(value, str):
+        return
+    kinds = set[type]()
+    depth = 0
+    with suppress(yaml.scanner.ScannerError):  # safe_load describes it
+        for token in yaml.scan(value):
             kinds.add(type(token))
-            depth += isinstance(token, yaml.FlowSequenceStartToken | yaml.FlowMappingStartToken)
-            depth -= isinstance(token, yaml.FlowSequenceEndToken | yaml.FlowMappingEndToken)
-            if depth > _MAX_DEPTH:  # scanning takes a time quadratic in the depth
-                return True
-    except yaml.YAMLError:
-        return False
-    return {yaml.AnchorToken, yaml.AliasToken} <= kinds
+            depth += isinstance(token, _OPENING)
+            depth -= isinstance(token, _CLOSING)
+            if depth > _MAX_DEPTH:
+                break
+    if depth > _MAX_DEPTH or {yaml.AnchorToken, yaml.AliasToken} <= kinds:
+        raise yaml.YAMLError("aliases such as *name and deep nesting are not supported")
 
 
 def check_is_ours(folder: Path) -> None:
-    """Raise UsageError if the folder is not a run's and contains files that a run would overwrite."""
+    """Raise UsageError unless the folder is a run's, or has no files that a run overwrites."""
     if (folder / ENVIRONMENT).is_file() or (folder / "checkpoints").is_dir():
         return
-    if taken := [name for name in _WRITTEN if (folder / name).exists()]:
-        raise UsageError(f"{folder} is not a run's folder, and {taken[0]} would be overwritten; choose another")
+    for name in _WRITTEN:
+        if (folder / name).exists():
+            problem = f"is not a run's folder, and {name} would be overwritten"
+            raise UsageError(f"{folder} {problem}; choose another")
 
 
 def write_run_record(
-    folder: Path, preset: str, config: PretrainConfig, command: Sequence[str], record: Mapping[str, Any]
+    folder: Path,
+    preset: str,
+    config: PretrainConfig,
+    command: Sequence[str],
+    record: Mapping[str, Any],
 ) -> None:
-    """Write environment.json with `record`, config.yaml (for --config) and command.txt (`command`), each atomically."""
+    """Write environment.json with `record`, config.yaml (for --config) and command.txt."""
     options = {"preset": preset, **without_removed(redacted(as_settings(config)))}
-    for group, name in ((options["model"], "vocab_size"), (options, "dry_run"), (options, "resume")):
-        del group[name]
-    if config.run.init_from is not None:
-        options["tokenizer"] = str(folder / "tokenizer")  # the run's own copy, in case the other run is deleted
+    del options["model"]["vocab_size"]
+    del options["dry_run"]
+    del options["resume"]
+    if config.run.init_from is not None:  # the run's own copy, in case the other run is deleted
+        options["tokenizer"] = str(folder / "tokenizer")
     # Written first: check_is_ours recognizes a run by this file, wherever the process is killed.
     sources = redacted(_sources(config.corpus))
     write_json(folder / ENVIRONMENT, {**environment(), "sources": sources, **record})
@@ -119,20 +155,22 @@ def write_run_record(
 
 
 def _sources(corpus: CorpusConfig) -> list[dict[str, Any]]:
-    """Sources and weights of a YAML list of sources; empty for other corpora and for a list that no longer exists."""
+    """Sources and weights of a YAML list of sources; empty for other corpora and without a list."""
     from electra_albert.corpus.mixture import read_sources
 
-    sources = []
     with suppress(UserError):
         sources = read_sources(corpus.corpus, corpus.text_column)
-    is_list = [source.corpus for source in sources] != [corpus.corpus]
-    return [{"corpus": source.corpus, "weight": source.weight} for source in sources if is_list]
+        if [source.corpus for source in sources] != [corpus.corpus]:
+            return [{"corpus": source.corpus, "weight": source.weight} for source in sources]
+    return []
 
 
 def format_command(words: Sequence[str], *, is_public: bool = False) -> str:
     """The command for a shell, without credentials; if public, without folders of this machine."""
-    shown = [redacted(word) for word in words]
-    return shlex.join(map(without_folders, shown) if is_public else shown)
+    words = [redacted(word) for word in words]
+    if is_public:
+        words = [without_folders(word) for word in words]
+    return shlex.join(words)
 
 
 def without_folders(word: str) -> str:
@@ -146,14 +184,15 @@ def writing(folder: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError) as error:
-        reason = (error.strerror if isinstance(error, OSError) else None) or error
-        is_refused = getattr(error, "errno", None) in (errno.EACCES, errno.EPERM, errno.EROFS)
-        advice = "choose another --output_dir" if is_refused else "free disk space, then run the same command again"
+        reason = getattr(error, "strerror", None) or error
+        advice = "free disk space, then run the same command again"
+        if getattr(error, "errno", None) in (errno.EACCES, errno.EPERM, errno.EROFS):
+            advice = "choose another --output_dir"
         raise UsageError(f"cannot write into {folder} ({reason}); {advice}") from None
 
 
 def environment() -> dict[str, Any]:
-    """Code version, packages and processor (the GPU if this process uses one) that a run's numbers depend on."""
+    """Code version, packages and processor that a run's numbers depend on."""
     import torch
 
     from electra_albert.apps.machine import processor
@@ -171,12 +210,15 @@ def environment() -> dict[str, Any]:
 
 
 def commit(root: Path) -> str | None:
-    """The commit of the checkout `root`, with -dirty if files differ from it; None outside a checkout."""
+    """The commit of a checkout, with -dirty if files differ from it; None outside a checkout."""
     if not (root / ".git").exists():  # git would search the parent folders and find another project
         return None
-    command = ("git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+    describe = ("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+    command = ("git", "-C", str(root), *describe)
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_GIT_SECONDS)
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=_GIT_SECONDS
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip() or None

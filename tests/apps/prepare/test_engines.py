@@ -54,7 +54,7 @@ def stored(folder: Path) -> dict[str, Any]:
     files = [*folder.glob("tokenizer/tokenizer*.json"), *folder.glob("store/**/*.bin"), *folder.glob("store/*/rows*")]
     manifest = json.loads((folder / "store" / "manifest.json").read_text(encoding="utf-8"))
     manifest["statistics"].pop("process_seconds")
-    manifest.pop("sha256")
+    manifest.pop("hash")
     names = {str(file.relative_to(folder)): file.read_bytes() for file in files if "checked" not in file.name}
     return names | {"manifest": manifest}
 
