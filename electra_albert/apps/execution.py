@@ -1,6 +1,6 @@
 """How steps are executed: arithmetic, compilation, and recording in CUDA graphs."""
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 
@@ -9,6 +9,24 @@ from electra_albert.config import TrainingConfig
 from electra_albert.contracts import Arithmetic, UsageError
 from electra_albert.model.compilation import Compilation
 from electra_albert.training.distributed import World
+
+
+class Execution(NamedTuple):
+    """How the steps of a run are executed."""
+
+    arithmetic: Arithmetic
+    compilation: Compilation
+    is_recorded: bool  # in CUDA graphs
+
+
+def choose_execution(
+    scope: Compilation | Literal["auto"], training: TrainingConfig, world: World
+) -> Execution:
+    """The execution that fits the options and the device."""
+    arithmetic = choose_arithmetic(training.precision, world.device)
+    compilation = choose_compilation(scope, world.device)
+    is_recorded = choose_recording(training, compilation, arithmetic, world)
+    return Execution(arithmetic, compilation, is_recorded)
 
 
 def choose_arithmetic(precision: Arithmetic | Literal["auto"], device: torch.device) -> Arithmetic:

@@ -7,7 +7,7 @@ examples:
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -96,21 +96,9 @@ def report_data(folder: Path, compared: Sequence[Path]) -> dict[str, Any]:
         samples[row["text"], row["step"]] = {name: row[name] for name in _SAMPLE if name in row}
     by_text = groupby(sorted(samples.values(), key=itemgetter("text")), key=itemgetter("text"))
     curves = [_curves(run) for run in (folder, *compared) if (run / files.METRICS).is_file()]
-    done = curves[0]["rows"][-1] if curves[0]["rows"] else {}
-    facts = {
-        "objective": settings.get("objective"),
-        "preset": settings.get("preset"),
-        "corpus": Path(str(settings.get("corpus"))).name,
-        "steps": f"{done.get('step') or 0:,} of {settings.get('max_steps') or 0:,}",
-        "tokens": f"{done.get('tokens') or 0:,}",
-        "FLOPs": f"{done['flops']:.3g}" if "flops" in done else None,
-        "time": f"{(done.get('elapsed_seconds') or 0) / 60:,.1f} min",
-        "processor": record.get("processor"),
-        "seed": settings.get("seed"),
-    }
     return {
         "title": folder.absolute().name,
-        "facts": facts,
+        "facts": _facts(record, settings, curves[0]["rows"][-1:]),
         "scores": format_scores(evaluations[-1]) if evaluations else "no evaluation yet",
         "warnings": list(warnings),
         "charts": [
@@ -125,6 +113,24 @@ def report_data(folder: Path, compared: Sequence[Path]) -> dict[str, Any]:
             "Configuration": _text_of(folder / files.CONFIG),
             "Environment": json.dumps(environment, indent=1),
         },
+    }
+
+
+def _facts(
+    record: Mapping[str, Any], settings: Mapping[str, Any], last: Sequence[Any]
+) -> dict[str, Any]:
+    """What the run is and how far it has come; `last`: its last row of metrics, if any."""
+    done: Mapping[str, Any] = last[0] if last else {}
+    return {
+        "objective": settings.get("objective"),
+        "preset": settings.get("preset"),
+        "corpus": Path(str(settings.get("corpus"))).name,
+        "steps": f"{done.get('step') or 0:,} of {settings.get('max_steps') or 0:,}",
+        "tokens": f"{done.get('tokens') or 0:,}",
+        "FLOPs": f"{done['flops']:.3g}" if "flops" in done else None,
+        "time": f"{(done.get('elapsed_seconds') or 0) / 60:,.1f} min",
+        "processor": record.get("processor"),
+        "seed": settings.get("seed"),
     }
 
 

@@ -127,9 +127,7 @@ def open_corpus(config: CorpusConfig, seed: int) -> CorpusFolder:
         for source, paths in zip(sources, files, strict=True):
             hashed = [[hash_of[str(path)], path.suffixes[-2:]] for path in paths]
             content.append([source.text_column, hashed])
-        is_lower_case = config.do_lower_case is not False
-        trained = [_TRAINING_VERSION, config.vocab_size, is_lower_case, config.keep_accents]
-        vocabulary = fingerprint(tokenizer) if tokenizer else trained
+        vocabulary = _vocabulary_key(config, tokenizer)
         key = content_hash([_PREPARED_VERSION, content, how, vocabulary, seed])
         folder = root / f"{name}-{key[:KEY_LETTERS]}"
         folder.mkdir(exist_ok=True)
@@ -189,6 +187,14 @@ def _named_tokenizer(config: CorpusConfig) -> Tokenizer | None:
         problem = "--split_digit_comma false needs a --tokenizer: a trained one always splits"
         raise UsageError(f"{problem}; remove it")
     return None
+
+
+def _vocabulary_key(config: CorpusConfig, tokenizer: Tokenizer | None) -> str | list[Any]:
+    """All that decides the tokenizer besides the text."""
+    if tokenizer:
+        return fingerprint(tokenizer)
+    is_lower_case = config.do_lower_case is not False
+    return [_TRAINING_VERSION, config.vocab_size, is_lower_case, config.keep_accents]
 
 
 def short_name(corpus: str) -> str:

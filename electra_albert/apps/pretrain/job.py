@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from electra_albert.apps import settings
-from electra_albert.apps.execution import choose_arithmetic, choose_compilation, choose_recording
+from electra_albert.apps.execution import choose_execution
 from electra_albert.apps.pretrain import init_from
 from electra_albert.apps.pretrain.initial_weights import Origin, initialize_weights
 from electra_albert.config import PretrainConfig
@@ -88,9 +88,7 @@ def make_job(
     """
     training = config.training
     seed = training.seed
-    arithmetic = choose_arithmetic(training.precision, world.device)
-    compilation = choose_compilation(config.run.torch_compile, world.device)
-    is_recorded = choose_recording(training, compilation, arithmetic, world)
+    execution = choose_execution(config.run.torch_compile, training, world)
     prepared = _prepare(config, world, recorded)
     config = replace(config, model=replace(config.model, vocab_size=len(prepared.tokenizer)))
     special = special_ids(prepared.tokenizer)
@@ -106,34 +104,21 @@ def make_job(
     torch.manual_seed(derived_seed(seed, Stream.INITIAL_WEIGHTS))
     objective = make_objective(config, special, fixed).to(world.device)
     _check(objective, batches.micro_batches(1)[0], training.weight_decay, unigram)
-    predicts_tokens = _set_output_bias(objective, unigram)
+    has_biases = _set_output_bias(objective, unigram)
     lacks_generator = origin is not None and initialize_weights(
         origin, str(config.run.init_from), objective, seed
     )
-    if recorded is None:
-        if predicts_tokens and (origin is None or lacks_generator):
-            start = f"initial loss {unigram.entropy:.2f} nats per masked token"
-            LOG.info(f"output bias set to the token frequencies: {start}")
-        if config.rtd.generator_warmup_steps and not lacks_generator:
-            reason = "there is no new generator to warm up"
-            LOG.info(f"notice: --rtd.generator_warmup_steps has no effect: {reason}")
+    if recorded is None and has_biases and (origin is None or lacks_generator):
+        start = f"initial loss {unigram.entropy:.2f} nats per masked token"
+        LOG.info(f"output bias set to the token frequencies: {start}")
+    if recorded is None and config.rtd.generator_warmup_steps and not lacks_generator:
+        reason = "there is no new generator to warm up"
+        LOG.info(f"notice: --rtd.generator_warmup_steps has no effect: {reason}")
     if training.gradient_checkpointing:
         set_gradient_checkpointing(objective)
-    compile_for_training(objective, compilation)
-    return Job(
-        config,
-        prepared,
-        objective,
-        batches,
-        held_out,
-        unigram,
-        arithmetic,
-        compilation,
-        is_recorded,
-        origin,
-        lacks_generator,
-        fixed,
-    )
+    compile_for_training(objective, execution.compilation)
+    parts = (config, prepared, objective, batches, held_out, unigram)
+    return Job(*parts, *execution, origin, lacks_generator, fixed)
 
 
 def _prepare(config: PretrainConfig, world: World, recorded: Mapping[str, Any] | None) -> Prepared:
@@ -318,17 +303,22 @@ def _batches(
         lack = f"but each of {world.world_size} processes needs one"
         raise DataError(f"{amount}, {lack}; use more text or raise --eval_examples")
     if has_order:
-        if not ordered_share(held_out):
-            problem = f"no held-out example contains {_ORDER_NEEDS}"
-            LOG.info(f"notice: {problem}: the sentence order is trained, but not scored")
-        share = ordered_share(examples)
-        if not share:
-            problem = f"no example contains {_ORDER_NEEDS}, so there is no sentence order to learn"
-            advice = "use longer documents, raise --max_seq_length or choose another --objective"
-            raise DataError(f"{problem}; {advice}")
-        length = f"the examples of {examples.max_seq_length} tokens"
-        LOG.info(f"{share:.1%} of {length} have a sentence order: they contain {_ORDER_NEEDS}")
+        _check_order(examples, held_out)
     return batches, held_out
+
+
+def _check_order(examples: PackedExamples, held_out: PackedExamples) -> None:
+    """Log the share of examples with a sentence order. Raises DataError if it is 0."""
+    if not ordered_share(held_out):
+        problem = f"no held-out example contains {_ORDER_NEEDS}"
+        LOG.info(f"notice: {problem}: the sentence order is trained, but not scored")
+    share = ordered_share(examples)
+    if not share:
+        problem = f"no example contains {_ORDER_NEEDS}, so there is no sentence order to learn"
+        advice = "use longer documents, raise --max_seq_length or choose another --objective"
+        raise DataError(f"{problem}; {advice}")
+    length = f"the examples of {examples.max_seq_length} tokens"
+    LOG.info(f"{share:.1%} of {length} have a sentence order: they contain {_ORDER_NEEDS}")
 
 
 def ordered_share(examples: PackedExamples) -> float:

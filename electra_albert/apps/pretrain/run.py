@@ -50,35 +50,30 @@ def run_pretraining(
     check_trackers(config.training.report_to)
     with ExitStack() as stack:
         log = stack.enter_context(run_log.RunLog())
+        stack.enter_context(machine.one_line_errors(config.training, config.run.torch_compile))
+        stack.enter_context(distributed.naming_lost_ranks(world, log.take_over))
         newest = checkpoint.find_checkpoint(folder / "checkpoints", config.run.resume)
         resume_point = find_resume_point(folder, newest)
         if resume_point:
             config = budget.recorded_plan(config, resume_point.state, world.world_size)
             check_settings(resume_point, preset, config, world.world_size)
         state = resume_point.state if resume_point and newest else None
-        stack.enter_context(machine.one_line_errors(config.training, config.run.torch_compile))
-        stack.enter_context(distributed.naming_lost_ranks(world, log.take_over))
         job = make_job(config, world, state["settings"] if state else None)
-        job = job if resume_point else budget.planned(job, world)
+        if not resume_point:
+            job = budget.planned(job, world)
         done_steps = state["step"] if state else 0
         _announce(job, world, done_steps)
         if config.run.dry_run:
             return RunResult(folder, {}, 0)
-        with distributed.main_first(world):
-            if world.is_main:
-                _check_disk(job, folder, done_steps)
-                stack.enter_context(guards.run_lock(folder))
-        if newest != checkpoint.find_checkpoint(folder / "checkpoints", config.run.resume):
-            raise UsageError(
-                f"another run has just written into {folder}; start again to resume it"
-            )
+        _lock(stack, folder, job, world, newest, done_steps)
         run, pace = _open_run(stack, job, folder, job_settings(preset, job, world), newest, world)
         record = {"settings": run.settings, **summary.record(job, world)}
         _start(folder, preset, job, run, log, command, record)
         if job.lacks_generator and not generator_warmup.warm_up(job, run):
             return RunResult(folder, {}, 0, is_stopped=True)
         evaluate = evaluation.evaluator(job, run)
-        evaluate = pace.timed(evaluate) if pace else evaluate
+        if pace:
+            evaluate = pace.timed(evaluate)
         outcome = loop.train(job.objective, job.batches, evaluate, run)
         outcome = evaluation.average(job, run, evaluate, outcome)
         LOG.info(f"peak memory: {machine.peak_memory(world.device) / 1e9:.2f} GB")
@@ -86,8 +81,8 @@ def run_pretraining(
         if world.is_main and not outcome.is_stopped:
             if pace:
                 job = _with_max_steps(job, outcome.step)
-                planned = record | {"settings": job_settings(preset, job, world)}
-                _record(folder, preset, job, command, planned)
+                record["settings"] = job_settings(preset, job, world)
+                _record(folder, preset, job, command, record)
             result = result._replace(summary=_export(job, result, command))
             run_log.log_to_file(_COLOUR.sub("", result.summary))
             _upload(job, result)
@@ -119,10 +114,19 @@ def _announce(job: Job, world: World, done_steps: int) -> None:
         LOG.info(line)
 
 
-def _check_disk(job: Job, folder: Path, done_steps: int) -> None:
-    text, is_enough = trial.disk_space(job, folder, done_steps)
-    if not is_enough:
-        raise UsageError(f"{folder}: {text}; {trial.DISK_ADVICE}")
+def _lock(
+    stack: ExitStack, folder: Path, job: Job, world: World, newest: Path | None, done_steps: int
+) -> None:
+    """Lock the folder. Raises UsageError if the disk is too full, or another run has written."""
+    with distributed.main_first(world):
+        if world.is_main:
+            text, is_enough = trial.disk_space(job, folder, done_steps)
+            if not is_enough:
+                raise UsageError(f"{folder}: {text}; {trial.DISK_ADVICE}")
+            stack.enter_context(guards.run_lock(folder))
+    if newest != checkpoint.find_checkpoint(folder / "checkpoints", job.config.run.resume):
+        problem = f"another run has just written into {folder}"
+        raise UsageError(f"{problem}; start again to resume it")
 
 
 def _open_run(

@@ -140,7 +140,7 @@ def test_a_dry_run_times_recorded_steps_if_the_run_records_them(
     finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorder = ReplayingRecorder()  # on a CPU, as the recorder of CUDA graphs on a GPU
-    monkeypatch.setattr("electra_albert.apps.pretrain.job.choose_recording", lambda *_: True)
+    monkeypatch.setattr("electra_albert.apps.execution.choose_recording", lambda *_: True)
     monkeypatch.setattr(trial, "CudaRecorder", lambda device: recorder)
     succeed(pretrain.main, *finished.options(tmp_path / "run", "--dry_run"))
     assert len(recorder.replays) == 2
