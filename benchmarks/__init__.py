@@ -1,1 +1,3 @@
-"""Benchmarks: the toolkit's speed compared with stock transformers; run from the checkout, not part of the package."""
+"""Benchmarks: the toolkit's speed compared with stock transformers; run from the checkout, not part
+of the package.
+"""

@@ -32,15 +32,24 @@ PARTS = {
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measure, printing and writing each record as soon as it is complete. Returns the exit code."""
-    parser = make_parser("python -m benchmarks", "Compare the toolkit's speed with stock transformers.")
-    parser.add_argument("what", choices=(*PARTS, "all"), nargs="?", default="all", help="The part to measure.")
+    """Measure, printing and writing each record as soon as it is complete.
+
+    Returns the exit code.
+    """
+    parser = make_parser(
+        "python -m benchmarks", "Compare the toolkit's speed with stock transformers."
+    )
+    parser.add_argument(
+        "what", choices=(*PARTS, "all"), nargs="?", default="all", help="The part to measure."
+    )
     parser.add_class_arguments(BenchConfig)
     options = parse(parser, argv).as_dict()
     what = options.pop("what")
     config = BenchConfig(**options)
     for preset in config.values("preset"):
-        pretraining(config, preset)  # refuses options that do not fit a preset before anything is measured
+        pretraining(
+            config, preset
+        )  # refuses options that do not fit a preset before anything is measured
     check_can_write(Path(config.prepared_dir))
     check_can_write(Path(config.output or config.prepared_dir).parent)
     from benchmarks.profile import format_profile
@@ -53,7 +62,9 @@ def main(argv: Sequence[str]) -> int:
     print("  ".join(f"{name} {value}" for name, value in found["environment"].items()), flush=True)
     for name in PARTS if what == "all" else (what,):
         module, _, function = PARTS[name].partition(":")
-        measure: Callable[[BenchConfig], Iterator[dict[str, Any]]] = getattr(import_module(module), function)
+        measure: Callable[[BenchConfig], Iterator[dict[str, Any]]] = getattr(
+            import_module(module), function
+        )
         found[name] = []
         for record in measure(config):
             found[name].append(record)

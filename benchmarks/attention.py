@@ -1,4 +1,6 @@
-"""Attention kinds by sequence length: a forward and backward pass against softmax attention, and what it keeps."""
+"""Attention kinds by sequence length: a forward and backward pass against softmax attention, and
+what it keeps.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -17,21 +19,35 @@ _LENGTHS, _CALLS = (512, 1024, 2048, 4096, 8192), 3
 
 
 def measure_attention(config: BenchConfig) -> Iterator[Record]:
-    """One sequence per length, float32, default options. MB kept: tensors saved for the backward pass."""
+    """One sequence per length, float32, default options.
+
+    MB kept: tensors saved for the backward pass.
+    """
     device, preset = start(config.device).device, config.values("preset")[0]
     shape = PRESETS[preset].model
     for length in _LENGTHS:
         sizes = (1, shape.num_attention_heads, length, shape.head_size)
         inputs = [torch.randn(sizes, device=device, requires_grad=True) for _ in range(3)]
-        shapes = {kind: replace(shape, attention=kind, max_position_embeddings=length) for kind in ATTENTION}
-        calls = {kind: partial(_run, make_mixing(one).to(device), inputs) for kind, one in shapes.items()}
+        shapes = {
+            kind: replace(shape, attention=kind, max_position_embeddings=length)
+            for kind in ATTENTION
+        }
+        calls = {
+            kind: partial(_run, make_mixing(one).to(device), inputs) for kind, one in shapes.items()
+        }
         timings = {kind: partial(seconds_per_call, call, _CALLS) for kind, call in calls.items()}
         results = compare(in_turns(timings, config.repeats), length, "softmax")
         for kind, call in calls.items():
             results[kind]["MB kept"] = _saved_bytes(call) / 1e6
         title = f"attention: preset {preset}, {length} tokens"
         columns = {"MB kept": ".1f"}
-        yield {"title": title, "unit": "tokens/s", "baseline": "softmax", "results": results, "columns": columns}
+        yield {
+            "title": title,
+            "unit": "tokens/s",
+            "baseline": "softmax",
+            "results": results,
+            "columns": columns,
+        }
 
 
 def _run(mixing: nn.Module, inputs: list[Tensor]) -> None:

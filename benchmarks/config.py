@@ -14,7 +14,11 @@ if TYPE_CHECKING:
     from electra_albert.apps.pretrain.job import Job
     from electra_albert.training.distributed import World
 
-PRECISIONS = ("auto", "fp32", "bf16")  # fp16 is as fast as bf16, and stock's plain loop has no loss scaling
+PRECISIONS = (
+    "auto",
+    "fp32",
+    "bf16",
+)  # fp16 is as fast as bf16, and stock's plain loop has no loss scaling
 CPU_BATCH_SIZE = 32
 _LIKE_STOCK: dict[str, Any] = {
     "optimizer": "adamw",
@@ -28,7 +32,11 @@ SHORT_LENGTH, SHORT_GPU_BATCH_SIZES, LONG_GPU_BATCH_SIZES = 128, [128, 512, 1024
 
 @dataclass(frozen=True)
 class BenchConfig:
-    """Options. Some take several values, separated by commas: the step is measured for each, the rest for the first."""
+    """Options.
+
+    Some take several values, separated by commas: the step is measured for each, the rest for the
+    first.
+    """
 
     corpus: str = CorpusConfig.corpus
     """Text to measure on, as for Pretraining.py."""
@@ -45,7 +53,8 @@ class BenchConfig:
     max_seq_length: int | None = None
     """Tokens per example; by default the preset's."""
     per_device_train_batch_size: str = "auto"
-    """Examples per step, or several; auto: 32 on a CPU, on a GPU 128,512,1024 of at most 128 tokens, else 32,64."""
+    """Examples per step, or several; auto: 32 on a CPU, on a GPU 128,512,1024 of at most 128
+    tokens, else 32,64."""
     precision: str = "auto"
     """fp32, bf16 (autocast), auto for the precision of a run on this device, or several."""
     torch_compile: bool | Literal["auto"] = "auto"
@@ -64,10 +73,16 @@ class BenchConfig:
     """JSON file for all numbers."""
 
     def __post_init__(self) -> None:
-        for name, known in (("preset", PRESETS), ("objective", OBJECTIVES), ("precision", PRECISIONS)):
+        for name, known in (
+            ("preset", PRESETS),
+            ("objective", OBJECTIVES),
+            ("precision", PRECISIONS),
+        ):
             for value in self.values(name):
                 if value not in known:
-                    raise UsageError(f"--{name} {value} does not exist; there are {', '.join(known)}")
+                    raise UsageError(
+                        f"--{name} {value} does not exist; there are {', '.join(known)}"
+                    )
         for name in ("repeats", "examples", "per_device_train_batch_size"):
             for value in self.values(name):
                 if value != "auto" and not (value.isdecimal() and int(value)):
@@ -86,13 +101,18 @@ class BenchConfig:
         return SHORT_GPU_BATCH_SIZES if length <= SHORT_LENGTH else LONG_GPU_BATCH_SIZES
 
 
-def pretraining(config: BenchConfig, preset: str | None = None, objective: str | None = None) -> PretrainConfig:
+def pretraining(
+    config: BenchConfig, preset: str | None = None, objective: str | None = None
+) -> PretrainConfig:
     """Settings of a run that stock can do too: AdamW, one embedding table, uncompiled, no dropout.
 
     The learning rate is constant, as in stock's plain loop.
     """
     shape = PRESETS[preset or config.values("preset")[0]]
-    corpus = {name: getattr(config, name) for name in ("corpus", "tokenizer", "vocab_size", "prepared_dir")}
+    corpus = {
+        name: getattr(config, name)
+        for name in ("corpus", "tokenizer", "vocab_size", "prepared_dir")
+    }
     length = config.max_seq_length or shape.corpus.max_seq_length
     wanted: Any = objective or config.values("objective")[0]
     try:
@@ -108,8 +128,12 @@ def pretraining(config: BenchConfig, preset: str | None = None, objective: str |
         raise UsageError(str(error)) from None
 
 
-def bench_job(config: BenchConfig, settings: PretrainConfig, world: World, batch_size: int, precision: str) -> Job:
-    """A run's objective and batches, with vocab_size tokens in the model even if the trained tokenizer has fewer."""
+def bench_job(
+    config: BenchConfig, settings: PretrainConfig, world: World, batch_size: int, precision: str
+) -> Job:
+    """A run's objective and batches, with vocab_size tokens in the model even if the trained
+    tokenizer has fewer.
+    """
     import torch
 
     from electra_albert.apps.pretrain.job import make_job

@@ -1,6 +1,8 @@
-"""An epoch of fine-tuning compared with stock's Trainer: the same texts, encoder, batch size and schedule.
+"""An epoch of fine-tuning compared with stock's Trainer: the same texts, encoder, batch size and
+schedule.
 
-Both are timed from the first batch to the end of the last update, without evaluation and checkpoints.
+Both are timed from the first batch to the end of the last update, without evaluation and
+checkpoints.
 """
 
 import csv
@@ -29,7 +31,10 @@ _LEARNING_RATE, _WARMUP = 1e-4, 0.1
 
 
 def measure_finetune(config: BenchConfig) -> Iterator[Record]:
-    """Examples per second of our command and of stock's Trainer. Raises UserError if they compute different things."""
+    """Examples per second of our command and of stock's Trainer.
+
+    Raises UserError if they compute different things.
+    """
     from transformers.utils import logging as stock_logging
 
     stock_logging.set_verbosity_error()
@@ -41,13 +46,17 @@ def measure_finetune(config: BenchConfig) -> Iterator[Record]:
     texts = sample_sentences(job, max(1, config.examples // size) * size, range(3, 61))
     with TemporaryDirectory(prefix="bench-") as name:
         comparison = FinetuneComparison(texts, Path(name), world, size, length, job.arithmetic)
-        write_stock_model(job.config.model, job.prepared.tokenizer, comparison.folder / "start", config.seed)
+        write_stock_model(
+            job.config.model, job.prepared.tokenizer, comparison.folder / "start", config.seed
+        )
         rows = [(text, ("even", "odd")[number % 2]) for number, text in enumerate(texts)]
         for file, part in (("train.csv", rows), ("dev.csv", rows[:_SCORED_EXAMPLES])):
             with (comparison.folder / file).open("w", encoding="utf-8", newline="") as table:
                 csv.writer(table).writerows([("text", "label"), *part])
         comparison.train_ours(0, 2)  # its export fails unless the stock class computes the same
-        trial = {kind: comparison.train_stock(0, STOCK, kind, _TRIAL_UPDATES) for kind in ATTENTIONS * 2}
+        trial = {
+            kind: comparison.train_stock(0, STOCK, kind, _TRIAL_UPDATES) for kind in ATTENTIONS * 2
+        }
         attention = min(trial, key=lambda kind: trial[kind])
         timings = {OURS: lambda: comparison.train_ours(next(seeds))}
         for way in (STOCK, GROUPED):
@@ -55,15 +64,17 @@ def measure_finetune(config: BenchConfig) -> Iterator[Record]:
         seconds = in_turns(timings, config.repeats)
     preset = config.values("preset")[0]
     yield {
-        "title": f"fine-tuning: preset {preset}, {job.arithmetic}, {len(texts):,} examples, {size} x {length} at most, "
-        f"stock's attention {attention}",
+        "title": f"fine-tuning: preset {preset}, {job.arithmetic}, {len(texts):,} examples, "
+        f"{size} x {length} at most, stock's attention {attention}",
         "unit": "examples/s",
         "results": compare(seconds, len(texts)),
     }
 
 
 class FinetuneComparison(NamedTuple):
-    """Texts with arbitrary labels, and the settings for fine-tuning a stock folder of random weights on them."""
+    """Texts with arbitrary labels, and the settings for fine-tuning a stock folder of random
+    weights on them.
+    """
 
     texts: list[str]
     folder: Path  # of all files
@@ -73,15 +84,25 @@ class FinetuneComparison(NamedTuple):
     arithmetic: str
 
     def train_ours(self, seed: int, max_steps: int | None = None) -> float:
-        """Seconds of one epoch, or of max_steps updates, of our command; its log counts from the first batch."""
+        """Seconds of one epoch, or of max_steps updates, of our command; its log counts from the
+        first batch.
+        """
         from electra_albert.apps.finetune.main import main
 
         output = self.folder / f"ours-{seed}"
-        files = {"train_file": "train.csv", "validation_file": "dev.csv", "output_dir": output.name, "model": "start"}
+        files = {
+            "train_file": "train.csv",
+            "validation_file": "dev.csv",
+            "output_dir": output.name,
+            "model": "start",
+        }
         options = (
-            f"--max_steps {max_steps or len(self.texts) // self.size} --per_device_train_batch_size {self.size} "
-            f"--max_seq_length {self.length} --learning_rate {_LEARNING_RATE} --warmup_ratio {_WARMUP} --seed {seed} "
-            f"--precision {self.arithmetic} --device {self.world.device.type} --layer_decay 1 --logging_steps 1000000"
+            f"--max_steps {max_steps or len(self.texts) // self.size} "
+            f"--per_device_train_batch_size {self.size} "
+            f"--max_seq_length {self.length} --learning_rate {_LEARNING_RATE} --warmup_ratio "
+            f"{_WARMUP} --seed {seed} "
+            f"--precision {self.arithmetic} --device {self.world.device.type} --layer_decay "
+            f"1 --logging_steps 1000000"
         )
         words = [f"--{name}={self.folder / file}" for name, file in files.items()] + options.split()
         with redirect_stdout(StringIO()):
@@ -102,7 +123,9 @@ class FinetuneComparison(NamedTuple):
             torch.cuda.synchronize() if device.type == "cuda" else None
             times.append(time.perf_counter())
 
-        clock = type("Clock", (transformers.TrainerCallback,), dict.fromkeys(_EPOCH_EVENTS, record_time))
+        clock = type(
+            "Clock", (transformers.TrainerCallback,), dict.fromkeys(_EPOCH_EVENTS, record_time)
+        )
         tokenizer = transformers.AutoTokenizer.from_pretrained(self.folder / "start")
         columns = dict(tokenizer(self.texts, truncation=True, max_length=self.length))
         columns["labels"] = [number % 2 for number in range(len(self.texts))]
@@ -124,11 +147,15 @@ class FinetuneComparison(NamedTuple):
             report_to="none",
             disable_tqdm=True,
         )
-        arguments._n_gpu = min(1, arguments.n_gpu)  # otherwise Trainer uses every GPU, with as many times the batch
+        arguments._n_gpu = min(
+            1, arguments.n_gpu
+        )  # otherwise Trainer uses every GPU, with as many times the batch
         model = transformers.AutoModelForSequenceClassification.from_pretrained(
             self.folder / "start", attn_implementation=attention
         )
-        trainer = transformers.Trainer(model, arguments, train_dataset=cast(Any, rows), processing_class=tokenizer)
+        trainer = transformers.Trainer(
+            model, arguments, train_dataset=cast(Any, rows), processing_class=tokenizer
+        )
         trainer.remove_callback(transformers.PrinterCallback)
         trainer.add_callback(clock)
         trainer.train()

@@ -96,25 +96,34 @@ class Ready(NamedTuple):
 
 
 def measure_step(config: BenchConfig) -> Iterator[Record]:
-    """A record for each preset, objective, precision and batch size. Raises UserError if stock's losses differ."""
+    """A record for each preset, objective, precision and batch size.
+
+    Raises UserError if stock's losses differ.
+    """
     world = start(config.device)
     wanted: Any = {False: "none", True: "blocks"}.get(cast("Any", config.torch_compile), "auto")
     is_compiled = choose_compilation(wanted, world.device) != "none"
     if is_compiled:
         count_compiled_bytes()
-    precisions = {choose_arithmetic(cast("Any", name), world.device) for name in config.values("precision")}
+    precisions = {
+        choose_arithmetic(cast("Any", name), world.device) for name in config.values("precision")
+    }
     for preset, objective in product(config.values("preset"), config.values("objective")):
         settings = pretraining(config, preset, objective)
         sizes = config.batch_sizes(world.device.type, settings.corpus.max_seq_length)
         for precision, size in product(sorted(precisions), sizes):
             job = bench_job(config, settings, world, size, precision)
-            title = f"step: {objective}, preset {preset}, {precision}, {size} x {settings.corpus.max_seq_length}"
+            title = (
+                f"step: {objective}, preset {preset}, {precision}, {size} x "
+                f"{settings.corpus.max_seq_length}"
+            )
             LOG.info(title)
             with graphs.own_stream(world.device):
                 record = _measure(config, job, world, title, is_compiled=is_compiled)
             yield record
             del job  # before the next one is made
-            torch.compiler.reset()  # otherwise later shapes would count as recompilations, which are limited
+            # Otherwise later shapes would count as recompilations, which are limited.
+            torch.compiler.reset()
             if world.device.type == "cuda":
                 torch.cuda.empty_cache()
 
@@ -308,7 +317,9 @@ def make_ready(members: dict[str, Implementation], batch: Batch) -> dict[str, Re
     return ready
 
 
-def _warm_up(member: Implementation, batch: Batch, graph_bytes: dict[type, int], *, is_counted: bool) -> Ready:
+def _warm_up(
+    member: Implementation, batch: Batch, graph_bytes: dict[type, int], *, is_counted: bool
+) -> Ready:
     """Make updates until all is compiled and recorded; count the bytes of the second one; time two.
 
     graph_bytes: of the compiled graphs, by class of the module, whose copies can share them.

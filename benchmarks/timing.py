@@ -18,7 +18,10 @@ _MATRIX_SIZE = {"cpu": 2048, "cuda": 8192}  # rows and columns; larger products 
 
 
 def seconds_per_call(call: Callable[[], object], number: int = 1) -> float:
-    """Seconds per call: the mean of `number` calls after two that are not timed. Waits for the GPU before and after."""
+    """Seconds per call: the mean of `number` calls after two that are not timed.
+
+    Waits for the GPU before and after.
+    """
     timer = Timer("call()", globals={"call": call}, num_threads=torch.get_num_threads())
     return float(timer.timeit(number).mean)
 
@@ -38,32 +41,50 @@ def in_turns(timings: Mapping[str, Callable[[], float]], repeats: int) -> Second
 
 def spread(values: Sequence[float]) -> Record:
     """Median, lowest and highest of repeated measurements, and all of them."""
-    return {"median": statistics.median(values), "lowest": min(values), "highest": max(values), "values": [*values]}
+    return {
+        "median": statistics.median(values),
+        "lowest": min(values),
+        "highest": max(values),
+        "values": [*values],
+    }
 
 
 def compare(seconds: Seconds, work: float, baseline: str = STOCK) -> dict[str, Record]:
-    """Throughput of each implementation at `work` units per call, and its speedup over the baseline, per timing."""
+    """Throughput of each implementation at `work` units per call, and its speedup over the
+    baseline, per timing.
+    """
     return {
         name: {
             "seconds": spread(times),
             "rate": spread([work / second for second in times]),
-            "ratio": spread([theirs / mine for theirs, mine in zip(seconds[baseline], times, strict=True)]),
+            "ratio": spread(
+                [theirs / mine for theirs, mine in zip(seconds[baseline], times, strict=True)]
+            ),
         }
         for name, times in seconds.items()
     }
 
 
 def format_table(record: Record) -> str:
-    """Format a record as a table: title, unit of the throughput, results of `compare`, extra columns, notes."""
+    """Format a record as a table: title, unit of the throughput, results of `compare`, extra
+    columns, notes.
+    """
     baseline, columns = record.get("baseline", STOCK), record.get("columns", {})
-    head = f"{'':<34}{record['unit']:>14}{'lowest':>12}{'highest':>12}{'x ' + baseline:>10}{'lowest':>8}{'highest':>8}"
+    head = f"{'':<34}{record['unit']:>14}{'lowest':>12}{'highest':>12}"
+    head += f"{'x ' + baseline:>10}{'lowest':>8}{'highest':>8}"
     lines = [f"\n{record['title']}", head + "".join(f"{name:>14}" for name in columns)]
     for name, result in record["results"].items():
         rate, ratio = result["rate"], result["ratio"]
-        line = f"{name:<34}{_short(rate['median']):>14}{_short(rate['lowest']):>12}{_short(rate['highest']):>12}"
+        line = f"{name:<34}{_short(rate['median']):>14}"
+        line += f"{_short(rate['lowest']):>12}{_short(rate['highest']):>12}"
         line += f"{ratio['median']:>10.2f}{ratio['lowest']:>8.2f}{ratio['highest']:>8.2f}"
         values = [(result.get(column), form) for column, form in columns.items()]
-        lines.append(line + "".join(f"{'-' if value is None else format(value, form):>14}" for value, form in values))
+        lines.append(
+            line
+            + "".join(
+                f"{'-' if value is None else format(value, form):>14}" for value, form in values
+            )
+        )
     return "\n".join([*lines, *record.get("notes", [])])
 
 
@@ -73,7 +94,9 @@ def _short(rate: float) -> str:
 
 @cache
 def matrix_speed(device: torch.device, dtype: torch.dtype) -> float:
-    """Highest FLOP/s of a product of two square matrices, the right one stored by rows or by columns."""
+    """Highest FLOP/s of a product of two square matrices, the right one stored by rows or by
+    columns.
+    """
     size = _MATRIX_SIZE[device.type]
     left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     result = torch.empty_like(left)

@@ -1,4 +1,6 @@
-"""Draw the architecture as docs/images/architecture-light.svg and -dark.svg: `python docs/architecture.py`."""
+"""Draw the architecture as docs/images/architecture-light.svg and -dark.svg: `python
+docs/architecture.py`.
+"""
 
 from pathlib import Path
 from xml.sax.saxutils import escape
@@ -10,8 +12,26 @@ ORIGINAL = ("the", "cat", "sat", "on", "the", "mat")
 MASKED = ("the", "[MASK]", "sat", "on", "the", "[MASK]")
 CORRUPTED = ("the", "dog", "sat", "on", "the", "mat")
 COLOURS = {  # text, faint text, line, box, generator, discriminator, table, replaced
-    "light": ("#1f2328", "#59636e", "#818b98", "#f6f8fa", "#ddf4ff", "#dafbe1", "#fff8c5", "#ffcecb"),
-    "dark": ("#f0f6fc", "#9198a1", "#6e7681", "#21262d", "#123a63", "#12422a", "#4a3a08", "#6e2320"),
+    "light": (
+        "#1f2328",
+        "#59636e",
+        "#818b98",
+        "#f6f8fa",
+        "#ddf4ff",
+        "#dafbe1",
+        "#fff8c5",
+        "#ffcecb",
+    ),
+    "dark": (
+        "#f0f6fc",
+        "#9198a1",
+        "#6e7681",
+        "#21262d",
+        "#123a63",
+        "#12422a",
+        "#4a3a08",
+        "#6e2320",
+    ),
 }
 
 
@@ -22,13 +42,24 @@ class Drawing:
         self.text_fill, self.faint, self.line, self.box, *self.fills = COLOURS[theme]
         self.parts: list[str] = []
 
-    def text(self, x: float, y: float, words: str, size: int = 14, *, bold: bool = False, faint: bool = False) -> None:
+    def text(
+        self,
+        x: float,
+        y: float,
+        words: str,
+        size: int = 14,
+        *,
+        bold: bool = False,
+        faint: bool = False,
+    ) -> None:
         """Words centred on x, with their baseline at y."""
         fill, weight = self.faint if faint else self.text_fill, ' font-weight="600"' if bold else ""
         style = f'font-size="{size}" fill="{fill}" text-anchor="middle"{weight}'
         self.parts.append(f'<text x="{x}" y="{y}" {style}>{escape(words)}</text>')
 
-    def rectangle(self, x: float, y: float, width: float, height: float, fill: str, radius: int = 8) -> None:
+    def rectangle(
+        self, x: float, y: float, width: float, height: float, fill: str, radius: int = 8
+    ) -> None:
         shape = f'x="{x}" y="{y}" width="{width}" height="{height}" rx="{radius}"'
         self.parts.append(f'<rect {shape} fill="{fill}" stroke="{self.line}"/>')
 
@@ -41,7 +72,9 @@ class Drawing:
         """One box per token, from left to right."""
         for position, word in enumerate(words):
             left = x + position * (TOKEN_WIDTH + GAP)
-            self.rectangle(left, y, TOKEN_WIDTH, TOKEN_HEIGHT, fills.get(position, self.box), radius=5)
+            self.rectangle(
+                left, y, TOKEN_WIDTH, TOKEN_HEIGHT, fills.get(position, self.box), radius=5
+            )
             self.text(left + TOKEN_WIDTH / 2, y + 20, word, 13)
 
     def model(self, x: float, width: float, fill: str, lines: tuple[str, ...]) -> None:
@@ -51,10 +84,14 @@ class Drawing:
             self.text(x + width / 2, 223 + 24 * number, line, 13 if number else 17, bold=not number)
 
     def svg(self) -> str:
-        head = '<marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+        head = (
+            '<marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" '
+            'markerHeight="7" orient="auto">'
+        )
         return "\n".join(
             [
-                f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}"'
+                f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
+                f'width="{WIDTH}"'
                 ' font-family="-apple-system, Segoe UI, Helvetica, Arial, sans-serif" role="img">',
                 "<title>Generator and discriminator share one factorised embedding table</title>",
                 f'<defs>{head}<path d="M0 0L8 4L0 8z" fill="{self.line}"/></marker></defs>',
@@ -79,11 +116,20 @@ def draw(theme: str) -> str:
 
     drawing.rectangle(left, 112, right + width - left, 54, table)
     drawing.text(WIDTH / 2, 135, "Shared factorised embeddings", 17, bold=True)
-    drawing.text(WIDTH / 2, 155, "tokens (V × E), positions, segments; each network maps E to its own hidden size", 13)
+    drawing.text(
+        WIDTH / 2,
+        155,
+        "tokens (V × E), positions, segments; each network maps E to its own hidden size",
+        13,
+    )
 
     lines = ("Generator", "a narrower ALBERT encoder", "masked-token head tied to the table")
     drawing.model(left + 84, 260, generator, lines)
-    lines = ("Discriminator", "an ALBERT encoder: all layers share one block", "one logit per token")
+    lines = (
+        "Discriminator",
+        "an ALBERT encoder: all layers share one block",
+        "one logit per token",
+    )
     drawing.model(right, width, discriminator, lines)
     drawing.text(418, 236, "Gumbel-softmax", 13, faint=True)
     drawing.text(418, 254, "sample,", 13, faint=True)
@@ -96,7 +142,10 @@ def draw(theme: str) -> str:
         drawing.tokens(left + position * (TOKEN_WIDTH + GAP), 318, (word,), {0: generator})
     drawing.text(left + 249, 338, "predictions at the masks", 13, faint=True)
     drawing.text(middle, 372, "cross-entropy with the original token")
-    labels = tuple("original" if one == two else "replaced" for one, two in zip(ORIGINAL, CORRUPTED, strict=True))
+    labels = tuple(
+        "original" if one == two else "replaced"
+        for one, two in zip(ORIGINAL, CORRUPTED, strict=True)
+    )
     drawing.tokens(right, 318, labels, {1: replaced})
     drawing.text(other, 372, "binary cross-entropy at every token")
 

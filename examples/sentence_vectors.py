@@ -119,7 +119,9 @@ def require_positive(options: argparse.Namespace) -> None:
             raise ValueError(f"--{name} {value:g} must be finite and positive")
 
 
-def train(options: argparse.Namespace, model: SentenceTransformer, sets: dict[str, Dataset], folder: Path) -> Path:
+def train(
+    options: argparse.Namespace, model: SentenceTransformer, sets: dict[str, Dataset], folder: Path
+) -> Path:
     """Train with checkpoints in a folder; returns the path of the model in it."""
     columns = {name: " ".join(examples.column_names) for name, examples in sets.items()}
     loss, _ = KINDS[columns["train"]]
@@ -181,7 +183,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         digest = hashlib.sha256(settings.encode()).hexdigest()[:12]
         folder = options.output_dir / f"training-{digest}"
         if model.exists() and json.loads(record.read_text()).get("training") != folder.name:
-            raise ValueError(f"{model} has another base model, settings or data; choose another --output_dir")
+            raise ValueError(
+                f"{model} has another base model, settings or data; choose another --output_dir"
+            )
         set_seed(options.seed)
         initial = load_model(options.model)
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,1 +1,3 @@
-"""Experiments: variants of one recipe, pretrained, scored, fine-tuned and compared; run from the checkout."""
+"""Experiments: variants of one recipe, pretrained, scored, fine-tuned and compared; run from the
+checkout.
+"""

@@ -20,7 +20,9 @@ from experiments.plan import PRETRAINING, Stage, typed
 
 LOG = logging.getLogger("electra_albert.experiments")
 
-_PRCTL = getattr(ctypes.CDLL(None), "prctl", None) if sys.platform == "linux" else None  # a lookup could deadlock later
+_PRCTL = (
+    getattr(ctypes.CDLL(None), "prctl", None) if sys.platform == "linux" else None
+)  # a lookup could deadlock later
 OTHER_RECIPE = "was made with other options or from other weights"
 
 
@@ -32,7 +34,9 @@ def failure(stage: Stage) -> str | None:
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise CheckpointError(f"{stage.record} is not a stage's record; delete it to run the stage again") from None
+        raise CheckpointError(
+            f"{stage.record} is not a stage's record; delete it to run the stage again"
+        ) from None
     if recipe != stage.recipe:
         return OTHER_RECIPE
     if code == 0:
@@ -48,9 +52,14 @@ def is_done(stage: Stage) -> bool:
 
 
 def check_recipes(stages: Sequence[Stage]) -> None:
-    """Raise UsageError if a stage would write into the output of other options or weights; scores are overwritten."""
+    """Raise UsageError if a stage would write into the output of other options or weights; scores
+    are overwritten.
+    """
     others = [stage for stage in stages if failure(stage) == OTHER_RECIPE and stage.output.is_dir()]
-    folders = {stage.output.parent if stage.name.startswith(PRETRAINING) else stage.output for stage in others}
+    folders = {
+        stage.output.parent if stage.name.startswith(PRETRAINING) else stage.output
+        for stage in others
+    }
     outermost = sorted(str(folder) for folder in folders if not folders & {*folder.parents})
     for stage in others:
         remedy = f"choose another --output_dir, or delete {' and '.join(outermost)}"
@@ -58,12 +67,20 @@ def check_recipes(stages: Sequence[Stage]) -> None:
 
 
 def run_stages(stages: Sequence[Stage], jobs: int) -> list[int]:
-    """Run the stages, `jobs` at a time; returns exit codes of failures. An interrupt lets all save, then is raised."""
+    """Run the stages, `jobs` at a time; returns exit codes of failures.
+
+    An interrupt lets all save, then is raised.
+    """
     threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, (os.cpu_count() or 1) // jobs))
-    # Linux kills a command when the runner is killed: it would keep the lock of its folder. 1 is PR_SET_PDEATHSIG.
+    # Linux kills a command when the runner is killed: it would keep the lock of its folder. 1 is
+    # PR_SET_PDEATHSIG.
     start = partial(_PRCTL, 1, signal.SIGKILL) if _PRCTL else None
     root, path = Path(__file__).resolve().parents[1], os.environ.get("PYTHONPATH")
-    env = {**os.environ, "OMP_NUM_THREADS": threads, "PYTHONPATH": f"{root}{os.pathsep}{path}" if path else str(root)}
+    env = {
+        **os.environ,
+        "OMP_NUM_THREADS": threads,
+        "PYTHONPATH": f"{root}{os.pathsep}{path}" if path else str(root),
+    }
     running, lock, stopping = set[subprocess.Popen[bytes]](), threading.Lock(), threading.Event()
 
     def run(stage: Stage) -> int:
@@ -76,7 +93,9 @@ def run_stages(stages: Sequence[Stage], jobs: int) -> list[int]:
             stage.record.parent.mkdir(parents=True, exist_ok=True)
             write_json(stage.record, record)
             with stage.record.with_suffix(".log").open("ab") as log:
-                process = subprocess.Popen(command, stdout=log, stderr=log, env=env, preexec_fn=start)
+                process = subprocess.Popen(
+                    command, stdout=log, stderr=log, env=env, preexec_fn=start
+                )
             running.add(process)
         code = STOPPED_BY_SIGNAL if (code := process.wait()) and stopping.is_set() else code
         write_json(stage.record, {**record, "exit_code": code})

@@ -1,8 +1,10 @@
-"""Train the same networks, composed from stock classes, for as long as a run of ours took, and export them.
+"""Train the same networks, composed from stock classes, for as long as a run of ours took, and
+export them.
 
     python -m experiments.stock --like runs/mine --output_dir runs/stock
 
-The loop is plain PyTorch on the run's batches, with its optimizer. The learning rate follows the elapsed time.
+The loop is plain PyTorch on the run's batches, with its optimizer. The learning rate follows the
+elapsed time.
 """
 
 import json
@@ -22,9 +24,15 @@ from experiments.report import training_seconds
 
 def main(argv: Sequence[str]) -> int:
     """Entry point; returns the exit code."""
-    parser = make_parser("python -m experiments.stock", "Train stock classes for as long as a run took.")
-    parser.add_argument("--like", type=str, required=True, help="The run that gives batches and training time.")
-    parser.add_argument("--output_dir", type=str, required=True, help="A folder for metrics and models.")
+    parser = make_parser(
+        "python -m experiments.stock", "Train stock classes for as long as a run took."
+    )
+    parser.add_argument(
+        "--like", type=str, required=True, help="The run that gives batches and training time."
+    )
+    parser.add_argument(
+        "--output_dir", type=str, required=True, help="A folder for metrics and models."
+    )
     like, folder = map(Path, parse(parser, argv).as_dict().values())
     seconds = training_seconds(read_metrics(like / "metrics.jsonl"))
     if not (like / "config.yaml").is_file() or seconds <= 0:
@@ -46,7 +54,9 @@ def main(argv: Sequence[str]) -> int:
     from electra_albert.training.optimizer import learning_rate
     from electra_albert.training.step import RunSettings, autocast
 
-    config = parse_pretraining([f"--config={like}/config.yaml", f"--output_dir={folder}", "--torch_compile=none"])[1]
+    config = parse_pretraining(
+        [f"--config={like}/config.yaml", f"--output_dir={folder}", "--torch_compile=none"]
+    )[1]
     world, training = start(config.run.device), config.training
     job = make_job(config, world)
     ours, batch = cast(ReplacedTokenDetection, job.objective), job.batches.micro_batches(1)[0]
@@ -66,17 +76,29 @@ def main(argv: Sequence[str]) -> int:
         stock.update(batch)
         tokens += int(batch.attention_mask.sum())
     row = {"step": step, "tokens": tokens, "tokens_per_second": tokens / (time.monotonic() - began)}
-    head = {f"discriminator_predictions.{name}": t for name, t in pair.discriminator_predictions.state_dict().items()}
+    head = {
+        f"discriminator_predictions.{name}": t
+        for name, t in pair.discriminator_predictions.state_dict().items()
+    }
     encoder = pair.discriminator.state_dict() | head
     assert ours.generator is not None
-    for model, state in ((ours.generator, pair.generator.state_dict()), (ours.discriminator, encoder)):
-        load_weights(model, from_file(state, "albert", model.config, "stock's pair")[0], "stock's pair")
+    for model, state in (
+        (ours.generator, pair.generator.state_dict()),
+        (ours.discriminator, encoder),
+    ):
+        load_weights(
+            model, from_file(state, "albert", model.config, "stock's pair")[0], "stock's pair"
+        )
     with torch.no_grad(), autocast(world.device, job.arithmetic):
-        run = RunSettings(folder, training, world, Monitor(folder, 1, is_main=False), StopSignal(), job.arithmetic)
+        run = RunSettings(
+            folder, training, world, Monitor(folder, 1, is_main=False), StopSignal(), job.arithmetic
+        )
         found = score(job.objective.eval(), job, job.held_out, run) or {}
     evaluation = {"step": step, **{f"eval_{name}": value for name, value in found.items()}}
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "metrics.jsonl").write_text(f"{json.dumps(row)}\n{json.dumps(evaluation)}\n", encoding="utf-8")
+    (folder / "metrics.jsonl").write_text(
+        f"{json.dumps(row)}\n{json.dumps(evaluation)}\n", encoding="utf-8"
+    )
     ours.cpu()
     save_model(ours.generator, job.prepared.tokenizer, folder / "generator")
     save_model(ours.discriminator, job.prepared.tokenizer, folder / "discriminator")

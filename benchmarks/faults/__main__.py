@@ -1,4 +1,6 @@
-"""`python -m benchmarks.faults`; here and not in sweep.py, because spawned processes import no __main__.py."""
+"""`python -m benchmarks.faults`; here and not in sweep.py, because spawned processes import no
+__main__.py.
+"""
 
 from benchmarks.faults.sweep import main
 

@@ -22,7 +22,9 @@ _BOMB_BYTES = 1 << 28
 
 
 class Hostile(NamedTuple):
-    """Files by path, each with its content or a function that makes it; the first replaces a word of the command."""
+    """Files by path, each with its content or a function that makes it; the first replaces a word
+    of the command.
+    """
 
     program: str
     files: Mapping[str, bytes | Callable[[Path], object]]
@@ -35,7 +37,10 @@ class Hostile(NamedTuple):
                 content(folder / name)
             else:
                 (folder / name).write_bytes(content)
-        return [next(iter(self.files)) if word == self.replaced_word else word for word in command.split()]
+        return [
+            next(iter(self.files)) if word == self.replaced_word else word
+            for word in command.split()
+        ]
 
 
 class _Executed:
@@ -93,10 +98,16 @@ def _demo(name: str, content: bytes | Callable[[Path], object]) -> Hostile:
 
 _CHECKPOINT, _STATE = "run/checkpoints/step-0000004", b'{"step": 4}'
 _FORGED = {"size": len(_STATE), "sha256": hashlib.sha256(_STATE).hexdigest()}
-_REMOTE = {"auto_map": {"AutoModel": "code.Model"}, "architectures": ["Model"], "model_type": "remote"}
+_REMOTE = {
+    "auto_map": {"AutoModel": "code.Model"},
+    "architectures": ["Model"],
+    "model_type": "remote",
+}
 _FORGERY: dict[str, bytes | Callable[[Path], object]] = {
     f"{_CHECKPOINT}/state.json": _STATE,
-    f"{_CHECKPOINT}/MANIFEST.json": _edit(lambda old: old | {"files": old["files"] | {"state.json": _FORGED}}),
+    f"{_CHECKPOINT}/MANIFEST.json": _edit(
+        lambda old: {"format": old["format"], "files": old["files"] | {"state.json": _FORGED}}
+    ),
 }
 HOSTILE = {
     "YAML bomb": _options(_aliases()),
@@ -113,9 +124,12 @@ HOSTILE = {
     "UTF-16": _corpus("a.txt", "A cat sat. ".encode("utf-16") * 1000),
     "endless line": _corpus("a.txt", lambda file: file.write_bytes(b"x" * (1 << 24))),
     "gzip bomb": _corpus("a.gz", lambda file: file.write_bytes(gzip.compress(bytes(_BOMB_BYTES)))),
-    "bzip2 bomb": _corpus("a.txt.bz2", lambda file: file.write_bytes(bz2.compress(bytes(_BOMB_BYTES)))),
+    "bzip2 bomb": _corpus(
+        "a.txt.bz2", lambda file: file.write_bytes(bz2.compress(bytes(_BOMB_BYTES)))
+    ),
     "zstd bomb": _corpus(
-        "a.txt.zst", lambda file: file.write_bytes(pyarrow.compress(bytes(_BOMB_BYTES), "zstd", True))
+        "a.txt.zst",
+        lambda file: file.write_bytes(pyarrow.compress(bytes(_BOMB_BYTES), "zstd", True)),
     ),
     "cut xz": _corpus("a.txt.xz", lzma.compress(_NOISE)[:50_000]),
     "deep JSON lines": _corpus("a.jsonl", _DEEP),
@@ -135,7 +149,9 @@ HOSTILE = {
     "endless input": Hostile("demo", {"/dev/zero": lambda file: None}, "lines.txt"),
     "endless training file": Hostile("finetune", {"/dev/zero": lambda file: None}, "train.csv"),
     "field of 30 MB": Hostile(
-        "finetune", {"a.csv": b'text,label\n"' + b"word " * 6_000_000 + b'",1\n"b",0\n'}, "train.csv"
+        "finetune",
+        {"a.csv": b'text,label\n"' + b"word " * 6_000_000 + b'",1\n"b",0\n'},
+        "train.csv",
     ),
     "state without keys": Hostile("pretrain", _FORGERY),
     "lock as a link": Hostile("pretrain", {"run/run.lock": _link("../kept")}),

@@ -1,4 +1,6 @@
-"""A long run that is killed many times: bitwise equal to an undisturbed one, in memory that does not grow."""
+"""A long run that is killed many times: bitwise equal to an undisturbed one, in memory that does
+not grow.
+"""
 
 import os
 import signal
@@ -10,18 +12,30 @@ from benchmarks.faults.bench import PROGRAMS, Bench, difference, files_of, probl
 from benchmarks.faults.processes import Process
 
 _MORE = "--logging_steps 100 --save_steps 250 --eval_steps 500 --warmup_steps 100 --max_steps"
-_MOST_GROWTH = 1.05  # of the memory after a fifth of the run; the first evaluation imports its metrics
+_MOST_GROWTH = (
+    1.05  # of the memory after a fifth of the run; the first evaluation imports its metrics
+)
 _DAY_SECONDS = 86_400
 
 
 def soak(bench: Bench, steps: int, kills: int, seed: int) -> str:
-    """Train undisturbed, then with kills at random steps; prints times and memory, and returns the failure or ""."""
+    """Train undisturbed, then with kills at random steps; prints times and memory, and returns the
+    failure or "".
+    """
     command = [*PROGRAMS["pretrain"].argv.split(), *_MORE.split(), str(steps)]
     whole, killed, draws = bench.work("pretrain"), bench.work("pretrain"), Random(seed)
     process = bench.launcher.start(command, whole, is_fresh=True)
-    samples, ended = _watch(process, whole, steps), process.wait(_DAY_SECONDS)  # the export needs more memory
+    samples, ended = (
+        _watch(process, whole, steps),
+        process.wait(_DAY_SECONDS),
+    )  # the export needs more memory
     first, last = (samples[position] >> 20 for position in (len(samples) // 5, -1))
-    print(f"{steps} steps in {ended.seconds:.0f} s; {first} MiB after a fifth, {last} last, {max(samples) >> 20} most")
+    print(
+        (
+            f"{steps} steps in {ended.seconds:.0f} s; {first} MiB after a fifth, {last} last, "
+            f"{max(samples) >> 20} most"
+        )
+    )
     started = time.monotonic()
     for step in sorted(draws.sample(range(1, steps), kills)):
         process = bench.launcher.start(command, killed, is_fresh=True)
@@ -35,14 +49,21 @@ def soak(bench: Bench, steps: int, kills: int, seed: int) -> str:
     again = bench.launcher.start(command, killed, is_fresh=True).wait(_DAY_SECONDS)
     print(f"{kills} kills in {time.monotonic() - started:.0f} s")
     found = difference(files_of("pretrain", killed, again), files_of("pretrain", whole, ended))
-    return problem(ended) or problem(again) or found or "memory grows" * (last > first * _MOST_GROWTH)
+    return (
+        problem(ended) or problem(again) or found or "memory grows" * (last > first * _MOST_GROWTH)
+    )
 
 
 def _watch(process: Process, folder: Path, step: int) -> list[int]:
-    """Wait until the run has logged a step or has ended; returns samples of its resident memory in bytes."""
+    """Wait until the run has logged a step or has ended; returns samples of its resident memory in
+    bytes.
+    """
     log, samples = folder / "run" / "metrics.jsonl", []
     while not process.has_ended:
-        samples.append(int(Path(f"/proc/{process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE"))
+        samples.append(
+            int(Path(f"/proc/{process.pid}/statm").read_text().split()[1])
+            * os.sysconf("SC_PAGE_SIZE")
+        )
         rows = log.read_bytes().splitlines() if log.exists() else []
         if rows and int(rows[-1].partition(b'"step": ')[2].partition(b",")[0] or 0) >= step:
             break

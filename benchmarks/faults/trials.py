@@ -1,9 +1,10 @@
 """Trials of faults: each returns its failure in one line, "" if it held.
 
-A fault is a text for preload.c, such as "kill sync 1 run/checkpoints/*/model.safetensors", or "after 0.4", which kills
-after this share of the undisturbed time. A trial holds if the same command, typed again, ends with 0 and its files are
-those of an undisturbed run: weights, optimizer, state, exported folders, rows without times. A command that fails ends
-with a documented exit code and one line `error: …`, without a traceback, in bounded time.
+A fault is a text for preload.c, such as "kill sync 1 run/checkpoints/*/model.safetensors", or
+"after 0.4", which kills after this share of the undisturbed time. A trial holds if the same
+command, typed again, ends with 0 and its files are those of an undisturbed run: weights, optimizer,
+state, exported folders, rows without times. A command that fails ends with a documented exit code
+and one line `error: …`, without a traceback, in bounded time.
 """
 
 import os
@@ -20,13 +21,17 @@ from benchmarks.faults.processes import ROOT
 
 _LOGS = ("metrics.jsonl", "samples.jsonl")
 _STOPPED = (0, 75, 130)  # exit codes after a signal that the program handles
-_REPLACED = ("*/checkpoints/*", "*prepared/*/store/*", "*prepared/*/tokenizer/*")  # by older or new files if damaged
+_REPLACED = (
+    "*/checkpoints/*",
+    "*prepared/*/store/*",
+    "*prepared/*/tokenizer/*",
+)  # by older or new files if damaged
 _FAILED_RANK = re.compile(r"rank +: (\d+) .*\n +exitcode +: (-?\d+)")  # in the report of torchrun
 _IDLE_SECONDS = 2  # until a rank waits for the others, or has ended
 
 
 def kill(bench: Bench, program: str, faults: Sequence[str], is_fresh: bool) -> str:
-    """Kill a program, one time after another; if it ends before, try again with half of the time."""
+    """Kill a program, one time after another; if it ends before, try again in half the time."""
     folder = bench.work(program)
     for number, fault in enumerate(faults):
         ended = bench.finish(program, folder, fault, is_fresh=is_fresh)
@@ -34,27 +39,39 @@ def kill(bench: Bench, program: str, faults: Sequence[str], is_fresh: bool) -> s
             return found
         if ended.code == 0 and fault.startswith("after"):
             earlier = f"after {float(fault.split()[1]) / 2}"
-            return kill(bench, program, [*faults[:number], earlier, *faults[number + 1 :]], is_fresh)
+            return kill(
+                bench, program, [*faults[:number], earlier, *faults[number + 1 :]], is_fresh
+            )
         if ended.code == 0:
             return f"{fault} was not reached"
     return bench.again(program, folder, is_fresh=is_fresh)
 
 
 def fail(bench: Bench, program: str, fault: str) -> str:
-    """Let an operation fail: the program is right, or ends with one line; rows of which it warns may be missing."""
+    """Let an operation fail: the program is right, or ends with one line; rows of which it warns
+    may be missing.
+    """
     folder = bench.work(program)
     ended = bench.finish(program, folder, fault)
     if not ended.has_fault:
         return f"{fault} was not reached; {problem(ended)}"
     lost = [f"*{name}" for name in _LOGS if f"cannot write {name}" in ended.err]
-    found = "" if ended.code else bench.difference(program, folder, ended, [*lost, "*/.*-step-*", "*/store/parts*"])
+    found = (
+        ""
+        if ended.code
+        else bench.difference(program, folder, ended, [*lost, "*/.*-step-*", "*/store/parts*"])
+    )
     return problem(ended, (0, *REFUSED)) or found or bench.again(program, folder, forgiven=lost)
 
 
 def damage(bench: Bench, program: str, path: str, how: str, at: float) -> str:
-    """Damage a file that a program reads, at a share of its length: it is replaced, refused or harmless."""
+    """Damage a file that a program reads, at a share of its length: it is replaced, refused or
+    harmless.
+    """
     folder = bench.work(program, is_half=True)
-    (file,) = (one for one in folder.rglob("*") if fnmatchcase(one.relative_to(folder).as_posix(), path))
+    (file,) = (
+        one for one in folder.rglob("*") if fnmatchcase(one.relative_to(folder).as_posix(), path)
+    )
     before = file.read_bytes()
     start = int(at * len(before))
     file.unlink()
@@ -63,15 +80,22 @@ def damage(bench: Bench, program: str, path: str, how: str, at: float) -> str:
     elif how != "removed":
         file.write_bytes(DAMAGE[how](before, start))
     ended = bench.finish(program, folder)
-    forgiven, is_replaced = [path] * (file.name in _LOGS), any(fnmatchcase(path, one) for one in _REPLACED)
+    forgiven, is_replaced = (
+        [path] * (file.name in _LOGS),
+        any(fnmatchcase(path, one) for one in _REPLACED),
+    )
     if (found := problem(ended, (0,) if is_replaced else (0, *REFUSED))) or ended.code:
         return found
     found = bench.difference(program, folder, ended, forgiven)
-    return found or bench.difference("prepare", folder, ended) * (is_replaced and path.startswith("prepared/"))
+    return found or bench.difference("prepare", folder, ended) * (
+        is_replaced and path.startswith("prepared/")
+    )
 
 
 DAMAGE: dict[str, Any] = {  # new content from the old one and a position in it
-    "flipped bit": lambda old, start: bytes(byte ^ 16 * (index == start) for index, byte in enumerate(old)),
+    "flipped bit": lambda old, start: bytes(
+        byte ^ 16 * (index == start) for index, byte in enumerate(old)
+    ),
     "cut": lambda old, start: old[:start],
     "end of zeros": lambda old, start: old[:start] + bytes(len(old) - start),
     "deep JSON": lambda old, start: b"[" * 100_000,
@@ -82,7 +106,9 @@ DAMAGE: dict[str, Any] = {  # new content from the old one and a position in it
 
 
 def together(bench: Bench, program: str, fault: str) -> str:
-    """Start a program again while it is stopped in the middle: the second one waits, or one is refused."""
+    """Start a program again while it is stopped in the middle: the second one waits, or one is
+    refused.
+    """
     folder = bench.work(program)
     first = bench.start(program, folder, fault)
     if not first.await_stop():
@@ -96,7 +122,11 @@ def together(bench: Bench, program: str, fault: str) -> str:
     ends = first.wait(), second.wait()
     if all(end.code for end in ends):
         return f"none ended with 0: {problem(ends[0])}"
-    return problem(ends[0], (0, 2)) or problem(ends[1], (0, 2)) or bench.difference(program, folder, ends[0])
+    return (
+        problem(ends[0], (0, 2))
+        or problem(ends[1], (0, 2))
+        or bench.difference(program, folder, ends[0])
+    )
 
 
 def interrupt(bench: Bench, program: str, fault: str, name: str) -> str:
@@ -111,14 +141,18 @@ def interrupt(bench: Bench, program: str, fault: str, name: str) -> str:
 
 
 def lose_rank(bench: Bench, fault: str, lost: int, name: str) -> str:
-    """Kill a rank of two or let it hang while rank 0 is stopped in the middle: the other rank names it."""
+    """Kill a rank of two or let it hang while rank 0 is stopped in the middle: the other rank names
+    it.
+    """
     folder = bench.work("ranks")
     process = bench.start("ranks", folder, fault)
     if not process.await_stop(of_child=True):
         return f"did not stop: {problem(process.wait())}"
     time.sleep(_IDLE_SECONDS)
     ranks = process.children()
-    if is_alone := len(ranks) == 1:  # rank 1 has ended before the export: none is left that could notice
+    if (
+        is_alone := len(ranks) == 1
+    ):  # rank 1 has ended before the export: none is left that could notice
         lost, name = 0, "SIGKILL"
     os.kill(ranks[lost], signal.Signals[name])
     if lost:
@@ -136,7 +170,9 @@ def lose_rank(bench: Bench, fault: str, lost: int, name: str) -> str:
     if (found := dict(_FAILED_RANK.findall(ended.err))) != codes:
         return f"exit codes of ranks {found}, not {codes}"
     error = "\n".join(re.findall("^error: .*", ended.err, re.M))
-    lasts = [log.read_text().rstrip().rpartition("\n")[2] for log in folder.glob("two/log.txt")]  # none at the start
+    lasts = [
+        log.read_text().rstrip().rpartition("\n")[2] for log in folder.glob("two/log.txt")
+    ]  # none at the start
     is_named = re.fullmatch(f"error: rank {lost} of 2 .* same command again .*", error)
     if not is_alone and not (is_named and all(last.endswith(error) for last in lasts)):
         return f"{error or 'no error line'}; log.txt ends with {lasts}"
@@ -144,14 +180,22 @@ def lose_rank(bench: Bench, fault: str, lost: int, name: str) -> str:
 
 
 def hostile(bench: Bench, name: str) -> str:
-    """Read a hostile file: an answer or a refusal, in bounded time and memory, and nothing in it is executed."""
+    """Read a hostile file: an answer or a refusal, in bounded time and memory, and nothing in it is
+    executed.
+    """
     file = HOSTILE[name]
     folder = bench.work(file.program, is_half=file.program == "pretrain")
     (folder / "kept").write_text("kept")
-    ended = bench.launcher.start(file.write(folder, PROGRAMS[file.program].argv), folder).wait(LIMIT_SECONDS)
+    ended = bench.launcher.start(file.write(folder, PROGRAMS[file.program].argv), folder).wait(
+        LIMIT_SECONDS
+    )
     if (folder / "canary").exists() or (folder / "kept").read_text() != "kept":
         return "its code was executed, or another file overwritten"
-    return problem(ended, (0, *REFUSED)) or f"{ended.peak_bytes >> 20} MiB" * (ended.peak_bytes > MOST_BYTES)
+    return problem(ended, (0, *REFUSED)) or f"{ended.peak_bytes >> 20} MiB" * (
+        ended.peak_bytes > MOST_BYTES
+    )
 
 
-TRIALS: dict[str, Any] = {one.__name__: one for one in (kill, fail, damage, together, interrupt, lose_rank, hostile)}
+TRIALS: dict[str, Any] = {
+    one.__name__: one for one in (kill, fail, damage, together, interrupt, lose_rank, hostile)
+}

@@ -1,9 +1,11 @@
-"""Preparation of a corpus as three Slurm jobs, each after the one before: write parts, split them, merge.
+"""Preparation of a corpus as three Slurm jobs, each after the one before: write parts, split them,
+merge.
 
-python examples/slurm/prepare.py 256 cpu --corpus /data/text --prepared_dir /data/prepared --vocab_size 30000
+python examples/slurm/prepare.py 256 cpu --corpus /data/text --prepared_dir /data/prepared
+--vocab_size 30000
 
-The first two arguments are the number of tasks and the partition; the others are those of `electra-albert prepare`. All
-nodes must see the folders and this environment.
+The first two arguments are the number of tasks and the partition; the others are those of
+`electra-albert prepare`. All nodes must see the folders and this environment.
 """
 
 import os
