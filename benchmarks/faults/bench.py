@@ -13,8 +13,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.faults.processes import Ended, Launcher, Process
 from electra_albert.files import SAMPLE_TEXT
+
+from benchmarks.faults.processes import Ended, Launcher, Process
 
 REFUSED = (2, 3, 4)  # exit codes
 TEXT_BYTES = 60_000

@@ -30,7 +30,8 @@ _LIMIT_BYTES = 8 << 30  # of address space, to protect the machine
 _SCRIPTS = ("Pretraining.py", "Finetuning.py", "LM_DEMO.py")
 _PR_SET_CHILD_SUBREAPER = 36
 _SLOW_IMPORTS = """torch._dynamo torch.utils.tensorboard jsonargparse docstring_parser
-sklearn.metrics datasets scipy.stats transformers.convert_slow_tokenizer transformers.models.albert.modeling_albert"""
+sklearn.metrics datasets scipy.stats transformers.convert_slow_tokenizer
+transformers.models.albert.modeling_albert"""
 
 
 class Ended(NamedTuple):

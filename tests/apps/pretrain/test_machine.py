@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
+from electra_albert.apps.execution import choose_compilation, choose_recording
 from electra_albert.apps.finetune import main as finetune
 from electra_albert.apps.machine import one_line_errors, processor, why_not_compiled
 from electra_albert.apps.pretrain import main as pretrain
-from electra_albert.apps.execution import choose_compilation, choose_recording
 from electra_albert.apps.run_folder import commit, environment
 from electra_albert.config import TrainingConfig
 from electra_albert.contracts import UsageError
