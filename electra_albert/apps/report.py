@@ -102,7 +102,7 @@ def report_data(folder: Path, compared: Sequence[Path]) -> dict[str, Any]:
         "scores": format_scores(evaluations[-1]) if evaluations else "no evaluation yet",
         "warnings": list(warnings),
         "charts": [
-            {"metric": name, "title": title, "baseline": baseline}
+            {"metric": name, "title": title[0].upper() + title[1:], "baseline": baseline}
             for name, (title, baseline) in _CHARTS.items()
         ],
         "runs": curves,

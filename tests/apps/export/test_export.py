@@ -48,7 +48,7 @@ def test_a_modified_checkpoint_is_refused(finished: Finished, tmp_path: Path) ->
     content = bytearray((copied / "model.safetensors").read_bytes())
     content[-1] ^= 1
     (copied / "model.safetensors").write_bytes(content)
-    assert_refused(run(copied, tmp_path / "out"), 4, "MANIFEST")
+    assert_refused(run(copied, tmp_path / "out"), 4, "model.safetensors has changed")
 
 
 def test_vectors_of_sentence_transformers_are_means_over_our_tokens(finished: Finished, tmp_path: Path) -> None:
