@@ -43,22 +43,37 @@ class SoftmaxMixing(nn.Module):
         super().__init__()
         self.dropout = config.attention_probs_dropout_prob
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor,
+    ) -> Tensor:
         """q, k, v any float [B, N, L, H], mask bool [B, L], True = attend; returns [B, N, L, H]."""
         dropout = self.dropout if self.training else 0.0
         if q.device.type == "cpu" and q.dtype == torch.bfloat16:
             return _bfloat16_attention(q, k, v, mask, dropout)
-        return dot_product_attention(q, k, v, mask[:, None, None, :], dropout)
+        mask = mask[:, None, None]  # [B, 1, 1, L]
+        return dot_product_attention(q, k, v, mask, dropout)
 
 
-def _bfloat16_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, dropout: float) -> Tensor:
+def _bfloat16_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor,
+    dropout: float,
+) -> Tensor:
     """SoftmaxMixing without the fused kernel, at least twice as slow on the CPU in bfloat16."""
     heads, length, head_size = q.shape[1:]
     q, k, v = (part.flatten(0, 1) for part in (q, k, v))  # each [BN, L, H]
     lowest = torch.finfo(q.dtype).min
-    bias = torch.zeros(mask.shape, dtype=q.dtype).masked_fill(~mask, lowest)  # [B, L]
-    bias = bias.repeat_interleave(heads, dim=0)[:, None, :].expand(-1, length, -1)  # [BN, L, L]
-    scores = torch.baddbmm(bias, q, k.transpose(1, 2), alpha=head_size**-0.5)  # [BN, L, L]
+    bias = torch.zeros(mask.shape, dtype=q.dtype)
+    bias = bias.masked_fill(~mask, lowest).repeat_interleave(heads, dim=0)  # [BN, L]
+    bias = bias[:, None].expand(-1, length, -1)  # [BN, L, L]
+    k = k.transpose(1, 2)  # [BN, H, L]
+    scores = torch.baddbmm(bias, q, k, alpha=head_size**-0.5)  # [BN, L, L]
     weights = F.dropout(scores.softmax(-1), dropout, training=dropout > 0)
     return (weights @ v).view(-1, heads, length, head_size)  # [B, N, L, H]
 
@@ -94,7 +109,8 @@ def make_mixing(config: ModelConfig) -> nn.Module:
 def mixing_shapes(config: ModelConfig) -> dict[str, torch.Size]:
     """Shapes of the attention kind's own parameters, without memory. Raises as make_mixing."""
     with torch.device("meta"):
-        return {name: weight.shape for name, weight in make_mixing(config).named_parameters()}
+        mixing = make_mixing(config)
+    return {name: weight.shape for name, weight in mixing.named_parameters()}
 
 
 class SelfAttention(nn.Module):
@@ -114,5 +130,7 @@ class SelfAttention(nn.Module):
         """hidden_states any float [B, L, D], mask bool [B, L]; returns [B, L, D]."""
         projected = self.qkv(hidden_states).unflatten(-1, (3, self.num_heads, -1))
         q, k, v = (part.transpose(1, 2) for part in projected.unbind(2))  # each [B, N, L, H]
-        mixed = self.mixing(q, k, v, mask).transpose(1, 2).flatten(2)  # [B, L, D]
-        return self.LayerNorm(self.output_dropout(self.dense(mixed)) + hidden_states)
+        mixed = self.mixing(q, k, v, mask)  # [B, N, L, H]
+        mixed = mixed.transpose(1, 2).flatten(2)  # [B, L, D]
+        output = self.output_dropout(self.dense(mixed))
+        return self.LayerNorm(output + hidden_states)

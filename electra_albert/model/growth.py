@@ -116,7 +116,10 @@ def _check(old: ModelConfig, new: ModelConfig) -> None:
 
 
 def grow(
-    state: Mapping[str, Tensor], old: ModelConfig, new: ModelConfig, seed: int
+    state: Mapping[str, Tensor],
+    old: ModelConfig,
+    new: ModelConfig,
+    seed: int,
 ) -> dict[str, Tensor]:
     """The tensors of a new model from those of an old one, for sizes that `describe` accepts.
 
@@ -146,10 +149,16 @@ def _continue_positions(table: Tensor, old: ModelConfig, count: int) -> Tensor:
     known = waves[: len(table)]
     ridge = known.T @ known + torch.eye(waves.shape[1])
     weights = torch.linalg.solve(ridge, known.T @ table.double())  # [W, E]
-    return torch.cat([table, (waves[len(table) :] @ weights).to(table.dtype)])
+    continued = waves[len(table) :] @ weights
+    return torch.cat([table, continued.to(table.dtype)])
 
 
-def _widen(name: str, tensor: Tensor, times: Mapping[str, int], seed: int) -> Tensor:
+def _widen(
+    name: str,
+    tensor: Tensor,
+    times: Mapping[str, int],
+    seed: int,
+) -> Tensor:
     """Repeat a layer's rows, and its columns in shares: [out, in] -> [out x times, in x times]."""
     if name.endswith(_TABLES):
         return torch.cat([tensor] * times[_EMBEDDING], dim=-1)
@@ -157,7 +166,8 @@ def _widen(name: str, tensor: Tensor, times: Mapping[str, int], seed: int) -> Te
     rows, columns = next(widths, (None, None))
     if rows is not None:
         parts = tensor.chunk(3 if "attention.qkv." in name else 1)
-        tensor = torch.cat([torch.cat([part] * times[rows]) for part in parts])
+        wider = [torch.cat([part] * times[rows]) for part in parts]
+        tensor = torch.cat(wider)
     is_bias = tensor.ndim == 1 and rows is not None
     if columns is None or is_bias or times[columns] == 1:
         return tensor
@@ -167,8 +177,10 @@ def _widen(name: str, tensor: Tensor, times: Mapping[str, int], seed: int) -> Te
     copies = times[columns]
     width = tensor.shape[-1]
     row = torch.arange(tensor.numel() // width)[:, None]
-    noise = bits(key, Stream.INITIAL_WEIGHTS, row, torch.arange(copies * width))
-    weights = 0.5 + uniform(noise).double().view(-1, copies, width)
+    column = torch.arange(copies * width)
+    noise = uniform(bits(key, Stream.INITIAL_WEIGHTS, row, column))
+    weights = 0.5 + noise.double().view(-1, copies, width)
     shares = weights / weights.sum(1, keepdim=True)  # [out, times, in]
     divided = tensor.reshape(-1, 1, width) * shares
-    return divided.view(*tensor.shape[:-1], -1).to(tensor.dtype)
+    divided = divided.view(*tensor.shape[:-1], -1)
+    return divided.to(tensor.dtype)

@@ -50,18 +50,17 @@ def _blocks(module: nn.Module) -> list[Block]:
 
 def _init_local(module: nn.Module, config: ModelConfig) -> None:
     if isinstance(module, Embeddings):
-        table = sinusoids(torch.arange(config.max_position_embeddings), config)  # [P, W]
-        position_embeddings = module.position_embeddings.weight.zero_()
-        position_embeddings[:, : table.shape[1]] = (
-            table * POSITION_AMPLITUDE * config.initializer_range
-        )
+        positions = torch.arange(config.max_position_embeddings)
+        waves = sinusoids(positions, config) * POSITION_AMPLITUDE  # [P, W]
+        weight = module.position_embeddings.weight.zero_()
+        weight[:, : waves.shape[1]] = waves * config.initializer_range
     elif isinstance(module, Encoder):
-        positions = _init_projection(module.embedding_hidden_mapping_in, config)  # [D, W]
+        basis = _init_projection(module.embedding_hidden_mapping_in, config)  # [D, W]
         depth = config.num_hidden_layers * config.inner_group_num
         # Scales the residual branches so that the input token reaches the output at any depth.
         scale = min(1.0, FULL_STRENGTH_BLOCKS / depth)
         for block in _blocks(module):
-            _init_attention(block.attention, positions, config)
+            _init_attention(block.attention, basis, config)
             _scale_by_fan_in(block.ffn)
             _scale_by_fan_in(block.ffn_output)
             block.attention.dense.weight *= scale
@@ -82,9 +81,11 @@ def _scale_by_fan_in(layer: nn.Linear) -> None:
 def sinusoids(positions: Tensor, config: ModelConfig) -> Tensor:
     """Sines and cosines, float [P, W], of positions [P] at W/2 frequencies."""
     pairs = config.embedding_size // POSITION_SHARE // 2
-    frequencies = math.pi * ((torch.arange(pairs) + 0.5) / pairs) ** FREQUENCY_SPACING
+    shares = (torch.arange(pairs) + 0.5) / pairs
+    frequencies = math.pi * shares**FREQUENCY_SPACING
     angles = positions[:, None] * frequencies  # [P, W/2]
-    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
+    waves = torch.stack([angles.sin(), angles.cos()], dim=-1)
+    return waves.flatten(1)
 
 
 def _init_projection(mapping: nn.Linear, config: ModelConfig) -> Tensor:
@@ -98,9 +99,10 @@ def _init_projection(mapping: nn.Linear, config: ModelConfig) -> Tensor:
     basis = nn.init.orthogonal_(torch.empty(size, size))
     if rank:
         words = torch.empty(size - rank, config.embedding_size - width)
+        nn.init.orthogonal_(words)
         mapping.weight.zero_()
         mapping.weight[:, :rank] = basis[:, :rank]
-        mapping.weight[:, width:] = basis[:, rank:] @ nn.init.orthogonal_(words)
+        mapping.weight[:, width:] = basis[:, rank:] @ words
     return basis[:, :rank]
 
 
@@ -114,20 +116,25 @@ def _init_attention(attention: SelfAttention, positions: Tensor, config: ModelCo
     if width == 0:
         return  # too narrow for a sine and a cosine: the head keeps its normal weights
     share = width / config.embedding_size
-    amplitude = POSITION_AMPLITUDE / math.sqrt(1 + share * POSITION_AMPLITUDE**2 / 2)  # normalised
-    gain = math.sqrt(SHARPNESS_NATS * math.sqrt(head_size) / (width / 2 * amplitude**2))
+    variance = 1 + share * POSITION_AMPLITUDE**2 / 2
+    amplitude = POSITION_AMPLITUDE / math.sqrt(variance)  # after LayerNorm
+    margin = SHARPNESS_NATS * math.sqrt(head_size)
+    gain = math.sqrt(margin / (width / 2 * amplitude**2))
     heads = config.num_attention_heads
-    query, key, value = attention.qkv.weight.view(3, heads, head_size, -1)  # [N, H, D]
+    query, key, value = attention.qkv.weight.view(3, heads, head_size, -1)  # each [N, H, D]
     directions = positions[:, :width].T
     for head, offset in enumerate(HEAD_OFFSETS[:heads]):
+        rotation = _rotation(width, offset, config)
         key[head, :width] = gain * directions
-        query[head, :width] = gain * _rotation(width, offset, config) @ directions
+        query[head, :width] = gain * rotation @ directions
     nn.init.orthogonal_(value.flatten(0, 1))
     nn.init.orthogonal_(attention.dense.weight)
 
 
 def _rotation(width: int, offset: int, config: ModelConfig) -> Tensor:
     """The matrix [W, W] that maps the sinusoids of each position p to those of p + offset."""
-    sine, cosine = sinusoids(torch.tensor([offset]), config)[0, :width].view(-1, 2).unbind(-1)
-    blocks = torch.stack([cosine, sine, -sine, cosine], -1).view(-1, 2, 2)  # [W/2, 2, 2]
+    waves = sinusoids(torch.tensor([offset]), config)[0, :width]
+    sine, cosine = waves.view(-1, 2).unbind(-1)  # each [W/2]
+    blocks = torch.stack([cosine, sine, -sine, cosine], -1)
+    blocks = blocks.view(-1, 2, 2)  # [W/2, 2, 2]
     return torch.block_diag(*blocks)  # type: ignore[no-untyped-call, no-any-return, unused-ignore]

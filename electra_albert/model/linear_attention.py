@@ -21,7 +21,13 @@ class LinearMixing(nn.Module):
     def __init__(self, _: ModelConfig) -> None:
         super().__init__()
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor,
+    ) -> Tensor:
         """As SoftmaxMixing.forward."""
         exact = torch.promote_types(v.dtype, torch.float32)
         q = _features(q.to(exact))  # [B, N, L, H]
@@ -30,7 +36,8 @@ class LinearMixing(nn.Module):
         with torch.autocast(device, enabled=False):  # sums over all tokens, in float32
             values = k.transpose(2, 3) @ v.to(exact)  # [B, N, H, H]
             total = q @ k.sum(2)[..., None]  # [B, N, L, 1]
-            mixed = q @ values / total.clamp(min=torch.finfo(exact).tiny)
+            total = total.clamp(min=torch.finfo(exact).tiny)
+            mixed = q @ values / total
         return mixed.to(v.dtype)
 
 

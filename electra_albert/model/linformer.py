@@ -26,10 +26,17 @@ class LinformerMixing(nn.Module):
         require_option("rank", rank, 1)
         self.dropout = config.attention_probs_dropout_prob
         positions = config.max_position_embeddings
-        self.key_projection = nn.Parameter(torch.randn(rank, positions) * positions**-0.5)
-        self.value_projection = nn.Parameter(torch.randn(rank, positions) * positions**-0.5)
+        scale = positions**-0.5
+        self.key_projection = nn.Parameter(torch.randn(rank, positions) * scale)
+        self.value_projection = nn.Parameter(torch.randn(rank, positions) * scale)
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor,
+    ) -> Tensor:
         """As SoftmaxMixing.forward; L at most P."""
         length = mask.shape[1]
         is_token = mask[:, None, :, None]

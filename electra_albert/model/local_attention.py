@@ -16,7 +16,13 @@ from electra_albert.model_config import require_option
 _WITHOUT_CUDNN = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
-def dot_product_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, dropout: float) -> Tensor:
+def dot_product_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor,
+    dropout: float,
+) -> Tensor:
     """As F.scaled_dot_product_attention, without cuDNN's kernel where its gradients can be NaN."""
     is_unsafe = q.is_cuda and k.shape[2] % 128 == 64  # pytorch#196678
     with sdpa_kernel(_WITHOUT_CUDNN) if is_unsafe else nullcontext():
@@ -48,45 +54,59 @@ class LocalMixing(nn.Module):
         self.global_tokens = global_tokens
         self.dropout = config.attention_probs_dropout_prob
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor,
+    ) -> Tensor:
         """As SoftmaxMixing.forward."""
         batch, heads, length, head_size = q.shape
         chunk = min(self.window, length)
         chunks = -(-length // chunk)
         padding = chunks * chunk - length
         dropout = self.dropout if self.training else 0.0
-        queries = F.pad(q, (0, 0, 0, padding)).view(batch, heads, chunks, chunk, head_size)
+        queries = F.pad(q, (0, 0, 0, padding))
+        queries = queries.view(batch, heads, chunks, chunk, head_size)
         queries = queries.transpose(1, 2)  # [B, M, N, C, H]
         keys = self._neighbours(k, chunk, padding)  # [B, M, N, G + 3C, H]
         values = self._neighbours(v, chunk, padding)
-        visible = self._visible(mask, chunk, padding)[:, :, None]  # [B, M, 1, C, G + 3C]
+        visible = self._visible(mask, chunk, padding)  # [B, M, 1, C, G + 3C]
         parts = (queries, keys, values, visible)
         queries, keys, values, visible = (part.flatten(0, 1) for part in parts)
         mixed = dot_product_attention(queries, keys, values, visible, dropout)  # [BM, N, C, H]
-        mixed = mixed.view(batch, chunks, heads, chunk, head_size).transpose(1, 2)
-        mixed = mixed.flatten(2, 3)[:, :, :length]  # [B, N, L, H]
-        if not self.global_tokens:
+        mixed = mixed.view(batch, chunks, heads, chunk, head_size)
+        mixed = mixed.transpose(1, 2).flatten(2, 3)
+        mixed = mixed[:, :, :length]  # [B, N, L, H]
+        count = self.global_tokens
+        if count == 0:
             return mixed
-        global_queries = q[:, :, : self.global_tokens]
-        attended = dot_product_attention(global_queries, k, v, mask[:, None, None, :], dropout)
-        return torch.cat([attended, mixed[:, :, self.global_tokens :]], 2)
+        mask = mask[:, None, None]  # [B, 1, 1, L]
+        of_global = dot_product_attention(q[:, :, :count], k, v, mask, dropout)
+        return torch.cat([of_global, mixed[:, :, count:]], 2)
 
     def _neighbours(self, part: Tensor, chunk: int, padding: int) -> Tensor:
         """Keys or values [B, N, L, H] that the queries of each chunk read: [B, M, N, G + 3C, H]."""
-        near = F.pad(part, (0, 0, chunk, padding + chunk)).unfold(2, 3 * chunk, chunk)
+        near = F.pad(part, (0, 0, chunk, padding + chunk))
+        near = near.unfold(2, 3 * chunk, chunk)
         near = near.permute(0, 2, 1, 4, 3)  # [B, M, N, 3C, H]
         of_global = part[:, None, :, : self.global_tokens]
-        return torch.cat([of_global.expand(-1, near.shape[1], -1, -1, -1), near], 3)
+        of_global = of_global.expand(-1, near.shape[1], -1, -1, -1)
+        return torch.cat([of_global, near], 3)
 
     def _visible(self, mask: Tensor, chunk: int, padding: int) -> Tensor:
-        """Which of its keys each query attends to, bool [B, M, C, G + 3C], for mask bool [B, L]."""
+        """Which of its keys each query attends to, bool [B, M, 1, C, G + 3C]; mask bool [B, L]."""
         padded_length = mask.shape[1] + padding
         position = torch.arange(-chunk, padded_length + chunk, device=mask.device)
         keys = position.unfold(0, 3 * chunk, chunk)[:, None]  # [M, 1, 3C]
         queries = position[chunk:-chunk].view(-1, chunk, 1)  # [M, C, 1]
-        is_near = ((queries - keys).abs() <= self.window) & (keys >= self.global_tokens)
-        is_token = F.pad(mask, (chunk, padding + chunk)).unfold(1, 3 * chunk, chunk)
+        is_within = (queries - keys).abs() <= self.window
+        is_near = is_within & (keys >= self.global_tokens)
+        is_token = F.pad(mask, (chunk, padding + chunk))
+        is_token = is_token.unfold(1, 3 * chunk, chunk)[:, :, None]  # [B, M, 1, 3C]
         # Padding attends to itself: without any key the softmax is not defined.
-        near = is_near & is_token[:, :, None] | (queries == keys)  # [B, M, C, 3C]
-        of_global = mask[:, None, None, : self.global_tokens].expand(*near.shape[:3], -1)
-        return torch.cat([of_global, near], -1)
+        near = is_near & is_token | (queries == keys)  # [B, M, C, 3C]
+        of_global = mask[:, None, None, : self.global_tokens]
+        of_global = of_global.expand(*near.shape[:3], -1)
+        return torch.cat([of_global, near], -1)[:, :, None]

@@ -59,17 +59,30 @@ class NystromMixing(nn.Module):
                 groups=config.num_attention_heads,
             )
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor,
+    ) -> Tensor:
         """As SoftmaxMixing.forward."""
         exact = torch.promote_types(v.dtype, torch.float32)
         v = v.masked_fill(~mask[:, None, :, None], 0.0)
         scaled = q.to(exact) * q.shape[-1] ** -0.5
         device = "cpu" if q.is_meta else q.device.type
         with torch.autocast(device, enabled=False):  # the pseudo-inverse needs float32
-            mixed = self._mix(scaled, k.to(exact), v.to(exact), mask).to(v.dtype)
+            mixed = self._mix(scaled, k.to(exact), v.to(exact), mask)
+        mixed = mixed.to(v.dtype)
         return mixed if self.conv is None else mixed + self.conv(v)
 
-    def _mix(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    def _mix(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor,
+    ) -> Tensor:
         landmarks = _choose_landmarks(mask, self.landmarks, q.dtype)
         q_means, k_means, v_means = (landmarks.shares @ part for part in (q, k, v))  # [B, N, M, H]
         is_used = landmarks.is_used
@@ -78,9 +91,11 @@ class NystromMixing(nn.Module):
         between = _softmax(q_means @ k_means.transpose(2, 3), is_used)  # [B, N, M, M]
         identity = torch.eye(self.landmarks, dtype=q.dtype, device=q.device)
         between = torch.where(is_used & is_used.transpose(2, 3), between, identity)
-        values = _softmax(q_means @ k.transpose(2, 3), mask[:, None, None]) @ v  # [B, N, M, H]
+        to_tokens = _softmax(q_means @ k.transpose(2, 3), mask[:, None, None])  # [B, N, M, L]
+        values = to_tokens @ v  # [B, N, M, H]
         values = _pseudo_inverse(between, identity, self.iterations) @ values
-        return to_landmarks @ torch.where(landmarks.are_tokens, v_means, values)
+        values = torch.where(landmarks.are_tokens, v_means, values)
+        return to_landmarks @ values
 
 
 def _choose_landmarks(mask: Tensor, landmarks: int, dtype: torch.dtype) -> _Landmarks:
@@ -89,17 +104,22 @@ def _choose_landmarks(mask: Tensor, landmarks: int, dtype: torch.dtype) -> _Land
     Five tokens, two landmarks: tokens 0 1 2 to the first, 3 4 to the second.
     """
     count = mask.sum(1, keepdim=True)  # [B, 1]
-    landmark = (mask.cumsum(1) - 1) * landmarks // count.clamp(min=1)  # [B, L]
-    index = torch.arange(landmarks, device=mask.device)[:, None]
-    is_member = (landmark[:, None] == index) & mask[:, None]  # [B, M, L]
-    sizes = is_member.sum(2)  # [B, M]
-    shares = is_member.to(dtype) / sizes.clamp(min=1)[..., None]
-    are_tokens = count <= landmarks
-    return _Landmarks(shares[:, None], (sizes > 0)[:, None, None], are_tokens[:, :, None, None])
+    index = mask.cumsum(1) - 1
+    landmark = index * landmarks // count.clamp(min=1)  # [B, L]
+    number = torch.arange(landmarks, device=mask.device)[:, None]
+    is_member = (landmark[:, None] == number) & mask[:, None]  # [B, M, L]
+    sizes = is_member.sum(2)[..., None]  # [B, M, 1]
+    shares = is_member.to(dtype) / sizes.clamp(min=1)
+    return _Landmarks(
+        shares=shares[:, None],
+        is_used=(sizes > 0).view(-1, 1, 1, landmarks),
+        are_tokens=(count <= landmarks)[..., None, None],
+    )
 
 
 def _softmax(scores: Tensor, is_visible: Tensor) -> Tensor:
-    return scores.masked_fill(~is_visible, torch.finfo(scores.dtype).min).softmax(-1)
+    lowest = torch.finfo(scores.dtype).min
+    return scores.masked_fill(~is_visible, lowest).softmax(-1)
 
 
 def _pseudo_inverse(matrix: Tensor, identity: Tensor, iterations: int) -> Tensor:
@@ -107,7 +127,8 @@ def _pseudo_inverse(matrix: Tensor, identity: Tensor, iterations: int) -> Tensor
 
     identity [M, M]. By the paper's iteration.
     """
-    inverse = matrix.transpose(2, 3) / matrix.sum(2, keepdim=True).amax(3, keepdim=True)
+    column_sums = matrix.sum(2, keepdim=True)
+    inverse = matrix.transpose(2, 3) / column_sums.amax(3, keepdim=True)
     for _ in range(iterations):
         product = matrix @ inverse
         inner = 15 * identity - product @ (7 * identity - product)

@@ -8,7 +8,6 @@ Dimensions: B batch, L length, D hidden, C classes.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import product
 from typing import Literal, cast
 
 import torch
@@ -29,7 +28,7 @@ ARCHITECTURES: dict[str, str] = {
 }
 _POOLED_KINDS = ("sequence", "choice")  # heads that read one vector per sequence
 _HEAD_PARTS = ("pooler.", "classifier.", "electra_classifier.", "qa_outputs.")
-_BELOW_BLOCKS = ("encoder.embedding_hidden_mapping_in.", "embeddings.")
+_BELOW_BLOCKS = ("embeddings.", "encoder.embedding_hidden_mapping_in.")
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,8 @@ class TaskHead:
     dropout: float = DEFAULT_DROPOUT
 
     def __post_init__(self) -> None:
-        num_labels = {"choice": 1, "span": 2}.get(self.kind, max(1, self.num_labels))
+        fixed = {"choice": 1, "span": 2}
+        num_labels = fixed.get(self.kind, max(1, self.num_labels))
         if self.kind not in ARCHITECTURES or self.num_labels != num_labels:
             raise ValueError(f"a head of kind {self.kind!r} cannot have {self.num_labels} labels")
         if self.style not in ("albert", "electra"):
@@ -132,15 +132,16 @@ def depth_scales(names: Iterable[str], config: ModelConfig, decay: float) -> dic
     """
     # Differs from ELECTRA's code, which counts layers, of which a shared block is many, and the
     # head one level too deep.
-    blocks = [
-        f"encoder.albert_layer_groups.{group}.albert_layers.{block}."
-        for group, block in product(range(config.num_hidden_groups), range(config.inner_group_num))
-    ]
-    parts: list[str | tuple[str, ...]] = [_HEAD_PARTS, *reversed(blocks), *_BELOW_BLOCKS]
+    parts: list[str | tuple[str, ...]] = [*_BELOW_BLOCKS]
+    for group in range(config.num_hidden_groups):
+        for block in range(config.inner_group_num):
+            parts.append(f"encoder.albert_layer_groups.{group}.albert_layers.{block}.")
+    parts.append(_HEAD_PARTS)
     scales = {}
     for name in names:
-        depth = next((depth for depth, part in enumerate(parts) if name.startswith(part)), None)
-        if depth is None:
-            raise ValueError(f"{name} is not a parameter of a task model with {len(blocks)} blocks")
-        scales[name] = decay**depth
+        depths = [depth for depth, part in enumerate(reversed(parts)) if name.startswith(part)]
+        if not depths:
+            blocks = config.num_hidden_groups * config.inner_group_num
+            raise ValueError(f"{name} is not a parameter of a task model with {blocks} blocks")
+        scales[name] = decay ** depths[0]
     return scales
