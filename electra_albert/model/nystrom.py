@@ -127,8 +127,7 @@ def _pseudo_inverse(matrix: Tensor, identity: Tensor, iterations: int) -> Tensor
 
     identity [M, M]. By the paper's iteration.
     """
-    column_sums = matrix.sum(2, keepdim=True)
-    inverse = matrix.transpose(2, 3) / column_sums.amax(3, keepdim=True)
+    inverse = matrix.transpose(2, 3) / matrix.sum(2, keepdim=True).amax(3, keepdim=True)
     for _ in range(iterations):
         product = matrix @ inverse
         inner = 15 * identity - product @ (7 * identity - product)
