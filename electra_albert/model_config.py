@@ -20,7 +20,11 @@ def require(condition: bool, message: str) -> None:
         raise UsageError(message)
 
 
-def require_within(config: object, interval: str, names: str) -> None:
+def require_within(
+    config: object,
+    interval: str,
+    names: str,
+) -> None:
     """Require each named field to be in an interval such as [0, 1), or None (use the default)."""
     low, high = map(float, interval[1:-1].split(","))
     for name in names.split():
@@ -31,14 +35,22 @@ def require_within(config: object, interval: str, names: str) -> None:
         require(is_within, f"{name}={value} must be in {interval}")
 
 
-def require_option(name: str, value: float, least: int) -> None:
+def require_option(
+    name: str,
+    value: float,
+    least: int,
+) -> None:
     """Require an option of an attention kind to be a whole number from `least` to MAX_WIDTH."""
     is_within = isinstance(value, int) and least <= value <= MAX_WIDTH
     wanted = f"must be a whole number from {least} to {MAX_WIDTH}"
     require(is_within, f"model.attention_options.{name}={value} {wanted}")
 
 
-def require_multiple(config: object, name: str, divisor: str) -> None:
+def require_multiple(
+    config: object,
+    name: str,
+    divisor: str,
+) -> None:
     """Require the field `name` to be a multiple of the field `divisor`."""
     value = getattr(config, name)
     number = getattr(config, divisor)

@@ -55,7 +55,13 @@ class SoftmaxMixing(nn.Module):
         if q.device.type == "cpu" and q.dtype == torch.bfloat16:
             return _bfloat16_attention(q, k, v, mask, dropout)
         mask = mask[:, None, None]  # [B, 1, 1, L]
-        return dot_product_attention(q, k, v, mask, dropout)
+        return dot_product_attention(
+            q,
+            k,
+            v,
+            mask,
+            dropout,
+        )
 
 
 def _bfloat16_attention(
@@ -73,8 +79,17 @@ def _bfloat16_attention(
     bias = bias.masked_fill(~mask, lowest).repeat_interleave(heads, dim=0)  # [BN, L]
     bias = bias[:, None].expand(-1, length, -1)  # [BN, L, L]
     k = k.transpose(1, 2)  # [BN, H, L]
-    scores = torch.baddbmm(bias, q, k, alpha=head_size**-0.5)  # [BN, L, L]
-    weights = F.dropout(scores.softmax(-1), dropout, training=dropout > 0)
+    scores = torch.baddbmm(
+        bias,
+        q,
+        k,
+        alpha=head_size**-0.5,
+    )  # [BN, L, L]
+    weights = F.dropout(
+        scores.softmax(-1),
+        dropout,
+        training=dropout > 0,
+    )
     return (weights @ v).view(-1, heads, length, head_size)  # [B, N, L, H]
 
 
@@ -128,7 +143,8 @@ class SelfAttention(nn.Module):
 
     def forward(self, hidden_states: Tensor, mask: Tensor) -> Tensor:
         """hidden_states any float [B, L, D], mask bool [B, L]; returns [B, L, D]."""
-        projected = self.qkv(hidden_states).unflatten(-1, (3, self.num_heads, -1))
+        projected = self.qkv(hidden_states)
+        projected = projected.unflatten(-1, (3, self.num_heads, -1))
         q, k, v = (part.transpose(1, 2) for part in projected.unbind(2))  # each [B, N, L, H]
         mixed = self.mixing(q, k, v, mask)  # [B, N, L, H]
         mixed = mixed.transpose(1, 2).flatten(2)  # [B, L, D]

@@ -51,8 +51,10 @@ class Embeddings(nn.Module):
     @property
     def table(self) -> Tensor:
         """The word embeddings [V, E]."""
-        weight: Tensor = self.word_embeddings.weight
-        return weight + self._base[0].weight.detach() if self._base else weight
+        table = self.word_embeddings.weight
+        for base in self._base:
+            table = table + base.weight.detach()
+        return table
 
     def merge_base(self) -> None:
         """Add the word embeddings of `base`, if any: the module is then independent of them."""
@@ -93,7 +95,8 @@ class Group(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.albert_layers = nn.ModuleList(Block(config) for _ in range(config.inner_group_num))
+        blocks = range(config.inner_group_num)
+        self.albert_layers = nn.ModuleList(Block(config) for _ in blocks)
 
     def forward(self, hidden_states: Tensor, mask: Tensor) -> Tensor:
         for block in self.albert_layers:
@@ -102,7 +105,9 @@ class Group(nn.Module):
 
 
 def apply_group(
-    group: Callable[[Tensor, Tensor], Tensor], hidden_states: Tensor, mask: Tensor
+    group: Callable[[Tensor, Tensor], Tensor],
+    hidden_states: Tensor,
+    mask: Tensor,
 ) -> Tensor:
     """Apply one layer: hidden_states any float [B, L, D], mask bool [B, L]; returns [B, L, D]."""
     return group(hidden_states, mask)
@@ -125,16 +130,17 @@ class Encoder(nn.Module):
 
     def forward(self, embedded: Tensor, mask: Tensor) -> Tensor:
         """embedded any float [B, L, E], mask bool [B, L], True = take part; returns [B, L, D]."""
-        hidden_states: Tensor = self.embedding_hidden_mapping_in(embedded)
+        hidden_states = self.embedding_hidden_mapping_in(embedded)
         is_training = self.training and torch.is_grad_enabled()
         apply = self.apply_in_training if is_training else apply_group
         for group in self.albert_layer_groups:
             for _ in range(self.config.num_hidden_layers // self.config.num_hidden_groups):
-                inputs = (group, hidden_states, mask)
                 if is_training and self.gradient_checkpointing:
-                    hidden_states = checkpoint(apply, *inputs, use_reentrant=False)
+                    hidden_states = checkpoint(
+                        apply, group, hidden_states, mask, use_reentrant=False
+                    )
                 else:
-                    hidden_states = apply(*inputs)
+                    hidden_states = apply(group, hidden_states, mask)
         return hidden_states
 
 
@@ -152,13 +158,25 @@ class Backbone(nn.Module):
         self.config = config
         self.embeddings = embeddings or Embeddings(config)
         self.encoder = Encoder(config)
-        self.pooler = nn.Linear(config.hidden_size, config.hidden_size) if with_pooler else None
+        self.pooler: nn.Linear | None = None
+        if with_pooler:
+            self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
 
-    def encode(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
+    def encode(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        token_type_ids: Tensor,
+    ) -> Tensor:
         """Last hidden states [B, L, D]; ids int64 [B, L], attention_mask bool [B, L]."""
         return self.encoder(self.embeddings(input_ids, token_type_ids), attention_mask)
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        token_type_ids: Tensor,
+    ) -> Tensor:
         """Last hidden states, or the outputs of a subclass's head; arguments as for encode."""
         return self.encode(input_ids, attention_mask, token_type_ids)
 
@@ -180,8 +198,8 @@ class MlmHead(nn.Module):
     def forward(self, hidden_states: Tensor, table: Tensor) -> Tensor:
         """hidden_states any float [..., D], word embeddings [V, E]; returns logits [..., V]."""
         # The table is an argument, so loading, moving or resizing the model cannot untie it.
-        transformed = self.LayerNorm(self.activation(self.dense(hidden_states)))  # [..., E]
-        return F.linear(transformed, table, self.bias)  # [..., V]
+        transformed = self.activation(self.dense(hidden_states))  # [..., E]
+        return F.linear(self.LayerNorm(transformed), table, self.bias)  # [..., V]
 
 
 class RtdHead(nn.Module):
@@ -197,19 +215,16 @@ class RtdHead(nn.Module):
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         """hidden_states any float [B, L, D]; returns logits [B, L], above 0 = replaced."""
-        if (
-            self.has_energies
-        ):  # around log V, where half precision would round away their differences
-            with torch.autocast(
-                "cpu" if hidden_states.is_meta else hidden_states.device.type, enabled=False
-            ):
-                return self._logits(hidden_states.to(self.dense.weight.dtype))
-        return self._logits(hidden_states)
+        if not self.has_energies:
+            return self._logits(hidden_states)
+        # Energies are around log V, where half precision would round away their differences.
+        device = "cpu" if hidden_states.is_meta else hidden_states.device.type
+        with torch.autocast(device, enabled=False):
+            return self._logits(hidden_states.to(self.dense.weight.dtype))
 
     def _logits(self, hidden_states: Tensor) -> Tensor:
-        return self.dense_prediction(self.activation(self.dense(hidden_states))).squeeze(
-            -1
-        )  # [B, L]
+        transformed = self.activation(self.dense(hidden_states))
+        return self.dense_prediction(transformed).squeeze(-1)  # [B, L]
 
 
 class SentenceOrderHead(nn.Module):
@@ -223,4 +238,5 @@ class SentenceOrderHead(nn.Module):
     def forward(self, hidden_states: Tensor) -> Tensor:
         """hidden_states any float [B, L, D]; returns logits [B, 2]: in order, not in order."""
         # Differs from transformers: no dropout of the pooled output, as ALBERT v2 is pretrained.
-        return self.classifier(self.pooler(hidden_states[:, 0]).tanh())  # [B, 2]
+        pooled = self.pooler(hidden_states[:, 0]).tanh()
+        return self.classifier(pooled)  # [B, 2]

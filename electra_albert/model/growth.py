@@ -15,7 +15,6 @@ Papers: Chen et al. 2016 (Net2Net); Gong et al. 2019 (progressive stacking); Che
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict
 from zlib import crc32
 
 import torch
@@ -81,25 +80,8 @@ def describe(old: ModelConfig, new: ModelConfig) -> str:
 
     Raises ValueError if it is impossible.
     """
-    before = asdict(old)
-    after = asdict(new)
-    _check(old, new)
-    groups = source_groups(old, new)
-    sizes = [name for name in _SIZES if before[name] != after[name]]
-    if not sizes:
-        return ""
-    changes = [f"{name} {before[name]} to {after[name]}" for name in sizes]
-    if len(groups) > old.num_hidden_groups:
-        changes.append(f"groups copied from groups {' '.join(map(str, groups))}")
-    outputs = "other outputs, since it is deeper" if _DEPTH in sizes else "the same outputs"
-    if _POSITIONS in sizes:
-        outputs += f", up to {old.max_position_embeddings} tokens"
-    return f"{', '.join(changes)}; {outputs}"
-
-
-def _check(old: ModelConfig, new: ModelConfig) -> None:
-    before = asdict(old)
-    after = asdict(new)
+    before = vars(old)
+    after = vars(new)
     for name in _WIDTHS:
         if after[name] % before[name]:
             raise ValueError(f"{name}={after[name]} is not a multiple of {before[name]}")
@@ -113,6 +95,17 @@ def _check(old: ModelConfig, new: ModelConfig) -> None:
             raise ValueError(f"{name}={after[name]} is less than {before[name]}")
     if mixing_shapes(new) != mixing_shapes(old):
         raise ValueError(f"the own weights of attention {new.attention} do not fit the new sizes")
+    groups = source_groups(old, new)
+    sizes = [name for name in _SIZES if before[name] != after[name]]
+    if not sizes:
+        return ""
+    changes = [f"{name} {before[name]} to {after[name]}" for name in sizes]
+    if len(groups) > old.num_hidden_groups:
+        changes.append(f"groups copied from groups {' '.join(map(str, groups))}")
+    outputs = "other outputs, since it is deeper" if _DEPTH in sizes else "the same outputs"
+    if _POSITIONS in sizes:
+        outputs += f", up to {old.max_position_embeddings} tokens"
+    return f"{', '.join(changes)}; {outputs}"
 
 
 def grow(
@@ -143,7 +136,11 @@ def grow(
     return grown
 
 
-def _continue_positions(table: Tensor, old: ModelConfig, count: int) -> Tensor:
+def _continue_positions(
+    table: Tensor,
+    old: ModelConfig,
+    count: int,
+) -> Tensor:
     """A table [count, E] that continues the old one [P, E] by its ridge regression on sinusoids."""
     waves = sinusoids(torch.arange(count), old).double()  # [count, W]
     known = waves[: len(table)]

@@ -45,7 +45,8 @@ def initialize(module: nn.Module, config: ModelConfig) -> None:
 
 
 def _blocks(module: nn.Module) -> list[Block]:
-    return [part for part in module.modules() if isinstance(part, Block)]
+    parts = module.modules()
+    return [part for part in parts if isinstance(part, Block)]
 
 
 def _init_local(module: nn.Module, config: ModelConfig) -> None:
@@ -84,8 +85,8 @@ def sinusoids(positions: Tensor, config: ModelConfig) -> Tensor:
     shares = (torch.arange(pairs) + 0.5) / pairs
     frequencies = math.pi * shares**FREQUENCY_SPACING
     angles = positions[:, None] * frequencies  # [P, W/2]
-    waves = torch.stack([angles.sin(), angles.cos()], dim=-1)
-    return waves.flatten(1)
+    waves = (angles.sin(), angles.cos())
+    return torch.stack(waves, dim=-1).flatten(1)
 
 
 def _init_projection(mapping: nn.Linear, config: ModelConfig) -> Tensor:
@@ -100,13 +101,17 @@ def _init_projection(mapping: nn.Linear, config: ModelConfig) -> Tensor:
     if rank:
         words = torch.empty(size - rank, config.embedding_size - width)
         nn.init.orthogonal_(words)
-        mapping.weight.zero_()
-        mapping.weight[:, :rank] = basis[:, :rank]
-        mapping.weight[:, width:] = basis[:, rank:] @ words
+        weight = mapping.weight.zero_()
+        weight[:, :rank] = basis[:, :rank]
+        weight[:, width:] = basis[:, rank:] @ words
     return basis[:, :rank]
 
 
-def _init_attention(attention: SelfAttention, positions: Tensor, config: ModelConfig) -> None:
+def _init_attention(
+    attention: SelfAttention,
+    positions: Tensor,
+    config: ModelConfig,
+) -> None:
     """Point each head at its offset.
 
     positions [D, W]: basis of the position subspace of the hidden states.
@@ -121,7 +126,8 @@ def _init_attention(attention: SelfAttention, positions: Tensor, config: ModelCo
     margin = SHARPNESS_NATS * math.sqrt(head_size)
     gain = math.sqrt(margin / (width / 2 * amplitude**2))
     heads = config.num_attention_heads
-    query, key, value = attention.qkv.weight.view(3, heads, head_size, -1)  # each [N, H, D]
+    qkv = attention.qkv.weight
+    query, key, value = qkv.view(3, heads, head_size, -1)  # each [N, H, D]
     directions = positions[:, :width].T
     for head, offset in enumerate(HEAD_OFFSETS[:heads]):
         rotation = _rotation(width, offset, config)
@@ -131,10 +137,14 @@ def _init_attention(attention: SelfAttention, positions: Tensor, config: ModelCo
     nn.init.orthogonal_(attention.dense.weight)
 
 
-def _rotation(width: int, offset: int, config: ModelConfig) -> Tensor:
+def _rotation(
+    width: int,
+    offset: int,
+    config: ModelConfig,
+) -> Tensor:
     """The matrix [W, W] that maps the sinusoids of each position p to those of p + offset."""
     waves = sinusoids(torch.tensor([offset]), config)[0, :width]
     sine, cosine = waves.view(-1, 2).unbind(-1)  # each [W/2]
-    blocks = torch.stack([cosine, sine, -sine, cosine], -1)
-    blocks = blocks.view(-1, 2, 2)  # [W/2, 2, 2]
+    entries = (cosine, sine, -sine, cosine)
+    blocks = torch.stack(entries, -1).view(-1, 2, 2)  # [W/2, 2, 2]
     return torch.block_diag(*blocks)  # type: ignore[no-untyped-call, no-any-return, unused-ignore]

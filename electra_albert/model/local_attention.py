@@ -46,7 +46,12 @@ class LocalMixing(nn.Module):
     # Differs from Longformer: `window` counts tokens on one side, and global tokens have no
     # projections of their own.
 
-    def __init__(self, config: ModelConfig, window: int = 64, global_tokens: int = 1) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        window: int = 64,
+        global_tokens: int = 1,
+    ) -> None:
         super().__init__()
         require_option("window", window, 1)
         require_option("global_tokens", global_tokens, 0)
@@ -69,13 +74,13 @@ class LocalMixing(nn.Module):
         dropout = self.dropout if self.training else 0.0
         queries = F.pad(q, (0, 0, 0, padding))
         queries = queries.view(batch, heads, chunks, chunk, head_size)
-        queries = queries.transpose(1, 2)  # [B, M, N, C, H]
-        keys = self._neighbours(k, chunk, padding)  # [B, M, N, G + 3C, H]
-        values = self._neighbours(v, chunk, padding)
-        visible = self._visible(mask, chunk, padding)  # [B, M, 1, C, G + 3C]
-        parts = (queries, keys, values, visible)
-        queries, keys, values, visible = (part.flatten(0, 1) for part in parts)
-        mixed = dot_product_attention(queries, keys, values, visible, dropout)  # [BM, N, C, H]
+        mixed = dot_product_attention(
+            queries.transpose(1, 2).flatten(0, 1),  # [BM, N, C, H]
+            self._neighbours(k, chunk, padding),
+            self._neighbours(v, chunk, padding),
+            self._visible(mask, chunk, padding),
+            dropout,
+        )
         mixed = mixed.view(batch, chunks, heads, chunk, head_size)
         mixed = mixed.transpose(1, 2).flatten(2, 3)
         mixed = mixed[:, :, :length]  # [B, N, L, H]
@@ -83,20 +88,36 @@ class LocalMixing(nn.Module):
         if count == 0:
             return mixed
         mask = mask[:, None, None]  # [B, 1, 1, L]
-        of_global = dot_product_attention(q[:, :, :count], k, v, mask, dropout)
+        of_global = dot_product_attention(
+            q[:, :, :count],
+            k,
+            v,
+            mask,
+            dropout,
+        )
         return torch.cat([of_global, mixed[:, :, count:]], 2)
 
-    def _neighbours(self, part: Tensor, chunk: int, padding: int) -> Tensor:
-        """Keys or values [B, N, L, H] that the queries of each chunk read: [B, M, N, G + 3C, H]."""
+    def _neighbours(
+        self,
+        part: Tensor,
+        chunk: int,
+        padding: int,
+    ) -> Tensor:
+        """Keys or values [B, N, L, H] that the queries of each chunk read: [BM, N, G + 3C, H]."""
         near = F.pad(part, (0, 0, chunk, padding + chunk))
         near = near.unfold(2, 3 * chunk, chunk)
         near = near.permute(0, 2, 1, 4, 3)  # [B, M, N, 3C, H]
         of_global = part[:, None, :, : self.global_tokens]
         of_global = of_global.expand(-1, near.shape[1], -1, -1, -1)
-        return torch.cat([of_global, near], 3)
+        return torch.cat([of_global, near], 3).flatten(0, 1)
 
-    def _visible(self, mask: Tensor, chunk: int, padding: int) -> Tensor:
-        """Which of its keys each query attends to, bool [B, M, 1, C, G + 3C]; mask bool [B, L]."""
+    def _visible(
+        self,
+        mask: Tensor,
+        chunk: int,
+        padding: int,
+    ) -> Tensor:
+        """Which of its keys each query attends to, bool [BM, 1, C, G + 3C]; mask bool [B, L]."""
         padded_length = mask.shape[1] + padding
         position = torch.arange(-chunk, padded_length + chunk, device=mask.device)
         keys = position.unfold(0, 3 * chunk, chunk)[:, None]  # [M, 1, 3C]
@@ -109,4 +130,5 @@ class LocalMixing(nn.Module):
         near = is_near & is_token | (queries == keys)  # [B, M, C, 3C]
         of_global = mask[:, None, None, : self.global_tokens]
         of_global = of_global.expand(*near.shape[:3], -1)
-        return torch.cat([of_global, near], -1)[:, :, None]
+        visible = torch.cat([of_global, near], -1)  # [B, M, C, G + 3C]
+        return visible.flatten(0, 1)[:, None]

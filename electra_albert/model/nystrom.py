@@ -84,7 +84,9 @@ class NystromMixing(nn.Module):
         mask: Tensor,
     ) -> Tensor:
         landmarks = _choose_landmarks(mask, self.landmarks, q.dtype)
-        q_means, k_means, v_means = (landmarks.shares @ part for part in (q, k, v))  # [B, N, M, H]
+        q_means = landmarks.shares @ q  # [B, N, M, H]
+        k_means = landmarks.shares @ k
+        v_means = landmarks.shares @ v
         is_used = landmarks.is_used
         to_landmarks = _softmax(q @ k_means.transpose(2, 3), is_used)  # [B, N, L, M]
         # A landmark without a token is the only one to attend to itself: the inverse keeps it so.
@@ -98,7 +100,11 @@ class NystromMixing(nn.Module):
         return to_landmarks @ values
 
 
-def _choose_landmarks(mask: Tensor, landmarks: int, dtype: torch.dtype) -> _Landmarks:
+def _choose_landmarks(
+    mask: Tensor,
+    landmarks: int,
+    dtype: torch.dtype,
+) -> _Landmarks:
     """Divide the tokens of each sequence, mask bool [B, L], evenly among the landmarks, in order.
 
     Five tokens, two landmarks: tokens 0 1 2 to the first, 3 4 to the second.
@@ -122,7 +128,11 @@ def _softmax(scores: Tensor, is_visible: Tensor) -> Tensor:
     return scores.masked_fill(~is_visible, lowest).softmax(-1)
 
 
-def _pseudo_inverse(matrix: Tensor, identity: Tensor, iterations: int) -> Tensor:
+def _pseudo_inverse(
+    matrix: Tensor,
+    identity: Tensor,
+    iterations: int,
+) -> Tensor:
     """The Moore-Penrose inverse of matrices [B, N, M, M] with rows that sum to 1.
 
     identity [M, M]. By the paper's iteration.

@@ -8,7 +8,7 @@ Dimensions: B batch, L length, D hidden, C classes.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -44,9 +44,8 @@ class TaskHead:
     dropout: float = DEFAULT_DROPOUT
 
     def __post_init__(self) -> None:
-        fixed = {"choice": 1, "span": 2}
-        num_labels = fixed.get(self.kind, max(1, self.num_labels))
-        if self.kind not in ARCHITECTURES or self.num_labels != num_labels:
+        fixed = {"choice": 1, "span": 2}.get(self.kind, self.num_labels)
+        if self.kind not in ARCHITECTURES or self.num_labels != fixed or fixed < 1:
             raise ValueError(f"a head of kind {self.kind!r} cannot have {self.num_labels} labels")
         if self.style not in ("albert", "electra"):
             raise ValueError(f"style={self.style!r} is neither albert nor electra")
@@ -60,16 +59,18 @@ class TaskHead:
     @property
     def architecture(self) -> str:
         """The stock class that computes the same; for electra_classifier one without a head."""
-        is_stock = self.output_name != "electra_classifier"
-        return ARCHITECTURES[self.kind] if is_stock else "AlbertModel"
+        if self.output_name == "electra_classifier":
+            return "AlbertModel"
+        return ARCHITECTURES[self.kind]
 
     @property
     def output_name(self) -> str:
         """Parameter name of the output layer: the stock one if a stock class computes the same."""
         if self.kind == "span":
             return "qa_outputs"
-        is_stock = self.kind == "token" or self.style == "albert"
-        return "classifier" if is_stock else "electra_classifier"
+        if self.kind == "token" or self.style == "albert":
+            return "classifier"
+        return "electra_classifier"
 
 
 class TaskModel(Backbone):
@@ -86,7 +87,7 @@ class TaskModel(Backbone):
 
     @property
     def output(self) -> nn.Linear:
-        return cast(nn.Linear, self.get_submodule(self.head.output_name))
+        return getattr(self, self.head.output_name)
 
     def initialize(self) -> None:
         """Initialize all weights, the head first: its weights depend on the seed only."""
@@ -111,7 +112,12 @@ class TaskModel(Backbone):
         first = hidden_states[:, 0]
         return first if self.pooler is None else self.pooler(first).tanh()
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        token_type_ids: Tensor,
+    ) -> Tensor:
         """Logits, float32 or wider.
 
         sequence [B, C], choice [B, 1], span [B, L, 2], token [B, L, C].
@@ -124,7 +130,11 @@ class TaskModel(Backbone):
             return self.output(self.dropout(features))  # [B, (L,) C]
 
 
-def depth_scales(names: Iterable[str], config: ModelConfig, decay: float) -> dict[str, float]:
+def depth_scales(
+    names: Iterable[str],
+    config: ModelConfig,
+    decay: float,
+) -> dict[str, float]:
     """Layer-wise learning-rate decay: factor decay ** depth for each parameter name.
 
     Depth: head 0, last block 1, ..., first block, projection E to D, embeddings.
@@ -139,9 +149,9 @@ def depth_scales(names: Iterable[str], config: ModelConfig, decay: float) -> dic
     parts.append(_HEAD_PARTS)
     scales = {}
     for name in names:
-        depths = [depth for depth, part in enumerate(reversed(parts)) if name.startswith(part)]
-        if not depths:
+        matches = [name.startswith(part) for part in reversed(parts)]
+        if not any(matches):
             blocks = config.num_hidden_groups * config.inner_group_num
             raise ValueError(f"{name} is not a parameter of a task model with {blocks} blocks")
-        scales[name] = decay ** depths[0]
+        scales[name] = decay ** matches.index(True)
     return scales

@@ -44,14 +44,15 @@ class Electric(ReplacedTokenDetection):
         seed: int,
         fixed: Generator | None = None,
     ) -> None:
-        super().__init__(model, replace(rtd, mask_token_share=1.0), special, seed, fixed=fixed)
+        rtd = replace(rtd, mask_token_share=1.0)
+        super().__init__(model, rtd, special, seed, fixed=fixed)
         self.noise_share = electric.noise_share
         head = self.discriminator.discriminator_predictions
         head.has_energies = True
         # With random weights, where q is about 1 / V, the log odds of noise are 0, as the logits of
         # `rtd`.
-        odds = (1 - self.noise_share) / self.noise_share
-        nn.init.constant_(head.dense_prediction.bias, math.log(model.vocab_size * odds))
+        odds = model.vocab_size * (1 - self.noise_share) / self.noise_share
+        nn.init.constant_(head.dense_prediction.bias, math.log(odds))
 
     def counts(self, batch: Batch) -> dict[str, int]:
         """As in `rtd`, but only selected tokens are classified."""
@@ -68,7 +69,12 @@ class Electric(ReplacedTokenDetection):
         positions = targets.positions
         is_used = targets.weight > 0
         # All targets are [MASK] for the generator, so the draws of their kind are free.
-        noise = bits(self.seed, Stream.MASK_KIND, batch.example_id[:, None], positions)  # [B, K]
+        noise = bits(
+            self.seed,
+            Stream.MASK_KIND,
+            batch.example_id[:, None],
+            positions,
+        )  # [B, K]
         is_noise = is_used & (uniform(noise) < self.noise_share)
         sampled = corruption.corrupted_ids.gather(1, positions)
         tokens = torch.where(is_noise, sampled, targets.labels)
@@ -89,12 +95,18 @@ class Electric(ReplacedTokenDetection):
         positions = corruption.targets.positions
         tokens = corruption.corrupted_ids.gather(1, positions)  # [B, K]
         logits = corruption.logits.detach() / self.rtd.temperature
-        nats = F.cross_entropy(logits.flatten(0, 1), tokens.flatten(), reduction="none")
+        logits = logits.flatten(0, 1)
+        nats = F.cross_entropy(logits, tokens.flatten(), reduction="none")
         log_q = -nats.view_as(tokens)  # [B, K]
         odds = noise_log_odds(energies.gather(1, positions), log_q, self.noise_share)
         return hidden_states, torch.zeros_like(energies).scatter(1, positions, odds)
 
-    def score(self, batch: Batch, unigram: Unigram, detections: Detections) -> dict[str, Term]:
+    def score(
+        self,
+        batch: Batch,
+        unigram: Unigram,
+        detections: Detections,
+    ) -> dict[str, Term]:
         """As in `rtd`, without detections.
 
         Noise may equal the text, so the ROC-AUC of p̂ = p falls with a better q.
@@ -102,7 +114,11 @@ class Electric(ReplacedTokenDetection):
         return super().score(batch, unigram, Detections())
 
 
-def noise_log_odds(energies: Tensor, log_q: Tensor, noise_share: float) -> Tensor:
+def noise_log_odds(
+    energies: Tensor,
+    log_q: Tensor,
+    noise_share: float,
+) -> Tensor:
     """log(k q) - log((n - k) p̂) with k / n = noise_share.
 
     energies -log p̂ and log_q any float of one shape.

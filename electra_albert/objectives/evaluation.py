@@ -5,7 +5,6 @@ Dimensions: B batch, L length, K = masking.max_targets, V vocab.
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -38,28 +37,41 @@ class Unigram(NamedTuple):
         share = counts / counts.sum()
         entropy = -torch.special.xlogy(share, share).sum()
         smoothed = (counts + 1) / (counts + 1).sum()
-        return cls(int(counts.argmax()), float(entropy), -smoothed.log().float())
+        nats = -smoothed.log().float()
+        return cls(int(counts.argmax()), float(entropy), nats)
 
 
-@dataclass
 class Detections:
     """Discriminator logits and labels of all tokens except padding, collected over batches."""
 
-    logits: list[Tensor] = field(default_factory=lambda: [torch.zeros(0)])
-    is_replaced: list[Tensor] = field(default_factory=lambda: [torch.zeros(0, dtype=torch.bool)])
+    def __init__(self) -> None:
+        self.logits = [torch.zeros(0)]
+        self.is_replaced = [torch.zeros(0, dtype=torch.bool)]
 
-    def add(self, logits: Tensor, is_replaced: Tensor, attention_mask: Tensor) -> None:
+    def add(
+        self,
+        logits: Tensor,
+        is_replaced: Tensor,
+        attention_mask: Tensor,
+    ) -> None:
         """Add a batch: logits any float [B, L], is_replaced and attention_mask bool [B, L]."""
         mask = attention_mask.cpu()
-        self.logits.append(logits.detach().float().cpu()[mask])
+        scores = logits.detach().float().cpu()
+        self.logits.append(scores[mask])
         self.is_replaced.append(is_replaced.cpu()[mask])
 
     def arrays(self) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """Logits float32 [tokens] and labels bool [tokens]."""
-        return torch.cat(self.logits).numpy(), torch.cat(self.is_replaced).numpy()
+        logits = torch.cat(self.logits)
+        is_replaced = torch.cat(self.is_replaced)
+        return logits.numpy(), is_replaced.numpy()
 
 
-def baseline_terms(targets: Targets, is_masked: Tensor, unigram: Unigram) -> dict[str, Term]:
+def baseline_terms(
+    targets: Targets,
+    is_masked: Tensor,
+    unigram: Unigram,
+) -> dict[str, Term]:
     """Unigram loss and accuracy of the most frequent token on the same targets.
 
     is_masked bool [B, K].
@@ -74,7 +86,9 @@ def baseline_terms(targets: Targets, is_masked: Tensor, unigram: Unigram) -> dic
 
 
 def detection_scores(
-    logits: NDArray[np.float32], is_replaced: NDArray[np.bool_], seed: int
+    logits: NDArray[np.float32],
+    is_replaced: NDArray[np.bool_],
+    seed: int,
 ) -> Metrics:
     """ROC-AUC, average precision and ROC-AUC with shuffled labels.
 

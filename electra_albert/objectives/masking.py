@@ -36,7 +36,11 @@ class Targets(NamedTuple):
     labels: Tensor  # [B, K] int64, the original tokens
 
 
-def maskable(input_ids: Tensor, attention_mask: Tensor, special: SpecialIds) -> Tensor:
+def maskable(
+    input_ids: Tensor,
+    attention_mask: Tensor,
+    special: SpecialIds,
+) -> Tensor:
     """Which tokens are neither padding nor special, bool [B, L].
 
     input_ids int64 [B, L], attention_mask bool [B, L].
@@ -68,8 +72,9 @@ def mask(
     if isinstance(options, MlmConfig) and options.random_token_share:
         tokens = random_tokens(targets, special, vocab_size, *keys)
         random = (tokens, options.random_token_share)
-    share = options.mask_token_share
-    masked_ids, is_masked = mask_tokens(ids, targets, special.mask, share, *keys, random)
+    masked_ids, is_masked = mask_tokens(
+        ids, targets, special.mask, options.mask_token_share, *keys, random
+    )
     return masked_ids, targets, is_masked
 
 
@@ -85,9 +90,9 @@ def target_count(is_maskable: Tensor, mask_rate: float) -> Tensor:
     """
     count = is_maskable.sum(-1)  # [B]
     # In float64, as in `max_targets`: float32 rounds some halves the other way.
-    exact = (count.cpu() if count.device.type == "mps" else count).double()  # MPS has no float64
-    most = max_targets(is_maskable.shape[-1], mask_rate)
-    quota = (exact * mask_rate).round().long().clamp(1, most)
+    exact = count.cpu() if count.device.type == "mps" else count  # MPS has no float64
+    quota = (exact.double() * mask_rate).round().long()
+    quota = quota.clamp(1, max_targets(is_maskable.shape[-1], mask_rate))
     return torch.minimum(quota.to(count.device), count)
 
 
@@ -125,9 +130,11 @@ def find_units(
     *borders, total = accumulate(RUN_LENGTHS[kind])
     words = torch.ones_like(noise)  # [B, L], number of words of each run
     for border in borders:
-        words = words + (noise >= int(border / total * 2.0**63)).long()
+        threshold = int(border / total * 2.0**63)
+        words = words + (noise >= threshold).long()
     first_word = (words.cumsum(1) - words).clamp(max=length)  # [B, L], of each run
-    starts_run = is_start.new_zeros(len(word), length + 1).scatter(1, first_word, True)
+    starts_run = is_start.new_zeros(len(word), length + 1)
+    starts_run = starts_run.scatter(1, first_word, True)
     is_unit_start = is_first | (is_start & starts_run.gather(1, word))
     return (is_unit_start.cumsum(1) - 1).clamp(min=0)
 
@@ -172,13 +179,20 @@ def mask_tokens(
     random: tokens [B, K] and the share of the targets that they replace. Returns ids int64 [B, L]
     and which targets are [MASK], bool [B, K]. Papers: ELECTRA's code, BERT section 3.1.
     """
-    noise = uniform(bits(seed, Stream.MASK_KIND, example_id[:, None], targets.positions))  # [B, K]
+    draws = bits(
+        seed,
+        Stream.MASK_KIND,
+        example_id[:, None],
+        targets.positions,
+    )  # [B, K]
+    noise = uniform(draws)
     is_used = targets.weight > 0
     is_masked = (noise < mask_share) & is_used
     tokens = torch.where(is_masked, mask_id, targets.labels)
     if random is not None:  # [MASK] takes the lower end of the noise, random tokens the upper end
         random_ids, share = random
-        tokens = torch.where((noise >= 1 - share) & is_used & ~is_masked, random_ids, tokens)
+        is_random = (noise >= 1 - share) & is_used & ~is_masked
+        tokens = torch.where(is_random, random_ids, tokens)
     return input_ids.scatter(1, targets.positions, tokens), is_masked
 
 
@@ -191,7 +205,12 @@ def random_tokens(
 ) -> Tensor:
     """Draw for each target, uniformly, another token that is not special. Returns int64 [B, K]."""
     specials = sorted(special.never_masked)
-    noise = bits(seed, Stream.RANDOM_TOKEN, example_id[:, None], targets.positions)  # [B, K]
+    noise = bits(
+        seed,
+        Stream.RANDOM_TOKEN,
+        example_id[:, None],
+        targets.positions,
+    )  # [B, K]
     token = noise % (vocab_size - len(specials) - 1)
     rank = targets.labels
     for special_id in specials:  # id to rank among the ordinary tokens, without a table to copy
@@ -226,11 +245,13 @@ def sample(
     vocab = scores.shape[-1]
     size = 1 << max(1, math.isqrt(max(vocab - 1, 1))).bit_length()  # the next power of two
     whole = vocab // size * size
-    block_scores = scores[:, :whole].view(len(scores), -1, size).logsumexp(-1)  # [M, whole blocks]
+    blocks = scores[:, :whole].view(len(scores), -1, size)
+    block_scores = blocks.logsumexp(-1)  # [M, whole blocks]
     if whole < vocab:
         last = scores[:, whole:].logsumexp(-1, keepdim=True)
         block_scores = torch.cat([block_scores, last], dim=1)  # [M, blocks]
-    noise = _noise(seed, Stream.SAMPLE_BLOCK, example_id, position, block_scores.shape[-1])
+    count = block_scores.shape[-1]
+    noise = _noise(seed, Stream.SAMPLE_BLOCK, example_id, position, count)
     block = (block_scores + noise).argmax(-1, keepdim=True)  # [M, 1]
     token = block * size + torch.arange(size, device=block.device)  # [M, size]
     within = scores.gather(1, token.clamp(max=vocab - 1))
@@ -248,5 +269,6 @@ def _noise(
     count: int,
 ) -> Tensor:
     """Gumbel noise float32 [M, count], keyed by example and position."""
-    draws = position[:, None] * count + torch.arange(count, device=position.device)  # [M, count]
+    index = torch.arange(count, device=position.device)
+    draws = position[:, None] * count + index  # [M, count]
     return gumbel(bits(seed, stream, example_id[:, None], draws))

@@ -74,7 +74,13 @@ class MaskedLanguageModeling(nn.Module):
     def corrupt(self, batch: Batch) -> Prediction:
         """Mask the batch and predict the masked tokens."""
         vocab_size = self.generator.config.vocab_size
-        masked = masking.mask(batch, vocab_size, self.mlm, self.special, self.seed)
+        masked = masking.mask(
+            batch,
+            vocab_size,
+            self.mlm,
+            self.special,
+            self.seed,
+        )
         masked_ids, targets, _ = masked
         return Prediction(*masked, *predict(self.generator, batch, masked_ids, targets))
 
@@ -87,7 +93,12 @@ class MaskedLanguageModeling(nn.Module):
         terms = prediction_terms(prediction.logits, prediction.targets, prediction.is_masked, "mlm")
         return terms | order_terms(self.generator.sentence_order, prediction.hidden_states, batch)
 
-    def score(self, batch: Batch, unigram: Unigram, detections: Detections) -> dict[str, Term]:
+    def score(
+        self,
+        batch: Batch,
+        unigram: Unigram,
+        detections: Detections,
+    ) -> dict[str, Term]:
         """Terms of a held-out batch, baselines included; `detections` is unused."""
         prediction = self.corrupt(batch)
         baselines = baseline_terms(prediction.targets, prediction.is_masked, unigram)
@@ -106,13 +117,16 @@ def predict(
 
 
 def logits_at(
-    positions: Tensor, logits: Callable[[Tensor], Tensor], hidden_states: Tensor
+    positions: Tensor,
+    logits: Callable[[Tensor], Tensor],
+    hidden_states: Tensor,
 ) -> Tensor:
     """MLM logits float32 [B, K, V] by a model's `logits` of hidden_states [B, L, D].
 
     positions int64 [B, K].
     """
-    index = positions[:, :, None].expand(-1, -1, hidden_states.shape[-1])
+    size = hidden_states.shape[-1]
+    index = positions[:, :, None].expand(-1, -1, size)
     return logits(hidden_states.gather(1, index)).float()
 
 
@@ -128,9 +142,11 @@ def count_targets(
     On the host.
     """
     is_maskable = masking.maskable(batch.input_ids, batch.attention_mask, special)
-    counts = {name: int(masking.target_count(is_maskable, mask_rate).sum())}
+    count = masking.target_count(is_maskable, mask_rate)
+    counts = {name: int(count.sum())}
     if sop is not None:
-        counts["sop_loss"] = int((batch.sentence_order_label != IGNORED_LABEL).sum())
+        has_order = batch.sentence_order_label != IGNORED_LABEL
+        counts["sop_loss"] = int(has_order.sum())
     return counts
 
 
@@ -146,7 +162,8 @@ def prediction_terms(
     """
     weight = targets.weight
     cross_entropy: Callable[[Tensor, Tensor], Tensor] = CrossEntropy.apply
-    nats = cross_entropy(logits.flatten(0, 1), targets.labels.flatten()).view_as(weight)  # [B, K]
+    nats = cross_entropy(logits.flatten(0, 1), targets.labels.flatten())
+    nats = nats.view_as(weight)  # [B, K]
     # On the CPU twice as fast as argmax, with the same result.
     best = logits.detach().max(-1).indices  # [B, K]
     is_correct = (best == targets.labels) & is_masked
@@ -163,9 +180,14 @@ class CrossEntropy(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, labels: Tensor) -> Tensor:
+    def forward(
+        ctx: Any,
+        logits: Tensor,
+        labels: Tensor,
+    ) -> Tensor:
         ctx.save_for_backward(logits, labels)
-        return -logits.log_softmax(-1).gather(1, labels[:, None]).squeeze(1)  # [M]
+        log_p = logits.log_softmax(-1)  # [M, V]
+        return -log_p.gather(1, labels[:, None]).squeeze(1)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
@@ -173,15 +195,18 @@ class CrossEntropy(torch.autograd.Function):
         index = labels[:, None]
         error = logits.softmax(-1)  # [M, V]
         if torch.compiler.is_compiling():  # fused with the softmax, unlike a scatter
-            is_label = index == torch.arange(error.shape[1], device=error.device)
-            error = error - is_label.to(error.dtype)
+            token = torch.arange(error.shape[1], device=error.device)
+            error = error - (index == token).to(error.dtype)
         else:
-            error.scatter_add_(1, index, error.new_full((1, 1), -1.0).expand_as(index))
+            minus_one = error.new_full((1, 1), -1.0)
+            error.scatter_add_(1, index, minus_one.expand_as(index))
         return error.mul_(gradients[0][:, None]), None
 
 
 def order_terms(
-    head: SentenceOrderHead | None, hidden_states: Tensor, batch: Batch
+    head: SentenceOrderHead | None,
+    hidden_states: Tensor,
+    batch: Batch,
 ) -> dict[str, Term]:
     """Sentence-order loss and metrics over the sequences with an order; empty without a head."""
     if head is None:

@@ -62,16 +62,17 @@ class ReplacedTokenDetection(nn.Module):
         self.seed = seed
         self.sop = sop
         self._fixed = [fixed]  # no submodule, so neither trained nor saved
-        losses = {}  # weight and chance level
-        if rtd.trains_generator:
-            losses["generator_loss"] = (rtd.generator_weight, math.log(model.vocab_size))
-        losses["discriminator_loss"] = (rtd.discriminator_weight, math.log(2))
-        if rtd.mlm_share:
-            losses[_MLM_LOSS] = (rtd.mlm_weight, math.log(model.vocab_size))
-        if sop is not None:
-            losses["sop_loss"] = (sop.weight, math.log(2))
-        self.weights = {name: weight for name, (weight, _) in losses.items()}
-        self.chance_level = {name: nats for name, (_, nats) in losses.items()}
+        weights = {
+            "generator_loss": rtd.generator_weight if rtd.trains_generator else 0.0,
+            "discriminator_loss": rtd.discriminator_weight,
+            _MLM_LOSS: rtd.mlm_weight if rtd.mlm_share else 0.0,
+            "sop_loss": sop.weight if sop else 0.0,
+        }
+        self.weights = {name: weight for name, weight in weights.items() if weight}
+        classes = {"discriminator_loss": 2, "sop_loss": 2}
+        self.chance_level = {
+            name: math.log(classes.get(name, model.vocab_size)) for name in self.weights
+        }
         self.electra = Electra(
             rtd.generator_config(model),
             model,
@@ -123,7 +124,13 @@ class ReplacedTokenDetection(nn.Module):
     def corrupt(self, batch: Batch) -> Corruption:
         """Mask the batch and replace targets by generator samples."""
         vocab_size = self.discriminator.config.vocab_size
-        masked = masking.mask(batch, vocab_size, self.rtd, self.special, self.seed)
+        masked = masking.mask(
+            batch,
+            vocab_size,
+            self.rtd,
+            self.special,
+            self.seed,
+        )
         masked_ids, targets, _ = masked
         positions = targets.positions
         # The targets are in random order, so the first ones are a random part.
@@ -135,8 +142,8 @@ class ReplacedTokenDetection(nn.Module):
         _, logits = mlm.predict(generator, batch, masked_ids, targets)
         example_id = batch.example_id[:, None].expand_as(positions)
         keys = (self.seed, example_id.flatten(), positions.flatten())
-        sampled = sample(logits.flatten(0, 1), self.rtd.temperature, *keys).view_as(positions)
-        tokens = torch.where(is_sampled, sampled, targets.labels)
+        sampled = sample(logits.flatten(0, 1), self.rtd.temperature, *keys)
+        tokens = torch.where(is_sampled, sampled.view_as(positions), targets.labels)
         tokens = tokens.masked_fill(is_kept, self.special.mask)
         corrupted_ids = batch.input_ids.scatter(1, positions, tokens)
         is_text = batch.attention_mask.gather(1, positions)  # [B, K]
@@ -199,7 +206,12 @@ class ReplacedTokenDetection(nn.Module):
         targets = Targets(positions, is_kept.float(), labels)
         return mlm.prediction_terms(logits, targets, is_kept, "discriminator_mlm")
 
-    def score(self, batch: Batch, unigram: Unigram, detections: Detections) -> dict[str, Term]:
+    def score(
+        self,
+        batch: Batch,
+        unigram: Unigram,
+        detections: Detections,
+    ) -> dict[str, Term]:
         """Terms of a held-out batch, baselines included; adds the logits to `detections`."""
         corruption = self.corrupt(batch)
         hidden_states, logits = self.detect(batch, corruption)
@@ -224,7 +236,9 @@ _REQUIRED = (*Objective.__annotations__, *PretrainingObjective.__annotations__, 
 
 
 def make_objective(
-    config: PretrainConfig, special: SpecialIds, fixed: Generator | None = None
+    config: PretrainConfig,
+    special: SpecialIds,
+    fixed: Generator | None = None,
 ) -> PretrainingModule:
     """The objective config.run.objective, initialised with torch's global generator.
 
@@ -235,7 +249,12 @@ def make_objective(
     if fixed is not None:
         options["fixed"] = fixed
     build: type[PretrainingModule] = resolve_name(spec.class_path)
-    objective = build(model=config.model, special=special, seed=config.training.seed, **options)
+    objective = build(
+        model=config.model,
+        special=special,
+        seed=config.training.seed,
+        **options,
+    )
     missing = [attribute for attribute in _REQUIRED if not hasattr(objective, attribute)]
     assert not missing, f"{spec.class_path} lacks {', '.join(missing)}: see docs/extending.md"
     return objective
