@@ -109,12 +109,7 @@ class PretrainingObjective(Objective, Protocol):
     discriminator: Any  # model.electra.Discriminator, or None
     lr_multipliers: Mapping[str, float] | None  # by parameter name; None: all are 1
 
-    def score(
-        self,
-        batch: Batch,
-        unigram: Any,
-        detections: Any,
-    ) -> dict[str, Term]:
+    def score(self, batch: Batch, unigram: Any, detections: Any) -> dict[str, Term]:
         """Terms of a held-out batch.
 
         A masked language model adds the baselines of objectives.evaluation.Unigram, and a

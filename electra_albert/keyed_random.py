@@ -63,11 +63,7 @@ def _absorb(state: Tensor, word: Tensor) -> Tensor:
     return x ^ _shift_right(x, 31)
 
 
-def _key(
-    seed: int,
-    stream: Stream,
-    *words: int,
-) -> int:
+def _key(seed: int, stream: Stream, *words: int) -> int:
     """`_absorb` on Python integers, unsigned 64-bit."""
     state = 0
     # One word at a time: otherwise two pairs of seed and stream could have the same key.
@@ -105,11 +101,7 @@ def gumbel(random_bits: Tensor) -> Tensor:
     return -torch.log(-torch.log1p(-uniform(random_bits)))
 
 
-def derived_seed(
-    seed: int,
-    stream: Stream,
-    *words: int,
-) -> int:
+def derived_seed(seed: int, stream: Stream, *words: int) -> int:
     """An integer in [0, 2**63) for code that takes a seed, such as torch.manual_seed."""
     return _key(seed, stream, *words) & _INT63
 
@@ -136,12 +128,7 @@ def permute(
     return value
 
 
-def _feistel(
-    value: Tensor,
-    epoch: Tensor,
-    seed: int,
-    half: int,
-) -> Tensor:
+def _feistel(value: Tensor, epoch: Tensor, seed: int, half: int) -> Tensor:
     low = (1 << half) - 1
     left = value >> half
     right = value & low

@@ -20,11 +20,7 @@ def require(condition: bool, message: str) -> None:
         raise UsageError(message)
 
 
-def require_within(
-    config: object,
-    interval: str,
-    names: str,
-) -> None:
+def require_within(config: object, interval: str, names: str) -> None:
     """Require each named field to be in an interval such as [0, 1), or None (use the default)."""
     low, high = map(float, interval[1:-1].split(","))
     for name in names.split():
@@ -35,22 +31,14 @@ def require_within(
         require(is_within, f"{name}={value} must be in {interval}")
 
 
-def require_option(
-    name: str,
-    value: float,
-    least: int,
-) -> None:
+def require_option(name: str, value: float, least: int) -> None:
     """Require an option of an attention kind to be a whole number from `least` to MAX_WIDTH."""
     is_within = isinstance(value, int) and least <= value <= MAX_WIDTH
-    wanted = f"must be a whole number from {least} to {MAX_WIDTH}"
-    require(is_within, f"model.attention_options.{name}={value} {wanted}")
+    interval = f"a whole number from {least} to {MAX_WIDTH}"
+    require(is_within, f"model.attention_options.{name}={value} must be {interval}")
 
 
-def require_multiple(
-    config: object,
-    name: str,
-    divisor: str,
-) -> None:
+def require_multiple(config: object, name: str, divisor: str) -> None:
     """Require the field `name` to be a multiple of the field `divisor`."""
     value = getattr(config, name)
     number = getattr(config, divisor)
@@ -201,8 +189,8 @@ class RtdConfig:
         require_within(self, "(0, inf)", f"{weights} generator_rate discriminator_rate")
         is_used = self.mlm_weight == 1 or self.mlm_share > 0
         require(is_used, f"mlm_weight={self.mlm_weight} needs mlm_share above 0")
-        is_known = self.generator != "uniform"
-        require(is_known, "generator=uniform is gone: it showed no gain, see docs/lab-log.md")
+        gone = "generator=uniform is gone: it showed no gain, see docs/lab-log.md"
+        require(self.generator != "uniform", gone)
         is_of_full_size = self.generator != "shared" or self.generator_size == 1
         problem = f"generator=shared is of full size: generator_size={self.generator_size}"
         require(is_of_full_size, f"{problem} must be 1")
@@ -213,11 +201,12 @@ class RtdConfig:
         return self.generator in ("own", "shared")
 
     def generator_config(self, discriminator: ModelConfig) -> ModelConfig | None:
-        """The generator's architecture: narrower, by default as deep, with heads of the same size.
+        """The generator's architecture: narrower, and by default as deep.
 
-        Parameters are shared as in the discriminator: as many groups (at most one per layer), or no
-        sharing. None if none is trained. Raises ValueError if the layers are not a multiple of the
-        groups, or cannot be shared.
+        Heads are of the same size if the width allows it. Parameters are shared as in the
+        discriminator: as many groups (at most one per layer), or no sharing. None if none is
+        trained. Raises ValueError if the layers are not a multiple of the groups, or cannot be
+        shared.
         """
         if not self.trains_generator:
             return None

@@ -101,7 +101,7 @@ class ReplacedTokenDetection(nn.Module):
         }
         if {*rates.values()} == {1.0}:
             return None
-        if self.rtd.generator == "shared":  # named_parameters names the shared layers only here
+        if self.rtd.generator == "shared":  # the shared layers have their first name here
             rates = {"electra.generator.encoder.": self.rtd.discriminator_rate, **rates}
         names = (name for name, _ in self.named_parameters())
         return {name: rates[next(filter(name.startswith, rates))] for name in names}
