@@ -25,15 +25,17 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 _MODULES = {  # imported on first use: importing torch takes seconds
+    "UserError": "electra_albert.contracts",
+    "UsageError": "electra_albert.contracts",
+    "DataError": "electra_albert.contracts",
+    "CheckpointError": "electra_albert.contracts",
+    "DivergedError": "electra_albert.contracts",
     "export": "electra_albert.apps.export",
     "finetune": "electra_albert.apps.finetune.main",
     "load_model": "electra_albert.inference.model",
     "pretrain": "electra_albert.apps.pretrain.main",
     "score": "electra_albert.apps.score",
 }
-_MODULES |= dict.fromkeys(
-    ("UserError", "UsageError", "DataError", "CheckpointError", "DivergedError"), "electra_albert.contracts"
-)
 __all__ = ["__version__", *_MODULES]  # noqa: PLE0604
 # Of tqdm in a notebook without ipywidgets; the progress bars here need none.
 warnings.filterwarnings("ignore", message="IProgress not found")

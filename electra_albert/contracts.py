@@ -1,4 +1,7 @@
-"""Types shared by several folders, and the errors a user can cause. Dimensions: B batch, L length."""
+"""Types shared by several folders, and the errors a user can cause.
+
+Dimensions: B batch, L length.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,14 @@ STOPPED_BY_SIGNAL = 75  # exit code of a run that a signal stopped after saving
 Metrics = dict[str, Any]  # one line of metrics.jsonl: numbers, or None where a count was 0
 # User and password of an address, up to the last @ before its path; also a password with a slash.
 # Paths have one slash where addresses have two.
-_LOGIN = re.compile(r"(?:(?<=://)|(?<=\w\w:/)(?!/))(?:[^\s/?#]*|[^\s/?#:]*:(?!\d+\b)(?:(?!:/)[^\n\"'])*)@")
-_QUERY = re.compile(r"(\w\w:/+(?:(?!:/)[^\n?#])*)[?#](?:[^\s\"`<>]*[^\s\"`<>'.,:;)\]])?")
+_LOGIN = re.compile(
+    r"(?:(?<=://)|(?<=\w\w:/)(?!/))"
+    r"(?:[^\s/?#]*|[^\s/?#:]*:(?!\d+\b)(?:(?!:/)[^\n\"'])*)@"
+)
+_QUERY = re.compile(
+    r"(\w\w:/+(?:(?!:/)[^\n?#])*)[?#]"
+    r"(?:[^\s\"`<>]*[^\s\"`<>'.,:;)\]])?"
+)
 
 
 def redacted(value: Any) -> Any:
@@ -30,22 +39,28 @@ def redacted(value: Any) -> Any:
         return {name: redacted(entry) for name, entry in value.items()}
     if isinstance(value, list | tuple):
         return [redacted(entry) for entry in value]
-    return _QUERY.sub(r"\1", _LOGIN.sub("", value)) if isinstance(value, str) else value
+    if isinstance(value, str):
+        return _QUERY.sub(r"\1", _LOGIN.sub("", value))
+    return value
 
 
 class Batch(NamedTuple):
-    """One micro-batch. Only fine-tuning batches have labels; a multiple-choice example has several sequences."""
+    """One micro-batch. Only those of fine-tuning have labels.
+
+    A multiple-choice example has several sequences.
+    """
 
     input_ids: Tensor  # [B, L] int64
     attention_mask: Tensor  # [B, L] bool, False = padding
     token_type_ids: Tensor  # [B, L] int64, 0 up to and including the first [SEP], then 1
-    sentence_order_label: Tensor  # [B] int64: 0 in order, 1 swapped or replaced, IGNORED_LABEL: no order
+    sentence_order_label: Tensor  # [B] int64: 0 in order, 1 not in order, IGNORED_LABEL
     example_id: Tensor  # [B] int64, index of the example in the whole run; keys the randomness
     labels: Tensor | None = None  # [B] int64 or float32, [B, 2] int64 (start, end), or [B, L] int64
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Batch:
         """The batch with `change` applied to every field."""
-        return Batch(*(None if field is None else change(field) for field in self))  # type: ignore[arg-type]
+        fields = (None if field is None else change(field) for field in self)
+        return Batch(*fields)  # type: ignore[arg-type]
 
     def to(self, device: torch.device) -> Batch:
         """The batch on `device`; pinned host tensors are copied to a CUDA GPU asynchronously."""
@@ -61,11 +76,14 @@ class SpecialIds(NamedTuple):
     sep: int
     mask: int
     never_masked: tuple[int, ...]  # all special tokens: these and further ones of the tokenizer
-    starts_word: Tensor | None = None  # [V] bool, on the objective's device; None if masking needs no words
+    starts_word: Tensor | None = None  # [V] bool, on the objective's device, for mask units
 
 
 class Term(NamedTuple):
-    """A sum and its count, divided only after summing over micro-batches and ranks. Losses are in nats."""
+    """A sum and its count, divided only after summing over micro-batches and ranks.
+
+    Losses are in nats.
+    """
 
     sum: Tensor  # [] float32
     count: Tensor  # type: ignore[assignment]  # [] int64; hides tuple.count
@@ -80,7 +98,7 @@ class Objective(Protocol):
         """Counts of the weighted terms, computed on the host; must equal those of `forward`."""
 
     def __call__(self, batch: Batch) -> dict[str, Term]:
-        """Terms of `batch`; `example_id`, which differs in every epoch, is a key for random draws."""
+        """Terms of `batch`; `example_id`, different in every epoch, is a key for random draws."""
 
 
 class PretrainingObjective(Objective, Protocol):
@@ -89,11 +107,14 @@ class PretrainingObjective(Objective, Protocol):
     chance_level: Mapping[str, float]  # of each loss, in nats: that of a model with random weights
     generator: Any  # model.electra.Generator, a masked language model, or None
     discriminator: Any  # model.electra.Discriminator, or None
-    lr_multipliers: Mapping[str, float] | None  # multiples of the learning rate by parameter name; None: all are 1
+    lr_multipliers: Mapping[str, float] | None  # by parameter name; None: all are 1
 
     def score(self, batch: Batch, unigram: Any, detections: Any) -> dict[str, Term]:
-        """Terms of a held-out batch. A masked language model adds the baselines of objectives.evaluation.Unigram, and
-        a discriminator adds its logits to objectives.evaluation.Detections."""
+        """Terms of a held-out batch.
+
+        A masked language model adds the baselines of objectives.evaluation.Unigram, and a
+        discriminator adds its logits to objectives.evaluation.Detections.
+        """
 
 
 class StepBatches(Protocol):

@@ -1,7 +1,7 @@
 """Randomness as a pure function of (seed, stream, example, position).
 
-There is no generator state to save: batches, masks and samples are the same on every device, for every batch split and
-world size, and after a resume.
+There is no generator state to save: batches, masks and samples are the same on every device, for
+every batch split and world size, and after a resume.
 """
 
 from enum import IntEnum
@@ -9,7 +9,8 @@ from enum import IntEnum
 import torch
 from torch import Tensor
 
-_INT63, _WORD = (1 << 63) - 1, (1 << 64) - 1
+_INT63 = (1 << 63) - 1
+_WORD = (1 << 64) - 1
 # Odd constants of the SplitMix64 finaliser (Steele, Lea and Flood 2014).
 _GOLDEN = 0x9E3779B97F4A7C15
 _MIX_1 = 0xBF58476D1CE4E5B9
@@ -20,9 +21,28 @@ _FEISTEL_ROUNDS = 6
 class Stream(IntEnum):
     """The purpose of a draw. Numbers are unique and never change."""
 
-    ORDER, SHORT_EXAMPLE, ONE_SEGMENT, SEGMENT_CUT, SWAP, MASK, MASK_KIND = range(1, 8)
-    INITIAL_WEIGHTS, SAMPLE_BLOCK, SAMPLE_TOKEN, HELD_OUT, TOKENIZER_SAMPLE, DROPOUT, EXAMPLE = range(8, 15)
-    RANDOM_TOKEN, SOURCE, BUCKET, TASK_ORDER, TASK_EXAMPLES, RESAMPLE, VALIDATION, RUN_LENGTH = range(15, 23)
+    ORDER = 1
+    SHORT_EXAMPLE = 2
+    ONE_SEGMENT = 3
+    SEGMENT_CUT = 4
+    SWAP = 5
+    MASK = 6
+    MASK_KIND = 7
+    INITIAL_WEIGHTS = 8
+    SAMPLE_BLOCK = 9
+    SAMPLE_TOKEN = 10
+    HELD_OUT = 11
+    TOKENIZER_SAMPLE = 12
+    DROPOUT = 13
+    EXAMPLE = 14
+    RANDOM_TOKEN = 15
+    SOURCE = 16
+    BUCKET = 17
+    TASK_ORDER = 18
+    TASK_EXAMPLES = 19
+    RESAMPLE = 20
+    VALIDATION = 21
+    RUN_LENGTH = 22
 
 
 def _signed(word: int) -> int:
@@ -55,9 +75,18 @@ def _key(seed: int, stream: Stream, *words: int) -> int:
     return state
 
 
-def bits(seed: int, stream: Stream, example_id: Tensor, position: Tensor) -> Tensor:
-    """Uniform int64 in [0, 2**63) for each (example_id, position), which broadcast; the same on every device."""
-    example_key = _absorb(example_id ^ _signed(_key(seed, stream)), torch.zeros_like(example_id))
+def bits(
+    seed: int,
+    stream: Stream,
+    example_id: Tensor,
+    position: Tensor,
+) -> Tensor:
+    """Uniform int64 in [0, 2**63), the same on every device.
+
+    For each (example_id, position), int64 of shapes that broadcast.
+    """
+    key = _signed(_key(seed, stream))
+    example_key = _absorb(example_id ^ key, torch.zeros_like(example_id))
     return _absorb(example_key, position) & _INT63
 
 
@@ -73,28 +102,39 @@ def gumbel(random_bits: Tensor) -> Tensor:
 
 
 def derived_seed(seed: int, stream: Stream, *words: int) -> int:
-    """An integer in [0, 2**63) for code that takes a seed, such as torch.manual_seed for dropout."""
+    """An integer in [0, 2**63) for code that takes a seed, such as torch.manual_seed."""
     return _key(seed, stream, *words) & _INT63
 
 
-def permute(index: Tensor, size: int, seed: int, epoch: Tensor) -> Tensor:
+def permute(
+    index: Tensor,
+    size: int,
+    seed: int,
+    epoch: Tensor,
+) -> Tensor:
     """Keyed permutation of range(size), evaluated at each index: a shuffle without a stored table.
 
     index and epoch are int64 of broadcastable shapes with 0 <= index < size.
     """
-    # Balanced Feistel network on the next power of four, with cycle walking: repeat until the value is below size.
-    half = max(1, (max(size - 1, 1).bit_length() + 1) // 2)
-    index, epoch = index + 0 * epoch, epoch + 0 * index  # broadcast to one shape
+    # Balanced Feistel network on the next power of four, with cycle walking: repeat until the value
+    # is below size.
+    half = (max(size - 1, 1).bit_length() + 1) // 2
+    epoch = epoch + 0 * index  # of the shape to which both broadcast
     value = _feistel(index, epoch, seed, half)
-    while bool((outside := value >= size).any()):
+    outside = value >= size
+    while bool(outside.any()):
         value[outside] = _feistel(value[outside], epoch[outside], seed, half)
+        outside = value >= size
     return value
 
 
 def _feistel(value: Tensor, epoch: Tensor, seed: int, half: int) -> Tensor:
     low = (1 << half) - 1
-    left, right = value >> half, value & low
+    left = value >> half
+    right = value & low
     for turn in range(_FEISTEL_ROUNDS):
         noise = bits(seed, Stream.ORDER, epoch * _FEISTEL_ROUNDS + turn, right)
-        left, right = right, left ^ (noise & low)
+        mixed = left ^ (noise & low)
+        left = right
+        right = mixed
     return (left << half) | right

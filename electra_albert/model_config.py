@@ -1,13 +1,16 @@
 """Settings of models and objectives as frozen dataclasses, and the checks of all settings."""
 
+import re
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from electra_albert.contracts import UsageError
 
-MAX_LAYERS = 1024  # layers with shared weights cost no memory: without a bound a bad config would run forever
+# Layers with shared weights cost no memory: without a bound a bad config would run forever.
+MAX_LAYERS = 1024
 MAX_WIDTH = 1 << 20
-COUNT, COUNT_OR_0 = f"[1, {1 << 31}]", f"[0, {1 << 31}]"  # intervals; larger numbers would overflow somewhere
+COUNT = f"[1, {1 << 31}]"  # an interval; larger numbers would overflow somewhere
+COUNT_OR_0 = f"[0, {1 << 31}]"
 LOWEST_TEMPERATURE = 1e-3  # below it, scaled logits overflow float32
 
 
@@ -18,28 +21,38 @@ def require(condition: bool, message: str) -> None:
 
 
 def require_within(config: object, interval: str, names: str) -> None:
-    """Require each named field to be in an interval such as [0, 1); None (use the default) is allowed."""
+    """Require each named field to be in an interval such as [0, 1), or None (use the default)."""
     low, high = map(float, interval[1:-1].split(","))
     for name in names.split():
         value = getattr(config, name)
-        is_closed_end = (value == low and interval[0] == "[") or (value == high and interval[-1] == "]")
-        require(value is None or low < value < high or is_closed_end, f"{name}={value} must be in {interval}")
+        is_low = value == low and interval[0] == "["
+        is_high = value == high and interval[-1] == "]"
+        is_within = value is None or low < value < high or is_low or is_high
+        require(is_within, f"{name}={value} must be in {interval}")
 
 
 def require_option(name: str, value: float, least: int) -> None:
     """Require an option of an attention kind to be a whole number from `least` to MAX_WIDTH."""
-    problem = f"model.attention_options.{name}={value} must be a whole number from {least} to {MAX_WIDTH}"
-    require(isinstance(value, int) and least <= value <= MAX_WIDTH, problem)
+    is_within = isinstance(value, int) and least <= value <= MAX_WIDTH
+    interval = f"a whole number from {least} to {MAX_WIDTH}"
+    require(is_within, f"model.attention_options.{name}={value} must be {interval}")
+
+
+def require_multiple(config: object, name: str, divisor: str) -> None:
+    """Require the field `name` to be a multiple of the field `divisor`."""
+    value = getattr(config, name)
+    number = getattr(config, divisor)
+    require(value % number == 0, f"{name}={value} is not a multiple of {divisor}={number}")
 
 
 def require_repository(name: str | None) -> None:
-    """Require OWNER/NAME, or None: without its owner a repository is created, but not found again."""
-    is_whole = name is None or (name.count("/") == 1 and all(name.split("/")))
-    require(is_whole, f"push_to_hub={name} is not a repository on the hub; give OWNER/NAME")
+    """Require OWNER/NAME, or None: a repository without owner is created, but not found again."""
+    is_whole = name is None or re.fullmatch("[^/]+/[^/]+", name)
+    require(bool(is_whole), f"push_to_hub={name} is not a repository on the hub; give OWNER/NAME")
 
 
 def require_filled(config: object, names: str) -> None:
-    """Require each named field not to be an empty string, nor to hold a NUL character, which no path does."""
+    """Require each named field not to be empty, nor to hold a NUL character, which no path does."""
     for name in names.split():
         value = getattr(config, name)
         require(value != "", f"{name} is empty; give a value or leave it out")
@@ -48,7 +61,10 @@ def require_filled(config: object, names: str) -> None:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Architecture of an ALBERT encoder; names as in transformers' AlbertConfig. Paper: ALBERT section 3.1."""
+    """Architecture of an ALBERT encoder; names as in transformers' AlbertConfig.
+
+    Paper: ALBERT section 3.1.
+    """
 
     vocab_size: int = 30_000
     """Vocabulary size; set from the tokenizer."""
@@ -59,17 +75,20 @@ class ModelConfig:
     num_hidden_layers: int = 12
     """Number of layers; the layers of a group share their parameters."""
     num_hidden_groups: int = 1
-    """Number of groups of layers, each with its own parameters; as many as num_hidden_layers: no sharing (BERT)."""
+    """Number of groups of layers, each with its own parameters; as many as num_hidden_layers: no
+    sharing (BERT)."""
     inner_group_num: int = 1
-    """Number of Transformer blocks in a group; each layer of the group applies all of them in turn."""
+    """Number of Transformer blocks in a group; each layer of the group applies all of them."""
     num_attention_heads: int = 4
     """Number of attention heads; must divide hidden_size."""
     intermediate_size: int = 1024
     """Size of the feed-forward layer."""
     hidden_act: Literal["gelu_new", "gelu", "relu"] = "gelu_new"
-    """Activation function: gelu_new (tanh approximation, as in ALBERT), gelu (exact, as in ELECTRA) or relu."""
+    """Activation function: gelu_new (tanh approximation, as in ALBERT), gelu (exact, as in ELECTRA)
+    or relu."""
     hidden_dropout_prob: float = 0.0
-    """Dropout probability after embeddings, attention output and feed-forward output (0 as in ALBERT v2)."""
+    """Dropout probability after embeddings, attention output and feed-forward output (0 as in
+    ALBERT v2)."""
     attention_probs_dropout_prob: float = 0.0
     """Dropout probability of the attention weights."""
     max_position_embeddings: int = 512
@@ -81,9 +100,11 @@ class ModelConfig:
     layer_norm_eps: float = 1e-12
     """Epsilon of the layer normalisations."""
     initialization: Literal["normal", "local"] = "normal"
-    """normal: as published; local: sinusoidal position embeddings and heads that attend to neighbouring tokens."""
+    """normal: as published; local: sinusoidal position embeddings and heads that attend to
+    neighbouring tokens."""
     zero_init_outputs: bool = False
-    """Initialise the output projections of attention and feed-forward to zero: each block starts as its LayerNorms."""
+    """Initialise the output projections of attention and feed-forward to zero: each block starts as
+    its LayerNorms."""
     attention: str = "softmax"
     """Attention kind: softmax, or one of docs/recipe.md, which stock transformers does not have."""
     attention_options: dict[str, int | float] = field(default_factory=dict)
@@ -91,13 +112,13 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         sizes = "embedding_size hidden_size num_attention_heads intermediate_size type_vocab_size"
+        depths = "num_hidden_layers num_hidden_groups inner_group_num"
         require_within(self, f"[1, {MAX_WIDTH}]", sizes)
-        require_within(self, f"[1, {MAX_LAYERS}]", "num_hidden_layers num_hidden_groups inner_group_num")
+        require_within(self, f"[1, {MAX_LAYERS}]", depths)
         require_within(self, f"[8, {MAX_WIDTH}]", "max_position_embeddings")
         require_within(self, "[6, inf)", "vocab_size")  # more than the special tokens
-        for whole, part in (("hidden_size", "num_attention_heads"), ("num_hidden_layers", "num_hidden_groups")):
-            is_divided = getattr(self, whole) % getattr(self, part) == 0
-            require(is_divided, f"{whole}={getattr(self, whole)} is not a multiple of {part}={getattr(self, part)}")
+        require_multiple(self, "hidden_size", "num_attention_heads")
+        require_multiple(self, "num_hidden_layers", "num_hidden_groups")
         require_within(self, "[0, 1]", "hidden_dropout_prob attention_probs_dropout_prob")
         require_within(self, "(0, 10)", "initializer_range")
         require_within(self, "(0, 1)", "layer_norm_eps")
@@ -119,7 +140,8 @@ class RtdConfig:
     mask_rate: float = 0.15
     """Fraction of the maskable tokens of a sequence that the generator predicts."""
     mask_token_share: float = 0.85
-    """Fraction of the selected tokens replaced by [MASK]; the others stay unchanged, as in ELECTRA's code."""
+    """Fraction of the selected tokens replaced by [MASK]; the others stay unchanged, as in
+    ELECTRA's code."""
     temperature: float = 1.0
     """Softmax temperature for sampling replacement tokens from the generator."""
     generator_weight: float = 1.0
@@ -127,27 +149,32 @@ class RtdConfig:
     discriminator_weight: float = 50.0
     """Weight of the discriminator's loss in the total loss."""
     generator_rate: float = 1.0
-    """Learning rate of the generator's own layers, as a multiple of learning_rate (shared embeddings: 1)."""
+    """Learning rate of the generator's own layers, as a multiple of learning_rate (shared
+    embeddings: 1)."""
     discriminator_rate: float = 1.0
     """Learning rate of the discriminator's own layers, as a multiple of learning_rate."""
     generator_size: float = 0.25
-    """Width of the generator as a fraction of the discriminator's: hidden size, feed-forward size and heads."""
+    """Width of the generator as a fraction of the discriminator's: hidden size, feed-forward size
+    and heads."""
     generator_layers: int | None = None
     """Number of generator layers; by default as many as the discriminator has."""
     embedding_sharing: Literal["full", "disentangled"] = "full"
-    """full: one table of token embeddings for both models; disentangled: the discriminator adds its own differences to
-    the generator's table and does not change it."""
+    """full: one table of token embeddings for both models; disentangled: the discriminator adds its
+    own differences to the generator's table and does not change it."""
     mlm_share: float = 0.0
-    """Fraction of the selected tokens that stay [MASK] for the discriminator, which predicts them with its own head."""
+    """Fraction of the selected tokens that stay [MASK] for the discriminator, which predicts them
+    with its own head."""
     mlm_weight: float = 1.0
     """Weight of the discriminator's MLM loss in the total loss, if mlm_share is above 0."""
     generator_warmup_steps: int | None = None
-    """Steps that train only the generator, if init_from has none; by default max_steps / 10, at most 10,000."""
+    """Steps that train only the generator, if init_from has none; by default max_steps / 10, at
+    most 10,000."""
     mask_unit: Literal["token", "word", "ngram", "span"] = "token"
-    """Unit selected as a whole: token, word, ngram (1 to 3 words, as in ALBERT) or span (1 to 10, as in SpanBERT)."""
+    """Unit selected as a whole: token, word, ngram (1 to 3 words, as in ALBERT) or span (1 to 10,
+    as in SpanBERT)."""
     generator: str = "own"
-    """own: a model of its own; shared: the first generator_layers layers of the discriminator's encoder; any other
-    value: folder of a pretrained masked language model, not trained."""
+    """own: a model of its own; shared: the first generator_layers layers of the discriminator's
+    encoder; any other value: folder of a pretrained masked language model, not trained."""
 
     def __post_init__(self) -> None:
         require_filled(self, "generator")
@@ -158,12 +185,15 @@ class RtdConfig:
         require_within(self, "(0, 1]", "generator_size")
         require_within(self, COUNT, "generator_layers")
         require_within(self, COUNT_OR_0, "generator_warmup_steps")
-        require_within(self, "(0, inf)", "generator_weight discriminator_weight mlm_weight")
-        require_within(self, "(0, inf)", "generator_rate discriminator_rate")
-        require(self.mlm_weight == 1 or self.mlm_share > 0, f"mlm_weight={self.mlm_weight} needs mlm_share above 0")
-        require(self.generator != "uniform", "generator=uniform is gone: it showed no gain, see dev/log/2026-11.md")
-        kind, size = self.generator, self.generator_size
-        require(kind != "shared" or size == 1, f"generator=shared is of full size: generator_size={size} must be 1")
+        weights = "generator_weight discriminator_weight mlm_weight"
+        require_within(self, "(0, inf)", f"{weights} generator_rate discriminator_rate")
+        is_used = self.mlm_weight == 1 or self.mlm_share > 0
+        require(is_used, f"mlm_weight={self.mlm_weight} needs mlm_share above 0")
+        gone = "generator=uniform is gone: it showed no gain, see dev/log/2026-11.md"
+        require(self.generator != "uniform", gone)
+        is_of_full_size = self.generator != "shared" or self.generator_size == 1
+        problem = f"generator=shared is of full size: generator_size={self.generator_size}"
+        require(is_of_full_size, f"{problem} must be 1")
 
     @property
     def trains_generator(self) -> bool:
@@ -171,27 +201,34 @@ class RtdConfig:
         return self.generator in ("own", "shared")
 
     def generator_config(self, discriminator: ModelConfig) -> ModelConfig | None:
-        """The generator's architecture: narrower, by default as deep, heads of the same size if the width allows it.
+        """The generator's architecture: narrower, and by default as deep.
 
-        Parameters are shared as in the discriminator: the same number of groups (at most one per layer), or no sharing.
-        None if none is trained. Raises ValueError if the layers are not a multiple of the groups, or cannot be shared.
+        Heads are of the same size if the width allows it. Parameters are shared as in the
+        discriminator: as many groups (at most one per layer), or no sharing. None if none is
+        trained. Raises ValueError if the layers are not a multiple of the groups, or cannot be
+        shared.
         """
         if not self.trains_generator:
             return None
-        heads = max(1, round(discriminator.num_attention_heads * self.generator_size))
-        layers, groups = self.generator_layers or discriminator.num_hidden_layers, discriminator.num_hidden_groups
+        depth = discriminator.num_hidden_layers
+        groups = discriminator.num_hidden_groups
+        layers = self.generator_layers or depth
+        problem = f"rtd.generator_layers={layers}"
         if self.generator == "shared":
-            each = discriminator.num_hidden_layers // groups  # layers of a group
-            is_prefix = layers <= discriminator.num_hidden_layers and (layers <= each or layers % each == 0)
-            problem = f"rtd.generator_layers={layers} of {discriminator.num_hidden_layers} layers in {groups} groups"
-            require(is_prefix, f"{problem} cannot be shared; choose up to {each}, or whole groups of {each}")
-            return replace(discriminator, num_hidden_layers=layers, num_hidden_groups=max(1, layers // each))
-        groups = layers if groups == discriminator.num_hidden_layers else min(groups, layers)
-        problem = f"rtd.generator_layers={layers} is not a multiple of model.num_hidden_groups={groups}"
+            size = depth // groups  # layers of a group
+            is_prefix = layers <= size or (layers <= depth and layers % size == 0)
+            problem = f"{problem} of {depth} layers in {groups} groups cannot be shared"
+            require(is_prefix, f"{problem}; choose up to {size}, or whole groups of {size}")
+            groups = max(1, layers // size)
+            return replace(discriminator, num_hidden_layers=layers, num_hidden_groups=groups)
+        groups = layers if groups == depth else min(groups, layers)
+        problem = f"{problem} is not a multiple of model.num_hidden_groups={groups}"
         require(layers % groups == 0, f"{problem}; choose another number of layers")
+        heads = max(1, round(discriminator.num_attention_heads * self.generator_size))
+        head_size = max(1, round(discriminator.hidden_size * self.generator_size / heads))
         return replace(
             discriminator,
-            hidden_size=max(1, round(discriminator.hidden_size * self.generator_size / heads)) * heads,
+            hidden_size=heads * head_size,
             num_attention_heads=heads,
             intermediate_size=max(1, round(discriminator.intermediate_size * self.generator_size)),
             num_hidden_layers=layers,
@@ -201,22 +238,28 @@ class RtdConfig:
 
 @dataclass(frozen=True)
 class MlmConfig:
-    """Masked language modelling, for mlm and mlm_sop. Papers: BERT section 3.1, ALBERT section 3.1."""
+    """Masked language modelling, for mlm and mlm_sop.
+
+    Papers: BERT section 3.1, ALBERT section 3.1.
+    """
 
     mask_rate: float = 0.15
     """Fraction of the maskable tokens of a sequence that are predicted."""
     mask_token_share: float = 0.8
     """Fraction of the selected tokens replaced by [MASK]."""
     random_token_share: float = 0.1
-    """Fraction of the selected tokens replaced by a random token, never a special one; the others stay unchanged."""
+    """Fraction of the selected tokens replaced by a random token, never a special one; the others
+    stay unchanged."""
     mask_unit: Literal["token", "word", "ngram", "span"] = "token"
-    """Unit selected as a whole: token, word, ngram (1 to 3 words, as in ALBERT) or span (1 to 10, as in SpanBERT)."""
+    """Unit selected as a whole: token, word, ngram (1 to 3 words, as in ALBERT) or span (1 to 10,
+    as in SpanBERT)."""
 
     def __post_init__(self) -> None:
         require_within(self, "(0, 1)", "mask_rate")
         require_within(self, "[0, 1]", "mask_token_share random_token_share")
         total = self.mask_token_share + self.random_token_share
-        require(total <= 1 + 1e-9, f"mask_token_share + random_token_share = {total:g} must not exceed 1")
+        sum_text = f"mask_token_share + random_token_share = {total:g}"
+        require(total <= 1 + 1e-9, f"{sum_text} must not exceed 1")
 
 
 @dataclass(frozen=True)

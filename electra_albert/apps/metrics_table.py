@@ -68,7 +68,8 @@ def has_learned(metrics: Metrics) -> bool | None:
     minimum: dict[str, float] = {}
     for name, metric in METRICS.items():
         if name in metrics and metric.least:
-            minimum[name] = metric.least * (baseline_of(name, metrics) or math.nan)
+            baseline = baseline_of(name, metrics)
+            minimum[name] = math.nan if baseline is None else metric.least * baseline
     precision = "discriminator_average_precision"
     if precision in minimum:
         minimum[precision] = min(minimum[precision], _MOST_PRECISION)

@@ -1,7 +1,9 @@
-"""Self-attention: projections around a replaceable attention kind, which maps q, k and v to the output.
+"""Self-attention: projections around an attention kind, which maps q, k and v to the output.
 
 Dimensions: B batch, L length, D hidden, N heads, H head size.
 """
+
+# mypy: disable-error-code="no-any-return"
 
 import inspect
 from typing import Any
@@ -41,28 +43,59 @@ class SoftmaxMixing(nn.Module):
         super().__init__()
         self.dropout = config.attention_probs_dropout_prob
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-        """q, k, v any float [B, N, L, H], mask bool [B, L] (True = attend to it); returns [B, N, L, H]."""
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor,
+    ) -> Tensor:
+        """q, k, v any float [B, N, L, H], mask bool [B, L], True = attend; returns [B, N, L, H]."""
         dropout = self.dropout if self.training else 0.0
         if q.device.type == "cpu" and q.dtype == torch.bfloat16:
             return _bfloat16_attention(q, k, v, mask, dropout)
-        return dot_product_attention(q, k, v, mask[:, None, None, :], dropout)
+        mask = mask[:, None, None]  # [B, 1, 1, L]
+        return dot_product_attention(
+            q,
+            k,
+            v,
+            mask,
+            dropout,
+        )
 
 
-def _bfloat16_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, dropout: float) -> Tensor:
-    """SoftmaxMixing without the fused kernel, which is at least twice as slow on the CPU in bfloat16."""
-    batch, heads, length, size = q.shape
-    q, k, v = (part.reshape(batch * heads, length, size) for part in (q, k, v))  # each [BN, L, H]
-    bias = torch.zeros(mask.shape, dtype=q.dtype).masked_fill(~mask, torch.finfo(q.dtype).min)  # [B, L]
-    bias = bias.repeat_interleave(heads, dim=0)[:, None, :].expand(-1, length, -1)  # [BN, L, L]
-    scores = torch.baddbmm(bias, q, k.transpose(1, 2), alpha=size**-0.5)  # [BN, L, L]
-    weights = F.dropout(scores.softmax(-1), dropout, training=dropout > 0)
-    return (weights @ v).view(batch, heads, length, size)  # [B, N, L, H]
+def _bfloat16_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor,
+    dropout: float,
+) -> Tensor:
+    """SoftmaxMixing without the fused kernel, at least twice as slow on the CPU in bfloat16."""
+    heads, length, head_size = q.shape[1:]
+    q, k, v = (part.flatten(0, 1) for part in (q, k, v))  # each [BN, L, H]
+    lowest = torch.finfo(q.dtype).min
+    bias = torch.zeros(mask.shape, dtype=q.dtype)
+    bias = bias.masked_fill(~mask, lowest).repeat_interleave(heads, dim=0)  # [BN, L]
+    bias = bias[:, None].expand(-1, length, -1)  # [BN, L, L]
+    k = k.transpose(1, 2)  # [BN, H, L]
+    scores = torch.baddbmm(
+        bias,
+        q,
+        k,
+        alpha=head_size**-0.5,
+    )  # [BN, L, L]
+    weights = F.dropout(
+        scores.softmax(-1),
+        dropout,
+        training=dropout > 0,
+    )
+    return (weights @ v).view(-1, heads, length, head_size)  # [B, N, L, H]
 
 
-# Attention kinds: modules constructed from the model's config and model.attention_options, each with
+# Attention kinds: modules made from the model's config and model.attention_options, each with
 #   forward(q, k, v, mask)  as SoftmaxMixing
-#   has_weights             whether attention weights are computed, which attention_probs_dropout_prob needs
+#   has_weights             whether it computes weights for attention_probs_dropout_prob to drop
 ATTENTION: dict[str, Any] = {
     "softmax": SoftmaxMixing,
     "linear": LinearMixing,
@@ -73,23 +106,26 @@ ATTENTION: dict[str, Any] = {
 
 
 def make_mixing(config: ModelConfig) -> nn.Module:
-    """Construct the attention kind config.attention. Raises ValueError if it or an option is unknown or impossible."""
+    """Construct config.attention. Raises ValueError if it or an option is unknown or impossible."""
     kind = config.attention
     require(kind in ATTENTION, f"model.attention={kind!r} is not one of {', '.join(ATTENTION)}")
-    known = [*inspect.signature(ATTENTION[kind]).parameters][1:]
+    mixing = ATTENTION[kind]
+    known = list(inspect.signature(mixing).parameters)[1:]
+    has = f"attention {kind} has {', '.join(known) or 'none'}"
     for name in config.attention_options:
-        problem = f"model.attention_options.{name} does not exist; attention {kind} has {', '.join(known) or 'none'}"
-        require(name in known, problem)
-    drops = config.attention_probs_dropout_prob > 0 and not ATTENTION[kind].has_weights
-    require(not drops, f"attention {kind} has no weights to drop; set attention_probs_dropout_prob to 0")
-    mixing: nn.Module = ATTENTION[kind](config, **config.attention_options)
-    return mixing
+        require(name in known, f"model.attention_options.{name} does not exist; {has}")
+    require(
+        mixing.has_weights or not config.attention_probs_dropout_prob,
+        f"attention {kind} has no weights to drop; set attention_probs_dropout_prob to 0",
+    )
+    return mixing(config, **config.attention_options)
 
 
 def mixing_shapes(config: ModelConfig) -> dict[str, torch.Size]:
-    """Shapes of the attention kind's own parameters, without memory for them. Raises ValueError as make_mixing."""
+    """Shapes of the attention kind's own parameters, without memory. Raises as make_mixing."""
     with torch.device("meta"):
-        return {name: parameter.shape for name, parameter in make_mixing(config).named_parameters()}
+        mixing = make_mixing(config)
+    return {name: weight.shape for name, weight in mixing.named_parameters()}
 
 
 class SelfAttention(nn.Module):
@@ -97,7 +133,7 @@ class SelfAttention(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.num_heads, self.head_size = config.num_attention_heads, config.head_size
+        self.num_heads = config.num_attention_heads
         # Query, key and value in one matrix; hub/formats.py splits it for stock folders.
         self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size)
         self.mixing = make_mixing(config)
@@ -107,9 +143,10 @@ class SelfAttention(nn.Module):
 
     def forward(self, hidden_states: Tensor, mask: Tensor) -> Tensor:
         """hidden_states any float [B, L, D], mask bool [B, L]; returns [B, L, D]."""
-        batch, length, _ = hidden_states.shape
-        projected = self.qkv(hidden_states).view(batch, length, 3, self.num_heads, self.head_size)
+        projected = self.qkv(hidden_states)
+        projected = projected.unflatten(-1, (3, self.num_heads, -1))
         q, k, v = (part.transpose(1, 2) for part in projected.unbind(2))  # each [B, N, L, H]
-        mixed = self.mixing(q, k, v, mask).transpose(1, 2).flatten(2)  # [B, L, D]
-        output: Tensor = self.LayerNorm(self.output_dropout(self.dense(mixed)) + hidden_states)
-        return output
+        mixed = self.mixing(q, k, v, mask)  # [B, N, L, H]
+        mixed = mixed.transpose(1, 2).flatten(2)  # [B, L, D]
+        output = self.output_dropout(self.dense(mixed))
+        return self.LayerNorm(output + hidden_states)

@@ -17,11 +17,12 @@ def set_gradient_checkpointing(module: nn.Module) -> None:
 
 
 def compile_for_training(objective: nn.Module, compilation: Compilation) -> None:
-    """Apply torch.compile: "blocks" to each group by itself (seconds), "step" to the whole forward pass (minutes)."""
+    """Apply torch.compile: "blocks" to each group by itself (seconds), "step" to all (minutes)."""
     if compilation != "none":
         import torch._dynamo
 
-        # DDP would split graphs to reduce gradients early, but those of shared weights are complete only at the end.
+        # DDP would split graphs to reduce gradients early, but those of shared weights are
+        # complete only at the end.
         torch._dynamo.config.optimize_ddp = False
     if compilation == "blocks":
         for part in objective.modules():

@@ -1,4 +1,7 @@
-"""Generator, discriminator, and the pair with shared embeddings. B batch, L length, V vocab, E embedding, D hidden."""
+"""Generator, discriminator, and the pair with shared embeddings.
+
+Dimensions: B batch, L length, V vocab, E embedding, D hidden.
+"""
 
 # mypy: disable-error-code="no-any-return"
 
@@ -8,9 +11,11 @@ from electra_albert.config import ModelConfig
 from electra_albert.model.encoder import Backbone, Embeddings, MlmHead, RtdHead, SentenceOrderHead
 from electra_albert.model.initialization import initialize
 
+_HEADS = ("discriminator_predictions", "predictions", "sentence_order")
+
 
 class Generator(Backbone):
-    """An encoder with an MLM head tied to its word embeddings; the optional pooler is only kept for export."""
+    """An encoder with an MLM head tied to its word embeddings; a pooler is only kept for export."""
 
     def __init__(
         self,
@@ -49,9 +54,15 @@ class Discriminator(Backbone):
     def has_energies(self) -> bool:
         return self.discriminator_predictions.has_energies
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        token_type_ids: Tensor,
+    ) -> Tensor:
         """Replaced-token logits [B, L], above 0 = replaced; arguments as for encode."""
-        return self.discriminator_predictions(self.encode(input_ids, attention_mask, token_type_ids))
+        hidden_states = self.encode(input_ids, attention_mask, token_type_ids)
+        return self.discriminator_predictions(hidden_states)
 
     def mlm_logits(self, hidden_states: Tensor) -> Tensor:
         """MLM logits [..., V] from hidden_states, any float [..., D]."""
@@ -60,32 +71,38 @@ class Discriminator(Backbone):
 
 
 class Electra(nn.Module):
-    """Generator, if any, and discriminator with optional `heads`; both share embeddings and their LayerNorm.
+    """Generator, if any, and discriminator with optional `heads`, with shared embeddings.
 
     is_disentangled: the discriminator adds its own differences to the word embeddings.
     Paper: ELECTRA section 3.2 (shared embeddings), ALBERT section 3.1 (factorised embeddings).
     """
 
     def __init__(
-        self, generator: ModelConfig | None, discriminator: ModelConfig, *, is_disentangled: bool = False, **heads: bool
+        self,
+        generator: ModelConfig | None,
+        discriminator: ModelConfig,
+        *,
+        is_disentangled: bool = False,
+        **heads: bool,
     ) -> None:
         super().__init__()
         embeddings = Embeddings(discriminator)
         self.generator = None if generator is None else Generator(generator, embeddings)
-        own = Embeddings(discriminator, embeddings) if is_disentangled else embeddings
-        self.discriminator = Discriminator(discriminator, own, **heads)
-        initialize_models(*([self.generator] if self.generator is not None else []), self.discriminator)
         if is_disentangled:
-            nn.init.zeros_(own.word_embeddings.weight)
+            embeddings = Embeddings(discriminator, embeddings)
+        self.discriminator = Discriminator(discriminator, embeddings, **heads)
+        models = (self.generator, self.discriminator)
+        initialize_models(*(model for model in models if model is not None))
+        if is_disentangled:
+            nn.init.zeros_(embeddings.word_embeddings.weight)
 
 
 def initialize_models(*models: Generator | Discriminator) -> None:
-    """Initialize models with shared embeddings. The result for a given seed depends on the order of the draws."""
+    """Initialize models with shared embeddings, drawn from torch's generator in a fixed order."""
     initialize(models[0].embeddings, models[0].config)
     for model in models:
         initialize(model.encoder, model.config)
     for model in models:
-        head = model.predictions if isinstance(model, Generator) else model.discriminator_predictions
-        for part in dict.fromkeys((head, model.predictions, model.sentence_order)):
-            if part is not None:
-                initialize(part, model.config)
+        for name, head in model.named_children():
+            if name in _HEADS:
+                initialize(head, model.config)

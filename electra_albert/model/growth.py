@@ -1,15 +1,20 @@
-"""Growth: weights of a larger model from those of a smaller one of the same family, as state dicts by our names.
+"""Growth: weights of a larger model from those of a smaller one, as state dicts by our names.
 
-Wider: hidden features, embeddings, heads and inner features are repeated, and the weights of each layer that reads them
-are divided among the copies, so that the outputs stay the same. More groups: each is a copy. Deeper: with as many
-groups each is applied more often, with more groups layer l copies layer l modulo the depth of the smaller model.
-Longer: position embeddings are continued by the sinusoids that fit them best, and the old ones stay.
-Papers: Chen et al. 2016 (Net2Net); Gong et al. 2019 (progressive stacking); Chen et al. 2022 (bert2BERT).
+Wider: hidden features, embeddings, heads and inner features are repeated, and the weights of each
+layer that reads them are divided among the copies, so that the outputs stay the same:
+
+    [a b]  three times as wide, as a layer's rows:     a b a b a b
+           as columns, with random shares of sum 1:    .3a .2b .3a .5b .4a .3b
+
+More groups: each is a copy. Deeper: with as many groups each is applied more often, with more
+groups layer l copies layer l modulo the depth of the smaller model. Longer: position embeddings
+are continued by the sinusoids that fit them best, and the old ones stay.
+Papers: Chen et al. 2016 (Net2Net); Gong et al. 2019 (progressive stacking); Chen et al. 2022
+(bert2BERT).
 """
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict
 from zlib import crc32
 
 import torch
@@ -20,13 +25,17 @@ from electra_albert.keyed_random import Stream, bits, derived_seed, uniform
 from electra_albert.model.attention import mixing_shapes
 from electra_albert.model.initialization import sinusoids
 
-_HIDDEN, _EMBEDDING, _INNER = _WIDTHS = "hidden_size", "embedding_size", "intermediate_size"
-_DEPTH, _POSITIONS = "num_hidden_layers", "max_position_embeddings"
+_HIDDEN = "hidden_size"
+_EMBEDDING = "embedding_size"
+_INNER = "intermediate_size"
+_WIDTHS = (_HIDDEN, _EMBEDDING, _INNER)
+_DEPTH = "num_hidden_layers"
+_POSITIONS = "max_position_embeddings"
 _SIZES = (_DEPTH, "num_hidden_groups", *_WIDTHS, "num_attention_heads", _POSITIONS)
 _GROUP = re.compile(r"(encoder\.albert_layer_groups\.)(\d+)(\..+)")
 _POSITION_TABLE = "embeddings.position_embeddings.weight"
 _TABLES = "_embeddings.weight"  # [rows, E]: repeated columns, as a layer's output
-# Parts of names: the widths that a layer writes (None: not repeated) and reads. The first match counts.
+# Parts of names: the widths that a layer writes (None: not repeated) and reads; the first match.
 _LAYERS: dict[str, tuple[str | None, str | None]] = {
     "embeddings.LayerNorm.": (_EMBEDDING, None),
     "embedding_hidden_mapping_in.": (_HIDDEN, _EMBEDDING),
@@ -41,32 +50,44 @@ _LAYERS: dict[str, tuple[str | None, str | None]] = {
     "discriminator_predictions.dense.": (_HIDDEN, _HIDDEN),
     "dense_prediction.weight": (None, _HIDDEN),
     "predictions.dense.": (_EMBEDDING, _HIDDEN),
-    "predictions.LayerNorm.": (None, _EMBEDDING),  # divided, because the decoder's token embeddings are repeated
+    "predictions.LayerNorm.": (None, _EMBEDDING),  # divided: the decoder's embeddings are repeated
 }
 
 
 def source_groups(old: ModelConfig, new: ModelConfig) -> list[int]:
-    """The group of the old model that each group of the new one copies. Raises ValueError if it would be several."""
+    """The group of the old model that each group of the new one copies.
+
+    Raises ValueError if a group would copy several.
+    """
     if new.num_hidden_groups == old.num_hidden_groups:
-        return [*range(old.num_hidden_groups)]
-    size, old_size = (one.num_hidden_layers // one.num_hidden_groups for one in (new, old))
-    copied = [layer % old.num_hidden_layers // old_size for layer in range(new.num_hidden_layers)]
-    groups = [copied[first : first + size] for first in range(0, len(copied), size)]
-    if any(len({*group}) > 1 for group in groups):
-        wanted = f"num_hidden_groups={new.num_hidden_groups} with num_hidden_layers={new.num_hidden_layers}"
-        raise ValueError(f"{wanted}: a group would copy several of the {old.num_hidden_groups} groups")
-    return [group[0] for group in groups]
+        return list(range(old.num_hidden_groups))
+    old_size = old.num_hidden_layers // old.num_hidden_groups
+    size = new.num_hidden_layers // new.num_hidden_groups
+    layers = range(new.num_hidden_layers)
+    by_layer = [layer % old.num_hidden_layers // old_size for layer in layers]
+    sources = by_layer[::size]
+    if by_layer != [sources[layer // size] for layer in layers]:
+        raise ValueError(
+            f"num_hidden_groups={new.num_hidden_groups} with "
+            f"num_hidden_layers={new.num_hidden_layers}: "
+            f"a group would copy several of the {old.num_hidden_groups} groups"
+        )
+    return sources
 
 
 def describe(old: ModelConfig, new: ModelConfig) -> str:
-    """Description of the growth from `old` to `new`, empty for equal sizes. Raises ValueError if it is impossible."""
-    before, after = asdict(old), asdict(new)
+    """Description of the growth from `old` to `new`, empty for equal sizes.
+
+    Raises ValueError if it is impossible.
+    """
+    before = vars(old)
+    after = vars(new)
     for name in _WIDTHS:
         if after[name] % before[name]:
             raise ValueError(f"{name}={after[name]} is not a multiple of {before[name]}")
     if new.head_size != old.head_size:
-        heads = new.hidden_size // old.head_size
-        raise ValueError(f"num_attention_heads={new.num_attention_heads} changes the size of a head; give {heads}")
+        problem = f"num_attention_heads={new.num_attention_heads} changes the size of a head"
+        raise ValueError(f"{problem}; give {new.hidden_size // old.head_size}")
     if new.inner_group_num != old.inner_group_num:
         raise ValueError(f"inner_group_num={new.inner_group_num} is not {old.inner_group_num}")
     for name in (_DEPTH, _POSITIONS):
@@ -75,57 +96,88 @@ def describe(old: ModelConfig, new: ModelConfig) -> str:
     if mixing_shapes(new) != mixing_shapes(old):
         raise ValueError(f"the own weights of attention {new.attention} do not fit the new sizes")
     groups = source_groups(old, new)
-    if not (changes := [f"{name} {before[name]} to {after[name]}" for name in _SIZES if before[name] != after[name]]):
+    sizes = [name for name in _SIZES if before[name] != after[name]]
+    if not sizes:
         return ""
+    changes = [f"{name} {before[name]} to {after[name]}" for name in sizes]
     if len(groups) > old.num_hidden_groups:
         changes.append(f"groups copied from groups {' '.join(map(str, groups))}")
-    outputs = "other outputs, since it is deeper" if after[_DEPTH] > before[_DEPTH] else "the same outputs"
-    if after[_POSITIONS] > before[_POSITIONS]:
-        outputs += f", up to {before[_POSITIONS]} tokens"
+    outputs = "other outputs, since it is deeper" if _DEPTH in sizes else "the same outputs"
+    if _POSITIONS in sizes:
+        outputs += f", up to {old.max_position_embeddings} tokens"
     return f"{', '.join(changes)}; {outputs}"
 
 
-def grow(state: Mapping[str, Tensor], old: ModelConfig, new: ModelConfig, seed: int) -> dict[str, Tensor]:
-    """The tensors of a new model from those of an old one, any float on the CPU, for sizes that `describe` accepts.
+def grow(
+    state: Mapping[str, Tensor],
+    old: ModelConfig,
+    new: ModelConfig,
+    seed: int,
+) -> dict[str, Tensor]:
+    """The tensors of a new model from those of an old one, for sizes that `describe` accepts.
 
-    `seed` determines the shares. Tensors of unknown names, such as those of an attention kind, are kept as they are.
+    Tensors are any float on the CPU; those of unknown names, such as those of an attention kind,
+    are kept as they are. `seed` determines the shares.
     """
     times = {name: getattr(new, name) // getattr(old, name) for name in _WIDTHS}
-    groups, grown = source_groups(old, new), dict[str, Tensor]()
+    sources = source_groups(old, new)
+    grown: dict[str, Tensor] = {}
     for name, tensor in state.items():
-        found, names = _GROUP.fullmatch(name), [name]
-        if found:
-            start, source, rest = found.groups()
-            names = [f"{start}{group}{rest}" for group, copied in enumerate(groups) if copied == int(source)]
-        if name == _POSITION_TABLE:
+        names = [name]
+        match = _GROUP.fullmatch(name)
+        if match:
+            start, source, rest = match.groups()
+            groups = [group for group, copied in enumerate(sources) if copied == int(source)]
+            names = [f"{start}{group}{rest}" for group in groups]
+        elif name == _POSITION_TABLE:
             tensor = _continue_positions(tensor, old, new.max_position_embeddings)
-        grown |= {each: _widen(each, tensor, times, seed) for each in names}
+        for new_name in names:
+            grown[new_name] = _widen(new_name, tensor, times, seed)
     return grown
 
 
-def _continue_positions(table: Tensor, old: ModelConfig, count: int) -> Tensor:
+def _continue_positions(
+    table: Tensor,
+    old: ModelConfig,
+    count: int,
+) -> Tensor:
     """A table [count, E] that continues the old one [P, E] by its ridge regression on sinusoids."""
     waves = sinusoids(torch.arange(count), old).double()  # [count, W]
     known = waves[: len(table)]
-    weights = torch.linalg.solve(known.T @ known + torch.eye(waves.shape[1]), known.T @ table.double())  # [W, E]
-    return torch.cat([table, (waves[len(table) :] @ weights).to(table.dtype)])
+    ridge = known.T @ known + torch.eye(waves.shape[1])
+    weights = torch.linalg.solve(ridge, known.T @ table.double())  # [W, E]
+    continued = waves[len(table) :] @ weights
+    return torch.cat([table, continued.to(table.dtype)])
 
 
-def _widen(name: str, tensor: Tensor, times: Mapping[str, int], seed: int) -> Tensor:
-    """Repeat a layer's rows, and its columns in shares of the old weights: [out, in] -> [out x times, in x times]."""
+def _widen(
+    name: str,
+    tensor: Tensor,
+    times: Mapping[str, int],
+    seed: int,
+) -> Tensor:
+    """Repeat a layer's rows, and its columns in shares: [out, in] -> [out x times, in x times]."""
     if name.endswith(_TABLES):
         return torch.cat([tensor] * times[_EMBEDDING], dim=-1)
-    rows, columns = next((widths for part, widths in _LAYERS.items() if part in name), (None, None))
+    widths = (widths for part, widths in _LAYERS.items() if part in name)
+    rows, columns = next(widths, (None, None))
     if rows is not None:
         parts = tensor.chunk(3 if "attention.qkv." in name else 1)
-        tensor = torch.cat([part for part in parts for _ in range(times[rows])])
-    is_read = columns is not None and (tensor.ndim == 2 or rows is None)  # not a bias
-    if not is_read or (number := times[str(columns)]) == 1:
+        wider = [torch.cat([part] * times[rows]) for part in parts]
+        tensor = torch.cat(wider)
+    is_bias = tensor.ndim == 1 and rows is not None
+    if columns is None or is_bias or times[columns] == 1:
         return tensor
-    # Differs from Net2Net, which divides equally and adds noise: copies with equal shares would get equal gradients and
-    # stay equal for ever, and random shares that sum to one keep the outputs exactly.
-    key, width = derived_seed(seed, Stream.INITIAL_WEIGHTS, crc32(name.encode())), tensor.shape[-1]
-    row, column = torch.arange(tensor.numel() // width)[:, None], torch.arange(number * width)
-    drawn = 0.5 + uniform(bits(key, Stream.INITIAL_WEIGHTS, row, column)).double().view(-1, number, width)
-    divided = tensor.reshape(-1, 1, width) * (drawn / drawn.sum(1, keepdim=True))  # [out, times, in]
-    return divided.view(*tensor.shape[:-1], number * width).to(tensor.dtype)
+    # Differs from Net2Net, which divides equally and adds noise: copies with equal shares would get
+    # equal gradients and stay equal, and random shares that sum to one keep the outputs exactly.
+    key = derived_seed(seed, Stream.INITIAL_WEIGHTS, crc32(name.encode()))
+    copies = times[columns]
+    width = tensor.shape[-1]
+    row = torch.arange(tensor.numel() // width)[:, None]
+    column = torch.arange(copies * width)
+    noise = uniform(bits(key, Stream.INITIAL_WEIGHTS, row, column))
+    weights = 0.5 + noise.double().view(-1, copies, width)
+    shares = weights / weights.sum(1, keepdim=True)  # [out, times, in]
+    divided = tensor.reshape(-1, 1, width) * shares
+    divided = divided.view(*tensor.shape[:-1], -1)
+    return divided.to(tensor.dtype)

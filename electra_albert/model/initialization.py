@@ -1,8 +1,9 @@
-"""Initial weights: normal as published, or "local", where each attention head starts on a neighbouring token.
+"""Initial weights: normal as published, or "local": each head starts on a neighbouring token.
 
-From normal weights the loss of a small model stays at the unigram entropy until it has learned to attend to nearby
-tokens. Local initialization sets some dimensions of the position embeddings to sinusoids, and the query of each head
-rotates them by the head's offset, where its attention scores are highest. Embeddings and encoder must have the same.
+From normal weights the loss of a small model stays at the unigram entropy until it has learned to
+attend to nearby tokens. Local initialization sets some dimensions of the position embeddings to
+sinusoids, and the query of each head rotates them by the head's offset, where its attention scores
+are highest. Embeddings and encoder must have the same.
 Dimensions: E embedding, D hidden, N heads, H head size, P positions, W position dimensions.
 """
 
@@ -17,15 +18,15 @@ from electra_albert.model.encoder import Block, Embeddings, Encoder, RtdHead, Se
 
 POSITION_SHARE = 4  # one in so many embedding dimensions encodes the position
 POSITION_AMPLITUDE = 3.0  # of the sinusoids, in standard deviations of a word embedding
-FREQUENCY_SPACING = 1.5  # exponent that spaces the frequencies so that all positions of a sequence differ
+FREQUENCY_SPACING = 1.5  # exponent that spaces the frequencies: all positions must differ
 SHARPNESS_NATS = 12.0  # margin of a head's own offset over other positions, in attention scores
-FULL_STRENGTH_BLOCKS = 3  # deeper models scale residual branches by this over their number of blocks
+FULL_STRENGTH_BLOCKS = 3  # deeper models scale residual branches by this over their blocks
 HEAD_OFFSETS = (-1, 1, -2, 2, -3, 3)  # of the first heads; further heads keep normal weights
 _PUBLISHED_LOGIT_WIDTH = 256  # the output layer of wider detection heads is scaled down
 
 
 def initialize(module: nn.Module, config: ModelConfig) -> None:
-    """Initialize embeddings, an encoder or a head in place, following config.initialization; biases start at zero."""
+    """Initialize embeddings, an encoder or a head in place by config.initialization."""
     for part in module.modules():
         if isinstance(part, nn.Linear | nn.Embedding):
             nn.init.normal_(part.weight, std=config.initializer_range)
@@ -35,75 +36,115 @@ def initialize(module: nn.Module, config: ModelConfig) -> None:
         if config.initialization == "local":
             _init_local(module, config)
         elif isinstance(module, RtdHead) and config.hidden_size > _PUBLISHED_LOGIT_WIDTH:
-            # Differs from ELECTRA: its logits grow with D, to an initial loss of 1.0 instead of ln 2 at D = 4096.
+            # Differs from ELECTRA, whose logits grow with D: at 4096 to a loss of 1.0, not ln 2.
             module.dense_prediction.weight *= _PUBLISHED_LOGIT_WIDTH / config.hidden_size
-        for block in module.modules() if config.zero_init_outputs else ():
-            if isinstance(block, Block):
+        if config.zero_init_outputs:
+            for block in _blocks(module):
                 block.attention.dense.weight.zero_()
                 block.ffn_output.weight.zero_()
 
 
+def _blocks(module: nn.Module) -> list[Block]:
+    parts = module.modules()
+    return [part for part in parts if isinstance(part, Block)]
+
+
 def _init_local(module: nn.Module, config: ModelConfig) -> None:
     if isinstance(module, Embeddings):
-        table = sinusoids(torch.arange(config.max_position_embeddings), config)  # [P, W]
-        position_embeddings = module.position_embeddings.weight.zero_()
-        position_embeddings[:, : table.shape[1]] = table * POSITION_AMPLITUDE * config.initializer_range
+        positions = torch.arange(config.max_position_embeddings)
+        waves = sinusoids(positions, config) * POSITION_AMPLITUDE  # [P, W]
+        weight = module.position_embeddings.weight.zero_()
+        weight[:, : waves.shape[1]] = waves * config.initializer_range
     elif isinstance(module, Encoder):
-        positions = _init_projection(module.embedding_hidden_mapping_in, config)  # [D, W]
-        blocks = config.num_hidden_layers * config.inner_group_num
-        for block in module.modules():
-            if isinstance(block, Block):
-                _init_attention(block.attention, positions, config)
-                for layer in (block.ffn, block.ffn_output):  # scaled by fan-in, to leave the activation's linear range
-                    nn.init.normal_(layer.weight, std=layer.in_features**-0.5)
-                # Scales the residual branches so that the input token reaches the output at any depth.
-                for layer in (block.attention.dense, block.ffn_output):
-                    layer.weight *= min(1.0, FULL_STRENGTH_BLOCKS / blocks)
-    elif isinstance(module, RtdHead | SentenceOrderHead):
-        wide = module.dense if isinstance(module, RtdHead) else module.pooler
-        output = module.dense_prediction if isinstance(module, RtdHead) else module.classifier
-        nn.init.normal_(wide.weight, std=wide.in_features**-0.5)
-        nn.init.zeros_(output.weight)  # so that the first predictions are at chance level
+        basis = _init_projection(module.embedding_hidden_mapping_in, config)  # [D, W]
+        depth = config.num_hidden_layers * config.inner_group_num
+        # Scales the residual branches so that the input token reaches the output at any depth.
+        scale = min(1.0, FULL_STRENGTH_BLOCKS / depth)
+        for block in _blocks(module):
+            _init_attention(block.attention, basis, config)
+            _scale_by_fan_in(block.ffn)
+            _scale_by_fan_in(block.ffn_output)
+            block.attention.dense.weight *= scale
+            block.ffn_output.weight *= scale
+    elif isinstance(module, RtdHead):
+        _scale_by_fan_in(module.dense)
+        nn.init.zeros_(module.dense_prediction.weight)  # the first predictions are at chance level
+    elif isinstance(module, SentenceOrderHead):
+        _scale_by_fan_in(module.pooler)
+        nn.init.zeros_(module.classifier.weight)
+
+
+def _scale_by_fan_in(layer: nn.Linear) -> None:
+    """Normal weights large enough that the outputs leave the activation's linear range."""
+    nn.init.normal_(layer.weight, std=layer.in_features**-0.5)
 
 
 def sinusoids(positions: Tensor, config: ModelConfig) -> Tensor:
     """Sines and cosines, float [P, W], of positions [P] at W/2 frequencies."""
     pairs = config.embedding_size // POSITION_SHARE // 2
-    frequencies = math.pi * ((torch.arange(pairs) + 0.5) / pairs) ** FREQUENCY_SPACING
+    shares = (torch.arange(pairs) + 0.5) / pairs
+    frequencies = math.pi * shares**FREQUENCY_SPACING
     angles = positions[:, None] * frequencies  # [P, W/2]
-    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
+    waves = (angles.sin(), angles.cos())
+    return torch.stack(waves, dim=-1).flatten(1)
 
 
 def _init_projection(mapping: nn.Linear, config: ModelConfig) -> Tensor:
-    """Let the projection E to D map positions and words to orthogonal subspaces; returns the position basis [D, W]."""
+    """Let the projection E to D map positions and words to orthogonal subspaces.
+
+    Returns the position basis [D, W].
+    """
+    size = config.hidden_size
     width = config.embedding_size // POSITION_SHARE // 2 * 2
-    basis = nn.init.orthogonal_(torch.empty(config.hidden_size, config.hidden_size))
-    if kept := min(width, config.hidden_size // 4 * 2):  # even: a sine and its cosine stay together
-        words = nn.init.orthogonal_(torch.empty(config.hidden_size - kept, config.embedding_size - width))
-        mapping.weight.zero_()
-        mapping.weight[:, :kept] = basis[:, :kept]
-        mapping.weight[:, width:] = basis[:, kept:] @ words
-    return basis[:, :kept]
+    rank = min(width, size // 4 * 2)  # even: a sine and its cosine stay together
+    basis = nn.init.orthogonal_(torch.empty(size, size))
+    if rank:
+        words = torch.empty(size - rank, config.embedding_size - width)
+        nn.init.orthogonal_(words)
+        weight = mapping.weight.zero_()
+        weight[:, :rank] = basis[:, :rank]
+        weight[:, width:] = basis[:, rank:] @ words
+    return basis[:, :rank]
 
 
-def _init_attention(attention: SelfAttention, positions: Tensor, config: ModelConfig) -> None:
-    """Point each head at its offset. positions [D, W]: basis of the position subspace of the hidden states."""
+def _init_attention(
+    attention: SelfAttention,
+    positions: Tensor,
+    config: ModelConfig,
+) -> None:
+    """Point each head at its offset.
+
+    positions [D, W]: basis of the position subspace of the hidden states.
+    """
     head_size = config.head_size
-    if not (width := min(positions.shape[1], head_size // 2 * 2)):
+    width = min(positions.shape[1], head_size // 2 * 2)
+    if width == 0:
         return  # too narrow for a sine and a cosine: the head keeps its normal weights
     share = width / config.embedding_size
-    amplitude = POSITION_AMPLITUDE / math.sqrt(1 + share * POSITION_AMPLITUDE**2 / 2)  # after LayerNorm
-    gain = math.sqrt(SHARPNESS_NATS * math.sqrt(head_size) / (width / 2 * amplitude**2))
-    query, key, value = attention.qkv.weight.view(3, config.num_attention_heads, head_size, config.hidden_size)
-    for head, offset in zip(range(config.num_attention_heads), HEAD_OFFSETS, strict=False):
-        key[head, :width] = gain * positions[:, :width].T
-        query[head, :width] = gain * _rotation(width, offset, config) @ positions[:, :width].T
+    variance = 1 + share * POSITION_AMPLITUDE**2 / 2
+    amplitude = POSITION_AMPLITUDE / math.sqrt(variance)  # after LayerNorm
+    margin = SHARPNESS_NATS * math.sqrt(head_size)
+    gain = math.sqrt(margin / (width / 2 * amplitude**2))
+    heads = config.num_attention_heads
+    qkv = attention.qkv.weight
+    query, key, value = qkv.view(3, heads, head_size, -1)  # each [N, H, D]
+    directions = positions[:, :width].T
+    for head, offset in enumerate(HEAD_OFFSETS[:heads]):
+        rotation = _rotation(width, offset, config)
+        key[head, :width] = gain * directions
+        query[head, :width] = gain * rotation @ directions
     nn.init.orthogonal_(value.flatten(0, 1))
     nn.init.orthogonal_(attention.dense.weight)
 
 
-def _rotation(width: int, offset: int, config: ModelConfig) -> Tensor:
+def _rotation(
+    width: int,
+    offset: int,
+    config: ModelConfig,
+) -> Tensor:
     """The matrix [W, W] that maps the sinusoids of each position p to those of p + offset."""
-    sine, cosine = sinusoids(torch.tensor([offset]), config)[0, :width].view(-1, 2).unbind(-1)
-    blocks = torch.stack([torch.stack([cosine, sine], -1), torch.stack([-sine, cosine], -1)], -2)  # [W/2, 2, 2]
+    waves = sinusoids(torch.tensor([offset]), config)[0, :width]
+    sine, cosine = waves.view(-1, 2).unbind(-1)  # each [W/2]
+    entries = (cosine, sine, -sine, cosine)
+    blocks = torch.stack(entries, -1).view(-1, 2, 2)  # [W/2, 2, 2]
     return torch.block_diag(*blocks)  # type: ignore[no-untyped-call, no-any-return, unused-ignore]

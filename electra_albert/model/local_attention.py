@@ -16,54 +16,119 @@ from electra_albert.model_config import require_option
 _WITHOUT_CUDNN = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
-def dot_product_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, dropout: float) -> Tensor:
-    """As F.scaled_dot_product_attention; cuDNN's kernel is not used where its gradients can be NaN."""
+def dot_product_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor,
+    dropout: float,
+) -> Tensor:
+    """As F.scaled_dot_product_attention, without cuDNN's kernel where its gradients can be NaN."""
     is_unsafe = q.is_cuda and k.shape[2] % 128 == 64  # pytorch#196678
     with sdpa_kernel(_WITHOUT_CUDNN) if is_unsafe else nullcontext():
         return F.scaled_dot_product_attention(q, k, v, mask, dropout)
 
 
 class LocalMixing(nn.Module):
-    """Sliding window of `window` tokens on both sides, and `global_tokens`. Paper: Longformer section 3.1."""
+    """Sliding window of `window` tokens on both sides, and `global_tokens`.
+
+    A chunk of C = `window` queries reads the keys of the global tokens, of the chunk before, its
+    own and the chunk after. Length 6, window 2, one global token:
+
+        queries 0 1    keys 0 | - - 0 1 2 3    query 0 attends to 0, and as global token to all
+        queries 2 3    keys 0 | 0 1 2 3 4 5    query 2 attends to 0 | 1 2 3 4
+        queries 4 5    keys 0 | 2 3 4 5 - -    query 5 attends to 0 | 3 4 5
+
+    Paper: Longformer section 3.1.
+    """
 
     has_weights = True
-    # Differs from Longformer: `window` counts tokens on one side, and global tokens have no projections of their own.
+    # Differs from Longformer: `window` counts tokens on one side, and global tokens have no
+    # projections of their own.
 
-    def __init__(self, config: ModelConfig, window: int = 64, global_tokens: int = 1) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        window: int = 64,
+        global_tokens: int = 1,
+    ) -> None:
         super().__init__()
         require_option("window", window, 1)
         require_option("global_tokens", global_tokens, 0)
-        self.window, self.global_tokens = window, global_tokens
+        self.window = window
+        self.global_tokens = global_tokens
         self.dropout = config.attention_probs_dropout_prob
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor,
+    ) -> Tensor:
         """As SoftmaxMixing.forward."""
-        batch, heads, length, size = q.shape
-        chunk, dropout = min(self.window, length), self.dropout if self.training else 0.0
-        count, most = -(-length // chunk), min(self.global_tokens, length)
-        padding = count * chunk - length
-        # A chunk of queries reads the keys of its own and both neighbouring chunks, and those of the global tokens.
-        queries = F.pad(q, (0, 0, 0, padding)).view(batch, heads, count, chunk, size).transpose(1, 2)  # [B, M, N, C, H]
-        keys, values = (self._neighbours(part, chunk, padding, most) for part in (k, v))  # [B, M, N, G + 3C, H]
-        position = torch.arange(-chunk, (count + 1) * chunk, device=q.device)
-        near, own = position.unfold(0, 3 * chunk, chunk)[:, None], position[chunk:-chunk].view(count, chunk, 1)
-        is_near = ((own - near).abs() <= self.window) & (near >= most)  # [M, C, 3C]
-        is_token = F.pad(mask, (chunk, padding + chunk)).unfold(1, 3 * chunk, chunk)[:, :, None]  # [B, M, 1, 3C]
-        # Padding attends to itself: without any key the softmax is not defined.
-        is_visible = is_near & is_token | (own == near)
-        of_global = mask[:, None, None, :most].expand(batch, count, chunk, most)
-        visible = torch.cat([of_global, is_visible.expand(batch, -1, -1, -1)], -1)  # [B, M, C, G + 3C]
-        queries, keys, values, visible = (part.flatten(0, 1) for part in (queries, keys, values, visible[:, :, None]))
-        mixed = dot_product_attention(queries, keys, values, visible, dropout)  # [BM, N, C, H]
-        mixed = mixed.view(batch, count, heads, chunk, size).transpose(1, 2).flatten(2, 3)[:, :, :length]
-        if not most:
+        batch, heads, length, head_size = q.shape
+        chunk = min(self.window, length)
+        chunks = -(-length // chunk)
+        padding = chunks * chunk - length
+        dropout = self.dropout if self.training else 0.0
+        queries = F.pad(q, (0, 0, 0, padding))
+        queries = queries.view(batch, heads, chunks, chunk, head_size)
+        mixed = dot_product_attention(
+            queries.transpose(1, 2).flatten(0, 1),  # [BM, N, C, H]
+            self._neighbours(k, chunk, padding),
+            self._neighbours(v, chunk, padding),
+            self._visible(mask, chunk, padding),
+            dropout,
+        )
+        mixed = mixed.view(batch, chunks, heads, chunk, head_size)
+        mixed = mixed.transpose(1, 2).flatten(2, 3)
+        mixed = mixed[:, :, :length]  # [B, N, L, H]
+        count = self.global_tokens
+        if count == 0:
             return mixed
-        first = dot_product_attention(q[:, :, :most], k, v, mask[:, None, None, :], dropout)
-        return torch.cat([first, mixed[:, :, most:]], 2)
+        mask = mask[:, None, None]  # [B, 1, 1, L]
+        of_global = dot_product_attention(
+            q[:, :, :count],
+            k,
+            v,
+            mask,
+            dropout,
+        )
+        return torch.cat([of_global, mixed[:, :, count:]], 2)
 
-    @staticmethod
-    def _neighbours(part: Tensor, chunk: int, padding: int, most: int) -> Tensor:
-        """Keys or values [B, N, L, H] of the global tokens and of three chunks, for each chunk [B, M, N, G + 3C, H]."""
-        near = F.pad(part, (0, 0, chunk, padding + chunk)).unfold(2, 3 * chunk, chunk)  # [B, N, M, H, 3C]
-        near = near.permute(0, 2, 1, 4, 3)
-        return torch.cat([part[:, None, :, :most].expand(-1, near.shape[1], -1, -1, -1), near], 3)
+    def _neighbours(
+        self,
+        part: Tensor,
+        chunk: int,
+        padding: int,
+    ) -> Tensor:
+        """Keys or values [B, N, L, H] that the queries of each chunk read: [BM, N, G + 3C, H]."""
+        near = F.pad(part, (0, 0, chunk, padding + chunk))
+        near = near.unfold(2, 3 * chunk, chunk)
+        near = near.permute(0, 2, 1, 4, 3)  # [B, M, N, 3C, H]
+        of_global = part[:, None, :, : self.global_tokens]
+        of_global = of_global.expand(-1, near.shape[1], -1, -1, -1)
+        return torch.cat([of_global, near], 3).flatten(0, 1)
+
+    def _visible(
+        self,
+        mask: Tensor,
+        chunk: int,
+        padding: int,
+    ) -> Tensor:
+        """Which of its keys each query attends to, bool [BM, 1, C, G + 3C]; mask bool [B, L]."""
+        padded_length = mask.shape[1] + padding
+        position = torch.arange(-chunk, padded_length + chunk, device=mask.device)
+        keys = position.unfold(0, 3 * chunk, chunk)[:, None]  # [M, 1, 3C]
+        queries = position[chunk:-chunk].view(-1, chunk, 1)  # [M, C, 1]
+        is_within = (queries - keys).abs() <= self.window
+        is_near = is_within & (keys >= self.global_tokens)
+        is_token = F.pad(mask, (chunk, padding + chunk))
+        is_token = is_token.unfold(1, 3 * chunk, chunk)[:, :, None]  # [B, M, 1, 3C]
+        # Padding attends to itself: without any key the softmax is not defined.
+        near = is_near & is_token | (queries == keys)  # [B, M, C, 3C]
+        of_global = mask[:, None, None, : self.global_tokens]
+        of_global = of_global.expand(*near.shape[:3], -1)
+        visible = torch.cat([of_global, near], -1)  # [B, M, C, G + 3C]
+        return visible.flatten(0, 1)[:, None]

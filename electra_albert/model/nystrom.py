@@ -1,4 +1,7 @@
-"""Nyström attention: softmax attention through landmarks. Dimensions: as in linear_attention.py, M landmarks."""
+"""Nyström attention: softmax attention through landmarks.
+
+Dimensions: as in linear_attention.py, M landmarks.
+"""
 
 from typing import NamedTuple
 
@@ -13,73 +16,127 @@ class _Landmarks(NamedTuple):
     """Which tokens each landmark is the mean of."""
 
     shares: Tensor  # [B, 1, M, L] float, the weights of the means
-    is_used: Tensor  # [B, 1, M] bool, False for a landmark without a token
+    is_used: Tensor  # [B, 1, 1, M] bool, False for a landmark without a token
     are_tokens: Tensor  # [B, 1, 1, 1] bool, whether each landmark is a single token
 
 
 class NystromMixing(nn.Module):
-    """softmax(q k̃) pinv(softmax(q̃ k̃)) softmax(q̃ k) v for landmarks q̃ and k̃. Paper: Xiong et al. 2021 (Nyströmformer).
+    """softmax(q k̃) pinv(softmax(q̃ k̃)) softmax(q̃ k) v for landmarks q̃ and k̃.
 
-    The landmarks are those of the tokens without padding, and exact attention where they are single tokens. With
-    `conv_kernel_size`, a depthwise convolution of the values along the length is added.
+    The landmarks are those of the tokens without padding, and exact attention where they are
+    single tokens. With `conv_kernel_size`, a depthwise convolution of the values along the length
+    is added. Paper: Xiong et al. 2021 (Nyströmformer).
     """
 
     has_weights = False
-    # Differs from Nyströmformer's code, whose results depend on padding and on the other sequences of a batch: here
-    # landmarks are means over tokens without padding, and each matrix has its own start of the pseudo-inverse.
+    # Differs from Nyströmformer's code, whose results depend on padding and on the other sequences
+    # of a batch: here landmarks are means over tokens without padding, and each matrix has its own
+    # start of the pseudo-inverse.
 
     def __init__(
-        self, config: ModelConfig, landmarks: int = 64, pinv_iterations: int = 6, conv_kernel_size: int = 0
+        self,
+        config: ModelConfig,
+        landmarks: int = 64,
+        pinv_iterations: int = 6,
+        conv_kernel_size: int = 0,
     ) -> None:
         super().__init__()
-        heads, is_odd = config.num_attention_heads, conv_kernel_size == 0 or conv_kernel_size % 2 == 1
         require_option("landmarks", landmarks, 1)
         require_option("pinv_iterations", pinv_iterations, 1)
         require_option("conv_kernel_size", conv_kernel_size, 0)
-        require(is_odd, f"model.attention_options.conv_kernel_size={conv_kernel_size} must be odd, or 0")
-        self.landmarks, self.iterations = landmarks, pinv_iterations
-        sizes, padding = (heads, heads, (conv_kernel_size, 1)), (conv_kernel_size // 2, 0)
-        self.conv = nn.Conv2d(*sizes, padding=padding, bias=False, groups=heads) if conv_kernel_size else None
+        self.landmarks = landmarks
+        self.iterations = pinv_iterations
+        self.conv: nn.Conv2d | None = None
+        if conv_kernel_size:
+            problem = f"model.attention_options.conv_kernel_size={conv_kernel_size}"
+            require(conv_kernel_size % 2 == 1, f"{problem} must be odd, or 0")
+            self.conv = nn.Conv2d(
+                config.num_attention_heads,
+                config.num_attention_heads,
+                (conv_kernel_size, 1),
+                padding=(conv_kernel_size // 2, 0),
+                bias=False,
+                groups=config.num_attention_heads,
+            )
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor,
+    ) -> Tensor:
         """As SoftmaxMixing.forward."""
-        dtype, exact = v.dtype, torch.promote_types(v.dtype, torch.float32)
+        exact = torch.promote_types(v.dtype, torch.float32)
         v = v.masked_fill(~mask[:, None, :, None], 0.0)
-        with torch.autocast("cpu" if q.is_meta else q.device.type, enabled=False):  # the pseudo-inverse needs float32
-            mixed = self._mix(q.to(exact) * q.shape[-1] ** -0.5, k.to(exact), v.to(exact), mask).to(dtype)
+        scaled = q.to(exact) * q.shape[-1] ** -0.5
+        device = "cpu" if q.is_meta else q.device.type
+        with torch.autocast(device, enabled=False):  # the pseudo-inverse needs float32
+            mixed = self._mix(scaled, k.to(exact), v.to(exact), mask)
+        mixed = mixed.to(v.dtype)
         return mixed if self.conv is None else mixed + self.conv(v)
 
-    def _mix(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-        chosen = _choose_landmarks(mask, self.landmarks, q.dtype)
-        q_means, k_means, v_means = (chosen.shares @ part for part in (q, k, v))  # [B, N, M, H]
-        is_used = chosen.is_used[:, :, None]  # [B, 1, 1, M]
+    def _mix(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor,
+    ) -> Tensor:
+        landmarks = _choose_landmarks(mask, self.landmarks, q.dtype)
+        q_means = landmarks.shares @ q  # [B, N, M, H]
+        k_means = landmarks.shares @ k
+        v_means = landmarks.shares @ v
+        is_used = landmarks.is_used
         to_landmarks = _softmax(q @ k_means.transpose(2, 3), is_used)  # [B, N, L, M]
-        # A landmark without a token is the only one to attend to itself, which the inverse leaves so.
+        # A landmark without a token is the only one to attend to itself: the inverse keeps it so.
         between = _softmax(q_means @ k_means.transpose(2, 3), is_used)  # [B, N, M, M]
         identity = torch.eye(self.landmarks, dtype=q.dtype, device=q.device)
         between = torch.where(is_used & is_used.transpose(2, 3), between, identity)
-        values = _softmax(q_means @ k.transpose(2, 3), mask[:, None, None]) @ v  # [B, N, M, H]
-        values = torch.where(chosen.are_tokens, v_means, _pseudo_inverse(between, self.iterations) @ values)
+        to_tokens = _softmax(q_means @ k.transpose(2, 3), mask[:, None, None])  # [B, N, M, L]
+        values = to_tokens @ v  # [B, N, M, H]
+        values = _pseudo_inverse(between, identity, self.iterations) @ values
+        values = torch.where(landmarks.are_tokens, v_means, values)
         return to_landmarks @ values
 
 
-def _choose_landmarks(mask: Tensor, landmarks: int, dtype: torch.dtype) -> _Landmarks:
-    """Divide the tokens of each sequence, mask bool [B, L], among the landmarks as evenly as possible, in order."""
+def _choose_landmarks(
+    mask: Tensor,
+    landmarks: int,
+    dtype: torch.dtype,
+) -> _Landmarks:
+    """Divide the tokens of each sequence, mask bool [B, L], evenly among the landmarks, in order.
+
+    Five tokens, two landmarks: tokens 0 1 2 to the first, 3 4 to the second.
+    """
     count = mask.sum(1, keepdim=True)  # [B, 1]
-    landmark = (mask.cumsum(1) - 1) * landmarks // count.clamp(min=1)  # [B, L]
-    is_member = (landmark[:, None] == torch.arange(landmarks, device=mask.device)[:, None]) & mask[:, None]  # [B, M, L]
-    sizes = is_member.sum(2)  # [B, M]
-    shares = is_member.to(dtype) / sizes.clamp(min=1)[..., None]
-    return _Landmarks(shares[:, None], (sizes > 0)[:, None], (count <= landmarks)[:, :, None, None])
+    index = mask.cumsum(1) - 1
+    landmark = index * landmarks // count.clamp(min=1)  # [B, L]
+    number = torch.arange(landmarks, device=mask.device)[:, None]
+    is_member = (landmark[:, None] == number) & mask[:, None]  # [B, M, L]
+    sizes = is_member.sum(2)[..., None]  # [B, M, 1]
+    shares = is_member.to(dtype) / sizes.clamp(min=1)
+    return _Landmarks(
+        shares=shares[:, None],
+        is_used=(sizes > 0).view(-1, 1, 1, landmarks),
+        are_tokens=(count <= landmarks)[..., None, None],
+    )
 
 
 def _softmax(scores: Tensor, is_visible: Tensor) -> Tensor:
-    return scores.masked_fill(~is_visible, torch.finfo(scores.dtype).min).softmax(-1)
+    lowest = torch.finfo(scores.dtype).min
+    return scores.masked_fill(~is_visible, lowest).softmax(-1)
 
 
-def _pseudo_inverse(matrix: Tensor, iterations: int) -> Tensor:
-    """The Moore-Penrose inverse of matrices [B, N, M, M] with rows that sum to 1, by the paper's iteration."""
-    identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+def _pseudo_inverse(
+    matrix: Tensor,
+    identity: Tensor,
+    iterations: int,
+) -> Tensor:
+    """The Moore-Penrose inverse of matrices [B, N, M, M] with rows that sum to 1.
+
+    identity [M, M]. By the paper's iteration.
+    """
     inverse = matrix.transpose(2, 3) / matrix.sum(2, keepdim=True).amax(3, keepdim=True)
     for _ in range(iterations):
         product = matrix @ inverse

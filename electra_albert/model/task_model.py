@@ -1,12 +1,14 @@
-"""Fine-tuning models: sequence classification, multiple choice, question answering, token classification.
+"""Fine-tuning models: sequence and token classification, multiple choice, question answering.
 
-Parameter names are stock ones, so that AlbertForSequenceClassification and the like load an exported model.
+Parameter names are those of AlbertForSequenceClassification and the like, which load an export.
 Dimensions: B batch, L length, D hidden, C classes.
 """
 
+# mypy: disable-error-code="no-any-return"
+
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -26,12 +28,15 @@ ARCHITECTURES: dict[str, str] = {
 }
 _POOLED_KINDS = ("sequence", "choice")  # heads that read one vector per sequence
 _HEAD_PARTS = ("pooler.", "classifier.", "electra_classifier.", "qa_outputs.")
-_BELOW_BLOCKS = ("encoder.embedding_hidden_mapping_in.", "embeddings.")
+_BELOW_BLOCKS = ("embeddings.", "encoder.embedding_hidden_mapping_in.")
 
 
 @dataclass(frozen=True)
 class TaskHead:
-    """Kind, number of labels, style (sequence and choice only) and dropout of a head. Raises ValueError if invalid."""
+    """Kind, labels, style (sequence and choice only) and dropout of a head.
+
+    Raises ValueError if invalid.
+    """
 
     kind: TaskKind
     num_labels: int
@@ -39,8 +44,8 @@ class TaskHead:
     dropout: float = DEFAULT_DROPOUT
 
     def __post_init__(self) -> None:
-        only = {"choice": 1, "span": 2}.get(self.kind, self.num_labels)
-        if self.kind not in ARCHITECTURES or self.num_labels != only or self.num_labels < 1:
+        fixed = {"choice": 1, "span": 2}.get(self.kind, self.num_labels)
+        if self.kind not in ARCHITECTURES or self.num_labels != fixed or fixed < 1:
             raise ValueError(f"a head of kind {self.kind!r} cannot have {self.num_labels} labels")
         if self.style not in ("albert", "electra"):
             raise ValueError(f"style={self.style!r} is neither albert nor electra")
@@ -53,19 +58,26 @@ class TaskHead:
 
     @property
     def architecture(self) -> str:
-        """The stock class that computes the same; AlbertModel (without the head) for electra_classifier."""
-        return ARCHITECTURES[self.kind] if self.output_name != "electra_classifier" else "AlbertModel"
+        """The stock class that computes the same; for electra_classifier one without a head."""
+        if self.output_name == "electra_classifier":
+            return "AlbertModel"
+        return ARCHITECTURES[self.kind]
 
     @property
     def output_name(self) -> str:
         """Parameter name of the output layer: the stock one if a stock class computes the same."""
         if self.kind == "span":
             return "qa_outputs"
-        return "classifier" if self.kind == "token" or self.style == "albert" else "electra_classifier"
+        if self.kind == "token" or self.style == "albert":
+            return "classifier"
+        return "electra_classifier"
 
 
 class TaskModel(Backbone):
-    """An encoder with a task head. Style electra has no pooler, since replaced-token detection does not train one."""
+    """An encoder with a task head.
+
+    Style electra has no pooler, since replaced-token detection does not train one.
+    """
 
     def __init__(self, config: ModelConfig, head: TaskHead) -> None:
         super().__init__(config, with_pooler=head.has_pooler)
@@ -75,47 +87,71 @@ class TaskModel(Backbone):
 
     @property
     def output(self) -> nn.Linear:
-        return cast(nn.Linear, self.get_submodule(self.head.output_name))
+        return getattr(self, self.head.output_name)
 
     def initialize(self) -> None:
-        """Initialize all weights from torch's generator, the head first: its weights depend on the seed only."""
+        """Initialize all weights, the head first: its weights depend on the seed only."""
         self.initialize_head()
         initialize(self.embeddings, self.config)
         initialize(self.encoder, self.config)
 
     def initialize_head(self, *, with_pooler: bool = True) -> None:
         """Initialize the output layer and, if there is one and with_pooler is set, the pooler."""
-        # Differs from ELECTRA's code, which uses TensorFlow's default (Glorot); normal weights are BERT's and ALBERT's.
+        # Differs from ELECTRA's code, which uses TensorFlow's default (Glorot); BERT's are normal.
         initialize(self.output, self.config)
         if self.pooler is not None and with_pooler:
             initialize(self.pooler, self.config)
 
     def features(self, hidden_states: Tensor) -> Tensor:
-        """Input of the output layer, [B, D] for sequence and choice, else [B, L, D], from hidden_states [B, L, D]."""
+        """Input of the output layer from hidden_states [B, L, D].
+
+        [B, D] for sequence and choice, else [B, L, D].
+        """
         if self.head.kind not in _POOLED_KINDS:
             return hidden_states
-        pooled: Tensor = hidden_states[:, 0] if self.pooler is None else self.pooler(hidden_states[:, 0]).tanh()
-        return pooled
+        first = hidden_states[:, 0]
+        return first if self.pooler is None else self.pooler(first).tanh()
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
-        """Logits, float32 or wider: sequence [B, C], choice [B, 1], span [B, L, 2], token [B, L, C]."""
-        features = self.features(self.encode(input_ids, attention_mask, token_type_ids))  # [B, (L,) D]
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        token_type_ids: Tensor,
+    ) -> Tensor:
+        """Logits, float32 or wider.
+
+        sequence [B, C], choice [B, 1], span [B, L, 2], token [B, L, C].
+        """
+        hidden_states = self.encode(input_ids, attention_mask, token_type_ids)
+        features = self.features(hidden_states)  # [B, (L,) D]
         features = features.to(torch.promote_types(features.dtype, torch.float32))
-        with torch.autocast(features.device.type, enabled=False):  # bfloat16 would round a regression's values
-            outputs: Tensor = self.output(self.dropout(features))  # [B, (L,) C]
-        return outputs
+        # bfloat16 would round a regression's values.
+        with torch.autocast(features.device.type, enabled=False):
+            return self.output(self.dropout(features))  # [B, (L,) C]
 
 
-def depth_scales(names: Iterable[str], config: ModelConfig, decay: float) -> dict[str, float]:
-    """Layer-wise learning-rate decay: factor decay ** depth for each parameter name. Paper: ELECTRA appendix B.
+def depth_scales(
+    names: Iterable[str],
+    config: ModelConfig,
+    decay: float,
+) -> dict[str, float]:
+    """Layer-wise learning-rate decay: factor decay ** depth for each parameter name.
 
-    Depth: head 0, last block 1, ..., first block, projection E to D, embeddings. Raises ValueError for an unknown name.
+    Depth: head 0, last block 1, ..., first block, projection E to D, embeddings.
+    Raises ValueError for an unknown name. Paper: ELECTRA appendix B.
     """
-    # Differs from ELECTRA's code, which counts layers, and the head one level too deep: a shared block is many layers.
-    groups, inner = range(config.num_hidden_groups), range(config.inner_group_num)
-    blocks = [f"encoder.albert_layer_groups.{group}.albert_layers.{block}." for group in groups for block in inner]
-    parts: list[str | tuple[str, ...]] = [_HEAD_PARTS, *reversed(blocks), *_BELOW_BLOCKS]
-    depths = {name: [depth for depth, start in enumerate(parts) if name.startswith(start)] for name in names}
-    if unknown := [name for name, found in depths.items() if not found]:
-        raise ValueError(f"{unknown[0]} is not a parameter of a task model with {len(blocks)} blocks")
-    return {name: decay ** found[0] for name, found in depths.items()}
+    # Differs from ELECTRA's code, which counts layers, of which a shared block is many, and the
+    # head one level too deep.
+    parts: list[str | tuple[str, ...]] = [*_BELOW_BLOCKS]
+    for group in range(config.num_hidden_groups):
+        for block in range(config.inner_group_num):
+            parts.append(f"encoder.albert_layer_groups.{group}.albert_layers.{block}.")
+    parts.append(_HEAD_PARTS)
+    scales = {}
+    for name in names:
+        matches = [name.startswith(part) for part in reversed(parts)]
+        if not any(matches):
+            blocks = config.num_hidden_groups * config.inner_group_num
+            raise ValueError(f"{name} is not a parameter of a task model with {blocks} blocks")
+        scales[name] = decay ** matches.index(True)
+    return scales

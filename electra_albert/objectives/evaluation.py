@@ -1,8 +1,10 @@
-"""Held-out metrics and context-free baselines. Dimensions: B batch, L length, K = masking.max_targets, V vocab."""
+"""Held-out metrics and context-free baselines.
+
+Dimensions: B batch, L length, K = masking.max_targets, V vocab.
+"""
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -14,8 +16,9 @@ from electra_albert.contracts import Metrics, Term
 from electra_albert.objectives.masking import Targets
 
 _ABOVE_NOISE = 0.1  # nats
-# Nats by which a generator is below the unigram entropy, so that context reveals its replacements, and the ROC-AUC that
-# a discriminator then has at least: by chance alone it stays below .51 with 30,000 tokens.
+# Nats by which a generator is below the unigram entropy, so that context reveals its replacements,
+# and the ROC-AUC that a discriminator then has at least: by chance alone it stays below .51 with
+# 30,000 tokens.
 _LEAST_AUC = ((1.0, 0.52), (1.5, 0.6))
 
 
@@ -28,67 +31,101 @@ class Unigram(NamedTuple):
 
     @classmethod
     def from_counts(cls, token_counts: NDArray[np.int64], special_ids: Iterable[int]) -> Self:
-        """token_counts [V]: frequencies in the training text; those of special tokens are ignored."""
+        """token_counts [V]: frequencies in the training text; special tokens are ignored."""
         counts = torch.from_numpy(np.asarray(token_counts)).double()
         counts[list(special_ids)] = 0
         share = counts / counts.sum()
         entropy = -torch.special.xlogy(share, share).sum()
         smoothed = (counts + 1) / (counts + 1).sum()
-        return cls(int(counts.argmax()), float(entropy), -smoothed.log().float())
+        nats = -smoothed.log().float()
+        return cls(int(counts.argmax()), float(entropy), nats)
 
 
-@dataclass
 class Detections:
     """Discriminator logits and labels of all tokens except padding, collected over batches."""
 
-    logits: list[Tensor] = field(default_factory=lambda: [torch.zeros(0)])
-    is_replaced: list[Tensor] = field(default_factory=lambda: [torch.zeros(0, dtype=torch.bool)])
+    def __init__(self) -> None:
+        self.logits = [torch.zeros(0)]
+        self.is_replaced = [torch.zeros(0, dtype=torch.bool)]
 
-    def add(self, logits: Tensor, is_replaced: Tensor, attention_mask: Tensor) -> None:
+    def add(
+        self,
+        logits: Tensor,
+        is_replaced: Tensor,
+        attention_mask: Tensor,
+    ) -> None:
         """Add a batch: logits any float [B, L], is_replaced and attention_mask bool [B, L]."""
         mask = attention_mask.cpu()
-        self.logits.append(logits.detach().float().cpu()[mask])
+        scores = logits.detach().float().cpu()
+        self.logits.append(scores[mask])
         self.is_replaced.append(is_replaced.cpu()[mask])
 
     def arrays(self) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """Logits float32 [tokens] and labels bool [tokens]."""
-        return torch.cat(self.logits).numpy(), torch.cat(self.is_replaced).numpy()
+        logits = torch.cat(self.logits)
+        is_replaced = torch.cat(self.is_replaced)
+        return logits.numpy(), is_replaced.numpy()
 
 
-def baseline_terms(targets: Targets, is_masked: Tensor, unigram: Unigram) -> dict[str, Term]:
-    """Unigram loss and accuracy of the most frequent token on the same targets; is_masked bool [B, K]."""
-    is_correct = (targets.labels == unigram.most_frequent_id) & is_masked  # [B, K]
-    nats = unigram.nats.to(targets.labels.device)[targets.labels] * targets.weight  # [B, K]
+def baseline_terms(
+    targets: Targets,
+    is_masked: Tensor,
+    unigram: Unigram,
+) -> dict[str, Term]:
+    """Unigram loss and accuracy of the most frequent token on the same targets.
+
+    is_masked bool [B, K].
+    """
+    labels = targets.labels
+    is_correct = (labels == unigram.most_frequent_id) & is_masked  # [B, K]
+    nats = unigram.nats.to(labels.device)[labels] * targets.weight  # [B, K]
     return {
         "most_frequent_accuracy": Term(is_correct.sum().float(), is_masked.sum()),
         "unigram_loss": Term(nats.sum(), targets.weight.sum().long()),
     }
 
 
-def detection_scores(logits: NDArray[np.float32], is_replaced: NDArray[np.bool_], seed: int) -> Metrics:
-    """ROC-AUC, average precision and ROC-AUC with shuffled labels; None for a single class or non-finite logits."""
+def detection_scores(
+    logits: NDArray[np.float32],
+    is_replaced: NDArray[np.bool_],
+    seed: int,
+) -> Metrics:
+    """ROC-AUC, average precision and ROC-AUC with shuffled labels.
+
+    None for a single class or non-finite logits.
+    """
     from sklearn.metrics import average_precision_score, roc_auc_score
 
-    can_score = is_replaced.any() and not is_replaced.all() and np.isfinite(logits).all()
+    shuffled = np.random.default_rng(seed).permutation(is_replaced)
     scorers = {
         "discriminator_auc": (roc_auc_score, is_replaced),
         "discriminator_average_precision": (average_precision_score, is_replaced),
-        "shuffled_labels_auc": (roc_auc_score, np.random.default_rng(seed).permutation(is_replaced)),
+        "shuffled_labels_auc": (roc_auc_score, shuffled),
     }
-    return {name: float(score(labels, logits)) if can_score else None for name, (score, labels) in scorers.items()}
+    is_one_class = is_replaced.all() or not is_replaced.any()
+    if is_one_class or not np.isfinite(logits).all():
+        return dict.fromkeys(scorers)
+    return {name: float(score(labels, logits)) for name, (score, labels) in scorers.items()}
 
 
 def is_discriminator_at_chance(metrics: Metrics) -> bool:
-    """Whether the discriminator is at chance level, or near it, although the generator uses context."""
+    """Whether the discriminator is at or near chance level although the generator uses context."""
     gain = _number(metrics, "unigram_loss") - _number(metrics, "generator_loss")
-    return any(gain > nats and _number(metrics, "discriminator_auc") < least for nats, least in _LEAST_AUC)
+    auc = _number(metrics, "discriminator_auc")
+    return any(gain > nats and auc < least for nats, least in _LEAST_AUC)
 
 
 def is_at_token_frequencies(metrics: Metrics) -> bool:
-    """Whether the masked tokens are predicted no better than by the token frequencies, in loss or in accuracy."""
+    """Whether the masked tokens are predicted no better than by the token frequencies.
+
+    In loss or in accuracy.
+    """
     model = "generator" if "generator_loss" in metrics else "mlm"
-    is_most_frequent = _number(metrics, f"{model}_accuracy") <= 1.05 * _number(metrics, "most_frequent_accuracy")
-    return is_most_frequent or _number(metrics, f"{model}_loss") > _number(metrics, "unigram_loss") - _ABOVE_NOISE
+    accuracy = _number(metrics, f"{model}_accuracy")
+    if accuracy <= 1.05 * _number(metrics, "most_frequent_accuracy"):
+        return True
+    loss = _number(metrics, f"{model}_loss")
+    return loss > _number(metrics, "unigram_loss") - _ABOVE_NOISE
 
 
 def _number(metrics: Metrics, name: str) -> float:

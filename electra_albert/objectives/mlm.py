@@ -1,6 +1,7 @@
-"""Masked language modelling, 80/10/10, alone or with sentence order. Papers: BERT section 3.1, ALBERT section 3.1.
+"""Masked language modelling, 80/10/10, alone or with sentence order.
 
-Dimensions: B batch, L length, K = masking.max_targets, M any number of predicted tokens, V vocab, D hidden.
+Papers: BERT section 3.1, ALBERT section 3.1.
+Dimensions: B batch, L length, K = masking.max_targets, M predicted tokens, V vocab, D hidden.
 """
 
 import math
@@ -30,7 +31,7 @@ class Prediction(NamedTuple):
 
 
 class MaskedLanguageModeling(nn.Module):
-    """MLM loss of `generator` (by default a new one) and, if `sop` is given, its sentence-order loss."""
+    """MLM loss of `generator`, by default a new one, and with `sop` its sentence-order loss."""
 
     discriminator: Discriminator | None = None
     lr_multipliers: dict[str, float] | None = None
@@ -47,12 +48,20 @@ class MaskedLanguageModeling(nn.Module):
         super().__init__()
         ordinary = model.vocab_size - len(special.never_masked)
         if mlm.random_token_share and ordinary < 2:
-            problem = f"random tokens need 2 tokens that are not special, the vocabulary has {ordinary}"
-            raise UsageError(f"{problem}; set --mlm.random_token_share 0 or use a larger vocabulary")
-        self.mlm, self.special, self.seed, self.sop = mlm, special, seed, sop
-        self.weights, self.chance_level = {"mlm_loss": 1.0}, {"mlm_loss": math.log(model.vocab_size)}
+            raise UsageError(
+                "random tokens need 2 tokens that are not special, "
+                f"the vocabulary has {ordinary}; "
+                "set --mlm.random_token_share 0 or use a larger vocabulary"
+            )
+        self.mlm = mlm
+        self.special = special
+        self.seed = seed
+        self.sop = sop
+        self.weights = {"mlm_loss": 1.0}
+        self.chance_level = {"mlm_loss": math.log(model.vocab_size)}
         if sop is not None:
-            self.weights["sop_loss"], self.chance_level["sop_loss"] = sop.weight, math.log(2)
+            self.weights["sop_loss"] = sop.weight
+            self.chance_level["sop_loss"] = math.log(2)
         if generator is None:
             generator = Generator(model, with_sentence_order=sop is not None)
             initialize_models(generator)
@@ -65,8 +74,15 @@ class MaskedLanguageModeling(nn.Module):
     def corrupt(self, batch: Batch) -> Prediction:
         """Mask the batch and predict the masked tokens."""
         vocab_size = self.generator.config.vocab_size
-        ids, targets, is_masked = masking.mask(batch, vocab_size, self.mlm, self.special, self.seed)
-        return Prediction(ids, targets, is_masked, *predict(self.generator, batch, ids, targets))
+        masked = masking.mask(
+            batch,
+            vocab_size,
+            self.mlm,
+            self.special,
+            self.seed,
+        )
+        masked_ids, targets, _ = masked
+        return Prediction(*masked, *predict(self.generator, batch, masked_ids, targets))
 
     def forward(self, batch: Batch) -> dict[str, Term]:
         """Loss and metric terms of a batch."""
@@ -77,35 +93,80 @@ class MaskedLanguageModeling(nn.Module):
         terms = prediction_terms(prediction.logits, prediction.targets, prediction.is_masked, "mlm")
         return terms | order_terms(self.generator.sentence_order, prediction.hidden_states, batch)
 
-    def score(self, batch: Batch, unigram: Unigram, detections: Detections) -> dict[str, Term]:
+    def score(
+        self,
+        batch: Batch,
+        unigram: Unigram,
+        detections: Detections,
+    ) -> dict[str, Term]:
         """Terms of a held-out batch, baselines included; `detections` is unused."""
         prediction = self.corrupt(batch)
-        return self.terms(batch, prediction) | baseline_terms(prediction.targets, prediction.is_masked, unigram)
+        baselines = baseline_terms(prediction.targets, prediction.is_masked, unigram)
+        return self.terms(batch, prediction) | baselines
 
 
-def predict(generator: Generator, batch: Batch, masked_ids: Tensor, targets: masking.Targets) -> tuple[Tensor, Tensor]:
-    """Hidden states [B, L, D] of masked_ids int64 [B, L], and logits float32 [B, K, V] at the targets."""
-    hidden_states = generator(masked_ids, batch.attention_mask, batch.token_type_ids)  # [B, L, D]
-    index = targets.positions[:, :, None].expand(-1, -1, hidden_states.shape[-1])
-    return hidden_states, generator.logits(hidden_states.gather(1, index)).float()
+def predict(
+    generator: Generator,
+    batch: Batch,
+    masked_ids: Tensor,
+    targets: masking.Targets,
+) -> tuple[Tensor, Tensor]:
+    """Hidden states [B, L, D] of masked_ids int64 [B, L], and logits [B, K, V] at the targets."""
+    hidden_states = generator(masked_ids, batch.attention_mask, batch.token_type_ids)
+    return hidden_states, logits_at(targets.positions, generator.logits, hidden_states)
+
+
+def logits_at(
+    positions: Tensor,
+    logits: Callable[[Tensor], Tensor],
+    hidden_states: Tensor,
+) -> Tensor:
+    """MLM logits float32 [B, K, V] by a model's `logits` of hidden_states [B, L, D].
+
+    positions int64 [B, K].
+    """
+    size = hidden_states.shape[-1]
+    index = positions[:, :, None].expand(-1, -1, size)
+    return logits(hidden_states.gather(1, index)).float()
 
 
 def count_targets(
-    batch: Batch, name: str, mask_rate: float, special: SpecialIds, sop: SopConfig | None
+    batch: Batch,
+    name: str,
+    mask_rate: float,
+    special: SpecialIds,
+    sop: SopConfig | None,
 ) -> dict[str, int]:
-    """Count the targets of `mask`, under `name`, and with `sop` the sequences with an order, on the host."""
+    """Count the targets of `mask`, under `name`, and with `sop` the sequences with an order.
+
+    On the host.
+    """
     is_maskable = masking.maskable(batch.input_ids, batch.attention_mask, special)
-    counts = {name: int(masking.target_count(is_maskable, mask_rate).sum())}
-    return counts if sop is None else counts | {"sop_loss": int((batch.sentence_order_label != IGNORED_LABEL).sum())}
+    count = masking.target_count(is_maskable, mask_rate)
+    counts = {name: int(count.sum())}
+    if sop is not None:
+        has_order = batch.sentence_order_label != IGNORED_LABEL
+        counts["sop_loss"] = int(has_order.sum())
+    return counts
 
 
-def prediction_terms(logits: Tensor, targets: masking.Targets, is_masked: Tensor, name: str) -> dict[str, Term]:
-    """Cross-entropy over all targets, and accuracy over the targets at [MASK]; logits float32 [B, K, V]."""
-    weight, labels = targets.weight, targets.labels
+def prediction_terms(
+    logits: Tensor,
+    targets: masking.Targets,
+    is_masked: Tensor,
+    name: str,
+) -> dict[str, Term]:
+    """Cross-entropy over all targets, and accuracy over the targets at [MASK].
+
+    logits float32 [B, K, V].
+    """
+    weight = targets.weight
     cross_entropy: Callable[[Tensor, Tensor], Tensor] = CrossEntropy.apply
-    nats = cross_entropy(logits.flatten(0, 1), labels.flatten()).view_as(weight)  # [B, K]
-    best = logits.detach().max(-1).indices  # [B, K]; on the CPU twice as fast as argmax, with the same result
-    is_correct = (best == labels) & is_masked
+    nats = cross_entropy(logits.flatten(0, 1), targets.labels.flatten())
+    nats = nats.view_as(weight)  # [B, K]
+    # On the CPU twice as fast as argmax, with the same result.
+    best = logits.detach().max(-1).indices  # [B, K]
+    is_correct = (best == targets.labels) & is_masked
     return {
         f"{name}_loss": Term((nats * weight).sum(), weight.sum().long()),
         f"{name}_accuracy": Term(is_correct.sum().float(), is_masked.sum()),
@@ -115,34 +176,46 @@ def prediction_terms(logits: Tensor, targets: masking.Targets, is_masked: Tensor
 class CrossEntropy(torch.autograd.Function):
     """Cross-entropy in nats, float [M], of logits any float [M, V] and labels int64 [M].
 
-    Saves memory: keeps only the logits and recomputes the softmax; PyTorch's keeps the log-softmax too.
+    Saves memory: keeps only the logits and recomputes the softmax; PyTorch's keeps the log-softmax.
     """
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, labels: Tensor) -> Tensor:
+    def forward(
+        ctx: Any,
+        logits: Tensor,
+        labels: Tensor,
+    ) -> Tensor:
         ctx.save_for_backward(logits, labels)
-        return -logits.log_softmax(-1).gather(1, labels[:, None]).squeeze(1)  # [M]
+        log_p = logits.log_softmax(-1)  # [M, V]
+        return -log_p.gather(1, labels[:, None]).squeeze(1)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        (gradient,), (logits, labels) = gradients, ctx.saved_tensors
+        logits, labels = ctx.saved_tensors
+        index = labels[:, None]
         error = logits.softmax(-1)  # [M, V]
         if torch.compiler.is_compiling():  # fused with the softmax, unlike a scatter
-            is_label = labels[:, None] == torch.arange(error.shape[1], device=error.device)
-            error = error - is_label.to(error.dtype)
+            token = torch.arange(error.shape[1], device=error.device)
+            error = error - (index == token).to(error.dtype)
         else:
-            error.scatter_add_(1, labels[:, None], error.new_full((1, 1), -1.0).expand(len(labels), 1))
-        return error.mul_(gradient[:, None]), None
+            minus_one = error.new_full((1, 1), -1.0)
+            error.scatter_add_(1, index, minus_one.expand_as(index))
+        return error.mul_(gradients[0][:, None]), None
 
 
-def order_terms(head: SentenceOrderHead | None, hidden_states: Tensor, batch: Batch) -> dict[str, Term]:
-    """Sentence-order loss and metrics over the sequences that have an order; empty without a head."""
+def order_terms(
+    head: SentenceOrderHead | None,
+    hidden_states: Tensor,
+    batch: Batch,
+) -> dict[str, Term]:
+    """Sentence-order loss and metrics over the sequences with an order; empty without a head."""
     if head is None:
         return {}
-    logits, labels = head(hidden_states).float(), batch.sentence_order_label  # [B, 2], [B]
+    logits = head(hidden_states).float()  # [B, 2]
+    labels = batch.sentence_order_label
     nats = F.cross_entropy(logits, labels, ignore_index=IGNORED_LABEL, reduction="sum")
     count = (labels != IGNORED_LABEL).sum()
-    is_correct = logits.detach().argmax(-1) == labels  # never true for IGNORED_LABEL, which is no class
+    is_correct = logits.detach().argmax(-1) == labels  # never true for IGNORED_LABEL
     return {
         "sop_loss": Term(nats, count),
         "sop_accuracy": Term(is_correct.sum().float(), count),

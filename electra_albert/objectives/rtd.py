@@ -1,10 +1,11 @@
-"""Replaced-token detection: a discriminator predicts which tokens a generator replaced. Paper: ELECTRA section 2.
+"""Replaced-token detection: a discriminator predicts which tokens a generator replaced.
 
+Paper: ELECTRA section 2.
 Dimensions: B batch, L length, K = masking.max_targets, V vocab, D hidden.
 """
 
 import math
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
 import torch
@@ -22,7 +23,16 @@ _MLM_LOSS = "discriminator_mlm_loss"
 
 
 class Corruption(NamedTuple):
-    """A masked batch with its replacements."""
+    """A masked batch with its replacements.
+
+    mlm_share .5, four targets; the generator predicts `old` right:
+
+        input_ids       the  old  fox     ran    home
+        masked_ids      the  [M]  [M]     [M]    [M]
+        corrupted_ids   the  old  dog     [M]    [M]
+        is_replaced      0    0    1       0      0
+        is_classified    1    1    1       0      0
+    """
 
     masked_ids: Tensor  # [B, L] int64, the input of the generator
     targets: Targets
@@ -35,7 +45,7 @@ class Corruption(NamedTuple):
 
 
 class ReplacedTokenDetection(nn.Module):
-    """Generator MLM loss, discriminator loss and, if `sop` is given, the discriminator's sentence-order loss."""
+    """Generator MLM loss, discriminator loss and with `sop` the sentence-order loss."""
 
     def __init__(
         self,
@@ -47,22 +57,31 @@ class ReplacedTokenDetection(nn.Module):
         fixed: Generator | None = None,
     ) -> None:
         super().__init__()
-        self.rtd, self.special, self.seed, self.sop = rtd, special, seed, sop
+        self.rtd = rtd
+        self.special = special
+        self.seed = seed
+        self.sop = sop
         self._fixed = [fixed]  # no submodule, so neither trained nor saved
-        nats = math.log(model.vocab_size)
-        losses = {  # weight and chance level
-            "generator_loss": (rtd.generator_weight * rtd.trains_generator, nats),
-            "discriminator_loss": (rtd.discriminator_weight, math.log(2)),
-            _MLM_LOSS: (rtd.mlm_weight * (rtd.mlm_share > 0), nats),
-            "sop_loss": (sop.weight if sop else 0.0, math.log(2)),
+        weights = {
+            "generator_loss": rtd.generator_weight if rtd.trains_generator else 0.0,
+            "discriminator_loss": rtd.discriminator_weight,
+            _MLM_LOSS: rtd.mlm_weight if rtd.mlm_share else 0.0,
+            "sop_loss": sop.weight if sop else 0.0,
         }
-        self.weights = {name: weight for name, (weight, _) in losses.items() if weight}
-        self.chance_level = {name: losses[name][1] for name in self.weights}
-        heads = {"with_sentence_order": sop is not None, "with_mlm": rtd.mlm_share > 0}
-        is_disentangled = rtd.embedding_sharing == "disentangled" and rtd.trains_generator
-        self.electra = Electra(rtd.generator_config(model), model, is_disentangled=is_disentangled, **heads)
-        if rtd.generator == "shared":
-            _share_layers(self.electra)
+        self.weights = {name: weight for name, weight in weights.items() if weight}
+        classes = {"discriminator_loss": 2, "sop_loss": 2}
+        self.chance_level = {
+            name: math.log(classes.get(name, model.vocab_size)) for name in self.weights
+        }
+        self.electra = Electra(
+            rtd.generator_config(model),
+            model,
+            is_disentangled=rtd.embedding_sharing == "disentangled" and rtd.trains_generator,
+            with_sentence_order=sop is not None,
+            with_mlm=rtd.mlm_share > 0,
+        )
+        if self.generator is not None and rtd.generator == "shared":
+            _share_layers(self.generator, self.discriminator)
 
     @property
     def generator(self) -> Generator | None:
@@ -75,51 +94,69 @@ class ReplacedTokenDetection(nn.Module):
     @property
     def lr_multipliers(self) -> dict[str, float] | None:
         """Multiples of the learning rate by parameter name; None if all are 1."""
-        generator, discriminator = self.rtd.generator_rate, self.rtd.discriminator_rate
-        if generator == discriminator == 1.0:
+        rates = {  # by prefix, the first that matches
+            "electra.generator.embeddings.": 1.0,
+            "electra.generator.": self.rtd.generator_rate,
+            "electra.": self.rtd.discriminator_rate,
+        }
+        if {*rates.values()} == {1.0}:
             return None
-        scales = {"electra.generator.embeddings.": 1.0, "electra.generator.": generator, "electra.": discriminator}
-        if self.rtd.generator == "shared":  # the layers of the discriminator have their first name in the generator
-            scales = {"electra.generator.encoder.": discriminator, **scales}
+        if self.rtd.generator == "shared":  # the shared layers have their first name here
+            rates = {"electra.generator.encoder.": self.rtd.discriminator_rate, **rates}
         names = (name for name, _ in self.named_parameters())
-        return {name: next(scale for prefix, scale in scales.items() if name.startswith(prefix)) for name in names}
+        return {name: rates[next(filter(name.startswith, rates))] for name in names}
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """Counts of predicted tokens, of tokens except padding and of sequences with an order, computed on the host."""
+        """Counts of predicted tokens, tokens except padding and sequences with an order.
+
+        Computed on the host.
+        """
         rate = self.rtd.mask_rate
         counts = mlm.count_targets(batch, "generator_loss", rate, self.special, self.sop)
         counts["discriminator_loss"] = int(batch.attention_mask.sum())
         if self.rtd.mlm_share:
             is_maskable = maskable(batch.input_ids, batch.attention_mask, self.special)
-            counts[_MLM_LOSS] = int(share_of(target_count(is_maskable, rate), self.rtd.mlm_share).sum())
+            stays_masked = share_of(target_count(is_maskable, rate), self.rtd.mlm_share)
+            counts[_MLM_LOSS] = int(stays_masked.sum())
             counts["discriminator_loss"] -= counts[_MLM_LOSS]
         return {name: counts[name] for name in self.weights}
 
     def corrupt(self, batch: Batch) -> Corruption:
         """Mask the batch and replace targets by generator samples."""
         vocab_size = self.discriminator.config.vocab_size
-        masked_ids, targets, is_masked = masking.mask(batch, vocab_size, self.rtd, self.special, self.seed)
+        masked = masking.mask(
+            batch,
+            vocab_size,
+            self.rtd,
+            self.special,
+            self.seed,
+        )
+        masked_ids, targets, _ = masked
+        positions = targets.positions
         # The targets are in random order, so the first ones are a random part.
-        kept = share_of(targets.weight.sum(1), self.rtd.mlm_share)  # [B]
-        is_kept = torch.arange(targets.weight.shape[1], device=kept.device) < kept[:, None]  # [B, K]
+        kept_count = share_of(targets.weight.sum(1), self.rtd.mlm_share)  # [B]
+        index = torch.arange(positions.shape[1], device=positions.device)
+        is_kept = index < kept_count[:, None]  # [B, K]
         is_sampled = (targets.weight > 0) & ~is_kept  # [B, K]
-        generator: Any = self.generator if self.rtd.trains_generator else self._fixed[0]
+        generator: Any = self.generator or self._fixed[0]
         _, logits = mlm.predict(generator, batch, masked_ids, targets)
-        keys = (batch.example_id[:, None].expand_as(targets.positions).flatten(), targets.positions.flatten())
-        sampled = sample(logits.flatten(0, 1), self.rtd.temperature, self.seed, *keys).view_as(targets.positions)
-        tokens = torch.where(is_sampled, sampled, targets.labels).masked_fill(is_kept, self.special.mask)
-        corrupted_ids = batch.input_ids.scatter(1, targets.positions, tokens)
-        is_text = batch.attention_mask.gather(1, targets.positions)  # [B, K]
-        is_classified = batch.attention_mask.scatter(1, targets.positions, is_text & ~is_kept)
+        example_id = batch.example_id[:, None].expand_as(positions)
+        keys = (self.seed, example_id.flatten(), positions.flatten())
+        sampled = sample(logits.flatten(0, 1), self.rtd.temperature, *keys)
+        tokens = torch.where(is_sampled, sampled.view_as(positions), targets.labels)
+        tokens = tokens.masked_fill(is_kept, self.special.mask)
+        corrupted_ids = batch.input_ids.scatter(1, positions, tokens)
+        is_text = batch.attention_mask.gather(1, positions)  # [B, K]
+        is_classified = batch.attention_mask.scatter(1, positions, is_text & ~is_kept)
         # False for a sampled token that equals the original.
         is_replaced = (corrupted_ids != batch.input_ids) & is_classified
-        predicted = (masked_ids, targets, is_masked, logits)
-        return Corruption(*predicted, corrupted_ids, is_replaced, is_kept, is_classified)
+        return Corruption(*masked, logits, corrupted_ids, is_replaced, is_kept, is_classified)
 
     def detect(self, batch: Batch, corruption: Corruption) -> tuple[Tensor, Tensor]:
-        """The discriminator's hidden states [B, L, D] and logits [B, L]; a logit above 0 means replaced."""
-        inputs = (corruption.corrupted_ids, batch.attention_mask, batch.token_type_ids)
-        hidden_states = self.discriminator.encode(*inputs)
+        """The discriminator's hidden states [B, L, D] and logits [B, L], above 0 = replaced."""
+        hidden_states = self.discriminator.encode(
+            corruption.corrupted_ids, batch.attention_mask, batch.token_type_ids
+        )
         return hidden_states, self.discriminator.discriminator_predictions(hidden_states)
 
     def forward(self, batch: Batch) -> dict[str, Term]:
@@ -128,36 +165,54 @@ class ReplacedTokenDetection(nn.Module):
         hidden_states, logits = self.detect(batch, corruption)
         return self.terms(batch, corruption, hidden_states, logits)
 
-    def terms(self, batch: Batch, corruption: Corruption, hidden_states: Tensor, logits: Tensor) -> dict[str, Term]:
-        """Loss and metric terms of a corrupted batch; hidden_states and logits are those of `detect`."""
-        is_replaced, mask = corruption.is_replaced, corruption.is_classified  # [B, L]
-        nats = F.binary_cross_entropy_with_logits(logits.float(), is_replaced.float(), reduction="none")  # [B, L]
+    def terms(
+        self,
+        batch: Batch,
+        corruption: Corruption,
+        hidden_states: Tensor,
+        logits: Tensor,
+    ) -> dict[str, Term]:
+        """Loss and metric terms of a corrupted batch, hidden_states and logits from `detect`."""
+        is_replaced = corruption.is_replaced  # [B, L]
+        mask = corruption.is_classified  # [B, L]
+        labels = is_replaced.float()
+        nats = F.binary_cross_entropy_with_logits(logits.float(), labels, reduction="none")
         is_detected = (logits.detach() > 0) & mask
         true_positives = (is_detected & is_replaced).sum().float()
-        tokens, replaced = mask.sum(), is_replaced.sum()
+        count = mask.sum()
+        replaced_count = is_replaced.sum()
         mlm_terms = self._mlm_terms(corruption, hidden_states) if self.rtd.mlm_share else {}
-        predicted = (corruption.logits, corruption.targets, corruption.is_masked)
-        terms = {
-            **mlm.prediction_terms(*predicted, "generator"),
-            "discriminator_loss": Term((nats * mask).sum(), tokens),
-            "replaced_fraction": Term(replaced.float(), tokens),
+        _, targets, is_masked, mlm_logits, *_ = corruption
+        return {
+            **mlm.prediction_terms(mlm_logits, targets, is_masked, "generator"),
+            "discriminator_loss": Term((nats * mask).sum(), count),
+            "replaced_fraction": Term(replaced_count.float(), count),
             "discriminator_precision": Term(true_positives, is_detected.sum()),
-            "discriminator_recall": Term(true_positives, replaced),
+            "discriminator_recall": Term(true_positives, replaced_count),
             **mlm_terms,
+            **mlm.order_terms(self.discriminator.sentence_order, hidden_states, batch),
         }
-        return terms | mlm.order_terms(self.discriminator.sentence_order, hidden_states, batch)
 
     def _mlm_terms(self, corruption: Corruption, hidden_states: Tensor) -> dict[str, Term]:
-        """MLM loss and accuracy of the discriminator at the tokens that stay [MASK]; hidden_states [B, L, D]."""
+        """MLM loss and accuracy of the discriminator at the tokens that stay [MASK].
+
+        hidden_states [B, L, D].
+        """
         most = math.ceil(self.rtd.mlm_share * corruption.is_kept.shape[1])
-        is_kept, positions = corruption.is_kept[:, :most], corruption.targets.positions[:, :most]
-        targets = Targets(positions, is_kept.float(), corruption.targets.labels[:, :most])
-        index = positions[:, :, None].expand(-1, -1, hidden_states.shape[-1])
-        logits = self.discriminator.mlm_logits(hidden_states.gather(1, index)).float()  # [B, most, V]
+        is_kept = corruption.is_kept[:, :most]
+        positions = corruption.targets.positions[:, :most]
+        labels = corruption.targets.labels[:, :most]
+        logits = mlm.logits_at(positions, self.discriminator.mlm_logits, hidden_states)
+        targets = Targets(positions, is_kept.float(), labels)
         return mlm.prediction_terms(logits, targets, is_kept, "discriminator_mlm")
 
-    def score(self, batch: Batch, unigram: Unigram, detections: Detections) -> dict[str, Term]:
-        """Terms of a held-out batch, baselines included; adds the discriminator's logits to `detections`."""
+    def score(
+        self,
+        batch: Batch,
+        unigram: Unigram,
+        detections: Detections,
+    ) -> dict[str, Term]:
+        """Terms of a held-out batch, baselines included; adds the logits to `detections`."""
         corruption = self.corrupt(batch)
         hidden_states, logits = self.detect(batch, corruption)
         detections.add(logits, corruption.is_replaced, corruption.is_classified)
@@ -165,27 +220,41 @@ class ReplacedTokenDetection(nn.Module):
         return terms | baseline_terms(corruption.targets, corruption.is_masked, unigram)
 
 
-def _share_layers(electra: Electra) -> None:
-    """Make the generator's encoder the first layers of the discriminator's, of which it has the configuration."""
-    encoder, whole = (model.encoder for model in (electra.generator, electra.discriminator) if model is not None)
-    encoder.embedding_hidden_mapping_in = whole.embedding_hidden_mapping_in
-    encoder.albert_layer_groups = whole.albert_layer_groups[: len(encoder.albert_layer_groups)]
+def _share_layers(generator: Generator, discriminator: Discriminator) -> None:
+    """Make the generator's encoder the first layers of the discriminator's."""
+    first = generator.encoder
+    encoder = discriminator.encoder
+    first.embedding_hidden_mapping_in = encoder.embedding_hidden_mapping_in
+    first.albert_layer_groups = encoder.albert_layer_groups[: len(first.albert_layer_groups)]
 
 
 class PretrainingModule(nn.Module, PretrainingObjective):
-    """The type of an objective: a module that implements the contract, without inheriting from this class."""
+    """The type of an objective: a module that implements the contract, without inheriting."""
 
 
 _REQUIRED = (*Objective.__annotations__, *PretrainingObjective.__annotations__, "counts", "score")
 
 
-def make_objective(config: PretrainConfig, special: SpecialIds, fixed: Generator | None = None) -> PretrainingModule:
-    """The objective config.run.objective, initialised with torch's global generator, with a fixed generator if any."""
+def make_objective(
+    config: PretrainConfig,
+    special: SpecialIds,
+    fixed: Generator | None = None,
+) -> PretrainingModule:
+    """The objective config.run.objective, initialised with torch's global generator.
+
+    fixed: a generator that is not trained.
+    """
     spec = spec_of(config)
-    module, _, name = spec.class_path.partition(":")
-    build: type[PretrainingModule] = getattr(import_module(module), name)
-    options = spec.groups(config) | ({"fixed": fixed} if fixed else {})
-    objective = build(model=config.model, special=special, seed=config.training.seed, **options)
+    options = spec.groups(config)
+    if fixed is not None:
+        options["fixed"] = fixed
+    build: type[PretrainingModule] = resolve_name(spec.class_path)
+    objective = build(
+        model=config.model,
+        special=special,
+        seed=config.training.seed,
+        **options,
+    )
     missing = [attribute for attribute in _REQUIRED if not hasattr(objective, attribute)]
     assert not missing, f"{spec.class_path} lacks {', '.join(missing)}: see docs/extending.md"
     return objective
