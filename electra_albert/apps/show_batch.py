@@ -1,6 +1,7 @@
 """Print the batch of a step: tokens, masks, the generator's samples and the discriminator's labels.
 
-Batches and masks depend on the step alone and are reproduced exactly. Samples come from the last checkpoint before it.
+Batches and masks depend on the step alone and are reproduced exactly. Samples come from the last
+checkpoint before it.
 """
 
 from collections.abc import Sequence
@@ -21,10 +22,12 @@ _ORDERS = {0: ", segments in order", 1: ", segments swapped", IGNORED_LABEL: ", 
 
 def main(argv: Sequence[str]) -> int:
     """Entry point; returns the exit code."""
-    parser = make_parser("electra-albert show-batch", "Print the batch of one training step of a run.")
-    parser.add_argument("--run", type=str | None, default=None, help="The run's folder; by default the newest run.")
+    parser = make_parser("electra-albert show-batch", "Print the batch of one training step.")
+    run_help = "The run's folder; by default the newest run."
+    parser.add_argument("--run", type=str | None, default=None, help=run_help)
     parser.add_argument("--step", type=int, required=True, help="The step, counted from 1.")
-    parser.add_argument("--rows", type=int, default=4, help="Number of examples to print, of one micro-batch.")
+    rows_help = "Number of examples to print, of one micro-batch."
+    parser.add_argument("--rows", type=int, default=4, help=rows_help)
     options = parse(parser, argv)
     folder = Path(options.run) if options.run else newest_run()
     require(options.step >= 1 and options.rows >= 1, "--step and --rows must be at least 1")
@@ -33,34 +36,45 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _show(folder: Path, step: int, rows: int) -> None:
+def _show(folder: Path, step: int, most_rows: int) -> None:
     import torch
 
     from electra_albert.apps.pretrain.job import job_settings, make_job
-    from electra_albert.training.checkpoint import find_problem, list_checkpoints, load_checkpoint, read_state
+    from electra_albert.training import checkpoint
     from electra_albert.training.distributed import World
     from electra_albert.training.step import autocast
 
-    preset, config = parse_pretraining(["--config", str(folder / CONFIG), "--output_dir", str(folder)], "show_batch")
-    recorded, training, world = recorded_settings(folder), config.training, World(0, 1, 0, torch.device("cpu"))
-    own = training.per_device_train_batch_size * training.gradient_accumulation_steps
-    processes = recorded.get(GLOBAL_BATCH, own) // own
-    checkpoints = list_checkpoints(folder / "checkpoints")
-    before = [(at, path) for at, path in checkpoints if at < step and not find_problem(path)]
-    job = make_job(config, world, read_state(before[-1][1])["settings"] if before else None)
-    compare_settings(recorded, job_settings(preset, job, world._replace(world_size=processes)), folder)
-    if before:
-        load_checkpoint(before[-1][1], job.objective, None)
-    origin = f"checkpoint of step {before[-1][0]}" if before else config.run.init_from or "random initial weights"
-    micro_batches = replace(job.batches, world_size=processes).micro_batches(step)
-    batch, total = micro_batches[0], processes * sum(len(each.input_ids) for each in micro_batches)
-    origin = origin if spec_of(config).generator(config) is not None else spec_of(config).generator_text(config)
+    argv = ["--config", str(folder / CONFIG), "--output_dir", str(folder)]
+    preset, config = parse_pretraining(argv, "show_batch")
+    recorded = recorded_settings(folder)
+    training = config.training
+    per_process = training.per_device_train_batch_size * training.gradient_accumulation_steps
+    processes = recorded.get(GLOBAL_BATCH, per_process) // per_process
+    origin = config.run.init_from or "random initial weights"
+    latest = None
+    for saved_step, path in checkpoint.list_checkpoints(folder / "checkpoints"):
+        if saved_step < step and not checkpoint.find_problem(path):
+            latest = path
+            origin = f"checkpoint of step {saved_step}"
+    world = World(0, 1, 0, torch.device("cpu"))
+    job = make_job(config, world, checkpoint.read_state(latest)["settings"] if latest else None)
+    settings = job_settings(preset, job, world._replace(world_size=processes))
+    compare_settings(recorded, settings, folder)
+    if latest:
+        checkpoint.load_checkpoint(latest, job.objective, None)
     objective: Any = job.objective
     if not hasattr(objective, "corrupt"):
-        raise UsageError(f"--run {folder}: objective {config.run.objective} masks no tokens; nothing to show")
+        problem = f"objective {config.run.objective} masks no tokens; nothing to show"
+        raise UsageError(f"--run {folder}: {problem}")
+    micro_batches = replace(job.batches, world_size=processes).micro_batches(step)
+    batch = micro_batches[0]
     with autocast(world.device, job.arithmetic):  # with gradients enabled, as in training
         corruption = objective.corrupt(batch)
-    rows, spec = min(rows, len(batch.input_ids)), spec_of(config)
+    spec = spec_of(config)
+    if spec.generator(config) is None:
+        origin = spec.generator_text(config)
+    rows = min(most_rows, len(batch.input_ids))
+    total = processes * sum(len(part.input_ids) for part in micro_batches)
     print(f"step {step}: {rows} of {total} examples; generator: {origin}")
     for row in range(rows):
         order = _ORDERS[int(batch.sentence_order_label[row])] if spec.has_sentence_order else ""
@@ -69,19 +83,28 @@ def _show(folder: Path, step: int, rows: int) -> None:
 
 
 def _format_example(batch: Batch, corruption: Any, row: int, tokenizer: Any) -> str:
-    """One line per token: position, segment, token, input of generator and discriminator, and label."""
-    targets = set(corruption.targets.positions[row][corruption.targets.weight[row] > 0].tolist())
-    shown = {"token": batch.input_ids, "generator input": corruption.masked_ids}
+    """One line per token: position, segment, token, inputs of the models, and label.
+
+    pos seg  token     generator input  discriminator input  label
+      1   0  the       the              the                  original
+      2   0  old       [MASK]           new                  replaced
+    """
+    inputs = {"token": batch.input_ids, "generator input": corruption.masked_ids}
     labels = [""] * batch.input_ids.shape[1]
+    positions = corruption.targets.positions[row]
     if hasattr(corruption, "corrupted_ids"):
-        shown["discriminator input"] = corruption.corrupted_ids
-        labels = ["replaced" if is_replaced else "original " for is_replaced in corruption.is_replaced[row].tolist()]
-        for position in corruption.targets.positions[row][corruption.is_kept[row]].tolist():
+        inputs["discriminator input"] = corruption.corrupted_ids
+        is_replaced = corruption.is_replaced[row].tolist()
+        labels = ["replaced" if replaced else "original " for replaced in is_replaced]
+        for position in positions[corruption.is_kept[row]].tolist():
             labels[position] = "masked "  # and predicted by the discriminator
-    columns = [tokenizer.convert_ids_to_tokens(ids[row].tolist()) for ids in shown.values()]
-    lines = [f"{'pos':>4} {'seg':>3}  " + "".join(f"{title:<20}" for title in shown) + "label"]
+    for position in positions[corruption.targets.weight[row] > 0].tolist():
+        if labels[position] != "replaced":
+            labels[position] += "(target)"
+    columns = [tokenizer.convert_ids_to_tokens(ids[row].tolist()) for ids in inputs.values()]
+    lines = [f"{'pos':>4} {'seg':>3}  " + "".join(f"{title:<20}" for title in inputs) + "label"]
     for position in batch.attention_mask[row].nonzero().flatten().tolist():
-        label = labels[position] + ("(target)" if position in targets and labels[position] != "replaced" else "")
         cells = "".join(f"{column[position]:<20}" for column in columns)
-        lines.append(f"{position:>4} {int(batch.token_type_ids[row, position]):>3}  {cells}{label}".rstrip())
+        segment = int(batch.token_type_ids[row, position])
+        lines.append(f"{position:>4} {segment:>3}  {cells}{labels[position]}".rstrip())
     return "\n".join(lines)
