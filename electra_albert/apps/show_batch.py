@@ -23,26 +23,52 @@ _ORDERS = {0: ", segments in order", 1: ", segments swapped", IGNORED_LABEL: ", 
 def main(argv: Sequence[str]) -> int:
     """Entry point; returns the exit code."""
     parser = make_parser("electra-albert show-batch", "Print the batch of one training step.")
-    run_help = "The run's folder; by default the newest run."
-    parser.add_argument("--run", type=str | None, default=None, help=run_help)
-    parser.add_argument("--step", type=int, required=True, help="The step, counted from 1.")
-    rows_help = "Number of examples to print, of one micro-batch."
-    parser.add_argument("--rows", type=int, default=4, help=rows_help)
-    options = parse(parser, argv)
-    folder = Path(options.run) if options.run else newest_run()
-    require(options.step >= 1 and options.rows >= 1, "--step and --rows must be at least 1")
-    require((folder / CONFIG).is_file(), f"{folder} is not a run's folder (no {CONFIG}); name one")
-    _show(folder, options.step, options.rows)
+    parser.add_function_arguments(show)
+    show(**parse(parser, argv).as_dict())
     return 0
 
 
-def _show(folder: Path, step: int, most_rows: int) -> None:
+def show(step: int, run: str | None = None, rows: int = 4) -> None:
+    """Print the first examples of a batch.
+
+    Args:
+        step: The step, counted from 1.
+        run: The run's folder; by default the newest run.
+        rows: Number of examples to print, of one micro-batch.
+    """
+    folder = Path(run) if run else newest_run()
+    require(step >= 1 and rows >= 1, "--step and --rows must be at least 1")
+    require((folder / CONFIG).is_file(), f"{folder} is not a run's folder (no {CONFIG}); name one")
+    from electra_albert.training.step import autocast
+
+    job, processes, origin = _restore(folder, step)
+    spec = spec_of(job.config)
+    objective: Any = job.objective
+    if not hasattr(objective, "corrupt"):
+        problem = f"objective {job.config.run.objective} masks no tokens; nothing to show"
+        raise UsageError(f"--run {folder}: {problem}")
+    if spec.generator(job.config) is None:
+        origin = spec.generator_text(job.config)
+    micro_batches = replace(job.batches, world_size=processes).micro_batches(step)
+    batch = micro_batches[0]
+    with autocast(batch.input_ids.device, job.arithmetic):  # with gradients, as in training
+        corruption = objective.corrupt(batch)
+    rows = min(rows, len(batch.input_ids))
+    total = processes * sum(len(part.input_ids) for part in micro_batches)
+    print(f"step {step}: {rows} of {total} examples; generator: {origin}")
+    for row in range(rows):
+        order = _ORDERS[int(batch.sentence_order_label[row])] if spec.has_sentence_order else ""
+        print(f"\nexample {int(batch.example_id[row])}{order}")
+        print(_format_example(batch, corruption, row, job.prepared.tokenizer))
+
+
+def _restore(folder: Path, step: int) -> tuple[Any, int, str]:
+    """The job of a run before a step, its processes, and the origin of the weights."""
     import torch
 
     from electra_albert.apps.pretrain.job import job_settings, make_job
     from electra_albert.training import checkpoint
     from electra_albert.training.distributed import World
-    from electra_albert.training.step import autocast
 
     argv = ["--config", str(folder / CONFIG), "--output_dir", str(folder)]
     preset, config = parse_pretraining(argv, "show_batch")
@@ -62,24 +88,7 @@ def _show(folder: Path, step: int, most_rows: int) -> None:
     compare_settings(recorded, settings, folder)
     if latest:
         checkpoint.load_checkpoint(latest, job.objective, None)
-    objective: Any = job.objective
-    if not hasattr(objective, "corrupt"):
-        problem = f"objective {config.run.objective} masks no tokens; nothing to show"
-        raise UsageError(f"--run {folder}: {problem}")
-    micro_batches = replace(job.batches, world_size=processes).micro_batches(step)
-    batch = micro_batches[0]
-    with autocast(world.device, job.arithmetic):  # with gradients enabled, as in training
-        corruption = objective.corrupt(batch)
-    spec = spec_of(config)
-    if spec.generator(config) is None:
-        origin = spec.generator_text(config)
-    rows = min(most_rows, len(batch.input_ids))
-    total = processes * sum(len(part.input_ids) for part in micro_batches)
-    print(f"step {step}: {rows} of {total} examples; generator: {origin}")
-    for row in range(rows):
-        order = _ORDERS[int(batch.sentence_order_label[row])] if spec.has_sentence_order else ""
-        print(f"\nexample {int(batch.example_id[row])}{order}")
-        print(_format_example(batch, corruption, row, job.prepared.tokenizer))
+    return job, processes, origin
 
 
 def _format_example(batch: Batch, corruption: Any, row: int, tokenizer: Any) -> str:
