@@ -20,8 +20,10 @@ def default_model(option: str) -> Path:
     reasons = list(takewhile(bool, (_reason_to_skip(run, option) for run in runs)))
     if reasons:
         others = f" and {len(reasons) - 1} older" if len(reasons) > 1 else ""
-        advice = f"to use it anyway: {option} {runs[0]}"
-        LOG.info(f"notice: skipping {runs[0]} ({reasons[0]}){others}; {advice}")
+        LOG.info(
+            f"notice: skipping {runs[0]} ({reasons[0]}){others}; to use it anyway: "
+            f"{option} {runs[0]}"
+        )
     if len(reasons) < len(runs):
         chosen = runs[len(reasons)]
         LOG.info(f"model: {chosen} (newest run)")

@@ -155,11 +155,13 @@ def _parse(argv: Sequence[str]) -> Namespace:
         target = Path(options.output)
         command_line.check_can_write(target.absolute().parent)
         if target.exists() and not target.is_file():
-            advice = f"name a file, or {PIPE} for stdout"
-            raise UsageError(f"cannot write {target}: not a regular file; {advice}")
+            raise UsageError(
+                f"cannot write {target}: not a regular file; name a file, or {PIPE} for stdout"
+            )
         if target.resolve() == Path(options.input).resolve():
-            problem = "is the input file and would be overwritten"
-            raise UsageError(f"--output {target} {problem}; name another file")
+            raise UsageError(
+                f"--output {target} is the input file and would be overwritten; name another file"
+            )
     return options
 
 
@@ -177,8 +179,9 @@ def _load(options: Namespace) -> "InferenceModel":
         path, "cpu", discriminator=disc, config=options.config, tokenizer=options.tokenizer
     )
     if model.generator is None:
-        problem = "has no masked-token head (predictions)"
-        raise CheckpointError(f"{path} {problem}; name a model that has one")
+        raise CheckpointError(
+            f"{path} has no masked-token head (predictions); name a model that has one"
+        )
     if model.discriminator is None:
         notice = "notice: no discriminator next to this generator, so tokens are not scored"
         print(notice, file=sys.stderr)
@@ -201,14 +204,17 @@ def _read_lines(source: str, most: float = math.inf) -> Iterator[str]:
             for line in iter(lambda: stream.readline(_LONGEST_LINE), ""):
                 most -= len(line)
                 if most < 0:
-                    text = f"{name} is over {_MOST_PRINTED:,} characters long"
-                    raise DataError(f"{text}; rewrite it with --output FILE")
+                    raise DataError(
+                        f"{name} is over {_MOST_PRINTED:,} characters long; "
+                        "rewrite it with --output FILE"
+                    )
                 yield line
     except UnicodeDecodeError:
         raise DataError(f"{name} is not UTF-8 text; convert it first") from None
     except OSError as error:
-        advice = "name a file with one sentence per line"
-        raise UsageError(f"cannot read {name} ({error.strerror}); {advice}") from None
+        raise UsageError(
+            f"cannot read {name} ({error.strerror}); name a file with one sentence per line"
+        ) from None
 
 
 @contextmanager

@@ -45,8 +45,9 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=socket.getaddrinfo(host, None)[0][0])
     except (OSError, OverflowError) as error:
-        problem = f"cannot serve on --host {host} --port {port} ({error})"
-        raise UsageError(f"{problem}; give others") from None
+        raise UsageError(
+            f"cannot serve on --host {host} --port {port} ({error}); give others"
+        ) from None
 
 
 def serve(models: Sequence[InferenceModel], listener: socket.socket, name: str) -> NoReturn:

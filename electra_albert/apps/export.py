@@ -156,13 +156,16 @@ def _read_tokenizer(files: Any, config: ModelConfig) -> Any:
     from electra_albert.corpus.tokenizer import load_tokenizer
 
     if not config.is_stock:
-        problem = f"has attention {config.attention}, which transformers does not implement"
-        raise CheckpointError(f"{files.weights} {problem}; copy its folder instead of exporting it")
+        raise CheckpointError(
+            f"{files.weights} has attention {config.attention}, "
+            "which transformers does not implement; copy its folder instead of exporting it"
+        )
     tokenizer = load_tokenizer(files.tokenizer)
     if len(tokenizer) > config.vocab_size:
         sizes = f"has {len(tokenizer)} tokens, the model {config.vocab_size}"
-        advice = "put the model's own tokenizer there"
-        raise CheckpointError(f"the tokenizer in {files.tokenizer} {sizes}; {advice}")
+        raise CheckpointError(
+            f"the tokenizer in {files.tokenizer} {sizes}; put the model's own tokenizer there"
+        )
     return tokenizer
 
 
@@ -172,8 +175,9 @@ def _warn_of_unused(stored: Any, built: Any, kind: str) -> None:
         parts.add("pooler")
     unused = sorted(stored.parts - parts) + sorted(stored.unsupported_heads)
     if unused:
-        text = f"not exported, because a model of kind {kind} does not use it"
-        LOG.warning(f"{text}: {', '.join(unused)}")
+        LOG.warning(
+            f"not exported, because a model of kind {kind} does not use it: {', '.join(unused)}"
+        )
 
 
 def _read_terms(folder: Path) -> dict[str, Any]:

@@ -103,13 +103,15 @@ def one_line_errors(
             reason = text.rpartition("Allocator: ")[2].partition(". ")[0]
             size = training.per_device_eval_batch_size
             scoring = f"for evaluation, lower --per_device_eval_batch_size {size}"
-            problem = f"out of memory on the device ({reason})"
-            raise UsageError(f"{problem}; {memory_advice(training)}; {scoring}") from error
+            raise UsageError(
+                f"out of memory on the device ({reason}); {memory_advice(training)}; {scoring}"
+            ) from error
         from torch._dynamo.exc import BackendCompilerFailed
 
         if compilation == "none" or not isinstance(error, BackendCompilerFailed):
             raise
         cause = (text or type(error).__name__).splitlines()[0]
         advice = "or, if an earlier run was killed, delete /tmp/torchinductor_<user>"
-        problem = f"torch.compile failed ({cause}); use --torch_compile none"
-        raise UsageError(f"{problem}, {advice}") from error
+        raise UsageError(
+            f"torch.compile failed ({cause}); use --torch_compile none, {advice}"
+        ) from error

@@ -104,8 +104,9 @@ def _write(output: Path, content: dict[str, Any]) -> None:
         output.parent.mkdir(parents=True, exist_ok=True)
         write_json(output, content)
     except OSError as error:
-        problem = f"--output {output} cannot be written ({error.strerror})"
-        raise UsageError(f"{problem}; name another") from None
+        raise UsageError(
+            f"--output {output} cannot be written ({error.strerror}); name another"
+        ) from None
     LOG.info(f"scores written to {output}")
 
 

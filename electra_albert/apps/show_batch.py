@@ -45,8 +45,9 @@ def show(step: int, run: str | None = None, rows: int = 4) -> None:
     spec = spec_of(job.config)
     objective: Any = job.objective
     if not hasattr(objective, "corrupt"):
-        problem = f"objective {job.config.run.objective} masks no tokens; nothing to show"
-        raise UsageError(f"--run {folder}: {problem}")
+        raise UsageError(
+            f"--run {folder}: objective {job.config.run.objective} masks no tokens; nothing to show"
+        )
     if spec.generator(job.config) is None:
         origin = spec.generator_text(job.config)
     micro_batches = replace(job.batches, world_size=processes).micro_batches(step)

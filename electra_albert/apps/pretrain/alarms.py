@@ -74,8 +74,9 @@ class Alarms:
             advice = "name another --rtd.generator"
             if rtd.trains_generator:
                 advice = f"restart with --learning_rate {training.learning_rate / 4:g}"
-            text = "masked tokens are still predicted by their frequencies alone"
-            warnings.append(f"{text}; {advice}")
+            warnings.append(
+                f"masked tokens are still predicted by their frequencies alone; {advice}"
+            )
         if evaluation.is_discriminator_at_chance(metrics):
             text = "the discriminator is at chance level although the generator learns"
             option = f"--rtd.discriminator_rate {rtd.discriminator_rate / 4:g}"

@@ -60,8 +60,8 @@ class Finding(NamedTuple):
 
 def examine(job: Job, world: World) -> Iterator[Finding]:
     """Findings for a job with initial weights; they change, so it cannot be trained afterwards."""
-    text = "sharing, parameter groups and initial losses are as expected"
-    yield Finding("pass", "weights", text)  # checked by make_job
+    # Checked by make_job.
+    yield Finding("pass", "weights", "sharing, parameter groups and initial losses are as expected")
     yield from _of_corpus(job)
     yield _of_padding(job, _examples(job.batches.examples, _OVERFITTED).to(world.device))
     yield from _of_learning(job, world)
@@ -86,8 +86,8 @@ def _of_corpus(job: Job) -> Iterator[Finding]:
     written = store.statistics["written"]
     kept_share = store.statistics["kept"]
     text = f"{kept_share:.2%} of the text is kept; the corpus statistics list what was skipped"
-    advice = "check the files, --encoding and --text_column"
-    yield _warn_if(kept_share < 1 - _UNKNOWN, "text", text, advice)
+    is_cut = kept_share < 1 - _UNKNOWN
+    yield _warn_if(is_cut, "text", text, "check the files, --encoding and --text_column")
     yield from _of_amount(job)
     unknown = written["unknown_characters"] / written["characters"]
     text = f"{unknown:.3%} of the characters are unknown"
@@ -200,9 +200,8 @@ def _of_learning(job: Job, world: World) -> Iterator[Finding]:
         return
     yield _of_losses(_overfit(training_step, batch, counts))
     objective.eval()
-    unchanged = [
-        name for name, tensor in objective.named_parameters() if torch.equal(tensor, before[name])
-    ]
+    named = objective.named_parameters()
+    unchanged = [name for name, tensor in named if torch.equal(tensor, before[name])]
     if unchanged:
         text = f"{len(unchanged)} parameters do not change, such as {unchanged[:1]}: "
         yield Finding("fail", "updates", f"{text}no parameter group or no gradient has them")
@@ -246,8 +245,8 @@ def _of_losses(rows: list[dict[str, float]]) -> Finding:
         return Finding("warn", "learning", f"{text}; check a smaller model first")
     if stuck:
         text = f"{', '.join(stuck)} in {steps} on one batch"
-        advice = "change --learning_rate, or correct the loss"
-        return Finding("fail", "learning", f"{text}; {advice}")
+        text += "; change --learning_rate, or correct the loss"
+        return Finding("fail", "learning", text)
     return Finding("pass", "learning", f"{steps} on one batch: {', '.join(changes)}")
 
 

@@ -31,8 +31,10 @@ def warm_up(job: Job, run: RunSettings) -> bool:
     steps = job.config.generator_warmup_steps
     if not steps:
         return True
-    parts = "discriminator and shared embeddings are frozen"
-    LOG.info(f"training the new generator alone for {steps:,} steps; {parts}")
+    LOG.info(
+        f"training the new generator alone for {steps:,} steps; "
+        "discriminator and shared embeddings are frozen"
+    )
     objective: Any = job.objective
     generator = objective.generator
     rtd = job.config.rtd

@@ -58,8 +58,7 @@ def disk_space(job: Job, folder: Path, done_steps: int = 0) -> tuple[str, bool]:
     needed = checkpoint_bytes(job.objective, training) * min(due, more + milestones)
     nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     free = shutil.disk_usage(nearest).free
-    text = f"checkpoints need {needed / 1e9:.2f} GB, {free / 1e9:.2f} GB are free"
-    return text, needed <= free
+    return f"checkpoints need {needed / 1e9:.2f} GB, {free / 1e9:.2f} GB are free", needed <= free
 
 
 def measure(job: Job, world: World, done_steps: int = 0) -> Iterator[str]:
@@ -68,13 +67,16 @@ def measure(job: Job, world: World, done_steps: int = 0) -> Iterator[str]:
     device = world.device
     flops = flops_per_step(job.config, world.world_size)
     token = flops / (job.batches.global_batch_size * job.config.corpus.max_seq_length)
-    products = "matrix products, forward and backward, with padding"
-    yield f"FLOPs: {token:.3g} per token, {flops:.3g} per step ({products})"
+    yield (
+        f"FLOPs: {token:.3g} per token, {flops:.3g} per step "
+        "(matrix products, forward and backward, with padding)"
+    )
     state = _STATE_BYTES * sum(parameter.numel() for parameter in job.objective.parameters())
     if job.fixed:
         state += sum(parameter.nbytes for parameter in job.fixed.parameters())
-    size = f"{state / 1e9:.2f} GB"
-    yield f"memory: {size} for weights, gradients and optimizer state, plus activations"
+    yield (
+        f"memory: {state / 1e9:.2f} GB for weights, gradients and optimizer state, plus activations"
+    )
     available = memory_of(device)
     if state > available:
         has = f"{device} has {available / 1e9:.1f} GB"
