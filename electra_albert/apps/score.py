@@ -120,12 +120,12 @@ def _parse(argv: Sequence[str]) -> Namespace:
     )
     for name, kind, text in (
         ("pairs", str, "Minimal pairs: a .jsonl file in BLiMP's format, or a folder of them."),
-        ("max_seq_length", int, "Tokens per sequence; by default 128 or the model's maximum."),
+        ("max_seq_length", int, "Tokens per sequence; by default 128, or the maximum if less."),
         ("max_pairs", int, "Number of pairs of each set to score, from the first; by default all."),
         (
             "num_hidden_layers",
             int,
-            "Layers of the encoder, a multiple of its groups; by default all.",
+            "Layers, a multiple of the encoder's groups; by default as trained.",
         ),
         ("output", str, "JSON file for the scores."),
     ):
