@@ -1,4 +1,4 @@
-"""The default model: the newest finished run whose scores beat the baselines, else the shipped model."""
+"""The default model: the newest finished run that beats the baselines, else the shipped model."""
 
 from itertools import takewhile
 from pathlib import Path
@@ -13,20 +13,28 @@ _NO_RUN = f"there is no finished run in {RUNS}/; train one first: electra-albert
 
 
 def default_model(option: str) -> Path:
-    """The newest run in RUNS that finished and learned, else the shipped model; logged. `option` selects another."""
+    """The newest run in RUNS that finished and learned, else the shipped model; logged.
+
+    `option` selects another one.
+    """
     runs = _finished_runs()
     reasons = list(takewhile(bool, (_reason_to_skip(run, option) for run in runs)))
     if reasons:
         others = f" and {len(reasons) - 1} older" if len(reasons) > 1 else ""
-        LOG.info(f"notice: skipping {runs[0]} ({reasons[0]}){others}; to use it anyway: {option} {runs[0]}")
+        LOG.info(
+            f"notice: skipping {runs[0]} ({reasons[0]}){others}; to use it anyway: "
+            f"{option} {runs[0]}"
+        )
     if len(reasons) < len(runs):
         chosen = runs[len(reasons)]
         LOG.info(f"model: {chosen} (newest run)")
         return chosen
-    if not (shipped := sorted(SHIPPED.glob("*/generator/config.json"))):
+    shipped = sorted(SHIPPED.glob("*/generator/config.json"))
+    if not shipped:
         raise UsageError(_NO_RUN)
-    folder, here = shipped[-1].parents[1], Path.cwd()  # the last by name
-    folder = folder.relative_to(here) if folder.is_relative_to(here) else folder
+    folder = shipped[-1].parents[1]  # the last by name
+    if folder.is_relative_to(Path.cwd()):
+        folder = folder.relative_to(Path.cwd())
     other = "other " if runs else ""
     LOG.info(f"model: {folder} (shipped model; no {other}finished run in {RUNS}/)")
     return folder
@@ -34,20 +42,22 @@ def default_model(option: str) -> Path:
 
 def newest_run() -> Path:
     """The run in RUNS with the latest exported model. Raises UsageError if there is none."""
-    if not (runs := _finished_runs()):
+    runs = _finished_runs()
+    if not runs:
         raise UsageError(_NO_RUN)
     return runs[0]
 
 
 def _finished_runs() -> list[Path]:
-    """Runs that exported a model, newest first; without CONFIG it is a copied model folder and does not count."""
-    found = [path for name in ("generator", "discriminator") for path in RUNS.glob(f"*/{name}/config.json")]
-    newest = (path.parents[1] for path in sorted(found, key=lambda path: path.stat().st_mtime_ns, reverse=True))
-    return [run for run in dict.fromkeys(newest) if (run / CONFIG).is_file()]
+    """Runs that exported a model, newest first; a folder without CONFIG is a copied model."""
+    configs = [*RUNS.glob("*/generator/config.json"), *RUNS.glob("*/discriminator/config.json")]
+    configs.sort(key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    runs = dict.fromkeys(path.parents[1] for path in configs)
+    return [run for run in runs if (run / CONFIG).is_file()]
 
 
 def _reason_to_skip(run: Path, option: str) -> str:
-    """Why a run is not the default model, from its config.yaml and metrics.jsonl; empty if it can be."""
+    """Why a run is not the default model; empty if it can be."""
     if option == "--gen" and not (run / "generator").is_dir():
         return "it has no generator"
     try:

@@ -1,4 +1,4 @@
-"""Check a corpus and a configuration before training: `electra-albert doctor`, with the options of pretraining."""
+"""`electra-albert doctor`: check a corpus and a configuration before training."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -14,17 +14,19 @@ def main(argv: Sequence[str]) -> int:
     from electra_albert.apps.pretrain import budget, checks, job
     from electra_albert.training.distributed import start
 
-    world, found = start(config.run.device, config.training.ddp_timeout), Counter[str]()
+    world = start(config.run.device, config.training.ddp_timeout)
     try:
         findings = checks.examine(budget.planned(job.make_job(config, world), world), world)
+    except UserError:
+        raise
     except (AssertionError, ValueError) as error:  # of the checks in make_job
-        if isinstance(error, UserError):
-            raise
-        findings = iter([checks.Finding("fail", "weights", f"{error}; correct the objective")])
+        text = f"{error}; correct the objective"
+        findings = iter([checks.Finding("fail", "weights", text)])
+    counts = Counter[str]()
     for finding in findings:
-        found[finding.status] += 1
+        counts[finding.status] += 1
         if world.is_main:
             print(finding, flush=True)
     if world.is_main:
-        print(f"{found['pass']} passed, {found['warn']} warnings, {found['fail']} failed")
-    return int(found["fail"] > 0)
+        print(f"{counts['pass']} passed, {counts['warn']} warnings, {counts['fail']} failed")
+    return int(counts["fail"] > 0)

@@ -1,4 +1,4 @@
-"""Export runs, checkpoints and model folders, ours or stock, as stock Hugging Face folders or ONNX files.
+"""Export runs, checkpoints and model folders, ours or stock, as stock folders or ONNX files.
 
 electra-albert export --model runs/mine --kind discriminator --format onnx --output_dir exported
 """
@@ -6,45 +6,36 @@ electra-albert export --model runs/mine --kind discriminator --format onnx --out
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from yaml import YAMLError
 
 from electra_albert.apps.command_line import check_can_write, make_parser, parse
 from electra_albert.apps.run_folder import ENVIRONMENT
-from electra_albert.contracts import LOG, CheckpointError, UsageError
+from electra_albert.contracts import LOG, CheckpointError
 from electra_albert.data_files import NOT_YAML
-from electra_albert.model_config import require, require_repository
+from electra_albert.model_config import ModelConfig, require, require_repository
 
+Kind = Literal["generator", "discriminator", "task", "encoder"]
+Format = Literal["safetensors", "pt", "onnx", "transformers.js", "sentence-transformers"]
+Dtype = Literal["float32", "float16", "bfloat16"]
 _SENTENCES = "sentence-transformers"
 _ONNX = ("onnx", "transformers.js")
-_KNOWN: dict[str, tuple[str, ...]] = {"kind": ("generator", "discriminator", "task", "encoder")}
-_KNOWN |= {"format": ("safetensors", "pt", *_ONNX, _SENTENCES), "dtype": ("float32", "float16", "bfloat16")}
 _CHECKPOINTS = "checkpoints"
 _RUN_SUBFOLDERS = ("generator", "discriminator", "model", "tokenizer", _CHECKPOINTS)
-_KIND_OF = dict.fromkeys(("classifier", "electra_classifier", "qa_outputs"), "task")  # by the first head in the file
-_KIND_OF |= {"discriminator_predictions": "discriminator", "predictions": "generator"}
-_KIND_HELP = """Part to export: generator (masked-token head), discriminator (the part to fine-tune), task (a fine-tuned
-model) or encoder (no head). By default the generator of a run, else the model that the folder contains."""
-_REVISION_HELP = "Branch of the repository to upload into, such as step-10000; it is created if necessary."
-_FORMAT_HELP = "File format of the weights; transformers.js is ONNX in float32 and in int8, for browsers."
-_LENGTH_HELP = "Length in tokens that sentence-transformers reads; by default the model's maximum."
-_PUSH_HELP = "Repository OWNER/NAME on the hub into which the folder is also uploaded; it is created if necessary."
+_KIND_OF: dict[str, Kind] = {  # by the first head in the file
+    "classifier": "task",
+    "electra_classifier": "task",
+    "qa_outputs": "task",
+    "discriminator_predictions": "discriminator",
+    "predictions": "generator",
+}
 
 
 def main(argv: Sequence[str]) -> int:
     """Entry point; returns the exit code."""
-    parser = make_parser("electra-albert export", "Export a model as a stock Hugging Face folder or as ONNX.")
-    parser.add_argument("--model", type=str, required=True, help="Run folder or model folder, ours or stock.")
-    parser.add_argument("--output_dir", type=str, required=True, help="Folder to write the model to.")
-    parser.add_argument("--kind", choices=_KNOWN["kind"], default=None, help=_KIND_HELP)
-    parser.add_argument("--format", choices=_KNOWN["format"], default="safetensors", help=_FORMAT_HELP)
-    parser.add_argument("--dtype", choices=_KNOWN["dtype"], default="float32", help="Data type of the stored weights.")
-    parser.add_argument("--max_seq_length", type=int | None, default=None, help=_LENGTH_HELP)
-    parser.add_argument("--license", type=str | None, default=None, help="License id for the model card, such as mit.")
-    parser.add_argument("--push_to_hub", type=str | None, default=None, help=_PUSH_HELP)
-    parser.add_argument("--hub_private_repo", type=bool, default=False, help="Create the repository as a private one.")
-    parser.add_argument("--hub_revision", type=str | None, default=None, help=_REVISION_HELP)
+    parser = make_parser("electra-albert export", "Export a model as a stock folder or as ONNX.")
+    parser.add_function_arguments(export)
     done = export(**parse(parser, argv).as_dict())
     print(f"{done.kind} written to {done.folder}")
     return 0
@@ -60,77 +51,133 @@ class Exported(NamedTuple):
 def export(
     model: str | Path,
     output_dir: str | Path,
-    kind: str | None = None,
-    format: str = "safetensors",
-    dtype: str = "float32",
+    kind: Kind | None = None,
+    format: Format = "safetensors",
+    dtype: Dtype = "float32",
     max_seq_length: int | None = None,
     license: str | None = None,
     push_to_hub: str | None = None,
     hub_private_repo: bool = False,
     hub_revision: str | None = None,
 ) -> Exported:
-    """Write a model as a folder that stock `transformers` loads, or as ONNX; options as on the command line.
+    """Write a model as a folder that stock `transformers` loads, or as ONNX.
 
-    Raises UsageError for invalid paths and options, CheckpointError for files that do not contain such a model.
+    Raises UsageError for invalid paths and options, CheckpointError for files that do not contain
+    such a model.
+
+    Args:
+        model: Run folder or model folder, ours or stock.
+        output_dir: Folder to write the model to.
+        kind: Part to export: generator (masked-token head), discriminator (the part to fine-tune),
+            task (a fine-tuned model) or encoder (no head). By default the generator of a run, else
+            the model that the folder contains.
+        format: File format of the weights; transformers.js is ONNX in float32 and in int8, for
+            browsers.
+        dtype: Data type of the stored weights.
+        max_seq_length: Length in tokens that sentence-transformers reads; by default the model's
+            maximum.
+        license: License id for the model card, such as mit.
+        push_to_hub: Repository OWNER/NAME on the hub into which the folder is also uploaded; it is
+            created if necessary.
+        hub_private_repo: Create the repository as a private one.
+        hub_revision: Branch of the repository to upload into, such as step-10000; it is created if
+            necessary.
     """
-    for name, value in {"format": format, "dtype": dtype, **({"kind": kind} if kind else {})}.items():
-        require(value in _KNOWN[name], f"--{name} {value} is not one of {', '.join(_KNOWN[name])}")
-    require(bool(str(model) and str(output_dir)), "--model and --output_dir must not be empty; give a path for each")
-    try:
-        require_repository(push_to_hub)
-    except ValueError as error:
-        raise UsageError(f"--{error}") from None
-    if max_seq_length is not None and format != _SENTENCES:
-        raise UsageError(f"--max_seq_length {max_seq_length} needs --format {_SENTENCES}")
-    require(bool(push_to_hub) or not hub_revision, "--hub_revision has no effect without --push_to_hub")
-    if format in _ONNX and dtype != "float32":
-        raise UsageError(f"ONNX export supports only float32; remove --dtype {dtype} or --format {format}")
-    if format == _SENTENCES and kind not in (None, "encoder"):
-        raise UsageError(f"the format {_SENTENCES} has no head; remove --kind {kind}")
-    kind = "encoder" if format == _SENTENCES else kind
+    _check_options(kind, format, dtype, max_seq_length)
+    require_repository(push_to_hub)
+    is_used = bool(push_to_hub) or not hub_revision
+    require(is_used, "--hub_revision has no effect without --push_to_hub")
+    has_paths = bool(str(model) and str(output_dir))
+    require(has_paths, "--model and --output_dir must not be empty; give a path for each")
     folder = Path(output_dir)
-    check_can_write(folder)
-    path = folder.resolve()
-    for run in (path, path.parent) if path.name in _RUN_SUBFOLDERS else (path,):
-        if (run / ENVIRONMENT).is_file() or (run / _CHECKPOINTS).is_dir():
-            raise UsageError(f"{folder} belongs to a run and would be overwritten; choose another --output_dir")
+    _check_folder(folder)
     import torch
 
     from electra_albert.hub import card, load, onnx, save
-    from electra_albert.tokenization.tokenizer import load_tokenizer
 
+    is_vectors = format == _SENTENCES
+    if is_vectors:
+        kind = "encoder"
     files = load.locate(Path(model), kind or "any")
-    require(files.weights.parent.resolve() != path, f"--output_dir {folder} is the model's own folder; choose another")
+    is_other = files.weights.parent.resolve() != folder.resolve()
+    require(is_other, f"--output_dir {folder} is the model's own folder; choose another")
     if format in _ONNX:
         onnx.require_packages()
     stored = load.read_stored(files)
     most = stored.config.max_position_embeddings
     length = most if max_seq_length is None else max_seq_length
-    require(1 <= length <= most, f"--max_seq_length {length} must be from 1 to {most}, the model's maximum")
-    if not stored.config.is_stock:
-        problem = f"has attention {stored.config.attention}, which transformers does not implement"
-        raise CheckpointError(f"{files.weights} {problem}; copy its folder instead of exporting it")
-    tokenizer = load_tokenizer(files.tokenizer)
-    if len(tokenizer) > stored.config.vocab_size:
-        sizes = f"has {len(tokenizer)} tokens, the model {stored.config.vocab_size}"
-        raise CheckpointError(f"the tokenizer in {files.tokenizer} {sizes}; put the model's own tokenizer there")
-    kind = kind or next((kind for head, kind in _KIND_OF.items() if head in stored.parts), "encoder")
+    problem = f"--max_seq_length {length} must be from 1 to {most}, the model's maximum"
+    require(1 <= length <= most, problem)
+    tokenizer = _read_tokenizer(files, stored.config)
+    kinds = [part for head, part in _KIND_OF.items() if head in stored.parts]
+    kind = kind or (kinds[0] if kinds else "encoder")
     details, head = load.read_task(files) if kind == "task" else (None, None)
     built: Any = load.build(stored, load.KINDS[kind], head)
-    parts = {name for name, _ in built.named_children()}
-    parts |= {"pooler"} if "sentence_order" in parts else set()
-    unused = sorted(stored.parts - parts) + sorted(stored.unsupported_heads)
-    if unused and format != _SENTENCES:
-        LOG.warning(f"not exported, because a model of kind {kind} does not use it: {', '.join(unused)}")
+    if not is_vectors:
+        _warn_of_unused(stored, built, kind)
     facts = card.Facts(_read_terms(files.config.parent) | ({"license": license} if license else {}))
-    form = "safetensors" if format == _SENTENCES else format
-    save.save_model(built, tokenizer, folder, details, facts, file_format=form, dtype=getattr(torch, dtype))
-    if format == _SENTENCES:
+    form = "safetensors" if is_vectors else format
+    weights: Any = {"file_format": form, "dtype": getattr(torch, dtype)}
+    save.save_model(built, tokenizer, folder, details, facts, **weights)
+    if is_vectors:
         save.write_pooling(folder, stored.config, length)
     if push_to_hub is not None:
         save.create_repository(push_to_hub, is_private=hub_private_repo)
         save.upload(folder, push_to_hub, f"Upload {kind}", revision=hub_revision)
     return Exported(folder, kind)
+
+
+def _check_options(kind: Kind | None, format: Format, dtype: Dtype, length: int | None) -> None:
+    for value, names in ((kind or "encoder", Kind), (format, Format), (dtype, Dtype)):
+        choices = get_args(names)
+        require(value in choices, f"{value} is not one of {', '.join(choices)}")
+    if format == _SENTENCES:
+        problem = f"the format {_SENTENCES} has no head; remove --kind {kind}"
+        require(kind in (None, "encoder"), problem)
+    else:
+        require(length is None, f"--max_seq_length {length} needs --format {_SENTENCES}")
+    if format in _ONNX:
+        advice = f"remove --dtype {dtype} or --format {format}"
+        require(dtype == "float32", f"ONNX export supports only float32; {advice}")
+
+
+def _check_folder(folder: Path) -> None:
+    """Raise UsageError unless `folder` can be written and is no run and no part of one."""
+    check_can_write(folder)
+    path = folder.resolve()
+    for run in (path, path.parent) if path.name in _RUN_SUBFOLDERS else (path,):
+        is_run = (run / ENVIRONMENT).is_file() or (run / _CHECKPOINTS).is_dir()
+        problem = f"{folder} belongs to a run and would be overwritten"
+        require(not is_run, f"{problem}; choose another --output_dir")
+
+
+def _read_tokenizer(files: Any, config: ModelConfig) -> Any:
+    """The tokenizer of a model. Raises CheckpointError if stock cannot use it with the model."""
+    from electra_albert.tokenization.tokenizer import load_tokenizer
+
+    if not config.is_stock:
+        raise CheckpointError(
+            f"{files.weights} has attention {config.attention}, "
+            "which transformers does not implement; copy its folder instead of exporting it"
+        )
+    tokenizer = load_tokenizer(files.tokenizer)
+    if len(tokenizer) > config.vocab_size:
+        sizes = f"has {len(tokenizer)} tokens, the model {config.vocab_size}"
+        raise CheckpointError(
+            f"the tokenizer in {files.tokenizer} {sizes}; put the model's own tokenizer there"
+        )
+    return tokenizer
+
+
+def _warn_of_unused(stored: Any, built: Any, kind: str) -> None:
+    parts = {name for name, _ in built.named_children()}
+    if "sentence_order" in parts:
+        parts.add("pooler")
+    unused = sorted(stored.parts - parts) + sorted(stored.unsupported_heads)
+    if unused:
+        LOG.warning(
+            f"not exported, because a model of kind {kind} does not use it: {', '.join(unused)}"
+        )
 
 
 def _read_terms(folder: Path) -> dict[str, Any]:
@@ -140,4 +187,5 @@ def _read_terms(folder: Path) -> dict[str, Any]:
     metadata: dict[str, Any] = {}
     with suppress(OSError, YAMLError, *NOT_YAML):
         metadata = metadata_load(folder / "README.md") or {}
-    return {name: metadata[name] for name in ("license", "language") if isinstance(metadata.get(name), str | list)}
+    terms = {name: metadata.get(name) for name in ("license", "language")}
+    return {name: value for name, value in terms.items() if isinstance(value, str | list)}

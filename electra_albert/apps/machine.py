@@ -19,8 +19,8 @@ from electra_albert.contracts import UsageError
 from electra_albert.model.compilation import Compilation
 
 _TRITON_CAPABILITY = (7, 0)
-_NO_HOST_MEMORY = ("DefaultCPUAllocator", "can't start new thread")  # in the messages of RuntimeErrors
-# The compilers that PyTorch and Triton look for, and the environment variable that names another one.
+_NO_HOST_MEMORY = ("DefaultCPUAllocator", "can't start new thread")  # in messages of RuntimeErrors
+# The compilers that PyTorch and Triton look for, and the environment variable that names another.
 _COMPILERS = {"cpu": ("CXX", ("g++", "clang++")), "cuda": ("CC", ("gcc", "clang", "cc"))}
 
 
@@ -28,26 +28,33 @@ def why_not_compiled(device: torch.device) -> str | None:
     """Why torch.compile does not work for `device`, and the remedy; None if it works."""
     if device.type not in _COMPILERS:
         return f"it is not supported here on {device.type}"
-    if device.type == "cuda" and find_spec("triton") is None:
-        return "Triton is not installed: pip install triton"
-    if device.type == "cuda" and (capability := torch.cuda.get_device_capability(device)) < _TRITON_CAPABILITY:
-        return f"the GPU's compute capability {capability[0]}.{capability[1]} is too old for Triton"
+    if device.type == "cuda":
+        if find_spec("triton") is None:
+            return "Triton is not installed: pip install triton"
+        capability = torch.cuda.get_device_capability(device)
+        if capability < _TRITON_CAPABILITY:
+            text = f"the GPU's compute capability {capability[0]}.{capability[1]}"
+            return f"{text} is too old for Triton"
     variable, usual = _COMPILERS[device.type]
-    if not any(map(shutil.which, [chosen] if (chosen := os.environ.get(variable)) else usual)):
+    chosen = os.environ.get(variable)
+    if not any(map(shutil.which, [chosen] if chosen else usual)):
         return f"no C compiler found: install {usual[0]} or name one in {variable}"
-    # Debian's Python gives a local folder first; a relocated Python gives the folder where it was built.
-    named = (sysconfig.get_path("include"), sysconfig.get_path("include", "posix_prefix"))
-    headers = [Path(folder) for folder in (*named, sysconfig.get_config_var("INCLUDEPY")) if folder]
-    if not any((folder / "Python.h").is_file() for folder in headers):
-        return f"Python.h not found in {headers[0]}: install Python's headers (python3-dev)"
+    # Debian's Python gives a local folder first; a relocated Python the one where it was built.
+    local = sysconfig.get_path("include")
+    built = sysconfig.get_config_var("INCLUDEPY")
+    folders = (local, sysconfig.get_path("include", "posix_prefix"), built)
+    if not any(folder and Path(folder, "Python.h").is_file() for folder in folders):
+        return f"Python.h not found in {local}: install Python's headers (python3-dev)"
     return None
 
 
 def processor() -> str:
     """Model name of the processor, else the platform's name for it."""
     with suppress(OSError):  # not Linux
-        if found := re.search(r"^model name\s*: *(.*\S)", Path("/proc/cpuinfo").read_text(errors="replace"), re.M):
-            return found[1]
+        text = Path("/proc/cpuinfo").read_text(errors="replace")
+        name = re.search(r"^model name\s*: *(.*\S)", text, re.M)
+        if name:
+            return name[1]
     return platform.processor() or platform.machine()
 
 
@@ -69,30 +76,42 @@ def peak_memory(device: torch.device) -> int:
         import resource
     except ImportError:  # Windows
         return 0
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
 
 
 def memory_advice(training: TrainingConfig) -> str:
     """Advice for a training step that does not fit into memory."""
-    advice = f"lower --per_device_train_batch_size {training.per_device_train_batch_size} and raise "
-    or_checkpointing = "" if training.gradient_checkpointing else ", or set --gradient_checkpointing true"
-    return f"{advice}--gradient_accumulation_steps by the same factor{or_checkpointing}"
+    batch = f"--per_device_train_batch_size {training.per_device_train_batch_size}"
+    advice = f"lower {batch} and raise --gradient_accumulation_steps by the same factor"
+    if training.gradient_checkpointing:
+        return advice
+    return f"{advice}, or set --gradient_checkpointing true"
 
 
 @contextmanager
-def one_line_errors(training: TrainingConfig, compilation: Compilation | Literal["auto"]) -> Iterator[None]:
+def one_line_errors(
+    training: TrainingConfig, compilation: Compilation | Literal["auto"]
+) -> Iterator[None]:
     """Turn PyTorch's out-of-memory errors and compiler failures into UsageError."""
     try:
         yield
     except RuntimeError as error:
-        if isinstance(error, torch.OutOfMemoryError) or any(sign in str(error) for sign in _NO_HOST_MEMORY):
-            reason = str(error).rpartition("Allocator: ")[2].partition(". ")[0]
-            scoring = f"for evaluation, lower --per_device_eval_batch_size {training.per_device_eval_batch_size}"
-            raise UsageError(f"out of memory on the device ({reason}); {memory_advice(training)}; {scoring}") from error
+        text = str(error).strip()
+        signs = [sign for sign in _NO_HOST_MEMORY if sign in text]
+        if signs or isinstance(error, torch.OutOfMemoryError):
+            reason = text.rpartition("Allocator: ")[2].partition(". ")[0]
+            size = training.per_device_eval_batch_size
+            scoring = f"for evaluation, lower --per_device_eval_batch_size {size}"
+            raise UsageError(
+                f"out of memory on the device ({reason}); {memory_advice(training)}; {scoring}"
+            ) from error
         from torch._dynamo.exc import BackendCompilerFailed
 
         if compilation == "none" or not isinstance(error, BackendCompilerFailed):
             raise
-        cause = (str(error).strip() or type(error).__name__).splitlines()[0]
-        advice = "use --torch_compile none, or, if an earlier run was killed, delete /tmp/torchinductor_<user>"
-        raise UsageError(f"torch.compile failed ({cause}); {advice}") from error
+        cause = (text or type(error).__name__).splitlines()[0]
+        advice = "or, if an earlier run was killed, delete /tmp/torchinductor_<user>"
+        raise UsageError(
+            f"torch.compile failed ({cause}); use --torch_compile none, {advice}"
+        ) from error

@@ -27,63 +27,40 @@ _ORDERS = {
 
 def main(argv: Sequence[str]) -> int:
     """Entry point; returns the exit code."""
-    parser = make_parser(
-        "electra-albert show-batch", "Print the batch of a training step of a run."
-    )
-    text = "The run's folder; by default the newest run."
-    parser.add_argument("--run", type=str | None, default=None, help=text)
-    parser.add_argument("--step", type=int, required=True, help="The step, counted from 1.")
-    text = "Number of examples to print, of one micro-batch."
-    parser.add_argument("--rows", type=int, default=4, help=text)
-    options = parse(parser, argv)
-    folder = Path(options.run) if options.run else newest_run()
-    is_positive = options.step >= 1 and options.rows >= 1
-    require(is_positive, "--step and --rows must be at least 1")
-    problem = f"{folder} is not a run's folder (no {CONFIG})"
-    require((folder / CONFIG).is_file(), f"{problem}; name one")
-    _show(folder, options.step, options.rows)
+    parser = make_parser("electra-albert show-batch", "Print the batch of one training step.")
+    parser.add_function_arguments(show)
+    show(**parse(parser, argv).as_dict())
     return 0
 
 
-def _show(folder: Path, step: int, rows: int) -> None:
-    import torch
+def show(step: int, run: str | None = None, rows: int = 4) -> None:
+    """Print the first examples of a batch.
 
-    from electra_albert.apps.pretrain.job import job_settings, make_job
-    from electra_albert.training import checkpoint
-    from electra_albert.training.distributed import World
+    Args:
+        step: The step, counted from 1.
+        run: The run's folder; by default the newest run.
+        rows: Number of examples to print, of one micro-batch.
+    """
+    folder = Path(run) if run else newest_run()
+    require(step >= 1 and rows >= 1, "--step and --rows must be at least 1")
+    require((folder / CONFIG).is_file(), f"{folder} is not a run's folder (no {CONFIG}); name one")
     from electra_albert.training.step import autocast
 
-    argv = ["--config", str(folder / CONFIG), "--output_dir", str(folder)]
-    preset, config = parse_pretraining(argv, "show_batch")
-    spec = spec_of(config)
-    training = config.training
-    recorded = recorded_settings(folder)
-    world = World(0, 1, 0, torch.device("cpu"))
-    per_process = training.per_device_train_batch_size * training.gradient_accumulation_steps
-    processes = recorded.get(GLOBAL_BATCH, per_process) // per_process
-    newest = None
-    origin = config.run.init_from or "random initial weights"
-    for at, path in checkpoint.list_checkpoints(folder / "checkpoints"):
-        if at < step and not checkpoint.find_problem(path):
-            newest = path
-            origin = f"checkpoint of step {at}"
-    job = make_job(config, world, checkpoint.read_state(newest)["settings"] if newest else None)
-    settings = job_settings(preset, job, world._replace(world_size=processes))
-    compare_settings(recorded, settings, folder)
-    if newest:
-        checkpoint.load_checkpoint(newest, job.objective, None)
-    if spec.generator(config) is None:
-        origin = spec.generator_text(config)
-    micro_batches = replace(job.batches, world_size=processes).micro_batches(step)
-    batch = micro_batches[0]
-    total = processes * sum(len(micro_batch.input_ids) for micro_batch in micro_batches)
+    job, processes, origin = _restore(folder, step)
+    spec = spec_of(job.config)
     objective: Any = job.objective
     if not hasattr(objective, "corrupt"):
-        problem = f"objective {config.run.objective} masks no tokens"
-        raise UsageError(f"--run {folder}: {problem}; nothing to show")
-    with autocast(world.device, job.arithmetic):  # with gradients enabled, as in training
+        raise UsageError(
+            f"--run {folder}: objective {job.config.run.objective} masks no tokens; nothing to show"
+        )
+    if spec.generator(job.config) is None:
+        origin = spec.generator_text(job.config)
+    micro_batches = replace(job.batches, world_size=processes).micro_batches(step)
+    batch = micro_batches[0]
+    with autocast(batch.input_ids.device, job.arithmetic):  # with gradients, as in training
         corruption = objective.corrupt(batch)
     rows = min(rows, len(batch.input_ids))
+    total = processes * sum(len(part.input_ids) for part in micro_batches)
     print(f"step {step}: {rows} of {total} examples; generator: {origin}")
     for row in range(rows):
         order = _ORDERS[int(batch.sentence_order_label[row])] if spec.has_sentence_order else ""
@@ -91,26 +68,58 @@ def _show(folder: Path, step: int, rows: int) -> None:
         print(_format_example(batch, corruption, row, job.prepared.tokenizer))
 
 
+def _restore(folder: Path, step: int) -> tuple[Any, int, str]:
+    """The job of a run before a step, its processes, and the origin of the weights."""
+    import torch
+
+    from electra_albert.apps.pretrain.job import job_settings, make_job
+    from electra_albert.training import checkpoint
+    from electra_albert.training.distributed import World
+
+    argv = ["--config", str(folder / CONFIG), "--output_dir", str(folder)]
+    preset, config = parse_pretraining(argv, "show_batch")
+    recorded = recorded_settings(folder)
+    training = config.training
+    per_process = training.per_device_train_batch_size * training.gradient_accumulation_steps
+    processes = recorded.get(GLOBAL_BATCH, per_process) // per_process
+    origin = config.run.init_from or "random initial weights"
+    latest = None
+    for saved_step, path in checkpoint.list_checkpoints(folder / "checkpoints"):
+        if saved_step < step and not checkpoint.find_problem(path):
+            latest = path
+            origin = f"checkpoint of step {saved_step}"
+    world = World(0, 1, 0, torch.device("cpu"))
+    job = make_job(config, world, checkpoint.read_state(latest)["settings"] if latest else None)
+    settings = job_settings(preset, job, world._replace(world_size=processes))
+    compare_settings(recorded, settings, folder)
+    if latest:
+        checkpoint.load_checkpoint(latest, job.objective, None)
+    return job, processes, origin
+
+
 def _format_example(batch: Batch, corruption: Any, row: int, tokenizer: Any) -> str:
-    """One line per token: position, segment, token, input of both models, and label."""
-    positions = corruption.targets.positions[row]
-    targets = set(positions[corruption.targets.weight[row] > 0].tolist())
+    """One line per token: position, segment, token, inputs of the models, and label.
+
+    pos seg  token     generator input  discriminator input  label
+      1   0  the       the              the                  original
+      2   0  old       [MASK]           new                  replaced
+    """
     inputs = {"token": batch.input_ids, "generator input": corruption.masked_ids}
     labels = [""] * batch.input_ids.shape[1]
+    positions = corruption.targets.positions[row]
     if hasattr(corruption, "corrupted_ids"):
         inputs["discriminator input"] = corruption.corrupted_ids
-        for position, is_replaced in enumerate(corruption.is_replaced[row].tolist()):
-            labels[position] = "replaced" if is_replaced else "original "
+        is_replaced = corruption.is_replaced[row].tolist()
+        labels = ["replaced" if replaced else "original " for replaced in is_replaced]
         for position in positions[corruption.is_kept[row]].tolist():
             labels[position] = "masked "  # and predicted by the discriminator
+    for position in positions[corruption.targets.weight[row] > 0].tolist():
+        if labels[position] != "replaced":
+            labels[position] += "(target)"
     columns = [tokenizer.convert_ids_to_tokens(ids[row].tolist()) for ids in inputs.values()]
-    titles = "".join(f"{title:<20}" for title in inputs)
-    lines = [f"{'pos':>4} {'seg':>3}  {titles}label"]
+    lines = [f"{'pos':>4} {'seg':>3}  " + "".join(f"{title:<20}" for title in inputs) + "label"]
     for position in batch.attention_mask[row].nonzero().flatten().tolist():
-        label = labels[position]
-        if position in targets and label != "replaced":
-            label += "(target)"
-        segment = int(batch.token_type_ids[row, position])
         cells = "".join(f"{column[position]:<20}" for column in columns)
-        lines.append(f"{position:>4} {segment:>3}  {cells}{label}".rstrip())
+        segment = int(batch.token_type_ids[row, position])
+        lines.append(f"{position:>4} {segment:>3}  {cells}{labels[position]}".rstrip())
     return "\n".join(lines)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from electra_albert.config import MlmConfig
 from electra_albert.contracts import IGNORED_LABEL, Batch, SpecialIds, UsageError
-from electra_albert.objectives.masking import Targets, choose_targets, mask_tokens, random_tokens
+from electra_albert.objectives.masking import Targets, choose_targets, mask, random_tokens
 from electra_albert.objectives.mlm import CrossEntropy, MaskedLanguageModeling
 from tests.model.twins import assert_same_gradients, gradients, masked_lm_twin
 from tests.objectives.toy import MASK, MODEL, SEED, SPECIAL, build, make_batch, ordered
@@ -21,12 +21,11 @@ SPREAD = SPECIAL._replace(mask=36, never_masked=(36, 0, 17, 18, 5))
 KEYS = torch.arange(1500)
 
 
-def targets_of(special: SpecialIds) -> tuple[Tensor, Targets]:
-    """Ids [B, L] with all ordinary tokens equally often, and targets in them."""
+def batch_of(special: SpecialIds) -> Batch:
+    """A batch [B, L] of all ordinary tokens equally often, with padding, so that some targets are unused."""
     ordinary = torch.tensor([token for token in range(VOCAB) if token not in special.never_masked])
     ids = ordinary[torch.arange(len(KEYS) * 41) % len(ordinary)].view(len(KEYS), 41)
-    is_maskable = torch.arange(41) < 21 + KEYS[:, None] % 21  # so that some targets are unused
-    return ids, choose_targets(ids, is_maskable, 0.5, SEED, KEYS)
+    return Batch(ids, torch.arange(41) < 21 + KEYS[:, None] % 21, torch.zeros_like(ids), KEYS, KEYS)
 
 
 def assert_uniform_over_others(others: Tensor, targets: Targets, special: SpecialIds) -> None:
@@ -49,7 +48,8 @@ FAULTS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def test_random_tokens_are_uniform_over_all_other_ordinary_tokens() -> None:
-    _, targets = targets_of(SPREAD)
+    batch = batch_of(SPREAD)
+    targets = choose_targets(batch.input_ids, batch.attention_mask, 0.5, SEED, KEYS)
     others = random_tokens(targets, SPREAD, VOCAB, SEED, KEYS)
     assert_uniform_over_others(others, targets, SPREAD)
     for words, fault in FAULTS.items():
@@ -59,9 +59,9 @@ def test_random_tokens_are_uniform_over_all_other_ordinary_tokens() -> None:
 
 def assert_masked_in_shares(mlm: MlmConfig, shares: tuple[float, float]) -> None:
     """Assert that these shares of the targets are [MASK] and random, and all other tokens are unchanged."""
-    ids, targets = targets_of(SPECIAL)
-    others = random_tokens(targets, SPECIAL, VOCAB, SEED, KEYS), mlm.random_token_share
-    masked_ids, is_masked = mask_tokens(ids, targets, MASK, mlm.mask_token_share, SEED, KEYS, others)
+    batch = batch_of(SPECIAL)
+    ids = batch.input_ids
+    masked_ids, targets, is_masked = mask(batch, VOCAB, mlm, SPECIAL, SEED)
     used = targets.weight > 0
     tokens = masked_ids.gather(1, targets.positions)
     is_mask, is_kept = (tokens == MASK) & used, (tokens == targets.labels) & used

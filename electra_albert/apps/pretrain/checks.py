@@ -1,46 +1,51 @@
 """Checks of a corpus and a configuration before training; `electra-albert doctor` prints them.
 
-They run the objective, the optimizer and the export themselves, on the corpus, so they hold for your own objective too.
-Dimensions: B batch, L length, K = masking.max_targets, M samples, V vocab.
+They run the objective, the optimizer and the export themselves, on the corpus, so they hold for
+your own objective too. tests/objectives prove that the built-in ones mask, sample and label right.
+Dimensions: B batch, L length.
 """
 
 import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice, pairwise
+from itertools import compress, islice, pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
-from torch import Tensor
 
 from electra_albert.apps.metrics_table import error_lines
 from electra_albert.apps.pretrain import budget, trial
 from electra_albert.apps.pretrain.job import MUCH_UNKNOWN, Job
 from electra_albert.apps.pretrain.run import run_folder
-from electra_albert.contracts import IGNORED_LABEL, Batch, CheckpointError, SpecialIds
+from electra_albert.contracts import IGNORED_LABEL, Batch, CheckpointError
+from electra_albert.corpus.examples import PackedExamples
 from electra_albert.corpus.rows import Split, padding_share
 from electra_albert.hub.save import save_model
-from electra_albert.keyed_random import Stream, bits, uniform
-from electra_albert.objectives import masking, mlm, spec_of
+from electra_albert.objectives import spec_of
 from electra_albert.tokenization.token_texts import word_starts
 from electra_albert.tokenization.tokenizer import special_ids
 from electra_albert.training.distributed import World
-from electra_albert.training.step import TrainingStep, autocast
+from electra_albert.training.step import TrainingStep
 
-_TOKENS = 8192  # for the checks of masking and sampling, padding included
-_RATE_ERROR = 0.005  # of the mask rate, rounded in each example
-_SIGMAS = 4.5  # deviation of a measured share that chance does not explain
-_BINS, _MOST_CHI2 = 20, 62.0  # of the sampler's test: chance exceeds this χ² (19 degrees of freedom) twice in a million
-_AT_ONCE = 256  # samples whose softmax is in memory
-_OVERFITTED, _STEPS, _SECONDS = 8, 60, 40.0  # examples, and limits of the steps that overfit them
+_OVERFITTED = 8  # examples
+_STEPS = 60  # at most, and
+_SECONDS = 40.0  # at most, of the steps that overfit them
 _FEWEST = 10  # of these steps, below which their losses are not compared
 _FALLEN = 0.9  # of the initial loss, which the last one must not exceed
-_UNKNOWN, _FERTILITY, _PADDING, _REPEATED, _ORDERED = 0.001, 2.5, 0.2, 0.05, 0.3  # from these on a warning
+# From these on a warning.
+_UNKNOWN = 0.001
+_FERTILITY = 2.5
+_PADDING = 0.2
+_REPEATED = 0.05
+_ORDERED = 0.3
 _READABLE = 0.5  # share of unknown tokens from which sentences are not compared
-_SAMPLED_EXAMPLES, _SAMPLED_SENTENCES, _SENTENCE_TOKENS = 4096, 200_000, 8
+_SAMPLED_EXAMPLES = 4096
+_SAMPLED_SENTENCES = 200_000
+_SENTENCE_TOKENS = 8
 
 
 class Finding(NamedTuple):
@@ -48,197 +53,123 @@ class Finding(NamedTuple):
 
     status: Literal["pass", "warn", "fail"]
     check: str
-    text: str  # what was found and, unless it passed, what to do
+    text: str  # the result and, unless it passed, what to do
 
     def __str__(self) -> str:
         return f"{self.status}  {self.check:<14}  {self.text}"
 
 
 def examine(job: Job, world: World) -> Iterator[Finding]:
-    """Findings for a job with initial weights; they change, so the job cannot be trained afterwards."""
-    yield Finding("pass", "weights", "sharing, parameter groups and initial losses are as expected")  # by make_job
+    """Findings for a job with initial weights; they change, so it cannot be trained afterwards."""
+    # Checked by make_job.
+    yield Finding("pass", "weights", "sharing, parameter groups and initial losses are as expected")
     yield from _of_corpus(job)
-    batch = _examples(job, world, max(1, _TOKENS // job.config.corpus.max_seq_length))
-    if hasattr(job.objective, "corrupt"):
-        corruption = _corrupt(job, batch)
-        yield _of_masking(job, batch, corruption)
-        if hasattr(corruption, "corrupted_ids"):
-            yield from _of_corruption(job, batch, corruption)
-    yield _of_padding(job, _examples(job, world, _OVERFITTED))
+    yield _of_padding(job, _examples(job.batches.examples, _OVERFITTED).to(world.device))
     yield from _of_learning(job, world)
     yield from _of_cost(job, world)  # after learning, since its updates change the weights
     if all(parameter.isfinite().all() for parameter in job.objective.parameters()):
         yield _of_export(job)
 
 
-def _check(check: str, passed: str, *problems: tuple[bool | Tensor, str]) -> Finding:
-    """A failed finding with the texts of all problems whose condition is true, else a passed one."""
-    found = "; ".join(text for is_found, text in problems if is_found)
-    return Finding("fail", check, found) if found else Finding("pass", check, passed)
-
-
 def _warn_if(is_bad: bool, check: str, text: str, advice: str) -> Finding:
     return Finding("warn", check, f"{text}; {advice}") if is_bad else Finding("pass", check, text)
 
 
-def _examples(job: Job, world: World, number: int) -> Batch:
-    """The first `number` training examples, or all of them."""
-    examples = job.batches.examples
-    index = torch.arange(min(number, examples.table.count))
-    return examples.gather(index, index).to(world.device)
+def _examples(packed: PackedExamples, count: int) -> Batch:
+    """The first `count` examples, or all of them."""
+    index = torch.arange(min(count, packed.table.count))
+    return packed.gather(index, index)
 
 
 def _of_corpus(job: Job) -> Iterator[Finding]:
     """Findings on the text and its tokens."""
-    store, examples = job.prepared.store, job.batches.examples
-    written, kept = store.statistics["written"], store.statistics["kept"]
-    text = f"{kept:.2%} of the text is kept; the corpus statistics list what was skipped"
-    yield _warn_if(kept < 1 - _UNKNOWN, "text", text, "check the files, --encoding and --text_column")
+    store = job.prepared.store
+    written = store.statistics["written"]
+    kept_share = store.statistics["kept"]
+    text = f"{kept_share:.2%} of the text is kept; the corpus statistics list what was skipped"
+    is_cut = kept_share < 1 - _UNKNOWN
+    yield _warn_if(is_cut, "text", text, "check the files, --encoding and --text_column")
     yield from _of_amount(job)
     unknown = written["unknown_characters"] / written["characters"]
-    text, advice = f"{unknown:.3%} of the characters are unknown", "check --tokenizer"
-    if unknown > MUCH_UNKNOWN:
-        yield Finding("fail", "unknown", f"{text}; {advice}")
-    else:
-        yield _warn_if(unknown > _UNKNOWN, "unknown", text, advice)
-    words = int(torch.tensor(store.token_counts)[torch.tensor(word_starts(job.prepared.tokenizer))].sum())
-    fertility, length = written["tokens"] / max(1, words), written["characters"] / written["tokens"]
+    text = f"{unknown:.3%} of the characters are unknown"
+    finding = _warn_if(unknown > _UNKNOWN, "unknown", text, "check --tokenizer")
+    yield finding._replace(status="fail") if unknown > MUCH_UNKNOWN else finding
+    words = sum(compress(store.token_counts, word_starts(job.prepared.tokenizer)))
+    fertility = written["tokens"] / max(1, words)
+    length = written["characters"] / written["tokens"]
     text = f"{fertility:.2f} tokens per word, {length:.2f} characters per token"
-    advice = "train a tokenizer on this text" if job.config.corpus.tokenizer else "raise --vocab_size if it is prose"
+    advice = "raise --vocab_size if it is prose"
+    if job.config.corpus.tokenizer:
+        advice = "train a tokenizer on this text"
     yield _warn_if(fertility > _FERTILITY, "fertility", text, advice)
     repeated = _repeated_share(store.train, special_ids(job.prepared.tokenizer).unk)
-    text = f"{repeated:.1%} of the sentences of {_SENTENCE_TOKENS} or more tokens occur earlier in the text"
-    yield _warn_if(repeated > _REPEATED, "duplicates", text, "remove repeated documents, menus and footers")
+    text = f"{repeated:.1%} of the sentences of {_SENTENCE_TOKENS} or more tokens occur earlier"
+    advice = "remove repeated documents, menus and footers"
+    yield _warn_if(repeated > _REPEATED, "duplicates", f"{text} in the text", advice)
+    examples = job.batches.examples
     padding = padding_share(store.train, examples.table, examples.max_seq_length)
-    text, advice = f"{padding:.1%} of all positions are padding", "use longer documents"
-    yield _warn_if(padding > _PADDING, "padding share", text, f"lower --max_seq_length or {advice}")
+    text = f"{padding:.1%} of all positions are padding"
+    advice = "lower --max_seq_length or use longer documents"
+    yield _warn_if(padding > _PADDING, "padding share", text, advice)
     if spec_of(job.config).has_sentence_order:
-        index = torch.arange(min(examples.table.count, _SAMPLED_EXAMPLES))
-        share = float((examples.gather(index, index).sentence_order_label != IGNORED_LABEL).float().mean())
-        text = f"{share:.1%} of the examples have a sentence order"
-        yield _warn_if(share < _ORDERED, "sentence order", text, f"raise --max_seq_length or {advice}")
+        labels = _examples(examples, _SAMPLED_EXAMPLES).sentence_order_label
+        ordered = float((labels != IGNORED_LABEL).float().mean())
+        text = f"{ordered:.1%} of the examples have a sentence order"
+        advice = "raise --max_seq_length or use longer documents"
+        yield _warn_if(ordered < _ORDERED, "sentence order", text, advice)
 
 
 def _of_amount(job: Job) -> Iterator[Finding]:
     """Whether there is enough text for the training and for held-out scores."""
-    config = job.config
-    epochs = job.batches.epoch(config.training.max_steps)
-    text = f"{config.training.max_steps:,} steps are {epochs:.1f} epochs"
-    usual = "; ".join(budget.suggestion(job)[:1])
+    training = job.config.training
+    epochs = job.batches.epoch(training.max_steps)
+    text = f"{training.max_steps:,} steps are {epochs:.1f} epochs"
+    usual = "".join(budget.suggestion(job)[:1])
     yield _warn_if(epochs > budget.MANY_EPOCHS and usual != "", "epochs", text, usual)
-    index = torch.arange(min(job.held_out.table.count, config.training.eval_examples))
-    counts = job.objective.counts(job.held_out.gather(index, index))
+    counts = job.objective.counts(_examples(job.held_out, training.eval_examples))
     predicted = counts[next(iter(job.objective.weights))]
     text = f"held-out losses are means over {predicted:,} tokens"
-    warnings = error_lines(predicted)
-    yield _warn_if(bool(warnings), "held-out text", text, "use more text or raise --eval_examples")
+    is_small = bool(error_lines(predicted))
+    yield _warn_if(is_small, "held-out text", text, "use more text or raise --eval_examples")
 
 
 def _repeated_share(split: Split, unknown: int | None) -> float:
-    """Share of the first sentences of a split that are equal to an earlier one, without short and unknown ones."""
-    ends = ((part.tokens, [0, *part.sentence_ends[:_SAMPLED_SENTENCES].tolist()]) for part in split.parts)
-    sentences = islice((tokens[slice(*span)] for tokens, some in ends for span in pairwise(some)), _SAMPLED_SENTENCES)
-    long = (sentence for sentence in sentences if len(sentence) >= _SENTENCE_TOKENS)
-    counts = Counter(sentence.tobytes() for sentence in long if (sentence == unknown).mean() < _READABLE)
+    """Share of the first sentences, without short and unknown ones, that equal an earlier one."""
+    counts = Counter[bytes]()
+    for tokens in islice(_sentences(split), _SAMPLED_SENTENCES):
+        if len(tokens) >= _SENTENCE_TOKENS and (tokens == unknown).mean() < _READABLE:
+            counts[tokens.tobytes()] += 1
     return (counts.total() - len(counts)) / max(1, counts.total())
 
 
-def _corrupt(job: Job, batch: Batch) -> Any:
-    with torch.no_grad(), autocast(batch.input_ids.device, job.arithmetic):
-        objective: Any = job.objective
-        return objective.corrupt(batch)
-
-
-def _of_corruption(job: Job, batch: Batch, corruption: Any) -> Iterator[Finding]:
-    yield _of_sampling(job, corruption)
-    # The labels of energies are the noise, also if it equals the text.
-    if job.objective.discriminator is not None and not job.objective.discriminator.has_energies:
-        yield _of_labels(batch, corruption)
-
-
-def _of_masking(job: Job, batch: Batch, masked: Any) -> Finding:
-    """Compare the selected tokens, and what replaces them, with the settings."""
-    objective: Any = job.objective
-    special: SpecialIds = objective.special
-    options: Any = objective.mlm if isinstance(objective, mlm.MaskedLanguageModeling) else objective.rtd
-    is_used, positions = masked.targets.weight > 0, masked.targets.positions  # [B, K]
-    before, after = (ids.gather(1, positions)[is_used] for ids in (batch.input_ids, masked.masked_ids))  # [M]
-    is_mask = after == special.mask
-    is_random = (after != before) & ~is_mask
-    is_chosen = torch.zeros_like(batch.attention_mask).scatter(1, positions, is_used)  # [B, L]
-    is_maskable = masking.maskable(batch.input_ids, batch.attention_mask, special)
-    rate = int(is_chosen.sum()) / int(is_maskable.sum())
-    count = is_maskable.sum(1)  # [B]
-    wanted = int((count * options.mask_rate).round().clamp(min=1).minimum(count).sum()) / int(count.sum())
-    is_special = torch.stack([after == token for token in special.never_masked]).any(0)
-    return _check(
-        "masking",
-        f"{rate:.3f} of the tokens are selected, {len(before):,} in {len(batch.input_ids)} examples",
-        (abs(rate - wanted) > _RATE_ERROR, f"{rate:.3f} of the tokens are selected, not {wanted:.3f}"),
-        _share_problem(is_mask, options.mask_token_share, "are replaced by [MASK], not mask_token_share"),
-        _share_problem(is_random, getattr(options, "random_token_share", 0.0), "are replaced by random tokens"),
-        ((is_chosen & ~is_maskable).any(), "padding or special tokens are selected"),
-        (((masked.masked_ids != batch.input_ids) & ~is_chosen).any(), "tokens that are not selected are changed"),
-        ((is_random & is_special).any(), "special tokens replace selected ones"),
-    )
-
-
-def _share_problem(found: Tensor, share: float, text: str) -> tuple[bool, str]:
-    """Whether the share of true values in found, bool [M], differs from `share` by more than chance."""
-    measured, deviation = float(found.float().mean()), (share * (1 - share) / len(found)) ** 0.5
-    is_wrong = abs(measured - share) > _SIGMAS * deviation + 1 / len(found)
-    return is_wrong, f"{measured:.3f} of the selected tokens {text} ({share:g})"
-
-
-def _of_sampling(job: Job, corruption: Any) -> Finding:
-    """χ² test of the generator's samples in step 1: their positions in the cumulative softmax are uniform."""
-    is_sampled = (corruption.targets.weight > 0) & ~corruption.is_kept  # [B, K]
-    tokens = corruption.corrupted_ids.gather(1, corruption.targets.positions)[is_sampled].cpu()  # [M]
-    logits = corruption.logits[is_sampled].cpu() / job.config.rtd.temperature  # [M, V]
-    index, bounds = torch.arange(len(tokens)), list[Tensor]()
-    for some, token in zip(logits.split(_AT_ONCE), tokens.split(_AT_ONCE), strict=True):
-        share = some.double().softmax(-1)
-        bounds.append(torch.stack([of.gather(1, token[:, None])[:, 0] for of in (share, share.cumsum(-1))]))
-    share, upper = torch.cat(bounds, dim=1)  # [M]
-    drawn = upper - share * uniform(bits(job.config.training.seed, Stream.RESAMPLE, index, index))
-    found = (drawn * _BINS).long().clamp(0, _BINS - 1).bincount(minlength=_BINS)
-    chi2 = float((found - len(tokens) / _BINS).square().sum() / (len(tokens) / _BINS))
-    text = f"χ² of {len(tokens):,} samples against the softmax is {chi2:.1f}"
-    problem = f"{text}, by chance at most {_MOST_CHI2:g}: correct noise, its precision and temperature"
-    return _check("sampler", text, (not chi2 < _MOST_CHI2, problem))
-
-
-def _of_labels(batch: Batch, corruption: Any) -> Finding:
-    """Compare the discriminator's labels with its input: replaced means another token than the original."""
-    is_other = corruption.corrupted_ids != batch.input_ids  # [B, L]
-    is_used, is_classified = corruption.targets.weight > 0, corruption.is_classified
-    is_chosen = torch.zeros_like(is_other).scatter(1, corruption.targets.positions, is_used)
-    wrong, replaced = int((corruption.is_replaced != (is_other & is_classified)).sum()), corruption.is_replaced.sum()
-    equal = int((is_chosen & is_classified & ~is_other).sum())
-    return _check(
-        "labels",
-        f"{int(replaced):,} tokens are replaced; {equal} samples equal the original and are not",
-        (wrong > 0, f"{wrong} labels are wrong: a token is replaced if and only if it is not the original one"),
-        ((is_other & ~is_chosen).any(), "tokens that are not selected are replaced"),
-        ((is_classified & ~batch.attention_mask).any(), "padding is classified"),
-    )
+def _sentences(split: Split) -> Iterator[np.ndarray]:
+    for part in split.parts:
+        for start, end in pairwise([0, *part.sentence_ends[:_SAMPLED_SENTENCES].tolist()]):
+            yield part.tokens[start:end]
 
 
 def _of_padding(job: Job, batch: Batch) -> Finding:
     """Compare the losses of cut examples for two contents of the padding, and all counts."""
-    objective, ids = job.objective.eval(), batch.input_ids
-    mask = batch.attention_mask & (torch.arange(ids.shape[1], device=ids.device) < ids.shape[1] // 2)
-    padded = ids.where(mask, special_ids(job.prepared.tokenizer).pad)
-    cut = batch._replace(input_ids=padded, attention_mask=mask, token_type_ids=batch.token_type_ids * mask)
-    counts = objective.counts(cut.to(torch.device("cpu")))
+    objective = job.objective.eval()
+    ids = batch.input_ids  # [B, L]
+    length = ids.shape[1]
+    mask = batch.attention_mask & (torch.arange(length, device=ids.device) < length // 2)
+    batch = batch._replace(attention_mask=mask, token_type_ids=batch.token_type_ids * mask)
+    padded = batch._replace(input_ids=ids.where(mask, special_ids(job.prepared.tokenizer).pad))
+    counts = objective.counts(padded.to(torch.device("cpu")))
     with torch.no_grad():
-        terms, others = objective(cut), objective(cut._replace(input_ids=ids.where(mask, ids[:, 1:2])))
-    problems: list[tuple[bool | Tensor, str]] = []
+        terms = objective(padded)
+        filled = objective(batch._replace(input_ids=ids.where(mask, ids[:, 1:2])))
+    problems = []
     for name in objective.weights:
-        (loss, found), (other, _) = terms[name], others[name]
-        problems.append((not torch.isclose(loss, other, rtol=1e-4), f"{name} depends on the padding's tokens"))
-        problems.append((int(found) != counts[name], f"{name} has {int(found)} items, counts() {counts[name]}"))
-    return _check("padding", "losses and counts do not depend on padding", *problems)
+        if not torch.isclose(terms[name].sum, filled[name].sum, rtol=1e-4):
+            problems.append(f"{name} depends on the padding's tokens")
+        count = int(terms[name].count)
+        if count != counts[name]:
+            problems.append(f"{name} has {count} items, counts() {counts[name]}")
+    if problems:
+        return Finding("fail", "padding", "; ".join(problems))
+    return Finding("pass", "padding", "losses and counts do not depend on padding")
 
 
 def _of_cost(job: Job, world: World) -> Iterator[Finding]:
@@ -251,57 +182,83 @@ def _of_cost(job: Job, world: World) -> Iterator[Finding]:
 
 
 def _of_learning(job: Job, world: World) -> Iterator[Finding]:
-    """Overfit one batch at the peak learning rate: all losses fall and all parameters change.
-
-    One of its examples has a sentence order, if the text has any.
-    """
-    objective, training = job.objective.train(), job.config.training
-    candidates, run = _examples(job, world, _SAMPLED_EXAMPLES), trial.quiet_run(job, world)
-    lacks_order = candidates.sentence_order_label == IGNORED_LABEL
-    chosen = torch.arange(min(_OVERFITTED, len(lacks_order)))
-    if lacks_order[chosen].all():
-        chosen[-1] = lacks_order.long().argmin()
-    batch = candidates.map(lambda field: field[chosen])
-    at_peak = replace(training, lr_scheduler_type="wsd", lr_decay_share=0.0, warmup_steps=0)
-    training_step = TrainingStep(objective, replace(run, config=at_peak, lr_multipliers=objective.lr_multipliers))
-    counts = objective.counts(batch.to(torch.device("cpu")))
-    before = {name: parameter.detach().clone() for name, parameter in objective.named_parameters()}
+    """Overfit one batch at the peak learning rate: all losses fall and all parameters change."""
+    objective = job.objective.train()
+    at_peak = replace(
+        job.config.training, lr_scheduler_type="wsd", lr_decay_share=0.0, warmup_steps=0
+    )
+    run = trial.quiet_run(job, world)
+    run = replace(run, config=at_peak, lr_multipliers=objective.lr_multipliers)
+    training_step = TrainingStep(objective, run)
+    batch = _with_sentence_order(_examples(job.batches.examples, _SAMPLED_EXAMPLES))
+    counts = objective.counts(batch)
+    batch = batch.to(world.device)
+    before = {name: tensor.detach().clone() for name, tensor in objective.named_parameters()}
     try:
         training_step.check(batch, 1)
     except ValueError as error:
         yield Finding("fail", "updates", str(error))
         return
+    yield _of_losses(_overfit(training_step, batch, counts))
+    objective.eval()
+    named = objective.named_parameters()
+    unchanged = [name for name, tensor in named if torch.equal(tensor, before[name])]
+    if unchanged:
+        text = f"{len(unchanged)} parameters do not change, such as {unchanged[:1]}: "
+        yield Finding("fail", "updates", f"{text}no parameter group or no gradient has them")
+    else:
+        yield Finding("pass", "updates", f"all {len(before)} parameters change")
+
+
+def _with_sentence_order(batch: Batch) -> Batch:
+    """The examples to overfit: the first ones, of which one has a sentence order if any has."""
+    lacks_order = batch.sentence_order_label == IGNORED_LABEL
+    chosen = torch.arange(min(_OVERFITTED, len(lacks_order)))
+    if lacks_order[chosen].all():
+        chosen[-1] = lacks_order.long().argmin()
+    return batch.map(lambda field: field[chosen])
+
+
+def _overfit(step: TrainingStep, batch: Batch, counts: dict[str, int]) -> list[dict[str, float]]:
+    """Train on one batch; returns the losses before each update, by name."""
     rows: list[dict[str, float]] = []
     started = time.monotonic()
     while len(rows) < _STEPS and time.monotonic() - started < _SECONDS:
-        training_step.accumulate([batch], training_step.scales(counts), 1)
-        terms = training_step.terms()
-        rows.append({name: float(terms[name].sum / counts[name]) for name in counts if counts[name]})
-        training_step.finish()
-    objective.eval()
-    texts = {name: f"{name.replace('_', ' ')} {loss:.3f} to {rows[-1][name]:.3f}" for name, loss in rows[0].items()}
-    stuck = [text for name, text in texts.items() if not rows[-1][name] <= _FALLEN * rows[0][name]]
-    problem = f"{', '.join(stuck)} in {len(rows)} steps on one batch; change --learning_rate, or correct the loss"
+        step.accumulate([batch], step.scales(counts), 1)
+        terms = step.terms()
+        rows.append({name: float(terms[name].sum / n) for name, n in counts.items() if n})
+        step.finish()
+    return rows
+
+
+def _of_losses(rows: list[dict[str, float]]) -> Finding:
+    """Whether all losses of `_overfit` fall."""
+    changes = []
+    stuck = []
+    for name, first in rows[0].items():
+        last = rows[-1][name]
+        changes.append(f"{name.replace('_', ' ')} {first:.3f} to {last:.3f}")
+        if not last <= _FALLEN * first:  # also if it is no number
+            stuck.append(changes[-1])
+    steps = f"{len(rows)} steps"
     if len(rows) < _FEWEST:
-        text = f"only {len(rows)} steps in {_SECONDS:.0f} seconds, too few to see losses fall"
-        yield Finding("warn", "learning", f"{text}; check a smaller model first")
-    else:
-        passed = f"{len(rows)} steps on one batch: {', '.join(texts.values())}"
-        yield _check("learning", passed, (bool(stuck), problem))
-    same = [name for name, parameter in objective.named_parameters() if torch.equal(parameter, before[name])]
-    problem = f"{len(same)} parameters do not change, such as {same[:1]}: no parameter group or no gradient has them"
-    yield _check("updates", f"all {len(before)} parameters change", (bool(same), problem))
+        text = f"only {steps} in {_SECONDS:.0f} seconds, too few to see losses fall"
+        return Finding("warn", "learning", f"{text}; check a smaller model first")
+    if stuck:
+        text = f"{', '.join(stuck)} in {steps} on one batch"
+        text += "; change --learning_rate, or correct the loss"
+        return Finding("fail", "learning", text)
+    return Finding("pass", "learning", f"{steps} on one batch: {', '.join(changes)}")
 
 
 def _of_export(job: Job) -> Finding:
     """Save the models, read them again and compare them with stock transformers."""
     objective = job.objective.cpu().eval()
     with TemporaryDirectory() as folder:
-        for name, model in (("generator", objective.generator), ("discriminator", objective.discriminator)):
-            if model is not None:
-                model.embeddings.merge_base()
-                try:
-                    save_model(model, job.prepared.tokenizer, Path(folder) / name)
-                except CheckpointError as error:
-                    return Finding("fail", "export", str(error))
+        for model in filter(None, (objective.generator, objective.discriminator)):
+            model.embeddings.merge_base()
+            try:
+                save_model(model, job.prepared.tokenizer, Path(folder, type(model).__name__))
+            except CheckpointError as error:
+                return Finding("fail", "export", str(error))
     return Finding("pass", "export", "the models compute the same after saving and loading")

@@ -2,7 +2,6 @@
 
 from bisect import bisect_right
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,35 +21,43 @@ from electra_albert.training import checkpoint, distributed, monitor
 from electra_albert.training.loop import Evaluate, Outcome
 from electra_albert.training.step import RunSettings, autocast
 
+_UNIGRAM = "unigram_loss"
+
 
 def evaluator(job: Job, run: RunSettings) -> Evaluate:
-    """The loop's evaluation function: scores on the new text and, in continued pretraining, on the old text."""
+    """The loop's evaluation, in continued pretraining on the old text too."""
 
     def evaluate(step: int) -> Metrics | None:
         metrics = score(job.objective, job, job.held_out, run, job.prepared.held_out_sources)
-        if metrics is not None and job.origin is not None and job.origin.held_out is not None:
+        if metrics is None:
+            return None
+        if job.origin is not None and job.origin.held_out is not None:
             old = score(job.objective, job, job.origin.held_out, run)
-            names = ("loss", *job.objective.weights)
-            metrics = None if old is None else metrics | {f"{OLD_TEXT_PREFIX}{name}": old[name] for name in names}
-        if metrics is not None and run.world.is_main:
+            if old is None:
+                return None
+            for name in ("loss", *job.objective.weights):
+                metrics[f"{OLD_TEXT_PREFIX}{name}"] = old[name]
+        if run.world.is_main:
             model = inference_model(job)
             metrics |= _pair_scores(model, job)
             samples = list(sample_predictions(job, model))
-            run.monitor.samples(step, [sample.line() for sample in samples], [sample.record() for sample in samples])
+            lines = [sample.line() for sample in samples]
+            run.monitor.samples(step, lines, [sample.record() for sample in samples])
         return metrics
 
     return evaluate
 
 
 def average(job: Job, run: RunSettings, evaluate: Evaluate, outcome: Outcome) -> Outcome:
-    """Load the mean weights of the last checkpoints (--average_checkpoints) on all ranks, and evaluate them."""
+    """Load the mean weights of the last checkpoints on all ranks, and evaluate them."""
     most = job.config.run.average_checkpoints
     if most == 1 or outcome.is_stopped:
         return outcome
     states = checkpoint.load_average(run.checkpoints, most, job.objective)
     steps = ", ".join(f"{state['step']:,}" for state in reversed(states)) or "none"
+    message = f"averaged the weights of {len(states)} of the last {most} checkpoints"
     missing = "; the run has no other complete one" if len(states) < most else ""
-    LOG.info(f"averaged the weights of {len(states)} of the last {most} checkpoints (steps: {steps}){missing}")
+    LOG.info(f"{message} (steps: {steps}){missing}")
     if not states:  # the run resumed a finished one in another folder
         return outcome
     job.objective.eval()
@@ -64,39 +71,56 @@ def average(job: Job, run: RunSettings, evaluate: Evaluate, outcome: Outcome) ->
 
 
 def score(
-    objective: Any, job: Job, packed: PackedExamples, run: RunSettings, sources: Mapping[str, int] = {}
+    objective: Any,
+    job: Job,
+    packed: PackedExamples,
+    run: RunSettings,
+    sources: Mapping[str, int] = {},
 ) -> Metrics | None:
-    """Means of all terms over held-out examples, and the detection scores; None if a signal stopped the evaluation.
+    """Means of all terms over held-out examples, and the detection scores.
 
-    sources: index of each source's first example. Losses are then also reported per source, as `<loss>/<source>`.
+    None if a signal stopped the evaluation. sources: index of each source's first example. Losses
+    are then also reported per source, as `<loss>/<source>`.
     """
-    training, world, firsts = run.config, run.world, list(sources.values())
-    tally, detections = monitor.Tally(world.device), Detections()
-    kept = torch.ones((), dtype=torch.bool, device=world.device)
-    size = training.per_device_eval_batch_size
-    for batch in eval_batches(packed, training.eval_examples, size, world.rank, world.world_size, firsts):
+    training = run.config
+    world = run.world
+    firsts = list(sources.values())
+    tally = monitor.Tally(world.device)
+    detections = Detections()
+    is_kept = torch.ones((), dtype=torch.bool, device=world.device)
+    sizes = (training.eval_examples, training.per_device_eval_batch_size)
+    for batch in eval_batches(packed, *sizes, world.rank, world.world_size, firsts):
         if run.stop.requested and world.world_size == 1:
             return None
         terms = objective.score(batch.to(world.device), job.unigram, detections)
+        losses = [name for name in (*objective.weights, _UNIGRAM) if name in terms]
         current = bisect_right(firsts, int(batch.example_id[0])) - 1
         for number, source in enumerate(sources):
-            for name in [name for name in (*objective.weights, "unigram_loss") if name in terms]:
-                terms[f"{name}/{source}"] = Term(*(value * int(number == current) for value in terms[name]))
-        tally.add(terms, kept)
+            is_current = int(number == current)
+            for name in losses:
+                total, count = terms[name]
+                terms[f"{name}/{source}"] = Term(total * is_current, count * is_current)
+        tally.add(terms, is_kept)
     totals = tally.take(world)
     metrics = monitor.means_of(totals, objective.weights)
-    for suffix in ("", *(f"/{source}" for source in sources)):
-        if (baseline := f"unigram_loss{suffix}") in totals:  # of masked language models
-            metrics[f"{MASKED_TOKENS}{suffix}"] = totals[baseline][1]
+    for name, (_, count) in totals.items():
+        if name.startswith(_UNIGRAM):  # of masked language models
+            metrics[name.replace(_UNIGRAM, MASKED_TOKENS, 1)] = count
     gathered = distributed.gather_objects(detections.arrays(), world)
-    scores, is_replaced = (np.concatenate(parts) for parts in zip(*gathered, strict=True))
-    return {**metrics, **(detection_scores(scores, is_replaced, training.seed) if len(scores) else {})}
+    scores, is_replaced = map(np.concatenate, zip(*gathered, strict=True))
+    if len(scores):
+        metrics |= detection_scores(scores, is_replaced, training.seed)
+    return metrics
 
 
 def _pair_scores(model: InferenceModel, job: Job) -> Metrics:
     """Accuracy on --eval_pairs by each head; none if the model's scores are not finite."""
-    path, most = job.config.run.eval_pairs, job.config.run.eval_max_pairs
-    with suppress(CheckpointError):
-        found = {} if path is None else score_pairs(model, Path(path), most, is_logged=False)
-        return {f"pairs_{head}": scores["mean"] for head, scores in found.items()}
-    return {}
+    options = job.config.run
+    if options.eval_pairs is None:
+        return {}
+    try:
+        pairs = Path(options.eval_pairs)
+        heads = score_pairs(model, pairs, options.eval_max_pairs, is_logged=False)
+    except CheckpointError:
+        return {}
+    return {f"pairs_{head}": scores["mean"] for head, scores in heads.items()}

@@ -1,7 +1,8 @@
-"""Warm-up of a new generator: masked language modelling alone, before joint training with weights from --init_from.
+"""Warm-up of a new generator: masked language modelling alone, before joint training.
 
-The warm-up is a run of its own in the folder generator_warmup, trained by the same loop, and resumes like any run. The
-shared embeddings and layers are frozen: gradients of an untrained generator would damage them.
+The discriminator has the weights of --init_from. The warm-up is a run of its own in the folder
+generator_warmup, trained by the same loop, and resumes like any run. The shared embeddings and
+layers are frozen: gradients of an untrained generator would damage them.
 """
 
 from dataclasses import replace
@@ -23,29 +24,45 @@ _LR_WARMUP_DIVISOR = 10  # learning rate warmup takes one tenth of the steps
 
 
 def warm_up(job: Job, run: RunSettings) -> bool:
-    """Train the generator alone, or resume its warm-up; False if a signal stopped it. Raises as `train` does."""
-    steps, folder = job.config.generator_warmup_steps, run.folder / WARMUP
-    objective: Any = job.objective
+    """Train the generator alone, or resume its warm-up; False if a signal stopped it.
+
+    Raises as `train` does.
+    """
+    steps = job.config.generator_warmup_steps
     if not steps:
         return True
-    LOG.info(f"training the new generator alone for {steps:,} steps; discriminator and shared embeddings are frozen")
-    generator, rtd = objective.generator, job.config.rtd
-    assert generator is not None
-    frozen = nn.ModuleList([generator.embeddings, *([generator.encoder] if rtd.generator == "shared" else [])])
-    masking = MlmConfig(rtd.mask_rate, rtd.mask_token_share, random_token_share=0.0, mask_unit=rtd.mask_unit)
-    special, seed = objective.special, run.config.seed
-    alone = MaskedLanguageModeling(generator.config, masking, special, seed, generator=generator)
-    config = replace(run.config, max_steps=steps, warmup_steps=steps // _LR_WARMUP_DIVISOR, eval_steps=steps)
-    found = checkpoint.find_checkpoint(folder / "checkpoints", "never" if job.config.run.resume == "never" else "auto")
-    warm = replace(run, folder=folder, config=config, eval_on_start=False, lr_multipliers=None, plan=None)
-    warm = replace(warm, record=None)  # few steps of a small model, which is not compiled
+    LOG.info(
+        f"training the new generator alone for {steps:,} steps; "
+        "discriminator and shared embeddings are frozen"
+    )
+    objective: Any = job.objective
+    generator = objective.generator
+    rtd = job.config.rtd
+    frozen = nn.ModuleList([generator.embeddings])
+    if rtd.generator == "shared":
+        frozen.append(generator.encoder)
+    masking = MlmConfig(rtd.mask_rate, rtd.mask_token_share, 0.0, rtd.mask_unit)
+    inputs = (generator.config, masking, objective.special, run.config.seed)
+    alone = MaskedLanguageModeling(*inputs, generator=generator)
+    folder = run.folder / WARMUP
+    lr_warmup = steps // _LR_WARMUP_DIVISOR
+    config = replace(run.config, max_steps=steps, warmup_steps=lr_warmup, eval_steps=steps)
+    warm = replace(
+        run, folder=folder, config=config, eval_on_start=False, lr_multipliers=None, plan=None
+    )
+    resume = "never" if job.config.run.resume == "never" else "auto"
+    newest = checkpoint.find_checkpoint(folder / "checkpoints", resume)
     frozen.requires_grad_(False)
     try:
         with Monitor(folder, steps, config.report_to, is_main=run.world.is_main) as monitor:
-            warm = replace(warm, resume_from=found, monitor=monitor)
-            outcome = loop.train(alone, job.batches, lambda step: score(alone, job, job.held_out, warm), warm)
+            # Few steps of a small model: not recorded.
+            warm = replace(warm, resume_from=newest, monitor=monitor, record=None)
+            outcome = loop.train(
+                alone, job.batches, lambda step: score(alone, job, job.held_out, warm), warm
+            )
     finally:
         frozen.requires_grad_(True)
-    if not outcome.is_stopped and (loss := outcome.metrics.get("mlm_loss")) is not None:
+    loss = outcome.metrics.get("mlm_loss")
+    if loss is not None and not outcome.is_stopped:
         LOG.info(f"held-out loss of the new generator: {loss:.3f}")
     return not outcome.is_stopped

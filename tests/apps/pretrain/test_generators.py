@@ -82,7 +82,6 @@ def test_plan_doctor_show_batch_know_the_kind(finished: Finished, made: Made, mo
     assert "baseline for the masked-token loss" in planned
     examined = call(doctor.main, *finished.options(None, *more))
     assert examined.code == 0, examined.out
-    assert "χ²" in examined.out
     shown = succeed(show_batch.main, "--run", run, "--step", 5)
     assert ("generator: checkpoint of step 3" in shown.out) == ("shared" in kind)
     monkeypatch.setattr(default_model, "RUNS", run.parent)
