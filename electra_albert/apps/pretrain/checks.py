@@ -19,7 +19,7 @@ import torch
 
 from electra_albert.apps.metrics_table import error_lines
 from electra_albert.apps.pretrain import budget, trial
-from electra_albert.apps.pretrain.job import MUCH_UNKNOWN, Job
+from electra_albert.apps.pretrain.job import MUCH_UNKNOWN, Job, ordered_share
 from electra_albert.apps.pretrain.run import run_folder
 from electra_albert.contracts import IGNORED_LABEL, Batch, CheckpointError
 from electra_albert.corpus.examples import PackedExamples
@@ -112,8 +112,7 @@ def _of_corpus(job: Job) -> Iterator[Finding]:
     advice = "lower --max_seq_length or use longer documents"
     yield _warn_if(padding > _PADDING, "padding share", text, advice)
     if spec_of(job.config).has_sentence_order:
-        labels = _examples(examples, _SAMPLED_EXAMPLES).sentence_order_label
-        ordered = float((labels != IGNORED_LABEL).float().mean())
+        ordered = ordered_share(examples)
         text = f"{ordered:.1%} of the examples have a sentence order"
         advice = "raise --max_seq_length or use longer documents"
         yield _warn_if(ordered < _ORDERED, "sentence order", text, advice)
