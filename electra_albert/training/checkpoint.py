@@ -1,4 +1,7 @@
-"""Checkpoints: folders `step-0000100` of safetensors and JSON, written atomically, with SHA-256s in MANIFEST.json."""
+"""Checkpoints: folders `step-0000100` of safetensors and JSON, written atomically.
+
+MANIFEST.json has the size and SHA-256 of each file.
+"""
 
 import json
 import re
@@ -28,38 +31,64 @@ from electra_albert.files import (
 from electra_albert.training.guards import DIVERGED_ADVICE
 
 FORMAT = 1
-MODEL, OPTIMIZER, STATE, MANIFEST = "model.safetensors", "optimizer.safetensors", "state.json", "MANIFEST.json"
+MODEL = "model.safetensors"
+OPTIMIZER = "optimizer.safetensors"
+STATE = "state.json"
+MANIFEST = "MANIFEST.json"
 _FILES = (MODEL, OPTIMIZER, STATE)
-_STATE = {"step": int, "tokens": int, "skipped": tuple[int, int, int], "torch": str}
-_STATE |= {"loss_scale": dict, "tally": dict, "aliases": dict, "settings": dict}
-_STATE |= {"world_size": int, "threads": int}
-_WAY_OUT = "use the settings it was written with"
+_STATE = {
+    "step": int,
+    "tokens": int,
+    "skipped": tuple[int, int, int],
+    "torch": str,
+    **dict.fromkeys(("loss_scale", "tally", "aliases", "settings"), dict),
+    **dict.fromkeys(("world_size", "threads"), int),
+}
+_ADVICE = "use the settings it was written with"
 
 
 def unique_tensors(module: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The module's tensors by name, tied ones once, and for each further name of a tied tensor its first name."""
-    tensors, first, aliases = module.state_dict(), dict[object, str](), dict[str, str]()
-    for name, tensor in tensors.items():
-        view = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()) if tensor.numel() else name
-        aliases[name] = first.setdefault(view, name)
-    aliases = {name: other for name, other in aliases.items() if name != other}
-    return {name: tensor for name, tensor in tensors.items() if name not in aliases}, aliases
+    """The module's tensors by name, tied ones once.
+
+    Also the first name of a tied tensor by each of its further names.
+    """
+    tensors: dict[str, Tensor] = {}
+    aliases: dict[str, str] = {}
+    names: dict[object, str] = {}
+    for name, tensor in module.state_dict().items():
+        view: object = name
+        if tensor.numel():
+            view = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+        first = names.setdefault(view, name)
+        if first == name:
+            tensors[name] = tensor
+        else:
+            aliases[name] = first
+    return tensors, aliases
 
 
 def optimizer_tensors(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """The optimizer's state by parameter name: `<name>.exp_avg`, `<name>.momentum_buffer`, …."""
     names: dict[Tensor, str] = {parameter: name for name, parameter in module.named_parameters()}
-    return {f"{names[one]}.{key}": value for one, state in optimizer.state.items() for key, value in state.items()}
+    tensors: dict[str, Tensor] = {}
+    for parameter, state in optimizer.state.items():
+        tensors |= {f"{names[parameter]}.{key}": value for key, value in state.items()}
+    return tensors
 
 
 def list_checkpoints(folder: Path) -> list[tuple[int, Path]]:
-    """(step, path) of the checkpoint folders in `folder`, damaged ones included, in ascending order."""
-    try:
-        inside = [*folder.iterdir()] if folder.is_dir() else []  # glob would ignore an unreadable folder
-        found = [path for path in inside if re.fullmatch(r"step-\d{7,}", path.name)]
-        return sorted((int(path.name[5:]), path) for path in found if path.is_dir() and not path.is_symlink())
+    """(step, path) of the checkpoints in `folder`, damaged ones included, in ascending order."""
+    try:  # glob would ignore an unreadable folder
+        paths = [*folder.iterdir()] if folder.is_dir() else []
+        checkpoints = [
+            (int(path.name[5:]), path)
+            for path in paths
+            if re.fullmatch(r"step-\d{7,}", path.name) and path.is_dir() and not path.is_symlink()
+        ]
     except PermissionError as error:
-        raise CheckpointError(f"{folder} cannot be read ({error.strerror}); change its permissions") from None
+        advice = "change its permissions"
+        raise CheckpointError(f"{folder} cannot be read ({error.strerror}); {advice}") from None
+    return sorted(checkpoints)
 
 
 def find_problem(path: Path, *, compares_hashes: bool = True) -> str | None:
@@ -80,34 +109,40 @@ def find_problem(path: Path, *, compares_hashes: bool = True) -> str | None:
 
 
 def find_checkpoint(folder: Path, resume: str) -> Path | None:
-    """The checkpoint to resume from. `auto`: the newest complete one, None if there is no checkpoint; or a path.
+    """The checkpoint to resume from, None if there is none.
 
-    Raises CheckpointError if all are damaged, UsageError if `resume` is `never` and there is a checkpoint.
+    resume: a path, `never`, or `auto` for the newest complete one. Raises CheckpointError if it is
+    damaged or all are, UsageError if `resume` is `never` and there is a checkpoint.
     """
     if resume not in ("auto", "never"):
-        if problem := find_problem(Path(resume)):
-            raise CheckpointError(f"--resume {resume} is not a complete checkpoint: {problem}; use another or auto")
+        problem = find_problem(Path(resume))
+        if problem:
+            text = f"--resume {resume} is not a complete checkpoint: {problem}"
+            raise CheckpointError(f"{text}; use another or auto")
         return Path(resume)
     problems = []
     for _, path in reversed(list_checkpoints(folder)):
         if resume == "never":
-            raise UsageError(f"--resume never, but {folder} contains {path.name}; choose another --output_dir")
-        if (problem := find_problem(path)) is None:
+            problem = f"--resume never, but {folder} contains {path.name}"
+            raise UsageError(f"{problem}; choose another --output_dir")
+        problem = find_problem(path)
+        if problem is None:
             return path
         problems.append(f"{path.name}: {problem}")
         LOG.warning(f"skipping damaged checkpoint {problems[-1]}")
     if problems:
-        found = f"all checkpoints in {folder} are damaged ({'; '.join(problems)})"
-        raise CheckpointError(f"{found}; restore one, or remove them to start again")
+        text = f"all checkpoints in {folder} are damaged ({'; '.join(problems)})"
+        raise CheckpointError(f"{text}; restore one, or remove them to start again")
     return None
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """The state.json of a checkpoint. Raises CheckpointError unless it has all of `_STATE`, of these types."""
+    """The state.json of a checkpoint. Raises CheckpointError unless it has all of `_STATE`."""
     try:
         state: dict[str, Any] = load_json(path / STATE, _STATE)
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path / STATE} cannot be read ({type(error).__name__}: {error})") from error
+        reason = f"{type(error).__name__}: {error}"
+        raise CheckpointError(f"{path / STATE} cannot be read ({reason})") from error
     return state
 
 
@@ -117,39 +152,59 @@ def load_checkpoint(
     optimizer: torch.optim.Optimizer | None,
     convert: Callable[[dict[str, Tensor]], dict[str, Tensor]] = dict,
 ) -> dict[str, Any]:
-    """Load weights and optimizer state in place; returns state.json. CheckpointError if a tensor does not fit.
+    """Load weights and optimizer state in place; returns state.json.
 
-    `convert` maps the weights by name before they are compared and copied.
+    `convert` maps the weights by name before they are compared and copied. Raises CheckpointError
+    if a tensor does not fit.
     """
     state = read_state(path)
-    targets, aliases = unique_tensors(module)
-    if (tied := state["aliases"]) != aliases:
-        raise CheckpointError(f"{path} ties other weights: {min({*tied} ^ {*aliases} or tied)}; {_WAY_OUT}")
-    moments = {} if optimizer is None else {OPTIMIZER: optimizer_tensors(module, optimizer)}
-    pairs: list[tuple[Tensor, Tensor]] = []
-    for file, wanted in {MODEL: targets, **moments}.items():
-        try:
-            found = (convert if file == MODEL else dict)(load_file(path / file))
-        except (OSError, SafetensorError) as error:
-            raise CheckpointError(f"{path / file} cannot be read ({error})") from error
-        for name in {**wanted, **found}:
-            old, new = (f"{one[name].dtype} {[*one[name].shape]}" if name in one else None for one in (found, wanted))
-            if old != new:
-                raise CheckpointError(f"{path / file}: {name} is {old}, but {new} in the model; {_WAY_OUT}")
-            pairs.append((wanted[name], found[name]))
+    weights, aliases = unique_tensors(module)
+    if state["aliases"] != aliases:
+        names = {*state["aliases"]} ^ {*aliases} or {*aliases}
+        raise CheckpointError(f"{path} ties other weights: {min(names)}; {_ADVICE}")
+    pairs = _paired(path / MODEL, weights, convert)
+    if optimizer is not None:
+        pairs += _paired(path / OPTIMIZER, optimizer_tensors(module, optimizer))
     with torch.no_grad():
         for target, tensor in pairs:
             target.copy_(tensor)
     return state
 
 
-def load_average(folder: Path, most: int, module: nn.Module) -> list[dict[str, Any]]:
-    """Load the mean weights, computed in float64, of the last complete checkpoints, at most `most`; no effect if none.
+def _paired(
+    file: Path,
+    targets: Mapping[str, Tensor],
+    convert: Callable[[dict[str, Tensor]], dict[str, Tensor]] = dict,
+) -> list[tuple[Tensor, Tensor]]:
+    """The targets with the tensors of the file; CheckpointError unless all fit."""
+    try:
+        stored = convert(load_file(file))
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{file} cannot be read ({error})") from error
+    for name in {**targets, **stored}:
+        old = _shape(stored.get(name))
+        new = _shape(targets.get(name))
+        if old != new:
+            problem = f"{name} is {old}, but {new} in the model"
+            raise CheckpointError(f"{file}: {problem}; {_ADVICE}")
+    return [(target, stored[name]) for name, target in targets.items()]
 
-    Returns their state.json, newest first. Paper: Izmailov et al. 2018; of the last checkpoints: LAWA, Kaddour 2022.
+
+def _shape(tensor: Tensor | None) -> str | None:
+    return None if tensor is None else f"{tensor.dtype} {[*tensor.shape]}"
+
+
+def load_average(folder: Path, most: int, module: nn.Module) -> list[dict[str, Any]]:
+    """Load the mean weights, computed in float64, of the last complete checkpoints.
+
+    At most `most` of them; no effect if there is none. Returns their state.json, newest first.
+    Paper: Izmailov et al. 2018; of the last checkpoints: LAWA, Kaddour 2022.
     """
-    complete = (path for _, path in reversed(list_checkpoints(folder)) if find_problem(path) is None)
-    (tensors, _), totals, states = unique_tensors(module), dict[str, Tensor](), list[dict[str, Any]]()
+    paths = (path for _, path in reversed(list_checkpoints(folder)))
+    complete = (path for path in paths if find_problem(path) is None)
+    tensors, _ = unique_tensors(module)
+    totals: dict[str, Tensor] = {}
+    states: list[dict[str, Any]] = []
     for path in islice(complete, most):
         states.append(load_checkpoint(path, module, None))
         for name, tensor in tensors.items():
@@ -160,12 +215,14 @@ def load_average(folder: Path, most: int, module: nn.Module) -> list[dict[str, A
 
 
 def check_finite(module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Raise DivergedError if a weight or an optimizer moment is not finite: such a state is never saved."""
+    """Raise DivergedError if a weight or an optimizer moment is not finite: it is never saved."""
     tensors = {**module.state_dict(), **optimizer_tensors(module, optimizer)}
-    finite = torch.stack([torch.isfinite(tensor).all() for tensor in tensors.values()]).tolist()
-    if not all(finite):
-        found = f"{list(tensors)[finite.index(False)]} has non-finite values and was not saved"
-        raise DivergedError(f"training diverged: {found}; older checkpoints are kept: {DIVERGED_ADVICE}")
+    are_finite = torch.stack([torch.isfinite(tensor).all() for tensor in tensors.values()]).tolist()
+    if not all(are_finite):
+        name = list(tensors)[are_finite.index(False)]
+        problem = f"{name} has non-finite values and was not saved"
+        advice = f"older checkpoints are kept: {DIVERGED_ADVICE}"
+        raise DivergedError(f"training diverged: {problem}; {advice}")
 
 
 def save_checkpoint(
@@ -176,9 +233,10 @@ def save_checkpoint(
     save_total_limit: int,
     milestone_steps: int = 0,
 ) -> Path:
-    """Save a checkpoint atomically (state, with "step", as JSON), then remove the oldest. Raises OSError on failure.
+    """Save a checkpoint atomically (state, with "step", as JSON), then remove the oldest.
 
-    milestone_steps: if not 0, the checkpoints of 1, 2, 4, … times this number of steps are not removed.
+    milestone_steps: if not 0, the checkpoints of 1, 2, 4, … times this number of steps are not
+    removed. Raises OSError on failure.
     """
     step = state["step"]
     folder.mkdir(parents=True, exist_ok=True)
@@ -189,48 +247,61 @@ def save_checkpoint(
         sync_all(temporary)
         if path.exists():
             _rename_aside(path)
-    if problem := find_problem(path):
+    problem = find_problem(path)
+    if problem:
         raise OSError(f"{path} is damaged after writing: {problem}")
     # Older checkpoints are checked by size only. Damaged ones do not count and are kept.
-    found = list_checkpoints(folder)
-    complete = [(at, one) for at, one in found if find_problem(one, compares_hashes=False) is None]
-    for at, old in complete[:-save_total_limit]:
-        if not is_milestone(at, milestone_steps):
-            _remove(old)
+    complete = [
+        (saved_step, saved)
+        for saved_step, saved in list_checkpoints(folder)
+        if find_problem(saved, compares_hashes=False) is None
+    ]
+    for saved_step, saved in complete[:-save_total_limit]:
+        if not is_milestone(saved_step, milestone_steps):
+            _remove(saved)
     return path
 
 
 def is_milestone(step: int, milestone_steps: int) -> bool:
     """Whether a step is 1, 2, 4, … times milestone_steps; False if that is 0."""
-    return milestone_steps > 0 and step % milestone_steps == 0 and (step // milestone_steps).bit_count() == 1
+    if milestone_steps == 0 or step % milestone_steps:
+        return False
+    return (step // milestone_steps).bit_count() == 1
 
 
-def _fill(temporary: Path, state: Mapping[str, Any], module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+def _fill(
+    temporary: Path, state: Mapping[str, Any], module: nn.Module, optimizer: torch.optim.Optimizer
+) -> None:
     """Write the files of a checkpoint, the manifest last."""
-    tensors, aliases = unique_tensors(module)
+    weights, aliases = unique_tensors(module)
     text = json.dumps({**state, "aliases": aliases}, indent=1, allow_nan=False)
     (temporary / STATE).write_text(text + "\n", encoding="utf-8")
-    for name, part in ((MODEL, tensors), (OPTIMIZER, optimizer_tensors(module, optimizer))):
+    parts = {MODEL: weights, OPTIMIZER: optimizer_tensors(module, optimizer)}
+    for name, tensors in parts.items():
+        stored = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
         try:
-            save_file({key: tensor.detach().cpu().contiguous() for key, tensor in part.items()}, temporary / name)
+            save_file(stored, temporary / name)
         except SafetensorError as error:  # raised for a full disk
             raise OSError(f"{name}: {error}") from error
-        # safetensors creates files that only their owner can read; take the mode of state.json, which is by umask.
+        # safetensors creates files that only their owner can read; state.json has the umask's mode.
         shutil.copymode(temporary / STATE, temporary / name)
     digests = {name: digest_of(temporary / name) for name in _FILES}
     write_manifest(temporary / MANIFEST, digests, format=FORMAT)
 
 
 def tidy(folder: Path, step: int) -> None:
-    """Prepare the folder for a run that resumes after `step`: remove leftovers, rename later checkpoints."""
+    """Remove leftovers and rename later checkpoints, for a run that resumes after `step`."""
     remove_leftovers(folder)
-    for found, path in list_checkpoints(folder):
-        if found > step:
+    for saved_step, path in list_checkpoints(folder):
+        if saved_step > step:
             _rename_aside(path)
 
 
 def _remove(path: Path) -> None:
-    """Delete a checkpoint folder, renamed first: a half-deleted one must not be found. A failure is only a warning."""
+    """Delete a checkpoint, renamed first: a half-deleted one must not be found.
+
+    A failure is only a warning.
+    """
     try:
         shutil.rmtree(path.rename(temporary_name(path)))
     except OSError as error:
@@ -239,6 +310,6 @@ def _remove(path: Path) -> None:
 
 def _rename_aside(path: Path) -> None:
     """Rename a checkpoint so that it is no longer found."""
-    asides = (path.with_name(f"{path.name}.aside-{number}") for number in count(1))
-    aside = path.rename(next(name for name in asides if not name.exists()))
+    names = (path.with_name(f"{path.name}.aside-{number}") for number in count(1))
+    aside = path.rename(next(name for name in names if not name.exists()))
     LOG.info(f"renamed the existing {path.name} to {aside.name}; this run replaces it")
