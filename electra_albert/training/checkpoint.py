@@ -22,7 +22,7 @@ from electra_albert.files import (
     sync_all,
     temporary_name,
 )
-from electra_albert.training.guards import DIVERGED_ADVICE
+from electra_albert.training.loss_scale import DIVERGED_ADVICE
 
 FORMAT = 1
 MODEL, OPTIMIZER, STATE, MANIFEST = "model.safetensors", "optimizer.safetensors", "state.json", "MANIFEST.json"

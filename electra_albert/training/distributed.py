@@ -16,7 +16,7 @@ from torch import Tensor
 from electra_albert.config import TrainingConfig
 from electra_albert.contracts import STOPPED_BY_SIGNAL, RankLostError, UsageError, UserError
 from electra_albert.keyed_random import Stream, bits
-from electra_albert.training.guards import StopSignal
+from electra_albert.training.signals import StopSignal
 
 _ANSWER_SECONDS = 5  # for the other ranks, after a collective operation has failed
 _PREPARE_TIMEOUT = timedelta(days=7)  # while the main rank prepares a corpus

@@ -14,7 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 from electra_albert.config import TrainingConfig
 from electra_albert.contracts import Arithmetic, Batch, Objective, Term
 from electra_albert.keyed_random import Stream, derived_seed
-from electra_albert.training import distributed, graphs, guards
+from electra_albert.training import distributed, graphs
+from electra_albert.training.loss_scale import LossScale, UpdateGuard, loss_scale_or_nan
 from electra_albert.training.monitor import Monitor, Tally
 from electra_albert.training.optimizer import (
     build_optimizer,
@@ -24,6 +25,7 @@ from electra_albert.training.optimizer import (
     learning_rate_dtype,
     reset_state,
 )
+from electra_albert.training.signals import StopSignal
 
 GRADIENT_NORM = "grad_norm"
 
@@ -36,7 +38,7 @@ class RunSettings:
     config: TrainingConfig
     world: distributed.World
     monitor: Monitor
-    stop: guards.StopSignal
+    stop: StopSignal
     arithmetic: Arithmetic = "fp32"
     resume_from: Path | None = None
     eval_on_start: bool = False  # evaluate before the first step too
@@ -88,8 +90,8 @@ class TrainingStep:
         self.model = objective  # wrapped in DDP if several ranks do not record the step
         self.is_checked = False  # by `check`, as it must be before the first step
         self.optimizer: Any = build_optimizer(objective, run.config, run.lr_multipliers)
-        self.guard = guards.UpdateGuard(device)
-        self.loss_scale = guards.LossScale(device, run.arithmetic)
+        self.guard = UpdateGuard(device)
+        self.loss_scale = LossScale(device, run.arithmetic)
         self.tally = Tally(device)
         self._graphs = graphs.Graphs(run.record)
         self._gradient: Tensor | None = None  # of all parameters, if the step is recorded
@@ -116,7 +118,7 @@ class TrainingStep:
         """Start another run with these weights, in the same tensors: what is recorded stays valid."""
         self.run = run
         if self.loss_scale.is_enabled():  # in fp16, which is not recorded
-            self.loss_scale = guards.LossScale(run.world.device, run.arithmetic)
+            self.loss_scale = LossScale(run.world.device, run.arithmetic)
         self.module.load_state_dict(weights)
         reset_state(self.optimizer, run.config)
         self.guard.restore((0, 0, 0))
@@ -161,7 +163,7 @@ class TrainingStep:
             terms: dict[str, Term] = self.model(batch)
         losses = torch.stack([terms[name].sum for name in self._weights])
         loss = (losses * self._scales.to(losses.dtype)).sum()
-        torch.autograd.backward(loss, guards.loss_scale_or_nan(loss, self.loss_scale.current()))
+        torch.autograd.backward(loss, loss_scale_or_nan(loss, self.loss_scale.current()))
         sums = torch.stack([term.sum.detach() for term in terms.values()])
         counts = torch.stack([term.count for term in terms.values()])
         if not self._names:

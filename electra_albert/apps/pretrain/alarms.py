@@ -7,7 +7,7 @@ from statistics import median
 from electra_albert.config import PretrainConfig
 from electra_albert.contracts import Metrics
 from electra_albert.objectives.evaluation import is_at_token_frequencies, is_discriminator_at_chance
-from electra_albert.training import guards, monitor
+from electra_albert.training import loss_scale, monitor
 
 _ROWS = 5  # logged before a row, with whose median it is compared
 _SPIKE, _SLOW, _WAITING = 1.5, 0.5, 0.2  # times the usual loss; times the usual speed; share of the time
@@ -38,7 +38,7 @@ class Alarms:
         if len(self._speeds) == _ROWS:
             usual, fast, waited = median(self._losses), median(self._speeds), row["data_wait"] or 0.0
             if loss is not None and loss > _SPIKE * usual:
-                advice = f"if the loss stays high, {guards.DIVERGED_ADVICE}"
+                advice = f"if the loss stays high, {loss_scale.DIVERGED_ADVICE}"
                 found["spike"] = f"the loss rose from about {usual:.3g} to {loss:.3g}; {advice}"
             if speed < _SLOW * fast:
                 advice = "look for other programs on the machine, and for memory that is swapped"

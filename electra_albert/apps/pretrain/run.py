@@ -20,7 +20,7 @@ from electra_albert.contracts import LOG, RunResult, UsageError
 from electra_albert.corpus.tokenizer import save_tokenizer
 from electra_albert.hub import save
 from electra_albert.inference.scoring import read_sets
-from electra_albert.training import checkpoint, distributed, graphs, guards, loop, run_log, step
+from electra_albert.training import checkpoint, distributed, graphs, loop, run_log, signals, step
 from electra_albert.training.distributed import World
 from electra_albert.training.monitor import Monitor, check_trackers
 
@@ -56,7 +56,7 @@ def run_pretraining(preset: str, config: PretrainConfig, world: World, command: 
         with distributed.main_first(world):
             if world.is_main:
                 _check_disk(job, folder, done_steps)
-                stack.enter_context(guards.run_lock(folder))
+                stack.enter_context(signals.run_lock(folder))
         if newest != checkpoint.find_checkpoint(folder / "checkpoints", config.run.resume):
             raise UsageError(f"another run has just written into {folder}; start again to resume it")
         run, pace = _open_run(stack, job, folder, job_settings(preset, job, world), newest, world)
@@ -122,7 +122,7 @@ def _open_run(
 ) -> tuple[step.RunSettings, budget.Pace | None]:
     """The settings of the loop, with signals and logging open, and the pace of --budget if it is given."""
     config, training = job.config, job.config.training
-    stop = stack.enter_context(guards.StopSignal())
+    stop = stack.enter_context(signals.StopSignal())
     monitor = Monitor(
         folder,
         training.max_steps,

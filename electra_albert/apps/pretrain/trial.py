@@ -27,9 +27,9 @@ from electra_albert.objectives import evaluation, rtd, spec_of
 from electra_albert.training.checkpoint import is_milestone, list_checkpoints
 from electra_albert.training.distributed import World
 from electra_albert.training.graphs import WARM_CALLS, CudaRecorder, own_stream
-from electra_albert.training.guards import StopSignal
 from electra_albert.training.monitor import Monitor
 from electra_albert.training.optimizer import MUON_ITERATIONS, checkpoint_bytes
+from electra_albert.training.signals import StopSignal
 from electra_albert.training.step import RunSettings, TrainingStep, autocast, count_step
 
 _TIMED_SECONDS, _MOST = 10.0, 20  # limits of timing micro-batches: seconds and number
