@@ -24,7 +24,7 @@ from electra_albert.model.task_model import depth_scales
 from electra_albert.model_config import require
 from electra_albert.tasks import encoding, kinds, reading, registry
 from electra_albert.tasks.task import Report, Task
-from electra_albert.training import checkpoint, loop, monitor, run_log, signals
+from electra_albert.training import checkpoint, loop, monitor, run_log, signals, trackers
 from electra_albert.training.distributed import World, gather_objects, main_first, naming_lost_ranks
 from electra_albert.training.graphs import CudaRecorder, Recorder
 from electra_albert.training.step import RunSettings, TrainingStep
@@ -107,7 +107,7 @@ def _plan(task: Task, config: FinetuneConfig, base: BaseModel, folder: Path, wor
     """Prepare, check and log the job of one task; returns it with its folder."""
     command_line.check_can_write(folder)
     files.check_output_folder(folder)
-    monitor.check_trackers(config.training.report_to)
+    trackers.check_trackers(config.training.report_to)
     job = jobs.make_task_job(task, config, base, world)
     sizes = ", ".join(f"{len(examples):,} {name}" for name, examples in job.data.evaluation.items()) or "0 evaluation"
     name, length, training = job.task.name, f"sequences of up to {job.plan.max_seq_length} tokens", job.training

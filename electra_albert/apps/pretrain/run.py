@@ -22,7 +22,8 @@ from electra_albert.hub import save
 from electra_albert.inference.scoring import read_sets
 from electra_albert.training import checkpoint, distributed, graphs, loop, run_log, signals, step
 from electra_albert.training.distributed import World
-from electra_albert.training.monitor import Monitor, check_trackers
+from electra_albert.training.monitor import Monitor
+from electra_albert.training.trackers import check_trackers
 
 RUNS = Path("runs")
 _COLOUR = re.compile("\x1b\\[[0-9;]*m")
