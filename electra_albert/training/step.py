@@ -1,5 +1,6 @@
 """One training step: settings of the run, global counts of terms, gradients and the update."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -42,11 +43,19 @@ class RunSettings:
     arithmetic: Arithmetic = "fp32"
     resume_from: Path | None = None
     eval_on_start: bool = False  # evaluate before the first step too
-    lr_multipliers: Mapping[str, float] | None = None  # multiples of the learning rate by parameter name
-    should_stop: Callable[[], bool] = bool  # early stopping: called after each evaluation; bool() is False
-    plan: Callable[[int, float], int] | None = None  # max_steps, from the step and the seconds of training
+    lr_multipliers: Mapping[str, float] | None = (
+        None  # multiples of the learning rate by parameter name
+    )
+    should_stop: Callable[[], bool] = (
+        bool  # early stopping: called after each evaluation; bool() is False
+    )
+    plan: Callable[[int, float], int] | None = (
+        None  # max_steps, from the step and the seconds of training
+    )
     record: graphs.Recorder | None = None  # of the step's functions; None: always called
-    settings: Mapping[str, Any] = field(default_factory=dict)  # recorded in each checkpoint, as JSON
+    settings: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # recorded in each checkpoint, as JSON
 
     @property
     def checkpoints(self) -> Path:
@@ -63,16 +72,14 @@ class StepCounts(NamedTuple):
 
 def count_step(objective: Objective, micro_batches: list[Batch], run: RunSettings) -> StepCounts:
     """Counts of a step over all micro-batches and ranks, with a single all-reduce on the host."""
-    names, counts = list(objective.weights), [objective.counts(batch) for batch in micro_batches]
-    mine = [sum(count[name] for count in counts) for name in names]
-    tokens = sum(int(batch.attention_mask.sum()) for batch in micro_batches)
-    total = distributed.sum_over_ranks(torch.tensor([*mine, tokens, int(run.stop.requested)]), run.world).tolist()
-    return StepCounts(dict(zip(names, total, strict=False)), total[-2], total[-1] > 0)
-
-
-def term_scales(weights: Mapping[str, float], counts: Mapping[str, int], world_size: int) -> dict[str, float]:
-    """Factor of each term's sum: gradients averaged over ranks become those of weight * sum / count; 0 for count 0."""
-    return {name: world_size * weight / counts[name] if counts[name] else 0.0 for name, weight in weights.items()}
+    counts = Counter[str]()
+    tokens = 0
+    for batch in micro_batches:
+        counts.update(objective.counts(batch))
+        tokens += int(batch.attention_mask.sum())
+    numbers = [*(counts[name] for name in objective.weights), tokens, run.stop.requested]
+    *sums, tokens, stops = distributed.sum_over_ranks(torch.tensor(numbers), run.world).tolist()
+    return StepCounts(dict(zip(objective.weights, sums, strict=True)), tokens, stops > 0)
 
 
 class TrainingStep:
@@ -100,7 +107,9 @@ class TrainingStep:
         groups = self.optimizer.param_groups
         count = len(self._weights)
         # Scales of the losses and learning rates of the groups, which one copy fills.
-        self._numbers = torch.zeros(count + len(groups), dtype=learning_rate_dtype(device), device=device)
+        self._numbers = torch.zeros(
+            count + len(groups), dtype=learning_rate_dtype(device), device=device
+        )
         self._scales = self._numbers[:count]
         for group, rate in zip(groups, self._numbers[count:].unbind(), strict=True):
             group["lr"] = rate
@@ -112,10 +121,11 @@ class TrainingStep:
         if self.run.record is None:
             self.model = DistributedDataParallel(self.module, gradient_as_bucket_view=True)
         else:
-            distributed.broadcast(self.module.state_dict().values())
+            for tensor in self.module.state_dict().values():
+                torch.distributed.broadcast(tensor, src=0)
 
     def restart(self, weights: Mapping[str, Tensor], run: RunSettings) -> None:
-        """Start another run with these weights, in the same tensors: what is recorded stays valid."""
+        """Start another run with these weights in the same tensors: a recording stays valid."""
         self.run = run
         if self.loss_scale.is_enabled():  # in fp16, which is not recorded
             self.loss_scale = LossScale(run.world.device, run.arithmetic)
@@ -125,16 +135,25 @@ class TrainingStep:
         self.tally.clear()
 
     def scales(self, counts: Mapping[str, int]) -> dict[str, float]:
-        """The factor of each term's sum for global counts; DDP averages gradients over ranks."""
-        divisor = self.run.world.world_size if self.run.record is None else 1
-        return term_scales(self._weights, counts, divisor)
+        """The factor of each term's sum, for global counts; 0 for a count of 0.
 
-    def accumulate(self, micro_batches: list[Batch], scales: Mapping[str, float], step: int) -> None:
+        The gradient over all ranks is that of weight * sum / count. DDP divides it by their number.
+        """
+        divisor = self.run.world.world_size if self.run.record is None else 1
+        scales = {}
+        for name, weight in self._weights.items():
+            scales[name] = divisor * weight / counts[name] if counts[name] else 0.0
+        return scales
+
+    def accumulate(
+        self, micro_batches: list[Batch], scales: Mapping[str, float], step: int
+    ) -> None:
         """Forward and backward passes of micro-batches: adds up gradients, and sums of the terms.
 
         The loss is the sum of scale * term; terms without a scale have 0.
         """
-        config, device = self.run.config, self.run.world.device
+        config = self.run.config
+        device = self.run.world.device
         scheduled = learning_rate(step, config)
         numbers = [scales.get(name, 0.0) for name in self._weights]
         numbers += [scheduled * group["lr_multiplier"] for group in self.optimizer.param_groups]
@@ -153,12 +172,12 @@ class TrainingStep:
 
     def finish(self) -> None:
         """Sum the gradients over ranks, unless DDP has, and run `update`."""
-        if self._gradient is not None:
-            self._gradient.copy_(distributed.sum_over_ranks(self._gradient, self.run.world))
+        if self._gradient is not None and self.run.world.world_size > 1:
+            torch.distributed.all_reduce(self._gradient)
         self._graphs.run("update", self.update)
 
     def micro(self, batch: Batch) -> None:
-        """Forward and backward pass of a batch on the device; adds to gradients and sums of terms."""
+        """Forward and backward pass of a batch; adds to gradients and sums of terms."""
         with autocast(self.run.world.device, self.run.arithmetic):
             terms: dict[str, Term] = self.model(batch)
         losses = torch.stack([terms[name].sum for name in self._weights])
@@ -194,8 +213,8 @@ class TrainingStep:
 
     def terms(self) -> dict[str, Term]:
         """The terms of the micro-batches since the last update, summed, in place."""
-        pairs = zip(self._sums.unbind(), self._counts.unbind(), strict=True)
-        return {name: Term(*pair) for name, pair in zip(self._names, pairs, strict=True)}
+        terms = map(Term, self._sums.unbind(), self._counts.unbind())
+        return dict(zip(self._names, terms, strict=True))
 
     def _clear(self) -> None:
         """Set the sums of terms and the gradients to 0."""
@@ -216,8 +235,7 @@ class TrainingStep:
         for name, count in self.module.counts(batch).items():
             on_device = int(terms[name].count)
             if count != on_device:
-                problem = f"{name} has count {on_device}, but counts() on the host returned {count}"
-                raise ValueError(problem)
+                raise ValueError(f"{name} has count {on_device}, but counts() returned {count}")
         self._clear()
         if self.run.record is not None:
             self._gradient = flat_gradient(self.module)
