@@ -9,13 +9,15 @@ from torch import Tensor
 
 from electra_albert.contracts import Arithmetic, CheckpointError, DivergedError
 
-DIVERGED_ADVICE = "start again in another --output_dir with a lower --learning_rate or more --warmup_steps"
+DIVERGED_ADVICE = (
+    "start again in another --output_dir with a lower --learning_rate or more --warmup_steps"
+)
 MAX_SKIPPED_IN_A_ROW = 5
 MAX_SKIPPED = 50
 
 
 class UpdateGuard:
-    """Counts, on the device, the steps skipped for a non-finite gradient; fp16 overflows are counted separately."""
+    """Counts, on the device, steps skipped for a non-finite gradient, without fp16 overflows."""
 
     def __init__(self, device: torch.device) -> None:
         # Skipped steps of the run: in total, in a row at present, and the most in a row.
@@ -24,7 +26,10 @@ class UpdateGuard:
         self._copied: torch.cuda.Event | None = None
 
     def observe(self, gradient_norm: Tensor, has_overflowed: Tensor) -> Tensor:
-        """Count a step by its gradient norm [] and fp16 overflow, bool []; returns whether it is finite, bool []."""
+        """Count a step by its gradient norm [] and fp16 overflow, bool [].
+
+        Returns whether the norm is finite, bool [].
+        """
         is_finite = torch.isfinite(gradient_norm)
         skipped = (~is_finite & ~has_overflowed).to(torch.int64)
         total, in_a_row, longest = self._counts.unbind()
@@ -34,10 +39,11 @@ class UpdateGuard:
         return is_finite
 
     def watch(self, step: int) -> None:
-        """Raise DivergedError as `check` does; on a GPU from earlier counts, for which it need not wait."""
+        """Raise DivergedError as `check` does; on a GPU from earlier counts, without waiting."""
         if self._counts.is_cpu:
             self.check(step)
-        elif self._counts.is_cuda and step % MAX_SKIPPED_IN_A_ROW == 0:  # the same step on all ranks
+        # On the same step on all ranks.
+        elif self._counts.is_cuda and step % MAX_SKIPPED_IN_A_ROW == 0:
             if self._copied is not None:
                 self._copied.synchronize()  # of the last watch
                 self._require_few(self._copy.tolist(), step - MAX_SKIPPED_IN_A_ROW)
@@ -46,16 +52,22 @@ class UpdateGuard:
             self._copied.record()
 
     def check(self, step: int) -> None:
-        """Raise DivergedError if too many steps were skipped up to `step`; synchronises with the device."""
+        """Raise DivergedError if too many steps were skipped up to `step`; waits for the device."""
         self._require_few(self.state(), step)
 
     @staticmethod
     def _require_few(counts: Sequence[int], step: int) -> None:
         total, _, longest = counts
-        in_a_row = f"{longest} steps in a row" if longest >= MAX_SKIPPED_IN_A_ROW else ""
-        if skipped := in_a_row or (f"{total} steps" if total >= MAX_SKIPPED else ""):
-            found = f"{skipped} up to step {step} had a non-finite loss or gradient and were skipped"
-            raise DivergedError(f"training diverged: {found}; the last checkpoint is kept: {DIVERGED_ADVICE}")
+        if longest >= MAX_SKIPPED_IN_A_ROW:
+            skipped = f"{longest} steps in a row"
+        elif total >= MAX_SKIPPED:
+            skipped = f"{total} steps"
+        else:
+            return
+        raise DivergedError(
+            f"training diverged: {skipped} up to step {step} had a non-finite loss or gradient "
+            f"and were skipped; the last checkpoint is kept: {DIVERGED_ADVICE}"
+        )
 
     def state(self) -> list[int]:
         """The counts, for a checkpoint; synchronises with the device."""
@@ -67,9 +79,10 @@ class UpdateGuard:
 
 
 class LossScale(torch.amp.GradScaler):
-    """The loss scale of fp16, equal on all ranks, and a count of its overflows; 1 in any other arithmetic.
+    """The loss scale of fp16, equal on all ranks, with a count of its overflows; 1 if not fp16.
 
-    A non-finite gradient at a scale above 1 is an overflow and halves the scale; at 1 or below it is divergence.
+    A non-finite gradient at a scale above 1 is an overflow and halves the scale; at 1 or below it
+    is divergence.
     """
 
     def __init__(self, device: torch.device, arithmetic: Arithmetic) -> None:
@@ -82,7 +95,7 @@ class LossScale(torch.amp.GradScaler):
         return self.scale(self._one)
 
     def update_scale(self) -> Tensor:
-        """Update the scale after `unscale_`; returns bool [], whether the gradient overflowed at a scale above 1."""
+        """Update the scale after `unscale_`; whether the gradient overflowed above 1, bool []."""
         before = self.current()
         self.update()
         has_overflowed = (before > 1) & (self.current() < before)
@@ -90,20 +103,24 @@ class LossScale(torch.amp.GradScaler):
         return has_overflowed
 
     def metrics(self) -> dict[str, float]:
-        """The scale and, if there were any, the overflows of the run; synchronises with the device."""
+        """The scale and, if there were any, the overflows of the run; waits for the device."""
         state = self.state()
-        overflowed = {"overflowed_steps": state["overflowed"]} if state.get("overflowed") else {}
-        return {"loss_scale": state["scale"], **overflowed} if state else {}
+        values = {"loss_scale": state.get("scale"), "overflowed_steps": state.get("overflowed")}
+        return {name: value for name, value in values.items() if value}
 
     def state(self) -> dict[str, Any]:
-        """The state for a checkpoint, bitwise exact; empty except in fp16. Synchronises with the device."""
-        return {**self.state_dict(), "overflowed": int(self._overflowed)} if self.is_enabled() else {}
+        """The state for a checkpoint, bitwise; empty except in fp16. Waits for the device."""
+        if not self.is_enabled():
+            return {}
+        return {**self.state_dict(), "overflowed": int(self._overflowed)}
 
     def restore(self, state: dict[str, Any], path: Path) -> None:
-        """Load the state of the checkpoint `path`; CheckpointError if only one of the two is fp16."""
+        """Load the state of the checkpoint `path`; CheckpointError if only one of them is fp16."""
         if bool(state) != self.is_enabled():
-            problem = "with fp16, but --precision is not fp16" if state else "without fp16, but --precision is fp16"
-            raise CheckpointError(f"{path} was trained {problem}; use the --precision of that run")
+            precision = "with fp16" if state else "without fp16"
+            raise CheckpointError(
+                f"{path} was trained {precision}; use the --precision of that run"
+            )
         if state:
             self.load_state_dict(state)
             self._overflowed.fill_(state["overflowed"])

@@ -136,9 +136,8 @@ class Tally:
         elif not world.is_main:
             ranks = []
         for sums, counts in ranks:
-            values = [float.fromhex(value) for value in sums]
-            self._sums += torch.tensor(values, dtype=self._float).to(self._device)
-            self._counts += torch.tensor(counts, dtype=torch.int64).to(self._device)
+            self._sums += self._sums.new_tensor([float.fromhex(value) for value in sums])
+            self._counts += self._counts.new_tensor(counts)
 
 
 def means_of(totals: Mapping[str, tuple[float, int]], weights: Mapping[str, float]) -> Metrics:

@@ -9,7 +9,6 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from itertools import chain
 from pathlib import Path
 from typing import Self
 
@@ -19,65 +18,83 @@ from electra_albert.contracts import UsageError
 from electra_albert.files import remove_leftovers
 
 # Sub-folders of runs.
-_PARTS = ("tokenizer", "generator", "discriminator", "generator_warmup", "checkpoints", "seed-*", "model", "submission")
+_PARTS = (
+    *("tokenizer", "generator", "discriminator", "generator_warmup", "checkpoints"),
+    *("seed-*", "model", "submission"),
+)
 _SAME_REQUEST_SECONDS = 1.0  # torchrun and the terminal may both forward one press of Ctrl-C
-_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1") if hasattr(signal, name))
+_ENDING = (signal.SIGTERM, signal.SIGINT)
+_SIGNALS = {*_ENDING, getattr(signal, "SIGUSR1", signal.SIGTERM)}  # Windows has no SIGUSR1
 
 
 class StopSignal:
-    """Sets a flag on SIGTERM, SIGINT or SIGUSR1, which the loop reads; a second SIGTERM or SIGINT kills the process."""
+    """Sets a flag on SIGTERM, SIGINT or SIGUSR1, which the loop reads.
+
+    A second SIGTERM or SIGINT kills the process.
+    """
 
     def __init__(self) -> None:
         self.requested = False
         self._first_at = 0.0
-        self._old: dict[int, signal._HANDLER] = {}
+        self._handlers: dict[int, signal._HANDLER] = {}
 
     def _handle(self, number: int, _: object) -> None:
         now = time.monotonic()
         if not self.requested:
-            self.requested, self._first_at = True, now
-        elif number in (signal.SIGTERM, signal.SIGINT) and now - self._first_at > _SAME_REQUEST_SECONDS:
+            self.requested = True
+            self._first_at = now
+        elif number in _ENDING and now - self._first_at > _SAME_REQUEST_SECONDS:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
 
     def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():  # Python allows handlers only there
-            self._old = {number: signal.signal(number, self._handle) for number in _SIGNALS}
+        # Python allows handlers only in the main thread.
+        if threading.current_thread() is threading.main_thread():
+            self._handlers = {number: signal.signal(number, self._handle) for number in _SIGNALS}
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._old.items():
+        for number, handler in self._handlers.items():
             # A handler that was not set from Python reads as None and cannot be restored.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 @contextmanager
 def run_lock(folder: Path) -> Iterator[None]:
-    """Hold `run.lock` in a run's folder. A second run raises UsageError; the lock of a dead process is replaced.
+    """Hold `run.lock` in a run's folder; the lock of a dead process is replaced.
 
-    Files that a killed run had begun to write are removed.
+    Files that a killed run had begun to write are removed. A second run raises UsageError.
     """
-    path, advice = folder / "run.lock", "choose another --output_dir"
+    path = folder / "run.lock"
+    advice = "choose another --output_dir"
     lock = FileLock(path, timeout=0)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock.acquire()
-        for part in (folder, *chain.from_iterable(map(folder.glob, _PARTS))):
-            remove_leftovers(part)
+        remove_leftovers(folder)
+        for name in _PARTS:
+            for part in folder.glob(name):
+                remove_leftovers(part)
         with suppress(PermissionError):  # on Windows a locked file cannot be read or written
             path.write_text(f"pid {os.getpid()} on {socket.gethostname()}\n", encoding="utf-8")
     except Timeout:
         holder = "a starting process"
         with suppress(OSError):
             holder = path.read_text(encoding="utf-8", errors="replace")[:200].strip() or holder
-        raise UsageError(f"{folder} is in use by another run ({holder}); wait for it or {advice}") from None
+        raise UsageError(
+            f"{folder} is in use by another run ({holder}); wait for it or {advice}"
+        ) from None
     except OSError as error:
         if error.errno not in (errno.ENOLCK, errno.ENOTSUP):
-            raise UsageError(f"cannot write to {folder}: {error.strerror}; free disk space or {advice}") from error
-        warnings.warn(f"{path} cannot be locked on this file system; do not start this run twice", stacklevel=3)
+            raise UsageError(
+                f"cannot write to {folder}: {error.strerror}; free disk space or {advice}"
+            ) from error
+        problem = f"{path} cannot be locked on this file system"
+        warnings.warn(f"{problem}; do not start this run twice", stacklevel=3)
     try:
         yield
     finally:
-        with suppress(PermissionError):  # Windows cannot remove an open file; the next run replaces it
+        # Windows cannot remove an open file; the next run replaces it.
+        with suppress(PermissionError):
             path.unlink(missing_ok=True)
         lock.release()
