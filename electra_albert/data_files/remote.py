@@ -36,12 +36,14 @@ def fetch(url: str, option: str) -> list[Path]:
         # Proxies of the environment; a timeout per read, not aiohttp's five minutes for a file.
         waits = aiohttp.ClientTimeout(total=None, sock_connect=_WEB_SECONDS, sock_read=_WEB_SECONDS)
         options = {"client_kwargs": {"trust_env": True, "timeout": waits}}
-    cache = Path(HF_HOME) / "electra-albert"
     try:
         system, path = fsspec.url_to_fs(url, **options)
         system.invalidate_cache()
         names = sorted(system.glob(path)) if "*" in path else [path]
-        copies = [_copy(system, name, cache / _digest(system.protocol, name)) for name in names]
+        copies = []
+        for name in names:
+            folder = Path(HF_HOME, "electra-albert", _digest(system.protocol, name))
+            copies.append(_copy(system, name, folder))
     except UsageError:
         raise
     except Exception as error:  # every file system raises errors of its own library

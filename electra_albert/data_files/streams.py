@@ -27,9 +27,7 @@ BYTE_ORDER_MARK = "\ufeff"
 MAX_LINE_BYTES = 1 << 20  # in UTF-8; a longer line of text is cut at white space
 MAX_RECORD = 64 << 20  # characters; a longer line in a file of records is an error
 SURROGATE = re.compile("[\ud800-\udfff]")  # an undecodable byte, or a lone surrogate in JSON
-BLOCK_BYTES = (
-    1 << 18
-)  # below MAX_LINE_BYTES, so that only the first line of a block can be too long
+BLOCK_BYTES = 1 << 18  # below MAX_LINE_BYTES: only the first line of a block can be too long
 SHORTER = "became shorter while being read; do not change it, and start again"
 _COMPRESSED_BYTES = 1 << 16  # read at once
 _MAGIC_BYTES = 10
@@ -55,9 +53,8 @@ def open_regular(path: str | Path, *, takes_pipes: bool = False) -> Iterator[io.
         with open(path, "rb") as file:
             yield file
     except OSError as error:
-        reason = error.strerror or error
         raise UsageError(
-            f"{path}: cannot be read ({reason}); check path and permissions"
+            f"{path}: cannot be read ({error.strerror or error}); check path and permissions"
         ) from error
 
 

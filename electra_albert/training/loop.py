@@ -62,10 +62,11 @@ def train(
                 loop.save(is_last=True)
                 advice = "run the same command again to resume"
                 LOG.info(f"stopped by a signal after step {loop.step}; {advice}")
-                return Outcome(loop.step, True, loop.metrics)
+                loop.is_stopped = True
+                break
             loop.update(micro_batches, counts)
             loop.log_save_evaluate()
-    return Outcome(loop.step, loop.is_evaluation_cut_short, loop.metrics)
+    return Outcome(loop.step, loop.is_stopped, loop.metrics)
 
 
 @dataclass
@@ -81,7 +82,7 @@ class _Loop:
     tokens: int = 0
     saved_step: int = 0  # the initial weights need no checkpoint
     metrics: Metrics = field(default_factory=dict)
-    is_evaluation_cut_short: bool = False
+    is_stopped: bool = False  # by a signal, at a step or in an evaluation
     should_stop: bool = False
     seconds_waited: float = 0.0  # for data, since the last log
     logged_tokens: int = 0  # at the last log
@@ -190,7 +191,7 @@ class _Loop:
         with torch.no_grad(), autocast(self.run.world.device, self.run.arithmetic):
             metrics = self.evaluate(self.step)
         self.objective.train()
-        self.is_evaluation_cut_short = metrics is None
+        self.is_stopped = metrics is None
         if metrics is not None:
             self.metrics = metrics
             self.run.monitor.evaluation(self._position(), metrics)

@@ -2,9 +2,11 @@
 
 import json
 import math
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -41,12 +43,8 @@ _SHORT_NAMES = {
     "skipped_steps": "skipped",
 }
 _FILE_ONLY = ("step", "tokens", "epoch", "masked_tokens", "data_wait", "learning_rate", "grad_norm")
-_SPEED = (
-    "tokens",
-    "epoch",
-    "tokens_per_second",
-    "data_wait",
-)  # for trackers, with training metrics only
+# For trackers, with training metrics only.
+_SPEED = ("tokens", "epoch", "tokens_per_second", "data_wait")
 
 
 def read_rows(path: Path, kind: Mapping[str, Any] = _ROW) -> list[dict[str, Any]]:
@@ -152,6 +150,7 @@ def means_of(totals: Mapping[str, tuple[float, int]], weights: Mapping[str, floa
     return {"loss": sum(losses) if losses else None, **means}
 
 
+@dataclass(eq=False)
 class Monitor(AbstractContextManager["Monitor"]):
     """Writes metrics to metrics.jsonl, trackers and the progress bar, on the main rank.
 
@@ -159,22 +158,15 @@ class Monitor(AbstractContextManager["Monitor"]):
     with the run. alarms: warnings for a row of metrics. An OSError only warns, once an output.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        max_steps: int,
-        report_to: str = "tensorboard",
-        *,
-        is_main: bool = True,
-        settings: Mapping[str, Any] | None = None,
-        alarms: Callable[[Metrics], list[str]] = lambda row: [],
-    ) -> None:
-        self.max_steps = max_steps
-        self._folder = folder
-        self._report_to = report_to
-        self._is_main = is_main
-        self._settings = settings or {}
-        self._alarms = alarms
+    folder: Path
+    max_steps: int
+    report_to: str = "tensorboard"
+    _: KW_ONLY
+    is_main: bool = True
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    alarms: Callable[[Metrics], list[str]] = lambda row: []
+
+    def __post_init__(self) -> None:
         self._trackers: dict[str, Any] = {}
         self._bar = tqdm(disable=True)
         self._failed: set[str] = set()
@@ -191,21 +183,21 @@ class Monitor(AbstractContextManager["Monitor"]):
         """Open the outputs after `step` and remove later rows, as `cut_metrics` does."""
         from electra_albert.training.trackers import open_tracker
 
-        if not self._is_main:
+        if not self.is_main:
             return
         self._first_step = step
         self._started = time.monotonic()
         with self._reporting(_METRICS):
-            self._folder.mkdir(parents=True, exist_ok=True)
-            for row in cut_metrics(self._folder / _METRICS, step, is_evaluated=is_evaluated)[-1:]:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            for row in cut_metrics(self.folder / _METRICS, step, is_evaluated=is_evaluated)[-1:]:
                 if is_of_kind(row, {"elapsed_seconds": float}):
                     self._seconds_before = row["elapsed_seconds"]
         with self._reporting(_SAMPLES):
-            cut_metrics(self._folder / _SAMPLES, step, is_evaluated=is_evaluated)
-        for name in self._report_to.split(","):
+            cut_metrics(self.folder / _SAMPLES, step, is_evaluated=is_evaluated)
+        for name in self.report_to.split(","):
             with self._reporting(name):
                 if name != "none":
-                    self._trackers[name] = open_tracker(name, self._folder, step, self._settings)
+                    self._trackers[name] = open_tracker(name, self.folder, step, self.settings)
         self._bar = tqdm(
             total=self.max_steps,
             initial=step,
@@ -214,7 +206,7 @@ class Monitor(AbstractContextManager["Monitor"]):
             file=run_log.console(),
             bar_format=_BAR_FORMAT,
             dynamic_ncols=True,
-            disable=not run_log.is_interactive(),
+            disable=False if run_log.is_notebook() else None,  # None: unless a terminal shows it
         )
 
     @contextmanager
@@ -268,14 +260,14 @@ class Monitor(AbstractContextManager["Monitor"]):
         run_log.log_to_file("\n".join(lines))
         rows = [{"step": step, "phase": _EVALUATION, **record} for record in records]
         with self._reporting(_SAMPLES):
-            _append(self._folder / _SAMPLES, rows)
+            _append(self.folder / _SAMPLES, rows)
         text = "\n".join(f"- {line}" for line in lines)
         for name, tracker in self._trackers.items():
             with self._reporting(name):
                 tracker.text("samples/predictions", text, step)
 
     def _write(self, row: Metrics, phase: str) -> None:
-        if not self._is_main:
+        if not self.is_main:
             return
         row = dict(row)
         scalars = {}
@@ -287,12 +279,12 @@ class Monitor(AbstractContextManager["Monitor"]):
                 group = "perf" if name in _SPEED else phase
                 if (group, phase) != ("perf", _EVALUATION):
                     scalars[f"{group}/{name.removeprefix(EVALUATION_PREFIX)}"] = value
-        for message in self._alarms(row):
+        for message in self.alarms(row):
             LOG.warning(message)
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         clock = {"elapsed_seconds": self.elapsed_seconds, "time": now}
         with self._reporting(_METRICS):
-            _append(self._folder / _METRICS, [{**row, "phase": phase, **clock}])
+            _append(self.folder / _METRICS, [{**row, "phase": phase, **clock}])
         for name, tracker in self._trackers.items():
             with self._reporting(name):
                 tracker.write(scalars, row["step"])
@@ -302,9 +294,8 @@ def _append(path: Path, rows: Sequence[Metrics]) -> None:
     """Append rows to a file, after a line break if a full disk has cut its last line."""
     text = "".join(json.dumps(row) + "\n" for row in rows)  # floats as their repr: exact
     with path.open("a+b") as file:
-        size = file.tell()
-        if size:
-            file.seek(size - 1)
+        if file.seek(0, os.SEEK_END):
+            file.seek(-1, os.SEEK_END)
             if file.read() != b"\n":
                 text = "\n" + text
         file.write(text.encode())

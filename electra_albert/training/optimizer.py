@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pkgutil import resolve_name
 from typing import Any
 
@@ -112,15 +112,12 @@ class Lamb(torch.optim.Optimizer):
 
     found_inf: Tensor | None = None
 
-    def __init__(self, groups: Groups, lr: float, betas: tuple[float, float], eps: float) -> None:
-        super().__init__(
-            groups, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0, "trust_ratios": 1}
-        )
+    def __init__(self, groups: Groups, **options: Any) -> None:
+        super().__init__(groups, options)
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Perform one optimizer step; a closure is not supported."""
-        assert closure is None
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
@@ -187,9 +184,8 @@ class Muon(torch.optim.Optimizer):
                 self._stacks.setdefault(shape, []).append((parameter, group))
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Perform one optimizer step; a closure is not supported."""
-        assert closure is None
         for group, inner in zip(self._others, self._adamw.param_groups, strict=True):
             inner["lr"] = group["lr"]
             inner["capturable"] = group["capturable"]
@@ -245,9 +241,10 @@ def build_optimizer(
     It skips a step if `found_inf` [] is 1. The learning rate of each group is a tensor, which a
     recorded step reads.
     """
+    spec = OPTIMIZERS[config.optimizer]
     groups = _groups(module, config, lr_multipliers)
     check_groups(module, groups)
-    optimizer: torch.optim.Optimizer = resolve_name(OPTIMIZERS[config.optimizer].class_path)(
+    optimizer: torch.optim.Optimizer = resolve_name(spec.class_path)(
         groups,
         lr=config.learning_rate,
         betas=(config.adam_beta1, config.adam_beta2),
@@ -259,7 +256,7 @@ def build_optimizer(
         group["lr"] = torch.tensor(config.learning_rate, dtype=dtype, device=device)
         for parameter in group["params"]:
             state = optimizer.state[parameter]
-            for name in _moments(config, group):
+            for name in spec.matrix_moments if group["is_orthogonal"] else spec.moments:
                 state[name] = torch.zeros_like(parameter)
             if not group["is_orthogonal"]:
                 state["step"] = parameter.new_zeros((), dtype=torch.float32)
@@ -269,10 +266,11 @@ def build_optimizer(
 
 def checkpoint_bytes(module: nn.Module, config: TrainingConfig) -> int:
     """Bytes of the weights and of the optimizer's moments."""
+    spec = OPTIMIZERS[config.optimizer]
     total = 0
     for group in _groups(module, config, None):
-        copies = 1 + len(_moments(config, group))
-        total += copies * sum(parameter.nbytes for parameter in group["params"])
+        moments = spec.matrix_moments if group["is_orthogonal"] else spec.moments
+        total += (1 + len(moments)) * sum(parameter.nbytes for parameter in group["params"])
     return total
 
 
@@ -281,11 +279,6 @@ def _groups(
 ) -> Groups:
     muon_rate = config.muon_rate if OPTIMIZERS[config.optimizer].matrix_moments else None
     return parameter_groups(module, config.weight_decay, lr_multipliers, muon_rate)
-
-
-def _moments(config: TrainingConfig, group: Mapping[str, Any]) -> tuple[str, ...]:
-    spec = OPTIMIZERS[config.optimizer]
-    return spec.matrix_moments if group["is_orthogonal"] else spec.moments
 
 
 def learning_rate_dtype(device: torch.device) -> torch.dtype:

@@ -33,11 +33,6 @@ def is_notebook() -> bool:
     return ipython is not None and "IPKernelApp" in getattr(ipython.get_ipython(), "config", ())
 
 
-def is_interactive() -> bool:
-    """Whether someone can see a progress bar."""
-    return is_notebook() or sys.stderr.isatty()
-
-
 def console() -> TextIO:
     """The output for log lines and the progress bar."""
     return sys.stdout if is_notebook() else sys.stderr

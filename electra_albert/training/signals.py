@@ -56,7 +56,7 @@ class StopSignal:
     def __exit__(self, *_: object) -> None:
         for number, handler in self._handlers.items():
             # A handler that was not set from Python reads as None and cannot be restored.
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+            signal.signal(number, handler or signal.SIG_DFL)
 
 
 @contextmanager

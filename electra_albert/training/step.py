@@ -43,19 +43,13 @@ class RunSettings:
     arithmetic: Arithmetic = "fp32"
     resume_from: Path | None = None
     eval_on_start: bool = False  # evaluate before the first step too
-    lr_multipliers: Mapping[str, float] | None = (
-        None  # multiples of the learning rate by parameter name
-    )
+    lr_multipliers: Mapping[str, float] | None = None  # of the learning rate, by parameter name
     should_stop: Callable[[], bool] = (
-        bool  # early stopping: called after each evaluation; bool() is False
+        bool  # after each evaluation: early stopping; never by default
     )
-    plan: Callable[[int, float], int] | None = (
-        None  # max_steps, from the step and the seconds of training
-    )
+    plan: Callable[[int, float], int] | None = None  # max_steps from step and seconds of training
     record: graphs.Recorder | None = None  # of the step's functions; None: always called
-    settings: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # recorded in each checkpoint, as JSON
+    settings: Mapping[str, Any] = field(default_factory=dict)  # for each checkpoint, as JSON
 
     @property
     def checkpoints(self) -> Path:
