@@ -252,6 +252,9 @@ def _quoting(lines: Callable[[], Iterator[str]]) -> tuple[str | None, str]:
 
     It is quoted if all quotes are around cells, and doubled inside, as in .csv. Unlike quotes of
     the text, some must be doubled, or as many cells quoted as there are rows.
+
+        "A ""new"" film" <tab> 1      quoted
+        "new" and "old"  <tab> 0      not quoted, nor is any other row of its file
     """
     text = "\n".join(islice(lines(), _QUOTED_LINES)).replace("\r\n", "\n").strip()
     if _QUOTED.fullmatch(text):
