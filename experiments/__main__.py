@@ -14,7 +14,7 @@ from pathlib import Path
 
 from electra_albert.apps.command_line import check_can_write, make_parser, parse, run_app
 from electra_albert.contracts import STOPPED_BY_SIGNAL, UsageError
-from electra_albert.training.guards import run_lock
+from electra_albert.training.signals import run_lock
 
 from experiments.plan import Plan, Site, Stage, all_stages, read_plan, typed
 from experiments.report import report

@@ -49,9 +49,9 @@ def main(argv: Sequence[str]) -> int:
     from electra_albert.hub.save import save_model
     from electra_albert.objectives.rtd import ReplacedTokenDetection
     from electra_albert.training.distributed import start
-    from electra_albert.training.guards import StopSignal
     from electra_albert.training.monitor import Monitor
     from electra_albert.training.optimizer import learning_rate
+    from electra_albert.training.signals import StopSignal
     from electra_albert.training.step import RunSettings, autocast
 
     config = parse_pretraining(

@@ -16,6 +16,7 @@ from electra_albert.contracts import DataError
 from electra_albert.corpus import documents
 from electra_albert.corpus.documents import BadUtf8, Decoder, Document, Record
 from electra_albert.data_files import streams
+from electra_albert.data_files.columnar import open_columnar
 from electra_albert.data_files.finding import format_of, read_sample
 from electra_albert.data_files.streams import (
     BYTE_ORDER_MARK,
@@ -30,7 +31,6 @@ from electra_albert.data_files.tables import (
     csv_rows,
     json_kind,
     json_objects,
-    open_columnar,
 )
 
 if TYPE_CHECKING:

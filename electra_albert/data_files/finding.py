@@ -13,97 +13,140 @@ from pathlib import Path
 from typing import Any, Literal
 
 from electra_albert.contracts import DataError, UsageError
-from electra_albert.data_files import encoding_hint, hub_name, remote
-from electra_albert.data_files.streams import BYTE_ORDER_MARK, COMPRESSED_SUFFIXES, UTF8, open_regular, open_stream
+from electra_albert.data_files import encoding_hint, hub_name, one_line, remote
+from electra_albert.data_files.streams import (
+    BYTE_ORDER_MARK,
+    COMPRESSED_SUFFIXES,
+    UTF8,
+    open_regular,
+    open_stream,
+)
 
 Format = Literal["text", "jsonl", "csv", "tsv", "parquet", "arrow"]
 
 SAMPLE_BYTES = 1 << 20
 _TRAIN = "train"
 _STATE = ("path", "size", "mtime_ns", "ctime_ns")  # file status on disk
-_FORMATS: dict[str, Format] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "tsv"}
-_FORMATS |= {".parquet": "parquet", ".arrow": "arrow"}
+_FORMATS: dict[str, Format] = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+}
 _NOT_TEXT = re.compile(
-    r"\.(zip|7z|tar|tgz|tbz|txz|rar|lz4|z|png|jpe?g|gif|webp|bmp|tiff?|pdf|docx?|odt|epub|xlsx?|pptx?|mp[34]|wav|avi"
-    r"|bin|pth?|np[yz]|pkl|pickle|safetensors|onnx|h5|sqlite|db|so|o|a|exe|dll|class|jar|pyc|model|json|feather|orc"
-    r"|avro|lock)"
+    r"\.(zip|7z|tar|tgz|tbz|txz|rar|lz4|z|png|jpe?g|gif|webp|bmp|tiff?|pdf|docx?|odt|epub|xlsx?"
+    r"|pptx?|mp[34]|wav|avi|bin|pth?|np[yz]|pkl|pickle|safetensors|onnx|h5|sqlite|db|so|o|a|exe|dll"
+    r"|class|jar|pyc|model|json|feather|orc|avro|lock)"
 )
-_BINARY = (b"PK\x03\x04", b"%PDF-", b"7z\xbc\xaf\x27\x1c", b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
-_STRAY_BYTES, _STRAY_SHARE = 3, 0.001  # invalid bytes tolerated in any file
+_ARCHIVES = (b"PK\x03\x04", b"%PDF-", b"7z\xbc\xaf\x27\x1c")
+_BINARY = (*_ARCHIVES, b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
+# Invalid bytes tolerated in any file.
+_STRAY_BYTES = 3
+_STRAY_SHARE = 0.001
 _MAX_INVALID_SHARE = 0.2  # of the bytes; above it the file is in another encoding
 _MAX_CONTROL_SHARE = 0.05  # of the bytes; above it the file is not text
 _CONTROL = bytes(c for c in range(32) if not chr(c).isspace() and c not in (8, 27)) + b"\x7f"
 
 
 def find_files(corpus: str, counts: Counter[str], encoding: str = UTF8) -> list[Path]:
-    """List the text files of `corpus`, each once, in a fixed order; adds the number of skipped files to `counts`.
+    """List the text files of `corpus`, each once, in a fixed order, and count the skipped files.
 
-    `corpus` is a file, a folder (read recursively), a folder saved by `datasets`, a glob, a URL of any of these, or
-    OWNER/NAME or OWNER/NAME:CONFIG of a hub dataset. Raises UsageError if it is missing or cannot be read, DataError if
-    it is not text.
+    `corpus` is a file, a folder (read recursively), a folder saved by `datasets`, a glob, a URL of
+    any of these, or OWNER/NAME or OWNER/NAME:CONFIG of a hub dataset. Raises UsageError if it is
+    missing or cannot be read, DataError if it is not text.
     """
     if not os.path.lexists(corpus):
         corpus = os.path.expanduser(corpus)  # a shell does not expand the ~ of --corpus=~/text
     matches = [Path(corpus)] if os.path.lexists(corpus) else sorted(_expand(corpus))
-    if not matches and remote.URL in corpus:
-        matches = remote.fetch(corpus, "corpus")
-    elif not matches and (on_hub := hub_name(corpus)) and not Path(corpus).parent.exists():
-        nothing = f"--corpus {corpus}: neither a local file or folder, nor a hub dataset with a split {_TRAIN!r}"
-        matches = [Path(entry["filename"]) for entry in remote.load_from_hub(*on_hub, _TRAIN, nothing).cache_files]
-    elif not matches:
-        advice = "check the path" + (os.sep not in corpus) * ", or give a hub dataset as OWNER/NAME"
-        raise UsageError(f"--corpus {corpus}: no such file or folder, and no file matches it; {advice}")
-    files, visited = dict[str, Path](), set[tuple[int, int]]()
-    for match in matches:
+    files: dict[str, Path] = {}
+    visited: set[str] = set()
+    for match in matches or _download(corpus):
         for path in _files_below(match, visited, counts) if match.is_dir() else [match]:
             if files.setdefault(os.path.realpath(path), path) is not path:
                 counts["repeated_files_skipped"] += 1
     if not files:
-        formats = ".txt, .jsonl (one object per line, unlike .json), .csv, .tsv, .parquet or .arrow"
-        raise DataError(f"--corpus {corpus}: the folder holds no text file; put {formats} files there")
-    kept = [path for path in files.values() if not _is_blank(path, encoding)]
-    counts["blank_files_skipped"] += len(files) - len(kept)
-    if not kept:
+        raise DataError(
+            f"--corpus {corpus}: the folder holds no text file; put .txt, .jsonl (one object per "
+            "line, unlike .json), .csv, .tsv, .parquet or .arrow files there"
+        )
+    texts = [path for path in files.values() if not _is_blank(path, encoding)]
+    counts["blank_files_skipped"] += len(files) - len(texts)
+    if not texts:
         raise DataError(f"--corpus {corpus} contains no text; give a file with sentences")
-    return kept
+    return texts
+
+
+def _download(corpus: str) -> list[Path]:
+    """Local copies of a URL or a hub dataset. Raises UsageError if `corpus` names neither."""
+    if remote.URL in corpus:
+        return remote.fetch(corpus, "corpus")
+    names = hub_name(corpus)
+    if names is None or Path(corpus).parent.exists():
+        raise UsageError(
+            f"--corpus {corpus}: no such file or folder, and no file matches it; check the path, "
+            "or give a hub dataset as OWNER/NAME"
+        )
+    problem = f"neither a local file or folder, nor a hub dataset with a split {_TRAIN!r}"
+    return _arrow_files(remote.load_from_hub(*names, _TRAIN, f"--corpus {corpus}: {problem}"))
+
+
+def _arrow_files(dataset: Any) -> list[Path]:
+    return [Path(entry["filename"]) for entry in dataset.cache_files]
 
 
 def _expand(pattern: str) -> Iterator[Path]:
-    """Paths matching a glob. For each part of it a folder is searched once, however many links lead there."""
+    """Paths matching a glob.
+
+    For each part of it a folder is searched once, however many links lead there.
+    """
     path = Path(pattern)
-    folders, parts, last = [Path(path.anchor)], path.parts[bool(path.anchor) :], path.name
+    folders = [Path(path.anchor)]
+    parts = path.relative_to(path.anchor).parts
+    last = path.name
     for part in parts if last == "**" else parts[:-1]:
         is_deep = part == "**"
-        found = {_key(folder): folder for folder in folders if is_deep}
+        below = {os.path.realpath(folder): folder for folder in folders if is_deep}
         for folder in folders:
             for name in sorted(glob.glob(f"{part}/", root_dir=folder)):  # here ** is the same as *
-                below = folder / name
-                if found.setdefault(_key(below), below) is below and is_deep:
-                    folders.append(below)  # the loop searches it next
-        folders = [*found.values()]
-    last += "/" * pattern.endswith("/")
-    return (folder / name for folder in folders for name in glob.glob(last, root_dir=folder))
+                inside = folder / name
+                if below.setdefault(os.path.realpath(inside), inside) is inside and is_deep:
+                    folders.append(inside)  # the loop searches it next
+        folders = [*below.values()]
+    if pattern.endswith("/"):
+        last += "/"
+    for folder in folders:
+        for name in glob.glob(last, root_dir=folder):
+            yield folder / name
 
 
-def _files_below(folder: Path, visited: set[tuple[int, int]], counts: Counter[str]) -> Iterator[Path]:
-    """Text files below a folder, without hidden ones; each folder is visited once, also through links."""
+def _files_below(folder: Path, visited: set[str], counts: Counter[str]) -> Iterator[Path]:
+    """Text files below a folder, without hidden ones.
+
+    Each folder is visited once, also through links.
+    """
     waiting = [folder]
     while waiting:
-        if (entry := waiting.pop()).is_dir():
-            if _key(entry) in visited:
+        entry = waiting.pop()
+        if entry.is_dir():
+            real = os.path.realpath(entry)
+            if real in visited:
                 continue
-            visited.add(_key(entry))
+            visited.add(real)
             try:
-                is_saved = all((entry / name).is_file() for name in ("dataset_info.json", "state.json"))
-                if is_saved or (entry / "dataset_dict.json").is_file():
-                    yield from _saved_files(entry, counts)
-                    continue
                 entries = sorted(entry.iterdir(), reverse=True)  # the last is visited next
             except OSError as error:
-                raise UsageError(f"{entry}: cannot be read ({error.strerror}); check its permissions") from error
-            shown = [each for each in entries if not each.name.startswith(".")]
-            counts["hidden_entries_skipped"] += len(entries) - len(shown)
-            waiting += shown
+                raise UsageError(
+                    f"{entry}: cannot be read ({error.strerror}); check its permissions"
+                ) from error
+            names = {path.name for path in entries}
+            if names >= {"dataset_info.json", "state.json"} or "dataset_dict.json" in names:
+                yield from _saved_files(entry, counts)
+                continue
+            visible = [path for path in entries if not path.name.startswith(".")]
+            counts["hidden_entries_skipped"] += len(entries) - len(visible)
+            waiting += visible
         elif not entry.is_file():
             counts["special_files_skipped"] += 1
         elif format_of(entry) is None:
@@ -112,28 +155,30 @@ def _files_below(folder: Path, visited: set[tuple[int, int]], counts: Counter[st
             yield entry
 
 
-def _key(folder: Path) -> tuple[int, int]:
-    status = folder.stat()
-    return status.st_dev, status.st_ino
-
-
 def _saved_files(folder: Path, counts: Counter[str]) -> list[Path]:
-    """The Arrow files of a dataset written by `save_to_disk`, of the split train if there are several."""
+    """The Arrow files of a dataset written by `save_to_disk`, or of its split train."""
     import datasets
 
+    damage = (OSError, ValueError, LookupError, TypeError, AttributeError)
     try:
-        found = datasets.load_from_disk(str(folder))
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, datasets.exceptions.DatasetsError) as error:
-        raise DataError(f"{folder}: a damaged dataset ({' '.join(str(error).split())[:200]}); save again") from error
-    if isinstance(found, datasets.DatasetDict):
-        if _TRAIN not in found:
-            raise UsageError(f"{folder}: the dataset has no split {_TRAIN!r}; give one of its folders: {[*found]}")
-        counts["splits_skipped"] += len(found) - 1
-        found = found[_TRAIN]
-    files = [Path(entry["filename"]) for entry in found.cache_files]
+        dataset = datasets.load_from_disk(str(folder))
+    except (*damage, datasets.exceptions.DatasetsError) as error:
+        raise DataError(f"{folder}: a damaged dataset ({one_line(error)}); save again") from error
+    if isinstance(dataset, datasets.DatasetDict):
+        if _TRAIN not in dataset:
+            raise UsageError(
+                f"{folder}: the dataset has no split {_TRAIN!r}; "
+                f"give one of its folders: {[*dataset]}"
+            )
+        counts["splits_skipped"] += len(dataset) - 1
+        dataset = dataset[_TRAIN]
+    files = _arrow_files(dataset)
     inside = os.path.join(os.path.abspath(folder), "")
-    if not all(os.path.abspath(file).startswith(inside) for file in files):  # by name, because a file may be a link
-        raise DataError(f"{folder}: a damaged dataset, with files outside its folder; save it again")
+    # By name, because a file may be a link.
+    if not all(os.path.abspath(file).startswith(inside) for file in files):
+        raise DataError(
+            f"{folder}: a damaged dataset, with files outside its folder; save it again"
+        )
     return files
 
 
@@ -153,14 +198,18 @@ def read_sample(path: Path) -> tuple[bytes, bool]:
 
 
 def _is_blank(path: Path, encoding: str) -> bool:
-    """Whether a file holds only white space, by its sample. Raises DataError if it is not text in `encoding`."""
-    with open_regular(path) as file:  # files of /proc have no size, and reading one may wait for ever
-        is_empty = os.fstat(file.fileno()).st_size == 0
+    """Whether a file holds only white space, by its sample.
+
+    Raises DataError if it is not text in `encoding`.
+    """
+    with open_regular(path):  # files of /proc have no size, and reading one may wait for ever
+        is_empty = path.stat().st_size == 0
     if is_empty or format_of(path) in ("parquet", "arrow"):
         return is_empty
     sample, is_whole = read_sample(path)
     _require_text(path, sample, encoding)
-    return is_whole and not sample.replace(BYTE_ORDER_MARK.encode(), b"").strip(b" \t\n\r\x0b\x0c\0")
+    text = sample.replace(BYTE_ORDER_MARK.encode(), b"")
+    return is_whole and not text.strip(b" \t\n\r\x0b\x0c\0")
 
 
 def _require_text(path: Path, sample: bytes, encoding: str) -> None:
@@ -172,14 +221,19 @@ def _require_text(path: Path, sample: bytes, encoding: str) -> None:
     control = len(sample) - len(sample.translate(None, _CONTROL))
     is_tar = sample[257:262] == b"ustar"
     if is_tar or sample.startswith(_BINARY) or control > _MAX_CONTROL_SHARE * len(sample):
-        kind = "binary (zip, tar, 7z, PDF, an image …), UTF-16 or UTF-32, or full of control characters"
-        raise DataError(f"{path}: {kind}; unpack it, convert it with iconv -f UTF-16 -t UTF-8, or remove them")
-    text = codecs.getincrementaldecoder(UTF8)("replace").decode(sample)  # ignores an incomplete last character
+        raise DataError(
+            f"{path}: binary (zip, tar, 7z, PDF, an image …), UTF-16 or UTF-32, or full of control "
+            "characters; unpack it, convert it with iconv -f UTF-16 -t UTF-8, or remove them"
+        )
+    decoder = codecs.getincrementaldecoder(UTF8)("replace")
+    text = decoder.decode(sample)  # ignores an incomplete last character
     invalid = text.count("\ufffd") - sample.count("\ufffd".encode())
     valid = len(text) - len(text.encode("ascii", "ignore")) - invalid
     if encoding != UTF8 and valid and not invalid:
-        raise DataError(f"{path}: UTF-8, not {encoding}; omit --encoding, and convert other files to UTF-8")
-    is_stray = invalid <= max(_STRAY_BYTES, _STRAY_SHARE * len(sample)) or invalid <= valid
+        raise DataError(
+            f"{path}: UTF-8, not {encoding}; omit --encoding, and convert other files to UTF-8"
+        )
+    is_stray = invalid <= max(_STRAY_BYTES, _STRAY_SHARE * len(sample), valid)
     if encoding == UTF8 and (invalid > _MAX_INVALID_SHARE * len(sample) or not is_stray):
         raise DataError(f"{path}: not UTF-8; {encoding_hint(sample)}")
 
@@ -187,30 +241,39 @@ def _require_text(path: Path, sample: bytes, encoding: str) -> None:
 def identity(files: list[Path], *recorded: Mapping[str, Any]) -> dict[str, Any]:
     """Status on disk and content hash of each file, in order.
 
-    The hash is copied from an identity in `recorded` with the same status; damaged identities are ignored.
+    The hash is copied from an identity in `recorded` with the same status; damaged identities are
+    ignored.
     """
     known: dict[tuple[Any, ...], str] = {}
     for before in recorded:
         with suppress(LookupError, TypeError):
-            known |= {tuple(entry[name] for name in _STATE): entry["blake2b"] for entry in before["files"]}
+            for entry in before["files"]:
+                known[tuple(entry[name] for name in _STATE)] = entry["blake2b"]
 
     def entry_of(path: Path) -> dict[str, Any]:
         with open_regular(path) as file:
             state = _state(path)
             digest = known.get(state) or hashlib.file_digest(file, "blake2b").hexdigest()
             if state != _state(path):
-                raise DataError(f"{path}: changed while being read; do not change it, and start again")
+                raise DataError(
+                    f"{path}: changed while being read; do not change it, and start again"
+                )
         return dict(zip((*_STATE, "blake2b"), (*state, digest), strict=True))
 
     with ThreadPoolExecutor() as threads:
-        entries = list(threads.map(entry_of, files))
-    return {"files": entries}
+        return {"files": list(threads.map(entry_of, files))}
 
 
 def same_content(files: list[Path], recorded: Mapping[str, Any]) -> bool:
-    """Whether the content of `files` equals `recorded`; reads a file only if its status on disk differs."""
-    old, new = recorded["files"], identity(files, recorded)["files"]
-    return [(entry["path"], entry["blake2b"]) for entry in old] == [(entry["path"], entry["blake2b"]) for entry in new]
+    """Whether the content of `files` equals `recorded`.
+
+    Reads a file only if its status on disk differs.
+    """
+    return _contents(identity(files, recorded)) == _contents(recorded)
+
+
+def _contents(files: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [(entry["path"], entry["blake2b"]) for entry in files["files"]]
 
 
 def _state(path: Path) -> tuple[Any, ...]:

@@ -11,6 +11,7 @@ from urllib.request import Request, urlopen
 from filelock import FileLock
 
 from electra_albert.contracts import LOG, UsageError
+from electra_albert.data_files import one_line
 from electra_albert.files import new_folder, remove_leftovers
 
 URL = "://"  # in a URL of any scheme: https://…, s3://bucket/…, hf://datasets/…
@@ -23,52 +24,59 @@ _IDENTITY = re.compile(r"(?i)size|sum|tag|digest|modif|mtime|md5|crc|sha|creat|u
 def fetch(url: str, option: str) -> list[Path]:
     """Local copies of the file, the folder or the files matching a glob at `url`, in order.
 
-    A copy is reused until the server reports another size, time or tag, and also if the server cannot be reached.
+    A copy is reused until the server reports another size, time or tag, and also if the server
+    cannot be reached.
     """
     import aiohttp
     import fsspec
     from huggingface_hub.constants import HF_HOME
 
-    # Proxies from the environment, and a timeout per read instead of aiohttp's five minutes for the whole file.
-    waits = aiohttp.ClientTimeout(total=None, sock_connect=_WEB_SECONDS, sock_read=_WEB_SECONDS)
-    options = {"client_kwargs": {"trust_env": True, "timeout": waits}} if url.lower().startswith("http") else {}
-    cache = Path(HF_HOME) / "electra-albert"
+    options = {}
+    if url.lower().startswith("http"):
+        # Proxies of the environment; a timeout per read, not aiohttp's five minutes for a file.
+        waits = aiohttp.ClientTimeout(total=None, sock_connect=_WEB_SECONDS, sock_read=_WEB_SECONDS)
+        options = {"client_kwargs": {"trust_env": True, "timeout": waits}}
     try:
         system, path = fsspec.url_to_fs(url, **options)
         system.invalidate_cache()
         names = sorted(system.glob(path)) if "*" in path else [path]
-        copies = [_copy(system, name, cache / _digest(system.protocol, name)) for name in names]
+        copies = []
+        for name in names:
+            folder = Path(HF_HOME, "electra-albert", _digest(system.protocol, name))
+            copies.append(_copy(system, name, folder))
     except UsageError:
         raise
     except Exception as error:  # every file system raises errors of its own library
-        reason = " ".join(str(error.__cause__ or error).split())[:200] or type(error).__name__
-        raise UsageError(f"--{option} {url}: cannot be downloaded ({reason}); check the URL and the network") from error
+        reason = one_line(error.__cause__ or error)
+        raise UsageError(
+            f"--{option} {url}: cannot be downloaded ({reason}); check the URL and the network"
+        ) from error
     if not copies:
         raise UsageError(f"--{option} {url}: no file matches it; check the URL")
     return copies
 
 
-def _copy(system: Any, name: str, kept: Path) -> Path:
-    """Copy a file or folder into `kept`, by its remote version; OSError if it is not whole."""
+def _copy(system: Any, name: str, folder: Path) -> Path:
+    """Copy a file or folder into `folder`, by its remote version; OSError if it is not whole."""
     try:  # fsspec's own cache assumes that web files never change and needs a network
         version = _version(system, name)
     except OSError as error:
-        copies = sorted(kept.glob("*/*"), key=lambda copy: copy.stat().st_mtime_ns)
-        reason = error.__cause__ or error  # an unreachable web server raises FileNotFoundError too
-        if not copies or isinstance(reason, FileNotFoundError):
+        copies = sorted(folder.glob("*/*"), key=lambda copy: copy.stat().st_mtime_ns)
+        cause = error.__cause__ or error  # an unreachable web server raises FileNotFoundError too
+        if not copies or isinstance(cause, FileNotFoundError):
             raise
-        LOG.warning(f"{name}: not reachable ({' '.join(str(reason).split())[:100]}); using the copy downloaded before")
+        LOG.warning(f"{name}: not reachable ({one_line(cause)}); using the copy downloaded before")
         return copies[-1]
     is_folder = name not in version
     last = re.split(r"[?#]", name)[0].rstrip("/").rpartition("/")[2]
     if last in ("", ".", "..") or (is_folder and any(".." in Path(path).parts for path in version)):
         raise UsageError(f"{name}: not a file name; give the full URL")
-    copy = kept / _digest(version) / last
-    kept.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{kept}.lock"):
+    copy = folder / _digest(version) / last
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{folder}.lock"):
         if not copy.exists():
             LOG.info(f"downloading {name}")
-            remove_leftovers(kept)
+            remove_leftovers(folder)
             with new_folder(copy.parent) as part:
                 if is_folder:
                     system.get(name, str(part / last), recursive=True)
@@ -103,21 +111,30 @@ def _digest(*content: object) -> str:
     return hashlib.blake2b(repr(content).encode(), digest_size=8).hexdigest()
 
 
-def load_from_hub(name: str, config: str | None, split: str | None, what: str, *, streaming: bool = False) -> Any:
-    """A dataset, or one split of it, from a folder, the hub or the cache; an error message starts with `what`."""
+def load_from_hub(
+    name: str, config: str | None, split: str | None, what: str, *, streaming: bool = False
+) -> Any:
+    """A dataset, or one split of it, from a folder, the hub or the cache.
+
+    An error message starts with `what`.
+    """
     import datasets
 
     settings = datasets.config
     was_offline = settings.HF_HUB_OFFLINE
+    is_offline = was_offline or not (Path(name).exists() or _answers(settings.HF_ENDPOINT))
+    # Without a network `datasets` retries for half a minute; in offline mode it uses its cache.
+    settings.HF_HUB_OFFLINE = is_offline
     try:
-        # Without a network `datasets` retries for half a minute; in offline mode it uses its cache.
-        settings.HF_HUB_OFFLINE = was_offline or not (Path(name).exists() or _answers(settings.HF_ENDPOINT))
         return datasets.load_dataset(name, config, split=split, streaming=streaming)
-    except (datasets.exceptions.DatasetsError, OSError, ValueError, RuntimeError) as error:  # the last of a script
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        if settings.HF_HUB_OFFLINE and not was_offline:
+    # A RuntimeError: of a script.
+    except (datasets.exceptions.DatasetsError, OSError, ValueError, RuntimeError) as error:
+        reason = one_line(error)
+        if is_offline and not was_offline:
             reason = f"no response from {settings.HF_ENDPOINT}, and not in the cache"
-        raise UsageError(f"{what} ({reason[:300]}); check the name, the network and your access") from error
+        raise UsageError(
+            f"{what} ({reason}); check the name, the network and your access"
+        ) from error
     finally:
         settings.HF_HUB_OFFLINE = was_offline
 

@@ -1,4 +1,4 @@
-"""Reads files, plain or compressed, as bytes or as blocks of whole text lines, with bounded memory."""
+"""Reads files, plain or compressed, as bytes or as blocks of whole lines, with bounded memory."""
 
 import bz2
 import codecs
@@ -13,7 +13,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -27,41 +27,59 @@ BYTE_ORDER_MARK = "\ufeff"
 MAX_LINE_BYTES = 1 << 20  # in UTF-8; a longer line of text is cut at white space
 MAX_RECORD = 64 << 20  # characters; a longer line in a file of records is an error
 SURROGATE = re.compile("[\ud800-\udfff]")  # an undecodable byte, or a lone surrogate in JSON
-BLOCK_BYTES = 1 << 18  # below MAX_LINE_BYTES, so that only the first line of a block can be too long
+BLOCK_BYTES = 1 << 18  # below MAX_LINE_BYTES: only the first line of a block can be too long
+SHORTER = "became shorter while being read; do not change it, and start again"
 _COMPRESSED_BYTES = 1 << 16  # read at once
 _MAGIC_BYTES = 10
-_MAGIC = {b"\x1f\x8b\x08": "gzip", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
-_MAGIC |= {b"\x50\x2a\x4d\x18": "zstd"}  # a skippable frame, written first by pzstd
+_MAGIC = {
+    b"\x1f\x8b\x08": "gzip",
+    b"\xfd7zXZ\0": "xz",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"\x50\x2a\x4d\x18": "zstd",  # a skippable frame, written first by pzstd
+}
 _BZIP2_BLOCKS = (b"1AY&SY", b"\x17\x72\x45\x38\x50\x90")  # of data or of an empty file
 
 
 @contextmanager
 def open_regular(path: str | Path, *, takes_pipes: bool = False) -> Iterator[io.BufferedReader]:
-    """Open a regular file or, if `takes_pipes`, a pipe, for which it waits. Raises UsageError if it cannot be read."""
-    without_waiting = 0 if takes_pipes else getattr(os, "O_NONBLOCK", 0)
+    """Open a regular file or, if `takes_pipes`, a pipe, for which it waits.
+
+    Raises UsageError if it cannot be read.
+    """
     try:
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | without_waiting)) as file:
-            mode = os.fstat(file.fileno()).st_mode
-            if not stat.S_ISREG(mode) and not (takes_pipes and stat.S_ISFIFO(mode)):
-                raise UsageError(f"{path}: not a regular file; copy its text into a file first")
+        mode = os.stat(path).st_mode
+        if not stat.S_ISREG(mode) and not (takes_pipes and stat.S_ISFIFO(mode)):
+            raise OSError("not a regular file")
+        with open(path, "rb") as file:
             yield file
     except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror or error}); check path and permissions") from error
+        raise UsageError(
+            f"{path}: cannot be read ({error.strerror or error}); check path and permissions"
+        ) from error
 
 
 @contextmanager
 def open_stream(path: str | Path, *, takes_pipes: bool = False) -> Iterator[io.BufferedReader]:
-    """Open a file and decompress it if needed, by content, not name. Raises DataError if it is damaged."""
+    """Open a file and decompress it if needed, by content, not name.
+
+    Raises DataError if it is damaged.
+    """
     with open_regular(path, takes_pipes=takes_pipes) as file:
         method = compression(file.peek(_MAGIC_BYTES)[:_MAGIC_BYTES])
-        if method is None and Path(path).suffix.lower() in COMPRESSED_SUFFIXES and file.peek(1):
-            raise DataError(f"{path}: named {Path(path).suffix}, but not compressed; download it again or rename it")
+        suffix = Path(path).suffix
+        if method is None and suffix.lower() in COMPRESSED_SUFFIXES and file.peek(1):
+            problem = f"named {suffix}, but not compressed"
+            raise DataError(f"{path}: {problem}; download it again or rename it")
         try:
-            yield file if method is None else io.BufferedReader(_decompressed(method, file), _COMPRESSED_BYTES)
+            if method is None:
+                yield file
+            else:
+                yield io.BufferedReader(_decompressed(method, file), _COMPRESSED_BYTES)
         except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
             if method is None or (isinstance(error, OSError) and error.errno is not None):
                 raise  # a disk error
-            raise DataError(f"{path}: damaged or incomplete {method} data ({error}); download it again") from error
+            problem = f"damaged or incomplete {method} data ({error})"
+            raise DataError(f"{path}: {problem}; download it again") from error
 
 
 def compression(beginning: bytes) -> str | None:
@@ -82,55 +100,68 @@ def _decompressed(method: str, file: BinaryIO) -> Any:
 
 
 class _Members(io.RawIOBase):
-    """Decompresses bzip2 or xz members; the standard library silently stops at damage after the first one."""
+    """Decompresses bzip2 or xz members.
+
+    The standard library silently stops at damage after the first one.
+    """
 
     def __init__(self, file: BinaryIO, new: Callable[[], Any]) -> None:
-        self._file, self._new, self._member = file, new, new()
+        self._file = file
+        self._new = new
+        self._member = new()
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        found = b""
-        while not found:
+        content = b""
+        while not content:
             block = b""
             if self._member.eof:
-                block = self._member.unused_data.lstrip(b"\0")
-                while not block and (padding := self._file.read(_COMPRESSED_BYTES)):
+                padding = self._member.unused_data
+                block = padding.lstrip(b"\0")
+                while padding and not block:
+                    padding = self._file.read(_COMPRESSED_BYTES)
                     block = padding.lstrip(b"\0")
                 if not block:
                     break
                 self._member = self._new()
-            elif self._member.needs_input and not (block := self._file.read(_COMPRESSED_BYTES)):
-                raise EOFError("unexpected end of file")
-            found = self._member.decompress(block, len(buffer))
-        buffer[: len(found)] = found
-        return len(found)
+            elif self._member.needs_input:
+                block = self._file.read(_COMPRESSED_BYTES)
+                if not block:
+                    raise EOFError("unexpected end of file")
+            content = self._member.decompress(block, len(buffer))
+        buffer[: len(content)] = content
+        return len(content)
 
 
 def text_lines(path: Path, encoding: str = UTF8, max_bytes: int = MAX_RECORD) -> Iterator[str]:
     """Lines of a file or pipe, without line feeds and byte order mark.
 
-    Raises DataError for undecodable bytes, and for a line that is not shorter than max_bytes (-1: any length).
+    Raises DataError for undecodable bytes, and for a line that is not shorter than max_bytes (-1:
+    any length).
     """
     with open_stream(path, takes_pipes=True) as file:
         for number, raw in enumerate(iter(partial(file.readline, max_bytes), b""), start=1):
             if len(raw) == max_bytes:
-                raise DataError(f"{path}:{number}: a line of {max_bytes:,} bytes or more; write one example per line")
+                problem = f"a line of {max_bytes:,} bytes or more"
+                raise DataError(f"{path}:{number}: {problem}; write one example per line")
             try:
                 line = raw.decode(encoding).removesuffix("\n")
             except UnicodeDecodeError as error:
                 advice = encoding_hint(raw) if encoding == UTF8 else "choose another --encoding"
-                raise DataError(f"{path}:{number}: bytes that are not {encoding.upper()}; {advice}") from error
+                problem = f"bytes that are not {encoding.upper()}"
+                raise DataError(f"{path}:{number}: {problem}; {advice}") from error
             yield line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
 
 
 @dataclass
 class Lines:
-    """Iterates over blocks of whole lines of `file` from byte `start` to `end`; -1: to the end of the file.
+    """Iterates over blocks of whole lines of `file` from byte `start` to `end`; -1: to its end.
 
-    A block is the number of its first line, counted from 0 at `start`, and its text, which ends in a line feed.
-    A line ends at a line feed, a carriage return, or both. Undecodable bytes become lone surrogates.
+    A block is the number of its first line, counted from 0 at `start`, and its text, which ends in
+    a line feed. A line ends at a line feed, a carriage return, or both. Undecodable bytes become
+    lone surrogates.
     """
 
     path: str
@@ -142,35 +173,40 @@ class Lines:
     encoding: str = UTF8
 
     def location(self, number: int, more: int = 0) -> str:
-        """Format file and line `number` + `more`, counted from `start`; counts the lines before `start`."""
-        before = 0
+        """Format file and line `number` + `more`, counted from `start`."""
+        number += more + 1
         with open_stream(self.path) as file:
-            for first, text in Lines(self.path, file, 0, self.start, Counter(), cut=True, encoding=self.encoding):
-                before = first + text.count("\n")
-        return f"{self.path}, line {before + number + more + 1}"
+            before = replace(self, file=file, start=0, end=self.start, counts=Counter(), cut=True)
+            number += sum(text.count("\n") for _, text in before)
+        return f"{self.path}, line {number}"
 
     def __iter__(self) -> Iterator[tuple[int, str]]:
-        held: list[str] = []  # the start of an incomplete line
+        start: list[str] = []  # of an incomplete line
         size = number = 0
+        enough = MAX_LINE_BYTES // 4 if self.cut else MAX_RECORD
         for block in self._blocks():
-            held.append(block)
+            start.append(block)
             size += len(block)
-            if "\n" not in block and size <= (MAX_LINE_BYTES // 4 if self.cut else MAX_RECORD):
+            if "\n" not in block and size <= enough:
                 continue
-            joined = "".join(held)
-            if not self.cut and len(joined) > MAX_RECORD and len(joined.partition("\n")[0]) > MAX_RECORD:
-                raise DataError(f"{self.location(number)}: a line of over 64 million characters; use a line per record")
-            while self.cut and (found := cut_line(joined)):
-                head, joined = found
+            text = "".join(start)
+            halves = cut_line(text) if self.cut else None
+            while halves:
+                head, text = halves
                 self.counts["long_lines_cut"] += 1
                 yield number, head + "\n"
-            whole, newline, rest = joined.rpartition("\n")
-            if newline:
-                yield number, whole + newline
-                number += whole.count("\n") + 1
-            held, size = [rest], len(rest)
+                halves = cut_line(text)
+            if len(text) > MAX_RECORD and len(text.partition("\n")[0]) > MAX_RECORD:
+                problem = "a line of over 64 million characters"
+                raise DataError(f"{self.location(number)}: {problem}; use a line per record")
+            lines, line_feed, rest = text.rpartition("\n")
+            if line_feed:
+                yield number, lines + line_feed
+                number += lines.count("\n") + 1
+            start = [rest]
+            size = len(rest)
         if size:
-            yield number, "".join(held) + "\n"
+            yield number, "".join(start) + "\n"
 
     def _blocks(self) -> Iterator[str]:
         decoder = codecs.getincrementaldecoder(self.encoding)("surrogateescape")
@@ -181,7 +217,7 @@ class Lines:
             left -= len(block)
             yield to_line_feeds.decode(block)
         if left and self.end >= 0:
-            raise DataError(f"{self.path}: became shorter while being read; do not change it, and start again")
+            raise DataError(f"{self.path}: {SHORTER}")
         yield to_line_feeds.decode(b"", final=True)
 
 
@@ -191,13 +227,17 @@ def with_line_feeds(text: str) -> str:
 
 
 def cut_line(text: str) -> tuple[str, str] | None:
-    """Split text whose first line exceeds MAX_LINE_BYTES, if possible at a space; None if it does not."""
-    length = text.find("\n") if "\n" in text else len(text)
+    """Split text whose first line exceeds MAX_LINE_BYTES, if possible at a space.
+
+    None if it does not.
+    """
+    length = len(text.partition("\n")[0])
     if length <= MAX_LINE_BYTES // 4:
         return None
     raw = SURROGATE.sub("\udcff", text[:length]).encode(UTF8, "surrogateescape")
     if len(raw) <= MAX_LINE_BYTES:
         return None
     end = raw.rfind(b" ", MAX_LINE_BYTES // 2, MAX_LINE_BYTES) + 1 or MAX_LINE_BYTES
-    kept = len(codecs.getincrementaldecoder(UTF8)("surrogateescape").decode(raw[:end]))  # no incomplete character
-    return text[:kept], text[kept:]
+    decoder = codecs.getincrementaldecoder(UTF8)("surrogateescape")
+    length = len(decoder.decode(raw[:end]))  # without an incomplete last character
+    return text[:length], text[length:]

@@ -28,7 +28,7 @@ from electra_albert.files import (
     temporary_name,
     write_manifest,
 )
-from electra_albert.training.guards import DIVERGED_ADVICE
+from electra_albert.training.loss_scale import DIVERGED_ADVICE
 
 FORMAT = 1
 MODEL = "model.safetensors"

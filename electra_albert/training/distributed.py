@@ -1,10 +1,10 @@
-"""Distributed training: process group, device, and collectives; all work with a single process too."""
+"""Process group, device, and collectives; all work with a single process too."""
 
 import ctypes
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -16,11 +16,13 @@ from torch import Tensor
 from electra_albert.config import TrainingConfig
 from electra_albert.contracts import STOPPED_BY_SIGNAL, RankLostError, UsageError, UserError
 from electra_albert.keyed_random import Stream, bits
-from electra_albert.training.guards import StopSignal
+from electra_albert.training.signals import StopSignal
 
 _ANSWER_SECONDS = 5  # for the other ranks, after a collective operation has failed
 _PREPARE_TIMEOUT = timedelta(days=7)  # while the main rank prepares a corpus
-_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # constants of glibc's <malloc.h>
+# Constants of glibc's <malloc.h>.
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_MAX = -4
 
 
 class World(NamedTuple):
@@ -37,20 +39,24 @@ class World(NamedTuple):
 
 
 def start(device: str, timeout_seconds: int = TrainingConfig.ddp_timeout) -> World:
-    """Join torchrun's process group, if any. device: cpu, cuda, mps or auto; UsageError if it is not available.
+    """Join torchrun's process group, if any. Raises UsageError if the device is not available.
 
-    A rank that keeps the others waiting for longer than the timeout is lost, see `naming_lost_ranks`.
+    device: cpu, cuda, mps or auto. A rank that keeps the others waiting for longer than the timeout
+    is lost, see `naming_lost_ranks`.
     """
-    torchrun = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0}  # its variables and their defaults
-    rank, world_size, local_rank = (int(os.environ.get(name, value)) for name, value in torchrun.items())
+    rank = int(os.environ.get("RANK", 0))
+    world_size = int(os.environ.get("WORLD_SIZE", 1))
+    local_rank = int(os.environ.get("LOCAL_RANK", 0))
     chosen = _device(device, local_rank, world_size)
+    backend = "gloo"
     if chosen.type == "cpu":
         keep_freed_memory()
-    if chosen.type == "cuda" and "OMP_NUM_THREADS" not in os.environ:  # set by a user or by torchrun
-        torch.set_num_threads(1)  # operators on the host are small; threads would wait for others
+    elif chosen.type == "cuda":
+        # Host tensors use gloo: the all-reduce of the counts does not synchronise with the device.
+        backend = "cpu:gloo,cuda:nccl"
+        if "OMP_NUM_THREADS" not in os.environ:  # set by a user or by torchrun
+            torch.set_num_threads(1)  # operators on the host are small; threads would wait
     if world_size > 1:
-        # Host tensors use gloo, with GPUs too: the all-reduce of the counts does not synchronise with the device.
-        backend = "cpu:gloo,cuda:nccl" if chosen.type == "cuda" else "gloo"
         dist.init_process_group(backend, timeout=timedelta(seconds=timeout_seconds))
     return World(rank, world_size, local_rank, chosen)
 
@@ -61,35 +67,45 @@ def _device(device: str, local_rank: int, world_size: int) -> torch.device:
         if world_size == 1 and is_mps_usable():
             return torch.device("mps")
         if device == "mps":
-            raise UsageError("--device mps needs one process and a Mac GPU that PyTorch supports; use --device cpu")
+            raise UsageError(
+                "--device mps needs one process and a Mac GPU that PyTorch supports; "
+                "use --device cpu"
+            )
         device = "cpu"
     if device == "cpu":
         return torch.device(device)
     if local_rank >= gpus:
-        found = f"no GPU for process {local_rank}, PyTorch finds {gpus}"
-        raise UsageError(f"--device {device}: {found}; use --device cpu or fewer processes (torchrun --nproc_per_node)")
+        raise UsageError(
+            f"--device {device}: no GPU for process {local_rank}, PyTorch finds {gpus}; "
+            "use --device cpu or fewer processes (torchrun --nproc_per_node)"
+        )
     torch.cuda.set_device(local_rank)
     return torch.device("cuda", local_rank)
 
 
 def is_mps_usable() -> bool:
-    """Whether MPS is available and computes the CPU's random bits: some PyTorch versions shift int64 wrongly on MPS."""
+    """Whether MPS has the CPU's random bits: some PyTorch versions shift int64 wrongly on it."""
     if not torch.backends.mps.is_available():
         return False
-    indices = [torch.arange(1000, device=device) for device in ("mps", "cpu")]
+    numbers = []
     try:
-        drawn = [bits(0, Stream.MASK, index, index) for index in indices]
-        return torch.equal(*(torch.cat([one, one.topk(100, largest=False).indices]).cpu() for one in drawn))
+        for device in ("mps", "cpu"):
+            index = torch.arange(1000, device=device)
+            drawn = bits(0, Stream.MASK, index, index)
+            lowest = drawn.topk(100, largest=False).indices
+            numbers.append(torch.cat([drawn, lowest]).cpu())
     except (RuntimeError, TypeError):  # raised for a missing operator
         return False
+    return torch.equal(*numbers)
 
 
 def keep_freed_memory() -> bool:
-    """Make glibc keep freed memory instead of mapping new pages at each step; returns whether it was possible."""
-    if not sys.platform.startswith("linux"):
+    """Make glibc keep freed memory instead of mapping new pages at each step; whether it could."""
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, TypeError):  # only glibc has it, and Windows no CDLL(None)
         return False
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
-    return mallopt is not None and bool(mallopt(_M_MMAP_MAX, 0)) and bool(mallopt(_M_TRIM_THRESHOLD, -1))
+    return bool(mallopt(_M_MMAP_MAX, 0) and mallopt(_M_TRIM_THRESHOLD, -1))
 
 
 def stop(world: World) -> None:
@@ -102,46 +118,60 @@ def leave(exit_code: int) -> int:
     """Return the exit code, or with several ranks end the process; the last call of a program."""
     if not dist.is_initialized():
         return exit_code
-    # os._exit, because gloo threads that DDP keeps alive sometimes abort the shutdown of the interpreter.
-    if exit_code in (0, STOPPED_BY_SIGNAL):  # after an error other ranks may wait for this one: destroying would hang
+    # After an error other ranks may wait for this one, and destroying would hang.
+    if exit_code in (0, STOPPED_BY_SIGNAL):
         dist.destroy_process_group()
     sys.stdout.flush()
     sys.stderr.flush()
+    # Gloo threads that DDP keeps alive sometimes abort the shutdown of the interpreter.
     os._exit(exit_code)
 
 
 @contextmanager
 def naming_lost_ranks(world: World, take_over: Callable[[], None]) -> Iterator[None]:
-    """Raise RankLostError if a collective operation fails; `take_over` is called on the first rank that is left."""
+    """Raise RankLostError if a collective operation fails.
+
+    `take_over` is called on the first rank that is left.
+    """
     try:
         yield
     except RuntimeError as error:
-        if world.world_size == 1 or not (isinstance(error, dist.DistError) or "gloo" in str(error)):
+        is_of_collective = isinstance(error, dist.DistError) or "gloo" in str(error)
+        if world.world_size == 1 or not is_of_collective:
             raise
         with StopSignal():  # torchrun sends SIGTERM to the ranks that are left
             lost = _silent_ranks(world)
-        who = f"{'rank' if len(lost) == 1 else 'ranks'} {', '.join(map(str, lost))}" if lost else "the connection"
-        advice = "see its log, then run the same command again to resume from the last checkpoint"
-        found = RankLostError(f"{who} of {world.world_size} ended or did not answer in --ddp_timeout; {advice}")
-        found.is_first_left = {*range(world.rank)} <= {*lost}
-        if found.is_first_left:
+        who = f"rank {' and '.join(map(str, lost))}" if lost else "the connection"
+        loss = RankLostError(
+            f"{who} of {world.world_size} ended or did not answer in --ddp_timeout; "
+            "see its log, then run the same command again to resume from the last checkpoint"
+        )
+        loss.is_first_left = lost[: world.rank] == [*range(world.rank)]
+        if loss.is_first_left:
             take_over()
-        raise found from error
+        raise loss from error
 
 
 def _silent_ranks(world: World) -> list[int]:
-    """Ranks that do not write to the process group's store now, as all do that a failed operation has stopped."""
-    silent, attempt, until = [], os.environ.get("TORCHELASTIC_RESTART_COUNT"), time.monotonic() + _ANSWER_SECONDS
+    """Ranks that do not write to torchrun's store, as all do that a failed operation stopped."""
+    deadline = time.monotonic() + _ANSWER_SECONDS
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT")
+    keys = [f"answer of {rank} in attempt {attempt}" for rank in range(world.world_size)]
     try:
-        address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        store = dist.TCPStore(*address, is_master=False, timeout=timedelta(seconds=_ANSWER_SECONDS))  # type: ignore[attr-defined]
-        store.set(f"answer of {world.rank} in attempt {attempt}", "")
+        store = dist.TCPStore(  # type: ignore[attr-defined]
+            os.environ["MASTER_ADDR"],
+            int(os.environ["MASTER_PORT"]),
+            is_master=False,
+            timeout=timedelta(seconds=_ANSWER_SECONDS),
+        )
+        store.set(keys[world.rank], "")
     except RuntimeError:  # without torchrun the first rank has the store
         return [0]
-    for rank in range(world.world_size):
+    silent = []
+    for rank, key in enumerate(keys):
+        left = max(0.1, deadline - time.monotonic())
         try:
-            left = timedelta(seconds=max(0.1, until - time.monotonic()))
-            store.wait([f"answer of {rank} in attempt {attempt}"], left)
+            store.wait([key], timedelta(seconds=left))
         except RuntimeError:
             silent.append(rank)
     return silent
@@ -156,14 +186,8 @@ def sum_over_ranks(tensor: Tensor, world: World) -> Tensor:
     return total
 
 
-def broadcast(tensors: Iterable[Tensor]) -> None:
-    """Replace tensors by those of the first rank, with several ranks."""
-    for tensor in tensors:
-        dist.broadcast(tensor, src=0)
-
-
 def gather_objects(value: Any, world: World) -> list[Any]:
-    """All-gathered values in the order of ranks. Values are pickled between the processes of one run."""
+    """All-gathered values in the order of ranks, pickled between the processes of one run."""
     if world.world_size == 1:
         return [value]
     values: list[Any] = [None] * world.world_size
@@ -173,7 +197,10 @@ def gather_objects(value: Any, world: World) -> list[Any]:
 
 @contextmanager
 def main_first(world: World) -> Iterator[None]:
-    """Run the block on the main rank first, then on the others; a UserError of the main rank is raised on all."""
+    """Run the block on the main rank first, then on the others.
+
+    A UserError of the main rank is raised on all.
+    """
     if world.world_size == 1:
         yield
         return

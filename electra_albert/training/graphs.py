@@ -60,7 +60,7 @@ class Graphs:
         self._batches = dict[torch.Size, Batch]()
 
     def to_device(self, batch: Batch, device: torch.device) -> Batch:
-        """The batch on the device; with a recorder in memory that all batches of its shape share."""
+        """The batch on the device; with a recorder in memory for all batches of its shape."""
         if self._record is None:
             return batch.to(device)
         shape = batch.input_ids.shape

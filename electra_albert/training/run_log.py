@@ -9,9 +9,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self, TextIO
 
+from tqdm import tqdm
+
 from electra_albert.contracts import LOG, UserError, redacted
 
 LOG_FILE = "log.txt"
+FILE_ONLY = {"is_file_only": True}  # `extra` of records that are not for the console
 
 
 class _Formatter(logging.Formatter):
@@ -27,13 +30,7 @@ class _Formatter(logging.Formatter):
 def is_notebook() -> bool:
     """Whether this is a kernel of a notebook, which shows stderr in red."""
     ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython else None
-    return shell is not None and "IPKernelApp" in shell.config
-
-
-def is_interactive() -> bool:
-    """Whether someone can see a progress bar."""
-    return is_notebook() or sys.stderr.isatty()
+    return ipython is not None and "IPKernelApp" in getattr(ipython.get_ipython(), "config", ())
 
 
 def console() -> TextIO:
@@ -42,15 +39,14 @@ def console() -> TextIO:
 
 
 class _Console(logging.Handler):
-    """Prints records to the console, above the progress bar if there is one; a closed console is ignored."""
+    """Prints records to the console, above the progress bar if there is one.
+
+    Unlike tqdm's logging_redirect_tqdm it ignores a closed console.
+    """
 
     def emit(self, record: logging.LogRecord) -> None:
         with suppress(OSError, ValueError):
-            if tqdm := sys.modules.get("tqdm"):
-                tqdm.tqdm.write(self.format(record), file=console())
-            else:
-                print(self.format(record), file=console())
-            console().flush()
+            tqdm.write(self.format(record), file=console())
 
 
 def is_main_process() -> bool:
@@ -64,7 +60,8 @@ def console_log() -> Iterator[None]:
     if any(isinstance(handler, _Console) for handler in LOG.handlers):
         yield
         return
-    handler, level = _Console(), LOG.level
+    level = LOG.level
+    handler = _Console()
     handler.formatter = _Formatter()
     handler.addFilter(lambda record: is_main_process() and not hasattr(record, "is_file_only"))
     LOG.addHandler(handler)
@@ -79,48 +76,54 @@ def console_log() -> Iterator[None]:
 def log_to_file(text: str) -> None:
     """Log each line of a text to log.txt but not to stderr, because stdout already has it."""
     for line in text.splitlines():
-        LOG.info(line, extra={"is_file_only": True})
+        LOG.info(line, extra=FILE_ONLY)
 
 
 class RunLog(logging.Handler):
-    """Writes log records, and an error that ends the block, to log.txt; collects them until its folder is known."""
+    """Writes log records, and an error that ends the block, to log.txt of the main process.
+
+    Records are collected until its folder is known.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._lines: list[str] = []  # not yet written
         self._path: Path | None = None
-        self._has_failed, self._is_writer = False, is_main_process()
+        self._has_failed = False
+        self._is_writer = is_main_process()
         self.formatter = _Formatter("%(asctime)s %(message)s", "%Y-%m-%dT%H:%M:%SZ")
         self.formatter.converter = time.gmtime
 
     def __enter__(self) -> Self:
-        self._was_level = LOG.level
+        self._level = LOG.level
         LOG.setLevel(min(LOG.getEffectiveLevel(), logging.INFO))
         LOG.addHandler(self)
         return self
 
     def open(self, folder: Path) -> None:
-        """Append to log.txt of this folder from now on, first the collected records; only the main process writes."""
-        self._path, self._has_failed = folder / LOG_FILE, False
+        """Append to log.txt of this folder from now on, first the collected records."""
+        self._path = folder / LOG_FILE
+        self._has_failed = False
         self.flush()
 
     def take_over(self) -> None:
-        """Write from now on, if the main process is lost."""
-        if not self._is_writer:
-            self._is_writer, self._lines = True, []
+        """Write the records from now on, if the main process is lost."""
+        self._is_writer = True
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._lines.append(self.format(record) + "\n")
-        self.flush()
+        if self._is_writer:
+            self._lines.append(self.format(record) + "\n")
+            self.flush()
 
     def flush(self) -> None:
         """Append the collected lines to the file, if there is one; errors warn once."""
-        if self._path is None or not self._lines or not self._is_writer:
+        if self._path is None or not self._lines:
             return
-        lines, self._lines = self._lines, []
+        text = "".join(self._lines)
+        self._lines.clear()
         try:
             with self._path.open("a", encoding="utf-8", errors="backslashreplace") as file:
-                file.writelines(lines)
+                file.write(text)
         except OSError as error:
             if not self._has_failed:
                 self._has_failed = True
@@ -130,6 +133,6 @@ class RunLog(logging.Handler):
         if isinstance(error, UserError):
             log_to_file(f"error: {error}")
         elif error is not None:
-            LOG.info("the run failed with an error", exc_info=error, extra={"is_file_only": True})
+            LOG.info("the run failed with an error", exc_info=error, extra=FILE_ONLY)
         LOG.removeHandler(self)
-        LOG.setLevel(self._was_level)
+        LOG.setLevel(self._level)

@@ -1,5 +1,6 @@
 """One training step: settings of the run, global counts of terms, gradients and the update."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -14,7 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 from electra_albert.config import TrainingConfig
 from electra_albert.contracts import Arithmetic, Batch, Objective, Term
 from electra_albert.keyed_random import Stream, derived_seed
-from electra_albert.training import distributed, graphs, guards
+from electra_albert.training import distributed, graphs
+from electra_albert.training.loss_scale import LossScale, UpdateGuard, loss_scale_or_nan
 from electra_albert.training.monitor import Monitor, Tally
 from electra_albert.training.optimizer import (
     build_optimizer,
@@ -24,6 +26,7 @@ from electra_albert.training.optimizer import (
     learning_rate_dtype,
     reset_state,
 )
+from electra_albert.training.signals import StopSignal
 
 GRADIENT_NORM = "grad_norm"
 
@@ -36,15 +39,17 @@ class RunSettings:
     config: TrainingConfig
     world: distributed.World
     monitor: Monitor
-    stop: guards.StopSignal
+    stop: StopSignal
     arithmetic: Arithmetic = "fp32"
     resume_from: Path | None = None
     eval_on_start: bool = False  # evaluate before the first step too
-    lr_multipliers: Mapping[str, float] | None = None  # multiples of the learning rate by parameter name
-    should_stop: Callable[[], bool] = bool  # early stopping: called after each evaluation; bool() is False
-    plan: Callable[[int, float], int] | None = None  # max_steps, from the step and the seconds of training
+    lr_multipliers: Mapping[str, float] | None = None  # of the learning rate, by parameter name
+    should_stop: Callable[[], bool] = (
+        bool  # after each evaluation: early stopping; never by default
+    )
+    plan: Callable[[int, float], int] | None = None  # max_steps from step and seconds of training
     record: graphs.Recorder | None = None  # of the step's functions; None: always called
-    settings: Mapping[str, Any] = field(default_factory=dict)  # recorded in each checkpoint, as JSON
+    settings: Mapping[str, Any] = field(default_factory=dict)  # for each checkpoint, as JSON
 
     @property
     def checkpoints(self) -> Path:
@@ -61,16 +66,14 @@ class StepCounts(NamedTuple):
 
 def count_step(objective: Objective, micro_batches: list[Batch], run: RunSettings) -> StepCounts:
     """Counts of a step over all micro-batches and ranks, with a single all-reduce on the host."""
-    names, counts = list(objective.weights), [objective.counts(batch) for batch in micro_batches]
-    mine = [sum(count[name] for count in counts) for name in names]
-    tokens = sum(int(batch.attention_mask.sum()) for batch in micro_batches)
-    total = distributed.sum_over_ranks(torch.tensor([*mine, tokens, int(run.stop.requested)]), run.world).tolist()
-    return StepCounts(dict(zip(names, total, strict=False)), total[-2], total[-1] > 0)
-
-
-def term_scales(weights: Mapping[str, float], counts: Mapping[str, int], world_size: int) -> dict[str, float]:
-    """Factor of each term's sum: gradients averaged over ranks become those of weight * sum / count; 0 for count 0."""
-    return {name: world_size * weight / counts[name] if counts[name] else 0.0 for name, weight in weights.items()}
+    counts = Counter[str]()
+    tokens = 0
+    for batch in micro_batches:
+        counts.update(objective.counts(batch))
+        tokens += int(batch.attention_mask.sum())
+    numbers = [*(counts[name] for name in objective.weights), tokens, run.stop.requested]
+    *sums, tokens, stops = distributed.sum_over_ranks(torch.tensor(numbers), run.world).tolist()
+    return StepCounts(dict(zip(objective.weights, sums, strict=True)), tokens, stops > 0)
 
 
 class TrainingStep:
@@ -88,8 +91,8 @@ class TrainingStep:
         self.model = objective  # wrapped in DDP if several ranks do not record the step
         self.is_checked = False  # by `check`, as it must be before the first step
         self.optimizer: Any = build_optimizer(objective, run.config, run.lr_multipliers)
-        self.guard = guards.UpdateGuard(device)
-        self.loss_scale = guards.LossScale(device, run.arithmetic)
+        self.guard = UpdateGuard(device)
+        self.loss_scale = LossScale(device, run.arithmetic)
         self.tally = Tally(device)
         self._graphs = graphs.Graphs(run.record)
         self._gradient: Tensor | None = None  # of all parameters, if the step is recorded
@@ -98,7 +101,9 @@ class TrainingStep:
         groups = self.optimizer.param_groups
         count = len(self._weights)
         # Scales of the losses and learning rates of the groups, which one copy fills.
-        self._numbers = torch.zeros(count + len(groups), dtype=learning_rate_dtype(device), device=device)
+        self._numbers = torch.zeros(
+            count + len(groups), dtype=learning_rate_dtype(device), device=device
+        )
         self._scales = self._numbers[:count]
         for group, rate in zip(groups, self._numbers[count:].unbind(), strict=True):
             group["lr"] = rate
@@ -110,29 +115,39 @@ class TrainingStep:
         if self.run.record is None:
             self.model = DistributedDataParallel(self.module, gradient_as_bucket_view=True)
         else:
-            distributed.broadcast(self.module.state_dict().values())
+            for tensor in self.module.state_dict().values():
+                torch.distributed.broadcast(tensor, src=0)
 
     def restart(self, weights: Mapping[str, Tensor], run: RunSettings) -> None:
-        """Start another run with these weights, in the same tensors: what is recorded stays valid."""
+        """Start another run with these weights in the same tensors: a recording stays valid."""
         self.run = run
         if self.loss_scale.is_enabled():  # in fp16, which is not recorded
-            self.loss_scale = guards.LossScale(run.world.device, run.arithmetic)
+            self.loss_scale = LossScale(run.world.device, run.arithmetic)
         self.module.load_state_dict(weights)
         reset_state(self.optimizer, run.config)
         self.guard.restore((0, 0, 0))
         self.tally.clear()
 
     def scales(self, counts: Mapping[str, int]) -> dict[str, float]:
-        """The factor of each term's sum for global counts; DDP averages gradients over ranks."""
-        divisor = self.run.world.world_size if self.run.record is None else 1
-        return term_scales(self._weights, counts, divisor)
+        """The factor of each term's sum, for global counts; 0 for a count of 0.
 
-    def accumulate(self, micro_batches: list[Batch], scales: Mapping[str, float], step: int) -> None:
+        The gradient over all ranks is that of weight * sum / count. DDP divides it by their number.
+        """
+        divisor = self.run.world.world_size if self.run.record is None else 1
+        scales = {}
+        for name, weight in self._weights.items():
+            scales[name] = divisor * weight / counts[name] if counts[name] else 0.0
+        return scales
+
+    def accumulate(
+        self, micro_batches: list[Batch], scales: Mapping[str, float], step: int
+    ) -> None:
         """Forward and backward passes of micro-batches: adds up gradients, and sums of the terms.
 
         The loss is the sum of scale * term; terms without a scale have 0.
         """
-        config, device = self.run.config, self.run.world.device
+        config = self.run.config
+        device = self.run.world.device
         scheduled = learning_rate(step, config)
         numbers = [scales.get(name, 0.0) for name in self._weights]
         numbers += [scheduled * group["lr_multiplier"] for group in self.optimizer.param_groups]
@@ -151,17 +166,17 @@ class TrainingStep:
 
     def finish(self) -> None:
         """Sum the gradients over ranks, unless DDP has, and run `update`."""
-        if self._gradient is not None:
-            self._gradient.copy_(distributed.sum_over_ranks(self._gradient, self.run.world))
+        if self._gradient is not None and self.run.world.world_size > 1:
+            torch.distributed.all_reduce(self._gradient)
         self._graphs.run("update", self.update)
 
     def micro(self, batch: Batch) -> None:
-        """Forward and backward pass of a batch on the device; adds to gradients and sums of terms."""
+        """Forward and backward pass of a batch; adds to gradients and sums of terms."""
         with autocast(self.run.world.device, self.run.arithmetic):
             terms: dict[str, Term] = self.model(batch)
         losses = torch.stack([terms[name].sum for name in self._weights])
         loss = (losses * self._scales.to(losses.dtype)).sum()
-        torch.autograd.backward(loss, guards.loss_scale_or_nan(loss, self.loss_scale.current()))
+        torch.autograd.backward(loss, loss_scale_or_nan(loss, self.loss_scale.current()))
         sums = torch.stack([term.sum.detach() for term in terms.values()])
         counts = torch.stack([term.count for term in terms.values()])
         if not self._names:
@@ -192,8 +207,8 @@ class TrainingStep:
 
     def terms(self) -> dict[str, Term]:
         """The terms of the micro-batches since the last update, summed, in place."""
-        pairs = zip(self._sums.unbind(), self._counts.unbind(), strict=True)
-        return {name: Term(*pair) for name, pair in zip(self._names, pairs, strict=True)}
+        terms = map(Term, self._sums.unbind(), self._counts.unbind())
+        return dict(zip(self._names, terms, strict=True))
 
     def _clear(self) -> None:
         """Set the sums of terms and the gradients to 0."""
@@ -214,8 +229,7 @@ class TrainingStep:
         for name, count in self.module.counts(batch).items():
             on_device = int(terms[name].count)
             if count != on_device:
-                problem = f"{name} has count {on_device}, but counts() on the host returned {count}"
-                raise ValueError(problem)
+                raise ValueError(f"{name} has count {on_device}, but counts() returned {count}")
         self._clear()
         if self.run.record is not None:
             self._gradient = flat_gradient(self.module)

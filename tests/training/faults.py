@@ -24,9 +24,9 @@ from electra_albert.apps.command_line import report
 from electra_albert.contracts import RankLostError
 from electra_albert.training import checkpoint, distributed
 from electra_albert.training.checkpoint import find_checkpoint, list_checkpoints
-from electra_albert.training.guards import StopSignal
 from electra_albert.training.monitor import Monitor
 from electra_albert.training.run_log import RunLog
+from electra_albert.training.signals import StopSignal
 from electra_albert.training.step import RunSettings, TrainingStep, count_step
 from tests.training import toy
 from tests.training.recorder import ReplayingRecorder

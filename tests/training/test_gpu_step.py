@@ -19,9 +19,10 @@ from electra_albert.model.attention import LayerNorm, SoftmaxMixing
 from electra_albert.model.compilation import Compilation, compile_for_training, set_gradient_checkpointing
 from electra_albert.training.distributed import World
 from electra_albert.training.graphs import WARM_CALLS, CudaRecorder
-from electra_albert.training.guards import MAX_SKIPPED_IN_A_ROW, StopSignal, UpdateGuard
 from electra_albert.training.loop import train
+from electra_albert.training.loss_scale import MAX_SKIPPED_IN_A_ROW, UpdateGuard
 from electra_albert.training.monitor import Monitor, read_metrics
+from electra_albert.training.signals import StopSignal
 from electra_albert.training.step import RunSettings, TrainingStep
 from tests.objectives.toy import MODEL, build, make_batch, ordered
 from tests.training.test_graphs import TextBatches, poisoned

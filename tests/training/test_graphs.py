@@ -17,9 +17,10 @@ from electra_albert.contracts import Batch, DivergedError, Term
 from electra_albert.model.attention import ATTENTION
 from electra_albert.training import step as steps
 from electra_albert.training.graphs import Graphs
-from electra_albert.training.guards import StopSignal, UpdateGuard
 from electra_albert.training.loop import train
+from electra_albert.training.loss_scale import UpdateGuard
 from electra_albert.training.monitor import Monitor, Tally
+from electra_albert.training.signals import StopSignal
 from electra_albert.training.step import RunSettings, TrainingStep
 from tests.objectives.toy import MODEL, OBJECTIVES, build, make_batch, ordered
 from tests.training import toy

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from electra_albert.config import TrainingConfig
 from electra_albert.contracts import Arithmetic, Batch, Metrics, Term, UsageError
 from electra_albert.training.checkpoint import find_checkpoint, list_checkpoints
-from electra_albert.training.guards import StopSignal
 from electra_albert.training.monitor import Monitor
 from electra_albert.training.optimizer import learning_rate
+from electra_albert.training.signals import StopSignal
 from electra_albert.training.step import RunSettings, TrainingStep, count_step
 from tests.training import toy
 from tests.training.test_distributed import run_ranks

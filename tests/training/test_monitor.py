@@ -16,8 +16,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from electra_albert.contracts import DataError, UsageError
 from electra_albert.training.distributed import World
-from electra_albert.training.monitor import CLOCK, Monitor, Tally, check_trackers, cut_metrics, means_of, read_metrics
+from electra_albert.training.monitor import CLOCK, Monitor, Tally, cut_metrics, means_of, read_metrics
 from electra_albert.training.run_log import RunLog, console_log, log_to_file
+from electra_albert.training.trackers import check_trackers
 from tests.training.toy import ALONE
 
 POSITION = {"step": 1, "tokens": 7, "epoch": 0.1}

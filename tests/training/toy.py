@@ -19,9 +19,9 @@ from electra_albert.config import TrainingConfig
 from electra_albert.contracts import IGNORED_LABEL, Batch, Metrics, Term
 from electra_albert.keyed_random import Stream, bits
 from electra_albert.training.distributed import World
-from electra_albert.training.guards import StopSignal
 from electra_albert.training.loop import Outcome, train
 from electra_albert.training.monitor import CLOCK, Monitor
+from electra_albert.training.signals import StopSignal
 from electra_albert.training.step import RunSettings
 
 V, L, D = 11, 7, 5

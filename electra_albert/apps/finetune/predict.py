@@ -22,7 +22,7 @@ from electra_albert.tasks.kinds import KINDS, TaskObjective, write_submission
 from electra_albert.tasks.task import Report
 from electra_albert.tokenization.text_encoder import TextEncoder
 from electra_albert.training.distributed import World, gather_objects, main_first
-from electra_albert.training.guards import StopSignal
+from electra_albert.training.signals import StopSignal
 from electra_albert.training.step import autocast
 
 

@@ -24,7 +24,7 @@ from electra_albert.model.task_model import depth_scales
 from electra_albert.model_config import require
 from electra_albert.tasks import encoding, kinds, reading, registry
 from electra_albert.tasks.task import Report, Task
-from electra_albert.training import checkpoint, guards, loop, monitor, run_log
+from electra_albert.training import checkpoint, loop, monitor, run_log, signals, trackers
 from electra_albert.training.distributed import World, gather_objects, main_first, naming_lost_ranks
 from electra_albert.training.graphs import CudaRecorder, Recorder
 from electra_albert.training.step import RunSettings, TrainingStep
@@ -35,7 +35,7 @@ _RECORDED_LENGTHS = 32  # batches have a multiple of this length: each length is
 
 def run_finetuning(config: FinetuneConfig, world: World, command: Sequence[str]) -> RunResult:
     """Train and evaluate every seed of a task or of all of GLUE, or predict new text. `command` is recorded."""
-    with guards.StopSignal() as stop, run_log.RunLog() as log, naming_lost_ranks(world, log.take_over):
+    with signals.StopSignal() as stop, run_log.RunLog() as log, naming_lost_ranks(world, log.take_over):
         if config.only_predicts:
             return label_text(config, world, stop)
         names = find_glue(config) if config.data.task == GLUE else []
@@ -53,7 +53,7 @@ def run_finetuning(config: FinetuneConfig, world: World, command: Sequence[str])
                 changes: list[str] = []
                 with main_first(world):
                     if world.is_main:
-                        stack.enter_context(guards.run_lock(own))
+                        stack.enter_context(signals.run_lock(own))
                         changes = files.open_folder(job, own, command)
                         if (repository := config.tuning.push_to_hub) is not None:
                             save.create_repository(repository, is_private=config.tuning.hub_private_repo)
@@ -107,7 +107,7 @@ def _plan(task: Task, config: FinetuneConfig, base: BaseModel, folder: Path, wor
     """Prepare, check and log the job of one task; returns it with its folder."""
     command_line.check_can_write(folder)
     files.check_output_folder(folder)
-    monitor.check_trackers(config.training.report_to)
+    trackers.check_trackers(config.training.report_to)
     job = jobs.make_task_job(task, config, base, world)
     sizes = ", ".join(f"{len(examples):,} {name}" for name, examples in job.data.evaluation.items()) or "0 evaluation"
     name, length, training = job.task.name, f"sequences of up to {job.plan.max_seq_length} tokens", job.training
@@ -133,7 +133,7 @@ class Sweep:
     job: TaskJob
     folder: Path
     world: World
-    stop: guards.StopSignal
+    stop: signals.StopSignal
     record: Recorder | None = None  # of the training step, which all seeds share
     results: dict[int, files.SeedResult] = field(default_factory=dict)
     is_stopped: bool = False

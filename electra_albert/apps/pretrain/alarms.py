@@ -7,7 +7,7 @@ from statistics import median
 from electra_albert.config import PretrainConfig
 from electra_albert.contracts import Metrics
 from electra_albert.objectives import evaluation
-from electra_albert.training import guards, monitor
+from electra_albert.training import loss_scale, monitor
 
 _ROWS = 5  # logged before a row, with whose median it is compared
 _SPIKE = 1.5  # times the usual loss
@@ -47,7 +47,7 @@ class Alarms:
             usual = median(self._losses)
             if loss is not None and loss > _SPIKE * usual:
                 text = f"the loss rose from about {usual:.3g} to {loss:.3g}; if the loss stays high"
-                warnings["spike"] = f"{text}, {guards.DIVERGED_ADVICE}"
+                warnings["spike"] = f"{text}, {loss_scale.DIVERGED_ADVICE}"
             fast = median(self._speeds)
             if speed < _SLOW * fast:
                 text = f"the speed fell from about {fast:,.0f} to {speed:,.0f} tokens per second"

@@ -29,9 +29,10 @@ from electra_albert.corpus.folder import short_name
 from electra_albert.hub import save
 from electra_albert.inference.scoring import read_sets
 from electra_albert.tokenization.tokenizer import save_tokenizer
-from electra_albert.training import checkpoint, distributed, graphs, guards, loop, run_log, step
+from electra_albert.training import checkpoint, distributed, graphs, loop, run_log, signals, step
 from electra_albert.training.distributed import World
-from electra_albert.training.monitor import Monitor, check_trackers
+from electra_albert.training.monitor import Monitor
+from electra_albert.training.trackers import check_trackers
 
 RUNS = Path("runs")
 _COLOUR = re.compile("\x1b\\[[0-9;]*m")
@@ -123,7 +124,7 @@ def _lock(
             text, is_enough = trial.disk_space(job, folder, done_steps)
             if not is_enough:
                 raise UsageError(f"{folder}: {text}; {trial.DISK_ADVICE}")
-            stack.enter_context(guards.run_lock(folder))
+            stack.enter_context(signals.run_lock(folder))
     if newest != checkpoint.find_checkpoint(folder / "checkpoints", job.config.run.resume):
         problem = f"another run has just written into {folder}"
         raise UsageError(f"{problem}; start again to resume it")
@@ -139,7 +140,7 @@ def _open_run(
 ) -> tuple[step.RunSettings, budget.Pace | None]:
     """The settings of the loop, with signals and logging open, and the pace of --budget."""
     config, training = job.config, job.config.training
-    stop = stack.enter_context(guards.StopSignal())
+    stop = stack.enter_context(signals.StopSignal())
     monitor = Monitor(
         folder,
         training.max_steps,

@@ -30,9 +30,9 @@ from electra_albert.objectives.rtd import make_objective
 from electra_albert.training.checkpoint import is_milestone, list_checkpoints
 from electra_albert.training.distributed import World
 from electra_albert.training.graphs import WARM_CALLS, CudaRecorder, own_stream
-from electra_albert.training.guards import StopSignal
 from electra_albert.training.monitor import Monitor
 from electra_albert.training.optimizer import MUON_ITERATIONS, checkpoint_bytes, parameter_groups
+from electra_albert.training.signals import StopSignal
 from electra_albert.training.step import RunSettings, TrainingStep, autocast, count_step
 
 _TIMED_SECONDS = 10.0  # limit of timing micro-batches

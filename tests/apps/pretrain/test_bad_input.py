@@ -1,5 +1,6 @@
 """User errors in pretraining end with one line (what, why, what to do) and the documented exit code."""
 
+import builtins
 import errno
 import os
 import random
@@ -67,15 +68,15 @@ def test_units_of_words_are_refused_for_text_whose_tokens_mark_no_words(tmp_path
 
 
 def test_a_corpus_without_permission_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    corpus, open_file = tmp_path / "corpus.txt", os.open
+    corpus, open_file = tmp_path / "corpus.txt", open
     corpus.write_text(english(30))
 
-    def denied(path: str, *flags: int, **options: int) -> int:
+    def denied(path: str, *mode: str, **options: Any) -> Any:
         if str(path) == str(corpus):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        return open_file(path, *flags, **options)
+        return open_file(path, *mode, **options)
 
-    monkeypatch.setattr(os, "open", denied)  # root could read the file regardless of its mode
+    monkeypatch.setattr(builtins, "open", denied)  # root could read the file regardless of its mode
     assert_refused(pretrain_on(corpus, tmp_path), 2, "cannot be read (Permission denied)", "permissions")
 
 

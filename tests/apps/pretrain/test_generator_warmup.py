@@ -16,8 +16,8 @@ from electra_albert.config import REMOVED, PretrainConfig, RtdConfig, TrainingCo
 from electra_albert.contracts import STOPPED_BY_SIGNAL, CheckpointError
 from electra_albert.objectives import masking
 from electra_albert.training.distributed import World
-from electra_albert.training.guards import StopSignal
 from electra_albert.training.monitor import Monitor
+from electra_albert.training.signals import StopSignal
 from electra_albert.training.step import RunSettings
 from tests.apps.pretrain.test_distributed_run import max_difference, on_ranks
 from tests.apps.pretrain.test_resume import interrupt

@@ -1,10 +1,6 @@
-"""Stop signals, the lock on a run folder, skipped non-finite steps, and the fp16 loss scale."""
+"""Skipped non-finite steps, and the fp16 loss scale."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from electra_albert.contracts import Arithmetic, CheckpointError, DivergedError, UsageError
-from electra_albert.training import guards
+from electra_albert.contracts import Arithmetic, CheckpointError, DivergedError
+from electra_albert.training import loss_scale
 from electra_albert.training.checkpoint import list_checkpoints
-from electra_albert.training.guards import LossScale, StopSignal, UpdateGuard, run_lock
+from electra_albert.training.loss_scale import LossScale, UpdateGuard
 from electra_albert.training.optimizer import build_optimizer
 from electra_albert.training.step import TrainingStep, count_step
 from tests.training import toy
@@ -24,53 +20,10 @@ from tests.training.test_distributed import run_ranks
 from tests.training.test_loop import check_resume, run_of
 from tests.training.toy import ALONE, CONFIG, Breaking, ToyBatches, ToyObjective, rows, run_toy
 
-IN_A_ROW = guards.MAX_SKIPPED_IN_A_ROW
-ROOT = Path(__file__).parents[2]
+IN_A_ROW = loss_scale.MAX_SKIPPED_IN_A_ROW
 CPU = ALONE.device
 FIRST_SCALE = 2.0**16  # of PyTorch's GradScaler
 EACH = replace(CONFIG, logging_steps=1, save_steps=1)
-
-
-def test_a_signal_sets_the_flag_and_old_handlers_are_restored() -> None:
-    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-    before = [signal.getsignal(number) for number in numbers]
-    for number in numbers:
-        with StopSignal() as stop:
-            assert not stop.requested
-            os.kill(os.getpid(), number)
-            os.kill(os.getpid(), number)  # torchrun forwards the terminal's signal: still one request
-            assert stop.requested
-    assert [signal.getsignal(number) for number in numbers] == before
-
-
-def test_a_later_second_signal_kills_the_process() -> None:
-    program = """import os, time; from electra_albert.training.guards import StopSignal
-with StopSignal():
-    os.kill(os.getpid(), 15); time.sleep(1.2); os.kill(os.getpid(), 15); time.sleep(60)"""
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=50, check=False)
-    assert done.returncode == -signal.SIGTERM
-
-
-def test_a_second_run_in_the_folder_is_refused_and_the_lock_is_released(tmp_path: Path) -> None:
-    (tmp_path / "run.lock").write_text("pid 999999999 on elsewhere, which was killed\n")
-    for _ in range(2):
-        with run_lock(tmp_path), pytest.raises(UsageError, match=f"pid {os.getpid()} on "), run_lock(tmp_path):
-            pass
-        assert list(tmp_path.iterdir()) == []
-
-
-def test_a_lock_is_no_link_and_leftovers_of_a_killed_run_are_removed(tmp_path: Path) -> None:
-    run, linked = tmp_path / "run", tmp_path / "linked"
-    (run / "generator" / ".writing-1-files").mkdir(parents=True)
-    (run / ".writing-2-config.yaml").touch()
-    with run_lock(run):
-        assert {path.relative_to(run).as_posix() for path in run.rglob("*")} == {"generator", "run.lock"}
-    linked.mkdir()
-    (tmp_path / "precious").write_text("text")
-    (linked / "run.lock").symlink_to(tmp_path / "precious")
-    with pytest.raises(UsageError, match="symbolic links"), run_lock(linked):
-        pass
-    assert (tmp_path / "precious").read_text() == "text"
 
 
 def test_a_non_finite_step_is_skipped_and_excluded_from_the_metrics(tmp_path: Path) -> None:
@@ -102,14 +55,14 @@ def test_non_finite_weights_are_never_saved(tmp_path: Path) -> None:
 
 def test_skipped_steps_are_counted_across_resumes() -> None:
     guard = UpdateGuard(CPU)
-    for _ in range(guards.MAX_SKIPPED):
+    for _ in range(loss_scale.MAX_SKIPPED):
         guard.check(1)
         counts = guard.state()
         guard = UpdateGuard(CPU)
         guard.restore(counts)
         for norm in (1.0, torch.nan):
             guard.observe(torch.tensor(norm), torch.tensor(False))
-    with pytest.raises(DivergedError, match=f"{guards.MAX_SKIPPED} steps"):
+    with pytest.raises(DivergedError, match=f"{loss_scale.MAX_SKIPPED} steps"):
         guard.check(1)
 
 
