@@ -58,7 +58,7 @@ def _score(options: Namespace) -> dict[str, Any]:
     from electra_albert.tokenization.tokenizer import fingerprint
     from electra_albert.training.step import autocast
 
-    texts = [Path(name) for name in options.text or ()]
+    texts = [*map(Path, options.text or ())]
     for file in texts:
         scoring.require_file(file)
     if options.pairs is not None:
@@ -71,15 +71,14 @@ def _score(options: Namespace) -> dict[str, Any]:
     if options.pairs is not None:
         has_likelihood = has_mlm or model.energies is not None
         possible[f"--pairs without likelihood: {_NO_MLM}"] = has_likelihood
-        has_detection = model.discriminator is not None
-        possible[f"--pairs without detection: {_NO_DETECTION}"] = has_detection
+        possible[f"--pairs without detection: {_NO_DETECTION}"] = model.discriminator is not None
     require(any(possible.values()), f"{_NO_MLM}, so it cannot be scored; name a run")
-    left_out = [notice for notice, is_possible in possible.items() if not is_possible]
+    left_out = [notice for notice in possible if not possible[notice]]
     for notice in left_out:
         LOG.info(f"notice: {notice}")
     pairs = None
+    limits = (options.max_seq_length, options.text_column)
     with autocast(model.device, options.precision):
-        limits = (options.max_seq_length, options.text_column)
         scored = [scoring.score_text(model, file, *limits) for file in texts if has_mlm]
         if options.pairs is not None:
             pairs = scoring.score_pairs(model, Path(options.pairs), options.max_pairs)
@@ -143,6 +142,12 @@ def _parse(argv: Sequence[str]) -> Namespace:
     text = "Precision of the matrix products; bf16 is faster on some hardware, and rounds scores."
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32", help=text)
     options = parse(parser, argv)
+    _check(options)
+    return options
+
+
+def _check(options: Namespace) -> None:
+    """Raise UsageError for options that do not fit together, and for an output that is kept."""
     has_names = "" not in (options.model, options.pairs, options.output)
     require(has_names, "--model, --pairs and --output must not be empty; give a path for each")
     has_pairs = options.pairs is not None
@@ -156,7 +161,6 @@ def _parse(argv: Sequence[str]) -> Namespace:
         is_scores = read_json(output, {"weights": dict, "tokenizer": str, "options": dict})
         problem = f"--output {output} exists and is not a file of scores"
         require(bool(is_scores) or not output.exists(), f"{problem}; name another file")
-    return options
 
 
 def format_texts(scores: Sequence[dict[str, Any]]) -> str:

@@ -84,9 +84,7 @@ def run_pretraining(
                 job = _with_max_steps(job, outcome.step)
                 record["settings"] = job_settings(preset, job, world)
                 _record(folder, preset, job, command, record)
-            result = result._replace(summary=_export(job, result, command))
-            run_log.log_to_file(_COLOUR.sub("", result.summary))
-            _upload(job, result)
+            result = _export(job, result, command)
     return result
 
 
@@ -209,8 +207,8 @@ def _record(
         save_tokenizer(job.prepared.tokenizer, folder / "tokenizer", longest)
 
 
-def _export(job: Job, result: RunResult, command: Sequence[str]) -> str:
-    """Export the models, write the card, and return the final report."""
+def _export(job: Job, result: RunResult, command: Sequence[str]) -> RunResult:
+    """Export the models, write card and report, upload them, and add the final report."""
     folder = result.folder
     facts = run_card.run_facts(job.config, result.metrics, result.step)
     objective = job.objective.cpu().eval()
@@ -223,10 +221,9 @@ def _export(job: Job, result: RunResult, command: Sequence[str]) -> str:
         public_command = files.format_command(command, is_public=True)
         run_card.write_card(folder, public_command, job.config, facts)
         write_report(folder, folder / files.REPORT)
-    return summary.final_report(job, result.metrics, folder)
-
-
-def _upload(job: Job, result: RunResult) -> None:
-    if job.config.run.push_to_hub is not None:
-        message = f"Step {result.step}"
-        save.upload(result.folder, job.config.run.push_to_hub, message, save.RUN_PARTS)
+    text = summary.final_report(job, result.metrics, folder)
+    run_log.log_to_file(_COLOUR.sub("", text))
+    repository = job.config.run.push_to_hub
+    if repository is not None:
+        save.upload(folder, repository, f"Step {result.step}", save.RUN_PARTS)
+    return result._replace(summary=text)
