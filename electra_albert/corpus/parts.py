@@ -208,8 +208,7 @@ def write_documents(
     written = Counter[str]()
     document_start = 0  # in tokens
     with ExitStack() as stack:
-        opened = (stack.enter_context(replacing(part.path(name))) for name in PART_FILES)
-        files = list(map(HashedFile, opened))
+        files = [HashedFile(stack.enter_context(replacing(part.path(name)))) for name in PART_FILES]
         for sentences, sentence_counts, signatures in _batches(documents):
             written["characters"] += sum(len(text) - text.count(" ") for text in sentences)
             ids, lengths, encoded = encoder.encode_counted(sentences)
@@ -238,10 +237,9 @@ def write_documents(
             if not has_token.all():
                 written["documents_without_a_token"] += int((~has_token).sum())
             written["documents"] += len(signatures)
-    digests = (file.finish() for file in files)
     write_manifest(
         part.path("json"),
-        dict(zip(PART_FILES, digests, strict=True)),
+        dict(zip(PART_FILES, (file.finish() for file in files), strict=True)),
         key=part.key,
         read=counts,
         written=written,

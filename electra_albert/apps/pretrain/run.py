@@ -41,10 +41,7 @@ _COLOUR = re.compile("\x1b\\[[0-9;]*m")
 def run_pretraining(
     preset: str, config: PretrainConfig, world: World, command: Sequence[str]
 ) -> RunResult:
-    """Train, then export unless a signal stopped the run.
-
-    `command` is recorded in its folder and model card.
-    """
+    """Train, then export unless a signal stopped the run; `command` is recorded."""
     folder = run_folder(config, preset)
     with distributed.main_first(world):
         _check_folder(folder, config)
