@@ -1,4 +1,6 @@
-"""Budgets for the size of the package, in tokens: `make stats` prints them, test_layering.py tests them."""
+"""Budgets for the size of the package, in tokens: `make stats` prints them, test_layering.py tests
+them.
+"""
 
 import ast
 import io
@@ -13,8 +15,17 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = "electra_albert"
-_NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
-_FSTRING_START, _FSTRING_END = (getattr(tokenize, f"FSTRING_{part}", None) for part in ("START", "END"))
+_NO_CODE = {
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENDMARKER,
+}
+_FSTRING_START, _FSTRING_END = (
+    getattr(tokenize, f"FSTRING_{part}", None) for part in ("START", "END")
+)
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -29,7 +40,11 @@ class Budget(NamedTuple):
 def sources(*names: str) -> dict[str, str]:
     """Source text of files and of all modules in folders, by path relative to the checkout."""
     paths = [ROOT / name for name in names]
-    files = [file for path in paths for file in ([path] if path.is_file() else sorted(path.rglob("*.py")))]
+    files = [
+        file
+        for path in paths
+        for file in ([path] if path.is_file() else sorted(path.rglob("*.py")))
+    ]
     return {file.relative_to(ROOT).as_posix(): file.read_text(encoding="utf-8") for file in files}
 
 
@@ -50,7 +65,9 @@ def imported_modules(path: str, source: str) -> Iterator[str]:
 
 def import_cycle(files: Mapping[str, str]) -> list[str]:
     """Modules of an import cycle, empty if there is none; imports for type checking count too."""
-    modules = {path.removesuffix(".py").removesuffix("/__init__").replace("/", "."): path for path in files}
+    modules = {
+        path.removesuffix(".py").removesuffix("/__init__").replace("/", "."): path for path in files
+    }
     graph = {}
     for module, path in modules.items():
         names = imported_modules(path, files[path])
@@ -88,7 +105,11 @@ def budgets() -> list[Budget]:
     return [
         Budget("tokens of the package", tokens(package), 169_000),
         Budget("files in its largest folder", max(folders.values()), 16),
-        Budget("lines of its longest file", max(lines({path: text}) for path, text in package.items()), 400),
+        Budget(
+            "lines of its longest file",
+            max(lines({path: text}) for path, text in package.items()),
+            400,
+        ),
         Budget("modules in an import cycle", len(import_cycle(package)), 0),
         Budget("tokens of tests", tokens(sources("tests")), 240_000),
         Budget("tokens of benchmarks", tokens(sources("benchmarks")), 21_000),

@@ -31,9 +31,13 @@ def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "my.txt").write_text(english(130), encoding="utf-8")
     (folder / "unseen.txt").write_text(english(20, seed=2), encoding="utf-8")
     for name, seed in (("train", 3), ("dev", 4)):
-        sentences = [line for line in english(20, seed).splitlines() if " cat " in line or " owl " in line]
+        sentences = [
+            line for line in english(20, seed).splitlines() if " cat " in line or " owl " in line
+        ]
         rows = [f'"{line}",{"cat" if " cat " in line else "owl"}' for line in sentences]
-        (folder / f"{name}.csv").write_text("\n".join(["text,animal", *rows, '"The cat",cat', '"The owl",owl\n']))
+        (folder / f"{name}.csv").write_text(
+            "\n".join(["text,animal", *rows, '"The cat",cat', '"The owl",owl\n'])
+        )
     return folder
 
 
@@ -57,7 +61,12 @@ def test_functions_and_exceptions_are_listed() -> None:
 
 
 def test_the_same_call_on_a_finished_run_returns_the_same_metrics(in_folder: Path) -> None:
-    sizes = {"max_steps": 4, "vocab_size": 300, "max_seq_length": 32, "per_device_train_batch_size": 8}
+    sizes = {
+        "max_steps": 4,
+        "vocab_size": 300,
+        "max_seq_length": 32,
+        "per_device_train_batch_size": 8,
+    }
     first, again = (ea.pretrain(corpus="my.txt", output_dir="run", **sizes) for _ in range(2))
     assert again.step == 4
     assert again.metrics == first.metrics
@@ -75,7 +84,9 @@ def test_the_same_call_on_a_finished_run_returns_the_same_metrics(in_folder: Pat
         ({"tokenizer": "damaged"}, CheckpointError, "tokenizer"),
     ],
 )
-def test_a_user_error_is_raised(in_folder: Path, options: dict[str, object], error: type[Exception], word: str) -> None:
+def test_a_user_error_is_raised(
+    in_folder: Path, options: dict[str, object], error: type[Exception], word: str
+) -> None:
     (in_folder / "empty.txt").touch()
     (in_folder / "damaged").mkdir()
     (in_folder / "damaged" / "tokenizer.json").write_text("{")
@@ -93,7 +104,9 @@ def test_a_config_object_excludes_options(in_folder: Path) -> None:
 def test_importing_the_package_does_not_import_torch() -> None:
     code = "import sys, electra_albert; print({'torch', 'transformers'} & set(sys.modules))"
     command = [sys.executable, "-c", code]
-    assert subprocess.check_output(command, env=tiny_run.environment(), text=True).strip() == "set()"
+    assert (
+        subprocess.check_output(command, env=tiny_run.environment(), text=True).strip() == "set()"
+    )
     with pytest.raises(AttributeError, match="nothing_of_ours"):
         _ = ea.nothing_of_ours
 
@@ -102,7 +115,9 @@ NUMBER = re.compile(r"-?\d+\.\d+")
 
 
 class RoundedNumbers(doctest.OutputChecker):
-    """Equal but for spaces and line breaks, numbers to within what rounding to two decimals changes."""
+    """Equal but for spaces and line breaks, numbers to within what rounding to two decimals
+    changes.
+    """
 
     def check_output(self, want: str, got: str, optionflags: int) -> bool:
         texts = ["".join(NUMBER.sub("#", output).split()) for output in (want, got)]
@@ -111,7 +126,11 @@ class RoundedNumbers(doctest.OutputChecker):
 
 
 def test_the_documented_examples_give_the_documented_output() -> None:
-    text = (ROOT / "docs" / "inference.md").read_text(encoding="utf-8").partition("\n## Fine-tuned models")[0]
+    text = (
+        (ROOT / "docs" / "inference.md")
+        .read_text(encoding="utf-8")
+        .partition("\n## Fine-tuned models")[0]
+    )
     blocks = [block for block in re.findall(r"```python\n(.*?)```", text, re.S) if ">>>" in block]
     names = {"model": load_model(ROOT / "data" / "models" / "english-h256-l4", device="cpu")}
     test = doctest.DocTestParser().get_doctest("\n".join(blocks), names, "inference.md", None, None)
@@ -135,7 +154,8 @@ def test_the_quickstart_notebook_pretrains_plots_and_fine_tunes(tmp_path: Path) 
     notebook = nbformat.read(ROOT / "examples" / "quickstart.ipynb", as_version=4)
     recorded = {stream_name(out) for out in outputs_of(notebook)}
     NotebookClient(notebook, timeout=250, resources={"metadata": {"path": str(examples)}}).execute()
-    assert {stream_name(out) for out in outputs_of(notebook)} == recorded == {"stdout", ""}  # no red stderr
+    # No red stderr.
+    assert {stream_name(out) for out in outputs_of(notebook)} == recorded == {"stdout", ""}
     rows = [line for out in outputs_of(notebook) for line in out.get("text", "").splitlines()]
     assert any(row.startswith("step 200/200") for row in rows)
     assert all(len(row) <= 100 for row in rows if row.startswith("step "))

@@ -1,4 +1,6 @@
-"""Settings have defaults, help and checks; the generator's architecture follows from the discriminator's."""
+"""Settings have defaults, help and checks; the generator's architecture follows from the
+discriminator's.
+"""
 
 import inspect
 from dataclasses import FrozenInstanceError, fields, replace
@@ -6,23 +8,38 @@ from dataclasses import FrozenInstanceError, fields, replace
 import pytest
 
 from electra_albert import config as schema
-from electra_albert.config import CorpusConfig, MlmConfig, ModelConfig, PretrainConfig, RtdConfig, RunConfig, SopConfig
+from electra_albert.config import (
+    CorpusConfig,
+    MlmConfig,
+    ModelConfig,
+    PretrainConfig,
+    RtdConfig,
+    RunConfig,
+    SopConfig,
+)
 from electra_albert.objectives import OBJECTIVES
 from electra_albert.presets import PRESETS
 
 NAN, INF = float("nan"), float("inf")
-TRAINING = {"max_grad_norm": (0.0,), "seed": (-1,), "lr_decay_share": (-0.1, 1.1, 0.3)}  # 0.3 without wsd
+# 0.3 without wsd.
+TRAINING = {"max_grad_norm": (0.0,), "seed": (-1,), "lr_decay_share": (-0.1, 1.1, 0.3)}
 TRAINING |= {"muon_rate": (0.0,)}
 ENCODINGS = ("utf-16", "unicode_escape", "no-such")
 # Values just outside the allowed ones.
 IMPOSSIBLE: dict[type, dict[str, tuple[object, ...]]] = {
     ModelConfig: {
-        **{"hidden_size": (250, 0), "num_attention_heads": (0,), "num_hidden_layers": (0, 10**9), "vocab_size": (5,)},
+        **{
+            "hidden_size": (250, 0),
+            "num_attention_heads": (0,),
+            "num_hidden_layers": (0, 10**9),
+            "vocab_size": (5,),
+        },
         **{"max_position_embeddings": (7, 10**9), "hidden_dropout_prob": (1.5, NAN)},
     },
     RtdConfig: {
         **{"mask_rate": (0.0, 1.0), "temperature": (0.0, NAN), "generator_size": (0.0,)},
-        **{"generator_weight": (INF,), "mlm_share": (1.0,), "mlm_weight": (2.0,)},  # 2 without share
+        # 2 without share.
+        **{"generator_weight": (INF,), "mlm_share": (1.0,), "mlm_weight": (2.0,)},
     },
     CorpusConfig: {
         **{"corpus": ("",), "max_seq_length": (7,), "vocab_size": (5,), "encoding": ENCODINGS},
@@ -48,7 +65,9 @@ def test_an_invalid_value_is_refused_in_one_line_with_name_and_value(kind: type)
             message = str(refused.value)
             assert "\n" not in message
             assert str(value) in message or name == "random_token_share"
-    with pytest.raises(ValueError, match=r"max_seq_length=600 exceeds model\.max_position_embeddings=512"):
+    with pytest.raises(
+        ValueError, match=r"max_seq_length=600 exceeds model\.max_position_embeddings=512"
+    ):
         PretrainConfig(corpus=CorpusConfig(max_seq_length=600))
     with pytest.raises(ValueError, match="average_checkpoints=3 exceeds save_total_limit=2; raise"):
         PretrainConfig(run=RunConfig(average_checkpoints=3))
@@ -56,9 +75,13 @@ def test_an_invalid_value_is_refused_in_one_line_with_name_and_value(kind: type)
 
 @pytest.mark.parametrize("share", [0.02, 0.99])
 def test_an_mlm_share_that_leaves_nothing_to_predict_or_to_replace_is_refused(share: float) -> None:
-    with pytest.raises(ValueError, match=f"mlm_share={share} of the 19 tokens selected in 128 leaves none"):
+    with pytest.raises(
+        ValueError, match=f"mlm_share={share} of the 19 tokens selected in 128 leaves none"
+    ):
         PretrainConfig(rtd=RtdConfig(mlm_share=share))
-    with pytest.raises(ValueError, match=r"mlm_share=0.1 of the 4 tokens selected in 32 leaves none to predict"):
+    with pytest.raises(
+        ValueError, match=r"mlm_share=0.1 of the 4 tokens selected in 32 leaves none to predict"
+    ):
         PretrainConfig(rtd=RtdConfig(mlm_share=0.1), corpus=CorpusConfig(max_seq_length=32))
     PretrainConfig(rtd=RtdConfig(mlm_share=0.5, mask_rate=0.3))
 
@@ -75,13 +98,22 @@ def test_settings_are_frozen_and_have_a_default_and_help() -> None:
 
 def test_the_generator_has_a_quarter_of_the_width_and_the_same_depth_and_head_size() -> None:
     discriminator = PRESETS["large"].model
-    expected = replace(discriminator, hidden_size=256, intermediate_size=1024, num_attention_heads=4)
+    expected = replace(
+        discriminator, hidden_size=256, intermediate_size=1024, num_attention_heads=4
+    )
     assert RtdConfig(generator_size=0.25).generator_config(discriminator) == expected
     assert expected.head_size == discriminator.head_size
 
 
 def test_a_generator_of_another_depth_shares_parameters_as_the_discriminator() -> None:
-    for groups, layers, expected in ((1, 3, 1), (3, 6, 3), (12, 4, 4), (12, 12, 12), (3, 1, 1), (3, 2, 2)):
+    for groups, layers, expected in (
+        (1, 3, 1),
+        (3, 6, 3),
+        (12, 4, 4),
+        (12, 12, 12),
+        (3, 1, 1),
+        (3, 2, 2),
+    ):
         discriminator = replace(PRESETS["small"].model, num_hidden_groups=groups)
         generator = RtdConfig(generator_layers=layers).generator_config(discriminator)
         assert (generator.num_hidden_layers, generator.num_hidden_groups) == (layers, expected)
@@ -90,16 +122,23 @@ def test_a_generator_of_another_depth_shares_parameters_as_the_discriminator() -
 def test_a_generator_depth_that_is_no_multiple_of_the_groups_is_refused() -> None:
     shape = replace(PRESETS["small"].model, num_hidden_groups=3)
     config = replace(PRESETS["small"], model=shape, rtd=RtdConfig(generator_layers=4))
-    with pytest.raises(ValueError, match="_layers=4 is not a multiple of model\\.num_hidden_groups=3; choose"):
+    with pytest.raises(
+        ValueError, match="_layers=4 is not a multiple of model\\.num_hidden_groups=3; choose"
+    ):
         OBJECTIVES["rtd"].generator(config)
     assert OBJECTIVES["mlm"].generator(config) == shape  # has no separate generator
 
 
 def test_written_settings_build_an_equal_config() -> None:
-    config = replace(PRESETS["base"], training=schema.TrainingConfig(seed=7), rtd=RtdConfig(mask_rate=0.3))
+    config = replace(
+        PRESETS["base"], training=schema.TrainingConfig(seed=7), rtd=RtdConfig(mask_rate=0.3)
+    )
     settings = schema.as_settings(config)
     flat = (kind(**{field.name: settings[field.name] for field in fields(kind)}) for kind in FLAT)
-    assert PretrainConfig(*flat, ModelConfig(**settings["model"]), RtdConfig(**settings["rtd"])) == config
+    assert (
+        PretrainConfig(*flat, ModelConfig(**settings["model"]), RtdConfig(**settings["rtd"]))
+        == config
+    )
 
 
 def test_flat_options_have_unique_names() -> None:

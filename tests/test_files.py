@@ -51,14 +51,18 @@ def _fill_folder(path: Path) -> None:
 
 
 @pytest.mark.parametrize("write", [_write_file, _write_folder, _fill_folder])
-def test_contents_are_synced_first_the_folder_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Any) -> None:
+def test_contents_are_synced_first_the_folder_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Any
+) -> None:
     done, sync, rename, replace = list[str](), os.fsync, os.rename, os.replace
 
     def record(text: str, call: Callable[..., None], *arguments: Any) -> None:
         call(*arguments)
         done.append(text)
 
-    monkeypatch.setattr(os, "fsync", lambda number: record(os.readlink(f"/proc/self/fd/{number}"), sync, number))
+    monkeypatch.setattr(
+        os, "fsync", lambda number: record(os.readlink(f"/proc/self/fd/{number}"), sync, number)
+    )
     monkeypatch.setattr(os, "rename", lambda old, new: record(f"{old} {new}", rename, old, new))
     monkeypatch.setattr(os, "replace", lambda old, new: record(f"{old} {new}", replace, old, new))
     write(tmp_path / "name")
@@ -73,7 +77,11 @@ def test_contents_are_synced_first_the_folder_last(tmp_path: Path, monkeypatch: 
 
 def test_leftovers_of_killed_processes_are_removed(tmp_path: Path) -> None:
     (tmp_path / "kept").touch()
-    contexts = [filling(tmp_path, last=()), replacing(tmp_path / "file"), new_folder(tmp_path / "folder")]
+    contexts = [
+        filling(tmp_path, last=()),
+        replacing(tmp_path / "file"),
+        new_folder(tmp_path / "folder"),
+    ]
     for context in contexts:
         context.__enter__()  # and not left
     assert len([*tmp_path.iterdir()]) == 4
@@ -97,7 +105,8 @@ def test_damage_is_found_after_a_cached_check(tmp_path: Path) -> None:
 
 
 def test_json_with_any_text_reads_back(tmp_path: Path) -> None:
-    content = {"label": "caf\u00e9 \ud83d", "path": "\udcff.txt"}  # half of a pair, and a byte of a file's name
+    # Half of a pair, and a byte of a file's name.
+    content = {"label": "caf\u00e9 \ud83d", "path": "\udcff.txt"}
     write_json(tmp_path / "a.json", content)
     assert read_json(tmp_path / "a.json") == content
 

@@ -46,8 +46,15 @@ def assert_uniform(values: Tensor) -> None:
     assert stats.kstest(values.flatten().double().numpy(), "uniform").pvalue > ACCEPTED
 
 
-@given(st.integers(0, 2**63 - 1), st.sampled_from(Stream), st.integers(-(2**63), 2**63 - 1), st.integers(0, 2**63 - 1))
-def test_bits_equal_a_reference_on_python_integers(seed: int, stream: Stream, example: int, position: int) -> None:
+@given(
+    st.integers(0, 2**63 - 1),
+    st.sampled_from(Stream),
+    st.integers(-(2**63), 2**63 - 1),
+    st.integers(0, 2**63 - 1),
+)
+def test_bits_equal_a_reference_on_python_integers(
+    seed: int, stream: Stream, example: int, position: int
+) -> None:
     found = bits(seed, stream, torch.tensor(example), torch.tensor(position))
     assert int(found) == plain_bits(seed, stream, example, position)
 
@@ -59,7 +66,30 @@ def test_draws_never_change_between_versions() -> None:
     assert permute(torch.arange(7), 7, 42, torch.tensor(1)).tolist() == [2, 5, 0, 1, 6, 3, 4]
     assert derived_seed(42, Stream.DROPOUT, 3, 1, 0) == 2163043209692985287
     numbers = [int(stream) for _, stream in sorted(Stream.__members__.items())]
-    assert numbers == [17, 13, 14, 11, 8, 6, 7, 3, 1, 15, 20, 22, 9, 10, 4, 2, 16, 5, 19, 18, 12, 21]
+    assert numbers == [
+        17,
+        13,
+        14,
+        11,
+        8,
+        6,
+        7,
+        3,
+        1,
+        15,
+        20,
+        22,
+        9,
+        10,
+        4,
+        2,
+        16,
+        5,
+        19,
+        18,
+        12,
+        21,
+    ]
 
 
 def test_draws_of_an_example_do_not_depend_on_its_batch() -> None:
@@ -74,9 +104,11 @@ def test_draws_of_an_example_do_not_depend_on_its_batch() -> None:
 
 
 def drawn_once(keys: Iterable[tuple[int, Stream]]) -> bool:
-    """Whether all draws of 200 examples x 200 positions with these seeds and streams are different."""
+    """Whether all draws of 200 examples x 200 positions with these keys are different."""
     numbers = torch.arange(200)
-    values = torch.stack([bits(seed, stream, numbers[:, None], numbers) for seed, stream in keys]).flatten()
+    values = torch.stack(
+        [bits(seed, stream, numbers[:, None], numbers) for seed, stream in keys]
+    ).flatten()
     # One collision among a million draws of 63 bits has a probability of 1 in 18 million.
     return values.unique().numel() == values.numel()
 
@@ -85,7 +117,8 @@ def test_seeds_streams_examples_and_positions_share_no_draw() -> None:
     # By name: iteration would omit an alias, a second name for a number.
     assert drawn_once((seed, stream) for seed in (42, 43) for stream in Stream.__members__.values())
     assert drawn_once((seed, Stream.MASK) for seed in (0, 1, 2, 3, 42, 2**62))
-    assert not drawn_once([(42, Stream.MASK)] * 2)  # Planted: masks and their kind drawn from the same stream.
+    # Planted: masks and their kind drawn from the same stream.
+    assert not drawn_once([(42, Stream.MASK)] * 2)
 
 
 def test_draws_of_every_stream_are_uniform() -> None:
@@ -117,13 +150,21 @@ def test_permute_is_a_bijection_that_is_computed_for_each_index_alone() -> None:
 
 def test_permute_is_uniform_over_epochs() -> None:
     epochs, size = 4000, 16
-    for found in permute(torch.arange(size), size, 1, torch.arange(epochs)[:, None]).T:  # [epochs] each
+    # [epochs] each.
+    for found in permute(torch.arange(size), size, 1, torch.arange(epochs)[:, None]).T:
         assert stats.chisquare(torch.bincount(found, minlength=size).numpy()).pvalue > ACCEPTED / 10
 
 
 def test_derived_seeds_differ_by_every_word() -> None:
-    words = [(step, micro_batch, rank) for step in range(20) for micro_batch in range(5) for rank in range(4)]
-    seeds = {derived_seed(1, Stream.DROPOUT, *word) for word in words} | {derived_seed(2, Stream.DROPOUT, 0, 0, 0)}
+    words = [
+        (step, micro_batch, rank)
+        for step in range(20)
+        for micro_batch in range(5)
+        for rank in range(4)
+    ]
+    seeds = {derived_seed(1, Stream.DROPOUT, *word) for word in words} | {
+        derived_seed(2, Stream.DROPOUT, 0, 0, 0)
+    }
     assert len(seeds) == len(words) + 1
     assert all(0 <= seed < 1 << 63 for seed in seeds)
 

@@ -7,7 +7,9 @@ from electra_albert.config import REMOVED
 
 ROOT = Path(__file__).parents[1]
 LOG = ROOT / "dev" / "log" / "2026-11.md"
-PAGES = [path for glob in ("*.md", "docs/*.md", "benchmarks/*.md") for path in sorted(ROOT.glob(glob))]
+PAGES = [
+    path for glob in ("*.md", "docs/*.md", "benchmarks/*.md") for path in sorted(ROOT.glob(glob))
+]
 
 
 def anchors(text: str) -> set[str]:

@@ -1,4 +1,6 @@
-"""Fixtures: the tiny run that most of these tests read, trained once by the script for all pytest workers."""
+"""Fixtures: the tiny run that most of these tests read, trained once by the script for all pytest
+workers.
+"""
 
 import json
 import os
@@ -34,7 +36,10 @@ class Finished(NamedTuple):
         """The configuration of the run, with the size of its vocabulary."""
         _, config = parse_pretraining(self.options(None))
         record = json.loads((self.folder / "environment.json").read_text(encoding="utf-8"))
-        return replace(config, model=replace(config.model, vocab_size=record["settings"]["model"]["vocab_size"]))
+        return replace(
+            config,
+            model=replace(config.model, vocab_size=record["settings"]["model"]["vocab_size"]),
+        )
 
 
 @pytest.fixture(scope="session")
@@ -61,9 +66,15 @@ def make_once(shared_folder: Path) -> Callable[[str, Callable[[], Ended]], Ended
 
 
 @pytest.fixture(scope="session")
-def finished(shared_folder: Path, make_once: Callable[[str, Callable[[], Ended]], Ended]) -> Finished:
+def finished(
+    shared_folder: Path, make_once: Callable[[str, Callable[[], Ended]], Ended]
+) -> Finished:
     """The tiny run, read-only for tests."""
-    corpus, prepared, folder = shared_folder / "tales.txt", shared_folder / "prepared", shared_folder / "run"
+    corpus, prepared, folder = (
+        shared_folder / "tales.txt",
+        shared_folder / "prepared",
+        shared_folder / "run",
+    )
 
     def make() -> Ended:
         corpus.write_text(english(DOCUMENTS), encoding="utf-8")
@@ -75,14 +86,25 @@ def finished(shared_folder: Path, make_once: Callable[[str, Callable[[], Ended]]
 
 
 @pytest.fixture(scope="session")
-def shipped(finished: Finished, shared_folder: Path, make_once: Callable[[str, Callable[[], Ended]], Ended]) -> Path:
+def shipped(
+    finished: Finished, shared_folder: Path, make_once: Callable[[str, Callable[[], Ended]], Ended]
+) -> Path:
     """Generator and discriminator of the tiny run in half precision, read-only for tests."""
     folder = shared_folder / "shipped"
 
     def make() -> Ended:
         ended = Ended(0, "", "")
         for kind in ("generator", "discriminator"):
-            argv = ("--model", finished.folder, "--kind", kind, "--dtype", "float16", "--output_dir", folder / kind)
+            argv = (
+                "--model",
+                finished.folder,
+                "--kind",
+                kind,
+                "--dtype",
+                "float16",
+                "--output_dir",
+                folder / kind,
+            )
             ended = ended if ended.code else call(export.main, *argv)
         return ended
 

@@ -45,21 +45,29 @@ def url(finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         ('{"corpus": "https://u:p@h/x?sig=1", "seed": 1}', '{"corpus": "https://h/x", "seed": 1}'),
         ("url='https://h/x?sig=1'); mail a@b?", "url='https://h/x'); mail a@b?"),
         ("hf://a/b@main/x https://h:80/p@1/x", "hf://a/b@main/x https://h:80/p@1/x"),
-        ("error: --text http:/u:p@h/x?sig=1: no such file", "error: --text http:/h/x: no such file"),
+        (
+            "error: --text http:/u:p@h/x?sig=1: no such file",
+            "error: --text http:/h/x: no such file",
+        ),
         ("--corpus https://h/my file.txt?sig=1", "--corpus https://h/my file.txt"),
         ("C:/a@b?", "C:/a@b?"),
         ("'s3://bucket:x/' and \"mail a@b\"", "'s3://bucket:x/' and \"mail a@b\""),
     ],
 )
 def test_of_each_address_in_a_text_only_host_and_path_are_left(text: str, public: str) -> None:
-    assert redacted({"list": [text, 1], "pair": (text, 2)}) == {"list": [public, 1], "pair": [public, 2]}
+    assert redacted({"list": [text, 1], "pair": (text, 2)}) == {
+        "list": [public, 1],
+        "pair": [public, 2],
+    }
     assert str(UsageError(text)) == public
 
 
 def test_the_command_in_a_card_has_names_instead_of_absolute_paths() -> None:
     paths = ("/home/jane doe/a.txt", "--output_dir=/data/", '{"tokenizer": "/a/b"}')
     words = ("electra-albert", "--corpus", *paths, "runs/x", "hf://a/b")
-    public = """electra-albert --corpus a.txt --output_dir=data/ '{"tokenizer": "b"}' runs/x hf://a/b"""
+    public = (
+        """electra-albert --corpus a.txt --output_dir=data/ '{"tokenizer": "b"}' runs/x hf://a/b"""
+    )
     assert format_command(words, is_public=True) == public
 
 

@@ -18,8 +18,23 @@ from tests.apps.tiny_run import assert_refused, call, english, outcome, rows, su
 from tests.apps.tiny_tasks import cola, results, tune
 
 STEPS = ("--max_steps", 4, "--save_steps", 2, "--logging_steps", 1, "--eval_steps", 4)
-RECIPE = ("--optimizer", "muon", "--rtd.embedding_sharing", "disentangled", "--rtd.mlm_share", 0.5, *STEPS)
-LARGER = ("--model.hidden_size", 64, "--model.num_attention_heads", 4, "--model.intermediate_size", 128)
+RECIPE = (
+    "--optimizer",
+    "muon",
+    "--rtd.embedding_sharing",
+    "disentangled",
+    "--rtd.mlm_share",
+    0.5,
+    *STEPS,
+)
+LARGER = (
+    "--model.hidden_size",
+    64,
+    "--model.num_attention_heads",
+    4,
+    "--model.intermediate_size",
+    128,
+)
 LARGER += ("--model.embedding_size", 32, "--model.num_hidden_groups", 2)
 
 
@@ -27,8 +42,12 @@ def test_score_takes_a_depth(finished: Finished, tmp_path: Path) -> None:
     pair = {"sentence_good": english(1).split("\n")[0], "sentence_bad": "the the cat"}
     (file := tmp_path / "pair.jsonl").write_text(json.dumps(pair), encoding="utf-8")
     found = score.score(model=finished.folder, pairs=file, device="cpu", num_hidden_layers=5)
-    assert found["pairs"] == score_pairs(load_model(finished.folder, "cpu", num_hidden_layers=5), file)
-    refused = call(score.main, "--model", finished.folder, "--pairs", file, "--num_hidden_layers", 0)
+    assert found["pairs"] == score_pairs(
+        load_model(finished.folder, "cpu", num_hidden_layers=5), file
+    )
+    refused = call(
+        score.main, "--model", finished.folder, "--pairs", file, "--num_hidden_layers", 0
+    )
     assert_refused(refused, 2, "num_hidden_layers=0 must be in")
 
 
@@ -36,19 +55,34 @@ def test_fine_tuning_and_evaluation_take_a_depth(finished: Finished, tmp_path: P
     tiny, short = cola(tmp_path), ("--max_steps", 3, "--num_hidden_layers", 5)
     tune(*tiny.options(finished.folder, tmp_path / "deep", *short))
     stock = AutoModelForSequenceClassification.from_pretrained(tmp_path / "deep" / "model")
-    assert stock.config.num_hidden_layers == load_model(tmp_path / "deep").encoder.config.num_hidden_layers == 5
+    assert (
+        stock.config.num_hidden_layers
+        == load_model(tmp_path / "deep").encoder.config.num_hidden_layers
+        == 5
+    )
     score_only, losses = ("--num_train_epochs", 0), []
     for depth in ((), ("--num_hidden_layers", 5), ("--num_hidden_layers", 1)):
-        tune(*tiny.options(tmp_path / "deep", folder := tmp_path / f"scored-{len(losses)}", *score_only, *depth))
+        tune(
+            *tiny.options(
+                tmp_path / "deep", folder := tmp_path / f"scored-{len(losses)}", *score_only, *depth
+            )
+        )
         losses.append(results(folder)["metrics"]["loss"]["median"])
     assert losses[0] == losses[1] != losses[2]
 
 
-KINDS = {"linear": None, "linformer": ("rank", 8), "local": ("window", 4), "nystrom": ("conv_kernel_size", 3)}
+KINDS = {
+    "linear": None,
+    "linformer": ("rank", 8),
+    "local": ("window", 4),
+    "nystrom": ("conv_kernel_size", 3),
+}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_attention_kind_resumes_exactly_and_is_fine_tuned(finished: Finished, tmp_path: Path, kind: str) -> None:
+def test_every_attention_kind_resumes_exactly_and_is_fine_tuned(
+    finished: Finished, tmp_path: Path, kind: str
+) -> None:
     option = KINDS[kind]
     chosen = (f"--model.attention_options.{option[0]}", option[1]) if option else ()
     argv = finished.options(tmp_path / "run", *STEPS, "--model.attention", kind, *chosen)
@@ -57,11 +91,16 @@ def test_every_attention_kind_resumes_exactly_and_is_fine_tuned(finished: Finish
     shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-0000004")
     assert "after step 2" in succeed(pretrain.main, *argv).err
     assert outcome(tmp_path / "run", 4) == wanted
-    # Regression: with linear and nystrom, a traceback, because recipes of tasks have dropout of attention weights.
+    # Regression: with linear and nystrom, a traceback, because recipes of tasks have dropout of
+    # attention weights.
     dropout = ("--attention_probs_dropout_prob", 0.1, "--max_steps", 3)
     argv = cola(tmp_path).options(tmp_path / "run", tmp_path / "tuned", *dropout)
     if kind == "linformer":
-        assert_refused(call(finetune.main, *argv), 2, "--max_seq_length 48 exceeds the model's 32 positions; lower it")
+        assert_refused(
+            call(finetune.main, *argv),
+            2,
+            "--max_seq_length 48 exceeds the model's 32 positions; lower it",
+        )
         argv += ["--max_seq_length", "32"]
     ended = tune(*argv)
     assert ("no weights to drop" in ended.err) == (kind in ("linear", "nystrom"))
@@ -90,10 +129,15 @@ def grow(finished: Finished, origin: Path, folder: Path, *more: object) -> list[
 
 
 @pytest.mark.parametrize("part", [".", "discriminator"])  # the run, or its exported models
-def test_a_grown_run_has_the_old_losses_and_resumes(finished: Finished, small: Path, tmp_path: Path, part: str) -> None:
+def test_a_grown_run_has_the_old_losses_and_resumes(
+    finished: Finished, small: Path, tmp_path: Path, part: str
+) -> None:
     argv = grow(finished, small / part, tmp_path / "run")
     ended = succeed(pretrain.main, *argv)
-    changes = "num_hidden_groups 1 to 2, hidden_size 32 to 64, embedding_size 16 to 32, intermediate_size 64 to 128"
+    changes = (
+        "num_hidden_groups 1 to 2, hidden_size 32 to 64, embedding_size 16 to 32, "
+        "intermediate_size 64 to 128"
+    )
     groups = "num_attention_heads 2 to 4, groups copied from groups 0 0; the same outputs"
     assert f" grows: {changes}, {groups}" in ended.err
     assert f"{small / part}'s generator grows: " in ended.err
@@ -110,13 +154,18 @@ def test_a_grown_run_has_the_old_losses_and_resumes(finished: Finished, small: P
 @pytest.mark.parametrize(
     ("more", "reason"),
     [
-        (("--model.num_attention_heads", 2), "num_attention_heads=2 changes the size of a head; give 4"),
+        (
+            ("--model.num_attention_heads", 2),
+            "num_attention_heads=2 changes the size of a head; give 4",
+        ),
         (("--rtd.generator_size", 0.7), "run's generator: hidden_size=45 is not a multiple of 16"),
         (("--extend_vocab_to", 400), "to extend its vocabulary use --init_from"),
         (("--model.hidden_act", "relu"), "has hidden_act gelu, this run's model has relu"),
     ],
 )
-def test_what_cannot_grow_is_refused(finished: Finished, small: Path, tmp_path: Path, more: Any, reason: str) -> None:
+def test_what_cannot_grow_is_refused(
+    finished: Finished, small: Path, tmp_path: Path, more: Any, reason: str
+) -> None:
     argv = grow(finished, small, tmp_path / "run", *more, "--prepared_dir", tmp_path / "prepared")
     assert_refused(call(pretrain.main, *argv), 4, str(small), reason)
     assert not (tmp_path / "run" / "checkpoints").exists()

@@ -1,4 +1,6 @@
-"""A model reads sequences as long as those it was trained on, and every file and message has that length."""
+"""A model reads sequences as long as those it was trained on, and every file and message has that
+length.
+"""
 
 import json
 from pathlib import Path
@@ -19,7 +21,9 @@ STEPS = ("--max_steps", 4, "--save_steps", 2, "--logging_steps", 1, "--eval_step
 
 
 def positions(model: Path) -> int:
-    """The length that stock reads in an exported folder, the same in the files of model and tokenizer."""
+    """The length that stock reads in an exported folder, the same in the files of model and
+    tokenizer.
+    """
     file = "config.json", "tokenizer_config.json"
     config, tokenizer = (json.loads((model / name).read_text(encoding="utf-8")) for name in file)
     assert tokenizer["model_max_length"] == config["max_position_embeddings"]
@@ -38,7 +42,9 @@ def test_a_run_has_the_length_of_its_sequences(finished: Finished) -> None:
     assert len(model.features("the " * 50, truncate=True).subwords) == LENGTH
 
 
-def test_a_run_from_weights_has_the_longer_of_both_lengths(finished: Finished, tmp_path: Path) -> None:
+def test_a_run_from_weights_has_the_longer_of_both_lengths(
+    finished: Finished, tmp_path: Path
+) -> None:
     tokenizer = ("--tokenizer", finished.folder / "tokenizer")
     lengths = (("same", finished.folder, LENGTH, LENGTH), ("longer", finished.folder, 48, 48))
     for name, source, length, wanted in (*lengths, ("shorter", tmp_path / "longer", 16, 48)):
@@ -50,7 +56,9 @@ def test_a_run_from_weights_has_the_longer_of_both_lengths(finished: Finished, t
         parse_pretraining(finished.options(tmp_path / "other", *more[:-1], 16))
 
 
-def test_other_positions_than_the_trained_ones_are_refused_and_those_of_older_files_ignored() -> None:
+def test_other_positions_than_the_trained_ones_are_refused_and_those_of_older_files_ignored() -> (
+    None
+):
     option = "--model.max_position_embeddings"
     for length in (128, 512):
         with pytest.raises(ea.UsageError, match=f"{option} {length} differs from the 64 positions"):
@@ -59,15 +67,31 @@ def test_other_positions_than_the_trained_ones_are_refused_and_those_of_older_fi
         assert parse_pretraining(argv)[1].model.max_position_embeddings == 64
 
 
-def test_fine_tuning_on_longer_texts_says_so_and_has_their_length(finished: Finished, tmp_path: Path) -> None:
+def test_fine_tuning_on_longer_texts_says_so_and_has_their_length(
+    finished: Finished, tmp_path: Path
+) -> None:
     file, options = tmp_path / "t.csv", ("--max_steps", 1, "--max_seq_length", 48)
-    custom = ("--text_column", "text", "--label_column", "label", "--train_file", file, "--validation_file", file)
+    custom = (
+        "--text_column",
+        "text",
+        "--label_column",
+        "label",
+        "--train_file",
+        file,
+        "--validation_file",
+        file,
+    )
     for words, length, expected in ((90, 48, 48), (3, 48, LENGTH), (3, 9_000, LENGTH)):
         file.write_text("text,label\n" + f"{'the ' * words},a\nowl,b\n" * 8, encoding="utf-8")
-        output, more = tmp_path / f"{words}-{length}", (*custom, "--max_steps", 1, "--max_seq_length", length)
+        output, more = (
+            tmp_path / f"{words}-{length}",
+            (*custom, "--max_steps", 1, "--max_seq_length", length),
+        )
         ended = tune(*task_options("custom", None, finished.folder, output, *more))
         assert f"has {LENGTH} trained positions; the others are extrapolated" in ended.err
         assert positions(output / "model") == expected
     fresh = ("--from_scratch", "true", "--output_dir", tmp_path / "fresh")
-    ended = tune(*cola(tmp_path / "task").options(finished.folder, tmp_path / "out", *options, *fresh))
+    ended = tune(
+        *cola(tmp_path / "task").options(finished.folder, tmp_path / "out", *options, *fresh)
+    )
     assert "trained positions" not in ended.err

@@ -1,4 +1,6 @@
-"""Runs, fine-tuned models and exports arrive whole at a stand-in for the hub, which checks login and names first."""
+"""Runs, fine-tuned models and exports arrive whole at a stand-in for the hub, which checks login
+and names first.
+"""
 
 import base64
 import json
@@ -45,13 +47,17 @@ class Answer(BaseHTTPRequestHandler):
             if name in self.server.repositories:
                 return self.reply(409, {"error": "exists", "url": f"https://huggingface.co/{name}"})
             self.server.repositories[name] = {}
-            self.server.private |= {name} if asked.get("private") or asked.get("visibility") == "private" else set()
+            self.server.private |= (
+                {name} if asked.get("private") or asked.get("visibility") == "private" else set()
+            )
             return self.reply(200, {"url": f"https://huggingface.co/{name}"})
         if "/branch/" in self.path:
             self.server.branches.append(self.path.split("/branch/")[1])
             return self.reply(200, {})
         if "/preupload/" in self.path:
-            files = [{"path": one["path"], "uploadMode": "regular"} for one in json.loads(body)["files"]]
+            files = [
+                {"path": one["path"], "uploadMode": "regular"} for one in json.loads(body)["files"]
+            ]
             return self.reply(200, {"files": [{**one, "shouldIgnore": False} for one in files]})
         if "/commit/" in self.path:
             name, revision = self.path.removeprefix("/api/models/").split("/commit/")
@@ -62,14 +68,21 @@ class Answer(BaseHTTPRequestHandler):
                 else:
                     content = base64.b64decode(row["value"]["content"])
                     self.server.repositories.setdefault(name, {})[row["value"]["path"]] = content
-            return self.reply(200, {"commitUrl": f"https://huggingface.co/{name}/commit/1", "commitOid": "1"})
+            return self.reply(
+                200, {"commitUrl": f"https://huggingface.co/{name}/commit/1", "commitOid": "1"}
+            )
         return self.reply(200, {"errors": [], "warnings": []})  # validation of the card
 
     def do_GET(self) -> None:
         name = self.path.removeprefix("/api/models/").split("?")[0]
-        if name not in self.server.repositories or self.headers.get("Authorization") != f"Bearer {TOKEN}":
+        if (
+            name not in self.server.repositories
+            or self.headers.get("Authorization") != f"Bearer {TOKEN}"
+        ):
             return self.reply(404, {"error": "Repository not found"})
-        self.reply(200, {"id": name, "private": name in self.server.private, "siblings": [], "sha": "0"})
+        self.reply(
+            200, {"id": name, "private": name in self.server.private, "siblings": [], "sha": "0"}
+        )
 
     def reply(self, code: int, content: dict[str, Any]) -> None:
         data = json.dumps(content).encode()
@@ -86,7 +99,9 @@ class Answer(BaseHTTPRequestHandler):
 def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     server = Hub()
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setattr(
+        "huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{server.server_port}"
+    )
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     yield server
@@ -99,7 +114,9 @@ def contents(folder: Path, *parts: str) -> dict[str, bytes]:
     return {file.relative_to(folder).as_posix(): file.read_bytes() for file in files}
 
 
-def test_a_finished_run_is_uploaded_with_its_card(hub: Hub, finished: Finished, tmp_path: Path) -> None:
+def test_a_finished_run_is_uploaded_with_its_card(
+    hub: Hub, finished: Finished, tmp_path: Path
+) -> None:
     few = ("--max_steps", 2, "--push_to_hub", NAME, "--hub_private_repo", "true")
     succeed(pretrain.main, *finished.options(folder := tmp_path / "run", *few))
     models = ("generator/*", "discriminator/*", "tokenizer/*")
@@ -112,20 +129,61 @@ def test_a_finished_run_is_uploaded_with_its_card(hub: Hub, finished: Finished, 
     assert found["discriminator auc"] == last["eval_discriminator_auc"]
 
 
-def test_fine_tuned_and_exported_models_are_uploaded(hub: Hub, finished: Finished, tmp_path: Path) -> None:
+def test_fine_tuned_and_exported_models_are_uploaded(
+    hub: Hub, finished: Finished, tmp_path: Path
+) -> None:
     out = tmp_path / "exported"
-    succeed(export.main, "--model", finished.folder, "--output_dir", out, "--push_to_hub", "owner/export")
+    succeed(
+        export.main,
+        "--model",
+        finished.folder,
+        "--output_dir",
+        out,
+        "--push_to_hub",
+        "owner/export",
+    )
     tiny_tasks.rte(tmp_path)
-    data = ("--task", "rte", "--data_dir", tmp_path, "--model", finished.folder, "--output_dir", tmp_path / "tuned")
-    few = ("--max_steps", 2, "--max_train_examples", 24, "--max_eval_examples", 24, "--device", "cpu")
+    data = (
+        "--task",
+        "rte",
+        "--data_dir",
+        tmp_path,
+        "--model",
+        finished.folder,
+        "--output_dir",
+        tmp_path / "tuned",
+    )
+    few = (
+        "--max_steps",
+        2,
+        "--max_train_examples",
+        24,
+        "--max_eval_examples",
+        24,
+        "--device",
+        "cpu",
+    )
     succeed(finetune.main, *data, *few)
-    succeed(finetune.main, *data, *few, "--push_to_hub", "owner/tuned")  # a finished sweep is uploaded too
-    assert hub.repositories == {"owner/export": contents(out), "owner/tuned": contents(tmp_path / "tuned" / "model")}
+    # A finished sweep is uploaded too.
+    succeed(finetune.main, *data, *few, "--push_to_hub", "owner/tuned")
+    assert hub.repositories == {
+        "owner/export": contents(out),
+        "owner/tuned": contents(tmp_path / "tuned" / "model"),
+    }
 
 
-def test_a_checkpoint_is_uploaded_into_a_branch(hub: Hub, finished: Finished, tmp_path: Path) -> None:
+def test_a_checkpoint_is_uploaded_into_a_branch(
+    hub: Hub, finished: Finished, tmp_path: Path
+) -> None:
     checkpoint = max((finished.folder / "checkpoints").glob("step-*"))
-    asked = ("--model", checkpoint, "--output_dir", out := tmp_path / "out", "--hub_revision", "chck_1M")
+    asked = (
+        "--model",
+        checkpoint,
+        "--output_dir",
+        out := tmp_path / "out",
+        "--hub_revision",
+        "chck_1M",
+    )
     assert_refused(call(export.main, *asked), 2, "--hub_revision")
     assert call(export.main, *asked, "--push_to_hub", NAME).code == 0
     assert hub.repositories == {NAME: {}, f"{NAME}@chck_1M": contents(out)}

@@ -1,4 +1,6 @@
-"""report.html: its content is that of the run's files, it needs no network, and a browser draws all of it."""
+"""report.html: its content is that of the run's files, it needs no network, and a browser draws all
+of it.
+"""
 
 import json
 import re
@@ -17,22 +19,36 @@ from electra_albert.training.monitor import read_metrics
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import STEPS, assert_refused, call
 
-_TITLES = {"Generator loss (nats)", "Discriminator ROC-AUC", "Discriminator loss (nats)", "Learning rate"}
+_TITLES = {
+    "Generator loss (nats)",
+    "Discriminator ROC-AUC",
+    "Discriminator loss (nats)",
+    "Learning rate",
+}
 
 
 def data_of(path: Path) -> dict[str, object]:
     """The data in a report, as its script reads them."""
-    found = re.search(r'type="application/json">(.*?)</script>', path.read_text(encoding="utf-8"), re.DOTALL)
+    found = re.search(
+        r'type="application/json">(.*?)</script>', path.read_text(encoding="utf-8"), re.DOTALL
+    )
     return json.loads(found[1], parse_constant=pytest.fail)  # JavaScript knows no NaN
 
 
-def test_a_finished_run_has_a_report_with_its_metrics_samples_and_settings(finished: Finished) -> None:
+def test_a_finished_run_has_a_report_with_its_metrics_samples_and_settings(
+    finished: Finished,
+) -> None:
     data = report.report_data(finished.folder, ())
     assert data_of(finished.folder / run_folder.REPORT)["samples"] == data["samples"]
     (run,) = data["runs"]
     rows = read_metrics(finished.folder / "metrics.jsonl")
-    for row, drawn in zip(rows, sorted(run["rows"], key=lambda row: row["elapsed_seconds"]), strict=True):
-        expected = {key: pytest.approx(one, rel=1e-4) if isinstance(one, float) else one for key, one in row.items()}
+    for row, drawn in zip(
+        rows, sorted(run["rows"], key=lambda row: row["elapsed_seconds"]), strict=True
+    ):
+        expected = {
+            key: pytest.approx(one, rel=1e-4) if isinstance(one, float) else one
+            for key, one in row.items()
+        }
         assert {key: value for key, value in drawn.items() if key != "flops"} == expected
     expected = [flops_per_step(finished.config()) * row["step"] for row in run["rows"]]
     assert [row["flops"] for row in run["rows"]] == expected
@@ -47,19 +63,26 @@ def test_the_reference_curves_are_those_of_the_preset(finished: Finished) -> Non
     preset, config = parse_pretraining([])
     config = replace(config, model=replace(config.model, vocab_size=config.corpus.vocab_size))
     last = reference["rows"][-1]
-    assert (reference["name"], preset, last["step"]) == ("default run", "tiny", config.training.max_steps)
+    assert (reference["name"], preset, last["step"]) == (
+        "default run",
+        "tiny",
+        config.training.max_steps,
+    )
     assert last["flops"] == flops_per_step(config) * last["step"]
     peak = max(row["learning_rate"] for row in reference["rows"] if "learning_rate" in row)
     assert peak == pytest.approx(config.training.learning_rate, rel=0.1)  # logged every 100 steps
 
 
-def test_flops_of_an_older_run_are_those_of_its_batch_if_that_never_changed(finished: Finished, tmp_path: Path) -> None:
+def test_flops_of_an_older_run_are_those_of_its_batch_if_that_never_changed(
+    finished: Finished, tmp_path: Path
+) -> None:
     shutil.copy(finished.folder / "metrics.jsonl", tmp_path)
     for recorded, per_step in (([[9, 3]], 3), ([[2, 1], [9, 3]], None), ([], None)):
         write_json(tmp_path / "environment.json", {"flops_per_step": recorded})
         (run,) = report.report_data(tmp_path, ())["runs"]
         expected = [per_step and per_step * row["step"] for row in run["rows"]]
-        assert [row.get("flops") for row in run["rows"]] == expected  # a chart has no axis without values
+        # A chart has no axis without values.
+        assert [row.get("flops") for row in run["rows"]] == expected
 
 
 def test_a_run_killed_before_its_first_row_has_a_report(finished: Finished, tmp_path: Path) -> None:
@@ -69,8 +92,12 @@ def test_a_run_killed_before_its_first_row_has_a_report(finished: Finished, tmp_
     assert data_of(tmp_path / run_folder.REPORT)["scores"] == "no evaluation yet"
 
 
-def test_text_cannot_end_the_script_and_nothing_is_loaded_from_elsewhere(finished: Finished, tmp_path: Path) -> None:
-    run = shutil.copytree(finished.folder, tmp_path / "run", ignore=shutil.ignore_patterns("checkpoints"))
+def test_text_cannot_end_the_script_and_nothing_is_loaded_from_elsewhere(
+    finished: Finished, tmp_path: Path
+) -> None:
+    run = shutil.copytree(
+        finished.folder, tmp_path / "run", ignore=shutil.ignore_patterns("checkpoints")
+    )
     text = "</script><img src=x><!-- <script>"
     evil = {"step": 1, "text": text, "original": "a", "predictions": [["</SCRIPT>", 0.5]]}
     (run / "samples.jsonl").write_text(json.dumps(evil), encoding="utf-8")
@@ -79,9 +106,11 @@ def test_text_cannot_end_the_script_and_nothing_is_loaded_from_elsewhere(finishe
     assert data["samples"] == [[evil]]
     assert [each["name"] for each in data["runs"]] == ["run", finished.folder.name]
     addresses = re.findall(
-        r"""(?:src|href)\s*=|url\(|@import|https?://[^"'\s]+""", (run / run_folder.REPORT).read_text()
+        r"""(?:src|href)\s*=|url\(|@import|https?://[^"'\s]+""",
+        (run / run_folder.REPORT).read_text(),
     )
-    assert [found for found in addresses if found != "http://www.w3.org/2000/svg"] == ["src="]  # the text above
+    # The text above.
+    assert [found for found in addresses if found != "http://www.w3.org/2000/svg"] == ["src="]
 
 
 @pytest.mark.parametrize(
@@ -115,7 +144,11 @@ def test_a_report_is_written_whatever_is_in_a_log(
 
 def test_folders_that_are_no_runs_are_refused(finished: Finished, tmp_path: Path) -> None:
     assert_refused(call(report.main, "--run", str(tmp_path)), 2, "is not a run's folder")
-    assert_refused(call(report.main, "--run", str(finished.folder), "--compare", str(tmp_path)), 2, str(tmp_path))
+    assert_refused(
+        call(report.main, "--run", str(finished.folder), "--compare", str(tmp_path)),
+        2,
+        str(tmp_path),
+    )
 
 
 def assert_drawn_inside(page: str) -> None:
@@ -129,16 +162,32 @@ def assert_drawn_inside(page: str) -> None:
         assert len(re.findall(r'text-anchor="middle">', figure)) > 1
 
 
-def test_a_browser_draws_every_chart_and_shows_every_text(finished: Finished, tmp_path: Path) -> None:
+def test_a_browser_draws_every_chart_and_shows_every_text(
+    finished: Finished, tmp_path: Path
+) -> None:
     if (browser := shutil.which("chromium") or shutil.which("google-chrome")) is None:
         pytest.skip("there is no Chromium on PATH")
-    options = ("--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}", "--dump-dom")
+    options = (
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        f"--user-data-dir={tmp_path}",
+        "--dump-dom",
+    )
     address = (finished.folder / run_folder.REPORT).as_uri()
-    page = subprocess.run([browser, *options, address], capture_output=True, text=True, timeout=120, check=True).stdout
+    page = subprocess.run(
+        [browser, *options, address], capture_output=True, text=True, timeout=120, check=True
+    ).stdout
     titles = set(re.findall("<figcaption>([^<]*)<", page))
     assert titles >= _TITLES
     assert page.count("<polyline") > len(titles)
     assert "NaN" not in page
     assert_drawn_inside(page)
-    for shown in ("discriminator ROC-AUC", "Configuration", f"{STEPS} of {STEPS}", "P(replaced)", "original: "):
+    for shown in (
+        "discriminator ROC-AUC",
+        "Configuration",
+        f"{STEPS} of {STEPS}",
+        "P(replaced)",
+        "original: ",
+    ):
         assert shown in page

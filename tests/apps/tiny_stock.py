@@ -1,4 +1,6 @@
-"""Stock folders at toy size, their text and a new text, and options of Pretraining.py for --init_from."""
+"""Stock folders at toy size, their text and a new text, and options of Pretraining.py for
+--init_from.
+"""
 
 import functools
 import io
@@ -29,7 +31,12 @@ POSITIONS, VOCAB = 64, 150
 MLM = ("--objective", "mlm")
 NEW_WORDS = ("thermodynamics", "crystallography", "photosynthesis")
 _OLD_TEXT, _NEW_TEXT = english(130, seed=4), english(130, seed=9)
-_SHAPE: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+_SHAPE: dict[str, Any] = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+}
 _SHAPE |= {"max_position_embeddings": POSITIONS, "initializer_range": 0.1}
 _SHAPE |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 _SIZES = TRAINING | {"max_seq_length": 32, "max_steps": 2, "warmup_steps": 1}
@@ -51,19 +58,28 @@ class Toy:
         self.folder, self.prepared = folder, folder / "prepared"
         self.new_text, self.old_text = folder / "new.txt", folder / "old.txt"
         words = iter(NEW_WORDS * 2000)
-        lines = [f"{line} The {next(words)} found the {next(words)}." if line else "" for line in _NEW_TEXT.split("\n")]
+        lines = [
+            f"{line} The {next(words)} found the {next(words)}." if line else ""
+            for line in _NEW_TEXT.split("\n")
+        ]
         self.new_text.write_text("\n".join(lines), encoding="utf-8")
         self.old_text.write_text(_OLD_TEXT, encoding="utf-8")
 
     def stock(self, kind: str, **changes: Any) -> Path:
-        """Folder of a stock model of class `kind` with its tokenizer, written once for each set of `changes`."""
-        folder = self.folder / "-".join([kind, *(f"{name}-{value}" for name, value in changes.items())])
+        """Folder of a stock model of class `kind` with its tokenizer, written once for each set of
+        `changes`.
+        """
+        folder = self.folder / "-".join(
+            [kind, *(f"{name}-{value}" for name, value in changes.items())]
+        )
         if not folder.is_dir():
             write_stock(folder, kind, **changes)
         return folder
 
     def options(self, origin: Path, output: Path, *more: object) -> list[str]:
-        """Options of a run with --init_from `origin` on the new text; `more` comes last and takes precedence."""
+        """Options of a run with --init_from `origin` on the new text; `more` comes last and takes
+        precedence.
+        """
         argv = ["--init_from", origin, "--corpus", self.new_text, "--prepared_dir", self.prepared]
         return [str(word) for word in (*argv, "--output_dir", output, *as_argv(_SIZES), *more)]
 
@@ -75,7 +91,9 @@ class Toy:
         logger.addHandler(handler)
         logger.setLevel(logging.INFO)
         try:
-            _, config = parse_pretraining(self.options(origin, self.folder / "no run", *more), "Pretraining.py")
+            _, config = parse_pretraining(
+                self.options(origin, self.folder / "no run", *more), "Pretraining.py"
+            )
             job = make_job(config, World(0, 1, 0, torch.device("cpu")))
         finally:
             logger.removeHandler(handler)
@@ -98,7 +116,15 @@ def _write_wordpiece(folder: Path) -> int:
     """Write BERT's tokenizer files for the words of the old text; returns the vocabulary size."""
     letters = "abcdefghijklmnopqrstuvwxyz0123456789"
     words = sorted({word.strip(".,").lower() for word in _OLD_TEXT.split()} - set(letters))
-    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *(f"##{letter}" for letter in letters)]
+    tokens = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        *letters,
+        *(f"##{letter}" for letter in letters),
+    ]
     tokens += [".", ",", *words]
     (folder / "vocab.txt").write_text("\n".join(tokens) + "\n", encoding="utf-8")
     contents = {"tokenizer_class": "BertTokenizer", "do_lower_case": True}
@@ -107,14 +133,19 @@ def _write_wordpiece(folder: Path) -> int:
 
 
 def write_stock(folder: Path, kind: str, **changes: Any) -> None:
-    """Write a stock model of class `kind` with random parameters by save_pretrained, and a tokenizer."""
+    """Write a stock model of class `kind` with random parameters by save_pretrained, and a
+    tokenizer.
+    """
     folder.mkdir(parents=True)
     settings = {**_SHAPE, **changes}
     if kind.startswith("Albert"):
         tokenizer = _albert_tokenizer()
         save_tokenizer(tokenizer, folder, POSITIONS)
         special = {"bos_token_id": tokenizer.cls_token_id, "eos_token_id": tokenizer.sep_token_id}
-        family, config = "albert", AlbertConfig(**{"vocab_size": VOCAB, "embedding_size": 16, **special, **settings})
+        family, config = (
+            "albert",
+            AlbertConfig(**{"vocab_size": VOCAB, "embedding_size": 16, **special, **settings}),
+        )
     elif kind.startswith("Bert"):
         family, config = "bert", BertConfig(**{"vocab_size": _write_wordpiece(folder), **settings})
     else:
@@ -130,13 +161,19 @@ def load_stock(folder: Path, kind: str) -> Any:
 
 def stock_inputs(batch: Batch, ids: Tensor) -> dict[str, Tensor]:
     """Inputs of a stock model for a batch whose tokens are `ids`."""
-    return {"input_ids": ids, "attention_mask": batch.attention_mask.long(), "token_type_ids": batch.token_type_ids}
+    return {
+        "input_ids": ids,
+        "attention_mask": batch.attention_mask.long(),
+        "token_type_ids": batch.token_type_ids,
+    }
 
 
 def masked_held_out(job: Job) -> list[Masked]:
     """The held-out examples of a run's evaluation, with the same masks."""
     training, batches = job.config.training, []
-    for batch in eval_batches(job.held_out, training.eval_examples, training.per_device_eval_batch_size):
+    for batch in eval_batches(
+        job.held_out, training.eval_examples, training.per_device_eval_batch_size
+    ):
         with torch.no_grad():
             found = job.objective.corrupt(batch)
         batches.append(Masked(batch, found.masked_ids, found.targets))

@@ -1,4 +1,6 @@
-"""Toy tasks of every kind with a rule that is learned in seconds, and their options of Finetuning.py."""
+"""Toy tasks of every kind with a rule that is learned in seconds, and their options of
+Finetuning.py.
+"""
 
 import json
 import random
@@ -20,8 +22,9 @@ KINDS = ("old", "quiet", "small", "bright", "clever", "tired")
 THINGS = ("lamp", "key", "letter", "basket", "candle", "bottle")
 SEED = 3
 _SETTINGS = """--max_seq_length 48 --num_train_epochs 16 --learning_rate 0.003 --layer_decay 1.0
---hidden_dropout_prob 0.0 --attention_probs_dropout_prob 0.0 --classifier_dropout_prob 0.0 --evals_per_epoch 1
---per_device_train_batch_size 16 --per_device_eval_batch_size 32 --logging_steps 10 --precision fp32 --device cpu"""
+--hidden_dropout_prob 0.0 --attention_probs_dropout_prob 0.0 --classifier_dropout_prob 0.0
+--evals_per_epoch 1 --per_device_train_batch_size 16 --per_device_eval_batch_size 32
+--logging_steps 10 --precision fp32 --device cpu"""
 _SIZES = {"train": 160, "dev": 48, "test": 24}
 
 
@@ -40,10 +43,16 @@ class Tiny(NamedTuple):
         return options(self.task, self.folder, model, output, *self.extra, *more)
 
 
-def options(task: str, folder: Path | None, model: Path | None, output: Path | None, *more: object) -> list[str]:
-    """Options for training in seconds without dropout, except those that are None; `more` comes last."""
+def options(
+    task: str, folder: Path | None, model: Path | None, output: Path | None, *more: object
+) -> list[str]:
+    """Options for training in seconds without dropout, except those that are None; `more` comes
+    last.
+    """
     named = {"task": task, "data_dir": folder, "model": model, "output_dir": output}
-    words = [word for name, value in named.items() if value is not None for word in (f"--{name}", value)]
+    words = [
+        word for name, value in named.items() if value is not None for word in (f"--{name}", value)
+    ]
     return [str(word) for word in (*words, *_SETTINGS.split(), "--seed", SEED, *more)]
 
 
@@ -90,7 +99,9 @@ class Story(NamedTuple):
 def stories(count: int, seed: int) -> list[Story]:
     """Generated sentences, reproducible by seed."""
     draw = random.Random(seed)
-    drawn = ([draw.choice(words) for words in (KINDS, ANIMALS, DEEDS, PLACES)] for _ in range(count))
+    drawn = (
+        [draw.choice(words) for words in (KINDS, ANIMALS, DEEDS, PLACES)] for _ in range(count)
+    )
     return [Story("The {} {} {} the {} today.".format(*words), *words) for words in drawn]
 
 
@@ -100,33 +111,60 @@ def _sets() -> dict[str, list[Story]]:
 
 def write(file: Path, content: str | Sequence[Sequence[object]]) -> None:
     """Write a text or the rows of a table."""
-    lines = content if isinstance(content, str) else ("\t".join(map(str, row)) + "\n" for row in content)
+    lines = (
+        content
+        if isinstance(content, str)
+        else ("\t".join(map(str, row)) + "\n" for row in content)
+    )
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("".join(lines), encoding="utf-8")
 
 
-def _write_pairs(folder: Path, label: str, sets: dict[str, list[tuple[str, str, Any]]], *suffixes: str) -> list[Any]:
-    """Write tables of two texts and a label, which the test set lacks; returns the labels of the test set."""
+def _write_pairs(
+    folder: Path, label: str, sets: dict[str, list[tuple[str, str, Any]]], *suffixes: str
+) -> list[Any]:
+    """Write tables of two texts and a label, which the test set lacks; returns the labels of the
+    test set.
+    """
     for name, rows in sets.items():
-        table = [("index", "sentence1", "sentence2", label), *((i, *row) for i, row in enumerate(rows))]
+        table = [
+            ("index", "sentence1", "sentence2", label),
+            *((i, *row) for i, row in enumerate(rows)),
+        ]
         for suffix in ("",) if name == "train" else suffixes or ("",):
-            write(folder / f"{name}{suffix}.tsv", [row[: 3 if name == "test" else 4] for row in table])
+            write(
+                folder / f"{name}{suffix}.tsv", [row[: 3 if name == "test" else 4] for row in table]
+            )
     return [row[-1] for row in sets["test"]]
 
 
 def cola(folder: Path) -> Tiny:
     """One text; only the test set's file has a header."""
     for name, found in _sets().items():
-        write(folder / "CoLA" / f"{name}.tsv", [("made", one.is_early, "", one.text) for one in found])
-    write(folder / "CoLA" / "test.tsv", [("index", "sentence"), *((i, one.text) for i, one in enumerate(found))])
-    return Tiny("cola", folder / "CoLA", "matthews_correlation", 0.9, [str(story.is_early) for story in found])
+        write(
+            folder / "CoLA" / f"{name}.tsv", [("made", one.is_early, "", one.text) for one in found]
+        )
+    write(
+        folder / "CoLA" / "test.tsv",
+        [("index", "sentence"), *((i, one.text) for i, one in enumerate(found))],
+    )
+    return Tiny(
+        "cola",
+        folder / "CoLA",
+        "matthews_correlation",
+        0.9,
+        [str(story.is_early) for story in found],
+    )
 
 
 def rte(folder: Path) -> Tiny:
     """Two texts; the second one determines the label."""
     labels = ("not_entailment", "entailment")
     sets = {
-        name: [(found[i - len(found) + 1].text, one.text, labels[one.is_early]) for i, one in enumerate(found)]
+        name: [
+            (found[i - len(found) + 1].text, one.text, labels[one.is_early])
+            for i, one in enumerate(found)
+        ]
         for name, found in _sets().items()
     }
     gold = _write_pairs(folder / "RTE", "label", sets)
@@ -135,7 +173,10 @@ def rte(folder: Path) -> Tiny:
 
 def mnli(folder: Path) -> Tiny:
     """Three classes, determined by the second text, and two evaluation sets."""
-    seconds, sets = {"contradiction": "The lamp.", "entailment": "The key.", "neutral": "The letter."}, {}
+    seconds, sets = (
+        {"contradiction": "The lamp.", "entailment": "The key.", "neutral": "The letter."},
+        {},
+    )
     for name, found in _sets().items():
         drawn = zip(found, random.Random(name).choices(list(seconds), k=len(found)), strict=True)
         sets[name] = [(story.text, seconds[label], label) for story, label in drawn]
@@ -147,7 +188,10 @@ def mnli(folder: Path) -> Tiny:
 def stsb(folder: Path) -> Tiny:
     """Regression: the index of the place in the list."""
     second, score = "The same was said before.", PLACES.index
-    sets = {name: [(one.text, second, float(score(one.place))) for one in found] for name, found in _sets().items()}
+    sets = {
+        name: [(one.text, second, float(score(one.place))) for one in found]
+        for name, found in _sets().items()
+    }
     gold = _write_pairs(folder / "STS-B", "score", sets)
     return Tiny("stsb", folder / "STS-B", "spearman", 0.75, gold, ("--precision", "bf16"))
 
@@ -157,11 +201,23 @@ def _squad(name: str, folder: Path, version: str, *extra: object) -> Tiny:
         paragraphs, gold = [], []
         for i, story in enumerate(found):
             is_impossible = version == "2.0" and i % 3 == 0
-            text = story.text.replace(f" the {story.place}", " nothing") if is_impossible else story.text
+            text = (
+                story.text.replace(f" the {story.place}", " nothing")
+                if is_impossible
+                else story.text
+            )
             context = f"It was told before. {text} {found[i - 1].kind} nights came."
-            answers = [] if is_impossible else [{"text": story.place, "answer_start": context.index(story.place)}]
+            answers = (
+                []
+                if is_impossible
+                else [{"text": story.place, "answer_start": context.index(story.place)}]
+            )
             flags = {"is_impossible": is_impossible} if version == "2.0" else {}
-            question = {"id": f"{set_name}-v{version}-{i}", "question": "Which place was it?", "answers": answers}
+            question = {
+                "id": f"{set_name}-v{version}-{i}",
+                "question": "Which place was it?",
+                "answers": answers,
+            }
             paragraphs.append({"context": context, "qas": [question | flags]})
             gold.append("" if is_impossible else story.place)
         content = {"version": "1", "data": [{"title": "tales", "paragraphs": paragraphs}]}
@@ -171,16 +227,19 @@ def _squad(name: str, folder: Path, version: str, *extra: object) -> Tiny:
 
 def squad(folder: Path) -> Tiny:
     """Question answering: the answer is the name of the place."""
-    return _squad("squad", folder / "squad", "1.1", "--num_train_epochs", 8)  # 48 tokens: two windows per passage
+    # 48 tokens: two windows per passage.
+    return _squad("squad", folder / "squad", "1.1", "--num_train_epochs", 8)
 
 
 def squad_v2(folder: Path) -> Tiny:
     """Like squad, but a third of the passages has no answer."""
-    return _squad("squad_v2", folder / "squad2", "2.0", "--max_seq_length", 64, "--num_train_epochs", 12)
+    return _squad(
+        "squad_v2", folder / "squad2", "2.0", "--max_seq_length", 64, "--num_train_epochs", 12
+    )
 
 
 def race(folder: Path) -> Tiny:
-    """The correct option names a place; two questions per passage, half of the passages are easy."""
+    """The correct option names a place; two questions per passage, half of them easy."""
     gold: list[str] = []
     for name, found in _sets().items():
         draw = random.Random(name)
@@ -203,10 +262,17 @@ def race(folder: Path) -> Tiny:
 
 
 def ner(folder: Path) -> Tiny:
-    """Entities: adjective and animal (two words), and places (one word); each third example is twice as long."""
+    """Entities: adjective and animal (two words), and places (one word); each third example is
+    twice as long.
+    """
     for name, found in _sets().items():
-        tagged = [[*_tagged(story), *(_tagged(found[i - 1]) if i % 3 == 0 else ())] for i, story in enumerate(found)]
-        text = "".join("".join(f"{word}\t{tag}\n" for word, tag in words) + "\n" for words in tagged)
+        tagged = [
+            [*_tagged(story), *(_tagged(found[i - 1]) if i % 3 == 0 else ())]
+            for i, story in enumerate(found)
+        ]
+        text = "".join(
+            "".join(f"{word}\t{tag}\n" for word, tag in words) + "\n" for words in tagged
+        )
         write(folder / "ner" / f"{name}.conll", text)
     return Tiny("ner", folder / "ner", "f1", 0.8, [[tag for _, tag in words] for words in tagged])
 

@@ -1,4 +1,6 @@
-"""Benchmarks: both sides compute the same or are refused, and speedups are ratios of timings taken in turns."""
+"""Benchmarks: both sides compute the same or are refused, and speedups are ratios of timings taken
+in turns.
+"""
 
 import copy
 import json
@@ -34,7 +36,9 @@ WORLD = World(0, 1, 0, torch.device("cpu"))
 B, L, V, SEED = 3, 23, 61, 5
 # Large initial weights, so that losses are far from chance level and depend on every weight.
 SPECIAL = SpecialIds(0, 1, 2, 3, 4, never_masked=(0, 1, 2, 3, 4))
-SHAPE = ModelConfig(V, embedding_size=13, hidden_size=28, num_hidden_layers=2, initializer_range=0.2)
+SHAPE = ModelConfig(
+    V, embedding_size=13, hidden_size=28, num_hidden_layers=2, initializer_range=0.2
+)
 
 
 @pytest.fixture
@@ -47,18 +51,31 @@ def ours() -> ReplacedTokenDetection:
 def batch() -> Batch:
     ids = torch.randint(5, V, (B, L), generator=torch.Generator().manual_seed(SEED))
     mask = torch.arange(L) < torch.tensor([[L], [17], [11]])
-    return Batch(ids * mask, mask, ((torch.arange(L) > 7) & mask).long(), torch.full((B,), -100), torch.arange(B))
+    return Batch(
+        ids * mask,
+        mask,
+        ((torch.arange(L) > 7) & mask).long(),
+        torch.full((B,), -100),
+        torch.arange(B),
+    )
 
 
 @pytest.fixture
 def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Options of a tiny comparison; matrix products and batches are measured briefly, with one process."""
+    """Options of a tiny comparison; matrix products and batches are measured briefly, with one
+    process.
+    """
     monkeypatch.setattr(data_path, "_EXAMPLES_PER_TIMING", 64)
     monkeypatch.setattr(timing, "_MATRIX_SIZE", {"cpu": 64, "cuda": 1024})
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
     (tmp_path / "tales.txt").write_text(english(150), encoding="utf-8")
     folders = {"corpus": str(tmp_path / "tales.txt"), "prepared_dir": str(tmp_path / "prepared")}
-    shape = {"preset": "tiny", "max_seq_length": 32, "per_device_train_batch_size": "4", "precision": "fp32"}
+    shape = {
+        "preset": "tiny",
+        "max_seq_length": 32,
+        "per_device_train_batch_size": "4",
+        "precision": "fp32",
+    }
     return {**folders, **shape, "vocab_size": 300, "repeats": 1, "examples": 16, "device": "cpu"}
 
 
@@ -74,7 +91,9 @@ DIFFERENCES = {
 }
 
 
-def test_stock_computes_our_losses_and_gradients_or_is_refused(ours: ReplacedTokenDetection, batch: Batch) -> None:
+def test_stock_computes_our_losses_and_gradients_or_is_refused(
+    ours: ReplacedTokenDetection, batch: Batch
+) -> None:
     for is_tuned, attention in ((False, "sdpa"), (True, "eager")):
         pair = StockPair(ours, is_tuned=is_tuned)
         pair.use_attention(attention)
@@ -82,14 +101,20 @@ def test_stock_computes_our_losses_and_gradients_or_is_refused(ours: ReplacedTok
     assert sum(p.numel() for p in pair.parameters()) == sum(p.numel() for p in ours.parameters())
     for part, shows_in in DIFFERENCES.items():
         pair, (path, _, name) = StockPair(ours, is_tuned=False), part.rpartition(".")
-        setattr(pair.get_submodule(path), name, own := copy.deepcopy(getattr(pair.get_submodule(path), name)))
+        setattr(
+            pair.get_submodule(path),
+            name,
+            own := copy.deepcopy(getattr(pair.get_submodule(path), name)),
+        )
         if shows_in == "discriminator_loss":
             own.data[0, 0] += 0.1
         with pytest.raises(UserError, match=f"do not compute the same: {shows_in}"):
             check_same_function(ours, pair, batch)
 
 
-def test_stock_trains_each_parameter_at_the_learning_rate_of_ours(ours: ReplacedTokenDetection) -> None:
+def test_stock_trains_each_parameter_at_the_learning_rate_of_ours(
+    ours: ReplacedTokenDetection,
+) -> None:
     """Regression: stock's generator had a quarter of the learning rate of ours."""
     ours.rtd = replace(ours.rtd, generator_rate=4.0, discriminator_rate=0.5)
     scales = ours.lr_multipliers
@@ -111,7 +136,12 @@ def test_speedups_are_ratios_of_timings_in_turns() -> None:
 
     results = compare(in_turns({name: partial(seconds_of, name) for name in times}, 3), work=8)
     assert order == [OURS, STOCK] * 3
-    assert results[OURS]["rate"] == {"median": 4.0, "lowest": 2.0, "highest": 8.0, "values": [8.0, 4.0, 2.0]}
+    assert results[OURS]["rate"] == {
+        "median": 4.0,
+        "lowest": 2.0,
+        "highest": 8.0,
+        "values": [8.0, 4.0, 2.0],
+    }
     assert results[OURS]["ratio"]["values"] == [2.0, 2.0, 0.5]
     assert results[STOCK]["ratio"]["values"] == [1.0, 1.0, 1.0]
 
@@ -190,7 +220,9 @@ def test_step_writes_speedups_over_stock(given: dict[str, Any], tmp_path: Path) 
             flops_per_second = record["flops_per_step"] / result["seconds"]["median"]
             bytes_per_second = result["bytes_per_step"] / result["seconds"]["median"]
             assert 0 < result["GB/s"] == pytest.approx(bytes_per_second / 1e9)
-            assert result["MFU"] == pytest.approx(flops_per_second / record["matrix_flops_per_second"])
+            assert result["MFU"] == pytest.approx(
+                flops_per_second / record["matrix_flops_per_second"]
+            )
         assert 0 < record["tokens_per_step"] <= 4 * 32
         assert 0 < record["profiles"][OURS]["busy_share"] < 1
         assert "aten::addmm" in {one["name"] for one in record["profiles"][OURS]["kernels"]}
@@ -210,7 +242,11 @@ def test_different_predictions_and_invalid_options_are_refused(given: dict[str, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("parts", [("store", "batches"), ("fill_mask",), ("finetune",)])
-def test_every_other_part_is_compared_with_stock(parts: Any, given: Any, capsys: pytest.CaptureFixture) -> None:
+def test_every_other_part_is_compared_with_stock(
+    parts: Any, given: Any, capsys: pytest.CaptureFixture
+) -> None:
     for part in parts:
         run(part, given)
-        assert {OURS, STOCK} <= {line.split("  ")[0] for line in capsys.readouterr().out.splitlines()}
+        assert {OURS, STOCK} <= {
+            line.split("  ")[0] for line in capsys.readouterr().out.splitlines()
+        }

@@ -1,4 +1,6 @@
-"""The static page scores text in a browser as onnxruntime does in Python, and contacts only its own server."""
+"""The static page scores text in a browser as onnxruntime does in Python, and contacts only its own
+server.
+"""
 
 import os
 import shutil
@@ -21,9 +23,23 @@ from electra_albert.hub.onnx import INPUTS, QUANTIZED_FILE
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = ROOT / "data" / "models" / "english-h256-l4"
-BUILD = [sys.executable, str(ROOT / "examples" / "page" / "build.py"), "--model", str(SHIPPED), "--output_dir"]
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
+BUILD = [
+    sys.executable,
+    str(ROOT / "examples" / "page" / "build.py"),
+    "--model",
+    str(SHIPPED),
+    "--output_dir",
+]
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+]
 FLAGS += ["--disable-component-update", "--disable-sync"]
 TEXTS = {
     "example": "Open the owl for reading.",
@@ -31,9 +47,9 @@ TEXTS = {
     "unknown characters and a mask": "He wrote 中文 and ☃ in the [MASK] of the king.",
     "empty": "",
 }
-# Probabilities in int8. In Python, with and without graph optimisation, they differ by at most 0.023 and by 0.0007 on
-# average (63 texts), because activations are rounded to other integers; in the browser by 0.021 and 0.0005,
-# and for a model of preset tiny by 0.046 and 0.0002.
+# Probabilities in int8. In Python, with and without graph optimisation, they differ by at most
+# 0.023 and by 0.0007 on average (63 texts), because activations are rounded to other integers; in
+# the browser by 0.021 and 0.0005, and for a model of preset tiny by 0.046 and 0.0002.
 LARGEST, MEAN = 0.05, 0.003
 QUANTIZATION = 0.1  # int8 and float32 differ by at most 0.094 on 10,824 tokens
 
@@ -75,10 +91,16 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def opened(page: Path) -> Iterator[Opened]:
     from playwright.sync_api import sync_playwright
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=page)) as server, sync_playwright() as driver:
+    with (
+        ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=page)) as server,
+        sync_playwright() as driver,
+    ):
         Thread(target=server.serve_forever, daemon=True).start()
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        tab, requests = browser.new_page(base_url=f"http://127.0.0.1:{server.server_port}"), list[str]()
+        tab, requests = (
+            browser.new_page(base_url=f"http://127.0.0.1:{server.server_port}"),
+            list[str](),
+        )
         tab.on("request", lambda request: requests.append(request.url))
         yield Opened(tab, page, requests)
         browser.close()
@@ -88,8 +110,12 @@ def opened(page: Path) -> Iterator[Opened]:
 def read_scores(tab: Any, text: str, token_count: int) -> tuple[list[str], np.ndarray]:
     """Tokens and probabilities that the page shows some time after a text was typed."""
     tab.fill("#text", text)
-    tab.wait_for_function("text => document.querySelector('#tokens').dataset.text === text", arg=text)
-    rows = tab.eval_on_selector_all("#tokens li", "all => all.map(i => [i.dataset.token, i.dataset.probability])")
+    tab.wait_for_function(
+        "text => document.querySelector('#tokens').dataset.text === text", arg=text
+    )
+    rows = tab.eval_on_selector_all(
+        "#tokens li", "all => all.map(i => [i.dataset.token, i.dataset.probability])"
+    )
     assert tab.inner_text("#status").startswith(f"{token_count} tokens in ")
     return [token for token, _ in rows], np.array([float(probability) for _, probability in rows])
 
@@ -99,24 +125,32 @@ def test_scores_are_those_of_onnxruntime_and_no_request_leaves_the_page(opened: 
 
     opened.tab.goto("/")
     model, exported = load_model(SHIPPED, "cpu"), opened.folder / "model"
-    session = onnxruntime.InferenceSession(str(exported / QUANTIZED_FILE), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        str(exported / QUANTIZED_FILE), providers=["CPUExecutionProvider"]
+    )
     tokenizer = Tokenizer.from_file(str(exported / "tokenizer.json"))
     for text in TEXTS.values():
         encoded = tokenizer.encode(text)
         tokens, found = read_scores(opened.tab, text, len(encoded) - 2)
         values = (encoded.ids, encoded.attention_mask, encoded.type_ids)
-        (logits,) = session.run(["logits"], {name: np.array([ids]) for name, ids in zip(INPUTS, values, strict=True)})
+        (logits,) = session.run(
+            ["logits"], {name: np.array([ids]) for name, ids in zip(INPUTS, values, strict=True)}
+        )
         difference = np.abs(found - 1 / (1 + np.exp(-logits[0, 1:-1])))
         assert tokens == encoded.tokens[1:-1]
         assert np.max(difference, initial=0) <= LARGEST
         assert difference.sum() <= MEAN * len(tokens)
         if "[MASK]" not in text:  # which the toolkit reads as text
             scored: Any = model.replaced_probabilities(text)
-            assert [each.probability for each in scored] == pytest.approx(list(found), abs=QUANTIZATION)
+            assert [each.probability for each in scored] == pytest.approx(
+                list(found), abs=QUANTIZATION
+            )
     assert {urlsplit(url).hostname for url in opened.requests} == {"127.0.0.1"}
 
 
-def test_a_text_beyond_the_models_positions_is_cut_with_a_message_and_fits_a_phone(opened: Opened) -> None:
+def test_a_text_beyond_the_models_positions_is_cut_with_a_message_and_fits_a_phone(
+    opened: Opened,
+) -> None:
     opened.tab.set_viewport_size({"width": 390, "height": 800})
     opened.tab.goto("/")
     tokens, _ = read_scores(opened.tab, "the " * 600, 126)
@@ -125,7 +159,9 @@ def test_a_text_beyond_the_models_positions_is_cut_with_a_message_and_fits_a_pho
     assert opened.tab.evaluate("document.documentElement.scrollWidth") <= 390
 
 
-@pytest.mark.parametrize("missing", [QUANTIZED_FILE, "lib/ort.wasm.bundle.min.mjs", "model/tokenizer.json"])
+@pytest.mark.parametrize(
+    "missing", [QUANTIZED_FILE, "lib/ort.wasm.bundle.min.mjs", "model/tokenizer.json"]
+)
 def test_a_missing_file_is_an_error_message(opened: Opened, missing: str) -> None:
     opened.tab.route(f"**/{missing}", lambda route: route.fulfill(status=404))
     opened.tab.goto("/")

@@ -80,8 +80,20 @@ def test_a_column_that_the_first_example_lacks_is_not_left_out(main: Main, capsy
     assert "example 1: anchor, positive, negative must be texts" in capsys.readouterr().err
 
 
-OPTIONS_REFUSED = ["max_score=0", "max_score=inf", "save_steps=0", "per_device_train_batch_size=0", "learning_rate=-1"]
-OPTIONS_REFUSED += ["num_train_epochs=nan", "seed=-1", "seed=4294967296", "model=empty", "model=damaged"]
+OPTIONS_REFUSED = [
+    "max_score=0",
+    "max_score=inf",
+    "save_steps=0",
+    "per_device_train_batch_size=0",
+    "learning_rate=-1",
+]
+OPTIONS_REFUSED += [
+    "num_train_epochs=nan",
+    "seed=-1",
+    "seed=4294967296",
+    "model=empty",
+    "model=damaged",
+]
 
 
 def test_unusable_options_end_in_one_line(main: Main, capsys: Any) -> None:
@@ -95,7 +107,9 @@ def test_unusable_options_end_in_one_line(main: Main, capsys: Any) -> None:
         assert ": error: " in capsys.readouterr().err.splitlines()[-1], option
 
 
-def test_another_model_at_the_same_path_is_not_taken_for_the_former(main: Main, capsys: Any) -> None:
+def test_another_model_at_the_same_path_is_not_taken_for_the_former(
+    main: Main, capsys: Any
+) -> None:
     # Regression: the scores of the former model were printed.
     write(Path("a.csv"), "sentence1,sentence2,score\n" + "a,b,1\nc,d,0\n" * 4)
     words = ("out", "--train_file", "a.csv", "--num_train_epochs", "1")

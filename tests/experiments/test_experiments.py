@@ -33,18 +33,36 @@ finetuning: {tasks: {cola: }}
 def stages_of(folder: Path, plan: str = PLAN, **given: Any) -> list[Stage]:
     file = folder / "plan.yaml"
     file.write_text(plan, encoding="utf-8")
-    return all_stages(read_plan(file), Site(**{"output_dir": str(folder / "out"), "corpus": "c.txt", **given}))
+    return all_stages(
+        read_plan(file), Site(**{"output_dir": str(folder / "out"), "corpus": "c.txt", **given})
+    )
 
 
 def test_each_variant_becomes_commands_in_the_order_they_need(tmp_path: Path) -> None:
     stages = stages_of(tmp_path, data_dir="glue", text=["t.txt"])
     names = [(stage.variant, stage.name) for stage in stages]
-    made = [("a", "pretraining-1"), ("a", "pretraining-2"), ("s", "pretraining-1"), ("s", "pretraining-2")]
-    assert names == [*made, ("a", "scores"), ("a", "cola"), ("r", "cola"), ("s", "scores"), ("s", "cola")]
+    made = [
+        ("a", "pretraining-1"),
+        ("a", "pretraining-2"),
+        ("s", "pretraining-1"),
+        ("s", "pretraining-2"),
+    ]
+    assert names == [
+        *made,
+        ("a", "scores"),
+        ("a", "cola"),
+        ("r", "cola"),
+        ("s", "scores"),
+        ("s", "cola"),
+    ]
     random = stages[6]
     assert random.module == ["electra_albert", "finetune"]
     assert typed(random.options)[-2:] == ["--from_scratch", "true"]
-    assert [stage.needs.output.name for stage in stages if stage.needs] == ["seed-1", "seed-2", *["seed-1"] * 5]
+    assert [stage.needs.output.name for stage in stages if stage.needs] == [
+        "seed-1",
+        "seed-2",
+        *["seed-1"] * 5,
+    ]
     assert random.needs == stages[0]
 
 
@@ -60,8 +78,8 @@ def test_plans_are_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: 
 
 
 EQUAL_FLOPS = """
-{flops: 1.0e+14, warmup_share: 0.1, pretraining: {preset: tiny, vocab_size: 30000}, variants: {d: {}, m: {
-objective: mlm_sop}, r: {gradient_accumulation_steps: 8}}}
+{flops: 1.0e+14, warmup_share: 0.1, pretraining: {preset: tiny, vocab_size: 30000},
+variants: {d: {}, m: {objective: mlm_sop}, r: {gradient_accumulation_steps: 8}}}
 """
 
 
@@ -74,7 +92,8 @@ def test_equal_flops_give_each_variant_its_updates(tmp_path: Path) -> None:
 
 CONTINUED = """
 pretraining: {preset: tiny, vocab_size: 300}
-variants: {a/1: {objective: mlm, seeds: [1, 2], flops: 1e12}, b: {init_from: a/1/generator, flops: 3.0e+12}}
+variants: {a/1: {objective: mlm, seeds: [1, 2], flops: 1e12},
+  b: {init_from: a/1/generator, flops: 3.0e+12}}
 """
 
 
@@ -82,8 +101,12 @@ def test_a_variant_starts_from_the_weights_of_another_and_adds_its_costs(tmp_pat
     first, _, second = stages = stages_of(tmp_path, CONTINUED)
     assert second.options["init_from"] == str(first.output / "generator")
     assert second.needs == first
-    # Regression: --init_from set these two by its folder, so the FLOPs were those of another generator.
-    assert (second.options["rtd.generator_layers"], second.options["rtd.generator_rate"]) == (1, 2.0)
+    # Regression: --init_from set these two by its folder, so the FLOPs were those of another
+    # generator.
+    assert (second.options["rtd.generator_layers"], second.options["rtd.generator_rate"]) == (
+        1,
+        2.0,
+    )
     assert [round(s.flops_per_step * s.options["max_steps"] / 1e12) for s in stages] == [1, 1, 3]
     moved = stages_of(tmp_path, CONTINUED, output_dir=str(tmp_path / "moved"))
     assert (
@@ -95,13 +118,21 @@ def test_a_variant_starts_from_the_weights_of_another_and_adds_its_costs(tmp_pat
         stage.record.parent.mkdir(parents=True, exist_ok=True)
         write_json(stage.record, {"recipe": stage.recipe, "exit_code": 0})
         stage.output.mkdir(parents=True)
-        row = {"step": number, "tokens": 10 * number, "tokens_per_second": 10.0, "eval_discriminator_auc": 0.5}
+        row = {
+            "step": number,
+            "tokens": 10 * number,
+            "tokens_per_second": 10.0,
+            "eval_discriminator_auc": 0.5,
+        }
         (stage.output / "metrics.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
     (run,) = find(stages[2:])["pretraining"]
     flops = first.flops_per_step + second.flops_per_step * 3
     assert run["curves"] == {"discriminator_auc": [(flops, 0.5)]}
     assert [run[key] for key in ("updates", "tokens", "flops", "seconds")] == [4, 40, flops, 4.0]
 
+
+_PLAIN = "optimizer: adamw, rtd.embedding_sharing: full"
+_STOCK = "b: {like: a, weights: stock}"
 
 REFUSED = {
     "twice": "{variants: {a: {}, a: {}}}",
@@ -110,15 +141,13 @@ REFUSED = {
     "output_dir": "{variants: {a: {output_dir: x}}}",
     "define 'a'": "{variants: {b: {like: a, weights: random}, a: {}}}",
     "no options": "{variants: {a: {}, b: {like: a, weights: random, seeds: [3]}}}",
-    "objective rtd": "{variants: {a: {objective: mlm, optimizer: adamw}, b: {like: a, weights: stock}}}",
-    "optimizer adamw": "{variants: {a: {rtd.embedding_sharing: full}, b: {like: a, weights: stock}}}",
+    "objective rtd": f"{{variants: {{a: {{objective: mlm, optimizer: adamw}}, {_STOCK}}}}}",
+    "optimizer adamw": f"{{variants: {{a: {{rtd.embedding_sharing: full}}, {_STOCK}}}}}",
     "sharing full": "{variants: {a: {optimizer: adamw}, b: {like: a, weights: stock}}}",
-    "no init_from": "{variants: {a: {optimizer: adamw, rtd.embedding_sharing: full}, b: {init_from: a/discriminator, "
-    "optimizer: adamw, rtd.embedding_sharing: full}, c: {like: b, weights: stock}}}",
-    "averaging": "{variants: {a: {optimizer: adamw, rtd.embedding_sharing: full, average_checkpoints: 2}, "
-    "c: {like: a, weights: stock}}}",
-    "mask_unit": "{variants: {a: {optimizer: adamw, rtd.embedding_sharing: full, rtd.mask_unit: word}, "
-    "c: {like: a, weights: stock}}}",
+    "no init_from": f"{{variants: {{a: {{{_PLAIN}}}, b: {{init_from: a/discriminator, {_PLAIN}}}, "
+    "c: {like: b, weights: stock}}}",
+    "averaging": f"{{variants: {{a: {{{_PLAIN}, average_checkpoints: 2}}, {_STOCK}}}}}",
+    "mask_unit": f"{{variants: {{a: {{{_PLAIN}, rtd.mask_unit: word}}, {_STOCK}}}}}",
     "could not convert": "{variants: {a: {flops: many}}}",
     "aa/generator does not exist": "{variants: {a: {}, b: {init_from: aa/generator}}}",
     "share a folder": "{variants: {a b: {}, a/b: {}}}",
@@ -130,7 +159,14 @@ def test_invalid_plan_and_variant_without_its_reference_are_refused(tmp_path: Pa
         with pytest.raises(UsageError, match=word):
             stages_of(tmp_path, text)
     stages_of(tmp_path)
-    options = ["--plan", str(tmp_path / "plan.yaml"), "--corpus", "c.txt", "--output_dir", str(tmp_path / "out")]
+    options = [
+        "--plan",
+        str(tmp_path / "plan.yaml"),
+        "--corpus",
+        "c.txt",
+        "--output_dir",
+        str(tmp_path / "out"),
+    ]
     for variant, word in (("s", "name a too"), ("z", "no variant")):
         with pytest.raises(UsageError, match=word):
             main([*options, "--variants", variant])
@@ -160,7 +196,9 @@ def scripted(folder: Path, monkeypatch: pytest.MonkeyPatch, what: str, name: str
     return Stage("a", name, ["scripted"], {"what": what, "output_dir": output}, output)
 
 
-def test_only_stages_that_failed_are_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_stages_that_failed_are_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     done, failing = (scripted(tmp_path, monkeypatch, what, what) for what in ("work", "fail"))
     monkeypatch.delenv("OMP_NUM_THREADS")
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
@@ -182,21 +220,28 @@ def test_interrupt_lets_commands_save(tmp_path: Path, monkeypatch: pytest.Monkey
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent was killed")
-def test_commands_save_when_the_runner_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="only Linux tells a process that its parent was killed"
+)
+def test_commands_save_when_the_runner_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stage = scripted(tmp_path, monkeypatch, "orphan")
     runner = multiprocessing.get_context("fork").Process(target=run_stages, args=([stage], 1))
     runner.start()
     runner.join()
     status = Path("/proc", stage.output.with_name("pid").read_text(), "stat")
     deadline = time.monotonic() + 30
-    while status.exists() and ") Z " not in status.read_text():  # Z: ended, not yet collected by its new parent
+    # Z: ended, not yet collected by its new parent.
+    while status.exists() and ") Z " not in status.read_text():
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert failure(stage) == "was stopped and can be resumed"
 
 
-def test_output_of_other_options_or_weights_is_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_of_other_options_or_weights_is_not_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     weights = scripted(tmp_path, monkeypatch, "work", "pretraining-1")
     task = scripted(tmp_path, monkeypatch, "work")._replace(needs=weights)
     assert run_stages([weights, task], 1) == []
@@ -205,7 +250,8 @@ def test_output_of_other_options_or_weights_is_not_overwritten(tmp_path: Path, m
     other = weights._replace(options={"what": "more"})
     later = task._replace(needs=other)
     assert (failure(other), failure(later)) == (OTHER_RECIPE, OTHER_RECIPE)
-    with pytest.raises(UsageError, match=f"delete {tmp_path / 'a'}$"):  # the folder holds the task's too
+    # The folder holds the task's too.
+    with pytest.raises(UsageError, match=f"delete {tmp_path / 'a'}$"):
         check_recipes([other, later])
     task.record.write_text("{}", encoding="utf-8")
     with pytest.raises(CheckpointError, match=str(task.record)):
@@ -226,26 +272,38 @@ def test_report_has_results_and_failures_of_each_variant(tmp_path: Path) -> None
         if stage is not scores:
             stage.output.mkdir(parents=True)
     for stage in stages[:3]:
-        (stage.output / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n", encoding="utf-8")
+        (stage.output / "metrics.jsonl").write_text(
+            "\n".join(map(json.dumps, rows)) + "\n", encoding="utf-8"
+        )
     scores.output.parent.mkdir(parents=True, exist_ok=True)
     write_json(scores.output, {"text": [{"file": "t.txt", "nats_per_token": 3.25}], "pairs": None})
-    metric = {"main_metric": "matthews", "metrics": {"matthews": {"values": [0.25, 0.75]}}, "collapsed_seeds": [2]}
+    metric = {
+        "main_metric": "matthews",
+        "metrics": {"matthews": {"values": [0.25, 0.75]}},
+        "collapsed_seeds": [2],
+    }
     write_json(task.output / "results.json", metric)
     text = report(read_plan(tmp_path / "plan.yaml"), Site(str(tmp_path / "out"), "c.txt"), stages)
     flops = f"{stages[0].flops_per_step * 4:.2e}"
-    assert f"| a | 1 | 4 | 0.0 | 2.0 | {flops} | 2.500 | 0.750 | 3.250 | 50.00 ± 35.36 | 50.00 |" in text
+    assert (
+        f"| a | 1 | 4 | 0.0 | 2.0 | {flops} | 2.500 | 0.750 | 3.250 | 50.00 ± 35.36 | 50.00 |"
+        in text
+    )
     assert "- a: pretraining-2 was stopped and can be resumed" in text
     assert "- s: pretraining-1 failed with exit code 5" in text
-    found = json.loads((tmp_path / "out" / "results.json").read_text(encoding="utf-8"))["variants"]["a"]
+    found = json.loads((tmp_path / "out" / "results.json").read_text(encoding="utf-8"))["variants"][
+        "a"
+    ]
     assert [run["seconds"] for run in found["pretraining"]] == [120.0, 120.0]
     assert found["collapsed_seeds"] == {"cola": [2]}
     assert (tmp_path / "out" / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
 TINY = """
-pretraining: {preset: tiny, optimizer: adamw, rtd.embedding_sharing: full, vocab_size: 300, max_seq_length: 32,
-  max_steps: 10, warmup_steps: 2, precision: fp32,
-  per_device_train_batch_size: 8, logging_steps: 5, eval_examples: 16, device: cpu, preprocessing_num_workers: 1}
+pretraining: {preset: tiny, optimizer: adamw, rtd.embedding_sharing: full, vocab_size: 300,
+  max_seq_length: 32, max_steps: 10, warmup_steps: 2, precision: fp32,
+  per_device_train_batch_size: 8, logging_steps: 5, eval_examples: 16, device: cpu,
+  preprocessing_num_workers: 1}
 variants: {ours: , random: {like: ours, weights: random}, stock: {like: ours, weights: stock}}
 finetuning: {options: {max_seq_length: 32, max_steps: 2, device: cpu}, tasks: {cola: }}
 """
@@ -256,11 +314,23 @@ def test_experiment_of_every_kind_of_variant_is_run(tmp_path: Path) -> None:
     (tmp_path / "plan.yaml").write_text(TINY, encoding="utf-8")
     (tmp_path / "c.txt").write_text(english(130), encoding="utf-8")
     folders = ("--corpus", "c.txt", "--prepared_dir", "prep", "--output_dir", "out")
-    words = ("--plan", "plan.yaml", "--jobs", "2", *folders, "--data_dir", cola(tmp_path / "glue").folder)
+    words = (
+        "--plan",
+        "plan.yaml",
+        "--jobs",
+        "2",
+        *folders,
+        "--data_dir",
+        cola(tmp_path / "glue").folder,
+    )
     ended = finish(start(["-m", "experiments", *words], tmp_path))
     assert ended.code == 0, ended.err + ended.out
     found = json.loads((tmp_path / "out" / "results.json").read_text(encoding="utf-8"))["variants"]
-    assert [name for name, variant in found.items() if variant["tasks"]] == ["ours", "random", "stock"]
+    assert [name for name, variant in found.items() if variant["tasks"]] == [
+        "ours",
+        "random",
+        "stock",
+    ]
     (run,), (stock,) = found["ours"]["pretraining"], found["stock"]["pretraining"]
     assert stock["seconds"] == pytest.approx(run["seconds"], abs=2.0)
     assert stock["held_out"]["generator_loss"] > 0

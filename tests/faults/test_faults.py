@@ -1,4 +1,6 @@
-"""Law 8 and 9 from outside: commands with faults, by the trials of benchmarks/faults; `make test-faults` runs them."""
+"""Law 8 and 9 from outside: commands with faults, by the trials of benchmarks/faults; `make
+test-faults` runs them.
+"""
 
 import shutil
 import sys
@@ -11,7 +13,9 @@ from benchmarks.faults.hostile import HOSTILE
 
 pytestmark = [
     pytest.mark.faults,
-    pytest.mark.skipif(sys.platform != "linux" or not shutil.which("cc"), reason="needs Linux and a C compiler"),
+    pytest.mark.skipif(
+        sys.platform != "linux" or not shutil.which("cc"), reason="needs Linux and a C compiler"
+    ),
 ]
 
 
@@ -26,16 +30,21 @@ def each(points: dict[str, str]) -> list[tuple[str, str]]:
 
 
 KILLS = {
-    "prepare": "mkdir 1 prepared/*, write 1 *parts/*.tokens, rename 1 *parts/*.json, write 1 *train/*tokens.bin, "
+    "prepare": "mkdir 1 prepared/*, write 1 *parts/*.tokens, rename 1 *parts/*.json, write 1 "
+    "*train/*tokens.bin, "
     "rename 1 *manifest.json, remove 1 *store/parts, rename 1 *train/*rows-*.bin",
     "pretrain": "rename 1 run/config.yaml, write 3 run/metrics.jsonl, write 2 run/samples.jsonl, "
-    "mkdir 1 *ing-*step-0000006, write 1 *ing-*step-0000006/state.json, write 1 *ing-*step-0000006/.tmp*, "
+    "mkdir 1 *ing-*step-0000006, write 1 *ing-*step-0000006/state.json, write 1 "
+    "*ing-*step-0000006/.tmp*, "
     "sync 1 *ing-*step-0000006/optimizer.safetensors, write 1 *ing-*step-0000006/MANIFEST.json, "
     "rename 1 *step-0000006, rename 1 *ing-*step-0000002, remove 2 *ing-*step-0000002/*, "
     "rename 1 run/generator/config.json",
-    "export": "write 1 */model.safetensors, rename 1 exported/config.json, rename 1 exported/model.safetensors",
-    "warmup": "mkdir 1 *generator_warmup/checkpoints/*-step-0000004, rename 1 warm/checkpoints/step-0000002",
-    "finetune": "rename 1 tuned/seed-42/result.json, remove 1 tuned/seed-42/checkpoints/step-0000006/model.*",
+    "export": "write 1 */model.safetensors, rename 1 exported/config.json, rename 1 "
+    "exported/model.safetensors",
+    "warmup": "mkdir 1 *generator_warmup/checkpoints/*-step-0000004, rename 1 "
+    "warm/checkpoints/step-0000002",
+    "finetune": "rename 1 tuned/seed-42/result.json, remove 1 "
+    "tuned/seed-42/checkpoints/step-0000006/model.*",
 }
 
 
@@ -54,23 +63,29 @@ FAILURES = {
     "ENOSPC write 1 *manifest.json, ENOSPC write 1 *tokenizer.json, EFBIG write 1 *rows-*.bin, "
     "EIO sync 1 *train/*tokens.bin",
     "pretrain": "ENOSPC write 1 run/*environment.json, ENOSPC write 3 run/metrics.jsonl, "
-    "ENOSPC write 1 *ing-*step-0000004/.tmp*, ENOSPC write 1 run/generator/*, ENOSPC write 1 run/*README.md, "
-    "EIO sync 1 *ing-*step-0000006/model.safetensors, EIO rename 1 *step-0000008, EIO write 2 run/tensorboard/*, "
+    "ENOSPC write 1 *ing-*step-0000004/.tmp*, ENOSPC write 1 run/generator/*, ENOSPC write 1 "
+    "run/*README.md, "
+    "EIO sync 1 *ing-*step-0000006/model.safetensors, EIO rename 1 *step-0000008, EIO write "
+    "2 run/tensorboard/*, "
     "EIO open 1 run/run.lock, EIO remove 2 *ing-*step-0000004/*",
     "export": "EDQUOT write 1 */model.safetensors, EIO rename 1 exported/model.safetensors",
 }
 
 
 @pytest.mark.parametrize(("program", "fault"), each(FAILURES))
-def test_a_failing_call_is_one_line_and_loses_nothing(bench: Bench, program: str, fault: str) -> None:
+def test_a_failing_call_is_one_line_and_loses_nothing(
+    bench: Bench, program: str, fault: str
+) -> None:
     assert trials.fail(bench, program, fault) == ""
 
 
 CHECKPOINT, STORE = "run/checkpoints/step-0000004", "prepared/text-*/store"
 TRAIN, GENERATOR = f"{STORE}/train/000000", "run/generator"
 READ = {
-    "pretrain": f"{CHECKPOINT}/model.safetensors, {CHECKPOINT}/optimizer.safetensors, {CHECKPOINT}/state.json, "
-    f"{CHECKPOINT}/MANIFEST.json, {TRAIN}.tokens.bin, {TRAIN}.sentence_ends.bin, {TRAIN}.document_ends.bin, "
+    "pretrain": f"{CHECKPOINT}/model.safetensors, {CHECKPOINT}/optimizer.safetensors, "
+    f"{CHECKPOINT}/state.json, "
+    f"{CHECKPOINT}/MANIFEST.json, {TRAIN}.tokens.bin, {TRAIN}.sentence_ends.bin, "
+    f"{TRAIN}.document_ends.bin, "
     f"{STORE}/validation/000000.tokens.bin, {STORE}/token_counts.bin, {STORE}/manifest.json, "
     f"{TRAIN}.rows-2-32-42.bin, prepared/text-*/tokenizer/tokenizer.json",
     "prepare": f"{STORE}/parts/000000.tokens, prepared/text-*/tokenizer/tokenizer_config.json",
@@ -84,7 +99,11 @@ def test_a_flipped_bit_never_gives_other_results(bench: Bench, program: str, pat
     assert trials.damage(bench, program, path, "flipped bit", 0.6) == ""
 
 
-TOGETHER = {"prepare": "write 1 *tokens.bin", "pretrain": "sync 1 *ing-*step-0000004/*", "finetune": "mkdir 1 *seed-42"}
+TOGETHER = {
+    "prepare": "write 1 *tokens.bin",
+    "pretrain": "sync 1 *ing-*step-0000004/*",
+    "finetune": "mkdir 1 *seed-42",
+}
 
 
 @pytest.mark.parametrize(("program", "at"), each(TOGETHER))
@@ -104,7 +123,9 @@ def test_two_processes_in_one_folder_do_no_harm(bench: Bench, program: str, at: 
     ],
     ids=["preparing", "training", "saving", "evaluating", "exporting a run", "exporting"],
 )
-def test_a_signal_in_any_phase_loses_nothing(bench: Bench, program: str, at: str, signal: str) -> None:
+def test_a_signal_in_any_phase_loses_nothing(
+    bench: Bench, program: str, at: str, signal: str
+) -> None:
     assert trials.interrupt(bench, program, f"stop {at}", signal) == ""
 
 
@@ -117,7 +138,9 @@ def test_a_signal_in_any_phase_loses_nothing(bench: Bench, program: str, at: str
         ("sync 1 *ing-*step-0000004/*", 1, "SIGSTOP"),
     ],
 )
-def test_a_lost_rank_is_named_and_the_ranks_resume(bench: Bench, at: str, lost: int, signal: str) -> None:
+def test_a_lost_rank_is_named_and_the_ranks_resume(
+    bench: Bench, at: str, lost: int, signal: str
+) -> None:
     assert trials.lose_rank(bench, f"stop {at}", lost, signal) == ""
 
 
@@ -129,7 +152,9 @@ def test_a_hostile_file_is_refused_or_read_in_bounded_time(bench: Bench, name: s
 def test_the_trials_see_a_planted_fault(bench: Bench) -> None:
     # Planted: a run with another setting, an empty folder, and a fault that is never reached.
     folder = bench.work("pretrain")
-    other = bench.launcher.start([*trials.PROGRAMS["pretrain"].argv.split(), "--adam_beta1", "0.8"], folder).wait()
+    other = bench.launcher.start(
+        [*trials.PROGRAMS["pretrain"].argv.split(), "--adam_beta1", "0.8"], folder
+    ).wait()
     assert "model.safetensors differs" in bench.difference("pretrain", folder, other)
     (folder / "run" / "empty").mkdir()
     assert bench.difference("pretrain", folder, other, ["*.*"]) == "run/empty is left over"

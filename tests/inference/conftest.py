@@ -21,8 +21,13 @@ def tokenizer() -> Any:
 def run(tmp_path_factory: pytest.TempPathFactory, tokenizer: Any) -> Path:
     """A folder with generator and discriminator, with the same tokenizer and maximum length."""
     folder = tmp_path_factory.mktemp("run")
-    for part, name, size in (("generator", "AlbertForMaskedLM", 11), ("discriminator", "ElectraForPreTraining", 12)):
-        make_stock(folder / part, name, embedding_size=size, vocab_size=len(tokenizer), pad_token_id=0)
+    for part, name, size in (
+        ("generator", "AlbertForMaskedLM", 11),
+        ("discriminator", "ElectraForPreTraining", 12),
+    ):
+        make_stock(
+            folder / part, name, embedding_size=size, vocab_size=len(tokenizer), pad_token_id=0
+        )
         for file in (folder / part).glob("*token*"):
             file.unlink()
         save_tokenizer(tokenizer, folder / part, LONGEST)

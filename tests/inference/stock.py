@@ -18,12 +18,21 @@ _SEED = 11
 
 def make_stock(folder: Path, name: str, **more: Any) -> Any:
     """Write a stock folder with a BERT tokenizer; returns the stock model."""
-    sizes = {"hidden_size": 28, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 37}
-    sizes |= {"pad_token_id": wordpiece_vocab(True)["[PAD]"], "vocab_size": len(wordpiece_vocab(True))}
+    sizes = {
+        "hidden_size": 28,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 37,
+    }
+    sizes |= {
+        "pad_token_id": wordpiece_vocab(True)["[PAD]"],
+        "vocab_size": len(wordpiece_vocab(True)),
+    }
     if name.startswith("Albert"):
         sizes["embedding_size"] = 11
     kind = getattr(transformers, name)
-    spread = {"max_position_embeddings": LONGEST, "initializer_range": 0.2}  # wide, for predictions far from uniform
+    # Wide, for predictions far from uniform.
+    spread = {"max_position_embeddings": LONGEST, "initializer_range": 0.2}
     with torch.random.fork_rng():
         torch.manual_seed(_SEED)
         model = kind(kind.config_class(**{**sizes, **spread, **more})).eval()

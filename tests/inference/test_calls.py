@@ -12,27 +12,49 @@ import torch
 from transformers import AutoModelForMaskedLM, pipeline
 
 from electra_albert.inference.model import InferenceModel, Likelihood, load_model
-from tests.inference.stock import LONGEST, NATS_TOLERANCE, TOLERANCE, make_stock, numbers, stock_inputs, tokenizer_of
+from tests.inference.stock import (
+    LONGEST,
+    NATS_TOLERANCE,
+    TOLERANCE,
+    make_stock,
+    numbers,
+    stock_inputs,
+    tokenizer_of,
+)
 
 SEVERAL = "A [MASK] barked at the moon; [MASK] in the house heard [MASK]."
 SENTENCES = ["The old bridge [MASK] into the river.", SEVERAL, "[MASK]"]
 PAIR = ("Was it built?", "It was not; the road ends.")
-PLAIN: list[str | tuple[str, str]] = ["The old bridge fell into the river.", "", "A dog", PAIR, "x" * 30]
+PLAIN: list[str | tuple[str, str]] = [
+    "The old bridge fell into the river.",
+    "",
+    "A dog",
+    PAIR,
+    "x" * 30,
+]
 
 
 def difference(ours: Any, theirs: Any) -> str:
-    """The first difference between two results of the pipeline, with a tolerance for scores; or ""."""
+    """The first difference between two results of the pipeline, scores within a tolerance."""
     if isinstance(theirs, list):
         if not isinstance(ours, list) or len(ours) != len(theirs):
             return f"{ours}, not {theirs}"
-        return next((found for pair in zip(ours, theirs, strict=True) if (found := difference(*pair))), "")
+        return next(
+            (found for pair in zip(ours, theirs, strict=True) if (found := difference(*pair))), ""
+        )
     is_near = abs(ours["score"] - theirs["score"]) <= TOLERANCE
-    return "" if is_near and {**ours, "score": 0} == {**theirs, "score": 0} else f"{ours}, not {theirs}"
+    return (
+        ""
+        if is_near and {**ours, "score": 0} == {**theirs, "score": 0}
+        else f"{ours}, not {theirs}"
+    )
 
 
 def pipeline_of(folder: Path) -> Callable[..., Any]:
     stock = AutoModelForMaskedLM.from_pretrained(str(folder))
-    return pipeline("fill-mask", model=stock, tokenizer=tokenizer_of(folder), device=torch.device("cpu"))
+    return pipeline(
+        "fill-mask", model=stock, tokenizer=tokenizer_of(folder), device=torch.device("cpu")
+    )
 
 
 @pytest.mark.parametrize("name", ["BertForMaskedLM", "ElectraForMaskedLM"])
@@ -69,13 +91,19 @@ def test_features_equal_those_of_the_stock_encoder(tmp_path: Path, name: str) ->
     stock = make_stock(tmp_path, name)
     model = load_model(tmp_path, device="cpu")
     pooling: Any = "mean" if name.startswith("Electra") else "pooler"
-    found, by_cls, by_mean = model.features(PLAIN, pooling), model.features(PLAIN, "cls"), model.features(PLAIN)
+    found, by_cls, by_mean = (
+        model.features(PLAIN, pooling),
+        model.features(PLAIN, "cls"),
+        model.features(PLAIN),
+    )
     for text, ours, cls, mean in zip(PLAIN, found, by_cls, by_mean, strict=True):
         inputs = stock_inputs(tmp_path, text)
         with torch.no_grad():
             theirs = getattr(stock, stock.base_model_prefix, stock)(**inputs)
         hidden_states = theirs.last_hidden_state[0]
-        assert ours.subwords == tokenizer_of(tmp_path).convert_ids_to_tokens(inputs["input_ids"][0].tolist())
+        assert ours.subwords == tokenizer_of(tmp_path).convert_ids_to_tokens(
+            inputs["input_ids"][0].tolist()
+        )
         assert (ours.tokens - hidden_states).abs().max() <= TOLERANCE
         assert not ours.tokens.is_inference()  # else autograd could not use it
         is_text = torch.tensor([token not in ("[CLS]", "[SEP]") for token in ours.subwords])
@@ -101,21 +129,30 @@ def test_truncation_keeps_the_same_tokens_as_stock(tmp_path: Path, model: Infere
 
 def test_replaced_probabilities_equal_those_of_stock_electra(tmp_path: Path) -> None:
     stock = make_stock(tmp_path, "ElectraForPreTraining")
-    for text, ours in zip(PLAIN, load_model(tmp_path, device="cpu").replaced_probabilities(PLAIN), strict=True):
+    for text, ours in zip(
+        PLAIN, load_model(tmp_path, device="cpu").replaced_probabilities(PLAIN), strict=True
+    ):
         inputs = stock_inputs(tmp_path, text)
         with torch.no_grad():
             theirs = stock(**inputs).logits[0].sigmoid()
         tokens = tokenizer_of(tmp_path).convert_ids_to_tokens(inputs["input_ids"][0].tolist())
-        positions = [position for position, token in enumerate(tokens) if token not in ("[CLS]", "[SEP]")]
+        positions = [
+            position for position, token in enumerate(tokens) if token not in ("[CLS]", "[SEP]")
+        ]
         assert [score.token for score in ours] == [tokens[position] for position in positions]
-        assert [score.probability for score in ours] == pytest.approx(theirs[positions].tolist(), abs=TOLERANCE)
+        assert [score.probability for score in ours] == pytest.approx(
+            theirs[positions].tolist(), abs=TOLERANCE
+        )
 
 
 def test_character_spans_of_tokens(model: InferenceModel) -> None:
     text = " The  quiet Owl\u0301, near [SEP] the 漢字 and [MASK]"
     scores = model.replaced_probabilities(text)
     for token, start, end, _ in scores:
-        assert text[start:end].lower().replace("\u0301", "") == token.removeprefix("▁") or token == "<unk>"
+        assert (
+            text[start:end].lower().replace("\u0301", "") == token.removeprefix("▁")
+            or token == "<unk>"
+        )
     assert "漢字" in [text[score.start : score.end] for score in scores]
     joined = "".join(text[start:end] for _, start, end, _ in scores)
     assert joined == "ThequietOwl\u0301,nearthe漢字and"
@@ -144,10 +181,17 @@ def test_pseudo_log_likelihood_equals_its_definition_on_the_stock_model(tmp_path
     expected = [reference_likelihood(stock, tmp_path, text) for text in PLAIN]
     assert [likelihood.total for likelihood in found] == pytest.approx(expected, abs=NATS_TOLERANCE)
     assert found[1] == Likelihood(0.0, [])
-    assert all(each.total == pytest.approx(math.fsum(nats for _, nats in each.tokens)) for each in found)
+    assert all(
+        each.total == pytest.approx(math.fsum(nats for _, nats in each.tokens)) for each in found
+    )
 
 
-TEXTS = ["The quiet owl crossed the river.", "One lamp", "", "Every old cat found the key near a garden, at noon."] * 3
+TEXTS = [
+    "The quiet owl crossed the river.",
+    "One lamp",
+    "",
+    "Every old cat found the key near a garden, at noon.",
+] * 3
 CALLS: dict[str, Callable[[InferenceModel], Any]] = {
     "fill_mask": lambda model: model.fill_mask([f"{text} [MASK]" for text in TEXTS]),
     "features": lambda model: model.features(TEXTS),
@@ -157,14 +201,18 @@ CALLS: dict[str, Callable[[InferenceModel], Any]] = {
 
 
 @pytest.mark.parametrize("call", ["features", "pseudo_log_likelihood"])
-def test_results_do_not_depend_on_batches_padding_or_threads(model: InferenceModel, run: Path, call: str) -> None:
+def test_results_do_not_depend_on_batches_padding_or_threads(
+    model: InferenceModel, run: Path, call: str
+) -> None:
     together = numbers(CALLS[call](model))
     assert len(together) >= len(TEXTS)
     others = [load_model(run, "cpu", batch_tokens) for batch_tokens in (1, 37)]
     with ThreadPoolExecutor(4) as threads:
         found = [*map(CALLS[call], others), *threads.map(lambda _: CALLS[call](model), range(8))]
     for one in found:
-        assert numbers(one) == pytest.approx(together, abs=NATS_TOLERANCE if "likelihood" in call else TOLERANCE)
+        assert numbers(one) == pytest.approx(
+            together, abs=NATS_TOLERANCE if "likelihood" in call else TOLERANCE
+        )
 
 
 @pytest.mark.gpu

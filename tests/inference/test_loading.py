@@ -1,4 +1,6 @@
-"""load_model: unused rows of the word embeddings, and one-line errors of load_model and the methods."""
+"""load_model: unused rows of the word embeddings, and one-line errors of load_model and the
+methods.
+"""
 
 import json
 from collections.abc import Callable
@@ -20,36 +22,53 @@ PLAIN = ["The old bridge fell into the river.", "A dog barked at the moon."]
 
 
 def twins(folder: Path, name: str) -> Any:
-    """Save the same weights in two folders, with and without unused rows; returns the stock model with them."""
+    """Save the same weights in two folders, with and without unused rows; returns the stock model
+    with them.
+    """
     padded = make_stock(folder / "padded", name, vocab_size=TOKENS + UNUSED)
     if name.endswith("MaskedLM"):
         with torch.no_grad():
             padded.get_output_embeddings().bias[TOKENS:] = LARGE_BIAS
         padded.save_pretrained(str(folder / "padded"))
     plain, rows = make_stock(folder / "plain", name), TOKENS + UNUSED
-    state = {name: rest[:TOKENS] if rest.shape[:1] == (rows,) else rest for name, rest in padded.state_dict().items()}
+    state = {
+        name: rest[:TOKENS] if rest.shape[:1] == (rows,) else rest
+        for name, rest in padded.state_dict().items()
+    }
     plain.load_state_dict(state)
     plain.save_pretrained(str(folder / "plain"))
     return padded
 
 
 @pytest.mark.parametrize("name", ["AlbertForMaskedLM", "ElectraForMaskedLM"])
-def test_unused_rows_are_never_predicted_and_do_not_change_results(tmp_path: Path, name: str) -> None:
-    """Probabilities equal stock's softmax over the tokens only; stock itself predicts an unused row."""
+def test_unused_rows_are_never_predicted_and_do_not_change_results(
+    tmp_path: Path, name: str
+) -> None:
+    """Probabilities equal stock's softmax over the tokens only; stock itself predicts an unused
+    row.
+    """
     stock = twins(tmp_path, name)
     padded, plain = (load_model(tmp_path / folder, "cpu") for folder in ("padded", "plain"))
     inputs = stock_inputs(tmp_path / "padded", MASKED[0])
     with torch.no_grad():
-        logits = stock(**inputs).logits[0, inputs["input_ids"][0].tolist().index(padded.tokenizer.mask_token_id)]
+        logits = stock(**inputs).logits[
+            0, inputs["input_ids"][0].tolist().index(padded.tokenizer.mask_token_id)
+        ]
     assert logits.argmax() >= TOKENS
     everything = padded.fill_mask(MASKED[0], top_k=10**6)
     assert sorted(prediction["token"] for prediction in everything) == list(range(TOKENS))
     expected = logits[:TOKENS].softmax(-1)
     scores = [float(expected[prediction["token"]]) for prediction in everything]
-    assert [prediction["score"] for prediction in everything] == pytest.approx(scores, abs=TOLERANCE)
+    assert [prediction["score"] for prediction in everything] == pytest.approx(
+        scores, abs=TOLERANCE
+    )
     ours, theirs = padded.pseudo_log_likelihood(PLAIN), plain.pseudo_log_likelihood(PLAIN)
     assert ours == pytest.approx(theirs, abs=NATS_TOLERANCE)
-    assert all(map(torch.equal, *([each.tokens for each in one.features(PLAIN)] for one in (padded, plain))))
+    assert all(
+        map(
+            torch.equal, *([each.tokens for each in one.features(PLAIN)] for one in (padded, plain))
+        )
+    )
 
 
 @pytest.mark.parametrize("unused", [UNUSED, -1])
@@ -58,7 +77,9 @@ def test_too_few_word_embeddings_are_refused(tmp_path: Path, unused: int) -> Non
     make_stock(tmp_path, "BertForMaskedLM", vocab_size=TOKENS + unused)
     file, message = tmp_path / "config.json", f"{TOKENS} tokens, the model {TOKENS - 1}"
     if unused >= 0:
-        file.write_text(json.dumps(json.loads(file.read_text()) | {"vocab_size": TOKENS + unused + 2}))
+        file.write_text(
+            json.dumps(json.loads(file.read_text()) | {"vocab_size": TOKENS + unused + 2})
+        )
         message = rf"shape \[{TOKENS + unused}"
     with pytest.raises(CheckpointError, match=message):
         load_model(tmp_path, "cpu")

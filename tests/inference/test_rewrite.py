@@ -32,8 +32,17 @@ TEXTS = {
 
 def make_objective(tokenizer: Any) -> ReplacedTokenDetection:
     """Untrained generator and discriminator for the vocabulary of a tokenizer."""
-    sizes = {"embedding_size": 11, "hidden_size": 28, "num_hidden_layers": 2, "num_attention_heads": 4}
-    sizes |= {"vocab_size": len(tokenizer), "intermediate_size": 37, "max_position_embeddings": LONGEST}
+    sizes = {
+        "embedding_size": 11,
+        "hidden_size": 28,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+    }
+    sizes |= {
+        "vocab_size": len(tokenizer),
+        "intermediate_size": 37,
+        "max_position_embeddings": LONGEST,
+    }
     config = RtdConfig(mask_rate=RATE, mask_token_share=1.0, generator_size=0.5)
     with torch.random.fork_rng():
         torch.manual_seed(SEED)
@@ -44,7 +53,9 @@ def make_objective(tokenizer: Any) -> ReplacedTokenDetection:
 def inference_of(objective: ReplacedTokenDetection, tokenizer: Any) -> InferenceModel:
     generator, discriminator = objective.electra.generator, objective.electra.discriminator
     cpu = torch.device("cpu")
-    return InferenceModel(tokenizer, generator, generator, discriminator, "untrained", cpu, 4096, Path())
+    return InferenceModel(
+        tokenizer, generator, generator, discriminator, "untrained", cpu, 4096, Path()
+    )
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +63,9 @@ def objective(tokenizer: Any) -> ReplacedTokenDetection:
     """Biased models whose samples often equal the original token."""
     made = make_objective(tokenizer)
     with torch.no_grad():
-        made.electra.generator.predictions.bias[tokenizer.convert_tokens_to_ids(["▁the", "▁owl", "."])] += 5
+        made.electra.generator.predictions.bias[
+            tokenizer.convert_tokens_to_ids(["▁the", "▁owl", "."])
+        ] += 5
         made.electra.generator.predictions.bias[tokenizer.all_special_ids] -= 100
         made.electra.discriminator.discriminator_predictions.dense_prediction.weight *= 30
     return made
@@ -79,7 +92,10 @@ def replace_by_hand(tokenizer: Any, text: str, drawn: dict[int, int]) -> Rewritt
 
 def outcome(results: list[Rewritten]) -> list[object]:
     """Everything that must be bitwise equal: all fields but the probabilities."""
-    return [[text.sequence, [each._replace(probability=None) for each in text.replaced]] for text in results]
+    return [
+        [text.sequence, [each._replace(probability=None) for each in text.replaced]]
+        for text in results
+    ]
 
 
 def probabilities(results: list[Rewritten]) -> list[float]:
@@ -87,29 +103,46 @@ def probabilities(results: list[Rewritten]) -> list[float]:
 
 
 @pytest.mark.parametrize("number", [1, 3])
-def test_rewriting_equals_pretraining(model: InferenceModel, objective: ReplacedTokenDetection, number: int) -> None:
+def test_rewriting_equals_pretraining(
+    model: InferenceModel, objective: ReplacedTokenDetection, number: int
+) -> None:
     ids = torch.tensor([model.tokenizer(TALE)["input_ids"]])
     real = torch.ones_like(ids, dtype=torch.bool)
-    batch = Batch(ids, real, torch.zeros_like(ids), torch.tensor([IGNORED_LABEL]), torch.tensor([number << 32]))
+    batch = Batch(
+        ids,
+        real,
+        torch.zeros_like(ids),
+        torch.tensor([IGNORED_LABEL]),
+        torch.tensor([number << 32]),
+    )
     with torch.no_grad():
         corruption = objective.corrupt(batch)
-        detected = objective.electra.discriminator(corruption.corrupted_ids, real, batch.token_type_ids).sigmoid()[0]
+        detected = objective.electra.discriminator(
+            corruption.corrupted_ids, real, batch.token_type_ids
+        ).sigmoid()[0]
     positions = corruption.targets.positions[0].sort().values
     ours = model.rewrite([TALE] * number, seed=SEED)[-1]
     assert [r.is_changed for r in ours.replaced] == corruption.is_replaced[0, positions].tolist()
     expected = pytest.approx(detected[positions].tolist(), abs=PROBABILITY_TOLERANCE)
     assert [r.probability for r in ours.replaced] == expected
-    drawn = {int(position) - 1: int(corruption.corrupted_ids[0, position]) for position in positions}
+    drawn = {
+        int(position) - 1: int(corruption.corrupted_ids[0, position]) for position in positions
+    }
     assert ours.sequence == replace_by_hand(model.tokenizer, TALE, drawn).sequence
-    assert [probability for _, probability, _ in ours.scores] == pytest.approx(detected[1:-1].tolist(), abs=1e-5)
+    assert [probability for _, probability, _ in ours.scores] == pytest.approx(
+        detected[1:-1].tolist(), abs=1e-5
+    )
 
 
 def test_a_word_mark_after_a_mask_is_scored_only_if_a_word_begins(model: InferenceModel) -> None:
-    """Regression: "[MASK]." is tokenized into a mask, an empty token and the full stop, and all were scored."""
+    """Regression: "[MASK]." is tokenized into a mask, an empty token and the full stop, and all
+    were scored.
+    """
     text = "[MASK][MASK] sees x[MASK]y [MASK]."
     ids, _ = encode(model.tokenizer, text)
     mark, mask = model.tokenizer.convert_tokens_to_ids("▁"), model.tokenizer.mask_token_id
-    assert sum(pair == (mask, mark) for pair in pairwise(ids)) == 3  # the one of " sees" has a space
+    # The one of " sees" has a space.
+    assert sum(pair == (mask, mark) for pair in pairwise(ids)) == 3
     assert len(model.rewrite(text).scores) == len(ids) - 2
 
 
@@ -121,7 +154,9 @@ def test_a_replaced_token_changes_only_its_own_characters(tokenizer: Any, name: 
     kept = replace_by_hand(tokenizer, text, dict(enumerate(ids)))
     assert (kept.sequence, any(each.is_changed for each in kept.replaced)) == (text, False)
     drum = tokenizer.convert_tokens_to_ids("▁drum")
-    for position in (position for position, token in enumerate(ids) if token not in tokenizer.all_special_ids):
+    for position in (
+        position for position, token in enumerate(ids) if token not in tokenizer.all_special_ids
+    ):
         start, end = offsets[position]
         while unicodedata.combining(text[end : end + 1] or " "):
             end += 1
@@ -142,7 +177,9 @@ def test_text_of_a_new_token(tokenizer: Any) -> None:
         ("the owl, left", {1: "▁lamp", 2: "▁key"}, "the lamp key left"),
     ]
     for text, drawn, expected in cases:
-        ids = {position: tokenizer.convert_tokens_to_ids(token) for position, token in drawn.items()}
+        ids = {
+            position: tokenizer.convert_tokens_to_ids(token) for position, token in drawn.items()
+        }
         assert replace_by_hand(tokenizer, text, ids).sequence == expected
 
 
@@ -152,7 +189,10 @@ def test_unknown_and_special_tokens_are_neither_masked_nor_sampled(model: Infere
     assert {replacement.before for replacement in result.replaced} == {"", "the", "owl"}
     result = model.rewrite("[CLS] <unk>", mask_rate=1.0)
     assert [result.replaced, result.sequence] == [[], "[CLS] <unk>"]
-    bias, before = model.generator.predictions.bias, model.generator.predictions.bias.detach().clone()
+    bias, before = (
+        model.generator.predictions.bias,
+        model.generator.predictions.bias.detach().clone(),
+    )
     with torch.no_grad():
         bias[model.tokenizer.all_special_ids] += 200
         results = model.rewrite([TALE, "The [MASK] left."], mask_rate=1.0)
@@ -180,7 +220,10 @@ def test_other_lines_and_batches_do_not_change_a_line(model: InferenceModel) -> 
     assert outcome(together) == outcome(others) == outcome(small)
     assert probabilities(together) == pytest.approx(probabilities(small), abs=PROBABILITY_TOLERANCE)
     bare = replace(model, detector=None).rewrite(texts)
-    assert (outcome(bare), {one.probability for text in bare for one in text.replaced}) == (outcome(together), {None})
+    assert (outcome(bare), {one.probability for text in bare for one in text.replaced}) == (
+        outcome(together),
+        {None},
+    )
 
 
 def test_a_line_longer_than_the_maximum_is_rewritten_completely(model: InferenceModel) -> None:
@@ -196,8 +239,12 @@ def test_a_line_longer_than_the_maximum_is_rewritten_completely(model: Inference
 
 
 @pytest.mark.parametrize("kind", ["albert uncased", "bert uncased", "roberta", "fast unigram"])
-def test_every_tokenizer_fills_masks_and_writes_no_word_marks_or_unknown_tokens(tmp_path: Path, kind: str) -> None:
-    """Regressions: [MASK] was treated as text for a tokenizer whose mask is <mask>; a blank line had tokens."""
+def test_every_tokenizer_fills_masks_and_writes_no_word_marks_or_unknown_tokens(
+    tmp_path: Path, kind: str
+) -> None:
+    """Regressions: [MASK] was treated as text for a tokenizer whose mask is <mask>; a blank line
+    had tokens.
+    """
     KINDS[kind](tmp_path)
     tokenizer = load_tokenizer(tmp_path)
     model = inference_of(make_objective(tokenizer), tokenizer)
@@ -215,21 +262,30 @@ def test_every_tokenizer_fills_masks_and_writes_no_word_marks_or_unknown_tokens(
 
 
 def test_bytes_of_a_character_are_decoded_together(tmp_path: Path) -> None:
-    """Regression: if some bytes of a character were sampled, each was decoded to a replacement character."""
+    """Regression: if some bytes of a character were sampled, each was decoded to a replacement
+    character.
+    """
     save_roberta(tmp_path)
     tokenizer = load_tokenizer(tmp_path)
     for before, after in (("große Hütte", "gro¿e Hötte"), ("中 and 🦉", "丮 and 🦊")):
-        pairs = enumerate(zip(encode(tokenizer, before)[0], encode(tokenizer, after)[0], strict=True))
+        pairs = enumerate(
+            zip(encode(tokenizer, before)[0], encode(tokenizer, after)[0], strict=True)
+        )
         drawn = {position: now for position, (was, now) in pairs if was != now}
         assert replace_by_hand(tokenizer, before, drawn).sequence == after
-    assert Line(tokenizer, "e\u0301").spans == [(0, 1), (1, 2), (1, 2)]  # an accent that has its own tokens
+    # An accent that has its own tokens.
+    assert Line(tokenizer, "e\u0301").spans == [(0, 1), (1, 2), (1, 2)]
     half, text = encode(tokenizer, "é")[0][0], "The house was old."
     last = len(encode(tokenizer, text)[0]) - 1
-    assert replace_by_hand(tokenizer, text, {last: half}).sequence == f"The house was old{REPLACEMENT_CHARACTER}"
+    assert (
+        replace_by_hand(tokenizer, text, {last: half}).sequence
+        == f"The house was old{REPLACEMENT_CHARACTER}"
+    )
 
 
 def test_a_letter_of_several_unknown_tokens_is_kept_once() -> None:
-    # Regression: each of its unknown tokens was written as the letter, and a letter was put in front of it.
+    # Regression: each of its unknown tokens was written as the letter, and a letter was put in
+    # front of it.
     model = load_model(ROOT / "data" / "models" / "english-h256-l4", device="cpu")
     for seed in range(50, 60):
         rewritten = model.rewrite("peace be upon him ﷺ said the man", mask_rate=0.6, seed=seed)

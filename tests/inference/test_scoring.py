@@ -1,4 +1,6 @@
-"""Scores of text and minimal pairs: equal to stock, independent of the batch size, errors for damaged files."""
+"""Scores of text and minimal pairs: equal to stock, independent of the batch size, errors for
+damaged files.
+"""
 
 import json
 import math
@@ -15,17 +17,28 @@ from transformers import ElectraForPreTraining
 from electra_albert import score
 from electra_albert.contracts import CheckpointError, DataError, UsageError
 from electra_albert.inference.model import InferenceModel, load_model
-from electra_albert.inference.scoring import ROUNDS, original_log_probability, score_pairs, score_text, summarize
+from electra_albert.inference.scoring import (
+    ROUNDS,
+    original_log_probability,
+    score_pairs,
+    score_text,
+    summarize,
+)
 from tests.apps.tiny_run import english
 from tests.inference.stock import LONGEST, NATS_TOLERANCE, TOLERANCE, make_stock, tokenizer_of
 
-SENTENCE = "The old bridge fell into the river, but the dog in the house heard it 漢 and barked at the moon."
+SENTENCE = (
+    "The old bridge fell into the river, but the dog in the house heard it 漢 and barked at the "
+    "moon."
+)
 
 
 @pytest.fixture
 def text(tmp_path: Path) -> Path:
     """Many short documents with an unknown token and the text of a special token."""
-    (file := tmp_path / "new.txt").write_text(english(12, seed=5) + "\nA quiet 漢 owl\n\nand [MASK] twice\n", "utf-8")
+    (file := tmp_path / "new.txt").write_text(
+        english(12, seed=5) + "\nA quiet 漢 owl\n\nand [MASK] twice\n", "utf-8"
+    )
     return file
 
 
@@ -44,12 +57,20 @@ def test_score_of_a_sequence_equals_that_of_the_stock_model(tmp_path: Path) -> N
         nats += float(losses.sum())
         unknown_nats += float(losses[ids[positions] == tokenizer.unk_token_id].sum())
         correct += int((logits.argmax(-1) == ids[positions]).sum())
-    assert (found["rows"], found["tokens"], found["words"]) == (1, len(ids) - 2, len(SENTENCE.split()))
-    assert (found["nats"], found["unknown_nats"]) == pytest.approx((nats, unknown_nats), rel=TOLERANCE)
+    assert (found["rows"], found["tokens"], found["words"]) == (
+        1,
+        len(ids) - 2,
+        len(SENTENCE.split()),
+    )
+    assert (found["nats"], found["unknown_nats"]) == pytest.approx(
+        (nats, unknown_nats), rel=TOLERANCE
+    )
     assert (found["correct"], found["unknown_tokens"]) == (correct, 1)
 
 
-def test_score_does_not_depend_on_the_batch_size(model: InferenceModel, text: Path, run: Path) -> None:
+def test_score_does_not_depend_on_the_batch_size(
+    model: InferenceModel, text: Path, run: Path
+) -> None:
     together, apart = score_text(model, text, 32), score_text(load_model(run, "cpu", 100), text, 32)
     assert together["rows"] > 8
     for name, value in together.items():
@@ -57,11 +78,21 @@ def test_score_does_not_depend_on_the_batch_size(model: InferenceModel, text: Pa
         assert apart[name] == (value if is_count else pytest.approx(value, rel=TOLERANCE))
 
 
-def test_all_tokens_are_counted_and_means_are_sums_over_counts(model: InferenceModel, run: Path, text: Path) -> None:
-    found, raw, tokenizer = score_text(model, text), text.read_text("utf-8"), tokenizer_of(run / "generator")
-    ids = [tokenizer(line, split_special_tokens=True)["input_ids"][1:-1] for line in raw.splitlines()]
+def test_all_tokens_are_counted_and_means_are_sums_over_counts(
+    model: InferenceModel, run: Path, text: Path
+) -> None:
+    found, raw, tokenizer = (
+        score_text(model, text),
+        text.read_text("utf-8"),
+        tokenizer_of(run / "generator"),
+    )
+    ids = [
+        tokenizer(line, split_special_tokens=True)["input_ids"][1:-1] for line in raw.splitlines()
+    ]
     flat = [number for line in ids for number in line]
-    nats, tokens, words, unknown = (found[name] for name in ("nats", "tokens", "words", "unknown_tokens"))
+    nats, tokens, words, unknown = (
+        found[name] for name in ("nats", "tokens", "words", "unknown_tokens")
+    )
     assert (tokens, words) == (len(flat), len(raw.split()))
     assert unknown == flat.count(model.tokenizer.unk_token_id) >= 1
     share = np.unique(flat, return_counts=True)[1] / len(flat)
@@ -81,7 +112,9 @@ def test_a_mean_that_is_not_finite_is_none(model: InferenceModel, tmp_path: Path
     assert score_text(model, file)["pseudo_perplexity"] is None
 
 
-def test_text_that_cannot_be_scored_is_refused(model: InferenceModel, run: Path, tmp_path: Path, text: Path) -> None:
+def test_text_that_cannot_be_scored_is_refused(
+    model: InferenceModel, run: Path, tmp_path: Path, text: Path
+) -> None:
     with pytest.raises(UsageError, match="masked-token head"):
         score_text(load_model(run / "discriminator", "cpu"), text)
     for length in (7, LONGEST + 1):
@@ -94,7 +127,20 @@ def test_text_that_cannot_be_scored_is_refused(model: InferenceModel, run: Path,
 
 
 HEADS = ("likelihood", "detection")
-ANIMALS = ("cat", "dog", "horse", "fox", "owl", "hen", "goat", "bear", "mouse", "swan", "crow", "wolf")
+ANIMALS = (
+    "cat",
+    "dog",
+    "horse",
+    "fox",
+    "owl",
+    "hen",
+    "goat",
+    "bear",
+    "mouse",
+    "swan",
+    "crow",
+    "wolf",
+)
 GOOD = [f"The old {animal} crossed the river today." for animal in ANIMALS]
 LONG = " ".join(GOOD[:3])
 BAD = [f"The {animal} old crossed the river today the." for animal in ANIMALS]
@@ -102,7 +148,10 @@ BAD = [f"The {animal} old crossed the river today the." for animal in ANIMALS]
 
 def write(file: Path, good: Sequence[str], bad: Sequence[str], **more: str) -> Path:
     file.parent.mkdir(exist_ok=True)
-    lines = [{"sentence_good": one, "sentence_bad": other, **more} for one, other in zip(good, bad, strict=True)]
+    lines = [
+        {"sentence_good": one, "sentence_bad": other, **more}
+        for one, other in zip(good, bad, strict=True)
+    ]
     file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     return file
 
@@ -113,20 +162,34 @@ def counts(scores: dict[str, Any], head: str) -> tuple[int, int]:
     return found["correct"], found["ties"]
 
 
-def test_pairs_are_scored_by_likelihoods_and_replaced_probabilities(model: InferenceModel, tmp_path: Path) -> None:
+def test_pairs_are_scored_by_likelihoods_and_replaced_probabilities(
+    model: InferenceModel, tmp_path: Path
+) -> None:
     found = score_pairs(model, write(tmp_path / "order.jsonl", GOOD, BAD))
     likelihoods = [model.pseudo_log_likelihood(texts) for texts in (GOOD, BAD)]
     detected = [model.replaced_probabilities(texts) for texts in (GOOD, BAD)]
-    expected = [[math.fsum(math.log1p(-s.probability) for s in each) for each in texts] for texts in detected]
+    expected = [
+        [math.fsum(math.log1p(-s.probability) for s in each) for each in texts]
+        for texts in detected
+    ]
     for head, (good, bad) in (("likelihood", likelihoods), ("detection", expected)):
-        assert counts(found, head) == (sum(one > other for one, other in zip(good, bad, strict=True)), 0)
-    assert original_log_probability(model, GOOD + BAD) == pytest.approx(expected[0] + expected[1], abs=NATS_TOLERANCE)
+        assert counts(found, head) == (
+            sum(one > other for one, other in zip(good, bad, strict=True)),
+            0,
+        )
+    assert original_log_probability(model, GOOD + BAD) == pytest.approx(
+        expected[0] + expected[1], abs=NATS_TOLERANCE
+    )
 
 
-def test_energies_score_all_tokens_in_one_forward_pass_as_the_stock_head_does(run: Path, tmp_path: Path) -> None:
+def test_energies_score_all_tokens_in_one_forward_pass_as_the_stock_head_does(
+    run: Path, tmp_path: Path
+) -> None:
     folder = Path(shutil.copytree(run, tmp_path / "electric"))
     config = folder / "discriminator" / "config.json"
-    config.write_text(json.dumps(json.loads(config.read_text("utf-8")) | {"electric": True}), "utf-8")
+    config.write_text(
+        json.dumps(json.loads(config.read_text("utf-8")) | {"electric": True}), "utf-8"
+    )
     model, tokenizer = load_model(folder, "cpu"), tokenizer_of(run / "discriminator")
     stock, calls = ElectraForPreTraining.from_pretrained(run / "discriminator"), list[int]()
     model.encoder.encoder.register_forward_hook(lambda *given: calls.append(len(given[2])))
@@ -135,11 +198,14 @@ def test_energies_score_all_tokens_in_one_forward_pass_as_the_stock_head_does(ru
     for text, likelihood in zip([*GOOD, LONG], found, strict=True):
         with torch.no_grad():
             energies = stock(**tokenizer(text, return_tensors="pt")).logits[0, 1:-1]
-        assert [value for _, value in likelihood.tokens] == pytest.approx((-energies).tolist(), abs=NATS_TOLERANCE)
+        assert [value for _, value in likelihood.tokens] == pytest.approx(
+            (-energies).tolist(), abs=NATS_TOLERANCE
+        )
         assert likelihood.total == math.fsum(value for _, value in likelihood.tokens)
     assert model.pseudo_log_likelihood(LONG) == pytest.approx(found[-1].total, abs=NATS_TOLERANCE)
     pairs = write(tmp_path / "order.jsonl", GOOD, BAD)
-    for path in (folder, folder / "discriminator"):  # a run, and the encoder without a masked-token head
+    # A run, and the encoder without a masked-token head.
+    for path in (folder, folder / "discriminator"):
         scores = score(model=path, pairs=pairs, device="cpu")["pairs"]
         assert list(scores) == ["likelihood"]  # energies are no probabilities of replacement
     with pytest.raises(UsageError, match="detection"):
@@ -156,7 +222,9 @@ def test_a_tie_is_not_correct_in_either_order(model: InferenceModel, tmp_path: P
 
 
 @pytest.mark.parametrize("logit", [200.0, math.nan])
-def test_detection_is_finite_for_large_logits_and_nan_is_refused(run: Path, tmp_path: Path, logit: float) -> None:
+def test_detection_is_finite_for_large_logits_and_nan_is_refused(
+    run: Path, tmp_path: Path, logit: float
+) -> None:
     model = load_model(run, "cpu")
     output = model.discriminator.discriminator_predictions.dense_prediction
     with torch.no_grad():
@@ -167,13 +235,26 @@ def test_detection_is_finite_for_large_logits_and_nan_is_refused(run: Path, tmp_
             score_pairs(model, write(tmp_path / "order.jsonl", GOOD, BAD))
     else:
         lengths = [len(each) for each in model.replaced_probabilities(GOOD)]
-        assert original_log_probability(model, GOOD) == pytest.approx([-length * logit for length in lengths])
+        assert original_log_probability(model, GOOD) == pytest.approx(
+            [-length * logit for length in lengths]
+        )
 
 
 def test_means_weigh_sets_equally_for_every_size() -> None:
     sets = {
-        name: {"term": term, "pairs": pairs, "accuracy": correct / pairs, "correct": correct, "ties": 0}
-        for name, term, correct, pairs in (("a", "x", 1, 2), ("b", "x", 30, 40), ("c", "y", 5, 5), ("d", "", 0, 5))
+        name: {
+            "term": term,
+            "pairs": pairs,
+            "accuracy": correct / pairs,
+            "correct": correct,
+            "ties": 0,
+        }
+        for name, term, correct, pairs in (
+            ("a", "x", 1, 2),
+            ("b", "x", 30, 40),
+            ("c", "y", 5, 5),
+            ("d", "", 0, 5),
+        )
     }
     found = summarize(sets)
     assert found["terms"] == {"x": 0.625, "y": 1.0}
@@ -182,7 +263,9 @@ def test_means_weigh_sets_equally_for_every_size() -> None:
     assert (found["pairs"], found["sets"]) == (52, sets)
 
 
-def test_max_pairs_limits_each_set(model: InferenceModel, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_max_pairs_limits_each_set(
+    model: InferenceModel, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO", logger="electra_albert")
     for name, count in (("a", 2), (".hidden", 1)):
         write(tmp_path / f"{name}.jsonl", GOOD[:count], BAD[:count])

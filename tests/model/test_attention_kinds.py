@@ -37,7 +37,10 @@ def mixing_of(kind: str, **options: int) -> nn.Module:
 def drawn(batch: int, length: int, heads: int = N) -> list[Tensor]:
     """q, k and v [B, N, L, H], float64."""
     generator = torch.Generator().manual_seed(7)
-    return [2 * torch.randn(batch, heads, length, H, generator=generator, dtype=torch.float64) for _ in range(3)]
+    return [
+        2 * torch.randn(batch, heads, length, H, generator=generator, dtype=torch.float64)
+        for _ in range(3)
+    ]
 
 
 def full(batch: int, length: int) -> Tensor:
@@ -48,7 +51,9 @@ def softmax(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
     return SoftmaxMixing(SHAPE)(q, k, v, mask)
 
 
-@pytest.mark.parametrize(("kind", "options"), [*((kind, {}) for kind in KINDS), ("local", {"global_tokens": 0})])
+@pytest.mark.parametrize(
+    ("kind", "options"), [*((kind, {}) for kind in KINDS), ("local", {"global_tokens": 0})]
+)
 def test_padding_changes_nothing_and_gets_no_gradient(kind: str, options: dict[str, int]) -> None:
     """A sequence gives the same output alone and in a longer batch, whatever the padding holds."""
     mixing, (q, k, v), lengths = mixing_of(kind, **options), drawn(4, 19), (19, 12, 6, 2)
@@ -103,14 +108,25 @@ def test_linformer_with_the_identity_as_projection_is_softmax_attention() -> Non
 
 @pytest.mark.parametrize("iterations", [1, 2, 12])
 def test_nystrom_attention_equals_the_stock_one(iterations: int) -> None:
-    """One head: stock starts the pseudo-inverse from the largest sum over all heads and sequences, we of each."""
+    """One head: stock starts the pseudo-inverse from the largest sum over all heads and sequences,
+    we of each.
+    """
     length, landmarks, kernel = 32, 8, 5
-    sizes = {"hidden_size": H, "num_attention_heads": 1, "num_landmarks": landmarks, "segment_means_seq_len": length}
-    stock_config = NystromformerConfig(**sizes, conv_kernel_size=kernel, attention_probs_dropout_prob=0.0)
+    sizes = {
+        "hidden_size": H,
+        "num_attention_heads": 1,
+        "num_landmarks": landmarks,
+        "segment_means_seq_len": length,
+    }
+    stock_config = NystromformerConfig(
+        **sizes, conv_kernel_size=kernel, attention_probs_dropout_prob=0.0
+    )
     stock = NystromformerSelfAttention(stock_config).double().eval()
     stock.iterative_inv = partial(stock.iterative_inv, n_iter=iterations)
     options = {"landmarks": landmarks, "conv_kernel_size": kernel, "pinv_iterations": iterations}
-    shape = replace(SHAPE, hidden_size=H, num_attention_heads=1, attention="nystrom", attention_options=options)
+    shape = replace(
+        SHAPE, hidden_size=H, num_attention_heads=1, attention="nystrom", attention_options=options
+    )
     mixing = make_mixing(shape).double()
     mixing.load_state_dict({"conv.weight": stock.conv.weight.detach()})
     hidden_states = drawn(1, length, heads=1)[0][:, 0]  # [1, L, D]
@@ -138,7 +154,9 @@ def test_bfloat16_training_is_close_to_float64(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_operations_grow_with_the_length_and_not_with_its_square(kind: str) -> None:
-    config = replace(SHAPE, attention=kind, attention_options=KINDS[kind], max_position_embeddings=2048)
+    config = replace(
+        SHAPE, attention=kind, attention_options=KINDS[kind], max_position_embeddings=2048
+    )
 
     def flops(length: int) -> int:
         with torch.device("meta"), FlopCounterMode(display=False) as counter:
@@ -153,7 +171,8 @@ def test_operations_grow_with_the_length_and_not_with_its_square(kind: str) -> N
 
 
 def test_linear_attention_is_exact_for_very_negative_queries() -> None:
-    # Regression: elu(x) + 1 was rounded to 0 in float32, so the output was 0 and its gradient infinite.
+    # Regression: elu(x) + 1 was rounded to 0 in float32, so the output was 0 and its gradient
+    # infinite.
     q, k, v = (part.float() for part in drawn(1, 5))
     q = (q - 30).requires_grad_()
     mixed = mixing_of("linear").float()(q, k, v, full(1, 5))
@@ -164,9 +183,12 @@ def test_linear_attention_is_exact_for_very_negative_queries() -> None:
 
 
 def test_options_are_checked_without_memory_and_random_numbers() -> None:
-    # Regression: a large rank allocated gigabytes before it was refused; loading a model drew random numbers.
+    # Regression: a large rank allocated gigabytes before it was refused; loading a model drew
+    # random numbers.
     before = torch.get_rng_state()
-    shape = mixing_shapes(replace(SHAPE, attention="linformer", attention_options={"rank": 1 << 20}))
+    shape = mixing_shapes(
+        replace(SHAPE, attention="linformer", attention_options={"rank": 1 << 20})
+    )
     assert shape["key_projection"] == (1 << 20, SHAPE.max_position_embeddings)
     assert torch.equal(torch.get_rng_state(), before)
 
@@ -176,7 +198,10 @@ def test_options_are_checked_without_memory_and_random_numbers() -> None:
     [
         ("linear", {"window": 2}),
         ("linformer", {"rank": 0}),
-        *(("local", option) for option in ({"window": 2.5}, {"window": 10**20}, {"global_tokens": -1})),
+        *(
+            ("local", option)
+            for option in ({"window": 2.5}, {"window": 10**20}, {"global_tokens": -1})
+        ),
         *(("nystrom", {name: 0}) for name in ("landmarks", "pinv_iterations")),
         ("nystrom", {"conv_kernel_size": 4}),
     ],

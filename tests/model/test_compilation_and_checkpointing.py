@@ -1,4 +1,6 @@
-"""Compiled and gradient-checkpointed blocks compute the same as plain ones (law 11); checkpointing saves memory."""
+"""Compiled and gradient-checkpointed blocks compute the same as plain ones (law 11); checkpointing
+saves memory.
+"""
 
 import shutil
 from collections.abc import Callable
@@ -23,12 +25,16 @@ DROPOUT = replace(SHAPE, hidden_dropout_prob=0.3, attention_probs_dropout_prob=0
 
 def inputs(examples: int = B) -> tuple[Tensor, Tensor]:
     """Embeddings [B, L, E] and their mask [B, L]."""
-    embedded = torch.randn(examples, L, SHAPE.embedding_size, generator=torch.Generator().manual_seed(1))
+    embedded = torch.randn(
+        examples, L, SHAPE.embedding_size, generator=torch.Generator().manual_seed(1)
+    )
     lengths = torch.tensor([L, 8, 3]).repeat(examples)[:examples]
     return embedded, torch.arange(L) < lengths[:, None]
 
 
-def encoder_of(config: ModelConfig, *, is_compiled: bool = False, is_checkpointed: bool = False) -> Encoder:
+def encoder_of(
+    config: ModelConfig, *, is_compiled: bool = False, is_checkpointed: bool = False
+) -> Encoder:
     encoder = make_pair(config).discriminator.encoder.train()
     if is_compiled:
         compile_for_training(encoder, "blocks")
@@ -72,7 +78,9 @@ def kept_bytes(encoder: Encoder, embedded: Tensor, mask: Tensor) -> int:
     """Bytes of the distinct tensors stored for the backward pass, without weights."""
     weights = {parameter.data_ptr() for parameter in encoder.parameters()}
     kept: dict[int, Tensor] = {}  # keeps the tensors alive, so that no address is reused
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.setdefault(t.data_ptr(), t), lambda t: t):
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda t: kept.setdefault(t.data_ptr(), t), lambda t: t
+    ):
         encoder(embedded, mask)
     return sum(tensor.nbytes for address, tensor in kept.items() if address not in weights)
 
@@ -94,7 +102,9 @@ def test_a_layer_stores_only_its_input_and_evaluation_recomputes_nothing() -> No
 
 def compiled(test: Callable[..., None]) -> Callable[..., None]:
     marked = pytest.mark.slow(pytest.mark.usefixtures("nothing_compiled_yet")(test))
-    return pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")(marked)
+    return pytest.mark.skipif(
+        shutil.which("g++") is None, reason="torch.compile needs a C++ compiler"
+    )(marked)
 
 
 def compiled_graphs() -> int:
@@ -102,24 +112,37 @@ def compiled_graphs() -> int:
 
 
 @compiled
-@pytest.mark.parametrize(("config", "is_checkpointed"), [(SHAPE, False), (GROUPS, False), (GROUPS, True)])
-def test_compiled_outputs_and_gradients_are_equal_up_to_rounding(config: ModelConfig, is_checkpointed: bool) -> None:
-    plain, faster = encoder_of(config), encoder_of(config, is_compiled=True, is_checkpointed=is_checkpointed)
+@pytest.mark.parametrize(
+    ("config", "is_checkpointed"), [(SHAPE, False), (GROUPS, False), (GROUPS, True)]
+)
+def test_compiled_outputs_and_gradients_are_equal_up_to_rounding(
+    config: ModelConfig, is_checkpointed: bool
+) -> None:
+    plain, faster = (
+        encoder_of(config),
+        encoder_of(config, is_compiled=True, is_checkpointed=is_checkpointed),
+    )
     pairs = [*zip(train_once(plain), train_once(faster), strict=True)]
     assert compiled_graphs() > 0
-    assert all((expected - found).norm() <= TOLERANCE * expected.norm() for expected, found in pairs[:-1])
+    assert all(
+        (expected - found).norm() <= TOLERANCE * expected.norm() for expected, found in pairs[:-1]
+    )
 
 
 @compiled
 def test_compiled_checkpointed_blocks_recompute_the_same_values_in_bfloat16() -> None:
-    encoders = [encoder_of(DROPOUT, is_compiled=True, is_checkpointed=value) for value in (False, True)]
+    encoders = [
+        encoder_of(DROPOUT, is_compiled=True, is_checkpointed=value) for value in (False, True)
+    ]
     assert_same_bits(*encoders, dtype=torch.bfloat16)
 
 
 @compiled
 @pytest.mark.parametrize("groups", [1, 6], ids=["shared", "not shared"])
 def test_a_block_is_compiled_once_and_never_without_gradients(groups: int) -> None:
-    encoder = encoder_of(replace(SHAPE, num_hidden_layers=6, num_hidden_groups=groups), is_compiled=True)
+    encoder = encoder_of(
+        replace(SHAPE, num_hidden_layers=6, num_hidden_groups=groups), is_compiled=True
+    )
     with torch.no_grad():
         for examples in (2, 3, 5):
             encoder.train(examples == 5)(*inputs(examples))

@@ -1,4 +1,7 @@
-"""Growth keeps the outputs where it can, separates the copies, and copies layers as documented. Paper: Net2Net."""
+"""Growth keeps the outputs where it can, separates the copies, and copies layers as documented.
+
+Paper: Net2Net.
+"""
 
 from dataclasses import replace
 
@@ -17,10 +20,17 @@ BATCH = padded_batch()
 INPUTS = (BATCH.input_ids, BATCH.attention_mask, BATCH.token_type_ids)
 SIZES: dict[str, int] = {"hidden_size": 24, "num_attention_heads": 4, "num_hidden_groups": 2}
 OLD = replace(SHAPE, **SIZES)  # two groups of three layers
-WIDER: dict[str, int] = {"hidden_size": 72, "num_attention_heads": 12, "intermediate_size": 74, "embedding_size": 33}
+WIDER: dict[str, int] = {
+    "hidden_size": 72,
+    "num_attention_heads": 12,
+    "intermediate_size": 74,
+    "embedding_size": 33,
+}
 
 
-def pairs(changes: dict[str, int], dtype: torch.dtype, *, is_disentangled: bool) -> tuple[Electra, Electra]:
+def pairs(
+    changes: dict[str, int], dtype: torch.dtype, *, is_disentangled: bool
+) -> tuple[Electra, Electra]:
     """A pair of models with all heads, and the same one after growth."""
     heads = {"is_disentangled": is_disentangled, "with_sentence_order": True, "with_mlm": True}
     old, new = (make_pair(config, **heads).to(dtype) for config in (OLD, replace(OLD, **changes)))
@@ -35,17 +45,28 @@ def outputs(model: Electra) -> list[Tensor]:
     """Hidden states and all logits of both models."""
     generator, discriminator = model.generator, model.discriminator
     found, hidden_states = generator.encode(*INPUTS), discriminator.encode(*INPUTS)
-    heads = (discriminator.mlm_logits, discriminator.discriminator_predictions, discriminator.sentence_order)
+    heads = (
+        discriminator.mlm_logits,
+        discriminator.discriminator_predictions,
+        discriminator.sentence_order,
+    )
     return [found, hidden_states, generator.logits(found), *(head(hidden_states) for head in heads)]
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("is_disentangled", [False, True])
-@pytest.mark.parametrize("changes", [{"num_hidden_groups": 6}, WIDER, WIDER | {"num_hidden_groups": 6}])
-def test_a_wider_model_computes_the_same(changes: dict[str, int], is_disentangled: bool, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(
+    "changes", [{"num_hidden_groups": 6}, WIDER, WIDER | {"num_hidden_groups": 6}]
+)
+def test_a_wider_model_computes_the_same(
+    changes: dict[str, int], is_disentangled: bool, dtype: torch.dtype
+) -> None:
     old, new = pairs(changes, dtype, is_disentangled=is_disentangled)
     for number, (before, after) in enumerate(zip(outputs(old), outputs(new), strict=True)):
-        expected = before.repeat(1, 1, after.shape[-1] // before.shape[-1]) if number < 2 else before  # hidden states
+        # Hidden states.
+        expected = (
+            before.repeat(1, 1, after.shape[-1] // before.shape[-1]) if number < 2 else before
+        )
         assert_same_outputs(after, expected)
         assert "hidden_size" in changes or torch.equal(after, before)
 
@@ -64,18 +85,28 @@ def test_copies_of_a_feature_get_different_gradients() -> None:
             parts = 3 if ".qkv." in name else 1
             copies = gradient.reshape(parts, times, len(before) // parts, -1)
             difference = (copies[:, 1:] - copies[:, :1]).abs().amax(-1)
-            is_trained = copies[:, 1:].abs().amax(-1) > 1e-9  # not the biases of keys, which change no attention
+            # Not the biases of keys, which change no attention.
+            is_trained = copies[:, 1:].abs().amax(-1) > 1e-9
             assert (difference[is_trained] > 1e-9).all(), name
             checked |= {name.split(".")[-2]} if is_trained.any() else set()
     small, name = old.generator.state_dict(), "encoder.embedding_hidden_mapping_in.weight"
     large = new.generator.config
     seeds = [growth.grow(small, OLD, large, seed)[name] for seed in (3, 4)]
     assert not torch.equal(*seeds)
-    assert checked >= {"qkv", "dense", "ffn", "ffn_output", "LayerNorm", "word_embeddings", "pooler"}
+    assert checked >= {
+        "qkv",
+        "dense",
+        "ffn",
+        "ffn_output",
+        "LayerNorm",
+        "word_embeddings",
+        "pooler",
+    }
 
 
 @pytest.mark.parametrize(
-    ("old_groups", "new_groups", "order"),  # as many groups are applied more often, more are stacked
+    # As many groups are applied more often, more are stacked.
+    ("old_groups", "new_groups", "order"),
     [(1, 1, "00000000"), (2, 2, "00001111"), (2, 4, "000111000111"), (2, 9, "000111000")],
 )
 def test_layers_are_copied_in_this_order(old_groups: int, new_groups: int, order: str) -> None:
@@ -83,9 +114,13 @@ def test_layers_are_copied_in_this_order(old_groups: int, new_groups: int, order
     config = replace(old.config, num_hidden_layers=len(order), num_hidden_groups=new_groups)
     new = EncoderModel(config, with_pooler=True).eval()
     new.load_state_dict(growth.grow(old.state_dict(), old.config, config, seed=3))
-    hidden_states = old.encoder.embedding_hidden_mapping_in(old.embeddings(BATCH.input_ids, BATCH.token_type_ids))
+    hidden_states = old.encoder.embedding_hidden_mapping_in(
+        old.embeddings(BATCH.input_ids, BATCH.token_type_ids)
+    )
     for group in order:
-        hidden_states = old.encoder.albert_layer_groups[int(group)](hidden_states, BATCH.attention_mask)
+        hidden_states = old.encoder.albert_layer_groups[int(group)](
+            hidden_states, BATCH.attention_mask
+        )
     assert torch.equal(new(*INPUTS), hidden_states)
     assert growth.describe(old.config, config).endswith("; other outputs, since it is deeper")
 
@@ -99,7 +134,10 @@ def test_layers_are_copied_in_this_order(old_groups: int, new_groups: int, order
         ({"num_attention_heads": 8}, "num_attention_heads=8 changes the size of a head; give 4"),
         ({"inner_group_num": 2}, "inner_group_num=2 is not 1"),
         ({"num_hidden_layers": 4}, "num_hidden_layers=4 is less than 6"),
-        ({"num_hidden_groups": 3}, "num_hidden_groups=3 with num_hidden_layers=6: a group would copy several of the 2"),
+        (
+            {"num_hidden_groups": 3},
+            "num_hidden_groups=3 with num_hidden_layers=6: a group would copy several of the 2",
+        ),
     ],
 )
 def test_other_sizes_are_refused_with_the_reason(changes: dict[str, int], reason: str) -> None:
@@ -108,8 +146,12 @@ def test_other_sizes_are_refused_with_the_reason(changes: dict[str, int], reason
 
 
 def test_positions_are_continued_by_the_sinusoids_of_local_initialization() -> None:
-    # Planted: repeated rows, or rows of zeros, are further from the table of a longer model than the tolerance.
-    short, longer = (replace(SHAPE, embedding_size=32, max_position_embeddings=positions) for positions in (64, 160))
+    # Planted: repeated rows, or rows of zeros, are further from the table of a longer model than
+    # the tolerance.
+    short, longer = (
+        replace(SHAPE, embedding_size=32, max_position_embeddings=positions)
+        for positions in (64, 160)
+    )
     assert growth.describe(short, longer).endswith("; the same outputs, up to 64 tokens")
     wanted = sinusoids(torch.arange(160), longer).repeat(1, 4)  # [P, E]
     table = growth.grow({TABLE: wanted[:64]}, short, longer, seed=3)[TABLE]

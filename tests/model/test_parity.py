@@ -1,4 +1,6 @@
-"""Every head has the outputs and gradients of its stock class, for every sharing of layers and mask (law 1)."""
+"""Every head has the outputs and gradients of its stock class, for every sharing of layers and mask
+(law 1).
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -19,7 +21,8 @@ from tests.model.test_task_model import make_task_model
 from tests.model.twins import SHAPE, L, assert_same_gradients, make_encoder, make_masked_lm
 
 B, CHOICES, C = 6, 3, 5
-SHARED = replace(SHAPE, initializer_range=0.2)  # wide enough for uneven attention, without hidden states becoming equal
+# Wide enough for uneven attention, without hidden states becoming equal.
+SHARED = replace(SHAPE, initializer_range=0.2)
 VARIANTS = {
     "grouped": replace(SHARED, num_hidden_groups=3),
     "inner-grouped": replace(SHARED, num_hidden_layers=4, num_hidden_groups=2, inner_group_num=2),
@@ -49,7 +52,10 @@ HEADS: dict[str, tuple[Callable[..., Model], Callable[..., nn.Module]]] = {
     "encoder without pooler": (partial(make_encoder, with_pooler=False), twins.encoder_twin),
     "pretraining": (make_masked_lm, twins.masked_lm_twin),
     "masked lm": (partial(make_masked_lm, with_sentence_order=False), twins.masked_lm_twin),
-    "discriminator": (lambda config: twins.make_pair(config).discriminator, twins.stock_discriminator),
+    "discriminator": (
+        lambda config: twins.make_pair(config).discriminator,
+        twins.stock_discriminator,
+    ),
     **{
         kind: (partial(make_task_model, TaskHead(kind, count)), task_twin)
         for kind, count in {"sequence": C, "choice": 1, "token": C, "span": 2}.items()
@@ -57,7 +63,9 @@ HEADS: dict[str, tuple[Callable[..., Model], Callable[..., nn.Module]]] = {
 }
 
 
-def make_twins(head: str, config: ModelConfig = SHARED, dtype: torch.dtype = torch.float64) -> Twins:
+def make_twins(
+    head: str, config: ModelConfig = SHARED, dtype: torch.dtype = torch.float64
+) -> Twins:
     """Our model and its stock class with the same weights."""
     make, twin = HEADS[head]
     ours = make(config)
@@ -70,7 +78,8 @@ def noise(part: int) -> Tensor:
 
 
 FULL = torch.ones(B, L, dtype=torch.bool)
-HOLE = torch.zeros_like(FULL).index_put((torch.tensor(3), torch.tensor(5)), torch.tensor(True))  # not at the end
+# Not at the end.
+HOLE = torch.zeros_like(FULL).index_put((torch.tensor(3), torch.tensor(5)), torch.tensor(True))
 RAGGED = (torch.arange(L) < torch.tensor(LENGTHS)[:, None]) & ~HOLE
 MASKS = {"none given": None, "full": FULL, "one token per sequence": FULL & (torch.arange(L) == 0)}
 TYPES = noise(1) % 2
@@ -80,11 +89,14 @@ def inputs(head: str, model: Model, mask: Tensor | None) -> dict[str, Tensor]:
     """Inputs under the stock names; for multiple choice [B / CHOICES, CHOICES, L]."""
     given = {"input_ids": 1 + noise(6) % (model.config.vocab_size - 1), "token_type_ids": TYPES}
     given |= {} if mask is None else {"attention_mask": mask}
-    return {name: value.view(-1, CHOICES, L) if head == "choice" else value for name, value in given.items()}
+    return {
+        name: value.view(-1, CHOICES, L) if head == "choice" else value
+        for name, value in given.items()
+    }
 
 
 def run_stock(head: str, pair: Twins, mask: Tensor | None) -> dict[str, Tensor]:
-    """Outputs of the stock class under our names, with the last hidden states if it returns them."""
+    """Outputs of the stock class under our names, with the last hidden states if any."""
     found = pair.stock(**inputs(head, pair.ours, mask), output_hidden_states=True)
     tensors = {name: value for name, value in found.items() if isinstance(value, Tensor)}
     given = {name.removeprefix("prediction_"): value for name, value in tensors.items()}
@@ -101,7 +113,9 @@ def run_ours(head: str, model: Model, mask: Tensor | None) -> dict[str, Tensor]:
 
 
 def loss_of(found: Mapping[str, Tensor], names: Iterable[str]) -> Tensor:
-    """Weighted sum of the heads' outputs, or of the last hidden states; every value has another weight."""
+    """Weighted sum of the heads' outputs, or of the last hidden states; every value has another
+    weight.
+    """
     heads = sorted(name for name in names if name != "last_hidden_state") or ["last_hidden_state"]
     numbers = torch.cat([found[name].flatten() for name in heads])
     position = torch.arange(len(numbers))
@@ -121,7 +135,9 @@ def assert_same_everything(head: str, pair: Twins, mask: Tensor | None = RAGGED)
 
 
 @pytest.mark.parametrize(
-    ("head", "dtype"), [*((head, torch.float64) for head in HEADS), ("pretraining", torch.float32)], ids=str
+    ("head", "dtype"),
+    [*((head, torch.float64) for head in HEADS), ("pretraining", torch.float32)],
+    ids=str,
 )
 def test_head_equals_its_stock_class(head: str, dtype: torch.dtype) -> None:
     assert_same_everything(head, make_twins(head, dtype=dtype))
@@ -143,14 +159,19 @@ def test_pretraining_model_equals_stock_at_the_shape_of_base_v2() -> None:
     assert_same_everything("pretraining", make_twins("pretraining", BASE_V2, torch.float32))
 
 
-# Planted: the other GELU (a stock port shipped it), another epsilon, a missing layer. The comparison must detect them.
+# Planted: the other GELU (a stock port shipped it), another epsilon, a missing layer. The
+# comparison must detect them.
 @pytest.mark.parametrize(
     "change", [{"hidden_act": "gelu"}, {"layer_norm_eps": 1e-5}, {"num_hidden_layers": 5}], ids=str
 )
-def test_comparison_rejects_a_stock_model_of_another_configuration(change: dict[str, object]) -> None:
+def test_comparison_rejects_a_stock_model_of_another_configuration(
+    change: dict[str, object],
+) -> None:
     ours = make_masked_lm(SHARED, with_sentence_order=False).double()
     with pytest.raises(AssertionError):
-        assert_same_everything("masked lm", Twins(ours, twins.masked_lm_twin(ours, **change).double()))
+        assert_same_everything(
+            "masked lm", Twins(ours, twins.masked_lm_twin(ours, **change).double())
+        )
 
 
 def test_comparison_of_gradients_rejects_a_detached_branch() -> None:

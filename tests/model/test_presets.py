@@ -8,14 +8,15 @@ from electra_albert.model.electra import Electra, Generator
 from electra_albert.model.encoder import Embeddings, EncoderModel
 from electra_albert.presets import PRESETS
 
-# Computed from the shape and equal to stock transformers, at 30,000 tokens: AlbertModel with and without a pooler,
-# AlbertForPreTraining, AlbertForMaskedLM.
+# Computed from the shape and equal to stock transformers, at 30,000 tokens: AlbertModel with and
+# without a pooler, AlbertForPreTraining, AlbertForMaskedLM.
 ALBERT = {
     "base": (11_683_584, 11_092_992, 11_813_810, 11_221_680),
     "large": (17_683_968, 16_634_368, 17_847_474, 16_795_824),
     "xxlarge": (222_595_584, 205_814_272, 223_158_450, 206_368_944),
 }
-# Computed from the shape: discriminator, generator (small: half as wide, else a quarter), both with shared embeddings.
+# Computed from the shape: discriminator, generator (small: half as wide, else a quarter), both with
+# shared embeddings.
 PAIR = {"small": (4_745_729, 4_118_448, 5_007_281), "large": (17_684_993, 4_791_984, 18_570_929)}
 
 

@@ -1,4 +1,6 @@
-"""Generator and discriminator always share their embeddings, and every parameter is trained exactly once (law 6)."""
+"""Generator and discriminator always share their embeddings, and every parameter is trained exactly
+once (law 6).
+"""
 
 import copy
 from collections.abc import Callable
@@ -19,13 +21,17 @@ SHARED |= {"LayerNorm.weight", "LayerNorm.bias"}
 
 
 def assert_tied(pair: Electra) -> None:
-    """Assert that both models use the same storage for embeddings, and that the decoder is the word embeddings."""
+    """Assert that both models use the same storage for embeddings, and that the decoder is the word
+    embeddings.
+    """
     models = (pair.generator, pair.discriminator)
     one, other = (dict(model.embeddings.named_parameters()) for model in models)
     assert one.keys() == other.keys() == SHARED
     for name in SHARED:
         assert one[name].data_ptr() == other[name].data_ptr(), f"{name} is not shared"
-    private = [{parameter.data_ptr() for parameter in model.encoder.parameters()} for model in models]
+    private = [
+        {parameter.data_ptr() for parameter in model.encoder.parameters()} for model in models
+    ]
     assert not private[0] & private[1]
     hidden_states = torch.ones(1, SHAPE.hidden_size, dtype=pair.generator.predictions.bias.dtype)
     with torch.no_grad():
@@ -63,7 +69,11 @@ def generator_loss(pair: Electra) -> Tensor:
 
 def discriminator_loss(pair: Electra) -> Tensor:
     loss, order = pair.discriminator(*INPUTS).sum(), pair.discriminator.sentence_order
-    return loss if order is None else loss + order(pair.discriminator.encode(*INPUTS)).logsumexp(-1).sum()
+    return (
+        loss
+        if order is None
+        else loss + order(pair.discriminator.encode(*INPUTS)).logsumexp(-1).sum()
+    )
 
 
 def assert_all_are_trained_once(pair: Electra) -> None:
@@ -87,12 +97,14 @@ def test_sentence_order_head_belongs_to_the_discriminator_and_gets_gradients() -
     assert_all_are_trained_once(pair)
 
 
-def test_checks_reject_copied_embeddings_an_untrained_pooler_and_missing_or_repeated_parameters() -> None:
-    # Planted: parameters of both models, with the shared embeddings twice; a missing group; a pooler without a loss; a
-    # copy of the embeddings.
+def test_checks_reject_copies_an_untrained_pooler_and_missing_or_repeated_parameters() -> None:
+    # Planted: parameters of both models, with the shared embeddings twice; a missing group; a
+    # pooler without a loss; a copy of the embeddings.
     pair = make_pair(SHAPE)
     with pytest.raises(ValueError, match="2 times"):
-        check_groups(pair, [{"params": [*pair.generator.parameters(), *pair.discriminator.parameters()]}])
+        check_groups(
+            pair, [{"params": [*pair.generator.parameters(), *pair.discriminator.parameters()]}]
+        )
     with pytest.raises(ValueError, match="0 times"):
         check_groups(pair, parameter_groups(pair, 0.01)[:1])
     pair.discriminator.pooler = nn.Linear(SHAPE.hidden_size, SHAPE.hidden_size)

@@ -1,7 +1,8 @@
-"""Our models and their twins, stock transformers models with the same weights, and how the two are compared.
+"""Our models and their twins, stock transformers models with the same weights, and how the two are
+compared.
 
-All sizes differ and are odd where possible, so that a transposed or swapped dimension raises an error.
-Dimensions: B batch, L length, V vocab, D hidden.
+All sizes differ and are odd where possible, so that a transposed or swapped dimension raises an
+error. Dimensions: B batch, L length, V vocab, D hidden.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,9 +22,17 @@ from tests.objectives.toy import make_batch
 
 Module = TypeVar("Module", bound=nn.Module)
 B, L = 3, 13
-SIZES = {"vocab_size": 53, "embedding_size": 11, "hidden_size": 21, "intermediate_size": 37, "num_hidden_layers": 6}
+SIZES = {
+    "vocab_size": 53,
+    "embedding_size": 11,
+    "hidden_size": 21,
+    "intermediate_size": 37,
+    "num_hidden_layers": 6,
+}
 # The initializer_range is wide enough for uneven attention and nonlinear activations.
-SHAPE = ModelConfig(**SIZES, num_attention_heads=3, max_position_embeddings=17, initializer_range=0.3)
+SHAPE = ModelConfig(
+    **SIZES, num_attention_heads=3, max_position_embeddings=17, initializer_range=0.3
+)
 SPECIAL_IDS = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
 LENGTHS = (L, 8, 3)
 
@@ -36,14 +45,17 @@ def padded_batch() -> Batch:
 def drawn(make: Callable[[], Module], seed: int = 5) -> Module:
     """A model in eval mode with random biases around zero and random LayerNorm scales around one.
 
-    No parameter is hidden by a zero or a one. Larger biases would make the hidden states of all tokens equal.
+    No parameter is hidden by a zero or a one. Larger biases would make the hidden states of all
+    tokens equal.
     """
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = make().eval()
         for name, parameter in model.named_parameters():
             if parameter.ndim == 1:
-                nn.init.normal_(parameter, mean=float(name.lower().endswith("norm.weight")), std=0.2)
+                nn.init.normal_(
+                    parameter, mean=float(name.lower().endswith("norm.weight")), std=0.2
+                )
     return model
 
 
@@ -51,7 +63,9 @@ def make_pair(config: ModelConfig, seed: int = 5, **heads: bool) -> Electra:
     return drawn(lambda: Electra(config, config, **heads), seed)
 
 
-def make_masked_lm(config: ModelConfig, seed: int = 5, *, with_sentence_order: bool = True) -> Generator:
+def make_masked_lm(
+    config: ModelConfig, seed: int = 5, *, with_sentence_order: bool = True
+) -> Generator:
     def make() -> Generator:
         generator = Generator(config, with_sentence_order=with_sentence_order)
         initialize_models(generator)
@@ -89,12 +103,18 @@ def stock(config: ModelConfig, **changes: Any) -> Any:
 
 def masked_lm_twin(generator: Generator, **changes: Any) -> nn.Module:
     """Stock AlbertForMaskedLM or, with a sentence-order head, AlbertForPreTraining."""
-    kind = transformers.AlbertForMaskedLM if generator.sentence_order is None else transformers.AlbertForPreTraining
+    kind = (
+        transformers.AlbertForMaskedLM
+        if generator.sentence_order is None
+        else transformers.AlbertForPreTraining
+    )
     return load_twin(kind(stock(generator.config, **changes)), generator)
 
 
 def encoder_twin(encoder: EncoderModel) -> nn.Module:
-    twin = transformers.AlbertModel(stock(encoder.config), add_pooling_layer=encoder.pooler is not None)
+    twin = transformers.AlbertModel(
+        stock(encoder.config), add_pooling_layer=encoder.pooler is not None
+    )
     load_twin(nn.ModuleDict({"albert": twin}), encoder)
     return twin
 
@@ -102,43 +122,66 @@ def encoder_twin(encoder: EncoderModel) -> nn.Module:
 def stock_discriminator(discriminator: Discriminator) -> nn.Module:
     """Stock ElectraForPreTraining on a stock AlbertModel, with the discriminator's weights."""
     config = stock(discriminator.config)
-    albert, head = transformers.AlbertModel(config, add_pooling_layer=False), ElectraDiscriminatorPredictions(config)
+    albert, head = (
+        transformers.AlbertModel(config, add_pooling_layer=False),
+        ElectraDiscriminatorPredictions(config),
+    )
     load_twin(nn.ModuleDict({"albert": albert, "discriminator_predictions": head}), discriminator)
-    small = transformers.ElectraConfig(vocab_size=7, hidden_size=4, num_hidden_layers=1, num_attention_heads=1)
+    small = transformers.ElectraConfig(
+        vocab_size=7, hidden_size=4, num_hidden_layers=1, num_attention_heads=1
+    )
     twin = transformers.ElectraForPreTraining(small)
     twin.electra, twin.discriminator_predictions = albert, head
     return twin.eval()
 
 
 def gradients(module: nn.Module) -> dict[str, Tensor]:
-    """Gradients of our model or of its twin under our names, with query, key and value in one matrix."""
+    """Gradients of our model or of its twin under our names, with query, key and value in one
+    matrix.
+    """
     found = {name: parameter.grad for name, parameter in module.named_parameters()}
     ours: dict[str, Tensor] = {}
     for stock_name, gradient in found.items():
-        name = stock_name.removeprefix("albert.").removeprefix("electra.").replace("sop_classifier.", "sentence_order.")
+        name = (
+            stock_name.removeprefix("albert.")
+            .removeprefix("electra.")
+            .replace("sop_classifier.", "sentence_order.")
+        )
         name = name.replace("sentence_order.pooler.", "pooler.")
         assert gradient is not None, f"{name} has no gradient"
         if "attention.query." in name:
             parts = [found[stock_name.replace("query", part)] for part in ("query", "key", "value")]
-            ours[name.replace("query", "qkv")] = torch.cat([part for part in parts if part is not None])
+            ours[name.replace("query", "qkv")] = torch.cat(
+                [part for part in parts if part is not None]
+            )
         elif "attention.key." not in name and "attention.value." not in name:
             ours[name] = gradient
     return ours
 
 
 def assert_same_outputs(ours: Tensor, stock_output: Tensor) -> None:
-    """Float64: within 1e-9 of the tensor's norm. Float32: every value within 1e-5, relative to values above one."""
+    """Float64: within 1e-9 of the tensor's norm.
+
+    Float32: every value within 1e-5, relative to values above one.
+    """
     assert ours.shape == stock_output.shape
     stock_output = stock_output.detach()
     difference = ours.detach() - stock_output
     if ours.dtype == torch.float64:
         assert difference.norm() <= 1e-9 * stock_output.norm(), f"{difference.norm()} off"
     else:
-        assert difference.abs().max() <= 1e-5 * max(1.0, float(stock_output.abs().max())), f"{difference.abs().max()}"
+        assert difference.abs().max() <= 1e-5 * max(1.0, float(stock_output.abs().max())), (
+            f"{difference.abs().max()}"
+        )
 
 
-def assert_same_gradients(ours: Mapping[str, Tensor], stock_gradients: Mapping[str, Tensor]) -> None:
-    """Float64: each within 1e-9 of its own norm. Float32: each within 1e-4 of the whole gradient's norm."""
+def assert_same_gradients(
+    ours: Mapping[str, Tensor], stock_gradients: Mapping[str, Tensor]
+) -> None:
+    """Float64: each within 1e-9 of its own norm.
+
+    Float32: each within 1e-4 of the whole gradient's norm.
+    """
     assert ours.keys() == stock_gradients.keys()
     whole = torch.stack([gradient.norm() for gradient in stock_gradients.values()]).norm()
     for name, gradient in stock_gradients.items():

@@ -1,4 +1,5 @@
-"""Electric: the optimum of the noise-contrastive loss is the distribution of the text; its noise is exact.
+"""Electric: the optimum of the noise-contrastive loss is the distribution of the text; its noise is
+exact.
 
 Dimensions: B batch, L length, K = masking.max_targets, V vocab.
 """
@@ -23,7 +24,9 @@ SIGMAS = 4.5
 
 def distribution(salt: int) -> Tensor:
     """A distribution over the tokens that are not special, far from uniform: float64 [V]."""
-    logits = 1.5 * torch.randn(V, dtype=torch.float64, generator=torch.Generator().manual_seed(salt))
+    logits = 1.5 * torch.randn(
+        V, dtype=torch.float64, generator=torch.Generator().manual_seed(salt)
+    )
     logits[:FIRST] = -100.0
     return logits.softmax(0)
 
@@ -41,7 +44,8 @@ def test_the_minimiser_of_the_expected_loss_is_the_distribution_of_the_text(shar
         (slope,) = torch.autograd.grad(expected_loss(), energies, create_graph=True)
         (curvature,) = torch.autograd.grad(slope.sum(), energies)
         energies.data -= (slope.detach() / curvature).clamp(-1, 1)
-    torch.testing.assert_close((-energies).exp().detach(), text, rtol=1e-6, atol=0)  # float64, without normalisation
+    # Float64, without normalisation.
+    torch.testing.assert_close((-energies).exp().detach(), text, rtol=1e-6, atol=0)
     energies.data = -text.log()
     for with_prior in (True, False):  # planted: the share of noise is left out
         (gradient,) = torch.autograd.grad(expected_loss(with_prior), energies)
@@ -76,15 +80,24 @@ def with_known_noise(temperature: float = 1.0, share: float = 0.5) -> Electric:
     return objective
 
 
-def gradient_at_the_text(objective: Electric, batch: Batch, has_noise_labels: bool = True) -> tuple[Tensor, Tensor]:
-    """Gradient of the loss per classified token by the energy of each token, and its standard deviation, [V]."""
+def gradient_at_the_text(
+    objective: Electric, batch: Batch, has_noise_labels: bool = True
+) -> tuple[Tensor, Tensor]:
+    """Gradient of the loss per classified token by the energy of each token, and its standard
+    deviation, [V].
+    """
     found = objective.corrupt(batch)
     if not has_noise_labels:  # planted, as in rtd: a sample equal to the original counts as text
         found = found._replace(is_replaced=found.corrupted_ids != batch.input_ids)
     hidden_states, odds = objective.detect(batch, found)
     loss, count = objective.terms(batch, found, hidden_states, odds)["discriminator_loss"]
-    (gradient,) = torch.autograd.grad(loss, objective.discriminator.discriminator_predictions.parameters())
-    noise, tokens = odds.detach()[found.is_classified].sigmoid().double(), found.corrupted_ids[found.is_classified]
+    (gradient,) = torch.autograd.grad(
+        loss, objective.discriminator.discriminator_predictions.parameters()
+    )
+    noise, tokens = (
+        odds.detach()[found.is_classified].sigmoid().double(),
+        found.corrupted_ids[found.is_classified],
+    )
     variance = torch.zeros(V, dtype=torch.float64).index_add(0, tokens, noise * (1 - noise))
     return gradient / count, variance.sqrt() / count
 
@@ -96,7 +109,9 @@ def test_the_gradient_is_zero_at_the_distribution_of_the_text(
 ) -> None:
     """The objective itself: its labels, its noise probabilities and its share, on 20,000 tokens."""
     objective, batch = with_known_noise(temperature, share), make_batch((23,) * 2_000)
-    drawn = distribution(1).multinomial(batch.input_ids.numel(), True, generator=torch.Generator().manual_seed(3))
+    drawn = distribution(1).multinomial(
+        batch.input_ids.numel(), True, generator=torch.Generator().manual_seed(3)
+    )
     ids = torch.where(batch.input_ids >= FIRST, drawn.view_as(batch.input_ids), batch.input_ids)
     batch = batch._replace(input_ids=ids)
     gradient, deviation = gradient_at_the_text(objective, batch)
@@ -110,8 +125,11 @@ def test_noise_replaces_a_share_of_targets_that_the_generator_does_not_see() -> 
     batch, share = make_batch((23, 9) * 150), 0.25  # some targets are unused
     found = with_known_noise(share=share).corrupt(batch)
     is_used = found.targets.weight > 0
-    assert ((found.masked_ids == MASK) == found.is_classified).all()  # rtd.mask_token_share is 0.85 by default
-    assert torch.equal(found.is_kept | found.is_replaced.gather(1, found.targets.positions), is_used)
+    # Rtd.mask_token_share is 0.85 by default.
+    assert ((found.masked_ids == MASK) == found.is_classified).all()
+    assert torch.equal(
+        found.is_kept | found.is_replaced.gather(1, found.targets.positions), is_used
+    )
     assert torch.equal(found.corrupted_ids[~found.is_replaced], batch.input_ids[~found.is_replaced])
     targets = int(is_used.sum())
     deviation = (share * (1 - share) / targets) ** 0.5
@@ -122,15 +140,21 @@ def test_the_generator_learns_nothing_from_the_loss_of_its_noise() -> None:
     objective: Any = build("electric")
     terms = objective(make_batch((23,) * 8))
     own = [*objective.generator.predictions.parameters(), *objective.generator.encoder.parameters()]
-    assert all(one is None for one in torch.autograd.grad(terms["discriminator_loss"].sum, own, allow_unused=True))
+    assert all(
+        one is None
+        for one in torch.autograd.grad(terms["discriminator_loss"].sum, own, allow_unused=True)
+    )
 
 
 def test_energies_are_not_rounded_to_half_precision() -> None:
-    # Regression: around log V, bfloat16 has steps of 1/16, and 800 energies of a trained model had two values.
+    # Regression: around log V, bfloat16 has steps of 1/16, and 800 energies of a trained model had
+    # two values.
     objective: Any = build("electric")
     batch = make_batch((23,) * 8)
     with torch.autocast("cpu", torch.bfloat16):
-        energies = objective.discriminator(batch.input_ids, batch.attention_mask, batch.token_type_ids)
+        energies = objective.discriminator(
+            batch.input_ids, batch.attention_mask, batch.token_type_ids
+        )
     assert energies.dtype == torch.float32
     assert len(energies[batch.attention_mask].unique()) > 100
 
@@ -143,9 +167,12 @@ def test_energies_are_not_rounded_to_half_precision() -> None:
         ({"generator": "a/folder"}, "its own generator"),
     ],
 )
-def test_options_that_contradict_the_noise_are_refused(options: dict[str, float], reason: str) -> None:
+def test_options_that_contradict_the_noise_are_refused(
+    options: dict[str, float], reason: str
+) -> None:
     with pytest.raises(ValueError, match=f"excludes electric: .*{reason}"):
-        PretrainConfig(run=RunConfig(objective="electric"), rtd=RtdConfig(**options))  # type: ignore[arg-type]
+        rtd = RtdConfig(**options)  # type: ignore[arg-type]
+        PretrainConfig(run=RunConfig(objective="electric"), rtd=rtd)
 
 
 def test_the_loss_starts_at_chance_level_for_any_share_of_noise() -> None:

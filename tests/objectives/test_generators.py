@@ -13,7 +13,9 @@ SHARED = replace(HALF, generator="shared", generator_size=1.0)
 
 
 @pytest.mark.parametrize(("groups", "first"), [(1, 2), (1, None), (3, 1), (3, 4), (6, 3)])
-def test_a_shared_generator_is_the_first_layers_of_the_discriminator(groups: int, first: int | None) -> None:
+def test_a_shared_generator_is_the_first_layers_of_the_discriminator(
+    groups: int, first: int | None
+) -> None:
     shape = replace(MODEL, num_hidden_layers=6, num_hidden_groups=groups)
     options = replace(SHARED, generator_layers=first, generator_rate=3.0, discriminator_rate=0.5)
     objective, batch = make_objective(shape, options), make_batch()
@@ -27,14 +29,22 @@ def test_a_shared_generator_is_the_first_layers_of_the_discriminator(groups: int
     assert torch.equal(generator(*inputs), hidden_states)
     assert torch.equal(generator(*inputs), discriminator.encode(*inputs)) == (first is None)
     theirs = {parameter.data_ptr() for parameter in discriminator.parameters()}
-    own = {name.split(".")[0] for name, each in generator.named_parameters() if each.data_ptr() not in theirs}
+    own = {
+        name.split(".")[0]
+        for name, each in generator.named_parameters()
+        if each.data_ptr() not in theirs
+    }
     assert own == {"predictions"}
     for name, scale in objective.lr_multipliers.items():
-        assert scale == (1.0 if ".embeddings." in name else 3.0 if ".generator.predictions." in name else 0.5), name
+        assert scale == (
+            1.0 if ".embeddings." in name else 3.0 if ".generator.predictions." in name else 0.5
+        ), name
 
 
 @pytest.mark.parametrize(("groups", "first"), [(1, 7), (3, 3), (3, 5), (6, 8)])
-def test_layers_that_are_not_the_first_ones_of_whole_groups_are_refused(groups: int, first: int) -> None:
+def test_layers_that_are_not_the_first_ones_of_whole_groups_are_refused(
+    groups: int, first: int
+) -> None:
     shape = replace(MODEL, num_hidden_layers=6, num_hidden_groups=groups)
     with pytest.raises(ValueError, match=f"generator_layers={first}"):
         replace(SHARED, generator_layers=first).generator_config(shape)
@@ -49,5 +59,7 @@ def test_a_fixed_generator_takes_no_part_in_training() -> None:
     assert torch.equal(first.logits, second.logits), "dropout is on"
     assert not first.logits.requires_grad
     assert "generator_loss" in objective(batch).keys() - objective.weights.keys()  # a metric
-    registered = {tensor.data_ptr() for tensor in (*objective.parameters(), *objective.state_dict().values())}
+    registered = {
+        tensor.data_ptr() for tensor in (*objective.parameters(), *objective.state_dict().values())
+    }
     assert not registered & {parameter.data_ptr() for parameter in fixed.parameters()}

@@ -11,29 +11,47 @@ from scipy import stats
 from torch import Tensor
 
 from electra_albert.keyed_random import Stream, bits, gumbel
-from electra_albert.objectives.masking import Targets, choose_targets, mask_tokens, maskable, max_targets, sample
+from electra_albert.objectives.masking import (
+    Targets,
+    choose_targets,
+    mask_tokens,
+    maskable,
+    max_targets,
+    sample,
+)
 from tests.objectives.toy import CLS, MASK, PAD, SEED, SEP, SPECIAL, UNKNOWN
 
 RATES = (0.15, 0.25, 0.3, 0.5)
-ACCEPTED, REJECTED = 1e-3, 1e-12  # p-values; draws are keyed, so the result is the same in every run
+# P-values; draws are keyed, so the result is the same in every run.
+ACCEPTED, REJECTED = 1e-3, 1e-12
 DRAWS = 12_000
 LEAST_EXPECTED = 8.0  # rarer tokens are pooled, as the chi-squared test requires
 Sampler = Callable[[Tensor, float, int, Tensor, Tensor], Tensor]
 
 
-def assert_well_chosen(targets: Targets, input_ids: Tensor, is_maskable: Tensor, mask_rate: float) -> None:
-    """Assert that each sequence has round(mask_rate x maskable) distinct maskable targets, at least one."""
+def assert_well_chosen(
+    targets: Targets, input_ids: Tensor, is_maskable: Tensor, mask_rate: float
+) -> None:
+    """Assert that each sequence has round(mask_rate x maskable) distinct maskable targets, at least
+    one.
+    """
     for i in range(len(input_ids)):
         positions = targets.positions[i][targets.weight[i] > 0].tolist()
         count = int(is_maskable[i].sum())
-        expected = min(max(1, round(mask_rate * count)), max_targets(input_ids.shape[1], mask_rate), count)
+        expected = min(
+            max(1, round(mask_rate * count)), max_targets(input_ids.shape[1], mask_rate), count
+        )
         assert len(positions) == expected, f"{len(positions)} of {count} tokens, not {expected}"
         assert len(set(positions)) == len(positions), "a token was chosen twice"
-        assert all(is_maskable[i, position] for position in positions), "a special token or padding was chosen"
+        assert all(is_maskable[i, position] for position in positions), (
+            "a special token or padding was chosen"
+        )
         assert targets.labels[i].tolist() == input_ids[i][targets.positions[i]].tolist()
 
 
-def choose(count: int, length: int, mask_rate: float, share: float) -> tuple[Tensor, Tensor, Targets]:
+def choose(
+    count: int, length: int, mask_rate: float, share: float
+) -> tuple[Tensor, Tensor, Targets]:
     """Targets of sequences in which about `share` of the tokens is maskable."""
     example, position = torch.arange(count), torch.arange(length)
     ids = 5 + bits(1, Stream.EXAMPLE, example[:, None], position) % 100
@@ -43,7 +61,9 @@ def choose(count: int, length: int, mask_rate: float, share: float) -> tuple[Ten
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(3, 70), st.sampled_from(RATES), st.sampled_from((0.0, 0.1, 0.5, 0.9, 1.0)))
-def test_targets_are_the_right_number_of_distinct_maskable_tokens(length: int, rate: float, share: float) -> None:
+def test_targets_are_the_right_number_of_distinct_maskable_tokens(
+    length: int, rate: float, share: float
+) -> None:
     ids, is_maskable, targets = choose(6, length, rate, share)
     assert targets.positions.shape == targets.weight.shape == (6, max_targets(length, rate))
     assert_well_chosen(targets, ids, is_maskable, rate)
@@ -51,18 +71,25 @@ def test_targets_are_the_right_number_of_distinct_maskable_tokens(length: int, r
 
 @pytest.mark.parametrize("fault", ["not", "twice", "special"])
 def test_the_check_of_targets_rejects(fault: str) -> None:
-    # Planted: a count rounded up, positions drawn with replacement, and padding among the candidates.
+    # Planted: a count rounded up, positions drawn with replacement, and padding among the
+    # candidates.
     ids, is_maskable, (positions, weight, _) = choose(6, 41, 0.25, 0.5)
     if fault == "not":
         weight[0, int(weight[0].sum())] = 1
     else:
-        positions[0, 0] = positions[0, 1] if fault == "twice" else int((~is_maskable[0]).nonzero()[0])
+        positions[0, 0] = (
+            positions[0, 1] if fault == "twice" else int((~is_maskable[0]).nonzero()[0])
+        )
     with pytest.raises(AssertionError, match=fault):
-        assert_well_chosen(Targets(positions, weight, ids.gather(1, positions)), ids, is_maskable, 0.25)
+        assert_well_chosen(
+            Targets(positions, weight, ids.gather(1, positions)), ids, is_maskable, 0.25
+        )
 
 
 def test_special_tokens_and_padding_are_not_maskable_and_one_token_is_chosen_at_least() -> None:
-    ids = torch.tensor([[CLS, 7, UNKNOWN, SEP, MASK, 9, SEP, 11], [CLS, UNKNOWN, SEP, MASK, SEP, PAD, PAD, PAD]])
+    ids = torch.tensor(
+        [[CLS, 7, UNKNOWN, SEP, MASK, 9, SEP, 11], [CLS, UNKNOWN, SEP, MASK, SEP, PAD, PAD, PAD]]
+    )
     mask = torch.tensor([[True] * 7 + [False], [True] * 5 + [False] * 3])
     is_maskable, keys = maskable(ids, mask, SPECIAL), (SEED, torch.tensor([3, 4]))
     assert is_maskable.nonzero().tolist() == [[0, 1], [0, 5]]
@@ -81,7 +108,9 @@ def test_every_maskable_position_is_chosen_equally_often() -> None:
 
 def make_logits(vocab: int, dtype: torch.dtype = torch.float32, scale: float = 1.0) -> Tensor:
     """Logits [V] with probabilities of very different sizes."""
-    return (scale * gumbel(bits(5, Stream.EXAMPLE, torch.tensor(vocab), torch.arange(vocab)))).to(dtype)
+    return (scale * gumbel(bits(5, Stream.EXAMPLE, torch.tensor(vocab), torch.arange(vocab)))).to(
+        dtype
+    )
 
 
 def draw(sampler: Sampler, logits: Tensor, temperature: float, by_position: bool = False) -> Tensor:
@@ -104,17 +133,31 @@ def chi_squared(drawn: Tensor, logits: Tensor, temperature: float = 1.0) -> floa
 
 @pytest.mark.parametrize(
     ("vocab", "temperature", "dtype"),
-    [(7, 0.5, torch.float32), (101, 2.0, torch.float32), (101, 1.0, torch.float16), (101, 1.0, torch.bfloat16)],
+    [
+        (7, 0.5, torch.float32),
+        (101, 2.0, torch.float32),
+        (101, 1.0, torch.float16),
+        (101, 1.0, torch.bfloat16),
+    ],
 )
-def test_samples_follow_the_softmax_at_each_temperature(vocab: int, temperature: float, dtype: torch.dtype) -> None:
+def test_samples_follow_the_softmax_at_each_temperature(
+    vocab: int, temperature: float, dtype: torch.dtype
+) -> None:
     logits = make_logits(vocab, dtype)
     for by_position in (False, True):
-        assert chi_squared(draw(sample, logits, temperature, by_position), logits, temperature) > ACCEPTED
+        assert (
+            chi_squared(draw(sample, logits, temperature, by_position), logits, temperature)
+            > ACCEPTED
+        )
 
 
-def after_noise(logits: Tensor, temperature: float, seed: int, example: Tensor, position: Tensor) -> Tensor:
+def after_noise(
+    logits: Tensor, temperature: float, seed: int, example: Tensor, position: Tensor
+) -> Tensor:
     """Planted: the argmax of (logits + noise) / T, a sample at temperature 1 for any T."""
-    noise = gumbel(bits(seed, Stream.SAMPLE_TOKEN, example[:, None], torch.arange(logits.shape[-1])))
+    noise = gumbel(
+        bits(seed, Stream.SAMPLE_TOKEN, example[:, None], torch.arange(logits.shape[-1]))
+    )
     return ((logits + noise) / temperature).argmax(-1)
 
 
@@ -139,9 +182,13 @@ def test_extreme_logits_are_sampled_exactly() -> None:
 
 def test_samples_are_detached_and_do_not_depend_on_the_batch() -> None:
     number, position = torch.arange(40), torch.arange(40) % 7
-    logits = torch.stack([make_logits(vocab=101, scale=1 + i / 10) for i in range(40)]).requires_grad_()
+    logits = torch.stack(
+        [make_logits(vocab=101, scale=1 + i / 10) for i in range(40)]
+    ).requires_grad_()
     whole = sample(logits, 1.0, SEED, number, position)
     assert whole.dtype == torch.int64
     assert not whole.requires_grad
     for rows in (torch.arange(39, -1, -1), torch.tensor([7]), torch.arange(5, 18)):
-        assert torch.equal(sample(logits[rows], 1.0, SEED, number[rows], position[rows]), whole[rows])
+        assert torch.equal(
+            sample(logits[rows], 1.0, SEED, number[rows], position[rows]), whole[rows]
+        )

@@ -21,14 +21,26 @@ from tests.objectives import toy
 from tests.objectives.toy import MODEL, OBJECTIVES, SPECIAL, build, make_batch, ordered
 
 # Wide enough, and with enough tokens, for first losses as in a real run.
-START = replace(MODEL, vocab_size=1009, embedding_size=64, hidden_size=128, num_hidden_layers=3, intermediate_size=256)
+START = replace(
+    MODEL,
+    vocab_size=1009,
+    embedding_size=64,
+    hidden_size=128,
+    num_hidden_layers=3,
+    intermediate_size=256,
+)
 WITH_ORDER = ("rtd_sop", "mlm_sop")
 COUNTS = np.arange(MODEL.vocab_size)
 
 
-def total(objective: PretrainingModule, terms: dict[str, Term], counts: dict[str, int] | None = None) -> Tensor:
+def total(
+    objective: PretrainingModule, terms: dict[str, Term], counts: dict[str, int] | None = None
+) -> Tensor:
     """The weighted sum of the losses, each divided by its count if counts are given."""
-    scales = {name: weight / counts[name] if counts else weight for name, weight in objective.weights.items()}
+    scales = {
+        name: weight / counts[name] if counts else weight
+        for name, weight in objective.weights.items()
+    }
     return torch.stack([scale * terms[name].sum for name, scale in scales.items()]).sum()
 
 
@@ -38,7 +50,9 @@ def means(objective: PretrainingModule, batch: Batch) -> dict[str, float]:
     return {name: float(terms[name].sum.detach() / terms[name].count) for name in objective.weights}
 
 
-def gradients(objective: PretrainingModule, batches: list[Batch], counts: dict[str, int]) -> dict[str, Tensor]:
+def gradients(
+    objective: PretrainingModule, batches: list[Batch], counts: dict[str, int]
+) -> dict[str, Tensor]:
     """Gradients of the total over `batches`, each term divided by its count over all of them."""
     objective.zero_grad()
     for batch in batches:
@@ -54,15 +68,19 @@ def test_terms_are_float32_sums_and_int64_counts_equal_to_those_on_the_host(name
         objective = build(name, mask_rate=rate)
         with torch.autocast("cpu", torch.bfloat16, enabled=rate == 0.5):
             terms = objective(batch)
-        assert objective.counts(batch) == {name: int(terms[name].count) for name in objective.weights}
-        assert {(term.sum.dtype, term.count.dtype) for term in terms.values()} == {(torch.float32, torch.int64)}
+        assert objective.counts(batch) == {
+            name: int(terms[name].count) for name in objective.weights
+        }
+        assert {(term.sum.dtype, term.count.dtype) for term in terms.values()} == {
+            (torch.float32, torch.int64)
+        }
         assert all(term.sum.shape == term.count.shape == () for term in terms.values())
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_micro_batches_give_the_gradient_of_one_large_batch(name: str) -> None:
-    # Parts with different counts, the second without sentence order. Float64 parameters; losses are summed in
-    # float32, with a relative error of 6e-8 per number.
+    # Parts with different counts, the second without sentence order. Float64 parameters; losses are
+    # summed in float32, with a relative error of 6e-8 per number.
     objective, batch = build(name).double(), ordered(make_batch())
     counts = objective.counts(batch)
     parts = [toy.select(batch, torch.tensor(index)) for index in ([0, 2, 3], [1], [4])]
@@ -70,20 +88,28 @@ def test_micro_batches_give_the_gradient_of_one_large_batch(name: str) -> None:
     norm = torch.stack([gradient.norm() for gradient in whole.values()]).norm()
     assert all((summed[name] - gradient).norm() <= 1e-6 * norm for name, gradient in whole.items())
     # Planted: each part divided by its own counts, the mean of means.
-    own = [{name: max(count, 1) for name, count in objective.counts(part).items()} for part in parts]
-    alone = [gradients(objective, [part], counted) for part, counted in zip(parts, own, strict=True)]
+    own = [
+        {name: max(count, 1) for name, count in objective.counts(part).items()} for part in parts
+    ]
+    alone = [
+        gradients(objective, [part], counted) for part, counted in zip(parts, own, strict=True)
+    ]
     wrong = {name: sum(part[name] for part in alone) / len(parts) for name in whole}
     assert any((wrong[name] - gradient).norm() > 1e-2 * norm for name, gradient in whole.items())
 
 
-@pytest.mark.parametrize(("name", "initialization"), [*((name, "normal") for name in OBJECTIVES), ("rtd_sop", "local")])
+@pytest.mark.parametrize(
+    ("name", "initialization"), [*((name, "normal") for name in OBJECTIVES), ("rtd_sop", "local")]
+)
 def test_losses_start_at_chance_level(name: str, initialization: str) -> None:
-    objective = build(name, replace(START, initialization=initialization), mask_rate=0.15)  # type: ignore[arg-type]
+    shape = replace(START, initialization=initialization)  # type: ignore[arg-type]
+        objective = build(name, shape, mask_rate=0.15)
     batch = ordered(make_batch(lengths=(61, 50, 61, 33, 61, 61), length=61, vocab=START.vocab_size))
     losses = means(objective, batch)
     assert losses.keys() == objective.chance_level.keys() == objective.weights.keys()
     for term, loss in losses.items():
-        # Logits with standard deviation s add s * s / 2 to a loss on average; both orders are equally frequent.
+        # Logits with standard deviation s add s * s / 2 to a loss on average; both orders are
+        # equally frequent.
         assert loss == pytest.approx(objective.chance_level[term], rel=0.05), term
     # Planted: embeddings and heads from a standard normal, as in torch's nn.Embedding.
     wild = build(name, replace(START, initializer_range=1.0), mask_rate=0.15)
@@ -94,10 +120,14 @@ def test_losses_start_at_chance_level(name: str, initialization: str) -> None:
 def test_every_parameter_has_a_gradient_after_one_step_and_is_in_one_group(name: str) -> None:
     objective = build(name)
     check_groups(objective, parameter_groups(objective, 0.01))
-    assert objective.state_dict().keys() == {name for name, _ in objective.named_parameters(remove_duplicate=False)}
+    assert objective.state_dict().keys() == {
+        name for name, _ in objective.named_parameters(remove_duplicate=False)
+    }
     total(objective, objective(ordered(make_batch()))).backward()
     check_gradients(objective)
-    assert any("pooler" in parameter for parameter, _ in objective.named_parameters()) == (name in WITH_ORDER)
+    assert any("pooler" in parameter for parameter, _ in objective.named_parameters()) == (
+        name in WITH_ORDER
+    )
 
 
 @pytest.mark.parametrize("name", WITH_ORDER)
@@ -108,12 +138,18 @@ def test_a_batch_without_sentence_order_has_count_zero_and_zero_gradients(name: 
         assert (float(terms[term].sum.detach()), int(terms[term].count)) == (0.0, 0)
     total(objective, terms).backward()
     check_gradients(objective)
-    head = [parameter.grad for name, parameter in objective.named_parameters() if "sentence_order" in name]
+    head = [
+        parameter.grad
+        for name, parameter in objective.named_parameters()
+        if "sentence_order" in name
+    ]
     assert len(head) == 4
     assert not any(gradient.any() for gradient in head)
 
 
-def assert_corruption_does_not_depend_on_the_batch(objective: PretrainingModule, batch: Batch) -> None:
+def assert_corruption_does_not_depend_on_the_batch(
+    objective: PretrainingModule, batch: Batch
+) -> None:
     """Assert that examples are corrupted equally in any order and alone."""
     whole = objective.corrupt(batch)
     for index in (torch.tensor([4, 2, 0, 3, 1]), torch.tensor([2])):
@@ -129,13 +165,20 @@ def test_draws_are_keyed_by_seed_and_example_not_by_the_index_in_the_batch(name:
     objective, batch = build(name).double(), make_batch()
     assert_corruption_does_not_depend_on_the_batch(objective, batch)
     torch.rand(7)  # torch's global generator must not matter
-    again, later = objective.corrupt(batch), objective.corrupt(batch._replace(example_id=batch.example_id + 10_000))
+    again, later = (
+        objective.corrupt(batch),
+        objective.corrupt(batch._replace(example_id=batch.example_id + 10_000)),
+    )
     assert torch.equal(again.masked_ids, objective.corrupt(batch).masked_ids)
     assert not torch.equal(again.masked_ids, later.masked_ids)
-    assert not torch.equal(again.targets.positions, build(name, seed=1).corrupt(batch).targets.positions)
+    assert not torch.equal(
+        again.targets.positions, build(name, seed=1).corrupt(batch).targets.positions
+    )
     # Planted: draws keyed by the index in the batch.
     corrupt = objective.corrupt
-    objective.corrupt = lambda batch: corrupt(batch._replace(example_id=torch.arange(len(batch.input_ids))))
+    objective.corrupt = lambda batch: corrupt(
+        batch._replace(example_id=torch.arange(len(batch.input_ids)))
+    )
     with pytest.raises(AssertionError):
         assert_corruption_does_not_depend_on_the_batch(objective, batch)
 
@@ -146,18 +189,24 @@ def test_padding_changes_no_term(name: str) -> None:
     ids = batch.input_ids.masked_fill(~batch.attention_mask, 9)
     types = batch.token_type_ids.masked_fill(~batch.attention_mask, 1)
     terms, other = objective(batch), objective(batch._replace(input_ids=ids, token_type_ids=types))
-    assert all(torch.equal(*pair) for term in terms for pair in zip(terms[term], other[term], strict=True))
+    assert all(
+        torch.equal(*pair) for term in terms for pair in zip(terms[term], other[term], strict=True)
+    )
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_score_returns_the_training_terms_and_the_baselines(name: str) -> None:
     objective, batch, detections = build(name), ordered(make_batch()), Detections()
     with torch.no_grad():
-        scored = objective.score(batch, Unigram.from_counts(COUNTS, SPECIAL.never_masked), detections)
+        scored = objective.score(
+            batch, Unigram.from_counts(COUNTS, SPECIAL.never_masked), detections
+        )
         terms = objective(batch)
     assert scored.keys() == terms.keys() | {"most_frequent_accuracy", "unigram_loss"}
     assert all(torch.equal(scored[term].sum, terms[term].sum) for term in terms)
-    has_detections = objective.discriminator is not None and not objective.discriminator.has_energies
+    has_detections = (
+        objective.discriminator is not None and not objective.discriminator.has_energies
+    )
     tokens = int(terms["discriminator_loss"].count) if has_detections else 0
     scores, is_replaced = detections.arrays()
     assert len(scores) == len(is_replaced) == tokens
@@ -167,9 +216,12 @@ def test_score_returns_the_training_terms_and_the_baselines(name: str) -> None:
 def test_order_terms_of_known_logits() -> None:
     batch = make_batch()._replace(sentence_order_label=torch.tensor([1, 1, IGNORED_LABEL, 0, 1]))
     logits = torch.tensor([[-3.0, 3.0]] * 4 + [[3.0, -3.0]])  # four times swapped, once in order
-    terms = order_terms(lambda hidden_states: logits, torch.zeros(5, 23, 3), batch)  # type: ignore[arg-type]
+    head: Any = lambda hidden_states: logits  # noqa: E731
+    terms = order_terms(head, torch.zeros(5, 23, 3), batch)
     assert {name: int(term.count) for name, term in terms.items()} == dict.fromkeys(terms, 4)
-    assert float(terms["sop_loss"].sum) == pytest.approx(2 * math.log1p(math.exp(-6)) + 2 * math.log1p(math.exp(6)))
+    assert float(terms["sop_loss"].sum) == pytest.approx(
+        2 * math.log1p(math.exp(-6)) + 2 * math.log1p(math.exp(6))
+    )
     assert float(terms["sop_accuracy"].sum) == 2
     assert float(terms["swapped_fraction"].sum) == 3  # label 1 means swapped
 
@@ -182,7 +234,9 @@ def test_order_is_predicted_from_the_corrupted_text_and_trains_the_discriminator
     model, loss = objective.discriminator, objective(batch)["sop_loss"].sum
     read = [objective.corrupt(batch).corrupted_ids, batch.input_ids]
     states = [model.encode(ids, batch.attention_mask, batch.token_type_ids) for ids in read]
-    corrupted, original = (order_terms(model.sentence_order, each, batch)["sop_loss"].sum for each in states)
+    corrupted, original = (
+        order_terms(model.sentence_order, each, batch)["sop_loss"].sum for each in states
+    )
     torch.testing.assert_close(loss, corrupted, rtol=1e-5, atol=1e-6)
     assert not torch.isclose(loss, original, rtol=1e-5, atol=1e-6)
     loss.backward()

@@ -15,11 +15,15 @@ HALF = RtdConfig(mask_rate=0.5)
 
 
 def assert_sample_is_detached(objective: ReplacedTokenDetection, batch: Batch) -> None:
-    """Assert that the discriminator's loss has no gradient in parameters that only the generator has."""
+    """Assert that the discriminator's loss has no gradient in parameters that only the generator
+    has.
+    """
     objective(batch)["discriminator_loss"].sum.backward()
     for module in (objective.generator.encoder, objective.generator.predictions):
         for name, parameter in module.named_parameters():
-            assert parameter.grad is None or not parameter.grad.any(), f"{name} of the generator has a gradient"
+            assert parameter.grad is None or not parameter.grad.any(), (
+                f"{name} of the generator has a gradient"
+            )
     assert objective.generator.embeddings.word_embeddings.weight.grad is not None
 
 
@@ -36,17 +40,24 @@ def test_a_sampled_token_equal_to_the_original_is_labelled_original() -> None:
     batch = make_batch(lengths=(23,) * 40)  # enough that some samples are correct
     corruption = make_objective(rtd=HALF).corrupt(batch)
     assert torch.equal(corruption.is_replaced, corruption.corrupted_ids != batch.input_ids)
-    hits = corruption.corrupted_ids.gather(1, corruption.targets.positions) == corruption.targets.labels
+    hits = (
+        corruption.corrupted_ids.gather(1, corruption.targets.positions)
+        == corruption.targets.labels
+    )
     assert (hits & corruption.is_masked).any(), "no sample is correct: the case does not occur"
     assert corruption.is_replaced.any()
-    assert not torch.equal(corruption.is_replaced, corruption.corrupted_ids != corruption.masked_ids)
+    assert not torch.equal(
+        corruption.is_replaced, corruption.corrupted_ids != corruption.masked_ids
+    )
 
 
 def test_only_targets_are_masked_or_replaced() -> None:
     batch = make_batch()
     corruption = make_objective(rtd=HALF).corrupt(batch)
     used = corruption.targets.weight > 0
-    is_target = torch.zeros_like(batch.attention_mask).scatter(1, corruption.targets.positions, used)
+    is_target = torch.zeros_like(batch.attention_mask).scatter(
+        1, corruption.targets.positions, used
+    )
     for ids in (corruption.masked_ids, corruption.corrupted_ids):
         assert torch.equal(ids[~is_target], batch.input_ids[~is_target])
     assert not (is_target & torch.isin(batch.input_ids, torch.tensor([PAD, CLS, SEP]))).any()
@@ -94,17 +105,30 @@ def test_no_gradient_flows_through_the_sample() -> None:
 
 
 def test_generator_and_discriminator_have_their_own_learning_rates_but_shared_embeddings() -> None:
-    scales = make_objective(rtd=RtdConfig(generator_rate=0.5, discriminator_rate=0.25)).lr_multipliers
+    scales = make_objective(
+        rtd=RtdConfig(generator_rate=0.5, discriminator_rate=0.25)
+    ).lr_multipliers
     for name, scale in scales.items():
-        assert scale == (1.0 if ".embeddings." in name else 0.5 if ".generator." in name else 0.25), name
+        assert scale == (
+            1.0 if ".embeddings." in name else 0.5 if ".generator." in name else 0.25
+        ), name
     assert len({*scales.values()}) == 3
     assert make_objective().lr_multipliers is None
 
 
 def with_weights_of(other: ReplacedTokenDetection) -> ReplacedTokenDetection:
-    """An objective without further options that has the generator's table and all other weights of `other`."""
-    objective, differences = make_objective(rtd=HALF), "discriminator.embeddings.word_embeddings.weight"
-    state = {name: tensor for name, tensor in other.state_dict().items() if not name.endswith(differences)}
+    """An objective without further options that has the generator's table and all other weights of
+    `other`.
+    """
+    objective, differences = (
+        make_objective(rtd=HALF),
+        "discriminator.embeddings.word_embeddings.weight",
+    )
+    state = {
+        name: tensor
+        for name, tensor in other.state_dict().items()
+        if not name.endswith(differences)
+    }
     objective.load_state_dict(state, strict=False)
     return objective
 
@@ -115,7 +139,9 @@ def test_a_share_of_the_targets_stays_masked_and_is_predicted_by_the_discriminat
     found, plain = objective.corrupt(batch), with_weights_of(objective).corrupt(batch)
     assert torch.equal(found.is_kept.sum(1), (found.targets.weight.sum(1) * share).round().long())
     assert not (found.is_kept & (found.targets.weight == 0)).any()
-    is_kept = torch.zeros_like(batch.attention_mask).scatter(1, found.targets.positions, found.is_kept)
+    is_kept = torch.zeros_like(batch.attention_mask).scatter(
+        1, found.targets.positions, found.is_kept
+    )
     assert (found.corrupted_ids[is_kept] == MASK).all()
     assert torch.equal(found.corrupted_ids[~is_kept], plain.corrupted_ids[~is_kept])
     assert torch.equal(found.is_classified, batch.attention_mask & ~is_kept)
@@ -130,7 +156,10 @@ def test_a_share_of_the_targets_stays_masked_and_is_predicted_by_the_discriminat
 
 def test_disentangled_embeddings_start_equal_and_take_no_gradient_from_the_discriminator() -> None:
     # DeBERTaV3 section 3.3; positions, segments and LayerNorm are shared as before.
-    batch, objective = make_batch(), make_objective(rtd=replace(HALF, embedding_sharing="disentangled"))
+    batch, objective = (
+        make_batch(),
+        make_objective(rtd=replace(HALF, embedding_sharing="disentangled")),
+    )
     ours, plain = objective(batch), with_weights_of(objective)(batch)
     assert all(torch.equal(term.sum, plain[name].sum) for name, term in ours.items())
     ours["discriminator_loss"].sum.backward()
@@ -142,7 +171,10 @@ def test_disentangled_embeddings_start_equal_and_take_no_gradient_from_the_discr
         own.word_embeddings.weight.normal_()
         base.word_embeddings.weight.normal_()
         corruption = objective.corrupt(batch)
-        before, table = objective.detect(batch, corruption), base.word_embeddings.weight + own.word_embeddings.weight
+        before, table = (
+            objective.detect(batch, corruption),
+            base.word_embeddings.weight + own.word_embeddings.weight,
+        )
         own.merge_base()
         base.word_embeddings.weight.zero_()  # no longer used
         assert torch.equal(own.word_embeddings.weight, table)

@@ -24,45 +24,66 @@ from tests.model.test_compilation_and_checkpointing import compiled
 from tests.objectives.toy import MODEL, OBJECTIVES, build, make_batch, make_objective, ordered
 
 # Operators whose output shape depends on values, or that copy a value to the host.
-_NAMES = "_local_scalar_dense is_nonzero equal nonzero masked_select unique _unique2 bincount repeat_interleave.Tensor"
+_NAMES = (
+    "_local_scalar_dense is_nonzero equal nonzero masked_select unique _unique2 bincount "
+    "repeat_interleave.Tensor"
+)
 READS_VALUES = tuple(f"aten::{name}" for name in _NAMES.split())
 TOLERANCE = 1e-5  # float32 sums in another order
 
 
 class ShapeTrace(TorchDispatchMode):
-    """Records every operator with its output shapes; AssertionError at one that synchronises or copies."""
+    """Records every operator with its output shapes; AssertionError at one that synchronises or
+    copies.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.steps: list[tuple[str, tuple[tuple[int, ...], ...]]] = []
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
         name = str(func.name())
         assert not name.startswith(READS_VALUES), f"{name} reads values"
-        assert not name.startswith("aten::lift_fresh"), f"{name} makes a tensor of a list, which synchronises"
+        assert not name.startswith("aten::lift_fresh"), (
+            f"{name} makes a tensor of a list, which synchronises"
+        )
         if name.startswith(("aten::_to_copy", "aten::copy_")):
             devices = {tensor.device for tensor in args if isinstance(tensor, Tensor)}
-            devices |= {torch.device(device) for device in [(kwargs or {}).get("device")] if device is not None}
+            devices |= {
+                torch.device(device)
+                for device in [(kwargs or {}).get("device")]
+                if device is not None
+            }
             assert len(devices) == 1, f"{name} copies from one device to another"
         if name.startswith(("aten::index.", "aten::index_put", "aten::_index_put")):
             indices = [index for index in args[1] if isinstance(index, Tensor)]
-            assert all(index.dtype != torch.bool for index in indices), f"{name} by a mask reads values"
+            assert all(index.dtype != torch.bool for index in indices), (
+                f"{name} by a mask reads values"
+            )
         result = func(*args, **(kwargs or {}))
         results = result if isinstance(result, tuple | list) else (result,)
         self.steps.append((name, tuple(tuple(r.shape) for r in results if isinstance(r, Tensor))))
         return result
 
 
-def trace(objective: PretrainingModule, batch: Batch) -> list[tuple[str, tuple[tuple[int, ...], ...]]]:
+def trace(
+    objective: PretrainingModule, batch: Batch
+) -> list[tuple[str, tuple[tuple[int, ...], ...]]]:
     """Operators and shapes of one forward and backward pass."""
     with ShapeTrace() as recorded:
         terms = objective(batch)
-        torch.stack([weight * terms[name].sum for name, weight in objective.weights.items()]).sum().backward()
+        torch.stack(
+            [weight * terms[name].sum for name, weight in objective.weights.items()]
+        ).sum().backward()
     return recorded.steps
 
 
 def contents() -> list[Batch]:
-    """Batches of one shape with different contents: full and nearly empty sequences, order labels, tokens and keys."""
+    """Batches of one shape with different contents: full and nearly empty sequences, order labels,
+    tokens and keys.
+    """
     full, nearly_empty = make_batch(lengths=(23,) * 5), make_batch(lengths=(3,) * 5, salt=1)
     others = nearly_empty._replace(example_id=full.example_id + 10**6)
     return [full, ordered(make_batch(lengths=(23, 17, 9, 4, 3))), others]
@@ -81,7 +102,10 @@ def test_operators_and_shapes_do_not_depend_on_the_contents_of_the_batch(name: s
     for rate in (0.15, 0.3):  # the number of targets depends on the length only
         found = [build(name, mask_rate=rate).corrupt(batch) for batch in contents()]
         assert {each.targets.labels.shape for each in found} == {(5, max(1, round(rate * 21)))}
-        assert {each.logits is None or each.logits.shape[-1] for each in found} <= {True, MODEL.vocab_size}
+        assert {each.logits is None or each.logits.shape[-1] for each in found} <= {
+            True,
+            MODEL.vocab_size,
+        }
 
 
 class Float64Trace(TorchDispatchMode):
@@ -91,12 +115,16 @@ class Float64Trace(TorchDispatchMode):
         super().__init__()
         self.functions: set[str] = set()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
         result = func(*args, **(kwargs or {}))
         results = result if isinstance(result, tuple | list) else (result,)
         if any(isinstance(one, Tensor) and one.dtype == torch.float64 for one in results):
             frame: Any = sys._getframe()
-            while frame is not None and "electra_albert" not in Path(frame.f_code.co_filename).parts:
+            while (
+                frame is not None and "electra_albert" not in Path(frame.f_code.co_filename).parts
+            ):
                 frame = frame.f_back
             code = frame.f_code if frame is not None else None
             self.functions.add(code.co_qualname.split(".<")[0] if code is not None else "backward")
@@ -111,28 +139,51 @@ def test_a_step_uses_float64_only_where_mps_is_excepted(name: str, optimizer: st
     updates = build_optimizer(objective, TrainingConfig(optimizer=optimizer))
     with Float64Trace() as recorded:
         terms = objective(batch)
-        torch.stack([weight * terms[name].sum for name, weight in objective.weights.items()]).sum().backward()
+        torch.stack(
+            [weight * terms[name].sum for name, weight in objective.weights.items()]
+        ).sum().backward()
         updates.step()
     exceptions = {"adamw": set(), "lamb": {"Lamb._update"}, "muon": {"Muon.step"}}[optimizer]
     assert recorded.functions == {"target_count"} | exceptions
-    assert learning_rate_dtype(torch.device("mps")) == torch.float32  # of learning rates, in Muon.step too
+    # Of learning rates, in Muon.step too.
+    assert learning_rate_dtype(torch.device("mps")) == torch.float32
 
 
 def by_list(input_ids: Tensor, attention_mask: Tensor, special: SpecialIds) -> Tensor:
-    return attention_mask & ~torch.isin(input_ids, torch.tensor(special.never_masked, device=input_ids.device))
+    return attention_mask & ~torch.isin(
+        input_ids, torch.tensor(special.never_masked, device=input_ids.device)
+    )
 
 
-# Planted: the usual ways to a value-dependent shape or a synchronisation. "meta" is a second device on any machine.
+# Planted: the usual ways to a value-dependent shape or a synchronisation. "meta" is a second device
+# on any machine.
 FAULTS: dict[str, tuple[Any, str, Callable[..., Any], str]] = {
-    "by a mask": (mlm, "order_terms", lambda head, states, batch: states[batch.attention_mask], "reads values"),
-    "by a condition": (mlm, "order_terms", lambda _, states, batch: states if states.any() else {}, "reads values"),
+    "by a mask": (
+        mlm,
+        "order_terms",
+        lambda head, states, batch: states[batch.attention_mask],
+        "reads values",
+    ),
+    "by a condition": (
+        mlm,
+        "order_terms",
+        lambda _, states, batch: states if states.any() else {},
+        "reads values",
+    ),
     "special ids": (masking, "maskable", by_list, "makes a tensor of a list"),
-    "draws sent elsewhere": (rtd, "sample", lambda *given: sample(*given).to("meta"), "from one device to another"),
+    "draws sent elsewhere": (
+        rtd,
+        "sample",
+        lambda *given: sample(*given).to("meta"),
+        "from one device to another",
+    ),
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_the_trace_rejects_synchronisation_with_the_device(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_trace_rejects_synchronisation_with_the_device(
+    fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     module, name, planted, words = FAULTS[fault]
     monkeypatch.setattr(module, name, planted)
     with pytest.raises(AssertionError, match=words):
@@ -140,20 +191,29 @@ def test_the_trace_rejects_synchronisation_with_the_device(fault: str, monkeypat
 
 
 @compiled
-@pytest.mark.parametrize("name", ["rtd_sop", "mlm_sop", "electric"])  # include the computations of rtd and mlm
+# Include the computations of rtd and mlm.
+@pytest.mark.parametrize("name", ["rtd_sop", "mlm_sop", "electric"])
 def test_the_compiled_step_equals_the_eager_one(name: str) -> None:
-    plain, graph, batch = *(build(name, **options_of(name)) for _ in range(2)), ordered(make_batch())
+    plain, graph, batch = (
+        *(build(name, **options_of(name)) for _ in range(2)),
+        ordered(make_batch()),
+    )
     compile_for_training(graph, "step")
     expected, found = plain(batch), graph(batch)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1  # no graph break
     assert plain.counts(batch) == {term: int(found[term].count) for term in plain.weights}
     for term, value in expected.items():
         assert int(found[term].count) == int(value.count)
-        assert float(found[term].sum.detach()) == pytest.approx(float(value.sum.detach()), rel=TOLERANCE)
+        assert float(found[term].sum.detach()) == pytest.approx(
+            float(value.sum.detach()), rel=TOLERANCE
+        )
     for objective, terms in ((plain, expected), (graph, found)):
         sum(terms[weighted].sum for weighted in objective.weights).backward()
     pairs = zip(plain.parameters(), graph.parameters(), strict=True)
-    far = [float((one.grad - other.grad).norm() / one.grad.norm().clamp(min=1e-6)) for one, other in pairs]
+    far = [
+        float((one.grad - other.grad).norm() / one.grad.norm().clamp(min=1e-6))
+        for one, other in pairs
+    ]
     assert max(far) <= 10 * TOLERANCE
 
 

@@ -34,7 +34,9 @@ OBJECTIVES = ("rtd", "rtd_sop", "electric", "mlm", "mlm_sop", "mlm with options"
 OBJECTIVES += tuple(f"rtd with {name}" for name in RTD_OPTIONS if name)
 
 
-def make_objective(model: Any = MODEL, rtd: Any = None, kind: Any = ReplacedTokenDetection, sop: Any = None) -> Any:
+def make_objective(
+    model: Any = MODEL, rtd: Any = None, kind: Any = ReplacedTokenDetection, sop: Any = None
+) -> Any:
     """An objective with the same weights on every call."""
     with torch.random.fork_rng():
         torch.manual_seed(SEED)
@@ -69,13 +71,19 @@ def make_fixed(model: ModelConfig) -> Generator:
 
 
 def make_batch(
-    lengths: tuple[int, ...] = (23, 17, 9, 4, 23), length: int = 23, vocab: int = MODEL.vocab_size, salt: int = 0
+    lengths: tuple[int, ...] = (23, 17, 9, 4, 23),
+    length: int = 23,
+    vocab: int = MODEL.vocab_size,
+    salt: int = 0,
 ) -> Batch:
-    """Sequences `[CLS] A [SEP] B [SEP]` and padding, of the given lengths, with example ids from 100."""
+    """Sequences `[CLS] A [SEP] B [SEP]` and padding, of the given lengths, with example ids from
+    100.
+    """
     example_id, position = torch.arange(len(lengths)) + 100, torch.arange(length)
     size = torch.tensor(lengths)[:, None]
     special = len(SPECIAL.never_masked)
-    drawn = special + bits(salt, Stream.EXAMPLE, example_id[:, None], position) % (vocab - special)  # [B, L]
+    # [B, L].
+    drawn = special + bits(salt, Stream.EXAMPLE, example_id[:, None], position) % (vocab - special)
     attention_mask = position < size
     is_separator = (position == size // 2) | (position == size - 1)
     input_ids = torch.where(position == 0, CLS, torch.where(is_separator, SEP, drawn))

@@ -1,7 +1,8 @@
 """Programs for subprocesses: runs that are killed, and distributed ranks.
 
-python -m tests.training.faults kill FOLDER        kills run after run, each at a later file operation
-python -m tests.training.faults rank FOLDER NAME   one rank (torchrun's environment) of a program below
+python -m tests.training.faults kill FOLDER        kills run after run, each at a later file
+operation python -m tests.training.faults rank FOLDER NAME   one rank (torchrun's environment) of a
+program below
 """
 
 import json
@@ -33,8 +34,18 @@ from tests.training.recorder import ReplayingRecorder
 from tests.training.toy import CONFIG, ToyBatches, ToyObjective, fingerprint, rows, run_toy
 
 KILL_CONFIG = replace(CONFIG, max_steps=6, save_steps=2, save_total_limit=1)
-_EACH = 3  # saves have different numbers of calls, so every third call covers all phases in about forty runs
-_EVENTS = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.chmod", "os.truncate", "shutil.rmtree")
+# Saves have different numbers of calls, so every third call covers all phases in about forty runs.
+_EACH = 3
+_EVENTS = (
+    "open",
+    "os.mkdir",
+    "os.rename",
+    "os.remove",
+    "os.rmdir",
+    "os.chmod",
+    "os.truncate",
+    "shutil.rmtree",
+)
 
 
 def _kill_at(call: int, folder: Path) -> None:
@@ -43,7 +54,9 @@ def _kill_at(call: int, folder: Path) -> None:
 
     def count(event: str, arguments: tuple[Any, ...]) -> None:
         nonlocal seen
-        if event in _EVENTS and (str(folder) in str(arguments[0]) or event in ("os.remove", "os.rmdir")):
+        if event in _EVENTS and (
+            str(folder) in str(arguments[0]) or event in ("os.remove", "os.rmdir")
+        ):
             seen += 1
             if seen == call:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -71,7 +84,9 @@ def _in_child(action: Callable[[], object]) -> int:
 
 
 def kill(folder: Path) -> None:
-    """Print the result of an uninterrupted run, then that of each run killed at its 1st, 4th, … file operation."""
+    """Print the result of an uninterrupted run, then that of each run killed at its 1st, 4th, …
+    file operation.
+    """
 
     def resume(run: Path) -> None:
         before = [step for step, _ in list_checkpoints(run / "checkpoints")]
@@ -80,24 +95,41 @@ def kill(folder: Path) -> None:
         found = find_checkpoint(run / "checkpoints", "auto")
         warnings = [record.getMessage() for record in logged.buffer]
         _, objective = run_toy(run, KILL_CONFIG, resume_from=found)
-        result = {"before": before, "found": found.name if found else None, "weights": fingerprint(objective)}
+        result = {
+            "before": before,
+            "found": found.name if found else None,
+            "weights": fingerprint(objective),
+        }
         left = sorted(path.name for path in (run / "checkpoints").iterdir())
-        print(json.dumps({**result, "left": left, "rows": rows(run), "warnings": warnings}), flush=True)
+        print(
+            json.dumps({**result, "left": left, "rows": rows(run), "warnings": warnings}),
+            flush=True,
+        )
 
-    _, through = run_toy(folder / "through", KILL_CONFIG)  # also imports all modules before the forks
-    print(json.dumps({"weights": fingerprint(through), "rows": rows(folder / "through")}), flush=True)
+    # Also imports all modules before the forks.
+    _, through = run_toy(folder / "through", KILL_CONFIG)
+    print(
+        json.dumps({"weights": fingerprint(through), "rows": rows(folder / "through")}), flush=True
+    )
     call, status = 1 - _EACH, int(signal.SIGKILL)
     while status == signal.SIGKILL:
         call += _EACH
         run = folder / str(call)
-        status = _in_child(lambda call=call, run=run: (_kill_at(call, run / "checkpoints"), run_toy(run, KILL_CONFIG)))
+        status = _in_child(
+            lambda call=call, run=run: (
+                _kill_at(call, run / "checkpoints"),
+                run_toy(run, KILL_CONFIG),
+            )
+        )
         assert _in_child(lambda run=run: resume(run)) == 0
         shutil.rmtree(run)
     assert status == 0
 
 
 def _gradients(folder: Path, world: distributed.World) -> None:
-    """Print each rank's gradient of one step of twelve examples in two micro-batches per rank, correct and planted."""
+    """Print each rank's gradient of one step of twelve examples in two micro-batches per rank,
+    correct and planted.
+    """
     config, step = replace(CONFIG, per_device_train_batch_size=3, gradient_accumulation_steps=2), 2
     micro_batches = next(ToyBatches(config, world).steps(step))
     run = RunSettings(folder, config, world, Monitor(folder, 8, is_main=False), StopSignal())
@@ -114,12 +146,14 @@ def _gradients(folder: Path, world: distributed.World) -> None:
 
 
 def _resume(folder: Path, world: distributed.World) -> None:
-    """Train to the end, then resume from each checkpoint; print the final weights' hash each time."""
+    """Train to the end, then resume from each checkpoint; print the last weights' hash."""
     config = replace(CONFIG, max_steps=4, save_steps=1, gradient_accumulation_steps=2)
     for start in range(config.max_steps):
         checkpoint = folder / "0" / "checkpoints" / f"step-{start:07d}" if start else None
         objective = ToyObjective(hidden=131)  # wide enough for several chunks in the all-reduce
-        run_toy(folder / str(start), config, objective=objective, world=world, resume_from=checkpoint)
+        run_toy(
+            folder / str(start), config, objective=objective, world=world, resume_from=checkpoint
+        )
         if world.is_main:
             print(json.dumps([fingerprint(objective), rows(folder / str(start))[-1]]))
 
@@ -136,7 +170,9 @@ def _stop(folder: Path, world: distributed.World) -> None:
 
 
 def _lose(folder: Path, world: distributed.World, lose: Callable[[], object]) -> None:
-    """Train until the first or the last of three ranks is lost in step 4; print the error of the one that reports."""
+    """Train until the first or the last of three ranks is lost in step 4; print the error of the
+    one that reports.
+    """
     before = toy.at_steps({4: lose} if world.rank == (0 if folder.name == "first" else 2) else {})
     try:
         with RunLog() as log, distributed.naming_lost_ranks(world, log.take_over):
@@ -152,7 +188,9 @@ def _lose(folder: Path, world: distributed.World, lose: Callable[[], object]) ->
 
 def _overflow(folder: Path, world: distributed.World) -> None:
     """Print each rank's loss scale after an fp16 step that overflows on the last rank only."""
-    run = RunSettings(folder, CONFIG, world, Monitor(folder, 8, is_main=False), StopSignal(), "fp16")
+    run = RunSettings(
+        folder, CONFIG, world, Monitor(folder, 8, is_main=False), StopSignal(), "fp16"
+    )
     objective = ToyObjective(0.0)
     training_step = TrainingStep(objective, run)
     training_step.distribute()
@@ -167,7 +205,9 @@ def _overflow(folder: Path, world: distributed.World) -> None:
 
 
 def _recorded(folder: Path, world: distributed.World) -> None:
-    """Train by DDP, then with a recorded step; print the final weights' hash and the rows of metrics each time."""
+    """Train by DDP, then with a recorded step; print the final weights' hash and the rows of
+    metrics each time.
+    """
     config = replace(CONFIG, gradient_accumulation_steps=2, max_steps=12)
     for recorder in (None, ReplayingRecorder()):
         run = folder / ("plain" if recorder is None else "recorded")

@@ -1,4 +1,4 @@
-"""Checkpoints are complete or ignored, and a failure loses at most the one being written (law 8)."""
+"""Checkpoints are complete or ignored; a failure loses at most the one being written (law 8)."""
 
 import errno
 import json
@@ -38,7 +38,14 @@ def trained() -> tuple[ToyObjective, torch.optim.Optimizer]:
     return module, optimizer
 
 
-STATE = {"step": 1, "tokens": 5, "skipped": [0, 0, 0], "loss_scale": {}, "tally": {}, "settings": {}}
+STATE = {
+    "step": 1,
+    "tokens": 5,
+    "skipped": [0, 0, 0],
+    "loss_scale": {},
+    "tally": {},
+    "settings": {},
+}
 STATE |= {"world_size": 1, "threads": 1, "torch": torch.__version__}
 
 
@@ -54,7 +61,9 @@ def failing(*arguments: object, number: int = errno.EIO) -> None:
     raise OSError(number, os.strerror(number))
 
 
-def test_load_restores_weights_and_optimizer_state_bitwise_and_tied_weights_are_stored_once(tmp_path: Path) -> None:
+def test_load_restores_weights_and_optimizer_state_bitwise_and_tied_weights_are_stored_once(
+    tmp_path: Path,
+) -> None:
     (module, optimizer), path, fresh = trained(), save(tmp_path, 100), ToyObjective()
     fresh_optimizer = build_optimizer(fresh, CONFIG)
     state = checkpoint.load_checkpoint(path, fresh, fresh_optimizer)
@@ -97,7 +106,8 @@ FAULTS = [
 def test_a_damaged_checkpoint_is_skipped_with_a_warning_and_never_resumed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, fault: Callable[[Any], Any] | None
 ) -> None:
-    # Planted: each file damaged or missing. The last complete checkpoint is used; without one no new run starts.
+    # Planted: each file damaged or missing. The last complete checkpoint is used; without one no
+    # new run starts.
     complete, broken = save(tmp_path, 100), save(tmp_path, 200)
     data = (broken / name).read_bytes()
     (broken / name).unlink()
@@ -115,14 +125,18 @@ def test_a_damaged_checkpoint_is_skipped_with_a_warning_and_never_resumed(
         shutil.rmtree(complete, ignore_errors=True)
 
 
-def test_an_unreadable_folder_is_an_error_and_no_new_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_folder_is_an_error_and_no_new_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("listdir", "scandir"):  # the tests may run as root, who may read everything
         monkeypatch.setattr(os, name, partial(failing, number=errno.EACCES))
     with pytest.raises(CheckpointError, match="Permission denied"):
         find_checkpoint(tmp_path, "auto")
 
 
-def test_an_unreadable_checkpoint_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_checkpoint_is_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, newest, is_file = save(tmp_path, 1), save(tmp_path, 2), Path.is_file
 
     def denied(path: Path) -> bool:
@@ -150,11 +164,16 @@ def test_other_files_in_the_folder_are_not_taken_for_checkpoints(tmp_path: Path)
     [
         (lambda module: setattr(module, "extra", nn.Linear(1, 1, bias=False)), "extra.weight"),
         (lambda module: module.__init__(hidden=3), r"table.weight.*\[11, 5\].*\[11, 3\]"),
-        (lambda module: setattr(module.decoder, "weight", nn.Parameter(torch.zeros(11, 5))), "decoder.weight"),
+        (
+            lambda module: setattr(module.decoder, "weight", nn.Parameter(torch.zeros(11, 5))),
+            "decoder.weight",
+        ),
         (lambda module: module.norm.requires_grad_(False), "norm"),  # has no optimizer state
     ],
 )
-def test_another_model_changes_nothing(tmp_path: Path, change: Callable[[ToyObjective], object], named: str) -> None:
+def test_another_model_changes_nothing(
+    tmp_path: Path, change: Callable[[ToyObjective], object], named: str
+) -> None:
     path, module = save(tmp_path, 1), ToyObjective()
     change(module)
     before = fingerprint(module)
@@ -179,7 +198,11 @@ def test_non_finite_weights_and_moments_are_refused(where: str) -> None:
     # Planted: one NaN in one weight, or in one moment.
     module, optimizer = trained()
     checkpoint.check_finite(module, optimizer)
-    tensor = module.table.weight.data if where == "weight" else optimizer.state[module.table.weight]["exp_avg_sq"]
+    tensor = (
+        module.table.weight.data
+        if where == "weight"
+        else optimizer.state[module.table.weight]["exp_avg_sq"]
+    )
     tensor[3, 2] = torch.nan
     with pytest.raises(DivergedError, match=r"table\.weight"):
         checkpoint.check_finite(module, optimizer)
@@ -243,7 +266,9 @@ def test_disk_errors_leave_the_old_checkpoint_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int, step: int
 ) -> None:
     path, fsync, calls = save(tmp_path, 1), os.fsync, iter(range(1, 100))
-    monkeypatch.setattr(os, "fsync", lambda number: failing() if next(calls) == call else fsync(number))
+    monkeypatch.setattr(
+        os, "fsync", lambda number: failing() if next(calls) == call else fsync(number)
+    )
     with pytest.raises(OSError, match="Input/output error"):
         save(tmp_path, step, limit=1)
     assert names(tmp_path) == [path.name]
@@ -251,9 +276,13 @@ def test_disk_errors_leave_the_old_checkpoint_only(
 
 
 @pytest.mark.slow
-def test_sigkill_at_any_file_operation_loses_only_the_steps_since_the_last_save(tmp_path: Path) -> None:
+def test_sigkill_at_any_file_operation_loses_only_the_steps_since_the_last_save(
+    tmp_path: Path,
+) -> None:
     command = [sys.executable, "-m", "tests.training.faults", "kill", str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=250, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=250, check=False
+    )
     assert done.returncode == 0, done.stderr
     through, *results = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(results) > 30  # three saves of at least a dozen operations

@@ -22,7 +22,12 @@ def start_ranks(world_size: int, folder: Path, program: str) -> list[subprocess.
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    shared = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(world_size)}
+    shared = {
+        **os.environ,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": str(world_size),
+    }
     command = [sys.executable, "-m", "tests.training.faults", "rank", str(folder), program]
     each = [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(world_size)]
     return [subprocess.Popen(command, cwd=ROOT, env=own, stdout=subprocess.PIPE) for own in each]
@@ -36,7 +41,9 @@ def run_ranks(world_size: int, folder: Path, program: str) -> str:
     return outputs[0]
 
 
-def test_collectives_of_a_single_process_return_its_own_value(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_collectives_of_a_single_process_return_its_own_value(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     assert distributed.start("cpu") == ALONE
     assert distributed.leave(5) == 5
@@ -47,7 +54,9 @@ def test_collectives_of_a_single_process_return_its_own_value(monkeypatch: pytes
     assert distributed.keep_freed_memory() == (platform.libc_ver()[0] == "glibc")
 
 
-@pytest.mark.skipif(torch.cuda.is_available() or torch.backends.mps.is_available(), reason="there is a GPU to take")
+@pytest.mark.skipif(
+    torch.cuda.is_available() or torch.backends.mps.is_available(), reason="there is a GPU to take"
+)
 @pytest.mark.parametrize("device", ["cuda", "mps"])
 def test_a_missing_gpu_is_a_usage_error(device: str) -> None:
     with pytest.raises(UsageError, match="--device cpu"):
@@ -65,6 +74,7 @@ def test_a_lost_rank_is_named(tmp_path: Path, program: str, lost: str, ranks: in
     assert {process.returncode for process in left} == {6}
     line = f"error: rank {0 if lost == 'first' else 2} of {ranks} ended"
     assert [text.count(line) for text in said] == [1, 0][: ranks - 1]
-    last = (tmp_path / lost / "log.txt").read_text().splitlines()[-1]  # the loop of docs/cluster.md reads it
+    # The loop of docs/cluster.md reads it.
+    last = (tmp_path / lost / "log.txt").read_text().splitlines()[-1]
     assert line in last
     assert "run the same command again" in last

@@ -1,4 +1,7 @@
-"""On a GPU a step never synchronises, and compiled and recorded steps train as the plain one. Skipped without one."""
+"""On a GPU a step never synchronises, and compiled and recorded steps train as the plain one.
+
+Skipped without one.
+"""
 
 import subprocess
 import sys
@@ -16,7 +19,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from electra_albert.contracts import Arithmetic, Batch, DivergedError, UsageError
 from electra_albert.model.attention import LayerNorm, SoftmaxMixing
-from electra_albert.model.compilation import Compilation, compile_for_training, set_gradient_checkpointing
+from electra_albert.model.compilation import (
+    Compilation,
+    compile_for_training,
+    set_gradient_checkpointing,
+)
 from electra_albert.training.distributed import World
 from electra_albert.training.graphs import WARM_CALLS, CudaRecorder
 from electra_albert.training.loop import train
@@ -31,9 +38,12 @@ from tests.training.toy import CONFIG
 pytestmark = pytest.mark.gpu
 WARM_STEPS, STEPS = WARM_CALLS + 2, 16  # a step is recorded in the last warm steps
 LENGTHS = ((23, 17, 9, 4, 23), (5, 23, 23, 23, 8), (23, 23, 23, 23, 23))
-TOLERANCE = {"fp32": 1e-4, "bf16": 0.02, "fp16": 0.02}  # of a loss after a few steps; rounding of bfloat16: 2**-8
+# Of a loss after a few steps; rounding of bfloat16: 2**-8.
+TOLERANCE = {"fp32": 1e-4, "bf16": 0.02, "fp16": 0.02}
 # Above 3,072 tokens the gradient of the embeddings is computed another way.
-LARGE = replace(MODEL, vocab_size=8192, hidden_size=128, intermediate_size=512, hidden_dropout_prob=0.1)
+LARGE = replace(
+    MODEL, vocab_size=8192, hidden_size=128, intermediate_size=512, hidden_dropout_prob=0.1
+)
 LARGE = replace(LARGE, max_position_embeddings=128)
 
 
@@ -88,7 +98,11 @@ def trained(
     intervals = dict.fromkeys(("max_steps", "logging_steps", "save_steps", "eval_steps"), STEPS)
     config = replace(CONFIG, learning_rate=1e-3, **intervals, **options)
     batches = batches or WatchedBatches()
-    model = LARGE if getattr(batches, "is_large", False) else replace(MODEL, hidden_size=64, intermediate_size=128)
+    model = (
+        LARGE
+        if getattr(batches, "is_large", False)
+        else replace(MODEL, hidden_size=64, intermediate_size=128)
+    )
     objective = build(name, model).to(world.device)
     if is_poisoned:
         batches = TextBatches(poisoned(objective))
@@ -99,7 +113,8 @@ def trained(
     with Monitor(folder, STEPS) as monitor, StopSignal() as stop:
         run = RunSettings(folder, config, world, monitor, stop, arithmetic, record=recorder)
         train(objective, batches, lambda step: {"loss": 0.0}, run)
-    return float(read_metrics(folder / "metrics.jsonl")[-2]["loss"])  # the last row is the evaluation
+    # The last row is the evaluation.
+    return float(read_metrics(folder / "metrics.jsonl")[-2]["loss"])
 
 
 def test_a_run_of_non_finite_steps_ends_by_the_fifteenth(world: World) -> None:
@@ -119,7 +134,9 @@ def test_a_run_of_non_finite_steps_ends_by_the_fifteenth(world: World) -> None:
 
 @pytest.mark.parametrize("arithmetic", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("name", ["rtd_sop", "mlm_sop"])
-def test_a_step_never_synchronises(world: World, tmp_path: Path, name: str, arithmetic: Arithmetic) -> None:
+def test_a_step_never_synchronises(
+    world: World, tmp_path: Path, name: str, arithmetic: Arithmetic
+) -> None:
     assert trained(world, tmp_path / "run", arithmetic, "none", name) > 0
 
 
@@ -150,9 +167,13 @@ def test_recorded_steps_of_two_shapes_several_micro_batches_and_a_skipped_one_ha
     losses = []
     for is_recorded in (False, True):
         more = {"is_recorded": is_recorded, "is_poisoned": True, "optimizer": optimizer}
-        losses.append(trained(world, tmp_path / str(is_recorded), "fp32", "none", "rtd_sop", **more))
+        losses.append(
+            trained(world, tmp_path / str(is_recorded), "fp32", "none", "rtd_sop", **more)
+        )
     assert losses[1] == pytest.approx(losses[0], rel=TOLERANCE["fp32"])
-    rows = [read_metrics(tmp_path / str(is_recorded) / "metrics.jsonl") for is_recorded in (False, True)]
+    rows = [
+        read_metrics(tmp_path / str(is_recorded) / "metrics.jsonl") for is_recorded in (False, True)
+    ]
     assert [row[-2]["skipped_steps"] for row in rows] == [1, 1]
 
 
@@ -207,8 +228,12 @@ class Names(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("length", [64, 192])
-def test_attention_does_not_use_cudnn_at_lengths_where_it_can_return_nan(world: World, length: int) -> None:
-    q, k, v = torch.randn(3, 2, 4, length, 64, device=world.device, dtype=torch.bfloat16).requires_grad_()
+def test_attention_does_not_use_cudnn_at_lengths_where_it_can_return_nan(
+    world: World, length: int
+) -> None:
+    q, k, v = torch.randn(
+        3, 2, 4, length, 64, device=world.device, dtype=torch.bfloat16
+    ).requires_grad_()
     mask = torch.ones(2, length, dtype=torch.bool, device=world.device)
     with Names() as recorded:
         SoftmaxMixing(MODEL)(q, k, v, mask).sum().backward()
@@ -218,7 +243,9 @@ def test_attention_does_not_use_cudnn_at_lengths_where_it_can_return_nan(world: 
 
 @pytest.mark.slow
 def test_compiled_attention_does_not_use_cudnn_at_such_a_length(world: World) -> None:
-    q, k, v = torch.randn(3, 2, 4, 64, 64, device=world.device, dtype=torch.bfloat16).requires_grad_()
+    q, k, v = torch.randn(
+        3, 2, 4, 64, 64, device=world.device, dtype=torch.bfloat16
+    ).requires_grad_()
     mask = torch.arange(64, device=world.device).expand(2, 64) < 50
     attention = torch.compile(SoftmaxMixing(MODEL), fullgraph=True, dynamic=False)
 

@@ -1,4 +1,4 @@
-"""A recorded step equals the plain one (law 12), by a recorder that replays operators on the CPU."""
+"""A recorded step equals the plain one (law 12), replayed by operators on the CPU."""
 
 import copy
 import json
@@ -31,7 +31,9 @@ from tests.training.toy import ALONE, ToyObjective, fingerprint, run_toy
 
 STEPS, SHORT_STEPS = 16, 8
 LENGTHS = ((23, 17, 9, 4, 23), (5, 23, 23, 23, 8), (23, 23, 23, 23, 23))
-CONFIG = replace(toy.CONFIG, learning_rate=1e-3, max_steps=STEPS, save_steps=STEPS, logging_steps=3, eval_steps=5)
+CONFIG = replace(
+    toy.CONFIG, learning_rate=1e-3, max_steps=STEPS, save_steps=STEPS, logging_steps=3, eval_steps=5
+)
 
 
 class TextBatches:
@@ -54,7 +56,7 @@ class TextBatches:
 
 
 class Trained(NamedTuple):
-    """The end of a run: weights and optimizer state, and the rows of metrics.jsonl without times."""
+    """The end of a run: weights, optimizer state, and rows of metrics.jsonl without times."""
 
     state: Tensor
     rows: list[dict[str, Any]]
@@ -97,13 +99,17 @@ def trained(
             return {name: float(terms[name].sum) for name in objective.weights}
 
         train(objective, batches, evaluate, run, training_step)
-    moments = [value for state in training_step.optimizer.state.values() for value in state.values()]
+    moments = [
+        value for state in training_step.optimizer.state.values() for value in state.values()
+    ]
     tensors = [*objective.parameters(), *moments]
     return Trained(torch.cat([tensor.detach().flatten() for tensor in tensors]), toy.rows(folder))
 
 
 def check_recorded_is_plain(folder: Path, *arguments: Any, **options: Any) -> None:
-    """Assert that a recorded run has the weights, optimizer state, metrics and skipped steps of a plain one."""
+    """Assert that a recorded run has the weights, optimizer state, metrics and skipped steps of a
+    plain one.
+    """
     recorder = ReplayingRecorder()
     plain = trained(folder / "plain", None, *arguments, **options)
     recorded = trained(folder / "recorded", recorder, *arguments, **options)
@@ -119,12 +125,16 @@ def test_a_recorded_run_equals_the_plain_one_for_every_objective(tmp_path: Path,
 
 
 @pytest.mark.parametrize("optimizer", ["lamb", "muon"])
-def test_a_recorded_run_equals_the_plain_one_for_every_optimizer(tmp_path: Path, optimizer: str) -> None:
+def test_a_recorded_run_equals_the_plain_one_for_every_optimizer(
+    tmp_path: Path, optimizer: str
+) -> None:
     check_recorded_is_plain(tmp_path, "rtd_sop", optimizer)
 
 
 @pytest.mark.parametrize("attention", sorted(ATTENTION.keys() - {"softmax"}))
-def test_a_recorded_run_equals_the_plain_one_for_every_attention_kind(tmp_path: Path, attention: str) -> None:
+def test_a_recorded_run_equals_the_plain_one_for_every_attention_kind(
+    tmp_path: Path, attention: str
+) -> None:
     check_recorded_is_plain(tmp_path, "rtd", attention=attention)
 
 
@@ -134,7 +144,9 @@ def test_a_recorded_step_with_an_infinite_loss_is_skipped(tmp_path: Path) -> Non
 
 
 def with_tensors(changed: Callable[[TrainingStep, dict[str, float], int], object]) -> Any:
-    """Planted: TrainingStep.accumulate that makes new tensors instead of filling those that are recorded."""
+    """Planted: TrainingStep.accumulate that makes new tensors instead of filling those that are
+    recorded.
+    """
     original = TrainingStep.accumulate
 
     def accumulate(self: TrainingStep, batches: Any, scales: dict[str, float], step: int) -> None:
@@ -199,14 +211,18 @@ def test_a_fault_of_recording_is_seen(
         assert not (torch.equal(plain.state, recorded.state) and plain.rows == recorded.rows)
 
 
-def test_a_step_that_reads_a_value_cannot_be_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_reads_a_value_cannot_be_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(TrainingStep, "micro", read_value)
     with pytest.raises(AssertionError, match="reads values"):
         trained(tmp_path / "run", ReplayingRecorder())
 
 
 @pytest.mark.parametrize("step", [1, 7])
-def test_a_resumed_recorded_run_equals_the_uninterrupted_one_bitwise(tmp_path: Path, step: int) -> None:
+def test_a_resumed_recorded_run_equals_the_uninterrupted_one_bitwise(
+    tmp_path: Path, step: int
+) -> None:
     check_resume(tmp_path, toy.CONFIG, ToyObjective, step, record=ReplayingRecorder())
 
 
@@ -249,6 +265,8 @@ def test_a_recorded_step_can_be_started_again_with_other_weights_or_from_a_check
             evaluate = toy.held_out(module, config)
             train(module, toy.ToyBatches(config), evaluate, run, training_step)
         assert fingerprint(module) == fingerprint(objective)
-        rows, expected = ([row for row in toy.rows(one) if row["step"] > start] for one in (folder, alone))
+        rows, expected = (
+            [row for row in toy.rows(one) if row["step"] > start] for one in (folder, alone)
+        )
         assert rows == expected
     assert len(recorder.replays) == 2  # the later runs record nothing

@@ -24,7 +24,16 @@ from electra_albert.training.signals import StopSignal
 from electra_albert.training.step import RunSettings, TrainingStep, count_step
 from tests.training import toy
 from tests.training.test_distributed import run_ranks
-from tests.training.toy import ALONE, CONFIG, Breaking, ToyBatches, ToyObjective, fingerprint, rows, run_toy
+from tests.training.toy import (
+    ALONE,
+    CONFIG,
+    Breaking,
+    ToyBatches,
+    ToyObjective,
+    fingerprint,
+    rows,
+    run_toy,
+)
 
 Gradient = Callable[[nn.Module, list[Batch], RunSettings], None]
 STEP = 2
@@ -52,7 +61,9 @@ def mean_of_means(model: nn.Module, micro_batches: list[Batch], run: RunSettings
 def check_split_changes_no_gradient(gradient: Gradient, folder: Path) -> None:
     """Assert that the gradient of four micro-batches is that of weight * sum / count of all."""
     whole = ToyBatches(replace(CONFIG, per_device_train_batch_size=12))
-    parts = ToyBatches(replace(CONFIG, per_device_train_batch_size=3, gradient_accumulation_steps=4))
+    parts = ToyBatches(
+        replace(CONFIG, per_device_train_batch_size=3, gradient_accumulation_steps=4)
+    )
     model, plain = ToyObjective(0.0, torch.float64), ToyObjective(0.0, torch.float64)
     gradient(model, next(parts.steps(STEP)), run_of(folder))
     terms = plain(next(whole.steps(STEP))[0])
@@ -74,11 +85,14 @@ def test_accumulation_on_several_ranks_equals_one_large_batch(tmp_path: Path) ->
     loop_gradient(model, whole, run_of(tmp_path))
     expected = toy.gradient_of(model)
     found = dict(json.loads(line) for line in run_ranks(2, tmp_path, "gradients").splitlines())
-    wrong = {name: torch.tensor(ranks, dtype=torch.float64) - expected for name, ranks in found.items()}
+    wrong = {
+        name: torch.tensor(ranks, dtype=torch.float64) - expected for name, ranks in found.items()
+    }
     furthest = {name: difference.abs().amax(1).tolist() for name, difference in wrong.items()}
     # Float64: only the order of additions differs.
     assert max(furthest.pop("as the loop does")) < 1e-9
-    assert min(furthest.pop("never")) > 1e-4  # planted: the last micro-batch is left out of the reduction
+    # Planted: the last micro-batch is left out of the reduction.
+    assert min(furthest.pop("never")) > 1e-4
     assert not furthest
 
 
@@ -87,7 +101,9 @@ def saved(folder: Path, step: int, name: str = "model") -> dict[str, Tensor]:
 
 
 def test_each_step_uses_its_own_learning_rate(tmp_path: Path) -> None:
-    memoryless = replace(CONFIG, weight_decay=0.0, adam_epsilon=1e-12, adam_beta1=0.0, adam_beta2=0.0, save_steps=1)
+    memoryless = replace(
+        CONFIG, weight_decay=0.0, adam_epsilon=1e-12, adam_beta1=0.0, adam_beta2=0.0, save_steps=1
+    )
     run_toy(tmp_path, memoryless)  # each step is the gradient's sign times the learning rate
     before = dict(ToyObjective().state_dict())
     for step in range(1, CONFIG.max_steps + 1):
@@ -100,10 +116,13 @@ def test_each_step_uses_its_own_learning_rate(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("arithmetic", ["fp32", "fp16"])
-def test_gradients_are_clipped_to_the_configured_norm(tmp_path: Path, arithmetic: Arithmetic) -> None:
+def test_gradients_are_clipped_to_the_configured_norm(
+    tmp_path: Path, arithmetic: Arithmetic
+) -> None:
     norms = {}
     for limit in (1e-3, 1e9):
-        config = replace(CONFIG, adam_beta1=0.0, max_grad_norm=limit)  # the first moment is the last gradient
+        # The first moment is the last gradient.
+        config = replace(CONFIG, adam_beta1=0.0, max_grad_norm=limit)
         run_toy(tmp_path / str(limit), config, arithmetic=arithmetic)
         moments = saved(tmp_path / str(limit), CONFIG.max_steps, "optimizer")
         gradient = [value.flatten() for name, value in moments.items() if name.endswith("exp_avg")]
@@ -114,7 +133,9 @@ def test_gradients_are_clipped_to_the_configured_norm(tmp_path: Path, arithmetic
 
 def test_dropout_differs_by_seed_step_micro_batch_and_rank(tmp_path: Path) -> None:
     model, batch, masks = ToyObjective(0.5), ToyBatches(CONFIG).examples(torch.arange(4)), set()
-    model.dropout.register_forward_hook(lambda _, __, output: masks.add((output == 0).numpy().tobytes()))
+    model.dropout.register_forward_hook(
+        lambda _, __, output: masks.add((output == 0).numpy().tobytes())
+    )
     for rank, seed, step in product((0, 1), (1, 2), (1, 2)):
         world = ALONE._replace(rank=rank)
         run = replace(run_of(tmp_path), world=world, config=replace(CONFIG, seed=seed))
@@ -129,8 +150,12 @@ def test_dropout_is_active_in_training_only(tmp_path: Path) -> None:
         assert outcome.metrics != toy.held_out(model.train(), CONFIG)(CONFIG.max_steps)
 
 
-def check_resume(folder: Path, config: TrainingConfig, build: Callable[[], nn.Module], step: int, **more: Any) -> None:
-    """Assert that a run resumed at `step` has the weights, optimizer state and metrics of an uninterrupted one."""
+def check_resume(
+    folder: Path, config: TrainingConfig, build: Callable[[], nn.Module], step: int, **more: Any
+) -> None:
+    """Assert that a run resumed at `step` has the weights, optimizer state and metrics of an
+    uninterrupted one.
+    """
     config = replace(config, save_steps=1)
     _, through = run_toy(folder / "through", config, objective=build(), **more)
     # All later rows and checkpoints are still there, as after an explicit --resume of an older one.
@@ -141,12 +166,18 @@ def check_resume(folder: Path, config: TrainingConfig, build: Callable[[], nn.Mo
     assert rows(folder / "resumed") == rows(folder / "through")
     last = f"checkpoints/step-{config.max_steps:07d}"
     for name in ("model.safetensors", "optimizer.safetensors", "state.json"):
-        assert (folder / "resumed" / last / name).read_bytes() == (folder / "through" / last / name).read_bytes()
+        assert (folder / "resumed" / last / name).read_bytes() == (
+            folder / "through" / last / name
+        ).read_bytes()
 
 
 @pytest.mark.parametrize(("step", "accumulation"), [(1, 1), (4, 1), (8, 1), (5, 3)])
-def test_a_resumed_run_equals_the_uninterrupted_one_bitwise(tmp_path: Path, step: int, accumulation: int) -> None:
-    check_resume(tmp_path, replace(CONFIG, gradient_accumulation_steps=accumulation), ToyObjective, step)
+def test_a_resumed_run_equals_the_uninterrupted_one_bitwise(
+    tmp_path: Path, step: int, accumulation: int
+) -> None:
+    check_resume(
+        tmp_path, replace(CONFIG, gradient_accumulation_steps=accumulation), ToyObjective, step
+    )
 
 
 def test_a_resume_restores_the_count_of_skipped_steps(tmp_path: Path) -> None:
@@ -171,15 +202,20 @@ def test_the_resume_check_finds_random_numbers_from_a_generator(tmp_path: Path) 
 
 @pytest.mark.slow
 def test_three_ranks_resume_bitwise(tmp_path: Path) -> None:
-    # With three ranks or more the order of DDP's buckets changes the sums; without the loop's check this fails.
+    # With three ranks or more the order of DDP's buckets changes the sums; without the loop's check
+    # this fails.
     results = [json.loads(line) for line in run_ranks(3, tmp_path, "resume").splitlines()]
     assert len(results) == 4
     assert all(result == results[0] for result in results)
 
 
 def test_evaluating_and_saving_do_not_change_the_training(tmp_path: Path) -> None:
-    _, often = run_toy(tmp_path / "often", replace(CONFIG, eval_steps=1, save_steps=1, logging_steps=1))
-    _, seldom = run_toy(tmp_path / "seldom", replace(CONFIG, eval_steps=8, save_steps=8, logging_steps=8))
+    _, often = run_toy(
+        tmp_path / "often", replace(CONFIG, eval_steps=1, save_steps=1, logging_steps=1)
+    )
+    _, seldom = run_toy(
+        tmp_path / "seldom", replace(CONFIG, eval_steps=8, save_steps=8, logging_steps=8)
+    )
     assert fingerprint(often) == fingerprint(seldom)
 
 
@@ -192,9 +228,13 @@ def test_logged_means_are_sums_over_counts_since_the_last_log(tmp_path: Path) ->
     tokens = [after - before for before, after in pairwise([0, *(row["tokens"] for row in each)])]
     for first, last in ((1, 1), (2, 3), (4, 6), (7, 8)):
         row, part = third[last], slice(first - 1, last)
-        total = sum(one["token_loss"] * count for one, count in zip(each[part], tokens[part], strict=True))
+        total = sum(
+            one["token_loss"] * count for one, count in zip(each[part], tokens[part], strict=True)
+        )
         assert row["token_loss"] == pytest.approx(total / sum(tokens[part]), rel=1e-12)
-        assert row["loss"] == pytest.approx(row["token_loss"] + 2.5 * (row["order_loss"] or 0.0), rel=1e-12)
+        assert row["loss"] == pytest.approx(
+            row["token_loss"] + 2.5 * (row["order_loss"] or 0.0), rel=1e-12
+        )
 
 
 def test_a_term_with_count_zero_has_no_gradient_and_is_logged_as_null(tmp_path: Path) -> None:
@@ -202,7 +242,9 @@ def test_a_term_with_count_zero_has_no_gradient_and_is_logged_as_null(tmp_path: 
     assert {row["order_loss"] is None for row in toy.training_metrics(tmp_path)} == {True, False}
 
 
-def test_a_signal_saves_the_step_and_the_resume_is_exact(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_signal_saves_the_step_and_the_resume_is_exact(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO", logger="electra_albert")
     _, through = run_toy(tmp_path / "through")
     with StopSignal() as stop:  # while the loop waits for data
@@ -223,7 +265,9 @@ def test_a_signal_to_one_rank_stops_all_at_the_same_step(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("step", [4, 8])
-def test_an_evaluation_stopped_by_a_signal_is_repeated_after_the_resume(tmp_path: Path, step: int) -> None:
+def test_an_evaluation_stopped_by_a_signal_is_repeated_after_the_resume(
+    tmp_path: Path, step: int
+) -> None:
     run_toy(tmp_path / "through")
     model = ToyObjective()
     score = toy.held_out(model, CONFIG)
@@ -238,7 +282,9 @@ def test_an_evaluation_stopped_by_a_signal_is_repeated_after_the_resume(tmp_path
     assert rows(tmp_path / "cut") == rows(tmp_path / "through")
 
 
-def test_a_parameter_without_gradient_or_a_wrong_count_is_refused_at_the_first_step(tmp_path: Path) -> None:
+def test_a_parameter_without_gradient_or_a_wrong_count_is_refused_at_the_first_step(
+    tmp_path: Path,
+) -> None:
     class Miscounting(ToyObjective):
         """Planted: padding is counted on the host."""
 
@@ -253,20 +299,27 @@ def test_a_parameter_without_gradient_or_a_wrong_count_is_refused_at_the_first_s
             run_toy(tmp_path, objective=model)
 
 
-def test_a_failed_save_warns_but_is_an_error_at_the_last_step(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_save_warns_but_is_an_error_at_the_last_step(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (blocked := tmp_path / "checkpoints").touch()
     with pytest.raises(UsageError, match="free disk space"):
         run_toy(tmp_path)
     caplog.clear()
     outcome, _ = run_toy(tmp_path, before=toy.at_steps({6: blocked.unlink}))
     assert outcome.step == CONFIG.max_steps
-    assert [line.startswith("cannot write the checkpoint") for line in caplog.messages] == [True, True]
+    assert [line.startswith("cannot write the checkpoint") for line in caplog.messages] == [
+        True,
+        True,
+    ]
     assert [step for step, _ in list_checkpoints(blocked)] == [6, 8]
 
 
 def test_lr_multipliers_scale_the_learning_rate_of_each_parameter(tmp_path: Path) -> None:
     before = ToyObjective()
-    scales = {name: 0.0 if name.startswith("table") else 1.0 for name, _ in before.named_parameters()}
+    scales = {
+        name: 0.0 if name.startswith("table") else 1.0 for name, _ in before.named_parameters()
+    }
     _, after = run_toy(tmp_path / "scaled", lr_multipliers=scales)
     assert torch.equal(after.table.weight, before.table.weight)
     _, plain = run_toy(tmp_path / "plain")
@@ -275,22 +328,35 @@ def test_lr_multipliers_scale_the_learning_rate_of_each_parameter(tmp_path: Path
 
 
 @pytest.mark.parametrize("step", [2, 4])
-def test_early_stopping_ends_a_run_and_its_resume_at_the_same_step(tmp_path: Path, step: int) -> None:
+def test_early_stopping_ends_a_run_and_its_resume_at_the_same_step(
+    tmp_path: Path, step: int
+) -> None:
     outcome, first = run_toy(tmp_path, should_stop=lambda: True)
     assert (outcome.step, outcome.is_stopped) == (CONFIG.eval_steps, False)
     before = rows(tmp_path)
-    assert outcome.metrics == {name[5:]: value for name, value in before[-1].items() if name.startswith("eval_")}
+    assert outcome.metrics == {
+        name[5:]: value for name, value in before[-1].items() if name.startswith("eval_")
+    }
     start = tmp_path / "checkpoints" / f"step-{step:07d}"
     again, second = run_toy(tmp_path, resume_from=start, should_stop=lambda: True)
     assert (again.step, fingerprint(second)) == (CONFIG.eval_steps, fingerprint(first))
     assert rows(tmp_path) == before
 
 
-@pytest.mark.parametrize(("plan", "expected"), [(None, [4, 8]), (lambda *_: CONFIG.max_steps, [2, 4, 8])])
-def test_a_resumed_run_with_a_plan_is_evaluated_first(tmp_path: Path, plan: Any, expected: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("plan", "expected"), [(None, [4, 8]), (lambda *_: CONFIG.max_steps, [2, 4, 8])]
+)
+def test_a_resumed_run_with_a_plan_is_evaluated_first(
+    tmp_path: Path, plan: Any, expected: list[int]
+) -> None:
     """The plan reserves the time that an evaluation takes."""
     run_toy(tmp_path / "first")
     start = tmp_path / "first" / "checkpoints" / "step-0000002"
     steps = list[int]()
-    run_toy(tmp_path / "again", resume_from=start, plan=plan, evaluate=lambda step: steps.append(step) or {})
+    run_toy(
+        tmp_path / "again",
+        resume_from=start,
+        plan=plan,
+        evaluate=lambda step: steps.append(step) or {},
+    )
     assert steps == expected

@@ -30,14 +30,18 @@ def test_a_non_finite_step_is_skipped_and_excluded_from_the_metrics(tmp_path: Pa
     run_toy(tmp_path, EACH, objective=Breaking((3, 5)))
     two, three, four = ((tmp_path / "checkpoints" / f"step-000000{step}") for step in (2, 3, 4))
     for name in ("model.safetensors", "optimizer.safetensors"):
-        assert (two / name).read_bytes() == (three / name).read_bytes() != (four / name).read_bytes()
+        assert (
+            (two / name).read_bytes() == (three / name).read_bytes() != (four / name).read_bytes()
+        )
     training = toy.training_metrics(tmp_path)
     assert [row.get("skipped_steps") for row in training] == [None, None, 1, 1, 2, 2, 2, 2]
     assert [row["step"] for row in training if row["loss"] is None] == [3, 5]
 
 
 @pytest.mark.parametrize(("save_steps", "saved"), [(1, [1, 2, 3, 4, 5, 6]), (100, [])])
-def test_the_fifth_skipped_step_in_a_row_ends_a_run(tmp_path: Path, save_steps: int, saved: list[int]) -> None:
+def test_the_fifth_skipped_step_in_a_row_ends_a_run(
+    tmp_path: Path, save_steps: int, saved: list[int]
+) -> None:
     # Regression: without a save it was noticed at the next log only, up to 100 steps later.
     config = replace(CONFIG, save_steps=save_steps, logging_steps=100)
     with pytest.raises(DivergedError, match="5 steps in a row up to step 7"):
@@ -78,7 +82,9 @@ def weighted(weight: float) -> Callable[[], ToyObjective]:
 
 
 def gradient(folder: Path, arithmetic: Arithmetic, *, is_scaled: bool = True) -> torch.Tensor:
-    """The unscaled gradient (around 1e-7) of one step as in the loop; the scale is lowered until nothing overflows."""
+    """The unscaled gradient (around 1e-7) of one step as in the loop; the scale is lowered until
+    nothing overflows.
+    """
     model = weighted(1e-7)()
     run, batches = replace(run_of(folder), arithmetic=arithmetic), next(ToyBatches(CONFIG).steps(1))
     training_step = TrainingStep(model, run)
@@ -155,13 +161,21 @@ def test_overflows_are_skipped_and_counted_separately(tmp_path: Path) -> None:
 
 def test_non_finite_gradients_at_scale_one_are_divergence(tmp_path: Path) -> None:
     with pytest.raises(DivergedError, match=f"{IN_A_ROW} steps in a row up to step 21"):
-        run_toy(tmp_path, replace(EACH, max_steps=60), objective=Breaking(tuple(range(1, 61))), arithmetic="fp16")
+        run_toy(
+            tmp_path,
+            replace(EACH, max_steps=60),
+            objective=Breaking(tuple(range(1, 61))),
+            arithmetic="fp16",
+        )
     last = rows(tmp_path)[-1]
-    assert [last["overflowed_steps"], last["skipped_steps"]] == [16, IN_A_ROW]  # 2**16 is halved 16 times
+    # 2**16 is halved 16 times.
+    assert [last["overflowed_steps"], last["skipped_steps"]] == [16, IN_A_ROW]
 
 
 @pytest.mark.parametrize(("then", "now"), [("bf16", "fp16"), ("fp16", "fp32")])
-def test_a_resume_cannot_switch_to_or_from_fp16(tmp_path: Path, then: Arithmetic, now: Arithmetic) -> None:
+def test_a_resume_cannot_switch_to_or_from_fp16(
+    tmp_path: Path, then: Arithmetic, now: Arithmetic
+) -> None:
     run_toy(tmp_path, arithmetic=then)
     last = tmp_path / "checkpoints" / "step-0000004"
     with pytest.raises(CheckpointError, match="--precision"):

@@ -1,4 +1,6 @@
-"""Metrics read back exactly, log records reach the console and log.txt, and logging errors never stop a run."""
+"""Metrics read back exactly, log records reach the console and log.txt, and logging errors never
+stop a run.
+"""
 
 import io
 import json
@@ -16,7 +18,14 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from electra_albert.contracts import DataError, UsageError
 from electra_albert.training.distributed import World
-from electra_albert.training.monitor import CLOCK, Monitor, Tally, cut_metrics, means_of, read_metrics
+from electra_albert.training.monitor import (
+    CLOCK,
+    Monitor,
+    Tally,
+    cut_metrics,
+    means_of,
+    read_metrics,
+)
 from electra_albert.training.run_log import RunLog, console_log, log_to_file
 from electra_albert.training.trackers import check_trackers
 from tests.training.toy import ALONE
@@ -30,11 +39,14 @@ def read_rows(folder: Path) -> list[dict]:
     return [{name: value for name, value in row.items() if name not in CLOCK} for row in rows]
 
 
-def test_metrics_read_back_exactly_with_null_if_not_finite(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_metrics_read_back_exactly_with_null_if_not_finite(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with Monitor(tmp_path, 10) as monitor:
         monitor.start(0)
         monitor.row({**ROW, "auc": float("nan")})
-        assert read_rows(tmp_path) == [{**ROW, "auc": None, "phase": "train"}]  # on disk at once, not at the end
+        # On disk at once, not at the end.
+        assert read_rows(tmp_path) == [{**ROW, "auc": None, "phase": "train"}]
         assert "auc is nan at step 1" in caplog.text
         monitor.evaluation(POSITION, {"loss": 1 / 3})
     assert read_rows(tmp_path)[1] == {**POSITION, "eval_loss": 1 / 3, "phase": "eval"}
@@ -43,7 +55,9 @@ def test_metrics_read_back_exactly_with_null_if_not_finite(tmp_path: Path, caplo
 TORN = ('{"step": 2, "lo', '{"step": 2, "lo{"step": 3, "loss": 1.0}', "[1, 2]", "7", "null", "\x00")
 
 
-def test_a_resume_removes_later_rows_and_incomplete_lines(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_resume_removes_later_rows_and_incomplete_lines(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     rows = [{"step": 1}, {"step": 2, "loss": 0.1}, {"step": 2, "eval_loss": 1.0}, {"step": 3}]
     first, *others = (json.dumps(row) for row in rows)
     path = tmp_path / "metrics.jsonl"
@@ -61,10 +75,13 @@ def test_full_disks_warn_once_and_logs_continue_when_there_is_room(
     unlimited, folder = resource.getrlimit(resource.RLIMIT_FSIZE), tmp_path / "tensorboard"
     with Monitor(tmp_path, 10) as monitor:
         monitor.start(0)
-        for step, room in ((1, 0), (2, None), (3, 5), (4, None)):  # step 3 leaves incomplete records
+        # Step 3 leaves incomplete records.
+        for step, room in ((1, 0), (2, None), (3, 5), (4, None)):
             files = (*folder.glob("*"), *tmp_path.glob("metrics.jsonl"))
             size = max((file.stat().st_size for file in files), default=0)
-            resource.setrlimit(resource.RLIMIT_FSIZE, unlimited if room is None else (size + room, unlimited[1]))
+            resource.setrlimit(
+                resource.RLIMIT_FSIZE, unlimited if room is None else (size + room, unlimited[1])
+            )
             monitor.row({**ROW, "step": step})
             monitor.samples(step, ["a"], [{"text": "a"}])
             resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
@@ -117,7 +134,14 @@ def test_lines_and_the_bar_fit_100_columns_and_show_losses_auc_and_speed(
 ) -> None:
     """A wide row: all losses of an objective with four, at the end of a long run."""
     losses = {f"{name}_loss": 0.12345678 for name in ("generator", "discriminator", "sop")}
-    row = {**POSITION, "step": 12345, "loss": 29.0123, "generator_accuracy": 0.2, **losses, "grad_norm": 61.0}
+    row = {
+        **POSITION,
+        "step": 12345,
+        "loss": 29.0123,
+        "generator_accuracy": 0.2,
+        **losses,
+        "grad_norm": 61.0,
+    }
     for is_terminal in (True, False):
         stream = Terminal(is_terminal)
         monkeypatch.setattr(sys, "stderr", stream)
@@ -126,10 +150,16 @@ def test_lines_and_the_bar_fit_100_columns_and_show_losses_auc_and_speed(
             monitor.start(12344)
             monitor.row({**row, "tokens_per_second": 123456.0, "data_wait": 0.1})
             monitor.tick()
-            monitor.evaluation(POSITION, {**row, "unigram_loss": 6.5, "discriminator_auc": 0.8028, "x": 1.0})
-        lines = [line for line in stream.getvalue().replace("\r", "\n").splitlines() if line.strip()]
+            monitor.evaluation(
+                POSITION, {**row, "unigram_loss": 6.5, "discriminator_auc": 0.8028, "x": 1.0}
+            )
+        lines = [
+            line for line in stream.getvalue().replace("\r", "\n").splitlines() if line.strip()
+        ]
         assert max(map(len, lines)) <= 100
-        assert is_terminal or all(text in lines[0] for text in ("discriminator 0.1235", "tokens/s 123,456", "left"))
+        assert is_terminal or all(
+            text in lines[0] for text in ("discriminator 0.1235", "tokens/s 123,456", "left")
+        )
         assert any("held out: loss 29.01" in line and "AUC 0.8028" in line for line in lines)
         assert not any("unigram" in line for line in lines)  # the same number at each evaluation
 
@@ -186,22 +216,36 @@ class FakeTracker(ModuleType):
         self.finished += 1
 
 
-def test_trackers_get_the_metrics_and_a_resumed_run_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trackers_get_the_metrics_and_a_resumed_run_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fakes = {name: FakeTracker(name) for name in ("wandb", "trackio")}
     for name, fake in fakes.items():
         monkeypatch.setitem(sys.modules, name, fake)
-    folders = [tmp_path / "x" / "seed-42", tmp_path / "x" / "seed-42", tmp_path / "y" / "x" / "seed-42"]
+    folders = [
+        tmp_path / "x" / "seed-42",
+        tmp_path / "x" / "seed-42",
+        tmp_path / "y" / "x" / "seed-42",
+    ]
     for first, folder in enumerate(folders):
         with Monitor(folder, 10, "wandb,trackio", settings={"seed": 7}) as monitor:
             monitor.start(first)
             monitor.row({**ROW, "step": first + 1})
             monitor.evaluation({**POSITION, "step": first + 1}, {"loss": 1.0})
     assert not (folders[0] / "tensorboard").exists()
-    trained = {"perf/tokens": 7, "perf/epoch": 0.1, "train/loss": ROW["loss"], "perf/tokens_per_second": 3.0}
+    trained = {
+        "perf/tokens": 7,
+        "perf/epoch": 0.1,
+        "train/loss": ROW["loss"],
+        "perf/tokens_per_second": 3.0,
+    }
     for fake in fakes.values():
-        assert fake.rows == [(row, step) for step in (1, 2, 3) for row in (trained, {"eval/loss": 1.0})]
+        assert fake.rows == [
+            (row, step) for step in (1, 2, 3) for row in (trained, {"eval/loss": 1.0})
+        ]
         assert [(run["config"], run["resume"]) for run in fake.runs] == [({"seed": 7}, "allow")] * 3
-        first, resumed, other = (run.get("id", run["name"]) for run in fake.runs)  # trackio resumes by name
+        # Trackio resumes by name.
+        first, resumed, other = (run.get("id", run["name"]) for run in fake.runs)
         assert first == resumed != other
         assert fake.finished == 3
 
@@ -235,7 +279,11 @@ def test_the_first_of_three_ranks_gets_the_tally_of_two(rank: int, total: float)
 
 
 def test_the_mean_of_nothing_is_none() -> None:
-    assert means_of({"a": (0.0, 2), "b": (3.0, 0)}, {"a": 2.0, "b": 1.0}) == {"loss": 0.0, "a": 0.0, "b": None}
+    assert means_of({"a": (0.0, 2), "b": (3.0, 0)}, {"a": 2.0, "b": 1.0}) == {
+        "loss": 0.0,
+        "a": 0.0,
+        "b": None,
+    }
 
 
 def test_elapsed_seconds_continue_after_a_resume(tmp_path: Path) -> None:
@@ -280,7 +328,9 @@ def test_the_console_has_the_lines_of_the_main_rank_except_those_for_the_file_on
         LOG.info("plan")
         LOG.warning("full")
         log_to_file("result")
-    assert capsys.readouterr().err.splitlines() == (["plan", "warning: full"] if rank == "0" else [])
+    assert capsys.readouterr().err.splitlines() == (
+        ["plan", "warning: full"] if rank == "0" else []
+    )
 
 
 def log_and_fail(log: RunLog, folder: Path) -> None:
@@ -298,6 +348,9 @@ def test_the_error_that_ends_a_run_is_logged(tmp_path: Path) -> None:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, which only Linux has")
 def test_an_unwritable_log_warns_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "log.txt").symlink_to("/dev/full")
-    for folder, reason in ((tmp_path, "No space left on device"), (tmp_path / "not there", "No such file")):
+    for folder, reason in (
+        (tmp_path, "No space left on device"),
+        (tmp_path / "not there", "No such file"),
+    ):
         write_log(folder, "plan", "step 1", "step 2")
         assert caplog.text.count(f"cannot write log.txt ({reason}") == 1

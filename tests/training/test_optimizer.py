@@ -22,14 +22,17 @@ from tests.training.toy import ToyObjective
 D = 3
 ADAMW = TrainingConfig(learning_rate=0.05, weight_decay=0.1, adam_beta1=0.8, adam_beta2=0.95)
 CONFIG = replace(ADAMW, optimizer="lamb")
-# Number of trust ratios of each parameter of OneOfEach in the published LAMB; 0 means no weight decay too.
+# Number of trust ratios of each parameter of OneOfEach in the published LAMB; 0 means no weight
+# decay too.
 _NORM = "full_layer_layer_norm"
 PUBLISHED = {"table.weight": 1, "dense.weight": 1, "dense.bias": 0, "qkv.weight": 3, "qkv.bias": 0}
 PUBLISHED |= {f"{_NORM}.weight": 0, f"{_NORM}.bias": 0}
 
 
 class OneOfEach(nn.Module):
-    """One parameter of each kind in float64; the thirds of the fused matrix have very different norms."""
+    """One parameter of each kind in float64; the thirds of the fused matrix have very different
+    norms.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +53,10 @@ def gradients(module: nn.Module, count: int) -> Iterator[dict[str, Tensor]]:
     generator = torch.Generator().manual_seed(2)
     for _ in range(count):
         named = module.named_parameters()
-        yield {name: torch.randn(one.shape, dtype=one.dtype, generator=generator) for name, one in named}
+        yield {
+            name: torch.randn(one.shape, dtype=one.dtype, generator=generator)
+            for name, one in named
+        }
 
 
 def give(module: nn.Module, gradient: dict[str, Tensor]) -> None:
@@ -58,7 +64,9 @@ def give(module: nn.Module, gradient: dict[str, Tensor]) -> None:
         parameter.grad = gradient[name].clone()
 
 
-def reference_steps(weight: Tensor, gradient: list[Tensor], config: TrainingConfig, is_decayed: bool) -> Tensor:
+def reference_steps(
+    weight: Tensor, gradient: list[Tensor], config: TrainingConfig, is_decayed: bool
+) -> Tensor:
     """Reference implementation of AdamW and LAMB for one matrix."""
     first, second = torch.zeros_like(weight), torch.zeros_like(weight)
     for step, g in enumerate(gradient, 1):
@@ -68,20 +76,30 @@ def reference_steps(weight: Tensor, gradient: list[Tensor], config: TrainingConf
         correction2 = 1 - config.adam_beta2**step if config.adam_bias_correction else 1.0
         direction = (first / correction1) / ((second / correction2).sqrt() + config.adam_epsilon)
         direction = direction + (config.weight_decay * weight if is_decayed else 0.0)
-        ratio = float(weight.norm() / direction.norm()) if is_decayed and config.optimizer == "lamb" else 1.0
+        ratio = (
+            float(weight.norm() / direction.norm())
+            if is_decayed and config.optimizer == "lamb"
+            else 1.0
+        )
         weight = weight - config.learning_rate * ratio * direction
     return weight
 
 
-def check_updates_are(ratios: dict[str, int], config: TrainingConfig, *, has_ratios: bool = True) -> None:
-    """Assert that ten steps equal the reference, with each parameter split into as many matrices as it has ratios."""
+def check_updates_are(
+    ratios: dict[str, int], config: TrainingConfig, *, has_ratios: bool = True
+) -> None:
+    """Assert that ten steps equal the reference, with each parameter split into as many matrices as
+    it has ratios.
+    """
     module, reference = OneOfEach(), config if has_ratios else replace(config, optimizer="adamw")
     all_gradients = list(gradients(module, 10))
     expected = {}
     for name, parameter in module.named_parameters():
         tensors = [parameter.detach(), *(gradient[name] for gradient in all_gradients)]
         parts = zip(*(tensor.chunk(max(1, ratios[name])) for tensor in tensors), strict=True)
-        expected[name] = torch.cat([reference_steps(w, g, reference, ratios[name] > 0) for w, *g in parts])
+        expected[name] = torch.cat(
+            [reference_steps(w, g, reference, ratios[name] > 0) for w, *g in parts]
+        )
     optimizer = build_optimizer(module, config)
     if not has_ratios:
         for group in optimizer.param_groups:
@@ -90,18 +108,29 @@ def check_updates_are(ratios: dict[str, int], config: TrainingConfig, *, has_rat
         give(module, gradient)
         optimizer.step()
     for name, parameter in module.named_parameters():
-        # Float64 with weights up to a few hundred: the rounding error of ten steps is far below this.
-        torch.testing.assert_close(parameter.detach(), expected[name], rtol=0, atol=1e-10, msg=f"{name} differs")
+        # Float64 with weights up to a few hundred: the rounding error of ten steps is far below
+        # this.
+        torch.testing.assert_close(
+            parameter.detach(), expected[name], rtol=0, atol=1e-10, msg=f"{name} differs"
+        )
 
 
 @pytest.mark.parametrize("has_correction", [True, False])
 def test_steps_equal_a_reference_implementation_of_adamw_and_lamb(has_correction: bool) -> None:
-    adamw, lamb = (replace(config, adam_bias_correction=has_correction) for config in (ADAMW, CONFIG))
+    adamw, lamb = (
+        replace(config, adam_bias_correction=has_correction) for config in (ADAMW, CONFIG)
+    )
     check_updates_are(PUBLISHED, adamw)
     check_updates_are(PUBLISHED, lamb)
     check_updates_are(PUBLISHED, lamb, has_ratios=False)  # AdamW on MPS
-    # Planted: one ratio over the fused matrix; a ratio, and decay, for a bias or a LayerNorm; none for a matrix.
-    planted = {"qkv.weight": 1, "dense.bias": 1, "full_layer_layer_norm.weight": 1, "dense.weight": 0}
+    # Planted: one ratio over the fused matrix; a ratio, and decay, for a bias or a LayerNorm; none
+    # for a matrix.
+    planted = {
+        "qkv.weight": 1,
+        "dense.bias": 1,
+        "full_layer_layer_norm.weight": 1,
+        "dense.weight": 0,
+    }
     for name, ratios in planted.items():
         with pytest.raises(AssertionError, match=name):
             check_updates_are({**PUBLISHED, name: ratios}, lamb)
@@ -113,14 +142,17 @@ def test_the_trust_ratio_is_one_if_a_norm_is_zero() -> None:
         module.weight.data.fill_(weight)
         optimizer = build_optimizer(module, replace(CONFIG, weight_decay=0.0))
         give(module, {"weight": torch.full((2, 2), gradient)})
-        optimizer.step()  # the first corrected direction of Adam is one or zero everywhere, but for epsilon
+        # The first corrected direction of Adam is one or zero everywhere, but for epsilon.
+        optimizer.step()
         expected = torch.full((2, 2), weight - CONFIG.learning_rate * gradient)
         torch.testing.assert_close(module.weight.detach(), expected)
 
 
 def everything(module: nn.Module, optimizer: torch.optim.Optimizer) -> list[Tensor]:
     """Copies of all weights, moments and counters."""
-    state = [value for parameter in module.parameters() for value in optimizer.state[parameter].values()]
+    state = [
+        value for parameter in module.parameters() for value in optimizer.state[parameter].values()
+    ]
     return [tensor.detach().clone() for tensor in (*module.parameters(), *state)]
 
 
@@ -136,15 +168,23 @@ def test_a_step_with_found_inf_changes_no_weight_moment_or_counter(value: float,
         parameter.grad = torch.full_like(parameter, value)
     optimizer.found_inf = torch.tensor(1.0)
     optimizer.step()
-    assert all(torch.equal(old, new) for old, new in zip(before, everything(module, optimizer), strict=True))
+    assert all(
+        torch.equal(old, new)
+        for old, new in zip(before, everything(module, optimizer), strict=True)
+    )
     give(module, next(gradients(module, 1)))
     optimizer.found_inf = torch.tensor(0.0)
     optimizer.step()
-    assert not any(torch.equal(old, new) for old, new in zip(before, everything(module, optimizer), strict=True))
+    assert not any(
+        torch.equal(old, new)
+        for old, new in zip(before, everything(module, optimizer), strict=True)
+    )
 
 
 @pytest.mark.parametrize(("step", "has_correction"), [(1, True), (4, False)])
-def test_a_resumed_run_equals_the_uninterrupted_one_bitwise(tmp_path: Path, step: int, has_correction: bool) -> None:
+def test_a_resumed_run_equals_the_uninterrupted_one_bitwise(
+    tmp_path: Path, step: int, has_correction: bool
+) -> None:
     config = replace(TOY_CONFIG, optimizer="lamb", adam_bias_correction=has_correction)
     check_resume(tmp_path, config, ToyObjective, step)
 
@@ -159,18 +199,27 @@ class Blocks(nn.Module):
         super().__init__()
         self.table = nn.Linear(D, 7, bias=False)
         self.encoder = nn.ModuleDict(
-            {"albert_layers": nn.ModuleList([OneOfEach().float(), OneOfEach().float(), nn.Linear(5, 2, bias=False)])}
+            {
+                "albert_layers": nn.ModuleList(
+                    [OneOfEach().float(), OneOfEach().float(), nn.Linear(5, 2, bias=False)]
+                )
+            }
         )
 
 
-MUON = replace(ADAMW, optimizer="muon", muon_rate=3.0, adam_epsilon=0.5)  # which must not change Muon's updates
+# Which must not change Muon's updates.
+MUON = replace(ADAMW, optimizer="muon", muon_rate=3.0, adam_epsilon=0.5)
 
 
 def test_muon_steps_are_those_of_torch_for_each_matrix_of_a_block_and_adamw_elsewhere() -> None:
     module, twin = Blocks(), Blocks()
     twin.load_state_dict(module.state_dict())
     optimizer = build_optimizer(module, MUON)
-    matrices = {name: one for name, one in twin.named_parameters() if name.startswith(BLOCK) and one.ndim == 2}
+    matrices = {
+        name: one
+        for name, one in twin.named_parameters()
+        if name.startswith(BLOCK) and one.ndim == 2
+    }
     names = {f"{block}.{name}.weight" for block in range(2) for name in ("table", "dense", "qkv")}
     assert {name.removeprefix(BLOCK) for name in matrices} == names | {"2.weight"}
     chunks = {name: one.detach().chunk(3 if "qkv" in name else 1) for name, one in matrices.items()}
@@ -179,7 +228,9 @@ def test_muon_steps_are_those_of_torch_for_each_matrix_of_a_block_and_adamw_else
     muon = partial(torch.optim.Muon, weight_decay=MUON.weight_decay, adjust_lr_fn="match_rms_adamw")
     adamw = partial(torch.optim.AdamW, betas=(0.8, 0.95), eps=MUON.adam_epsilon, fused=True)
     references: list[Any] = [muon(chain(*parts.values()))]
-    references += [adamw([one], weight_decay=MUON.weight_decay * (one.ndim > 1)) for one in rest.values()]
+    references += [
+        adamw([one], weight_decay=MUON.weight_decay * (one.ndim > 1)) for one in rest.values()
+    ]
     for rate, gradient in zip((0.05, 0.02, 0.03), gradients(module, 3), strict=True):
         give(module, gradient)
         give(twin, gradient)
@@ -217,7 +268,9 @@ def test_every_trainable_parameter_is_in_one_group_with_its_decay_and_lr_multipl
     module = OneOfEach()
     module.dense.bias.requires_grad_(False)
     named = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
-    scales = {name: 1.0 if "norm" in name.lower() else 0.5**number for number, name in enumerate(named)}
+    scales = {
+        name: 1.0 if "norm" in name.lower() else 0.5**number for number, name in enumerate(named)
+    }
     groups = optimizers.parameter_groups(module, 0.01, scales)
     check_groups(module, groups)
     names = {parameter: name for name, parameter in module.named_parameters()}
@@ -247,16 +300,20 @@ def test_each_schedule_is_the_published_one_except_for_the_offset() -> None:
     electra = curve("electra")
     expected = {1: 0.1, 5: 0.5 * 0.96, 10: 0.91, 51: 0.5, 100: 0.01}
     assert {step: electra[step - 1] for step in expected} == pytest.approx(expected, rel=1e-12)
-    # As published, with steps counted from 0: g / w while g < w, then 1 - g / T. The warmup is one step ahead.
+    # As published, with steps counted from 0: g / w while g < w, then 1 - g / T. The warmup is one
+    # step ahead.
     published = [g / 10 if g < 10 else 1 - g / 100 for g in range(100)]
-    assert curve("bert") == pytest.approx([*published[1:10], 1 - 9 / 100, *published[10:]], rel=1e-12)
+    assert curve("bert") == pytest.approx(
+        [*published[1:10], 1 - 9 / 100, *published[10:]], rel=1e-12
+    )
     # The usual formula, with steps counted from 0 in the decay: (T - g) / (T - w).
     linear = [*(step / 10 for step in range(1, 11)), *((100 - g) / 90 for g in range(10, 100))]
     assert curve("linear") == pytest.approx(linear, rel=1e-12)
     # MiniCPM section 4 with a linear decay: 1 for g < S, then (T - g) / (T - S), here with S = 70.
     wsd = [*linear[:10], *(1.0 for _ in range(10, 70)), *((100 - g) / 30 for g in range(70, 100))]
     assert curve("wsd", lr_decay_share=0.3) == pytest.approx(wsd, rel=1e-12)
-    assert curve("wsd", lr_decay_share=0.95) == pytest.approx(linear, rel=1e-12)  # no decay before the peak
+    # No decay before the peak.
+    assert curve("wsd", lr_decay_share=0.95) == pytest.approx(linear, rel=1e-12)
     assert curve("wsd", lr_decay_share=0) == pytest.approx([*linear[:10], *[1.0] * 90], rel=1e-12)
     # Loshchilov and Hutter 2017, equation 5, with one period after the warmup.
     cosine = [*linear[:10], *((1 + math.cos(math.pi * (g - 10) / 90)) / 2 for g in range(10, 100))]

@@ -21,7 +21,8 @@ def test_a_signal_sets_the_flag_and_old_handlers_are_restored() -> None:
         with StopSignal() as stop:
             assert not stop.requested
             os.kill(os.getpid(), number)
-            os.kill(os.getpid(), number)  # torchrun forwards the terminal's signal: still one request
+            # Torchrun forwards the terminal's signal: still one request.
+            os.kill(os.getpid(), number)
             assert stop.requested
     assert [signal.getsignal(number) for number in numbers] == before
 
@@ -37,7 +38,11 @@ with StopSignal():
 def test_a_second_run_in_the_folder_is_refused_and_the_lock_is_released(tmp_path: Path) -> None:
     (tmp_path / "run.lock").write_text("pid 999999999 on elsewhere, which was killed\n")
     for _ in range(2):
-        with run_lock(tmp_path), pytest.raises(UsageError, match=f"pid {os.getpid()} on "), run_lock(tmp_path):
+        with (
+            run_lock(tmp_path),
+            pytest.raises(UsageError, match=f"pid {os.getpid()} on "),
+            run_lock(tmp_path),
+        ):
             pass
         assert list(tmp_path.iterdir()) == []
 
@@ -47,7 +52,10 @@ def test_a_lock_is_no_link_and_leftovers_of_a_killed_run_are_removed(tmp_path: P
     (run / "generator" / ".writing-1-files").mkdir(parents=True)
     (run / ".writing-2-config.yaml").touch()
     with run_lock(run):
-        assert {path.relative_to(run).as_posix() for path in run.rglob("*")} == {"generator", "run.lock"}
+        assert {path.relative_to(run).as_posix() for path in run.rglob("*")} == {
+            "generator",
+            "run.lock",
+        }
     linked.mkdir()
     (tmp_path / "precious").write_text("text")
     (linked / "run.lock").symlink_to(tmp_path / "precious")

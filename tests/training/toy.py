@@ -28,16 +28,26 @@ V, L, D = 11, 7, 5
 SEED = 3
 ALONE = World(0, 1, 0, torch.device("cpu"))
 
-_INTERVALS = {"max_steps": 8, "warmup_steps": 3, "logging_steps": 3, "eval_steps": 4, "save_steps": 2}
+_INTERVALS = {
+    "max_steps": 8,
+    "warmup_steps": 3,
+    "logging_steps": 3,
+    "eval_steps": 4,
+    "save_steps": 2,
+}
 CONFIG = TrainingConfig(
     **_INTERVALS, per_device_train_batch_size=4, learning_rate=0.03, save_total_limit=100, seed=SEED
 )
 
 
 class ToyObjective(nn.Module):
-    """Two losses, the second often with count 0, and a metric; tied embeddings, dropout and keyed noise."""
+    """Two losses, the second often with count 0, and a metric; tied embeddings, dropout and keyed
+    noise.
+    """
 
-    def __init__(self, dropout: float = 0.2, dtype: torch.dtype = torch.float32, hidden: int = D) -> None:
+    def __init__(
+        self, dropout: float = 0.2, dtype: torch.dtype = torch.float32, hidden: int = D
+    ) -> None:
         super().__init__()
         self.weights = {"token_loss": 1.0, "order_loss": 2.5}
         with torch.random.fork_rng():
@@ -55,13 +65,20 @@ class ToyObjective(nn.Module):
 
     def forward(self, batch: Batch) -> dict[str, Term]:
         noise = bits(SEED, Stream.SAMPLE_TOKEN, batch.example_id, batch.example_id) % V  # [B]
-        input_ids, label = torch.cat((noise[:, None], batch.input_ids[:, 1:]), 1), batch.sentence_order_label
+        input_ids, label = (
+            torch.cat((noise[:, None], batch.input_ids[:, 1:]), 1),
+            batch.sentence_order_label,
+        )
         hidden = self.norm(self.dropout(self.table(input_ids)))  # [B, L, D]
         logits = self.decoder(hidden)  # [B, L, V]
         target, token_count = (3 * batch.input_ids + 1) % V, batch.attention_mask.sum()
-        nats = cross_entropy(logits.transpose(1, 2), target, reduction="none") * batch.attention_mask
+        nats = (
+            cross_entropy(logits.transpose(1, 2), target, reduction="none") * batch.attention_mask
+        )
         right = ((logits.argmax(-1) == target) & batch.attention_mask).sum()
-        order = cross_entropy(self.order(hidden[:, 0]), label, ignore_index=IGNORED_LABEL, reduction="sum")
+        order = cross_entropy(
+            self.order(hidden[:, 0]), label, ignore_index=IGNORED_LABEL, reduction="sum"
+        )
         return {
             "token_loss": Term(nats.sum(), token_count),
             "order_loss": Term(order, (label != IGNORED_LABEL).sum()),
@@ -70,7 +87,9 @@ class ToyObjective(nn.Module):
 
 
 class Breaking(ToyObjective):
-    """Planted: a loss that is infinite, with finite gradients, at the given steps of CONFIG's batches."""
+    """Planted: a loss that is infinite, with finite gradients, at the given steps of CONFIG's
+    batches.
+    """
 
     def __init__(self, steps: tuple[int, ...]) -> None:
         super().__init__()
@@ -81,13 +100,21 @@ class Breaking(ToyObjective):
         terms = super().forward(batch)
         step = batch.example_id[0] // self.batch_size + 1
         broken = torch.where((self.steps == step).any(), torch.inf, 0.0)
-        return {**terms, "token_loss": Term(terms["token_loss"].sum + broken, terms["token_loss"].count)}
+        return {
+            **terms,
+            "token_loss": Term(terms["token_loss"].sum + broken, terms["token_loss"].count),
+        }
 
 
 class ToyBatches:
-    """Examples keyed by their index in the run, of very different lengths; order labels are rare."""
+    """Examples keyed by their index in the run, of different lengths; order labels are rare."""
 
-    def __init__(self, config: TrainingConfig, world: World = ALONE, before: Callable[[int], None] | None = None):
+    def __init__(
+        self,
+        config: TrainingConfig,
+        world: World = ALONE,
+        before: Callable[[int], None] | None = None,
+    ):
         self._world, self._before, self._size = world, before, config.per_device_train_batch_size
         self._global = self._size * config.gradient_accumulation_steps * world.world_size
 
@@ -127,23 +154,35 @@ def run_toy(
     stop: StopSignal | None = None,
     **more: Any,
 ) -> tuple[Outcome, ToyObjective]:
-    """Train a toy in `folder`, with `more` fields of RunSettings; returns the outcome and the objective."""
+    """Train a toy in `folder`, with `more` fields of RunSettings; returns the outcome and the
+    objective.
+    """
     model = ToyObjective() if objective is None else objective
     with Monitor(folder, config.max_steps, is_main=world.is_main) as monitor:
         run = RunSettings(folder, config, world, monitor, stop or StopSignal(), **more)
-        outcome = train(model, ToyBatches(config, world, before), evaluate or held_out(model, config), run)
+        outcome = train(
+            model, ToyBatches(config, world, before), evaluate or held_out(model, config), run
+        )
     return outcome, model
 
 
 def fingerprint(module: nn.Module) -> str:
     """SHA-256 of all weights."""
-    return hashlib.sha256(b"".join(value.numpy().tobytes() for value in module.state_dict().values())).hexdigest()
+    return hashlib.sha256(
+        b"".join(value.numpy().tobytes() for value in module.state_dict().values())
+    ).hexdigest()
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:
     """The rows of metrics.jsonl without the keys that depend on time."""
-    timed, lines = ("tokens_per_second", "data_wait", *CLOCK), (folder / "metrics.jsonl").read_text().splitlines()
-    return [{name: value for name, value in json.loads(line).items() if name not in timed} for line in lines]
+    timed, lines = (
+        ("tokens_per_second", "data_wait", *CLOCK),
+        (folder / "metrics.jsonl").read_text().splitlines(),
+    )
+    return [
+        {name: value for name, value in json.loads(line).items() if name not in timed}
+        for line in lines
+    ]
 
 
 def at_steps(actions: Mapping[int, Callable[[], object]]) -> Callable[[int], None]:
@@ -158,12 +197,16 @@ def training_metrics(folder: Path) -> list[dict[str, Any]]:
 
 def gradient_of(model: nn.Module) -> Tensor:
     """Every parameter's gradient in one vector."""
-    return torch.cat([parameter.grad.flatten() for parameter in model.parameters() if parameter.grad is not None])
+    return torch.cat(
+        [parameter.grad.flatten() for parameter in model.parameters() if parameter.grad is not None]
+    )
 
 
 def held_out(objective: nn.Module, config: TrainingConfig) -> Callable[[int], Metrics]:
     """An evaluation on examples that training does not reach."""
-    batch = ToyBatches(replace(config, gradient_accumulation_steps=1)).examples(torch.arange(10**6, 10**6 + 13))
+    batch = ToyBatches(replace(config, gradient_accumulation_steps=1)).examples(
+        torch.arange(10**6, 10**6 + 13)
+    )
 
     def evaluate(step: int) -> Metrics:
         terms = objective(batch)

@@ -1,4 +1,6 @@
-"""Every command refuses malicious and damaged models: one line, exit code 4, no code run, bounded time and memory."""
+"""Every command refuses malicious and damaged models: one line, exit code 4, no code run, bounded
+time and memory.
+"""
 
 import shutil
 from collections.abc import Callable
@@ -42,7 +44,10 @@ def grow_text(model: Path) -> None:
     step = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 8}
     bomb = {"type": "Sequence", "normalizers": [step] * 4}
     edit(model / "tokenizer.json", lambda content: content.update(normalizer=bomb))
-    edit(model / "tokenizer_config.json", lambda config: config.update(tokenizer_class="PreTrainedTokenizerFast"))
+    edit(
+        model / "tokenizer_config.json",
+        lambda config: config.update(tokenizer_class="PreTrainedTokenizerFast"),
+    )
 
 
 HARM: dict[str, tuple[Harm, str]] = {
@@ -68,8 +73,20 @@ def run(command: str, finished: Finished, model: Path, folder: Path) -> Ended:
     if command == "export":
         return call(export.main, "--model", model, "--output_dir", folder / "out")
     if command == "finetune":
-        return call(finetune.main, *cola(folder / "tasks").options(model, folder / "tuned", "--max_steps", 1))
-    start = ("--corpus", finished.corpus, "--init_from", model, "--output_dir", folder / "run", "--device", "cpu")
+        return call(
+            finetune.main,
+            *cola(folder / "tasks").options(model, folder / "tuned", "--max_steps", 1),
+        )
+    start = (
+        "--corpus",
+        finished.corpus,
+        "--init_from",
+        model,
+        "--output_dir",
+        folder / "run",
+        "--device",
+        "cpu",
+    )
     return call(pretrain.main, *start, "--prepared_dir", folder / "made", "--max_steps", 1)
 
 
@@ -82,14 +99,21 @@ def test_script_refuses_within_bounded_memory(model: Path, tmp_path: Path) -> No
         f"import resource, runpy, sys\nresource.setrlimit(resource.RLIMIT_AS, ({limit}, {limit}))\n"
         "sys.argv = sys.argv[1:]\nrunpy.run_path(sys.argv[0], run_name='__main__')\n"
     )
-    assert_refused(finish(start(["-c", code, ROOT / "LM_DEMO.py", "--gen", model], tmp_path)), 4, "config")
+    assert_refused(
+        finish(start(["-c", code, ROOT / "LM_DEMO.py", "--gen", model], tmp_path)), 4, "config"
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "command"),
-    [*((name, "demo") for name in HARM), *(("code in a pickle", name) for name in ("export", "pretrain", "finetune"))],
+    [
+        *((name, "demo") for name in HARM),
+        *(("code in a pickle", name) for name in ("export", "pretrain", "finetune")),
+    ],
 )
-def test_commands_refuse_a_bad_model(finished: Finished, model: Path, tmp_path: Path, name: str, command: str) -> None:
+def test_commands_refuse_a_bad_model(
+    finished: Finished, model: Path, tmp_path: Path, name: str, command: str
+) -> None:
     harm, word = HARM[name]
     harm(model)
     ended = run(command, finished, model, tmp_path)

@@ -1,4 +1,4 @@
-"""LM_DEMO.py: fill-mask predictions and rewritten text from any model, as tables, JSON and files."""
+"""LM_DEMO.py: predictions and rewritten text from any model, as tables, JSON and files."""
 
 import io
 import json
@@ -17,7 +17,10 @@ from electra_albert.inference.rewrite import Replacement, Rewritten
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import Ended, assert_refused, call, copy_as_learned, finish, start, succeed
 
-ONE, SEVERAL = "The quiet [MASK] crossed the river.", "Every [MASK] owl found a [MASK] near the [MASK]."
+ONE, SEVERAL = (
+    "The quiet [MASK] crossed the river.",
+    "Every [MASK] owl found a [MASK] near the [MASK].",
+)
 PLAIN = "The quiet  owl crossed the river, and every OLD cat found a lamp."
 TEXT = f"{PLAIN}\n\n  {ONE}\r\n\t\n[CLS] [SEP]\n{SEVERAL}\n  {PLAIN}"
 
@@ -36,13 +39,17 @@ def ask(model: Path, text: Path, *more: object) -> list[Any]:
     return json.loads(run_demo(model, "--input", text, "--json", *more).out)
 
 
-def test_json_has_replacements_or_fill_mask_predictions_also_from_a_checkpoint(finished: Finished, text: Path) -> None:
+def test_json_has_replacements_or_fill_mask_predictions_also_from_a_checkpoint(
+    finished: Finished, text: Path
+) -> None:
     model = load_model(finished.folder, "cpu")
     for path in (finished.folder, max((finished.folder / "checkpoints").glob("step-*"))):
         first, filled, nothing, _, last = ask(path, text, "--top_k", 3)
         assert nothing == {"sequence": "[CLS] [SEP]", "original": "[CLS] [SEP]", "replaced": []}
         wanted = model.fill_mask(ONE, top_k=3)
-        assert [each.pop("score") for each in filled] == pytest.approx([each.pop("score") for each in wanted])
+        assert [each.pop("score") for each in filled] == pytest.approx(
+            [each.pop("score") for each in wanted]
+        )
         assert filled == wanted
         for answer in (first, last):
             assert answer["original"] == PLAIN
@@ -57,15 +64,22 @@ def test_json_has_replacements_or_fill_mask_predictions_also_from_a_checkpoint(f
         assert first["replaced"] != last["replaced"]  # another line gives other samples
 
 
-def test_a_discriminator_is_found_only_next_to_folder_generator(finished: Finished, text: Path, tmp_path: Path) -> None:
+def test_a_discriminator_is_found_only_next_to_folder_generator(
+    finished: Finished, text: Path, tmp_path: Path
+) -> None:
     """Regression: ../discriminator was used for any file, even if it belonged to another model."""
     shutil.copytree(finished.folder / "discriminator", tmp_path / "discriminator")
     for name, has_scores in (("generator", True), ("mine", False)):
         model = shutil.copytree(finished.folder / "generator", tmp_path / name)
         for path in (model, model / "model.safetensors"):
             ended = run_demo(path, "--input", text)
-            assert ("P(replaced)" in ended.out, "no discriminator" in ended.err) == (has_scores, not has_scores)
-        assert {found["probability"] is None for found in ask(model, text)[0]["replaced"]} == {not has_scores}
+            assert ("P(replaced)" in ended.out, "no discriminator" in ended.err) == (
+                has_scores,
+                not has_scores,
+            )
+        assert {found["probability"] is None for found in ask(model, text)[0]["replaced"]} == {
+            not has_scores
+        }
 
 
 def rewrite_to(model: Path, text: Path, target: Path, *more: object) -> tuple[str, Ended]:
@@ -85,7 +99,12 @@ def test_a_file_is_rewritten_line_by_line_with_counts_and_pipes_give_the_same(
     masked = "  " + ONE.replace("[MASK]", one[0]["token_str"]) + "\r"
     own = [first["sequence"], "", masked, "\t", "[CLS] [SEP]", filled, "  " + last["sequence"]]
     assert written.split("\n") == own
-    changed = [found["probability"] for each in (first, last) for found in each["replaced"] if found["is_changed"]]
+    changed = [
+        found["probability"]
+        for each in (first, last)
+        for found in each["replaced"]
+        if found["is_changed"]
+    ]
     lines, tokens, scores, where = ended.out.splitlines()
     assert re.findall(r"\d+", lines) == ["4", "1", "2"]  # rewritten, with nothing to mask, blank
     masked_count = len(first["replaced"]) + len(last["replaced"])
@@ -97,20 +116,31 @@ def test_a_file_is_rewritten_line_by_line_with_counts_and_pipes_give_the_same(
         monkeypatch.setattr("sys.stdin", stdin)
         piped = run_demo(finished.folder, "--input", "-", "--output", "-")
     assert (piped.out, piped.err.splitlines()) == (written, [lines, tokens, scores])
-    half = Rewritten("a", [Replacement(0, 1, "a", demo.LOST, None, True)], False, [])  # of a character
-    monkeypatch.setattr("electra_albert.inference.rewrite.rewrite_lines", lambda *_: [(demo.LOST, half)])
+    # Of a character.
+    half = Rewritten("a", [Replacement(0, 1, "a", demo.LOST, None, True)], False, [])
+    monkeypatch.setattr(
+        "electra_albert.inference.rewrite.rewrite_lines", lambda *_: [(demo.LOST, half)]
+    )
     assert re.search(
-        f"{demo.LOST}.*: 1$", rewrite_to(finished.folder, text, tmp_path / "half.txt")[1].out, re.MULTILINE
+        f"{demo.LOST}.*: 1$",
+        rewrite_to(finished.folder, text, tmp_path / "half.txt")[1].out,
+        re.MULTILINE,
     )
 
 
 def test_scored_text_equals_written_text(finished: Finished, tmp_path: Path) -> None:
-    """Token by token, although joined tokens could be split differently. Regressions: the maximal number of masks was
-    printed as filled and then refused; other tokens were scored than written."""
+    """Token by token, although joined tokens could be split differently.
+
+    Regressions: the maximal number of masks was printed as filled and then refused; other tokens
+    were scored than written.
+    """
     file, longest = tmp_path / "masks.txt", 32
     for line in ("[MASK]" * (longest - 2), "[MASK][MASK] sees t[MASK]e, [MASK]."):
         file.write_text(line, encoding="utf-8")
-        shown, written = run_demo(finished.folder, "--input", file), run_demo(finished.folder, file, "--output", "-")
+        shown, written = (
+            run_demo(finished.folder, "--input", file),
+            run_demo(finished.folder, file, "--output", "-"),
+        )
         scores = shown.out.strip().splitlines()[-1].removeprefix("    P(replaced):")
         scored = re.sub(r"\(\d+%\)", "", scores.replace("␣", ""))
         assert scored.replace(" ", "") == written.out.replace(" ", "")
@@ -122,23 +152,33 @@ def test_an_ascii_terminal_gets_utf8_text_and_json_without_traceback(
     finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: list[str]
 ) -> None:
     """Standard output under LC_ALL=C or PYTHONIOENCODING=ascii."""
-    source, terminal = tmp_path / "text.txt", io.TextIOWrapper(buffer := io.BytesIO(), encoding="ascii")
+    source, terminal = (
+        tmp_path / "text.txt",
+        io.TextIOWrapper(buffer := io.BytesIO(), encoding="ascii"),
+    )
     source.write_text("The owl left 漢 café.\nThe [MASK] left 漢 café.\n", encoding="utf-8")
     monkeypatch.setattr("sys.stdout", terminal)
     argv = ["--gen", str(finished.folder), "--input", str(source), "--mask_rate", "0.01", *form]
     assert run_app(demo.main, argv) == 0
     terminal.flush()
-    assert ("漢".encode() in buffer.getvalue(), b"\\u6f22" in buffer.getvalue()) == (bool(form), not form)
+    assert ("漢".encode() in buffer.getvalue(), b"\\u6f22" in buffer.getvalue()) == (
+        bool(form),
+        not form,
+    )
 
 
-def test_an_output_is_replaced_atomically_with_its_mode_or_kept(finished: Finished, text: Path, tmp_path: Path) -> None:
+def test_an_output_is_replaced_atomically_with_its_mode_or_kept(
+    finished: Finished, text: Path, tmp_path: Path
+) -> None:
     """Regression: a private file became readable for everybody."""
     target, mode = tmp_path / "out.txt", 0o600
     target.write_text("precious")
     target.chmod(mode)
     for content, word in (("The [MASK] " + "owl " * 100, "line 1"), (" \n", "no sentence")):
         text.write_text(content)
-        assert_refused(call(demo.main, "--gen", finished.folder, "--input", text, "--output", target), 3, word)
+        assert_refused(
+            call(demo.main, "--gen", finished.folder, "--input", text, "--output", target), 3, word
+        )
         assert target.read_text() == "precious"
     text.write_text(PLAIN)
     assert "precious" not in rewrite_to(finished.folder, text, target)[0]
@@ -161,7 +201,10 @@ def test_an_invalid_option_is_refused_before_a_model_is_loaded(text: Path, tmp_p
         (("--input", long), 3, "over 4,194,304 characters long"),
         (("--input", empty), 3, "no sentence"),
         (("--input", latin), 3, "UTF-8"),
-        *(((f"--{name}", value), 2, name) for name, value in (("mask_rate", 0), ("temperature", "nan"), ("top_k", 0))),
+        *(
+            ((f"--{name}", value), 2, name)
+            for name, value in (("mask_rate", 0), ("temperature", "nan"), ("top_k", 0))
+        ),
     ):
         assert_refused(call(demo.main, "--gen", tmp_path / "gone", *argv), code, word)
     assert text.read_bytes().decode() == TEXT
@@ -181,7 +224,10 @@ def test_a_very_long_line_is_rewritten_in_parts(finished: Finished, tmp_path: Pa
 
 @pytest.mark.slow
 def test_a_closed_output_pipe_is_no_failure(finished: Finished, tmp_path: Path) -> None:
-    """As with `| head`. Regression: buffered text met the closed pipe only at the interpreter's exit."""
+    """As with `| head`.
+
+    Regression: buffered text met the closed pipe only at the interpreter's exit.
+    """
     (tmp_path / "lines.txt").write_text("The owl [MASK].\nThe fox slept.\n", encoding="utf-8")
     process = start(["LM_DEMO.py", "--gen", finished.folder, "--input", "lines.txt"], tmp_path)
     process.stdout.close()
@@ -189,8 +235,12 @@ def test_a_closed_output_pipe_is_no_failure(finished: Finished, tmp_path: Path) 
     assert finish(process)[::2] == (0, "")
 
 
-def test_tables_show_replacements_without_control_characters_or_word_marks(finished: Finished, tmp_path: Path) -> None:
-    (file := tmp_path / "text.txt").write_text("The quiet owl left\x07 the \x1b[31m river.\nThe [MASK] left\x07.\n")
+def test_tables_show_replacements_without_control_characters_or_word_marks(
+    finished: Finished, tmp_path: Path
+) -> None:
+    (file := tmp_path / "text.txt").write_text(
+        "The quiet owl left\x07 the \x1b[31m river.\nThe [MASK] left\x07.\n"
+    )
     shown = run_demo(finished.folder, "--input", file, "--mask_rate", 0.5).out
     assert not {"\x07", "\x1b", "▁"} & set(shown)
     assert "rewritten:" in shown
@@ -212,7 +262,9 @@ def ship(finished: Finished, folder: Path, name: str = "little") -> Path:
 SHORT = ("The owl [MASK].", "The fox slept.")  # the tiny run has 32 positions
 
 
-def test_the_demo_uses_the_shipped_model(finished: Finished, in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_demo_uses_the_shipped_model(
+    finished: Finished, in_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The last by name, which is logged."""
     (in_folder / "data" / "models" / "z").mkdir(parents=True)
     placed = [ship(finished, in_folder, name) for name in ("b", "c", "a")][1]
@@ -228,12 +280,16 @@ def test_the_demo_uses_the_shipped_model(finished: Finished, in_folder: Path, mo
 def test_the_newest_run_takes_precedence_over_the_shipped_model(
     finished: Finished, in_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The others are broken, so using one would fail. A model folder copied into runs/ is not a run."""
+    """The others are broken, so using one would fail.
+
+    A model folder copied into runs/ is not a run.
+    """
     monkeypatch.setattr(demo, "SENTENCES", SHORT)
     placed = ship(finished, in_folder)
     for name in ("older", "newest"):
         copy_as_learned(finished.folder, in_folder / "runs" / name)
-    shutil.copytree(placed, in_folder / "runs" / "copied", copy_function=shutil.copy)  # written later
+    # Written later.
+    shutil.copytree(placed, in_folder / "runs" / "copied", copy_function=shutil.copy)
     for folder in (placed, in_folder / "runs" / "older", in_folder / "runs" / "copied"):
         (folder / "generator" / "model.safetensors").write_bytes(b"broken")
     ended = call(demo.main)
@@ -251,7 +307,11 @@ def test_the_newest_run_takes_precedence_over_the_shipped_model(
     ],
 )
 def test_a_run_that_did_not_finish_or_learn_is_skipped_with_a_notice(
-    finished: Finished, in_folder: Path, caplog: pytest.LogCaptureFixture, spoil: tuple[str, str, str], reason: str
+    finished: Finished,
+    in_folder: Path,
+    caplog: pytest.LogCaptureFixture,
+    spoil: tuple[str, str, str],
+    reason: str,
 ) -> None:
     caplog.set_level("INFO", logger="electra_albert")
     ship(finished, in_folder)

@@ -1,4 +1,6 @@
-"""The demo page in headless Chromium: answers of the Python interface, limits, and no request to another machine."""
+"""The demo page in headless Chromium: answers of the Python interface, limits, and no request to
+another machine.
+"""
 
 import gc
 import json
@@ -35,12 +37,17 @@ from tests.apps.tiny_run import ROOT, assert_refused, call, start
 
 SHIPPED = ROOT / "data" / "models" / "english-h256-l4"
 TEXT = "He was the king of <b>eat</b>.\n\n  & the sea "
-# Runs the command; any connection that this process makes, and any name that it resolves, is printed.
+# Runs the command; any connection that this process makes, and any name that it resolves, is
+# printed.
 SERVER = """
 import sys
 from electra_albert.cli import run
 def audit(event, given):
-    peer = given[1][0] if event == "socket.connect" else given[0] if event == "socket.getaddrinfo" else "127.0.0.1"
+    peer = "127.0.0.1"
+        if event == "socket.connect":
+            peer = given[1][0]
+        elif event == "socket.getaddrinfo":
+            peer = given[0]
     if peer != "127.0.0.1":
         print("network:", event, given, file=sys.stderr, flush=True)
 sys.addaudithook(audit)
@@ -49,7 +56,10 @@ sys.exit(run(sys.argv[1:]))
 LIMIT, MASKS = f"A text needs 1 to {LONGEST_TEXT:,} characters", "[MASK] " * 600
 TAGS = {"section", "h3", "div", "ol", "li", "span", "b", "ruby", "rt", "del", "ins"}
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-OPTIONS = "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-sync"
+OPTIONS = (
+    "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-sync"
+)
 
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on PATH")
 
@@ -67,7 +77,9 @@ def second(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def address(second: Path) -> Iterator[str]:
     """The address of a server with two models, which makes no connection and stops at Ctrl-C."""
-    process = start(["-c", SERVER, "demo", "--serve", "--port", 0, "--gen", SHIPPED, "--compare", second], ROOT)
+    process = start(
+        ["-c", SERVER, "demo", "--serve", "--port", 0, "--gen", SHIPPED, "--compare", second], ROOT
+    )
     printed = process.stdout.readline()
     yield printed.split()[2] if printed else pytest.fail(process.stderr.read())
     process.send_signal(signal.SIGINT)
@@ -94,7 +106,9 @@ def page(browser: Any, address: str) -> Iterator[Any]:
         opened.goto(address)
         yield opened
         assert len(urls) > 1
-        assert [url for url in urls if not url.startswith((f"{address}/", "data:", f"blob:{address}/"))] == []
+        assert [
+            url for url in urls if not url.startswith((f"{address}/", "data:", f"blob:{address}/"))
+        ] == []
 
 
 def ask(address: str, path: str, inputs: str | None = None, **headers: str) -> int:
@@ -132,7 +146,10 @@ def predictions(card: Any) -> list[tuple[str, str]]:
 
 
 def expected(model: Path, text: str) -> list[tuple[str, str]]:
-    return [(one["token_str"], f"{one['score']:.1%}") for one in load_model(model, "cpu").fill_mask(text, top_k=10)]
+    return [
+        (one["token_str"], f"{one['score']:.1%}")
+        for one in load_model(model, "cpu").fill_mask(text, top_k=10)
+    ]
 
 
 @needs_browser
@@ -140,7 +157,9 @@ def test_masks_are_filled_as_in_python_by_two_models_side_by_side(page: Any, sec
     page.set_viewport_size({"width": 1000, "height": 800})
     press(page, "Fill masks", "Fill masks", text := "It is the capital of the United [MASK].")
     left, right = cards(page)
-    assert predictions(left) == expected(SHIPPED, text) != expected(second, text) == predictions(right)
+    assert (
+        predictions(left) == expected(SHIPPED, text) != expected(second, text) == predictions(right)
+    )
     assert left.bounding_box()["y"] == right.bounding_box()["y"]
 
 
@@ -151,16 +170,27 @@ def test_templates_are_compared_and_tokens_of_one_list_are_marked(page: Any) -> 
     man, woman = cards(page)[:2]
     lists = [expected(SHIPPED, prompt) for prompt in prompts]
     assert [predictions(man), predictions(woman)] == lists
-    only = [{token for token, _ in one} - {token for token, _ in other} for one, other in (lists, lists[::-1])]
+    only = [
+        {token for token, _ in one} - {token for token, _ in other}
+        for one, other in (lists, lists[::-1])
+    ]
     for card, tokens in zip((man, woman), only, strict=True):
-        assert tokens == {each.inner_text() for each in card.locator("[data-shared=False] span").all()} != set()
+        assert (
+            tokens
+            == {each.inner_text() for each in card.locator("[data-shared=False] span").all()}
+            != set()
+        )
 
 
 @needs_browser
 def test_each_token_has_the_discriminators_probability_and_the_text_is_unchanged(page: Any) -> None:
     press(page, "Suspicious tokens", "Score tokens", TEXT)
     first, second = cards(page)
-    wanted = [one for line in load_model(SHIPPED, "cpu").replaced_probabilities(TEXT.split("\n")) for one in line]
+    wanted = [
+        one
+        for line in load_model(SHIPPED, "cpu").replaced_probabilities(TEXT.split("\n"))
+        for one in line
+    ]
     assert first.locator("rt").all_inner_texts() == [f"{one.probability:.0%}" for one in wanted]
     content = first.locator("div").evaluate(
         "it => [...it.querySelectorAll('rt')].map(each => each.remove()) && it.textContent"
@@ -170,12 +200,29 @@ def test_each_token_has_the_discriminators_probability_and_the_text_is_unchanged
 
 
 @needs_browser
-def test_an_uploaded_file_is_rewritten_and_downloaded_as_by_the_command(page: Any, tmp_path: Path) -> None:
+def test_an_uploaded_file_is_rewritten_and_downloaded_as_by_the_command(
+    page: Any, tmp_path: Path
+) -> None:
     (source := tmp_path / "source.txt").write_text(TEXT, encoding="utf-8")
-    assert call(demo.main, "--gen", SHIPPED, "--input", source, "--output", tmp_path / "new.txt", "--seed", 1).code == 0
+    assert (
+        call(
+            demo.main,
+            "--gen",
+            SHIPPED,
+            "--input",
+            source,
+            "--output",
+            tmp_path / "new.txt",
+            "--seed",
+            1,
+        ).code
+        == 0
+    )
     page.get_by_role("tab", name="Rewrite").click()
     open_file(page, source)
-    page.wait_for_function("text => [...document.querySelectorAll('textarea')].some(it => it.value == text)", arg=TEXT)
+    page.wait_for_function(
+        "text => [...document.querySelectorAll('textarea')].some(it => it.value == text)", arg=TEXT
+    )
     press(page, "Rewrite", "Rewrite")
     (card,) = cards(page)
     with page.expect_download() as download:
@@ -198,7 +245,9 @@ def test_an_uploaded_file_is_rewritten_and_downloaded_as_by_the_command(page: An
     ],
     ids=["long", "no mask", "many tokens", "blank"],
 )
-def test_a_text_that_cannot_be_read_is_refused_with_a_message(page: Any, text: str, message: str) -> None:
+def test_a_text_that_cannot_be_read_is_refused_with_a_message(
+    page: Any, text: str, message: str
+) -> None:
     press(page, "Fill masks", "Fill masks")
     cards(page)
     press(page, "Fill masks", "Fill masks", text)
@@ -232,7 +281,12 @@ def test_a_file_that_the_page_cannot_read_leaves_no_answer(page: Any, tmp_path: 
 
 @needs_browser
 def test_on_a_phone_all_tabs_are_visible_and_nothing_is_cut_off(page: Any) -> None:
-    buttons = {"Suspicious": "Score tokens", "Rewrite": "Rewrite", "Compare": "Compare", "Fill": "Fill masks"}
+    buttons = {
+        "Suspicious": "Score tokens",
+        "Rewrite": "Rewrite",
+        "Compare": "Compare",
+        "Fill": "Fill masks",
+    }
     for tab, button in buttons.items():
         press(page, tab, button)
         cards(page)
@@ -322,19 +376,28 @@ def test_nothing_is_kept_of_a_request() -> None:
 
 def test_no_text_becomes_a_tag_of_the_page() -> None:
     models, text = [load_model(SHIPPED, "cpu")], "<q> <img src=x> & <q>"
-    shown = fill(models, f"{text} [MASK]"), score(models, text), rewrite_text(models, text, 0.9, 3.0, 1)[0]
-    for html, count in zip(shown, (0, 3, 3), strict=True):  # the prompt is not in the answer for a single one
+    shown = (
+        fill(models, f"{text} [MASK]"),
+        score(models, text),
+        rewrite_text(models, text, 0.9, 3.0, 1)[0],
+    )
+    # The prompt is not in the answer for a single one.
+    for html, count in zip(shown, (0, 3, 3), strict=True):
         assert {*re.findall(r"<(\w+)", html)} <= TAGS
         assert html.count("&lt;") >= count
 
 
-def test_a_server_that_swallows_the_signal_ends_as_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_swallows_the_signal_ends_as_an_interrupt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("uvicorn.Server.run", lambda *_, **__: None)
     with listen("127.0.0.1", 0) as listener, pytest.raises(KeyboardInterrupt):
         serve([load_model(SHIPPED)], listener, "127.0.0.1")
 
 
-def test_the_page_is_refused_before_a_model_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_is_refused_before_a_model_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as used:
         for argv, words in (
             (("--serve", "--port", used.getsockname()[1]), ("--port", "in use")),

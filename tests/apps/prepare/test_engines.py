@@ -1,4 +1,6 @@
-"""Preparation by tasks: any number of them, in any order, with losses, gives the bytes of one process."""
+"""Preparation by tasks: any number of them, in any order, with losses, gives the bytes of one
+process.
+"""
 
 import gzip
 import json
@@ -37,29 +39,54 @@ def mixture(tmp_path: Path) -> Path:
     (folder := tmp_path / "tales").mkdir()
     texts = [english(200, seed=seed) for seed in range(4)]
     write(folder, texts[0], "a.txt")
-    write(folder, "".join(json.dumps({"text": text}) + "\n" for text in texts[1].split("\n\n")), "b.jsonl")
+    write(
+        folder,
+        "".join(json.dumps({"text": text}) + "\n" for text in texts[1].split("\n\n")),
+        "b.jsonl",
+    )
     write(folder, gzip.compress(texts[2].encode(), mtime=0), "c.txt.gz")
-    parquet.write_table(pyarrow.table({"text": texts[3].split("\n\n")}), folder / "d.parquet", row_group_size=50)
-    listed = [f"- {{corpus: {file.name}, weight: {len(file.name)}}}" for file in sorted(folder.iterdir())]
+    parquet.write_table(
+        pyarrow.table({"text": texts[3].split("\n\n")}), folder / "d.parquet", row_group_size=50
+    )
+    listed = [
+        f"- {{corpus: {file.name}, weight: {len(file.name)}}}" for file in sorted(folder.iterdir())
+    ]
     return write(folder, "\n".join(listed), "tales.yaml")
 
 
 def config_of(corpus: Path | str, prepared: Path, **changed: Any) -> CorpusConfig:
-    sizes: dict[str, Any] = {"vocab_size": 300, "max_seq_length": 32, "preprocessing_num_workers": 1, **changed}
+    sizes: dict[str, Any] = {
+        "vocab_size": 300,
+        "max_seq_length": 32,
+        "preprocessing_num_workers": 1,
+        **changed,
+    }
     return CorpusConfig(str(corpus), prepared_dir=str(prepared), **sizes)
 
 
 def stored(folder: Path) -> dict[str, Any]:
-    """Bytes of tokenizer and store, and the manifest without its times and the hash that covers them."""
-    files = [*folder.glob("tokenizer/tokenizer*.json"), *folder.glob("store/**/*.bin"), *folder.glob("store/*/rows*")]
+    """Bytes of tokenizer and store, and the manifest without its times and the hash that covers
+    them.
+    """
+    files = [
+        *folder.glob("tokenizer/tokenizer*.json"),
+        *folder.glob("store/**/*.bin"),
+        *folder.glob("store/*/rows*"),
+    ]
     manifest = json.loads((folder / "store" / "manifest.json").read_text(encoding="utf-8"))
     manifest["statistics"].pop("process_seconds")
     manifest.pop("hash")
-    names = {str(file.relative_to(folder)): file.read_bytes() for file in files if "checked" not in file.name}
+    names = {
+        str(file.relative_to(folder)): file.read_bytes()
+        for file in files
+        if "checked" not in file.name
+    }
     return names | {"manifest": manifest}
 
 
-def test_tasks_in_any_order_repeated_or_lost_give_the_bytes_of_one_process(mixture: Path, tmp_path: Path) -> None:
+def test_tasks_in_any_order_repeated_or_lost_give_the_bytes_of_one_process(
+    mixture: Path, tmp_path: Path
+) -> None:
     alone = prepare(config_of(mixture, tmp_path / "alone"), 42).folder
     config = config_of(mixture, tmp_path / "together")
     for rank in (2, 0, 0):
@@ -86,8 +113,26 @@ def test_wrong_options_are_refused(mixture: Path, tmp_path: Path) -> None:
 
 def test_datatrove_runs_the_tasks(mixture: Path, tmp_path: Path) -> None:
     alone = prepare(config_of(mixture, tmp_path / "alone"), 42).folder
-    argv = ["--corpus", mixture, "--vocab_size", 300, "--max_seq_length", 32, "--preprocessing_num_workers", 2]
-    ended = call(main, *map(str, argv), "--prepared_dir", str(tmp_path / "d"), "--engine", "datatrove", "--tasks", "3")
+    argv = [
+        "--corpus",
+        mixture,
+        "--vocab_size",
+        300,
+        "--max_seq_length",
+        32,
+        "--preprocessing_num_workers",
+        2,
+    ]
+    ended = call(
+        main,
+        *map(str, argv),
+        "--prepared_dir",
+        str(tmp_path / "d"),
+        "--engine",
+        "datatrove",
+        "--tasks",
+        "3",
+    )
     assert ended.code == 0, ended.err
     assert stored(next((tmp_path / "d").glob("tales-*"))) == stored(alone)
 
@@ -108,7 +153,9 @@ def test_a_ray_cluster_of_two_workers_survives_the_loss_of_one(tmp_path: Path) -
         deadline = time.monotonic() + 90
         while time.monotonic() < deadline and not killed:
             begun = list((tmp_path / "together").glob("*/store/parts/*tokens"))
-            workers = [process for process in psutil.process_iter(["cmdline"]) if is_worker(process)]
+            workers = [
+                process for process in psutil.process_iter(["cmdline"]) if is_worker(process)
+            ]
             if begun and workers:
                 os.kill(workers[0].pid, signal.SIGKILL)
                 killed.append(workers[0].pid)
@@ -165,10 +212,16 @@ def test_text_on_an_s3_server_is_prepared_as_if_it_were_local(
 def test_a_datatrove_pipeline_writes_a_corpus(bucket: Any, tmp_path: Path) -> None:
     texts = [text for seed in range(3) for text in english(100, seed=seed).split("\n\n")]
     for number in range(3):
-        lines = (json.dumps({"text": text, "id": str(n)}) for n, text in enumerate(texts[number::3]))
-        bucket.put_object(Bucket="texts", Key=f"docs/{number}.jsonl", Body="\n".join(lines).encode())
+        lines = (
+            json.dumps({"text": text, "id": str(n)}) for n, text in enumerate(texts[number::3])
+        )
+        bucket.put_object(
+            Bucket="texts", Key=f"docs/{number}.jsonl", Body="\n".join(lines).encode()
+        )
     wanted = [text for text in texts if "river" not in text]
-    local = write(tmp_path, "".join(json.dumps({"text": text}) + "\n" for text in wanted), "wanted.jsonl")
+    local = write(
+        tmp_path, "".join(json.dumps({"text": text}) + "\n" for text in wanted), "wanted.jsonl"
+    )
     given = prepare(config_of(local, tmp_path / "a"), 42)
     folder = tmp_path / "corpus"
     steps = [
@@ -195,7 +248,9 @@ def test_a_datatrove_pipeline_writes_a_corpus(bucket: Any, tmp_path: Path) -> No
         prepared = prepare(config_of(folder, tmp_path / "unused"), 42)
         assert prepared.folder == folder
         splits = [(p.store.train, p.store.validation) for p in (prepared, given)]
-        tokens = [sorted(t for split in both for t in joined(split).tokens.tolist()) for both in splits]
+        tokens = [
+            sorted(t for split in both for t in joined(split).tokens.tolist()) for both in splits
+        ]
         assert tokens[0] == tokens[1]
         assert len(prepared.store.train.parts) == 3
     record = folder / "token_parts.json"
@@ -207,7 +262,8 @@ def test_a_datatrove_pipeline_writes_a_corpus(bucket: Any, tmp_path: Path) -> No
         with pytest.raises(DataError, match=r"token_parts.json is damaged"):
             steps[-1]([], 0, 3)  # type: ignore[operator]
     record.write_text(whole)
-    with pytest.raises(UsageError, match="complete and in use"):  # a late task would have removed the store
+    # A late task would have removed the store.
+    with pytest.raises(UsageError, match="complete and in use"):
         WriteTokens(str(folder), str(given.tokenizer_dir))([], 0, 3)
     with pytest.raises(UsageError, match="--tokenizer"):
         prepare(config_of(folder, tmp_path, tokenizer=str(given.tokenizer_dir)), 42)

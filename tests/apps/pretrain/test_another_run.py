@@ -1,4 +1,5 @@
-"""A run resumes only with the same settings; others are refused, and the message names the difference.
+"""A run resumes only with the same settings; others are refused, and the message names the
+difference.
 
 The settings come from the run's checkpoints; config.yaml and environment.json are for people.
 """
@@ -31,8 +32,13 @@ def half(finished: Finished, tmp_path: Path) -> Path:
     return run
 
 
-def test_a_named_checkpoint_resumes_in_a_new_folder_only_with_its_settings(finished: Finished, tmp_path: Path) -> None:
-    before, checkpoint = written(finished.folder), finished.folder / "checkpoints" / f"step-{HALF:07d}"
+def test_a_named_checkpoint_resumes_in_a_new_folder_only_with_its_settings(
+    finished: Finished, tmp_path: Path
+) -> None:
+    before, checkpoint = (
+        written(finished.folder),
+        finished.folder / "checkpoints" / f"step-{HALF:07d}",
+    )
     argv = finished.options(tmp_path / "new", "--resume", checkpoint)
     for option, value, difference in (
         ("--seed", 3, "seed: 42 before, 3 now"),
@@ -51,7 +57,9 @@ def truncate(file: Path) -> None:
     os.truncate(file, file.stat().st_size // 2)
 
 
-@pytest.mark.parametrize(("name", "damage"), [("environment.json", Path.unlink), ("config.yaml", truncate)])
+@pytest.mark.parametrize(
+    ("name", "damage"), [("environment.json", Path.unlink), ("config.yaml", truncate)]
+)
 def test_a_missing_or_damaged_record_does_not_prevent_resuming_and_is_rewritten(
     finished: Finished, half: Path, name: str, damage: Callable[[Path], None]
 ) -> None:
@@ -65,16 +73,22 @@ def test_a_missing_or_damaged_record_does_not_prevent_resuming_and_is_rewritten(
         assert again == parse_pretraining(finished.options(half), "Pretraining.py")
 
 
-def test_different_settings_are_refused_even_if_the_record_is_damaged(finished: Finished, half: Path) -> None:
+def test_different_settings_are_refused_even_if_the_record_is_damaged(
+    finished: Finished, half: Path
+) -> None:
     """Regression: without a record, nothing was compared."""
     truncate(half / "environment.json")
     before = written(half)
-    assert_refused(call(pretrain.main, *finished.options(half, "--seed", 3)), 4, "seed: 42 before, 3 now")
+    assert_refused(
+        call(pretrain.main, *finished.options(half, "--seed", 3)), 4, "seed: 42 before, 3 now"
+    )
     assert written(half) == before
 
 
 def test_a_record_is_replaced_atomically(finished: Finished, half: Path) -> None:
-    """A crash leaves the old or the new one: a reader that has the old file open still reads all of it."""
+    """A crash leaves the old or the new one: a reader that has the old file open still reads all of
+    it.
+    """
     record = half / "environment.json"
     before = record.read_bytes()
     with record.open("rb") as held:
@@ -84,14 +98,21 @@ def test_a_record_is_replaced_atomically(finished: Finished, half: Path) -> None
     assert not [path for path in half.iterdir() if "tmp" in path.name]
 
 
-def test_a_run_resumes_with_the_same_corpus_by_another_path(finished: Finished, half: Path, in_folder: Path) -> None:
+def test_a_run_resumes_with_the_same_corpus_by_another_path(
+    finished: Finished, half: Path, in_folder: Path
+) -> None:
     (in_folder / "link.txt").symlink_to(os.path.relpath(finished.corpus, in_folder))
-    assert resumed_from(succeed(pretrain.main, *finished.options(half, "--corpus", "link.txt"))) == HALF
+    assert (
+        resumed_from(succeed(pretrain.main, *finished.options(half, "--corpus", "link.txt")))
+        == HALF
+    )
     assert outcome(half)[0] == outcome(finished.folder)[0]
 
 
 @pytest.mark.parametrize("name", ["README.md", "generator/config.json"])
-def test_a_folder_that_is_not_a_run_is_refused_and_not_modified(finished: Finished, tmp_path: Path, name: str) -> None:
+def test_a_folder_that_is_not_a_run_is_refused_and_not_modified(
+    finished: Finished, tmp_path: Path, name: str
+) -> None:
     file = tmp_path / "mine" / name
     file.parent.mkdir(parents=True)
     file.write_text("mine")

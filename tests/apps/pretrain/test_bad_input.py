@@ -1,4 +1,6 @@
-"""User errors in pretraining end with one line (what, why, what to do) and the documented exit code."""
+"""User errors in pretraining end with one line (what, why, what to do) and the documented exit
+code.
+"""
 
 import builtins
 import errno
@@ -14,7 +16,16 @@ import torch
 from electra_albert.apps.command_line import check_can_write
 from electra_albert.apps.pretrain import main as pretrain
 from tests.apps.conftest import Finished
-from tests.apps.tiny_run import STEPS, Ended, assert_refused, call, english, options, sha256, succeed
+from tests.apps.tiny_run import (
+    STEPS,
+    Ended,
+    assert_refused,
+    call,
+    english,
+    options,
+    sha256,
+    succeed,
+)
 
 # The bytes of a --corpus file, and words of the message.
 REFUSED_TEXTS = (
@@ -34,7 +45,11 @@ def pretrain_on(corpus: Path, tmp_path: Path, *more: object) -> Ended:
 
 def written(folder: Path) -> dict[str, str]:
     """Every file below a folder with the hash of its content."""
-    return {str(path.relative_to(folder)): sha256(path) for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(folder)): sha256(path)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
 
 
 def test_an_unusable_corpus_is_refused(tmp_path: Path) -> None:
@@ -60,14 +75,22 @@ def test_an_unusable_corpus_is_refused(tmp_path: Path) -> None:
 
 def test_units_of_words_are_refused_for_text_whose_tokens_mark_no_words(tmp_path: Path) -> None:
     draw = random.Random(1)
-    lines = ("".join(draw.choices("山川日月木火土金水人口目耳手足", k=60)) + "。" for _ in range(200))
+    lines = (
+        "".join(draw.choices("山川日月木火土金水人口目耳手足", k=60)) + "。" for _ in range(200)
+    )
     (tmp_path / "corpus.txt").write_text("\n\n".join(lines), encoding="utf-8")
     refused = pretrain_on(tmp_path / "corpus.txt", tmp_path, "--rtd.mask_unit", "ngram")
-    assert_refused(refused, 2, "tokens start a word (by ▁ or Ġ, or no ##); set mask_unit to token or use another")
+    assert_refused(
+        refused,
+        2,
+        "tokens start a word (by ▁ or Ġ, or no ##); set mask_unit to token or use another",
+    )
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
-def test_a_corpus_without_permission_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_corpus_without_permission_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     corpus, open_file = tmp_path / "corpus.txt", open
     corpus.write_text(english(30))
 
@@ -77,11 +100,15 @@ def test_a_corpus_without_permission_is_refused(tmp_path: Path, monkeypatch: pyt
         return open_file(path, *mode, **options)
 
     monkeypatch.setattr(builtins, "open", denied)  # root could read the file regardless of its mode
-    assert_refused(pretrain_on(corpus, tmp_path), 2, "cannot be read (Permission denied)", "permissions")
+    assert_refused(
+        pretrain_on(corpus, tmp_path), 2, "cannot be read (Permission denied)", "permissions"
+    )
 
 
 def test_invalid_bytes_are_replaced_and_counted(tmp_path: Path) -> None:
-    (tmp_path / "corpus.txt").write_bytes(english(30).encode() + b"An \xff owl \xfe left the \xc3 tower.\n")
+    (tmp_path / "corpus.txt").write_bytes(
+        english(30).encode() + b"An \xff owl \xfe left the \xc3 tower.\n"
+    )
     ended = pretrain_on(tmp_path / "corpus.txt", tmp_path, "--dry_run")
     assert (ended.code, "3 invalid bytes" in ended.err) == (0, True), ended.err
 
@@ -97,12 +124,17 @@ def test_an_invalid_value_is_refused_before_any_file_is_written(in_folder: Path)
         ("--max_steps", r"C:\data"): (r"--max_steps must be a whole number, not C:\data",),
         ("--model.attention_options", "5"): ("--model.attention_options must be a mapping, not 5",),
         ("--rtd.generator", "uniform"): ("uniform is gone",),
-        ("--vocab_size", "99", "--tokenizer", "here"): ("--vocab_size has no effect with --tokenizer here",),
+        ("--vocab_size", "99", "--tokenizer", "here"): (
+            "--vocab_size has no effect with --tokenizer here",
+        ),
         ("--learning_rate", "inf"): ("learning_rate",),
         ("--max_seq_length", "4"): ("max_seq_length=4", "[8, 1048576]"),
         ("--model.max_position_embeddings", "512"): ("differs from the 64 positions",),
         ("--precision", "fp8"): ("precision", "fp8"),
-        ("--model.hidden_size", "30", "--model.num_attention_heads", "4"): ("hidden_size=30", "multiple"),
+        ("--model.hidden_size", "30", "--model.num_attention_heads", "4"): (
+            "hidden_size=30",
+            "multiple",
+        ),
     }.items():
         ended = call(pretrain.main, *argv)
         assert_refused(ended, 2, *words)
@@ -112,7 +144,11 @@ def test_an_invalid_value_is_refused_before_any_file_is_written(in_folder: Path)
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_missing_gpu_is_refused(finished: Finished, tmp_path: Path) -> None:
-    assert_refused(call(pretrain.main, *finished.options(tmp_path / "run", "--device", "cuda")), 2, "--device cpu")
+    assert_refused(
+        call(pretrain.main, *finished.options(tmp_path / "run", "--device", "cuda")),
+        2,
+        "--device cpu",
+    )
 
 
 def test_a_config_file_without_options_is_refused(in_folder: Path) -> None:
@@ -123,14 +159,26 @@ def test_a_config_file_without_options_is_refused(in_folder: Path) -> None:
     alias = b"seed: [&a [1], *a]"  # regression: nine lines of nine aliases each took all memory
     in_value = b"max_steps: ['" + alias[6:] + b"']"  # the value of an option is YAML too
     deep = b"seed: " + 100_000 * b"["  # regression: took minutes
-    for content in (b"", b"a: [1,", b"\xff\xfe\x00", b"learning_rate: !!bool x", code, date, alias, in_value, deep):
+    for content in (
+        b"",
+        b"a: [1,",
+        b"\xff\xfe\x00",
+        b"learning_rate: !!bool x",
+        code,
+        date,
+        alias,
+        in_value,
+        deep,
+    ):
         (in_folder / "run.yaml").write_bytes(content)
         reason = "deep nesting" if content == deep else "run.yaml"
         assert_refused(call(pretrain.main, "--config", "run.yaml"), 2, "--config run.yaml", reason)
 
 
 @pytest.mark.parametrize("option", ["--output_dir", "--prepared_dir"])
-def test_a_folder_that_cannot_be_written_is_refused(finished: Finished, tmp_path: Path, option: str) -> None:
+def test_a_folder_that_cannot_be_written_is_refused(
+    finished: Finished, tmp_path: Path, option: str
+) -> None:
     """A path below a regular file, which root cannot write either."""
     (tmp_path / "file").write_text("")
     before = written(tmp_path)
@@ -146,8 +194,11 @@ def run(finished: Finished, tmp_path: Path) -> Path:
     return shutil.copytree(finished.folder, tmp_path / "run")
 
 
-def test_a_folder_of_another_run_or_text_is_refused_before_work(finished: Finished, run: Path, tmp_path: Path) -> None:
-    # Regression: a tokenizer was trained and the store built first, and the message named only fingerprints.
+def test_a_folder_of_another_run_or_text_is_refused_before_work(
+    finished: Finished, run: Path, tmp_path: Path
+) -> None:
+    # Regression: a tokenizer was trained and the store built first, and the message named only
+    # fingerprints.
     before, corpus = written(run), tmp_path / "more.txt"
     corpus.write_text(finished.corpus.read_text() + "One more owl left.\n")
     for option, value, named in (
@@ -156,14 +207,18 @@ def test_a_folder_of_another_run_or_text_is_refused_before_work(finished: Finish
         ("--corpus", corpus, f"corpus: {finished.corpus} before, {corpus} now"),
     ):
         argv = ("--max_steps", STEPS + 5, "--prepared_dir", tmp_path / "prepared", option, value)
-        assert_refused(call(pretrain.main, *finished.options(run, *argv)), 4, "different settings", named)
+        assert_refused(
+            call(pretrain.main, *finished.options(run, *argv)), 4, "different settings", named
+        )
         assert (tmp_path / "prepared").exists() == (option == "--corpus")
         assert not [*tmp_path.glob("prepared/*/tokenizer"), *tmp_path.glob("prepared/*/store")]
     assert written(run) == before
 
 
 def test_resuming_never_restarts_from_scratch(finished: Finished, run: Path) -> None:
-    """If the newest checkpoint is damaged, the previous one is used and logged; if all are, the run is refused."""
+    """If the newest checkpoint is damaged, the previous one is used and logged; if all are, the run
+    is refused.
+    """
     os.truncate(sorted((run / "checkpoints").iterdir())[1] / "model.safetensors", 100)
     ended = succeed(pretrain.main, *finished.options(run))
     assert "skipping damaged checkpoint step-0000020: " in ended.err
@@ -196,7 +251,8 @@ def test_a_name_with_control_characters_is_refused(finished: Finished, tmp_path:
     ended = call(pretrain.main, *finished.options(tmp_path / "a\x1b[31m"))
     assert_refused(ended, 2, "control character")
     assert "\x1b" not in ended.err
-    for name in ("日本\u3000語", "می\u200cخواهم", "no\xa0break", "\udcff"):  # regression: taken for control characters
+    # Regression: taken for control characters.
+    for name in ("日本\u3000語", "می\u200cخواهم", "no\xa0break", "\udcff"):
         check_can_write(tmp_path / name)
 
 
@@ -207,10 +263,17 @@ def test_a_diverged_run_ends_with_exit_code_5(finished: Finished, tmp_path: Path
     assert not [path for path in (tmp_path / "run").rglob("*") if path.name.startswith(".writing-")]
 
 
-def test_text_without_known_tokens_or_order_is_refused_before_training(finished: Finished, tmp_path: Path) -> None:
+def test_text_without_known_tokens_or_order_is_refused_before_training(
+    finished: Finished, tmp_path: Path
+) -> None:
     short = "\n\n".join(english(100).replace("\n\n", "\n").split("\n")) + "\n"
     for text, option, value, word in (
-        ("这是一个句子。\n另一个句子在这里。\n\n" * 200, "--tokenizer", finished.folder / "tokenizer", "unknown"),
+        (
+            "这是一个句子。\n另一个句子在这里。\n\n" * 200,
+            "--tokenizer",
+            finished.folder / "tokenizer",
+            "unknown",
+        ),
         (short, "--objective", "mlm_sop", "no sentence order to learn"),
     ):
         (tmp_path / "text.txt").write_text(text, encoding="utf-8")

@@ -1,4 +1,6 @@
-"""--budget and --flops: the run ends when time or FLOPs are used up, also when the speed changes or it is resumed."""
+"""--budget and --flops: the run ends when time or FLOPs are used up, also when the speed changes or
+it is resumed.
+"""
 
 import json
 from collections.abc import Callable, Iterator
@@ -38,12 +40,18 @@ class Clock(Monitor):
 
 
 def run_on_time(
-    folder: Path, slowest: float, evaluation_seconds: float, save_seconds: float = 0.0, before: int = 0
+    folder: Path,
+    slowest: float,
+    evaluation_seconds: float,
+    save_seconds: float = 0.0,
+    before: int = 0,
 ) -> Iterator[Clock]:
-    """The clock after each plan. A step takes a second, after 500 steps `slowest` as long.
+    """The clock after each plan.
 
-    Every 200th step is followed by an evaluation, as is the last one, and every 100th by a save. The run is resumed
-    after `before` steps.
+    A step takes a second, after 500 steps `slowest` as long.
+
+    Every 200th step is followed by an evaluation, as is the last one, and every 100th by a save.
+    The run is resumed after `before` steps.
     """
     clock = Clock(folder, 1000, is_main=False)
     clock.seconds = float(before)
@@ -72,14 +80,17 @@ def run_on_time(
 
 @pytest.mark.parametrize("evaluation_seconds", [0.0, 100.0])
 @pytest.mark.parametrize("slowest", [0.5, 1.0, 2.0, 4.0])
-def test_a_run_ends_on_time_if_its_speed_changes(tmp_path: Path, slowest: float, evaluation_seconds: float) -> None:
+def test_a_run_ends_on_time_if_its_speed_changes(
+    tmp_path: Path, slowest: float, evaluation_seconds: float
+) -> None:
     *_, clock = run_on_time(tmp_path, slowest, evaluation_seconds)
     # Time that is left over is less than the evaluation which a few more steps would need.
     assert 0.97 * SECONDS - evaluation_seconds < clock.seconds < 1.03 * SECONDS
 
 
 def test_a_plan_does_not_jump_after_evaluations_and_saves(tmp_path: Path) -> None:
-    # Regression: evaluations counted as slow steps, so that plan and learning rate jumped after each.
+    # Regression: evaluations counted as slow steps, so that plan and learning rate jumped after
+    # each.
     for before in (0, 500):
         plans = [clock.max_steps for clock in run_on_time(tmp_path, 1.0, 30.0, 4.0, before)]
         assert max(plans[3:]) - min(plans[3:]) < 0.05 * plans[-1]
@@ -88,7 +99,9 @@ def test_a_plan_does_not_jump_after_evaluations_and_saves(tmp_path: Path) -> Non
 
 
 def test_a_plan_follows_the_recent_speed(tmp_path: Path) -> None:
-    """Steps from the 500th on take four seconds; the plan is final when such steps took a quarter of the time."""
+    """Steps from the 500th on take four seconds; the plan is final when such steps took a quarter
+    of the time.
+    """
     plans = [clock.max_steps for clock in run_on_time(tmp_path, 4.0, 0.0)]
     assert plans[23] == 1000  # after 480 steps
     assert {*plans[26:]} == {499 + (1000 - 499) // 4}  # from 540 steps on
@@ -126,25 +139,46 @@ def test_flops_become_the_nearest_number_of_steps(finished: Finished) -> None:
 def test_a_larger_plan_is_that_of_a_new_run_with_the_closer_intervals(finished: Finished) -> None:
     # Regression: intervals were ignored.
     _, config = parse_pretraining(options(finished, None, "--eval_steps", "7", "--flops", "3e12"))
-    settings = as_settings(replace(config, training=replace(config.training, max_steps=5000, eval_steps=600)))
+    settings = as_settings(
+        replace(config, training=replace(config.training, max_steps=5000, eval_steps=600))
+    )
     for processes in (1, 2):
-        new = budget.recorded_plan(config, {"settings": settings | {"flops": 2e12}}, processes).training
-        assert (new.max_steps, new.eval_steps) == (round(3e12 / trial.flops_per_step(config, processes)), 7)
-        assert budget.recorded_plan(config, {"settings": settings}, processes).training.max_steps == 5000
+        new = budget.recorded_plan(
+            config, {"settings": settings | {"flops": 2e12}}, processes
+        ).training
+        assert (new.max_steps, new.eval_steps) == (
+            round(3e12 / trial.flops_per_step(config, processes)),
+            7,
+        )
+        assert (
+            budget.recorded_plan(config, {"settings": settings}, processes).training.max_steps
+            == 5000
+        )
 
 
-def test_a_run_with_a_budget_keeps_milestones_and_a_larger_one_extends_it(finished: Finished, tmp_path: Path) -> None:
-    of_step, argv = trial.flops_per_step(finished.config()), [*options(finished, tmp_path), "--flops"]
+def test_a_run_with_a_budget_keeps_milestones_and_a_larger_one_extends_it(
+    finished: Finished, tmp_path: Path
+) -> None:
+    of_step, argv = (
+        trial.flops_per_step(finished.config()),
+        [*options(finished, tmp_path), "--flops"],
+    )
     for steps, warmup, kept in ((32, 2, [2, 4, 8, 16, 30, 32]), (40, 2, [2, 4, 8, 16, 32, 38, 40])):
         ended = succeed(main.main, *argv, str(float(of_step * steps)))
         assert [step for step, _ in list_checkpoints(tmp_path / "checkpoints")] == kept
         written = yaml.safe_load((tmp_path / "config.yaml").read_text())
-        assert (written["max_steps"], written["warmup_steps"], written["save_steps"]) == (steps, warmup, 2)
+        assert (written["max_steps"], written["warmup_steps"], written["save_steps"]) == (
+            steps,
+            warmup,
+            2,
+        )
     assert "after step 32" in ended.err
     assert_refused(call(main.main, *argv, "1e8"), 2, "exceeds --flops 100000000.0; raise it")
 
 
-def test_a_finished_run_with_a_time_budget_records_the_steps_that_it_had(finished: Finished, tmp_path: Path) -> None:
+def test_a_finished_run_with_a_time_budget_records_the_steps_that_it_had(
+    finished: Finished, tmp_path: Path
+) -> None:
     succeed(main.main, *options(finished, tmp_path, "--budget", "4s"))
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert rows[-1]["phase"] == "eval"  # of the last step
@@ -160,13 +194,21 @@ def test_a_finished_run_with_a_time_budget_records_the_steps_that_it_had(finishe
         (("--budget", "0m"), "must be a number above 0 with a unit"),
         (("--budget", "5m", "--flops", "1e9"), "exclude each other"),
         (("--budget", "5m", "--max_steps", "20"), "--max_steps has no effect with --budget"),
-        (("--budget", "5m", "--save_milestones", "0"), "--save_milestones has no effect with --budget"),
-        (("--max_steps", "20", "--save_steps", "2", "--save_milestones", "5"), "multiple of --save_steps 2"),
+        (
+            ("--budget", "5m", "--save_milestones", "0"),
+            "--save_milestones has no effect with --budget",
+        ),
+        (
+            ("--max_steps", "20", "--save_steps", "2", "--save_milestones", "5"),
+            "multiple of --save_steps 2",
+        ),
         (("--flops", "1e3"), "too little for a step"),
         (("--flops", "1e24"), "max_steps="),
     ],
 )
-def test_meaningless_budgets_are_refused(finished: Finished, tmp_path: Path, more: tuple[str, ...], text: str) -> None:
+def test_meaningless_budgets_are_refused(
+    finished: Finished, tmp_path: Path, more: tuple[str, ...], text: str
+) -> None:
     assert_refused(call(main.main, *options(finished, tmp_path, *more)), 2, text)
 
 
@@ -174,7 +216,8 @@ def test_a_run_with_a_time_budget_is_repeated_without_training_and_resumed_by_a_
     finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Regression: the first plan was taken, which is shorter or longer than the last one.
-    monkeypatch.setattr(budget, "_measured_seconds", lambda *_: (0.5, 0.0))  # far too slow, so that the plan grows
+    # Far too slow, so that the plan grows.
+    monkeypatch.setattr(budget, "_measured_seconds", lambda *_: (0.5, 0.0))
     argv, lengths = [*options(finished, tmp_path), "--budget"], dict[int, set[int]]()
 
     def spied(step: int, config: TrainingConfig) -> float:
@@ -184,7 +227,8 @@ def test_a_run_with_a_time_budget_is_repeated_without_training_and_resumed_by_a_
     for module in (loop, training_step):
         monkeypatch.setattr(module, "learning_rate", spied)
     succeed(main.main, *argv, "4s")
-    assert {*map(len, lengths.values())} == {1}  # regression: the logged learning rate was of the next plan
+    # Regression: the logged learning rate was of the next plan.
+    assert {*map(len, lengths.values())} == {1}
     last = list_checkpoints(tmp_path / "checkpoints")[-1]
     succeed(main.main, *argv, "4s")
     assert list_checkpoints(tmp_path / "checkpoints")[-1] == last
@@ -194,19 +238,34 @@ def test_a_run_with_a_time_budget_is_repeated_without_training_and_resumed_by_a_
     assert_refused(other, 2, "--flops: the run began with --budget")
 
 
-def test_saves_are_as_frequent_as_asked_for_and_milestones_are_kept(finished: Finished, tmp_path: Path) -> None:
+def test_saves_are_as_frequent_as_asked_for_and_milestones_are_kept(
+    finished: Finished, tmp_path: Path
+) -> None:
     flops = str(96.0 * trial.flops_per_step(finished.config()))  # a milestone every 6 steps
-    assert call(main.main, *options(finished, tmp_path, "--save_steps", 2, "--flops", flops)).code == 0
+    assert (
+        call(main.main, *options(finished, tmp_path, "--save_steps", 2, "--flops", flops)).code == 0
+    )
     written = yaml.safe_load((tmp_path / "config.yaml").read_text())
     assert (written["save_steps"], written["save_milestones"]) == (2, 6)
-    assert [step for step, _ in list_checkpoints(tmp_path / "checkpoints")] == [6, 12, 24, 48, 94, 96]
+    assert [step for step, _ in list_checkpoints(tmp_path / "checkpoints")] == [
+        6,
+        12,
+        24,
+        48,
+        94,
+        96,
+    ]
 
 
 def test_options_that_suit_the_text_are_suggested_and_exist(finished: Finished) -> None:
     (line,) = (line for line in finished.ended.err.splitlines() if line.startswith("usual for "))
     tokens = int(line.split()[2].replace(",", ""))
     preset, config = parse_pretraining(line.partition("text: ")[2].partition(", or")[0].split())
-    trained = config.training.max_steps * config.training.per_device_train_batch_size * config.corpus.max_seq_length
+    trained = (
+        config.training.max_steps
+        * config.training.per_device_train_batch_size
+        * config.corpus.max_seq_length
+    )
     assert (preset, config.corpus.vocab_size) == ("tiny", 4000)
     assert tokens > 1000
     assert trained <= max(10 * tokens, 100 * 2048)

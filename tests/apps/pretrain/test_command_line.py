@@ -1,4 +1,4 @@
-"""Command-line options: precedence, config files, invalid options, and help without heavy imports."""
+"""Options: precedence, config files, invalid ones, and help without heavy imports."""
 
 import os
 import sys
@@ -39,9 +39,14 @@ def test_a_preset_sets_its_values_and_keeps_other_defaults(name: str) -> None:
 
 
 @pytest.mark.parametrize("number", ["1e-4", "0.0001"])  # plain YAML reads 1e-4 as text
-def test_flags_override_config_files_and_config_files_override_presets(tmp_path: Path, number: str) -> None:
+def test_flags_override_config_files_and_config_files_override_presets(
+    tmp_path: Path, number: str
+) -> None:
     small, file = PRESETS["small"], tmp_path / "run.yaml"
-    file.write_text(f"preset: small\nlearning_rate: {number}\nmodel:\n  hidden_size: 64\n  num_attention_heads: 8\n")
+    file.write_text(
+        f"preset: small\nlearning_rate: {number}\nmodel:\n  hidden_size: 64\n  "
+        f"num_attention_heads: 8\n"
+    )
     model = replace(small.model, hidden_size=64, num_attention_heads=8)
     read = parse("--config", file)
     assert read == replace(small, model=model, training=replace(small.training, learning_rate=1e-4))
@@ -58,7 +63,9 @@ def test_flags_override_config_files_and_config_files_override_presets(tmp_path:
 
 
 def test_a_runs_own_config_gives_the_same_settings_again(finished: Finished) -> None:
-    assert parse("--config", finished.folder / "config.yaml") == parse(*finished.options(finished.folder))
+    assert parse("--config", finished.folder / "config.yaml") == parse(
+        *finished.options(finished.folder)
+    )
 
 
 @pytest.mark.parametrize(
@@ -67,14 +74,22 @@ def test_a_runs_own_config_gives_the_same_settings_again(finished: Finished) -> 
         (("--lerning_rate", "1"), ("--lerning_rate", "did you mean --learning_rate?")),
         (("--model.hiden_size", "64"), ("--model.hiden_size", "did you mean --model.hidden_size?")),
         (("--frobnicate",), ("no option --frobnicate",)),
-        (("--log_gradient_norms", "true"), ("no option --log_gradient_norms any more", "dev/log/2026-11.md")),
+        (
+            ("--log_gradient_norms", "true"),
+            ("no option --log_gradient_norms any more", "dev/log/2026-11.md"),
+        ),
         (("--rtd.z_loss", "0.1"), ("no option --rtd.z_loss any more", "dev/log/2026-11.md")),
-        (("my.txt",), ("'my.txt' belongs to no option and is not an existing file; write --corpus my.txt",)),
+        (
+            ("my.txt",),
+            ("'my.txt' belongs to no option and is not an existing file; write --corpus my.txt",),
+        ),
         (("--preset", "tinny"), ("'tinny' does not exist", "did you mean tiny?")),
         (("--learning_rate",), ("--learning_rate",)),
     ],
 )
-def test_an_unknown_option_is_refused_with_a_suggestion(argv: Sequence[str], words: Sequence[str]) -> None:
+def test_an_unknown_option_is_refused_with_a_suggestion(
+    argv: Sequence[str], words: Sequence[str]
+) -> None:
     assert_refused(call(pretrain.main, *argv), 2, *words)
 
 
@@ -88,11 +103,14 @@ def test_a_path_without_option_is_the_corpus(in_folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["pretrain", "finetune", "demo", "doctor"])
-def test_help_is_one_page_with_examples_and_imports_nothing_heavy(name: str, tmp_path: Path) -> None:
+def test_help_is_one_page_with_examples_and_imports_nothing_heavy(
+    name: str, tmp_path: Path
+) -> None:
     program = (
         f"import os, sys\nfrom electra_albert.cli import run\nos.environ['COLUMNS'] = '80'\n"
         f"try:\n    run(['{name}', '--help'])\n"
-        f"except SystemExit as end:\n    print('code', end.code, 'loaded', [n for n in {HEAVY} if n in sys.modules])\n"
+        f"except SystemExit as end:\n    print('code', end.code, 'loaded', [n for n in "
+        f"{HEAVY} if n in sys.modules])\n"
     )
     ended = finish(start(["-c", program], tmp_path))
     *page, loaded = ended.out.splitlines()
@@ -106,11 +124,19 @@ def test_help_is_one_page_with_examples_and_imports_nothing_heavy(name: str, tmp
 
 @pytest.mark.parametrize(
     ("started", "expected"),
-    [("/checkout/Finetuning.py", "python Finetuning.py"), ("/bin/electra-albert", "electra-albert finetune")],
+    [
+        ("/checkout/Finetuning.py", "python Finetuning.py"),
+        ("/bin/electra-albert", "electra-albert finetune"),
+    ],
 )
-def test_a_command_is_recorded_as_it_was_started(monkeypatch: pytest.MonkeyPatch, started: str, expected: str) -> None:
+def test_a_command_is_recorded_as_it_was_started(
+    monkeypatch: pytest.MonkeyPatch, started: str, expected: str
+) -> None:
     monkeypatch.setattr(sys, "argv", [started])
-    assert format_command(command_line.started_as("finetune", ["--seeds", "2"])) == f"{expected} --seeds 2"
+    assert (
+        format_command(command_line.started_as("finetune", ["--seeds", "2"]))
+        == f"{expected} --seeds 2"
+    )
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
@@ -157,26 +183,45 @@ def test_the_console_command_lists_its_commands_and_refuses_others() -> None:
     assert_refused(call(main, "pretrian"), 2, "did you mean pretrain?")
 
 
-@pytest.mark.parametrize(("main", "section"), [(pretrain.main, CorpusConfig), (finetune.main, DataConfig)])
-def test_help_all_lists_every_option(main: Any, section: type, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("main", "section"), [(pretrain.main, CorpusConfig), (finetune.main, DataConfig)]
+)
+def test_help_all_lists_every_option(
+    main: Any, section: type, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit, match="0"):
         main(["--help-all"])
-    page, names = capsys.readouterr().out, {field.name for field in (*fields(TrainingConfig), *fields(section))}
+    page, names = (
+        capsys.readouterr().out,
+        {field.name for field in (*fields(TrainingConfig), *fields(section))},
+    )
     assert all(f"--{name} " in page for name in names.difference(DERIVED))
 
 
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (["--objective", "mlm", "--rtd.mask_rate", "0.3"], "--rtd.mask_rate has no effect with --objective mlm"),
+        (
+            ["--objective", "mlm", "--rtd.mask_rate", "0.3"],
+            "--rtd.mask_rate has no effect with --objective mlm",
+        ),
         (["--objective", "rtd", "--sop.weight", "2"], "--sop.weight has no effect"),
-        (["--optimizer", "adamw", "--muon_rate", "2"], "--muon_rate has no effect with --optimizer adamw"),
+        (
+            ["--optimizer", "adamw", "--muon_rate", "2"],
+            "--muon_rate has no effect with --optimizer adamw",
+        ),
         (["--rtd.mask_rate", "much"], "--rtd.mask_rate must be a number, not much"),
         (["--objective", "sop"], "--objective must be rtd, .*, not sop"),
         (["--rtd.temperature", "1e-40"], "temperature=1e-40"),
-        (["--preset", "small", "--model.num_hidden_groups", "3", "--rtd.generator_layers", "4"], "layers=4 is not a"),
+        (
+            ["--preset", "small", "--model.num_hidden_groups", "3", "--rtd.generator_layers", "4"],
+            "layers=4 is not a",
+        ),
         (["--model.attention", "blurred"], "attention='blurred' is not one of softmax"),
-        (["--model.attention_options.width", "3"], "options.width does not exist; attention softmax has none"),
+        (
+            ["--model.attention_options.width", "3"],
+            "options.width does not exist; attention softmax has none",
+        ),
     ],
 )
 def test_an_invalid_or_unused_option_is_refused(argv: list[str], words: str) -> None:
@@ -192,10 +237,15 @@ def test_a_boolean_option_needs_no_value() -> None:
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_preset_takes_another_optimizer(preset: str) -> None:
     # Regression: the preset's muon_rate was refused as an option without effect.
-    assert parse_pretraining(["--preset", preset, "--optimizer", "adamw"])[1].training.optimizer == "adamw"
+    assert (
+        parse_pretraining(["--preset", preset, "--optimizer", "adamw"])[1].training.optimizer
+        == "adamw"
+    )
 
 
-def test_an_error_of_another_rank_names_it(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_of_another_rank_names_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     waited: list[float] = []
     monkeypatch.setattr(command_line.time, "sleep", waited.append)
     monkeypatch.setenv("RANK", "1")
@@ -204,12 +254,16 @@ def test_an_error_of_another_rank_names_it(monkeypatch: pytest.MonkeyPatch, caps
     for error, printed in ((UsageError("no  room"), "error: rank 1: no room\n"), (lost, "")):
         assert command_line.report(error) == error.exit_code
         assert capsys.readouterr().err == printed
-    assert waited == 2 * [5]  # torchrun ends this rank meanwhile if the first one had the same error
+    # Torchrun ends this rank meanwhile if the first one had the same error.
+    assert waited == 2 * [5]
 
 
 def test_a_file_with_a_removed_option_is_read_if_it_was_unused(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
-    file.write_text("max_steps: 7\nrtd: {z_loss: 0.0, temperature_decay: 0.1, mask_rate: 0.3}\n", encoding="utf-8")
+    file.write_text(
+        "max_steps: 7\nrtd: {z_loss: 0.0, temperature_decay: 0.1, mask_rate: 0.3}\n",
+        encoding="utf-8",
+    )
     read = parse("--config", file)
     assert (read.training.max_steps, read.rtd.mask_rate) == (7, 0.3)
     file.write_text("rtd: {z_loss: 0.1}\n", encoding="utf-8")

@@ -1,4 +1,6 @@
-"""Laws 2 and 3 in whole runs: two ranks, gradient accumulation and one big batch give the same training."""
+"""Laws 2 and 3 in whole runs: two ranks, gradient accumulation and one big batch give the same
+training.
+"""
 
 import re
 import shutil
@@ -47,18 +49,31 @@ def train(finished: Finished, folder: Path, *more: object) -> list[dict[str, flo
 
 def on_ranks(argv: list[str], folder: Path, count: int = 2) -> Ended:
     """Run the script under torchrun."""
-    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", count, "Pretraining.py")
+    torchrun = (
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc_per_node",
+        count,
+        "Pretraining.py",
+    )
     return finish(start([*torchrun, *argv], folder))
 
 
-def max_difference(one: list[dict[str, float]], other: list[dict[str, float]], names: Sequence[str] = LOSSES) -> float:
+def max_difference(
+    one: list[dict[str, float]], other: list[dict[str, float]], names: Sequence[str] = LOSSES
+) -> float:
     """The largest relative difference of the losses in two logs of the same steps."""
     assert [row["step"] for row in one] == [row["step"] for row in other]
-    pairs = [(a[name], b[name]) for a, b in zip(one, other, strict=True) for name in names if a.get(name)]
+    pairs = [
+        (a[name], b[name]) for a, b in zip(one, other, strict=True) for name in names if a.get(name)
+    ]
     return max(abs(a - b) / abs(a) for a, b in pairs)
 
 
-NEEDS_COMPILER = pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
+NEEDS_COMPILER = pytest.mark.skipif(
+    shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU"
+)
 
 
 @pytest.mark.parametrize(
@@ -69,9 +84,15 @@ NEEDS_COMPILER = pytest.mark.skipif(shutil.which("g++") is None, reason="torch.c
     ],  # fused sums in a block
 )
 def test_two_ranks_have_the_losses_of_one_big_batch(
-    finished: Finished, one_batch: list[dict[str, float]], tmp_path: Path, compiled: str, tolerance: float
+    finished: Finished,
+    one_batch: list[dict[str, float]],
+    tmp_path: Path,
+    compiled: str,
+    tolerance: float,
 ) -> None:
-    argv = settings(finished, tmp_path / "two", "--per_device_train_batch_size", 4, "--torch_compile", compiled)
+    argv = settings(
+        finished, tmp_path / "two", "--per_device_train_batch_size", 4, "--torch_compile", compiled
+    )
     ended = on_ranks(argv, tmp_path)
     assert ended.code == 0, ended.err
     two = rows(tmp_path / "two")
@@ -82,7 +103,16 @@ def test_two_ranks_have_the_losses_of_one_big_batch(
 
 def test_eight_ranks_have_the_losses_of_one_big_batch(finished: Finished, tmp_path: Path) -> None:
     (corpus := tmp_path / "tales.txt").write_text(english(1_000))
-    shared = ("--corpus", corpus, "--prepared_dir", tmp_path / "prepared", "--max_steps", 6, "--eval_steps", 6)
+    shared = (
+        "--corpus",
+        corpus,
+        "--prepared_dir",
+        tmp_path / "prepared",
+        "--max_steps",
+        6,
+        "--eval_steps",
+        6,
+    )
     one = train(finished, tmp_path / "one", *shared, "--per_device_train_batch_size", 8)
     argv = settings(finished, tmp_path / "eight", *shared, "--per_device_train_batch_size", 1)
     ended = on_ranks(argv, tmp_path, 8)
@@ -90,17 +120,39 @@ def test_eight_ranks_have_the_losses_of_one_big_batch(finished: Finished, tmp_pa
     assert max_difference(one, rows(tmp_path / "eight")) < LOSS_TOLERANCE
 
 
-def test_a_node_adds_its_examples_to_every_step_and_can_be_lost(finished: Finished, tmp_path: Path) -> None:
-    """Two nodes with one process each, of which one is killed and returns, equal one process with two micro-batches."""
+def test_a_node_adds_its_examples_to_every_step_and_can_be_lost(
+    finished: Finished, tmp_path: Path
+) -> None:
+    """Two nodes with one process each, of which one is killed and returns, equal one process with
+    two micro-batches.
+    """
     folder, long = tmp_path / "two", ("--max_steps", 100, "--eval_steps", 100, "--save_steps", 20)
-    argv = settings(finished, folder, *long, "--per_device_train_batch_size", 8, "--ddp_timeout", 20)
+    argv = settings(
+        finished, folder, *long, "--per_device_train_batch_size", 8, "--ddp_timeout", 20
+    )
 
     def start_nodes() -> list["subprocess.Popen[str]"]:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        torchrun = ["-m", "torch.distributed.run", "--nnodes", 2, "--nproc_per_node", 1, "--rdzv_backend", "c10d"]
-        torchrun += ["--rdzv_endpoint", f"127.0.0.1:{port}", "--rdzv_id", port, "--local_addr", "127.0.0.1"]
+        torchrun = [
+            "-m",
+            "torch.distributed.run",
+            "--nnodes",
+            2,
+            "--nproc_per_node",
+            1,
+            "--rdzv_backend",
+            "c10d",
+        ]
+        torchrun += [
+            "--rdzv_endpoint",
+            f"127.0.0.1:{port}",
+            "--rdzv_id",
+            port,
+            "--local_addr",
+            "127.0.0.1",
+        ]
         return [start([*torchrun, "Pretraining.py", *argv], tmp_path) for _ in range(2)]
 
     nodes = start_nodes()
@@ -113,7 +165,13 @@ def test_a_node_adds_its_examples_to_every_step_and_can_be_lost(finished: Finish
     for ended in map(finish, start_nodes()):
         assert ended.code == 0, ended.err
     alone = train(
-        finished, tmp_path / "one", *long, "--per_device_train_batch_size", 8, "--gradient_accumulation_steps", 2
+        finished,
+        tmp_path / "one",
+        *long,
+        "--per_device_train_batch_size",
+        8,
+        "--gradient_accumulation_steps",
+        2,
     )
     assert max_difference(alone, rows(folder)) < LOSS_TOLERANCE
     assert [row["tokens"] for row in rows(folder)] == [row["tokens"] for row in alone]
@@ -122,14 +180,16 @@ def test_a_node_adds_its_examples_to_every_step_and_can_be_lost(finished: Finish
 def test_accumulation_has_the_losses_of_one_big_batch(
     finished: Finished, one_batch: list[dict[str, float]], tmp_path: Path
 ) -> None:
-    split = ("--per_device_train_batch_size", 1, "--gradient_accumulation_steps", 8)  # single examples differ most
+    # Single examples differ most.
+    split = ("--per_device_train_batch_size", 1, "--gradient_accumulation_steps", 8)
     found = train(finished, tmp_path, *split)
     assert max_difference(one_batch, found) < LOSS_TOLERANCE
     assert [row["tokens"] for row in found] == [row["tokens"] for row in one_batch]
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "words"), [("--corpus", "blank.txt", "no text"), ("--output_dir", "mine", "README.md")]
+    ("option", "value", "words"),
+    [("--corpus", "blank.txt", "no text"), ("--output_dir", "mine", "README.md")],
 )
 def test_two_ranks_print_an_error_once(
     finished: Finished, tmp_path: Path, option: str, value: object, words: str
@@ -151,19 +211,26 @@ def batches(finished: Finished) -> Callable[..., TrainBatches]:
     """The run's batches as a function of the split."""
     paths = {"corpus": str(finished.corpus), "prepared_dir": str(finished.prepared)}
     prepared = prepare(CorpusConfig(**paths, vocab_size=300, max_seq_length=32), SEED)
-    packed = PackedExamples(prepared.store.train, prepared.train_table, 32, SEED, special_ids(prepared.tokenizer))
+    packed = PackedExamples(
+        prepared.store.train, prepared.train_table, 32, SEED, special_ids(prepared.tokenizer)
+    )
     return lambda *split: TrainBatches(packed, prepared.order, *split)
 
 
 def examples(shares: Iterable[TrainBatches], step: int) -> list[tuple[int, ...]]:
     """Example ids of one step over all shares, with their tokens and segments, sorted by id."""
     taken = [batch for share in shares for batch in share.micro_batches(step)]
-    parts = [torch.cat([batch.example_id[:, None], batch.input_ids, batch.token_type_ids], dim=1) for batch in taken]
+    parts = [
+        torch.cat([batch.example_id[:, None], batch.input_ids, batch.token_type_ids], dim=1)
+        for batch in taken
+    ]
     return sorted(map(tuple, torch.cat(parts).tolist()))
 
 
 @pytest.mark.parametrize("step", [1, 80])
-def test_a_step_has_the_same_examples_for_every_split(batches: Callable[..., TrainBatches], step: int) -> None:
+def test_a_step_has_the_same_examples_for_every_split(
+    batches: Callable[..., TrainBatches], step: int
+) -> None:
     """In the first epoch and later."""
     whole = examples([batches(8)], step)
     assert len({example[0] for example in whole}) == 8

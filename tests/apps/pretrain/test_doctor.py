@@ -1,4 +1,6 @@
-"""electra-albert doctor: a sound run passes, and each planted fault fails the check that is meant for it."""
+"""electra-albert doctor: a sound run passes, and each planted fault fails the check that is meant
+for it.
+"""
 
 import copy
 from collections.abc import Callable
@@ -25,13 +27,26 @@ def findings(ended: Ended, status: str) -> set[str]:
     return {line[6:20].strip() for line in ended.out.splitlines() if line.startswith(status)}
 
 
-@pytest.mark.parametrize("more", ["", ALL_OPTIONS, "--objective mlm_sop --optimizer muon", "--objective electric"])
+@pytest.mark.parametrize(
+    "more", ["", ALL_OPTIONS, "--objective mlm_sop --optimizer muon", "--objective electric"]
+)
 def test_a_sound_run_passes_all_checks(finished: Finished, more: str) -> None:
     ended = call(doctor.main, *finished.options(None, *more.split()))
     assert (ended.code, findings(ended, "fail")) == (0, set()), ended.out
-    wanted = {"weights", "text", "fertility", "padding", "disk", "cost", "learning", "updates", "export"}
+    wanted = {
+        "weights",
+        "text",
+        "fertility",
+        "padding",
+        "disk",
+        "cost",
+        "learning",
+        "updates",
+        "export",
+    }
     assert wanted <= findings(ended, "pass")
-    assert ("sentence order" in findings(ended, "warn")) == ("sop" in more)  # examples of 32 tokens are short
+    # Examples of 32 tokens are short.
+    assert ("sentence order" in findings(ended, "warn")) == ("sop" in more)
 
 
 def test_learning_is_checked_on_examples_with_a_sentence_order(
@@ -91,7 +106,9 @@ def no_gradient(logits: Function) -> Function:
 
 
 class Fault(NamedTuple):
-    """A fault in a function: where it is, what it becomes, with which options, and the check that must fail."""
+    """A fault in a function: where it is, what it becomes, with which options, and the check that
+    must fail.
+    """
 
     owner: Any
     name: str
@@ -109,7 +126,9 @@ FAULTS = (
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.make.__name__}")
-def test_a_planted_fault_fails_its_check(finished: Finished, monkeypatch: pytest.MonkeyPatch, fault: Fault) -> None:
+def test_a_planted_fault_fails_its_check(
+    finished: Finished, monkeypatch: pytest.MonkeyPatch, fault: Fault
+) -> None:
     monkeypatch.setattr(checks.trial, "measure", lambda *_: ())
     monkeypatch.setattr(fault.owner, fault.name, fault.make(getattr(fault.owner, fault.name)))
     ended = call(doctor.main, *finished.options(None, *fault.options.split()))
@@ -117,12 +136,16 @@ def test_a_planted_fault_fails_its_check(finished: Finished, monkeypatch: pytest
     assert fault.check in findings(ended, "fail"), ended.out
 
 
-def test_a_loss_that_is_no_mean_is_refused(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loss_that_is_no_mean_is_refused(
+    finished: Finished, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(mlm, "prediction_terms", summed_loss(mlm.prediction_terms))
     assert_refused(call(doctor.main, *finished.options(None)), 2, "the initial generator_loss is")
 
 
-def test_a_weak_corpus_gives_warnings(finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_weak_corpus_gives_warnings(
+    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(checks.trial, "measure", lambda *_: ())
     text = tmp_path / "text.txt"
     text.write_text(english(60) + "\n\n" + english(60) + "\n\n" + "ωψφ " * 40, encoding="utf-8")
@@ -136,7 +159,9 @@ def test_a_weak_corpus_gives_warnings(finished: Finished, tmp_path: Path, monkey
 def test_text_that_the_tokenizer_does_not_know_fails(finished: Finished, tmp_path: Path) -> None:
     # Regression: a warning, and another about duplicates, since all unknown sentences are equal.
     text = tmp_path / "text.txt"
-    russian = "\n".join(f"{'один из нас ' * 3}{number} {number * 7} {number * 11}." for number in range(400))
+    russian = "\n".join(
+        f"{'один из нас ' * 3}{number} {number * 7} {number * 11}." for number in range(400)
+    )
     text.write_text(russian, encoding="utf-8")
     more = ("--corpus", text, "--tokenizer", finished.folder / "tokenizer", "--objective", "mlm")
     argv = [word for word in finished.options(None, *more) if word not in ("--vocab_size", "300")]
@@ -147,6 +172,7 @@ def test_text_that_the_tokenizer_does_not_know_fails(finished: Finished, tmp_pat
 
 @pytest.mark.parametrize("learning_rate", [3.0, 1e6])
 def test_an_absurd_learning_rate_fails(finished: Finished, learning_rate: float) -> None:
-    # Regression: the timing changed the weights before, and the loss was compared with that of the wrecked ones.
+    # Regression: the timing changed the weights before, and the loss was compared with that of the
+    # wrecked ones.
     ended = call(doctor.main, *finished.options(None, "--learning_rate", learning_rate))
     assert findings(ended, "fail") >= {"learning"}, ended.out

@@ -1,4 +1,6 @@
-"""Every objective in whole runs: learning, exact resuming, exact splits over ranks, export and inspection."""
+"""Every objective in whole runs: learning, exact resuming, exact splits over ranks, export and
+inspection.
+"""
 
 import random
 import shutil
@@ -27,14 +29,53 @@ from tests.training.toy import ALONE
 STEPS = 12
 LOSSES = {"rtd_sop": {"generator_loss", "discriminator_loss", "sop_loss"}, "mlm": {"mlm_loss"}}
 # Long enough for examples with whole sentences to swap.
-SIZES = ("--max_seq_length", 64, "--max_steps", STEPS, "--save_steps", 6, "--eval_steps", 6, "--logging_steps", 1)
-HOURS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
-DEEDS = ("woke", "rose", "washed", "dressed", "walked", "worked", "rested", "read", "wrote", "sang", "ate", "slept")
+SIZES = (
+    "--max_seq_length",
+    64,
+    "--max_steps",
+    STEPS,
+    "--save_steps",
+    6,
+    "--eval_steps",
+    6,
+    "--logging_steps",
+    1,
+)
+HOURS = (
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+)
+DEEDS = (
+    "woke",
+    "rose",
+    "washed",
+    "dressed",
+    "walked",
+    "worked",
+    "rested",
+    "read",
+    "wrote",
+    "sang",
+    "ate",
+    "slept",
+)
 LOSS_TOLERANCE = 1e-5  # relative, float32: sums in another order
 
 
 def argv(finished: Finished, folder: Path, *more: object) -> list[str]:
-    """Options of a run on the tales, joined to documents of ten, so that examples have whole sentences to swap."""
+    """Options of a run on the tales, joined to documents of ten, so that examples have whole
+    sentences to swap.
+    """
     corpus = finished.folder.parent / "bound-tales.txt"
     tales = finished.corpus.read_text(encoding="utf-8").split("\n\n")
     bound = "\n\n".join("\n".join(tales[start : start + 10]) for start in range(0, len(tales), 10))
@@ -47,7 +88,9 @@ def train(finished: Finished, folder: Path, *more: object) -> Ended:
     return succeed(pretrain.main, *argv(finished, folder, *more))
 
 
-def test_a_recorded_run_equals_a_plain_one(finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recorded_run_equals_a_plain_one(
+    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     more = ("--gradient_accumulation_steps", 2, "--per_device_train_batch_size", 4)
     train(finished, tmp_path / "plain", *more)
     recorder = ReplayingRecorder()  # on a CPU, as the recorder of CUDA graphs on a GPU
@@ -61,13 +104,17 @@ def test_a_recorded_run_equals_a_plain_one(finished: Finished, tmp_path: Path, m
 
 
 def load_stock(folder: Path, name: str) -> Any:
-    stock, info = getattr(transformers, name).from_pretrained(folder, local_files_only=True, output_loading_info=True)
+    stock, info = getattr(transformers, name).from_pretrained(
+        folder, local_files_only=True, output_loading_info=True
+    )
     assert not info["missing_keys"]
     return stock.eval(), info
 
 
 @pytest.mark.parametrize("objective", ["rtd_sop", "mlm"])
-def test_a_run_logs_the_losses_of_its_objective_and_beats_the_unigram_baseline(tmp_path: Path, objective: str) -> None:
+def test_a_run_logs_the_losses_of_its_objective_and_beats_the_unigram_baseline(
+    tmp_path: Path, objective: str
+) -> None:
     ended = train_on_days(tmp_path, "--objective", objective, "--max_steps", 400)
     for row in rows(tmp_path / "run"):
         if "loss" in row:
@@ -82,8 +129,17 @@ def test_a_run_logs_the_losses_of_its_objective_and_beats_the_unigram_baseline(t
 
 
 @pytest.mark.parametrize("objective", ["rtd_sop", "mlm", "electric"])
-def test_a_resumed_run_equals_an_uninterrupted_one(finished: Finished, tmp_path: Path, objective: str) -> None:
-    more = ("--objective", objective, "--gradient_accumulation_steps", 2, "--per_device_train_batch_size", 4)
+def test_a_resumed_run_equals_an_uninterrupted_one(
+    finished: Finished, tmp_path: Path, objective: str
+) -> None:
+    more = (
+        "--objective",
+        objective,
+        "--gradient_accumulation_steps",
+        2,
+        "--per_device_train_batch_size",
+        4,
+    )
     more += ("--mlm.mask_unit", "ngram") if objective == "mlm" else ()
     train(finished, tmp_path / "run", *more)
     expected = outcome(tmp_path / "run", STEPS)
@@ -95,7 +151,8 @@ def test_a_resumed_run_equals_an_uninterrupted_one(finished: Finished, tmp_path:
 def test_held_out_text_without_a_sentence_order_is_announced(
     finished: Finished, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # Regression: with few documents, the end of one is held out, and the scores were missing without a word.
+    # Regression: with few documents, the end of one is held out, and the scores were missing
+    # without a word.
     _, config = parse_pretraining(argv(finished, tmp_path, "--objective", "mlm_sop"))
     caplog.set_level("INFO")
     prepared = job.make_job(config, ALONE).prepared
@@ -105,21 +162,32 @@ def test_held_out_text_without_a_sentence_order_is_announced(
     assert "the sentence order is trained, but not scored" in caplog.text
 
 
-def test_two_ranks_and_accumulation_have_the_losses_of_one_big_batch(finished: Finished, tmp_path: Path) -> None:
-    """A rank or micro-batch often has no example with a sentence order; the loss must still be that of the batch."""
+def test_two_ranks_and_accumulation_have_the_losses_of_one_big_batch(
+    finished: Finished, tmp_path: Path
+) -> None:
+    """A rank or micro-batch often has no example with a sentence order; the loss must still be that
+    of the batch.
+    """
     shared = (*SIZES, "--objective", "rtd_sop", "--eval_steps", STEPS)
     train(finished, tmp_path / "one", *shared, "--per_device_train_batch_size", 8)
     more = ("--per_device_train_batch_size", 2, "--gradient_accumulation_steps", 4)
     train(finished, tmp_path / "parts", *shared, *more)
-    ended = on_ranks(argv(finished, tmp_path / "two", *shared, "--per_device_train_batch_size", 4), tmp_path)
+    ended = on_ranks(
+        argv(finished, tmp_path / "two", *shared, "--per_device_train_batch_size", 4), tmp_path
+    )
     assert ended.code == 0, ended.err
     one = rows(tmp_path / "one")
     assert sum(row.get("sop_loss") is not None for row in one) > STEPS / 2
     for other in ("parts", "two"):
-        assert max_difference(one, rows(tmp_path / other), names=("loss", "sop_loss", "eval_loss")) < LOSS_TOLERANCE
+        assert (
+            max_difference(one, rows(tmp_path / other), names=("loss", "sop_loss", "eval_loss"))
+            < LOSS_TOLERANCE
+        )
 
 
-def test_albert_runs_load_as_stock_albert_for_pretraining(finished: Finished, tmp_path: Path) -> None:
+def test_albert_runs_load_as_stock_albert_for_pretraining(
+    finished: Finished, tmp_path: Path
+) -> None:
     train(finished, tmp_path / "run", "--objective", "mlm_sop")
     stock, info = load_stock(tmp_path / "run" / "generator", "AlbertForPreTraining")
     assert not info["unexpected_keys"]
@@ -127,35 +195,63 @@ def test_albert_runs_load_as_stock_albert_for_pretraining(finished: Finished, tm
     ids = torch.arange(5, 25)[None]
     hidden_states = ours(ids, torch.ones_like(ids).bool(), torch.zeros_like(ids))
     theirs = stock(input_ids=ids)
-    torch.testing.assert_close(ours.logits(hidden_states), theirs.prediction_logits, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(ours.sentence_order(hidden_states), theirs.sop_logits, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        ours.logits(hidden_states), theirs.prediction_logits, rtol=1e-5, atol=1e-5
+    )
+    torch.testing.assert_close(
+        ours.sentence_order(hidden_states), theirs.sop_logits, rtol=1e-5, atol=1e-5
+    )
 
 
-def test_an_untrained_sentence_order_head_can_be_exported(finished: Finished, tmp_path: Path) -> None:
-    """The local initialization starts sentence-order logits at zero, so relative differences are undefined."""
+def test_an_untrained_sentence_order_head_can_be_exported(
+    finished: Finished, tmp_path: Path
+) -> None:
+    """The local initialization starts sentence-order logits at zero, so relative differences are
+    undefined.
+    """
     more = ("--objective", "mlm_sop", "--model.initialization", "local", "--sop.weight", 1e-30)
     train(finished, tmp_path / "run", *more)
     stock, _ = load_stock(tmp_path / "run" / "generator", "AlbertForPreTraining")
     assert stock.sop_classifier.classifier.weight.abs().max() < 1e-3
 
 
-def test_energies_are_equal_in_run_and_exports_and_their_head_is_not_reused(finished: Finished, tmp_path: Path) -> None:
+def test_energies_are_equal_in_run_and_exports_and_their_head_is_not_reused(
+    finished: Finished, tmp_path: Path
+) -> None:
     run, pairs = tmp_path / "run", tmp_path / "pairs.jsonl"
-    pairs.write_text('{"sentence_good": "The owl slept.", "sentence_bad": "Owl the slept."}\n', encoding="utf-8")
-    train(finished, run, "--objective", "electric", "--electric.noise_share", 0.3, "--eval_pairs", pairs)
+    pairs.write_text(
+        '{"sentence_good": "The owl slept.", "sentence_bad": "Owl the slept."}\n', encoding="utf-8"
+    )
+    train(
+        finished,
+        run,
+        "--objective",
+        "electric",
+        "--electric.noise_share",
+        0.3,
+        "--eval_pairs",
+        pairs,
+    )
     scores = [{name for name in row if "pairs" in name} for row in rows(run) if "eval_loss" in row]
     assert scores == [{"eval_pairs_likelihood"}] * 2
     checkpoint, exported = run / "checkpoints" / f"step-{STEPS:07d}", tmp_path / "exported"
     ea.export(checkpoint, exported, kind="discriminator")
     texts = ["The owl slept.", "A lamp near the river"]
-    found = [ea.load_model(path, "cpu").pseudo_log_likelihood(texts) for path in (run, checkpoint, exported)]
+    found = [
+        ea.load_model(path, "cpu").pseudo_log_likelihood(texts)
+        for path in (run, checkpoint, exported)
+    ]
     assert found[0] == found[1] == found[2]
-    ended = train(finished, tmp_path / "more", "--init_from", exported, "--rtd.generator_warmup_steps", 1)
+    ended = train(
+        finished, tmp_path / "more", "--init_from", exported, "--rtd.generator_warmup_steps", 1
+    )
     assert "randomly initialized: discriminator_predictions, generator" in ended.err
 
 
 @pytest.mark.parametrize("objective", ["mlm_sop", "rtd_sop", "electric"])
-def test_demo_and_show_batch_support_every_objective(finished: Finished, tmp_path: Path, objective: str) -> None:
+def test_demo_and_show_batch_support_every_objective(
+    finished: Finished, tmp_path: Path, objective: str
+) -> None:
     train(finished, tmp_path / "run", "--objective", objective)
     shown = succeed(show_batch.main, "--run", tmp_path / "run", "--step", 3, "--rows", 8)
     assert "generator input" in shown.out
@@ -178,11 +274,33 @@ def train_on_days(folder: Path, *more: object) -> Ended:
         who = draw.choice(["ann", "bob", "carl", "dora", "emil", "fay", "gus", "hal"])
         places = draw.choices(["river", "hill", "house", "road"], k=len(HOURS))
         deeds = zip(HOURS, DEEDS, places, strict=True)
-        days.append("\n".join(f"At {hour} {who} {deed} by the {place}." for hour, deed, place in deeds))
+        days.append(
+            "\n".join(f"At {hour} {who} {deed} by the {place}." for hour, deed, place in deeds)
+        )
     corpus.write_text("\n\n".join(days) + "\n", encoding="utf-8")
-    sizes = ("--max_seq_length", 64, "--warmup_steps", 50, "--per_device_train_batch_size", 16, "--eval_examples", 200)
-    sizes += ("--learning_rate", 3e-3, "--model.initialization", "local", "--eval_steps", 200, "--save_steps", 200)
-    return succeed(pretrain.main, *options(corpus, folder / "prepared", folder / "run", *sizes, *more))
+    sizes = (
+        "--max_seq_length",
+        64,
+        "--warmup_steps",
+        50,
+        "--per_device_train_batch_size",
+        16,
+        "--eval_examples",
+        200,
+    )
+    sizes += (
+        "--learning_rate",
+        3e-3,
+        "--model.initialization",
+        "local",
+        "--eval_steps",
+        200,
+        "--save_steps",
+        200,
+    )
+    return succeed(
+        pretrain.main, *options(corpus, folder / "prepared", folder / "run", *sizes, *more)
+    )
 
 
 @pytest.mark.slow

@@ -49,21 +49,36 @@ DROPOUT = ("--model.hidden_dropout_prob", 0.3, "--model.attention_probs_dropout_
 DETECTOR = ("--init_from", "{detector}", "--rtd.generator_warmup_steps", 1)  # has no generator
 
 
-def tried(group: str, shared: tuple[object, ...] = (), changes: Any = "weights", **values: object) -> dict[str, To]:
+def tried(
+    group: str, shared: tuple[object, ...] = (), changes: Any = "weights", **values: object
+) -> dict[str, To]:
     """Settings of a group, each by another value."""
     return {f"{group}.{name}": To(value, shared, changes) for name, value in values.items()}
 
 
 TRAINING: Table = {
     **tried("training", max_steps=2, per_device_train_batch_size=4, gradient_accumulation_steps=2),
-    **tried("training", learning_rate=0.001, warmup_steps=1, weight_decay=0.5, adam_beta1=0.5, adam_beta2=0.5),
-    **tried("training", adam_epsilon=0.01, optimizer="lamb", lr_scheduler_type="linear", adam_bias_correction="false"),
+    **tried(
+        "training",
+        learning_rate=0.001,
+        warmup_steps=1,
+        weight_decay=0.5,
+        adam_beta1=0.5,
+        adam_beta2=0.5,
+    ),
+    **tried(
+        "training",
+        adam_epsilon=0.01,
+        optimizer="lamb",
+        lr_scheduler_type="linear",
+        adam_bias_correction="false",
+    ),
     **tried("training", max_grad_norm=0.01, precision="bf16", seed=7),
     "training.muon_rate": To(1, shared=("--optimizer", "muon")),
     "training.per_device_eval_batch_size": "changes the last bits of scores alone",
     "training.gradient_checkpointing": To("true", changes="nothing"),
     "training.logging_steps": To(3, changes="scores"),
-    "training.cuda_graphs": "needs CUDA: training/test_gpu_step.py; on the CPU: training/test_graphs.py",
+    "training.cuda_graphs": "needs CUDA: training/test_gpu_step.py; CPU: training/test_graphs.py",
     "training.ddp_timeout": "of several processes: training/test_distributed.py",
     "training.report_to": "changes no file that is compared: test_monitor.py",
     "training.lr_decay_share": To(1, shared=("--lr_scheduler_type", "wsd", "--warmup_steps", 0)),
@@ -71,7 +86,9 @@ TRAINING: Table = {
 PRETRAINING: Table = {
     "run.output_dir": To("{folder}/other", changes="files"),
     **tried("run", objective="rtd_sop", dry_run="true", average_checkpoints=2),
-    **dict.fromkeys(("run.budget", "run.flops", "training.save_milestones"), "pretrain/test_budget.py"),
+    **dict.fromkeys(
+        ("run.budget", "run.flops", "training.save_milestones"), "pretrain/test_budget.py"
+    ),
     "run.eval_pairs": To("{pairs}", changes="scores"),
     "run.eval_max_pairs": To(1, shared=("--eval_pairs", "{pairs}"), changes="scores"),
     "run.init_from": To("{run}", shared=("--tokenizer", "{run}/tokenizer")),
@@ -82,7 +99,13 @@ PRETRAINING: Table = {
     "run.torch_compile": "compiling takes minutes: test_machine.py",
     "run.resume": To("{base}/checkpoints/step-0000002", changes="scores"),
     **tried("corpus", corpus="{tales}", text_column="body", bad_utf8="skip", encoding="cp1252"),
-    **tried("corpus", tokenizer="{run}/tokenizer", vocab_size=150, do_lower_case="false", keep_accents="true"),
+    **tried(
+        "corpus",
+        tokenizer="{run}/tokenizer",
+        vocab_size=150,
+        do_lower_case="false",
+        keep_accents="true",
+    ),
     **tried("corpus", max_seq_length=24),
     "corpus.documents": To("line", shared=("--corpus", "{tales}")),
     "corpus.extend_vocab_to": To(310, shared=("--tokenizer", "{run}/tokenizer")),
@@ -95,15 +118,37 @@ PRETRAINING: Table = {
     "training.gradient_checkpointing": To("true", shared=DROPOUT, changes="nothing"),
     "model.vocab_size": "is the tokenizer's",
     "model.max_position_embeddings": "is max_seq_length",
-    **tried("model", embedding_size=24, hidden_size=48, num_hidden_layers=4, num_hidden_groups=2, inner_group_num=2),
-    **tried("model", num_attention_heads=4, intermediate_size=96, hidden_act="relu", hidden_dropout_prob=0.5),
+    **tried(
+        "model",
+        embedding_size=24,
+        hidden_size=48,
+        num_hidden_layers=4,
+        num_hidden_groups=2,
+        inner_group_num=2,
+    ),
+    **tried(
+        "model",
+        num_attention_heads=4,
+        intermediate_size=96,
+        hidden_act="relu",
+        hidden_dropout_prob=0.5,
+    ),
     **tried("model", attention_probs_dropout_prob=0.5, type_vocab_size=3),
     **tried("model", initializer_range=0.05, layer_norm_eps=0.01, initialization="local"),
     **tried("model", zero_init_outputs="true"),
     "model.attention": To("nystrom"),
     "model.attention_options": To('{{"window": 2}}', shared=("--model.attention", "local")),
-    **tried("rtd", mask_rate=0.5, mask_token_share=0.2, temperature=9, generator_weight=3, discriminator_weight=3),
-    **tried("rtd", generator_rate=0.5, discriminator_rate=0.5, generator_size=1, generator_layers=2),
+    **tried(
+        "rtd",
+        mask_rate=0.5,
+        mask_token_share=0.2,
+        temperature=9,
+        generator_weight=3,
+        discriminator_weight=3,
+    ),
+    **tried(
+        "rtd", generator_rate=0.5, discriminator_rate=0.5, generator_size=1, generator_layers=2
+    ),
     **tried("rtd", embedding_sharing="disentangled", mlm_share=0.5),
     **tried("rtd", ("--rtd.generator_size", 1), generator="shared"),
     "rtd.mlm_weight": To(3, shared=("--rtd.mlm_share", 0.5)),
@@ -116,15 +161,31 @@ PRETRAINING: Table = {
 }
 
 NEW_TEXT = ("--predict", "test", "--test_file", "{tables}/dev.csv")
-CUSTOM = ("--task", "custom", "--train_file", "{tables}/train.csv", "--validation_file", "{tables}/dev.csv")
+CUSTOM = (
+    "--task",
+    "custom",
+    "--train_file",
+    "{tables}/train.csv",
+    "--validation_file",
+    "{tables}/dev.csv",
+)
 PAIRS = (*CUSTOM, "--text_pair_column", "kind")
 FEW = ("--max_train_examples", 24, "--max_eval_examples", 24)
 ANSWERS = ("--task", "squad", "--data_dir", "{tasks}/squad", "--classifier_dropout_prob", 0, *FEW)
-WORSE = ("--learning_rate", 1e-12, "--evals_per_epoch", 3)  # no evaluation is better than the one before
+# No evaluation is better than the one before.
+WORSE = ("--learning_rate", 1e-12, "--evals_per_epoch", 3)
 FINETUNING: Table = {
     "data.task": "is what the other options belong to; finetune/test_learning.py trains every kind",
-    "data.data_dir": To("{tasks}/other/RTE", shared=("--task", "rte", "--data_dir", "{tasks}/RTE", *FEW)),
-    **tried("data", train_file="{tables}/dev.csv", text_column="kind", text_pair_column="kind", label_column="kind"),
+    "data.data_dir": To(
+        "{tasks}/other/RTE", shared=("--task", "rte", "--data_dir", "{tasks}/RTE", *FEW)
+    ),
+    **tried(
+        "data",
+        train_file="{tables}/dev.csv",
+        text_column="kind",
+        text_pair_column="kind",
+        label_column="kind",
+    ),
     **tried("data", encoding="cp1252", max_train_examples=16),
     **tried("data", changes="scores", validation_file="{tables}/train.csv", max_eval_examples=5),
     "data.test_file": To("{tables}/train.csv", shared=(*CUSTOM, *NEW_TEXT), changes="scores"),
@@ -135,8 +196,12 @@ FINETUNING: Table = {
     "data.race_level": To("middle", shared=("--task", "race", "--data_dir", "{tasks}/RACE", *FEW)),
     "data.prepared_dir": "belongs to the task that is made of the documentation",
     "data.streaming": "gives the same examples: tasks/test_hub_tasks.py",
-    **tried("tuning", model="{run}/generator", from_scratch="true", head="electra", recipe="albert"),
-    **tried("tuning", num_train_epochs=2, max_steps=2, warmup_ratio=0.9, warmup_steps=3, layer_decay=0.3),
+    **tried(
+        "tuning", model="{run}/generator", from_scratch="true", head="electra", recipe="albert"
+    ),
+    **tried(
+        "tuning", num_train_epochs=2, max_steps=2, warmup_ratio=0.9, warmup_steps=3, layer_decay=0.3
+    ),
     **tried("tuning", max_seq_length=9, classifier_dropout_prob=0.7, hidden_dropout_prob=0.7),
     **tried("tuning", attention_probs_dropout_prob=0.7, class_weights="balanced"),
     **tried("tuning", dry_run="true", num_hidden_layers=3),
@@ -162,7 +227,9 @@ TABLES: dict[Any, Table] = {pretrain: PRETRAINING, finetune: FINETUNING}
 
 def names(config: object) -> set[str]:
     sections = [
-        (section.name, section.default_factory) for section in fields(config) if is_dataclass(section.default_factory)
+        (section.name, section.default_factory)
+        for section in fields(config)
+        if is_dataclass(section.default_factory)
     ]
     return {f"{name}.{field.name}" for name, section in sections for field in fields(section)}
 
@@ -184,33 +251,54 @@ def paths(finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> dict[
     text = (english(100) + "\n".join(PROSE)).replace("lamp", "Café").replace("letter", "1,912, 19,")
     (corpus / "a.txt").write_bytes(text.encode() + b"\nThe owl lost \xff a key.\n")
     lines = ({"text": one, "body": other} for one, other in pairwise(PROSE))
-    (corpus / "b.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    (corpus / "b.jsonl").write_text(
+        "".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8"
+    )
     save_digit_commas(folder / "digits")
     shutil.copytree(finished.folder / "discriminator", folder / "detector")
     for number, name in enumerate(("train", "dev")):
         with (tables / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
             csv.writer(file).writerow(("text", "kind", "label", "number"))
             for row, story in enumerate(tiny_tasks.stories(24 - number, number)):
-                csv.writer(file).writerow((story.text.replace("river", "rivér"), story.kind, story.place, row))
+                csv.writer(file).writerow(
+                    (story.text.replace("river", "rivér"), story.kind, story.place, row)
+                )
     (folder / "pairs").mkdir()
     stories = [story.text for story in tiny_tasks.stories(24, 3)]
-    pairs = ({"sentence_good": text, "sentence_bad": " ".join(reversed(text.split()))} for text in stories)
-    (folder / "pairs" / "order.jsonl").write_text("\n".join(map(json.dumps, pairs)), encoding="utf-8")
+    pairs = (
+        {"sentence_good": text, "sentence_bad": " ".join(reversed(text.split()))}
+        for text in stories
+    )
+    (folder / "pairs" / "order.jsonl").write_text(
+        "\n".join(map(json.dumps, pairs)), encoding="utf-8"
+    )
     for make in (tiny_tasks.rte, tiny_tasks.squad, tiny_tasks.race):
         make(tasks)
     for make in (tiny_tasks.rte, tiny_tasks.mnli):
         make(tasks / "GLUE")
     other = shutil.copytree(tasks / "RTE", tasks / "other" / "RTE") / "train.tsv"
-    other.write_text(other.read_text(encoding="utf-8").replace("the river", "the garden"), encoding="utf-8")
+    other.write_text(
+        other.read_text(encoding="utf-8").replace("the river", "the garden"), encoding="utf-8"
+    )
     known = {"run": finished.folder, "tales": finished.corpus, "prepared": folder / "prepared"}
     return {**known, **{path.name: path for path in folder.iterdir()}}
 
 
 def outcome(folder: Path) -> Outcome:
-    exported = [path for path in sorted(folder.rglob("model.safetensors")) if "checkpoints" not in path.parts]
-    scores: list[Any] = [untimed_rows(path.parent) for path in sorted(folder.rglob("metrics.jsonl"))]
+    exported = [
+        path
+        for path in sorted(folder.rglob("model.safetensors"))
+        if "checkpoints" not in path.parts
+    ]
+    scores: list[Any] = [
+        untimed_rows(path.parent) for path in sorted(folder.rglob("metrics.jsonl"))
+    ]
     scores += [path.read_text(encoding="utf-8") for path in sorted(folder.rglob("*.tsv"))]
-    files = [str(path.relative_to(folder)) for path in folder.rglob("*") if "tensorboard" not in path.parts]
+    files = [
+        str(path.relative_to(folder))
+        for path in folder.rglob("*")
+        if "tensorboard" not in path.parts
+    ]
     return Outcome([sha256(path) for path in exported], scores, sorted(files))
 
 
@@ -238,20 +326,38 @@ def bases() -> dict[tuple[object, ...], tuple[Path, Outcome]]:
 
 @pytest.mark.parametrize(
     ("app", "name"),
-    [(app, name) for app, table in TABLES.items() for name, entry in table.items() if isinstance(entry, To)],
+    [
+        (app, name)
+        for app, table in TABLES.items()
+        for name, entry in table.items()
+        if isinstance(entry, To)
+    ],
     ids=lambda value: value if isinstance(value, str) else value.__name__.rpartition(".")[2],
 )
 def test_another_value_changes_the_expected_part_of_the_outcome(
-    app: Any, name: str, paths: dict[str, Path], bases: dict[Any, Any], tmp_path_factory: pytest.TempPathFactory
+    app: Any,
+    name: str,
+    paths: dict[str, Path],
+    bases: dict[Any, Any],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     entry, (section, field) = TABLES[app][name], name.split(".")
     assert isinstance(entry, To)
-    shared = entry.shared if app is pretrain or "--task" in entry.shared else (*CUSTOM, *entry.shared)
+    shared = (
+        entry.shared if app is pretrain or "--task" in entry.shared else (*CUSTOM, *entry.shared)
+    )
     if (app, shared) not in bases:
         folder = tmp_path_factory.mktemp("base")
         bases[app, shared] = folder / "run", train(app, folder, paths, *shared)
     base, before = bases[app, shared]
     option = f"--{name if section in (*GROUPS, 'electric') else field}"
-    after = train(app, tmp_path_factory.mktemp("changed"), {**paths, "base": base}, *shared, option, entry.value)
+    after = train(
+        app,
+        tmp_path_factory.mktemp("changed"),
+        {**paths, "base": base},
+        *shared,
+        option,
+        entry.value,
+    )
     changed = [part for part in Outcome._fields if getattr(before, part) != getattr(after, part)]
     assert (changed or ["nothing"])[0] == entry.changes

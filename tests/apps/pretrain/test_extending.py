@@ -1,4 +1,6 @@
-"""The objectives, attention kind, optimizer and task of docs/extending.md are added as printed there, and used."""
+"""The objectives, attention kind, optimizer and task of docs/extending.md are added as printed
+there, and used.
+"""
 
 import json
 import os
@@ -12,11 +14,21 @@ from typing import Any
 import pytest
 
 from electra_albert.hub.weights import read_tensors
-from tests.apps.tiny_run import ROOT, Ended, assert_refused, english, environment, options, rows, sha256
+from tests.apps.tiny_run import (
+    ROOT,
+    Ended,
+    assert_refused,
+    english,
+    environment,
+    options,
+    rows,
+    sha256,
+)
 
 _FENCED = re.compile(r"^```python\n(.*?)^```", re.S | re.M)
 _TARGET = re.compile(
-    r"^# (electra_albert/\S+\.py)(?:, (above|in) ([A-Z_]+))?\n(.*?)(?=^# electra_albert/|\Z)", re.S | re.M
+    r"^# (electra_albert/\S+\.py)(?:, (above|in) ([A-Z_]+))?\n(.*?)(?=^# electra_albert/|\Z)",
+    re.S | re.M,
 )
 # Runs many commands in one process that imports the copy of the package.
 _DRIVER = """
@@ -33,7 +45,9 @@ for app, argv in json.load(sys.stdin):
 
 
 def extend(root: Path, document: str) -> None:
-    """Write the document's code to its targets: new files, the line above a table, or a table's first entry."""
+    """Write the document's code to its targets: new files, the line above a table, or a table's
+    first entry.
+    """
     for block in _FENCED.findall(document):
         for name, where, table, code in _TARGET.findall(block):
             file, text, at = root / name, "", 0
@@ -50,7 +64,9 @@ class ExtendedCopy:
     def __init__(self, folder: Path) -> None:
         self.folder, self.corpus = folder, folder / "tales.txt"
         shutil.copytree(
-            ROOT / "electra_albert", folder / "electra_albert", ignore=shutil.ignore_patterns("__pycache__")
+            ROOT / "electra_albert",
+            folder / "electra_albert",
+            ignore=shutil.ignore_patterns("__pycache__"),
         )
         extend(folder, (ROOT / "docs" / "extending.md").read_text(encoding="utf-8"))
         self.corpus.write_text(english(130), encoding="utf-8")
@@ -62,7 +78,12 @@ class ExtendedCopy:
 
     def run(self, program: str, text: str = "") -> str:
         """Run a Python program in the copy; returns its output."""
-        settings: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 240, "cwd": self.folder}
+        settings: dict[str, Any] = {
+            "capture_output": True,
+            "text": True,
+            "timeout": 240,
+            "cwd": self.folder,
+        }
         env = {**environment(), "PYTHONPATH": f"{self.folder}:{os.environ['PYTHONPATH']}"}
         ended = subprocess.run([sys.executable, "-c", program], input=text, env=env, **settings)
         assert ended.returncode == 0, ended.stderr
@@ -70,7 +91,9 @@ class ExtendedCopy:
 
     def call(self, *commands: tuple[str, list[object]]) -> list[Ended]:
         """Run apps of the copy by name, one after the other."""
-        out = self.run(_DRIVER, json.dumps([(app, [str(word) for word in argv]) for app, argv in commands]))
+        out = self.run(
+            _DRIVER, json.dumps([(app, [str(word) for word in argv]) for app, argv in commands])
+        )
         return [Ended(*json.loads(line)) for line in out.splitlines()]
 
 
@@ -79,7 +102,9 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> ExtendedCopy:
     return ExtendedCopy(tmp_path_factory.mktemp("extended"))
 
 
-def test_an_objective_of_one_file_and_one_entry_is_trained_logged_and_exported(copy: ExtendedCopy) -> None:
+def test_an_objective_of_one_file_and_one_entry_is_trained_logged_and_exported(
+    copy: ExtendedCopy,
+) -> None:
     count = ["--objective", "mlm_count", "--mlm.mask_rate", 0.3]
     trained, idle, resumed, shown, demo = copy.call(
         ("pretrain", [*copy.options("count", *count), "--count.classes", 5]),
@@ -100,14 +125,34 @@ def test_an_objective_of_one_file_and_one_entry_is_trained_logged_and_exported(c
     assert (shown.code, demo.code) == (0, 0), shown.err + demo.err
 
 
-def test_an_objective_without_masks_is_trained_evaluated_checked_and_exported(copy: ExtendedCopy) -> None:
+def test_an_objective_without_masks_is_trained_evaluated_checked_and_exported(
+    copy: ExtendedCopy,
+) -> None:
     # Regression: it ended at the first evaluation, in the FLOPs of the plan, and in doctor.
     run, tuned = copy.folder / "shuffled", copy.folder / "of_shuffled"
     shuffled = ["--objective", "shuffled", "--shuffle.share", 0.3]
     table = copy.folder / "shuffled.csv"
     table.write_text("text,label\n" + "the owl,yes\none cat,no\n" * 8, encoding="utf-8")
-    task = ["--train_file", table, "--validation_file", table, "--text_column", "text", "--label_column", "label"]
-    task += ["--max_seq_length", 32, "--num_train_epochs", 1, "--device", "cpu", "--output_dir", tuned]
+    task = [
+        "--train_file",
+        table,
+        "--validation_file",
+        table,
+        "--text_column",
+        "text",
+        "--label_column",
+        "label",
+    ]
+    task += [
+        "--max_seq_length",
+        32,
+        "--num_train_epochs",
+        1,
+        "--device",
+        "cpu",
+        "--output_dir",
+        tuned,
+    ]
     trained, checked, shown, finetuned = copy.call(
         ("pretrain", [*copy.options("shuffled", *shuffled)]),
         ("doctor", copy.options("unused", *shuffled)),
@@ -125,10 +170,14 @@ def test_an_objective_without_masks_is_trained_evaluated_checked_and_exported(co
     assert not (run / "generator").exists()
 
 
-def test_an_objective_that_reads_values_is_counted_and_an_incomplete_one_is_named(copy: ExtendedCopy) -> None:
+def test_an_objective_that_reads_values_is_counted_and_an_incomplete_one_is_named(
+    copy: ExtendedCopy,
+) -> None:
     file = copy.folder / "electra_albert" / "objectives" / "shuffled.py"
     text = file.read_text(encoding="utf-8")
-    reading = text.replace("shuffled, mask =", "int(batch.input_ids.sum())\n        shuffled, mask =")
+    reading = text.replace(
+        "shuffled, mask =", "int(batch.input_ids.sum())\n        shuffled, mask ="
+    )
     shuffled = ["--objective", "shuffled", "--flops", "2e9"]
     argv = copy.options("reading", *shuffled)
     argv = argv[: argv.index("--max_steps")] + argv[argv.index("--max_steps") + 2 :]
@@ -155,12 +204,27 @@ def test_help_lists_an_added_objective_and_imports_no_torch(copy: ExtendedCopy) 
     assert page.endswith("False")
 
 
-def test_a_model_that_stock_cannot_compute_gives_a_notice_and_works_in_every_command(copy: ExtendedCopy) -> None:
+def test_a_model_that_stock_cannot_compute_gives_a_notice_and_works_in_every_command(
+    copy: ExtendedCopy,
+) -> None:
     run, table = copy.folder / "window", copy.folder / "labelled.csv"
     window = ["--model.attention", "window", "--model.attention_options.width", 4]
-    texts = [f"{name},{label}" for n in range(8) for name, label in ((f"the owl {n}", "yes"), (f"one cat {n}", "no"))]
+    texts = [
+        f"{name},{label}"
+        for n in range(8)
+        for name, label in ((f"the owl {n}", "yes"), (f"one cat {n}", "no"))
+    ]
     table.write_text("\n".join(["text,label", *texts]), encoding="utf-8")
-    task = ["--train_file", table, "--validation_file", table, "--text_column", "text", "--label_column", "label"]
+    task = [
+        "--train_file",
+        table,
+        "--validation_file",
+        table,
+        "--text_column",
+        "text",
+        "--label_column",
+        "label",
+    ]
     task += ["--max_seq_length", 32, "--num_train_epochs", 1, "--device", "cpu"]
     short = ["--max_steps", 2, "--warmup_steps", 1]
     tuned = copy.folder / "tuned"
@@ -172,28 +236,47 @@ def test_a_model_that_stock_cannot_compute_gives_a_notice_and_works_in_every_com
         ("show-batch", ["--run", run, "--step", 3]),
         ("score", ["--model", run, "--text", copy.corpus]),
         ("finetune", ["--model", run, *task, "--output_dir", tuned]),
-        ("finetune", ["--model", tuned, *task, "--num_train_epochs", 0, "--output_dir", copy.folder / "scored"]),
+        (
+            "finetune",
+            [
+                "--model",
+                tuned,
+                *task,
+                "--num_train_epochs",
+                0,
+                "--output_dir",
+                copy.folder / "scored",
+            ],
+        ),
         ("pretrain", copy.options("again", *short, "--init_from", run)),
         ("pretrain", copy.options("onward", *short, "--init_from", run / "discriminator")),
         ("export", ["--model", run, "--output_dir", copy.folder / "stock"]),
     )
     assert trained.code == 0, trained.err
-    assert trained.err.index("notice: transformers has no attention window") < trained.err.index("step 1/20")
+    assert trained.err.index("notice: transformers has no attention window") < trained.err.index(
+        "step 1/20"
+    )
     assert_refused(other, 4, "model.attention: window before, softmax now")
     assert [ended.code for ended in used[:-1]] == [0] * 8, [ended.err for ended in used]
     assert_refused(used[-1], 4, "attention window, which transformers does not implement")
     for folder in (run / "generator", run / "discriminator", tuned / "model"):
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         assert (config["attention"], config["attention_options"]) == ("window", {"width": 4})
-        assert "library_name: transformers" not in (folder / "README.md").read_text(encoding="utf-8")
+        assert "library_name: transformers" not in (folder / "README.md").read_text(
+            encoding="utf-8"
+        )
         assert any(".qkv." in name for name in read_tensors(folder / "model.safetensors"))
 
 
-def test_an_optimizer_of_one_file_and_one_entry_is_trained_saved_and_resumed(copy: ExtendedCopy) -> None:
+def test_an_optimizer_of_one_file_and_one_entry_is_trained_saved_and_resumed(
+    copy: ExtendedCopy,
+) -> None:
     # Regression: the check of the free disk space ended in a KeyError.
     checkpoints = copy.folder / "lion" / "checkpoints"
     argv = copy.options("lion", "--optimizer", "lion", "--learning_rate", 2e-3)
-    trained, unknown = copy.call(("pretrain", argv), ("pretrain", copy.options("tiger", "--optimizer", "tiger")))
+    trained, unknown = copy.call(
+        ("pretrain", argv), ("pretrain", copy.options("tiger", "--optimizer", "tiger"))
+    )
     assert trained.code == 0, trained.err
     assert_refused(unknown, 2, "optimizer=tiger is not one of lion, adamw, lamb, muon")
     last = checkpoints / "step-0000020"
@@ -212,13 +295,21 @@ def test_an_optimizer_of_one_file_and_one_entry_is_trained_saved_and_resumed(cop
 def test_a_task_of_one_entry_is_read_and_trained(copy: ExtendedCopy) -> None:
     run, data, tuned = copy.folder / "plain", copy.folder / "BoolQ", copy.folder / "boolq"
     data.mkdir()
-    answers = [{"question": f"is it {age}", "passage": "the owl", "answer": age == "old"} for age in ("old", "new")]
+    answers = [
+        {"question": f"is it {age}", "passage": "the owl", "answer": age == "old"}
+        for age in ("old", "new")
+    ]
     for name in ("train", "dev"):
-        (data / f"{name}.jsonl").write_text("".join(json.dumps(one) + "\n" for one in answers * 4), encoding="utf-8")
+        (data / f"{name}.jsonl").write_text(
+            "".join(json.dumps(one) + "\n" for one in answers * 4), encoding="utf-8"
+        )
     sizes = ["--max_seq_length", 32, "--num_train_epochs", 1, "--device", "cpu"]
     trained, ended = copy.call(
         ("pretrain", copy.options("plain", "--max_steps", 2, "--warmup_steps", 1)),
-        ("finetune", ["--task", "boolq", "--data_dir", data, "--model", run, *sizes, "--output_dir", tuned]),
+        (
+            "finetune",
+            ["--task", "boolq", "--data_dir", data, "--model", run, *sizes, "--output_dir", tuned],
+        ),
     )
     assert (trained.code, ended.code) == (0, 0), trained.err + ended.err
     assert "boolq: 8 train, 8 dev examples" in ended.err

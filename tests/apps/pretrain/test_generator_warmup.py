@@ -1,4 +1,6 @@
-"""A generator that a stock folder lacks is first trained alone, while all other weights stay bit-identical."""
+"""A generator that a stock folder lacks is first trained alone, while all other weights stay
+bit-identical.
+"""
 
 import shutil
 import signal
@@ -72,7 +74,9 @@ def test_only_the_generators_own_weights_change(toy: Toy, tmp_path: Path) -> Non
         assert torch.equal(tensor, before[name]) == (name not in own), name
 
 
-def test_joint_training_starts_with_the_warmed_up_generator(toy: Toy, whole: Path, tmp_path: Path) -> None:
+def test_joint_training_starts_with_the_warmed_up_generator(
+    toy: Toy, whole: Path, tmp_path: Path
+) -> None:
     assert len(losses(whole / WARMUP, "mlm_loss")) == ALONE
     cold = tmp_path / "cold"
     adapt(toy, toy.stock(ELECTRA), cold, *COMMAND, "--rtd.generator_warmup_steps", 0)
@@ -82,18 +86,30 @@ def test_joint_training_starts_with_the_warmed_up_generator(toy: Toy, whole: Pat
     assert losses(whole, "eval_generator_loss")[0] == pytest.approx(learned, rel=1e-6)
 
 
-@pytest.mark.parametrize(("max_steps", "asked", "expected"), [(4000, None, 400), (5, None, 1), (4000, 0, 0)])
-def test_warmup_takes_a_tenth_of_the_run_by_default(max_steps: int, asked: int | None, expected: int) -> None:
-    config = PretrainConfig(training=TrainingConfig(max_steps=max_steps), rtd=RtdConfig(generator_warmup_steps=asked))
+@pytest.mark.parametrize(
+    ("max_steps", "asked", "expected"), [(4000, None, 400), (5, None, 1), (4000, 0, 0)]
+)
+def test_warmup_takes_a_tenth_of_the_run_by_default(
+    max_steps: int, asked: int | None, expected: int
+) -> None:
+    config = PretrainConfig(
+        training=TrainingConfig(max_steps=max_steps), rtd=RtdConfig(generator_warmup_steps=asked)
+    )
     assert config.generator_warmup_steps == expected
 
 
 @pytest.mark.parametrize(
     ("lost", "is_warming_up"),
-    [(f"{WARMUP}/checkpoints/step-00000[12]*", True), ("checkpoints", True), (f"checkpoints/*{TOGETHER}", False)],
+    [
+        (f"{WARMUP}/checkpoints/step-00000[12]*", True),
+        ("checkpoints", True),
+        (f"checkpoints/*{TOGETHER}", False),
+    ],
     ids=["in the warm-up", "after it", "in the run"],
 )
-def test_a_warmup_resumes_exactly(toy: Toy, whole: Path, tmp_path: Path, lost: str, is_warming_up: bool) -> None:
+def test_a_warmup_resumes_exactly(
+    toy: Toy, whole: Path, tmp_path: Path, lost: str, is_warming_up: bool
+) -> None:
     run = shutil.copytree(whole, tmp_path / "run")
     folders = [*run.glob(lost), *(run.glob("checkpoints") if WARMUP in lost else ())]
     assert folders
@@ -106,8 +122,11 @@ def test_a_warmup_resumes_exactly(toy: Toy, whole: Path, tmp_path: Path, lost: s
 
 
 def test_a_run_with_flops_resumes_from_its_warmup(toy: Toy, tmp_path: Path) -> None:
-    # Regression: the length and the warm-up steps of the generator's own run were taken for those of the whole.
-    argv = toy.options(toy.stock(ELECTRA), tmp_path, "--rtd.generator_warmup_steps", ALONE, "--flops", 1e8)
+    # Regression: the length and the warm-up steps of the generator's own run were taken for those
+    # of the whole.
+    argv = toy.options(
+        toy.stock(ELECTRA), tmp_path, "--rtd.generator_warmup_steps", ALONE, "--flops", 1e8
+    )
     del argv[(at := argv.index("--max_steps")) : at + 2]
     succeed(pretrain.main, *argv)
     first, config = rows(tmp_path)[-1]["step"], (tmp_path / "config.yaml").read_text()
@@ -118,8 +137,14 @@ def test_a_run_with_flops_resumes_from_its_warmup(toy: Toy, tmp_path: Path) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "stopped"])
-def test_a_stopped_warmup_saves_and_a_killed_one_resumes(toy: Toy, tmp_path: Path, number: signal.Signals) -> None:
-    run, long, command = tmp_path / "run", tmp_path / "long", (*COMMAND, "--rtd.generator_warmup_steps", 400)
+def test_a_stopped_warmup_saves_and_a_killed_one_resumes(
+    toy: Toy, tmp_path: Path, number: signal.Signals
+) -> None:
+    run, long, command = (
+        tmp_path / "run",
+        tmp_path / "long",
+        (*COMMAND, "--rtd.generator_warmup_steps", 400),
+    )
     run.mkdir()
     stopped = interrupt(toy.options(toy.stock(ELECTRA), run, *command), run / WARMUP, 10, number)
     last = rows(run / WARMUP)[-1]["step"]
@@ -136,7 +161,15 @@ def test_a_stopped_warmup_saves_and_a_killed_one_resumes(toy: Toy, tmp_path: Pat
 @pytest.mark.slow
 def test_two_ranks_have_the_numbers_of_one(toy: Toy, tmp_path: Path) -> None:
     # Muon, the preset's optimizer, orthogonalises in bfloat16, which enlarges the last bits.
-    fixed = (*COMMAND, "--optimizer", "adamw", "--model.hidden_dropout_prob", 0, "--extend_vocab_to", 250)
+    fixed = (
+        *COMMAND,
+        "--optimizer",
+        "adamw",
+        "--model.hidden_dropout_prob",
+        0,
+        "--extend_vocab_to",
+        250,
+    )
     fixed = (*fixed, "--old_corpus", toy.old_text)
     origin, half = toy.stock(ELECTRA), ("--per_device_train_batch_size", 4)
     adapt(toy, origin, tmp_path / "one", *fixed)
@@ -149,14 +182,20 @@ def test_two_ranks_have_the_numbers_of_one(toy: Toy, tmp_path: Path) -> None:
 
 
 def test_a_warmup_with_different_settings_is_refused(toy: Toy, whole: Path, tmp_path: Path) -> None:
-    # Regression: another objective started in the same folder; a shorter run used a half-trained generator.
+    # Regression: another objective started in the same folder; a shorter run used a half-trained
+    # generator.
     run = shutil.copytree(whole, tmp_path / "run")
     shutil.rmtree(run / "checkpoints")
     shutil.rmtree(run / WARMUP / "checkpoints" / f"step-{ALONE:07d}")
     other, shorter = (*COMMAND[2:], "--objective", "mlm"), (*COMMAND, "--max_steps", 5)
-    changes = {other: "objective: rtd before, mlm now", shorter: f"max_steps: {TOGETHER} before, 5 now"}
+    changes = {
+        other: "objective: rtd before, mlm now",
+        shorter: f"max_steps: {TOGETHER} before, 5 now",
+    }
     for options, words in changes.items():
-        assert_refused(call(pretrain.main, *toy.options(toy.stock(ELECTRA), run, *options)), 4, words)
+        assert_refused(
+            call(pretrain.main, *toy.options(toy.stock(ELECTRA), run, *options)), 4, words
+        )
 
 
 def test_an_old_text_cannot_be_added_to_a_run_that_has_begun(toy: Toy, whole: Path) -> None:
@@ -166,28 +205,42 @@ def test_an_old_text_cannot_be_added_to_a_run_that_has_begun(toy: Toy, whole: Pa
 
 NOW = as_settings(PretrainConfig()) | {"store": "one"}
 # As recorded by an older version, which had no attention options.
-BEFORE = {**NOW, "model": {name: value for name, value in NOW["model"].items() if not name.startswith("attention")}}
+BEFORE = {
+    **NOW,
+    "model": {
+        name: value for name, value in NOW["model"].items() if not name.startswith("attention")
+    },
+}
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"model": {**NOW["model"], "attention": "window"}}, r"model\.attention: softmax before, window now"),
+        (
+            {"model": {**NOW["model"], "attention": "window"}},
+            r"model\.attention: softmax before, window now",
+        ),
         ({"store": "other", "encoding": "cp1252"}, r"\(encoding: utf-8 before, cp1252 now\)"),
         ({"store": "other"}, "contents of sample"),
     ],
 )
-def test_settings_are_compared_by_name_and_a_missing_option_has_its_default(changes: Any, words: str) -> None:
+def test_settings_are_compared_by_name_and_a_missing_option_has_its_default(
+    changes: Any, words: str
+) -> None:
     assert compare_settings(BEFORE, NOW, Path("run")) == []
     unused = {name: removed.unused for name, removed in REMOVED.items()}
     assert compare_settings({**BEFORE, **unused}, NOW, Path("run")) == []
-    assert compare_settings({**BEFORE, "log_gradient_norms": True}, NOW, Path("run")) == []  # changed no weight
+    # Changed no weight.
+    assert compare_settings({**BEFORE, "log_gradient_norms": True}, NOW, Path("run")) == []
     with pytest.raises(CheckpointError, match=r"rtd\.label_smoothing 0\.1, which is gone"):
-        compare_settings({**BEFORE, "rtd": {**BEFORE["rtd"], "label_smoothing": 0.1}}, NOW, Path("run"))
+        compare_settings(
+            {**BEFORE, "rtd": {**BEFORE["rtd"], "label_smoothing": 0.1}}, NOW, Path("run")
+        )
     with pytest.raises(CheckpointError, match="short_seq_steps 9, which is gone"):
         compare_settings({**BEFORE, "short_seq_steps": 9}, NOW, Path("run"))
     recorded = {"step": 1, "settings": {**BEFORE, "batch_ramp_steps": 4}}
-    with pytest.raises(CheckpointError, match="batch_ramp_steps 4, which is gone"):  # also before the corpus is read
+    # Also before the corpus is read.
+    with pytest.raises(CheckpointError, match="batch_ramp_steps 4, which is gone"):
         check_settings(ResumePoint(Path("run"), recorded, MAY_CHANGE), "tiny", PretrainConfig(), 1)
     assert compare_settings(BEFORE, NOW | {"is_recorded": False}, Path("run")) == []
     with pytest.raises(CheckpointError, match=words):

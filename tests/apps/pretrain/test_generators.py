@@ -28,7 +28,9 @@ Made = tuple[str, tuple[object, ...], Path]  # kind, options and folder
 
 
 @pytest.fixture(scope="module", params=OPTIONS)
-def made(finished: Finished, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Made:
+def made(
+    finished: Finished, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Made:
     """A run with a kind of generator, with a checkpoint after half of its steps."""
     fixed = ("--rtd.generator", finished.folder, "--tokenizer", finished.folder / "tokenizer")
     more = (*FEW, *OPTIONS[request.param], *(fixed if request.param == "fixed" else ()))
@@ -37,7 +39,9 @@ def made(finished: Finished, tmp_path_factory: pytest.TempPathFactory, request: 
     return request.param, more, folder
 
 
-def test_a_resumed_run_equals_the_uninterrupted_one(finished: Finished, made: Made, tmp_path: Path) -> None:
+def test_a_resumed_run_equals_the_uninterrupted_one(
+    finished: Finished, made: Made, tmp_path: Path
+) -> None:
     (_, more, run), folder = made, tmp_path / "run"
     shutil.copytree(run, folder, ignore=shutil.ignore_patterns("step-0000006"))
     assert "after step 3" in succeed(pretrain.main, *finished.options(folder, *more)).err
@@ -49,12 +53,20 @@ def test_checkpoints_hold_trained_weights_once_and_stock_loads_the_folders(made:
     is_shared, checkpoint = "shared" in kind, run / "checkpoints" / "step-0000006"
     parts = ["generator", "discriminator"] if is_shared else ["discriminator"]
     assert [part for part in ("generator", "discriminator") if (run / part).is_dir()] == parts
-    stored, state = load_file(checkpoint / "model.safetensors"), json.loads((checkpoint / "state.json").read_text())
+    stored, state = (
+        load_file(checkpoint / "model.safetensors"),
+        json.loads((checkpoint / "state.json").read_text()),
+    )
     assert {name.split(".")[1] for name in stored} == {*parts}
-    tied = {first for second, first in state["aliases"].items() if ".discriminator.encoder." in second}
+    tied = {
+        first for second, first in state["aliases"].items() if ".discriminator.encoder." in second
+    }
     assert tied == ({name for name in stored if ".encoder." in name} if is_shared else set())
     for part in parts:
-        one, other = (build(read_stored(locate(path, part)), KINDS[part]).state_dict() for path in (checkpoint, run))
+        one, other = (
+            build(read_stored(locate(path, part)), KINDS[part]).state_dict()
+            for path in (checkpoint, run)
+        )
         assert all(torch.equal(one[name], other[name]) for name in other)
     assert ("AutoModelForMaskedLM" in (run / "README.md").read_text(encoding="utf-8")) == is_shared
     for model in map(ea.load_model, (checkpoint, run)):
@@ -64,18 +76,29 @@ def test_checkpoints_hold_trained_weights_once_and_stock_loads_the_folders(made:
     inputs = (encoding["input_ids"], encoding["attention_mask"].bool(), encoding["token_type_ids"])
     with torch.no_grad():
         stock = AutoModel.from_pretrained(run / "discriminator")(**encoding).last_hidden_state[0]
-        torch.testing.assert_close(model.features(TEXT).tokens, stock, rtol=0, atol=1e-5 * float(stock.abs().max()))
+        torch.testing.assert_close(
+            model.features(TEXT).tokens, stock, rtol=0, atol=1e-5 * float(stock.abs().max())
+        )
         if model.generator is not None:
             logits = AutoModelForMaskedLM.from_pretrained(run / "generator")(**encoding).logits
-            torch.testing.assert_close(model.generator.logits(model.generator(*inputs)), logits, rtol=0, atol=1e-5)
+            torch.testing.assert_close(
+                model.generator.logits(model.generator(*inputs)), logits, rtol=0, atol=1e-5
+            )
 
 
-def test_plan_doctor_show_batch_know_the_kind(finished: Finished, made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_doctor_show_batch_know_the_kind(
+    finished: Finished, made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kind, more, run = made
-    planned = succeed(pretrain.main, *finished.options(run.with_name("new"), *more, "--dry_run", "true")).err
+    planned = succeed(
+        pretrain.main, *finished.options(run.with_name("new"), *more, "--dry_run", "true")
+    ).err
     source = "apps/run, not trained" if kind == "fixed" else "the first 1 of the discriminator"
     assert f"generator: {source}" in planned
-    total = sum(tensor.numel() for tensor in load_file(run / "checkpoints/step-0000006/model.safetensors").values())
+    total = sum(
+        tensor.numel()
+        for tensor in load_file(run / "checkpoints/step-0000006/model.safetensors").values()
+    )
     listed = planned.partition(f"parameters: {total:,} (")[2].partition(")")[0].split(", ")
     assert len(listed) == (3 if "shared" in kind else 2)
     assert sum(int(part.split()[0].replace(",", "")) for part in listed) == total
@@ -88,9 +111,13 @@ def test_plan_doctor_show_batch_know_the_kind(finished: Finished, made: Made, mo
     assert default_model.newest_run() == run
 
 
-def test_a_fixed_generator_must_fit_the_run_and_stay_the_same(finished: Finished, tmp_path: Path) -> None:
+def test_a_fixed_generator_must_fit_the_run_and_stay_the_same(
+    finished: Finished, tmp_path: Path
+) -> None:
     folder = shutil.copytree(finished.folder / "generator", tmp_path / "fixed")
-    argv = finished.options(tmp_path / "run", *FEW, "--rtd.generator", folder, "--tokenizer", folder)
+    argv = finished.options(
+        tmp_path / "run", *FEW, "--rtd.generator", folder, "--tokenizer", folder
+    )
     for code, text, *options in (
         (4, "has another tokenizer; set --tokenizer", "--tokenizer", "null", "--vocab_size", 150),
         (4, "has max_position_embeddings 32, the run needs 99", "--max_seq_length", 99),
@@ -101,12 +128,16 @@ def test_a_fixed_generator_must_fit_the_run_and_stay_the_same(finished: Finished
         assert_refused(call(pretrain.main, *argv, *options), code, text)
     succeed(pretrain.main, *argv)
     shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-0000006")
-    weights = {name: tensor * 1.01 for name, tensor in load_file(folder / "model.safetensors").items()}
+    weights = {
+        name: tensor * 1.01 for name, tensor in load_file(folder / "model.safetensors").items()
+    }
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
     assert_refused(call(pretrain.main, *argv), 4, "fixed_generator")
 
 
-def test_shared_layers_are_continued_and_not_damaged_by_a_new_head(finished: Finished, tmp_path: Path) -> None:
+def test_shared_layers_are_continued_and_not_damaged_by_a_new_head(
+    finished: Finished, tmp_path: Path
+) -> None:
     few = (*SHARED, "--max_steps", 1, "--learning_rate", 1e-12)
     succeed(pretrain.main, *finished.options(tmp_path / "run", *few))
     pair, lone = tmp_path / "run" / "discriminator", tmp_path / "lone"
@@ -114,11 +145,29 @@ def test_shared_layers_are_continued_and_not_damaged_by_a_new_head(finished: Fin
     assert "randomly initialized: nothing" in ended.err
     argv = finished.options(tmp_path / "other", *few, "--init_from", finished.folder)
     assert_refused(call(pretrain.main, *argv), 4, "its rtd.generator is own")
-    more = ("--model.num_hidden_groups", 2, "--rtd.generator_layers", 1, "--init_from", tmp_path / "run")
-    assert_refused(call(pretrain.main, *finished.options(tmp_path / "other", *few, *more)), 4, "to add groups name")
+    more = (
+        "--model.num_hidden_groups",
+        2,
+        "--rtd.generator_layers",
+        1,
+        "--init_from",
+        tmp_path / "run",
+    )
+    assert_refused(
+        call(pretrain.main, *finished.options(tmp_path / "other", *few, *more)),
+        4,
+        "to add groups name",
+    )
     shutil.copytree(pair, lone)  # without a generator: a new head is trained alone first
     warm = ("--rtd.generator_warmup_steps", 2, "--learning_rate", 0.01, "--init_from", lone)
     succeed(pretrain.main, *finished.options(tmp_path / "warm", *few, *warm))
     found = load_file(tmp_path / "warm/generator_warmup/checkpoints/step-0000002/model.safetensors")
-    layers = {name: tensor for name, tensor in load_file(lone / "model.safetensors").items() if "ffn" in name}
-    assert all(torch.equal(found[f"generator.{name.partition('.')[2]}"], tensor) for name, tensor in layers.items())
+    layers = {
+        name: tensor
+        for name, tensor in load_file(lone / "model.safetensors").items()
+        if "ffn" in name
+    }
+    assert all(
+        torch.equal(found[f"generator.{name.partition('.')[2]}"], tensor)
+        for name, tensor in layers.items()
+    )

@@ -17,11 +17,28 @@ from electra_albert.objectives.evaluation import Detections
 from electra_albert.tokenization.tokenizer import load_tokenizer
 from tests.apps import tiny_stock
 from tests.apps.tiny_run import assert_refused, call, rows, succeed, untimed_rows
-from tests.apps.tiny_stock import MLM, NEW_WORDS, VOCAB, Toy, adapt, load_stock, masked_held_out, stock_mlm_loss
+from tests.apps.tiny_stock import (
+    MLM,
+    NEW_WORDS,
+    VOCAB,
+    Toy,
+    adapt,
+    load_stock,
+    masked_held_out,
+    stock_mlm_loss,
+)
 
 ORDER = ("--objective", "mlm_sop", "--max_seq_length", 64)
 ALBERT, MASKED_LM = "AlbertForMaskedLM", ("BertForMaskedLM", "ElectraForMaskedLM")
-WIDER = ("--model.hidden_size", 64, "--model.num_attention_heads", 8, "--model.intermediate_size", 96)  # twice
+# Twice.
+WIDER = (
+    "--model.hidden_size",
+    64,
+    "--model.num_attention_heads",
+    8,
+    "--model.intermediate_size",
+    96,
+)
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +47,8 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Toy:
 
 
 def test_initializer_range_of_the_folder_is_not_inherited(toy: Toy) -> None:
-    # Regression: the random weights, drawn before the folder's are copied, had its initializer_range.
+    # Regression: the random weights, drawn before the folder's are copied, had its
+    # initializer_range.
     job, logged = toy.job(toy.stock(ALBERT, initializer_range=0.9), *MLM)
     assert job.config.model.initializer_range == 0.02
     assert "losses of random weights: mlm loss" in logged
@@ -39,11 +57,16 @@ def test_initializer_range_of_the_folder_is_not_inherited(toy: Toy) -> None:
 def held_out_loss(job: Job, name: str) -> float:
     """Mean of a loss of the run's objective over its held-out examples."""
     with torch.no_grad():
-        scores = [job.objective.score(masked.batch, job.unigram, Detections())[name] for masked in masked_held_out(job)]
+        scores = [
+            job.objective.score(masked.batch, job.unigram, Detections())[name]
+            for masked in masked_held_out(job)
+        ]
     return sum(float(term.sum) for term in scores) / sum(int(term.count) for term in scores)
 
 
-def test_a_run_from_albert_starts_at_the_loss_of_stock_and_lowers_it(toy: Toy, tmp_path: Path) -> None:
+def test_a_run_from_albert_starts_at_the_loss_of_stock_and_lowers_it(
+    toy: Toy, tmp_path: Path
+) -> None:
     origin = toy.stock(ALBERT)
     ended = adapt(toy, origin, tmp_path / "run", *MLM, "--max_steps", 8)
     first, last = (row for row in rows(tmp_path / "run") if "eval_mlm_loss" in row)
@@ -58,9 +81,15 @@ def test_a_run_from_albert_starts_at_the_loss_of_stock_and_lowers_it(toy: Toy, t
 
 @pytest.mark.parametrize(
     ("kind", "options"),
-    [*((kind, MLM) for kind in MASKED_LM), ("AlbertForPreTraining", ORDER), ("BertForMaskedLM", (*MLM, *WIDER))],
+    [
+        *((kind, MLM) for kind in MASKED_LM),
+        ("AlbertForPreTraining", ORDER),
+        ("BertForMaskedLM", (*MLM, *WIDER)),
+    ],
 )
-def test_masked_token_loss_at_step_0_is_that_of_stock(toy: Toy, kind: str, options: tuple[object, ...]) -> None:
+def test_masked_token_loss_at_step_0_is_that_of_stock(
+    toy: Toy, kind: str, options: tuple[object, ...]
+) -> None:
     job, logged = toy.job(toy.stock(kind), *options)
     expected = stock_mlm_loss(load_stock(toy.stock(kind), kind), masked_held_out(job))
     assert held_out_loss(job, "mlm_loss") == pytest.approx(expected, rel=1e-5)
@@ -88,7 +117,9 @@ def test_the_head_of_an_electra_discriminator_is_kept(toy: Toy) -> None:
         ("ElectraForPreTraining", MLM, "predictions", {"discriminator_predictions"}),
     ],
 )
-def test_new_and_unused_parts_are_logged(toy: Toy, kind: str, options: Any, new: str, unused: set[str]) -> None:
+def test_new_and_unused_parts_are_logged(
+    toy: Toy, kind: str, options: Any, new: str, unused: set[str]
+) -> None:
     origin = toy.stock(kind)
     job, logged = toy.job(origin, *options)
     assert f"initial weights: {origin}; randomly initialized: {new}\n" in logged
@@ -98,7 +129,9 @@ def test_new_and_unused_parts_are_logged(toy: Toy, kind: str, options: Any, new:
     assert ("notice: forgetting" in logged, "--old_corpus" in logged) == (True, True)
 
 
-def test_a_generator_of_the_same_size_gets_the_masked_language_model(toy: Toy, tmp_path: Path) -> None:
+def test_a_generator_of_the_same_size_gets_the_masked_language_model(
+    toy: Toy, tmp_path: Path
+) -> None:
     origin, same_size = toy.stock(ALBERT), ("--rtd.generator_size", 1)
     job, logged = toy.job(origin, *same_size)
     assert "initialized: discriminator_predictions\n" in logged
@@ -110,14 +143,18 @@ def test_a_generator_of_the_same_size_gets_the_masked_language_model(toy: Toy, t
 
 
 def write_pair(toy: Toy, folder: Path, *more: object) -> Path:
-    """Write discriminator and generator of an untrained run next to each other, without checkpoints."""
+    """Write discriminator and generator of an untrained run next to each other, without
+    checkpoints.
+    """
     job, _ = toy.job(toy.stock("ElectraForPreTraining"), "--rtd.embedding_sharing", "full", *more)
     save_model(job.objective.discriminator, job.prepared.tokenizer, folder / "discriminator")
     save_model(job.objective.generator, job.prepared.tokenizer, folder / "generator")
     return folder
 
 
-def test_generator_and_discriminator_are_both_loaded_for_any_generator_size(toy: Toy, tmp_path: Path) -> None:
+def test_generator_and_discriminator_are_both_loaded_for_any_generator_size(
+    toy: Toy, tmp_path: Path
+) -> None:
     pair = write_pair(toy, tmp_path / "pair", "--rtd.generator_size", 0.5)
     job, logged = toy.job(pair)
     assert ("initialized: nothing" in logged, job.lacks_generator) == (True, False)
@@ -135,7 +172,9 @@ def test_generator_and_discriminator_are_both_loaded_for_any_generator_size(toy:
 def test_only_a_new_generator_starts_at_the_token_frequencies(toy: Toy, tmp_path: Path) -> None:
     job, _ = toy.job(toy.stock("ElectraForPreTraining"))
     assert job.lacks_generator
-    assert torch.equal(job.objective.generator.predictions.bias, job.unigram.entropy - job.unigram.nats)
+    assert torch.equal(
+        job.objective.generator.predictions.bias, job.unigram.entropy - job.unigram.nats
+    )
     pair = write_pair(toy, tmp_path / "pair")
     trained = load_stock(pair / "generator", ALBERT)
     torch.nn.init.normal_(trained.predictions.bias)
@@ -157,7 +196,10 @@ def test_a_pair_without_shared_embeddings_is_refused(toy: Toy, tmp_path: Path) -
 
 
 def test_the_old_text_is_scored_before_and_after_training(toy: Toy, tmp_path: Path) -> None:
-    more, run = (*MLM, "--old_corpus", toy.old_text, "--max_steps", 4, "--save_steps", 2), tmp_path / "run"
+    more, run = (
+        (*MLM, "--old_corpus", toy.old_text, "--max_steps", 4, "--save_steps", 2),
+        tmp_path / "run",
+    )
     ended = adapt(toy, toy.stock(ALBERT), run, *more)
     first, last = (row for row in rows(run) if "eval_mlm_loss" in row)
     assert (first["step"], last["step"]) == (0, 4)
@@ -165,7 +207,9 @@ def test_the_old_text_is_scored_before_and_after_training(toy: Toy, tmp_path: Pa
         assert row["eval_old_text_mlm_loss"] not in (None, row["eval_mlm_loss"])
     table = ended.out[ended.out.index("at step 0") :]
     row_text = next(line for line in table.splitlines() if line.startswith("mlm loss, old text"))
-    assert row_text.split()[4:6] == [f"{row['eval_old_text_mlm_loss']:.3f}" for row in (first, last)]
+    assert row_text.split()[4:6] == [
+        f"{row['eval_old_text_mlm_loss']:.3f}" for row in (first, last)
+    ]
     assert "notice: forgetting" not in ended.err
     job, _ = toy.job(toy.stock(ALBERT), *MLM, "--old_corpus", toy.old_text)
     assert job.origin.held_out.table.count > 100  # all of the old text: it is not trained on
@@ -176,15 +220,35 @@ def test_the_old_text_is_scored_before_and_after_training(toy: Toy, tmp_path: Pa
 
 def test_an_invalid_old_corpus_is_refused_before_preparation(toy: Toy, tmp_path: Path) -> None:
     # Regression: the new text was prepared first, which can take hours.
-    argv = ("--corpus", toy.new_text, "--output_dir", tmp_path / "run", "--prepared_dir", tmp_path / "prepared")
-    assert_refused(call(pretrain.main, *argv, "--old_corpus", toy.old_text), 2, "old_corpus", "--init_from")
-    argv = (*toy.options(toy.stock(ALBERT), tmp_path / "run", *MLM), "--prepared_dir", tmp_path / "prepared")
-    assert_refused(call(pretrain.main, *argv, "--old_corpus", tmp_path / "gone.txt"), 2, "--old_corpus", "no such file")
+    argv = (
+        "--corpus",
+        toy.new_text,
+        "--output_dir",
+        tmp_path / "run",
+        "--prepared_dir",
+        tmp_path / "prepared",
+    )
+    assert_refused(
+        call(pretrain.main, *argv, "--old_corpus", toy.old_text), 2, "old_corpus", "--init_from"
+    )
+    argv = (
+        *toy.options(toy.stock(ALBERT), tmp_path / "run", *MLM),
+        "--prepared_dir",
+        tmp_path / "prepared",
+    )
+    assert_refused(
+        call(pretrain.main, *argv, "--old_corpus", tmp_path / "gone.txt"),
+        2,
+        "--old_corpus",
+        "no such file",
+    )
     assert not (tmp_path / "prepared").exists()
 
 
 @pytest.mark.parametrize("kind", [ALBERT, "BertForMaskedLM"])
-def test_new_words_extend_embeddings_config_and_tokenizer(toy: Toy, tmp_path: Path, kind: str) -> None:
+def test_new_words_extend_embeddings_config_and_tokenizer(
+    toy: Toy, tmp_path: Path, kind: str
+) -> None:
     own = load_tokenizer(toy.stock(kind))
     wanted = len(own) + len(NEW_WORDS)
     ended = adapt(toy, toy.stock(kind), tmp_path / "run", *MLM, "--extend_vocab_to", wanted)
@@ -195,18 +259,26 @@ def test_new_words_extend_embeddings_config_and_tokenizer(toy: Toy, tmp_path: Pa
     assert len(tokenizer) == wanted
     for word in NEW_WORDS:
         assert len(tokenizer.tokenize(word)) == 1 < len(own.tokenize(word))
-    assert load_stock(exported, "AlbertForMaskedLM").get_input_embeddings().weight.shape[0] == wanted
+    assert (
+        load_stock(exported, "AlbertForMaskedLM").get_input_embeddings().weight.shape[0] == wanted
+    )
 
 
 def test_a_new_token_starts_as_the_mean_of_its_old_subwords(toy: Toy) -> None:
     own = load_tokenizer(toy.stock(ALBERT))
     job, _ = toy.job(toy.stock(ALBERT), *MLM, "--extend_vocab_to", VOCAB + len(NEW_WORDS))
-    new, old = job.objective.generator.state_dict(), load_stock(toy.stock(ALBERT), ALBERT).state_dict()
+    new, old = (
+        job.objective.generator.state_dict(),
+        load_stock(toy.stock(ALBERT), ALBERT).state_dict(),
+    )
     for word in NEW_WORDS:
         (number,) = job.prepared.tokenizer.encode(word, add_special_tokens=False)
         before = own.encode(word, add_special_tokens=False)
         assert number >= VOCAB
-        for name, stock_name in ((TABLE, f"albert.{TABLE}"), ("predictions.bias", "predictions.bias")):
+        for name, stock_name in (
+            (TABLE, f"albert.{TABLE}"),
+            ("predictions.bias", "predictions.bias"),
+        ):
             assert torch.allclose(new[name][number], old[stock_name][before].mean(0), atol=1e-6)
     assert torch.equal(new[TABLE][:VOCAB], old[f"albert.{TABLE}"])
 
@@ -224,7 +296,9 @@ def test_an_extended_run_resumes_without_the_original_folder(toy: Toy, tmp_path:
     succeed(show_batch.main, "--run", tmp_path / "run", "--step", 2)
 
 
-def test_vocabulary_is_extended_for_a_model_folder_but_not_for_a_run(toy: Toy, tmp_path: Path) -> None:
+def test_vocabulary_is_extended_for_a_model_folder_but_not_for_a_run(
+    toy: Toy, tmp_path: Path
+) -> None:
     adapt(toy, toy.stock(ALBERT), tmp_path / "first", *MLM)
     first, second = tmp_path / "first", tmp_path / "second"
     for more, word in {
@@ -232,22 +306,32 @@ def test_vocabulary_is_extended_for_a_model_folder_but_not_for_a_run(toy: Toy, t
         ("--model.num_attention_heads", 2): "num_attention_heads",
         ("--model.num_hidden_layers", 1): "num_hidden_layers",
     }.items():
-        assert_refused(call(pretrain.main, *toy.options(first, second, *MLM, *more)), 4, str(first), word)
+        assert_refused(
+            call(pretrain.main, *toy.options(first, second, *MLM, *more)), 4, str(first), word
+        )
     adapt(toy, first / "generator", second, *MLM, "--extend_vocab_to", VOCAB + 1)
 
 
-def test_unused_embedding_rows_are_dropped_and_length_is_limited_by_the_positions(toy: Toy, tmp_path: Path) -> None:
+def test_unused_embedding_rows_are_dropped_and_length_is_limited_by_the_positions(
+    toy: Toy, tmp_path: Path
+) -> None:
     job, _ = toy.job(toy.stock(ALBERT, vocab_size=VOCAB + 10), *MLM)
     assert job.objective.generator.config.vocab_size == VOCAB
     argv = toy.options(toy.stock(ALBERT, max_position_embeddings=32), tmp_path / "run", *MLM)
     index = argv.index("--max_seq_length")
-    assert "of 32 tokens" in succeed(pretrain.main, *argv[:index], *argv[index + 2 :], "--dry_run").err
+    assert (
+        "of 32 tokens" in succeed(pretrain.main, *argv[:index], *argv[index + 2 :], "--dry_run").err
+    )
 
 
 def test_an_incompatible_folder_or_option_is_refused(toy: Toy, tmp_path: Path) -> None:
     fits, small = toy.stock(ALBERT), toy.stock(ALBERT, vocab_size=VOCAB - 10)
     unknown, empty = (shutil.copytree(fits, tmp_path / name) for name in ("unknown", "empty"))
-    text = (fits / "config.json").read_text().replace('"model_type": "albert"', '"model_type": "roberta"')
+    text = (
+        (fits / "config.json")
+        .read_text()
+        .replace('"model_type": "albert"', '"model_type": "roberta"')
+    )
     (unknown / "config.json").write_text(text)
     (empty / "model.safetensors").unlink()
     for origin, more, code, word in (
@@ -258,5 +342,7 @@ def test_an_incompatible_folder_or_option_is_refused(toy: Toy, tmp_path: Path) -
         (unknown, (), 4, "roberta"),
         (empty, (), 2, "model.safetensors"),
     ):
-        assert_refused(call(pretrain.main, *toy.options(origin, tmp_path / "run", *MLM, *more)), code, word)
+        assert_refused(
+            call(pretrain.main, *toy.options(origin, tmp_path / "run", *MLM, *more)), code, word
+        )
         assert not (tmp_path / "run" / "checkpoints").exists()

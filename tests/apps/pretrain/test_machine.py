@@ -28,16 +28,24 @@ from tests.training.toy import ALONE
 CPU = torch.device("cpu")
 
 
-def test_compiling_needs_a_compiler(finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiling_needs_a_compiler(
+    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
-    argv = finished.options(tmp_path / "run", "--torch_compile", "blocks", "--prepared_dir", tmp_path / "none")
+    argv = finished.options(
+        tmp_path / "run", "--torch_compile", "blocks", "--prepared_dir", tmp_path / "none"
+    )
     ended = call(pretrain.main, *argv)
-    assert_refused(ended, 2, "--torch_compile blocks cannot work here", "no C compiler", "g++", "CXX")
+    assert_refused(
+        ended, 2, "--torch_compile blocks cannot work here", "no C compiler", "g++", "CXX"
+    )
     assert not (tmp_path / "none").exists()
 
 
-def test_compiling_without_python_headers_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_compiling_without_python_headers_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("CXX", sys.executable)  # any existing program
     monkeypatch.setattr(sysconfig, "get_path", lambda *_: str(tmp_path))
     monkeypatch.setattr(sysconfig, "get_config_var", lambda _: None)
@@ -79,7 +87,9 @@ def test_on_a_gpu_the_step_is_recorded_where_that_is_known_to_work() -> None:
 
 @pytest.mark.parametrize("is_checkpointed", [False, True])
 def test_out_of_memory_error_names_the_options_that_help(is_checkpointed: bool) -> None:
-    training = TrainingConfig(per_device_train_batch_size=48, gradient_checkpointing=is_checkpointed)
+    training = TrainingConfig(
+        per_device_train_batch_size=48, gradient_checkpointing=is_checkpointed
+    )
     expected = pytest.raises(UsageError, match="lower --per_device_train_batch_size 48")
     with expected as refused, one_line_errors(training, "blocks"):
         if is_checkpointed:
@@ -105,7 +115,9 @@ def test_out_of_memory_in_fine_tuning_is_a_one_line_error(
 
     monkeypatch.setattr(TaskObjective, "outputs", fails)
     argv = cola(tmp_path).options(finished.folder, tmp_path / "tuned", "--max_steps", 2)
-    assert_refused(call(finetune.main, *argv), 2, "out of memory", "--per_device_eval_batch_size 32")
+    assert_refused(
+        call(finetune.main, *argv), 2, "out of memory", "--per_device_eval_batch_size 32"
+    )
 
 
 def test_out_of_memory_in_pretraining_is_a_one_line_error(
@@ -131,9 +143,13 @@ def test_a_compiler_failure_is_reported_with_a_remedy_and_other_errors_are_raise
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
+@pytest.mark.skipif(
+    shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU"
+)
 @pytest.mark.usefixtures("nothing_compiled_yet")
-def test_compiled_blocks_give_the_losses_of_eager_ones_also_after_resuming(finished: Finished, tmp_path: Path) -> None:
+def test_compiled_blocks_give_the_losses_of_eager_ones_also_after_resuming(
+    finished: Finished, tmp_path: Path
+) -> None:
     folder, compiled = tmp_path / "run", ("--torch_compile", "blocks")
     succeed(pretrain.main, *finished.options(folder, *compiled))
     shutil.rmtree(folder / "checkpoints" / f"step-{STEPS:07d}")
@@ -154,13 +170,24 @@ def test_a_cpu_compiles_only_on_request(finished: Finished, tmp_path: Path) -> N
     assert_refused(ended, 2, "torch_compile", "blocks")
 
 
-def test_the_recorded_commit_is_complete_marked_if_dirty_and_none_outside_the_checkout(tmp_path: Path) -> None:
+def test_the_recorded_commit_is_complete_marked_if_dirty_and_none_outside_the_checkout(
+    tmp_path: Path,
+) -> None:
     assert environment()["processor"] == processor() != ""
     assert environment()["commit"] == commit(ROOT)
 
     def git(*words: str) -> str:
-        settings = ("-c", "user.name=x", "-c", "user.email=x@example.org", "-c", "commit.gpgsign=false")
-        done = subprocess.run(["git", "-C", tmp_path, *settings, *words], check=True, capture_output=True, text=True)
+        settings = (
+            "-c",
+            "user.name=x",
+            "-c",
+            "user.email=x@example.org",
+            "-c",
+            "commit.gpgsign=false",
+        )
+        done = subprocess.run(
+            ["git", "-C", tmp_path, *settings, *words], check=True, capture_output=True, text=True
+        )
         return done.stdout.strip()
 
     git("init", "--quiet")

@@ -1,4 +1,6 @@
-"""Pretraining.py from raw text to an encoder: the files and scores of a run, and their reproducibility."""
+"""Pretraining.py from raw text to an encoder: the files and scores of a run, and their
+reproducibility.
+"""
 
 import base64
 import hashlib
@@ -32,7 +34,17 @@ from electra_albert.training import loop
 from electra_albert.training.distributed import World
 from electra_albert.training.monitor import CLOCK
 from tests.apps.conftest import Finished
-from tests.apps.tiny_run import ROOT, STEPS, assert_refused, call, environment, options, outcome, rows, succeed
+from tests.apps.tiny_run import (
+    ROOT,
+    STEPS,
+    assert_refused,
+    call,
+    environment,
+    options,
+    outcome,
+    rows,
+    succeed,
+)
 from tests.hub.models import run_code_of
 from tests.training.toy import ALONE
 
@@ -50,15 +62,28 @@ def test_a_run_writes_the_documented_files(finished: Finished) -> None:
     assert checkpoints == ["step-0000010", "step-0000020"]
     newest = {path.name for path in (finished.folder / "checkpoints" / checkpoints[-1]).iterdir()}
     assert newest == {"model.safetensors", "optimizer.safetensors", "state.json", "MANIFEST.json"}
-    assert not [path for path in finished.folder.rglob(".*") if path.name.startswith((".writing", ".tmp", ".can"))]
+    assert not [
+        path
+        for path in finished.folder.rglob(".*")
+        if path.name.startswith((".writing", ".tmp", ".can"))
+    ]
 
 
-def test_metrics_have_one_object_per_logged_step_with_the_documented_names_and_no_nan(finished: Finished) -> None:
-    training, held_out = ([row for row in rows(finished.folder) if name in row] for name in ("loss", "eval_loss"))
+def test_metrics_have_one_object_per_logged_step_with_the_documented_names_and_no_nan(
+    finished: Finished,
+) -> None:
+    training, held_out = (
+        [row for row in rows(finished.folder) if name in row] for name in ("loss", "eval_loss")
+    )
     assert [row["step"] for row in training] == [1, 5, 10, 15, STEPS]
     assert [row["step"] for row in held_out] == [10, STEPS]
     for row in training:
-        assert row.keys() == POSITION | SCORES | {"learning_rate", "grad_norm", "tokens_per_second", "data_wait"}
+        assert row.keys() == POSITION | SCORES | {
+            "learning_rate",
+            "grad_norm",
+            "tokens_per_second",
+            "data_wait",
+        }
     for row in held_out:
         assert row.keys() >= POSITION | {f"eval_{name}" for name in SCORES | {"discriminator_auc"}}
     assert [row["tokens"] for row in training] == sorted(row["tokens"] for row in training)
@@ -71,33 +96,47 @@ def test_total_loss_is_generator_plus_fifty_times_discriminator(finished: Finish
     training = [row for row in rows(finished.folder) if "loss" in row]
     unigram_loss = rows(finished.folder)[-1]["eval_unigram_loss"]
     for row in training:
-        assert row["loss"] == pytest.approx(row["generator_loss"] + 50 * row["discriminator_loss"], rel=1e-12)
+        assert row["loss"] == pytest.approx(
+            row["generator_loss"] + 50 * row["discriminator_loss"], rel=1e-12
+        )
     assert training[0]["generator_loss"] == pytest.approx(unigram_loss, rel=0.1)
     assert training[0]["discriminator_loss"] == pytest.approx(math.log(2), rel=0.05)
     assert training[-1]["loss"] < 0.95 * training[0]["loss"]
 
 
-def test_the_baseline_uses_training_frequencies_on_held_out_masked_tokens(finished: Finished) -> None:
+def test_the_baseline_uses_training_frequencies_on_held_out_masked_tokens(
+    finished: Finished,
+) -> None:
     _, config = parse_pretraining(finished.options(finished.folder), "Pretraining.py")
     job = make_job(config, World(0, 1, 0, torch.device("cpu")))
-    counts = np.bincount(job.prepared.store.train.parts[0].tokens, minlength=job.config.model.vocab_size)
+    counts = np.bincount(
+        job.prepared.store.train.parts[0].tokens, minlength=job.config.model.vocab_size
+    )
     index = torch.arange(job.held_out.table.count)
     targets = job.objective.corrupt(job.held_out.gather(index, index)).targets
     unigram = Unigram.from_counts(counts, job.objective.special.never_masked)
     expected = (unigram.nats[targets.labels] * targets.weight).sum() / targets.weight.sum()
-    assert rows(finished.folder)[-1]["eval_unigram_loss"] == pytest.approx(float(expected), rel=1e-5)
+    assert rows(finished.folder)[-1]["eval_unigram_loss"] == pytest.approx(
+        float(expected), rel=1e-5
+    )
 
 
 def test_energies_start_at_the_entropy_of_the_token_frequencies(finished: Finished) -> None:
-    _, config = parse_pretraining(finished.options(None, "--objective", "electric"), "Pretraining.py")
+    _, config = parse_pretraining(
+        finished.options(None, "--objective", "electric"), "Pretraining.py"
+    )
     job = make_job(config, World(0, 1, 0, torch.device("cpu")))
     batch = job.held_out.gather(*[torch.arange(job.held_out.table.count)] * 2)
-    energies = job.objective.discriminator(batch.input_ids, batch.attention_mask, batch.token_type_ids)
+    energies = job.objective.discriminator(
+        batch.input_ids, batch.attention_mask, batch.token_type_ids
+    )
     assert float(energies.detach().mean()) == pytest.approx(job.unigram.entropy, abs=0.2)
 
 
 @pytest.mark.parametrize("subfolder", ["", "discriminator"])
-def test_model_cards_have_data_and_scores_and_their_code_runs(finished: Finished, subfolder: str) -> None:
+def test_model_cards_have_data_and_scores_and_their_code_runs(
+    finished: Finished, subfolder: str
+) -> None:
     card = ModelCard.load(finished.folder / subfolder / "README.md")
     assert card.data.library_name == "transformers"
     assert f"{rows(finished.folder)[-1]['eval_discriminator_auc']:.4f}" in card.text
@@ -109,26 +148,40 @@ def test_a_model_card_has_dataset_language_and_license_if_known() -> None:
     given = {"language": "de", "license": "mit"}
     for corpus, run, known in (
         ("sample", RunConfig(), {"language": "en"}),
-        ("Salesforce/wikitext:name", RunConfig(**given), {"datasets": ["Salesforce/wikitext"], **given}),
+        (
+            "Salesforce/wikitext:name",
+            RunConfig(**given),
+            {"datasets": ["Salesforce/wikitext"], **given},
+        ),
     ):
         facts = run_facts(
-            replace(PRESETS["tiny"], corpus=CorpusConfig(corpus=corpus, max_seq_length=64), run=run), {}, 1
+            replace(
+                PRESETS["tiny"], corpus=CorpusConfig(corpus=corpus, max_seq_length=64), run=run
+            ),
+            {},
+            1,
         )
         assert {name: value for name, value in facts.fields.items() if value} == known
 
 
 def test_the_same_command_gives_the_same_run(finished: Finished, tmp_path: Path) -> None:
-    """Tokenizer, store, order, masks, samples and weights are computed again, in another process."""
+    """All is computed again, in another process: tokenizer, store, masks, samples, weights."""
     succeed(pretrain.main, *options(finished.corpus, tmp_path / "prepared", tmp_path / "run"))
     assert outcome(tmp_path / "run") == outcome(finished.folder)
-    for name in ("tokenizer/tokenizer.json", "generator/model.safetensors", "discriminator/model.safetensors"):
+    for name in (
+        "tokenizer/tokenizer.json",
+        "generator/model.safetensors",
+        "discriminator/model.safetensors",
+    ):
         assert (tmp_path / "run" / name).read_bytes() == (finished.folder / name).read_bytes()
 
 
 def test_a_discriminator_that_learns_nothing_gives_a_warning_during_training(
     finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(alarms, "is_discriminator_at_chance", lambda metrics: "discriminator_auc" in metrics)
+    monkeypatch.setattr(
+        alarms, "is_discriminator_at_chance", lambda metrics: "discriminator_auc" in metrics
+    )
     argv = finished.options(tmp_path / "run", "--max_steps", 1, "--rtd.discriminator_rate", 0.5)
     ended = succeed(pretrain.main, *argv)
     warning = "at chance level although the generator learns"
@@ -136,13 +189,22 @@ def test_a_discriminator_that_learns_nothing_gives_a_warning_during_training(
     assert "--rtd.discriminator_rate 0.125" in ended.err
 
 
-@pytest.mark.parametrize("redirected", [">&-", *["2>/dev/full"] * Path("/dev/full").exists()])  # only Linux has it
-def test_a_closed_or_full_output_stream_does_not_fail_a_run(tmp_path: Path, redirected: str) -> None:
-    (tmp_path / "greek.txt").write_text("ένας μικρός σκύλος κοιμάται στον κήπο.\n" * 300, encoding="utf-8")
-    argv = options(tmp_path / "greek.txt", tmp_path / "prepared", tmp_path / "run", "--max_steps", 1)
+# Only Linux has it.
+@pytest.mark.parametrize("redirected", [">&-", *["2>/dev/full"] * Path("/dev/full").exists()])
+def test_a_closed_or_full_output_stream_does_not_fail_a_run(
+    tmp_path: Path, redirected: str
+) -> None:
+    (tmp_path / "greek.txt").write_text(
+        "ένας μικρός σκύλος κοιμάται στον κήπο.\n" * 300, encoding="utf-8"
+    )
+    argv = options(
+        tmp_path / "greek.txt", tmp_path / "prepared", tmp_path / "run", "--max_steps", 1
+    )
     command = f"{shlex.join([sys.executable, str(ROOT / 'Pretraining.py'), *argv])} {redirected}"
     narrow = {**environment(), "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"}
-    ended = subprocess.run(command, shell=True, cwd=tmp_path, env=narrow, capture_output=True, text=True, timeout=200)
+    ended = subprocess.run(
+        command, shell=True, cwd=tmp_path, env=narrow, capture_output=True, text=True, timeout=200
+    )
     assert (ended.returncode, "Traceback" in ended.stderr) == (0, False), ended.stderr
     assert (tmp_path / "run" / "discriminator" / "config.json").is_file()
     log = (tmp_path / "run" / "log.txt").read_text(encoding="utf-8")
@@ -150,25 +212,38 @@ def test_a_closed_or_full_output_stream_does_not_fail_a_run(tmp_path: Path, redi
     assert "[MASK]" in log
 
 
-def test_a_model_card_that_cannot_be_written_is_a_one_line_error(finished: Finished, tmp_path: Path) -> None:
+def test_a_model_card_that_cannot_be_written_is_a_one_line_error(
+    finished: Finished, tmp_path: Path
+) -> None:
     folder = shutil.copytree(finished.folder, tmp_path / "run")
     (folder / "README.md").unlink()
     (folder / "README.md").mkdir()
-    assert_refused(call(pretrain.main, *finished.options(folder)), 2, "cannot write into", "run the same command again")
+    assert_refused(
+        call(pretrain.main, *finished.options(folder)),
+        2,
+        "cannot write into",
+        "run the same command again",
+    )
 
 
 def test_a_sentence_that_is_too_long_when_tokenized_again_is_skipped(tmp_path: Path) -> None:
     random = base64.b32encode(hashlib.shake_256(b"").digest(25_000)).decode().lower()
     letters = iter(random)  # tokens are single letters, so a mask splits a word
-    sentences = ["".join(islice(letters, 20)) + " " + "".join(islice(letters, 20)) + "." for _ in range(900)]
+    sentences = [
+        "".join(islice(letters, 20)) + " " + "".join(islice(letters, 20)) + "." for _ in range(900)
+    ]
     (tmp_path / "words.txt").write_text("\n\n".join(sentences), encoding="utf-8")
-    argv = options(tmp_path / "words.txt", tmp_path / "prepared", tmp_path / "run", "--max_steps", 1)
+    argv = options(
+        tmp_path / "words.txt", tmp_path / "prepared", tmp_path / "run", "--max_steps", 1
+    )
     ended = succeed(pretrain.main, *argv, "--vocab_size", 39)
     assert ended.out.count("[MASK]") < SAMPLES, ended.out
     assert "next: " in ended.out
 
 
-def test_runs_can_be_trained_one_after_another_in_a_thread(finished: Finished, tmp_path: Path) -> None:
+def test_runs_can_be_trained_one_after_another_in_a_thread(
+    finished: Finished, tmp_path: Path
+) -> None:
     with ThreadPoolExecutor(1) as threads:
         for name in ("first", "second"):
             argv = finished.options(tmp_path / name, "--max_steps", 1)

@@ -40,7 +40,9 @@ def run(finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_resumed_run_equals_the_uninterrupted_one_bitwise(finished: Finished, run: Path, tmp_path: Path) -> None:
+def test_a_resumed_run_equals_the_uninterrupted_one_bitwise(
+    finished: Finished, run: Path, tmp_path: Path
+) -> None:
     folder = shutil.copytree(run, tmp_path / "run")
     shutil.rmtree(folder / "checkpoints" / f"step-{STEPS:07d}")
     steps = ("--max_steps", STEPS, "--save_steps", HALF, "--logging_steps", 1, *OPTIONS)
@@ -53,20 +55,42 @@ def test_the_encoder_fills_masks_in_stock_transformers_as_here(run: Path) -> Non
     ours = model.fill_mask(TEXT)
     theirs = pipeline("fill-mask", str(folder), device="cpu")(TEXT)
     assert [one["token"] for one in ours] == [one["token"] for one in theirs]
-    assert [one["score"] for one in ours] == pytest.approx([one["score"] for one in theirs], abs=1e-5)
+    assert [one["score"] for one in ours] == pytest.approx(
+        [one["score"] for one in theirs], abs=1e-5
+    )
     generator = ea.load_model(run / "generator", "cpu").fill_mask(TEXT)
-    assert [one["score"] for one in generator] != pytest.approx([one["score"] for one in ours], abs=1e-5)
+    assert [one["score"] for one in generator] != pytest.approx(
+        [one["score"] for one in ours], abs=1e-5
+    )
 
 
-def test_evaluation_scores_minimal_pairs_like_the_finished_run(finished: Finished, tmp_path: Path) -> None:
+def test_evaluation_scores_minimal_pairs_like_the_finished_run(
+    finished: Finished, tmp_path: Path
+) -> None:
     good = [" ".join(english(1, seed).split()[:6]) for seed in range(30)]
-    pairs = [{"sentence_good": text, "sentence_bad": " ".join(sorted(text.split()))} for text in good]
-    (file := tmp_path / "order.jsonl").write_text("\n".join(map(json.dumps, pairs)), encoding="utf-8")
-    few = ("--max_steps", STEPS, "--save_steps", STEPS, *OPTIONS, "--eval_pairs", file, "--eval_max_pairs", 25)
+    pairs = [
+        {"sentence_good": text, "sentence_bad": " ".join(sorted(text.split()))} for text in good
+    ]
+    (file := tmp_path / "order.jsonl").write_text(
+        "\n".join(map(json.dumps, pairs)), encoding="utf-8"
+    )
+    few = (
+        "--max_steps",
+        STEPS,
+        "--save_steps",
+        STEPS,
+        *OPTIONS,
+        "--eval_pairs",
+        file,
+        "--eval_max_pairs",
+        25,
+    )
     succeed(pretrain.main, *finished.options(folder := tmp_path / "run", *few))
     found = score_pairs(ea.load_model(folder, "cpu"), file, 25)
     last = read_metrics(folder / "metrics.jsonl")[-1]
-    assert {head: last[f"eval_pairs_{head}"] for head in found} == {head: one["mean"] for head, one in found.items()}
+    assert {head: last[f"eval_pairs_{head}"] for head in found} == {
+        head: one["mean"] for head, one in found.items()
+    }
     assert {one["mean"] for one in found.values()} != {0.5}
     long = {"sentence_good": "a " * 900, "sentence_bad": "b"}
     for line, said in (("{}", "no 'sentence_good'"), (json.dumps(long), "tokens long")):
@@ -89,7 +113,8 @@ def test_features_are_the_hidden_states_of_stock_transformers(run: Path) -> None
 def test_checkpoint_and_exported_folder_have_the_same_discriminator(run: Path) -> None:
     checkpoint = locate(run / "checkpoints" / f"step-{STEPS:07d}", "discriminator")
     found, exported = (
-        build(read_stored(files), Discriminator) for files in (checkpoint, locate(run / "discriminator"))
+        build(read_stored(files), Discriminator)
+        for files in (checkpoint, locate(run / "discriminator"))
     )
     wanted = exported.state_dict()
     for name, tensor in found.state_dict().items():
@@ -102,7 +127,9 @@ def test_half_precision_folders_agree_with_stock(tmp_path: Path, dtype: torch.dt
     save_model(model, tokenizer(), tmp_path, dtype=dtype)
     ours, encoded = ea.load_model(tmp_path, "cpu"), tokenizer()("the old fox", return_tensors="pt")
     with torch.no_grad():
-        stock = AutoModel.from_pretrained(tmp_path, dtype=torch.float32)(**encoded).last_hidden_state[0]
+        stock = AutoModel.from_pretrained(tmp_path, dtype=torch.float32)(
+            **encoded
+        ).last_hidden_state[0]
     difference = (ours.features("the old fox").tokens - stock).abs().max()
     assert difference <= 1e-5 * stock.abs().max()  # float32, from the same rounded weights
 
@@ -110,14 +137,20 @@ def test_half_precision_folders_agree_with_stock(tmp_path: Path, dtype: torch.dt
 def test_a_named_generator_is_not_replaced_by_the_discriminators_head(run: Path) -> None:
     # Regression: the MLM head of a given discriminator was used instead.
     wanted = ea.load_model(run / "generator", "cpu").fill_mask(TEXT)
-    assert ea.load_model(run / "generator", "cpu", discriminator=run / "discriminator").fill_mask(TEXT) == wanted
+    assert (
+        ea.load_model(run / "generator", "cpu", discriminator=run / "discriminator").fill_mask(TEXT)
+        == wanted
+    )
 
 
-STILL = ("--max_steps", 1, "--learning_rate", 1e-20, "--rtd.generator_warmup_steps", 1)  # weights stay as they are
+# Weights stay as they are.
+STILL = ("--max_steps", 1, "--learning_rate", 1e-20, "--rtd.generator_warmup_steps", 1)
 
 
 @pytest.mark.parametrize("part", ["", "discriminator"])
-def test_an_exported_pair_continues_with_both_tables(run: Path, finished: Finished, tmp_path: Path, part: str) -> None:
+def test_an_exported_pair_continues_with_both_tables(
+    run: Path, finished: Finished, tmp_path: Path, part: str
+) -> None:
     pair = tmp_path / "pair"
     for name in ("generator", "discriminator"):
         shutil.copytree(run / name, pair / name)
@@ -126,7 +159,9 @@ def test_an_exported_pair_continues_with_both_tables(run: Path, finished: Finish
     more = ("--rtd.embedding_sharing", "disentangled", "--init_from", pair / "discriminator")
     succeed(pretrain.main, *finished.options(tmp_path / "run", *STILL, *more))
     for name in ("discriminator", "generator")[: 1 if part else 2]:
-        before, after = (load_file(folder / name / "model.safetensors") for folder in (pair, tmp_path / "run"))
+        before, after = (
+            load_file(folder / name / "model.safetensors") for folder in (pair, tmp_path / "run")
+        )
         table = next(key for key in before if key.endswith("word_embeddings.weight"))
         torch.testing.assert_close(after[table], before[table], rtol=0, atol=1e-6)
     names = ("generator", "discriminator")
@@ -134,14 +169,31 @@ def test_an_exported_pair_continues_with_both_tables(run: Path, finished: Finish
     assert torch.equal(*tables) == bool(part)
 
 
-def test_only_a_new_mlm_head_starts_at_the_token_frequencies(finished: Finished, run: Path, tmp_path: Path) -> None:
-    # Regression: the trained bias of a lone discriminator was overwritten, and a new head started at ln V.
+def test_only_a_new_mlm_head_starts_at_the_token_frequencies(
+    finished: Finished, run: Path, tmp_path: Path
+) -> None:
+    # Regression: the trained bias of a lone discriminator was overwritten, and a new head started
+    # at ln V.
     alone = shutil.copytree(run / "discriminator", tmp_path / "alone")
-    shares = ("--rtd.mlm_share", 0.5, "--max_steps", 1, "--learning_rate", 1e-20, "--rtd.generator_warmup_steps", 1)
+    shares = (
+        "--rtd.mlm_share",
+        0.5,
+        "--max_steps",
+        1,
+        "--learning_rate",
+        1e-20,
+        "--rtd.generator_warmup_steps",
+        1,
+    )
     succeed(pretrain.main, *finished.options(tmp_path / "kept", "--init_from", alone, *shares))
     after = load_file(tmp_path / "kept" / "discriminator" / "model.safetensors")
     wanted = load_file(alone / "model.safetensors")["predictions.bias"]
     torch.testing.assert_close(after["predictions.bias"], wanted, rtol=0, atol=1e-6)
     lone = shutil.copytree(finished.folder / "discriminator", tmp_path / "lone")
     succeed(pretrain.main, *finished.options(tmp_path / "new", "--init_from", lone, *shares))
-    assert load_file(tmp_path / "new" / "discriminator" / "model.safetensors")["predictions.bias"].std() > 0.1
+    assert (
+        load_file(tmp_path / "new" / "discriminator" / "model.safetensors")[
+            "predictions.bias"
+        ].std()
+        > 0.1
+    )

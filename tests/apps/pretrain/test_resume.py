@@ -1,4 +1,6 @@
-"""Law 8 in whole runs: a run that was killed or stopped and is resumed equals an uninterrupted one, except times."""
+"""Law 8 in whole runs: a run that was killed or stopped and is resumed equals an uninterrupted one,
+except times.
+"""
 
 import errno
 import os
@@ -17,13 +19,41 @@ from electra_albert.contracts import STOPPED_BY_SIGNAL
 from electra_albert.corpus.examples import TrainBatches
 from tests.apps import tiny_run
 from tests.apps.conftest import Finished
-from tests.apps.tiny_run import STEPS, Ended, assert_refused, call, finish, options, outcome, rows, start, succeed
+from tests.apps.tiny_run import (
+    STEPS,
+    Ended,
+    assert_refused,
+    call,
+    finish,
+    options,
+    outcome,
+    rows,
+    start,
+    succeed,
+)
 
-# Accumulation and dropout, so that micro-batches and torch's random stream matter; every step is logged, for the kill.
+# Accumulation and dropout, so that micro-batches and torch's random stream matter; every step is
+# logged, for the kill.
 LENGTH = 60
 SETTINGS: tuple[object, ...] = (
-    *("--gradient_accumulation_steps", 2, "--per_device_train_batch_size", 16, "--max_steps", LENGTH),
-    *("--save_steps", 4, "--logging_steps", 1, "--eval_steps", 15, "--model.hidden_dropout_prob", 0.1),
+    *(
+        "--gradient_accumulation_steps",
+        2,
+        "--per_device_train_batch_size",
+        16,
+        "--max_steps",
+        LENGTH,
+    ),
+    *(
+        "--save_steps",
+        4,
+        "--logging_steps",
+        1,
+        "--eval_steps",
+        15,
+        "--model.hidden_dropout_prob",
+        0.1,
+    ),
 )
 
 
@@ -63,7 +93,11 @@ def resumed_from(ended: Ended) -> int:
 
 @pytest.mark.parametrize(  # steps in the first and in the second epoch, later on a busy machine
     ("number", "step"),
-    [(signal.SIGKILL, 6), (signal.SIGKILL, 14), pytest.param(signal.SIGTERM, 6, marks=pytest.mark.slow)],
+    [
+        (signal.SIGKILL, 6),
+        (signal.SIGKILL, 14),
+        pytest.param(signal.SIGTERM, 6, marks=pytest.mark.slow),
+    ],
 )
 def test_a_run_killed_or_stopped_in_any_epoch_equals_an_uninterrupted_one(
     command: Command, uninterrupted: Path, tmp_path: Path, number: signal.Signals, step: int
@@ -89,7 +123,11 @@ def test_a_run_killed_or_stopped_in_any_epoch_equals_an_uninterrupted_one(
 def test_a_full_disk_at_the_start_leaves_a_folder_that_can_be_resumed(
     finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int
 ) -> None:
-    argv, replace, done = finished.options(tmp_path / "run", "--max_steps", 1), os.replace, list[object]()
+    argv, replace, done = (
+        finished.options(tmp_path / "run", "--max_steps", 1),
+        os.replace,
+        list[object](),
+    )
 
     def fills_up(source: Path, target: Path) -> None:
         if (tmp_path / "run") in Path(target).parents:
@@ -107,10 +145,14 @@ def test_a_full_disk_at_the_start_leaves_a_folder_that_can_be_resumed(
 def test_a_resume_that_skips_a_batch_is_detected(
     command: Command, uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The planted fault for the tests above: resuming one batch too late, like a prefetching data loader."""
+    """The planted fault for the tests above: resuming one batch too late, like a prefetching data
+    loader.
+    """
     folder, steps = shutil.copytree(uninterrupted, tmp_path / "run"), TrainBatches.steps
     shutil.rmtree(folder / "checkpoints" / f"step-{LENGTH:07d}")
-    monkeypatch.setattr(TrainBatches, "steps", lambda batches, first_step: steps(batches, first_step + 1))
+    monkeypatch.setattr(
+        TrainBatches, "steps", lambda batches, first_step: steps(batches, first_step + 1)
+    )
     assert resumed_from(call(pretrain.main, *command(folder))) == LENGTH - 4
     weights, log = outcome(folder, LENGTH)
     assert weights != outcome(uninterrupted, LENGTH)[0]
@@ -118,7 +160,10 @@ def test_a_resume_that_skips_a_batch_is_detected(
 
 
 def exported(folder: Path) -> list[str]:
-    return [tiny_run.sha256(folder / name / "model.safetensors") for name in ("generator", "discriminator")]
+    return [
+        tiny_run.sha256(folder / name / "model.safetensors")
+        for name in ("generator", "discriminator")
+    ]
 
 
 def test_a_finished_run_is_not_trained_again(finished: Finished, tmp_path: Path) -> None:
@@ -133,12 +178,17 @@ def test_a_finished_run_is_not_trained_again(finished: Finished, tmp_path: Path)
     assert exported(folder) == exported(finished.folder)
 
 
-def test_another_instruction_set_is_logged(finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_instruction_set_is_logged(
+    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Regression: without /proc, PyTorch uses none, and a run had other weights without a notice.
     folder = shutil.copytree(finished.folder, tmp_path / "run")
     found = torch.backends.cpu.get_cpu_capability()
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "NONE")
-    assert f"cpu_capability was {found}, is now NONE" in succeed(pretrain.main, *finished.options(folder)).err
+    assert (
+        f"cpu_capability was {found}, is now NONE"
+        in succeed(pretrain.main, *finished.options(folder)).err
+    )
 
 
 AVERAGE = ("--save_steps", 5, "--save_total_limit", 4, "--average_checkpoints", 3)
@@ -153,21 +203,37 @@ def averaged(finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> Pa
     return folder
 
 
-def test_exported_weights_are_the_average_last_evaluated(finished: Finished, averaged: Path, tmp_path: Path) -> None:
+def test_exported_weights_are_the_average_last_evaluated(
+    finished: Finished, averaged: Path, tmp_path: Path
+) -> None:
     def row_of(folder: Path, number: int) -> dict[str, float]:
         row = tiny_run.untimed_rows(folder)[number]
-        return {name: value for name, value in row.items() if name != "tokens" and "old_text" not in name}
+        return {
+            name: value
+            for name, value in row.items()
+            if name != "tokens" and "old_text" not in name
+        }
 
-    argv = ("--init_from", averaged / "discriminator", "--max_steps", 1)  # evaluates before its first step
+    # Evaluates before its first step.
+    argv = ("--init_from", averaged / "discriminator", "--max_steps", 1)
     succeed(pretrain.main, *finished.options(tmp_path / "next", *argv))
-    position = {"step": STEPS, "epoch": row_of(averaged, -1)["epoch"], "eval_averaged_checkpoints": 3}
+    position = {
+        "step": STEPS,
+        "epoch": row_of(averaged, -1)["epoch"],
+        "eval_averaged_checkpoints": 3,
+    }
     assert row_of(averaged, -1) == {**row_of(tmp_path / "next", 0), **position}
     assert row_of(averaged, -1)["eval_loss"] != row_of(averaged, -2)["eval_loss"]
-    assert tiny_run.untimed_rows(averaged)[:-1] == tiny_run.untimed_rows(finished.folder)  # without averaging
-    assert "the mean of its last 3 checkpoints" in (averaged / "README.md").read_text(encoding="utf-8")
+    # Without averaging.
+    assert tiny_run.untimed_rows(averaged)[:-1] == tiny_run.untimed_rows(finished.folder)
+    assert "the mean of its last 3 checkpoints" in (averaged / "README.md").read_text(
+        encoding="utf-8"
+    )
 
 
-def test_a_resume_averages_the_same_or_fewer_checkpoints(finished: Finished, averaged: Path, tmp_path: Path) -> None:
+def test_a_resume_averages_the_same_or_fewer_checkpoints(
+    finished: Finished, averaged: Path, tmp_path: Path
+) -> None:
     folder = shutil.copytree(averaged, tmp_path / "run")
     for name in ("generator", "discriminator"):
         shutil.rmtree(folder / name)
@@ -177,20 +243,31 @@ def test_a_resume_averages_the_same_or_fewer_checkpoints(finished: Finished, ave
     for step in (5, 10):
         shutil.rmtree(folder / "checkpoints" / f"step-{step:07d}")
     ended = succeed(pretrain.main, *finished.options(folder, *AVERAGE))
-    assert "weights of 2 of the last 3 checkpoints (steps: 15, 20); the run has no other complete one" in ended.err
+    assert (
+        "weights of 2 of the last 3 checkpoints (steps: 15, 20); the run has no other complete one"
+        in ended.err
+    )
     succeed(pretrain.main, *finished.options(folder))  # without averaging: the last checkpoint
     assert exported(folder) == exported(finished.folder)
     assert tiny_run.untimed_rows(folder) == tiny_run.untimed_rows(finished.folder)
 
 
 def test_a_run_that_would_end_before_its_checkpoint_is_refused(finished: Finished) -> None:
-    assert_refused(call(pretrain.main, *finished.options(finished.folder, "--max_steps", 5)), 2, "--max_steps 5")
+    assert_refused(
+        call(pretrain.main, *finished.options(finished.folder, "--max_steps", 5)),
+        2,
+        "--max_steps 5",
+    )
 
 
 @pytest.mark.slow
-def test_max_steps_extends_a_run_and_the_change_is_logged(finished: Finished, tmp_path: Path) -> None:
+def test_max_steps_extends_a_run_and_the_change_is_logged(
+    finished: Finished, tmp_path: Path
+) -> None:
     folder = shutil.copytree(finished.folder, tmp_path / "run")
-    ended = succeed(pretrain.main, *finished.options(folder, "--max_steps", STEPS + 2, "--save_steps", 2))
+    ended = succeed(
+        pretrain.main, *finished.options(folder, "--max_steps", STEPS + 2, "--save_steps", 2)
+    )
     assert f"max_steps: {STEPS} before, {STEPS + 2} now" in ended.err
     assert rows(folder)[-1]["step"] == STEPS + 2
 
@@ -198,7 +275,9 @@ def test_max_steps_extends_a_run_and_the_change_is_logged(finished: Finished, tm
 @pytest.mark.slow
 def test_a_second_run_in_the_same_folder_is_refused(command: Command, tmp_path: Path) -> None:
     argv, folder = command(tmp_path / "run"), tmp_path / "run"
-    process: subprocess.Popen[str] = start(["Pretraining.py", *argv, "--max_steps", "100000"], tmp_path)
+    process: subprocess.Popen[str] = start(
+        ["Pretraining.py", *argv, "--max_steps", "100000"], tmp_path
+    )
     try:
         while process.poll() is None and not (folder / "metrics.jsonl").exists():
             time.sleep(0.01)

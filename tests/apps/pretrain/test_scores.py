@@ -1,4 +1,6 @@
-"""Tables of scores: the scores of each objective next to their baselines, and nothing that was not measured."""
+"""Tables of scores: the scores of each objective next to their baselines, and nothing that was not
+measured.
+"""
 
 import pytest
 
@@ -7,19 +9,36 @@ from electra_albert.apps.metrics_table import format_forgetting, format_scores
 MASKS = {"unigram_loss": 6.0, "most_frequent_accuracy": 0.05}
 MLM = {**MASKS, "mlm_loss": 4.0, "mlm_accuracy": 0.2}
 ORDER = {"sop_loss": 0.6, "sop_accuracy": 0.7, "swapped_fraction": 0.45}
-RTD = {**MASKS, "generator_loss": 4.0, "generator_accuracy": 0.2, "discriminator_auc": 0.8, "shuffled_labels_auc": 0.5}
+RTD = {
+    **MASKS,
+    "generator_loss": 4.0,
+    "generator_accuracy": 0.2,
+    "discriminator_auc": 0.8,
+    "shuffled_labels_auc": 0.5,
+}
 RTD |= {"discriminator_average_precision": 0.5, "replaced_fraction": 0.1}
 
 
 @pytest.mark.parametrize(
     ("metrics", "shown", "hidden"),
     [
-        (MLM | ORDER, ["masked-token accuracy", "accuracy of the second segment  0.700  0.550"], ["discriminator"]),
-        (MASKS | {"discriminator_loss": 0.7}, ["discriminator loss (nats)"], ["ROC-AUC", "clearly"]),  # of electric
+        (
+            MLM | ORDER,
+            ["masked-token accuracy", "accuracy of the second segment  0.700  0.550"],
+            ["discriminator"],
+        ),
+        # Of electric.
+        (
+            MASKS | {"discriminator_loss": 0.7},
+            ["discriminator loss (nats)"],
+            ["ROC-AUC", "clearly"],
+        ),
         (RTD, ["generator loss", "ROC-AUC", "5.00 x"], ["masked-token", "order"]),
     ],
 )
-def test_table_has_the_objectives_scores_only(metrics: dict[str, float], shown: list[str], hidden: list[str]) -> None:
+def test_table_has_the_objectives_scores_only(
+    metrics: dict[str, float], shown: list[str], hidden: list[str]
+) -> None:
     table = format_scores(metrics)
     assert all(word in table for word in shown), table
     assert not any(word in table for word in hidden), table
@@ -38,7 +57,9 @@ def test_scores_from_few_tokens_give_a_warning(masked_tokens: int, error: str | 
     # Regression: there was no warning for scores from one sentence.
     table = format_scores({**RTD, "masked_tokens": masked_tokens})
     assert ("warning" in table) == (error is not None)
-    assert error is None or (f"{masked_tokens} masked tokens" in table and f"about {error} nats" in table)
+    assert error is None or (
+        f"{masked_tokens} masked tokens" in table and f"about {error} nats" in table
+    )
 
 
 def test_missing_scores_are_dashes_and_not_a_success() -> None:
@@ -50,9 +71,17 @@ def test_missing_scores_are_dashes_and_not_a_success() -> None:
 
 def test_forgetting_table_has_both_texts_before_and_after_training() -> None:
     before = {"step": 0, "generator_loss": 5.0, "old_text_generator_loss": 4.0, "unigram_loss": 6.0}
-    after = {"step": 50, "generator_loss": 4.5, "old_text_generator_loss": 4.25, "unigram_loss": 6.0}
+    after = {
+        "step": 50,
+        "generator_loss": 4.5,
+        "old_text_generator_loss": 4.25,
+        "unigram_loss": 6.0,
+    }
     table = format_forgetting([before, {**after, "step": 25, "generator_loss": 9.0}, after])
     lines = table.splitlines()
     assert ("at step 0" in lines[0], "at step 50" in lines[0]) == (True, True)
-    assert [line.split()[-3:] for line in lines[1:]] == [["5.000", "4.500", "-0.500"], ["4.000", "4.250", "+0.250"]]
+    assert [line.split()[-3:] for line in lines[1:]] == [
+        ["5.000", "4.500", "-0.500"],
+        ["4.000", "4.250", "+0.250"],
+    ]
     assert "unigram" not in table

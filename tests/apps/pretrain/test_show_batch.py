@@ -49,15 +49,20 @@ def test_labels_mark_replaced_tokens_and_only_targets_are_replaced(finished: Fin
 
 
 def test_the_first_step_is_the_first_training_batch(finished: Finished) -> None:
-    """The generator has its initial weights, so the fraction of replaced tokens is the logged one."""
+    """The generator has its initial weights, so the replaced fraction is the logged one."""
     tokens = [token for example in show(finished.folder, 1).values() for token in example]
     logged = rows(finished.folder)[0]
     assert len(tokens) == logged["tokens"]
-    assert sum(token.label == "replaced" for token in tokens) / len(tokens) == logged["replaced_fraction"]
+    assert (
+        sum(token.label == "replaced" for token in tokens) / len(tokens)
+        == logged["replaced_fraction"]
+    )
 
 
 def test_a_step_of_a_distributed_run_has_its_examples(finished: Finished, tmp_path: Path) -> None:
-    """Regression: the global batch size of the run counts, not that of the single process of show-batch."""
+    """Regression: the global batch size of the run counts, not that of the single process of
+    show-batch.
+    """
     folder = shutil.copytree(finished.folder, tmp_path / "run")
     record = folder / "environment.json"
     content = json.loads(record.read_text())

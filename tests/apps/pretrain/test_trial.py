@@ -25,7 +25,10 @@ from tests.objectives import toy
 from tests.training.recorder import ReplayingRecorder
 
 LENGTH, BATCH_SIZE, MASK_RATE = 23, 5, 0.3
-DATA: Any = {"corpus": CorpusConfig(max_seq_length=LENGTH), "training": TrainingConfig(9, BATCH_SIZE)}
+DATA: Any = {
+    "corpus": CorpusConfig(max_seq_length=LENGTH),
+    "training": TrainingConfig(9, BATCH_SIZE),
+}
 MODELS = {
     "one group": toy.MODEL,
     "several groups": replace(toy.MODEL, num_hidden_layers=6, num_hidden_groups=3),
@@ -38,7 +41,8 @@ def measured_flops(objective: Any) -> int:
     batch = toy.ordered(toy.make_batch(length=LENGTH))
     assert batch.input_ids.shape == (BATCH_SIZE, LENGTH)
     with FlopCounterMode(display=False) as counter:
-        # On the CPU, attention in bfloat16 runs as plain matrix products; the counter does not know the fused kernel.
+        # On the CPU, attention in bfloat16 runs as plain matrix products; the counter does not know
+        # the fused kernel.
         with torch.autocast("cpu", torch.bfloat16):
             terms = objective(batch)
         torch.stack([terms[name].sum for name in objective.weights]).sum().backward()
@@ -62,9 +66,14 @@ def test_flops_follow_from_the_shapes_of_the_matrices() -> None:
 
 @pytest.mark.parametrize(
     ("name", "model"),
-    [*((name, "one group") for name in toy.OBJECTIVES), *(("rtd", model) for model in list(MODELS)[1:])],
+    [
+        *((name, "one group") for name in toy.OBJECTIVES),
+        *(("rtd", model) for model in list(MODELS)[1:]),
+    ],
 )
-def test_flops_from_the_settings_equal_measured_flops(name: str, model: str, tmp_path: Path) -> None:
+def test_flops_from_the_settings_equal_measured_flops(
+    name: str, model: str, tmp_path: Path
+) -> None:
     config = replace(toy.config_of(name, MODELS[model], MASK_RATE), **DATA)
     objective = toy.build(name, MODELS[model], mask_rate=MASK_RATE)
     for fixed in [objective._fixed[0]] if name.endswith("fixed") else []:
@@ -77,18 +86,25 @@ def test_flops_from_the_settings_equal_measured_flops(name: str, model: str, tmp
 
 @pytest.mark.parametrize(
     ("name", "model"),
-    [*(("rtd", model) for model in MODELS), *((name, "one group") for name in ("mlm", "rtd with shared"))],
+    [
+        *(("rtd", model) for model in MODELS),
+        *((name, "one group") for name in ("mlm", "rtd with shared")),
+    ],
 )
 def test_flops_of_muon_equal_measured_flops(name: str, model: str) -> None:
     objective, config = toy.build(name, MODELS[model]), toy.config_of(name, MODELS[model])
-    idle = {} if objective.discriminator else {"rtd": RtdConfig(generator="shared", generator_size=1)}
+    idle = (
+        {} if objective.discriminator else {"rtd": RtdConfig(generator="shared", generator_size=1)}
+    )
     config = replace(config, training=TrainingConfig(optimizer="muon"), **idle)
     optimizer = build_optimizer(objective, config.training)
     for parameter in objective.parameters():
         parameter.grad = torch.ones_like(parameter)
     with FlopCounterMode(display=False) as counter:
         optimizer.step()
-    with_muon, without = (flops_per_step(one) for one in (config, replace(config, training=TrainingConfig())))
+    with_muon, without = (
+        flops_per_step(one) for one in (config, replace(config, training=TrainingConfig()))
+    )
     assert counter.get_total_flops() == with_muon - without
 
 
@@ -96,11 +112,14 @@ def test_the_disk_must_hold_milestones_too(tmp_path: Path) -> None:
     training = TrainingConfig(max_steps=16_000, save_steps=1000, save_milestones=1000)
     model: Any = nn.Linear(10**5, 10**4, bias=False, device="meta")  # 12 GB
     job: Any = SimpleNamespace(config=PretrainConfig(training=training), objective=model)
-    assert trial.disk_space(job, tmp_path)[0].startswith("checkpoints need 84.00 GB")  # of 1, 2, 4, 8, 14, 15, 16
+    # Of 1, 2, 4, 8, 14, 15, 16.
+    assert trial.disk_space(job, tmp_path)[0].startswith("checkpoints need 84.00 GB")
     assert trial.disk_space(job, tmp_path, 9000)[0].startswith("checkpoints need 36.00 GB")
 
 
-def test_a_model_above_memory_is_not_timed(finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_above_memory_is_not_timed(
+    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(trial, "memory_of", lambda device: 1000)
     ended = succeed(pretrain.main, *finished.options(tmp_path / "run", "--dry_run"))
     assert "not timed" in ended.err
@@ -112,7 +131,9 @@ def test_a_dry_run_reports_flops_memory_and_time(finished: Finished, tmp_path: P
     argv = finished.options(tmp_path / "run", "--dry_run")
     ended = succeed(pretrain.main, *argv, "--gradient_accumulation_steps", 2)
     assert re.search(r"FLOPs: [\d.e+]+ per token, [\d.e+]+ per step", ended.err)
-    assert re.search(r"peak memory measured: [1-9\d.]+ GB|peak memory measured: 0\.\d*[1-9]\d* GB", ended.err)
+    assert re.search(
+        r"peak memory measured: [1-9\d.]+ GB|peak memory measured: 0\.\d*[1-9]\d* GB", ended.err
+    )
     assert f": {STEPS} steps in " in ended.err
     assert ", 2 evaluations in " in ended.err
     at = argv.index("--max_steps")
@@ -123,7 +144,9 @@ def test_a_dry_run_reports_flops_memory_and_time(finished: Finished, tmp_path: P
     assert not (tmp_path / "run").exists()
 
 
-def test_a_dry_run_has_the_runs_precision(finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dry_run_has_the_runs_precision(
+    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Regression: micro-batches of a run in bf16 were timed in fp32.
     measured, accumulate = [], trial.TrainingStep.accumulate
 
@@ -132,7 +155,12 @@ def test_a_dry_run_has_the_runs_precision(finished: Finished, tmp_path: Path, mo
         return accumulate(self, *arguments)
 
     monkeypatch.setattr(trial.TrainingStep, "accumulate", record)
-    assert call(pretrain.main, *finished.options(tmp_path / "run", "--dry_run", "--precision", "bf16")).code == 0
+    assert (
+        call(
+            pretrain.main, *finished.options(tmp_path / "run", "--dry_run", "--precision", "bf16")
+        ).code
+        == 0
+    )
     assert {*measured} == {"bf16"}
 
 
@@ -149,5 +177,8 @@ def test_a_dry_run_times_recorded_steps_if_the_run_records_them(
 
 def test_a_dry_run_of_a_finished_run_has_no_steps_left(finished: Finished) -> None:
     before = sorted(path.name for path in finished.folder.iterdir())
-    assert ": 0 steps in " in succeed(pretrain.main, *finished.options(finished.folder, "--dry_run")).err
+    assert (
+        ": 0 steps in "
+        in succeed(pretrain.main, *finished.options(finished.folder, "--dry_run")).err
+    )
     assert sorted(path.name for path in finished.folder.iterdir()) == before

@@ -1,4 +1,6 @@
-"""`electra-albert score` prints and writes the scores of the library, and overwrites none of the user's files."""
+"""`electra-albert score` prints and writes the scores of the library, and overwrites none of the
+user's files.
+"""
 
 import json
 import shutil
@@ -13,18 +15,28 @@ from electra_albert.inference.scoring import score_pairs, score_text
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import assert_refused, call, english, sha256
 
-PAIRS = [{"sentence_good": "The dog barked.", "sentence_bad": "The dog it barked.", "linguistics_term": "t"}] * 2
+PAIRS = [
+    {
+        "sentence_good": "The dog barked.",
+        "sentence_bad": "The dog it barked.",
+        "linguistics_term": "t",
+    }
+] * 2
 
 
 @pytest.fixture
 def text(tmp_path: Path) -> Path:
-    (file := tmp_path / "new.txt").write_text(english(12, seed=5) + "\nA quiet 漢 owl\n", encoding="utf-8")
+    (file := tmp_path / "new.txt").write_text(
+        english(12, seed=5) + "\nA quiet 漢 owl\n", encoding="utf-8"
+    )
     return file
 
 
 @pytest.fixture
 def pairs(tmp_path: Path) -> Path:
-    (file := tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, PAIRS)), encoding="utf-8")
+    (file := tmp_path / "pairs.jsonl").write_text(
+        "\n".join(map(json.dumps, PAIRS)), encoding="utf-8"
+    )
     return file
 
 
@@ -32,18 +44,28 @@ def run(*argv: object) -> Any:
     return call(score.main, "--device", "cpu", *argv)
 
 
-def test_command_prints_and_writes_library_scores(finished: Finished, text: Path, pairs: Path, tmp_path: Path) -> None:
+def test_command_prints_and_writes_library_scores(
+    finished: Finished, text: Path, pairs: Path, tmp_path: Path
+) -> None:
     output, model = tmp_path / "new" / "scores.json", load_model(finished.folder, "cpu")
-    ended = run("--model", finished.folder, "--text", text, text, "--pairs", pairs, "--output", output)
+    ended = run(
+        "--model", finished.folder, "--text", text, text, "--pairs", pairs, "--output", output
+    )
     assert ended.code == 0, ended.err
     found, expected = json.loads(output.read_text(encoding="utf-8")), score_text(model, text)
     assert found["text"] == [expected] * 2
     assert found["pairs"] == score_pairs(model, pairs)
     in_python = score.score(model=finished.folder, text=[text, text], pairs=pairs, device="cpu")
     assert {**found, "options": None} == {**in_python, "options": None}
-    weights = [finished.folder / name / "model.safetensors" for name in ("discriminator", "generator")]
+    weights = [
+        finished.folder / name / "model.safetensors" for name in ("discriminator", "generator")
+    ]
     assert found["weights"] == {str(file): sha256(file) for file in weights}
-    assert (found["model"], found["options"]["text"], found["left_out"]) == (str(finished.folder), [str(text)] * 2, [])
+    assert (found["model"], found["options"]["text"], found["left_out"]) == (
+        str(finished.folder),
+        [str(text)] * 2,
+        [],
+    )
     lines = ended.out.splitlines()
     firsts = "text new.txt new.txt accuracy pairs mean mean standard ties"
     assert [line.split()[0] for line in lines if line] == firsts.split()
@@ -52,7 +74,12 @@ def test_command_prints_and_writes_library_scores(finished: Finished, text: Path
 
 
 def test_bf16_rounds_the_scores_and_no_more(finished: Finished, text: Path, pairs: Path) -> None:
-    asked: dict[str, Any] = {"model": finished.folder, "text": [text], "pairs": pairs, "device": "cpu"}
+    asked: dict[str, Any] = {
+        "model": finished.folder,
+        "text": [text],
+        "pairs": pairs,
+        "device": "cpu",
+    }
     exact, rounded = (score.score(**asked, precision=name) for name in ("fp32", "bf16"))
     nats = exact["text"][0]["nats_per_token"]
     assert rounded["text"][0]["nats_per_token"] == pytest.approx(nats, rel=1e-2)
@@ -60,19 +87,24 @@ def test_bf16_rounds_the_scores_and_no_more(finished: Finished, text: Path, pair
     assert (exact["options"]["precision"], rounded["options"]["precision"]) == ("fp32", "bf16")
 
 
-def test_scores_that_a_model_lacks_are_reported(finished: Finished, text: Path, pairs: Path, tmp_path: Path) -> None:
+def test_scores_that_a_model_lacks_are_reported(
+    finished: Finished, text: Path, pairs: Path, tmp_path: Path
+) -> None:
     output = tmp_path / "scores.json"
     asked = ("--text", text, "--pairs", pairs, "--output", output)
     for part, notice, texts, way in (
         ("discriminator", "--text is skipped", 0, "detection"),
-        ("generator", "--pairs without detection", 1, "likelihood"),  # overwrites the earlier scores
+        # Overwrites the earlier scores.
+        ("generator", "--pairs without detection", 1, "likelihood"),
     ):
         ended = run("--model", finished.folder / part, *asked)
         assert ended.code == 0, ended.err
         assert f"notice: {notice}: the model has no" in ended.err
         written = json.loads(output.read_text(encoding="utf-8"))
         assert (len(written["text"]), [*written["pairs"]]) == (texts, [way])
-    assert_refused(run("--model", finished.folder / "discriminator", "--text", text), 2, "no masked-token head")
+    assert_refused(
+        run("--model", finished.folder / "discriminator", "--text", text), 2, "no masked-token head"
+    )
 
 
 def test_table_of_pairs_has_sets_terms_mean_standard_error_and_ties() -> None:
