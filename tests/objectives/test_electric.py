@@ -170,8 +170,8 @@ def test_energies_are_not_rounded_to_half_precision() -> None:
 def test_options_that_contradict_the_noise_are_refused(
     options: dict[str, float], reason: str
 ) -> None:
+    rtd = RtdConfig(**options)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=f"excludes electric: .*{reason}"):
-        rtd = RtdConfig(**options)  # type: ignore[arg-type]
         PretrainConfig(run=RunConfig(objective="electric"), rtd=rtd)
 
 

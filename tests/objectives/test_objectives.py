@@ -103,7 +103,7 @@ def test_micro_batches_give_the_gradient_of_one_large_batch(name: str) -> None:
 )
 def test_losses_start_at_chance_level(name: str, initialization: str) -> None:
     shape = replace(START, initialization=initialization)  # type: ignore[arg-type]
-        objective = build(name, shape, mask_rate=0.15)
+    objective = build(name, shape, mask_rate=0.15)
     batch = ordered(make_batch(lengths=(61, 50, 61, 33, 61, 61), length=61, vocab=START.vocab_size))
     losses = means(objective, batch)
     assert losses.keys() == objective.chance_level.keys() == objective.weights.keys()
