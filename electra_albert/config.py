@@ -32,7 +32,7 @@ def _setting(on_resume: str) -> Callable[[Any], Any]:
     return lambda default: field(default=default, metadata={"on_resume": on_resume})
 
 
-# What another value means when a run is resumed; any other field must have the recorded value.
+# Meaning of another value when a run is resumed; any other field must have the recorded value.
 free = _setting("free")  # it does not change the results
 by_content = _setting("by_content")  # what it names or reads is compared by a hash
 per_call = _setting("per_call")  # it belongs to one call

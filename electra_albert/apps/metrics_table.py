@@ -55,7 +55,7 @@ METRICS = {
 
 
 def baseline_of(name: str, metrics: Metrics) -> float | None:
-    """The value of a metric without learning; None if it is unknown."""
+    """The baseline of a metric; None if it is unknown."""
     swapped = metrics.get("swapped_fraction")
     if name == "sop_accuracy" and "swapped_fraction" in metrics:
         return None if swapped is None else max(swapped, 1 - swapped)

@@ -119,7 +119,7 @@ def report_data(folder: Path, compared: Sequence[Path]) -> dict[str, Any]:
 def _facts(
     record: Mapping[str, Any], settings: Mapping[str, Any], last: Sequence[Any]
 ) -> dict[str, Any]:
-    """What the run is and how far it has come; `last`: its last row of metrics, if any."""
+    """Settings and progress of the run; `last`: its last row of metrics, if any."""
     done: Mapping[str, Any] = last[0] if last else {}
     return {
         "objective": settings.get("objective"),

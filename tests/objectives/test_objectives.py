@@ -216,8 +216,8 @@ def test_score_returns_the_training_terms_and_the_baselines(name: str) -> None:
 def test_order_terms_of_known_logits() -> None:
     batch = make_batch()._replace(sentence_order_label=torch.tensor([1, 1, IGNORED_LABEL, 0, 1]))
     logits = torch.tensor([[-3.0, 3.0]] * 4 + [[3.0, -3.0]])  # four times swapped, once in order
-    head: Any = lambda hidden_states: logits  # noqa: E731
-    terms = order_terms(head, torch.zeros(5, 23, 3), batch)
+    states = torch.zeros(5, 23, 3)
+    terms = order_terms(lambda _: logits, states, batch)  # type: ignore[arg-type]
     assert {name: int(term.count) for name, term in terms.items()} == dict.fromkeys(terms, 4)
     assert float(terms["sop_loss"].sum) == pytest.approx(
         2 * math.log1p(math.exp(-6)) + 2 * math.log1p(math.exp(6))

@@ -1,4 +1,4 @@
-"""What a run takes from the model of --init_from: options, weights and the text it learned."""
+"""Options, weights and text that a run takes from the model of --init_from."""
 
 from __future__ import annotations
 
