@@ -352,6 +352,10 @@ class Removed(NamedTuple):
     unused: Any  # ...: with any value
     reason: str
 
+    def had_effect(self, value: Any) -> bool:
+        """Whether the option changed anything with this value."""
+        return self.unused is not ... and value != self.unused
+
 
 _NO_GAIN = "it showed no gain"
 REMOVED = {

@@ -302,7 +302,7 @@ def _without_removed(config: str) -> str:
     return json.dumps(remaining, ensure_ascii=False, default=str)
 
 
-def find_first(argv: Sequence[str], names: Sequence[str]) -> list[str | None]:
+def find_early(argv: Sequence[str], names: Sequence[str]) -> list[str | None]:
     """Values of some options, before the rest is parsed: of the command line, else of --config."""
     options, _ = _find(argv, names)
     values: dict[str, str | None] = dict.fromkeys(names)

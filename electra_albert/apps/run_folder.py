@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 from safetensors import SafetensorError
@@ -20,9 +20,6 @@ from electra_albert.contracts import Metrics, UsageError, UserError, redacted
 from electra_albert.data_files import NOT_YAML
 from electra_albert.files import write_json, write_text
 from electra_albert.training.run_log import LOG_FILE
-
-if TYPE_CHECKING:
-    pass
 
 CONFIG = "config.yaml"
 COMMAND = "command.txt"
@@ -94,7 +91,7 @@ def without_removed(options: Mapping[str, Any], prefix: str = "") -> dict[str, A
     result: dict[str, Any] = {}
     for name, value in options.items():
         removed = REMOVED.get(f"{prefix}{name}")
-        if removed is None or removed.unused not in (..., value):
+        if removed is None or removed.had_effect(value):
             is_group = isinstance(value, dict) and not prefix
             result[name] = without_removed(value, f"{name}.") if is_group else value
     return result

@@ -18,8 +18,8 @@ GLOBAL_BATCH = "global_batch_size"  # recorded next to its factors, which may ch
 MAY_CHANGE = names_of("free by_content per_call", *FLAT.values())
 _BY_CONTENT = names_of("by_content", *FLAT.values())
 _CONTENTS = {"store", "tokenizer_fingerprint", "rows_taken_of_sources"}
-# May always differ: of the arithmetic only the last bits change.
-_HARDWARE = {"arithmetic", "compilation", "is_recorded", "log_gradient_norms"}
+# May always differ: they change at most the last bits, the last of them is gone.
+_NOT_COMPARED = {"arithmetic", "compilation", "is_recorded", "log_gradient_norms"}
 _SETTINGS = {"settings": {GLOBAL_BATCH: int | None}}
 
 
@@ -62,7 +62,7 @@ def check_settings(
         option = next(name for name, limit in limits.items() if limit)
         exceeded = f"{checkpoint} exceeds --{option} {limits[option]}"
         raise UsageError(f"{exceeded}; raise it or choose another --output_dir")
-    settings = run_settings(preset, config, world_size, "unknown")
+    settings = run_settings(preset, config, world_size, "unknown")  # arithmetic may change
     comparable = settings.keys() | REMOVED.keys()
     recorded = {name: value for name, value in state["settings"].items() if name in comparable}
     # Known only after the training of the tokenizer.
@@ -130,16 +130,16 @@ def compare_settings(
     defaults = _flatten(as_settings(PretrainConfig()))  # for options that are newer than the record
     defaults["is_recorded"] = False
     before |= {name: defaults[name] for name in now.keys() & defaults.keys() - before.keys()}
-    for name in sorted((before.keys() & REMOVED.keys()) - _HARDWARE):
+    for name in sorted((before.keys() & REMOVED.keys()) - _NOT_COMPARED):
         removed = REMOVED[name]
-        if removed.unused not in (..., before[name]):
+        if removed.had_effect(before[name]):
             option = f"{name} {before[name]}"
             raise CheckpointError(
                 f"{origin} was made with {option}, which is gone: {removed.reason}"
             )
     names = sorted((before.keys() | now.keys()) - REMOVED.keys())
     changed = [name for name in names if before.get(name) != now.get(name)]
-    fixed = [name for name in changed if name not in may_change | _HARDWARE]
+    fixed = [name for name in changed if name not in may_change | _NOT_COMPARED]
     if fixed:
         differences: list[str] = []
         if "store" in now and not _CONTENTS.isdisjoint(fixed):  # fine-tuning has no store

@@ -111,7 +111,7 @@ def _build(corpus: CorpusFolder, tokenizer: Tokenizer) -> Store:
     store = ready_store(folder, store_key(corpus, tokenizer))
     if store:
         shutil.rmtree(folder / "parts", ignore_errors=True)  # a kill may have interrupted it
-        for split in (store.train, store.validation):  # before, tasks may be writing there
+        for split in (store.train, store.validation):  # until then, tasks may be writing there
             remove_leftovers(split.folder)
         return store
     plan = plan_parts(corpus, tokenizer)

@@ -114,10 +114,12 @@ def planned(job: Job, world: World) -> Job:
     elif run.budget is not None:
         step_seconds, evaluation_seconds = _measured_seconds(job, world)
         seconds = run.budget_seconds - evaluation_seconds  # of the evaluation before the first step
-        if_shares = seconds - evaluation_seconds / _SHARES["eval_steps"]  # of training
-        between_evaluations = training.eval_steps * step_seconds
-        if_eval_steps = seconds / (1 + evaluation_seconds / between_evaluations)
-        steps = int(min(if_shares, if_eval_steps) / step_seconds)
+        # Evaluations come every eval_steps, or every such share of the run if that is more often.
+        training_seconds = min(
+            seconds - evaluation_seconds / _SHARES["eval_steps"],
+            seconds / (1 + evaluation_seconds / (training.eval_steps * step_seconds)),
+        )
+        steps = int(training_seconds / step_seconds)
         amount = run.budget
     else:
         return job
@@ -167,7 +169,7 @@ class Pace:
         self._marks: list[tuple[float, int]] = []  # seconds of training and step
         self._evaluation_seconds = 0.0  # of the last evaluation
         self._evaluated_seconds = 0.0  # of all evaluations
-        self._started = 0.0  # elapsed seconds before the training
+        self._seconds_before_training = 0.0  # elapsed seconds before the training
 
     def timed(self, evaluate: Evaluate) -> Evaluate:
         """The evaluation function, with its time taken."""
@@ -183,18 +185,21 @@ class Pace:
 
     def __call__(self, step: int, training_seconds: float) -> int:
         elapsed = self._monitor.elapsed_seconds
-        interrupted = elapsed - training_seconds - self._evaluated_seconds - self._started
+        saving_seconds = (
+            elapsed - training_seconds - self._evaluated_seconds - self._seconds_before_training
+        )
         self._marks.append((training_seconds, step))
         earlier = self._marks[:-1]
         if not earlier:
-            self._started = interrupted
+            self._seconds_before_training = saving_seconds
             return self._monitor.max_steps  # one mark has no speed
         recent = (mark for mark in earlier if mark[0] >= _RECENT * training_seconds)
-        before, first = next(recent, earlier[-1])
-        step_seconds = (training_seconds - before) / (step - first)
-        step_seconds += interrupted / (step - earlier[0][1])
+        mark_seconds, mark_step = next(recent, earlier[-1])
+        step_seconds = (training_seconds - mark_seconds) / (step - mark_step)
+        step_seconds += saving_seconds / (step - earlier[0][1])
         step_seconds += self._evaluation_seconds / self._eval_steps
-        # Evaluations that are due: the last one, and those up to here.
-        due = 1 + step / self._eval_steps - (step - 1) // self._eval_steps
-        left = self._seconds - elapsed - due * self._evaluation_seconds
+        # Each future step pays for its share of an evaluation. Still to pay: the last evaluation,
+        # and the shares of the steps since the previous one.
+        unpaid = 1 + step / self._eval_steps - (step - 1) // self._eval_steps
+        left = self._seconds - elapsed - unpaid * self._evaluation_seconds
         return step + max(0, int(left / step_seconds))

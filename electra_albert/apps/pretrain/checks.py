@@ -20,7 +20,7 @@ import torch
 from electra_albert.apps.metrics_table import error_lines
 from electra_albert.apps.pretrain import budget, trial
 from electra_albert.apps.pretrain.job import MUCH_UNKNOWN, Job, ordered_share
-from electra_albert.apps.pretrain.run import run_folder
+from electra_albert.apps.pretrain.run import folder_of_run
 from electra_albert.contracts import IGNORED_LABEL, Batch, CheckpointError
 from electra_albert.corpus.examples import PackedExamples
 from electra_albert.corpus.rows import Split, padding_share
@@ -173,7 +173,7 @@ def _of_padding(job: Job, batch: Batch) -> Finding:
 
 def _of_cost(job: Job, world: World) -> Iterator[Finding]:
     """Memory, disk, time and FLOPs of the run."""
-    text, is_enough = trial.disk_space(job, run_folder(job.config, ""))
+    text, is_enough = trial.disk_space(job, folder_of_run(job.config, ""))
     yield _warn_if(not is_enough, "disk", text, trial.DISK_ADVICE)
     for line in trial.measure(job, world):
         if not line.endswith("…"):  # such a line announces the next one

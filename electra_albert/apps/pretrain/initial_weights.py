@@ -141,7 +141,7 @@ def _initialize_generator(
     """Copy the weights of a source, if any; returns the generator's new parts."""
     new = [] if sources else ["generator"]
     advice = "to get a new generator, copy the discriminator's folder elsewhere and name the copy"
-    for stored in sources:  # its heads are the discriminator's, scaled by rtd.generator_size
+    for stored in sources:  # with the discriminator's attention heads times rtd.generator_size
         new += _copy_tensors(generator, stored, f"{name}'s generator", seed, advice)[0]
     table = discriminator.embeddings.word_embeddings.weight
     base = generator.embeddings.word_embeddings.weight

@@ -118,7 +118,9 @@ def make_job(
         set_gradient_checkpointing(objective)
     compile_for_training(objective, execution.compilation)
     parts = (config, prepared, objective, batches, held_out, unigram)
-    return Job(*parts, *execution, origin, lacks_generator, fixed)
+    return Job(
+        *parts, **execution._asdict(), origin=origin, lacks_generator=lacks_generator, fixed=fixed
+    )
 
 
 def _prepare(config: PretrainConfig, world: World, recorded: Mapping[str, Any] | None) -> Prepared:

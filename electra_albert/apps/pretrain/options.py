@@ -80,10 +80,11 @@ def parse_pretraining(
     words = [*first, *command_line.config_first(argv)]
     config = _build(parse(parser, words, _SHORT_HELP, "corpus"))
     refuse_idle_options(argv, config)
-    positions = inherited.get("model", {}).get(_POSITIONS, 0)
-    positions = str(max(config.corpus.max_seq_length, positions))
-    (value,) = command_line.find_first(argv, (f"model.{_POSITIONS}",))
-    if value not in (None, positions):
+    # The number of positions is derived; an older config.yaml may repeat it.
+    inherited_positions = inherited.get("model", {}).get(_POSITIONS, 0)
+    positions = max(config.corpus.max_seq_length, inherited_positions)
+    (value,) = command_line.find_early(argv, (f"model.{_POSITIONS}",))
+    if value not in (None, str(positions)):
         reason = (
             f"differs from the {positions} positions that --max_seq_length and --init_from give"
         )
@@ -130,7 +131,7 @@ def refuse_idle_options(argv: Sequence[str], config: PretrainConfig) -> None:
 def _find_preset(argv: Sequence[str]) -> tuple[str, str | None, dict[str, Any]]:
     """The preset, --init_from, and the options inherited from it, before the rest is parsed."""
     names = ("preset", "init_from", "output_dir")
-    preset, source, output_dir = command_line.find_first(argv, names)
+    preset, source, output_dir = command_line.find_early(argv, names)
     inherited: dict[str, Any] = {}
     if source is not None:
         if not source or not output_dir:

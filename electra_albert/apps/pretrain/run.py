@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from electra_albert.apps import machine
-from electra_albert.apps import run_folder as files
+from electra_albert.apps import run_folder as run_files
 from electra_albert.apps.command_line import check_can_write
 from electra_albert.apps.pretrain import (
     alarms,
@@ -42,7 +42,7 @@ def run_pretraining(
     preset: str, config: PretrainConfig, world: World, command: Sequence[str]
 ) -> RunResult:
     """Train, then export unless a signal stopped the run; `command` is recorded."""
-    folder = run_folder(config, preset)
+    folder = folder_of_run(config, preset)
     with distributed.main_first(world):
         _check_folder(folder, config)
     check_trackers(config.training.report_to)
@@ -51,10 +51,11 @@ def run_pretraining(
         stack.enter_context(machine.one_line_errors(config.training, config.run.torch_compile))
         stack.enter_context(distributed.naming_lost_ranks(world, log.take_over))
         newest = checkpoint.find_checkpoint(folder / "checkpoints", config.run.resume)
-        resume_point = find_resume_point(folder, newest)
+        resume_point = find_resume_point(folder, newest)  # else of the generator's warm-up
         if resume_point:
             config = budget.recorded_plan(config, resume_point.state, world.world_size)
             check_settings(resume_point, preset, config, world.world_size)
+        # After a warm-up alone, the run itself is new.
         state = resume_point.state if resume_point and newest else None
         job = make_job(config, world, state["settings"] if state else None)
         if not resume_point:
@@ -65,8 +66,8 @@ def run_pretraining(
             return RunResult(folder, {}, 0)
         _lock(stack, folder, job, world, newest, done_steps)
         run, pace = _open_run(stack, job, folder, job_settings(preset, job, world), newest, world)
-        record = {"settings": run.settings, **summary.record(job, world)}
-        _start(folder, preset, job, run, log, command, record)
+        facts = {"settings": run.settings, **summary.record(job, world)}
+        _start(folder, preset, job, run, log, command, facts)
         if job.lacks_generator and not generator_warmup.warm_up(job, run):
             return RunResult(folder, {}, 0, is_stopped=True)
         evaluate = evaluation.evaluator(job, run)
@@ -79,13 +80,13 @@ def run_pretraining(
         if world.is_main and not outcome.is_stopped:
             if pace:
                 job = _with_max_steps(job, outcome.step)
-                record["settings"] = job_settings(preset, job, world)
-                _record(folder, preset, job, command, record)
+                facts["settings"] = job_settings(preset, job, world)
+                _write_record(folder, preset, job, command, facts)
             result = _export(job, result, command)
     return result
 
 
-def run_folder(config: PretrainConfig, preset: str) -> Path:
+def folder_of_run(config: PretrainConfig, preset: str) -> Path:
     """The run's folder: output_dir, or by default a name from corpus and preset."""
     return Path(config.run.output_dir or RUNS / f"{short_name(config.corpus.corpus)}-{preset}")
 
@@ -93,7 +94,7 @@ def run_folder(config: PretrainConfig, preset: str) -> Path:
 def _check_folder(folder: Path, config: PretrainConfig) -> None:
     """Raise UsageError if the run cannot write there, or would overwrite its initial weights."""
     check_can_write(folder)
-    files.check_is_ours(folder)
+    run_files.check_is_ours(folder)
     source = config.run.init_from
     if source is not None and Path(source).resolve() == folder.resolve():
         raise UsageError(f"--init_from {source} is the run's own folder; name another --output_dir")
@@ -172,7 +173,7 @@ def _start(
     run: step.RunSettings,
     log: run_log.RunLog,
     command: Sequence[str],
-    record: dict[str, Any],
+    facts: dict[str, Any],
 ) -> None:
     """Log what changed since the run began, write its record, and create its repository."""
     resume_point = find_resume_point(folder, run.resume_from)
@@ -182,7 +183,7 @@ def _start(
         log.open(folder)
     with distributed.main_first(run.world):
         if run.world.is_main:
-            _record(folder, preset, job, command, record)
+            _write_record(folder, preset, job, command, facts)
             log.open(folder)
             if job.config.run.push_to_hub is not None:
                 is_private = job.config.run.hub_private_repo
@@ -194,12 +195,12 @@ def _with_max_steps(job: Job, steps: int) -> Job:
     return job._replace(config=replace(job.config, training=training))
 
 
-def _record(
-    folder: Path, preset: str, job: Job, command: Sequence[str], record: dict[str, Any]
+def _write_record(
+    folder: Path, preset: str, job: Job, command: Sequence[str], facts: dict[str, Any]
 ) -> None:
     """Write settings, command and tokenizer of the run."""
-    with files.writing(folder):
-        files.write_run_record(folder, preset, job.config, command, record)
+    with run_files.writing(folder):
+        run_files.write_run_record(folder, preset, job.config, command, facts)
         longest = job.config.model.max_position_embeddings
         save_tokenizer(job.prepared.tokenizer, folder / "tokenizer", longest)
 
@@ -214,10 +215,10 @@ def _export(job: Job, result: RunResult, command: Sequence[str]) -> RunResult:
         if model is not None:
             model.embeddings.merge_base()
             save.save_model(model, job.prepared.tokenizer, folder / name, facts=facts)
-    with files.writing(folder):
-        public_command = files.format_command(command, is_public=True)
+    with run_files.writing(folder):
+        public_command = run_files.format_command(command, is_public=True)
         run_card.write_card(folder, public_command, job.config, facts)
-        write_report(folder, folder / files.REPORT)
+        write_report(folder, folder / run_files.REPORT)
     text = summary.final_report(job, result.metrics, folder)
     run_log.log_to_file(_COLOUR.sub("", text))
     repository = job.config.run.push_to_hub

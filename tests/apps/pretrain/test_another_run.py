@@ -13,7 +13,7 @@ import pytest
 
 from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.apps.pretrain.options import parse_pretraining
-from electra_albert.apps.pretrain.run import run_folder
+from electra_albert.apps.pretrain.run import folder_of_run
 from tests.apps.conftest import Finished
 from tests.apps.pretrain.test_bad_input import written
 from tests.apps.pretrain.test_resume import resumed_from
@@ -125,7 +125,7 @@ def test_a_folder_that_is_not_a_run_is_refused_and_not_modified(
 @pytest.mark.parametrize("corpus", ["*.txt", "texts/**/[a-c]?.txt"])
 def test_the_default_folder_is_named_without_wildcards(in_folder: Path, corpus: str) -> None:
     preset, config = parse_pretraining(["--corpus", corpus], "Pretraining.py")
-    name = run_folder(config, preset).name
+    name = folder_of_run(config, preset).name
     assert not set(name) & set("*?[]/")
     assert name.endswith(f"-{preset}")
     assert name[0].isalnum()
