@@ -70,19 +70,20 @@ class PackedExamples:
             0     0 0 0 0 0 0     1 1 1 1 1     0     0       token_type_ids of the second
         """
         stream, start, end = self._read(index.numpy())
-        first_border, borders = inside(stream.document_ends, start, end)
-        cuts = self._choose_cuts(stream, start, end, borders > 0, example_id)
+        first_border, border_count = inside(stream.document_ends, start, end)
+        cuts = self._choose_cuts(stream, start, end, border_count > 0, example_id)
 
-        count = end - start  # [B] tokens
-        is_sep = np.zeros((len(count), self.max_seq_length), bool)  # [B, L]
-        has_cut = np.flatnonzero(cuts.first_length)
-        is_sep[has_cut, 1 + cuts.first_length[has_cut]] = True
-        example = np.repeat(np.arange(len(count)), borders)  # one entry per border
-        nth = np.arange(len(example)) - np.repeat(borders.cumsum() - borders, borders)
+        length = end - start  # [B] tokens
+        is_sep = np.zeros((len(length), self.max_seq_length), bool)  # [B, L]
+        cut_examples = np.flatnonzero(cuts.first_length)
+        is_sep[cut_examples, 1 + cuts.first_length[cut_examples]] = True
+        example = np.repeat(np.arange(len(length)), border_count)  # [borders] that has the border
+        earlier = border_count.cumsum() - border_count  # [B] borders of earlier examples
+        nth = np.arange(len(example)) - np.repeat(earlier, border_count)  # [borders] [SEP]s before
         border = stream.document_ends[first_border[example] + nth]
         is_sep[example, 1 + border - start[example] + nth] = True
-        last = 1 + count + is_sep.sum(axis=1)  # [B] position of the last [SEP]
-        is_sep[np.arange(len(count)), last] = True
+        last = 1 + length + is_sep.sum(axis=1)  # [B] position of the last [SEP]
+        is_sep[np.arange(len(length)), last] = True
 
         segment = is_sep.cumsum(axis=1) - is_sep  # [B, L] earlier [SEP]
         position = np.arange(self.max_seq_length)  # [L]

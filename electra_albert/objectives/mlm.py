@@ -74,15 +74,11 @@ class MaskedLanguageModeling(nn.Module):
     def corrupt(self, batch: Batch) -> Prediction:
         """Mask the batch and predict the masked tokens."""
         vocab_size = self.generator.config.vocab_size
-        masked = masking.mask(
-            batch,
-            vocab_size,
-            self.mlm,
-            self.special,
-            self.seed,
+        masked_ids, targets, is_masked = masking.mask(
+            batch, vocab_size, self.mlm, self.special, self.seed
         )
-        masked_ids, targets, _ = masked
-        return Prediction(*masked, *predict(self.generator, batch, masked_ids, targets))
+        hidden_states, logits = predict(self.generator, batch, masked_ids, targets)
+        return Prediction(masked_ids, targets, is_masked, hidden_states, logits)
 
     def forward(self, batch: Batch) -> dict[str, Term]:
         """Loss and metric terms of a batch."""

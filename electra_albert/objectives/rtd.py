@@ -25,7 +25,7 @@ _MLM_LOSS = "discriminator_mlm_loss"
 class Corruption(NamedTuple):
     """A masked batch with its replacements.
 
-    mlm_share .5, four targets; the generator predicts `old` right:
+    mlm_share .5, four targets; the generator samples `old`, the original:
 
         input_ids       the  old  fox     ran    home
         masked_ids      the  [M]  [M]     [M]    [M]
@@ -40,8 +40,8 @@ class Corruption(NamedTuple):
     logits: Tensor  # [B, K, V], of the generator at the targets
     corrupted_ids: Tensor  # [B, L] int64, the input of the discriminator
     is_replaced: Tensor  # [B, L] bool, the labels of the discriminator
-    is_kept: Tensor  # [B, K] bool, targets that stay [MASK] in corrupted_ids
-    is_classified: Tensor  # [B, L] bool, all tokens except padding and those that stay [MASK]
+    is_kept: Tensor  # [B, K] bool, targets that are [MASK] in corrupted_ids, not sampled
+    is_classified: Tensor  # [B, L] bool, all tokens except padding and those [MASK]s
 
 
 class ReplacedTokenDetection(nn.Module):
@@ -124,16 +124,11 @@ class ReplacedTokenDetection(nn.Module):
     def corrupt(self, batch: Batch) -> Corruption:
         """Mask the batch and replace targets by generator samples."""
         vocab_size = self.discriminator.config.vocab_size
-        masked = masking.mask(
-            batch,
-            vocab_size,
-            self.rtd,
-            self.special,
-            self.seed,
+        masked_ids, targets, is_masked = masking.mask(
+            batch, vocab_size, self.rtd, self.special, self.seed
         )
-        masked_ids, targets, _ = masked
         positions = targets.positions
-        # The targets are in random order, so the first ones are a random part.
+        # The targets are sorted by their noise, so the first ones are a random part.
         kept_count = share_of(targets.weight.sum(1), self.rtd.mlm_share)  # [B]
         index = torch.arange(positions.shape[1], device=positions.device)
         is_kept = index < kept_count[:, None]  # [B, K]
@@ -150,7 +145,16 @@ class ReplacedTokenDetection(nn.Module):
         is_classified = batch.attention_mask.scatter(1, positions, is_text & ~is_kept)
         # False for a sampled token that equals the original.
         is_replaced = (corrupted_ids != batch.input_ids) & is_classified
-        return Corruption(*masked, logits, corrupted_ids, is_replaced, is_kept, is_classified)
+        return Corruption(
+            masked_ids,
+            targets,
+            is_masked,
+            logits,
+            corrupted_ids,
+            is_replaced,
+            is_kept,
+            is_classified,
+        )
 
     def detect(self, batch: Batch, corruption: Corruption) -> tuple[Tensor, Tensor]:
         """The discriminator's hidden states [B, L, D] and logits [B, L], above 0 = replaced."""
@@ -174,18 +178,19 @@ class ReplacedTokenDetection(nn.Module):
     ) -> dict[str, Term]:
         """Loss and metric terms of a corrupted batch, hidden_states and logits from `detect`."""
         is_replaced = corruption.is_replaced  # [B, L]
-        mask = corruption.is_classified  # [B, L]
+        is_classified = corruption.is_classified  # [B, L]
         labels = is_replaced.float()
         nats = F.binary_cross_entropy_with_logits(logits.float(), labels, reduction="none")
-        is_detected = (logits.detach() > 0) & mask
+        is_detected = (logits.detach() > 0) & is_classified
         true_positives = (is_detected & is_replaced).sum().float()
-        count = mask.sum()
+        count = is_classified.sum()
         replaced_count = is_replaced.sum()
         mlm_terms = self._mlm_terms(corruption, hidden_states) if self.rtd.mlm_share else {}
-        _, targets, is_masked, mlm_logits, *_ = corruption
         return {
-            **mlm.prediction_terms(mlm_logits, targets, is_masked, "generator"),
-            "discriminator_loss": Term((nats * mask).sum(), count),
+            **mlm.prediction_terms(
+                corruption.logits, corruption.targets, corruption.is_masked, "generator"
+            ),
+            "discriminator_loss": Term((nats * is_classified).sum(), count),
             "replaced_fraction": Term(replaced_count.float(), count),
             "discriminator_precision": Term(true_positives, is_detected.sum()),
             "discriminator_recall": Term(true_positives, replaced_count),

@@ -97,8 +97,10 @@ def own_stream(device: torch.device) -> Iterator[None]:
         outer = torch.cuda.current_stream(device)
         stream = _stream_of(device)
         stream.wait_stream(outer)
-        with torch.cuda.stream(stream):
-            yield
-        outer.wait_stream(stream)
+        try:
+            with torch.cuda.stream(stream):
+                yield
+        finally:
+            outer.wait_stream(stream)
     else:
         yield

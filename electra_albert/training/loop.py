@@ -64,7 +64,7 @@ def train(
                 LOG.info(f"stopped by a signal after step {loop.step}; {advice}")
                 loop.is_stopped = True
                 break
-            loop.update(micro_batches, counts)
+            loop.take_step(micro_batches, counts)
             loop.log_save_evaluate()
     return Outcome(loop.step, loop.is_stopped, loop.metrics)
 
@@ -122,10 +122,10 @@ class _Loop:
     def _is_due(self, interval: int) -> bool:
         return self.step % interval == 0 or self.step == self.run.config.max_steps
 
-    def update(self, micro_batches: list[Batch], counts: StepCounts) -> None:
-        """Perform one step, or skip it on the device if the gradient is not finite.
+    def take_step(self, micro_batches: list[Batch], counts: StepCounts) -> None:
+        """Perform one step; a non-finite gradient is skipped on the device, but counts as a step.
 
-        Never synchronises with the GPU.
+        Only the check before the first step waits for the GPU.
         """
         training_step = self.training_step
         step = self.step + 1

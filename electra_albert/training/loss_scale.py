@@ -22,7 +22,7 @@ class UpdateGuard:
     def __init__(self, device: torch.device) -> None:
         # Skipped steps of the run: in total, in a row at present, and the most in a row.
         self._counts = torch.zeros(3, dtype=torch.int64, device=device)
-        self._copy = self._counts  # on the host, of a GPU, once _copied is reached
+        self._copy = self._counts  # on a GPU: on the host, complete once _copied has passed
         self._copied: torch.cuda.Event | None = None
 
     def observe(self, gradient_norm: Tensor, has_overflowed: Tensor) -> Tensor:
@@ -76,6 +76,7 @@ class UpdateGuard:
     def restore(self, counts: Sequence[int]) -> None:
         """Load the counts of a checkpoint."""
         self._counts.copy_(torch.tensor(counts))
+        self._copied = None  # of counts before
 
 
 class LossScale(torch.amp.GradScaler):
@@ -127,5 +128,8 @@ class LossScale(torch.amp.GradScaler):
 
 
 def loss_scale_or_nan(loss: Tensor, scale: Tensor) -> Tensor:
-    """The initial gradient for `loss.backward`: the scale [], and NaN for a non-finite loss."""
+    """The initial gradient for `loss.backward`: the scale [], and NaN for a non-finite loss.
+
+    So the step is skipped even where an infinite loss has finite gradients.
+    """
     return torch.where(torch.isfinite(loss), scale, torch.nan).to(loss.dtype)

@@ -64,9 +64,8 @@ def parameter_groups(
     for name, parameter in module.named_parameters():  # lists tied parameters once
         if not parameter.requires_grad:
             continue
+        is_vector = parameter.ndim <= 1 and (name.endswith("bias") or "norm" in name.lower())
         ratios = 3 if name.endswith("qkv.weight") else 1
-        if parameter.ndim <= 1 and (name.endswith("bias") or "norm" in name.lower()):
-            ratios = 0
         scale = lr_multipliers[name] if lr_multipliers is not None else 1.0
         is_orthogonal = False
         if muon_rate is not None and parameter.ndim == 2 and ".albert_layers." in name:
@@ -74,8 +73,8 @@ def parameter_groups(
             scale *= muon_rate
         new = {
             "params": [],
-            "weight_decay": decay if ratios else 0.0,
-            "trust_ratios": ratios,
+            "weight_decay": 0.0 if is_vector else decay,
+            "trust_ratios": 0 if is_vector else ratios,
             "lr_multiplier": scale,
             "is_orthogonal": is_orthogonal,
         }

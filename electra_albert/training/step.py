@@ -44,9 +44,7 @@ class RunSettings:
     resume_from: Path | None = None
     eval_on_start: bool = False  # evaluate before the first step too
     lr_multipliers: Mapping[str, float] | None = None  # of the learning rate, by parameter name
-    should_stop: Callable[[], bool] = (
-        bool  # after each evaluation: early stopping; never by default
-    )
+    should_stop: Callable[[], bool] = lambda: False  # early stopping, after each evaluation
     plan: Callable[[int, float], int] | None = None  # max_steps from step and seconds of training
     record: graphs.Recorder | None = None  # of the step's functions; None: always called
     settings: Mapping[str, Any] = field(default_factory=dict)  # for each checkpoint, as JSON
@@ -97,15 +95,18 @@ class TrainingStep:
         self._graphs = graphs.Graphs(run.record)
         self._gradient: Tensor | None = None  # of all parameters, if the step is recorded
         self._weights = objective.weights
-        self._names: list[str] = []  # of the terms, known after the first forward pass
+        # Of the terms since the last update, made by the first forward pass.
+        self._names: list[str] = []
+        self._sums: Tensor
+        self._counts: Tensor
         groups = self.optimizer.param_groups
         count = len(self._weights)
         # Scales of the losses and learning rates of the groups, which one copy fills.
-        self._numbers = torch.zeros(
+        self._scales_and_rates = torch.zeros(
             count + len(groups), dtype=learning_rate_dtype(device), device=device
         )
-        self._scales = self._numbers[:count]
-        for group, rate in zip(groups, self._numbers[count:].unbind(), strict=True):
+        self._scales = self._scales_and_rates[:count]
+        for group, rate in zip(groups, self._scales_and_rates[count:].unbind(), strict=True):
             group["lr"] = rate
 
     def distribute(self) -> None:
@@ -119,7 +120,10 @@ class TrainingStep:
                 torch.distributed.broadcast(tensor, src=0)
 
     def restart(self, weights: Mapping[str, Tensor], run: RunSettings) -> None:
-        """Start another run with these weights in the same tensors: a recording stays valid."""
+        """Start another run with these weights in the same tensors: a recording stays valid.
+
+        Only its seed, folder and checkpoint may be others; parameter groups and clipping stay.
+        """
         self.run = run
         if self.loss_scale.is_enabled():  # in fp16, which is not recorded
             self.loss_scale = LossScale(run.world.device, run.arithmetic)
@@ -131,12 +135,13 @@ class TrainingStep:
     def scales(self, counts: Mapping[str, int]) -> dict[str, float]:
         """The factor of each term's sum, for global counts; 0 for a count of 0.
 
-        The gradient over all ranks is that of weight * sum / count. DDP divides it by their number.
+        The summed gradient of all ranks is that of weight * sum / count. DDP averages over ranks
+        instead, so its scales are world_size times larger.
         """
-        divisor = self.run.world.world_size if self.run.record is None else 1
+        factor = self.run.world.world_size if self.run.record is None else 1
         scales = {}
         for name, weight in self._weights.items():
-            scales[name] = divisor * weight / counts[name] if counts[name] else 0.0
+            scales[name] = factor * weight / counts[name] if counts[name] else 0.0
         return scales
 
     def accumulate(
@@ -144,17 +149,17 @@ class TrainingStep:
     ) -> None:
         """Forward and backward passes of micro-batches: adds up gradients, and sums of the terms.
 
-        The loss is the sum of scale * term; terms without a scale have 0.
+        The loss is the sum of scale * term.
         """
         config = self.run.config
         device = self.run.world.device
         scheduled = learning_rate(step, config)
-        numbers = [scales.get(name, 0.0) for name in self._weights]
+        numbers = [scales[name] for name in self._weights]
         numbers += [scheduled * group["lr_multiplier"] for group in self.optimizer.param_groups]
         # A new tensor each time: the copy of the one before may not have begun yet.
         is_pinned = device.type == "cuda"
-        filled = torch.tensor(numbers, dtype=self._numbers.dtype, pin_memory=is_pinned)
-        self._numbers.copy_(filled, non_blocking=is_pinned)
+        filled = torch.tensor(numbers, dtype=self._scales_and_rates.dtype, pin_memory=is_pinned)
+        self._scales_and_rates.copy_(filled, non_blocking=is_pinned)
         for index, batch in enumerate(micro_batches):
             seed = derived_seed(config.seed, Stream.DROPOUT, step, index, self.run.world.rank)
             torch.manual_seed(seed)
@@ -196,7 +201,7 @@ class TrainingStep:
         is_finite = self.guard.observe(norm, self.loss_scale.update_scale())
         is_recording = norm.is_cuda and torch.cuda.is_current_stream_capturing()
         for group in self.optimizer.param_groups:
-            group["capturable"] = is_recording  # otherwise AdamW warns that it is slower
+            group["capturable"] = is_recording  # required inside a recording, slower outside
         # The optimizer reads this on the device; at 1 it changes no weight, moment or counter.
         self.optimizer.found_inf = (~is_finite).float()
         self.optimizer.step()
@@ -222,8 +227,9 @@ class TrainingStep:
     def check(self, batch: Batch, step: int) -> None:
         """Raise ValueError if a parameter gets no gradient, or counts on host and device differ."""
         self.optimizer.zero_grad(set_to_none=True)  # of an earlier run
+        no_loss = dict.fromkeys(self._weights, 0.0)  # the gradients exist, but are 0
         # Also makes a resume exact: DDP reorders its buckets, and thus sums, after a backward pass.
-        self.accumulate([batch], {}, step)
+        self.accumulate([batch], no_loss, step)
         check_gradients(self.module)
         terms = self.terms()
         for name, count in self.module.counts(batch).items():

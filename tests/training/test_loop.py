@@ -139,7 +139,7 @@ def test_dropout_differs_by_seed_step_micro_batch_and_rank(tmp_path: Path) -> No
     for rank, seed, step in product((0, 1), (1, 2), (1, 2)):
         world = ALONE._replace(rank=rank)
         run = replace(run_of(tmp_path), world=world, config=replace(CONFIG, seed=seed))
-        TrainingStep(model, run).accumulate([batch, batch], {"token_loss": 1.0}, step)
+        TrainingStep(model, run).accumulate([batch, batch], dict.fromkeys(model.weights, 1.0), step)
     assert len(masks) == 2 * 2 * 2 * 2
 
 
