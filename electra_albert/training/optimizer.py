@@ -65,7 +65,11 @@ def parameter_groups(
         if not parameter.requires_grad:
             continue
         is_vector = parameter.ndim <= 1 and (name.endswith("bias") or "norm" in name.lower())
-        ratios = 3 if name.endswith("qkv.weight") else 1
+        ratios = 1
+        if is_vector:
+            ratios = 0
+        elif name.endswith("qkv.weight"):
+            ratios = 3
         scale = lr_multipliers[name] if lr_multipliers is not None else 1.0
         is_orthogonal = False
         if muon_rate is not None and parameter.ndim == 2 and ".albert_layers." in name:
@@ -74,7 +78,7 @@ def parameter_groups(
         new = {
             "params": [],
             "weight_decay": 0.0 if is_vector else decay,
-            "trust_ratios": 0 if is_vector else ratios,
+            "trust_ratios": ratios,
             "lr_multiplier": scale,
             "is_orthogonal": is_orthogonal,
         }
