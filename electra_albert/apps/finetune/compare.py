@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from electra_albert.apps.finetune import results as files
-from electra_albert.apps.finetune.job import BaseModel, apply_recipe, find_base_model
+from electra_albert.apps.finetune.job import Assignment, BaseModel, apply_recipe, find_base_model
 from electra_albert.apps.finetune.results import RESULTS, markdown_table, percent
 from electra_albert.apps.run_folder import ENVIRONMENT, writing
 from electra_albert.apps.settings import recorded_settings
@@ -19,7 +19,7 @@ from electra_albert.finetuning_config import PREDICT_TEST, FinetuneConfig
 from electra_albert.model_config import require
 from electra_albert.tasks import metrics, reading
 from electra_albert.tasks.registry import ELECTRA_EIGHT, GLUE, TASKS
-from electra_albert.tasks.task import Report, Task
+from electra_albert.tasks.task import Report
 from electra_albert.training.distributed import World
 
 _MNLI = "mnli"  # its model is evaluated on the diagnostic set and can initialize small tasks
@@ -64,7 +64,7 @@ def find_glue(config: FinetuneConfig) -> list[str]:
 
 def glue_tasks(
     config: FinetuneConfig, names: Sequence[str], base: BaseModel, folder: Path, world: World
-) -> Iterator[tuple[Task, FinetuneConfig, BaseModel, Path]]:
+) -> Iterator[Assignment]:
     """Task, settings, base model and folder of each task; the base model from MNLI is looked up once it is trained."""
     problem = f"{folder} holds the sweep of a single task; choose another --output_dir"
     require(not (folder / ENVIRONMENT).exists(), problem)
@@ -76,7 +76,8 @@ def glue_tasks(
             continue
         changes: dict[str, Any] = {"output_dir": str(own)}
         if needs_mnli:  # also in a sweep from scratch: MNLI's model was trained in it
-            initial = find_base_model(str(folder / _MNLI), config.data.prepared_dir, world)
+            tuning = replace(config.tuning, model=str(folder / _MNLI))
+            initial = find_base_model(replace(config, tuning=tuning), world)
             changes |= {"from_scratch": False, "model": str(folder / _MNLI)}
         changes |= {"num_train_epochs": 0, "max_steps": None, "seeds": 1} if task.trained_by else {}
         changes |= {} if task.is_symmetric else {"double_unordered": False}

@@ -45,8 +45,9 @@ class BaseModel(NamedTuple):
     fingerprint: str  # of the weights
 
 
-def find_base_model(model: str | None, prepared_dir: str, world: World) -> BaseModel:
+def find_base_model(config: FinetuneConfig, world: World) -> BaseModel:
     """The given model, else the default one, else the smallest preset with random weights, which is logged."""
+    model = config.tuning.model
     try:
         path = default_model("--model") if model is None else Path(model)
     except UsageError as error:
@@ -54,20 +55,20 @@ def find_base_model(model: str | None, prepared_dir: str, world: World) -> BaseM
 
         LOG.info(f"notice: no pretrained model, training from random weights: {error}")
         preset = PRESETS[_SCRATCH_PRESET]
-        corpus = CorpusConfig(vocab_size=preset.corpus.vocab_size, prepared_dir=prepared_dir)
+        corpus = CorpusConfig(vocab_size=preset.corpus.vocab_size, prepared_dir=config.data.prepared_dir)
         with main_first(world):
             tokenizer = prepare(corpus, preset.training.seed).tokenizer
         shape = replace(preset.model, vocab_size=len(tokenizer))
         return BaseModel(_SCRATCH_PRESET, None, shape, tokenizer, "electra", "")
     files = load.locate(path)
-    config, tokenizer = load.read_config(files), load_tokenizer(files.tokenizer)
-    if len(tokenizer) > config.vocab_size:
-        found = f"the tokenizer in {files.tokenizer} has {len(tokenizer)} tokens, the model only {config.vocab_size}"
+    shape, tokenizer = load.read_config(files), load_tokenizer(files.tokenizer)
+    if len(tokenizer) > shape.vocab_size:
+        found = f"the tokenizer in {files.tokenizer} has {len(tokenizer)} tokens, the model only {shape.vocab_size}"
         raise UsageError(f"{found}; use the tokenizer it was trained with")
     is_electra = "discriminator_predictions" in load.read_stored(files).parts
-    is_electra = is_electra or load.read_details(files).get("family") == "electra" or config.hidden_size <= _SMALL
+    is_electra = is_electra or load.read_details(files).get("family") == "electra" or shape.hidden_size <= _SMALL
     fingerprint = " ".join(filter(None, [*map(sha256, weights.all_files(files.weights)), files.part]))
-    return BaseModel(model_name(path), files, config, tokenizer, "electra" if is_electra else "albert", fingerprint)
+    return BaseModel(model_name(path), files, shape, tokenizer, "electra" if is_electra else "albert", fingerprint)
 
 
 def model_name(path: Path) -> str:
@@ -81,6 +82,9 @@ def apply_recipe(config: FinetuneConfig, task_name: str, base: BaseModel) -> Fin
     """Fill options that the user did not set with the published settings for model and task."""
     asked = config.tuning.recipe
     return config.with_defaults(recipes.recipe(base.family if asked == "auto" else asked, task_name, base.config))
+
+
+Assignment = tuple[Task, FinetuneConfig, BaseModel, Path]  # a task, and its folder
 
 
 class TaskJob(NamedTuple):
@@ -100,6 +104,7 @@ class TaskJob(NamedTuple):
     arithmetic: Arithmetic
     is_recorded: bool  # the training step, in CUDA graphs
     global_batch_size: int
+    folder: Path  # of the results
 
     @property
     def measure(self) -> str:
@@ -118,7 +123,7 @@ class TaskJob(NamedTuple):
         return self.base.files is None or self.config.tuning.from_scratch
 
 
-def make_task_job(task: Task, config: FinetuneConfig, base: BaseModel, world: World) -> TaskJob:
+def make_task_job(task: Task, config: FinetuneConfig, base: BaseModel, folder: Path, world: World) -> TaskJob:
     """Read and encode the task's data for a model, and log the report on them."""
     tuning, training, task = config.tuning, config.training, registry.as_configured(task, config.data)
     is_trained = task.trained_by is None and tuning.is_training
@@ -170,7 +175,7 @@ def make_task_job(task: Task, config: FinetuneConfig, base: BaseModel, world: Wo
     if training.precision == "auto" and not is_trained:  # as after a training
         arithmetic = "fp32"
     is_recorded = choose_recording(training, "none", arithmetic, world)
-    return TaskJob(task, config, training, base, shape, head, *encoded, arithmetic, is_recorded, batch)
+    return TaskJob(task, config, training, base, shape, head, *encoded, arithmetic, is_recorded, batch, folder)
 
 
 def _check_options(task: Task, tuning: TuningConfig, *, is_trained: bool) -> None:

@@ -40,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
 
         print(compare_folders(*map(Path, config.tuning.compare)))
         return 0
-    from electra_albert.apps.finetune.sweep import run_finetuning
+    from electra_albert.apps.finetune.run import run_finetuning
     from electra_albert.training.distributed import start
 
     world = start(config.tuning.device, config.training.ddp_timeout)
@@ -53,7 +53,7 @@ def finetune(config: FinetuneConfig | None = None, **options: Any) -> RunResult:
     `options` are those of `electra-albert finetune` by name; a `config` replaces all of them. Returns the folder, the
     best seed's metrics and its updates. Raises UsageError, DataError, CheckpointError or DivergedError.
     """
-    from electra_albert.apps.finetune.sweep import run_finetuning
+    from electra_albert.apps.finetune.run import run_finetuning
     from electra_albert.training.distributed import start, stop
     from electra_albert.training.run_log import console_log
 

@@ -90,11 +90,11 @@ def model_outputs(
     return [by_feature[feature] for feature in range(features.feature_count)], total / counted if counted else None
 
 
-def label_text(config: FinetuneConfig, world: World, stop: StopSignal) -> RunResult:
+def predict_new_text(config: FinetuneConfig, world: World, stop: StopSignal) -> RunResult:
     """Predict the file of --predict; writes to --output_dir, else the folder of the model's sweep, else the model's."""
     tuning, data = config.tuning, config.data
     asked = None if data.task is None else registry.find_task(data.task)
-    base = None if tuning.model is None else find_base_model(tuning.model, data.prepared_dir, world)
+    base = None if tuning.model is None else find_base_model(config, world)
     if base is None or base.files is None:
         advice = "give it with --model, or train one with --task and its data"
         raise UsageError(f"--predict {tuning.predict} needs a fine-tuned model: {advice}")
@@ -116,7 +116,7 @@ def label_text(config: FinetuneConfig, world: World, stop: StopSignal) -> RunRes
         if not (table.is_file() and table.read_bytes().startswith(files.PREDICTIONS_HEADER.encode())):
             raise UsageError(f"{table} was not written by fine-tuning; choose another --output_dir")
         LOG.info(f"notice: {table} will be overwritten; give another --output_dir to keep it")
-    job = make_task_job(task, config, base, world)
+    job = make_task_job(task, config, base, folder, world)
     count, labels = sum(map(len, job.to_label.values())), ", ".join(job.data.labels[:5])
     named = f"labels {labels}{', ...' * (len(job.data.labels) > 5)}, " if labels else ""
     length = f"sequences of up to {job.plan.max_seq_length} tokens"
@@ -126,13 +126,14 @@ def label_text(config: FinetuneConfig, world: World, stop: StopSignal) -> RunRes
         if world.is_main and not tuning.dry_run:
             with run_folder.writing(folder):
                 folder.mkdir(parents=True, exist_ok=True)
-            written = predict(job, folder, world.device, stop)
+            written = predict(job, world.device, stop)
     is_stopped = None in gather_objects(written, world)
     return RunResult(folder, {}, 0, is_stopped, "\n".join(f"written: {file}" for file in written or ()))
 
 
-def predict(job: TaskJob, folder: Path, device: torch.device, stop: StopSignal) -> list[Path] | None:
+def predict(job: TaskJob, device: torch.device, stop: StopSignal) -> list[Path] | None:
     """Write labels for new text, or submission files, with the best model or the evaluated one; None if stopped."""
+    folder = job.folder
     model = load.locate(folder / files.MODEL) if job.train is not None else job.base.files
     if model is None:
         raise CheckpointError("a model with random weights cannot predict; fine-tune it first")

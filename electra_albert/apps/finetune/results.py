@@ -85,8 +85,9 @@ def check_output_folder(folder: Path) -> None:
         raise UsageError(f"{folder} holds {taken[0]}, not made by fine-tuning; choose another --output_dir")
 
 
-def open_folder(job: TaskJob, folder: Path, command: Sequence[str]) -> list[str]:
+def open_folder(job: TaskJob, command: Sequence[str]) -> list[str]:
     """Record the sweep's settings in its folder; returns what changed since an earlier command."""
+    folder = job.folder
     options = redacted(job.config.options())
     options = {name: options[name] for name in options if name not in _OF_CALL}
     settings = {
@@ -123,7 +124,7 @@ def open_folder(job: TaskJob, folder: Path, command: Sequence[str]) -> list[str]
     return changes
 
 
-def export_best(job: TaskJob, objective: TaskObjective, result: SeedResult, folder: Path) -> None:
+def export_best(job: TaskJob, objective: TaskObjective, result: SeedResult) -> None:
     """Write the fine-tuned model of a seed as a stock Hugging Face folder with task details and a card."""
     recorded = "is_regression has_null_answer max_seq_length doc_stride max_answer_length"
     details = {
@@ -136,8 +137,8 @@ def export_best(job: TaskJob, objective: TaskObjective, result: SeedResult, fold
     }
     facts = _task_facts(job, result.metrics, f"seed {result.seed}")
     model = copy.deepcopy(objective.model).cpu()  # the next seed trains the same tensors
-    save.save_model(model, job.base.tokenizer, folder / MODEL, details, facts)
-    record_digests(folder, MODEL_FILES)
+    save.save_model(model, job.base.tokenizer, job.folder / MODEL, details, facts)
+    record_digests(job.folder, MODEL_FILES)
 
 
 def _task_facts(job: TaskJob, metrics: Metrics, of: str) -> card.Facts:
@@ -208,8 +209,9 @@ def summarize_sweep(job: TaskJob, results: Sequence[SeedResult], best: SeedResul
     }
 
 
-def write_results(job: TaskJob, folder: Path, done: Sequence[SeedResult], best: SeedResult) -> str:
+def write_results(job: TaskJob, done: Sequence[SeedResult], best: SeedResult) -> str:
     """Write results.json, results.md, the best seed's predictions and the card; returns the table."""
+    folder = job.folder
     results = summarize_sweep(job, done, best)
     table = format_results(results)
     with writing(folder):
@@ -220,12 +222,12 @@ def write_results(job: TaskJob, folder: Path, done: Sequence[SeedResult], best: 
             if job.measure in ("classification", "token"):
                 write_text(folder / CONFUSION.format(suffix), confusion_table(job.data.labels, examples, found))
         write_text(folder / TABLE, table + "\n")
-        _write_card(job, folder, results, table)
+        _write_card(job, results, table)
         write_json(folder / RESULTS, results)
     return table
 
 
-def _write_card(job: TaskJob, folder: Path, results: Mapping[str, Any], table: str) -> None:
+def _write_card(job: TaskJob, results: Mapping[str, Any], table: str) -> None:
     """Write the folder's card: scores, code to load the model, command to reproduce it."""
     path, own_path = f'"THIS_FOLDER", subfolder="{MODEL}"', f"THIS_FOLDER/{MODEL}"
     choice = f"the model is from the best seed, {results['best_seed']}, selected on the evaluation set itself: "
@@ -241,9 +243,9 @@ def _write_card(job: TaskJob, folder: Path, results: Mapping[str, Any], table: s
     facts = _task_facts(job, medians, f"median of {len(results['seeds'])} seed(s)")
     fields = {"library_name": library, "tags": ["albert", "electra", job.task.name], **facts.fields}
     note = f"results.json has the same scores as fractions, for every seed; {choice}"
-    words = shlex.split((folder / COMMAND).read_text(encoding="utf-8", errors="replace"))
+    words = shlex.split((job.folder / COMMAND).read_text(encoding="utf-8", errors="replace"))
     command = run_folder.format_command(words, is_public=True)
-    card.write_card(folder, card.Facts(fields, f"{facts.text}\n\n{table}\n\n{note}"), code, command)
+    card.write_card(job.folder, card.Facts(fields, f"{facts.text}\n\n{table}\n\n{note}"), code, command)
 
 
 def format_results(results: Mapping[str, Any]) -> str:

@@ -3,29 +3,26 @@
 import json
 import math
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 from safetensors import torch as safetensors
 
-from electra_albert.apps import command_line, default_model, machine, run_folder
+from electra_albert.apps import machine, run_folder
 from electra_albert.apps.finetune import job as jobs
 from electra_albert.apps.finetune import results as files
-from electra_albert.apps.finetune.compare import find_glue, glue_tasks, write_glue
-from electra_albert.apps.finetune.job import BaseModel, TaskJob
-from electra_albert.apps.finetune.predict import inference, label_text, load_objective, predict, score
+from electra_albert.apps.finetune.job import TaskJob
+from electra_albert.apps.finetune.predict import inference, load_objective, predict, score
 from electra_albert.contracts import LOG, CheckpointError, Metrics, RunResult
-from electra_albert.files import SAMPLE_TASK, read_json, recorded_damage, replacing, write_text
-from electra_albert.finetuning_config import CUSTOM, GLUE, PREDICT_TEST, TOPICS, DataConfig, FinetuneConfig, table_name
+from electra_albert.files import read_json, recorded_damage, replacing, write_text
 from electra_albert.hub import load, save
 from electra_albert.model.task_model import depth_scales
-from electra_albert.model_config import require
-from electra_albert.tasks import encoding, kinds, reading, registry
-from electra_albert.tasks.task import Report, Task
-from electra_albert.training import checkpoint, guards, loop, monitor, run_log
-from electra_albert.training.distributed import World, gather_objects, main_first, naming_lost_ranks
+from electra_albert.tasks import encoding, kinds
+from electra_albert.training import checkpoint, guards, loop, monitor
+from electra_albert.training.distributed import World, gather_objects, main_first
 from electra_albert.training.graphs import CudaRecorder, Recorder
 from electra_albert.training.step import RunSettings, TrainingStep
 
@@ -33,111 +30,21 @@ _BEST_WEIGHTS = "best.safetensors"
 _RECORDED_LENGTHS = 32  # batches have a multiple of this length: each length is recorded by itself
 
 
-def run_finetuning(config: FinetuneConfig, world: World, command: Sequence[str]) -> RunResult:
-    """Train and evaluate every seed of a task or of all of GLUE, or predict new text. `command` is recorded."""
-    with guards.StopSignal() as stop, run_log.RunLog() as log, naming_lost_ranks(world, log.take_over):
-        if config.only_predicts:
-            return label_text(config, world, stop)
-        names = find_glue(config) if config.data.task == GLUE else []
-        task, data = (None, config.data) if names else _find_task(config)  # before the model: missing data is fatal
-        base = jobs.find_base_model(config.tuning.model, config.data.prepared_dir, world)
-        folder = _output_folder(config, task.name if task else GLUE, base)
-        tasks: Iterable[tuple[Task, FinetuneConfig, BaseModel, Path]] = glue_tasks(config, names, base, folder, world)
-        if task is not None:
-            tasks = [(task, replace(jobs.apply_recipe(config, task.name, base), data=data), base, folder)]
-        result = RunResult(folder, {}, 0)
-        for job, own in (_plan(*each, world) for each in tasks):
-            if config.tuning.dry_run:
-                continue
-            with ExitStack() as stack:
-                changes: list[str] = []
-                with main_first(world):
-                    if world.is_main:
-                        stack.enter_context(guards.run_lock(own))
-                        changes = files.open_folder(job, own, command)
-                        if (repository := config.tuning.push_to_hub) is not None:
-                            save.create_repository(repository, is_private=config.tuning.hub_private_repo)
-                    log.open(own)
-                    for change in changes:
-                        LOG.info(f"changed since the sweep began: {change}")
-                recorder = CudaRecorder(world.device) if job.is_recorded else None
-                sweep = Sweep(job, own, world, stop, recorder)
-                for seed in sweep.remaining_seeds():
-                    with sweep.open_seed(seed) as run:
-                        parts = run.objective, run.batches, run.evaluate, run.settings
-                        sweep.close_seed(run, loop.train(*parts, sweep.training_step))
-                result = sweep.finish()
-            run_log.log_to_file(result.summary)
-            if result.is_stopped:
-                LOG.info(f"stopped; run the same command to resume {own}")
-                return result
-            if names:
-                LOG.info(result.summary)
-        if names and world.is_main and not config.tuning.dry_run:
-            return RunResult(folder, {}, 0, summary=write_glue(folder, names))
-    return result._replace(folder=folder)
-
-
-def _find_task(config: FinetuneConfig) -> tuple[Task, DataConfig]:
-    """The task asked for and its data; by default the built-in task."""
-    data, tuning = config.data, config.tuning
-    own = "task train_file validation_file test_file text_column text_pair_column label_column column_names regression"
-    if any(getattr(data, name) for name in own.split()):
-        task = registry.find_task(data.task or CUSTOM)
-        reading.locate(task, data, Report(), needs_test=tuning.predict == PREDICT_TEST, is_trained=tuning.is_training)
-        return task, data
-    split, is_test = data.validation_split, tuning.predict == PREDICT_TEST
-    require(data.data_dir is None, f"--data_dir {data.data_dir} needs --task, the name of the task whose data it holds")
-    require(split is None, "--validation_split needs data of your own: --train_file, or --task and --data_dir")
-    require(not is_test, "--predict test needs --task, the name of the task whose test set to predict")
-    train, dev = (str(SAMPLE_TASK / f"{name}.csv") for name in ("train", "dev"))
-    return replace(registry.find_task(CUSTOM), name=TOPICS), replace(data, train_file=train, validation_file=dev)
-
-
-def _output_folder(config: FinetuneConfig, name: str, base: BaseModel) -> Path:
-    """--output_dir, else a folder in runs/ named after the task, or the user's table, and the model."""
-    if config.tuning.output_dir is not None:
-        return Path(config.tuning.output_dir)
-    name = table_name(config.data) if name == CUSTOM else name
-    suffix = "-from-scratch" if config.tuning.from_scratch or base.files is None else ""
-    return default_model.RUNS / f"{name}-{base.name}{suffix}"
-
-
-def _plan(task: Task, config: FinetuneConfig, base: BaseModel, folder: Path, world: World) -> tuple[TaskJob, Path]:
-    """Prepare, check and log the job of one task; returns it with its folder."""
-    command_line.check_can_write(folder)
-    files.check_output_folder(folder)
-    monitor.check_trackers(config.training.report_to)
-    job = jobs.make_task_job(task, config, base, world)
-    sizes = ", ".join(f"{len(examples):,} {name}" for name, examples in job.data.evaluation.items()) or "0 evaluation"
-    name, length, training = job.task.name, f"sequences of up to {job.plan.max_seq_length} tokens", job.training
-    if job.train is None:
-        LOG.info(f"{name}: evaluation only, {sizes} examples, {length}")
-        return job, folder
-    LOG.info(f"{name}: {len(job.data.train):,} train, {sizes} examples, {length}")
-    updates = f"{config.tuning.seeds} seed(s) of {training.max_steps:,} updates, batch size {job.global_batch_size}"
-    rates = f"learning rate {training.learning_rate:g}, layer decay {config.tuning.layer_decay:g}"
-    devices = f"{world.world_size} x {world.device.type}, {job.arithmetic}"
-    LOG.info(f"{name}: {updates}, {rates}, {job.head.style} head, {devices}")
-    if (warmup := training.warmup_steps) >= training.max_steps:
-        of = f"--warmup_steps {warmup:,} of {training.max_steps:,} updates"
-        LOG.info(f"notice: {of}: the full learning rate is never reached")
-    jobs.build_objective(job, training.seed, world.device)  # fails early for weights that do not fit
-    return job, folder
-
-
 @dataclass
 class Sweep:
     """All seeds of one task in a folder, also those of earlier commands, and their results so far."""
 
     job: TaskJob
-    folder: Path
     world: World
     stop: guards.StopSignal
-    record: Recorder | None = None  # of the training step, which all seeds share
     results: dict[int, files.SeedResult] = field(default_factory=dict)
     is_stopped: bool = False
     training_step: TrainingStep | None = None  # of the seed in training
+
+    @cached_property
+    def recorder(self) -> Recorder | None:
+        """Records the training step, which all seeds share, in CUDA graphs."""
+        return CudaRecorder(self.world.device) if self.job.is_recorded else None
 
     def remaining_seeds(self) -> Iterator[int]:
         """Yield the seeds without a result until one is stopped; reads the results of earlier commands."""
@@ -147,11 +54,11 @@ class Sweep:
         asked = set(range(first, first + self.job.config.tuning.seeds))
         with main_first(self.world):
             if self.world.is_main:
-                begun = {int(path.name[5:]) for path in self.folder.glob("seed-*") if path.name[5:].isdecimal()}
-                found = {seed: files.read_result(self.folder / f"seed-{seed}") for seed in sorted(begun)}
+                begun = {int(path.name[5:]) for path in self.job.folder.glob("seed-*") if path.name[5:].isdecimal()}
+                found = {seed: files.read_result(self.job.folder / f"seed-{seed}") for seed in sorted(begun)}
                 self.results = {seed: result for seed, result in found.items() if result is not None}
                 for seed in self.results:  # a kill may have interrupted it
-                    _remove_training_files(self.folder / f"seed-{seed}")
+                    _remove_training_files(self.job.folder / f"seed-{seed}")
         begun, self.results = gather_objects((begun, self.results), self.world)[0]
         if begun - asked:
             LOG.info(f"seeds of earlier commands are part of this sweep: {', '.join(map(str, sorted(begun - asked)))}")
@@ -162,7 +69,7 @@ class Sweep:
     @contextmanager
     def open_seed(self, seed: int) -> Iterator["SeedRun"]:
         """Set up the training loop for one seed, resumed from its last checkpoint if there is one."""
-        job, folder, world = self.job, self.folder / f"seed-{seed}", self.world
+        job, folder, world = self.job, self.job.folder / f"seed-{seed}", self.world
         objective, new = jobs.build_objective(job, seed, world.device)
         training = replace(job.training, seed=seed)
         outputs = folder, training.max_steps, training.report_to
@@ -178,7 +85,7 @@ class Sweep:
             scores = [row[name] for row in log if row.get(name) is not None and row["step"] < step]
             sizes = training.per_device_train_batch_size, training.gradient_accumulation_steps
             ends, pin_memory = (seed, training.max_steps), world.device.type == "cuda"
-            multiple = 1 if self.record is None else _RECORDED_LENGTHS
+            multiple = 1 if self.recorder is None else _RECORDED_LENGTHS
             batches = encoding.TaskBatches(job.train, *sizes, *ends, world.rank, world.world_size, pin_memory, multiple)
             scales, tuning = None, job.config.tuning
             if tuning.layer_decay != 1:
@@ -187,7 +94,7 @@ class Sweep:
                 scales = {f"model.{name}": scale for name, scale in by_name.items()}
             recorded = {"seed": seed, "data": jobs.data_fingerprint(job)}
             shared = (training, world, watch, self.stop, job.arithmetic, found)
-            settings = RunSettings(folder, *shared, lr_multipliers=scales, settings=recorded, record=self.record)
+            settings = RunSettings(folder, *shared, lr_multipliers=scales, settings=recorded, record=self.recorder)
             if self.training_step is None:
                 self.training_step = TrainingStep(objective, settings)
             else:
@@ -209,14 +116,14 @@ class Sweep:
             if self.world.is_main:
                 folder = run.settings.folder
                 if files.best_of(self.job, self.results.values()) is result:
-                    files.export_best(self.job, run.objective, result, self.folder)
+                    files.export_best(self.job, run.objective, result)
                 with run_folder.writing(folder):
                     write_text(folder / files.RESULT, json.dumps(result._asdict()) + "\n")
                 _remove_training_files(folder)
 
     def finish(self) -> RunResult:
         """Evaluate if nothing was trained, then write results and predictions on the main rank; same result on all."""
-        job, result = self.job, RunResult(self.folder, {}, 0, is_stopped=True)
+        job, result = self.job, RunResult(self.job.folder, {}, 0, is_stopped=True)
         if job.train is None and job.evaluation:
             assert job.base.files is not None  # checked by make_task_job
             objective, _ = load_objective(job, job.base.files, self.world.device)
@@ -232,7 +139,7 @@ class Sweep:
 
     def _write(self) -> RunResult:
         """Write results and predictions; the summary has the table and the files written."""
-        job, folder, done = self.job, self.folder, [*self.results.values()]
+        job, folder, done = self.job, self.job.folder, [*self.results.values()]
         result, lines = RunResult(folder, {}, 0), list[str]()
         if done:
             best, model = files.best_of(job, done), folder / files.MODEL
@@ -242,10 +149,10 @@ class Sweep:
             if job.train is not None and damage:
                 advice = f"the best seed is {best.seed}; remove {folder / f'seed-{best.seed}'} to train it again"
                 raise CheckpointError(f"{damage}, {advice}")
-            lines = [files.write_results(job, folder, done, best)]
+            lines = [files.write_results(job, done, best)]
             result = RunResult(folder, best.metrics, best.step)
         if job.config.tuning.predict is not None:
-            if (written := predict(job, folder, self.world.device, self.stop)) is None:
+            if (written := predict(job, self.world.device, self.stop)) is None:
                 return result._replace(is_stopped=True, summary="\n".join(lines))
             lines += [f"written: {file}" for file in written]
         elif not done:
