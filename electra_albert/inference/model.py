@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from electra_albert.contracts import LOG, CheckpointError, DataError, UsageError
 from electra_albert.hub import load as hub
-from electra_albert.inference import engine, tasks
+from electra_albert.inference import engine, finetuned, tasks
 from electra_albert.inference.engine import Engine, OneOrMore, Text, as_given, as_texts
 from electra_albert.inference.rewrite import Draw, masked_logits, rewrite
 from electra_albert.model.electra import Discriminator, Generator
@@ -134,7 +134,7 @@ def _build(
     has_detector = "discriminator_predictions" in stored.parts
     detector = hub.build(stored, Discriminator) if has_detector else None
     generator = hub.build(mlm, Generator) if "predictions" in mlm.parts else None
-    task = tasks.load_fine_tuned(stored, tokenizer)
+    task = finetuned.load_fine_tuned(stored, tokenizer)
     for model in filter(None, (detector, generator, getattr(task, "model", None))):
         if model is not generator or mlm.files == stored.files:
             model.embeddings = encoder.embeddings

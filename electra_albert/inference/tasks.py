@@ -8,9 +8,7 @@ import numpy as np
 import torch
 from scipy.special import softmax
 
-from electra_albert.contracts import CheckpointError, DataError, UsageError
-from electra_albert.finetuning_config import TuningConfig
-from electra_albert.hub.load import Stored, build, read_task
+from electra_albert.contracts import DataError, UsageError
 from electra_albert.inference.engine import (
     Engine,
     OneOrMore,
@@ -19,17 +17,9 @@ from electra_albert.inference.engine import (
     plan_batches,
     quote,
 )
-from electra_albert.model.task_model import TaskModel
+from electra_albert.inference.finetuned import FineTuned, outputs_by_feature
 from electra_albert.tasks import span, token
-from electra_albert.tasks.encoding import (
-    Decoded,
-    EncodedExamples,
-    EncodePlan,
-    Encoding,
-    split_outputs,
-    trained_plan,
-)
-from electra_albert.tasks.kinds import KINDS
+from electra_albert.tasks.encoding import Decoded, EncodedExamples, split_outputs
 from electra_albert.tasks.task import (
     ChoiceExample,
     Report,
@@ -37,7 +27,6 @@ from electra_albert.tasks.task import (
     SpanExample,
     TokenExample,
 )
-from electra_albert.tokenization.text_encoder import TextEncoder
 
 # By the kind of the head.
 CALLS = {"sequence": "classify", "token": "tag", "span": "answer", "choice": "choose"}
@@ -76,31 +65,6 @@ class ChoicePrediction(NamedTuple):
     number: int
     option: str
     scores: list[float]
-
-
-class FineTuned(NamedTuple):
-    """A fine-tuned model in eval mode with its tokenizer, labels and encoding options."""
-
-    model: TaskModel
-    text_encoder: TextEncoder
-    labels: tuple[str, ...]
-    plan: EncodePlan
-    takes_pairs: bool | None  # None if the folder does not record it
-
-
-def load_fine_tuned(stored: Stored, tokenizer: Any) -> FineTuned | str:
-    """Build the fine-tuned model; returns the reason as a str if its files hold none."""
-    try:
-        details, head = read_task(stored.files)
-        model = build(stored, TaskModel, head)
-    except CheckpointError as error:
-        return str(error)
-    usual = TuningConfig()
-    longest = model.config.max_position_embeddings
-    plan = trained_plan(EncodePlan(longest, usual.doc_stride, usual.max_answer_length), details)
-    plan = plan._replace(max_seq_length=min(plan.max_seq_length, longest))
-    takes_pairs = bool(details["columns"]["pair"]) if "columns" in details else None
-    return FineTuned(model, TextEncoder(tokenizer), tuple(details["labels"]), plan, takes_pairs)
 
 
 def classify(model: Engine, texts: object, *, truncate: bool = False) -> Any:
@@ -218,10 +182,8 @@ def _predict(
     Messages quote the user's `texts`.
     """
     task: FineTuned = model.task
-    kind = KINDS[task.model.head.kind]
     report = Report()
-    encoding = Encoding(task.text_encoder, task.labels, task.plan, report, "the texts")
-    features = kind.encode(examples, encoding)
+    features = task.encode(examples, report, "the texts")
     if report.first_truncated is not None and not truncate:
         problem = f"too long: the maximum is {task.plan.max_seq_length} tokens; shorten it"
         text = quote(texts, int(report.first_truncated))
@@ -231,12 +193,13 @@ def _predict(
         raise UsageError("the model has one segment; give single texts")
     # The options of one question may be in several batches.
     single = replace(features, num_choices=1)
-    logits: dict[int, np.ndarray] = {}
-    for indices in plan_batches(single.feature_lengths.tolist(), model.batch_tokens):
-        batch = single.collate(indices).to(model.device)
-        padded = task.model(*batch[:3]).cpu().numpy()
-        logits |= zip(indices, split_outputs(padded, np.array(indices), single), strict=True)
+    batches = plan_batches(single.feature_lengths.tolist(), model.batch_tokens)
+    logits = outputs_by_feature(
+        single,
+        map(single.collate, batches),
+        lambda batch: task.model(*batch.to(model.device)[:3]),
+    )
     outputs = [logits[index] for index in sorted(logits)]
     if features.num_choices > 1:
         outputs = split_outputs(np.stack(outputs), features.example_index, features)
-    return kind.decode(outputs, features, examples, task.labels, task.plan), outputs, features
+    return task.decode(outputs, features, examples), outputs, features

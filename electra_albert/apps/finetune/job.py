@@ -19,6 +19,7 @@ from electra_albert.contracts import LOG, Arithmetic, CheckpointError, DataError
 from electra_albert.files import sha256
 from electra_albert.finetuning_config import PREDICT_TEST, FinetuneConfig, TuningConfig
 from electra_albert.hub import find, formats, load, weights
+from electra_albert.inference.finetuned import FineTuned
 from electra_albert.keyed_random import Stream, derived_seed
 from electra_albert.model import attention, compilation, task_model
 from electra_albert.presets import PRESETS
@@ -105,6 +106,11 @@ class TaskJob(NamedTuple):
     is_recorded: bool  # the training step, in CUDA graphs
     global_batch_size: int
     folder: Path  # of the results
+    text_encoder: TextEncoder
+
+    def fine_tuned(self, objective: kinds.TaskObjective) -> FineTuned:
+        """The model with what encodes its examples and decodes its outputs."""
+        return FineTuned(objective.model, self.text_encoder, self.data.labels, self.plan)
 
     @property
     def measure(self) -> str:
@@ -139,7 +145,8 @@ def make_task_job(task: Task, config: FinetuneConfig, base: BaseModel, folder: P
         )
     task = _with_metrics(task, data.labels, tuning.metric_for_best_model)
     plan, encode = _encode_plan(task, tuning, base, details), kinds.KINDS[task.kind].encode
-    scored = Encoding(TextEncoder(base.tokenizer), data.labels, plan, data.report, "")
+    text_encoder = TextEncoder(base.tokenizer)
+    scored = Encoding(text_encoder, data.labels, plan, data.report, "")
     train = encode(data.train, replace(scored, set_name="train", is_training=True)) if is_trained else None
     if train is not None and not train.feature_count:
         raise DataError(f"{task.name}: no training example is left ({'; '.join(data.report.lines())}); check the data")
@@ -175,7 +182,9 @@ def make_task_job(task: Task, config: FinetuneConfig, base: BaseModel, folder: P
     if training.precision == "auto" and not is_trained:  # as after a training
         arithmetic = "fp32"
     is_recorded = choose_recording(training, "none", arithmetic, world)
-    return TaskJob(task, config, training, base, shape, head, *encoded, arithmetic, is_recorded, batch, folder)
+    return TaskJob(
+        task, config, training, base, shape, head, *encoded, arithmetic, is_recorded, batch, folder, text_encoder
+    )
 
 
 def _check_options(task: Task, tuning: TuningConfig, *, is_trained: bool) -> None:

@@ -1,97 +1,114 @@
 """Evaluation and prediction with a fine-tuned model: scores, labels for new text, submission files."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
+from torch import Tensor
 
 from electra_albert.apps import command_line, machine, run_folder
 from electra_albert.apps.finetune import results as files
 from electra_albert.apps.finetune.job import TaskJob, find_base_model, make_task_job
-from electra_albert.contracts import LOG, CheckpointError, RunResult, UsageError
+from electra_albert.apps.finetune.results import SeedResult
+from electra_albert.contracts import LOG, Batch, CheckpointError, RunResult, UsageError
 from electra_albert.files import write_text
 from electra_albert.finetuning_config import CUSTOM, PREDICT_TEST, FinetuneConfig
 from electra_albert.hub import find, load
+from electra_albert.inference.finetuned import outputs_by_feature
 from electra_albert.tasks import metrics, registry
-from electra_albert.tasks.encoding import EncodedExamples, Encoding, eval_batches, split_outputs, trained_plan
-from electra_albert.tasks.kinds import KINDS, TaskObjective, write_submission
+from electra_albert.tasks.encoding import EncodedExamples, Outputs, eval_batches
+from electra_albert.tasks.kinds import TaskObjective, write_submission
 from electra_albert.tasks.task import Report
-from electra_albert.tokenization.text_encoder import TextEncoder
 from electra_albert.training.distributed import World, gather_objects, main_first
 from electra_albert.training.guards import StopSignal
 from electra_albert.training.step import autocast
 
 
-@contextmanager
-def inference(objective: TaskObjective, job: TaskJob) -> Iterator[None]:
-    """Disable gradients and dropout; UsageError if the GPU runs out of memory.
-
-    A model that is trained here is evaluated in float32, as its folder is elsewhere.
-    """
-    device = next(objective.parameters()).device
-    arithmetic = job.arithmetic if job.train is None else "fp32"
-    objective.eval()
-    with machine.one_line_errors(job.training, "none"), torch.no_grad(), autocast(device, arithmetic):
-        yield
+def load_objective(job: TaskJob, files: find.ModelFiles, device: torch.device) -> TaskObjective:
+    """Load a fine-tuned model onto the device."""
+    model, _ = load.load_task_model(files, job.config.tuning.num_hidden_layers)
+    return TaskObjective(model, is_regression=job.plan.is_regression).to(device)
 
 
-def load_objective(job: TaskJob, files: find.ModelFiles, device: torch.device) -> tuple[TaskObjective, dict[str, Any]]:
-    """A fine-tuned model on the device, and the task details of its folder."""
-    model, details = load.load_task_model(files, job.config.tuning.num_hidden_layers)
-    return TaskObjective(model, is_regression=job.plan.is_regression).to(device), details
-
-
-def score(job: TaskJob, objective: TaskObjective, world: World, stop: StopSignal) -> files.SeedResult | None:
-    """Evaluate on all evaluation sets, with the same result on every rank; None if a single process was stopped."""
-    result = files.SeedResult(job.config.training.seed, 0, {}, {}, {}, {}, False, [])
+def score(
+    job: TaskJob, objective: TaskObjective, world: World, stop: StopSignal
+) -> SeedResult | None:
+    """Evaluate on all evaluation sets, with the same result on every rank; None if stopped."""
+    result = SeedResult(job.config.training.seed, 0, {}, {}, {}, {}, False, [])
     for name, features in job.evaluation.items():
-        found = model_outputs(features, objective, job.training.per_device_eval_batch_size, world, stop)
-        if found is None:
+        evaluated = _outputs(job, objective, features, world, stop)
+        if evaluated is None:
             return None
-        examples, is_deciding = job.data.evaluation[name], name == job.deciding_set
-        decoded = KINDS[job.task.kind].decode(found[0], features, examples, job.data.labels, job.plan)
+        outputs, loss = evaluated
+        examples = job.data.evaluation[name]
+        decoded = job.fine_tuned(objective).decode(outputs, features, examples)
         values = decoded.values
         assert values is not None  # reading skips or refuses examples without labels
         scores = metrics.MEASURES[job.measure](values)
         if job.task.kind == "token":  # without those of entities for plain tags
-            scores = {metric: value for metric, value in scores.items() if metric in job.task.metrics}
-        for metric, value in {"loss": found[1], **scores}.items():
+            scores = {metric: scores[metric] for metric in scores if metric in job.task.metrics}
+        is_deciding = name == job.deciding_set
+        for metric, value in {"loss": loss, **scores}.items():
             result.metrics[metric if is_deciding else f"{name}_{metric}"] = value
-        result.values[name], result.predictions[name] = values.tolist(), decoded.predictions
+        result.values[name] = values.tolist()
+        result.predictions[name] = decoded.predictions
         result.probabilities[name] = decoded.probabilities
         if is_deciding:
             result = result._replace(is_collapsed=metrics.is_collapsed(job.measure, values))
     return result
 
 
-def model_outputs(
-    features: EncodedExamples, objective: TaskObjective, batch_size: int, world: World, stop: StopSignal
-) -> tuple[list[np.ndarray], float | None] | None:
-    """Outputs of each feature without padding, and the mean loss (None without labels); None if stopped."""
-    device, mine = next(objective.parameters()).device, dict[int, np.ndarray]()
-    loss, count = 0.0, 0
-    for on_host in eval_batches(features, max(1, batch_size // features.num_choices), world.rank, world.world_size):
-        if world.world_size == 1 and stop.requested:
-            return None
-        chosen, batch = on_host.example_id[:: features.num_choices].numpy(), on_host.to(device)
+def _outputs(
+    job: TaskJob,
+    objective: TaskObjective,
+    features: EncodedExamples,
+    world: World,
+    stop: StopSignal,
+) -> tuple[Outputs, float | None] | None:
+    """Outputs of each feature and the mean loss (None without labels); None if stopped.
+
+    A model that is trained here is evaluated in float32, as its folder is elsewhere. A single
+    process may be stopped. Raises UsageError if the GPU runs out of memory.
+    """
+    arithmetic = job.arithmetic if job.train is None else "fp32"
+    size = max(1, job.training.per_device_eval_batch_size // features.num_choices)
+    batches: Iterable[Batch] = eval_batches(features, size, world.rank, world.world_size)
+    if world.world_size == 1:
+        batches = takewhile(lambda _: not stop.requested, batches)
+    loss = 0.0
+    count = 0
+
+    def compute(batch: Batch) -> Tensor:
+        nonlocal loss, count
+        batch = batch.to(world.device)
         outputs = objective.outputs(batch)
         if batch.labels is not None:
             term = objective.terms(outputs, batch)[next(iter(objective.weights))]
-            loss, count = loss + float(term.sum), count + int(term.count)
-        arrays = split_outputs(outputs.float().cpu().numpy(), chosen, features)
-        mine |= zip(chosen.tolist(), arrays, strict=True)
-    gathered = gather_objects((mine, loss, count), world)
-    by_feature = {feature: output for part, _, _ in gathered for feature, output in part.items()}
-    total, counted = sum(part[1] for part in gathered), sum(part[2] for part in gathered)
-    return [by_feature[feature] for feature in range(features.feature_count)], total / counted if counted else None
+            loss += float(term.sum)
+            count += int(term.count)
+        return outputs
+
+    objective.eval()
+    precision = autocast(world.device, arithmetic)
+    with machine.one_line_errors(job.training, "none"), torch.no_grad(), precision:
+        outputs = outputs_by_feature(features, batches, compute)
+    gathered = gather_objects((outputs, loss, count), world)
+    for of_rank, _, _ in gathered:
+        outputs |= of_rank
+    if len(outputs) < features.feature_count:
+        return None
+    total = sum(part[2] for part in gathered)
+    mean = sum(part[1] for part in gathered) / total if total else None
+    return [outputs[index] for index in sorted(outputs)], mean
 
 
 def predict_new_text(config: FinetuneConfig, world: World, stop: StopSignal) -> RunResult:
-    """Predict the file of --predict; writes to --output_dir, else the folder of the model's sweep, else the model's."""
+    """Predict the file of --predict.
+
+    Writes to --output_dir, else the folder of the model's sweep, else the model's.
+    """
     tuning, data = config.tuning, config.data
     asked = None if data.task is None else registry.find_task(data.task)
     base = None if tuning.model is None else find_base_model(config, world)
@@ -133,26 +150,28 @@ def predict_new_text(config: FinetuneConfig, world: World, stop: StopSignal) -> 
 
 def predict(job: TaskJob, device: torch.device, stop: StopSignal) -> list[Path] | None:
     """Write labels for new text, or submission files, with the best model or the evaluated one; None if stopped."""
-    folder = job.folder
-    model = load.locate(folder / files.MODEL) if job.train is not None else job.base.files
+    model = load.locate(job.folder / files.MODEL) if job.train is not None else job.base.files
     if model is None:
         raise CheckpointError("a model with random weights cannot predict; fine-tune it first")
-    objective, details = load_objective(job, model, device)
-    plan, labels, kind = trained_plan(job.plan, details), tuple(details["labels"]), KINDS[job.task.kind]
-    encoder, alone, written = TextEncoder(job.base.tokenizer), World(0, 1, 0, device), list[Path]()
+    objective = load_objective(job, model, device)
+    fine_tuned = job.fine_tuned(objective)
+    alone = World(0, 1, 0, device)
+    written: list[Path] = []
     for name, examples in job.to_label.items():
         report = Report()
-        features = kind.encode(examples, Encoding(encoder, labels, plan, report, name))
-        with inference(objective, job):
-            found = model_outputs(features, objective, job.training.per_device_eval_batch_size, alone, stop)
-        if found is None:
+        features = fine_tuned.encode(examples, report, name)
+        predicted = _outputs(job, objective, features, alone, stop)
+        if predicted is None:
             return None
-        decoded, file = kind.decode(found[0], features, examples, labels, plan), folder / files.PREDICTED
-        with run_folder.writing(folder):
+        decoded = fine_tuned.decode(predicted[0], features, examples)
+        file = job.folder / files.PREDICTED
+        with run_folder.writing(job.folder):
             if job.config.tuning.predict == PREDICT_TEST:
-                file = write_submission(job.task, name, decoded, examples, folder / files.SUBMISSION)
+                submission = job.folder / files.SUBMISSION
+                file = write_submission(job.task, name, decoded, examples, submission)
             else:
-                write_text(file, files.predictions_table(examples, decoded.predictions, decoded.probabilities))
+                table = files.predictions_table(examples, decoded.predictions, decoded.probabilities)
+                write_text(file, table)
         written.append(file)
         for line in report.lines():
             LOG.info(f"{job.task.name}: {line}")

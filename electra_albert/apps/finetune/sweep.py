@@ -15,7 +15,7 @@ from electra_albert.apps import machine, run_folder
 from electra_albert.apps.finetune import job as jobs
 from electra_albert.apps.finetune import results as files
 from electra_albert.apps.finetune.job import TaskJob
-from electra_albert.apps.finetune.predict import inference, load_objective, predict, score
+from electra_albert.apps.finetune.predict import load_objective, predict, score
 from electra_albert.contracts import LOG, CheckpointError, Metrics, RunResult
 from electra_albert.files import read_json, recorded_damage, replacing, write_text
 from electra_albert.hub import load, save
@@ -126,9 +126,8 @@ class Sweep:
         job, result = self.job, RunResult(self.job.folder, {}, 0, is_stopped=True)
         if job.train is None and job.evaluation:
             assert job.base.files is not None  # checked by make_task_job
-            objective, _ = load_objective(job, job.base.files, self.world.device)
-            with inference(objective, job):
-                scored = score(job, objective, self.world, self.stop)
+            objective = load_objective(job, job.base.files, self.world.device)
+            scored = score(job, objective, self.world, self.stop)
             self.is_stopped, self.results = scored is None, {scored.seed: scored} if scored else {}
         if not self.is_stopped:
             with main_first(self.world):
@@ -189,8 +188,7 @@ class SeedRun:
     def evaluate(self, step: int) -> Metrics | None:
         """Evaluate for the training loop; None if it was stopped."""
         world, folder = self.settings.world, self.settings.folder
-        with inference(self.objective, self.job):
-            self.last = score(self.job, self.objective, world, self.settings.stop)
+        self.last = score(self.job, self.objective, world, self.settings.stop)
         if self.last is None:
             return None
         current = self.last.metrics[self.job.task.main]
@@ -213,7 +211,6 @@ class SeedRun:
         if self.patience < math.inf:
             with main_first(self.settings.world):  # the other ranks read what the main rank has written
                 self.objective.load_state_dict(safetensors.load_file(self.settings.folder / _BEST_WEIGHTS))
-            with inference(self.objective, self.job):
-                self.last = score(self.job, self.objective, self.settings.world, self.settings.stop)
+            self.last = score(self.job, self.objective, self.settings.world, self.settings.stop)
         seed = self.settings.config.seed
         return self.last and self.last._replace(seed=seed, step=step, new_parts=self.new_parts)
