@@ -68,6 +68,7 @@ def glue_tasks(
     """Task, settings, base model and folder of each task; the base model from MNLI is looked up once it is trained."""
     problem = f"{folder} holds the sweep of a single task; choose another --output_dir"
     require(not (folder / ENVIRONMENT).exists(), problem)
+    of_mnli: BaseModel | None = None
     for name in names:
         task, own, initial = TASKS[name], folder / name, base
         needs_mnli = task.trained_by is not None or (config.tuning.from_mnli and name in _FROM_MNLI)
@@ -77,7 +78,8 @@ def glue_tasks(
         changes: dict[str, Any] = {"output_dir": str(own)}
         if needs_mnli:  # also in a sweep from scratch: MNLI's model was trained in it
             tuning = replace(config.tuning, model=str(folder / _MNLI))
-            initial = find_base_model(replace(config, tuning=tuning), world)
+            of_mnli = of_mnli or find_base_model(replace(config, tuning=tuning), world)
+            initial = of_mnli
             changes |= {"from_scratch": False, "model": str(folder / _MNLI)}
         changes |= {"num_train_epochs": 0, "max_steps": None, "seeds": 1} if task.trained_by else {}
         changes |= {} if task.is_symmetric else {"double_unordered": False}

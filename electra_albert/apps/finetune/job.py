@@ -3,7 +3,9 @@
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -11,6 +13,7 @@ from unicodedata import normalize
 
 import numpy as np
 import torch
+from safetensors import SafetensorError, safe_open
 
 from electra_albert.apps.default_model import default_model
 from electra_albert.apps.pretrain.job import choose_arithmetic, choose_recording
@@ -32,6 +35,7 @@ from electra_albert.training.distributed import World, main_first
 
 _SAVE_STEPS = 500  # at most this many updates are lost if a run is killed
 _SCRATCH_PRESET = "tiny"  # the shape without a pretrained model
+_DISCRIMINATOR = "discriminator_predictions"
 _SMALL = 256  # hidden size up to which only ELECTRA published settings, not ALBERT
 
 
@@ -66,10 +70,26 @@ def find_base_model(config: FinetuneConfig, world: World) -> BaseModel:
     if len(tokenizer) > shape.vocab_size:
         found = f"the tokenizer in {files.tokenizer} has {len(tokenizer)} tokens, the model only {shape.vocab_size}"
         raise UsageError(f"{found}; use the tokenizer it was trained with")
-    is_electra = "discriminator_predictions" in load.read_stored(files).parts
-    is_electra = is_electra or load.read_details(files).get("family") == "electra" or shape.hidden_size <= _SMALL
+    is_electra = (
+        load.read_details(files).get("family") == "electra" or shape.hidden_size <= _SMALL or _has_discriminator(files)
+    )
     fingerprint = " ".join(filter(None, [*map(sha256, weights.all_files(files.weights)), files.part]))
     return BaseModel(model_name(path), files, shape, tokenizer, "electra" if is_electra else "albert", fingerprint)
+
+
+def _has_discriminator(files: find.ModelFiles) -> bool:
+    """Whether a model has ELECTRA's head, by the names in a header or an index; a pickle is read."""
+    names: set[str] = set()
+    for file, listed in weights.all_files(files.weights).items():
+        if listed is not None:
+            names |= listed
+        elif file.suffix == ".safetensors":
+            # A damaged file is refused when the model is built.
+            with suppress(OSError, SafetensorError), safe_open(str(file), framework="pt") as header:
+                names.update(header.keys())
+        else:
+            names |= load.read_stored(files).parts
+    return any(_DISCRIMINATOR in name for name in names)
 
 
 def model_name(path: Path) -> str:
@@ -88,7 +108,8 @@ def apply_recipe(config: FinetuneConfig, task_name: str, base: BaseModel) -> Fin
 Assignment = tuple[Task, FinetuneConfig, BaseModel, Path]  # a task, and its folder
 
 
-class TaskJob(NamedTuple):
+@dataclass(frozen=True)
+class TaskJob:
     """Everything that the seeds of a sweep share."""
 
     task: Task
@@ -123,6 +144,18 @@ class TaskJob(NamedTuple):
     def deciding_set(self) -> str:
         """The evaluation set whose score selects the best seed."""
         return next(iter(self.evaluation))
+
+    @cached_property
+    def data_fingerprint(self) -> str:
+        """A hash of all encoded examples and labels: a sweep only combines results on the same data."""
+        digest = hashlib.blake2b(digest_size=16)
+        digest.update(repr((self.data.labels, list(self.evaluation))).encode())
+        for part in filter(None, (self.train, *self.evaluation.values())):
+            for array in (part.input_ids, part.starts, part.first_lengths, part.example_index, part.labels):
+                digest.update(b"" if array is None else array.tobytes())
+        for example in chain(*self.data.evaluation.values()):  # holds more than its features: all answers, the level
+            digest.update(repr(example).encode())
+        return digest.hexdigest()
 
     @property
     def is_from_scratch(self) -> bool:
@@ -209,7 +242,7 @@ def _model_details(task: Task, base: BaseModel) -> dict[str, Any]:
     wanted = task.trained_by or task.name
     if base.files is None:
         raise UsageError(f"{task.name} is only evaluated: give a model fine-tuned on {wanted} with --model")
-    _, details = load.load_task_model(base.files)
+    details, _ = load.read_task(base.files)
     labels, found = tuple(details["labels"]), details.get("task", wanted)  # not recorded in a stock folder
     flags = all(bool(details.get(name)) == getattr(task, name) for name in ("is_regression", "has_null_answer"))
     if found == wanted:
@@ -266,14 +299,18 @@ def _with_steps(tuning: TuningConfig, training: TrainingConfig, feature_count: i
 def build_objective(job: TaskJob, seed: int, device: torch.device) -> tuple[kinds.TaskObjective, list[str]]:
     """The model with its head on the device, and the names of its randomly initialized parts.
 
-    Raises DataError for balanced class weights if a class has no training example.
+    Without training, the fine-tuned model to evaluate. Raises DataError for balanced class weights
+    if a class has no training example.
     """
+    if job.train is None:
+        assert job.base.files is not None  # checked by make_task_job
+        return load_objective(job, job.base.files, device), []
     tuning, class_weights = job.config.tuning, None
     torch.manual_seed(derived_seed(seed, Stream.INITIAL_WEIGHTS))
     model, new = load.build_task_model(job.shape, job.head, None if tuning.from_scratch else job.base.files)
     if job.training.gradient_checkpointing:
         compilation.set_gradient_checkpointing(model)
-    if tuning.class_weights == "balanced" and job.train is not None and job.train.labels is not None:
+    if tuning.class_weights == "balanced" and job.train.labels is not None:
         from sklearn.utils.class_weight import compute_class_weight
 
         classes = np.arange(len(job.data.labels))
@@ -284,13 +321,7 @@ def build_objective(job: TaskJob, seed: int, device: torch.device) -> tuple[kind
     return kinds.TaskObjective(model, job.plan.is_regression, class_weights).to(device), new
 
 
-def data_fingerprint(job: TaskJob) -> str:
-    """A hash of all encoded examples and labels: a sweep only combines results on the same data."""
-    digest = hashlib.blake2b(digest_size=16)
-    digest.update(repr((job.data.labels, list(job.evaluation))).encode())
-    for part in filter(None, (job.train, *job.evaluation.values())):
-        for array in (part.input_ids, part.starts, part.first_lengths, part.example_index, part.labels):
-            digest.update(b"" if array is None else array.tobytes())
-    for example in chain(*job.data.evaluation.values()):  # holds more than its features: all answers, the level
-        digest.update(repr(example).encode())
-    return digest.hexdigest()
+def load_objective(job: TaskJob, files: find.ModelFiles, device: torch.device) -> kinds.TaskObjective:
+    """Load a fine-tuned model onto the device."""
+    model, _ = load.load_task_model(files, job.config.tuning.num_hidden_layers)
+    return kinds.TaskObjective(model, is_regression=job.plan.is_regression).to(device)

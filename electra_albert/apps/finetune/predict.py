@@ -10,12 +10,12 @@ from torch import Tensor
 
 from electra_albert.apps import command_line, machine, run_folder
 from electra_albert.apps.finetune import results as files
-from electra_albert.apps.finetune.job import TaskJob, find_base_model, make_task_job
+from electra_albert.apps.finetune.job import TaskJob, build_objective, find_base_model, make_task_job
 from electra_albert.apps.finetune.results import SeedResult
-from electra_albert.contracts import LOG, Batch, CheckpointError, RunResult, UsageError
+from electra_albert.contracts import LOG, Batch, RunResult, UsageError
 from electra_albert.files import write_text
 from electra_albert.finetuning_config import CUSTOM, PREDICT_TEST, FinetuneConfig
-from electra_albert.hub import find, load
+from electra_albert.hub import load
 from electra_albert.inference.finetuned import outputs_by_feature
 from electra_albert.tasks import metrics, registry
 from electra_albert.tasks.encoding import EncodedExamples, Outputs, eval_batches
@@ -26,15 +26,7 @@ from electra_albert.training.guards import StopSignal
 from electra_albert.training.step import autocast
 
 
-def load_objective(job: TaskJob, files: find.ModelFiles, device: torch.device) -> TaskObjective:
-    """Load a fine-tuned model onto the device."""
-    model, _ = load.load_task_model(files, job.config.tuning.num_hidden_layers)
-    return TaskObjective(model, is_regression=job.plan.is_regression).to(device)
-
-
-def score(
-    job: TaskJob, objective: TaskObjective, world: World, stop: StopSignal
-) -> SeedResult | None:
+def score(job: TaskJob, objective: TaskObjective, world: World, stop: StopSignal) -> SeedResult | None:
     """Evaluate on all evaluation sets, with the same result on every rank; None if stopped."""
     result = SeedResult(job.config.training.seed, 0, {}, {}, {}, {}, False, [])
     for name, features in job.evaluation.items():
@@ -134,6 +126,7 @@ def predict_new_text(config: FinetuneConfig, world: World, stop: StopSignal) -> 
             raise UsageError(f"{table} was not written by fine-tuning; choose another --output_dir")
         LOG.info(f"notice: {table} will be overwritten; give another --output_dir to keep it")
     job = make_task_job(task, config, base, folder, world)
+    objective, _ = build_objective(job, job.training.seed, world.device)
     count, labels = sum(map(len, job.to_label.values())), ", ".join(job.data.labels[:5])
     named = f"labels {labels}{', ...' * (len(job.data.labels) > 5)}, " if labels else ""
     length = f"sequences of up to {job.plan.max_seq_length} tokens"
@@ -143,19 +136,15 @@ def predict_new_text(config: FinetuneConfig, world: World, stop: StopSignal) -> 
         if world.is_main and not tuning.dry_run:
             with run_folder.writing(folder):
                 folder.mkdir(parents=True, exist_ok=True)
-            written = predict(job, world.device, stop)
+            written = predict(job, objective, world, stop)
     is_stopped = None in gather_objects(written, world)
     return RunResult(folder, {}, 0, is_stopped, "\n".join(f"written: {file}" for file in written or ()))
 
 
-def predict(job: TaskJob, device: torch.device, stop: StopSignal) -> list[Path] | None:
-    """Write labels for new text, or submission files, with the best model or the evaluated one; None if stopped."""
-    model = load.locate(job.folder / files.MODEL) if job.train is not None else job.base.files
-    if model is None:
-        raise CheckpointError("a model with random weights cannot predict; fine-tune it first")
-    objective = load_objective(job, model, device)
+def predict(job: TaskJob, objective: TaskObjective, world: World, stop: StopSignal) -> list[Path] | None:
+    """Write labels for new text, or submission files, on the main rank alone; None if stopped."""
     fine_tuned = job.fine_tuned(objective)
-    alone = World(0, 1, 0, device)
+    alone = world._replace(rank=0, world_size=1)
     written: list[Path] = []
     for name, examples in job.to_label.items():
         report = Report()

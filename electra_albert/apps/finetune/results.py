@@ -14,7 +14,7 @@ import yaml
 from huggingface_hub import EvalResult
 
 from electra_albert.apps import run_folder
-from electra_albert.apps.finetune.job import TaskJob, data_fingerprint
+from electra_albert.apps.finetune.job import TaskJob
 from electra_albert.apps.run_folder import CARD, COMMAND, CONFIG, ENVIRONMENT, writing
 from electra_albert.apps.settings import compare_settings, recorded_settings
 from electra_albert.config import TrainingConfig, names_of
@@ -99,7 +99,7 @@ def open_folder(job: TaskJob, command: Sequence[str]) -> list[str]:
         "updates": job.training.max_steps,
         "weights": job.base.fingerprint,
         "tokenizer_fingerprint": fingerprint(job.base.tokenizer),
-        "data": data_fingerprint(job),
+        "data": job.data_fingerprint,
         "global_batch_size": job.global_batch_size,
     }
     recorded, changes = recorded_settings(folder), []

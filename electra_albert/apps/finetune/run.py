@@ -34,8 +34,7 @@ from electra_albert.training.run_log import RunLog, log_to_file
 
 # Options that name or describe the user's data.
 _OWN_DATA = (
-    "task train_file validation_file test_file text_column text_pair_column label_column "
-    "column_names regression"
+    "task train_file validation_file test_file text_column text_pair_column label_column column_names regression"
 )
 
 
@@ -52,11 +51,10 @@ def run_finetuning(config: FinetuneConfig, world: World, command: Sequence[str])
         folder, tasks = _find_tasks(config, world)
         result = RunResult(folder, {}, 0)
         for assignment in tasks:
-            job = _plan(assignment, world)
+            sweep = _plan(assignment, world, stop)
             if config.tuning.dry_run:
                 continue
-            with _open_folder(job, world, log, command):
-                sweep = Sweep(job, world, stop)
+            with _open_folder(sweep.job, world, log, command):
                 for seed in sweep.remaining_seeds():
                     with sweep.open_seed(seed) as run:
                         parts = run.objective, run.batches, run.evaluate, run.settings
@@ -65,9 +63,9 @@ def run_finetuning(config: FinetuneConfig, world: World, command: Sequence[str])
                 result = sweep.finish()
             log_to_file(result.summary)
             if result.is_stopped:
-                LOG.info(f"stopped; run the same command to resume {job.folder}")
+                LOG.info(f"stopped; run the same command to resume {sweep.job.folder}")
                 return result
-            finished.append(job.task.name)
+            finished.append(sweep.job.task.name)
             if is_glue:
                 LOG.info(result.summary)
         if is_glue and world.is_main and not config.tuning.dry_run:
@@ -127,8 +125,8 @@ def _output_folder(config: FinetuneConfig, name: str, base: BaseModel) -> Path:
     return default_model.RUNS / f"{name}-{base.name}{suffix}"
 
 
-def _plan(assignment: Assignment, world: World) -> TaskJob:
-    """Prepare, check and log the job of one task."""
+def _plan(assignment: Assignment, world: World, stop: StopSignal) -> Sweep:
+    """Prepare, check and log the sweep of one task; writes nothing."""
     _, config, _, folder = assignment
     command_line.check_can_write(folder)
     files.check_output_folder(folder)
@@ -141,7 +139,7 @@ def _plan(assignment: Assignment, world: World) -> TaskJob:
     training = job.training
     if job.train is None:
         LOG.info(f"{name}: evaluation only, {sizes} examples, {length}")
-        return job
+        return Sweep(job, world, stop)
     LOG.info(f"{name}: {len(job.data.train):,} train, {sizes} examples, {length}")
     updates = f"{config.tuning.seeds} seed(s) of {training.max_steps:,} updates"
     rates = f"learning rate {training.learning_rate:g}, layer decay {config.tuning.layer_decay:g}"
@@ -151,10 +149,7 @@ def _plan(assignment: Assignment, world: World) -> TaskJob:
     if training.warmup_steps >= training.max_steps:
         of = f"--warmup_steps {training.warmup_steps:,} of {training.max_steps:,} updates"
         LOG.info(f"notice: {of}: the full learning rate is never reached")
-    jobs.build_objective(
-        job, training.seed, world.device
-    )  # fails early for weights that do not fit
-    return job
+    return Sweep(job, world, stop)
 
 
 @contextmanager

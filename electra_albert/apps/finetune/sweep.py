@@ -15,7 +15,7 @@ from electra_albert.apps import machine, run_folder
 from electra_albert.apps.finetune import job as jobs
 from electra_albert.apps.finetune import results as files
 from electra_albert.apps.finetune.job import TaskJob
-from electra_albert.apps.finetune.predict import load_objective, predict, score
+from electra_albert.apps.finetune.predict import predict, score
 from electra_albert.contracts import LOG, CheckpointError, Metrics, RunResult
 from electra_albert.files import read_json, recorded_damage, replacing, write_text
 from electra_albert.hub import load, save
@@ -40,6 +40,14 @@ class Sweep:
     results: dict[int, files.SeedResult] = field(default_factory=dict)
     is_stopped: bool = False
     training_step: TrainingStep | None = None  # of the seed in training
+
+    def __post_init__(self) -> None:
+        """Build the model of the first seed, or the one to evaluate, before anything is written.
+
+        Weights that do not fit are refused by then.
+        """
+        seed = self.job.training.seed
+        self._built = {seed: jobs.build_objective(self.job, seed, self.world.device)}
 
     @cached_property
     def recorder(self) -> Recorder | None:
@@ -70,7 +78,9 @@ class Sweep:
     def open_seed(self, seed: int) -> Iterator["SeedRun"]:
         """Set up the training loop for one seed, resumed from its last checkpoint if there is one."""
         job, folder, world = self.job, self.job.folder / f"seed-{seed}", self.world
-        objective, new = jobs.build_objective(job, seed, world.device)
+        if seed not in self._built:
+            self._built = {seed: jobs.build_objective(job, seed, world.device)}
+        objective, new = self._built.pop(seed)
         training = replace(job.training, seed=seed)
         outputs = folder, training.max_steps, training.report_to
         watch = monitor.Monitor(*outputs, is_main=world.is_main, settings=asdict(training))
@@ -92,7 +102,7 @@ class Sweep:
                 names = [name for name, _ in objective.model.named_parameters()]
                 by_name = depth_scales(names, job.shape, tuning.layer_decay)
                 scales = {f"model.{name}": scale for name, scale in by_name.items()}
-            recorded = {"seed": seed, "data": jobs.data_fingerprint(job)}
+            recorded = {"seed": seed, "data": job.data_fingerprint}
             shared = (training, world, watch, self.stop, job.arithmetic, found)
             settings = RunSettings(folder, *shared, lr_multipliers=scales, settings=recorded, record=self.recorder)
             if self.training_step is None:
@@ -125,9 +135,7 @@ class Sweep:
         """Evaluate if nothing was trained, then write results and predictions on the main rank; same result on all."""
         job, result = self.job, RunResult(self.job.folder, {}, 0, is_stopped=True)
         if job.train is None and job.evaluation:
-            assert job.base.files is not None  # checked by make_task_job
-            objective = load_objective(job, job.base.files, self.world.device)
-            scored = score(job, objective, self.world, self.stop)
+            scored = score(job, self._best_model(), self.world, self.stop)
             self.is_stopped, self.results = scored is None, {scored.seed: scored} if scored else {}
         if not self.is_stopped:
             with main_first(self.world):
@@ -135,6 +143,13 @@ class Sweep:
                     result = self._write()
         main_result: RunResult = gather_objects(result, self.world)[0]
         return main_result if self.world.is_main else main_result._replace(summary="")
+
+    def _best_model(self) -> kinds.TaskObjective:
+        """The exported model of the best seed, or the one to evaluate."""
+        if self.job.train is None:
+            return self._built[self.job.training.seed][0]
+        model = load.locate(self.job.folder / files.MODEL)
+        return jobs.load_objective(self.job, model, self.world.device)
 
     def _write(self) -> RunResult:
         """Write results and predictions; the summary has the table and the files written."""
@@ -151,7 +166,7 @@ class Sweep:
             lines = [files.write_results(job, done, best)]
             result = RunResult(folder, best.metrics, best.step)
         if job.config.tuning.predict is not None:
-            if (written := predict(job, self.world.device, self.stop)) is None:
+            if (written := predict(job, self._best_model(), self.world, self.stop)) is None:
                 return result._replace(is_stopped=True, summary="\n".join(lines))
             lines += [f"written: {file}" for file in written]
         elif not done:
