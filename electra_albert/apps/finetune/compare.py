@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from electra_albert.apps.finetune import results as files
-from electra_albert.apps.finetune.job import Assignment, BaseModel, apply_recipe, find_base_model
+from electra_albert.apps.finetune.base_model import BaseModel, apply_recipe, find_base_model
+from electra_albert.apps.finetune.job import Assignment
 from electra_albert.apps.finetune.results import RESULTS, markdown_table, percent
 from electra_albert.apps.run_folder import ENVIRONMENT, writing
 from electra_albert.apps.settings import recorded_settings
@@ -125,7 +126,7 @@ def write_glue(folder: Path, names: Sequence[str]) -> str:
     rows = [
         [name, metric, *(percent(one["metrics"][metric][key]) for key in ("median", "std")), str(len(one["seeds"]))]
         for name, one in found.items()
-        for metric in files.shown_metrics(one)
+        for metric in files.table_metrics(one)
     ]
     lines = [*markdown_table(("task", "metric (x 100)", "median", "std", "seeds"), rows), ""]
     scores = {name: {key: metric["median"] for key, metric in one["metrics"].items()} for name, one in found.items()}
@@ -166,7 +167,7 @@ def compare_folders(first: Path, second: Path) -> str:
         raise UsageError(f"{described}; compare sweeps over one task")
     rows, deciding = [], results["deciding_set"]
     further = [name for name in results["evaluation_examples"] if name != deciding]
-    for name in (name for name in files.shown_metrics(results) if name in others["metrics"]):
+    for name in (name for name in files.table_metrics(results) if name in others["metrics"]):
         set_name = next((other for other in further if name.startswith(f"{other}_")), deciding)
         metric = name if set_name == deciding else name.removeprefix(f"{set_name}_")
         tables = [[np.asarray(result.values[set_name], dtype=np.float64) for result in side] for side in seeds]

@@ -1,4 +1,4 @@
-"""Fine-tuning: find tasks and model, plan, and train and evaluate every seed; or predict new text."""
+"""Fine-tuning: find tasks and model, plan, train and evaluate each seed; or predict new text."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from electra_albert.apps import command_line, default_model
-from electra_albert.apps.finetune import job as jobs
 from electra_albert.apps.finetune import results as files
+from electra_albert.apps.finetune.base_model import BaseModel, apply_recipe, find_base_model
 from electra_albert.apps.finetune.compare import find_glue, glue_tasks, write_glue
-from electra_albert.apps.finetune.job import Assignment, BaseModel, TaskJob
+from electra_albert.apps.finetune.job import Assignment, TaskJob, make_task_job
 from electra_albert.apps.finetune.predict import predict_new_text
 from electra_albert.apps.finetune.sweep import Sweep
 from electra_albert.contracts import LOG, RunResult
@@ -34,7 +34,8 @@ from electra_albert.training.run_log import RunLog, log_to_file
 
 # Options that name or describe the user's data.
 _OWN_DATA = (
-    "task train_file validation_file test_file text_column text_pair_column label_column column_names regression"
+    "task train_file validation_file test_file text_column text_pair_column label_column "
+    "column_names regression"
 )
 
 
@@ -77,13 +78,13 @@ def _find_tasks(config: FinetuneConfig, world: World) -> tuple[Path, Iterable[As
     """The output folder, and each task with its settings, base model and folder."""
     if config.data.task == GLUE:
         names = find_glue(config)
-        base = jobs.find_base_model(config, world)
+        base = find_base_model(config, world)
         folder = _output_folder(config, GLUE, base)
         return folder, glue_tasks(config, names, base, folder, world)
     task, data = _find_task(config)  # before the model: missing data is fatal
-    base = jobs.find_base_model(config, world)
+    base = find_base_model(config, world)
     folder = _output_folder(config, task.name, base)
-    task_config = replace(jobs.apply_recipe(config, task.name, base), data=data)
+    task_config = replace(apply_recipe(config, task.name, base), data=data)
     return folder, [(task, task_config, base, folder)]
 
 
@@ -131,7 +132,7 @@ def _plan(assignment: Assignment, world: World, stop: StopSignal) -> Sweep:
     command_line.check_can_write(folder)
     files.check_output_folder(folder)
     monitor.check_trackers(config.training.report_to)
-    job = jobs.make_task_job(*assignment, world)
+    job = make_task_job(*assignment, world)
     sets = job.data.evaluation.items()
     sizes = ", ".join(f"{len(examples):,} {name}" for name, examples in sets) or "0 evaluation"
     name = job.task.name
@@ -139,7 +140,7 @@ def _plan(assignment: Assignment, world: World, stop: StopSignal) -> Sweep:
     training = job.training
     if job.train is None:
         LOG.info(f"{name}: evaluation only, {sizes} examples, {length}")
-        return Sweep(job, world, stop)
+        return Sweep(job, stop)
     LOG.info(f"{name}: {len(job.data.train):,} train, {sizes} examples, {length}")
     updates = f"{config.tuning.seeds} seed(s) of {training.max_steps:,} updates"
     rates = f"learning rate {training.learning_rate:g}, layer decay {config.tuning.layer_decay:g}"
@@ -149,7 +150,7 @@ def _plan(assignment: Assignment, world: World, stop: StopSignal) -> Sweep:
     if training.warmup_steps >= training.max_steps:
         of = f"--warmup_steps {training.warmup_steps:,} of {training.max_steps:,} updates"
         LOG.info(f"notice: {of}: the full learning rate is never reached")
-    return Sweep(job, world, stop)
+    return Sweep(job, stop)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Sweeps over the seeds of tasks with pretraining's training loop; result.json, written last, marks a finished seed."""
+"""The seeds of one task, trained by pretraining's loop; result.json marks a finished seed."""
 
 import json
 import math
@@ -12,18 +12,21 @@ from pathlib import Path
 from safetensors import torch as safetensors
 
 from electra_albert.apps import machine, run_folder
-from electra_albert.apps.finetune import job as jobs
 from electra_albert.apps.finetune import results as files
-from electra_albert.apps.finetune.job import TaskJob
+from electra_albert.apps.finetune.job import TaskJob, build_objective, load_objective
 from electra_albert.apps.finetune.predict import predict, score
+from electra_albert.apps.finetune.results import SeedResult
 from electra_albert.contracts import LOG, CheckpointError, Metrics, RunResult
 from electra_albert.files import read_json, recorded_damage, replacing, write_text
 from electra_albert.hub import load, save
 from electra_albert.model.task_model import depth_scales
-from electra_albert.tasks import encoding, kinds
-from electra_albert.training import checkpoint, guards, loop, monitor
+from electra_albert.tasks.encoding import TaskBatches
+from electra_albert.tasks.kinds import TaskObjective
+from electra_albert.training import checkpoint, monitor
 from electra_albert.training.distributed import World, gather_objects, main_first
 from electra_albert.training.graphs import CudaRecorder, Recorder
+from electra_albert.training.guards import StopSignal
+from electra_albert.training.loop import Outcome
 from electra_albert.training.step import RunSettings, TrainingStep
 
 _BEST_WEIGHTS = "best.safetensors"
@@ -32,14 +35,17 @@ _RECORDED_LENGTHS = 32  # batches have a multiple of this length: each length is
 
 @dataclass
 class Sweep:
-    """All seeds of one task in a folder, also those of earlier commands, and their results so far."""
+    """All seeds of one task, also those of earlier commands, and their results so far."""
 
     job: TaskJob
-    world: World
-    stop: guards.StopSignal
-    results: dict[int, files.SeedResult] = field(default_factory=dict)
+    stop: StopSignal
+    results: dict[int, SeedResult] = field(default_factory=dict)
     is_stopped: bool = False
     training_step: TrainingStep | None = None  # of the seed in training
+
+    @property
+    def world(self) -> World:
+        return self.job.world
 
     def __post_init__(self) -> None:
         """Build the model of the first seed, or the one to evaluate, before anything is written.
@@ -47,7 +53,7 @@ class Sweep:
         Weights that do not fit are refused by then.
         """
         seed = self.job.training.seed
-        self._built = {seed: jobs.build_objective(self.job, seed, self.world.device)}
+        self._built = {seed: build_objective(self.job, seed)}
 
     @cached_property
     def recorder(self) -> Recorder | None:
@@ -55,76 +61,92 @@ class Sweep:
         return CudaRecorder(self.world.device) if self.job.is_recorded else None
 
     def remaining_seeds(self) -> Iterator[int]:
-        """Yield the seeds without a result until one is stopped; reads the results of earlier commands."""
-        if self.job.train is None:
+        """Yield the seeds without a result, also of earlier commands, until one is stopped."""
+        job = self.job
+        if job.train is None:
             return
-        first, begun = self.job.config.training.seed, set[int]()
-        asked = set(range(first, first + self.job.config.tuning.seeds))
+        first = job.training.seed
+        requested = set(range(first, first + job.config.tuning.seeds))
+        begun: set[int] = set()
         with main_first(self.world):
             if self.world.is_main:
-                begun = {int(path.name[5:]) for path in self.job.folder.glob("seed-*") if path.name[5:].isdecimal()}
-                found = {seed: files.read_result(self.job.folder / f"seed-{seed}") for seed in sorted(begun)}
-                self.results = {seed: result for seed, result in found.items() if result is not None}
-                for seed in self.results:  # a kill may have interrupted it
-                    _remove_training_files(self.job.folder / f"seed-{seed}")
+                names = (path.name.removeprefix("seed-") for path in job.folder.glob("seed-*"))
+                begun = set(map(int, filter(str.isdecimal, names)))
+                for seed in sorted(begun):
+                    folder = job.folder / f"seed-{seed}"
+                    result = files.read_result(folder)
+                    if result is not None:
+                        self.results[seed] = result
+                        _remove_training_files(folder)  # a kill may have interrupted it
         begun, self.results = gather_objects((begun, self.results), self.world)[0]
-        if begun - asked:
-            LOG.info(f"seeds of earlier commands are part of this sweep: {', '.join(map(str, sorted(begun - asked)))}")
-        for seed in sorted((asked | begun) - self.results.keys()):
+        earlier = ", ".join(map(str, sorted(begun - requested)))
+        if earlier:
+            LOG.info(f"seeds of earlier commands are part of this sweep: {earlier}")
+        for seed in sorted((requested | begun) - self.results.keys()):
             if not self.is_stopped:
                 yield seed
 
     @contextmanager
     def open_seed(self, seed: int) -> Iterator["SeedRun"]:
-        """Set up the training loop for one seed, resumed from its last checkpoint if there is one."""
-        job, folder, world = self.job, self.job.folder / f"seed-{seed}", self.world
-        if seed not in self._built:
-            self._built = {seed: jobs.build_objective(job, seed, world.device)}
-        objective, new = self._built.pop(seed)
+        """Set up the training loop for one seed, resumed from its last checkpoint, if any."""
+        job = self.job
+        world = self.world
+        folder = job.folder / f"seed-{seed}"
         training = replace(job.training, seed=seed)
-        outputs = folder, training.max_steps, training.report_to
-        watch = monitor.Monitor(*outputs, is_main=world.is_main, settings=asdict(training))
-        with watch, machine.one_line_errors(training, "none"):
-            found = checkpoint.find_checkpoint(folder / "checkpoints", "auto")
-            LOG.info(f"{job.task.name}, seed {seed}: {training.max_steps:,} updates, new weights in {', '.join(new)}")
-            assert job.train is not None
-            step = checkpoint.read_state(found)["step"] if found else 0
-            name = f"{monitor.EVALUATION_PREFIX}{job.task.main}"
-            log = monitor.read_metrics(folder / "metrics.jsonl") if world.is_main else []
-            # The evaluation at the step of the checkpoint is repeated.
-            scores = [row[name] for row in log if row.get(name) is not None and row["step"] < step]
-            sizes = training.per_device_train_batch_size, training.gradient_accumulation_steps
-            ends, pin_memory = (seed, training.max_steps), world.device.type == "cuda"
-            multiple = 1 if self.recorder is None else _RECORDED_LENGTHS
-            batches = encoding.TaskBatches(job.train, *sizes, *ends, world.rank, world.world_size, pin_memory, multiple)
-            scales, tuning = None, job.config.tuning
-            if tuning.layer_decay != 1:
-                names = [name for name, _ in objective.model.named_parameters()]
-                by_name = depth_scales(names, job.shape, tuning.layer_decay)
-                scales = {f"model.{name}": scale for name, scale in by_name.items()}
-            recorded = {"seed": seed, "data": job.data_fingerprint}
-            shared = (training, world, watch, self.stop, job.arithmetic, found)
-            settings = RunSettings(folder, *shared, lr_multipliers=scales, settings=recorded, record=self.recorder)
+        if seed not in self._built:
+            self._built = {seed: build_objective(job, seed)}
+        objective, new_parts = self._built.pop(seed)
+        steps = training.max_steps
+        outputs = folder, steps, training.report_to
+        log = monitor.Monitor(*outputs, is_main=world.is_main, settings=asdict(training))
+        with log, machine.one_line_errors(training, "none"):
+            newest = checkpoint.find_checkpoint(folder / "checkpoints", "auto")
+            new = ", ".join(new_parts)
+            LOG.info(f"{job.task.name}, seed {seed}: {steps:,} updates, new weights in {new}")
+            shared = training, world, log, self.stop, job.arithmetic, newest
+            settings = RunSettings(
+                folder,
+                *shared,
+                lr_multipliers=_learning_rates(job, objective),
+                settings={"seed": seed, "data": job.data_fingerprint},
+                record=self.recorder,
+            )
             if self.training_step is None:
                 self.training_step = TrainingStep(objective, settings)
             else:
                 self.training_step.restart(objective.state_dict(), settings)
                 objective = self.training_step.module
-            scores, patience = gather_objects(scores, world)[0], tuning.early_stopping_patience or math.inf
-            run = SeedRun(job, objective, batches, settings, new, scores, patience)
+            scores = gather_objects(_scores_before(job, folder, newest), world)[0]
+            run = SeedRun(job, objective, self._batches(seed), settings, new_parts, scores)
             run.settings = replace(settings, should_stop=run.should_stop)
             yield run
 
-    def close_seed(self, run: "SeedRun", outcome: loop.Outcome) -> None:
+    def _batches(self, seed: int) -> TaskBatches:
+        """This rank's share of the training data."""
+        training = self.job.training
+        assert self.job.train is not None
+        return TaskBatches(
+            self.job.train,
+            training.per_device_train_batch_size,
+            training.gradient_accumulation_steps,
+            seed,
+            training.max_steps,
+            self.world.rank,
+            self.world.world_size,
+            pin_memory=self.world.device.type == "cuda",
+            multiple=1 if self.recorder is None else _RECORDED_LENGTHS,
+        )
+
+    def close_seed(self, run: "SeedRun", outcome: Outcome) -> None:
         """Write a seed's result, and export its model if no finished seed has a better score."""
         result = None if outcome.is_stopped else run.final_result(outcome.step)
         if result is None:
             self.is_stopped = True
             return
         self.results = dict(sorted({**self.results, result.seed: result}.items()))
+        folder = run.settings.folder
         with main_first(self.world):
             if self.world.is_main:
-                folder = run.settings.folder
                 if files.best_of(self.job, self.results.values()) is result:
                     files.export_best(self.job, run.objective, result)
                 with run_folder.writing(folder):
@@ -132,53 +154,91 @@ class Sweep:
                 _remove_training_files(folder)
 
     def finish(self) -> RunResult:
-        """Evaluate if nothing was trained, then write results and predictions on the main rank; same result on all."""
-        job, result = self.job, RunResult(self.job.folder, {}, 0, is_stopped=True)
+        """Evaluate if nothing was trained, then write results and predictions on the main rank.
+
+        All ranks return the same result; only that of the main rank has a summary.
+        """
+        job = self.job
         if job.train is None and job.evaluation:
-            scored = score(job, self._best_model(), self.world, self.stop)
-            self.is_stopped, self.results = scored is None, {scored.seed: scored} if scored else {}
+            result = score(job, self._best_model(), self.stop)
+            self.is_stopped = result is None
+            self.results = {} if result is None else {result.seed: result}
+        main_result: RunResult = RunResult(job.folder, {}, 0, is_stopped=True)
         if not self.is_stopped:
             with main_first(self.world):
                 if self.world.is_main:
-                    result = self._write()
-        main_result: RunResult = gather_objects(result, self.world)[0]
+                    main_result = self._write()
+        main_result = gather_objects(main_result, self.world)[0]
         return main_result if self.world.is_main else main_result._replace(summary="")
 
-    def _best_model(self) -> kinds.TaskObjective:
+    def _best_model(self) -> TaskObjective:
         """The exported model of the best seed, or the one to evaluate."""
         if self.job.train is None:
             return self._built[self.job.training.seed][0]
         model = load.locate(self.job.folder / files.MODEL)
-        return jobs.load_objective(self.job, model, self.world.device)
+        return load_objective(self.job, model)
 
     def _write(self) -> RunResult:
         """Write results and predictions; the summary has the table and the files written."""
-        job, folder, done = self.job, self.job.folder, [*self.results.values()]
-        result, lines = RunResult(folder, {}, 0), list[str]()
+        job = self.job
+        tuning = job.config.tuning
+        done = [*self.results.values()]
+        result = RunResult(job.folder, {}, 0)
+        lines: list[str] = []
         if done:
-            best, model = files.best_of(job, done), folder / files.MODEL
-            found = read_json(model / load.TASK_FILE).get("seed")
-            state = "is missing or damaged" if found is None else f"is from seed {found}"
-            damage = f"{model} {state}" if found != best.seed else recorded_damage(folder, files.MODEL_FILES)
-            if job.train is not None and damage:
-                advice = f"the best seed is {best.seed}; remove {folder / f'seed-{best.seed}'} to train it again"
-                raise CheckpointError(f"{damage}, {advice}")
-            lines = [files.write_results(job, done, best)]
-            result = RunResult(folder, best.metrics, best.step)
-        if job.config.tuning.predict is not None:
-            if (written := predict(job, self._best_model(), self.world, self.stop)) is None:
+            best = files.best_of(job, done)
+            if job.train is not None:
+                self._check_model(best.seed)
+            lines.append(files.write_results(job, done, best))
+            result = RunResult(job.folder, best.metrics, best.step)
+        if tuning.predict is not None:
+            written = predict(job, self._best_model(), self.stop)
+            if written is None:
                 return result._replace(is_stopped=True, summary="\n".join(lines))
             lines += [f"written: {file}" for file in written]
         elif not done:
-            LOG.info(f"{job.task.name}: no labels, so no scores; give --predict test to write predictions")
-        kind = "stock Hugging Face folder" if job.shape.is_stock else "this toolkit's own format"
-        notes = {files.MODEL: f"/ (best seed, {kind})"}
-        names = (files.RESULTS, files.TABLE, "predictions.tsv", "confusion.tsv", files.MODEL)
-        there = [f"{name}{notes.get(name, '')}" for name in names if (folder / name).exists()]
-        lines += [f"written to {folder}: {', '.join(there)}"] if there else []
-        if (repository := job.config.tuning.push_to_hub) is not None and done:
-            save.upload(folder / files.MODEL, repository, f"{job.task.name}, seed {files.best_of(job, done).seed}")
+            advice = "give --predict test to write predictions"
+            LOG.info(f"{job.task.name}: no labels, so no scores; {advice}")
+        lines += files.describe_files(job)
+        if tuning.push_to_hub is not None and done:
+            message = f"{job.task.name}, seed {best.seed}"
+            save.upload(job.folder / files.MODEL, tuning.push_to_hub, message)
         return result._replace(summary="\n".join(lines))
+
+    def _check_model(self, best_seed: int) -> None:
+        """Raise CheckpointError unless the exported model is that of the best seed, unchanged."""
+        folder = self.job.folder
+        model = folder / files.MODEL
+        seed = read_json(model / load.TASK_FILE).get("seed")
+        if seed == best_seed:
+            damage = recorded_damage(folder, files.MODEL_FILES)
+        elif seed is None:
+            damage = f"{model} is missing or damaged"
+        else:
+            damage = f"{model} is from seed {seed}"
+        if damage:
+            advice = f"remove {folder / f'seed-{best_seed}'} to train it again"
+            raise CheckpointError(f"{damage}, the best seed is {best_seed}; {advice}")
+
+
+def _scores_before(job: TaskJob, folder: Path, newest: Path | None) -> list[float]:
+    """The main metric of each evaluation before a checkpoint's, which is repeated."""
+    if newest is None or not job.world.is_main:
+        return []
+    step = checkpoint.read_state(newest)["step"]
+    name = f"{monitor.EVALUATION_PREFIX}{job.task.main}"
+    rows = monitor.read_metrics(folder / "metrics.jsonl")
+    return [row[name] for row in rows if row.get(name) is not None and row["step"] < step]
+
+
+def _learning_rates(job: TaskJob, objective: TaskObjective) -> dict[str, float] | None:
+    """Multiples of the learning rate by the names of the parameters."""
+    decay = job.config.tuning.layer_decay
+    if decay == 1:
+        return None
+    names = [name for name, _ in objective.model.named_parameters()]
+    scales = depth_scales(names, job.shape, decay)
+    return {f"model.{name}": scale for name, scale in scales.items()}
 
 
 def _remove_training_files(folder: Path) -> None:
@@ -192,23 +252,29 @@ class SeedRun:
     """One seed during training. With early stopping, its best weights are kept."""
 
     job: TaskJob
-    objective: kinds.TaskObjective
-    batches: encoding.TaskBatches  # this rank's share of the training data
+    objective: TaskObjective
+    batches: TaskBatches
     settings: RunSettings
     new_parts: list[str]
     scores: list[float]  # main metric, one per evaluation
-    patience: float  # evaluations without a better score; inf: no early stopping
-    last: files.SeedResult | None = None
+    last: SeedResult | None = None
+
+    @property
+    def patience(self) -> float:
+        """Evaluations without a better score before it stops; inf: no early stopping."""
+        return self.job.config.tuning.early_stopping_patience or math.inf
 
     def evaluate(self, step: int) -> Metrics | None:
         """Evaluate for the training loop; None if it was stopped."""
-        world, folder = self.settings.world, self.settings.folder
-        self.last = score(self.job, self.objective, world, self.settings.stop)
+        world = self.settings.world
+        folder = self.settings.folder
+        self.last = score(self.job, self.objective, self.settings.stop)
         if self.last is None:
             return None
         current = self.last.metrics[self.job.task.main]
         if self.patience < math.inf and all(current > past for past in self.scores):
-            weights = {name: tensor.contiguous() for name, tensor in self.objective.state_dict().items()}
+            state = self.objective.state_dict()
+            weights = {name: tensor.contiguous() for name, tensor in state.items()}
             with main_first(world):
                 if world.is_main:
                     with run_folder.writing(folder), replacing(folder / _BEST_WEIGHTS) as file:
@@ -218,14 +284,22 @@ class SeedRun:
 
     def should_stop(self) -> bool:
         """Whether none of the last `patience` evaluations improved on the best score."""
-        since_best = len(self.scores) - 1 - self.scores.index(max(self.scores)) if self.patience < math.inf else 0
-        return since_best >= self.patience
+        best = self.scores.index(max(self.scores))
+        return len(self.scores) - 1 - best >= self.patience
 
-    def final_result(self, step: int) -> files.SeedResult | None:
-        """The evaluation of the final weights, with early stopping the best ones, which are loaded; None if stopped."""
+    def final_result(self, step: int) -> SeedResult | None:
+        """The evaluation of the final weights; None if stopped.
+
+        With early stopping the best weights, which are loaded.
+        """
+        world = self.settings.world
         if self.patience < math.inf:
-            with main_first(self.settings.world):  # the other ranks read what the main rank has written
-                self.objective.load_state_dict(safetensors.load_file(self.settings.folder / _BEST_WEIGHTS))
-            self.last = score(self.job, self.objective, self.settings.world, self.settings.stop)
-        seed = self.settings.config.seed
-        return self.last and self.last._replace(seed=seed, step=step, new_parts=self.new_parts)
+            with main_first(world):  # the other ranks read what the main rank has written
+                best = safetensors.load_file(self.settings.folder / _BEST_WEIGHTS)
+                self.objective.load_state_dict(best)
+            self.last = score(self.job, self.objective, self.settings.stop)
+        if self.last is None:
+            return None
+        return self.last._replace(
+            seed=self.settings.config.seed, step=step, new_parts=self.new_parts
+        )

@@ -19,7 +19,7 @@ import electra_albert as ea
 from electra_albert import contracts as ea_errors
 from electra_albert.apps.finetune import main as finetune
 from electra_albert.apps.finetune import sweep as sweeps
-from electra_albert.apps.finetune.job import find_base_model
+from electra_albert.apps.finetune.base_model import find_base_model
 from electra_albert.apps.finetune.main import parse_finetuning
 from electra_albert.hub.load import load_task_model, locate
 from electra_albert.training import loop
