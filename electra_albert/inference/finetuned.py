@@ -1,4 +1,4 @@
-"""A fine-tuned model, and the path from examples to predictions.
+"""Fine-tuned models: the path from examples to predictions, and the calls on it. K options.
 
 examples   a long passage and a short one
 features   windows 1 and 2 of the first, and the second           FineTuned.encode
@@ -8,16 +8,28 @@ decoded    a prediction for each of the 2 examples                FineTuned.deco
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from scipy.special import softmax
 from torch import Tensor
 
-from electra_albert.contracts import Batch, CheckpointError
+from electra_albert.contracts import Batch, CheckpointError, DataError, UsageError
 from electra_albert.finetuning_config import TuningConfig
 from electra_albert.hub.load import Stored, build, read_task
+from electra_albert.inference.engine import (
+    Engine,
+    OneOrMore,
+    as_given,
+    as_texts,
+    plan_batches,
+    quote,
+)
 from electra_albert.model.task_model import TaskModel
+from electra_albert.tasks import span, token
 from electra_albert.tasks.encoding import (
     Decoded,
     EncodedExamples,
@@ -28,8 +40,52 @@ from electra_albert.tasks.encoding import (
     trained_plan,
 )
 from electra_albert.tasks.kinds import KINDS
-from electra_albert.tasks.task import Report
+from electra_albert.tasks.task import (
+    ChoiceExample,
+    Report,
+    SequenceExample,
+    SpanExample,
+    TokenExample,
+)
 from electra_albert.tokenization.text_encoder import TextEncoder
+
+# By the kind of the head.
+CALLS = {"sequence": "classify", "token": "tag", "span": "answer", "choice": "choose"}
+
+
+class ClassPrediction(NamedTuple):
+    """Class of a text or a pair; a regression has the label "score", as in transformers."""
+
+    label: str
+    score: float  # probability of the label; for a regression the predicted number
+    scores: dict[str, float]  # of all labels, in the order of the model's outputs
+
+
+class TagPrediction(NamedTuple):
+    """Predicted tag of a word: `label` and its probability `score`, at the word's first token."""
+
+    word: str
+    label: str
+    score: float
+
+
+class SpanPrediction(NamedTuple):
+    """Answer to a question: `text` is context[start:end], or "" with 0 and 0 for no answer."""
+
+    text: str
+    start: int
+    end: int
+    # Start logit + end logit of the best span, even for no answer; -inf without a valid span.
+    score: float
+    no_answer: float | None  # its probability; None for a model that always answers
+
+
+class ChoicePrediction(NamedTuple):
+    """Predicted option of a question: its index `number` from 0, its text, and K probabilities."""
+
+    number: int
+    option: str
+    scores: list[float]
 
 
 class FineTuned(NamedTuple):
@@ -79,3 +135,141 @@ def outputs_by_feature(
         padded = compute(batch).float().cpu().numpy()
         outputs |= zip(indices.tolist(), split_outputs(padded, indices, features), strict=True)
     return outputs
+
+
+def classify(model: Engine, texts: object, *, truncate: bool = False) -> Any:
+    """Classify a text or a pair, or predict its number (regression); returns a ClassPrediction."""
+    task = _task_for(model, "classify")
+    examples: list[SequenceExample] = []
+    for text in as_texts(texts, may_be_pairs=True):
+        first, second = (text, None) if isinstance(text, str) else text
+        if task.takes_pairs not in (None, second is not None):
+            texts_type = "pairs of texts" if task.takes_pairs else "single texts"
+            raise UsageError(f"the model was fine-tuned on {texts_type}; give it those")
+        examples.append(SequenceExample(first, second, None, str(len(examples))))
+    decoded, _, _ = _predict(model, examples, texts, truncate)
+    if decoded.probabilities is None:
+        results = [ClassPrediction("score", it, {"score": it}) for it in decoded.predictions]
+    else:
+        results = [
+            ClassPrediction(label, max(scores), dict(zip(task.labels, scores, strict=True)))
+            for label, scores in zip(decoded.predictions, decoded.probabilities, strict=True)
+        ]
+    return as_given(texts, results)
+
+
+def tag(model: Engine, texts: OneOrMore, *, truncate: bool = False) -> Any:
+    """Tag the words of a text, split at white space; returns a list of TagPrediction.
+
+    A long text is read in windows.
+    """
+    _task_for(model, "tag")
+    examples = [
+        TokenExample(tuple(text.split()), None, str(number))
+        for number, text in enumerate(as_texts(texts))
+    ]
+    decoded, outputs, features = _predict(model, examples, texts, truncate)
+    logits = token.word_logits(outputs, features, examples)
+    results = []
+    for example, tags, of_words in zip(examples, decoded.predictions, logits, strict=True):
+        scores = softmax(of_words.astype(np.float64), axis=1).max(axis=1).tolist()
+        results.append(list(map(TagPrediction, example.words, tags, scores)))
+    return as_given(texts, results)
+
+
+def answer(
+    model: Engine, questions: OneOrMore, contexts: OneOrMore, *, truncate: bool = False
+) -> Any:
+    """Find the answer to a question in its context; returns a SpanPrediction.
+
+    A long context is read in overlapping windows.
+    """
+    task = _task_for(model, "answer")
+    examples = [
+        SpanExample(context, question, None, str(number))
+        for number, (question, context) in enumerate(_pairs(questions, contexts))
+    ]
+    decoded, outputs, features = _predict(model, examples, questions, truncate)
+    best_spans = span.search(outputs, features, examples, task.plan.max_answer_length)
+    no_answer = decoded.probabilities or [None] * len(examples)
+    results = []
+    for text, best, probability in zip(decoded.predictions, best_spans, no_answer, strict=True):
+        start = best.start if text else 0
+        results.append(SpanPrediction(text, start, start + len(text), best.score, probability))
+    return as_given(questions, results)
+
+
+def choose(
+    model: Engine, contexts: Any, questions: OneOrMore, options: Any, *, truncate: bool = False
+) -> Any:
+    """Choose which of K options answers the question on a context, or fills its gap `_`.
+
+    Returns a ChoicePrediction.
+    """
+    _task_for(model, "choose")
+    pairs = _pairs(questions, contexts)
+    options = options if isinstance(questions, list) and isinstance(options, list) else [options]
+    is_complete = all(isinstance(texts, list) and texts for texts in options)
+    if len(options) != len(pairs) or not is_complete:
+        raise UsageError("options must be a list of one or more str for each question")
+    examples = [
+        ChoiceExample(context, question, tuple(as_texts(texts)), None, str(number), "")
+        for number, ((question, context), texts) in enumerate(zip(pairs, options, strict=True))
+    ]
+    decoded, _, _ = _predict(model, examples, questions, truncate)
+    scored = zip(examples, decoded.predictions, decoded.probabilities or [], strict=True)
+    results = [
+        ChoicePrediction(best, example.options[best], scores) for example, best, scores in scored
+    ]
+    return as_given(questions, results)
+
+
+def _task_for(model: Engine, call: str) -> FineTuned:
+    task: FineTuned | str = model.task
+    if isinstance(task, str):
+        raise UsageError(f"{call} needs a fine-tuned model: {task}")
+    supported = CALLS[task.model.head.kind]
+    if supported != call:
+        raise UsageError(f"{call} needs a model fine-tuned for it; this one supports {supported}")
+    return task
+
+
+def _pairs(questions: object, contexts: object) -> list[tuple[str, str]]:
+    """Pairs of question and context. UsageError unless both are texts, or lists of one length."""
+    first = as_texts(questions)
+    second = as_texts(contexts)
+    if isinstance(questions, list) != isinstance(contexts, list) or len(first) != len(second):
+        raise UsageError("question and context must both be str, or lists of the same length")
+    return list(zip(first, second, strict=True))
+
+
+@torch.no_grad()
+def _predict(
+    model: Engine, examples: Sequence[Any], texts: object, truncate: bool
+) -> tuple[Decoded, list[Any], EncodedExamples]:
+    """Predictions, outputs per feature without padding, and encoded examples.
+
+    Messages quote the user's `texts`.
+    """
+    task: FineTuned = model.task
+    report = Report()
+    features = task.encode(examples, report, "the texts")
+    if report.first_truncated is not None and not truncate:
+        problem = f"too long: the maximum is {task.plan.max_seq_length} tokens; shorten it"
+        text = quote(texts, int(report.first_truncated))
+        raise DataError(f"{text} is {problem} or give truncate=True")
+    has_second = np.diff(features.starts) > features.first_lengths
+    if task.model.config.type_vocab_size < 2 and has_second.any():
+        raise UsageError("the model has one segment; give single texts")
+    # The options of one question may be in several batches.
+    single = replace(features, num_choices=1)
+    batches = plan_batches(single.feature_lengths.tolist(), model.batch_tokens)
+    logits = outputs_by_feature(
+        single,
+        map(single.collate, batches),
+        lambda batch: task.model(*batch.to(model.device)[:3]),
+    )
+    outputs = [logits[index] for index in sorted(logits)]
+    if features.num_choices > 1:
+        outputs = split_outputs(np.stack(outputs), features.example_index, features)
+    return task.decode(outputs, features, examples), outputs, features
