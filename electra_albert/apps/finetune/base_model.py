@@ -71,7 +71,7 @@ def _random_model(prepared_dir: str, world: World) -> BaseModel:
 
 def _has_discriminator(files: find.ModelFiles) -> bool:
     """Whether a model has ELECTRA's head, by the names in its files; a pickle is read."""
-    names: set[str] = set()
+    names = set()
     for file, listed in weights.all_files(files.weights).items():
         if listed is not None:
             names |= listed

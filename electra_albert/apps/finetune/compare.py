@@ -57,20 +57,17 @@ def find_glue(config: FinetuneConfig) -> list[str]:
         options = "--class_weights, --metric_for_best_model and --validation_split"
         problem = f"{options} need one --task, not glue"
     elif not tuning.is_training:
-        evaluation = "--num_train_epochs 0 evaluates one fine-tuned model on one task"
-        problem = f"{evaluation}; name it with --task"
+        problem = "--num_train_epochs 0 evaluates one fine-tuned model on one task"
+        problem += "; name it with --task"
     elif tuning.predict not in (None, PREDICT_TEST):
         problem = f"--predict {tuning.predict} needs one --task; glue takes only --predict test"
-    elif not folder.is_dir():
-        advice = "give the one that holds CoLA, SST-2 and the others"
-        problem = f"--data_dir {folder} is not a folder; {advice}"
     require(not problem, problem)
     names = [name for name in GLUE if any(map(Path.is_dir, _folders(folder, name)))]
     if _MNLI not in names:
         names = [name for name in names if not TASKS[name].trained_by]
     missing = ", ".join(TASKS[name].files.folders[0] for name in GLUE if name not in names)
-    advice = "give the folder that holds them"
-    require(bool(names), f"--data_dir {folder} holds none of {missing}; {advice}")
+    problem = f"--data_dir {folder} holds none of {missing}"
+    require(bool(names), f"{problem}; give the folder that holds them")
     if missing:
         LOG.info(f"notice: tasks without data in {folder}, skipped: {missing}")
     has_mnli = _MNLI in names or not tuning.from_mnli
@@ -142,8 +139,8 @@ def glue_average(scores: Mapping[str, Mapping[str, float]], convention: str) -> 
 
     Tasks that lack a metric are listed as missing.
     """
-    means: dict[str, float] = {}
-    missing: list[str] = []
+    means = {}
+    missing = []
     for name, required in _CONVENTIONS[convention][1].items():
         absent = [metric for metric in required if metric not in scores.get(name, {})]
         if not absent:
@@ -158,9 +155,9 @@ def glue_average(scores: Mapping[str, Mapping[str, float]], convention: str) -> 
 
 def write_glue(folder: Path, names: Sequence[str]) -> str:
     """Write results.json of all tasks and a table of the medians over seeds; returns the table."""
-    tasks: dict[str, dict[str, Any]] = {}
-    scores: dict[str, dict[str, float]] = {}
-    rows: list[list[str]] = []
+    tasks = {}
+    scores = {}
+    rows = []
     for name in names:
         results = read_json(folder / name / RESULTS, _RESULTS)
         if not results:
@@ -172,7 +169,7 @@ def write_glue(folder: Path, names: Sequence[str]) -> str:
             cells = [percent(values[metric][key]) for key in ("median", "std")]
             rows.append([name, metric, *cells, str(len(results["seeds"]))])
     lines = [*markdown_table(("task", "metric (x 100)", "median", "std", "seeds"), rows), ""]
-    averages: dict[str, Any] = {}
+    averages = {}
     for convention, (title, _) in _CONVENTIONS.items():
         mean = glue_average(scores, convention)
         averages[convention] = mean._asdict()
@@ -229,7 +226,7 @@ def compare_folders(first: Path, second: Path) -> str:
     results, second_results = (sweep.results for sweep in sweeps)
     if any(results[key] != second_results[key] for key in ("task", "measure")):
         raise UsageError(f"{described}; compare sweeps over one task")
-    rows: list[list[str]] = []
+    rows = []
     for name in files.table_metrics(results):
         if name not in second_results["metrics"]:
             continue

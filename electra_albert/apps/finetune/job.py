@@ -37,6 +37,7 @@ from electra_albert.tasks.task import Report, Task, TaskData
 from electra_albert.tokenization.text_encoder import TextEncoder
 from electra_albert.training.distributed import World
 
+_ARRAYS = "input_ids starts first_lengths example_index labels"  # that determine the features
 _SAVE_STEPS = 500  # at most this many updates are lost if a run is killed
 
 
@@ -158,14 +159,8 @@ class TaskJob:
         digest = hashlib.blake2b(digest_size=16)
         digest.update(repr((self.data.labels, list(self.evaluation))).encode())
         for part in filter(None, (self.train, *self.evaluation.values())):
-            arrays = (
-                part.input_ids,
-                part.starts,
-                part.first_lengths,
-                part.example_index,
-                part.labels,
-            )
-            for array in arrays:
+            for name in _ARRAYS.split():
+                array = getattr(part, name)
                 digest.update(b"" if array is None else array.tobytes())
         # An example holds more than its features: all answers, the level.
         for example in chain(*self.data.evaluation.values()):
@@ -218,7 +213,7 @@ def _read(
     task = registry.as_configured(task, config.data)
     is_trained = task.trained_by is None and tuning.is_training
     _check_options(task, tuning, is_trained)
-    details: dict[str, Any] = {}
+    details = {}
     if not is_trained:
         details = _model_details(task, base)
         task = replace(task, labels=tuple(normalize("NFC", name) for name in details["labels"]))

@@ -170,7 +170,7 @@ def predict(job: TaskJob, objective: TaskObjective, stop: StopSignal) -> list[Pa
     """Write labels of new text, or submission files, on the main rank alone; None if stopped."""
     fine_tuned = job.fine_tuned(objective)
     alone = job.world._replace(rank=0, world_size=1)
-    written: list[Path] = []
+    written = []
     for name, examples in job.to_label.items():
         report = Report()
         features = fine_tuned.encode(examples, report, name)

@@ -109,7 +109,7 @@ def open_folder(job: TaskJob, command: Sequence[str]) -> list[str]:
     if recorded and job.config.tuning.resume == "never":
         advice = "choose another --output_dir"
         raise UsageError(f"--resume never, but {folder} holds a sweep; {advice}")
-    changes: list[str] = []
+    changes = []
     # A sweep without training may replace another one.
     if recorded and (job.train is not None or recorded.get("is_trained") is not False):
         changes = _changes(recorded, settings, folder)
@@ -237,7 +237,7 @@ def _summarize_metrics(
     job: TaskJob, results: Sequence[SeedResult], best: SeedResult
 ) -> dict[str, Any]:
     """Statistics over seeds of each metric, with intervals."""
-    metrics: dict[str, Any] = {}
+    metrics = {}
     for name in best.metrics:
         values: list[Any] = [result.metrics.get(name) for result in results]
         # Some seeds may lack a metric, such as F1 of a class they never predict.
@@ -348,7 +348,7 @@ def table_metrics(results: Mapping[str, Any]) -> list[str]:
     """Names of the official metrics and ELECTRA's, for every evaluation set."""
     metrics = results["metrics"]
     official = dict.fromkeys([results["main_metric"], *results["official_metrics"]])
-    names: list[str] = []
+    names = []
     for set_name in results["evaluation_examples"]:
         prefix = "" if set_name == results["deciding_set"] else f"{set_name}_"
         names += [prefix + name for name in official if prefix + name in metrics]

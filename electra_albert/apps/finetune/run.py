@@ -48,14 +48,14 @@ def run_finetuning(config: FinetuneConfig, world: World, command: Sequence[str])
         if config.only_predicts:
             return predict_new_text(config, world, stop)
         is_glue = config.data.task == GLUE
-        finished: list[str] = []
+        finished = []
         folder, tasks = _find_tasks(config, world)
         result = RunResult(folder, {}, 0)
         for assignment in tasks:
             sweep = _plan(assignment, world, stop)
             if config.tuning.dry_run:
                 continue
-            with _open_folder(sweep.job, world, log, command):
+            with _open_folder(sweep.job, log, command):
                 for seed in sweep.remaining_seeds():
                     with sweep.open_seed(seed) as run:
                         parts = run.objective, run.batches, run.evaluate, run.settings
@@ -97,22 +97,14 @@ def _find_task(config: FinetuneConfig) -> tuple[Task, DataConfig]:
         is_trained = config.tuning.is_training
         reading.locate(task, data, Report(), needs_test=needs_test, is_trained=is_trained)
         return task, data
-    require(
-        data.data_dir is None,
-        f"--data_dir {data.data_dir} needs --task, the name of the task whose data it holds",
-    )
-    require(
-        data.validation_split is None,
-        "--validation_split needs data of your own: --train_file, or --task and --data_dir",
-    )
-    require(
-        not needs_test,
-        "--predict test needs --task, the name of the task whose test set to predict",
-    )
+    needs_task = "needs --task, the name of the task whose"
+    require(data.data_dir is None, f"--data_dir {data.data_dir} {needs_task} data it holds")
+    own_data = "data of your own: --train_file, or --task and --data_dir"
+    require(data.validation_split is None, f"--validation_split needs {own_data}")
+    require(not needs_test, f"--predict test {needs_task} test set to predict")
     train_file = str(SAMPLE_TASK / "train.csv")
-    validation_file = str(SAMPLE_TASK / "dev.csv")
-    task = replace(registry.find_task(CUSTOM), name=TOPICS)
-    return task, replace(data, train_file=train_file, validation_file=validation_file)
+    data = replace(data, train_file=train_file, validation_file=str(SAMPLE_TASK / "dev.csv"))
+    return replace(registry.TASKS[CUSTOM], name=TOPICS), data
 
 
 def _output_folder(config: FinetuneConfig, name: str, base: BaseModel) -> Path:
@@ -121,8 +113,7 @@ def _output_folder(config: FinetuneConfig, name: str, base: BaseModel) -> Path:
         return Path(config.tuning.output_dir)
     if name == CUSTOM:
         name = table_name(config.data)
-    is_from_scratch = config.tuning.from_scratch or base.files is None
-    suffix = "-from-scratch" if is_from_scratch else ""
+    suffix = "-from-scratch" if config.tuning.from_scratch or base.files is None else ""
     return default_model.RUNS / f"{name}-{base.name}{suffix}"
 
 
@@ -138,10 +129,10 @@ def _plan(assignment: Assignment, world: World, stop: StopSignal) -> Sweep:
     name = job.task.name
     length = f"sequences of up to {job.plan.max_seq_length} tokens"
     training = job.training
+    count = "evaluation only" if job.train is None else f"{len(job.data.train):,} train"
+    LOG.info(f"{name}: {count}, {sizes} examples, {length}")
     if job.train is None:
-        LOG.info(f"{name}: evaluation only, {sizes} examples, {length}")
         return Sweep(job, stop)
-    LOG.info(f"{name}: {len(job.data.train):,} train, {sizes} examples, {length}")
     updates = f"{config.tuning.seeds} seed(s) of {training.max_steps:,} updates"
     rates = f"learning rate {training.learning_rate:g}, layer decay {config.tuning.layer_decay:g}"
     devices = f"{world.world_size} x {world.device.type}, {job.arithmetic}"
@@ -154,13 +145,13 @@ def _plan(assignment: Assignment, world: World, stop: StopSignal) -> Sweep:
 
 
 @contextmanager
-def _open_folder(job: TaskJob, world: World, log: RunLog, command: Sequence[str]) -> Iterator[None]:
+def _open_folder(job: TaskJob, log: RunLog, command: Sequence[str]) -> Iterator[None]:
     """Lock the task's folder and record settings and `command` in it; log what has changed."""
-    changes: list[str] = []
+    changes = []
     repository = job.config.tuning.push_to_hub
     with ExitStack() as stack:
-        with main_first(world):
-            if world.is_main:
+        with main_first(job.world):
+            if job.world.is_main:
                 stack.enter_context(run_lock(job.folder))
                 changes = files.open_folder(job, command)
                 if repository is not None:

@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 
 from safetensors import torch as safetensors
@@ -16,6 +15,7 @@ from electra_albert.apps.finetune import results as files
 from electra_albert.apps.finetune.job import TaskJob, build_objective, load_objective
 from electra_albert.apps.finetune.predict import predict, score
 from electra_albert.apps.finetune.results import SeedResult
+from electra_albert.config import TrainingConfig
 from electra_albert.contracts import LOG, CheckpointError, Metrics, RunResult
 from electra_albert.files import read_json, recorded_damage, replacing, write_text
 from electra_albert.hub import load, save
@@ -23,8 +23,8 @@ from electra_albert.model.task_model import depth_scales
 from electra_albert.tasks.encoding import TaskBatches
 from electra_albert.tasks.kinds import TaskObjective
 from electra_albert.training import checkpoint, monitor
-from electra_albert.training.distributed import World, gather_objects, main_first
-from electra_albert.training.graphs import CudaRecorder, Recorder
+from electra_albert.training.distributed import gather_objects, main_first
+from electra_albert.training.graphs import CudaRecorder
 from electra_albert.training.guards import StopSignal
 from electra_albert.training.loop import Outcome
 from electra_albert.training.step import RunSettings, TrainingStep
@@ -43,22 +43,15 @@ class Sweep:
     is_stopped: bool = False
     training_step: TrainingStep | None = None  # of the seed in training
 
-    @property
-    def world(self) -> World:
-        return self.job.world
-
     def __post_init__(self) -> None:
         """Build the model of the first seed, or the one to evaluate, before anything is written.
 
-        Weights that do not fit are refused by then.
+        Raises UserError for weights that do not fit, and for CUDA graphs that are not possible.
         """
-        seed = self.job.training.seed
-        self._built = {seed: build_objective(self.job, seed)}
-
-    @cached_property
-    def recorder(self) -> Recorder | None:
-        """Records the training step, which all seeds share, in CUDA graphs."""
-        return CudaRecorder(self.world.device) if self.job.is_recorded else None
+        job = self.job
+        # Of the training step, which all seeds share.
+        self.recorder = CudaRecorder(job.world.device) if job.is_recorded else None
+        self.objective, self.new_parts = build_objective(job, job.training.seed)
 
     def remaining_seeds(self) -> Iterator[int]:
         """Yield the seeds without a result, also of earlier commands, until one is stopped."""
@@ -67,18 +60,18 @@ class Sweep:
             return
         first = job.training.seed
         requested = set(range(first, first + job.config.tuning.seeds))
-        begun: set[int] = set()
-        with main_first(self.world):
-            if self.world.is_main:
-                names = (path.name.removeprefix("seed-") for path in job.folder.glob("seed-*"))
-                begun = set(map(int, filter(str.isdecimal, names)))
+        begun = set()
+        with main_first(job.world):
+            if job.world.is_main:
+                names = [path.name.removeprefix("seed-") for path in job.folder.glob("seed-*")]
+                begun = {int(name) for name in names if name.isdecimal()}
                 for seed in sorted(begun):
                     folder = job.folder / f"seed-{seed}"
                     result = files.read_result(folder)
                     if result is not None:
                         self.results[seed] = result
                         _remove_training_files(folder)  # a kill may have interrupted it
-        begun, self.results = gather_objects((begun, self.results), self.world)[0]
+        begun, self.results = gather_objects((begun, self.results), job.world)[0]
         earlier = ", ".join(map(str, sorted(begun - requested)))
         if earlier:
             LOG.info(f"seeds of earlier commands are part of this sweep: {earlier}")
@@ -90,23 +83,27 @@ class Sweep:
     def open_seed(self, seed: int) -> Iterator["SeedRun"]:
         """Set up the training loop for one seed, resumed from its last checkpoint, if any."""
         job = self.job
-        world = self.world
+        world = job.world
         folder = job.folder / f"seed-{seed}"
         training = replace(job.training, seed=seed)
-        if seed not in self._built:
-            self._built = {seed: build_objective(job, seed)}
-        objective, new_parts = self._built.pop(seed)
+        objective = self.objective
+        if seed != job.training.seed:
+            objective, _ = build_objective(job, seed)
         steps = training.max_steps
-        outputs = folder, steps, training.report_to
+        outputs = (folder, steps, training.report_to)
         log = monitor.Monitor(*outputs, is_main=world.is_main, settings=asdict(training))
         with log, machine.one_line_errors(training, "none"):
             newest = checkpoint.find_checkpoint(folder / "checkpoints", "auto")
-            new = ", ".join(new_parts)
+            new = ", ".join(self.new_parts)
             LOG.info(f"{job.task.name}, seed {seed}: {steps:,} updates, new weights in {new}")
-            shared = training, world, log, self.stop, job.arithmetic, newest
             settings = RunSettings(
                 folder,
-                *shared,
+                training,
+                world,
+                log,
+                self.stop,
+                job.arithmetic,
+                resume_from=newest,
                 lr_multipliers=_learning_rates(job, objective),
                 settings={"seed": seed, "data": job.data_fingerprint},
                 record=self.recorder,
@@ -117,36 +114,38 @@ class Sweep:
                 self.training_step.restart(objective.state_dict(), settings)
                 objective = self.training_step.module
             scores = gather_objects(_scores_before(job, folder, newest), world)[0]
-            run = SeedRun(job, objective, self._batches(seed), settings, new_parts, scores)
+            run = SeedRun(job, objective, self._batches(training), settings, scores)
             run.settings = replace(settings, should_stop=run.should_stop)
             yield run
 
-    def _batches(self, seed: int) -> TaskBatches:
+    def _batches(self, training: TrainingConfig) -> TaskBatches:
         """This rank's share of the training data."""
-        training = self.job.training
+        world = self.job.world
         assert self.job.train is not None
         return TaskBatches(
             self.job.train,
             training.per_device_train_batch_size,
             training.gradient_accumulation_steps,
-            seed,
+            training.seed,
             training.max_steps,
-            self.world.rank,
-            self.world.world_size,
-            pin_memory=self.world.device.type == "cuda",
+            world.rank,
+            world.world_size,
+            pin_memory=world.device.type == "cuda",
             multiple=1 if self.recorder is None else _RECORDED_LENGTHS,
         )
 
     def close_seed(self, run: "SeedRun", outcome: Outcome) -> None:
         """Write a seed's result, and export its model if no finished seed has a better score."""
-        result = None if outcome.is_stopped else run.final_result(outcome.step)
+        result = None if outcome.is_stopped else run.final_result()
         if result is None:
             self.is_stopped = True
             return
-        self.results = dict(sorted({**self.results, result.seed: result}.items()))
+        seed = run.settings.config.seed
+        result = result._replace(seed=seed, step=outcome.step, new_parts=self.new_parts)
+        self.results = dict(sorted({**self.results, seed: result}.items()))
         folder = run.settings.folder
-        with main_first(self.world):
-            if self.world.is_main:
+        with main_first(self.job.world):
+            if self.job.world.is_main:
                 if files.best_of(self.job, self.results.values()) is result:
                     files.export_best(self.job, run.objective, result)
                 with run_folder.writing(folder):
@@ -160,23 +159,16 @@ class Sweep:
         """
         job = self.job
         if job.train is None and job.evaluation:
-            result = score(job, self._best_model(), self.stop)
+            result = score(job, self.objective, self.stop)
             self.is_stopped = result is None
             self.results = {} if result is None else {result.seed: result}
         main_result: RunResult = RunResult(job.folder, {}, 0, is_stopped=True)
         if not self.is_stopped:
-            with main_first(self.world):
-                if self.world.is_main:
+            with main_first(self.job.world):
+                if self.job.world.is_main:
                     main_result = self._write()
-        main_result = gather_objects(main_result, self.world)[0]
-        return main_result if self.world.is_main else main_result._replace(summary="")
-
-    def _best_model(self) -> TaskObjective:
-        """The exported model of the best seed, or the one to evaluate."""
-        if self.job.train is None:
-            return self._built[self.job.training.seed][0]
-        model = load.locate(self.job.folder / files.MODEL)
-        return load_objective(self.job, model)
+        main_result = gather_objects(main_result, self.job.world)[0]
+        return main_result if self.job.world.is_main else main_result._replace(summary="")
 
     def _write(self) -> RunResult:
         """Write results and predictions; the summary has the table and the files written."""
@@ -184,7 +176,7 @@ class Sweep:
         tuning = job.config.tuning
         done = [*self.results.values()]
         result = RunResult(job.folder, {}, 0)
-        lines: list[str] = []
+        lines = []
         if done:
             best = files.best_of(job, done)
             if job.train is not None:
@@ -192,7 +184,10 @@ class Sweep:
             lines.append(files.write_results(job, done, best))
             result = RunResult(job.folder, best.metrics, best.step)
         if tuning.predict is not None:
-            written = predict(job, self._best_model(), self.stop)
+            objective = self.objective
+            if job.train is not None:
+                objective = load_objective(job, load.locate(job.folder / files.MODEL))
+            written = predict(job, objective, self.stop)
             if written is None:
                 return result._replace(is_stopped=True, summary="\n".join(lines))
             lines += [f"written: {file}" for file in written]
@@ -255,7 +250,6 @@ class SeedRun:
     objective: TaskObjective
     batches: TaskBatches
     settings: RunSettings
-    new_parts: list[str]
     scores: list[float]  # main metric, one per evaluation
     last: SeedResult | None = None
 
@@ -266,7 +260,6 @@ class SeedRun:
 
     def evaluate(self, step: int) -> Metrics | None:
         """Evaluate for the training loop; None if it was stopped."""
-        world = self.settings.world
         folder = self.settings.folder
         self.last = score(self.job, self.objective, self.settings.stop)
         if self.last is None:
@@ -275,8 +268,8 @@ class SeedRun:
         if self.patience < math.inf and all(current > past for past in self.scores):
             state = self.objective.state_dict()
             weights = {name: tensor.contiguous() for name, tensor in state.items()}
-            with main_first(world):
-                if world.is_main:
+            with main_first(self.job.world):
+                if self.job.world.is_main:
                     with run_folder.writing(folder), replacing(folder / _BEST_WEIGHTS) as file:
                         file.write(safetensors.save(weights))
         self.scores.append(current)
@@ -287,19 +280,14 @@ class SeedRun:
         best = self.scores.index(max(self.scores))
         return len(self.scores) - 1 - best >= self.patience
 
-    def final_result(self, step: int) -> SeedResult | None:
+    def final_result(self) -> SeedResult | None:
         """The evaluation of the final weights; None if stopped.
 
         With early stopping the best weights, which are loaded.
         """
-        world = self.settings.world
         if self.patience < math.inf:
-            with main_first(world):  # the other ranks read what the main rank has written
+            with main_first(self.job.world):  # the other ranks read what the main rank has written
                 best = safetensors.load_file(self.settings.folder / _BEST_WEIGHTS)
                 self.objective.load_state_dict(best)
             self.last = score(self.job, self.objective, self.settings.stop)
-        if self.last is None:
-            return None
-        return self.last._replace(
-            seed=self.settings.config.seed, step=step, new_parts=self.new_parts
-        )
+        return self.last
