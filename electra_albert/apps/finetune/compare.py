@@ -227,10 +227,9 @@ def compare_folders(first: Path, second: Path) -> str:
     if any(results[key] != second_results[key] for key in ("task", "measure")):
         raise UsageError(f"{described}; compare sweeps over one task")
     rows = []
-    for name in files.table_metrics(results):
+    for name, (set_name, metric) in files.table_metrics(results).items():
         if name not in second_results["metrics"]:
             continue
-        set_name, metric = _split_name(name, results)
         values, second_values = (sweep.values(set_name) for sweep in sweeps)
         measure = results["measure"]
         try:
@@ -255,11 +254,3 @@ def compare_folders(first: Path, second: Path) -> str:
         problem = "the interval is unreliable and the p-value too low"
         lines.append(f"notice: with fewer than {_ENOUGH_SEEDS} seeds per sweep {problem}")
     return "\n".join(lines)
-
-
-def _split_name(name: str, results: Mapping[str, Any]) -> tuple[str, str]:
-    """Evaluation set and metric of a name such as mismatched_accuracy."""
-    for set_name in results["evaluation_examples"]:
-        if set_name != results["deciding_set"] and name.startswith(f"{set_name}_"):
-            return set_name, name.removeprefix(f"{set_name}_")
-    return results["deciding_set"], name

@@ -1,9 +1,10 @@
 """Evaluation and prediction with a fine-tuned model: scores, labels of new text, submissions."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ from electra_albert.finetuning_config import CUSTOM, PREDICT_TEST, FinetuneConfi
 from electra_albert.hub import load
 from electra_albert.inference.finetuned import outputs_by_feature
 from electra_albert.tasks import metrics, registry
-from electra_albert.tasks.encoding import EncodedExamples, Outputs, eval_batches
+from electra_albert.tasks.encoding import Decoded, EncodedExamples, eval_batches
 from electra_albert.tasks.kinds import (
     PREDICTIONS_HEADER,
     TaskObjective,
@@ -35,13 +36,12 @@ from electra_albert.training.step import autocast
 def score(job: TaskJob, objective: TaskObjective, stop: StopSignal) -> SeedResult | None:
     """Evaluate on all evaluation sets, with the same result on every rank; None if stopped."""
     result = SeedResult(job.config.training.seed, 0, {}, {}, {}, {}, False, [])
-    fine_tuned = job.fine_tuned(objective)
     for name, features in job.evaluation.items():
-        evaluated = _outputs(job, objective, features, job.world, stop)
+        examples = job.data.evaluation[name]
+        evaluated = _predictions(job, objective, features, examples, job.world, stop)
         if evaluated is None:
             return None
-        outputs, loss = evaluated
-        decoded = fine_tuned.decode(outputs, features, job.data.evaluation[name])
+        decoded, loss = evaluated
         values = decoded.values
         assert values is not None  # reading skips or refuses examples without labels
         scores = metrics.MEASURES[job.measure](values)
@@ -58,14 +58,15 @@ def score(job: TaskJob, objective: TaskObjective, stop: StopSignal) -> SeedResul
     return result
 
 
-def _outputs(
+def _predictions(
     job: TaskJob,
     objective: TaskObjective,
     features: EncodedExamples,
+    examples: Sequence[Any],
     world: World,
     stop: StopSignal,
-) -> tuple[Outputs, float | None] | None:
-    """Outputs of each feature and the mean loss (None without labels); None if stopped.
+) -> tuple[Decoded, float | None] | None:
+    """Predictions for encoded examples and the mean loss (None without labels); None if stopped.
 
     A model that is trained here is evaluated in float32, as its folder is elsewhere. Only a single
     process can be stopped. Raises UsageError if the GPU runs out of memory.
@@ -98,7 +99,8 @@ def _outputs(
         return None
     total = sum(part[2] for part in gathered)
     mean = sum(part[1] for part in gathered) / total if total else None
-    return [outputs[index] for index in sorted(outputs)], mean
+    in_order = [outputs[index] for index in sorted(outputs)]
+    return job.fine_tuned(objective).decode(in_order, features, examples), mean
 
 
 def predict_new_text(config: FinetuneConfig, world: World, stop: StopSignal) -> RunResult:
@@ -168,16 +170,15 @@ def _new_text_folder(output_dir: str | None, model: Path) -> Path:
 
 def predict(job: TaskJob, objective: TaskObjective, stop: StopSignal) -> list[Path] | None:
     """Write labels of new text, or submission files, on the main rank alone; None if stopped."""
-    fine_tuned = job.fine_tuned(objective)
     alone = job.world._replace(rank=0, world_size=1)
     written = []
     for name, examples in job.to_label.items():
         report = Report()
-        features = fine_tuned.encode(examples, report, name)
-        outputs = _outputs(job, objective, features, alone, stop)
-        if outputs is None:
+        features = job.fine_tuned(objective).encode(examples, report, name)
+        predicted = _predictions(job, objective, features, examples, alone, stop)
+        if predicted is None:
             return None
-        decoded = fine_tuned.decode(outputs[0], features, examples)
+        decoded, _ = predicted
         file = job.folder / files.PREDICTED
         with run_folder.writing(job.folder):
             if job.config.tuning.predict == PREDICT_TEST:

@@ -344,14 +344,14 @@ def _warning(results: Mapping[str, Any]) -> str:
     return warning
 
 
-def table_metrics(results: Mapping[str, Any]) -> list[str]:
-    """Names of the official metrics and ELECTRA's, for every evaluation set."""
-    metrics = results["metrics"]
-    official = dict.fromkeys([results["main_metric"], *results["official_metrics"]])
-    names = []
+def table_metrics(results: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """Evaluation set and metric by name: the official metrics and ELECTRA's, for every set."""
+    names = {}
     for set_name in results["evaluation_examples"]:
         prefix = "" if set_name == results["deciding_set"] else f"{set_name}_"
-        names += [prefix + name for name in official if prefix + name in metrics]
+        for metric in (results["main_metric"], *results["official_metrics"]):
+            if prefix + metric in results["metrics"]:
+                names[prefix + metric] = (set_name, metric)
     return names
 
 
