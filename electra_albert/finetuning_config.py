@@ -1,4 +1,4 @@
-"""Settings of a fine-tuning run as frozen dataclasses; config.TrainingConfig has the settings of the training loop."""
+"""Settings of fine-tuning as frozen dataclasses; those of the loop are config.TrainingConfig."""
 
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -7,7 +7,14 @@ from typing import Any, Literal, Self
 from electra_albert.config import TrainingConfig, by_content, free, per_call, require_repository
 from electra_albert.contracts import redacted
 from electra_albert.data_files import canonical_encoding
-from electra_albert.model_config import COUNT, COUNT_OR_0, MAX_WIDTH, require, require_filled, require_within
+from electra_albert.model_config import (
+    COUNT,
+    COUNT_OR_0,
+    MAX_WIDTH,
+    require,
+    require_filled,
+    require_within,
+)
 
 # Fields of TrainingConfig that are no options here: the number of examples determines them.
 DERIVED = frozenset({"max_steps", "warmup_steps", "eval_steps", "eval_examples"})
@@ -24,24 +31,29 @@ class DataConfig:
     """Task and data."""
 
     task: str | None = None
-    """cola sst2 mrpc stsb qqp mnli qnli rte wnli ax squad squad_v2 race ner chunking, glue (all GLUE tasks), or
-    custom (any table, given by --train_file and --validation_file); by default a small built-in task."""
+    """cola sst2 mrpc stsb qqp mnli qnli rte wnli ax squad squad_v2 race ner chunking, glue (all
+    GLUE tasks), or custom (any table, given by --train_file and --validation_file); by default a
+    small built-in task."""
     data_dir: str | None = free(None)
-    """Folder of the task in its official layout (for glue: of all tasks), or OWNER/NAME of a dataset on the hub."""
+    """Folder of the task in its official layout (for glue: of all tasks), or OWNER/NAME of a
+    dataset on the hub."""
     streaming: bool = False
-    """Stream the splits of data_dir (on the hub, or files in a folder) by `datasets`, without a copy on disk. A maximum
-    number of examples is taken from a stream that is shuffled in a buffer of 10,000."""
+    """Stream the splits of data_dir (on the hub, or files in a folder) by `datasets`, without a
+    copy on disk. A maximum number of examples is taken from a stream that is shuffled in a buffer
+    of 10,000."""
     train_file: str | None = free(None)
-    """Training data, instead of the file in data_dir: .tsv, .csv, .jsonl or .parquet, or the task's own format."""
+    """Training data, instead of the file in data_dir: .tsv, .csv, .jsonl or .parquet, or the task's
+    own format."""
     validation_file: str | None = free(None)
     """Evaluation data."""
     validation_split: float | None = None
-    """Fraction of the training data to evaluate on, instead of validation_file (stratified; the same for all seeds)."""
+    """Fraction of the training data to evaluate on, instead of validation_file (stratified; the
+    same for all seeds)."""
     test_file: str | None = free(None)
     """Unlabelled data for --predict test."""
     text_column: str | None = None
-    """Column of the text, or of the first text of a pair; by default the task's, or `text`. In CoNLL files the number
-    of the words' column; by default 0, the first."""
+    """Column of the text, or of the first text of a pair; by default the task's, or `text`. In
+    CoNLL files the number of the words' column; by default 0, the first."""
     text_pair_column: str | None = None
     """Column of the second text of a pair; a custom task without it has single texts."""
     label_column: str | None = None
@@ -51,12 +63,13 @@ class DataConfig:
     encoding: str = by_content("utf-8")
     """Encoding of the files, by Python's name: cp1252 (also reads Latin-1), cp1251, gb18030."""
     regression: bool | None = free(None)
-    """Whether the labels of a custom task are numbers to predict; by default they are classes, but numbers such as 0.5
-    are refused. With false they are classes too: 1.0 and 1 are one."""
+    """Whether the labels of a custom task are numbers to predict; by default they are classes, but
+    numbers such as 0.5 are refused. With false they are classes too: 1.0 and 1 are one."""
     race_level: Literal["all", "middle", "high"] = "all"
     """Difficulty level of RACE to train and evaluate on."""
     unknown_labels: Literal["error", "skip"] = free("error")
-    """Evaluation examples with a label that is not in the training data: stop with an error, or skip them."""
+    """Evaluation examples with a label that is not in the training data: stop with an error, or
+    skip them."""
     max_train_examples: int | None = None
     """Maximum number of training examples, sampled with --seed; by default all."""
     max_eval_examples: int | None = None
@@ -68,13 +81,15 @@ class DataConfig:
         require_within(self, COUNT, "max_train_examples max_eval_examples")
         require_within(self, "(0, 1)", "validation_split")
         require_filled(self, "task data_dir train_file validation_file test_file prepared_dir")
-        is_one = self.validation_split is None or self.validation_file is None
-        require(is_one, "give validation_split or validation_file, not both")
-        require(self.data_dir is not None or not self.streaming, "streaming reads data_dir; give it")
+        is_single = self.validation_split is None or self.validation_file is None
+        require(is_single, "give validation_split or validation_file, not both")
+        has_source = self.data_dir is not None or not self.streaming
+        require(has_source, "streaming reads data_dir; give it")
         object.__setattr__(self, "encoding", canonical_encoding(self.encoding))
         names = [name.strip() for name in (self.column_names or "column").split(",")]
+        problem = f"column_names={self.column_names}: a name is empty or repeated"
         is_whole = all(names) and len(set(names)) == len(names)
-        require(is_whole, f"column_names={self.column_names}: a name is empty or repeated; give each column its own")
+        require(is_whole, f"{problem}; give each column its own")
 
 
 def table_name(data: DataConfig) -> str:
@@ -88,21 +103,26 @@ class TuningConfig:
     """Model, recipe and evaluation."""
 
     model: str | None = free(None)
-    """Model to fine-tune: a run, an ALBERT folder of transformers, or a fine-tuned model; by default the newest run."""
+    """Model to fine-tune: a run, an ALBERT folder of transformers, or a fine-tuned model; by
+    default the newest run."""
     output_dir: str | None = by_content(None)
     """Output folder; by default runs/<task>-<model>, for a custom table runs/<its file>-<model>."""
     push_to_hub: str | None = free(None)
-    """Repository OWNER/NAME on the hub, created before the training, into which the best model is uploaded."""
+    """Repository OWNER/NAME on the hub, created before the training, into which the best model is
+    uploaded."""
     hub_private_repo: bool = free(False)
     """Create the repository as a private one."""
     from_scratch: bool = False
-    """Use only the model's architecture and tokenizer, with random weights: the baseline without pretraining."""
+    """Use only the model's architecture and tokenizer, with random weights: the baseline without
+    pretraining."""
     from_mnli: bool = free(False)
     """With --task glue: start RTE, MRPC and STS-B from the model fine-tuned on MNLI."""
     head: Literal["albert", "electra"] = "albert"
-    """albert: pooler and classifier, as in AutoModelForSequenceClassification; electra: the classifier alone."""
+    """albert: pooler and classifier, as in AutoModelForSequenceClassification; electra: the
+    classifier alone."""
     recipe: Literal["auto", "electra", "albert"] = "auto"
-    """Published settings; auto: ELECTRA's for discriminators and for models up to its small size, else ALBERT's."""
+    """Published settings; auto: ELECTRA's for discriminators and for models up to its small size,
+    else ALBERT's."""
     num_hidden_layers: int | None = None
     """Number of layers, a multiple of the model's num_hidden_groups; by default the model's."""
     num_train_epochs: float = 3.0
@@ -114,9 +134,11 @@ class TuningConfig:
     warmup_steps: int | None = None
     """Number of steps of linear learning rate warmup; overrides warmup_ratio."""
     layer_decay: float = 1.0
-    """Layer-wise learning rate decay: factor per level from head through blocks and mapping to embeddings."""
+    """Layer-wise learning rate decay: factor per level from head through blocks and mapping to
+    embeddings."""
     max_seq_length: int = 128
-    """Maximum sequence length in tokens; longer texts are truncated (span and tagging tasks: read in windows)."""
+    """Maximum sequence length in tokens; longer texts are truncated (span and tagging tasks: read
+    in windows)."""
     doc_stride: int = 128
     """Stride in tokens between the windows of a long passage."""
     max_answer_length: int = 30
@@ -136,9 +158,11 @@ class TuningConfig:
     class_weights: Literal["none", "balanced"] = "none"
     """balanced: weight the training loss so that all classes count equally."""
     metric_for_best_model: str | None = None
-    """Metric that selects the best seed and is used for early stopping; by default the task's, as in ELECTRA."""
+    """Metric that selects the best seed and is used for early stopping; by default the task's, as
+    in ELECTRA."""
     early_stopping_patience: int | None = None
-    """Stop after this many evaluations without improvement and keep the best weights; by default keep the last ones."""
+    """Stop after this many evaluations without improvement and keep the best weights; by default
+    keep the last ones."""
     predict: str | None = per_call(None)
     """File of new text to label, or test for the task's test set (GLUE: submission files)."""
     compare: list[str] | None = per_call(None)
@@ -152,16 +176,17 @@ class TuningConfig:
 
     def __post_init__(self) -> None:
         require_filled(self, "model output_dir predict")
-        counts = "seeds evals_per_epoch max_answer_length doc_stride max_steps early_stopping_patience"
-        require_within(self, COUNT, counts)
-        require_within(self, "[0, 1)", "classifier_dropout_prob hidden_dropout_prob attention_probs_dropout_prob")
+        counts = "seeds evals_per_epoch max_answer_length doc_stride max_steps"
+        require_within(self, COUNT, f"{counts} early_stopping_patience")
+        dropout = "hidden_dropout_prob attention_probs_dropout_prob"
+        require_within(self, "[0, 1)", f"classifier_dropout_prob {dropout}")
         require_within(self, "[0, 1_000_000]", "num_train_epochs")
         require_within(self, "[0, 1]", "warmup_ratio")
         require_within(self, COUNT_OR_0, "warmup_steps")
         require_within(self, "(0, 1]", "layer_decay")
         require_within(self, f"[8, {MAX_WIDTH}]", "max_seq_length")
-        is_pair = self.compare is None or len(self.compare) == 2
         require_repository(self.push_to_hub)
+        is_pair = self.compare is None or len(self.compare) == 2
         require(is_pair, "compare takes two folders: --compare runs/cola-a runs/cola-b")
 
     @property
@@ -175,12 +200,16 @@ PARTS = {"data": DataConfig, "tuning": TuningConfig, "training": TrainingConfig}
 
 def option_names(part: str) -> list[str]:
     """The option names of one of PARTS."""
-    return [one.name for one in fields(PARTS[part]) if part != "training" or one.name not in DERIVED]
+    names = [entry.name for entry in fields(PARTS[part])]
+    return [name for name in names if part != "training" or name not in DERIVED]
 
 
 @dataclass(frozen=True)
 class FinetuneConfig:
-    """All settings of fine-tuning. A recipe replaces the values that are not `chosen` (by default: not changed)."""
+    """All settings of fine-tuning.
+
+    A recipe replaces the values that are not `chosen` (by default: not changed).
+    """
 
     data: DataConfig = field(default_factory=DataConfig)
     tuning: TuningConfig = field(default_factory=TuningConfig)
@@ -189,27 +218,35 @@ class FinetuneConfig:
 
     def __post_init__(self) -> None:
         repository = self.tuning.push_to_hub
-        is_one = repository is None or (self.data.task != GLUE and self.tuning.is_training)
-        require(is_one, f"push_to_hub={repository} is for one trained model; name one task, and train")
+        has_model = self.data.task != GLUE and self.tuning.is_training
+        problem = f"push_to_hub={repository} is for one trained model"
+        require(repository is None or has_model, f"{problem}; name one task, and train")
         if self.chosen is None:
             defaults = FinetuneConfig(chosen=frozenset()).options()
-            changed = frozenset(name for name, value in self.options().items() if value != defaults.get(name))
-            object.__setattr__(self, "chosen", changed)
+            options = self.options()
+            changed = {name for name in options if options[name] != defaults.get(name)}
+            object.__setattr__(self, "chosen", frozenset(changed))
 
     def options(self) -> dict[str, Any]:
         """All options that are not None, by their name on the command line and in config.yaml."""
-        found = {name: getattr(getattr(self, part), name) for part in PARTS for name in option_names(part)}
-        return {name: value for name, value in found.items() if value is not None}
+        options: dict[str, Any] = {}
+        for part in PARTS:
+            options |= {name: getattr(getattr(self, part), name) for name in option_names(part)}
+        return {name: value for name, value in options.items() if value is not None}
 
     def with_defaults(self, defaults: dict[str, Any]) -> Self:
         """A copy with these values (by option name) for all options that are not in `chosen`."""
-        free = {name: value for name, value in defaults.items() if name not in (self.chosen or ())}
-        parts = {part: {name: free[name] for name in option_names(part) if name in free} for part in PARTS}
-        return replace(self, **{part: replace(getattr(self, part), **own) for part, own in parts.items()})
+        names = defaults.keys() - (self.chosen or ())
+        parts: dict[str, Any] = {}
+        for part in PARTS:
+            values = {name: defaults[name] for name in option_names(part) if name in names}
+            parts[part] = replace(getattr(self, part), **values)
+        return replace(self, **parts)
 
     @property
     def only_predicts(self) -> bool:
-        """Whether the run only labels new text with a fine-tuned model: no labelled data is given."""
+        """Whether a fine-tuned model only labels new text: no labelled data is given."""
         data = self.data
-        is_given = any((data.data_dir, data.train_file, data.validation_file, data.test_file))
-        return self.tuning.predict not in (None, PREDICT_TEST) and not is_given and data.task != GLUE
+        has_data = data.data_dir or data.train_file or data.validation_file or data.test_file
+        is_new_text = self.tuning.predict not in (None, PREDICT_TEST)
+        return is_new_text and not has_data and data.task != GLUE

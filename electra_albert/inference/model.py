@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from electra_albert.contracts import LOG, CheckpointError, DataError, UsageError
 from electra_albert.hub import load as hub
-from electra_albert.inference import engine, tasks
+from electra_albert.inference import engine, finetuned
 from electra_albert.inference.engine import Engine, OneOrMore, Text, as_given, as_texts
 from electra_albert.inference.rewrite import Draw, masked_logits, rewrite
 from electra_albert.model.electra import Discriminator, Generator
@@ -134,7 +134,7 @@ def _build(
     has_detector = "discriminator_predictions" in stored.parts
     detector = hub.build(stored, Discriminator) if has_detector else None
     generator = hub.build(mlm, Generator) if "predictions" in mlm.parts else None
-    task = tasks.load_fine_tuned(stored, tokenizer)
+    task = finetuned.load_fine_tuned(stored, tokenizer)
     for model in filter(None, (detector, generator, getattr(task, "model", None))):
         if model is not generator or mlm.files == stored.files:
             model.embeddings = encoder.embeddings
@@ -188,7 +188,7 @@ class InferenceModel(Engine):
         if self.discriminator:
             calls.append("replaced_probabilities")
         if not isinstance(self.task, str):
-            calls.append(tasks.CALLS[self.task.model.head.kind])
+            calls.append(finetuned.CALLS[self.task.model.head.kind])
         sizes = f"{config.num_hidden_layers} layers, hidden size {config.hidden_size}"
         sizes += f", vocabulary {config.vocab_size:,}"
         longest = f"at most {config.max_position_embeddings} tokens"
@@ -354,7 +354,10 @@ class InferenceModel(Engine):
         numbered = list(enumerate(as_texts(texts), 1))
         return as_given(texts, rewrite(self, numbered, Draw(mask_rate, temperature, seed)))
 
-    classify, tag, answer, choose = tasks.classify, tasks.tag, tasks.answer, tasks.choose
+    classify = finetuned.classify
+    tag = finetuned.tag
+    answer = finetuned.answer
+    choose = finetuned.choose
 
 
 def _as_predictions(

@@ -1,4 +1,4 @@
-"""Losses, encoding and submissions by kind. B batch, L length, C classes, F features."""
+"""Losses, encoding, submissions and tables by kind. B batch, L length, C classes, F features."""
 
 import json
 import math
@@ -17,9 +17,17 @@ from electra_albert.files import write_text
 from electra_albert.model.task_model import TaskModel
 from electra_albert.tasks import registry, sequence, span, token
 from electra_albert.tasks.encoding import Decoded, EncodedExamples, EncodePlan, Encoding, Outputs
-from electra_albert.tasks.task import Task
+from electra_albert.tasks.task import (
+    ChoiceExample,
+    SequenceExample,
+    SpanExample,
+    Task,
+    TokenExample,
+)
 
 NO_ANSWER_FILE = "na_prob.json"
+PREDICTIONS_HEADER = "id\tgold\tpredicted\t"
+_MAX_CHARACTERS = 500  # of a text in a table of predictions
 # Sums over labels: loss [] float32, correct predictions [] int64 (None for a regression).
 _Sums = tuple[Tensor, Tensor | None]
 
@@ -129,6 +137,72 @@ def write_submission(
     for file, content in files.items():
         write_text(file, content)
     return path
+
+
+def predictions_table(
+    examples: Sequence[Any], predictions: Sequence[Any], probabilities: Sequence[Any] | None
+) -> str:
+    """One line per example: id, gold label, prediction, probability and text.
+
+    The probability is that of the prediction, or a float that of no answer.
+    """
+    scores = probabilities or [None] * len(examples)
+    name = "no_answer" if isinstance(next(iter(scores), None), float) else "probability"
+    lines = [f"{PREDICTIONS_HEADER}{name}\ttext"]
+    for example, prediction, score in zip(examples, predictions, scores, strict=True):
+        gold, text = _gold_and_text(example)
+        if isinstance(example, ChoiceExample):
+            prediction = string.ascii_uppercase[prediction]
+        if score is not None:
+            score = score if isinstance(score, float) else max(score)
+        cells = (example.identity, gold, _as_text(prediction), _as_text(score))
+        text = " ".join(text.split())
+        if len(text) > _MAX_CHARACTERS:
+            text = f"{text[:_MAX_CHARACTERS]} …"
+        lines.append("\t".join([*(" ".join(cell.split()) for cell in cells), text]))
+    return "\n".join(lines) + "\n"
+
+
+def _as_text(label: Any) -> str:
+    if isinstance(label, float):
+        return f"{label:.4f}"
+    if isinstance(label, list | tuple):
+        return " ".join(map(str, label))
+    return "" if label is None else str(label)
+
+
+def _gold_and_text(example: Any) -> tuple[str, str]:
+    match example:
+        case SequenceExample():
+            pair = "" if example.text_pair is None else f" ||| {example.text_pair}"
+            return _as_text(example.label), f"{example.text}{pair}"
+        case TokenExample():
+            return _as_text(example.tags), " ".join(example.words)
+        case SpanExample():
+            gold = " / ".join(dict.fromkeys(answer.text for answer in example.answers or ()))
+        case _:
+            gold = "" if example.label is None else string.ascii_uppercase[example.label]
+    return gold, f"{example.question} ||| {example.context}"
+
+
+def confusion_table(
+    labels: Sequence[str], examples: Sequence[Any], predictions: Sequence[Any]
+) -> str:
+    """Confusion matrix of texts or words: gold labels in rows, predicted labels in columns."""
+    from sklearn.metrics import confusion_matrix
+
+    gold: list[str] = []
+    predicted: list[str] = []
+    for example, prediction in zip(examples, predictions, strict=True):
+        is_tagged = isinstance(example, TokenExample)
+        gold += (example.tags or ()) if is_tagged else [example.label]
+        predicted += prediction if is_tagged else [prediction]
+    counts = confusion_matrix(gold, predicted, labels=labels)
+    names = [" ".join(label.split()) for label in labels]
+    lines = ["\t".join(["gold \\ predicted", *names])]
+    for name, row in zip(names, counts, strict=True):
+        lines.append("\t".join([name, *map(str, row)]))
+    return "\n".join(lines) + "\n"
 
 
 class TaskObjective(nn.Module):

@@ -1,4 +1,4 @@
-"""Sweeps over all tasks of GLUE with their averages, and the comparison of two sweeps over one task."""
+"""Sweeps over all tasks of GLUE with their averages, and the comparison of two sweeps of a task."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from electra_albert.apps.finetune import results as files
-from electra_albert.apps.finetune.job import BaseModel, apply_recipe, find_base_model
+from electra_albert.apps.finetune.base_model import BaseModel, apply_recipe, find_base_model
+from electra_albert.apps.finetune.job import Assignment
 from electra_albert.apps.finetune.results import RESULTS, markdown_table, percent
 from electra_albert.apps.run_folder import ENVIRONMENT, writing
 from electra_albert.apps.settings import recorded_settings
@@ -19,83 +20,114 @@ from electra_albert.finetuning_config import PREDICT_TEST, FinetuneConfig
 from electra_albert.model_config import require
 from electra_albert.tasks import metrics, reading
 from electra_albert.tasks.registry import ELECTRA_EIGHT, GLUE, TASKS
-from electra_albert.tasks.task import Report, Task
+from electra_albert.tasks.task import Report
 from electra_albert.training.distributed import World
 
 _MNLI = "mnli"  # its model is evaluated on the diagnostic set and can initialize small tasks
 _FROM_MNLI = ("rte", "mrpc", "stsb")
 _OFFICIAL = {name: TASKS[name].metrics for name in GLUE if TASKS[name].trained_by is None}
 # MNLI's `accuracy` is on the matched set, `mismatched_accuracy` on the mismatched one.
-_CONVENTIONS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
-    "electra": ("mean over ELECTRA's eight tasks", {name: (TASKS[name].main,) for name in ELECTRA_EIGHT}),
-    "official": ("mean over the nine official tasks", _OFFICIAL | {_MNLI: ("accuracy", "mismatched_accuracy")}),
+_OFFICIAL[_MNLI] = ("accuracy", "mismatched_accuracy")
+_ELECTRA: dict[str, tuple[str, ...]] = {name: (TASKS[name].main,) for name in ELECTRA_EIGHT}
+_CONVENTIONS = {
+    "electra": ("mean over ELECTRA's eight tasks", _ELECTRA),
+    "official": ("mean over the nine official tasks", _OFFICIAL),
 }
 _SUMMARY = {"median": float, "mean": float, "std": float | None, "best": float}
 _RESULTS: dict[str, Any] = dict.fromkeys(("measure", "task", "main_metric", "deciding_set"), str)
 _RESULTS |= {"seeds": list[int], "metrics": {str: _SUMMARY}, "official_metrics": list[str]}
 _RESULTS |= {"evaluation_examples": dict[str, int]}
-_ENOUGH_SEEDS = 5  # false positives at p < 0.05, simulated: one test in fourteen; with two seeds one in six
+# False positives at p < 0.05, simulated: one test in fourteen; with two seeds one in six.
+_ENOUGH_SEEDS = 5
 _SEED = 42  # of the resampling: a comparison is reproducible
 
 
 def find_glue(config: FinetuneConfig) -> list[str]:
-    """The tasks whose folders exist, MNLI first; UsageError for none, and for options of single tasks."""
-    asked, tuning, folder = config.data, config.tuning, Path(config.data.data_dir or "")
-    if asked.data_dir is None or asked.train_file or asked.validation_file or asked.test_file:
-        raise UsageError("--task glue reads the folders of all tasks: give --data_dir, and no single files")
-    if tuning.class_weights != "none" or tuning.metric_for_best_model or asked.validation_split:
-        raise UsageError("--class_weights, --metric_for_best_model and --validation_split need one --task, not glue")
-    if not tuning.is_training:
-        raise UsageError("--num_train_epochs 0 evaluates one fine-tuned model on one task; name it with --task")
-    if tuning.predict not in (None, PREDICT_TEST):
-        raise UsageError(f"--predict {tuning.predict} needs one --task; glue takes only --predict test")
-    if not folder.is_dir():
-        raise UsageError(f"--data_dir {folder} is not a folder; give the one that holds CoLA, SST-2 and the others")
-    names = [name for name in GLUE if any((folder / own).is_dir() for own in TASKS[name].files.folders)]
+    """The tasks whose folders exist, MNLI first.
+
+    Raises UsageError for none, and for options of single tasks.
+    """
+    data = config.data
+    tuning = config.tuning
+    folder = Path(data.data_dir or "")
+    problem = ""
+    if data.data_dir is None or data.train_file or data.validation_file or data.test_file:
+        problem = "--task glue reads the folders of all tasks: give --data_dir, and no single files"
+    elif tuning.class_weights != "none" or tuning.metric_for_best_model or data.validation_split:
+        options = "--class_weights, --metric_for_best_model and --validation_split"
+        problem = f"{options} need one --task, not glue"
+    elif not tuning.is_training:
+        problem = "--num_train_epochs 0 evaluates one fine-tuned model on one task"
+        problem += "; name it with --task"
+    elif tuning.predict not in (None, PREDICT_TEST):
+        problem = f"--predict {tuning.predict} needs one --task; glue takes only --predict test"
+    require(not problem, problem)
+    names = [name for name in GLUE if any(map(Path.is_dir, _folders(folder, name)))]
     if _MNLI not in names:
         names = [name for name in names if not TASKS[name].trained_by]
     missing = ", ".join(TASKS[name].files.folders[0] for name in GLUE if name not in names)
-    require(bool(names), f"--data_dir {folder} holds none of {missing}; give the folder that holds them")
+    problem = f"--data_dir {folder} holds none of {missing}"
+    require(bool(names), f"{problem}; give the folder that holds them")
     if missing:
         LOG.info(f"notice: tasks without data in {folder}, skipped: {missing}")
-    require(_MNLI in names or not tuning.from_mnli, f"--from_mnli, but {folder} holds no MNLI; drop the option")
+    has_mnli = _MNLI in names or not tuning.from_mnli
+    require(has_mnli, f"--from_mnli, but {folder} holds no MNLI; drop the option")
     return sorted(names, key=lambda name: (name != _MNLI, GLUE.index(name)))
+
+
+def _folders(folder: Path, name: str) -> Iterator[Path]:
+    """The possible folders of a task."""
+    return map(folder.joinpath, TASKS[name].files.folders)
 
 
 def glue_tasks(
     config: FinetuneConfig, names: Sequence[str], base: BaseModel, folder: Path, world: World
-) -> Iterator[tuple[Task, FinetuneConfig, BaseModel, Path]]:
-    """Task, settings, base model and folder of each task; the base model from MNLI is looked up once it is trained."""
+) -> Iterator[Assignment]:
+    """Yield each task of GLUE; a base model from MNLI is looked up once it is trained."""
     problem = f"{folder} holds the sweep of a single task; choose another --output_dir"
     require(not (folder / ENVIRONMENT).exists(), problem)
+    of_mnli: dict[str, Any] = {"model": str(folder / _MNLI), "from_scratch": False}
+    config_of_mnli = replace(config, tuning=replace(config.tuning, **of_mnli))
+    mnli: BaseModel | None = None
     for name in names:
-        task, own, initial = TASKS[name], folder / name, base
-        needs_mnli = task.trained_by is not None or (config.tuning.from_mnli and name in _FROM_MNLI)
-        if needs_mnli and config.tuning.dry_run:
-            LOG.info(f"{name}: starts from the model fine-tuned on MNLI, which a dry run does not train")
-            continue
-        changes: dict[str, Any] = {"output_dir": str(own)}
-        if needs_mnli:  # also in a sweep from scratch: MNLI's model was trained in it
-            initial = find_base_model(str(folder / _MNLI), config.data.prepared_dir, world)
-            changes |= {"from_scratch": False, "model": str(folder / _MNLI)}
-        changes |= {"num_train_epochs": 0, "max_steps": None, "seeds": 1} if task.trained_by else {}
-        changes |= {} if task.is_symmetric else {"double_unordered": False}
-        mine = apply_recipe(config, name, initial)
-        mine = replace(mine, data=replace(mine.data, task=name), tuning=replace(mine.tuning, **changes))
+        task = TASKS[name]
+        task_folder = folder / name
+        initial = base
+        changes: dict[str, Any] = {"output_dir": str(task_folder)}
+        if not task.is_symmetric:
+            changes["double_unordered"] = False
+        if task.trained_by:
+            changes |= {"num_train_epochs": 0, "max_steps": None, "seeds": 1}
+        if task.trained_by or (config.tuning.from_mnli and name in _FROM_MNLI):
+            if config.tuning.dry_run:
+                start = "starts from the model fine-tuned on MNLI"
+                LOG.info(f"{name}: {start}, which a dry run does not train")
+                continue
+            changes |= of_mnli  # also in a sweep from scratch: MNLI's model was trained in it
+            mnli = mnli or find_base_model(config_of_mnli, world)
+            initial = mnli
+        task_config = apply_recipe(config, name, initial)
+        tuning = replace(task_config.tuning, **changes)
+        data = replace(task_config.data, task=name)
+        training = task_config.training
         if task.trained_by:  # `precision` is that of the trained tasks
-            mine = replace(mine, training=replace(mine.training, precision="auto"))
-        trains = mine.tuning.is_training
-        found = reading.locate(task, mine.data, Report(), needs_test=False, is_trained=trains)
-        if mine.tuning.predict and not found["test"]:
-            LOG.info(f"notice: {name} has no test set in {mine.data.data_dir}; no predictions are written for it")
-            mine = replace(mine, tuning=replace(mine.tuning, predict=None))
-        if needs_mnli and trains and recorded_settings(own).get("weights", initial.fingerprint) != initial.fingerprint:
-            raise CheckpointError(f"{own} started from another model than MNLI's best seed; remove it to train again")
-        yield task, mine, initial, own
+            training = replace(training, precision="auto")
+        is_trained = tuning.is_training
+        sources = reading.locate(task, data, Report(), needs_test=False, is_trained=is_trained)
+        if tuning.predict and not sources["test"]:
+            problem = f"{name} has no test set in {data.data_dir}"
+            LOG.info(f"notice: {problem}; no predictions are written for it")
+            tuning = replace(tuning, predict=None)
+        recorded = recorded_settings(task_folder).get("weights", initial.fingerprint)
+        if initial is mnli and is_trained and recorded != initial.fingerprint:
+            problem = "started from another model than MNLI's best seed"
+            raise CheckpointError(f"{task_folder} {problem}; remove it to train again")
+        task_config = replace(task_config, data=data, tuning=tuning, training=training)
+        yield task, task_config, initial, task_folder
 
 
 class GlueAverage(NamedTuple):
-    """A mean over GLUE tasks (None without any score), its tasks, and the missing tasks or metrics."""
+    """A mean over GLUE tasks (None without any score), its tasks, and missing tasks or metrics."""
 
     average: float | None
     used: tuple[str, ...]
@@ -103,83 +135,122 @@ class GlueAverage(NamedTuple):
 
 
 def glue_average(scores: Mapping[str, Mapping[str, float]], convention: str) -> GlueAverage:
-    """The mean over GLUE of scores {task: {metric: value}}; tasks that lack a metric are listed as missing."""
-    found: dict[str, float] = {}
-    missing: list[str] = []
-    for name, wanted in _CONVENTIONS[convention][1].items():
-        if absent := [metric for metric in wanted if metric not in scores.get(name, {})]:
-            missing += [f"{name} {metric}" for metric in absent] if name in scores else [name]
+    """The mean over GLUE of scores {task: {metric: value}}.
+
+    Tasks that lack a metric are listed as missing.
+    """
+    means = {}
+    missing = []
+    for name, required in _CONVENTIONS[convention][1].items():
+        absent = [metric for metric in required if metric not in scores.get(name, {})]
+        if not absent:
+            means[name] = math.fsum(scores[name][metric] for metric in required) / len(required)
+        elif name in scores:
+            missing += [f"{name} {metric}" for metric in absent]
         else:
-            found[name] = math.fsum(scores[name][metric] for metric in wanted) / len(wanted)
-    average = math.fsum(found.values()) / len(found) if found else None
-    return GlueAverage(average, tuple(found), tuple(missing))
+            missing.append(name)
+    average = math.fsum(means.values()) / len(means) if means else None
+    return GlueAverage(average, tuple(means), tuple(missing))
 
 
 def write_glue(folder: Path, names: Sequence[str]) -> str:
-    """Write results.json of all tasks and a table with the median over seeds of every metric; returns the table."""
-    results = {name: read_json(folder / name / RESULTS, _RESULTS) for name in names}
-    found = {name: content for name, content in results.items() if content}
-    rows = [
-        [name, metric, *(percent(one["metrics"][metric][key]) for key in ("median", "std")), str(len(one["seeds"]))]
-        for name, one in found.items()
-        for metric in files.shown_metrics(one)
-    ]
+    """Write results.json of all tasks and a table of the medians over seeds; returns the table."""
+    tasks = {}
+    scores = {}
+    rows = []
+    for name in names:
+        results = read_json(folder / name / RESULTS, _RESULTS)
+        if not results:
+            continue
+        tasks[name] = results
+        values = results["metrics"]
+        scores[name] = {metric: values[metric]["median"] for metric in values}
+        for metric in files.table_metrics(results):
+            cells = [percent(values[metric][key]) for key in ("median", "std")]
+            rows.append([name, metric, *cells, str(len(results["seeds"]))])
     lines = [*markdown_table(("task", "metric (x 100)", "median", "std", "seeds"), rows), ""]
-    scores = {name: {key: metric["median"] for key, metric in one["metrics"].items()} for name, one in found.items()}
-    averages = {convention: glue_average(scores, convention) for convention in _CONVENTIONS}
-    for convention, (value, used, missing) in averages.items():
-        of = f"over {', '.join(used)}" + (f"; NOT over all tasks, missing: {', '.join(missing)}" if missing else "")
-        shown = "- (none of its tasks was run)" if value is None else f"{percent(value)} ({of})"
-        lines.append(f"{_CONVENTIONS[convention][0]}: {shown}")
+    averages = {}
+    for convention, (title, _) in _CONVENTIONS.items():
+        mean = glue_average(scores, convention)
+        averages[convention] = mean._asdict()
+        text = "- (none of its tasks was run)"
+        if mean.average is not None:
+            of = f"over {', '.join(mean.used)}"
+            if mean.missing:
+                of += f"; NOT over all tasks, missing: {', '.join(mean.missing)}"
+            text = f"{percent(mean.average)} ({of})"
+        lines.append(f"{title}: {text}")
     table = "\n".join(lines)
     with writing(folder):
-        content = {"tasks": found, "averages": {name: average._asdict() for name, average in averages.items()}}
-        write_json(folder / RESULTS, content)
+        write_json(folder / RESULTS, {"tasks": tasks, "averages": averages})
         write_text(folder / files.TABLE, table + "\n")
     return table
 
 
-def _read(folder: Path) -> tuple[dict[str, Any], list[files.SeedResult], str]:
-    """Results of a finished sweep, of its seeds, and a description of its task."""
+class FinishedSweep(NamedTuple):
+    """A finished sweep over one task, as its folder has it."""
+
+    results: dict[str, Any]
+    seeds: list[files.SeedResult]
+    description: str
+
+    def values(self, set_name: str) -> list[Any]:
+        """The inputs of the metrics of each seed on an evaluation set, float64 [examples, k]."""
+        return [np.asarray(seed.values[set_name], np.float64) for seed in self.seeds]
+
+
+def _read_sweep(folder: Path) -> FinishedSweep:
     file = folder / RESULTS
     require(file.is_file(), f"{file} does not exist; give the folder of a finished sweep")
     results = read_json(file, _RESULTS)
     if not results:
-        raise CheckpointError(f"{file} is damaged or not of a sweep over one task; run the sweep again")
-    seeds = [files.read_result(folder / f"seed-{seed}") for seed in results["seeds"]]
-    done = [*filter(None, seeds)]
-    if len(done) < len(seeds):
-        raise CheckpointError(f"{folder} lacks the result of a seed: it is unfinished, or only evaluated a model")
-    settings = recorded_settings(folder)
-    named = ", ".join(str(settings[name]) for name in files.DATA_FILES if settings.get(name))
-    return results, done, f"{folder}: {results['task']} ({results['measure']}{' of ' + named if named else ''})"
+        problem = "is damaged or not of a sweep over one task"
+        raise CheckpointError(f"{file} {problem}; run the sweep again")
+    results_of_seeds = (files.read_result(folder / f"seed-{seed}") for seed in results["seeds"])
+    seeds = [result for result in results_of_seeds if result is not None]
+    if len(seeds) < len(results["seeds"]):
+        problem = "lacks the result of a seed: it is unfinished, or only evaluated a model"
+        raise CheckpointError(f"{folder} {problem}")
+    names = files.data_names(recorded_settings(folder))
+    measure = f"{results['measure']} of {names}" if names else results["measure"]
+    return FinishedSweep(results, seeds, f"{folder}: {results['task']} ({measure})")
 
 
 def compare_folders(first: Path, second: Path) -> str:
-    """A table that compares two sweeps in every metric; UsageError or DataError if they cannot be compared."""
-    (results, done, of_first), (others, others_done, of_second) = _read(first), _read(second)
-    seeds, described = [done, others_done], f"{of_first}, {of_second}"
-    if any(results[key] != others[key] for key in ("task", "measure")):
+    """A table that compares two sweeps in every metric.
+
+    Raises UsageError or DataError if they cannot be compared.
+    """
+    sweeps = (_read_sweep(first), _read_sweep(second))
+    described = ", ".join(sweep.description for sweep in sweeps)
+    results, second_results = (sweep.results for sweep in sweeps)
+    if any(results[key] != second_results[key] for key in ("task", "measure")):
         raise UsageError(f"{described}; compare sweeps over one task")
-    rows, deciding = [], results["deciding_set"]
-    further = [name for name in results["evaluation_examples"] if name != deciding]
-    for name in (name for name in files.shown_metrics(results) if name in others["metrics"]):
-        set_name = next((other for other in further if name.startswith(f"{other}_")), deciding)
-        metric = name if set_name == deciding else name.removeprefix(f"{set_name}_")
-        tables = [[np.asarray(result.values[set_name], dtype=np.float64) for result in side] for side in seeds]
+    rows = []
+    for name, (set_name, metric) in files.table_metrics(results).items():
+        if name not in second_results["metrics"]:
+            continue
+        values, second_values = (sweep.values(set_name) for sweep in sweeps)
+        measure = results["measure"]
         try:
-            found = metrics.compare(tables[0], tables[1], results["measure"], metric, _SEED)
+            comparison = metrics.compare(values, second_values, measure, metric, _SEED)
         except DataError as error:
             raise DataError(f"{described}; {error}") from None
-        means = [percent(side["metrics"][name]["mean"]) for side in (results, others)]
-        stds = "-" if found.difference_in_stds is None else f"{found.difference_in_stds:+.1f}"
-        interval = f"{100 * found.low:+.2f} to {100 * found.high:+.2f}"
-        rows.append([name, *means, f"{100 * found.difference:+.2f}", interval, f"{found.p_value:.3f}", stds])
-    header = ("metric (x 100)", "first", "second", "difference", "95 % interval", "p-value", "difference / std")
-    against = f"first {first} ({len(done)} seed(s)), second {second} ({len(others_done)} seed(s))"
-    lines = [f"{results['task']}: {against}", "", *markdown_table(header, rows), ""]
-    lines.append("Bootstrap over examples (the same for both) and seeds; two-sided p-value; std pooled over seeds.")
-    if min(map(len, seeds)) < _ENOUGH_SEEDS:
-        fewer = f"with fewer than {_ENOUGH_SEEDS} seeds per sweep"
-        lines.append(f"notice: {fewer} the interval is unreliable and the p-value too low")
+        means = [percent(sweep.results["metrics"][name]["mean"]) for sweep in sweeps]
+        stds = "-"
+        if comparison.difference_in_stds is not None:
+            stds = f"{comparison.difference_in_stds:+.1f}"
+        difference = f"{100 * comparison.difference:+.2f}"
+        interval = f"{100 * comparison.low:+.2f} to {100 * comparison.high:+.2f}"
+        rows.append([name, *means, difference, interval, f"{comparison.p_value:.3f}", stds])
+    columns = "metric (x 100),first,second,difference,95 % interval,p-value,difference / std"
+    counts = [len(sweep.seeds) for sweep in sweeps]
+    folders = f"first {first} ({counts[0]} seed(s)), second {second} ({counts[1]} seed(s))"
+    method = "Bootstrap over examples (the same for both) and seeds"
+    table = markdown_table(columns.split(","), rows)
+    lines = [f"{results['task']}: {folders}", "", *table, ""]
+    lines.append(f"{method}; two-sided p-value; std pooled over seeds.")
+    if min(counts) < _ENOUGH_SEEDS:
+        problem = "the interval is unreliable and the p-value too low"
+        lines.append(f"notice: with fewer than {_ENOUGH_SEEDS} seeds per sweep {problem}")
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Options and entry points of `electra-albert finetune`: defaults < published recipe < --config < flags."""
+"""The command `electra-albert finetune`: defaults < published recipe < --config < flags."""
 
 import json
 from collections.abc import Sequence
@@ -11,15 +11,15 @@ from electra_albert.contracts import LOG, RunResult, UsageError
 from electra_albert.finetuning_config import DERIVED, GLUE, PARTS, FinetuneConfig, option_names
 from electra_albert.tasks.registry import find_task
 
-_COMPARE = "compare"
-_FOR_NEW_TEXT = (  # options with an effect when a fine-tuned model predicts new text
-    "task model predict output_dir dry_run config resume device precision text_column text_pair_column label_column "
-    "column_names encoding regression max_seq_length doc_stride max_answer_length per_device_eval_batch_size seed "
-    "prepared_dir num_hidden_layers"
+# Options with an effect when a fine-tuned model predicts new text.
+_FOR_NEW_TEXT = (
+    "task model predict output_dir dry_run config resume device precision text_column "
+    "text_pair_column label_column column_names encoding regression max_seq_length doc_stride "
+    "max_answer_length per_device_eval_batch_size seed prepared_dir num_hidden_layers"
 )
 _SHORT_HELP = command_line.ShortHelp(
-    "task data_dir train_file validation_file text_column text_pair_column label_column model output_dir seeds "
-    f"num_train_epochs learning_rate max_seq_length predict {_COMPARE}",
+    "task data_dir train_file validation_file text_column text_pair_column label_column model "
+    "output_dir seeds num_train_epochs learning_rate max_seq_length predict compare",
     (
         ("", "a built-in task, in minutes"),
         ("--train_file a.csv --validation_file b.csv --text_column review --label_column stars",),
@@ -40,25 +40,28 @@ def main(argv: Sequence[str]) -> int:
 
         print(compare_folders(*map(Path, config.tuning.compare)))
         return 0
-    from electra_albert.apps.finetune.sweep import run_finetuning
+    from electra_albert.apps.finetune.run import run_finetuning
     from electra_albert.training.distributed import start
 
     world = start(config.tuning.device, config.training.ddp_timeout)
-    return command_line.print_results(run_finetuning(config, world, command_line.started_as("finetune", argv)))
+    command = command_line.started_as("finetune", argv)
+    return command_line.print_results(run_finetuning(config, world, command))
 
 
 def finetune(config: FinetuneConfig | None = None, **options: Any) -> RunResult:
     """Fine-tune an encoder on a task, or resume a sweep that was stopped.
 
-    `options` are those of `electra-albert finetune` by name; a `config` replaces all of them. Returns the folder, the
-    best seed's metrics and its updates. Raises UsageError, DataError, CheckpointError or DivergedError.
+    `options` are those of `electra-albert finetune` by name; a `config` replaces all of them.
+    Returns the folder, the best seed's metrics and its updates. Raises UsageError, DataError,
+    CheckpointError or DivergedError.
     """
-    from electra_albert.apps.finetune.sweep import run_finetuning
+    from electra_albert.apps.finetune.run import run_finetuning
     from electra_albert.training.distributed import start, stop
     from electra_albert.training.run_log import console_log
 
     if config is not None and options:
-        raise UsageError(f"give either a config or options such as {next(iter(options))}, not both")
+        name = next(iter(options))
+        raise UsageError(f"give either a config or options such as {name}, not both")
     argv = ["--config", json.dumps(options, default=str)] if options else []
     if config is None:
         config = parse_finetuning(argv)
@@ -78,36 +81,46 @@ def finetune(config: FinetuneConfig | None = None, **options: Any) -> RunResult:
 def parse_finetuning(argv: Sequence[str]) -> FinetuneConfig:
     """Parse the command line; UsageError for a wrong option."""
     purpose = "Fine-tune a pretrained encoder on a task and report its scores."
-    parser = command_line.make_parser(command_line.program("finetune"), purpose, "[--option value ...]")
+    program = command_line.program("finetune")
+    parser = command_line.make_parser(program, purpose, "[--option value ...]")
     words = command_line.config_first(argv)
-    for part in PARTS.values():
-        parser.add_class_arguments(part, skip={_COMPARE, *(DERIVED if part is TrainingConfig else ())})
+    for kind in PARTS.values():
+        derived = DERIVED if kind is TrainingConfig else ()
+        parser.add_class_arguments(kind, skip={"compare", *derived})
     text = "Compare two result folders of the same task instead of training."
-    parser.add_argument(f"--{_COMPARE}", type=str, nargs=2, metavar=("A", "B"), help=text)
+    parser.add_argument("--compare", type=str, nargs=2, metavar=("A", "B"), help=text)
     options = command_line.parse(parser, words, _SHORT_HELP)
-    given = parser.parse_args(words, defaults=False).as_dict()
-    parts = {part: kind(**{name: options[name] for name in option_names(part)}) for part, kind in PARTS.items()}
-    return FinetuneConfig(**parts, chosen=frozenset(given))
+    chosen = frozenset(parser.parse_args(words, defaults=False).as_dict())
+    parts: dict[str, Any] = {}
+    for part, kind in PARTS.items():
+        parts[part] = kind(**{name: options[name] for name in option_names(part)})
+    return FinetuneConfig(**parts, chosen=chosen)
 
 
 def refuse_idle_options(argv: Sequence[str], config: FinetuneConfig) -> None:
     """UsageError for options on the command line that have no effect with the others."""
-    given = {word.split("=")[0].removeprefix("--") for word in argv if word.startswith("--")}
-    tuning, task, kind = config.tuning, config.data.task, "sequence"
-    if task not in (None, GLUE):
-        task, kind = find_task(str(task)).name, find_task(str(task)).kind
-    of_task = f"--task {task}" if task else "the default task"
-    has_muon = bool(OPTIMIZERS[config.training.optimizer].matrix_moments)
-    is_of_model = config.only_predicts and task is None
-    used = {*_FOR_NEW_TEXT.split()} | (set() if tuning.is_training else {"num_train_epochs"})
-    for is_idle, names, other in (
-        (tuning.compare, given - {_COMPARE}, f"--{_COMPARE}, which only reads two result folders"),
-        (config.only_predicts, given - used, f"--predict {tuning.predict} without data to train on"),
-        (task != GLUE, {"from_mnli"}, "a single --task; give the model fine-tuned on MNLI with --model"),
-        (not has_muon, {"muon_rate"}, f"--optimizer {config.training.optimizer}"),
-        (task != "race", {"race_level"}, of_task),
-        (kind != "span" and not is_of_model, {"doc_stride", "max_answer_length"}, of_task),
-    ):
-        if is_idle and names & given:
-            listed = ", ".join(f"--{name}" for name in sorted(names & given))
-            raise UsageError(f"{listed} has no effect with {other}; drop it")
+    names = command_line.option_names(argv)
+    tuning = config.tuning
+    name = config.data.task
+    kind = "sequence"
+    if name is not None and name != GLUE:
+        task = find_task(name)
+        name = task.name
+        kind = task.kind
+    of_task = f"--task {name}" if name else "the default task"
+    used = set(_FOR_NEW_TEXT.split())
+    if not tuning.is_training:
+        used.add("num_train_epochs")
+    optimizer = config.training.optimizer
+    prediction = f"--predict {tuning.predict} without data to train on"
+    has_spans = kind == "span" or (config.only_predicts and name is None)
+    single_task = "a single --task; give the model fine-tuned on MNLI with --model"
+    rules = (
+        (tuning.compare, names - {"compare"}, "--compare, which only reads two result folders"),
+        (config.only_predicts, names - used, prediction),
+        (name != GLUE, {"from_mnli"}, single_task),
+        (not OPTIMIZERS[optimizer].matrix_moments, {"muon_rate"}, f"--optimizer {optimizer}"),
+        (name != "race", {"race_level"}, of_task),
+        (not has_spans, {"doc_stride", "max_answer_length"}, of_task),
+    )
+    command_line.refuse_idle(names, rules)

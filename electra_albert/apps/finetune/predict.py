@@ -1,106 +1,138 @@
-"""Evaluation and prediction with a fine-tuned model: scores, labels for new text, submission files."""
+"""Evaluation and prediction with a fine-tuned model: scores, labels of new text, submissions."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
+from torch import Tensor
 
 from electra_albert.apps import command_line, machine, run_folder
 from electra_albert.apps.finetune import results as files
-from electra_albert.apps.finetune.job import TaskJob, find_base_model, make_task_job
-from electra_albert.contracts import LOG, CheckpointError, RunResult, UsageError
+from electra_albert.apps.finetune.base_model import find_base_model
+from electra_albert.apps.finetune.job import TaskJob, build_objective, make_task_job
+from electra_albert.apps.finetune.results import SeedResult
+from electra_albert.contracts import LOG, Batch, RunResult, UsageError
 from electra_albert.files import write_text
 from electra_albert.finetuning_config import CUSTOM, PREDICT_TEST, FinetuneConfig
-from electra_albert.hub import find, load
+from electra_albert.hub import load
+from electra_albert.inference.finetuned import outputs_by_feature
 from electra_albert.tasks import metrics, registry
-from electra_albert.tasks.encoding import EncodedExamples, Encoding, eval_batches, split_outputs, trained_plan
-from electra_albert.tasks.kinds import KINDS, TaskObjective, write_submission
+from electra_albert.tasks.encoding import Decoded, EncodedExamples, eval_batches
+from electra_albert.tasks.kinds import (
+    PREDICTIONS_HEADER,
+    TaskObjective,
+    predictions_table,
+    write_submission,
+)
 from electra_albert.tasks.task import Report
-from electra_albert.tokenization.text_encoder import TextEncoder
 from electra_albert.training.distributed import World, gather_objects, main_first
 from electra_albert.training.signals import StopSignal
 from electra_albert.training.step import autocast
 
 
-@contextmanager
-def inference(objective: TaskObjective, job: TaskJob) -> Iterator[None]:
-    """Disable gradients and dropout; UsageError if the GPU runs out of memory.
-
-    A model that is trained here is evaluated in float32, as its folder is elsewhere.
-    """
-    device = next(objective.parameters()).device
-    arithmetic = job.arithmetic if job.train is None else "fp32"
-    objective.eval()
-    with machine.one_line_errors(job.training, "none"), torch.no_grad(), autocast(device, arithmetic):
-        yield
-
-
-def load_objective(job: TaskJob, files: find.ModelFiles, device: torch.device) -> tuple[TaskObjective, dict[str, Any]]:
-    """A fine-tuned model on the device, and the task details of its folder."""
-    model, details = load.load_task_model(files, job.config.tuning.num_hidden_layers)
-    return TaskObjective(model, is_regression=job.plan.is_regression).to(device), details
-
-
-def score(job: TaskJob, objective: TaskObjective, world: World, stop: StopSignal) -> files.SeedResult | None:
-    """Evaluate on all evaluation sets, with the same result on every rank; None if a single process was stopped."""
-    result = files.SeedResult(job.config.training.seed, 0, {}, {}, {}, {}, False, [])
+def score(job: TaskJob, objective: TaskObjective, stop: StopSignal) -> SeedResult | None:
+    """Evaluate on all evaluation sets, with the same result on every rank; None if stopped."""
+    result = SeedResult(job.config.training.seed, 0, {}, {}, {}, {}, False, [])
     for name, features in job.evaluation.items():
-        found = model_outputs(features, objective, job.training.per_device_eval_batch_size, world, stop)
-        if found is None:
+        examples = job.data.evaluation[name]
+        evaluated = _predictions(job, objective, features, examples, job.world, stop)
+        if evaluated is None:
             return None
-        examples, is_deciding = job.data.evaluation[name], name == job.deciding_set
-        decoded = KINDS[job.task.kind].decode(found[0], features, examples, job.data.labels, job.plan)
+        decoded, loss = evaluated
         values = decoded.values
         assert values is not None  # reading skips or refuses examples without labels
         scores = metrics.MEASURES[job.measure](values)
         if job.task.kind == "token":  # without those of entities for plain tags
-            scores = {metric: value for metric, value in scores.items() if metric in job.task.metrics}
-        for metric, value in {"loss": found[1], **scores}.items():
-            result.metrics[metric if is_deciding else f"{name}_{metric}"] = value
-        result.values[name], result.predictions[name] = values.tolist(), decoded.predictions
+            scores = {metric: scores[metric] for metric in scores if metric in job.task.metrics}
+        prefix = job.prefix(name)
+        for metric, value in {"loss": loss, **scores}.items():
+            result.metrics[prefix + metric] = value
+        result.values[name] = values.tolist()
+        result.predictions[name] = decoded.predictions
         result.probabilities[name] = decoded.probabilities
-        if is_deciding:
+        if not prefix:
             result = result._replace(is_collapsed=metrics.is_collapsed(job.measure, values))
     return result
 
 
-def model_outputs(
-    features: EncodedExamples, objective: TaskObjective, batch_size: int, world: World, stop: StopSignal
-) -> tuple[list[np.ndarray], float | None] | None:
-    """Outputs of each feature without padding, and the mean loss (None without labels); None if stopped."""
-    device, mine = next(objective.parameters()).device, dict[int, np.ndarray]()
-    loss, count = 0.0, 0
-    for on_host in eval_batches(features, max(1, batch_size // features.num_choices), world.rank, world.world_size):
-        if world.world_size == 1 and stop.requested:
-            return None
-        chosen, batch = on_host.example_id[:: features.num_choices].numpy(), on_host.to(device)
+def _predictions(
+    job: TaskJob,
+    objective: TaskObjective,
+    features: EncodedExamples,
+    examples: Sequence[Any],
+    world: World,
+    stop: StopSignal,
+) -> tuple[Decoded, float | None] | None:
+    """Predictions for encoded examples and the mean loss (None without labels); None if stopped.
+
+    A model that is trained here is evaluated in float32, as its folder is elsewhere. Only a single
+    process can be stopped. Raises UsageError if the GPU runs out of memory.
+    """
+    size = max(1, job.training.per_device_eval_batch_size // features.num_choices)
+    batches: Iterable[Batch] = eval_batches(features, size, world.rank, world.world_size)
+    if world.world_size == 1:
+        batches = takewhile(lambda _: not stop.requested, batches)
+    loss = 0.0
+    count = 0
+
+    def compute(batch: Batch) -> Tensor:
+        nonlocal loss, count
+        batch = batch.to(world.device)
         outputs = objective.outputs(batch)
         if batch.labels is not None:
             term = objective.terms(outputs, batch)[next(iter(objective.weights))]
-            loss, count = loss + float(term.sum), count + int(term.count)
-        arrays = split_outputs(outputs.float().cpu().numpy(), chosen, features)
-        mine |= zip(chosen.tolist(), arrays, strict=True)
-    gathered = gather_objects((mine, loss, count), world)
-    by_feature = {feature: output for part, _, _ in gathered for feature, output in part.items()}
-    total, counted = sum(part[1] for part in gathered), sum(part[2] for part in gathered)
-    return [by_feature[feature] for feature in range(features.feature_count)], total / counted if counted else None
+            loss += float(term.sum)
+            count += int(term.count)
+        return outputs
+
+    objective.eval()
+    precision = autocast(world.device, job.arithmetic if job.train is None else "fp32")
+    with machine.one_line_errors(job.training, "none"), torch.no_grad(), precision:
+        outputs = outputs_by_feature(features, batches, compute)
+    gathered = gather_objects((outputs, loss, count), world)
+    for of_rank, _, _ in gathered:
+        outputs |= of_rank
+    if len(outputs) < features.feature_count:
+        return None
+    total = sum(part[2] for part in gathered)
+    mean = sum(part[1] for part in gathered) / total if total else None
+    in_order = [outputs[index] for index in sorted(outputs)]
+    return job.fine_tuned(objective).decode(in_order, features, examples), mean
 
 
-def label_text(config: FinetuneConfig, world: World, stop: StopSignal) -> RunResult:
-    """Predict the file of --predict; writes to --output_dir, else the folder of the model's sweep, else the model's."""
-    tuning, data = config.tuning, config.data
-    asked = None if data.task is None else registry.find_task(data.task)
-    base = None if tuning.model is None else find_base_model(tuning.model, data.prepared_dir, world)
-    if base is None or base.files is None:
-        advice = "give it with --model, or train one with --task and its data"
-        raise UsageError(f"--predict {tuning.predict} needs a fine-tuned model: {advice}")
-    (details, _), model = load.read_task(base.files), base.files.config.parent
-    task, custom = registry.task_of_model(details, asked), registry.TASKS[CUSTOM]
-    if "columns" not in details and task.columns == custom.columns and data.text_pair_column is None:
+def predict_new_text(config: FinetuneConfig, world: World, stop: StopSignal) -> RunResult:
+    """Predict the file of --predict with a fine-tuned model."""
+    job = _plan_new_text(config, world)
+    objective, _ = build_objective(job, seed=0)
+    written: list[Path] | None = []
+    with main_first(world):
+        if world.is_main and not config.tuning.dry_run:
+            with run_folder.writing(job.folder):
+                job.folder.mkdir(parents=True, exist_ok=True)
+            written = predict(job, objective, stop)
+    is_stopped = None in gather_objects(written, world)
+    summary = "\n".join(f"written: {file}" for file in written or ())
+    return RunResult(job.folder, {}, 0, is_stopped, summary)
+
+
+def _plan_new_text(config: FinetuneConfig, world: World) -> TaskJob:
+    """Prepare and log the prediction of new text."""
+    tuning = config.tuning
+    name = config.data.task
+    requested = None if name is None else registry.find_task(name)
+    if tuning.model is None:
+        problem = f"--predict {tuning.predict} needs a fine-tuned model"
+        raise UsageError(f"{problem}: give it with --model, or train one with --task and its data")
+    base = find_base_model(config, world)
+    assert base.files is not None
+    details, _ = load.read_task(base.files)
+    model = base.files.config.parent
+    task = registry.task_of_model(details, requested)
+    has_one_text = task.columns == registry.TASKS[CUSTOM].columns
+    if has_one_text and "columns" not in details and config.data.text_pair_column is None:
         one_text = f"notice: {model} does not record its columns, so examples have one text"
         LOG.info(f"{one_text}; give the column of a second text with --text_pair_column")
     if "max_seq_length" in details and "max_seq_length" in (config.chosen or ()):
@@ -109,49 +141,52 @@ def label_text(config: FinetuneConfig, world: World, stop: StopSignal) -> RunRes
     # If the model does not record a length, all its positions are used.
     config = config.with_defaults({"max_seq_length": max(8, base.config.max_position_embeddings)})
     config = replace(config, tuning=replace(config.tuning, num_train_epochs=0.0, max_steps=None))
-    of_sweep = model.name == files.MODEL and (model.parent / run_folder.ENVIRONMENT).is_file()
-    folder = Path(tuning.output_dir or (model.parent if of_sweep else model))
-    command_line.check_can_write(folder)
-    if (table := folder / files.PREDICTED).exists():
-        if not (table.is_file() and table.read_bytes().startswith(files.PREDICTIONS_HEADER.encode())):
-            raise UsageError(f"{table} was not written by fine-tuning; choose another --output_dir")
-        LOG.info(f"notice: {table} will be overwritten; give another --output_dir to keep it")
-    job = make_task_job(task, config, base, world)
-    count, labels = sum(map(len, job.to_label.values())), ", ".join(job.data.labels[:5])
-    named = f"labels {labels}{', ...' * (len(job.data.labels) > 5)}, " if labels else ""
+    job = make_task_job(task, config, base, _new_text_folder(tuning.output_dir, model), world)
+    labels = ", ".join([*job.data.labels[:5], *["..."] * (len(job.data.labels) > 5)])
+    count = sum(map(len, job.to_label.values()))
+    examples = f"{count:,} examples of {tuning.predict} with {model}"
     length = f"sequences of up to {job.plan.max_seq_length} tokens"
-    LOG.info(f"{job.task.name}: predicting {count:,} examples of {tuning.predict} with {model}, {named}{length}")
-    written: list[Path] | None = []
-    with main_first(world):
-        if world.is_main and not tuning.dry_run:
-            with run_folder.writing(folder):
-                folder.mkdir(parents=True, exist_ok=True)
-            written = predict(job, folder, world.device, stop)
-    is_stopped = None in gather_objects(written, world)
-    return RunResult(folder, {}, 0, is_stopped, "\n".join(f"written: {file}" for file in written or ()))
+    form = f"labels {labels}, {length}" if labels else length
+    LOG.info(f"{job.task.name}: predicting {examples}, {form}")
+    return job
 
 
-def predict(job: TaskJob, folder: Path, device: torch.device, stop: StopSignal) -> list[Path] | None:
-    """Write labels for new text, or submission files, with the best model or the evaluated one; None if stopped."""
-    model = load.locate(folder / files.MODEL) if job.train is not None else job.base.files
-    if model is None:
-        raise CheckpointError("a model with random weights cannot predict; fine-tune it first")
-    objective, details = load_objective(job, model, device)
-    plan, labels, kind = trained_plan(job.plan, details), tuple(details["labels"]), KINDS[job.task.kind]
-    encoder, alone, written = TextEncoder(job.base.tokenizer), World(0, 1, 0, device), list[Path]()
+def _new_text_folder(output_dir: str | None, model: Path) -> Path:
+    """--output_dir, else the folder of the model's sweep, else the model's.
+
+    Raises UsageError if a file of another origin would be overwritten.
+    """
+    is_of_sweep = model.name == files.MODEL and (model.parent / run_folder.ENVIRONMENT).is_file()
+    folder = Path(output_dir or (model.parent if is_of_sweep else model))
+    command_line.check_can_write(folder)
+    table = folder / files.PREDICTED
+    if table.exists():
+        if not (table.is_file() and table.read_bytes().startswith(PREDICTIONS_HEADER.encode())):
+            problem = "was not written by fine-tuning"
+            raise UsageError(f"{table} {problem}; choose another --output_dir")
+        LOG.info(f"notice: {table} will be overwritten; give another --output_dir to keep it")
+    return folder
+
+
+def predict(job: TaskJob, objective: TaskObjective, stop: StopSignal) -> list[Path] | None:
+    """Write labels of new text, or submission files, on the main rank alone; None if stopped."""
+    alone = job.world._replace(rank=0, world_size=1)
+    written = []
     for name, examples in job.to_label.items():
         report = Report()
-        features = kind.encode(examples, Encoding(encoder, labels, plan, report, name))
-        with inference(objective, job):
-            found = model_outputs(features, objective, job.training.per_device_eval_batch_size, alone, stop)
-        if found is None:
+        features = job.fine_tuned(objective).encode(examples, report, name)
+        predicted = _predictions(job, objective, features, examples, alone, stop)
+        if predicted is None:
             return None
-        decoded, file = kind.decode(found[0], features, examples, labels, plan), folder / files.PREDICTED
-        with run_folder.writing(folder):
+        decoded, _ = predicted
+        file = job.folder / files.PREDICTED
+        with run_folder.writing(job.folder):
             if job.config.tuning.predict == PREDICT_TEST:
-                file = write_submission(job.task, name, decoded, examples, folder / files.SUBMISSION)
+                submission = job.folder / files.SUBMISSION
+                file = write_submission(job.task, name, decoded, examples, submission)
             else:
-                write_text(file, files.predictions_table(examples, decoded.predictions, decoded.probabilities))
+                table = predictions_table(examples, decoded.predictions, decoded.probabilities)
+                write_text(file, table)
         written.append(file)
         for line in report.lines():
             LOG.info(f"{job.task.name}: {line}")

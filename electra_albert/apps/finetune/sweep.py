@@ -1,263 +1,239 @@
-"""Sweeps over the seeds of tasks with pretraining's training loop; result.json, written last, marks a finished seed."""
+"""The seeds of one task, trained by pretraining's loop; result.json marks a finished seed."""
 
 import json
 import math
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from safetensors import torch as safetensors
 
-from electra_albert.apps import command_line, default_model, machine, run_folder
-from electra_albert.apps.finetune import job as jobs
+from electra_albert.apps import machine, run_folder
 from electra_albert.apps.finetune import results as files
-from electra_albert.apps.finetune.compare import find_glue, glue_tasks, write_glue
-from electra_albert.apps.finetune.job import BaseModel, TaskJob
-from electra_albert.apps.finetune.predict import inference, label_text, load_objective, predict, score
+from electra_albert.apps.finetune.job import TaskJob, build_objective, load_objective
+from electra_albert.apps.finetune.predict import predict, score
+from electra_albert.apps.finetune.results import SeedResult
+from electra_albert.config import TrainingConfig
 from electra_albert.contracts import LOG, CheckpointError, Metrics, RunResult
-from electra_albert.files import SAMPLE_TASK, read_json, recorded_damage, replacing, write_text
-from electra_albert.finetuning_config import CUSTOM, GLUE, PREDICT_TEST, TOPICS, DataConfig, FinetuneConfig, table_name
+from electra_albert.files import read_json, recorded_damage, replacing, write_text
 from electra_albert.hub import load, save
 from electra_albert.model.task_model import depth_scales
-from electra_albert.model_config import require
-from electra_albert.tasks import encoding, kinds, reading, registry
-from electra_albert.tasks.task import Report, Task
-from electra_albert.training import checkpoint, loop, monitor, run_log, signals, trackers
-from electra_albert.training.distributed import World, gather_objects, main_first, naming_lost_ranks
-from electra_albert.training.graphs import CudaRecorder, Recorder
+from electra_albert.tasks.encoding import TaskBatches
+from electra_albert.tasks.kinds import TaskObjective
+from electra_albert.training import checkpoint, monitor
+from electra_albert.training.distributed import gather_objects, main_first
+from electra_albert.training.graphs import CudaRecorder
+from electra_albert.training.loop import Outcome
+from electra_albert.training.signals import StopSignal
 from electra_albert.training.step import RunSettings, TrainingStep
 
 _BEST_WEIGHTS = "best.safetensors"
 _RECORDED_LENGTHS = 32  # batches have a multiple of this length: each length is recorded by itself
 
 
-def run_finetuning(config: FinetuneConfig, world: World, command: Sequence[str]) -> RunResult:
-    """Train and evaluate every seed of a task or of all of GLUE, or predict new text. `command` is recorded."""
-    with signals.StopSignal() as stop, run_log.RunLog() as log, naming_lost_ranks(world, log.take_over):
-        if config.only_predicts:
-            return label_text(config, world, stop)
-        names = find_glue(config) if config.data.task == GLUE else []
-        task, data = (None, config.data) if names else _find_task(config)  # before the model: missing data is fatal
-        base = jobs.find_base_model(config.tuning.model, config.data.prepared_dir, world)
-        folder = _output_folder(config, task.name if task else GLUE, base)
-        tasks: Iterable[tuple[Task, FinetuneConfig, BaseModel, Path]] = glue_tasks(config, names, base, folder, world)
-        if task is not None:
-            tasks = [(task, replace(jobs.apply_recipe(config, task.name, base), data=data), base, folder)]
-        result = RunResult(folder, {}, 0)
-        for job, own in (_plan(*each, world) for each in tasks):
-            if config.tuning.dry_run:
-                continue
-            with ExitStack() as stack:
-                changes: list[str] = []
-                with main_first(world):
-                    if world.is_main:
-                        stack.enter_context(signals.run_lock(own))
-                        changes = files.open_folder(job, own, command)
-                        if (repository := config.tuning.push_to_hub) is not None:
-                            save.create_repository(repository, is_private=config.tuning.hub_private_repo)
-                    log.open(own)
-                    for change in changes:
-                        LOG.info(f"changed since the sweep began: {change}")
-                recorder = CudaRecorder(world.device) if job.is_recorded else None
-                sweep = Sweep(job, own, world, stop, recorder)
-                for seed in sweep.remaining_seeds():
-                    with sweep.open_seed(seed) as run:
-                        parts = run.objective, run.batches, run.evaluate, run.settings
-                        sweep.close_seed(run, loop.train(*parts, sweep.training_step))
-                result = sweep.finish()
-            run_log.log_to_file(result.summary)
-            if result.is_stopped:
-                LOG.info(f"stopped; run the same command to resume {own}")
-                return result
-            if names:
-                LOG.info(result.summary)
-        if names and world.is_main and not config.tuning.dry_run:
-            return RunResult(folder, {}, 0, summary=write_glue(folder, names))
-    return result._replace(folder=folder)
-
-
-def _find_task(config: FinetuneConfig) -> tuple[Task, DataConfig]:
-    """The task asked for and its data; by default the built-in task."""
-    data, tuning = config.data, config.tuning
-    own = "task train_file validation_file test_file text_column text_pair_column label_column column_names regression"
-    if any(getattr(data, name) for name in own.split()):
-        task = registry.find_task(data.task or CUSTOM)
-        reading.locate(task, data, Report(), needs_test=tuning.predict == PREDICT_TEST, is_trained=tuning.is_training)
-        return task, data
-    split, is_test = data.validation_split, tuning.predict == PREDICT_TEST
-    require(data.data_dir is None, f"--data_dir {data.data_dir} needs --task, the name of the task whose data it holds")
-    require(split is None, "--validation_split needs data of your own: --train_file, or --task and --data_dir")
-    require(not is_test, "--predict test needs --task, the name of the task whose test set to predict")
-    train, dev = (str(SAMPLE_TASK / f"{name}.csv") for name in ("train", "dev"))
-    return replace(registry.find_task(CUSTOM), name=TOPICS), replace(data, train_file=train, validation_file=dev)
-
-
-def _output_folder(config: FinetuneConfig, name: str, base: BaseModel) -> Path:
-    """--output_dir, else a folder in runs/ named after the task, or the user's table, and the model."""
-    if config.tuning.output_dir is not None:
-        return Path(config.tuning.output_dir)
-    name = table_name(config.data) if name == CUSTOM else name
-    suffix = "-from-scratch" if config.tuning.from_scratch or base.files is None else ""
-    return default_model.RUNS / f"{name}-{base.name}{suffix}"
-
-
-def _plan(task: Task, config: FinetuneConfig, base: BaseModel, folder: Path, world: World) -> tuple[TaskJob, Path]:
-    """Prepare, check and log the job of one task; returns it with its folder."""
-    command_line.check_can_write(folder)
-    files.check_output_folder(folder)
-    trackers.check_trackers(config.training.report_to)
-    job = jobs.make_task_job(task, config, base, world)
-    sizes = ", ".join(f"{len(examples):,} {name}" for name, examples in job.data.evaluation.items()) or "0 evaluation"
-    name, length, training = job.task.name, f"sequences of up to {job.plan.max_seq_length} tokens", job.training
-    if job.train is None:
-        LOG.info(f"{name}: evaluation only, {sizes} examples, {length}")
-        return job, folder
-    LOG.info(f"{name}: {len(job.data.train):,} train, {sizes} examples, {length}")
-    updates = f"{config.tuning.seeds} seed(s) of {training.max_steps:,} updates, batch size {job.global_batch_size}"
-    rates = f"learning rate {training.learning_rate:g}, layer decay {config.tuning.layer_decay:g}"
-    devices = f"{world.world_size} x {world.device.type}, {job.arithmetic}"
-    LOG.info(f"{name}: {updates}, {rates}, {job.head.style} head, {devices}")
-    if (warmup := training.warmup_steps) >= training.max_steps:
-        of = f"--warmup_steps {warmup:,} of {training.max_steps:,} updates"
-        LOG.info(f"notice: {of}: the full learning rate is never reached")
-    jobs.build_objective(job, training.seed, world.device)  # fails early for weights that do not fit
-    return job, folder
-
-
 @dataclass
 class Sweep:
-    """All seeds of one task in a folder, also those of earlier commands, and their results so far."""
+    """All seeds of one task, also those of earlier commands, and their results so far."""
 
     job: TaskJob
-    folder: Path
-    world: World
-    stop: signals.StopSignal
-    record: Recorder | None = None  # of the training step, which all seeds share
-    results: dict[int, files.SeedResult] = field(default_factory=dict)
+    stop: StopSignal
+    results: dict[int, SeedResult] = field(default_factory=dict)
     is_stopped: bool = False
     training_step: TrainingStep | None = None  # of the seed in training
 
+    def __post_init__(self) -> None:
+        """Build the model of the first seed, or the one to evaluate, before anything is written.
+
+        Raises UserError for weights that do not fit, and for CUDA graphs that are not possible.
+        """
+        job = self.job
+        # Of the training step, which all seeds share.
+        self.recorder = CudaRecorder(job.world.device) if job.is_recorded else None
+        self.objective, self.new_parts = build_objective(job, job.training.seed)
+
     def remaining_seeds(self) -> Iterator[int]:
-        """Yield the seeds without a result until one is stopped; reads the results of earlier commands."""
-        if self.job.train is None:
+        """Yield the seeds without a result, also of earlier commands, until one is stopped."""
+        job = self.job
+        if job.train is None:
             return
-        first, begun = self.job.config.training.seed, set[int]()
-        asked = set(range(first, first + self.job.config.tuning.seeds))
-        with main_first(self.world):
-            if self.world.is_main:
-                begun = {int(path.name[5:]) for path in self.folder.glob("seed-*") if path.name[5:].isdecimal()}
-                found = {seed: files.read_result(self.folder / f"seed-{seed}") for seed in sorted(begun)}
-                self.results = {seed: result for seed, result in found.items() if result is not None}
-                for seed in self.results:  # a kill may have interrupted it
-                    _remove_training_files(self.folder / f"seed-{seed}")
-        begun, self.results = gather_objects((begun, self.results), self.world)[0]
-        if begun - asked:
-            LOG.info(f"seeds of earlier commands are part of this sweep: {', '.join(map(str, sorted(begun - asked)))}")
-        for seed in sorted((asked | begun) - self.results.keys()):
+        first = job.training.seed
+        requested = set(range(first, first + job.config.tuning.seeds))
+        begun = set()
+        with main_first(job.world):
+            if job.world.is_main:
+                names = [path.name.removeprefix("seed-") for path in job.folder.glob("seed-*")]
+                begun = {int(name) for name in names if name.isdecimal()}
+                for seed in sorted(begun):
+                    folder = job.folder / f"seed-{seed}"
+                    result = files.read_result(folder)
+                    if result is not None:
+                        self.results[seed] = result
+                        _remove_training_files(folder)  # a kill may have interrupted it
+        begun, self.results = gather_objects((begun, self.results), job.world)[0]
+        earlier = ", ".join(map(str, sorted(begun - requested)))
+        if earlier:
+            LOG.info(f"seeds of earlier commands are part of this sweep: {earlier}")
+        for seed in sorted((requested | begun) - self.results.keys()):
             if not self.is_stopped:
                 yield seed
 
     @contextmanager
     def open_seed(self, seed: int) -> Iterator["SeedRun"]:
-        """Set up the training loop for one seed, resumed from its last checkpoint if there is one."""
-        job, folder, world = self.job, self.folder / f"seed-{seed}", self.world
-        objective, new = jobs.build_objective(job, seed, world.device)
+        """Set up the training loop for one seed, resumed from its last checkpoint, if any."""
+        job = self.job
+        world = job.world
+        folder = job.folder / f"seed-{seed}"
         training = replace(job.training, seed=seed)
-        outputs = folder, training.max_steps, training.report_to
-        watch = monitor.Monitor(*outputs, is_main=world.is_main, settings=asdict(training))
-        with watch, machine.one_line_errors(training, "none"):
-            found = checkpoint.find_checkpoint(folder / "checkpoints", "auto")
-            LOG.info(f"{job.task.name}, seed {seed}: {training.max_steps:,} updates, new weights in {', '.join(new)}")
-            assert job.train is not None
-            step = checkpoint.read_state(found)["step"] if found else 0
-            name = f"{monitor.EVALUATION_PREFIX}{job.task.main}"
-            log = monitor.read_metrics(folder / "metrics.jsonl") if world.is_main else []
-            # The evaluation at the step of the checkpoint is repeated.
-            scores = [row[name] for row in log if row.get(name) is not None and row["step"] < step]
-            sizes = training.per_device_train_batch_size, training.gradient_accumulation_steps
-            ends, pin_memory = (seed, training.max_steps), world.device.type == "cuda"
-            multiple = 1 if self.record is None else _RECORDED_LENGTHS
-            batches = encoding.TaskBatches(job.train, *sizes, *ends, world.rank, world.world_size, pin_memory, multiple)
-            scales, tuning = None, job.config.tuning
-            if tuning.layer_decay != 1:
-                names = [name for name, _ in objective.model.named_parameters()]
-                by_name = depth_scales(names, job.shape, tuning.layer_decay)
-                scales = {f"model.{name}": scale for name, scale in by_name.items()}
-            recorded = {"seed": seed, "data": jobs.data_fingerprint(job)}
-            shared = (training, world, watch, self.stop, job.arithmetic, found)
-            settings = RunSettings(folder, *shared, lr_multipliers=scales, settings=recorded, record=self.record)
+        objective = self.objective
+        if seed != job.training.seed:
+            objective, _ = build_objective(job, seed)
+        steps = training.max_steps
+        outputs = (folder, steps, training.report_to)
+        log = monitor.Monitor(*outputs, is_main=world.is_main, settings=asdict(training))
+        with log, machine.one_line_errors(training, "none"):
+            newest = checkpoint.find_checkpoint(folder / "checkpoints", "auto")
+            new = ", ".join(self.new_parts)
+            LOG.info(f"{job.task.name}, seed {seed}: {steps:,} updates, new weights in {new}")
+            settings = RunSettings(
+                folder,
+                training,
+                world,
+                log,
+                self.stop,
+                job.arithmetic,
+                resume_from=newest,
+                lr_multipliers=_learning_rates(job, objective),
+                settings={"seed": seed, "data": job.data_fingerprint},
+                record=self.recorder,
+            )
             if self.training_step is None:
                 self.training_step = TrainingStep(objective, settings)
             else:
                 self.training_step.restart(objective.state_dict(), settings)
                 objective = self.training_step.module
-            scores, patience = gather_objects(scores, world)[0], tuning.early_stopping_patience or math.inf
-            run = SeedRun(job, objective, batches, settings, new, scores, patience)
+            scores = gather_objects(_scores_before(job, folder, newest), world)[0]
+            run = SeedRun(job, objective, self._batches(training), settings, scores)
             run.settings = replace(settings, should_stop=run.should_stop)
             yield run
 
-    def close_seed(self, run: "SeedRun", outcome: loop.Outcome) -> None:
+    def _batches(self, training: TrainingConfig) -> TaskBatches:
+        """This rank's share of the training data."""
+        world = self.job.world
+        assert self.job.train is not None
+        return TaskBatches(
+            self.job.train,
+            training.per_device_train_batch_size,
+            training.gradient_accumulation_steps,
+            training.seed,
+            training.max_steps,
+            world.rank,
+            world.world_size,
+            pin_memory=world.device.type == "cuda",
+            multiple=1 if self.recorder is None else _RECORDED_LENGTHS,
+        )
+
+    def close_seed(self, run: "SeedRun", outcome: Outcome) -> None:
         """Write a seed's result, and export its model if no finished seed has a better score."""
-        result = None if outcome.is_stopped else run.final_result(outcome.step)
+        result = None if outcome.is_stopped else run.final_result()
         if result is None:
             self.is_stopped = True
             return
-        self.results = dict(sorted({**self.results, result.seed: result}.items()))
-        with main_first(self.world):
-            if self.world.is_main:
-                folder = run.settings.folder
+        seed = run.settings.config.seed
+        result = result._replace(seed=seed, step=outcome.step, new_parts=self.new_parts)
+        self.results = dict(sorted({**self.results, seed: result}.items()))
+        folder = run.settings.folder
+        with main_first(self.job.world):
+            if self.job.world.is_main:
                 if files.best_of(self.job, self.results.values()) is result:
-                    files.export_best(self.job, run.objective, result, self.folder)
+                    files.export_best(self.job, run.objective, result)
                 with run_folder.writing(folder):
                     write_text(folder / files.RESULT, json.dumps(result._asdict()) + "\n")
                 _remove_training_files(folder)
 
     def finish(self) -> RunResult:
-        """Evaluate if nothing was trained, then write results and predictions on the main rank; same result on all."""
-        job, result = self.job, RunResult(self.folder, {}, 0, is_stopped=True)
+        """Evaluate if nothing was trained, then write results and predictions on the main rank.
+
+        All ranks return the same result; only that of the main rank has a summary.
+        """
+        job = self.job
         if job.train is None and job.evaluation:
-            assert job.base.files is not None  # checked by make_task_job
-            objective, _ = load_objective(job, job.base.files, self.world.device)
-            with inference(objective, job):
-                scored = score(job, objective, self.world, self.stop)
-            self.is_stopped, self.results = scored is None, {scored.seed: scored} if scored else {}
+            result = score(job, self.objective, self.stop)
+            self.is_stopped = result is None
+            self.results = {} if result is None else {result.seed: result}
+        main_result: RunResult = RunResult(job.folder, {}, 0, is_stopped=True)
         if not self.is_stopped:
-            with main_first(self.world):
-                if self.world.is_main:
-                    result = self._write()
-        main_result: RunResult = gather_objects(result, self.world)[0]
-        return main_result if self.world.is_main else main_result._replace(summary="")
+            with main_first(self.job.world):
+                if self.job.world.is_main:
+                    main_result = self._write()
+        main_result = gather_objects(main_result, self.job.world)[0]
+        return main_result if self.job.world.is_main else main_result._replace(summary="")
 
     def _write(self) -> RunResult:
         """Write results and predictions; the summary has the table and the files written."""
-        job, folder, done = self.job, self.folder, [*self.results.values()]
-        result, lines = RunResult(folder, {}, 0), list[str]()
+        job = self.job
+        tuning = job.config.tuning
+        done = [*self.results.values()]
+        result = RunResult(job.folder, {}, 0)
+        lines = []
         if done:
-            best, model = files.best_of(job, done), folder / files.MODEL
-            found = read_json(model / load.TASK_FILE).get("seed")
-            state = "is missing or damaged" if found is None else f"is from seed {found}"
-            damage = f"{model} {state}" if found != best.seed else recorded_damage(folder, files.MODEL_FILES)
-            if job.train is not None and damage:
-                advice = f"the best seed is {best.seed}; remove {folder / f'seed-{best.seed}'} to train it again"
-                raise CheckpointError(f"{damage}, {advice}")
-            lines = [files.write_results(job, folder, done, best)]
-            result = RunResult(folder, best.metrics, best.step)
-        if job.config.tuning.predict is not None:
-            if (written := predict(job, folder, self.world.device, self.stop)) is None:
+            best = files.best_of(job, done)
+            if job.train is not None:
+                self._check_model(best.seed)
+            lines.append(files.write_results(job, done, best))
+            result = RunResult(job.folder, best.metrics, best.step)
+        if tuning.predict is not None:
+            objective = self.objective
+            if job.train is not None:
+                objective = load_objective(job, load.locate(job.folder / files.MODEL))
+            written = predict(job, objective, self.stop)
+            if written is None:
                 return result._replace(is_stopped=True, summary="\n".join(lines))
             lines += [f"written: {file}" for file in written]
         elif not done:
-            LOG.info(f"{job.task.name}: no labels, so no scores; give --predict test to write predictions")
-        kind = "stock Hugging Face folder" if job.shape.is_stock else "this toolkit's own format"
-        notes = {files.MODEL: f"/ (best seed, {kind})"}
-        names = (files.RESULTS, files.TABLE, "predictions.tsv", "confusion.tsv", files.MODEL)
-        there = [f"{name}{notes.get(name, '')}" for name in names if (folder / name).exists()]
-        lines += [f"written to {folder}: {', '.join(there)}"] if there else []
-        if (repository := job.config.tuning.push_to_hub) is not None and done:
-            save.upload(folder / files.MODEL, repository, f"{job.task.name}, seed {files.best_of(job, done).seed}")
+            advice = "give --predict test to write predictions"
+            LOG.info(f"{job.task.name}: no labels, so no scores; {advice}")
+        lines += files.describe_files(job)
+        if tuning.push_to_hub is not None and done:
+            message = f"{job.task.name}, seed {best.seed}"
+            save.upload(job.folder / files.MODEL, tuning.push_to_hub, message)
         return result._replace(summary="\n".join(lines))
+
+    def _check_model(self, best_seed: int) -> None:
+        """Raise CheckpointError unless the exported model is that of the best seed, unchanged."""
+        folder = self.job.folder
+        model = folder / files.MODEL
+        seed = read_json(model / load.TASK_FILE).get("seed")
+        if seed == best_seed:
+            damage = recorded_damage(folder, files.MODEL_FILES)
+        elif seed is None:
+            damage = f"{model} is missing or damaged"
+        else:
+            damage = f"{model} is from seed {seed}"
+        if damage:
+            advice = f"remove {folder / f'seed-{best_seed}'} to train it again"
+            raise CheckpointError(f"{damage}, the best seed is {best_seed}; {advice}")
+
+
+def _scores_before(job: TaskJob, folder: Path, newest: Path | None) -> list[float]:
+    """The main metric of each evaluation before a checkpoint's, which is repeated."""
+    if newest is None or not job.world.is_main:
+        return []
+    step = checkpoint.read_state(newest)["step"]
+    name = f"{monitor.EVALUATION_PREFIX}{job.task.main}"
+    rows = monitor.read_metrics(folder / "metrics.jsonl")
+    return [row[name] for row in rows if row.get(name) is not None and row["step"] < step]
+
+
+def _learning_rates(job: TaskJob, objective: TaskObjective) -> dict[str, float] | None:
+    """Multiples of the learning rate by the names of the parameters."""
+    decay = job.config.tuning.layer_decay
+    if decay == 1:
+        return None
+    names = [name for name, _ in objective.model.named_parameters()]
+    scales = depth_scales(names, job.shape, decay)
+    return {f"model.{name}": scale for name, scale in scales.items()}
 
 
 def _remove_training_files(folder: Path) -> None:
@@ -271,26 +247,29 @@ class SeedRun:
     """One seed during training. With early stopping, its best weights are kept."""
 
     job: TaskJob
-    objective: kinds.TaskObjective
-    batches: encoding.TaskBatches  # this rank's share of the training data
+    objective: TaskObjective
+    batches: TaskBatches
     settings: RunSettings
-    new_parts: list[str]
     scores: list[float]  # main metric, one per evaluation
-    patience: float  # evaluations without a better score; inf: no early stopping
-    last: files.SeedResult | None = None
+    last: SeedResult | None = None
+
+    @property
+    def patience(self) -> float:
+        """Evaluations without a better score before it stops; inf: no early stopping."""
+        return self.job.config.tuning.early_stopping_patience or math.inf
 
     def evaluate(self, step: int) -> Metrics | None:
         """Evaluate for the training loop; None if it was stopped."""
-        world, folder = self.settings.world, self.settings.folder
-        with inference(self.objective, self.job):
-            self.last = score(self.job, self.objective, world, self.settings.stop)
+        folder = self.settings.folder
+        self.last = score(self.job, self.objective, self.settings.stop)
         if self.last is None:
             return None
         current = self.last.metrics[self.job.task.main]
         if self.patience < math.inf and all(current > past for past in self.scores):
-            weights = {name: tensor.contiguous() for name, tensor in self.objective.state_dict().items()}
-            with main_first(world):
-                if world.is_main:
+            state = self.objective.state_dict()
+            weights = {name: tensor.contiguous() for name, tensor in state.items()}
+            with main_first(self.job.world):
+                if self.job.world.is_main:
                     with run_folder.writing(folder), replacing(folder / _BEST_WEIGHTS) as file:
                         file.write(safetensors.save(weights))
         self.scores.append(current)
@@ -298,15 +277,17 @@ class SeedRun:
 
     def should_stop(self) -> bool:
         """Whether none of the last `patience` evaluations improved on the best score."""
-        since_best = len(self.scores) - 1 - self.scores.index(max(self.scores)) if self.patience < math.inf else 0
-        return since_best >= self.patience
+        best = self.scores.index(max(self.scores))
+        return len(self.scores) - 1 - best >= self.patience
 
-    def final_result(self, step: int) -> files.SeedResult | None:
-        """The evaluation of the final weights, with early stopping the best ones, which are loaded; None if stopped."""
+    def final_result(self) -> SeedResult | None:
+        """The evaluation of the final weights; None if stopped.
+
+        With early stopping the best weights, which are loaded.
+        """
         if self.patience < math.inf:
-            with main_first(self.settings.world):  # the other ranks read what the main rank has written
-                self.objective.load_state_dict(safetensors.load_file(self.settings.folder / _BEST_WEIGHTS))
-            with inference(self.objective, self.job):
-                self.last = score(self.job, self.objective, self.settings.world, self.settings.stop)
-        seed = self.settings.config.seed
-        return self.last and self.last._replace(seed=seed, step=step, new_parts=self.new_parts)
+            with main_first(self.job.world):  # the other ranks read what the main rank has written
+                best = safetensors.load_file(self.settings.folder / _BEST_WEIGHTS)
+                self.objective.load_state_dict(best)
+            self.last = score(self.job, self.objective, self.settings.stop)
+        return self.last

@@ -12,15 +12,18 @@ import pytest
 import torch
 import yaml
 from pyarrow import csv, parquet
+from safetensors.torch import load_file, save_file
 from transformers import AlbertConfig, AlbertForMaskedLM, AutoModel
 
 import electra_albert as ea
 from electra_albert import contracts as ea_errors
 from electra_albert.apps.finetune import main as finetune
 from electra_albert.apps.finetune import sweep as sweeps
+from electra_albert.apps.finetune.base_model import find_base_model
 from electra_albert.apps.finetune.main import parse_finetuning
 from electra_albert.hub.load import load_task_model, locate
 from electra_albert.training import loop
+from electra_albert.training.distributed import World
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import assert_refused, call, copy_as_learned, rows, untimed_rows
 from tests.apps.tiny_tasks import SEED, Tiny, cola, losses, mnli, options, results, rte, stories, stsb, tune
@@ -98,6 +101,23 @@ def test_recipes_depend_on_model_task_and_options(finished: Finished, stock: Pat
         tune(*bare, "--model", model, "--output_dir", out := tmp_path / "out" / name, *more)
         config = yaml.safe_load((out / "config.yaml").read_text(encoding="utf-8"))
         assert (config["learning_rate"], config["layer_decay"]) == wanted
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "pytorch_model.bin", "model.safetensors.index.json"])
+@pytest.mark.parametrize("head", ["discriminator_predictions.dense.bias", None])
+def test_a_wide_discriminator_is_known_by_the_names_of_its_tensors(stock: Path, file: str, head: str | None) -> None:
+    tensors = load_file(stock / "model.safetensors")
+    tensors |= {} if head is None else {head: torch.zeros(264)}
+    (stock / "model.safetensors").unlink()
+    if file == "pytorch_model.bin":
+        torch.save(tensors, stock / file)
+    else:
+        shard = "shard.safetensors" if file.endswith("json") else file
+        save_file(tensors, stock / shard)
+        index = {"weight_map": dict.fromkeys(tensors, shard)}
+        (stock / "model.safetensors.index.json").write_text(json.dumps(index))
+    base = find_base_model(parse_finetuning(["--model", str(stock)]), World(0, 1, 0, torch.device("cpu")))
+    assert base.family == ("albert" if head is None else "electra")
 
 
 def test_a_recorded_configuration_repeats_the_sweep(train: Train, tmp_path: Path) -> None:

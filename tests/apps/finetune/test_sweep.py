@@ -2,6 +2,7 @@
 
 import json
 import signal
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from electra_albert.apps.finetune import job as jobs
 from electra_albert.apps.finetune import main as finetune
 from electra_albert.apps.finetune import sweep as sweeps
 from electra_albert.contracts import STOPPED_BY_SIGNAL, Batch
+from electra_albert.hub import load
 from electra_albert.tasks.encoding import EncodedExamples
 from tests.apps.conftest import Finished
 from tests.apps.finetune.conftest import QUICK, Again, Tuned
@@ -86,6 +88,26 @@ def test_seeds_that_share_a_recorded_step_train_as_each_alone(
     tune(*again(tmp_path / "best", "--seeds", 1, "--seed", best))
     kept, own = (tmp_path / name / "model" / "model.safetensors" for name in ("both", "best"))
     assert sha256(kept) == sha256(own)
+
+
+def test_the_weights_are_read_once_for_each_seed_and_once_without_training(
+    again: Again, finished: Finished, tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = Counter[Path]()
+
+    def spied(files: load.ModelFiles) -> Any:
+        read[files.weights] += 1
+        return read_weights(files)
+
+    read_weights = load.read_weights
+    monkeypatch.setattr(load, "read_weights", spied)
+    tune(*again(tmp_path / "out"))
+    assert read[finished.folder / "discriminator" / "model.safetensors"] == 2
+    model = tmp_path / "out" / "model"
+    read.clear()
+    more = ("--num_train_epochs", 0, "--predict", "test")
+    tune(*tiny.options(model, tmp_path / "scored", *more))
+    assert read == {model / "model.safetensors": 1}
 
 
 def test_the_model_kept_is_that_of_the_best_seed(again: Again, tiny: Tiny, sweep: Path, tmp_path: Path) -> None:

@@ -1,14 +1,23 @@
-"""Predictions of a fine-tuned model, decoded as in fine-tuning. Dimensions: K options."""
+"""Fine-tuned models: the path from examples to predictions, and the calls on it. K options.
 
-from collections.abc import Sequence
+examples   a long passage and a short one
+features   windows 1 and 2 of the first, and the second           FineTuned.encode
+batches    of features, in any order, padded to the longest one
+outputs    an array [tokens, ...] for each of the 3 features      outputs_by_feature
+decoded    a prediction for each of the 2 examples                FineTuned.decode
+"""
+
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy.special import softmax
+from torch import Tensor
 
-from electra_albert.contracts import CheckpointError, DataError, UsageError
+from electra_albert.contracts import Batch, CheckpointError, DataError, UsageError
 from electra_albert.finetuning_config import TuningConfig
 from electra_albert.hub.load import Stored, build, read_task
 from electra_albert.inference.engine import (
@@ -26,6 +35,7 @@ from electra_albert.tasks.encoding import (
     EncodedExamples,
     EncodePlan,
     Encoding,
+    Outputs,
     split_outputs,
     trained_plan,
 )
@@ -85,7 +95,19 @@ class FineTuned(NamedTuple):
     text_encoder: TextEncoder
     labels: tuple[str, ...]
     plan: EncodePlan
-    takes_pairs: bool | None  # None if the folder does not record it
+    takes_pairs: bool | None = None  # None if the folder does not record it
+
+    def encode(self, examples: Sequence[Any], report: Report, set_name: str) -> EncodedExamples:
+        """Encode examples without labels; what is truncated goes into the report."""
+        encoding = Encoding(self.text_encoder, self.labels, self.plan, report, set_name)
+        return KINDS[self.model.head.kind].encode(examples, encoding)
+
+    def decode(
+        self, outputs: Outputs, features: EncodedExamples, examples: Sequence[Any]
+    ) -> Decoded:
+        """The prediction for each example from the outputs of its features."""
+        decode = KINDS[self.model.head.kind].decode
+        return decode(outputs, features, examples, self.labels, self.plan)
 
 
 def load_fine_tuned(stored: Stored, tokenizer: Any) -> FineTuned | str:
@@ -101,6 +123,18 @@ def load_fine_tuned(stored: Stored, tokenizer: Any) -> FineTuned | str:
     plan = plan._replace(max_seq_length=min(plan.max_seq_length, longest))
     takes_pairs = bool(details["columns"]["pair"]) if "columns" in details else None
     return FineTuned(model, TextEncoder(tokenizer), tuple(details["labels"]), plan, takes_pairs)
+
+
+def outputs_by_feature(
+    features: EncodedExamples, batches: Iterable[Batch], compute: Callable[[Batch], Tensor]
+) -> dict[int, NDArray[np.float32]]:
+    """Outputs without padding by the index of the feature; compute: those of a batch [B, ...]."""
+    outputs: dict[int, NDArray[np.float32]] = {}
+    for batch in batches:
+        indices = batch.example_id[:: features.num_choices].numpy()
+        padded = compute(batch).float().cpu().numpy()
+        outputs |= zip(indices.tolist(), split_outputs(padded, indices, features), strict=True)
+    return outputs
 
 
 def classify(model: Engine, texts: object, *, truncate: bool = False) -> Any:
@@ -218,10 +252,8 @@ def _predict(
     Messages quote the user's `texts`.
     """
     task: FineTuned = model.task
-    kind = KINDS[task.model.head.kind]
     report = Report()
-    encoding = Encoding(task.text_encoder, task.labels, task.plan, report, "the texts")
-    features = kind.encode(examples, encoding)
+    features = task.encode(examples, report, "the texts")
     if report.first_truncated is not None and not truncate:
         problem = f"too long: the maximum is {task.plan.max_seq_length} tokens; shorten it"
         text = quote(texts, int(report.first_truncated))
@@ -231,12 +263,13 @@ def _predict(
         raise UsageError("the model has one segment; give single texts")
     # The options of one question may be in several batches.
     single = replace(features, num_choices=1)
-    logits: dict[int, np.ndarray] = {}
-    for indices in plan_batches(single.feature_lengths.tolist(), model.batch_tokens):
-        batch = single.collate(indices).to(model.device)
-        padded = task.model(*batch[:3]).cpu().numpy()
-        logits |= zip(indices, split_outputs(padded, np.array(indices), single), strict=True)
+    batches = plan_batches(single.feature_lengths.tolist(), model.batch_tokens)
+    logits = outputs_by_feature(
+        single,
+        map(single.collate, batches),
+        lambda batch: task.model(*batch.to(model.device)[:3]),
+    )
     outputs = [logits[index] for index in sorted(logits)]
     if features.num_choices > 1:
         outputs = split_outputs(np.stack(outputs), features.example_index, features)
-    return kind.decode(outputs, features, examples, task.labels, task.plan), outputs, features
+    return task.decode(outputs, features, examples), outputs, features
