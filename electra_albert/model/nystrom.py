@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from electra_albert.config import ModelConfig
-from electra_albert.model_config import require, require_option
+from electra_albert.model_config import require_option
 
 
 class _Landmarks(NamedTuple):
@@ -24,8 +24,7 @@ class NystromMixing(nn.Module):
     """softmax(q k̃) pinv(softmax(q̃ k̃)) softmax(q̃ k) v for landmarks q̃ and k̃.
 
     The landmarks are those of the tokens without padding, and exact attention where they are
-    single tokens. With `conv_kernel_size`, a depthwise convolution of the values along the length
-    is added. Paper: Xiong et al. 2021 (Nyströmformer).
+    single tokens. Paper: Xiong et al. 2021 (Nyströmformer), without its convolution of the values.
     """
 
     has_weights = False
@@ -33,31 +32,12 @@ class NystromMixing(nn.Module):
     # of a batch: here landmarks are means over tokens without padding, and each matrix has its own
     # start of the pseudo-inverse.
 
-    def __init__(
-        self,
-        config: ModelConfig,
-        landmarks: int = 64,
-        pinv_iterations: int = 6,
-        conv_kernel_size: int = 0,
-    ) -> None:
+    def __init__(self, config: ModelConfig, landmarks: int = 64, pinv_iterations: int = 6) -> None:
         super().__init__()
         require_option("landmarks", landmarks, 1)
         require_option("pinv_iterations", pinv_iterations, 1)
-        require_option("conv_kernel_size", conv_kernel_size, 0)
         self.landmarks = landmarks
         self.iterations = pinv_iterations
-        self.conv: nn.Conv2d | None = None
-        if conv_kernel_size:
-            problem = f"model.attention_options.conv_kernel_size={conv_kernel_size}"
-            require(conv_kernel_size % 2 == 1, f"{problem} must be odd, or 0")
-            self.conv = nn.Conv2d(
-                config.num_attention_heads,
-                config.num_attention_heads,
-                (conv_kernel_size, 1),
-                padding=(conv_kernel_size // 2, 0),
-                bias=False,
-                groups=config.num_attention_heads,
-            )
 
     def forward(
         self,
@@ -73,8 +53,7 @@ class NystromMixing(nn.Module):
         device = "cpu" if q.is_meta else q.device.type
         with torch.autocast(device, enabled=False):  # the pseudo-inverse needs float32
             mixed = self._mix(scaled, k.to(exact), v.to(exact), mask)
-        mixed = mixed.to(v.dtype)
-        return mixed if self.conv is None else mixed + self.conv(v)
+        return mixed.to(v.dtype)
 
     def _mix(
         self,

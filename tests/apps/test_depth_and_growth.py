@@ -75,7 +75,7 @@ KINDS = {
     "linear": None,
     "linformer": ("rank", 8),
     "local": ("window", 4),
-    "nystrom": ("conv_kernel_size", 3),
+    "nystrom": ("landmarks", 8),
 }
 
 

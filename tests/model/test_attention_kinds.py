@@ -22,7 +22,7 @@ KINDS: dict[str, dict[str, int]] = {
     "linear": {},
     "linformer": {"rank": 5},
     "local": {"window": 3, "global_tokens": 2},
-    "nystrom": {"landmarks": 6, "conv_kernel_size": 3},
+    "nystrom": {"landmarks": 6},
 }
 assert KINDS.keys() | {"softmax"} == ATTENTION.keys()
 
@@ -72,7 +72,7 @@ def test_padding_changes_nothing_and_gets_no_gradient(kind: str, options: dict[s
 
 
 def test_nystrom_with_a_landmark_for_each_token_is_softmax_attention() -> None:
-    mixing, mask = mixing_of("nystrom", landmarks=19, conv_kernel_size=0), RAGGED
+    mixing, mask = mixing_of("nystrom", landmarks=19), RAGGED
     is_text = mask[:, None, :, None]
     mixed, expected = (kind(*drawn(2, 19), mask) * is_text for kind in (mixing, softmax))
     torch.testing.assert_close(mixed, expected, rtol=0, atol=1e-9)
@@ -111,7 +111,7 @@ def test_nystrom_attention_equals_the_stock_one(iterations: int) -> None:
     """One head: stock starts the pseudo-inverse from the largest sum over all heads and sequences,
     we of each.
     """
-    length, landmarks, kernel = 32, 8, 5
+    length, landmarks = 32, 8
     sizes = {
         "hidden_size": H,
         "num_attention_heads": 1,
@@ -119,16 +119,15 @@ def test_nystrom_attention_equals_the_stock_one(iterations: int) -> None:
         "segment_means_seq_len": length,
     }
     stock_config = NystromformerConfig(
-        **sizes, conv_kernel_size=kernel, attention_probs_dropout_prob=0.0
+        **sizes, conv_kernel_size=None, attention_probs_dropout_prob=0.0
     )
     stock = NystromformerSelfAttention(stock_config).double().eval()
     stock.iterative_inv = partial(stock.iterative_inv, n_iter=iterations)
-    options = {"landmarks": landmarks, "conv_kernel_size": kernel, "pinv_iterations": iterations}
+    options = {"landmarks": landmarks, "pinv_iterations": iterations}
     shape = replace(
         SHAPE, hidden_size=H, num_attention_heads=1, attention="nystrom", attention_options=options
     )
     mixing = make_mixing(shape).double()
-    mixing.load_state_dict({"conv.weight": stock.conv.weight.detach()})
     hidden_states = drawn(1, length, heads=1)[0][:, 0]  # [1, L, D]
     q, k, v = (layer(hidden_states)[:, None] for layer in (stock.query, stock.key, stock.value))
     mixed = mixing(q, k, v, full(1, length))
@@ -203,7 +202,6 @@ def test_options_are_checked_without_memory_and_random_numbers() -> None:
             for option in ({"window": 2.5}, {"window": 10**20}, {"global_tokens": -1})
         ),
         *(("nystrom", {name: 0}) for name in ("landmarks", "pinv_iterations")),
-        ("nystrom", {"conv_kernel_size": 4}),
     ],
 )
 def test_an_option_that_cannot_work_is_refused_by_name(kind: str, option: dict[str, Any]) -> None:
