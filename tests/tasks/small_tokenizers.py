@@ -12,11 +12,17 @@ from transformers import AutoTokenizer, BertTokenizer
 from electra_albert.corpus.tokenizer_training import train_tokenizer
 from electra_albert.tasks.encoding import EncodePlan
 from electra_albert.tokenization.text_encoder import TextEncoder
-from tests.tokenization.tokenizer_kinds import NASTY, PROSE, save_fast_unigram, save_roberta, wordpiece_vocab
+from tests.tokenization.tokenizer_kinds import (
+    NASTY,
+    PROSE,
+    save_fast_unigram,
+    save_roberta,
+    wordpiece_vocab,
+)
 
 PLAN = EncodePlan(32, 8, 6, has_null_answer=False, is_regression=False, double_unordered=False)
-steady = settings(max_examples=60, deadline=None, derandomize=True)
-thorough = settings(max_examples=200, deadline=None, derandomize=True)  # if the tokenizer is drawn too
+steady = settings(max_examples=40, deadline=None, derandomize=True)
+thorough = settings(max_examples=100, deadline=None, derandomize=True)  # if the tokenizer is drawn too
 kinds = st.sampled_from(("albert", "albert cased", "bert", "roberta", "unigram"))
 
 

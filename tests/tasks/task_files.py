@@ -25,7 +25,12 @@ def table(*rows: Iterable[str]) -> str:
 
 
 def read(
-    name: str | Task, *, needs_test: bool = False, seed: int = 0, is_trained: bool = True, **given: Any
+    name: str | Task,
+    *,
+    needs_test: bool = False,
+    seed: int = 0,
+    is_trained: bool = True,
+    **given: Any,
 ) -> TaskData:
     """The data of a task; `given` are options of DataConfig, paths allowed."""
     task = find_task(name) if isinstance(name, str) else name

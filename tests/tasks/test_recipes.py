@@ -67,19 +67,34 @@ def test_albert_on_the_full_data_uses_the_published_settings() -> None:
         assert shared == ["bert", 0.01, 1.0, 1e-6], task
         assert options["classifier_dropout_prob"] == (0.0 if task.startswith("squad") else 0.1), task
         if task not in (*ALBERT_ROWS, "ax"):  # the middle of what BERT's authors recommend
-            wanted = {"learning_rate": 3e-5, "per_device_train_batch_size": 32, "num_train_epochs": 3}
+            wanted = {
+                "learning_rate": 3e-5,
+                "per_device_train_batch_size": 32,
+                "num_train_epochs": 3,
+            }
             wanted |= {"warmup_ratio": 0.1, "max_seq_length": 128, "hidden_dropout_prob": 0}
             assert wanted.items() <= options.items(), task
 
 
 @pytest.mark.parametrize(("model", "rate", "decay"), [(SMALL, 3e-4, 0.8), (BASE, 1e-4, 0.8), (LARGE, 5e-5, 0.9)])
 def test_electras_settings_depend_on_size_and_task(model: ModelConfig, rate: float, decay: float) -> None:
-    model = replace(model, hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.05, max_position_embeddings=512)
+    model = replace(
+        model,
+        hidden_dropout_prob=0.2,
+        attention_probs_dropout_prob=0.05,
+        max_position_embeddings=512,
+    )
     epochs = {"rte": 10, "stsb": 10, "squad": 2, "squad_v2": 2}
     lengths = {"squad": 512, "squad_v2": 512, "race": 512, "chunking": 256}
     for task in TASKS:
         options = recipe("electra", task, model)
-        names = ("lr_scheduler_type", "warmup_ratio", "weight_decay", "per_device_train_batch_size", "layer_decay")
+        names = (
+            "lr_scheduler_type",
+            "warmup_ratio",
+            "weight_decay",
+            "per_device_train_batch_size",
+            "layer_decay",
+        )
         assert [options[name] for name in names] == ["electra", 0.1, 0.0, 32, decay], task
         # Its 122 updates are too few for the published learning rate.
         is_short = task == "topics" and model.hidden_size <= 256
@@ -88,7 +103,10 @@ def test_electras_settings_depend_on_size_and_task(model: ModelConfig, rate: flo
         assert options["max_seq_length"] == lengths.get(task, 128), task
         assert recipe("electra", task, replace(model, max_position_embeddings=64))["max_seq_length"] == 64
         # From its own config.
-        assert (options["hidden_dropout_prob"], options["attention_probs_dropout_prob"]) == (0.2, 0.05), task
+        assert (options["hidden_dropout_prob"], options["attention_probs_dropout_prob"]) == (
+            0.2,
+            0.05,
+        ), task
         assert options["classifier_dropout_prob"] == (0.0 if task.startswith("squad") else 0.1), task
 
 

@@ -11,7 +11,8 @@ from electra_albert.contracts import DataError
 from electra_albert.tasks.encoding import Decoded
 from electra_albert.tasks.kinds import NO_ANSWER_FILE, write_submission
 from electra_albert.tasks.registry import ELECTRA_EIGHT, GLUE, find_task
-from electra_albert.tasks.task import ChoiceExample, SequenceExample, SpanExample, TokenExample
+from electra_albert.tasks.task import SequenceExample, SpanExample, TokenExample
+from tests.refusals import rows
 
 MISMATCHED = "mismatched_accuracy"
 
@@ -30,27 +31,34 @@ def test_every_glue_task_writes_its_official_files_with_its_own_labels(tmp_path:
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"{stem}.tsv" for stem in stems.split()]
 
 
-QUESTIONS = [ChoiceExample("c", "q", ("w", "x", "y", "z"), None, f"high1.txt-{n}", "high") for n in range(2)]
 SENTENCES = [TokenExample(("EU", "rejects"), None, "1"), TokenExample(("Bonn",), None, "2")]
 
 
-@pytest.mark.parametrize(
-    ("name", "predictions", "examples", "content"),
-    [
-        ("cola", ["1", "0"], texts("7", "3"), "7\t1\n3\t0\n"),
-        ("cola", ["1", "0"], texts("test.tsv:2", "test.tsv:3"), "0\t1\n1\t0\n"),  # GLUE requires unique numbers
-        ("cola", ["1", "0"], texts("5", "5"), "0\t1\n1\t0\n"),
-        ("custom", ["1", "0"], texts("row-b", "3"), "row-b\t1\n3\t0\n"),  # the ids of a custom table are kept
-        ("stsb", [-0.3, 5.2, 3.14159], texts(*"012"), "0\t0.000\n1\t5.000\n2\t3.142\n"),
-        ("race", [3, 0], QUESTIONS, "high1.txt-0\tD\nhigh1.txt-1\tA\n"),
-        ("ner", [["B-ORG", "O"], ["B-LOC"]], SENTENCES, "EU\tB-ORG\nrejects\tO\n\nBonn\tB-LOC\n\n"),
-    ],
-)
-def test_order_and_index_are_kept(name: str, predictions: Any, examples: Any, content: str, tmp_path: Path) -> None:
+# A task, predictions as JSON, ids, and the lines written, with commas for tabs.
+WRITTEN = """
+cola   | ["1", "0"]           | 7 3                   | 7,1 3,0
+cola   | ["1", "0"]           | test.tsv:2 test.tsv:3 | 0,1 1,0
+cola   | ["1", "0"]           | 5 5                   | 0,1 1,0
+custom | ["1", "0"]           | row-b 3               | row-b,1 3,0
+stsb   | [-0.3, 5.2, 3.14159] | 0 1 2                 | 0,0.000 1,5.000 2,3.142
+race   | [3, 0]               | high1.txt-0 high1-1   | high1.txt-0,D high1-1,A
+"""
+
+
+@pytest.mark.parametrize(("name", "predictions", "identities", "lines"), rows(WRITTEN))
+def test_order_and_index_are_kept(name: str, predictions: str, identities: str, lines: str, tmp_path: Path) -> None:
     task = find_task(name)
-    test, decoded = next(iter(task.files.test)), Decoded(predictions, None, None)
-    found = write_submission(task, test, decoded, examples, tmp_path).read_bytes().decode()
-    assert found == (content if name == "ner" else "index\tprediction\n" + content)
+    decoded = Decoded(json.loads(predictions), None, None)
+    (test,) = task.files.test
+    path = write_submission(task, test, decoded, texts(*identities.split()), tmp_path)
+    wanted = ["index,prediction", *lines.split(" ")]
+    assert path.read_bytes().decode() == "".join(line.replace(",", "\t") + "\n" for line in wanted)
+
+
+def test_tags_are_written_as_words_and_tags(tmp_path: Path) -> None:
+    decoded = Decoded([["B-ORG", "O"], ["B-LOC"]], None, None)
+    path = write_submission(find_task("ner"), "test", decoded, SENTENCES, tmp_path)
+    assert path.read_bytes() == b"EU\tB-ORG\nrejects\tO\n\nBonn\tB-LOC\n\n"
 
 
 def test_answers_of_squad_are_an_object_by_id(tmp_path: Path) -> None:
