@@ -53,7 +53,9 @@ FORMS = {
     "generator": Form(lambda shape: make_pair(shape).generator, "AlbertForMaskedLM"),
     "generator with pooler": Form(generator_with_pooler, "AlbertForMaskedLM", ("albert.pooler",)),
     "generator with order": Form(make_masked_lm, "AlbertForPreTraining"),
-    "discriminator": Form(lambda shape: make_pair(shape).discriminator, "AlbertModel", (_DETECTION,)),
+    "discriminator": Form(
+        lambda shape: make_pair(shape).discriminator, "AlbertModel", (_DETECTION,)
+    ),
     "discriminator with order": Form(
         lambda shape: make_pair(shape, with_sentence_order=True).discriminator,
         *("AlbertModel", (_DETECTION, "sop_classifier")),
@@ -73,8 +75,12 @@ FORMS = {
     "choice": Form(_task("choice", 1), "AlbertForMultipleChoice"),
     "span": Form(_task("span", 2), "AlbertForQuestionAnswering"),
     "token": Form(_task("token", 3), "AlbertForTokenClassification"),
-    "sequence, electra": Form(_task("sequence", 3, "electra"), "AlbertModel", ignored=("electra_classifier",)),
-    "choice, electra": Form(_task("choice", 1, "electra"), "AlbertModel", ignored=("electra_classifier",)),
+    "sequence, electra": Form(
+        _task("sequence", 3, "electra"), "AlbertModel", ignored=("electra_classifier",)
+    ),
+    "choice, electra": Form(
+        _task("choice", 1, "electra"), "AlbertModel", ignored=("electra_classifier",)
+    ),
 }
 
 
@@ -85,7 +91,10 @@ def tokenizer() -> Any:
 
 def save(name: str, folder: Path, more: Mapping[str, Any] | None = None, **options: Any) -> Any:
     """Save a model of one form with two groups, and its task details with `more`; returns the model."""
-    model, details = FORMS[name].make(replace(SHAPE, vocab_size=len(tokenizer()), num_hidden_groups=2)), None
+    model, details = (
+        FORMS[name].make(replace(SHAPE, vocab_size=len(tokenizer()), num_hidden_groups=2)),
+        None,
+    )
     if isinstance(model, TaskModel):
         labels = LABELS if model.head.num_labels == len(LABELS) else []
         details = {"labels": labels, "is_regression": name == "regression", **(more or {})}
@@ -109,7 +118,9 @@ def assert_same_tensors(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor
 
 def run_code_of(folder: Path) -> dict[str, Any]:
     """Run the code of a model card; returns the variables it defines."""
-    (code,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    (code,) = re.findall(
+        r"```python\n(.*?)```", (folder / "README.md").read_text(encoding="utf-8"), re.DOTALL
+    )
     found: dict[str, Any] = {}
     exec(code.replace("THIS_FOLDER", str(folder)), found)
     return found
@@ -130,7 +141,11 @@ def make(family: str, name: str, config: Any = None, **options: Any) -> Any:
     """The stock model of class `name` in eval mode; `options` go to its class."""
     with torch.random.fork_rng():
         torch.manual_seed(7)
-        labels = {"num_labels": C} if name.endswith(("SequenceClassification", "TokenClassification")) else {}
+        labels = (
+            {"num_labels": C}
+            if name.endswith(("SequenceClassification", "TokenClassification"))
+            else {}
+        )
         model = getattr(transformers, name)(config or config_of(family, **labels), **options).eval()
         for parameter in model.parameters():
             if parameter.ndim == 1:

@@ -16,15 +16,24 @@ def read(folder: str, inputs: list[list[list[int]]], texts: list[list[str]]) -> 
     """Class in config.json, its report on keys, its outputs, and the tokenizer's encodings."""
     name = json.loads((Path(folder) / "config.json").read_text())["architectures"][0]
     stock_class = getattr(transformers, name)
-    model, report = stock_class.from_pretrained(folder, output_loading_info=True, attn_implementation="eager")
-    tensors = [torch.tensor(ids)[None] if name.endswith("MultipleChoice") else torch.tensor(ids) for ids in inputs]
+    model, report = stock_class.from_pretrained(
+        folder, output_loading_info=True, attn_implementation="eager"
+    )
+    tensors = [
+        torch.tensor(ids)[None] if name.endswith("MultipleChoice") else torch.tensor(ids)
+        for ids in inputs
+    ]
     with torch.no_grad():
-        found = model.eval()(**dict(zip(("input_ids", "attention_mask", "token_type_ids"), tensors, strict=True)))
+        found = model.eval()(
+            **dict(zip(("input_ids", "attention_mask", "token_type_ids"), tensors, strict=True))
+        )
     return {
         "class": name,
         "dtype": str(model.dtype),
         "report": {kind: sorted(map(str, keys)) for kind, keys in report.items() if keys},
-        "outputs": {key: value.tolist() for key, value in found.items() if isinstance(value, torch.Tensor)},
+        "outputs": {
+            key: value.tolist() for key, value in found.items() if isinstance(value, torch.Tensor)
+        },
         "longest": transformers.AutoTokenizer.from_pretrained(folder).model_max_length,
         **encode(folder, texts),
     }
