@@ -28,7 +28,7 @@ class Harmful:
 
 
 def edited(change: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> Callable[[Path], bytes]:
-    """Rewrite a valid file with a change and without a hash, so that the hash does not reveal the change."""
+    """Rewrite a valid file with a change and without a hash that would reveal it."""
 
     def content(file: Path) -> bytes:
         save_file(

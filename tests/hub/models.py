@@ -25,7 +25,8 @@ from tests.tokenization.tokenizer_kinds import PROSE
 
 LABELS = ["entailment", "neutral", "contradiction"]
 C = 5
-_SAME = "vocab_size hidden_size num_attention_heads intermediate_size max_position_embeddings initializer_range"
+_SAME = """vocab_size hidden_size num_attention_heads intermediate_size max_position_embeddings
+    initializer_range"""
 _SIZES = {name: getattr(SHAPE, name) for name in _SAME.split()} | {"num_hidden_layers": 4}
 
 
@@ -90,7 +91,7 @@ def tokenizer() -> Any:
 
 
 def save(name: str, folder: Path, more: Mapping[str, Any] | None = None, **options: Any) -> Any:
-    """Save a model of one form with two groups, and its task details with `more`; returns the model."""
+    """Save a model of a form with two groups and task details with `more`; returns it."""
     model, details = (
         FORMS[name].make(replace(SHAPE, vocab_size=len(tokenizer()), num_hidden_groups=2)),
         None,

@@ -1,4 +1,4 @@
-"""Load folders with the installed version of transformers and write its results as JSON, without this toolkit.
+"""Load folders with the installed version of transformers and write its results as JSON.
 
 Arguments: a JSON file with the folders and inputs, and the file to write.
 """

@@ -1,4 +1,4 @@
-"""config.json, stock or in our format: configuration and task as stock reads them, or a one-line error."""
+"""config.json, stock or ours: configuration and task as stock reads them, or an error."""
 
 import json
 from dataclasses import asdict, fields, replace
@@ -9,7 +9,13 @@ import pytest
 from transformers import AlbertConfig, AutoConfig
 
 from electra_albert.config import ModelConfig
-from electra_albert.hub.formats import model_config, native_config, stock_config, stock_details
+from electra_albert.hub.formats import (
+    NATIVE,
+    model_config,
+    native_config,
+    stock_config,
+    stock_details,
+)
 from electra_albert.hub.weights import read_json
 from tests.model.twins import SHAPE, SPECIAL_IDS
 from tests.refusals import assert_refused, rows
@@ -83,22 +89,22 @@ def test_a_stock_folder_whose_weights_contain_a_residual_scale_is_read() -> None
 
 
 WRONG = r"""
-model   | 'gpt2'              | {"model_type": "gpt2"}
-model   | format 2            | {"model_type": "electra_albert", "format": 2}
-model   | hidden_act          | {"hidden_act": "swish"}
-model   | hidden_size='21'    | {"hidden_size": "21"}
-model   | vocab_size          | {"vocab_size": 1000000000000000000}
-model   | layer_norm_eps      | {"layer_norm_eps": NaN}
-model   | auto_map            | {"auto_map": {"AutoModel": "evil.Model"}}
-model   | is_decoder          | {"is_decoder": true}
-model   | tie_word_embeddings | {"tie_word_embeddings": false}
-model   | relative_key        | {"position_embedding_type": "relative_key"}
-model   | residual_scale=4.0  | {"model_type": "electra_albert", "format": 1, "residual_scale": 4.0}
-model   | attention_options   | {"model_type": "electra_albert", "format": 1, "attention_options": {"a": "b"}}
-details | evil                | {"architectures": ["evil\n\u001b[31m"]}
-details | problem_type        | {"problem_type": "multi_label_classification"}
-details | id2label            | {"id2label": {"0": "no", "2": "yes"}}
-details | regression of 2     | {"id2label": {"0": "no", "1": "yes"}, "problem_type": "regression"}
+model   | 'gpt2'            | {"model_type": "gpt2"}
+model   | format 2          | {"model_type": "native", "format": 2}
+model   | hidden_act        | {"hidden_act": "swish"}
+model   | hidden_size='21'  | {"hidden_size": "21"}
+model   | vocab_size        | {"vocab_size": 1000000000000000000}
+model   | layer_norm_eps    | {"layer_norm_eps": NaN}
+model   | auto_map          | {"auto_map": {"AutoModel": "evil.Model"}}
+model   | is_decoder        | {"is_decoder": true}
+model   | tie_word_embed    | {"tie_word_embeddings": false}
+model   | relative_key      | {"position_embedding_type": "relative_key"}
+model   | residual_scale=4.0 | {"model_type": "native", "format": 1, "residual_scale": 4.0}
+model   | attention_options | {"model_type": "native", "format": 1, "attention_options": {"a": "b"}}
+details | evil              | {"architectures": ["evil\n\u001b[31m"]}
+details | problem_type      | {"problem_type": "multi_label_classification"}
+details | id2label          | {"id2label": {"0": "no", "2": "yes"}}
+details | regression of 2   | {"id2label": {"0": "no", "1": "yes"}, "problem_type": "regression"}
 """
 READ = {"model": model_config, "details": stock_details}
 
@@ -107,7 +113,7 @@ READ = {"model": model_config, "details": stock_details}
 def test_invalid_configuration_is_refused_in_one_short_line(
     read: str, word: str, change: str
 ) -> None:
-    changes = json.loads(change.replace("evil", "evil" * 90_000))
+    changes = json.loads(change.replace("evil", "evil" * 90_000).replace("native", NATIVE))
     contents = CONTENTS | {"architectures": ["AlbertForSequenceClassification"]} | changes
     message = assert_refused("CheckpointError", word, lambda: READ[read](contents, "config.json"))
     assert "config.json" in message

@@ -87,7 +87,8 @@ def test_parts_missing_from_the_state_are_returned_and_not_changed() -> None:
 
 
 def test_a_pooler_without_an_order_head_is_copied() -> None:
-    # Regression: released ALBERT models have a trained pooler and no order classifier; both were reinitialized.
+    # Regression: released ALBERT models have a trained pooler and no order classifier; both were
+    # reinitialized.
     model, state = make_masked_lm(SHAPE, seed=8), make_masked_lm(SHAPE).state_dict()
     for part in ("weight", "bias"):
         del state[f"sentence_order.classifier.{part}"]
@@ -182,7 +183,8 @@ def test_damaged_task_folder_is_refused(
 def test_dropout_of_the_head_is_the_one_stock_applies(
     tmp_path: Path, kind: str, name: str, default: float
 ) -> None:
-    # Regression: BERT without classifier_dropout uses hidden_dropout_prob; it was read as ALBERT's default 0.1.
+    # Regression: BERT without classifier_dropout uses hidden_dropout_prob; it was read as ALBERT's
+    # default 0.1.
     make(kind, f"{kind.capitalize()}ForSequenceClassification").save_pretrained(tmp_path)
     files = locate(tmp_path)
     contents = json.loads(files.config.read_text()) | {"hidden_dropout_prob": 0.3}

@@ -1,4 +1,4 @@
-"""ONNX export: onnxruntime computes PyTorch's values for any batch size and length; shared weights are stored once."""
+"""ONNX export: onnxruntime computes PyTorch's values; shared weights are stored once."""
 
 import copy
 from dataclasses import replace

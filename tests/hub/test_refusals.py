@@ -1,4 +1,4 @@
-"""Untrusted weights files are read or refused in one short line, in bounded time, and none of their code runs."""
+"""Untrusted weights are read or refused in a short line, and none of their code runs."""
 
 import io
 import json
@@ -112,7 +112,8 @@ def test_flipped_bit_in_our_file_is_detected_by_its_hash(folder: Path) -> None:
 
 
 def test_compressed_file_is_refused(folder: Path) -> None:
-    # Regression: torch unpacked it to a thousand times its size, and read_tensors returned the tensor.
+    # Regression: torch unpacked it to a thousand times its size, and read_tensors returned the
+    # tensor.
     with zipfile.ZipFile(io.BytesIO(saved({"a": torch.zeros(2)}))) as old:
         members = {name: old.read(name) for name in old.namelist()}
     (folder / "weights.pt").write_bytes(zip_of(zipfile.ZIP_DEFLATED, **members))

@@ -1,4 +1,4 @@
-"""Saved folders load in stock transformers with our outputs, labels and ids; model cards are valid, edits are kept."""
+"""Saved folders load in stock transformers with our outputs and ids; cards are valid."""
 
 import json
 import os
@@ -34,8 +34,8 @@ from tests.tokenization.tokenizer_kinds import KINDS, NASTY
 READER = Path(__file__).parent / "read_stock_folders.py"
 OLD_VERSION = "4.57.6"
 # Requirements of that version that our environment lacks or has too new. Torch and numpy are ours.
-OLD_PACKAGES = f"transformers=={OLD_VERSION} tokenizers==0.22.1 huggingface_hub==0.36.0 requests==2.32.5 urllib3==2.5.0"
-OLD_PACKAGES += " idna==3.10 certifi==2025.8.3 charset-normalizer==3.4.3"
+OLD_PACKAGES = f"""transformers=={OLD_VERSION} tokenizers==0.22.1 huggingface_hub==0.36.0
+    requests==2.32.5 urllib3==2.5.0 idna==3.10 certifi==2025.8.3 charset-normalizer==3.4.3"""
 POOLER = ["pooler.bias", "pooler.weight"]
 L = 16
 TEXTS = [

@@ -1,4 +1,4 @@
-"""Models loaded from stock ALBERT, BERT and ELECTRA folders have the outputs of their stock class."""
+"""Models loaded from stock folders have the outputs of their stock class."""
 
 import itertools
 import json
@@ -26,12 +26,12 @@ Tensors = dict[str, Tensor]
 WEIGHTS = "model.safetensors"
 CASES: dict[type[Any], str] = {
     EncoderModel: "albert AlbertModel, bert BertModel, electra ElectraModel, wide ElectraModel",
-    Generator: "albert AlbertForMaskedLM, albert AlbertForPreTraining, bert BertForMaskedLM, bert BertForPreTraining, "
-    "electra ElectraForMaskedLM",
+    Generator: "albert AlbertForMaskedLM, albert AlbertForPreTraining, bert BertForMaskedLM, "
+    "bert BertForPreTraining, electra ElectraForMaskedLM",
     Discriminator: "electra ElectraForPreTraining",
     TaskModel: "albert AlbertForSequenceClassification, albert AlbertForQuestionAnswering, "
-    "albert AlbertForMultipleChoice, albert AlbertForTokenClassification, bert BertForSequenceClassification, "
-    "electra ElectraForTokenClassification",
+    "albert AlbertForMultipleChoice, albert AlbertForTokenClassification, "
+    "bert BertForSequenceClassification, electra ElectraForTokenClassification",
 }
 DECODERS = {"albert": "predictions.decoder", "electra": "generator_lm_head"}
 
@@ -52,7 +52,7 @@ def save(model: Any, folder: Path) -> ModelFiles:
 
 @torch.no_grad()
 def assert_parity(ours: Any, theirs: Any) -> None:
-    """Assert equal outputs for full, padded and non-contiguous attention masks, in float32 and float64."""
+    """Assert equal outputs for full, padded and interrupted masks, in float32 and float64."""
     ids, padded, segments = padded_batch()[:3]
     holes = padded & (ids % 3 != 1)
     holes[:, 0] = True
@@ -193,7 +193,8 @@ def test_activation_is_that_of_the_configuration_or_refused(tmp_path: Path) -> N
 
 
 def test_a_pooler_without_an_order_head_is_saved_again_bitwise(tmp_path: Path) -> None:
-    # Regression: released ALBERT models, which have no order classifier, lost their pooler as a generator.
+    # Regression: released ALBERT models, which have no order classifier, lost their pooler as a
+    # generator.
     files = save(make("albert", "AlbertForPreTraining"), tmp_path)
     rewrite(
         files,

@@ -1,4 +1,4 @@
-"""Text to features and features to batches: stock ids, offsets into the text, the same features for every split."""
+"""Text to features to batches: stock ids, offsets, the same features for every split."""
 
 from collections import Counter
 from itertools import chain, islice
@@ -32,7 +32,9 @@ def test_truncation_equals_popping_from_the_longer_text(first: int, second: int,
 @pytest.mark.parametrize("kind", ["albert", "bert"])
 def test_features_equal_those_of_the_stock_tokenizer(kind: str) -> None:
     ids = encoder(kind).encode(PROSE[:3])
-    batch = flatten(encoder(kind), [(ids[0], ids[1]), (ids[2], None)], range(2), None).collate([0, 1])
+    batch = flatten(encoder(kind), [(ids[0], ids[1]), (ids[2], None)], range(2), None).collate(
+        [0, 1]
+    )
     options = {"return_token_type_ids": True, "padding": "max_length"}
     options["max_length"] = batch.input_ids.shape[1]
     for number, sentences in enumerate((PROSE[:2], PROSE[2:3])):
@@ -54,7 +56,9 @@ def test_long_texts_are_encoded_a_few_at_a_time() -> None:
 
 @thorough
 @given(kinds, texts, st.sampled_from(sorted({*STOCK_SPECIALS, *FAIRSEQ_SPECIALS})))
-def test_text_gives_no_special_token_and_offsets_in_order_without_spaces(kind: str, text: str, special: str) -> None:
+def test_text_gives_no_special_token_and_offsets_in_order_without_spaces(
+    kind: str, text: str, special: str
+) -> None:
     forbidden = {*tokenizer(kind).all_special_ids} - {tokenizer(kind).unk_token_id}
     several = [text + special, f"{special} {text}{special}", text]
     encoded = encoder(kind).encode_with_offsets(several)
@@ -110,15 +114,21 @@ def make_features(lengths: list[int], num_choices: int = 1) -> EncodedExamples:
     ids[starts[:-1]] = np.arange(100, 100 + len(lengths))
     count = len(lengths) // num_choices
     labels = np.arange(count, dtype=np.int64)
-    return EncodedExamples(ids, starts, np.array(lengths), np.arange(count), labels, 0, num_choices=num_choices)
+    return EncodedExamples(
+        ids, starts, np.array(lengths), np.arange(count), labels, 0, num_choices=num_choices
+    )
 
 
 def skewed(count: int) -> list[int]:
     return np.random.default_rng(3).lognormal(3, 0.7, count).astype(int).clip(4, 128).tolist()
 
 
-def split(data: EncodedExamples, ranks: int, accumulation: int, size: int, max_steps: int = 300) -> list[TaskBatches]:
-    return [TaskBatches(data, size, accumulation, 5, max_steps, rank, ranks) for rank in range(ranks)]
+def split(
+    data: EncodedExamples, ranks: int, accumulation: int, size: int, max_steps: int = 300
+) -> list[TaskBatches]:
+    return [
+        TaskBatches(data, size, accumulation, 5, max_steps, rank, ranks) for rank in range(ranks)
+    ]
 
 
 def per_step(splits: list[TaskBatches], steps: int) -> list[list[int]]:
@@ -136,9 +146,13 @@ def padding_share(batches: list[Batch]) -> float:
 
 
 @pytest.mark.parametrize(("ranks", "accumulation", "size"), [(1, 4, 3), (2, 2, 3), (4, 3, 1)])
-def test_an_update_takes_the_same_features_for_every_split(ranks: int, accumulation: int, size: int) -> None:
+def test_an_update_takes_the_same_features_for_every_split(
+    ranks: int, accumulation: int, size: int
+) -> None:
     features = make_features(skewed(101))
-    assert per_step(split(features, ranks, accumulation, size), 40) == per_step(split(features, 1, 1, 12), 40)
+    assert per_step(split(features, ranks, accumulation, size), 40) == per_step(
+        split(features, 1, 1, 12), 40
+    )
 
 
 @pytest.mark.parametrize("first_step", [2, 64, 65, 130])

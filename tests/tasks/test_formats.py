@@ -93,7 +93,9 @@ def test_an_unusual_question_is_used_or_left_out_and_counted(
 
 @settings(deadline=None)
 @given(st.text("ab ", max_size=30), st.text("ab", min_size=1, max_size=3), st.integers(-3, 40))
-def test_the_nearest_position_is_that_of_a_search_over_all(context: str, text: str, start: int) -> None:
+def test_the_nearest_position_is_that_of_a_search_over_all(
+    context: str, text: str, start: int
+) -> None:
     positions = [place for place in range(len(context)) if context.startswith(text, place)]
     position = nearest(context, text, start)
     aim = min(max(start, 0), len(context))
@@ -167,7 +169,9 @@ def test_questions_of_race_are_read_from_tables(tmp_path: Path) -> None:
 # CoNLL.
 
 
-def conll(folder: Path, train: str = TAGGED, dev: str = TAGGED, name: str = "ner", **options: Any) -> TaskData:
+def conll(
+    folder: Path, train: str = TAGGED, dev: str = TAGGED, name: str = "ner", **options: Any
+) -> TaskData:
     files = {"train_file": write(folder / "t.conll", train)}
     files["validation_file"] = write(folder / "d.conll", dev)
     return read(name, **files, **options)
@@ -222,7 +226,9 @@ def test_sentences_with_missing_tags_and_document_starts_are_counted(tmp_path: P
         ("# newdoc", " "),
     ],
 )
-def test_comments_are_no_words_but_a_word_may_be_their_sign(tmp_path: Path, comment: str, gap: str) -> None:
+def test_comments_are_no_words_but_a_word_may_be_their_sign(
+    tmp_path: Path, comment: str, gap: str
+) -> None:
     text = f"{comment}\n{comment}\nAnn|B-x\n#|O\n\n{comment}\n#|O\nran|O\n".replace("|", gap)
     data = conll(tmp_path, text, text)
     assert [example.words for example in data.train] == [("Ann", "#"), ("#", "ran")]
@@ -300,7 +306,9 @@ def test_words_and_tags_are_read_from_tables(tmp_path: Path) -> None:
         ("e.txt", "Ada\tO\nmet\tO\n", "Ada met"),
     ],
 )
-def test_new_text_is_columns_or_one_sentence_per_line(tmp_path: Path, name: str, content: str, words: str) -> None:
+def test_new_text_is_columns_or_one_sentence_per_line(
+    tmp_path: Path, name: str, content: str, words: str
+) -> None:
     examples = new("ner", write(tmp_path / name, content), label_column="tag")  # of no effect
     assert "|".join(" ".join(example.words) for example in examples) == words
 
@@ -325,19 +333,19 @@ def test_each_format_is_evaluated_without_reading_training_data(tmp_path: Path) 
 # Refused: a task, a file and its content, as text (with ~ for a tab) or as JSON, and options.
 
 REFUSED = r"""
-squad    | t.json  | t.json        | {
-squad    | t.json  | 'data'        | []
-squad    | t.json  | 'paragraphs'  | {"data": [{"title": "x"}]}
-squad    | t.json  | 'context'     | {"data": [{"paragraphs": [{"context": 5}]}]}
-squad    | t.jsonl | 'text'        | {"context": "c", "question": "q", "answers": [3]}
-squad    | t.jsonl | surrogate     | {"context": "\ud800", "question": "q", "answers": []}
-race     | t.txt   | answer 'E'    | {"article": "", "questions": [""], "options": [["a", "b"]], "answers": ["E"]}
-race     | t.txt   | 1 questions   | {"article": "a", "questions": ["q"], "options": [["a", "b"]], "answers": []}
-race     | t.txt   | 'questions'   | {"article": "a", "questions": "q", "options": [], "answers": []}
-race     | t.txt   | options       | {"article": "a", "questions": ["q"], "options": [["a"]], "answers": ["A"]}
-ner      | t.csv   | .csv          | a O
-ner      | t.JSON  | .JSON         | a O
-ner      | t.zip   | .zip          | a O
+squad | t.json  | t.json       | {
+squad | t.json  | 'data'       | []
+squad | t.json  | 'paragraphs' | {"data": [{"title": "x"}]}
+squad | t.json  | 'context'    | {"data": [{"paragraphs": [{"context": 5}]}]}
+squad | t.jsonl | 'text'       | {"context": "c", "question": "q", "answers": [3]}
+squad | t.jsonl | surrogate    | {"context": "\ud800", "question": "q", "answers": []}
+race  | t.jsonl | answer 'E'   | {"article": "", "question": "", "options": ["", ""], "answer": "E"}
+race  | t.jsonl | 2 to 26      | {"article": "", "question": "", "options": [""], "answer": "A"}
+race  | t.txt   | 'questions'  | {"article": "", "questions": "q", "options": [], "answers": []}
+race  | t.txt   | 1 questions  | {"article": "", "questions": [""], "options": [[]], "answers": []}
+ner   | t.csv   | .csv         | a O
+ner   | t.JSON  | .JSON        | a O
+ner   | t.zip   | .zip         | a O
 """
 # Options, the class of error, what it names, and a line of words and tags.
 REFUSED_COLUMNS = """
@@ -357,9 +365,13 @@ label_column=2           | DataError  | t.conll:1        | Ann~NN~B-PER;~ran~VB~
 
 
 @pytest.mark.parametrize(("name", "file", "word", "content"), rows(REFUSED))
-def test_a_file_of_another_format_is_refused(tmp_path: Path, name: str, file: str, word: str, content: str) -> None:
+def test_a_file_of_another_format_is_refused(
+    tmp_path: Path, name: str, file: str, word: str, content: str
+) -> None:
     path = write(tmp_path / file, content)
-    assert file in assert_refused("UsageError" if name == "ner" else "DataError", word, lambda: read_both(name, path))
+    assert file in assert_refused(
+        "UsageError" if name == "ner" else "DataError", word, lambda: read_both(name, path)
+    )
     if path.suffix in (".json", ".txt"):
         for option in ("text_column", "text_pair_column", "label_column"):
             given = {option: "x"}

@@ -78,14 +78,20 @@ ARTICLE = {
     "answers": often(["A"]),
 }
 ROWS = st.lists(ROW, min_size=1, max_size=3)
-JSON = [(*form, ROWS if form[1] == ".jsonl" else ROW) for form in FORMS if form[1] in (".json", ".jsonl", ".txt")]
+JSON = [
+    (*form, ROWS if form[1] == ".jsonl" else ROW)
+    for form in FORMS
+    if form[1] in (".json", ".jsonl", ".txt")
+]
 JSON += [("squad_v2", ".json", FILE), ("race", ".txt", st.fixed_dictionaries(ARTICLE))]
 
 
 @pytest.mark.parametrize(("task", "suffix", "contents"), JSON)
 @settings(deadline=None, max_examples=25)
 @given(data=st.data())
-def test_any_json_is_read_or_refused(task: str, suffix: str, contents: Any, data: st.DataObject) -> None:
+def test_any_json_is_read_or_refused(
+    task: str, suffix: str, contents: Any, data: st.DataObject
+) -> None:
     content = data.draw(contents)
     records = content if isinstance(content, list) else [content]
     assert is_read_or_refused(task, suffix, "\n".join(map(json.dumps, records)))

@@ -1,4 +1,4 @@
-"""Hub datasets without network: labels are matched by class name, splits by the names of the task."""
+"""Hub datasets without network: labels match by class name, splits by the task's names."""
 
 from itertools import chain
 from pathlib import Path
@@ -21,15 +21,21 @@ def classes(*names: str) -> Any:
 
 def made(features: dict[str, Any], **splits: dict[str, list[Any]]) -> datasets.DatasetDict:
     form = datasets.Features(features)
-    return datasets.DatasetDict({name: datasets.Dataset.from_dict(rows, form) for name, rows in splits.items()})
+    return datasets.DatasetDict(
+        {name: datasets.Dataset.from_dict(rows, form) for name, rows in splits.items()}
+    )
 
 
 @pytest.fixture
-def hub_datasets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[tuple[str, str | None], Any]:
+def hub_datasets(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> dict[tuple[str, str | None], Any]:
     """The return values of load_dataset by name and config; exceptions are raised."""
     by_name: dict[tuple[str, str | None], Any] = {}
 
-    def load_dataset(name: str, config: str | None = None, split: str | None = None, streaming: bool = False) -> Any:
+    def load_dataset(
+        name: str, config: str | None = None, split: str | None = None, streaming: bool = False
+    ) -> Any:
         missing = FileNotFoundError(f"Couldn't find {name}\nsecond line")
         dataset = by_name.get((name, config), missing)
         if isinstance(dataset, Exception):
@@ -83,7 +89,9 @@ def test_hub_labels_are_matched_by_name_and_not_by_id(hub_datasets: dict[Any, An
 
 
 @pytest.mark.parametrize("names", [("unacceptable", "acceptable"), ("acceptable", "unacceptable")])
-def test_hub_class_names_become_ids_of_glue(hub_datasets: dict[Any, Any], names: tuple[str, str]) -> None:
+def test_hub_class_names_become_ids_of_glue(
+    hub_datasets: dict[Any, Any], names: tuple[str, str]
+) -> None:
     content = {"sentence": ["a", "b"], "label": [0, 1]}
     features = {"sentence": datasets.Value("string"), "label": classes(*names)}
     hub_datasets["nyu-mll/glue", "cola"] = made(features, train=content, validation=content)
@@ -125,13 +133,17 @@ def test_a_dataset_without_training_data_can_be_evaluated(hub_datasets: dict[Any
         ("train.tsv", "UsageError", 'text\tlabel\n"he said\tx\nplain\ty\nthree"\tx\n'),
     ],
 )
-def test_streams_of_damaged_or_guessed_rows_are_refused(tmp_path: Path, name: str, error: str, content: str) -> None:
+def test_streams_of_damaged_or_guessed_rows_are_refused(
+    tmp_path: Path, name: str, error: str, content: str
+) -> None:
     write(tmp_path / name, content)
     options = {"streaming": True, "validation_split": 0.5}
     assert_refused(error, str(tmp_path), lambda: read("custom", data_dir=tmp_path, **options))
 
 
-def test_a_sample_of_a_stream_is_all_that_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sample_of_a_stream_is_all_that_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     for split, count in (("train", 300), ("validation", 30)):
         lines = [f'{{"text": "{number}", "label": "{number % 2}"}}\n' for number in range(count)]
@@ -153,7 +165,9 @@ def test_a_sample_of_a_stream_is_all_that_is_kept(tmp_path: Path, monkeypatch: p
         (mnli, "'test_matched'"),
     ],
 )
-def test_unavailable_datasets_are_refused(hub_datasets: dict[Any, Any], dataset: Any, word: str) -> None:
+def test_unavailable_datasets_are_refused(
+    hub_datasets: dict[Any, Any], dataset: Any, word: str
+) -> None:
     if dataset is not None:
         hub_datasets["some/sst", None] = dataset() if dataset is mnli else dataset
     assert_refused("UsageError", word, lambda: read("sst2", data_dir="some/sst"))

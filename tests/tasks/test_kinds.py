@@ -46,7 +46,9 @@ def encode(
     return KINDS[kind].encode(examples, encoding)
 
 
-def decode(kind: str, outputs: list[Any], features: EncodedExamples, examples: list[Any], plan: Any = PLAN) -> Any:
+def decode(
+    kind: str, outputs: list[Any], features: EncodedExamples, examples: list[Any], plan: Any = PLAN
+) -> Any:
     floats = [np.asarray(output, dtype=np.float32) for output in outputs]
     return KINDS[kind].decode(floats, features, examples, LABELS[kind], plan)
 
@@ -63,7 +65,9 @@ def sequences(*labels: Any) -> list[SequenceExample]:
     return [SequenceExample("a", None, label, f"file.tsv:{n}") for n, label in enumerate(labels)]
 
 
-def choice(options: tuple[str, ...] = ("a", "b"), label: int | None = 1, group: str = "") -> ChoiceExample:
+def choice(
+    options: tuple[str, ...] = ("a", "b"), label: int | None = 1, group: str = ""
+) -> ChoiceExample:
     return ChoiceExample("the house", "who _?", options, label, "7.txt", group)
 
 
@@ -144,7 +148,9 @@ def test_numbers_are_scored_with_the_exact_gold() -> None:
 
 @steady
 @given(texts, texts, texts)
-def test_the_passage_is_truncated_before_question_and_option(context: str, question: str, option: str) -> None:
+def test_the_passage_is_truncated_before_question_and_option(
+    context: str, question: str, option: str
+) -> None:
     report = Report()
     example = ChoiceExample(context, question, (option, "x"), 0, "1", "")
     features = encode("choice", [example], PLAN, report)
@@ -165,7 +171,9 @@ def test_the_passage_is_truncated_before_question_and_option(context: str, quest
 
 def test_the_option_fills_the_gap_or_follows_the_question() -> None:
     gaps = "He _ .|He ____ it|of_?|__a_b_ is _|_ed|w___x|他_好|그는 _를|ก_ข|_yes_ or _"
-    filled = r"He a\1 .|He a\1 it|ofa\1?|__a_b_ is a\1|a\1ed|wa\1x|他a\1好|그는 a\1를|กa\1ข|_yes_ or a\1"
+    filled = (
+        r"He a\1 .|He a\1 it|ofa\1?|__a_b_ is a\1|a\1ed|wa\1x|他a\1好|그는 a\1를|กa\1ข|_yes_ or a\1"
+    )
     assert "|".join(fill(gap, r"a\1") for gap in gaps.split("|")) == filled
     names = "What does __init__ do?|Open café_bar|Это_имя|@user_name_|c_d_e_|e\u0301_x|snake_case?"
     for name in names.split("|"):
@@ -189,24 +197,38 @@ def test_a_question_is_one_feature_with_its_choice_gold_and_group() -> None:
 def outputs_on(features: EncodedExamples, tags: np.ndarray) -> list[np.ndarray]:
     """Outputs with all weight on some tags; positions that must not be read get noise."""
     tag_count = len(LABELS["token"])
-    noise = np.random.default_rng(0).normal(size=(len(features.input_ids), tag_count)).astype(np.float32)
-    return np.split(np.where(tags[:, None] == np.arange(tag_count), 50, noise), features.starts[1:-1])
+    noise = (
+        np.random.default_rng(0)
+        .normal(size=(len(features.input_ids), tag_count))
+        .astype(np.float32)
+    )
+    return np.split(
+        np.where(tags[:, None] == np.arange(tag_count), 50, noise), features.starts[1:-1]
+    )
 
 
 @thorough
 @given(kinds, st.lists(tagged, min_size=1, max_size=3))
-def test_outputs_on_the_gold_tags_are_decoded_to_them(text: str, sentences: list[list[tuple[str, str]]]) -> None:
+def test_outputs_on_the_gold_tags_are_decoded_to_them(
+    text: str, sentences: list[list[tuple[str, str]]]
+) -> None:
     examples = [sentence(pairs) for pairs in sentences]
     features = encode("token", examples, SHORT, text=text)
     decoded = decode("token", outputs_on(features, features.labels), features, examples)
     assert decoded.predictions == [list(one.tags or ()) for one in examples]
     assert (decoded.values[:, :1] == decoded.values[:, 1:3]).all()
-    assert decoded.values[:, 3].tolist() == decoded.values[:, 4].tolist() == [len(one.words) for one in examples]
+    assert (
+        decoded.values[:, 3].tolist()
+        == decoded.values[:, 4].tolist()
+        == [len(one.words) for one in examples]
+    )
 
 
 @thorough
 @given(kinds, tagged)
-def test_words_keep_their_order_and_none_is_lost_or_repeated(text: str, pairs: list[tuple[str, str]]) -> None:
+def test_words_keep_their_order_and_none_is_lost_or_repeated(
+    text: str, pairs: list[tuple[str, str]]
+) -> None:
     features = encode("token", [sentence(pairs)], SHORT, text=text)
     numbers = features.token_info["word_ids"]
     assert numbers[numbers >= 0].tolist() == [*range(len(pairs))]

@@ -1,4 +1,4 @@
-"""Every metric equals the library's or the official script's, and degenerate predictions have defined scores."""
+"""Every metric equals the library's or the official script's; all tables have scores."""
 
 import warnings
 from collections.abc import Iterator
@@ -45,7 +45,7 @@ def pairs(*rows: tuple[float, ...]) -> Values:
 
 @st.composite
 def span_values(draw: st.DrawFn) -> Values:
-    """Rows as from decoding: the prediction is the span, or no answer if the difference is above 0."""
+    """Rows as from decoding: the span is predicted, or no answer if the difference is over 0."""
     table = []
     for _ in range(draw(st.integers(1, 12))):
         has_answer = draw(st.booleans())
@@ -75,7 +75,9 @@ def test_classification_equals_scikit_learn(values: Values) -> None:
     else:
         assert "f1" not in scores
     if len(np.unique(values)) > 1:  # scikit-learn warns about a single label
-        assert scores["matthews_correlation"] == pytest.approx(matthews_corrcoef(gold, predicted), abs=ROUNDING)
+        assert scores["matthews_correlation"] == pytest.approx(
+            matthews_corrcoef(gold, predicted), abs=ROUNDING
+        )
 
 
 def test_matthews_correlation_does_not_overflow_on_a_large_set() -> None:
@@ -96,18 +98,25 @@ def test_matthews_correlation_does_not_overflow_on_a_large_set() -> None:
     st.sampled_from([0.0, 1.0, 5e4]),
     st.sampled_from([1.0, 1e-6, 1e-12, 1e-15, 1e-160, 1e-200, 1e-300]),
 )
-def test_correlations_equal_scipy_even_if_nearly_constant(values: Values, centre: float, spread: float) -> None:
+def test_correlations_equal_scipy_even_if_nearly_constant(
+    values: Values, centre: float, spread: float
+) -> None:
     values[:, 0] = centre + spread * values[:, 0]
     predicted, gold = values.T
     scores = MEASURES["regression"](values)
-    assert scores["mean_squared_error"] == pytest.approx(float(((predicted - gold) ** 2).mean()), abs=ROUNDING)
+    assert scores["mean_squared_error"] == pytest.approx(
+        float(((predicted - gold) ** 2).mean()), abs=ROUNDING
+    )
     with warnings.catch_warnings(action="ignore"):  # for a constant side scipy gives nan, we give 0
-        expected = [float(np.nan_to_num(found(predicted, gold).statistic)) for found in (pearsonr, spearmanr)]
+        expected = [
+            float(np.nan_to_num(found(predicted, gold).statistic))
+            for found in (pearsonr, spearmanr)
+        ]
     assert [scores["pearson"], scores["spearman"]] == expected
 
 
 def official_best(values: Values, of_span: int) -> tuple[float, float]:
-    """The loop of the SQuAD 2.0 script: one example after the other, sorted by null score difference."""
+    """The loop of the SQuAD 2.0 script over examples, sorted by null score difference."""
     best = current = float((values[:, 2] == 0).sum())
     threshold = 0.0
     for row in sorted(values, key=lambda row: row[3]):
@@ -139,7 +148,8 @@ def test_best_scores_are_reached_with_the_reported_thresholds(values: Values) ->
 
 
 def test_a_span_normalized_to_nothing_is_a_wrong_answer_to_an_unanswerable_question() -> None:
-    # As in the official script; the article "the" is normalized to "" and so matches "no answer" exactly.
+    # As in the official script; the article "the" is normalized to "" and so matches "no answer"
+    # exactly.
     values = pairs((1, 1, 0, -1, 1, 1), (1, 1, 1, 0, 1, 1))
     scores = MEASURES["span_with_null"](values)
     assert scores["exact_match"] == 1.0
@@ -231,5 +241,7 @@ token          | 0 0 0 3 4                       | no
 
 
 @pytest.mark.parametrize(("kind", "content", "answer"), rows(COLLAPSED))
-def test_collapse_is_one_prediction_for_different_examples(kind: str, content: str, answer: str) -> None:
+def test_collapse_is_one_prediction_for_different_examples(
+    kind: str, content: str, answer: str
+) -> None:
     assert is_collapsed(kind, table(content)) is answer.startswith("yes")

@@ -20,7 +20,9 @@ SIZES = {
     "intermediate_size": 17,
     "num_hidden_layers": 2,
 }
-SHAPE = ModelConfig(**SIZES, num_attention_heads=3, max_position_embeddings=32, initializer_range=0.3)  # type: ignore[arg-type]
+SHAPE = ModelConfig(
+    **SIZES, num_attention_heads=3, max_position_embeddings=32, initializer_range=0.3
+)  # type: ignore[arg-type]
 ROWS, LENGTH, CLASSES = 6, 11, 3
 KINDS = {
     "sequence": torch.tensor([0, 2, 1, IGNORED_LABEL, 2, 0]),
@@ -47,7 +49,10 @@ def make_objective(name: str, **options: Any) -> TaskObjective:
 def make_batch(name: str, padding: int = 0) -> Batch:
     """Sequences of which the last two are shorter, with `padding` extra columns."""
     generator = torch.Generator().manual_seed(3)
-    mask = torch.arange(LENGTH + padding) < torch.tensor([LENGTH, LENGTH, LENGTH, LENGTH, 5, 5])[:, None]
+    mask = (
+        torch.arange(LENGTH + padding)
+        < torch.tensor([LENGTH, LENGTH, LENGTH, LENGTH, 5, 5])[:, None]
+    )
     ids = torch.randint(5, SHAPE.vocab_size, (ROWS, LENGTH), generator=generator)
     labels = KINDS[name]
     if name == "token":
@@ -69,7 +74,10 @@ def expected_loss(name: str, outputs: Tensor, batch: Batch) -> Tensor:
     if name == "regression":
         return ((outputs[:, 0] - labels) ** 2).sum()
     if name == "choice":
-        return -sum(outputs.view(2, 3).log_softmax(-1)[question, gold] for question, gold in enumerate(labels))
+        return -sum(
+            outputs.view(2, 3).log_softmax(-1)[question, gold]
+            for question, gold in enumerate(labels)
+        )
     if name == "span":
         total = torch.zeros((), dtype=torch.float64)
         for row, ends in enumerate(labels):
@@ -124,6 +132,8 @@ def test_class_weights_change_only_the_training_loss() -> None:
     weighted = objective.train().terms(outputs, batch)["classification_loss"]
     assert plain.count == weighted.count == 5
     for term, weight in ((plain, None), (weighted, weights)):
-        expected = F.cross_entropy(outputs, labels, weight, ignore_index=IGNORED_LABEL, reduction="sum")
+        expected = F.cross_entropy(
+            outputs, labels, weight, ignore_index=IGNORED_LABEL, reduction="sum"
+        )
         torch.testing.assert_close(term.sum, expected)
     assert "class_weights" not in objective.state_dict()

@@ -92,7 +92,9 @@ def test_only_the_diagnostic_set_may_have_no_labels(tmp_path: Path, has_labels: 
     assert [*read("ax", data_dir=tmp_path).test] == ["AX"]
     bare = write(tmp_path / "dev.tsv", "index\tsentence1\tsentence2\n0\ta\tb\n")
     task = TASKS["rte"]
-    assert_refused("DataError", "'label'", lambda: read(task, is_trained=False, validation_file=bare))
+    assert_refused(
+        "DataError", "'label'", lambda: read(task, is_trained=False, validation_file=bare)
+    )
 
 
 def test_a_test_set_is_read_only_where_it_is_needed_and_without_labels(tmp_path: Path) -> None:
@@ -171,7 +173,9 @@ def test_only_training_examples_depend_on_the_seed(tmp_path: Path) -> None:
     texts = [[example.text for example in data.train] for data in drawn]
     assert texts[0] == texts[1] != texts[2]
     assert {len(set(sample)) for sample in texts} == {20}
-    first, _, numbers = ([int(example.identity) for example in data.evaluation["dev"]] for data in drawn)
+    first, _, numbers = (
+        [int(example.identity) for example in data.evaluation["dev"]] for data in drawn
+    )
     assert first == numbers == sorted(set(numbers)) != [0, 1, 2]
     assert drawn[0].report.counts["training examples not sampled"] == 30
     assert noticed(drawn[0].report, "examples of dev not sampled") == 47
@@ -181,7 +185,9 @@ def test_only_training_examples_depend_on_the_seed(tmp_path: Path) -> None:
 def test_a_validation_split_has_its_share_of_every_label(tmp_path: Path, share: float) -> None:
     labels = ["a"] * 150 + ["b"] * 40 + ["c"] * 9 + ["d"]
     file = custom_files(tmp_path, labels, [])["train_file"]
-    data, again = (read("custom", train_file=file, validation_split=share, seed=seed) for seed in (1, 2))
+    data, again = (
+        read("custom", train_file=file, validation_split=share, seed=seed) for seed in (1, 2)
+    )
     held_out = data.evaluation["dev"]
     assert held_out == again.evaluation["dev"]
     texts = [example.text for example in [*data.train, *held_out]]

@@ -22,7 +22,9 @@ from tests.tasks.task_files import (
 
 def stsb_folder(folder: Path, train: str, dev: str = "1") -> Path:
     for name, score in (("train", train), ("dev", dev)):
-        content = table(["index", "sentence1", "sentence2", "score"], "0ab1", ["1", "c", "d", score])
+        content = table(
+            ["index", "sentence1", "sentence2", "score"], "0ab1", ["1", "c", "d", score]
+        )
         write(folder / f"{name}.tsv", content)
     return folder
 
@@ -39,7 +41,9 @@ INCOMPLETE = """
 
 
 @pytest.mark.parametrize(("cells", "why", "dev"), rows(INCOMPLETE))
-def test_an_incomplete_example_is_left_out_or_not_scored(tmp_path: Path, cells: str, why: str, dev: str) -> None:
+def test_an_incomplete_example_is_left_out_or_not_scored(
+    tmp_path: Path, cells: str, why: str, dev: str
+) -> None:
     content = RTE_ROWS + cells.replace("~", "\t") + "\n"
     data = read("rte", data_dir=rte_folder(tmp_path, content, content))
     assert len(data.train) == 2
@@ -71,7 +75,9 @@ dev   | -1    | (1 example of dev.tsv NOT SCORED
 
 
 @pytest.mark.parametrize(("name", "label", "word"), rows(REFUSED))
-def test_a_set_with_an_unknown_label_or_no_example_is_refused(tmp_path: Path, name: str, label: str, word: str) -> None:
+def test_a_set_with_an_unknown_label_or_no_example_is_refused(
+    tmp_path: Path, name: str, label: str, word: str
+) -> None:
     content = f"2\tA\tB\t{label}\n" if label else ""
     if label == "maybe":
         content = RTE_ROWS + content
@@ -144,7 +150,9 @@ LABELS: list[tuple[list[Any], list[Any], str]] = [
 
 
 @pytest.mark.parametrize(("train", "dev", "word"), LABELS)
-def test_labels_that_cannot_be_classes_are_refused(tmp_path: Path, train: list[Any], dev: list[Any], word: str) -> None:
+def test_labels_that_cannot_be_classes_are_refused(
+    tmp_path: Path, train: list[Any], dev: list[Any], word: str
+) -> None:
     files = custom_files(tmp_path, train, dev)
     assert_refused("DataError", word, lambda: read("custom", **files))
 

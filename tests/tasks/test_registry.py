@@ -74,7 +74,9 @@ def test_options_set_columns_and_regression() -> None:
     assert (task.columns.text, task.columns.pair, task.columns.label) == (("a",), ("b",), ("c",))
     assert (task.is_regression, task.main) == (True, "spearman")
     assert as_configured(task, config) == task
-    assert as_configured(TASKS["ner"], DataConfig(label_column="2")) == replace(TASKS["ner"], tag_column=2)
+    assert as_configured(TASKS["ner"], DataConfig(label_column="2")) == replace(
+        TASKS["ner"], tag_column=2
+    )
     assert as_configured(TASKS["custom"], DataConfig(label_column="2")).columns.label == ("2",)
     assert as_configured(TASKS["cola"], DataConfig(regression=False)) == TASKS["cola"]
     assert as_configured(TASKS["stsb"], DataConfig(regression=True)) == TASKS["stsb"]

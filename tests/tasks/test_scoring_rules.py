@@ -1,4 +1,4 @@
-"""Answers are scored as in SQuAD's official script, entities as in the CoNLL shared tasks' script."""
+"""Answers are scored as in SQuAD's script, entities as in that of the CoNLL tasks."""
 
 import string
 from typing import Any
@@ -12,7 +12,9 @@ from electra_albert.tasks.token import Entity, entities, is_entity_tagging
 from tests.refusals import rows
 
 LAW = settings(max_examples=100, deadline=None, derandomize=True)
-WORDS = st.sampled_from(["the", "a", "An", "cat", "Cats", "1,000", "U.S.", "-", "the-cat", "é", "  ", "\u3000x", "…"])
+WORDS = st.sampled_from(
+    ["the", "a", "An", "cat", "Cats", "1,000", "U.S.", "-", "the-cat", "é", "  ", "\u3000x", "…"]
+)
 TEXTS = st.one_of(st.lists(WORDS, max_size=5).map(" ".join), st.text(max_size=12))
 
 
@@ -72,7 +74,11 @@ def test_hand_made_answers(prediction: str, golds: str, match: str, overlap: str
 @st.composite
 def marked_sentences(draw: st.DrawFn) -> tuple[list[tuple[int, str]], set[Entity]]:
     """Segments (length, type, or "" outside) of a sentence, and the entities among them."""
-    stretches = draw(st.lists(st.tuples(st.integers(1, 4), st.sampled_from(["", "PER", "LOC", "A-B"])), max_size=6))
+    stretches = draw(
+        st.lists(
+            st.tuples(st.integers(1, 4), st.sampled_from(["", "PER", "LOC", "A-B"])), max_size=6
+        )
+    )
     start, gold = 0, set()
     for length, kind in stretches:
         if kind:

@@ -36,7 +36,9 @@ def encode(
     is_training: bool = False,
     kind: str = "albert",
 ) -> EncodedExamples:
-    return SPAN.encode(examples, Encoding(encoder(kind), (), plan, report or Report(), "dev", is_training))
+    return SPAN.encode(
+        examples, Encoding(encoder(kind), (), plan, report or Report(), "dev", is_training)
+    )
 
 
 def ask(context: str, answer: str | None, question: str = "who?") -> SpanExample:
@@ -59,13 +61,17 @@ def asked(draw: st.DrawFn, least: int = 1, most: int = 40) -> SpanExample:
     words = draw(st.lists(st.sampled_from(WORDS), min_size=least, max_size=most))
     first = draw(st.integers(0, len(words) - 1))
     last = draw(st.integers(first, min(len(words), first + 2) - 1))
-    answer = Answer(" ".join(words[first : last + 1]), len("".join(word + " " for word in words[:first])))
+    answer = Answer(
+        " ".join(words[first : last + 1]), len("".join(word + " " for word in words[:first]))
+    )
     return SpanExample(" ".join(words), "who?", (answer,), "1")
 
 
 @steady
 @given(st.integers(0, 90), st.integers(1, 40), plans)
-def test_every_token_is_in_a_window_and_has_maximum_context_in_one(count: int, room: int, plan: EncodePlan) -> None:
+def test_every_token_is_in_a_window_and_has_maximum_context_in_one(
+    count: int, room: int, plan: EncodePlan
+) -> None:
     windows = slide(count, room, plan)
     starts = [window.start for window, _ in windows]
     assert starts == sorted(set(starts))
@@ -75,14 +81,19 @@ def test_every_token_is_in_a_window_and_has_maximum_context_in_one(count: int, r
         owners[window.start : window.stop] += is_best
     assert (owners == 1).all()
     for token in range(count):
-        context = [min(token - window.start, window[-1] - token) if token in window else -1 for window, _ in windows]
+        context = [
+            min(token - window.start, window[-1] - token) if token in window else -1
+            for window, _ in windows
+        ]
         window, is_best = windows[context.index(max(context))]
         assert is_best[token - window.start]
 
 
 @steady
 @given(st.integers(1, 90), st.integers(1, 6), st.integers(0, 30), st.integers(1, 60))
-def test_an_answer_is_whole_in_the_window_with_most_context(count: int, longest: int, spare: int, stride: int) -> None:
+def test_an_answer_is_whole_in_the_window_with_most_context(
+    count: int, longest: int, spare: int, stride: int
+) -> None:
     plan = PLAN._replace(max_answer_length=longest, doc_stride=stride)
     for window, is_best in slide(count, 4 * longest + spare, plan):
         for at in np.flatnonzero(is_best).tolist():
@@ -91,7 +102,9 @@ def test_an_answer_is_whole_in_the_window_with_most_context(count: int, longest:
 
 @thorough
 @given(kinds, asked())
-def test_outputs_on_the_labels_are_decoded_to_the_exact_answers(kind: str, example: SpanExample) -> None:
+def test_outputs_on_the_labels_are_decoded_to_the_exact_answers(
+    kind: str, example: SpanExample
+) -> None:
     report, plan = Report(), PLAN._replace(max_seq_length=160, max_answer_length=39)
     features = encode([example], plan, report, kind=kind)
     decoded = SPAN.decode(peaked(features), features, [example], (), plan)
@@ -102,7 +115,9 @@ def test_outputs_on_the_labels_are_decoded_to_the_exact_answers(kind: str, examp
 
 @thorough
 @given(kinds, texts, st.data())
-def test_any_answer_is_found_widened_or_counted_as_lost(kind: str, context: str, data: st.DataObject) -> None:
+def test_any_answer_is_found_widened_or_counted_as_lost(
+    kind: str, context: str, data: st.DataObject
+) -> None:
     assume(context)
     begin = data.draw(st.integers(0, len(context) - 1))
     answer = context[begin : data.draw(st.integers(begin + 1, len(context)))]
@@ -124,7 +139,10 @@ def test_any_answer_is_found_widened_or_counted_as_lost(kind: str, context: str,
 @given(asked(20, 60))
 def test_labels_mark_the_answer_in_exactly_the_windows_that_hold_it(example: SpanExample) -> None:
     features, (answer,) = encode([example], kind="bert"), example.answers or ()
-    fields = (np.split(features.token_info[name], features.starts[1:-1]) for name in ("char_starts", "char_ends"))
+    fields = (
+        np.split(features.token_info[name], features.starts[1:-1])
+        for name in ("char_starts", "char_ends")
+    )
     for (start, end), begins, ends in zip(features.labels.tolist(), *fields, strict=True):
         whole = (answer.start, answer.start + len(answer.text))
         is_here = begins[begins >= 0].min() <= whole[0] and ends.max() >= whole[1]

@@ -23,18 +23,23 @@ LAW = settings(max_examples=100, deadline=None, derandomize=True)
 
 
 def model(rates: list[float], size: int, seed: int) -> list[Values]:
-    """One table per rate: a binary classifier with this accuracy; the gold classes are always the same."""
+    """A table per rate: a binary classifier with this accuracy, always on the same classes."""
     gold = np.arange(size) % 2
     generator = np.random.default_rng(seed)
     is_right = [generator.random(size) < rate for rate in rates]
-    return [np.stack([np.where(right, gold, 1 - gold), gold], axis=1).astype(np.float64) for right in is_right]
+    return [
+        np.stack([np.where(right, gold, 1 - gold), gold], axis=1).astype(np.float64)
+        for right in is_right
+    ]
 
 
 def interval_of(tables: list[Values], seed: int = 0, resamples: int = 1000) -> tuple[float, float]:
     return bootstrap_intervals(tables, MEASURES["classification"], seed, resamples)["accuracy"]
 
 
-def compared(first: list[Values], second: list[Values], seed: int = 0, resamples: int = 300) -> Comparison:
+def compared(
+    first: list[Values], second: list[Values], seed: int = 0, resamples: int = 300
+) -> Comparison:
     return compare(first, second, "classification", "accuracy", seed, resamples)
 
 
@@ -61,7 +66,8 @@ def test_an_interval_is_as_wide_as_that_of_the_normal_approximation() -> None:
     low, high = interval_of(tables)
     share = MEASURES["classification"](tables[0])["accuracy"]
     half = 1.96 * math.sqrt(share * (1 - share) / 2000)
-    # A quantile of 1,000 draws has a standard error of about 5 % of the half-width; four of these are allowed.
+    # A quantile of 1,000 draws has a standard error of about 5 % of the half-width; four of these
+    # are allowed.
     assert (low, high) == pytest.approx((share - half, share + half), abs=0.2 * half)
 
 
@@ -87,7 +93,9 @@ def test_equal_seeds_have_the_interval_of_one_seed() -> None:
     ],
     ids=["lacking in some draws", "lacking in a seed", "only in some draws"],
 )
-def test_an_interval_is_over_draws_with_the_metric(measure: str, tables: list[str], names: str) -> None:
+def test_an_interval_is_over_draws_with_the_metric(
+    measure: str, tables: list[str], names: str
+) -> None:
     per_seed = [np.array([[*map(float, row)] for row in rows.split()]) for rows in tables]
     intervals = bootstrap_intervals(per_seed, MEASURES[measure], seed=0, resamples=60)
     wanted = dict(name.partition("=")[::2] for name in names.split())
@@ -106,7 +114,9 @@ def test_swapping_the_models_changes_only_the_sign(first_seeds: int, second_seed
     assert back.difference == -there.difference
     assert (back.low, back.high) == pytest.approx((-there.high, -there.low), abs=1e-12)  # float64
     assert back.p_value == there.p_value
-    assert back.difference_in_stds == (None if there.difference_in_stds is None else -there.difference_in_stds)
+    assert back.difference_in_stds == (
+        None if there.difference_in_stds is None else -there.difference_in_stds
+    )
 
 
 def test_a_difference_due_to_one_seed_is_not_significant() -> None:
@@ -118,14 +128,18 @@ def test_a_difference_due_to_one_seed_is_not_significant() -> None:
 
 
 def test_resampled_seeds_have_the_unbiased_variance_of_the_seeds() -> None:
-    # Seeds at 1 and 0: the mean of a draw is 0, 0.5 or 1, with half the variance of the true mean of two.
+    # Seeds at 1 and 0: the mean of a draw is 0, 0.5 or 1, with half the variance of the true mean
+    # of two.
     right, wrong = np.ones((7, 2)), np.stack([np.zeros(7), np.ones(7)], axis=1)
     result = compared([right, wrong], [right])
-    assert (result.low, result.high) == pytest.approx((-0.5 - math.sqrt(0.5), -0.5 + math.sqrt(0.5)))
+    assert (result.low, result.high) == pytest.approx(
+        (-0.5 - math.sqrt(0.5), -0.5 + math.sqrt(0.5))
+    )
 
 
 def test_examples_are_paired() -> None:
-    # The second model fails like the first and on a few more examples: unpaired, the interval would be wide.
+    # The second model fails like the first and on a few more examples: unpaired, the interval
+    # would be wide.
     (first,) = model([0.5], 400, seed=1)
     second = first.copy()
     second[:40, 0] = 1 - second[:40, 1]
@@ -133,7 +147,8 @@ def test_examples_are_paired() -> None:
     lost = result.difference
     assert lost > 0
     half = 1.96 * math.sqrt(lost * (1 - lost) / 400)  # from the differing examples only
-    # A quantile of 600 draws, each counted twice, has a standard error of a tenth of the half-width; three are allowed.
+    # A quantile of 600 draws, each counted twice, has a standard error of a tenth of the half-
+    # width; three are allowed.
     assert (result.low, result.high) == pytest.approx((lost - half, lost + half), abs=0.3 * half)
 
 
@@ -147,7 +162,10 @@ def test_chance_alone_is_called_significant_about_as_rarely_as_promised() -> Non
 
 
 def test_the_difference_is_given_in_pooled_standard_deviations() -> None:
-    tables = [np.stack([np.arange(10) < right, np.ones(10)], axis=1, dtype=np.float64) for right in (9, 7, 5, 5, 4)]
+    tables = [
+        np.stack([np.arange(10) < right, np.ones(10)], axis=1, dtype=np.float64)
+        for right in (9, 7, 5, 5, 4)
+    ]
     result = compared(tables[:2], tables[2:])
     pooled = math.sqrt((np.var([0.9, 0.7]) * 2 + np.var([0.5, 0.5, 0.4]) * 3) / 3)
     assert result.difference == pytest.approx(0.8 - 1.4 / 3)

@@ -25,10 +25,17 @@ def test_every_glue_task_writes_its_official_files_with_its_own_labels(tmp_path:
     for task in map(find_task, GLUE):
         for test in task.files.test:
             label = 2.5 if task.is_regression else task.labels[-1]
-            path = write_submission(task, test, Decoded([label], None, [[0.5, 0.5]]), texts("0"), tmp_path)
-            assert path.read_text() == f"index\tprediction\n0\t{'2.500' if task.is_regression else label}\n"
+            path = write_submission(
+                task, test, Decoded([label], None, [[0.5, 0.5]]), texts("0"), tmp_path
+            )
+            assert (
+                path.read_text()
+                == f"index\tprediction\n0\t{'2.500' if task.is_regression else label}\n"
+            )
     stems = "AX CoLA MNLI-m MNLI-mm MRPC QNLI QQP RTE SST-2 STS-B WNLI"
-    assert sorted(path.name for path in tmp_path.iterdir()) == [f"{stem}.tsv" for stem in stems.split()]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        f"{stem}.tsv" for stem in stems.split()
+    ]
 
 
 SENTENCES = [TokenExample(("EU", "rejects"), None, "1"), TokenExample(("Bonn",), None, "2")]
@@ -46,7 +53,9 @@ race   | [3, 0]               | high1.txt-0 high1-1   | high1.txt-0,D high1-1,A
 
 
 @pytest.mark.parametrize(("name", "predictions", "identities", "lines"), rows(WRITTEN))
-def test_order_and_index_are_kept(name: str, predictions: str, identities: str, lines: str, tmp_path: Path) -> None:
+def test_order_and_index_are_kept(
+    name: str, predictions: str, identities: str, lines: str, tmp_path: Path
+) -> None:
     task = find_task(name)
     decoded = Decoded(json.loads(predictions), None, None)
     (test,) = task.files.test
@@ -82,9 +91,13 @@ def test_answers_of_squad_are_an_object_by_id(tmp_path: Path) -> None:
         ("ner", [["O"]], [TokenExample(("a\tb",), None, "1")], DataError),
     ],
 )
-def test_bad_predictions_are_refused(name: str, predictions: Any, examples: Any, error: Any, tmp_path: Path) -> None:
+def test_bad_predictions_are_refused(
+    name: str, predictions: Any, examples: Any, error: Any, tmp_path: Path
+) -> None:
     with pytest.raises(error):
-        write_submission(find_task(name), "test", Decoded(predictions, None, None), examples, tmp_path)
+        write_submission(
+            find_task(name), "test", Decoded(predictions, None, None), examples, tmp_path
+        )
 
 
 # Averages
@@ -108,7 +121,9 @@ def test_averages_are_over_electras_eight_main_metrics_and_the_nine_official_mea
     assert (electra.used, electra.missing) == (ELECTRA_EIGHT, ())
     assert electra.average == pytest.approx((0.6 + 0.9 + 0.8 + 0.9 + 0.8 + 0.8 + 0.7 + 0.5) / 8)
     assert (official.used, official.missing) == ((*ELECTRA_EIGHT, "wnli"), ())
-    assert official.average == pytest.approx((0.6 + 0.9 + 0.85 + 0.8 + 0.7 + 0.7 + 0.7 + 0.5 + 0.3) / 9)
+    assert official.average == pytest.approx(
+        (0.6 + 0.9 + 0.85 + 0.8 + 0.7 + 0.7 + 0.7 + 0.5 + 0.3) / 9
+    )
 
 
 def test_missing_tasks_and_metrics_are_listed_and_not_averaged() -> None:

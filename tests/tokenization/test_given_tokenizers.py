@@ -1,4 +1,4 @@
-"""A given tokenizer of any make encodes as its own library, for training, inference and after export."""
+"""A given tokenizer encodes as its own library, for training, inference and after export."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Damaged and unsupported tokenizers are refused with one line, one exception class and the relevant word."""
+"""Damaged and unsupported tokenizers are refused in one line with the relevant word."""
 
 import re
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Small tokenizers of every kind, as transformers writes them, and difficult text for all of them."""
+"""Small tokenizers of every kind, as transformers writes them, and difficult text."""
 
 import json
 import os
@@ -164,7 +164,7 @@ def save_vocab_txt(folder: Path, do_lower_case: bool) -> None:
 
 
 def save_roberta(folder: Path) -> None:
-    """Save a RoBERTa tokenizer folder as transformers does: byte-level BPE, special tokens of fairseq."""
+    """Save a RoBERTa tokenizer folder: byte-level BPE, special tokens of fairseq."""
     from tokenizers import ByteLevelBPETokenizer
     from transformers import RobertaTokenizer
 
@@ -176,7 +176,7 @@ def save_roberta(folder: Path) -> None:
 
 
 def save_fast_unigram(folder: Path, has_mask_token: bool = True) -> None:
-    """Save a cased Unigram tokenizer in ALBERT's layout; [MASK] in the vocabulary or added, as in DeBERTa-v3."""
+    """Save a cased Unigram in ALBERT's layout; [MASK] may be added, as in DeBERTa-v3."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
