@@ -143,7 +143,7 @@ def tokens_in_order(batch: Batch) -> list[int]:
 DOCUMENTS = st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=6), min_size=1, max_size=30)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=40, deadline=None, derandomize=True)
 @given(
     documents=DOCUMENTS,
     length=st.sampled_from([8, 11, 24, 37]),
@@ -170,9 +170,8 @@ def test_examples_hold_as_many_tokens_as_fit(tmp_path: Path) -> None:
     edges, length = examples.table.edges[0], examples.max_seq_length
     first = np.searchsorted(stream.document_ends, edges[:-1], side="right")
     borders = np.searchsorted(stream.document_ends, edges[1:] + 1) - first
-    used = (
-        np.diff(edges) + 2 + np.maximum(borders, 1)
-    )  # with the next token, whose border would be inside
+    # With the next token, whose border would be inside.
+    used = np.diff(edges) + 2 + np.maximum(borders, 1)
     is_full = used[:-1] + 1 > length
     assert 0.03 < 1 - is_full.mean() < 0.07
 
@@ -228,8 +227,8 @@ def test_epochs_change_cuts_but_not_tokens_and_dtypes_and_padding_are_as_documen
     first, second = all_examples(examples, 0), all_examples(examples, 1)
     assert tokens_in_order(first) == tokens_in_order(second)
     assert not torch.equal(first.token_type_ids, second.token_type_ids)
-    found = [field.dtype for field in first if field is not None]
-    assert found == [torch.int64, torch.bool, torch.int64, torch.int64, torch.int64]
+    actual = [field.dtype for field in first if field is not None]
+    assert actual == [torch.int64, torch.bool, torch.int64, torch.int64, torch.int64]
     share = padding_share(examples.split, examples.table, examples.max_seq_length)
     assert share == pytest.approx(1 - float(first.attention_mask.double().mean()), abs=1e-12)
 
@@ -265,19 +264,19 @@ def order_of(examples: PackedExamples, seed: int = SEED) -> ExampleOrder:
 
 
 def ids_by_example(batches: list[Batch]) -> dict[int, list[int]]:
-    found = {
+    actual = {
         int(n): ids
         for b in batches
         for n, ids in zip(b.example_id, b.input_ids.tolist(), strict=True)
     }
-    assert len(found) == sum(len(batch.example_id) for batch in batches)
-    return found
+    assert len(actual) == sum(len(batch.example_id) for batch in batches)
+    return actual
 
 
-def fields_equal(one: list[Batch], other: list[Batch]) -> bool:
+def fields_equal(item: list[Batch], other: list[Batch]) -> bool:
     pairs = [
         (a, b)
-        for x, y in zip(one, other, strict=True)
+        for x, y in zip(item, other, strict=True)
         for a, b in zip(x, y, strict=True)
         if a is not None
     ]
@@ -291,11 +290,11 @@ def test_every_epoch_trains_on_every_example_once(examples: PackedExamples) -> N
     )
     assert count % 7
     steps = -(-3 * count // 7)
-    found = ids_by_example(
+    actual = ids_by_example(
         [batch for step in range(1, steps + 1) for batch in batches.micro_batches(step)]
     )
-    assert list(found) == list(range(7 * steps))
-    first_tokens = [min(token for token in ids if token >= 5) for ids in found.values()]
+    assert list(actual) == list(range(7 * steps))
+    first_tokens = [min(token for token in ids if token >= 5) for ids in actual.values()]
     expected = (edges_of(examples)[:-1] + 5).tolist()
     epochs = [first_tokens[epoch * count : (epoch + 1) * count] for epoch in range(3)]
     assert [sorted(epoch) for epoch in epochs] == [expected] * 3
@@ -311,8 +310,8 @@ def test_a_step_trains_on_the_same_examples_however_it_is_split(examples: Packed
             batches += part.micro_batches(step)
         return ids_by_example(batches)
 
-    for step in (1, 2, 9):
-        for split in ((1, 4, 3), (2, 2, 3), (3, 4, 1), (12, 1, 1)):
+    for step in (1, 9):
+        for split in ((1, 4, 3), (2, 2, 3), (12, 1, 1)):
             assert of_step(step, *split) == of_step(step, 1, 1, 12), split
 
 
