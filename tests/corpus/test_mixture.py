@@ -117,9 +117,9 @@ def test_shares_of_the_drawn_examples_equal_the_weights() -> None:
     drawn = order.indices(torch.arange(3 * order.examples_per_epoch))
     counts = torch.bucketize(drawn, torch.tensor([11, 48]), right=True).bincount()
     # An epoch takes whole examples, so a share is off by at most half an example.
-    wanted = torch.tensor([0.5, 0.2, 0.3])
+    expected = torch.tensor([0.5, 0.2, 0.3])
     error = 1 / order.examples_per_epoch
-    torch.testing.assert_close(counts / len(drawn), wanted, rtol=0, atol=error)
+    torch.testing.assert_close(counts / len(drawn), expected, rtol=0, atol=error)
 
 
 def test_examples_of_one_source_are_drawn_equally_often_up_to_one() -> None:
@@ -142,8 +142,8 @@ def test_order_depends_on_the_seed_and_not_on_how_positions_are_batched() -> Non
     together = order.indices(torch.arange(300).view(3, 100)).flatten().tolist()
     assert together == [indices(order, position, 1)[0] for position in range(300)]
     assert together[:60] != indices(order_examples([0, 7], 50, [2.0, 1.0], SEED + 1), 0, 60)
-    one, several = (order_examples(first, 50, None, SEED) for first in ([0], [0, 7]))
-    assert indices(several, 0, 120) == indices(one, 0, 120), (
+    item, several = (order_examples(first, 50, None, SEED) for first in ([0], [0, 7]))
+    assert indices(several, 0, 120) == indices(item, 0, 120), (
         "sources without weights are one shuffle"
     )
 
