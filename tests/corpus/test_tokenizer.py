@@ -224,7 +224,6 @@ def test_the_released_vocabulary_gives_published_ids() -> None:
 
 # Languages and scripts: letters and marks.
 
-LANGUAGES = ["ar", "hi", "ja", "th", "vi"]
 MARKED = [  # fully marked text
     *("שָׁלוֹם לְכֻלָּם וּבְרוּכִים הַבָּאִים", "أُنشِئ الملفُّ إلى المجلَّد", "Ёлка ещё мой йод, все и всё"),
     *("हिन्दी में कुछ शब्द लिखिए", "ไม่มีไฟล์ที่ต้องการ น้ำ", "schön drücken, tiếng Việt, İstanbul"),
@@ -234,38 +233,11 @@ FOREIGN = "Zoë’s naïve café ﬁt: हिन्दी ไม่มี мой
 LATIN_BARE = "zoe’s naive cafe fit: हिन्दी ไม่มี мой שָׁלוֹם ή パン 한국 x ≠ y"
 
 
-def names_of(language: str) -> list[str]:
-    """Names of languages, territories and currencies in a language, each with a month."""
-    babel = pytest.importorskip("babel", reason="its names are the text; pip install -e '.[dev]'")
-    locale = babel.Locale.parse(language)
-    months = [*locale.months["format"]["wide"].values()]
-    names = [*locale.languages.values(), *locale.territories.values(), *locale.currencies.values()]
-    return [
-        " ".join(f"{name}, {months[number % len(months)]}".split())
-        for number, name in enumerate(names)
-    ]
-
-
-def announced(text: str) -> str:
-    """NFC and lower case, the only normalization of text that is not English."""
-    return "".join(letter.lower() for letter in unicodedata.normalize("NFC", text))
-
-
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_every_letter_and_mark_survives_the_default_tokenizer(language: str) -> None:
-    text = names_of(language)
-    tokenizer = train_tokenizer(text, 8000, do_lower_case=True)
-    kept = {
-        line: ids
-        for line in text
-        if tokenizer.unk_token_id not in (ids := tokenizer.encode(line)[1:-1])
-    }
-    assert len(kept) > 0.97 * len(set(text))  # the others hold a very rare character
-    assert [tokenizer.decode(ids) for ids in kept.values()] == list(map(announced, kept))
+def test_every_letter_and_mark_survives_the_default_tokenizer() -> None:
     tokenizer = train_tokenizer(MARKED * 50, 500, do_lower_case=True)
-    assert [tokenizer.decode(tokenizer.encode(line)[1:-1]) for line in MARKED] == list(
-        map(announced, MARKED)
-    )
+    for line in MARKED:  # NFC and lower case are the only changes to text that is not English
+        plain = "".join(letter.lower() for letter in unicodedata.normalize("NFC", line))
+        assert tokenizer.decode(tokenizer.encode(line)[1:-1]) == plain
 
 
 def test_only_latin_letters_lose_marks_and_only_in_english_or_on_request(tmp_path: Path) -> None:
@@ -284,7 +256,7 @@ def test_only_latin_letters_lose_marks_and_only_in_english_or_on_request(tmp_pat
             (german, None, FOREIGN.lower()),
         ),
     ]
-    for number, (text, keep_accents, wanted) in enumerate(cases):
+    for number, (text, keep_accents, expected) in enumerate(cases):
         tokenizer = train_tokenizer(text * 5, 300, True, keep_accents)
         folder = tmp_path / str(number)
         save_tokenizer(tokenizer, folder, 77)
@@ -297,7 +269,7 @@ def test_only_latin_letters_lose_marks_and_only_in_english_or_on_request(tmp_pat
                 unicodedata.normalize(
                     "NFC", loaded.backend_tokenizer.normalizer.normalize_str(FOREIGN)
                 )
-                == wanted
+                == expected
             )
             assert loaded(FOREIGN)["input_ids"] == tokenizer(FOREIGN)["input_ids"]
 
@@ -350,9 +322,9 @@ def test_old_ids_are_kept_each_new_token_is_used_and_transformers_agrees(
     assert extended.convert_ids_to_tokens(everything) == tokenizer.convert_ids_to_tokens(everything)
     texts = PROSE[:6] + nasty_corpus(300, 5, with_specials=True)
     assert extended(texts)["input_ids"] == tokenizer(texts)["input_ids"]
-    found = new_tokens(tokenizer, extended)
-    assert sorted(token.removeprefix("▁") for token in found) == sorted(NEW_WORDS)
-    for number, (token, old) in enumerate(zip(found, replaced, strict=True), len(tokenizer)):
+    actual = new_tokens(tokenizer, extended)
+    assert sorted(token.removeprefix("▁") for token in actual) == sorted(NEW_WORDS)
+    for number, (token, old) in enumerate(zip(actual, replaced, strict=True), len(tokenizer)):
         word = token.removeprefix("▁")
         assert extended(f"{word}, old", add_special_tokens=False)["input_ids"][0] == number
         assert tokenizer(word, add_special_tokens=False)["input_ids"] == old != old[:1]
@@ -376,9 +348,9 @@ def test_the_words_that_save_most_tokens_come_first_and_rare_ones_are_skipped(
         word for word in NEW_WORDS for sentence in TEXT for _ in range(sentence.count(word))
     )
     cost = {word: len(tokenizer(word, add_special_tokens=False)["input_ids"]) for word in NEW_WORDS}
-    wanted = sorted(NEW_WORDS, key=lambda word: (-counts[word] * (cost[word] - 1), word))[:2]
+    expected = sorted(NEW_WORDS, key=lambda word: (-counts[word] * (cost[word] - 1), word))[:2]
     extended, again = (extend_tokenizer(tokenizer, TEXT, 2)[0] for _ in range(2))
-    assert [token.removeprefix("▁") for token in new_tokens(tokenizer, extended)] == wanted
+    assert [token.removeprefix("▁") for token in new_tokens(tokenizer, extended)] == expected
     assert fingerprint(extended) == fingerprint(again)
     few, longer = training.MIN_OCCURRENCES - 1, training.MAX_WORD_LENGTH + 1
     rare = [*PROSE[:2], *["the splenectomy"] * few, "a" * longer + " old"]
