@@ -85,8 +85,8 @@ def test_a_folder_gives_its_text_files_in_order_and_counts_the_rest(tmp_path: Pa
     (tmp_path / "sub" / "gone.txt").symlink_to(tmp_path / "gone")
     os.mkfifo(tmp_path / "sub" / "pipe")
     counts: Counter[str] = Counter()
-    found = [str(path.relative_to(tmp_path)) for path in find_files(str(tmp_path), counts)]
-    assert found == ["Z.TXT", "a.md", "b.txt", "c.txt.gz", "plain", "sub/c.txt", "table.csv"]
+    actual = [str(path.relative_to(tmp_path)) for path in find_files(str(tmp_path), counts)]
+    assert actual == ["Z.TXT", "a.md", "b.txt", "c.txt.gz", "plain", "sub/c.txt", "table.csv"]
     skipped = {
         "hidden_entries": 2,
         "other_files": 2,
@@ -127,12 +127,17 @@ def test_links_to_their_own_folder_and_deep_folders_are_searched_once(tmp_path: 
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(_DEPTH)
     try:
-        found = [
+        actual = [
             find(tmp_path / pattern) for pattern in ("*/" * 40 + "*.txt", "**/*.txt", "**", "")
         ]
     finally:
         sys.setrecursionlimit(limit)
-    assert [[path.resolve() for path in some] for some in found] == [files[:1], files, files, files]
+    assert [[path.resolve() for path in some] for some in actual] == [
+        files[:1],
+        files,
+        files,
+        files,
+    ]
 
 
 @pytest.mark.skipif(not Path("/proc/version").exists(), reason="there is no /proc")
