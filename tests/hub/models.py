@@ -111,10 +111,10 @@ def write(folder: Path, model: nn.Module) -> Path:
     return folder
 
 
-def assert_same_tensors(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
-    assert found.keys() == wanted.keys()
-    for name, tensor in wanted.items():
-        assert torch.equal(found[name], tensor), name
+def assert_same_tensors(actual: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    assert actual.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert torch.equal(actual[name], tensor), name
 
 
 def run_code_of(folder: Path) -> dict[str, Any]:
@@ -122,9 +122,9 @@ def run_code_of(folder: Path) -> dict[str, Any]:
     (code,) = re.findall(
         r"```python\n(.*?)```", (folder / "README.md").read_text(encoding="utf-8"), re.DOTALL
     )
-    found: dict[str, Any] = {}
-    exec(code.replace("THIS_FOLDER", str(folder)), found)
-    return found
+    actual: dict[str, Any] = {}
+    exec(code.replace("THIS_FOLDER", str(folder)), actual)
+    return actual
 
 
 def config_of(family: str, **changes: Any) -> Any:

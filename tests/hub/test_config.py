@@ -69,8 +69,8 @@ def test_task_and_labels_of_a_stock_folder() -> None:
     }
     for ending, kind in tasks.items():
         labels = [] if kind == "span" else ["no", "yes"]
-        wanted = {"kind": kind, "style": "albert", "labels": labels, "is_regression": False}
-        assert details_of(architectures=[f"ElectraFor{ending}"]) == wanted
+        expected = {"kind": kind, "style": "albert", "labels": labels, "is_regression": False}
+        assert details_of(architectures=[f"ElectraFor{ending}"]) == expected
     names = {str(number): f"label {number}" for number in (10, 2, 0, 1, 3, 9, 4, 5, 8, 7, 6)}
     assert details_of(id2label=names)["labels"] == [f"label {number}" for number in range(11)]
     for problem, labels in (
@@ -78,8 +78,8 @@ def test_task_and_labels_of_a_stock_folder() -> None:
         ("regression", []),
         ("single_label_classification", ["only"]),
     ):
-        found = details_of(id2label={"0": "only"}, problem_type=problem)
-        assert (found["is_regression"], found["labels"]) == (not labels, labels)
+        actual = details_of(id2label={"0": "only"}, problem_type=problem)
+        assert (actual["is_regression"], actual["labels"]) == (not labels, labels)
 
 
 def test_a_stock_folder_whose_weights_contain_a_residual_scale_is_read() -> None:

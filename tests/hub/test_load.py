@@ -32,8 +32,8 @@ def test_pt_file_gives_the_same_model_flat_or_nested(tmp_path: Path) -> None:
     weights = to_stock(saved.state_dict())
     for content in (weights, {"model": weights, "step": 7}, {"state_dict": weights}):
         torch.save(content, tmp_path / "weights.pt")
-        found = load.build(load.read_stored(locate(tmp_path, "generator")), Generator)
-        assert_same_tensors(found.state_dict(), saved.state_dict())
+        actual = load.build(load.read_stored(locate(tmp_path, "generator")), Generator)
+        assert_same_tensors(actual.state_dict(), saved.state_dict())
 
 
 def test_encoder_of_a_run_is_the_discriminator_if_there_is_one(tmp_path: Path) -> None:
@@ -189,8 +189,8 @@ def test_dropout_of_the_head_is_the_one_stock_applies(
     files = locate(tmp_path)
     contents = json.loads(files.config.read_text()) | {"hidden_dropout_prob": 0.3}
     contents.pop(name, None)
-    for value, wanted in ((0.25, 0.25), (None, default), (0, 0.0)):
+    for value, expected in ((0.25, 0.25), (None, default), (0, 0.0)):
         files.config.write_text(json.dumps(contents | {name: value}))
-        assert load.load_task_model(files)[0].head.dropout == wanted
+        assert load.load_task_model(files)[0].head.dropout == expected
     files.config.write_text(json.dumps(contents | {name: 7}))
     assert_refused("CheckpointError", "config.json", lambda: load.load_task_model(files))

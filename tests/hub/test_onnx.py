@@ -40,10 +40,10 @@ def make_inputs(config: ModelConfig, batch: int, length: int) -> Inputs:
     """Ids, mask and segments [B, L] with random lengths; the first sequence has no padding."""
     noise = torch.Generator().manual_seed(100 * batch + length)
     ids = torch.randint(config.vocab_size, (batch, length), generator=noise)
-    kept = torch.randint(1, length + 1, (batch, 1), generator=noise)
-    kept[0] = length
+    remaining = torch.randint(1, length + 1, (batch, 1), generator=noise)
+    remaining[0] = length
     segments = torch.randint(config.type_vocab_size, (batch, length), generator=noise)
-    return ids, (torch.arange(length) < kept).long(), segments
+    return ids, (torch.arange(length) < remaining).long(), segments
 
 
 def open_session(file: Path) -> Any:
@@ -54,19 +54,21 @@ def open_session(file: Path) -> Any:
 
 @torch.no_grad()
 def assert_same(session: Any, model: Any, inputs: Inputs) -> None:
-    found = session.run(None, {name: ids.numpy() for name, ids in zip(INPUTS, inputs, strict=True)})
-    wanted = outputs(model, *inputs)
-    for output, theirs in zip(session.get_outputs(), found, strict=True):
-        ours = wanted[output.name].numpy()
+    actual = session.run(
+        None, {name: ids.numpy() for name, ids in zip(INPUTS, inputs, strict=True)}
+    )
+    expected = outputs(model, *inputs)
+    for output, theirs in zip(session.get_outputs(), actual, strict=True):
+        ours = expected[output.name].numpy()
         assert theirs.shape == ours.shape, output.name
         assert np.abs(theirs - ours).max() <= TOLERANCE * max(1.0, np.abs(ours).max()), output.name
 
 
 def assert_shares_weights(file: Path, model: nn.Module) -> None:
     """Assert that a file has as many matrices as the model, each once."""
-    matrices = [one for one in onnx.load(str(file)).graph.initializer if len(one.dims) > 1]
-    stored = sum(int(np.prod(one.dims)) for one in matrices)
-    assert stored == sum(one.numel() for one in model.parameters() if one.ndim > 1)
+    matrices = [item for item in onnx.load(str(file)).graph.initializer if len(item.dims) > 1]
+    stored = sum(int(np.prod(item.dims)) for item in matrices)
+    assert stored == sum(item.numel() for item in model.parameters() if item.ndim > 1)
 
 
 @pytest.mark.parametrize("name", GIVEN)
@@ -79,7 +81,7 @@ def test_every_kind_computes_our_values_and_stores_shared_weights_once(
     session = open_session(written)
     assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
     assert [output.name for output in session.get_outputs()] == GIVEN[name]
-    inputs = [(each.name, each.type, each.shape) for each in session.get_inputs()]
+    inputs = [(item.name, item.type, item.shape) for item in session.get_inputs()]
     assert inputs == [(name, "tensor(int64)", ["batch", "sequence"]) for name in INPUTS]
     for batch, length in BATCHES:
         assert_same(session, model, make_inputs(TOY, batch, length))
@@ -120,10 +122,10 @@ def test_files_for_the_browser_are_exact_and_in_8_bits_and_their_card_runs(
     assert exact == ["model.embeddings.position_embeddings.weight"]
     assert_shares_weights(written, model)
     with torch.no_grad():
-        wanted = outputs(model, *inputs)["logits"].numpy()
+        expected = outputs(model, *inputs)["logits"].numpy()
     arrays = {name: ids.numpy() for name, ids in zip(INPUTS, inputs, strict=True)}
     (logits,) = open_session(written).run(["logits"], arrays)
-    assert np.abs(logits - wanted).max() <= INT8_TOLERANCE * np.abs(wanted).max()
+    assert np.abs(logits - expected).max() <= INT8_TOLERANCE * np.abs(expected).max()
     assert [*run_code_of(tmp_path)["outputs"]] == ["logits"]
     card = ModelCard.load(tmp_path / "README.md")
     assert card.data.to_dict()["library_name"] == "transformers.js"

@@ -160,7 +160,8 @@ def test_two_files_with_the_same_tensor_are_refused(folder: Path) -> None:
     )
     with_index(folder, json.dumps({"weight_map": files}))
     assert "predictions.bias" in refusal(lambda: load(folder))
+    # Missing.
     with_index(
         folder, json.dumps({"weight_map": files | {"albert.pooler.weight": "part.safetensors"}})
-    )  # missing
+    )
     assert "disagree on 'albert.pooler.weight'" in refusal(lambda: load(folder))

@@ -70,17 +70,17 @@ def test_stock_class_loads_a_folder_with_the_expected_keys_and_computes_our_outp
     saved: Any, name: str
 ) -> None:
     form, (folder, model) = FORMS[name], saved[name]
-    found = read_here(folder)
-    assert (found["class"], found["dtype"]) == (form.architecture, "torch.float32")
+    actual = read_here(folder)
+    assert (actual["class"], actual["dtype"]) == (form.architecture, "torch.float32")
     with safe_open(str(folder / "model.safetensors"), "pt") as file:
         assert file.metadata().keys() == {"format", DIGEST}
         ignored = sorted(key for key in file.keys() if key.startswith(form.ignored))  # noqa: SIM118, not a mapping
         has_pooler = form.architecture != "AlbertModel" or "albert.pooler.bias" in file.keys()  # noqa: SIM118
-    wanted = {"missing_keys": [] if has_pooler else POOLER, "unexpected_keys": ignored}
-    assert found["report"] == {kind: keys for kind, keys in wanted.items() if keys}
+    expected = {"missing_keys": [] if has_pooler else POOLER, "unexpected_keys": ignored}
+    assert actual["report"] == {kind: keys for kind, keys in expected.items() if keys}
     with torch.no_grad():
         ours = outputs(model, *inputs())
-    theirs = found["outputs"]
+    theirs = actual["outputs"]
     if not has_pooler:
         del theirs["pooler_output"]  # its weights are random
     if name == "discriminator with order":
@@ -91,9 +91,9 @@ def test_stock_class_loads_a_folder_with_the_expected_keys_and_computes_our_outp
         torch.testing.assert_close(
             ours[key], torch.tensor(value).view(ours[key].shape), rtol=1e-5, atol=1e-5
         )
-    assert found["longest"] == SHAPE.max_position_embeddings
-    assert found["input_ids"] == [tokenizer()(*words)["input_ids"] for words in TEXTS]
-    assert any(1 in segments for segments in found["token_type_ids"])
+    assert actual["longest"] == SHAPE.max_position_embeddings
+    assert actual["input_ids"] == [tokenizer()(*words)["input_ids"] for words in TEXTS]
+    assert any(1 in segments for segments in actual["token_type_ids"])
 
 
 @pytest.mark.slow
@@ -143,13 +143,13 @@ def test_transformers_4_reads_as_5_does(
     assert result["version"] == OLD_VERSION
     for folder in folders:
         theirs, ours = result["found"][str(folder)], read_here(folder)
-        values, wanted = theirs.pop("outputs"), ours.pop("outputs")
+        values, expected = theirs.pop("outputs"), ours.pop("outputs")
         assert theirs == ours
-        for key in wanted.keys() - (
+        for key in expected.keys() - (
             {"pooler_output"} if "missing_keys" in ours["report"] else set()
         ):
             torch.testing.assert_close(
-                torch.tensor(values[key]), torch.tensor(wanted[key]), rtol=1e-5, atol=1e-5
+                torch.tensor(values[key]), torch.tensor(expected[key]), rtol=1e-5, atol=1e-5
             )
     for folder in tokenizers:
         assert result["found"][str(folder)] == encode(str(folder), TEXTS)
@@ -203,7 +203,7 @@ def swapped(tensors: Tensors) -> Tensors:
     """Swap query and key: all names and shapes stay valid."""
     names = {"query": "key", "key": "query"}
     return {
-        re.sub("query|key", lambda found: names[found[0]], name): tensor
+        re.sub("query|key", lambda actual: names[actual[0]], name): tensor
         for name, tensor in tensors.items()
     }
 
@@ -263,13 +263,13 @@ def test_weights_of_another_format_are_removed_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     save("sequence", tmp_path, file_format="pt")
-    others = ("weights.pt", "model.onnx", "onnx/model_quantized.onnx")
+    rest = ("weights.pt", "model.onnx", "onnx/model_quantized.onnx")
     (tmp_path / "onnx").mkdir()
-    for name in others[1:]:
+    for name in rest[1:]:
         (tmp_path / name).write_bytes(b"old")
     save("generator", tmp_path)
-    assert not any((tmp_path / name).exists() for name in (*others, "electra_albert.json"))
-    assert all(name in caplog.text for name in others)
+    assert not any((tmp_path / name).exists() for name in (*rest, "electra_albert.json"))
+    assert all(name in caplog.text for name in rest)
 
 
 def test_a_full_disk_is_a_usage_error_and_leaves_no_files(tmp_path: Path) -> None:
@@ -310,8 +310,8 @@ def test_card_of_a_stock_folder_is_valid_names_ignored_heads_and_its_code_runs(
     given = {"license": "mit", "language": "en", "model_name": "mine", "eval_results": [result]}
     save(name, tmp_path, facts=Facts(given, "Scores {{ braces }}."))
     card = ModelCard.load(tmp_path / CARD)
-    wanted = {"pipeline_tag": task, "library_name": "transformers", "tags": ["albert", "electra"]}
-    assert card.data.to_dict().items() >= {**wanted, "license": "mit", "language": "en"}.items()
+    expected = {"pipeline_tag": task, "library_name": "transformers", "tags": ["albert", "electra"]}
+    assert card.data.to_dict().items() >= {**expected, "license": "mit", "language": "en"}.items()
     assert re.search(words, card.text, re.DOTALL)
     assert card.data.eval_results == [result]
     assert "Scores {{ braces }}." in card.text
@@ -327,11 +327,11 @@ def test_card_of_a_folder_without_a_stock_class_has_other_code(tmp_path: Path) -
 def test_an_edited_card_is_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     save("generator", tmp_path)
     written = (tmp_path / CARD).read_bytes()
-    for mine in (written.replace(b"tags:", b"license: mit\ntags:"), b"# My project\r\n\xff\n"):
+    for edited in (written.replace(b"tags:", b"license: mit\ntags:"), b"# My project\r\n\xff\n"):
         caplog.clear()
-        (tmp_path / CARD).write_bytes(mine)
+        (tmp_path / CARD).write_bytes(edited)
         save("encoder", tmp_path)
-        assert (tmp_path / CARD).read_bytes() == mine
+        assert (tmp_path / CARD).read_bytes() == edited
         assert "is kept" in caplog.text
     (tmp_path / CARD).write_bytes(written)
     save("encoder", tmp_path)

@@ -61,17 +61,17 @@ def assert_parity(ours: Any, theirs: Any) -> None:
         (torch.float32, torch.float64), (torch.ones_like(padded), padded, holes)
     ):
         ours.to(dtype), theirs.to(dtype)
-        found = outputs(ours, ids, mask, segments)
-        wanted = theirs(
-            *(each[None] if is_choice else each for each in (ids, mask.long(), segments))
+        actual = outputs(ours, ids, mask, segments)
+        expected = theirs(
+            *(item[None] if is_choice else item for item in (ids, mask.long(), segments))
         )
-        names = wanted.keys() - {
+        names = expected.keys() - {
             "seq_relationship_logits"
         }  # BERT's next-sentence head is not supported
         assert names
         for name in names:
-            ours_too = found[{"prediction_logits": "logits"}.get(name, name)]
-            assert_same_outputs(ours_too.view(wanted[name].shape), wanted[name])
+            ours_too = actual[{"prediction_logits": "logits"}.get(name, name)]
+            assert_same_outputs(ours_too.view(expected[name].shape), expected[name])
 
 
 def rewrite(files: ModelFiles, change: Callable[[Tensors], Tensors]) -> ModelFiles:
@@ -162,9 +162,8 @@ def test_untied_decoder_is_refused_by_name(family: str, tmp_path: Path) -> None:
         f"{DECODERS[family]}.weight",
     )
     table = f"{family}.embeddings.word_embeddings.weight"
-    load(
-        rewrite(files, lambda tensors: {**tensors, decoder: tensors[table].clone()})
-    )  # an equal copy is accepted
+    # An equal copy is accepted.
+    load(rewrite(files, lambda tensors: {**tensors, decoder: tensors[table].clone()}))
     rewrite(files, lambda tensors: {**tensors, decoder: tensors[decoder] * (1 + 1e-6)})
     assert_refused("CheckpointError", "decoder", lambda: load(files))
 
@@ -213,10 +212,10 @@ def test_stock_and_native_names_round_trip_bitwise(name: str) -> None:
     model = FORMS[name].make(GROUPED)
     state = dict(model.state_dict())
     for family, renamed in (("albert", to_stock(state)), (NATIVE, to_native(state))):
-        found, _ = from_file(renamed, family, GROUPED, "file")
-        assert "sentence_order.pooler.weight" not in found
+        actual, _ = from_file(renamed, family, GROUPED, "file")
+        assert "sentence_order.pooler.weight" not in actual
         has_order = getattr(model, "sentence_order", None) is not None
-        assert_same_tensors(for_order_head(found) if has_order else found, state)
+        assert_same_tensors(for_order_head(actual) if has_order else actual, state)
 
 
 def test_unknown_or_duplicate_tensor_is_refused_by_name(tmp_path: Path) -> None:
