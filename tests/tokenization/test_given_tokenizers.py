@@ -80,8 +80,8 @@ def test_a_model_file_encodes_as_sentencepiece(options: str, tmp_path: Path) -> 
         option.split("=") for option in f"vocab_size=250 user_defined_symbols= {options}".split()
     )
     path = train_model(tmp_path / "own.model", LINES, **values)
-    wanted = SentencePieceProcessor(model_file=str(path)).encode(TEXTS)
-    assert ids_by_use(path, tmp_path) == dict.fromkeys(USES, wanted)
+    expected = SentencePieceProcessor(model_file=str(path)).encode(TEXTS)
+    assert ids_by_use(path, tmp_path) == dict.fromkeys(USES, expected)
 
 
 def train(
@@ -132,8 +132,8 @@ def test_a_bare_file_encodes_as_tokenizers(parts: Any, tmp_path: Path) -> None:
         backend.add_tokens(added)
         backend.save(str(path))
         encodings = Tokenizer.from_file(str(path)).encode_batch(TEXTS, add_special_tokens=False)
-        wanted = [encoding.ids for encoding in encodings]
-        assert ids_by_use(path, tmp_path) == dict.fromkeys(USES, wanted)
+        expected = [encoding.ids for encoding in encodings]
+        assert ids_by_use(path, tmp_path) == dict.fromkeys(USES, expected)
 
 
 STOCK: dict[str, Any] = {
@@ -168,8 +168,8 @@ def test_a_folder_encodes_as_its_class(name: str, tmp_path: Path) -> None:
         if "only in the file" in name:
             edit(tmp_path / CONFIG, lambda config: config.update(add_prefix_space=False))
         reloaded = transformers.AutoTokenizer.from_pretrained(str(tmp_path))
-        wanted = reloaded(TEXTS, add_special_tokens=False).input_ids
-        assert ids_by_use(tmp_path, tmp_path) == dict.fromkeys(USES, wanted)
+        expected = reloaded(TEXTS, add_special_tokens=False).input_ids
+        assert ids_by_use(tmp_path, tmp_path) == dict.fromkeys(USES, expected)
 
 
 @pytest.mark.parametrize("extra", [["old"], {"image_token": "old"}], ids=["list", "dictionary"])

@@ -103,9 +103,9 @@ def test_special_ids_pairs_and_words(folder: Path) -> None:
     fairseq = ["<pad>", "<unk>", "<s>", "</s>", "<mask>"]
     assert names in ([*fairseq[:2], *kinds.STOCK_SPECIALS[2:]], kinds.STOCK_SPECIALS, fairseq)
     first, second = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in PROSE[:2])
-    found = tokenizer(PROSE[0], PROSE[1])
-    assert found["input_ids"] == [special.cls, *first, special.sep, *second, special.sep]
-    assert found["token_type_ids"] == [0] * (len(first) + 2) + [1] * (len(second) + 1)
+    actual = tokenizer(PROSE[0], PROSE[1])
+    assert actual["input_ids"] == [special.cls, *first, special.sep, *second, special.sep]
+    assert actual["token_type_ids"] == [0] * (len(first) + 2) + [1] * (len(second) + 1)
     ids = tokenizer(f"the river sings , {names[4]} old bridge")["input_ids"]
     assert ids.count(special.mask) == 1
     described = token_texts.token_texts(tokenizer, ids)
@@ -160,9 +160,8 @@ def test_case_is_read_from_the_configuration_else_from_the_file(tmp_path: Path) 
         assert is_lowered() is do_lower_case
         (tmp_path / CONFIG).write_text(json.dumps({"do_lower_case": not do_lower_case}))
         assert is_lowered() is not do_lower_case
-    kinds.save_fast_unigram(
-        tmp_path
-    )  # cased and with accents unless the configuration names ALBERT
+    # Cased and with accents unless the configuration names ALBERT.
+    kinds.save_fast_unigram(tmp_path)
     assert not is_lowered()
     edit(tmp_path / CONFIG, lambda config: config.update(tokenizer_class="AlbertTokenizer"))
     assert is_lowered()
@@ -176,7 +175,7 @@ def test_fingerprints_differ_by_model_special_tokens_scores_and_options(tmp_path
 
     kinds.save_roberta(tmp_path / "bpe")
     KINDS["albert uncased"](tmp_path / "albert")
-    found = [
+    actual = [
         printed("bpe"),
         printed("bpe", lambda content: content["model"]["merges"].pop()),
         printed(
@@ -187,7 +186,7 @@ def test_fingerprints_differ_by_model_special_tokens_scores_and_options(tmp_path
         printed("albert", lambda content: content["model"]["vocab"][9].__setitem__(1, -3.5)),
         printed("albert", lambda config: config.update(do_lower_case=False), CONFIG),
     ]
-    assert len(set(found)) == len(found)
+    assert len(set(actual)) == len(actual)
 
 
 def test_truncation_padding_dropout_and_template_of_a_file_do_not_change_the_ids(
@@ -264,16 +263,16 @@ def test_numbers_get_the_ids_of_the_google_implementation() -> None:
     processor = SentencePieceProcessor(model_file=str(RELEASED))
 
     def googles_tokens(word: str) -> list[str]:
-        found: list[str] = []
+        actual: list[str] = []
         for token in processor.encode(word, out_type=str):
             if len(token) > 1 and token[-1] == "," and token[-2].isdigit():
                 first, *rest = processor.encode(token[:-1].replace("▁", ""), out_type=str)
-                found += filter(
+                actual += filter(
                     None, [first if token[0] == "▁" else first.removeprefix("▁"), *rest, ","]
                 )
             else:
-                found.append(token)
-        return found
+                actual.append(token)
+        return actual
 
     tokenizer = load_tokenizer(RELEASED, TextOptions(split_digit_comma=True))
     words = ORDINARY.split()
@@ -358,6 +357,5 @@ def test_a_character_that_becomes_several_unknown_tokens_counts_once(tmp_path: P
         for text, characters in {"the house": 0, "☃☃": 2, "\ufdfa": 1, "☃ the ☃ house☃": 3}.items():
             count = encoder.encode_counted([text])[2]["unknown_characters"]
             assert count <= len(text.replace(" ", ""))
-            assert (
-                kind == "bert uncased" or count == characters
-            )  # WordPiece makes whole words unknown
+            # WordPiece makes whole words unknown.
+            assert kind == "bert uncased" or count == characters

@@ -194,9 +194,9 @@ def test_an_option_that_does_not_apply_to_a_tokenizer_is_refused(tmp_path: Path)
 
 def test_options_apply_to_a_model_in_the_layout_of_albert_only(tmp_path: Path) -> None:
     path = train_model(tmp_path / "own.model")
-    for options, wanted in {TextOptions(True): "aé", TextOptions(None, False): "Ae"}.items():
+    for options, expected in {TextOptions(True): "aé", TextOptions(None, False): "Ae"}.items():
         normalizer = load_tokenizer(path, options).backend_tokenizer.normalizer
-        assert normalizer.normalize_str("Aé") == wanted
+        assert normalizer.normalize_str("Aé") == expected
     train_model(path, ["The Old Bridge, the House"] * 20)  # with capitals, unlike ALBERT's
     refused = partial(load_tokenizer, path, TextOptions(split_digit_comma=True))
     assert_refused("UsageError", "--split_digit_comma", refused)
