@@ -81,8 +81,8 @@ COVERED = {
 
 @pytest.mark.parametrize("text", COVERED)
 def test_characters_a_normaliser_drops_belong_to_a_token_of_their_word(text: str) -> None:
-    offsets, wanted = COVERED[text]
-    assert cover(text, offsets) == wanted
+    offsets, expected = COVERED[text]
+    assert cover(text, offsets) == expected
 
 
 def test_truncation_and_padding_settings_of_the_tokenizer_are_ignored_and_kept() -> None:

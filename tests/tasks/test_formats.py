@@ -53,9 +53,9 @@ def test_questions_are_read_from_the_file_of_their_version(tmp_path: Path) -> No
         squad_file(tmp_path / f"{stem}-v1.1.json", {"question": "Where?", "answers": both})
         squad_file(tmp_path / f"{stem}-v2.0.json", {}, NO_ANSWER)
         squad_file(tmp_path / f"{stem}-v2.0.old.json", {})
-    wanted = (Answer("Rome", 15), Answer("in Rome", 12))
+    expected = (Answer("Rome", 15), Answer("in Rome", 12))
     (example,) = read("squad", data_dir=tmp_path).train
-    assert example == SpanExample("Ada met Bob in Rome.", "Where?", wanted, "q0")
+    assert example == SpanExample("Ada met Bob in Rome.", "Where?", expected, "q0")
     assert len(read("squad_v2", data_dir=tmp_path).train) == 2
 
 
@@ -83,9 +83,9 @@ def test_an_unusual_question_is_used_or_left_out_and_counted(
         for option, file in (("train_file", "t.json"), ("validation_file", "d.json"))
     }
     data = read(name, **files)
-    for wanted, examples in ((train, data.train), (dev, data.evaluation["dev"])):
-        found = [" ".join(map(str, sum(example.answers, ()))) for example in examples[1:]]
-        assert found == ([] if wanted == "-" else [wanted])
+    for expected, examples in ((train, data.train), (dev, data.evaluation["dev"])):
+        actual = [" ".join(map(str, sum(example.answers, ()))) for example in examples[1:]]
+        assert actual == ([] if expected == "-" else [expected])
     assert noticed(data.report, "left out of training") == (train == "-")
     assert noticed(data.report, "NOT SCORED") == (dev == "-")
     assert noticed(data.report, notice) >= bool(notice)
@@ -115,9 +115,9 @@ def test_questions_are_read_from_tables_and_new_ones_need_no_answers(tmp_path: P
     assert [example.answers for example in data.train] == [(Answer("Rome", 15),), ()]
     bare = {"context": "Ada met Bob.", "question": "Who?"}
     whole = {"data": [{"paragraphs": [{**bare, "qas": [{**bare, "id": "0"}]}]}]}
-    wanted = [SpanExample("Ada met Bob.", "Who?", None, "0")]
-    assert new("squad", json_lines(tmp_path / "new.jsonl", bare)) == wanted
-    assert new("squad", write(tmp_path / "new.JSON", json.dumps(whole))) == wanted
+    expected = [SpanExample("Ada met Bob.", "Who?", None, "0")]
+    assert new("squad", json_lines(tmp_path / "new.jsonl", bare)) == expected
+    assert new("squad", write(tmp_path / "new.JSON", json.dumps(whole))) == expected
 
 
 # RACE.

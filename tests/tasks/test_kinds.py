@@ -215,12 +215,12 @@ def test_outputs_on_the_gold_tags_are_decoded_to_them(
     examples = [sentence(pairs) for pairs in sentences]
     features = encode("token", examples, SHORT, text=text)
     decoded = decode("token", outputs_on(features, features.labels), features, examples)
-    assert decoded.predictions == [list(one.tags or ()) for one in examples]
+    assert decoded.predictions == [list(item.tags or ()) for item in examples]
     assert (decoded.values[:, :1] == decoded.values[:, 1:3]).all()
     assert (
         decoded.values[:, 3].tolist()
         == decoded.values[:, 4].tolist()
-        == [len(one.words) for one in examples]
+        == [len(item.words) for item in examples]
     )
 
 

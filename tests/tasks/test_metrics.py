@@ -109,8 +109,8 @@ def test_correlations_equal_scipy_even_if_nearly_constant(
     )
     with warnings.catch_warnings(action="ignore"):  # for a constant side scipy gives nan, we give 0
         expected = [
-            float(np.nan_to_num(found(predicted, gold).statistic))
-            for found in (pearsonr, spearmanr)
+            float(np.nan_to_num(actual(predicted, gold).statistic))
+            for actual in (pearsonr, spearmanr)
         ]
     assert [scores["pearson"], scores["spearman"]] == expected
 

@@ -84,8 +84,8 @@ def expected_loss(name: str, outputs: Tensor, batch: Batch) -> Tensor:
             real = outputs[row][batch.attention_mask[row]]  # [length, 2]
             total -= sum(real[:, side].log_softmax(0)[end] for side, end in enumerate(ends)) / 2
         return total
-    kept = batch.attention_mask if name == "token" else labels != IGNORED_LABEL
-    return -outputs[kept].log_softmax(-1).gather(1, labels[kept][:, None]).sum()
+    remaining = batch.attention_mask if name == "token" else labels != IGNORED_LABEL
+    return -outputs[remaining].log_softmax(-1).gather(1, labels[remaining][:, None]).sum()
 
 
 @pytest.mark.parametrize("name", KINDS)

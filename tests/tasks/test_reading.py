@@ -53,9 +53,9 @@ def test_a_file_option_replaces_only_its_set_and_missing_sets_are_counted(tmp_pa
     header = ["sentence1", "sentence2", "gold_label"]
     for name in ("train", "dev_matched", "dev_mismatched", "test_mismatched"):
         write(tmp_path / f"{name}.tsv", table(header, [name, "b", "neutral"]))
-    mine = write(tmp_path / "other" / "mine.csv", "premise,hypothesis,label\nmine,b,neutral\n")
-    files = {"data_dir": tmp_path, "validation_file": mine}
-    data = read("mnli", **files, test_file=mine, needs_test=True)
+    edited = write(tmp_path / "other" / "mine.csv", "premise,hypothesis,label\nmine,b,neutral\n")
+    files = {"data_dir": tmp_path, "validation_file": edited}
+    data = read("mnli", **files, test_file=edited, needs_test=True)
     texts = [examples[0].text for examples in (data.evaluation | data.test).values()]
     assert texts == ["mine", "dev_mismatched", "mine", "test_mismatched"]
     assert [*data.evaluation, *data.test] == ["matched", "mismatched", "MNLI-m", "MNLI-mm"]
@@ -204,12 +204,12 @@ def test_new_text_is_read_from_lines_or_from_a_table_without_labels(tmp_path: Pa
     report = Report()
     lines = write(tmp_path / "new.txt", "One.\r\n\nTwo\tand three.")
     texts = enumerate(["One.", "", "Two\tand three."])
-    wanted = [SequenceExample(text, None, None, str(number)) for number, text in texts]
-    assert read_unlabelled(find_task("sst2"), lines, DataConfig(), report) == wanted
+    expected = [SequenceExample(text, None, None, str(number)) for number, text in texts]
+    assert read_unlabelled(find_task("sst2"), lines, DataConfig(), report) == expected
     what = "1 example of new.txt kept although the text is empty"
     assert report.lines() == [f"{what} (first: {lines}:2)"]
     labelled = write(tmp_path / "new.tsv", "label\tsentence\nwhatever\tOne.\n")
-    assert read_unlabelled(find_task("sst2"), labelled, DataConfig(), report) == wanted[:1]
+    assert read_unlabelled(find_task("sst2"), labelled, DataConfig(), report) == expected[:1]
 
 
 @pytest.mark.parametrize(

@@ -65,11 +65,11 @@ def test_albert_on_the_full_data_uses_the_published_settings() -> None:
         assert taken == pytest.approx(steps, rel=1e-12), task
         assert options["warmup_ratio"] * taken == pytest.approx(warmup, rel=1e-12), task
         assert options["num_train_epochs"] == pytest.approx(epochs, rel=0.03), task
-        found = [
+        actual = [
             options[name]
             for name in ("learning_rate", "per_device_train_batch_size", "max_seq_length")
         ]
-        assert found == [rate, batch, length], task
+        assert actual == [rate, batch, length], task
         assert (
             options["hidden_dropout_prob"] == options["attention_probs_dropout_prob"] == dropout
         ), task
@@ -84,13 +84,13 @@ def test_albert_on_the_full_data_uses_the_published_settings() -> None:
             task
         )
         if task not in (*ALBERT_ROWS, "ax"):  # the middle of what BERT's authors recommend
-            wanted = {
+            expected = {
                 "learning_rate": 3e-5,
                 "per_device_train_batch_size": 32,
                 "num_train_epochs": 3,
             }
-            wanted |= {"warmup_ratio": 0.1, "max_seq_length": 128, "hidden_dropout_prob": 0}
-            assert wanted.items() <= options.items(), task
+            expected |= {"warmup_ratio": 0.1, "max_seq_length": 128, "hidden_dropout_prob": 0}
+            assert expected.items() <= options.items(), task
 
 
 @pytest.mark.parametrize(

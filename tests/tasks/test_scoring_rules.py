@@ -20,15 +20,17 @@ TEXTS = st.one_of(st.lists(WORDS, max_size=5).map(" ".join), st.text(max_size=12
 
 def words_of(text: str) -> list[str]:
     """Reference normalization, one character and one word at a time."""
-    kept = "".join(character for character in text.lower() if character not in string.punctuation)
-    found, word = [], ""
-    for character in kept + " ":
+    remaining = "".join(
+        character for character in text.lower() if character not in string.punctuation
+    )
+    actual, word = [], ""
+    for character in remaining + " ":
         if character.isalnum() or character == "_":
             word += character
         else:
-            found += [word if word not in ("a", "an", "the") else " ", character]
+            actual += [word if word not in ("a", "an", "the") else " ", character]
             word = ""
-    return "".join(found).split()
+    return "".join(actual).split()
 
 
 def plain_f1(prediction: str, gold: str) -> float:
@@ -108,10 +110,10 @@ E-PER I-PER         | 0 1 PER, 1 2 PER
 """
 
 
-@pytest.mark.parametrize(("tags", "wanted"), rows(TAGS))
-def test_hand_made_tags(tags: str, wanted: str) -> None:
+@pytest.mark.parametrize(("tags", "expected"), rows(TAGS))
+def test_hand_made_tags(tags: str, expected: str) -> None:
     spans = sorted(entities(tags.split()))
-    assert ", ".join(" ".join(map(str, span)) for span in spans) == wanted
+    assert ", ".join(" ".join(map(str, span)) for span in spans) == expected
 
 
 def test_only_tags_with_the_prefixes_of_a_scheme_are_entities() -> None:

@@ -60,8 +60,10 @@ def test_order_and_index_are_kept(
     decoded = Decoded(json.loads(predictions), None, None)
     (test,) = task.files.test
     path = write_submission(task, test, decoded, texts(*identities.split()), tmp_path)
-    wanted = ["index,prediction", *lines.split(" ")]
-    assert path.read_bytes().decode() == "".join(line.replace(",", "\t") + "\n" for line in wanted)
+    expected = ["index,prediction", *lines.split(" ")]
+    assert path.read_bytes().decode() == "".join(
+        line.replace(",", "\t") + "\n" for line in expected
+    )
 
 
 def test_tags_are_written_as_words_and_tags(tmp_path: Path) -> None:
@@ -127,9 +129,9 @@ def test_averages_are_over_electras_eight_main_metrics_and_the_nine_official_mea
 
 
 def test_missing_tasks_and_metrics_are_listed_and_not_averaged() -> None:
-    some = glue_average({name: FULL[name] for name in ("rte", "wnli")}, "electra")
-    assert (some.used, some.average) == (("rte",), 0.5)
-    assert set(some.missing) == set(ELECTRA_EIGHT) - {"rte"}
+    items = glue_average({name: FULL[name] for name in ("rte", "wnli")}, "electra")
+    assert (items.used, items.average) == (("rte",), 0.5)
+    assert set(items.missing) == set(ELECTRA_EIGHT) - {"rte"}
     assert glue_average({}, "official").average is None
     matched = {**FULL, "mnli": {"accuracy": 0.8}}
     assert glue_average(matched, "electra").missing == ()
