@@ -136,7 +136,7 @@ def test_many_small_files_share_a_unit_that_depends_only_on_their_order_and_cont
 def test_a_record_batch_as_big_as_its_file_is_not_held_in_memory(tmp_path: Path, name: str) -> None:
     peaks: list[int] = []
     for count in (600, 2_400):  # of 2 KB; a megabyte of text is batched at once
-        texts: list[str | None] = ["One line that goes on and on. " * 70] * count
+        texts: list[str | None] = ["One line that goes on and on " * 70] * count
         (unit,) = plan_units([write_table(tmp_path / name, texts, count)])
         tracemalloc.start()
         before = pyarrow.total_allocated_bytes()
