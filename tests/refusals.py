@@ -1,6 +1,7 @@
 """Tables of refusals, written as text, and the assertion of one refusal."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -12,10 +13,10 @@ def rows(text: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.split("|")] for line in text.strip().splitlines()]
 
 
-def assert_refused(error: str, word: str, call: Callable[[], object]) -> str:
+def assert_refused(error: str, word: str, call: Callable[..., object], /, *values: Any, **options: Any) -> str:
     """Assert that a call raises this class of error, in one printable line that names `word`."""
     with pytest.raises(getattr(contracts, error)) as refused:
-        call()
+        call(*values, **options)
     message = str(refused.value)
     assert word in message
     assert message.isprintable()
