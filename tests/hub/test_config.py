@@ -115,7 +115,7 @@ def test_invalid_configuration_is_refused_in_one_short_line(
 ) -> None:
     changes = json.loads(change.replace("evil", "evil" * 90_000).replace("native", NATIVE))
     contents = CONTENTS | {"architectures": ["AlbertForSequenceClassification"]} | changes
-    message = assert_refused("CheckpointError", word, lambda: READ[read](contents, "config.json"))
+    message = assert_refused("CheckpointError", word, READ[read], contents, "config.json")
     assert "config.json" in message
     assert len(message) < 300
 
@@ -127,4 +127,4 @@ NO_OBJECTS = (b"[" * 100_000, b"1" * 5000, b" " * (1 << 21), b"\xff{")
 def test_file_that_is_not_a_small_json_object_is_refused(tmp_path: Path, text: bytes) -> None:
     file = tmp_path / "config.json"
     file.write_bytes(text)
-    assert_refused("CheckpointError", "config.json", lambda: read_json(file))
+    assert_refused("CheckpointError", "config.json", read_json, file)

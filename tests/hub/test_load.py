@@ -3,7 +3,6 @@
 import json
 from copy import deepcopy
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +47,7 @@ def test_encoder_of_a_run_is_the_discriminator_if_there_is_one(tmp_path: Path) -
 
 def test_path_without_a_model_is_refused_with_the_reason(tmp_path: Path) -> None:
     def refuse(path: Path, word: str, kind: str = "discriminator") -> None:
-        assert_refused("UsageError", word, lambda: locate(path, kind))
+        assert_refused("UsageError", word, locate, path, kind)
 
     for path in (tmp_path / "none", tmp_path / ("a" * 5000), Path("/dev/null")):
         refuse(path, "does not exist")
@@ -104,8 +103,9 @@ def test_an_incomplete_encoder_or_one_of_another_shape_is_not_copied() -> None:
     wider = make_masked_lm(replace(SHAPE, intermediate_size=41)).state_dict()
     del lacking[TABLE]
     for word, state in ((TABLE, lacking), ("ffn", wider)):
-        refused = partial(load.load_partial, model, state, SOURCE)
-        assert SOURCE in assert_refused("CheckpointError", word, refused)
+        assert SOURCE in assert_refused(
+            "CheckpointError", word, load.load_partial, model, state, SOURCE
+        )
     assert_same_tensors(model.state_dict(), before)
 
 
@@ -173,7 +173,7 @@ def test_damaged_task_folder_is_refused(
     for name in [name for name in tensors if name.startswith(removed)]:
         del tensors[name]
     save_file(tensors, folder / WEIGHTS)
-    assert_refused("CheckpointError", word, lambda: load.load_task_model(locate(folder)))
+    assert_refused("CheckpointError", word, load.load_task_model, locate(folder))
 
 
 @pytest.mark.parametrize(
@@ -193,4 +193,4 @@ def test_dropout_of_the_head_is_the_one_stock_applies(
         files.config.write_text(json.dumps(contents | {name: value}))
         assert load.load_task_model(files)[0].head.dropout == expected
     files.config.write_text(json.dumps(contents | {name: 7}))
-    assert_refused("CheckpointError", "config.json", lambda: load.load_task_model(files))
+    assert_refused("CheckpointError", "config.json", load.load_task_model, files)

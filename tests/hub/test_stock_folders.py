@@ -63,7 +63,7 @@ def assert_parity(ours: Any, theirs: Any) -> None:
         ours.to(dtype), theirs.to(dtype)
         actual = outputs(ours, ids, mask, segments)
         expected = theirs(
-            *(item[None] if is_choice else item for item in (ids, mask.long(), segments))
+            *(values[None] if is_choice else values for values in (ids, mask.long(), segments))
         )
         names = expected.keys() - {
             "seq_relationship_logits"
@@ -165,7 +165,7 @@ def test_untied_decoder_is_refused_by_name(family: str, tmp_path: Path) -> None:
     # An equal copy is accepted.
     load(rewrite(files, lambda tensors: {**tensors, decoder: tensors[table].clone()}))
     rewrite(files, lambda tensors: {**tensors, decoder: tensors[decoder] * (1 + 1e-6)})
-    assert_refused("CheckpointError", "decoder", lambda: load(files))
+    assert_refused("CheckpointError", "decoder", load, files)
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_unsupported_head_is_refused_and_its_encoder_is_read(case: str, tmp_path
     name, word = case.split()
     theirs = make("electra", f"ElectraFor{name}")
     files = save(theirs, tmp_path)
-    assert_refused("CheckpointError", word, lambda: load_task_model(files))
+    assert_refused("CheckpointError", word, load_task_model, files)
     assert any(word in head for head in read_stored(files).unsupported_heads)
     assert_parity(load(files, EncoderModel), theirs.electra)
 
@@ -188,7 +188,7 @@ def test_activation_is_that_of_the_configuration_or_refused(tmp_path: Path) -> N
         make("electra", "ElectraForMaskedLM", config_of("electra", hidden_act="relu")),
         tmp_path / "other",
     )
-    assert_refused("CheckpointError", "relu", lambda: load(files))
+    assert_refused("CheckpointError", "relu", load, files)
 
 
 def test_a_pooler_without_an_order_head_is_saved_again_bitwise(tmp_path: Path) -> None:
@@ -230,4 +230,4 @@ def test_unknown_or_duplicate_tensor_is_refused_by_name(tmp_path: Path) -> None:
     wrong["predictions.bias"] = torch.zeros(SHAPE.vocab_size, dtype=torch.int64)
     for name, tensor in wrong.items():
         save_file({**valid, name: tensor}, files.weights)
-        assert_refused("CheckpointError", name.removeprefix("albert."), lambda: load(files))
+        assert_refused("CheckpointError", name.removeprefix("albert."), load, files)
