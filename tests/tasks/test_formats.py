@@ -142,7 +142,7 @@ def test_articles_give_questions_with_levels(tmp_path: Path) -> None:
     high = read("race", data_dir=tmp_path, race_level="high").train
     assert {example.group for example in high} == {"high"}
     middle = {"data_dir": tmp_path, "race_level": "middle"}  # of which there is no dev set
-    assert_refused("UsageError", "middle/", lambda: read("race", **middle))
+    assert_refused("UsageError", "middle/", read, "race", **middle)
     race_file(tmp_path / "RACE" / "train" / "high" / "1.txt", answers=["A", ""], id="1.txt")
     data = read("race", data_dir=tmp_path)
     assert noticed(data.report, "left out of training: no answer") == 1
@@ -163,7 +163,7 @@ def test_questions_of_race_are_read_from_tables(tmp_path: Path) -> None:
     assert first == ChoiceExample("Tea.", "Q", ("x", "y"), 1, "0-0", "")
     assert second == first._replace(question="R", identity="0-1")
     assert noticed(data.report, "label for all examples of d.jsonl: 'B'") == 1
-    assert_refused("DataError", "d.jsonl", lambda: read("race", **files, race_level="high"))
+    assert_refused("DataError", "d.jsonl", read, "race", **files, race_level="high")
 
 
 # CoNLL.
@@ -242,7 +242,7 @@ NUMBERED = "1-2\tdel\t_\n1\tde\tADP\n2\tel\tDET\n2.1\tera\tAUX\n\n1\tAda\tPROPN\
 def test_numbers_of_words_are_not_taken_for_words(tmp_path: Path) -> None:
     for text in (NUMBERED, NUMBERED.replace("1-2\t", "0\t"), "1.\tde\n2.\tel\n"):
         file = write(tmp_path / "new.conll", text)
-        assert_refused("UsageError", "--text_column", lambda file=file: new("ner", file))
+        assert_refused("UsageError", "--text_column", new, "ner", file)
     data = conll(tmp_path, NUMBERED, NUMBERED, text_column="1", label_column="2")
     assert data.train[0] == TokenExample(("de", "el"), ("ADP", "DET"), "0")
     what = "sentences of t.conll read without their rows such as 1-2 and 1.1"
@@ -370,12 +370,12 @@ def test_a_file_of_another_format_is_refused(
 ) -> None:
     path = write(tmp_path / file, content)
     assert file in assert_refused(
-        "UsageError" if name == "ner" else "DataError", word, lambda: read_both(name, path)
+        "UsageError" if name == "ner" else "DataError", word, read_both, name, path
     )
     if path.suffix in (".json", ".txt"):
         for option in ("text_column", "text_pair_column", "label_column"):
             given = {option: "x"}
-            assert_refused("UsageError", file, lambda given=given: read_both(name, path, **given))
+            assert_refused("UsageError", file, read_both, name, path, **given)
 
 
 @pytest.mark.parametrize(("option", "error", "word", "lines"), rows(REFUSED_COLUMNS))
@@ -384,7 +384,7 @@ def test_options_that_name_no_column_of_words_or_tags_are_refused(
 ) -> None:
     name, _, value = option.partition("=")
     text = lines.replace("~", "\t").replace(";", "\n") + "\n"
-    assert_refused(error, word, lambda: conll(tmp_path, text, text, **{name: value}))
+    assert_refused(error, word, conll, tmp_path, text, text, **{name: value})
 
 
 def test_too_many_tags_and_sentences_of_single_words_are_refused(tmp_path: Path) -> None:
@@ -392,4 +392,4 @@ def test_too_many_tags_and_sentences_of_single_words_are_refused(tmp_path: Path)
     assert len(conll(tmp_path, thousand, thousand).labels) == 1000
     assert len(conll(tmp_path, "a O\n\n" * 9, "a O\n\n" * 9).train) == 9
     for text, word in ((thousand + "word tag\n", "1,001 tags"), ("a O\n\n" * 10, "10 sentences")):
-        assert_refused("DataError", word, lambda text=text: conll(tmp_path, text, text))
+        assert_refused("DataError", word, conll, tmp_path, text, text)

@@ -103,7 +103,7 @@ def test_label_ids_without_names_are_refused_if_their_order_differs(
     hub_datasets: dict[Any, Any],
 ) -> None:
     hub_datasets["some/mnli", None] = mnli().cast_column("label", datasets.Value("int64"))
-    assert_refused("DataError", "label '0'", lambda: read("mnli", data_dir="some/mnli"))
+    assert_refused("DataError", "label '0'", read, "mnli", data_dir="some/mnli")
 
 
 def test_tags_are_matched_by_name_and_a_config_can_be_chosen(hub_datasets: dict[Any, Any]) -> None:
@@ -122,7 +122,7 @@ def test_a_dataset_without_training_data_can_be_evaluated(hub_datasets: dict[Any
     del hub_datasets["some/mnli", None]["train"]
     data = read(TASKS["mnli"], data_dir="some/mnli", is_trained=False)
     assert (data.train, [*data.evaluation]) == ([], ["matched", "mismatched"])
-    assert_refused("UsageError", "some/mnli", lambda: read("mnli", data_dir="some/mnli"))
+    assert_refused("UsageError", "some/mnli", read, "mnli", data_dir="some/mnli")
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_streams_of_damaged_or_guessed_rows_are_refused(
 ) -> None:
     write(tmp_path / name, content)
     options = {"streaming": True, "validation_split": 0.5}
-    assert_refused(error, str(tmp_path), lambda: read("custom", data_dir=tmp_path, **options))
+    assert_refused(error, str(tmp_path), read, "custom", data_dir=tmp_path, **options)
 
 
 def test_a_sample_of_a_stream_is_all_that_is_kept(
@@ -170,4 +170,4 @@ def test_unavailable_datasets_are_refused(
 ) -> None:
     if dataset is not None:
         hub_datasets["some/sst", None] = dataset() if dataset is mnli else dataset
-    assert_refused("UsageError", word, lambda: read("sst2", data_dir="some/sst"))
+    assert_refused("UsageError", word, read, "sst2", data_dir="some/sst")

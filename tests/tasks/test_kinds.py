@@ -215,12 +215,12 @@ def test_outputs_on_the_gold_tags_are_decoded_to_them(
     examples = [sentence(pairs) for pairs in sentences]
     features = encode("token", examples, SHORT, text=text)
     decoded = decode("token", outputs_on(features, features.labels), features, examples)
-    assert decoded.predictions == [list(item.tags or ()) for item in examples]
+    assert decoded.predictions == [list(example.tags or ()) for example in examples]
     assert (decoded.values[:, :1] == decoded.values[:, 1:3]).all()
     assert (
         decoded.values[:, 3].tolist()
         == decoded.values[:, 4].tolist()
-        == [len(item.words) for item in examples]
+        == [len(example.words) for example in examples]
     )
 
 
@@ -289,4 +289,4 @@ def test_values_count_entities_and_tags() -> None:
 
 def test_questions_with_other_numbers_of_options_are_refused() -> None:
     examples = [choice(), choice(("a", "b", "c"))]
-    assert "7.txt" in assert_refused("DataError", "3 options", lambda: encode("choice", examples))
+    assert "7.txt" in assert_refused("DataError", "3 options", encode, "choice", examples)

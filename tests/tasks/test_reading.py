@@ -45,7 +45,7 @@ def test_exact_file_names_are_preferred_and_then_their_exact_case(tmp_path: Path
     assert len(read("sst2", data_dir=tmp_path).train) == 2
     for name in ("train_a.tsv", "train_b.tsv"):
         (tmp_path / name).write_text((tmp_path / "TRAIN.TSV").read_text())
-    assert_refused("UsageError", "train_a.tsv", lambda: read("sst2", data_dir=tmp_path))
+    assert_refused("UsageError", "train_a.tsv", read, "sst2", data_dir=tmp_path)
     assert len(read("sst2", data_dir=tmp_path, train_file=tmp_path / "train_b.tsv").train) == 2
 
 
@@ -75,7 +75,7 @@ def test_the_labels_of_a_model_are_used_for_evaluation(tmp_path: Path) -> None:
     assert data.labels == ("b", "c", "a")
     assert [example.label for example in data.evaluation["dev"]] == ["b", "a"]
     custom_files(tmp_path, [], ["b", "d"])
-    assert_refused("DataError", "'d'", lambda: read(task, is_trained=False, validation_file=file))
+    assert_refused("DataError", "'d'", read, task, is_trained=False, validation_file=file)
 
 
 @pytest.mark.parametrize("has_labels", [True, False])
@@ -92,9 +92,7 @@ def test_only_the_diagnostic_set_may_have_no_labels(tmp_path: Path, has_labels: 
     assert [*read("ax", data_dir=tmp_path).test] == ["AX"]
     bare = write(tmp_path / "dev.tsv", "index\tsentence1\tsentence2\n0\ta\tb\n")
     task = TASKS["rte"]
-    assert_refused(
-        "DataError", "'label'", lambda: read(task, is_trained=False, validation_file=bare)
-    )
+    assert_refused("DataError", "'label'", read, task, is_trained=False, validation_file=bare)
 
 
 def test_a_test_set_is_read_only_where_it_is_needed_and_without_labels(tmp_path: Path) -> None:
@@ -135,8 +133,7 @@ def test_a_table_without_a_header_is_read_by_the_names_given(tmp_path: Path) -> 
     assert read_unlabelled(TASKS["custom"], new, config, report)[0].text == "fine"
     assert any("read as columns text (first" in line for line in report.lines())
     for names in (None, "text,label,more"):
-        refused = lambda names=names: read("custom", **files, column_names=names)  # noqa: E731
-        assert_refused("DataError", "--column_names", refused)
+        assert_refused("DataError", "--column_names", read, "custom", **files, column_names=names)
 
 
 # Unusual data, and sampling.
@@ -220,8 +217,8 @@ def test_new_text_that_cannot_be_used_is_refused(tmp_path: Path, name: str, cont
     def read_new(file: Path) -> object:
         return read_unlabelled(TASKS["sst2"], file, DataConfig(), Report())
 
-    assert_refused("DataError", name, lambda: read_new(write(tmp_path / name, content)))
-    assert_refused("UsageError", "--predict", lambda: read_new(tmp_path / ("y" * 300)))
+    assert_refused("DataError", name, read_new, write(tmp_path / name, content))
+    assert_refused("UsageError", "--predict", read_new, tmp_path / ("y" * 300))
 
 
 # Refused data.
@@ -267,7 +264,7 @@ def test_data_that_cannot_be_used_are_refused(
     given = json.loads(options)
     if "BOTH" in given:
         given |= dict.fromkeys(("train_file", "validation_file"), given.pop("BOTH"))
-    assert_refused(error, word, lambda: read(task, **given))
+    assert_refused(error, word, read, task, **given)
 
 
 def test_a_table_in_another_encoding_is_read(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_a_set_with_an_unknown_label_or_no_example_is_refused(
     if label == "maybe":
         content = RTE_ROWS + content
     folder = rte_folder(tmp_path, **{name: content})
-    assert_refused("DataError", word, lambda: read("rte", data_dir=folder))
+    assert_refused("DataError", word, read, "rte", data_dir=folder)
 
 
 @pytest.mark.parametrize("score", ["5.01", "nan", "inf"])
@@ -93,14 +93,14 @@ def test_a_score_out_of_range_is_left_out_of_training_only(tmp_path: Path, score
     wrong = {("1", score): f"dev.tsv:3: label {score}", ("much", "1"): "'much'"}
     for scores, word in wrong.items():
         folder = stsb_folder(tmp_path, *scores)
-        assert_refused("DataError", word, lambda folder=folder: read("stsb", data_dir=folder))
+        assert_refused("DataError", word, read, "stsb", data_dir=folder)
     missing = read("stsb", data_dir=stsb_folder(tmp_path, "-1.0"))  # the hub's mark
     assert noticed(missing.report, "no label") == 1
 
 
 def test_a_text_whose_tokens_would_fill_the_memory_is_refused(tmp_path: Path) -> None:
     folder = sst2_folder(tmp_path, train="x" * ((1 << 21) + 1) + "\t1\n")
-    assert_refused("DataError", "train.tsv:2: 'text'", lambda: read("sst2", data_dir=folder))
+    assert_refused("DataError", "train.tsv:2: 'text'", read, "sst2", data_dir=folder)
 
 
 def test_missing_text_of_parquet_is_no_text(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_labels_that_cannot_be_classes_are_refused(
     tmp_path: Path, train: list[Any], dev: list[Any], word: str
 ) -> None:
     files = custom_files(tmp_path, train, dev)
-    assert_refused("DataError", word, lambda: read("custom", **files))
+    assert_refused("DataError", word, read, "custom", **files)
 
 
 def test_a_custom_task_may_have_a_hundred_labels_or_numbers_to_predict(tmp_path: Path) -> None:

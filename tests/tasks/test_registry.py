@@ -42,7 +42,7 @@ def test_usual_spellings_are_found() -> None:
 def test_unknown_task_names_are_refused_with_a_suggestion() -> None:
     words = {"mnil": "mean mnli", "poetry": "glue", "glue": "one task", "RACE-mid": "--race_level"}
     for name, word in words.items():
-        assert_refused("UsageError", word, lambda name=name: find_task(name))
+        assert_refused("UsageError", word, find_task, name)
 
 
 # As the hub names them, in the order of Google's code.
@@ -88,7 +88,7 @@ def test_an_option_that_contradicts_the_task_is_refused() -> None:
     for task, regression in cases:
         config = DataConfig(regression=regression)
         option = f"--regression {str(regression).lower()}: {task.name}"
-        assert_refused("UsageError", option, lambda: as_configured(task, config))  # noqa: B023
+        assert_refused("UsageError", option, as_configured, task, config)
     pair = DataConfig(text_pair_column="b")
     option = "--text_pair_column b: cola"
-    assert_refused("UsageError", option, lambda: as_configured(TASKS["cola"], pair))
+    assert_refused("UsageError", option, as_configured, TASKS["cola"], pair)

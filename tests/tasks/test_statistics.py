@@ -2,7 +2,6 @@
 
 import math
 import statistics
-from functools import partial
 
 import numpy as np
 import pytest
@@ -74,8 +73,8 @@ def test_an_interval_is_as_wide_as_that_of_the_normal_approximation() -> None:
 def test_equal_seeds_have_the_interval_of_one_seed() -> None:
     # True only if all seeds share the draws: with separate draws the mean would vary less.
     (table,) = model([0.8], size=50, seed=1)
-    item, three = (interval_of([table] * count, resamples=100) for count in (1, 3))
-    assert three == pytest.approx(item, abs=1e-12)  # float64
+    single, three = (interval_of([table] * count, resamples=100) for count in (1, 3))
+    assert three == pytest.approx(single, abs=1e-12)  # float64
 
 
 # Draws of the last table without its one example of class 2 have two classes and so an F1.
@@ -177,5 +176,4 @@ def test_the_difference_is_given_in_pooled_standard_deviations() -> None:
 def test_models_scored_on_different_examples_are_refused() -> None:
     (first,) = model([0.8], 10, seed=1)
     for second in (first[:5], first[::-1]):
-        refused = partial(compared, [first], [second])
-        assert_refused("DataError", "different examples", refused)
+        assert_refused("DataError", "different examples", compared, [first], [second])
