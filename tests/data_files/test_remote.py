@@ -4,7 +4,6 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -69,10 +68,11 @@ def test_a_text_cut_short_or_changed_on_its_way_is_refused_and_not_kept(
     with monkeypatch.context() as patch:
         patch.setattr(Server, "sent", sent)
         patch.setattr(Server, "after", lambda _: patch.setattr(Server, "head", WHOLE | later))
-        assert "--corpus" in assert_refused("UsageError", reason, lambda: find(text))
+        assert "--corpus" in assert_refused("UsageError", reason, find, text)
         patch.setattr(Server, "head", WHOLE)
-        refused = partial(read, "sst2", train_file=text, validation_file=text)
-        assert "--train_file" in assert_refused("UsageError", reason, refused)
+        assert "--train_file" in assert_refused(
+            "UsageError", reason, read, "sst2", train_file=text, validation_file=text
+        )
     assert not [path for path in cache.rglob("*.tsv") if path.is_file()]
     assert find(text)[0].read_bytes() == TEXT
 
@@ -97,5 +97,5 @@ def test_sizes_are_compared_everywhere(cache: Path, monkeypatch: pytest.MonkeyPa
     with monkeypatch.context() as patch:
         patch.setattr(MemoryFileSystem, "get_file", get_half)
         for corpus in ("memory://cut", "memory://cut/a.txt", "memory://cut/*.txt"):
-            assert_refused("UsageError", "bytes were received", partial(find, corpus))
+            assert_refused("UsageError", "bytes were received", find, corpus)
     assert [path.stat().st_size for path in find("memory://cut")] == [len(TEXT), len(TEXT) - 11]

@@ -8,7 +8,6 @@ import os
 import threading
 import tracemalloc
 from collections import Counter
-from functools import partial
 from itertools import chain, repeat
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -122,7 +121,7 @@ def test_the_separator_in_the_first_line_is_used_and_the_line_is_no_row(
         (("x, y",), f"{path}:3"),
         ((), f"{path}:4"),
     ]
-    assert_refused("DataError", "line 4: 3 fields", partial(sentences, path))
+    assert_refused("DataError", "line 4: 3 fields", sentences, path)
     assert sentences(write(tmp_path, f"{line}id;text\n1;{PROSE[0]}\n", "t.csv")) == [PROSE[:1]]
     assert cells(open_table(write(tmp_path, f"{line}x;1\n", "t.csv"), named=[HEADER]), "a") == [
         ("x",)
@@ -163,7 +162,7 @@ def test_column_names_are_chosen_by_column_count_and_a_separator_is_noted(tmp_pa
     without = "files without a header read as columns text, label"
     assert notes == ["files separated by semicolons", without]
     for columns in (("x", "1"), ("n", "text", "label")):
-        assert_refused("DataError", "--column_names", partial(open_table, path, named=[columns]))
+        assert_refused("DataError", "--column_names", open_table, path, named=[columns])
 
 
 DAMAGED: list[tuple[str, bytes, str]] = [
@@ -191,7 +190,7 @@ def test_damage_is_refused_with_its_location(
 def test_an_unknown_suffix_and_damaged_arrow_files_are_refused(tmp_path: Path) -> None:
     for name in ("t.json", "t.xlsx"):
         file = write(tmp_path, '{"a": 1}\n', name)
-        assert_refused("UsageError", name, partial(open_table, file))
+        assert_refused("UsageError", name, open_table, file)
     # Regression: Arrow reads at any offset in the file, and the process crashed.
     path = write_table(tmp_path / "t.arrow", ["aaaa", "bbbb", "cccc"])
     right, wrong = (np.array([0, 4, third, 12], "<i4").tobytes() for third in (8, 1 << 30))
@@ -200,7 +199,7 @@ def test_an_unknown_suffix_and_damaged_arrow_files_are_refused(tmp_path: Path) -
     # Regression: a stream cut between two record batches was a shorter table.
     whole = write_table(path, ["a", "b"], rows=1).read_bytes()
     path.write_bytes(whole[: whole.rindex(b"\xff\xff\xff\xff", 0, -8)])
-    assert_refused("DataError", "t.arrow", lambda: open_table(path))
+    assert_refused("DataError", "t.arrow", open_table, path)
 
 
 def test_a_flipped_bit_in_a_parquet_file_with_checksums_is_seen(tmp_path: Path) -> None:
@@ -237,11 +236,11 @@ def test_an_endless_line_or_field_or_a_device_is_refused(tmp_path: Path) -> None
     path = tmp_path / "t.tsv"
     with path.open("wb") as file:
         file.truncate(MAX_RECORD + 1)
-    assert_refused("DataError", "t.tsv:1", lambda: next(text_lines(path)))
+    assert_refused("DataError", "t.tsv:1", next, text_lines(path))
     assert len(next(text_lines(path, max_bytes=-1))) == MAX_RECORD + 1
     endless = chain(["a,b\n", '1,"'], repeat(" " * (1 << 20) + "\n"))
     assert_refused("DataError", "67108864", lambda: [*csv_rows(endless, ",", str)])
-    assert_refused("UsageError", "/dev/zero", lambda: next(text_lines(Path("/dev/zero"))))
+    assert_refused("UsageError", "/dev/zero", next, text_lines(Path("/dev/zero")))
 
 
 @pytest.mark.parametrize("ending", COMPRESS)
@@ -260,7 +259,7 @@ def test_compressed_members_are_one_text_and_damage_is_reported(
     overwritten = whole[:middle] + bytes(2000) + whole[middle + 2000 :]
     for broken in (whole[:-20], whole + whole[:middle], whole + b"not compressed", overwritten):
         path = write(tmp_path, broken, f"b.txt{ending}")
-        assert_refused("DataError", path.name, partial(read_bytes, path))
+        assert_refused("DataError", path.name, read_bytes, path)
 
 
 def test_compression_is_detected_by_content_also_after_a_skippable_frame(tmp_path: Path) -> None:
