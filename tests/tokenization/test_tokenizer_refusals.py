@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +89,7 @@ EDITED: dict[tuple[str, str], list[tuple[str, Change, str]]] = {
 
 
 def assert_refused_in_a_line(path: Path, word: str, what: str) -> None:
-    message = assert_refused("CheckpointError", "", lambda: load_tokenizer(path))
+    message = assert_refused("CheckpointError", "", load_tokenizer, path)
     message = message.replace(str(path.parent), "")  # of any length
     assert re.search(word, message), what
     assert len(message) < 400, what
@@ -125,7 +124,7 @@ def test_a_file_that_is_not_a_tokenizer_is_refused(tmp_path: Path) -> None:
     (tmp_path / "vocab.bin").write_bytes(b"\0")
     for name, word in (("nowhere", "exist"), ("", "tokenizer.json"), ("vocab.bin", "named")):
         path = tmp_path / name
-        assert_refused("UsageError", word, lambda path=path: load_tokenizer(path))
+        assert_refused("UsageError", word, load_tokenizer, path)
     for name, content, word in FILES:
         (tmp_path / name).write_bytes(content.encode("utf-8", "surrogateescape"))
         assert_refused_in_a_line(tmp_path / name, word, name)
@@ -188,8 +187,7 @@ def test_an_option_that_does_not_apply_to_a_tokenizer_is_refused(tmp_path: Path)
         KINDS[kind](folder)
         for value in (True, False):
             text_options = TextOptions(**{option: value})
-            refused = partial(load_tokenizer, folder, text_options)
-            assert_refused("UsageError", f"--{option} ", refused)
+            assert_refused("UsageError", f"--{option} ", load_tokenizer, folder, text_options)
 
 
 def test_options_apply_to_a_model_in_the_layout_of_albert_only(tmp_path: Path) -> None:
@@ -198,11 +196,15 @@ def test_options_apply_to_a_model_in_the_layout_of_albert_only(tmp_path: Path) -
         normalizer = load_tokenizer(path, options).backend_tokenizer.normalizer
         assert normalizer.normalize_str("Aé") == expected
     train_model(path, ["The Old Bridge, the House"] * 20)  # with capitals, unlike ALBERT's
-    refused = partial(load_tokenizer, path, TextOptions(split_digit_comma=True))
-    assert_refused("UsageError", "--split_digit_comma", refused)
+    assert_refused(
+        "UsageError",
+        "--split_digit_comma",
+        load_tokenizer,
+        path,
+        TextOptions(split_digit_comma=True),
+    )
     train_model(path, pad_id=1, unk_id=0)
-    refused = partial(load_tokenizer, path, TextOptions(True))
-    assert_refused("UsageError", "--do_lower_case", refused)
+    assert_refused("UsageError", "--do_lower_case", load_tokenizer, path, TextOptions(True))
     for config in ('{"tokenizer_class": "XLNetTokenizer"}', '{"model_type": "albert"}'):
         (tmp_path / CONFIG).write_text(config)
         assert_refused_in_a_line(path, "Tokenizer has rules", config)
