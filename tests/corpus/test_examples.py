@@ -273,10 +273,10 @@ def ids_by_example(batches: list[Batch]) -> dict[int, list[int]]:
     return actual
 
 
-def fields_equal(item: list[Batch], other: list[Batch]) -> bool:
+def fields_equal(first: list[Batch], second: list[Batch]) -> bool:
     pairs = [
         (a, b)
-        for x, y in zip(item, other, strict=True)
+        for x, y in zip(first, second, strict=True)
         for a, b in zip(x, y, strict=True)
         if a is not None
     ]

@@ -4,7 +4,6 @@ import glob
 import os
 import re
 from collections import Counter
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -89,11 +88,10 @@ REFUSED = {
 
 def test_an_invalid_list_of_sources_is_refused(tmp_path: Path) -> None:
     for text, word in REFUSED.items():
-        assert_refused("DataError", word, lambda text=text: listed(tmp_path, text))
+        assert_refused("DataError", word, listed, tmp_path, text)
     os.mkfifo(tmp_path / "pipe.yaml")  # must not block
     for name in ("pipe.yaml", "nowhere.yaml"):
-        refused = partial(read_sources, str(tmp_path / name), "text")
-        assert_refused("UsageError", name, refused)
+        assert_refused("UsageError", name, read_sources, str(tmp_path / name), "text")
 
 
 # The order of the examples.
@@ -142,8 +140,8 @@ def test_order_depends_on_the_seed_and_not_on_how_positions_are_batched() -> Non
     together = order.indices(torch.arange(300).view(3, 100)).flatten().tolist()
     assert together == [indices(order, position, 1)[0] for position in range(300)]
     assert together[:60] != indices(order_examples([0, 7], 50, [2.0, 1.0], SEED + 1), 0, 60)
-    item, several = (order_examples(first, 50, None, SEED) for first in ([0], [0, 7]))
-    assert indices(several, 0, 120) == indices(item, 0, 120), (
+    single, several = (order_examples(first, 50, None, SEED) for first in ([0], [0, 7]))
+    assert indices(several, 0, 120) == indices(single, 0, 120), (
         "sources without weights are one shuffle"
     )
 
@@ -152,4 +150,4 @@ def test_weights_too_far_apart_and_a_source_without_examples_are_refused() -> No
     cases = [([0, 10], [1.0, 1e-18]), ([0, 10], [5e-324, 1.0]), ([0, 10, 10], [1.0] * 3)]
     for first, weights in cases:
         word = "source 2" if first[2:] else "closer"
-        assert_refused("DataError", word, partial(order_examples, first, 20, weights, SEED))
+        assert_refused("DataError", word, order_examples, first, 20, weights, SEED)

@@ -6,7 +6,6 @@ import json
 import re
 import tracemalloc
 from collections import Counter
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -108,14 +107,12 @@ def test_many_small_files_share_a_unit_that_depends_only_on_their_order_and_cont
                 f"{i:03d}.{('txt', 'jsonl', 'csv.gz', 'parquet')[i % 4]}",
                 [f"Text {i}. Yes."],
             )
-    item, second = (
+    first, second = (
         [unit.spans for unit in plan_units(find_files(str(folder), Counter()))]
         for folder in folders
     )
-    assert len(item) == 1
-    assert [[span[1:] for span in spans] for spans in item] == [
-        [span[1:] for span in spans] for spans in second
-    ]
+    assert len(first) == 1
+    assert [span[1:] for span in first[0]] == [span[1:] for span in second[0]]
     files = find_files(str(folders[0]), Counter())
     assert (
         sentences(*files, unit_bytes=300)
@@ -169,8 +166,7 @@ def test_null_and_empty_texts_are_counted_and_a_missing_column_is_refused(
     assert [document.sentences for document in documents] == [["One."], ["Two."]]
     assert counts["documents_without_text"] == 3
     for refused in (path, write_records(tmp_path, "a.csv", TEXTS)):
-        missing = partial(read, refused, text_column="content")
-        message = assert_refused("DataError", "'content'", missing)
+        message = assert_refused("DataError", "'content'", read, refused, text_column="content")
         assert "'id', 'text'" in message
 
 
@@ -182,7 +178,7 @@ def test_all_string_types_are_read_and_numbers_are_refused(tmp_path: Path) -> No
         assert sentences(tmp_path / "a.parquet") == [["One."], ["Two."]]
     for name in TABLES:
         path = write_table(tmp_path / name, ["One."])
-        assert_refused("DataError", "'id'", partial(read, path, text_column="id"))
+        assert_refused("DataError", "'id'", read, path, text_column="id")
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.csv", *TABLES])
@@ -198,7 +194,7 @@ def test_a_record_that_is_not_utf8_is_replaced_skipped_or_refused(
     assert [document.sentences for document in documents] == [["One."], ["Two."]]
     assert (counts["skipped_documents"], counts["skipped_bytes"]) == (1, 5)
     row = {"a.jsonl": "line 2", "a.csv": "line 3"}.get(name, "row 2")
-    assert_refused("DataError", f"{row}: byte 0xe9", partial(read, path, bad_utf8="error"))
+    assert_refused("DataError", f"{row}: byte 0xe9", read, path, bad_utf8="error")
 
 
 def test_a_csv_with_another_separator_gives_the_same_documents(tmp_path: Path) -> None:
@@ -255,8 +251,9 @@ def test_an_invalid_record_is_refused_with_its_line(tmp_path: Path) -> None:
     bad.append(("a.jsonl", "\n".join(lines), "line 8001: "))
     for name, raw, word in bad:
         for unit_bytes in (1 if len(raw) < 300_000 else 300_000, 8 << 20):
-            refused = partial(read, write(tmp_path, raw, name), unit_bytes=unit_bytes)
-            message = assert_refused("DataError", name, refused)
+            message = assert_refused(
+                "DataError", name, read, write(tmp_path, raw, name), unit_bytes=unit_bytes
+            )
             assert re.search(word, message), message
 
 
@@ -269,7 +266,7 @@ def test_a_table_truncated_changed_or_deleted_while_being_read_is_an_error(
     last = plan_units([path], unit_bytes=300)[-1]
     for size in (1, 9, len(raw) // 3, len(raw) * 9 // 10):
         path.write_bytes(raw[:size])
-        assert_refused("DataError", name, lambda: read(path))
+        assert_refused("DataError", name, read, path)
     write_table(path, ["One."])
     assert_refused("UserError", name, lambda: [*read_unit(last, Counter())])
     path.unlink()
@@ -285,4 +282,4 @@ def test_offsets_outside_an_arrow_file_are_refused(tmp_path: Path, name: str) ->
     for offset in (-1, 1 << 30):
         wrong = np.array([0, 4, offset, 12], "<i4").tobytes()
         path.write_bytes(raw.replace(right, wrong))
-        assert_refused("DataError", name, lambda: read(path))
+        assert_refused("DataError", name, read, path)

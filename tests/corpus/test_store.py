@@ -205,7 +205,7 @@ def test_the_merge_reads_no_text_unless_a_part_has_changed(
     assert [name for name in hashed if not name.startswith("held_out")] == ["token_counts.bin"]
     changed = tmp_path / "damaged" / "train" / "000001.tokens.bin"
     flip(changed)
-    assert_refused("CheckpointError", changed.name, lambda: merge_parts(damaged, Counter()))
+    assert_refused("CheckpointError", changed.name, merge_parts, damaged, Counter())
 
 
 def flip(file: Path) -> None:
@@ -236,7 +236,7 @@ def test_memory_does_not_grow_with_the_corpus(tokenizer: Any, tmp_path: Path) ->
 
 
 def test_damaged_store_is_refused_in_one_line(tokenizer: Any, tmp_path: Path) -> None:
-    assert_refused("UsageError", str(tmp_path), lambda: open_store(tmp_path))
+    assert_refused("UsageError", str(tmp_path), open_store, tmp_path)
     build_corpus(tmp_path, tokenizer, 1)
     manifest = (tmp_path / "manifest.json").read_text()
     for changed in (
@@ -249,7 +249,7 @@ def test_damaged_store_is_refused_in_one_line(tokenizer: Any, tmp_path: Path) ->
         write(tmp_path, changed, "manifest.json")
         if changed == manifest:
             (tmp_path / "token_counts.bin").unlink()
-        assert_refused("CheckpointError", "", lambda: open_store(tmp_path))
+        assert_refused("CheckpointError", "", open_store, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["tokens", "sentence_ends", "document_ends"])
@@ -269,7 +269,7 @@ def test_damage_that_size_and_times_do_not_show_is_noticed_in_reading(
     special = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4, never_masked=())
     examples = PackedExamples(split, build_table(split, 32, 3), 32, 3, special)
     index = torch.arange(examples.table.count)
-    assert_refused("CheckpointError", "--verify", lambda: examples.gather(index, index))
+    assert_refused("CheckpointError", "--verify", examples.gather, index, index)
 
 
 # Parts: written once, by any number of processes, interrupted at any time.
@@ -290,7 +290,7 @@ def test_an_error_in_one_part_stops_the_others_at_once(tokenizer: Any, tmp_path:
     write(tmp_path / "corpus", '{"text": 7}\n', "b.jsonl")
     units = plan_units(find_files(str(tmp_path / "corpus"), Counter()), unit_bytes=1 << 17)
     plan = plan_parts(units, tokenizer, tmp_path)
-    assert_refused("DataError", "holds a number", lambda: write_parts(plan, [0, 1], 2))
+    assert_refused("DataError", "holds a number", write_parts, plan, [0, 1], 2)
     assert missing(plan) == [0, 1]
 
 
@@ -408,7 +408,7 @@ def test_a_part_damaged_before_it_is_split_is_refused_and_written_again(
     file = plan.parts()[1].path(name)
     file.write_bytes(bytes(byte ^ 1 for byte in file.read_bytes()))
     split_parts(plan, [0], 1)
-    assert_refused("DataError", file.name, lambda: split_parts(plan, range(3), 1))
+    assert_refused("DataError", file.name, split_parts, plan, range(3), 1)
     build(units, tokenizer, tmp_path / "store")
     build(units, tokenizer, tmp_path / "clean")
     written = stored_bytes(tmp_path / "store" / "train")
