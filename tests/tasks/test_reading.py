@@ -242,7 +242,7 @@ custom | UsageError | --column_names     | {"column_names": "text,label", "BOTH"
 rte    | DataError  | 'sentence2'        | {"BOTH": "misspelled.tsv"}
 rte    | DataError  | 'label'            | {"BOTH": "repeated.tsv"}
 custom | DataError  | latin.csv:2        | {"BOTH": "latin.csv"}
-custom | DataError  | wide.csv:1         | {"BOTH": "wide.csv"}
+custom | DataError  | UTF-16             | {"BOTH": "wide.csv"}
 """
 
 
