@@ -377,3 +377,9 @@ def test_evaluation_scores_each_example_once(examples: PackedExamples, ranks: in
     for border in borders:  # no batch mixes two sources
         assert all(len((batch.example_id >= border).unique()) == 1 for batch in batches)
     assert [*eval_batches(examples, 2, 4, rank=2, world_size=3)] == [], "more ranks than examples"
+
+
+def test_each_part_draws_its_own_short_examples(tmp_path: Path) -> None:
+    stream = draw_stream(7, 400, 9, 6)
+    split = Split(tmp_path, 1 << 30, [0, 1], [stream, stream], [0, 0])
+    assert not np.array_equal(*build_table(split, 24, SEED).edges)
