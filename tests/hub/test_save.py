@@ -316,7 +316,10 @@ def test_card_of_a_stock_folder_is_valid_names_ignored_heads_and_its_code_runs(
     assert re.search(words, card.text, re.DOTALL)
     assert card.data.eval_results == [result]
     assert "Scores {{ braces }}." in card.text
-    assert type(run_code_of(tmp_path)["model"]).__name__ == loaded
+    model = run_code_of(tmp_path)["model"]
+    assert type(model).__name__ == loaded
+    has_pooler = getattr(model, "pooler", None) is not None
+    assert has_pooler == (name == "discriminator with order")
 
 
 def test_card_of_a_folder_without_a_stock_class_has_other_code(tmp_path: Path) -> None:

@@ -226,6 +226,7 @@ def test_unknown_or_duplicate_tensor_is_refused_by_name(tmp_path: Path) -> None:
     sizes = {group(0, "key.evil"): 3, group(0, "qkv.bias"): 3 * hidden}
     sizes |= {group(9, "key.bias"): hidden}
     sizes |= {"encoder.embedding_hidden_mapping_in.bias": hidden}
+    sizes |= {"predictions.extra": 3}
     wrong = {name: torch.zeros(size) for name, size in sizes.items()}
     wrong["predictions.bias"] = torch.zeros(SHAPE.vocab_size, dtype=torch.int64)
     for name, tensor in wrong.items():
