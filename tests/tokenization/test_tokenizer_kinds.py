@@ -112,6 +112,9 @@ def test_special_ids_pairs_and_words(folder: Path) -> None:
     words = "".join(" " * token.starts_word + token.text.strip("▁Ġ") for token in described).split()
     assert words == [names[2], "the", "river", "sings", ",", names[4], "old", "bridge", names[3]]
     assert described[0] == token_texts.TokenText(names[2], True)
+    parts = tokenizer("bridges", add_special_tokens=False)["input_ids"]
+    texts = [token.text for token in token_texts.token_texts(tokenizer, parts)]
+    assert "".join(texts) == "bridges"
     starts_word = token_texts.word_starts(tokenizer)
     assert len(starts_word) == len(tokenizer)
     assert [starts_word[number] for number in ids[2:]] == [
@@ -150,8 +153,9 @@ def test_a_corpus_gets_the_ids_of_transformers_and_no_special_id_and_unknown_tex
 
 
 def test_case_is_read_from_the_configuration_else_from_the_file(tmp_path: Path) -> None:
-    def is_lowered() -> bool:
-        return load_tokenizer(tmp_path).tokenize("THE") == load_tokenizer(tmp_path).tokenize("the")
+    def is_lowered(folder: Path = tmp_path) -> bool:
+        tokenizer = load_tokenizer(folder)
+        return tokenizer.tokenize("THE") == tokenizer.tokenize("the")
 
     for do_lower_case in (True, False):
         kinds.save_bert(tmp_path, do_lower_case)
@@ -160,6 +164,8 @@ def test_case_is_read_from_the_configuration_else_from_the_file(tmp_path: Path) 
         assert is_lowered() is do_lower_case
         (tmp_path / CONFIG).write_text(json.dumps({"do_lower_case": not do_lower_case}))
         assert is_lowered() is not do_lower_case
+        kinds.save_vocab_txt(tmp_path / str(do_lower_case), do_lower_case)
+        assert is_lowered(tmp_path / str(do_lower_case)) is do_lower_case
     # Cased and with accents unless the configuration names ALBERT.
     kinds.save_fast_unigram(tmp_path)
     assert not is_lowered()
