@@ -63,6 +63,8 @@ def test_lines_of_several_sentences_without_blank_lines_are_documents(
     assert [" ".join(document.sentences) for document in documents] == LINES
     assert counts["files_of_documents"] == 1
     assert len(read(path, documents="blank")[0]) == 1
+    pairs = [ending.join(LINES[number : number + 2]) for number in range(0, 80, 2)]
+    assert len(read(write(tmp_path, (2 * ending).join(pairs), "blank.txt"))[0]) == 40
     few = write(tmp_path, "\n".join(LINES[:20]) + "\n", "article.txt")
     assert (len(read(few)[0]), len(read(few, documents="line")[0])) == (1, 20)
     book = " ".join(PROSE * 200)  # the sample holds less than 64 lines
