@@ -115,10 +115,11 @@ def test_no_text_is_lost(tokenizer: Any, tmp_path: Path) -> None:
 
 
 def test_a_document_that_the_split_cuts_ends_in_both_splits(tokenizer: Any, tmp_path: Path) -> None:
-    store = build_corpus(tmp_path, tokenizer, [document(0, 200)])
-    assert [split["documents"] for split in store.statistics["sides"].values()] == [1, 1]
+    store = build_corpus(tmp_path, tokenizer, [document(0, 100), document(1, 100)])
+    assert [split["documents"] for split in store.statistics["sides"].values()] == [2, 1]
     for split in (store.train, store.validation):
-        assert len(split.parts[0].document_ends) == 1
+        (part,) = split.parts
+        assert part.document_ends[-1] == part.sentence_ends[-1] == len(part.tokens)
 
 
 def test_text_without_tokens_is_counted_and_changes_nothing_else(
