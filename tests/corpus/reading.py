@@ -20,9 +20,15 @@ from electra_albert.corpus.store import Store, merge_parts, split_parts
 from electra_albert.data_files.finding import find_files
 from electra_albert.tokenization.text_encoder import TextEncoder
 
-PROSE = ["The cat sat on the mat near the door.", "It was warm there.", "Nobody came to see it that day."]
-TEXT = "river bridge house people night water road hill moon dog stone wind old new great small sang fell"
-WORDS = TEXT.split()
+PROSE = [
+    "The cat sat on the mat near the door.",
+    "It was warm there.",
+    "Nobody came to see it that day.",
+]
+_LINE = (
+    "river bridge house people night water road hill moon dog stone wind old new great small sang"
+)
+WORDS = [*_LINE.split(), "fell"]
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     ".gz": gzip.compress,
     ".bz2": bz2.compress,
@@ -37,7 +43,9 @@ def write(folder: Path, content: str | bytes, name: str = "corpus.txt") -> Path:
     return path
 
 
-def read(*files: Path, unit_bytes: int = 8 << 20, **how: Any) -> tuple[list[Document], Counter[str]]:
+def read(
+    *files: Path, unit_bytes: int = 8 << 20, **how: Any
+) -> tuple[list[Document], Counter[str]]:
     """All documents of the files, and the counts; `how` are fields of ReadOptions."""
     counts: Counter[str] = Counter()
     units = plan_units(list(files), ReadOptions(**how), unit_bytes)
@@ -76,7 +84,7 @@ def document(number: int, sentences: int = 3) -> list[str]:
 
 
 def write_corpus(folder: Path, documents: list[list[str]], files: int = 3) -> list[Unit]:
-    """One sentence per line and a blank line between documents, in several files; one unit per file."""
+    """A sentence per line, a blank line between documents; one unit per file."""
     folder.mkdir(parents=True, exist_ok=True)
     for number in range(files):
         share = documents[number * len(documents) // files : (number + 1) * len(documents) // files]
@@ -84,12 +92,18 @@ def write_corpus(folder: Path, documents: list[list[str]], files: int = 3) -> li
     return [unit for file in find_files(str(folder), Counter()) for unit in plan_units([file])]
 
 
-def plan_parts(units: list[Unit], tokenizer: Any, folder: Path, sources: list[int] | None = None) -> PartPlan:
+def plan_parts(
+    units: list[Unit], tokenizer: Any, folder: Path, sources: list[int] | None = None
+) -> PartPlan:
     sources = sources or [0] * len(units)
-    return PartPlan(units, sources, TextEncoder(tokenizer), len(tokenizer), folder / "parts", "f", "f", 3, 32)
+    return PartPlan(
+        units, sources, TextEncoder(tokenizer), len(tokenizer), folder / "parts", "f", "f", 3, 32
+    )
 
 
-def build(units: list[Unit], tokenizer: Any, folder: Path, sources: list[int] | None = None) -> Store:
+def build(
+    units: list[Unit], tokenizer: Any, folder: Path, sources: list[int] | None = None
+) -> Store:
     """Write the missing parts and merge them, as `prepare` does."""
     plan = plan_parts(units, tokenizer, folder, sources)
     write_parts(plan, range(len(units)), 1)
@@ -105,4 +119,6 @@ def joined(split: Split) -> TokenStream:
 
 
 def stored_bytes(folder: Path) -> dict[str, bytes]:
-    return {str(file.relative_to(folder)): file.read_bytes() for file in sorted(folder.rglob("*.bin"))}
+    return {
+        str(file.relative_to(folder)): file.read_bytes() for file in sorted(folder.rglob("*.bin"))
+    }

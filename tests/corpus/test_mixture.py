@@ -6,12 +6,17 @@ import re
 from collections import Counter
 from pathlib import Path
 
-import pytest
 import torch
 
-from electra_albert.contracts import DataError, UsageError
-from electra_albert.corpus.mixture import ExampleOrder, Source, order_examples, read_sources, source_names
+from electra_albert.corpus.mixture import (
+    ExampleOrder,
+    Source,
+    order_examples,
+    read_sources,
+    source_names,
+)
 from tests.corpus.reading import write
+from tests.refusals import assert_refused
 
 SEED = 5
 
@@ -24,28 +29,44 @@ def listed(folder: Path, text: str) -> list[Source]:
 
 def test_sources_are_read_with_paths_relative_to_the_file(tmp_path: Path) -> None:
     assert read_sources("my.txt", "body") == [Source("my.txt", "body", None)]
-    found = listed(tmp_path, "- {corpus: a.txt, weight: 3}\n- {corpus: sample, weight: 1, text_column: body}\n")
-    assert found == [Source(str(tmp_path / "a.txt"), "text", 3), Source("sample", "body", 1)]
+    text = "- {corpus: a.txt, weight: 3}\n- {corpus: sample, weight: 1, text_column: body}\n"
+    first = Source(str(tmp_path / "a.txt"), "text", 3)
+    assert listed(tmp_path, text) == [first, Source("sample", "body", 1)]
     (tmp_path / "sample").mkdir()  # a bare name is the built-in corpus, a path is a folder
-    found = listed(tmp_path, "- {corpus: sample}\n- {corpus: ./sample}\n- {corpus: owner/name}\n")
-    assert [os.path.normpath(source.corpus) for source in found] == ["sample", str(tmp_path / "sample"), "owner/name"]
+    sources = listed(tmp_path, "- {corpus: sample}\n- {corpus: ./sample}\n- {corpus: owner/name}\n")
+    paths = [os.path.normpath(source.corpus) for source in sources]
+    assert paths == ["sample", str(tmp_path / "sample"), "owner/name"]
 
 
 def test_brackets_in_the_folder_name_of_the_list_are_not_a_glob(tmp_path: Path) -> None:
-    (folder := tmp_path / "texts [old]").mkdir()
+    folder = tmp_path / "texts [old]"
+    folder.mkdir()
     (source,) = listed(folder, '- {corpus: "a*.txt"}')
     assert glob.glob(source.corpus) == [str(folder / "a.txt")]
 
 
 def test_source_names_are_short_and_unique() -> None:
-    corpora = ["/x/wiki/*.txt.xz", "a&b", "owner/name:train", "*", "/y/wiki/", "docs", "/z/docs", "docs-7", "/a/docs"]
+    corpora = [
+        "/x/wiki/*.txt.xz",
+        "a&b",
+        "owner/name:train",
+        "*",
+        "/y/wiki/",
+        "docs",
+        "/z/docs",
+        "docs-7",
+        "/a/docs",
+    ]
     names = source_names([Source(corpus, "text") for corpus in corpora])
     assert (names[0], names[5], len(set(names))) == ("wiki", "docs", len(corpora))
     assert all(re.fullmatch("[A-Za-z0-9._-]+", name) for name in names)
 
 
 LEVELS = ["x", *(f"*l{n}" for n in range(11))]
-BOMB = [f"- {{corpus: a.txt, weight: &l{n} [{', '.join([level] * 9)}]}}" for n, level in enumerate(LEVELS)]
+BOMB = [
+    f"- {{corpus: a.txt, weight: &l{n} [{', '.join([level] * 9)}]}}"
+    for n, level in enumerate(LEVELS)
+]
 REFUSED = {
     "just words": "lists no sources",
     "- {weight: 1}": "no corpus",
@@ -67,12 +88,10 @@ REFUSED = {
 
 def test_an_invalid_list_of_sources_is_refused(tmp_path: Path) -> None:
     for text, word in REFUSED.items():
-        with pytest.raises(DataError, match=word):
-            listed(tmp_path, text)
+        assert_refused("DataError", word, listed, tmp_path, text)
     os.mkfifo(tmp_path / "pipe.yaml")  # must not block
     for name in ("pipe.yaml", "nowhere.yaml"):
-        with pytest.raises(UsageError, match=name):
-            read_sources(str(tmp_path / name), "text")
+        assert_refused("UsageError", name, read_sources, str(tmp_path / name), "text")
 
 
 # The order of the examples.
@@ -92,12 +111,13 @@ def test_each_epoch_draws_every_example_of_the_least_repeated_source_once() -> N
 
 
 def test_shares_of_the_drawn_examples_equal_the_weights() -> None:
-    first, weights = [0, 11, 48], [5.0, 2.0, 3.0]
-    order = order_examples(first, 300, weights, SEED)
+    order = order_examples([0, 11, 48], 300, [5.0, 2.0, 3.0], SEED)
     drawn = order.indices(torch.arange(3 * order.examples_per_epoch))
-    share = torch.bucketize(drawn, torch.tensor(first), right=True).bincount(minlength=4)[1:] / len(drawn)
+    counts = torch.bucketize(drawn, torch.tensor([11, 48]), right=True).bincount()
     # An epoch takes whole examples, so a share is off by at most half an example.
-    torch.testing.assert_close(share, torch.tensor(weights) / 10, rtol=0, atol=1 / order.examples_per_epoch)
+    expected = torch.tensor([0.5, 0.2, 0.3])
+    error = 1 / order.examples_per_epoch
+    torch.testing.assert_close(counts / len(drawn), expected, rtol=0, atol=error)
 
 
 def test_examples_of_one_source_are_drawn_equally_often_up_to_one() -> None:
@@ -106,8 +126,11 @@ def test_examples_of_one_source_are_drawn_equally_often_up_to_one() -> None:
         drawn = Counter(indices(order, 0, count))
         for source in (range(7), range(7, 50)):
             times = [drawn[index] for index in source]
-            # Slots of a source are shuffled within an epoch, so the last epoch may be incomplete in another order.
-            assert max(times) - min(times) <= 1 + -(-order.taken[0] // 7) * (count % order.examples_per_epoch > 0)
+            # Slots of a source are shuffled within an epoch, so the last epoch may be incomplete
+            # in another order.
+            assert max(times) - min(times) <= 1 + -(-order.taken[0] // 7) * (
+                count % order.examples_per_epoch > 0
+            )
     whole = Counter(indices(order, 0, 7 * order.examples_per_epoch))
     assert len({whole[index] for index in range(7)}) == 1
 
@@ -117,13 +140,14 @@ def test_order_depends_on_the_seed_and_not_on_how_positions_are_batched() -> Non
     together = order.indices(torch.arange(300).view(3, 100)).flatten().tolist()
     assert together == [indices(order, position, 1)[0] for position in range(300)]
     assert together[:60] != indices(order_examples([0, 7], 50, [2.0, 1.0], SEED + 1), 0, 60)
-    one, several = (order_examples(first, 50, None, SEED) for first in ([0], [0, 7]))
-    assert indices(several, 0, 120) == indices(one, 0, 120), "sources without weights are one shuffle"
+    single, several = (order_examples(first, 50, None, SEED) for first in ([0], [0, 7]))
+    assert indices(several, 0, 120) == indices(single, 0, 120), (
+        "sources without weights are one shuffle"
+    )
 
 
 def test_weights_too_far_apart_and_a_source_without_examples_are_refused() -> None:
-    for weights in ([1.0, 1e-18], [5e-324, 1.0]):
-        with pytest.raises(DataError, match="closer"):
-            order_examples([0, 10], 20, weights, SEED)
-    with pytest.raises(DataError, match="source 2 gives no training example"):
-        order_examples([0, 10, 10], 20, [1.0, 1.0, 1.0], SEED)
+    cases = [([0, 10], [1.0, 1e-18]), ([0, 10], [5e-324, 1.0]), ([0, 10, 10], [1.0] * 3)]
+    for first, weights in cases:
+        word = "source 2" if first[2:] else "closer"
+        assert_refused("DataError", word, order_examples, first, 20, weights, SEED)

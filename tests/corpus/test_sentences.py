@@ -9,7 +9,13 @@ from electra_albert.corpus.documents import split_sentences
 from tests.corpus.reading import solid
 
 
-@given(st.text(st.one_of(st.sampled_from(" .!?…\"'()。！AaZz1\n\u2028"), st.characters(exclude_categories=["Cs"]))))
+@given(
+    st.text(
+        st.one_of(
+            st.sampled_from(" .!?…\"'()。！AaZz1\n\u2028"), st.characters(exclude_categories=["Cs"])
+        )
+    )
+)
 @settings(max_examples=300, deadline=None)
 def test_no_character_but_white_space_is_lost_and_sentences_are_stripped(paragraph: str) -> None:
     # Catches a splitter that drops the text after the last stop, or the stop itself.
@@ -65,8 +71,12 @@ She came from Calif. | The sun shone.
 def test_sentences_are_split_at_stops_but_not_at_abbreviations_numbers_or_ellipses() -> None:
     # Catches the naive rule "stop, space, capital letter".
     expected = [line.split(" | ") for line in (WHOLE + SPLIT).splitlines() if line]
-    assert [sentences for sentences in expected if split_sentences(" ".join(sentences)) != sentences] == []
-    assert all(split_sentences(sentence) == [sentence] for sentences in expected for sentence in sentences)
+    assert [
+        sentences for sentences in expected if split_sentences(" ".join(sentences)) != sentences
+    ] == []
+    assert all(
+        split_sentences(sentence) == [sentence] for sentences in expected for sentence in sentences
+    )
     assert split_sentences("你好。再见！「好吗？」是") == ["你好。", "再见！", "「好吗？」", "是"]
 
 

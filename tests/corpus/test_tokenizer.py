@@ -1,4 +1,4 @@
-"""Tokenizer training is reproducible and works for any script; published ids of the released vocabulary."""
+"""Tokenizer training is reproducible, for any script; ids of the released vocabulary."""
 
 import io
 import json
@@ -18,27 +18,47 @@ from typing import Any
 import pytest
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
-from electra_albert.contracts import DataError, UsageError
 from electra_albert.corpus import tokenizer_training as training
 from electra_albert.corpus.tokenizer_training import extend_tokenizer, train_tokenizer
 from electra_albert.files import SAMPLE_TEXT
 from electra_albert.tokenization import tokenizer as tokenizers
 from electra_albert.tokenization.text_encoder import TextEncoder
-from electra_albert.tokenization.tokenizer import TextOptions, fingerprint, load_tokenizer, save_tokenizer
+from electra_albert.tokenization.tokenizer import (
+    TextOptions,
+    fingerprint,
+    load_tokenizer,
+    save_tokenizer,
+)
 from tests.corpus.reading import build, write_corpus
-from tests.tokenization.tokenizer_kinds import KINDS, PROSE, RELEASED, nasty_corpus, needs_released, save_bert
+from tests.refusals import assert_refused
+from tests.tokenization.tokenizer_kinds import (
+    KINDS,
+    PROSE,
+    RELEASED,
+    nasty_corpus,
+    needs_released,
+    save_bert,
+)
 
 
-def test_special_ids_come_first_the_size_is_bounded_and_no_token_mixes_kinds_of_characters() -> None:
+def test_special_ids_come_first_the_size_is_bounded_and_no_token_mixes_kinds_of_characters() -> (
+    None
+):
     tokenizer = train_tokenizer(PROSE, 300, do_lower_case=True)
     assert tuple(tokenizer.convert_ids_to_tokens(list(range(5)))) == tokenizers.SPECIAL_TOKENS
     assert len(tokenizer) <= 300
     many_letters = ["".join(map(chr, range(0x4E00 + k, 0x4E00 + k + 8))) for k in range(500)]
     assert len(train_tokenizer(many_letters, 64, do_lower_case=True)) <= 64
-    tokens = [token.removeprefix("▁") for token in tokenizer.get_vocab() if token not in tokenizers.SPECIAL_TOKENS]
+    tokens = [
+        token.removeprefix("▁")
+        for token in tokenizer.get_vocab()
+        if token not in tokenizers.SPECIAL_TOKENS
+    ]
     kinds = [{letter.isalpha() + 2 * letter.isdigit() for letter in token} for token in tokens]
     assert not [token for token, kind in zip(tokens, kinds, strict=True) if len(kind) > 1]
-    numbers = train_tokenizer(["in 1912, and 1,000 people, 9,"] * 50, 200, do_lower_case=True).get_vocab()
+    numbers = train_tokenizer(
+        ["in 1912, and 1,000 people, 9,"] * 50, 200, do_lower_case=True
+    ).get_vocab()
     assert "▁1912" in numbers
     assert not [token for token in numbers if token.endswith(",") and token[-2:-1].isdigit()]
 
@@ -50,8 +70,7 @@ def test_training_without_text_is_refused_and_an_overlong_word_is_learned() -> N
         assert len(tokenizer.tokenize(text[0])) < len(text[0]) / 6
     assert len(tokenizer) > 30
     for refused in ([""], ["\u0301"]):
-        with pytest.raises(DataError, match="no text"):
-            train_tokenizer(refused, 100, do_lower_case=True, keep_accents=False)
+        assert_refused("DataError", "no text", train_tokenizer, refused, 100, True, False)
 
 
 def test_a_frequent_word_that_is_part_of_no_other_is_a_token() -> None:
@@ -64,7 +83,10 @@ def test_letters_fit_into_a_small_vocabulary_and_take_half_of_a_larger_one() -> 
     letters = " ".join(map(chr, range(0x430, 0x450)))
     assert "<unk>" not in train_tokenizer([letters], 48, True).tokenize(letters)
     many = ["".join(map(chr, range(0x4E00 + number, 0x4E00 + number + 8))) for number in range(500)]
-    assert sum(len(token) == 1 for token in train_tokenizer(many, 400, True).get_vocab()) == 1 + (400 - 6) // 2
+    assert (
+        sum(len(token) == 1 for token in train_tokenizer(many, 400, True).get_vocab())
+        == 1 + (400 - 6) // 2
+    )
     rare = (chr(code) for code in range(0x4E00, 0x30000))  # more than codes of the trainer
     every = ["".join(character for character in rare if character.isalpha())]
     assert len(every[0]) > len(train_tokenizer(every, 200_000, True)) > 50_000
@@ -82,7 +104,9 @@ WORDS = {
     "letters of one first byte": lambda draw: draw.choice(STEMS) + draw.choice("абвгдеик"),
     "one letter": lambda draw: draw.choice("acdefgh"),
     "numbers": lambda draw: str(draw.randrange(10 ** draw.randrange(1, 8))),
-    "code": lambda draw: draw.choice(["self", "__init__", "name"]) + draw.choice(["()", "[-1]", "):", "."]),
+    "code": lambda draw: (
+        draw.choice(["self", "__init__", "name"]) + draw.choice(["()", "[-1]", "):", "."])
+    ),
 }
 
 
@@ -90,7 +114,7 @@ def text_of(kind: str, number: int) -> list[str]:
     """One of two texts of this kind, to train on and to count tokens in."""
     if kind == "English":
         with lzma.open(SAMPLE_TEXT, "rt", encoding="utf-8") as file:
-            return list(islice(file, 3_000 * number, 3_000 * (number + 1)))
+            return list(islice(file, 1_000 * number, 1_000 * (number + 1)))
     draw = random.Random(number)
     return [" ".join(WORDS[kind](draw) for _ in range(12)) for _ in range(300)]
 
@@ -99,8 +123,15 @@ def text_of(kind: str, number: int) -> list[str]:
 def test_other_text_needs_as_few_tokens_as_with_sentencepiece_itself(kind: str) -> None:
     ours = train_tokenizer(text_of(kind, 0), 200, do_lower_case=False)
     model = io.BytesIO()
-    options = {"vocab_size": 198, "hard_vocab_limit": False, "character_coverage": 0.9999, "minloglevel": 2}
-    SentencePieceTrainer.train(sentence_iterator=iter(text_of(kind, 0)), model_writer=model, **options)
+    options = {
+        "vocab_size": 198,
+        "hard_vocab_limit": False,
+        "character_coverage": 0.9999,
+        "minloglevel": 2,
+    }
+    SentencePieceTrainer.train(
+        sentence_iterator=iter(text_of(kind, 0)), model_writer=model, **options
+    )
     theirs = SentencePieceProcessor(model_proto=model.getvalue())
     count = sum(map(len, ours(text_of(kind, 1), add_special_tokens=False).input_ids))
     assert count <= 1.03 * sum(map(len, theirs.encode(text_of(kind, 1))))
@@ -118,20 +149,26 @@ def test_a_genome_is_split_into_subwords_of_several_letters_within_seconds() -> 
 
 _TRAIN = """
 import os, sys
+from itertools import product
 os.sched_setaffinity(0, [*os.sched_getaffinity(0)][: int(sys.argv[1])])
 from electra_albert.tokenization.tokenizer import fingerprint
 from electra_albert.corpus.tokenizer_training import train_tokenizer
-lines = [f"{a}{b} {b}{c}ing {c}{a}." for a in "the cat sat".split() for b in "on a rug".split() for c in "qwxyz中文字"]
+words = product(("the", "cat", "sat"), ("on", "a", "rug"), "qwxyz中文字")
+lines = [f"{a}{b} {b}{c}ing {c}{a}." for a, b, c in words]
 print(fingerprint(train_tokenizer(lines * 3, 120, True)))
 """
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="only Linux limits the cores of a process")
+@pytest.mark.skipif(
+    not hasattr(os, "sched_setaffinity"), reason="only Linux limits the cores of a process"
+)
 def test_training_is_bit_identical_whatever_the_number_of_cores() -> None:
     commands = [[sys.executable, "-c", _TRAIN, cores] for cores in "122"]
     root = Path(__file__).parents[2]
-    printed = {subprocess.run(command, cwd=root, check=True, stdout=-1).stdout for command in commands}
+    printed = {
+        subprocess.run(command, cwd=root, check=True, stdout=-1).stdout for command in commands
+    }
     assert len(printed) == 1
 
 
@@ -139,7 +176,8 @@ PRINTED = {
     # rust-tokenizers, main/tests/test_albert_uncased.rs.
     "This is a sample sentence to be tokénized": "2 48 25 21 5717 5123 20 44 20 2853 1333 3",
     "Wondering how this will get tokenized 🤔 ?": "2 5712 184 48 129 164 20 2853 1333 13 1 13 60 3",
-    "İs th!s 𩸽 Ϻ Šœ Ugljšić dấu nặng": "2 25 13 96 187 18 13 1 13 1 13 18 1 13 5127 15664 7820 18758 13 103 1712 3",
+    "İs th!s 𩸽 Ϻ Šœ Ugljšić dấu nặng": "2 25 13 96 187 18 13 1 13 1 13 18 1 13 5127 15664 7820 "
+    "18758 13 103 1712 3",
     # Bumblebee, test/bumblebee/text/albert_tokenizer_test.exs.
     "Test sentence with [MASK].": "2 1289 5123 29 4 13 9 3",
 }
@@ -151,12 +189,33 @@ def test_the_released_vocabulary_gives_published_ids() -> None:
     for text, printed in PRINTED.items():
         assert tokenizer(text)["input_ids"] == [int(number) for number in printed.split()], text
     # From the model card of albert-base-v2: predictions for "Hello I'm a [MASK] model."
-    assert tokenizer.convert_ids_to_tokens([12807, 1061, 29104]) == ["▁modeling", "▁model", "▁lingerie"]
+    assert tokenizer.convert_ids_to_tokens([12807, 1061, 29104]) == [
+        "▁modeling",
+        "▁model",
+        "▁lingerie",
+    ]
 
     def ids(text: str, **options: Any) -> list[int]:
-        return load_tokenizer(RELEASED, TextOptions(**options))(text, add_special_tokens=False)["input_ids"]
+        return load_tokenizer(RELEASED, TextOptions(**options))(text, add_special_tokens=False)[
+            "input_ids"
+        ]
 
-    accented: list[int] = [31, 23, 386, 19, 561, 3050, 15, 17, 48, 25, 8256, 18, 1, 9]  # as in transformers
+    accented: list[int] = [
+        31,
+        23,
+        386,
+        19,
+        561,
+        3050,
+        15,
+        17,
+        48,
+        25,
+        8256,
+        18,
+        1,
+        9,
+    ]  # as in transformers
     assert ids("I was born in 92000, and this is falsé.", keep_accents=True) == accented
     cased = [13, 1, 438, 2231, 886, 2385, 9]  # as in KerasNLP, whose tokenizer does not lower-case
     assert ids("The quick brown fox.", do_lower_case=False) == cased
@@ -164,7 +223,6 @@ def test_the_released_vocabulary_gives_published_ids() -> None:
 
 # Languages and scripts: letters and marks.
 
-LANGUAGES = ["ar", "de", "hi", "ja", "km", "ko", "ru", "th", "vi"]
 MARKED = [  # fully marked text
     *("שָׁלוֹם לְכֻלָּם וּבְרוּכִים הַבָּאִים", "أُنشِئ الملفُّ إلى المجلَّد", "Ёлка ещё мой йод, все и всё"),
     *("हिन्दी में कुछ शब्द लिखिए", "ไม่มีไฟล์ที่ต้องการ น้ำ", "schön drücken, tiếng Việt, İstanbul"),
@@ -174,46 +232,44 @@ FOREIGN = "Zoë’s naïve café ﬁt: हिन्दी ไม่มี мой
 LATIN_BARE = "zoe’s naive cafe fit: हिन्दी ไม่มี мой שָׁלוֹם ή パン 한국 x ≠ y"
 
 
-def names_of(language: str) -> list[str]:
-    """Short sentences of the names of languages, territories and currencies in a language, each with a month."""
-    babel = pytest.importorskip("babel", reason="its names are the text; pip install -e '.[dev]'")
-    locale = babel.Locale.parse(language)
-    months = [*locale.months["format"]["wide"].values()]
-    names = [*locale.languages.values(), *locale.territories.values(), *locale.currencies.values()]
-    return [" ".join(f"{name}, {months[number % len(months)]}".split()) for number, name in enumerate(names)]
-
-
-def announced(text: str) -> str:
-    """NFC and lower case, the only normalization of text that is not English."""
-    return "".join(letter.lower() for letter in unicodedata.normalize("NFC", text))
-
-
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_every_letter_and_mark_survives_the_default_tokenizer(language: str) -> None:
-    text = names_of(language)
-    tokenizer = train_tokenizer(text, 8000, do_lower_case=True)
-    kept = {line: ids for line in text if tokenizer.unk_token_id not in (ids := tokenizer.encode(line)[1:-1])}
-    assert len(kept) > 0.97 * len(set(text))  # the others hold a very rare character
-    assert [tokenizer.decode(ids) for ids in kept.values()] == list(map(announced, kept))
+def test_every_letter_and_mark_survives_the_default_tokenizer() -> None:
     tokenizer = train_tokenizer(MARKED * 50, 500, do_lower_case=True)
-    assert [tokenizer.decode(tokenizer.encode(line)[1:-1]) for line in MARKED] == list(map(announced, MARKED))
+    for line in MARKED:  # NFC and lower case are the only changes to text that is not English
+        plain = "".join(letter.lower() for letter in unicodedata.normalize("NFC", line))
+        assert tokenizer.decode(tokenizer.encode(line)[1:-1]) == plain
 
 
 def test_only_latin_letters_lose_marks_and_only_in_english_or_on_request(tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
-    german = [*PROSE, *["Über die Brücke führte früher eine schöne Straße, und alle gingen müde zurück."] * 15]
+    german = [
+        *PROSE,
+        *["Über die Brücke führte früher eine schöne Straße, und alle gingen müde zurück."] * 15,
+    ]
     cases: list[tuple[list[str], Any, str]] = [
         *((PROSE, None, LATIN_BARE), (PROSE, True, FOREIGN.lower())),
         (PROSE, "albert", "zoe’s naive cafe fit: हनद ไมม мои שלום η ハン 한국 x = y"),
-        *((MARKED, None, FOREIGN.lower()), (MARKED, False, LATIN_BARE), (german, None, FOREIGN.lower())),
+        *(
+            (MARKED, None, FOREIGN.lower()),
+            (MARKED, False, LATIN_BARE),
+            (german, None, FOREIGN.lower()),
+        ),
     ]
-    for number, (text, keep_accents, wanted) in enumerate(cases):
+    for number, (text, keep_accents, expected) in enumerate(cases):
         tokenizer = train_tokenizer(text * 5, 300, True, keep_accents)
         folder = tmp_path / str(number)
         save_tokenizer(tokenizer, folder, 77)
-        for loaded in (tokenizer, load_tokenizer(folder), AutoTokenizer.from_pretrained(str(folder))):
-            assert unicodedata.normalize("NFC", loaded.backend_tokenizer.normalizer.normalize_str(FOREIGN)) == wanted
+        for loaded in (
+            tokenizer,
+            load_tokenizer(folder),
+            AutoTokenizer.from_pretrained(str(folder)),
+        ):
+            assert (
+                unicodedata.normalize(
+                    "NFC", loaded.backend_tokenizer.normalizer.normalize_str(FOREIGN)
+                )
+                == expected
+            )
             assert loaded(FOREIGN)["input_ids"] == tokenizer(FOREIGN)["input_ids"]
 
 
@@ -234,12 +290,15 @@ def test_marks_that_a_given_tokenizer_removes_are_counted(tmp_path: Path) -> Non
 NEW_WORDS = ["thrombosis", "septicaemia", "platelets", "hemoglobin"]
 _DRAW = random.Random(1)
 TEXT = [  # the first new words are more frequent than the last, among known words
-    f"{' '.join(_DRAW.choices(PROSE[0].split(), k=4))} {', '.join(_DRAW.choices(NEW_WORDS, [6, 5, 4, 3], k=2))}."
+    " ".join(_DRAW.choices(PROSE[0].split(), k=4))
+    + f" {', '.join(_DRAW.choices(NEW_WORDS, [6, 5, 4, 3], k=2))}."
     for _ in range(120)
 ] + ["a rareword", f"{'long' * 20} " * 9, "the hgbжtdgbжfvkh " * 9]
 
 
-@pytest.fixture(scope="module", params=["albert uncased", "script-safe cased with accents", "bert uncased"])
+@pytest.fixture(
+    scope="module", params=["albert uncased", "script-safe cased with accents", "bert uncased"]
+)
 def tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("kind")
     KINDS[request.param](folder)
@@ -247,10 +306,14 @@ def tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 
 def new_tokens(old: Any, extended: Any) -> list[str]:
-    return [str(token) for token in extended.convert_ids_to_tokens(list(range(len(old), len(extended))))]
+    return [
+        str(token) for token in extended.convert_ids_to_tokens(list(range(len(old), len(extended))))
+    ]
 
 
-def test_old_ids_are_kept_each_new_token_is_used_and_transformers_agrees(tokenizer: Any, tmp_path: Path) -> None:
+def test_old_ids_are_kept_each_new_token_is_used_and_transformers_agrees(
+    tokenizer: Any, tmp_path: Path
+) -> None:
     from transformers import AutoTokenizer
 
     extended, replaced = extend_tokenizer(tokenizer, TEXT, 50)
@@ -258,25 +321,35 @@ def test_old_ids_are_kept_each_new_token_is_used_and_transformers_agrees(tokeniz
     assert extended.convert_ids_to_tokens(everything) == tokenizer.convert_ids_to_tokens(everything)
     texts = PROSE[:6] + nasty_corpus(300, 5, with_specials=True)
     assert extended(texts)["input_ids"] == tokenizer(texts)["input_ids"]
-    found = new_tokens(tokenizer, extended)
-    assert sorted(token.removeprefix("▁") for token in found) == sorted(NEW_WORDS)
-    for number, (token, old) in enumerate(zip(found, replaced, strict=True), len(tokenizer)):
+    actual = new_tokens(tokenizer, extended)
+    assert sorted(token.removeprefix("▁") for token in actual) == sorted(NEW_WORDS)
+    for number, (token, old) in enumerate(zip(actual, replaced, strict=True), len(tokenizer)):
         word = token.removeprefix("▁")
         assert extended(f"{word}, old", add_special_tokens=False)["input_ids"][0] == number
         assert tokenizer(word, add_special_tokens=False)["input_ids"] == old != old[:1]
     save_tokenizer(extended, tmp_path, max_length=77)
     stock = AutoTokenizer.from_pretrained(str(tmp_path), local_files_only=True)
-    ours, theirs = extended([*TEXT, *texts], [*texts, *TEXT]), stock([*TEXT, *texts], [*texts, *TEXT])
-    assert (theirs["input_ids"], theirs["token_type_ids"]) == (ours["input_ids"], ours["token_type_ids"])
+    ours, theirs = (
+        extended([*TEXT, *texts], [*texts, *TEXT]),
+        stock([*TEXT, *texts], [*texts, *TEXT]),
+    )
+    assert (theirs["input_ids"], theirs["token_type_ids"]) == (
+        ours["input_ids"],
+        ours["token_type_ids"],
+    )
     assert fingerprint(load_tokenizer(tmp_path)) == fingerprint(extended) != fingerprint(tokenizer)
 
 
-def test_the_words_that_save_most_tokens_come_first_and_rare_ones_are_skipped(tokenizer: Any) -> None:
-    counts = Counter(word for word in NEW_WORDS for sentence in TEXT for _ in range(sentence.count(word)))
+def test_the_words_that_save_most_tokens_come_first_and_rare_ones_are_skipped(
+    tokenizer: Any,
+) -> None:
+    counts = Counter(
+        word for word in NEW_WORDS for sentence in TEXT for _ in range(sentence.count(word))
+    )
     cost = {word: len(tokenizer(word, add_special_tokens=False)["input_ids"]) for word in NEW_WORDS}
-    wanted = sorted(NEW_WORDS, key=lambda word: (-counts[word] * (cost[word] - 1), word))[:2]
+    expected = sorted(NEW_WORDS, key=lambda word: (-counts[word] * (cost[word] - 1), word))[:2]
     extended, again = (extend_tokenizer(tokenizer, TEXT, 2)[0] for _ in range(2))
-    assert [token.removeprefix("▁") for token in new_tokens(tokenizer, extended)] == wanted
+    assert [token.removeprefix("▁") for token in new_tokens(tokenizer, extended)] == expected
     assert fingerprint(extended) == fingerprint(again)
     few, longer = training.MIN_OCCURRENCES - 1, training.MAX_WORD_LENGTH + 1
     rare = [*PROSE[:2], *["the splenectomy"] * few, "a" * longer + " old"]
@@ -308,9 +381,8 @@ def test_scores_count_only_words_and_the_rarest_words_are_dropped() -> None:
 def test_other_models_are_refused_in_one_line(tmp_path: Path) -> None:
     for kind, word in {"roberta": "BPE", "bert with added words": "added tokens after"}.items():
         KINDS[kind](tmp_path / kind)
-        with pytest.raises(UsageError, match=word) as raised:
-            extend_tokenizer(load_tokenizer(tmp_path / kind), TEXT, 5)
-        assert "\n" not in str(raised.value)
+        tokenizer = load_tokenizer(tmp_path / kind)
+        assert_refused("UsageError", word, extend_tokenizer, tokenizer, TEXT, 5)
 
 
 def test_a_new_word_keeps_its_marks() -> None:

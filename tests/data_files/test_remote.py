@@ -12,9 +12,9 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from electra_albert.contracts import UsageError
 from electra_albert.data_files.finding import find_files
 from tests.data_files.test_finding import cache as cache
+from tests.refusals import assert_refused
 from tests.tasks.task_files import read
 
 TEXT = b"good film\t1\nbad film\t0\n" * 600
@@ -44,7 +44,7 @@ class Server(BaseHTTPRequestHandler):
 @pytest.fixture
 def url() -> Iterator[str]:
     with ThreadingHTTPServer(("127.0.0.1", 0), Server) as http:
-        threading.Thread(target=http.serve_forever).start()
+        threading.Thread(target=http.serve_forever, args=(0.02,)).start()
         yield f"http://127.0.0.1:{http.server_port}"
         http.shutdown()
 
@@ -56,26 +56,25 @@ def find(corpus: str) -> list[Path]:
 @pytest.mark.parametrize(
     ("reason", "sent", "later"),
     [
-        ("6,900 bytes were received, but 13,800 announced", len(TEXT) // 2, WHOLE),
-        ("it changed", len(TEXT), WHOLE | {"ETag": "2"}),
-        ("it changed", len(TEXT), WHOLE | {"Last-Modified": "1 Jan 1970"}),
-        ("it changed", len(TEXT), WHOLE | {"Content-Length": "9"}),
+        ("6,900 bytes were received", len(TEXT) // 2, {}),
+        ("it changed", len(TEXT), {"ETag": "2"}),
+        ("it changed", len(TEXT), {"Content-Length": "9"}),
     ],
 )
 def test_a_text_cut_short_or_changed_on_its_way_is_refused_and_not_kept(
     url: str, cache: Path, monkeypatch: pytest.MonkeyPatch, reason: str, sent: int, later: Any
 ) -> None:
+    text = f"{url}/a.tsv"
     with monkeypatch.context() as patch:
         patch.setattr(Server, "sent", sent)
-        patch.setattr(Server, "after", lambda _: patch.setattr(Server, "head", later))
-        with pytest.raises(UsageError, match=f"--corpus .*{reason}") as refusal:
-            find(f"{url}/a.tsv")
-        assert "\n" not in str(refusal.value)
+        patch.setattr(Server, "after", lambda _: patch.setattr(Server, "head", WHOLE | later))
+        assert "--corpus" in assert_refused("UsageError", reason, find, text)
         patch.setattr(Server, "head", WHOLE)
-        with pytest.raises(UsageError, match=f"--train_file .*{reason}"):
-            read("sst2", train_file=f"{url}/a.tsv", validation_file=f"{url}/a.tsv")
+        assert "--train_file" in assert_refused(
+            "UsageError", reason, read, "sst2", train_file=text, validation_file=text
+        )
     assert not [path for path in cache.rglob("*.tsv") if path.is_file()]
-    assert find(f"{url}/a.tsv")[0].read_bytes() == TEXT
+    assert find(text)[0].read_bytes() == TEXT
 
 
 @pytest.mark.parametrize("head", [{}, {"Content-Length": "0"}])
@@ -98,6 +97,5 @@ def test_sizes_are_compared_everywhere(cache: Path, monkeypatch: pytest.MonkeyPa
     with monkeypatch.context() as patch:
         patch.setattr(MemoryFileSystem, "get_file", get_half)
         for corpus in ("memory://cut", "memory://cut/a.txt", "memory://cut/*.txt"):
-            with pytest.raises(UsageError, match="bytes were received"):
-                find(corpus)
+            assert_refused("UsageError", "bytes were received", find, corpus)
     assert [path.stat().st_size for path in find("memory://cut")] == [len(TEXT), len(TEXT) - 11]

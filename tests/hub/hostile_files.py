@@ -12,7 +12,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 MAPPING = "albert.encoder.embedding_hidden_mapping_in.weight"
-LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"a" * 64 + b"\nsize 47372856\n"
+LFS_POINTER = (
+    b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"a" * 64 + b"\nsize 47372856\n"
+)
 
 
 class Harmful:
@@ -26,10 +28,12 @@ class Harmful:
 
 
 def edited(change: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> Callable[[Path], bytes]:
-    """Rewrite a valid file with a change and without a hash, so that the hash does not reveal the change."""
+    """Rewrite a valid file with a change and without a hash that would reveal it."""
 
     def content(file: Path) -> bytes:
-        save_file({name: tensor.contiguous() for name, tensor in change(load_file(file)).items()}, file)
+        save_file(
+            {name: tensor.contiguous() for name, tensor in change(load_file(file)).items()}, file
+        )
         return file.read_bytes()
 
     return content
@@ -54,18 +58,31 @@ DAMAGED: dict[str, tuple[Callable[[Path], bytes], str]] = {
     "truncated": (lambda file: file.read_bytes()[:-1], "cannot be read"),
     "LFS pointer": (lambda file: LFS_POINTER, "git lfs pull"),
     "float8": (edited(lambda t: {**t, MAPPING: t[MAPPING].to(torch.float8_e4m3fn)}), "float8"),
-    "no number": (edited(lambda t: {**t, MAPPING: t[MAPPING].index_fill(0, torch.tensor(3), torch.nan)}), "not finite"),
-    "60,000 tensors": (edited(lambda t: {f"n{number}": torch.zeros(0) for number in range(60_000)}), "more than"),
-    "line break in a name": (edited(lambda t: {**t, "a\nerror: b\x1b[31m": torch.zeros(2)}), "tensor name"),
+    "no number": (
+        edited(lambda t: {**t, MAPPING: t[MAPPING].index_fill(0, torch.tensor(3), torch.nan)}),
+        "not finite",
+    ),
+    "60,000 tensors": (
+        edited(lambda t: {f"n{number}": torch.zeros(0) for number in range(60_000)}),
+        "more than",
+    ),
+    "line break in a name": (
+        edited(lambda t: {**t, "a\nerror: b\x1b[31m": torch.zeros(2)}),
+        "tensor name",
+    ),
 }
 
 # Case: content of a pickled file that is not a mapping from names to plain tensors.
 PICKLES: dict[str, Callable[[Path], bytes]] = {
     "code": lambda canary: saved({"a": Harmful(canary)}),
-    "code in a zip's pickle": lambda canary: zip_of(**{"a/data.pkl": pickle.dumps(Harmful(canary)), "a/version": b"3"}),
+    "code in a zip's pickle": lambda canary: zip_of(
+        **{"a/data.pkl": pickle.dumps(Harmful(canary)), "a/version": b"3"}
+    ),
     "bare tensor": lambda canary: saved(torch.ones(3)),
     "integer keys": lambda canary: saved({1: torch.zeros(2)}),
     "sparse": lambda canary: saved({"a": torch.eye(3).to_sparse()}),
     "expanded view": lambda canary: saved({"a.decoder.weight": torch.zeros(1).expand(1 << 40)}),
-    "shared storage": lambda canary: saved(dict.fromkeys(map(str, range(100)), torch.zeros(1 << 10))),
+    "shared storage": lambda canary: saved(
+        dict.fromkeys(map(str, range(100)), torch.zeros(1 << 10))
+    ),
 }

@@ -25,7 +25,8 @@ from tests.tokenization.tokenizer_kinds import PROSE
 
 LABELS = ["entailment", "neutral", "contradiction"]
 C = 5
-_SAME = "vocab_size hidden_size num_attention_heads intermediate_size max_position_embeddings initializer_range"
+_SAME = """vocab_size hidden_size num_attention_heads intermediate_size max_position_embeddings
+    initializer_range"""
 _SIZES = {name: getattr(SHAPE, name) for name in _SAME.split()} | {"num_hidden_layers": 4}
 
 
@@ -53,7 +54,9 @@ FORMS = {
     "generator": Form(lambda shape: make_pair(shape).generator, "AlbertForMaskedLM"),
     "generator with pooler": Form(generator_with_pooler, "AlbertForMaskedLM", ("albert.pooler",)),
     "generator with order": Form(make_masked_lm, "AlbertForPreTraining"),
-    "discriminator": Form(lambda shape: make_pair(shape).discriminator, "AlbertModel", (_DETECTION,)),
+    "discriminator": Form(
+        lambda shape: make_pair(shape).discriminator, "AlbertModel", (_DETECTION,)
+    ),
     "discriminator with order": Form(
         lambda shape: make_pair(shape, with_sentence_order=True).discriminator,
         *("AlbertModel", (_DETECTION, "sop_classifier")),
@@ -73,8 +76,12 @@ FORMS = {
     "choice": Form(_task("choice", 1), "AlbertForMultipleChoice"),
     "span": Form(_task("span", 2), "AlbertForQuestionAnswering"),
     "token": Form(_task("token", 3), "AlbertForTokenClassification"),
-    "sequence, electra": Form(_task("sequence", 3, "electra"), "AlbertModel", ignored=("electra_classifier",)),
-    "choice, electra": Form(_task("choice", 1, "electra"), "AlbertModel", ignored=("electra_classifier",)),
+    "sequence, electra": Form(
+        _task("sequence", 3, "electra"), "AlbertModel", ignored=("electra_classifier",)
+    ),
+    "choice, electra": Form(
+        _task("choice", 1, "electra"), "AlbertModel", ignored=("electra_classifier",)
+    ),
 }
 
 
@@ -84,8 +91,11 @@ def tokenizer() -> Any:
 
 
 def save(name: str, folder: Path, more: Mapping[str, Any] | None = None, **options: Any) -> Any:
-    """Save a model of one form with two groups, and its task details with `more`; returns the model."""
-    model, details = FORMS[name].make(replace(SHAPE, vocab_size=len(tokenizer()), num_hidden_groups=2)), None
+    """Save a model of a form with two groups and task details with `more`; returns it."""
+    model, details = (
+        FORMS[name].make(replace(SHAPE, vocab_size=len(tokenizer()), num_hidden_groups=2)),
+        None,
+    )
     if isinstance(model, TaskModel):
         labels = LABELS if model.head.num_labels == len(LABELS) else []
         details = {"labels": labels, "is_regression": name == "regression", **(more or {})}
@@ -101,18 +111,20 @@ def write(folder: Path, model: nn.Module) -> Path:
     return folder
 
 
-def assert_same_tensors(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
-    assert found.keys() == wanted.keys()
-    for name, tensor in wanted.items():
-        assert torch.equal(found[name], tensor), name
+def assert_same_tensors(actual: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    assert actual.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert torch.equal(actual[name], tensor), name
 
 
 def run_code_of(folder: Path) -> dict[str, Any]:
     """Run the code of a model card; returns the variables it defines."""
-    (code,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(encoding="utf-8"), re.DOTALL)
-    found: dict[str, Any] = {}
-    exec(code.replace("THIS_FOLDER", str(folder)), found)
-    return found
+    (code,) = re.findall(
+        r"```python\n(.*?)```", (folder / "README.md").read_text(encoding="utf-8"), re.DOTALL
+    )
+    actual: dict[str, Any] = {}
+    exec(code.replace("THIS_FOLDER", str(folder)), actual)
+    return actual
 
 
 def config_of(family: str, **changes: Any) -> Any:
@@ -130,7 +142,11 @@ def make(family: str, name: str, config: Any = None, **options: Any) -> Any:
     """The stock model of class `name` in eval mode; `options` go to its class."""
     with torch.random.fork_rng():
         torch.manual_seed(7)
-        labels = {"num_labels": C} if name.endswith(("SequenceClassification", "TokenClassification")) else {}
+        labels = (
+            {"num_labels": C}
+            if name.endswith(("SequenceClassification", "TokenClassification"))
+            else {}
+        )
         model = getattr(transformers, name)(config or config_of(family, **labels), **options).eval()
         for parameter in model.parameters():
             if parameter.ndim == 1:

@@ -1,4 +1,4 @@
-"""ONNX export: onnxruntime computes PyTorch's values for any batch size and length; shared weights are stored once."""
+"""ONNX export: onnxruntime computes PyTorch's values; shared weights are stored once."""
 
 import copy
 from dataclasses import replace
@@ -8,14 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from huggingface_hub import ModelCard
 from torch import Tensor, nn
 
 from electra_albert.config import ModelConfig
-from electra_albert.contracts import CheckpointError
-from electra_albert.hub.onnx import INPUTS, QUANTIZED_FILE, outputs, write_for_browser, write_onnx
+from electra_albert.hub.onnx import INPUTS, QUANTIZED_FILE, outputs, write_onnx
+from electra_albert.hub.save import save_model
 from electra_albert.model.compilation import compile_for_training
-from tests.hub.models import FORMS
+from tests.hub.models import FORMS, assert_same_tensors, run_code_of, tokenizer
 from tests.model.twins import SHAPE, make_encoder, make_masked_lm
+from tests.refusals import assert_refused
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -27,11 +29,6 @@ LONGEST = TOY.max_position_embeddings
 BATCHES = ((1, 1), (7, LONGEST))
 TOLERANCE = 1e-5  # float32, relative to the largest value: the order of additions differs
 INT8_TOLERANCE = 0.15  # relative to the largest value, for weights of 7 bits; 0.075 measured
-GIVEN = {
-    "encoder with pooler": ["last_hidden_state", "pooler_output"],
-    "generator with order": ["logits", "sop_logits"],
-    "span": ["start_logits", "end_logits"],
-}
 
 Inputs = tuple[Tensor, Tensor, Tensor]
 
@@ -40,10 +37,10 @@ def make_inputs(config: ModelConfig, batch: int, length: int) -> Inputs:
     """Ids, mask and segments [B, L] with random lengths; the first sequence has no padding."""
     noise = torch.Generator().manual_seed(100 * batch + length)
     ids = torch.randint(config.vocab_size, (batch, length), generator=noise)
-    kept = torch.randint(1, length + 1, (batch, 1), generator=noise)
-    kept[0] = length
+    lengths = torch.randint(1, length + 1, (batch, 1), generator=noise)
+    lengths[0] = length
     segments = torch.randint(config.type_vocab_size, (batch, length), generator=noise)
-    return ids, (torch.arange(length) < kept).long(), segments
+    return ids, (torch.arange(length) < lengths).long(), segments
 
 
 def open_session(file: Path) -> Any:
@@ -54,32 +51,34 @@ def open_session(file: Path) -> Any:
 
 @torch.no_grad()
 def assert_same(session: Any, model: Any, inputs: Inputs) -> None:
-    found = session.run(None, {name: ids.numpy() for name, ids in zip(INPUTS, inputs, strict=True)})
-    wanted = outputs(model, *inputs)
-    for output, theirs in zip(session.get_outputs(), found, strict=True):
-        ours = wanted[output.name].numpy()
+    actual = session.run(
+        None, {name: ids.numpy() for name, ids in zip(INPUTS, inputs, strict=True)}
+    )
+    expected = outputs(model, *inputs)
+    for output, theirs in zip(session.get_outputs(), actual, strict=True):
+        ours = expected[output.name].numpy()
         assert theirs.shape == ours.shape, output.name
         assert np.abs(theirs - ours).max() <= TOLERANCE * max(1.0, np.abs(ours).max()), output.name
 
 
 def assert_shares_weights(file: Path, model: nn.Module) -> None:
     """Assert that a file has as many matrices as the model, each once."""
-    matrices = [one for one in onnx.load(str(file)).graph.initializer if len(one.dims) > 1]
-    stored = sum(int(np.prod(one.dims)) for one in matrices)
-    assert stored == sum(one.numel() for one in model.parameters() if one.ndim > 1)
+    matrices = [weight for weight in onnx.load(str(file)).graph.initializer if weight.dims[1:]]
+    stored = sum(int(np.prod(weight.dims)) for weight in matrices)
+    assert stored == sum(tensor.numel() for tensor in model.parameters() if tensor.ndim > 1)
 
 
-@pytest.mark.parametrize("name", GIVEN)
-def test_every_kind_computes_our_values_and_stores_shared_weights_once(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder, name: str
+def test_onnxruntime_computes_our_values_and_shared_weights_are_stored_once(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
 ) -> None:
-    model = FORMS[name].make(TOY)
+    model = make_encoder(TOY, with_pooler=True)
     written = write_onnx(model, tmp_path)
     assert (*capfd.readouterr(), [str(warning.message) for warning in recwarn]) == ("", "", [])
     session = open_session(written)
     assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
-    assert [output.name for output in session.get_outputs()] == GIVEN[name]
-    inputs = [(each.name, each.type, each.shape) for each in session.get_inputs()]
+    names = [output.name for output in session.get_outputs()]
+    assert names == ["last_hidden_state", "pooler_output"]
+    inputs = [(entry.name, entry.type, entry.shape) for entry in session.get_inputs()]
     assert inputs == [(name, "tensor(int64)", ["batch", "sequence"]) for name in INPUTS]
     for batch, length in BATCHES:
         assert_same(session, model, make_inputs(TOY, batch, length))
@@ -88,34 +87,47 @@ def test_every_kind_computes_our_values_and_stores_shared_weights_once(
     assert b".py" not in written.read_bytes()  # no paths of source files
 
 
-def test_training_model_in_bfloat16_is_not_changed_and_is_written_in_float32(tmp_path: Path) -> None:
+def test_training_model_in_bfloat16_is_not_changed_and_is_written_in_float32(
+    tmp_path: Path,
+) -> None:
     model = make_masked_lm(ONE_BLOCK).to(torch.bfloat16).train()
     compile_for_training(model, "blocks")
-    in_float32, before = copy.deepcopy(model).float().eval(), copy.deepcopy(model.state_dict())
+    in_float32 = copy.deepcopy(model).float().eval()
+    before = copy.deepcopy(model.state_dict())
     apply_in_training = model.encoder.apply_in_training
     session = open_session(write_onnx(model, tmp_path))
     assert (model.training, model.encoder.apply_in_training) == (True, apply_in_training)
-    after = model.state_dict()
-    assert all(after[name].dtype == torch.bfloat16 and torch.equal(after[name], before[name]) for name in before)
+    assert_same_tensors(model.state_dict(), before)
+    assert {tensor.dtype for tensor in model.state_dict().values()} == {torch.bfloat16}
+    assert [output.name for output in session.get_outputs()] == ["logits", "sop_logits"]
     assert_same(session, in_float32, make_inputs(ONE_BLOCK, 2, 5))
 
 
-def test_float32_and_int8_files_store_shared_weights_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    model = FORMS["discriminator"].make(TOY)
-    written = write_for_browser(model, tmp_path)
+def test_files_for_the_browser_are_exact_and_in_8_bits_and_their_card_runs(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    model = FORMS["discriminator"].make(replace(TOY, vocab_size=len(tokenizer())))
+    save_model(model, tokenizer(), tmp_path, file_format="transformers.js")
     assert capfd.readouterr() == ("", "")
-    assert (written, *tmp_path.iterdir()) == (tmp_path / QUANTIZED_FILE, tmp_path / "onnx")
-    assert sorted(path.name for path in written.parent.iterdir()) == ["model.onnx", "model_quantized.onnx"]
-    assert_same(open_session(written.with_name("model.onnx")), model, make_inputs(TOY, 2, 5))
-    matrices = [w for w in onnx.load(str(written)).graph.initializer if len(w.dims) > 1]
-    exact = [w.name for w in matrices if w.data_type not in (onnx.TensorProto.INT8, onnx.TensorProto.UINT8)]
+    written = tmp_path / QUANTIZED_FILE
+    names = sorted(path.name for path in written.parent.iterdir())
+    assert names == ["model.onnx", "model_quantized.onnx"]
+    inputs = make_inputs(model.config, 7, LONGEST)
+    assert_same(open_session(written.with_name("model.onnx")), model, inputs)
+    kinds = (onnx.TensorProto.INT8, onnx.TensorProto.UINT8)
+    matrices = [weight for weight in onnx.load(str(written)).graph.initializer if weight.dims[1:]]
+    exact = [weight.name for weight in matrices if weight.data_type not in kinds]
     assert exact == ["model.embeddings.position_embeddings.weight"]
     assert_shares_weights(written, model)
-    inputs = dict(zip(INPUTS, make_inputs(TOY, 7, LONGEST), strict=True))
     with torch.no_grad():
-        wanted = outputs(model, *inputs.values())["logits"].numpy()
-    (found,) = open_session(written).run(["logits"], {name: ids.numpy() for name, ids in inputs.items()})
-    assert np.abs(found - wanted).max() <= INT8_TOLERANCE * np.abs(wanted).max()
+        expected = outputs(model, *inputs)["logits"].numpy()
+    arrays = {name: ids.numpy() for name, ids in zip(INPUTS, inputs, strict=True)}
+    (logits,) = open_session(written).run(["logits"], arrays)
+    assert np.abs(logits - expected).max() <= INT8_TOLERANCE * np.abs(expected).max()
+    assert [*run_code_of(tmp_path)["outputs"]] == ["logits"]
+    card = ModelCard.load(tmp_path / "README.md")
+    assert card.data.to_dict()["library_name"] == "transformers.js"
+    assert "unexpected" not in card.text
 
 
 class OtherWhenTraced(nn.Module):
@@ -128,5 +140,5 @@ class OtherWhenTraced(nn.Module):
 def test_file_with_other_values_is_refused(tmp_path: Path) -> None:
     model = make_encoder(ONE_BLOCK, with_pooler=True)
     model.embeddings.dropout = OtherWhenTraced()  # type: ignore[assignment]
-    with pytest.raises(CheckpointError, match=r"onnxruntime computes other last_hidden_state than PyTorch"):
-        write_onnx(model, tmp_path)
+    word = "computes other last_hidden_state"
+    assert_refused("CheckpointError", word, write_onnx, model, tmp_path)

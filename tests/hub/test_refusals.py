@@ -1,10 +1,11 @@
-"""Untrusted weights files are read or refused in one short line, in bounded time, and none of their code runs."""
+"""Untrusted weights are read or refused in a short line, and none of their code runs."""
 
 import io
 import json
 import zipfile
 from collections.abc import Callable
 from contextlib import suppress
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,10 @@ from electra_albert.hub.formats import to_stock
 from electra_albert.hub.load import build, locate, read_stored
 from electra_albert.hub.weights import read_tensors, write_safetensors
 from electra_albert.model.electra import Generator
-from tests.apps.tiny_run import finish, start
 from tests.hub.hostile_files import DAMAGED, PICKLES, Harmful, saved, zip_of
 from tests.hub.models import write
 from tests.model.twins import SHAPE, make_masked_lm
+from tests.refusals import assert_refused
 
 WEIGHTS = "model.safetensors"
 
@@ -40,11 +41,8 @@ def load(folder: Path) -> Generator:
 
 
 def refusal(call: Callable[[], object]) -> str:
-    """Message of the CheckpointError that `call` raises: one short line without terminal colours."""
-    with pytest.raises(CheckpointError) as raised:
-        call()
-    message = str(raised.value)
-    assert message.isprintable()
+    """Message of the CheckpointError that `call` raises: one short line without colours."""
+    message = assert_refused("CheckpointError", "", call)
     assert len(message) < 450
     return message
 
@@ -58,9 +56,13 @@ def test_damaged_safetensors_file_is_refused_with_the_reason(folder: Path, name:
     assert word in message
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")  # torch's, about the test's own files
+@pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::UserWarning"
+)  # torch's, about the test's own files
 @pytest.mark.parametrize("name", PICKLES)
-def test_pickle_with_anything_but_plain_tensors_is_refused_and_not_run(folder: Path, name: str) -> None:
+def test_pickle_with_anything_but_plain_tensors_is_refused_and_not_run(
+    folder: Path, name: str
+) -> None:
     (folder / WEIGHTS).unlink()
     (folder / "pytorch_model.bin").write_bytes(PICKLES[name](folder / "canary"))
     for read in (lambda: load(folder), lambda: read_tensors(folder / "pytorch_model.bin")):
@@ -81,7 +83,7 @@ def test_damaged_pickle_is_read_or_raises_only_checkpoint_error(tmp_path: Path) 
     file = tmp_path / "weights.pt"
     torch.save({"a": torch.zeros(3), "b": torch.ones(2)}, file)
     whole = file.read_bytes()
-    for offset in range(20, 900, 3):
+    for offset in range(20, 900, 7):
         file.write_bytes(whole[:offset] + b"R" + whole[offset + 1 :])
         with suppress(CheckpointError):
             read_tensors(file)
@@ -101,15 +103,17 @@ def test_configuration_that_does_not_fit_its_weights_is_refused_at_once(folder: 
 def test_flipped_bit_in_our_file_is_detected_by_its_hash(folder: Path) -> None:
     file = folder / WEIGHTS
     whole = file.read_bytes()
-    data = 8 + int.from_bytes(whole[:8], "little")
-    for offset in (0, *range(data, len(whole), 1 + len(whole) // 40)):
-        file.write_bytes(whole[:offset] + bytes([whole[offset] ^ 1]) + whole[offset + 1 :])
-        with pytest.raises(CheckpointError):
-            read_tensors(file)
+    start = 8 + int.from_bytes(whole[:8], "little")  # of the data
+    for offset in (0, *range(start, len(whole), 1 + len(whole) // 20)):
+        damaged = bytearray(whole)
+        damaged[offset] ^= 1
+        file.write_bytes(damaged)
+        refusal(lambda: read_tensors(file))
 
 
 def test_compressed_file_is_refused(folder: Path) -> None:
-    # Regression: torch unpacked it to a thousand times its size, and read_tensors returned the tensor.
+    # Regression: torch unpacked it to a thousand times its size, and read_tensors returned the
+    # tensor.
     with zipfile.ZipFile(io.BytesIO(saved({"a": torch.zeros(2)}))) as old:
         members = {name: old.read(name) for name in old.namelist()}
     (folder / "weights.pt").write_bytes(zip_of(zipfile.ZIP_DEFLATED, **members))
@@ -121,10 +125,10 @@ def test_a_deeply_nested_tuple_as_a_key_does_not_crash_the_process(tmp_path: Pat
     pickled = b"\x80\x02}(" + b")" + b"\x85" * 500_000 + b"K\x01u."
     file = tmp_path / "weights.pt"
     file.write_bytes(zip_of(**{"archive/data.pkl": pickled, "archive/version": b"3"}))
-    code = "from pathlib import Path; from electra_albert.hub.weights import read_tensors\n"
-    code += f"try: read_tensors(Path({str(file)!r}))\nexcept ValueError as error: print(type(error).__name__, error)"
-    ended = finish(start(["-c", code], tmp_path))
-    assert (ended.code, ended.out.split()[0]) == (0, "CheckpointError")
+    reading = get_context("fork").Process(target=refusal, args=(lambda: read_tensors(file),))
+    reading.start()
+    reading.join()
+    assert reading.exitcode == 0
 
 
 def with_index(folder: Path, text: str) -> None:
@@ -151,8 +155,13 @@ def test_two_files_with_the_same_tensor_are_refused(folder: Path) -> None:
     # Regression: the file read last was used, against the index.
     whole: dict[str, Tensor] = load_file(folder / WEIGHTS)
     files = dict.fromkeys(whole, "part.safetensors") | {"predictions.bias": "other.safetensors"}
-    write_safetensors({"predictions.bias": torch.ones(SHAPE.vocab_size)}, folder / "other.safetensors")
+    write_safetensors(
+        {"predictions.bias": torch.ones(SHAPE.vocab_size)}, folder / "other.safetensors"
+    )
     with_index(folder, json.dumps({"weight_map": files}))
     assert "predictions.bias" in refusal(lambda: load(folder))
-    with_index(folder, json.dumps({"weight_map": files | {"albert.pooler.weight": "part.safetensors"}}))  # missing
+    # Missing.
+    with_index(
+        folder, json.dumps({"weight_map": files | {"albert.pooler.weight": "part.safetensors"}})
+    )
     assert "disagree on 'albert.pooler.weight'" in refusal(lambda: load(folder))

@@ -25,11 +25,18 @@ def table(*rows: Iterable[str]) -> str:
 
 
 def read(
-    name: str | Task, *, needs_test: bool = False, seed: int = 0, is_trained: bool = True, **given: Any
+    name: str | Task,
+    *,
+    needs_test: bool = False,
+    seed: int = 0,
+    is_trained: bool = True,
+    **given: Any,
 ) -> TaskData:
     """The data of a task; `given` are options of DataConfig, paths allowed."""
     task = find_task(name) if isinstance(name, str) else name
-    options = {key: str(value) if isinstance(value, Path) else value for key, value in given.items()}
+    options = {
+        key: str(value) if isinstance(value, Path) else value for key, value in given.items()
+    }
     config = DataConfig(task=task.name, **options)
     return read_data(task, config, needs_test=needs_test, seed=seed, is_trained=is_trained)
 
@@ -39,7 +46,9 @@ def noticed(report: Report, part: str) -> int:
     return sum(count for what, count in report.counts.items() if part in what)
 
 
-def sst2_folder(folder: Path, train: str = "good film\t1\nbad film\t0\n", dev: str = "fine\t1\npoor\t0\n") -> Path:
+def sst2_folder(
+    folder: Path, train: str = "good film\t1\nbad film\t0\n", dev: str = "fine\t1\npoor\t0\n"
+) -> Path:
     write(folder / "train.tsv", "sentence\tlabel\n" + train)
     write(folder / "dev.tsv", "sentence\tlabel\n" + dev)
     return folder
@@ -51,11 +60,15 @@ def rte_folder(folder: Path, train: str = RTE_ROWS, dev: str = RTE_ROWS) -> Path
     return folder
 
 
-def squad_file(path: Path, *questions: dict[str, Any], context: str = "Ada met Bob in Rome.", **top: Any) -> Path:
+def squad_file(
+    path: Path, *questions: dict[str, Any], context: str = "Ada met Bob in Rome.", **top: Any
+) -> Path:
     """A file of SQuAD with one passage; questions override the default fields."""
     usual = {"question": "Who?", "answers": [{"text": "Ada", "answer_start": 0}]}
     qas = [{"id": f"q{i}", **usual, **question} for i, question in enumerate(questions)]
-    return write(path, json.dumps({"data": [{"paragraphs": [{"context": context, "qas": qas}]}], **top}))
+    return write(
+        path, json.dumps({"data": [{"paragraphs": [{"context": context, "qas": qas}]}], **top})
+    )
 
 
 def race_file(path: Path, **changes: Any) -> Path:
@@ -73,6 +86,9 @@ def custom_files(folder: Path, train: list[object], dev: list[object]) -> dict[s
     """Write two JSON Lines files with one text per label; returns their options."""
     files = {}
     for name, labels in (("train_file", train), ("validation_file", dev)):
-        rows = [json.dumps({"text": f"{name} {i}", "label": label}) + "\n" for i, label in enumerate(labels)]
+        rows = [
+            json.dumps({"text": f"{name} {i}", "label": label}) + "\n"
+            for i, label in enumerate(labels)
+        ]
         files[name] = write(folder / f"{name}.jsonl", "".join(rows))
     return files

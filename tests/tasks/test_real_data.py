@@ -13,8 +13,12 @@ from tests.tasks.small_tokenizers import encoder
 from tests.tasks.task_files import read
 from tests.tasks.test_span import peaked
 
-DATA = Path(os.environ.get("ELECTRA_ALBERT_DATA") or Path(__file__).parents[2] / "../shared/data").resolve()
-pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason="the real data is not next to the checkout")
+DATA = Path(
+    os.environ.get("ELECTRA_ALBERT_DATA") or Path(__file__).parents[2] / "../shared/data"
+).resolve()
+pytestmark = pytest.mark.skipif(
+    not DATA.is_dir(), reason="the real data is not next to the checkout"
+)
 
 # Examples of train, of each evaluation set, and of the test set if there is one.
 SIZES = {
@@ -50,6 +54,8 @@ def test_every_example_is_read_and_none_is_left_out(name: str) -> None:
 def test_real_answers_are_decoded_from_their_labels(name: str) -> None:
     examples = read(name, data_dir=DATA / "squad").evaluation["dev"][:60]
     plan = EncodePlan(384, 128, 200, has_null_answer=name == "squad_v2")
-    features = KINDS["span"].encode(examples, Encoding(encoder("albert"), (), plan, Report(), "dev"))
+    features = KINDS["span"].encode(
+        examples, Encoding(encoder("albert"), (), plan, Report(), "dev")
+    )
     decoded = KINDS["span"].decode(peaked(features), features, examples, (), plan)
     assert decoded.values[:, 0].mean() > 0.99  # a few answers begin or end inside a subword

@@ -1,4 +1,4 @@
-"""Answers are scored as in SQuAD's official script, entities as in the CoNLL shared tasks' script."""
+"""Answers are scored as in SQuAD's script, entities as in that of the CoNLL tasks."""
 
 import string
 from typing import Any
@@ -9,23 +9,28 @@ from hypothesis import strategies as st
 
 from electra_albert.tasks.span import answer_scores, normalized_words
 from electra_albert.tasks.token import Entity, entities, is_entity_tagging
+from tests.refusals import rows
 
 LAW = settings(max_examples=100, deadline=None, derandomize=True)
-WORDS = st.sampled_from(["the", "a", "An", "cat", "Cats", "1,000", "U.S.", "-", "the-cat", "é", "  ", "\u3000x", "…"])
+WORDS = st.sampled_from(
+    ["the", "a", "An", "cat", "Cats", "1,000", "U.S.", "-", "the-cat", "é", "  ", "\u3000x", "…"]
+)
 TEXTS = st.one_of(st.lists(WORDS, max_size=5).map(" ".join), st.text(max_size=12))
 
 
 def words_of(text: str) -> list[str]:
     """Reference normalization, one character and one word at a time."""
-    kept = "".join(character for character in text.lower() if character not in string.punctuation)
-    found, word = [], ""
-    for character in kept + " ":
+    remaining = "".join(
+        character for character in text.lower() if character not in string.punctuation
+    )
+    actual, word = [], ""
+    for character in remaining + " ":
         if character.isalnum() or character == "_":
             word += character
         else:
-            found += [word if word not in ("a", "an", "the") else " ", character]
+            actual += [word if word not in ("a", "an", "the") else " ", character]
             word = ""
-    return "".join(found).split()
+    return "".join(actual).split()
 
 
 def plain_f1(prediction: str, gold: str) -> float:
@@ -52,24 +57,30 @@ def test_scores_equal_a_simple_reference(prediction: str, golds: list[str]) -> N
     assert normalized_words(prediction) == words_of(prediction)
 
 
-@pytest.mark.parametrize(
-    ("prediction", "golds", "match", "overlap"),
-    [
-        ("Denver Broncos", ["the Denver Broncos", "Broncos"], 1.0, 1.0),
-        ("to be or to", ["to to to be"], 0.0, 0.75),  # a word counts as often as it is in both
-        ("Denver", [], 0.0, 0.0),
-        ("the", [], 1.0, 1.0),  # normalized to nothing
-        ("", ["Denver", "the"], 0.0, 0.0),  # a gold normalized to nothing is ignored if there is another
-    ],
-)
-def test_hand_made_answers(prediction: str, golds: list[str], match: float, overlap: float) -> None:
-    assert answer_scores(prediction, golds) == (match, pytest.approx(overlap))
+# A prediction, gold answers, their exact match and F1.
+ANSWERS = """
+Denver Broncos | the Denver Broncos; Broncos | 1 | 1
+to be or to    | to to to be                 | 0 | .75
+Denver         |                             | 0 | 0
+the            |                             | 1 | 1
+               | Denver; the                 | 0 | 0
+"""
+
+
+@pytest.mark.parametrize(("prediction", "golds", "match", "overlap"), rows(ANSWERS))
+def test_hand_made_answers(prediction: str, golds: str, match: str, overlap: str) -> None:
+    scores = answer_scores(prediction, golds.split("; ") if golds else [])
+    assert scores == pytest.approx((float(match), float(overlap)))
 
 
 @st.composite
 def marked_sentences(draw: st.DrawFn) -> tuple[list[tuple[int, str]], set[Entity]]:
     """Segments (length, type, or "" outside) of a sentence, and the entities among them."""
-    stretches = draw(st.lists(st.tuples(st.integers(1, 4), st.sampled_from(["", "PER", "LOC", "A-B"])), max_size=6))
+    stretches = draw(
+        st.lists(
+            st.tuples(st.integers(1, 4), st.sampled_from(["", "PER", "LOC", "A-B"])), max_size=6
+        )
+    )
     start, gold = 0, set()
     for length, kind in stretches:
         if kind:
@@ -89,31 +100,24 @@ def test_entities_written_in_a_scheme_are_read_back(scheme: str, marked: Any) ->
     assert entities(tags) == marked[1]
 
 
-@pytest.mark.parametrize(
-    ("tags", "found"),
-    [
-        ("I-PER B-PER O I-PER", {(0, 1, "PER"), (1, 2, "PER"), (3, 4, "PER")}),  # IOB1: B only after another entity
-        ("B-PER I-LOC", {(0, 1, "PER"), (1, 2, "LOC")}),
-        ("B I O B", {(0, 2, "_"), (3, 4, "_")}),  # seqeval's name for a missing type
-        ("B-A-B I-A-B", {(0, 2, "A-B")}),  # the type is everything after the first dash
-        ("E-PER I-PER", {(0, 1, "PER"), (1, 2, "PER")}),
-    ],
-)
-def test_hand_made_tags(tags: str, found: set[Entity]) -> None:
-    assert entities(tags.split()) == found
+# Tags, and the first and one past the last word and the type of their entities.
+TAGS = """
+I-PER B-PER O I-PER | 0 1 PER, 1 2 PER, 3 4 PER
+B-PER I-LOC         | 0 1 PER, 1 2 LOC
+B I O B             | 0 2 _, 3 4 _
+B-A-B I-A-B         | 0 2 A-B
+E-PER I-PER         | 0 1 PER, 1 2 PER
+"""
 
 
-@pytest.mark.parametrize(
-    ("labels", "is_tagging"),
-    [
-        ("B-NP I-NP", True),  # chunks may cover all words
-        ("O S-PER E-PER B-PER I-PER", True),
-        ("B I O", True),
-        ("B I", False),  # without O these may be plain tags
-        ("O", False),
-        ("", False),
-        ("O B-PER NN", False),
-    ],
-)
-def test_only_tags_with_the_prefixes_of_a_scheme_are_entities(labels: str, is_tagging: bool) -> None:
-    assert is_entity_tagging(labels.split()) is is_tagging
+@pytest.mark.parametrize(("tags", "expected"), rows(TAGS))
+def test_hand_made_tags(tags: str, expected: str) -> None:
+    spans = sorted(entities(tags.split()))
+    assert ", ".join(" ".join(map(str, span)) for span in spans) == expected
+
+
+def test_only_tags_with_the_prefixes_of_a_scheme_are_entities() -> None:
+    for labels in ("B-NP I-NP", "O S-PER E-PER B-PER I-PER", "B I O"):
+        assert is_entity_tagging(labels.split()), labels
+    for labels in ("B I", "O", "", "O B-PER NN"):  # without O a bare B may be a tag of its own
+        assert not is_entity_tagging(labels.split()), labels

@@ -1,5 +1,6 @@
 """Extractive question answering: windows, labels and best span against simple references."""
 
+from itertools import combinations_with_replacement
 from typing import Any
 
 import numpy as np
@@ -13,14 +14,31 @@ from electra_albert.tasks.task import Answer, Report, SpanExample
 from tests.tasks.small_tokenizers import PLAN, encoder, kinds, steady, texts, thorough
 
 SPAN = KINDS["span"]
-WORDS = ["the", "House", "``old''", "river,", "e\u0301te\u0301", "hill-top.", "[SEP]", "1912", "中文", "a\u00adb"]
+WORDS = [
+    "the",
+    "House",
+    "``old''",
+    "river,",
+    "e\u0301te\u0301",
+    "hill-top.",
+    "[SEP]",
+    "1912",
+    "中文",
+    "a\u00adb",
+]
 plans = st.builds(EncodePlan, st.integers(8, 60), st.integers(1, 60), st.integers(1, 12))
 
 
 def encode(
-    examples: list[Any], plan: Any = PLAN, report: Any = None, is_training: bool = False, kind: str = "albert"
+    examples: list[Any],
+    plan: Any = PLAN,
+    report: Any = None,
+    is_training: bool = False,
+    kind: str = "albert",
 ) -> EncodedExamples:
-    return SPAN.encode(examples, Encoding(encoder(kind), (), plan, report or Report(), "dev", is_training))
+    return SPAN.encode(
+        examples, Encoding(encoder(kind), (), plan, report or Report(), "dev", is_training)
+    )
 
 
 def ask(context: str, answer: str | None, question: str = "who?") -> SpanExample:
@@ -43,28 +61,39 @@ def asked(draw: st.DrawFn, least: int = 1, most: int = 40) -> SpanExample:
     words = draw(st.lists(st.sampled_from(WORDS), min_size=least, max_size=most))
     first = draw(st.integers(0, len(words) - 1))
     last = draw(st.integers(first, min(len(words), first + 2) - 1))
-    answer = Answer(" ".join(words[first : last + 1]), len("".join(word + " " for word in words[:first])))
+    answer = Answer(
+        " ".join(words[first : last + 1]), len("".join(word + " " for word in words[:first]))
+    )
     return SpanExample(" ".join(words), "who?", (answer,), "1")
 
 
 @steady
 @given(st.integers(0, 90), st.integers(1, 40), plans)
-def test_every_token_is_in_a_window_and_has_maximum_context_in_one(count: int, room: int, plan: EncodePlan) -> None:
+def test_every_token_is_in_a_window_and_has_maximum_context_in_one(
+    count: int, room: int, plan: EncodePlan
+) -> None:
     windows = slide(count, room, plan)
-    assert all(len(window) <= room for window, _ in windows)
     starts = [window.start for window, _ in windows]
     assert starts == sorted(set(starts))
-    best = [window[at] for window, is_best in windows for at in np.flatnonzero(is_best).tolist()]
-    assert sorted(best) == list(range(count))
+    assert all(len(window) <= room for window, _ in windows)
+    owners = np.zeros(count, dtype=int)
+    for window, is_best in windows:
+        owners[window.start : window.stop] += is_best
+    assert (owners == 1).all()
     for token in range(count):
-        context = [min(token - window.start, window[-1] - token) if token in window else -1 for window, _ in windows]
-        owner, is_best = windows[context.index(max(context))]
-        assert is_best[token - owner.start]
+        context = [
+            min(token - window.start, window[-1] - token) if token in window else -1
+            for window, _ in windows
+        ]
+        window, is_best = windows[context.index(max(context))]
+        assert is_best[token - window.start]
 
 
 @steady
 @given(st.integers(1, 90), st.integers(1, 6), st.integers(0, 30), st.integers(1, 60))
-def test_an_answer_is_whole_in_the_window_with_most_context(count: int, longest: int, spare: int, stride: int) -> None:
+def test_an_answer_is_whole_in_the_window_with_most_context(
+    count: int, longest: int, spare: int, stride: int
+) -> None:
     plan = PLAN._replace(max_answer_length=longest, doc_stride=stride)
     for window, is_best in slide(count, 4 * longest + spare, plan):
         for at in np.flatnonzero(is_best).tolist():
@@ -73,7 +102,9 @@ def test_an_answer_is_whole_in_the_window_with_most_context(count: int, longest:
 
 @thorough
 @given(kinds, asked())
-def test_outputs_on_the_labels_are_decoded_to_the_exact_answers(kind: str, example: SpanExample) -> None:
+def test_outputs_on_the_labels_are_decoded_to_the_exact_answers(
+    kind: str, example: SpanExample
+) -> None:
     report, plan = Report(), PLAN._replace(max_seq_length=160, max_answer_length=39)
     features = encode([example], plan, report, kind=kind)
     decoded = SPAN.decode(peaked(features), features, [example], (), plan)
@@ -84,27 +115,34 @@ def test_outputs_on_the_labels_are_decoded_to_the_exact_answers(kind: str, examp
 
 @thorough
 @given(kinds, texts, st.data())
-def test_any_answer_is_found_widened_or_counted_as_lost(kind: str, context: str, data: st.DataObject) -> None:
+def test_any_answer_is_found_widened_or_counted_as_lost(
+    kind: str, context: str, data: st.DataObject
+) -> None:
     assume(context)
     begin = data.draw(st.integers(0, len(context) - 1))
-    end = data.draw(st.integers(begin + 1, len(context)))
-    answer, report = context[begin:end], Report()
+    answer = context[begin : data.draw(st.integers(begin + 1, len(context)))]
+    report = Report()
     examples = [SpanExample(context, "who?", (Answer(answer, begin),), "1")]
     plan = PLAN._replace(max_seq_length=2000, max_answer_length=900)
     features = encode(examples, plan, report, kind=kind)
-    (found,) = SPAN.decode(peaked(features), features, examples, (), plan).predictions
-    is_lost = "answers of dev not found in their passage" in report.counts
+    (text,) = SPAN.decode(peaked(features), features, examples, (), plan).predictions
+    counts = report.counts
+    is_lost = "answers of dev not found in their passage" in counts
     assert is_lost == (features.labels[0].tolist() == [0, 0])
-    if not is_lost and found != answer.strip():
-        assert report.counts["answers of dev widened to whole tokens"] == (answer.strip() in found)
-        assert report.counts["answers of dev only partly covered by tokens"] == (answer.strip() not in found)
+    answer = answer.strip()
+    if not is_lost and text != answer:
+        assert counts["answers of dev widened to whole tokens"] == (answer in text)
+        assert counts["answers of dev only partly covered by tokens"] == (answer not in text)
 
 
 @steady
 @given(asked(20, 60))
 def test_labels_mark_the_answer_in_exactly_the_windows_that_hold_it(example: SpanExample) -> None:
     features, (answer,) = encode([example], kind="bert"), example.answers or ()
-    fields = (np.split(features.token_info[name], features.starts[1:-1]) for name in ("char_starts", "char_ends"))
+    fields = (
+        np.split(features.token_info[name], features.starts[1:-1])
+        for name in ("char_starts", "char_ends")
+    )
     for (start, end), begins, ends in zip(features.labels.tolist(), *fields, strict=True):
         whole = (answer.start, answer.start + len(answer.text))
         is_here = begins[begins >= 0].min() <= whole[0] and ends.max() >= whole[1]
@@ -120,35 +158,38 @@ def test_decoding_is_the_best_of_all_pairs_in_all_windows(word_count: int, seed:
     plan = PLAN._replace(has_null_answer=True)
     features = encode(examples, plan)
     generator = np.random.default_rng(seed)
-    outputs = [generator.normal(size=(length, 2)).astype(np.float32) for length in np.diff(features.starts)]
-    best, text, null_score = -np.inf, "", np.inf
+    outputs = [generator.normal(size=(length, 2)) for length in np.diff(features.starts)]
+    spans = {-np.inf: ""}
+    null_score = np.inf
     for feature in np.flatnonzero(features.example_index == 1):
-        at = slice(features.starts[feature], features.starts[feature + 1])
-        info = {name: field[at] for name, field in features.token_info.items()}
-        scores = outputs[feature].astype(np.float64)
+        at = features.slices()[feature]
+        begins, ends, is_best = (field[at].tolist() for field in features.token_info.values())
+        scores = outputs[feature]
         null_score = min(null_score, scores[0].sum())
-        for i in range(len(scores)):
-            for j in range(i, min(len(scores), i + plan.max_answer_length)):
-                is_allowed = info["is_max_context"][i] and info["char_starts"][i] >= 0 and info["char_starts"][j] >= 0
-                if is_allowed and scores[i, 0] + scores[j, 1] > best:
-                    best = scores[i, 0] + scores[j, 1]
-                    text = context[info["char_starts"][i] : info["char_ends"][j]]
+        for first, last in combinations_with_replacement(range(len(scores)), 2):
+            is_context = is_best[first] and begins[first] >= 0 and begins[last] >= 0
+            if is_context and last - first < plan.max_answer_length:
+                total = scores[first, 0] + scores[last, 1]
+                spans[total] = context[begins[first] : ends[last]]
     decoded = SPAN.decode(outputs, features, examples, (), plan)
-    assert decoded.predictions[1] == ("" if null_score > best else text)
-    assert (decoded.probabilities[1] > 0.5) == (null_score > best)
+    has_null = null_score > max(spans)
+    assert decoded.predictions[1] == ("" if has_null else spans[max(spans)])
+    assert (decoded.probabilities[1] > 0.5) == has_null
 
 
-def test_windows_without_the_answer_are_dropped_in_training_unless_questions_may_be_unanswerable() -> None:
-    context, report = " ".join(["the house on the hill"] * 12 + ["dog"]), Report()
-    everything = encode([ask(context, "dog")])
-    kept = encode([ask(context, "dog")], report=report, is_training=True)
-    assert 0 < kept.feature_count < everything.feature_count
-    assert (kept.labels[:, 0] > 0).all()
-    assert report.counts["windows of dev without the answer dropped"] == everything.feature_count - kept.feature_count
-    for answer in ("dog", None):
-        with_null = encode([ask(context, answer)], PLAN._replace(has_null_answer=True), is_training=True)
-        assert with_null.feature_count == everything.feature_count
+def test_windows_without_the_answer_are_dropped_in_training() -> None:
+    context = " ".join(["the house on the hill"] * 12 + ["dog"])
+    report = Report()
+    count = encode([ask(context, "dog")]).feature_count
+    features = encode([ask(context, "dog")], report=report, is_training=True)
+    assert 0 < features.feature_count < count
+    assert (features.labels[:, 0] > 0).all()
+    dropped = count - features.feature_count
+    assert report.counts["windows of dev without the answer dropped"] == dropped
     assert encode([ask(context, None)], is_training=True).feature_count == 0
+    with_null = PLAN._replace(has_null_answer=True)  # a question may be unanswerable
+    for answer in ("dog", None):
+        assert encode([ask(context, answer)], with_null, is_training=True).feature_count == count
 
 
 def test_an_answer_longer_than_any_window_is_counted_and_its_question_kept() -> None:
@@ -164,13 +205,21 @@ def test_an_answer_longer_than_any_window_is_counted_and_its_question_kept() -> 
 
 def test_no_answer_is_predicted_if_its_score_is_above_every_span() -> None:
     plan = PLAN._replace(has_null_answer=True)
-    examples = [ask("this old house", None), ask("the old house", "old"), ask("the old house", "old")]
+    examples = [
+        ask("this old house", None),
+        ask("the old house", "old"),
+        ask("the old house", "old"),
+    ]
     features = encode(examples, plan)
     outputs = peaked(features)
     outputs[2][0] = 60
     decoded = SPAN.decode(outputs, features, examples, (), plan)
     assert decoded.predictions == ["", "old", ""]
-    assert decoded.values[:, [0, 1, 2, 4, 5]].tolist() == [[1, 1, 0, 0, 0], [1, 1, 1, 1, 1], [0, 0, 1, 1, 1]]
+    assert decoded.values[:, [0, 1, 2, 4, 5]].tolist() == [
+        [1, 1, 0, 0, 0],
+        [1, 1, 1, 1, 1],
+        [0, 0, 1, 1, 1],
+    ]
     assert decoded.values[:, 3].tolist() == [2, -100, 20]
 
 
@@ -189,7 +238,10 @@ def test_a_passage_has_no_answer_only_if_none_of_its_windows_has_one() -> None:
 
 
 def test_an_empty_passage_has_no_answer_and_finite_values() -> None:
-    examples = [SpanExample("", "who?", (), "1"), SpanExample(" ", "who?", (Answer("dog", 0),), "2")]
+    examples = [
+        SpanExample("", "who?", (), "1"),
+        SpanExample(" ", "who?", (Answer("dog", 0),), "2"),
+    ]
     for plan in (PLAN, PLAN._replace(has_null_answer=True)):
         features = encode(examples, plan)
         decoded = SPAN.decode(peaked(features), features, examples, (), plan)

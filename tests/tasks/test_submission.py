@@ -11,7 +11,8 @@ from electra_albert.contracts import DataError
 from electra_albert.tasks.encoding import Decoded
 from electra_albert.tasks.kinds import NO_ANSWER_FILE, write_submission
 from electra_albert.tasks.registry import ELECTRA_EIGHT, GLUE, find_task
-from electra_albert.tasks.task import ChoiceExample, SequenceExample, SpanExample, TokenExample
+from electra_albert.tasks.task import SequenceExample, SpanExample, TokenExample
+from tests.refusals import rows
 
 MISMATCHED = "mismatched_accuracy"
 
@@ -24,33 +25,51 @@ def test_every_glue_task_writes_its_official_files_with_its_own_labels(tmp_path:
     for task in map(find_task, GLUE):
         for test in task.files.test:
             label = 2.5 if task.is_regression else task.labels[-1]
-            path = write_submission(task, test, Decoded([label], None, [[0.5, 0.5]]), texts("0"), tmp_path)
-            assert path.read_text() == f"index\tprediction\n0\t{'2.500' if task.is_regression else label}\n"
+            path = write_submission(
+                task, test, Decoded([label], None, [[0.5, 0.5]]), texts("0"), tmp_path
+            )
+            assert (
+                path.read_text()
+                == f"index\tprediction\n0\t{'2.500' if task.is_regression else label}\n"
+            )
     stems = "AX CoLA MNLI-m MNLI-mm MRPC QNLI QQP RTE SST-2 STS-B WNLI"
-    assert sorted(path.name for path in tmp_path.iterdir()) == [f"{stem}.tsv" for stem in stems.split()]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        f"{stem}.tsv" for stem in stems.split()
+    ]
 
 
-QUESTIONS = [ChoiceExample("c", "q", ("w", "x", "y", "z"), None, f"high1.txt-{n}", "high") for n in range(2)]
 SENTENCES = [TokenExample(("EU", "rejects"), None, "1"), TokenExample(("Bonn",), None, "2")]
 
 
-@pytest.mark.parametrize(
-    ("name", "predictions", "examples", "content"),
-    [
-        ("cola", ["1", "0"], texts("7", "3"), "7\t1\n3\t0\n"),
-        ("cola", ["1", "0"], texts("test.tsv:2", "test.tsv:3"), "0\t1\n1\t0\n"),  # GLUE requires unique numbers
-        ("cola", ["1", "0"], texts("5", "5"), "0\t1\n1\t0\n"),
-        ("custom", ["1", "0"], texts("row-b", "3"), "row-b\t1\n3\t0\n"),  # the ids of a custom table are kept
-        ("stsb", [-0.3, 5.2, 3.14159], texts(*"012"), "0\t0.000\n1\t5.000\n2\t3.142\n"),
-        ("race", [3, 0], QUESTIONS, "high1.txt-0\tD\nhigh1.txt-1\tA\n"),
-        ("ner", [["B-ORG", "O"], ["B-LOC"]], SENTENCES, "EU\tB-ORG\nrejects\tO\n\nBonn\tB-LOC\n\n"),
-    ],
-)
-def test_order_and_index_are_kept(name: str, predictions: Any, examples: Any, content: str, tmp_path: Path) -> None:
+# A task, predictions as JSON, ids, and the lines written, with commas for tabs.
+WRITTEN = """
+cola   | ["1", "0"]           | 7 3                   | 7,1 3,0
+cola   | ["1", "0"]           | test.tsv:2 test.tsv:3 | 0,1 1,0
+cola   | ["1", "0"]           | 5 5                   | 0,1 1,0
+custom | ["1", "0"]           | row-b 3               | row-b,1 3,0
+stsb   | [-0.3, 5.2, 3.14159] | 0 1 2                 | 0,0.000 1,5.000 2,3.142
+race   | [3, 0]               | high1.txt-0 high1-1   | high1.txt-0,D high1-1,A
+"""
+
+
+@pytest.mark.parametrize(("name", "predictions", "identities", "lines"), rows(WRITTEN))
+def test_order_and_index_are_kept(
+    name: str, predictions: str, identities: str, lines: str, tmp_path: Path
+) -> None:
     task = find_task(name)
-    test, decoded = next(iter(task.files.test)), Decoded(predictions, None, None)
-    found = write_submission(task, test, decoded, examples, tmp_path).read_bytes().decode()
-    assert found == (content if name == "ner" else "index\tprediction\n" + content)
+    decoded = Decoded(json.loads(predictions), None, None)
+    (test,) = task.files.test
+    path = write_submission(task, test, decoded, texts(*identities.split()), tmp_path)
+    expected = ["index,prediction", *lines.split(" ")]
+    assert path.read_bytes().decode() == "".join(
+        line.replace(",", "\t") + "\n" for line in expected
+    )
+
+
+def test_tags_are_written_as_words_and_tags(tmp_path: Path) -> None:
+    decoded = Decoded([["B-ORG", "O"], ["B-LOC"]], None, None)
+    path = write_submission(find_task("ner"), "test", decoded, SENTENCES, tmp_path)
+    assert path.read_bytes() == b"EU\tB-ORG\nrejects\tO\n\nBonn\tB-LOC\n\n"
 
 
 def test_answers_of_squad_are_an_object_by_id(tmp_path: Path) -> None:
@@ -74,9 +93,13 @@ def test_answers_of_squad_are_an_object_by_id(tmp_path: Path) -> None:
         ("ner", [["O"]], [TokenExample(("a\tb",), None, "1")], DataError),
     ],
 )
-def test_bad_predictions_are_refused(name: str, predictions: Any, examples: Any, error: Any, tmp_path: Path) -> None:
+def test_bad_predictions_are_refused(
+    name: str, predictions: Any, examples: Any, error: Any, tmp_path: Path
+) -> None:
     with pytest.raises(error):
-        write_submission(find_task(name), "test", Decoded(predictions, None, None), examples, tmp_path)
+        write_submission(
+            find_task(name), "test", Decoded(predictions, None, None), examples, tmp_path
+        )
 
 
 # Averages
@@ -100,13 +123,15 @@ def test_averages_are_over_electras_eight_main_metrics_and_the_nine_official_mea
     assert (electra.used, electra.missing) == (ELECTRA_EIGHT, ())
     assert electra.average == pytest.approx((0.6 + 0.9 + 0.8 + 0.9 + 0.8 + 0.8 + 0.7 + 0.5) / 8)
     assert (official.used, official.missing) == ((*ELECTRA_EIGHT, "wnli"), ())
-    assert official.average == pytest.approx((0.6 + 0.9 + 0.85 + 0.8 + 0.7 + 0.7 + 0.7 + 0.5 + 0.3) / 9)
+    assert official.average == pytest.approx(
+        (0.6 + 0.9 + 0.85 + 0.8 + 0.7 + 0.7 + 0.7 + 0.5 + 0.3) / 9
+    )
 
 
 def test_missing_tasks_and_metrics_are_listed_and_not_averaged() -> None:
-    some = glue_average({name: FULL[name] for name in ("rte", "wnli")}, "electra")
-    assert (some.used, some.average) == (("rte",), 0.5)
-    assert set(some.missing) == set(ELECTRA_EIGHT) - {"rte"}
+    items = glue_average({name: FULL[name] for name in ("rte", "wnli")}, "electra")
+    assert (items.used, items.average) == (("rte",), 0.5)
+    assert set(items.missing) == set(ELECTRA_EIGHT) - {"rte"}
     assert glue_average({}, "official").average is None
     matched = {**FULL, "mnli": {"accuracy": 0.8}}
     assert glue_average(matched, "electra").missing == ()

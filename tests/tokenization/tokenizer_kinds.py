@@ -1,4 +1,4 @@
-"""Small tokenizers of every kind, as transformers writes them, and difficult text for all of them."""
+"""Small tokenizers of every kind, as transformers writes them, and difficult text."""
 
 import json
 import os
@@ -15,7 +15,9 @@ from electra_albert.corpus.tokenizer_training import train_tokenizer
 from electra_albert.tokenization.text_encoder import TextEncoder
 from electra_albert.tokenization.tokenizer import build_albert, save_tokenizer
 
-SHARED_DATA = Path(os.environ.get("ELECTRA_ALBERT_DATA") or Path(__file__).parents[3] / "shared" / "data")
+SHARED_DATA = Path(
+    os.environ.get("ELECTRA_ALBERT_DATA") or Path(__file__).parents[3] / "shared" / "data"
+)
 
 PROSE = [
     "The house on the hill was old, and the people in it were older still.",
@@ -29,7 +31,14 @@ PROSE = [
 ACCENTED = [*PROSE, *["The café of Zoë served crème brûlée."] * 20]
 
 NASTY = [
-    *("", " ", "two  spaces and a trailing one ", " one before", "no\u00a0break\u00a0space", "a" * 300),
+    *(
+        "",
+        " ",
+        "two  spaces and a trailing one ",
+        " one before",
+        "no\u00a0break\u00a0space",
+        "a" * 300,
+    ),
     "acute a´b and diaeresis a¨b become spaces",
     "``quoted'' text '' and `` alone “smart” ‘quotes’",
     "combining e\u0301 and x\u0327\u0323, and \u0301 alone, and a \u0308b",
@@ -51,10 +60,56 @@ _SPACES = [*"    ", "  ", *"\t\u00a0\u3000\u2009\u2028\x0b\x0c\x1c", "\r\n", "\x
 _JOINTS = ["", "", "", *"-–/'’_\u200d\u00ad\u200b\u2060."]
 _LETTERS = [
     *("naïve", "café", "cafe\u0301", "x\u0327\u0323", "e" + "\u0301" * 40, "\u0301", "Å", "Å", "Ω"),
-    *("İstanbul", "ıI", "STRASSE", "straße", "ΣΑΣ", "ǅ", "ﬁsh", "ﬃ", "Ⅷ", "㌀", "ﷺ", "½", "x²", "ａｂｃ"),
-    *("你好", "日本語。", "한국어", "\u1112\u1161\u11ab", "עברית", "العربية", "\u202etxet\u202c", "ไทย"),
-    *("👩\u200d👩\u200d👧", "🇫🇷", "🤔", "𩸽", "Ϻ", "\ufffd", "\uffff", "\ufeff", "\x00", "\x07", "\x1b[31m"),
-    *("the", "The", "river", "Bridge", "people", "a" * 120, "don't", "https://x.org/?q=1&r=#s", "<b>bold</b>"),
+    *(
+        "İstanbul",
+        "ıI",
+        "STRASSE",
+        "straße",
+        "ΣΑΣ",
+        "ǅ",
+        "ﬁsh",
+        "ﬃ",
+        "Ⅷ",
+        "㌀",
+        "ﷺ",
+        "½",
+        "x²",
+        "ａｂｃ",
+    ),
+    *(
+        "你好",
+        "日本語。",
+        "한국어",
+        "\u1112\u1161\u11ab",
+        "עברית",
+        "العربية",
+        "\u202etxet\u202c",
+        "ไทย",
+    ),
+    *(
+        "👩\u200d👩\u200d👧",
+        "🇫🇷",
+        "🤔",
+        "𩸽",
+        "Ϻ",
+        "\ufffd",
+        "\uffff",
+        "\ufeff",
+        "\x00",
+        "\x07",
+        "\x1b[31m",
+    ),
+    *(
+        "the",
+        "The",
+        "river",
+        "Bridge",
+        "people",
+        "a" * 120,
+        "don't",
+        "https://x.org/?q=1&r=#s",
+        "<b>bold</b>",
+    ),
 ]
 _NUMBERS = "1, 9, 12, 1912, 9,999.50 1,000,000 1e999 3/4 50% £5 €7.50 ٣, ２, -0".split()  # noqa: SIM905
 _SIGNS = "`` '' \" “ ” ( ) [ ] … ... ?! — ▁ a▁b Ġ ##s </w> ~ ^".split()  # noqa: SIM905
@@ -68,7 +123,9 @@ def nasty_corpus(count: int, seed: int, *, with_specials: bool) -> list[str]:
     texts = []
     for _ in range(count):
         parts = [draw.choice(draw.choice(kinds)) for _ in range(draw.randrange(13))]
-        texts.append("".join(part + draw.choice(draw.choice([_SPACES, _SPACES, _JOINTS])) for part in parts))
+        texts.append(
+            "".join(part + draw.choice(draw.choice([_SPACES, _SPACES, _JOINTS])) for part in parts)
+        )
     return texts
 
 
@@ -76,8 +133,17 @@ def wordpiece_vocab(do_lower_case: bool) -> dict[str, int]:
     """Words of PROSE and their letters; the special tokens of BERT do not have the first ids."""
     text = " ".join(PROSE).lower() if do_lower_case else " ".join(PROSE)
     letters = sorted(set(text) - {" "})
-    words = sorted({word for word in text.replace(",", " ").replace(".", " ").split() if word.isalpha()} - set(letters))
-    tokens = [*words[:7], *STOCK_SPECIALS, *words[7:], *letters, *(f"##{letter}" for letter in letters)]
+    words = sorted(
+        {word for word in text.replace(",", " ").replace(".", " ").split() if word.isalpha()}
+        - set(letters)
+    )
+    tokens = [
+        *words[:7],
+        *STOCK_SPECIALS,
+        *words[7:],
+        *letters,
+        *(f"##{letter}" for letter in letters),
+    ]
     return {token: number for number, token in enumerate(tokens)}
 
 
@@ -92,11 +158,13 @@ def save_bert(folder: Path, do_lower_case: bool, words: Sequence[str] = ()) -> N
 
 def save_vocab_txt(folder: Path, do_lower_case: bool) -> None:
     folder.mkdir(exist_ok=True)
-    (folder / "vocab.txt").write_text("\n".join(wordpiece_vocab(do_lower_case)) + "\n", encoding="utf-8")
+    (folder / "vocab.txt").write_text(
+        "\n".join(wordpiece_vocab(do_lower_case)) + "\n", encoding="utf-8"
+    )
 
 
 def save_roberta(folder: Path) -> None:
-    """Save a RoBERTa tokenizer folder as transformers does: byte-level BPE, special tokens of fairseq."""
+    """Save a RoBERTa tokenizer folder: byte-level BPE, special tokens of fairseq."""
     from tokenizers import ByteLevelBPETokenizer
     from transformers import RobertaTokenizer
 
@@ -108,7 +176,7 @@ def save_roberta(folder: Path) -> None:
 
 
 def save_fast_unigram(folder: Path, has_mask_token: bool = True) -> None:
-    """Save a cased Unigram tokenizer in ALBERT's layout; [MASK] in the vocabulary or added, as in DeBERTa-v3."""
+    """Save a cased Unigram in ALBERT's layout; [MASK] may be added, as in DeBERTa-v3."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -117,9 +185,13 @@ def save_fast_unigram(folder: Path, has_mask_token: bool = True) -> None:
     bare.pre_tokenizer = pre_tokenizers.Metaspace()
     names = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
     tokens = names if has_mask_token else names[:-1]
-    trainer = trainers.UnigramTrainer(vocab_size=200, special_tokens=tokens, unk_token="<unk>", show_progress=False)
+    trainer = trainers.UnigramTrainer(
+        vocab_size=200, special_tokens=tokens, unk_token="<unk>", show_progress=False
+    )
     bare.train_from_iterator(PROSE, trainer)
-    roles = dict(zip(["pad_token", "unk_token", "cls_token", "sep_token", "mask_token"], names, strict=True))
+    roles = dict(
+        zip(["pad_token", "unk_token", "cls_token", "sep_token", "mask_token"], names, strict=True)
+    )
     PreTrainedTokenizerFast(tokenizer_object=bare, **roles).save_pretrained(str(folder))
 
 
@@ -131,14 +203,18 @@ def save_albert(folder: Path, do_lower_case: bool, keep_accents: bool = False) -
 
 
 def save_script_safe(folder: Path, do_lower_case: bool, keep_accents: bool) -> None:
-    save_tokenizer(train_tokenizer(ACCENTED, 300, do_lower_case, keep_accents), folder, max_length=77)
+    save_tokenizer(
+        train_tokenizer(ACCENTED, 300, do_lower_case, keep_accents), folder, max_length=77
+    )
 
 
 DIGIT_COMMA_TOKENS = {"▁1,": -4.0, "9,": -4.5, "▁1912,": -5.0, "12,": -6.0}
 
 
 def save_digit_commas(folder: Path) -> None:
-    trained = train_tokenizer([*PROSE, *["0 1 2 3 4 5 6 7 8 9 12 1912 999 ,"] * 20], 300, do_lower_case=True)
+    trained = train_tokenizer(
+        [*PROSE, *["0 1 2 3 4 5 6 7 8 9 12 1912 999 ,"] * 20], 300, do_lower_case=True
+    )
     save_tokenizer(trained, folder, max_length=77)
     rows = [[token, score] for token, score in DIGIT_COMMA_TOKENS.items()]
     edit(folder / "tokenizer.json", lambda content: content["model"]["vocab"].extend(rows))
@@ -148,24 +224,43 @@ KINDS: dict[str, Callable[[Path], None]] = {
     "albert uncased": lambda folder: save_albert(folder, True),
     "albert cased with accents": lambda folder: save_albert(folder, False, keep_accents=True),
     "script-safe uncased": lambda folder: save_script_safe(folder, True, keep_accents=False),
-    "script-safe cased with accents": lambda folder: save_script_safe(folder, False, keep_accents=True),
+    "script-safe cased with accents": lambda folder: save_script_safe(
+        folder, False, keep_accents=True
+    ),
     "bert uncased": lambda folder: save_bert(folder, True),
     "bert with added words": lambda folder: save_bert(folder, True, ["old bridge", "£5"]),
     "vocab.txt cased": lambda folder: save_vocab_txt(folder, False),
     "roberta": save_roberta,
     "fast unigram": save_fast_unigram,
-    "fast unigram with an added mask": lambda folder: save_fast_unigram(folder, has_mask_token=False),
+    "fast unigram with an added mask": lambda folder: save_fast_unigram(
+        folder, has_mask_token=False
+    ),
 }
 RELEASED = SHARED_DATA / "albert_vocab" / "30k-clean.rebuilt.model"
-needs_released = pytest.mark.skipif(not RELEASED.is_file(), reason="needs ALBERT's released vocabulary")
+needs_released = pytest.mark.skipif(
+    not RELEASED.is_file(), reason="needs ALBERT's released vocabulary"
+)
 
 
 def train_model(path: Path, sentences: list[str] = PROSE, **options: Any) -> Path:
     """Train a SentencePiece model in ALBERT's layout; `options` override the trainer arguments."""
     layout: dict[str, Any] = {"model_type": "unigram", "vocab_size": 120, "hard_vocab_limit": False}
-    layout |= {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1, "normalization_rule_name": "nmt_nfkc"}
-    layout |= {"control_symbols": ["[CLS]", "[SEP]", "[MASK]"], "user_defined_symbols": USER_DEFINED}
-    layout |= {"sentence_iterator": iter(sentences), "model_prefix": str(path.with_suffix("")), "minloglevel": 2}
+    layout |= {
+        "pad_id": 0,
+        "unk_id": 1,
+        "bos_id": -1,
+        "eos_id": -1,
+        "normalization_rule_name": "nmt_nfkc",
+    }
+    layout |= {
+        "control_symbols": ["[CLS]", "[SEP]", "[MASK]"],
+        "user_defined_symbols": USER_DEFINED,
+    }
+    layout |= {
+        "sentence_iterator": iter(sentences),
+        "model_prefix": str(path.with_suffix("")),
+        "minloglevel": 2,
+    }
     SentencePieceTrainer.train(**(layout | options))
     return path
 
