@@ -18,9 +18,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from electra_albert.apps.command_line import check_can_write, make_parser, parse, run_app
-
 from benchmarks.config import BenchConfig, pretraining
+from electra_albert.apps.command_line import check_can_write, make_parser, parse, run_app
 
 PARTS = {
     "step": "benchmarks.step:measure_step",
@@ -53,11 +52,10 @@ def main(argv: Sequence[str]) -> int:
         )  # refuses options that do not fit a preset before anything is measured
     check_can_write(Path(config.prepared_dir))
     check_can_write(Path(config.output or config.prepared_dir).parent)
-    from electra_albert.apps.run_folder import environment
-    from electra_albert.training.distributed import start
-
     from benchmarks.profile import format_profile
     from benchmarks.timing import format_table
+    from electra_albert.apps.run_folder import environment
+    from electra_albert.training.distributed import start
 
     start(config.device)  # refuses a missing device
     found: dict[str, Any] = {"settings": asdict(config), "environment": environment()}

@@ -135,6 +135,7 @@ def bench_job(
     tokenizer has fewer.
     """
     import torch
+
     from electra_albert.apps.pretrain.job import make_job
     from electra_albert.objectives.rtd import make_objective
     from electra_albert.tokenization.tokenizer import special_ids

@@ -13,14 +13,13 @@ from tempfile import TemporaryDirectory
 from timeit import timeit
 from typing import Any, cast
 
+from benchmarks.config import BenchConfig, bench_job, pretraining
+from benchmarks.timing import OURS, STOCK, Record, compare, in_turns, seconds_per_call
 from electra_albert.apps.pretrain.job import Job
 from electra_albert.contracts import DataError
 from electra_albert.corpus.folder import open_corpus
 from electra_albert.corpus.prepare import prepare
 from electra_albert.training.distributed import start
-
-from benchmarks.config import BenchConfig, bench_job, pretraining
-from benchmarks.timing import OURS, STOCK, Record, compare, in_turns, seconds_per_call
 
 _EXAMPLES_PER_TIMING = 16_384
 _STOCK_EXAMPLES = 4096  # in the data set of stock's loader

@@ -7,13 +7,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from electra_albert.contracts import UserError
-from electra_albert.training.distributed import start
-
 from benchmarks.config import CPU_BATCH_SIZE, BenchConfig, bench_job, pretraining
 from benchmarks.data_path import sample_sentences
 from benchmarks.stock import write_stock_model
 from benchmarks.timing import LOG, OURS, STOCK, Record, compare, in_turns, seconds_per_call
+from electra_albert.contracts import UserError
+from electra_albert.training.distributed import start
 
 SENTENCES, TOP_K = 32, 5
 SCORE_TOLERANCE = 1e-3  # relative, in float32: rounding errors of a logit and of the softmax's sum
@@ -27,8 +26,9 @@ def measure_fill_mask(config: BenchConfig) -> Iterator[Record]:
 
     Raises UserError if the predictions differ.
     """
-    from electra_albert.inference.model import load_model
     from transformers import pipeline
+
+    from electra_albert.inference.model import load_model
 
     world = start(config.device)
     job = bench_job(config, pretraining(config, objective="rtd"), world, CPU_BATCH_SIZE, "fp32")
@@ -79,8 +79,6 @@ def check_same_predictions(ours: Sequence[Any], stock: Sequence[Any]) -> None:
             is_near = abs(found["score"] - other["score"]) <= SCORE_TOLERANCE * other["score"]
             if len(mine) != len(theirs) or not is_near or found["sequence"] != other["sequence"]:
                 raise UserError(
-
-                        f"ours and the pipeline give different predictions: {found} (ours), "
-                        f"{other} (stock)"
-
+                    f"ours and the pipeline give different predictions: {found} (ours), "
+                    f"{other} (stock)"
                 )

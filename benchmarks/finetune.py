@@ -16,14 +16,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, cast
 
-from electra_albert.contracts import UserError
-from electra_albert.training.distributed import World, start
-from electra_albert.training.monitor import read_metrics
-
 from benchmarks.config import CPU_BATCH_SIZE, BenchConfig, bench_job, pretraining
 from benchmarks.data_path import sample_sentences
 from benchmarks.stock import ATTENTIONS, write_stock_model
 from benchmarks.timing import OURS, STOCK, Record, compare, in_turns
+from electra_albert.contracts import UserError
+from electra_albert.training.distributed import World, start
+from electra_albert.training.monitor import read_metrics
 
 # STOCK has Trainer's defaults: random order, each batch padded to its longest example.
 GROUPED = f"{STOCK}, grouped by length"

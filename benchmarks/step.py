@@ -14,16 +14,6 @@ from statistics import fmean
 from typing import Any, NamedTuple, cast
 
 import torch
-from electra_albert.apps.execution import choose_arithmetic, choose_compilation
-from electra_albert.apps.pretrain.job import Job
-from electra_albert.apps.pretrain.trial import flops_per_step, quiet_run
-from electra_albert.contracts import Batch, Objective
-from electra_albert.model.compilation import Compilation, compile_for_training
-from electra_albert.objectives.rtd import PretrainingModule, ReplacedTokenDetection
-from electra_albert.training import graphs
-from electra_albert.training.distributed import World, start
-from electra_albert.training.optimizer import build_optimizer
-from electra_albert.training.step import TrainingStep, autocast, count_step
 from torch import Tensor, nn
 
 from benchmarks.config import BenchConfig, bench_job, pretraining
@@ -42,6 +32,16 @@ from benchmarks.timing import (
     seconds_per_call,
 )
 from benchmarks.traffic import ByteCounter, compiled_bytes, count_compiled_bytes
+from electra_albert.apps.execution import choose_arithmetic, choose_compilation
+from electra_albert.apps.pretrain.job import Job
+from electra_albert.apps.pretrain.trial import flops_per_step, quiet_run
+from electra_albert.contracts import Batch, Objective
+from electra_albert.model.compilation import Compilation, compile_for_training
+from electra_albert.objectives.rtd import PretrainingModule, ReplacedTokenDetection
+from electra_albert.training import graphs
+from electra_albert.training.distributed import World, start
+from electra_albert.training.optimizer import build_optimizer
+from electra_albert.training.step import TrainingStep, autocast, count_step
 
 TUNED = "stock, tuned"
 TUNED_COMPILED = f"{TUNED}, compiled"

@@ -10,12 +10,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor, nn
+
 from electra_albert.config import ModelConfig
 from electra_albert.contracts import IGNORED_LABEL, Batch, UserError
 from electra_albert.hub.formats import to_stock
 from electra_albert.objectives.masking import choose_targets, mask_tokens, maskable
 from electra_albert.objectives.rtd import ReplacedTokenDetection
-from torch import Tensor, nn
 
 ATTENTIONS: tuple[str, ...] = ("sdpa", "eager")
 # Relative, in float32: the effect of another order of additions. Other weights or a lost tie change

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import matplotlib as mpl
+from matplotlib import pyplot as plt
+
 from electra_albert.files import read_json
 from electra_albert.training.monitor import read_metrics
-from matplotlib import pyplot as plt
 
 WIDTH_INCHES = 4.5  # a phone shows the figure at four fifths of that, with 8-point text
 STYLES = ["-", (0, (5, 1.5)), (0, (1.5, 1.2))]  # so that the lines differ without colours too

@@ -15,7 +15,6 @@ from pathlib import Path
 from electra_albert.apps.command_line import check_can_write, make_parser, parse, run_app
 from electra_albert.contracts import STOPPED_BY_SIGNAL, UsageError
 from electra_albert.training.signals import run_lock
-
 from experiments.plan import Plan, Site, Stage, all_stages, read_plan, typed
 from experiments.report import report
 from experiments.running import LOG, check_recipes, is_done, run_stages
@@ -41,10 +40,8 @@ def main(argv: Sequence[str]) -> int:
     site = Site(**options)
     if unknown := {*asked} - plan.variants.keys():
         raise UsageError(
-
-                f"--variants: the plan has no variant {min(unknown)!r}; it has "
-                f"{', '.join(plan.variants)}"
-
+            f"--variants: the plan has no variant {min(unknown)!r}; it has "
+            f"{', '.join(plan.variants)}"
         )
     check_can_write(Path(site.output_dir))
     stages, failed = all_stages(plan, site), list[int]()

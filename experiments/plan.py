@@ -181,10 +181,8 @@ def all_stages(plan: Plan, site: Site) -> list[Stage]:
     folders = [site.folder(name) for name in plan.variants]
     if len({*folders, Path(site.output_dir)}) <= len(folders):
         raise UsageError(
-
-                "two variants would share a folder, or one would use --output_dir itself; rename "
-                "one of them"
-
+            "two variants would share a folder, or one would use --output_dir itself; rename "
+            "one of them"
         )
     trained, scored = dict[str, list[Stage]](), list[Stage]()
     for name, variant in plan.variants.items():
@@ -266,10 +264,8 @@ def _pretraining(
                 "generator "
             )
             raise UsageError(
-
-                    f"`weights: stock` supports only objective rtd with {known}or attention "
-                    f"kind, {_NO_STOCK}"
-
+                f"`weights: stock` supports only objective rtd with {known}or attention "
+                f"kind, {_NO_STOCK}"
             )
     except UsageError as error:
         raise UsageError(f"variant {variant.name}: {error}") from None

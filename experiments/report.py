@@ -11,7 +11,6 @@ from typing import Any
 
 from electra_albert.files import write_json
 from electra_albert.training.monitor import read_metrics
-
 from experiments.plan import PRETRAINING, Plan, Site, Stage
 from experiments.running import OTHER_RECIPE, failure, is_done
 

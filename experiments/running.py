@@ -16,7 +16,6 @@ from typing import Any
 
 from electra_albert.contracts import STOPPED_BY_SIGNAL, CheckpointError, UsageError, redacted
 from electra_albert.files import write_json
-
 from experiments.plan import PRETRAINING, Stage, typed
 
 LOG = logging.getLogger("electra_albert.experiments")

@@ -19,7 +19,6 @@ from electra_albert.apps.command_line import make_parser, parse, run_app
 from electra_albert.apps.pretrain.options import parse_pretraining
 from electra_albert.contracts import UsageError
 from electra_albert.training.monitor import read_metrics
-
 from experiments.report import training_seconds
 
 
@@ -39,6 +38,7 @@ def main(argv: Sequence[str]) -> int:
     if not (like / "config.yaml").is_file() or seconds <= 0:
         raise UsageError(f"--like {like} is not the folder of a trained run; name one")
     import torch
+
     from benchmarks.step import implementations, make_ready
     from benchmarks.stock import StockPair, check_same_function
     from benchmarks.timing import LOG, STOCK

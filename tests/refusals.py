@@ -13,7 +13,9 @@ def rows(text: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.split("|")] for line in text.strip().splitlines()]
 
 
-def assert_refused(error: str, word: str, call: Callable[..., object], /, *values: Any, **options: Any) -> str:
+def assert_refused(
+    error: str, word: str, call: Callable[..., object], /, *values: Any, **options: Any
+) -> str:
     """Assert that a call raises this class of error, in one printable line that names `word`."""
     with pytest.raises(getattr(contracts, error)) as refused:
         call(*values, **options)

@@ -13,9 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from electra_albert.files import SAMPLE_TEXT
-
 from benchmarks.faults.processes import Ended, Launcher, Process
+from electra_albert.files import SAMPLE_TEXT
 
 REFUSED = (2, 3, 4)  # exit codes
 TEXT_BYTES = 60_000

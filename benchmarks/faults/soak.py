@@ -31,10 +31,8 @@ def soak(bench: Bench, steps: int, kills: int, seed: int) -> str:
     )  # the export needs more memory
     first, last = (samples[position] >> 20 for position in (len(samples) // 5, -1))
     print(
-
-            f"{steps} steps in {ended.seconds:.0f} s; {first} MiB after a fifth, {last} last, "
-            f"{max(samples) >> 20} most"
-
+        f"{steps} steps in {ended.seconds:.0f} s; {first} MiB after a fifth, {last} last, "
+        f"{max(samples) >> 20} most"
     )
     started = time.monotonic()
     for step in sorted(draws.sample(range(1, steps), kills)):

@@ -19,12 +19,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from electra_albert.apps.command_line import format_table
-
 from benchmarks.faults.bench import Bench
 from benchmarks.faults.hostile import HOSTILE
 from benchmarks.faults.soak import soak
 from benchmarks.faults.trials import DAMAGE, TRIALS
+from electra_albert.apps.command_line import format_table
 
 _TURNS = {
     "fresh": 11,

@@ -70,10 +70,8 @@ def main() -> None:
         sys.exit(error.returncode)  # the command has printed the reason
     size = sum(file.stat().st_size for file in options.output_dir.rglob("*") if file.is_file())
     print(
-
-            f"{size / 1e6:.1f} MB; open it with: python -m http.server --directory "
-            f"{options.output_dir} --bind 127.0.0.1"
-
+        f"{size / 1e6:.1f} MB; open it with: python -m http.server --directory "
+        f"{options.output_dir} --bind 127.0.0.1"
     )
 
 

@@ -12,6 +12,7 @@ import os
 import sys
 
 from datatrove.executor import SlurmPipelineExecutor
+
 from electra_albert.apps.command_line import make_parser, parse
 from electra_albert.config import CorpusConfig, TrainingConfig
 from electra_albert.corpus.engines import PrepareStep

@@ -23,7 +23,8 @@ SBATCH = """#!/bin/bash
 for script in "$@"; do :; done
 last=$(sed -n 's/^#SBATCH --array=0-\\([0-9]*\\).*/\\1/p' "$script")
 for task in $(seq 0 "${last:-0}"); do
-    SLURM_ARRAY_TASK_ID=$task SLURM_NODELIST=here SLURM_JOB_ID=7 bash "$script" >> "$SLURM_LOG" 2>&1 \\
+    SLURM_ARRAY_TASK_ID=$task SLURM_NODELIST=here SLURM_JOB_ID=7 \\
+      bash "$script" >> "$SLURM_LOG" 2>&1 \\
       || exit 1
 done
 echo "$@" >> "$SLURM_LOG.calls"

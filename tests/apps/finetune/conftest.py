@@ -11,7 +11,14 @@ from tests.apps.tiny_run import Ended
 from tests.apps.tiny_tasks import Tiny, cola, tune
 
 # Dropout uses torch's random stream, and after few updates the seeds still differ.
-QUICK: tuple[object, ...] = ("--num_train_epochs", 2, "--logging_steps", 1, "--hidden_dropout_prob", 0.1)
+QUICK: tuple[object, ...] = (
+    "--num_train_epochs",
+    2,
+    "--logging_steps",
+    1,
+    "--hidden_dropout_prob",
+    0.1,
+)
 Tuned = Callable[..., tuple[Path, Ended]]
 Again = Callable[..., list[str]]
 
@@ -23,7 +30,10 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
 
 @pytest.fixture(scope="session")
 def tuned(finished: Finished, shared_folder: Path, make_once: Callable[..., Ended]) -> Tuned:
-    """Fine-tunes the tiny run on a task into a folder of this name, once. Tests must not change it."""
+    """Fine-tunes the tiny run on a task into a folder of this name, once.
+
+    Tests must not change it.
+    """
 
     def train(name: str, task: Tiny, *more: object) -> tuple[Path, Ended]:
         folder = shared_folder / name

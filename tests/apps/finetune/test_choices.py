@@ -1,4 +1,4 @@
-"""Choices of model, head, recipe, data and tasks: the user's own table, all of GLUE, the defaults."""
+"""Choices of model, head, recipe, data and tasks: a user's table, all of GLUE, the defaults."""
 
 import json
 import shutil
@@ -26,7 +26,19 @@ from electra_albert.training import loop
 from electra_albert.training.distributed import World
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import assert_refused, call, copy_as_learned, rows, untimed_rows
-from tests.apps.tiny_tasks import SEED, Tiny, cola, losses, mnli, options, results, rte, stories, stsb, tune
+from tests.apps.tiny_tasks import (
+    SEED,
+    Tiny,
+    cola,
+    losses,
+    mnli,
+    options,
+    results,
+    rte,
+    stories,
+    stsb,
+    tune,
+)
 
 QUICK: tuple[object, ...] = ("--max_steps", 3, "--logging_steps", 1)
 Train = Callable[..., Path]
@@ -47,7 +59,9 @@ def train(finished: Finished, tiny: Tiny, tmp_path: Path) -> Train:
 
 
 def test_fine_tuning_starts_from_the_discriminator(train: Train) -> None:
-    whole, *parts = (losses(train(f"out-{part}", part=part)) for part in ("", "discriminator", "generator"))
+    whole, *parts = (
+        losses(train(f"out-{part}", part=part)) for part in ("", "discriminator", "generator")
+    )
     assert whole == parts[0] != parts[1]
 
 
@@ -60,7 +74,9 @@ def test_from_scratch_takes_the_shape_and_not_the_weights(train: Train) -> None:
     assert shapes[0] == shapes[1]
 
 
-def test_the_newest_run_is_the_default_model(finished: Finished, tiny: Tiny, in_folder: Path) -> None:
+def test_the_newest_run_is_the_default_model(
+    finished: Finished, tiny: Tiny, in_folder: Path
+) -> None:
     copy_as_learned(finished.folder, in_folder / "runs" / "mine")
     assert "runs/mine" in tune(*tiny.options(None, None, *QUICK)).err
     assert (in_folder / "runs" / "cola-mine" / "results.json").is_file()
@@ -69,15 +85,21 @@ def test_the_newest_run_is_the_default_model(finished: Finished, tiny: Tiny, in_
 # Its head and settings.
 
 
-def test_an_electra_head_has_no_pooler_and_can_be_loaded(train: Train, tiny: Tiny, tmp_path: Path) -> None:
+def test_an_electra_head_has_no_pooler_and_can_be_loaded(
+    train: Train, tiny: Tiny, tmp_path: Path
+) -> None:
     head = ("--head", "electra")
     folder = train("out", *head, "--hidden_dropout_prob", 0.3, "--classifier_dropout_prob", 0.3)
     model, details = load_task_model(locate(folder / "model"))
     assert details["style"] == "electra"
-    assert not any(name.startswith(("pooler", "classifier")) for name, _ in model.named_parameters())
+    assert not any(
+        name.startswith(("pooler", "classifier")) for name, _ in model.named_parameters()
+    )
     AutoModel.from_pretrained(str(folder / "model"), local_files_only=True, add_pooling_layer=False)
     tune(*tiny.options(folder / "model", tmp_path / "again", *head, "--num_train_epochs", 0))
-    again, first = (results(tmp_path / name)["metrics"]["loss"]["values"] for name in ("again", "out"))
+    again, first = (
+        results(tmp_path / name)["metrics"]["loss"]["values"] for name in ("again", "out")
+    )
     assert again == pytest.approx(first, rel=1e-6)
 
 
@@ -85,13 +107,30 @@ def test_an_electra_head_has_no_pooler_and_can_be_loaded(train: Train, tiny: Tin
 def stock(finished: Finished, tmp_path: Path) -> Path:
     """A folder saved by transformers with random weights, wider than the published small models."""
     folder = shutil.copytree(finished.folder / "generator", tmp_path / "stock")
-    config = {"hidden_size": 264, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 32}
+    config = {
+        "hidden_size": 264,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 1,
+        "intermediate_size": 32,
+    }
     AlbertForMaskedLM(AlbertConfig.from_pretrained(folder, **config)).save_pretrained(str(folder))
     return folder
 
 
-def test_recipes_depend_on_model_task_and_options(finished: Finished, stock: Path, tiny: Tiny, tmp_path: Path) -> None:
-    bare = ("--task", "cola", "--data_dir", tiny.folder, "--device", "cpu", *QUICK, "--max_seq_length", 32)
+def test_recipes_depend_on_model_task_and_options(
+    finished: Finished, stock: Path, tiny: Tiny, tmp_path: Path
+) -> None:
+    bare = (
+        "--task",
+        "cola",
+        "--data_dir",
+        tiny.folder,
+        "--device",
+        "cpu",
+        *QUICK,
+        "--max_seq_length",
+        32,
+    )
     for name, model, more, wanted in (
         ("electra", finished.folder, (), (3e-4, 0.8)),
         ("stock", stock, (), (1e-5, 1.0)),
@@ -103,9 +142,13 @@ def test_recipes_depend_on_model_task_and_options(finished: Finished, stock: Pat
         assert (config["learning_rate"], config["layer_decay"]) == wanted
 
 
-@pytest.mark.parametrize("file", ["model.safetensors", "pytorch_model.bin", "model.safetensors.index.json"])
+@pytest.mark.parametrize(
+    "file", ["model.safetensors", "pytorch_model.bin", "model.safetensors.index.json"]
+)
 @pytest.mark.parametrize("head", ["discriminator_predictions.dense.bias", None])
-def test_a_wide_discriminator_is_known_by_the_names_of_its_tensors(stock: Path, file: str, head: str | None) -> None:
+def test_a_wide_discriminator_is_known_by_the_names_of_its_tensors(
+    stock: Path, file: str, head: str | None
+) -> None:
     tensors = load_file(stock / "model.safetensors")
     tensors |= {} if head is None else {head: torch.zeros(264)}
     (stock / "model.safetensors").unlink()
@@ -116,24 +159,33 @@ def test_a_wide_discriminator_is_known_by_the_names_of_its_tensors(stock: Path, 
         save_file(tensors, stock / shard)
         index = {"weight_map": dict.fromkeys(tensors, shard)}
         (stock / "model.safetensors.index.json").write_text(json.dumps(index))
-    base = find_base_model(parse_finetuning(["--model", str(stock)]), World(0, 1, 0, torch.device("cpu")))
+    base = find_base_model(
+        parse_finetuning(["--model", str(stock)]), World(0, 1, 0, torch.device("cpu"))
+    )
     assert base.family == ("albert" if head is None else "electra")
 
 
 def test_a_recorded_configuration_repeats_the_sweep(train: Train, tmp_path: Path) -> None:
     folder = train("out", "--hidden_dropout_prob", 0.1)
     tune("--config", folder / "config.yaml", "--output_dir", tmp_path / "again")
-    assert untimed_rows(tmp_path / "again" / f"seed-{SEED}") == untimed_rows(folder / f"seed-{SEED}")
+    assert untimed_rows(tmp_path / "again" / f"seed-{SEED}") == untimed_rows(
+        folder / f"seed-{SEED}"
+    )
 
 
 def test_early_stopping_ends_a_run_without_improvement(train: Train) -> None:
-    folder = train("out", "--early_stopping_patience", 2, "--learning_rate", 1e-9, "--max_steps", 90)
-    assert results(folder)["updates"] == [30]  # the first of three evaluations, ten updates apart, was the best
+    folder = train(
+        "out", "--early_stopping_patience", 2, "--learning_rate", 1e-9, "--max_steps", 90
+    )
+    # The first of three evaluations, ten updates apart, was the best.
+    assert results(folder)["updates"] == [30]
     assert not list(folder.rglob("best*"))
 
 
 def test_early_stopping_reports_the_weights_it_kept(train: Train, tiny: Tiny) -> None:
-    folder = train("out", "--early_stopping_patience", 3, "--max_steps", 140, "--hidden_dropout_prob", 0.1)
+    folder = train(
+        "out", "--early_stopping_patience", 3, "--max_steps", 140, "--hidden_dropout_prob", 0.1
+    )
     metric = f"eval_{tiny.main_metric}"
     log = [row for row in rows(folder / f"seed-{SEED}") if metric in row]
     best = max(log, key=lambda row: row[metric])  # the first of equal ones
@@ -161,7 +213,9 @@ def test_early_stopping_keeps_the_best_weights_not_those_of_the_last_rise(
     assert [kept.equal(head) for head in trained] == [False, True, False, False]
 
 
-def test_plain_tags_have_no_f1_and_all_of_them_are_written(finished: Finished, tmp_path: Path) -> None:
+def test_plain_tags_have_no_f1_and_all_of_them_are_written(
+    finished: Finished, tmp_path: Path
+) -> None:
     file, out = tmp_path / "pos.conll", tmp_path / "out"
     file.write_text("owl NOUN\nran VERB\n" * 200)
     files = ("--train_file", file, "--validation_file", file)
@@ -175,46 +229,80 @@ def test_plain_tags_have_no_f1_and_all_of_them_are_written(finished: Finished, t
 def test_sampled_examples_are_reported(train: Train) -> None:
     found = results(train("out", "--max_train_examples", 50, "--max_eval_examples", 20))
     assert (found["train_examples"], found["evaluation_examples"]) == (50, {"dev": 20})
-    assert sum("160" in line or "48" in line or "28" in line or "110" in line for line in found["noticed"]) == 2
+    assert (
+        sum(
+            "160" in line or "48" in line or "28" in line or "110" in line
+            for line in found["noticed"]
+        )
+        == 2
+    )
 
 
 # The user's own table.
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_the_users_own_table_gives_the_same_in_every_format(finished: Finished, tmp_path: Path, suffix: str) -> None:
-    found = [{"said": f"{one.text} So it was.", "then": one.kind, "where": f"a\t{one.place}"} for one in stories(60, 1)]
-    (tmp_path / "table.jsonl").write_text("".join(json.dumps(row) + "\n" for row in found), encoding="utf-8")
+def test_the_users_own_table_gives_the_same_in_every_format(
+    finished: Finished, tmp_path: Path, suffix: str
+) -> None:
+    found = [
+        {"said": f"{one.text} So it was.", "then": one.kind, "where": f"a\t{one.place}"}
+        for one in stories(60, 1)
+    ]
+    (tmp_path / "table.jsonl").write_text(
+        "".join(json.dumps(row) + "\n" for row in found), encoding="utf-8"
+    )
     write = {".csv": csv.write_csv, ".parquet": parquet.write_table}[suffix]
     write(pyarrow.Table.from_pylist(found), tmp_path / f"table{suffix}")
     for kind in (".jsonl", suffix):
         table = tmp_path / f"table{kind}"
         columns = ("--text_column", "said", "--text_pair_column", "then", "--label_column", "where")
         files = ("--train_file", table, "--validation_file", table)
-        tune(*options("custom", None, finished.folder, tmp_path / f"out{kind}", *QUICK, *files, *columns))
+        tune(
+            *options(
+                "custom", None, finished.folder, tmp_path / f"out{kind}", *QUICK, *files, *columns
+            )
+        )
     model = tmp_path / f"out{suffix}"  # its columns are recorded
     header = (model / "confusion.tsv").read_text().split("\n")[0]
     assert header.split("\t")[1:] == sorted({" ".join(row["where"].split()) for row in found})
     assert losses(model) == losses(tmp_path / "out.jsonl")
     tune("--model", model, "--predict", table, "--precision", "fp32")
-    labelled = [(model / name).read_text().splitlines() for name in ("predictions.tsv", "predicted.tsv")]
+    labelled = [
+        (model / name).read_text().splitlines() for name in ("predictions.tsv", "predicted.tsv")
+    ]
     evaluated, alone = ([row.split("\t")[2:] for row in rows] for rows in labelled)
     assert alone == evaluated
-    alone = ("--validation_file", table, *columns[:2], *columns[4:], "--output_dir", tmp_path / "alone")
-    assert_refused(call(finetune.main, "--model", model, "--num_train_epochs", 0, *alone), 2, "on pairs of texts; give")
+    alone = (
+        "--validation_file",
+        table,
+        *columns[:2],
+        *columns[4:],
+        "--output_dir",
+        tmp_path / "alone",
+    )
+    assert_refused(
+        call(finetune.main, "--model", model, "--num_train_epochs", 0, *alone),
+        2,
+        "on pairs of texts; give",
+    )
 
 
 # From Python, and with defaults.
 
 
-def test_a_program_gets_what_the_command_reports(train: Train, finished: Finished, tiny: Tiny, tmp_path: Path) -> None:
+def test_a_program_gets_what_the_command_reports(
+    train: Train, finished: Finished, tiny: Tiny, tmp_path: Path
+) -> None:
     command = train("command")
     argv = tiny.options(finished.folder, tmp_path / "program", *QUICK)
     named = zip(argv[::2], map(yaml.safe_load, argv[1::2]), strict=True)
     run = ea.finetune(**{name.removeprefix("--"): value for name, value in named})
     assert losses(tmp_path / "program") == losses(command)
     assert (run.folder, run.step, run.is_stopped) == (tmp_path / "program", 3, False)
-    assert run.metrics == {name: metric["values"][0] for name, metric in results(command)["metrics"].items()}
+    assert run.metrics == {
+        name: metric["values"][0] for name, metric in results(command)["metrics"].items()
+    }
     config = parse_finetuning(tiny.options(finished.folder, tmp_path / "config", *QUICK))
     assert ea.finetune(config).metrics == run.metrics
 
@@ -229,7 +317,9 @@ def test_a_program_gets_what_the_command_reports(train: Train, finished: Finishe
         ({"train_file": "no.jsonl", "validation_file": "no.jsonl"}, ea_errors.DataError),
     ],
 )
-def test_errors_are_raised(finished: Finished, in_folder: Path, named: dict[str, Any], error: type[Exception]) -> None:
+def test_errors_are_raised(
+    finished: Finished, in_folder: Path, named: dict[str, Any], error: type[Exception]
+) -> None:
     Path("no.jsonl").write_text("[")
     with pytest.raises(error):
         ea.finetune(**{"model": str(finished.folder), "output_dir": "out", "device": "cpu"} | named)
@@ -243,7 +333,11 @@ def test_the_command_is_four_calls_from_a_step(
     monkeypatch.setattr(loop.TrainingStep, "check", lambda *_: None)
     with pytest.raises(TypeError) as reached:
         finetune.main(tiny.options(finished.folder, tmp_path / "out", *QUICK))
-    frames = [frame for frame in traceback.extract_tb(reached.value.__traceback__) if "tests" not in frame.filename]
+    frames = [
+        frame
+        for frame in traceback.extract_tb(reached.value.__traceback__)
+        if "tests" not in frame.filename
+    ]
     assert [frame.name for frame in frames][:4] == ["main", "run_finetuning", "train", "update"]
 
 
@@ -267,7 +361,9 @@ def glue(tmp_path: Path) -> Path:
     return tmp_path / "GLUE"
 
 
-def test_glue_runs_available_tasks_and_reports_missing_ones(finished: Finished, glue: Path, tmp_path: Path) -> None:
+def test_glue_runs_available_tasks_and_reports_missing_ones(
+    finished: Finished, glue: Path, tmp_path: Path
+) -> None:
     argv = options("glue", glue, finished.folder, tmp_path / "out", *QUICK, "--predict", "test")
     ended = tune(*argv)
     tasks, averages = (results(tmp_path / "out")[name] for name in ("tasks", "averages"))
@@ -284,7 +380,9 @@ def test_glue_runs_available_tasks_and_reports_missing_ones(finished: Finished, 
     assert "new weights" not in tune(*argv).err
 
 
-def test_from_mnli_starts_small_tasks_from_its_model(finished: Finished, glue: Path, tmp_path: Path) -> None:
+def test_from_mnli_starts_small_tasks_from_its_model(
+    finished: Finished, glue: Path, tmp_path: Path
+) -> None:
     out, of_mnli = tmp_path / "out", str(tmp_path / "out" / "mnli")
     (glue / "diagnostic").mkdir()
     shutil.copy(glue / "MNLI" / "dev_matched.tsv", glue / "diagnostic" / "diagnostic.tsv")
@@ -293,7 +391,9 @@ def test_from_mnli_starts_small_tasks_from_its_model(finished: Finished, glue: P
     tune(*argv)
     models = {name: found["model"] for name, found in results(out)["tasks"].items()}
     assert models == {"mnli": run, "cola": run, "stsb": of_mnli, "rte": of_mnli, "ax": of_mnli}
-    assert (arithmetic(out / "cola"), arithmetic(out / "ax")) == ("bf16", "fp32"), "cola is trained in it"
+    assert (arithmetic(out / "cola"), arithmetic(out / "ax")) == ("bf16", "fp32"), (
+        "cola is trained in it"
+    )
     record = json.loads((out / "rte" / "environment.json").read_text())
     record["settings"]["weights"] = "other"
     (out / "rte" / "environment.json").write_text(json.dumps(record))
@@ -305,11 +405,23 @@ def test_the_diagnostic_set_is_predicted_by_the_model_of_mnli_and_scored_if_labe
     finished: Finished, glue: Path, tmp_path: Path, has_labels: bool
 ) -> None:
     header, *lines = (glue / "MNLI" / "dev_matched.tsv").read_text().splitlines()
-    rows_ = [header, *lines] if has_labels else [line.rpartition("\t")[0] for line in [header, *lines]]
+    rows_ = (
+        [header, *lines] if has_labels else [line.rpartition("\t")[0] for line in [header, *lines]]
+    )
     (glue / "diagnostic").mkdir()
     (glue / "diagnostic" / "diagnostic.tsv").write_text("\n".join(rows_) + "\n")
     tune(*mnli(tmp_path / "GLUE").options(finished.folder, tmp_path / "mnli", *QUICK))
-    ended = tune(*options("ax", glue / "diagnostic", tmp_path / "mnli", tmp_path / "ax", *QUICK, "--predict", "test"))
+    ended = tune(
+        *options(
+            "ax",
+            glue / "diagnostic",
+            tmp_path / "mnli",
+            tmp_path / "ax",
+            *QUICK,
+            "--predict",
+            "test",
+        )
+    )
     header, *handed_in = (tmp_path / "ax" / "submission" / "AX.tsv").read_text().splitlines()
     assert (header, len(handed_in)) == ("index\tprediction", len(lines))
     assert (tmp_path / "ax" / "results.json").exists() == has_labels
@@ -318,7 +430,15 @@ def test_the_diagnostic_set_is_predicted_by_the_model_of_mnli_and_scored_if_labe
         of_mnli, found = (results(tmp_path / name)["metrics"] for name in ("mnli", "ax"))
         assert found["matthews_correlation"]["values"] == of_mnli["matthews_correlation"]["values"]
         assert arithmetic(tmp_path / "ax") == "fp32"
-        argv = options("ax", glue / "diagnostic", tmp_path / "mnli", tmp_path / "bf16", *QUICK, "--precision", "bf16")
+        argv = options(
+            "ax",
+            glue / "diagnostic",
+            tmp_path / "mnli",
+            tmp_path / "bf16",
+            *QUICK,
+            "--precision",
+            "bf16",
+        )
         tune(*argv)
         assert arithmetic(tmp_path / "bf16") == "bf16"
     assert not list((tmp_path / "ax").glob("seed-*/metrics.jsonl"))

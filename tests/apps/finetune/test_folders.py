@@ -1,4 +1,6 @@
-"""The folder of a sweep: it is never overwritten by something else, and its model is always the best seed's."""
+"""The folder of a sweep: it is never overwritten by something else, and its model is always the
+best seed's.
+"""
 
 import io
 import json
@@ -30,7 +32,9 @@ def score(tiny: Tiny, model: Path, output: Path, *more: object) -> Ended:
 
 def content(folder: Path) -> dict[str, str]:
     """A hash of every file."""
-    return {str(path.relative_to(folder)): sha256(path) for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): sha256(path) for path in folder.rglob("*") if path.is_file()
+    }
 
 
 def model_of(folder: Path) -> tuple[int, str]:
@@ -54,7 +58,9 @@ def test_an_evaluation_does_not_overwrite_a_trained_sweep(tiny: Tiny, copy: Path
     assert content(copy) == before
 
 
-def test_an_evaluation_may_be_repeated_with_any_model(again: Again, tiny: Tiny, sweep: Path, tmp_path: Path) -> None:
+def test_an_evaluation_may_be_repeated_with_any_model(
+    again: Again, tiny: Tiny, sweep: Path, tmp_path: Path
+) -> None:
     tune(*again(tmp_path / "other", "--seeds", 1, "--seed", SEED + 7))
     losses = []
     for model in (sweep, sweep, tmp_path / "other"):
@@ -81,9 +87,14 @@ def test_a_users_file_is_not_overwritten(again: Again, tmp_path: Path, name: str
 
 
 @pytest.mark.parametrize(("best", "removed"), [SEEDS, SEEDS[::-1]])
-def test_a_retrained_seed_keeps_a_better_model(again: Again, tiny: Tiny, copy: Path, best: int, removed: int) -> None:
+def test_a_retrained_seed_keeps_a_better_model(
+    again: Again, tiny: Tiny, copy: Path, best: int, removed: int
+) -> None:
     # The highest possible score, and the exported model is its own.
-    edit(copy / f"seed-{best}" / "result.json", lambda found: found["metrics"].update({tiny.main_metric: 2.0}))
+    edit(
+        copy / f"seed-{best}" / "result.json",
+        lambda found: found["metrics"].update({tiny.main_metric: 2.0}),
+    )
     edit(copy / "model" / TASK_FILE, lambda found: found.update(seed=best))
     (copy / "digests.json").unlink()
     before = model_of(copy)
@@ -100,7 +111,8 @@ def test_a_missing_model_is_reported_with_the_seed_to_remove(again: Again, copy:
     new_text.write_text("The owl left.\n")
     refused = call(finetune.main, *again(copy, "--predict", new_text))
     assert_refused(refused, 4, "model is missing", f"remove {copy / f'seed-{best}'} ")
-    assert "changed since the sweep began: predict" not in refused.err  # another worker's task folder may have changed
+    # Another worker's task folder may have changed.
+    assert "changed since the sweep began: predict" not in refused.err
     assert not (copy / "predicted.tsv").exists()
     shutil.rmtree(copy / f"seed-{best}")  # the remedy in the message
     tune(*again(copy, "--predict", new_text))
@@ -109,18 +121,28 @@ def test_a_missing_model_is_reported_with_the_seed_to_remove(again: Again, copy:
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
-def test_a_model_that_has_changed_since_its_export_is_refused(again: Again, copy: Path, name: str) -> None:
-    # Regression: a finished sweep with an empty model file ended with 0 and named the model in its last line.
+def test_a_model_that_has_changed_since_its_export_is_refused(
+    again: Again, copy: Path, name: str
+) -> None:
+    # Regression: a finished sweep with an empty model file ended with 0 and named the model in its
+    # last line.
     (copy / "model" / name).write_bytes((copy / "model" / name).read_bytes()[:-1])
     (copy / "model" / "README.md").write_text("a user's own card")
     best = results(copy)["best_seed"]
-    assert_refused(call(finetune.main, *again(copy)), 4, f"{name} has", f"remove {copy / f'seed-{best}'} ")
+    assert_refused(
+        call(finetune.main, *again(copy)), 4, f"{name} has", f"remove {copy / f'seed-{best}'} "
+    )
 
 
-def test_a_better_seed_of_a_later_command_replaces_the_model(again: Again, tiny: Tiny, copy: Path) -> None:
+def test_a_better_seed_of_a_later_command_replaces_the_model(
+    again: Again, tiny: Tiny, copy: Path
+) -> None:
     before = model_of(copy)
     for seed in SEEDS:  # the lowest possible scores
-        edit(copy / f"seed-{seed}" / "result.json", lambda found: found["metrics"].update({tiny.main_metric: -2.0}))
+        edit(
+            copy / f"seed-{seed}" / "result.json",
+            lambda found: found["metrics"].update({tiny.main_metric: -2.0}),
+        )
     tune(*again(copy, "--seeds", 3))
     assert results(copy)["best_seed"] not in SEEDS
     assert model_of(copy) != before
@@ -131,14 +153,18 @@ def test_a_model_of_another_seed_than_the_best_is_refused(again: Again, copy: Pa
     best = results(copy)["best_seed"]
     other = next(seed for seed in SEEDS if seed != best)
     edit(copy / "model" / TASK_FILE, lambda found: found.update(seed=other))
-    assert_refused(call(finetune.main, *again(copy)), 4, f"is from seed {other}, the best seed is {best}")
+    assert_refused(
+        call(finetune.main, *again(copy)), 4, f"is from seed {other}, the best seed is {best}"
+    )
 
 
 # Fewer seeds than in the folder.
 
 
 @pytest.mark.parametrize("is_done", [True, False])
-def test_seeds_of_earlier_commands_are_part_of_the_sweep(again: Again, copy: Path, is_done: bool) -> None:
+def test_seeds_of_earlier_commands_are_part_of_the_sweep(
+    again: Again, copy: Path, is_done: bool
+) -> None:
     before = results(copy)
     if not is_done:
         (copy / f"seed-{SEED + 1}" / "result.json").unlink()
@@ -153,25 +179,43 @@ def test_seeds_of_earlier_commands_are_part_of_the_sweep(again: Again, copy: Pat
 
 
 @pytest.mark.parametrize("is_scored", [False, True])
-def test_the_card_names_a_model_that_loads(tiny: Tiny, sweep: Path, tmp_path: Path, is_scored: bool) -> None:
+def test_the_card_names_a_model_that_loads(
+    tiny: Tiny, sweep: Path, tmp_path: Path, is_scored: bool
+) -> None:
     folder = sweep
     if is_scored:
         folder = tmp_path / "scored"
         assert score(tiny, sweep, folder).code == 0  # the folder of the sweep also names its model
     stock = run_code_of(folder)["model"]
-    assert stock.classifier.weight.equal(load_task_model(locate(sweep / "model"))[0].classifier.weight)
-    assert ("selected on the evaluation set itself" in ModelCard.load(folder / "README.md").content) != is_scored
+    assert stock.classifier.weight.equal(
+        load_task_model(locate(sweep / "model"))[0].classifier.weight
+    )
+    assert (
+        "selected on the evaluation set itself" in ModelCard.load(folder / "README.md").content
+    ) != is_scored
 
 
-def test_cards_of_a_fine_tuned_model_name_task_labels_base_model_and_scores(sweep: Path, finished: Finished) -> None:
+def test_cards_of_a_fine_tuned_model_name_task_labels_base_model_and_scores(
+    sweep: Path, finished: Finished
+) -> None:
     found = results(sweep)
     best = found["seeds"].index(found["best_seed"])
     scores = found["metrics"]["matthews_correlation"]
-    for card, value in (("README.md", scores["median"]), ("model/README.md", scores["values"][best])):
+    for card, value in (
+        ("README.md", scores["median"]),
+        ("model/README.md", scores["values"][best]),
+    ):
         written = ModelCard.load(sweep / card)
         (result,) = written.data.eval_results
-        assert (result.dataset_name, result.metric_type, result.metric_value) == ("cola", "matthews_correlation", value)
-        assert (written.data.base_model, written.data.datasets) == (finished.folder.name, ["nyu-mll/glue"])
+        assert (result.dataset_name, result.metric_type, result.metric_value) == (
+            "cola",
+            "matthews_correlation",
+            value,
+        )
+        assert (written.data.base_model, written.data.datasets) == (
+            finished.folder.name,
+            ["nyu-mll/glue"],
+        )
         assert "Labels: `0`, `1`." in written.content
 
 
@@ -179,7 +223,9 @@ def test_cards_of_a_fine_tuned_model_name_task_labels_base_model_and_scores(swee
 
 
 def is_pickle(content: bytes) -> bool:
-    """Whether a file is a pickle or may hold one: a zip as torch.save writes, or an array of numpy with its header."""
+    """Whether a file is a pickle or may hold one: a zip as torch.save writes, or an array of numpy
+    with its header.
+    """
     try:
         return content.startswith((b"PK", b"\x93NUMPY")) or len([*pickletools.genops(content)]) > 0
     except ValueError:  # not an opcode
@@ -187,7 +233,9 @@ def is_pickle(content: bytes) -> bool:
 
 
 @pytest.mark.filterwarnings("ignore:invalid escape sequence")  # in bytes that are no pickle
-def test_pretraining_export_and_fine_tuning_write_no_pickle(finished: Finished, shipped: Path, sweep: Path) -> None:
+def test_pretraining_export_and_fine_tuning_write_no_pickle(
+    finished: Finished, shipped: Path, sweep: Path
+) -> None:
     planted = [pickle.dumps(["a", 1.5], protocol) for protocol in range(6)]
     for is_zip in (True, False):
         torch.save(torch.ones(2), content := io.BytesIO(), _use_new_zipfile_serialization=is_zip)

@@ -12,13 +12,28 @@ from electra_albert.apps.finetune import main as finetune
 from tests.apps.conftest import Finished
 from tests.apps.finetune.conftest import Tuned
 from tests.apps.tiny_run import Ended, assert_refused, call
-from tests.apps.tiny_tasks import MAKERS, Tiny, mnli, options, results, rte, stories, stsb, tune, write
+from tests.apps.tiny_tasks import (
+    MAKERS,
+    Tiny,
+    mnli,
+    options,
+    results,
+    rte,
+    stories,
+    stsb,
+    tune,
+    write,
+)
 
 Plan = Callable[..., Ended]
 QUICK: tuple[object, ...] = ("--max_steps", 2)
 SCORE_ONLY = ("--num_train_epochs", 0)
-ONCE, TWICE = ("--double_unordered", "false"), ("--double_unordered",)  # ELECTRA's recipe doubles two tasks
-COLUMNS = {"mrpc": ("MRPC", "Quality", "#1 String", "#2 String"), "sst2": ("SST-2", "label", "sentence")}
+# ELECTRA's recipe doubles two tasks.
+ONCE, TWICE = ("--double_unordered", "false"), ("--double_unordered",)
+COLUMNS = {
+    "mrpc": ("MRPC", "Quality", "#1 String", "#2 String"),
+    "sst2": ("SST-2", "label", "sentence"),
+}
 
 
 @pytest.fixture(scope="session")
@@ -32,7 +47,13 @@ def small(task: str, folder: Path) -> Tiny:
     if task == "stsb":
         return stsb(folder)
     name, *columns = COLUMNS[task]
-    rows = [columns, *([str(i % 2), *[story.text] * (len(columns) - 1)] for i, story in enumerate(stories(32, 1)))]
+    rows = [
+        columns,
+        *(
+            [str(i % 2), *[story.text] * (len(columns) - 1)]
+            for i, story in enumerate(stories(32, 1))
+        ),
+    ]
     for set_name in ("train", "dev"):
         write(folder / name / f"{set_name}.tsv", rows)
     return Tiny(task, folder / name, "accuracy", 0.0, [])
@@ -41,19 +62,26 @@ def small(task: str, folder: Path) -> Tiny:
 def diagnostic(folder: Path) -> Path:
     """AX as in GLUE: the texts of MNLI without labels."""
     (folder / "diagnostic").mkdir(parents=True)
-    return shutil.copy(mnli(folder).folder / "test_matched.tsv", folder / "diagnostic" / "diagnostic.tsv")
+    return shutil.copy(
+        mnli(folder).folder / "test_matched.tsv", folder / "diagnostic" / "diagnostic.tsv"
+    )
 
 
 @pytest.fixture
 def plan(finished: Finished, tmp_path: Path) -> Plan:
     """Dry run of fine-tuning the tiny run on a task."""
-    return lambda tiny, *more: call(finetune.main, *tiny.options(finished.folder, tmp_path / "out", "--dry_run", *more))
+    return lambda tiny, *more: call(
+        finetune.main, *tiny.options(finished.folder, tmp_path / "out", "--dry_run", *more)
+    )
 
 
 def updates(ended: Ended) -> dict[str, int]:
     """The number of planned updates by task."""
     assert ended.code == 0, ended.err
-    return {task: int(count) for task, count in re.findall(r"(\w+): \d seed\(s\) of (\d+) updates", ended.err)}
+    return {
+        task: int(count)
+        for task, count in re.findall(r"(\w+): \d seed\(s\) of (\d+) updates", ended.err)
+    }
 
 
 # Which task.
@@ -70,7 +98,9 @@ def updates(ended: Ended) -> dict[str, int]:
         (("--compare", "a", "b", "--task", "rte"), "--task"),
     ],
 )
-def test_options_without_effect_are_refused_by_name(in_folder: Path, words: tuple[str, ...], idle: str) -> None:
+def test_options_without_effect_are_refused_by_name(
+    in_folder: Path, words: tuple[str, ...], idle: str
+) -> None:
     assert_refused(call(finetune.main, *words), 2, f"{idle} has no effect with")
     assert not list(in_folder.iterdir())
 
@@ -94,12 +124,16 @@ def test_symmetric_pairs_are_swapped(plan: Plan, tmp_path: Path, task: str) -> N
         ("stsb", ("--class_weights", "balanced")),
     ],
 )
-def test_options_that_a_head_lacks_are_refused(plan: Plan, tmp_path: Path, task: str, words: list[object]) -> None:
+def test_options_that_a_head_lacks_are_refused(
+    plan: Plan, tmp_path: Path, task: str, words: list[object]
+) -> None:
     assert_refused(plan(MAKERS[task](tmp_path), *words), 2, task, str(words[0]))
 
 
 @pytest.mark.parametrize(("steps", "is_reported"), [(1, False), (2, True), (9, True)])
-def test_a_warmup_that_never_ends_is_reported(plan: Plan, tiny: Tiny, steps: int, is_reported: bool) -> None:
+def test_a_warmup_that_never_ends_is_reported(
+    plan: Plan, tiny: Tiny, steps: int, is_reported: bool
+) -> None:
     ended = plan(tiny, "--max_steps", 2, "--warmup_steps", steps)
     assert ended.code == 0, ended.err
     assert (f"notice: --warmup_steps {steps} of 2 updates" in ended.err) == is_reported
@@ -111,14 +145,18 @@ def test_a_warmup_that_never_ends_is_reported(plan: Plan, tiny: Tiny, steps: int
 def test_evaluation_only_takes_one_seed(hardly: Path, tiny: Tiny, tmp_path: Path) -> None:
     ended = call(finetune.main, *tiny.options(hardly, tmp_path / "out", *SCORE_ONLY, "--seeds", 5))
     assert_refused(ended, 2, "cola is only evaluated")
-    argv = options("ax", diagnostic(tmp_path / "tasks").parent, hardly, tmp_path / "out", "--seeds", 5)
+    argv = options(
+        "ax", diagnostic(tmp_path / "tasks").parent, hardly, tmp_path / "out", "--seeds", 5
+    )
     assert_refused(call(finetune.main, *argv), 2, "ax is only evaluated")
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("task", ["sst2", "stsb"])
 def test_a_model_is_not_evaluated_on_another_task(hardly: Path, tmp_path: Path, task: str) -> None:
-    ended = call(finetune.main, *small(task, tmp_path).options(hardly, tmp_path / "out", *SCORE_ONLY))
+    ended = call(
+        finetune.main, *small(task, tmp_path).options(hardly, tmp_path / "out", *SCORE_ONLY)
+    )
     assert_refused(ended, 4, f"was fine-tuned on cola, not on {task}")
     assert not (tmp_path / "out").exists()
 
@@ -126,7 +164,9 @@ def test_a_model_is_not_evaluated_on_another_task(hardly: Path, tmp_path: Path, 
 # New text.
 
 
-def test_unusual_new_text_is_reported_but_not_in_the_results(finished: Finished, tiny: Tiny, tmp_path: Path) -> None:
+def test_unusual_new_text_is_reported_but_not_in_the_results(
+    finished: Finished, tiny: Tiny, tmp_path: Path
+) -> None:
     file = tmp_path / "new.txt"
     file.write_text(f"The owl left.\n\n{'The owl left. ' * 30}\n")
     ended = tune(*tiny.options(finished.folder, tmp_path / "out", *QUICK, "--predict", file))
@@ -136,12 +176,17 @@ def test_unusual_new_text_is_reported_but_not_in_the_results(finished: Finished,
     assert len((tmp_path / "out" / "predicted.tsv").read_text().splitlines()) == 1 + 3
 
 
-@pytest.mark.parametrize(("name", "code", "word"), [("nowhere.txt", 2, ": no such file"), ("broken.tsv", 3, "")])
+@pytest.mark.parametrize(
+    ("name", "code", "word"), [("nowhere.txt", 2, ": no such file"), ("broken.tsv", 3, "")]
+)
 def test_unreadable_new_text_is_refused_before_training(
     finished: Finished, tiny: Tiny, tmp_path: Path, name: str, code: int, word: str
 ) -> None:
     (tmp_path / "broken.tsv").write_text("made\t0\nmade\t0\t\tThe owl left.\n")
-    ended = call(finetune.main, *tiny.options(finished.folder, tmp_path / "out", *QUICK, "--predict", tmp_path / name))
+    ended = call(
+        finetune.main,
+        *tiny.options(finished.folder, tmp_path / "out", *QUICK, "--predict", tmp_path / name),
+    )
     assert_refused(ended, code, f"{name}{word}")
     assert not (tmp_path / "out").exists()
 
@@ -154,13 +199,23 @@ def test_only_fine_tuned_models_predict(finished: Finished, hardly: Path, in_fol
     assert_refused(call(finetune.main, "--predict", "test"), 2, "--predict test needs --task")
     assert_refused(call(finetune.main, *label), 2, "needs a fine-tuned model: give it with --model")
     for words in ((), ("--task", "custom", *SCORE_ONLY)):
-        assert_refused(call(finetune.main, *label, *words, "--model", finished.folder), 4, "fine-tune it")
+        assert_refused(
+            call(finetune.main, *label, *words, "--model", finished.folder), 4, "fine-tune it"
+        )
     cola_model = ("--model", hardly, "--output_dir", "out")
-    assert_refused(call(finetune.main, *label, *cola_model, "--task", "sst2"), 4, "was fine-tuned on cola, not on sst2")
+    assert_refused(
+        call(finetune.main, *label, *cola_model, "--task", "sst2"),
+        4,
+        "was fine-tuned on cola, not on sst2",
+    )
     for idle in (QUICK, ("--unknown_labels", "skip"), ("--max_seq_length", 8)):
         ended = call(finetune.main, *label, *cola_model, *idle)
         assert_refused(ended, 2, f"--{idle[0].removeprefix('--')} has no effect with")
-    assert_refused(call(finetune.main, "--validation_split", 0.1), 2, "--validation_split needs data of your own")
+    assert_refused(
+        call(finetune.main, "--validation_split", 0.1),
+        2,
+        "--validation_split needs data of your own",
+    )
     assert_refused(call(finetune.main, *cola_model, "--predict", "new.csv"), 3, "sentence", "said")
     assert sorted(path.name for path in in_folder.iterdir()) == ["new.csv", "new.txt"]
 
@@ -168,10 +223,16 @@ def test_only_fine_tuned_models_predict(finished: Finished, hardly: Path, in_fol
 # All of GLUE.
 
 
-def test_a_dry_run_of_glue_skips_tasks_that_need_the_model_of_mnli(finished: Finished, tmp_path: Path) -> None:
+def test_a_dry_run_of_glue_skips_tasks_that_need_the_model_of_mnli(
+    finished: Finished, tmp_path: Path
+) -> None:
     rte(tmp_path / "GLUE")
     diagnostic(tmp_path / "GLUE")
-    ended = tune(*options("glue", tmp_path / "GLUE", finished.folder, tmp_path / "out", "--dry_run", "--from_mnli"))
+    ended = tune(
+        *options(
+            "glue", tmp_path / "GLUE", finished.folder, tmp_path / "out", "--dry_run", "--from_mnli"
+        )
+    )
     assert updates(ended).keys() == {"mnli"}
     for name in ("rte", "ax"):
         assert f"{name}: starts from the model fine-tuned on MNLI" in ended.err
@@ -186,14 +247,20 @@ def test_a_dry_run_of_glue_skips_tasks_that_need_the_model_of_mnli(finished: Fin
         (("--predict", "new.txt"), "--predict test"),
     ],
 )
-def test_what_glue_lacks_is_refused(finished: Finished, tiny: Tiny, tmp_path: Path, words: Any, reason: str) -> None:
+def test_what_glue_lacks_is_refused(
+    finished: Finished, tiny: Tiny, tmp_path: Path, words: Any, reason: str
+) -> None:
     argv = options("glue", tiny.folder.parent, finished.folder, tmp_path / "out", *words)
     assert_refused(call(finetune.main, *argv), 2, reason)
     assert not (tmp_path / "out").exists()
 
 
-def test_glue_is_not_written_into_the_folder_of_a_single_task(finished: Finished, tiny: Tiny, hardly: Path) -> None:
+def test_glue_is_not_written_into_the_folder_of_a_single_task(
+    finished: Finished, tiny: Tiny, hardly: Path
+) -> None:
     before = sorted(hardly.rglob("*"))
-    ended = call(finetune.main, *options("glue", tiny.folder.parent, finished.folder, hardly, *QUICK))
+    ended = call(
+        finetune.main, *options("glue", tiny.folder.parent, finished.folder, hardly, *QUICK)
+    )
     assert_refused(ended, 2, "holds the sweep of a single task")
     assert sorted(hardly.rglob("*")) == before

@@ -1,4 +1,6 @@
-"""Finetuning.py from the command line: every kind of task is learned; its files and its exported model."""
+"""Finetuning.py from the command line: every kind of task is learned; its files and its exported
+model.
+"""
 
 import csv
 import json
@@ -113,10 +115,17 @@ def test_results_have_the_documented_form(learn: Learn, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["cola", "squad"])
-def test_a_finished_folder_holds_the_documented_files_and_no_checkpoints(learn: Learn, name: str) -> None:
+def test_a_finished_folder_holds_the_documented_files_and_no_checkpoints(
+    learn: Learn, name: str
+) -> None:
     folder = learn(name).folder
-    present = {str(path.relative_to(folder)) for path in folder.rglob("*") if "tensorboard" not in path.parts}
-    documented = f"""results.json results.md config.yaml command.txt environment.json README.md predictions.tsv log.txt
+    present = {
+        str(path.relative_to(folder))
+        for path in folder.rglob("*")
+        if "tensorboard" not in path.parts
+    }
+    documented = f"""results.json results.md config.yaml command.txt environment.json
+        README.md predictions.tsv log.txt
         model/config.json seed-{SEED}/result.json seed-{SEED}/metrics.jsonl"""
     assert set(documented.split()) <= present
     assert not any("checkpoints" in path or "writing" in path for path in present)
@@ -125,19 +134,26 @@ def test_a_finished_folder_holds_the_documented_files_and_no_checkpoints(learn: 
 
 
 @pytest.mark.parametrize("name", ["cola", "mnli"])
-def test_predictions_and_confusion_give_the_scores_that_are_reported(learn: Learn, name: str) -> None:
+def test_predictions_and_confusion_give_the_scores_that_are_reported(
+    learn: Learn, name: str
+) -> None:
     learned = learn(name)
     rows = learned.predictions()
     gold, predicted = [row["gold"] for row in rows], [row["predicted"] for row in rows]
     assert len(rows) == next(iter(learned.results["evaluation_examples"].values()))
     found = {metric: one["values"][0] for metric, one in learned.results["metrics"].items()}
     assert found["accuracy"] == pytest.approx(accuracy_score(gold, predicted), abs=1e-12)
-    assert found["matthews_correlation"] == pytest.approx(matthews_corrcoef(gold, predicted), abs=1e-12)
+    assert found["matthews_correlation"] == pytest.approx(
+        matthews_corrcoef(gold, predicted), abs=1e-12
+    )
     assert found["macro_f1"] == pytest.approx(f1_score(gold, predicted, average="macro"), abs=1e-12)
-    header, *lines = (line.split("\t") for line in (learned.folder / "confusion.tsv").read_text().splitlines())
+    header, *lines = (
+        line.split("\t") for line in (learned.folder / "confusion.tsv").read_text().splitlines()
+    )
     for label, *counts in lines:
         assert dict(zip(header[1:], map(int, counts), strict=True)) == {
-            other: sum(pair == (label, other) for pair in zip(gold, predicted, strict=True)) for other in header[1:]
+            other: sum(pair == (label, other) for pair in zip(gold, predicted, strict=True))
+            for other in header[1:]
         }
 
 
@@ -147,15 +163,25 @@ def test_predictions_and_confusion_give_the_scores_that_are_reported(learn: Lear
 @pytest.mark.parametrize("name", STOCK_CLASSES)
 def test_stock_classes_load_the_model_and_give_equal_logits(learn: Learn, name: str) -> None:
     folder = learn(name).folder / "model"
-    stock = getattr(transformers, STOCK_CLASSES[name]).from_pretrained(str(folder), local_files_only=True).eval()
+    stock = (
+        getattr(transformers, STOCK_CLASSES[name])
+        .from_pretrained(str(folder), local_files_only=True)
+        .eval()
+    )
     ours = load_task_model(locate(folder))[0].eval()
-    ids = torch.randint(5, ours.config.vocab_size, (4, 23), generator=torch.Generator().manual_seed(0))
+    ids = torch.randint(
+        5, ours.config.vocab_size, (4, 23), generator=torch.Generator().manual_seed(0)
+    )
     mask = (torch.arange(23) < torch.tensor([[23], [19], [7], [3]])).long()
     segments = (torch.arange(23) > 5).long().expand_as(ids)
     nested = [tensor[None] if name == "race" else tensor for tensor in (ids, mask, segments)]
     with torch.no_grad():
         theirs = stock(input_ids=nested[0], attention_mask=nested[1], token_type_ids=nested[2])
-        wanted = torch.stack([theirs.start_logits, theirs.end_logits], -1) if name == "squad" else theirs.logits
+        wanted = (
+            torch.stack([theirs.start_logits, theirs.end_logits], -1)
+            if name == "squad"
+            else theirs.logits
+        )
         found = ours(ids, mask.bool(), segments).reshape(wanted.shape)
     if name in ("squad", "ner"):  # outputs at padding have no meaning
         wanted, found = wanted[mask.bool()], found[mask.bool()]
@@ -166,9 +192,12 @@ def test_the_stock_pipeline_gives_equal_predictions(learn: Learn) -> None:
     folder, rows = learn("cola").folder, learn("cola").predictions()
     texts = [row["text"] for row in rows]
     classify = transformers.pipeline("text-classification", str(folder / "model"), device="cpu")
-    for row, found, ours in zip(rows, classify(texts), load_model(folder, "cpu").classify(texts), strict=True):
+    for row, found, ours in zip(
+        rows, classify(texts), load_model(folder, "cpu").classify(texts), strict=True
+    ):
         assert found["label"] == row["predicted"] == ours.label
-        assert found["score"] == pytest.approx(float(row["probability"]), abs=6e-5)  # written with four digits
+        # Written with four digits.
+        assert found["score"] == pytest.approx(float(row["probability"]), abs=6e-5)
         assert ours.score == pytest.approx(found["score"], abs=1e-5)
 
 
@@ -188,33 +217,50 @@ def test_the_python_interface_gives_equal_predictions(learn: Learn, name: str) -
         found = model.classify(list(zip(firsts, seconds, strict=True)))
         assert [one.score for one in found] == pytest.approx(list(map(float, wanted)), abs=6e-5)
     else:
-        files = sorted((learn(name).tiny.folder / "dev").rglob("*.txt"), key=lambda file: file.name)  # "middle" first
+        # "middle" first.
+        files = sorted((learn(name).tiny.folder / "dev").rglob("*.txt"), key=lambda file: file.name)
         asked = []
         for one in (json.loads(file.read_text()) for file in files):
-            asked += [(one["article"], *each) for each in zip(one["questions"], one["options"], strict=True)]
+            asked += [
+                (one["article"], *each)
+                for each in zip(one["questions"], one["options"], strict=True)
+            ]
         chosen = model.choose(*map(list, zip(*asked, strict=True)), truncate=True)
         assert ["ABCD"[one.number] for one in chosen] == wanted
 
 
 @pytest.mark.parametrize("name", ["mnli", "squad_v2", "race", "ner", "stsb"])
-def test_a_fine_tuned_model_is_evaluated_without_training(learn: Learn, tmp_path: Path, name: str) -> None:
-    """Regression: after a training in bfloat16, as that of stsb, the scores were not those of the folder in float32."""
+def test_a_fine_tuned_model_is_evaluated_without_training(
+    learn: Learn, tmp_path: Path, name: str
+) -> None:
+    """Regression: after a training in bfloat16, as that of stsb, the scores were not those of the
+    folder in float32.
+    """
     learned, more = learn(name), ("--num_train_epochs", 0, "--precision", "fp32")
     tune(*learned.tiny.options(learned.folder / "model", tmp_path / "out", *more))
     again = results(tmp_path / "out")
     assert again["evaluation_examples"] == learned.results["evaluation_examples"]
     for metric, found in learned.results["metrics"].items():
-        assert again["metrics"][metric]["values"] == pytest.approx(found["values"], rel=1e-5), metric
+        assert again["metrics"][metric]["values"] == pytest.approx(found["values"], rel=1e-5), (
+            metric
+        )
 
 
 @pytest.mark.parametrize("name", ["rte", "squad_v2", "race", "ner", "stsb"])
-def test_new_text_is_predicted_like_the_dev_set_from_the_model_alone(learn: Learn, tmp_path: Path, name: str) -> None:
+def test_new_text_is_predicted_like_the_dev_set_from_the_model_alone(
+    learn: Learn, tmp_path: Path, name: str
+) -> None:
     # Regression: without labelled data the built-in task was trained and its labels were written.
     learned, copy = learn(name), shutil.copytree(learn(name).folder, tmp_path / "copy")
-    dev = next(path for path in sorted(learned.tiny.folder.iterdir()) if path.name.startswith("dev"))
+    dev = next(
+        path for path in sorted(learned.tiny.folder.iterdir()) if path.name.startswith("dev")
+    )
     before = set(copy.iterdir())
     ended = tune("--model", copy, "--predict", dev, "--device", "cpu", "--precision", "fp32")
-    assert (ended.out, set(copy.iterdir()) - before) == (f"written: {copy}/predicted.tsv\n", {copy / "predicted.tsv"})
+    assert (ended.out, set(copy.iterdir()) - before) == (
+        f"written: {copy}/predicted.tsv\n",
+        {copy / "predicted.tsv"},
+    )
     predicted = [row["predicted"] for row in read_table(copy / "predicted.tsv")]
     assert predicted == [row["predicted"] for row in learned.predictions()]
 
@@ -228,11 +274,17 @@ def test_every_evaluation_set_is_compared(learn: Learn) -> None:
     assert "\n| mismatched_accuracy |" in table
 
 
-def test_another_gold_answer_is_other_data(finished: Finished, learn: Learn, tmp_path: Path) -> None:
+def test_another_gold_answer_is_other_data(
+    finished: Finished, learn: Learn, tmp_path: Path
+) -> None:
     learned = learn("squad")
-    folder, data = (shutil.copytree(one, tmp_path / one.name) for one in (learned.folder, learned.tiny.folder))
+    folder, data = (
+        shutil.copytree(one, tmp_path / one.name) for one in (learned.folder, learned.tiny.folder)
+    )
     content = json.loads((data / "dev-v1.1.json").read_text())
-    content["data"][0]["paragraphs"][0]["qas"][0]["answers"].append({"text": "It", "answer_start": 0})
+    content["data"][0]["paragraphs"][0]["qas"][0]["answers"].append(
+        {"text": "It", "answer_start": 0}
+    )
     (data / "dev-v1.1.json").write_text(json.dumps(content))
     argv = learned.tiny.options(finished.folder, folder, "--predict", "test", "--data_dir", data)
     assert_refused(call(finetune.main, *argv), 4, "other data")

@@ -1,4 +1,6 @@
-"""The user's own tables: folders, imbalanced classes, the selection metric, and the validation split."""
+"""The user's own tables: folders, imbalanced classes, the selection metric, and the validation
+split.
+"""
 
 import json
 from collections.abc import Callable, Sequence
@@ -15,13 +17,17 @@ from tests.apps.tiny_tasks import losses, options, results, stories, tune
 
 Words = Callable[..., list[str]]
 SPLIT = ("--validation_split", 0.25)
-HARDLY = ("--max_steps", 2, "--learning_rate", 1e-9, "--logging_steps", 1)  # the weights hardly change
+# The weights hardly change.
+HARDLY = ("--max_steps", 2, "--learning_rate", 1e-9, "--logging_steps", 1)
 
 
 def write(file: Path, labels: Sequence[object], seed: int = 1) -> Path:
     """A table with one story per label."""
     texts = [story.text for story in stories(len(labels), seed)]
-    rows = [json.dumps({"text": text, "label": label}) for text, label in zip(texts, labels, strict=True)]
+    rows = [
+        json.dumps({"text": text, "label": label})
+        for text, label in zip(texts, labels, strict=True)
+    ]
     file.write_text("\n".join(rows) + "\n", encoding="utf-8")
     return file
 
@@ -31,7 +37,9 @@ def words(finished: Finished) -> Words:
     """Options to train on a table with a validation split."""
 
     def of_table(table: Path, output: Path | None, *more: object) -> list[str]:
-        return options("custom", None, finished.folder, output, "--train_file", table, *SPLIT, *HARDLY, *more)
+        return options(
+            "custom", None, finished.folder, output, "--train_file", table, *SPLIT, *HARDLY, *more
+        )
 
     return of_table
 
@@ -39,11 +47,17 @@ def words(finished: Finished) -> Words:
 EQUAL, UNEQUAL = ["no", "yes"] * 16, ["no"] * 30 + ["yes"] * 2
 
 
-def test_two_tables_have_separate_folders_and_are_distinguished(words: Words, in_folder: Path) -> None:
+def test_two_tables_have_separate_folders_and_are_distinguished(
+    words: Words, in_folder: Path
+) -> None:
     for name in ("a", "b"):
         tune(*words(write(Path(f"{name}.jsonl"), EQUAL, ord(name)), None))
         assert results(Path("runs") / f"{name}-run")["train_examples"] == 24
-    assert_refused(call(finetune.main, *words(Path("b.jsonl"), Path("runs/a-run"))), 4, "b.jsonl now, a.jsonl before")
+    assert_refused(
+        call(finetune.main, *words(Path("b.jsonl"), Path("runs/a-run"))),
+        4,
+        "b.jsonl now, a.jsonl before",
+    )
     write(Path("a.jsonl"), EQUAL, 7)
     assert_refused(call(finetune.main, *words(Path("a.jsonl"), None)), 4, "a.jsonl changed since")
 
@@ -52,14 +66,20 @@ def test_two_tables_are_not_compared_and_both_are_named(words: Words, in_folder:
     for name, labels in (("a", EQUAL), ("b", UNEQUAL), ("c", [0.5, 1.5] * 16)):
         more = ("--regression",) if name == "c" else ()
         tune(*words(write(Path(f"{name}.jsonl"), labels), Path(name), *more))
-    assert_refused(call(finetune.main, "--compare", "a", "b"), 3, "a.jsonl", "b.jsonl", "different examples")
-    assert_refused(call(finetune.main, "--compare", "a", "c"), 2, "regression of c.jsonl", "one task")
+    assert_refused(
+        call(finetune.main, "--compare", "a", "b"), 3, "a.jsonl", "b.jsonl", "different examples"
+    )
+    assert_refused(
+        call(finetune.main, "--compare", "a", "c"), 2, "regression of c.jsonl", "one task"
+    )
 
 
 # Imbalanced classes.
 
 
-def test_balanced_class_weights_are_those_of_scikit_learn_and_only_for_training(words: Words, tmp_path: Path) -> None:
+def test_balanced_class_weights_are_those_of_scikit_learn_and_only_for_training(
+    words: Words, tmp_path: Path
+) -> None:
     for name, labels in (("equal", EQUAL), ("unequal", UNEQUAL)):
         table = write(tmp_path / f"{name}.jsonl", labels)
         tune(*words(table, tmp_path / name))
@@ -67,8 +87,13 @@ def test_balanced_class_weights_are_those_of_scikit_learn_and_only_for_training(
     assert losses(tmp_path / "equal") == losses(tmp_path / "equal-weighted")
     both = zip(losses(tmp_path / "unequal-weighted"), losses(tmp_path / "unequal"), strict=True)
     # A batch with only the frequent label, which 23 of the 24 training examples have.
-    assert min(weighted / plain for weighted, plain in both) == pytest.approx(24 / (2 * 23), rel=1e-4)
-    evaluated = [results(tmp_path / name)["metrics"]["loss"]["values"] for name in ("unequal", "unequal-weighted")]
+    assert min(weighted / plain for weighted, plain in both) == pytest.approx(
+        24 / (2 * 23), rel=1e-4
+    )
+    evaluated = [
+        results(tmp_path / name)["metrics"]["loss"]["values"]
+        for name in ("unequal", "unequal-weighted")
+    ]
     assert evaluated[0] == pytest.approx(evaluated[1], rel=1e-6)
 
 
@@ -80,7 +105,9 @@ def test_balanced_class_weights_are_those_of_scikit_learn_and_only_for_training(
         ({"updates": [0]}, ""),
     ],
 )
-def test_a_collapse_has_a_fitting_remedy(words: Words, tmp_path: Path, changes: dict[str, Any], advice: str) -> None:
+def test_a_collapse_has_a_fitting_remedy(
+    words: Words, tmp_path: Path, changes: dict[str, Any], advice: str
+) -> None:
     tune(*words(write(tmp_path / "a.jsonl", UNEQUAL), tmp_path / "out"))
     found = {**results(tmp_path / "out"), **changes}
     found["collapsed_seeds"] = found["seeds"]
@@ -119,4 +146,6 @@ def test_the_validation_split_is_the_same_for_every_seed(words: Words, tmp_path:
     assert drawn[0] == drawn[1]
     assert len(drawn[0]) == 1 + 8
     both = words(table, tmp_path / "no", "--validation_file", table)
-    assert_refused(call(finetune.main, *both), 2, "give validation_split or validation_file, not both")
+    assert_refused(
+        call(finetune.main, *both), 2, "give validation_split or validation_file, not both"
+    )

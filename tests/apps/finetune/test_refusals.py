@@ -1,4 +1,6 @@
-"""User errors in fine-tuning end in one line and the documented exit code, or are counted and reported."""
+"""User errors in fine-tuning end in one line and the documented exit code, or are counted and
+reported.
+"""
 
 import json
 import re
@@ -22,7 +24,9 @@ Trained = Callable[..., dict[str, Any]]
 
 def line(number: int, text: str) -> Edit:
     """Replaces a line, counted from 0."""
-    return lambda content: "\n".join(text if i == number else old for i, old in enumerate(content.split("\n")))
+    return lambda content: "\n".join(
+        text if i == number else old for i, old in enumerate(content.split("\n"))
+    )
 
 
 def rewrite(file: Path, *edits: Edit) -> None:
@@ -33,7 +37,9 @@ def rewrite(file: Path, *edits: Edit) -> None:
 @pytest.fixture
 def run(finished: Finished, tmp_path: Path) -> Run:
     """Fine-tunes the tiny run on a task for two updates, into `out`."""
-    return lambda tiny, *more: call(finetune.main, *tiny.options(finished.folder, tmp_path / "out", *QUICK, *more))
+    return lambda tiny, *more: call(
+        finetune.main, *tiny.options(finished.folder, tmp_path / "out", *QUICK, *more)
+    )
 
 
 @pytest.fixture
@@ -72,7 +78,9 @@ def trained(run: Run, tmp_path: Path) -> Trained:
         (("--config", "nowhere.yaml"), "nowhere.yaml"),
     ],
 )
-def test_invalid_options_are_refused_at_once(run: Run, in_folder: Path, words: tuple[object, ...], reason: str) -> None:
+def test_invalid_options_are_refused_at_once(
+    run: Run, in_folder: Path, words: tuple[object, ...], reason: str
+) -> None:
     (in_folder / "file").write_text("in the way")
     tiny = cola(in_folder / "tasks")
     (tiny.folder / "test.tsv").unlink()
@@ -82,8 +90,13 @@ def test_invalid_options_are_refused_at_once(run: Run, in_folder: Path, words: t
     assert not list(in_folder.glob("out/seed-*"))
 
 
-def test_data_without_a_task_and_a_task_without_data_are_refused(finished: Finished, in_folder: Path) -> None:
-    data, named = ("--data_dir", cola(in_folder / "tasks").folder), ("--model", finished.folder, "--output_dir", "out")
+def test_data_without_a_task_and_a_task_without_data_are_refused(
+    finished: Finished, in_folder: Path
+) -> None:
+    data, named = (
+        ("--data_dir", cola(in_folder / "tasks").folder),
+        ("--model", finished.folder, "--output_dir", "out"),
+    )
     for words, reason in (
         (data, "--task"),
         (("--task", "glue"), "give --data_dir"),
@@ -94,7 +107,9 @@ def test_data_without_a_task_and_a_task_without_data_are_refused(finished: Finis
         assert_refused(call(finetune.main, *named, *words), 2, reason)
 
 
-def test_the_folder_of_a_pretraining_run_is_not_written_into(run: Run, finished: Finished, tmp_path: Path) -> None:
+def test_the_folder_of_a_pretraining_run_is_not_written_into(
+    run: Run, finished: Finished, tmp_path: Path
+) -> None:
     shutil.copytree(finished.folder, tmp_path / "out")
     before = sorted((tmp_path / "out").rglob("*"))
     assert_refused(run(cola(tmp_path / "tasks")), 2, "is the folder of a pretraining run")
@@ -131,12 +146,32 @@ def test_a_model_that_lacks_a_part_is_refused(
 # Contents of files.
 
 CASES: dict[str, tuple[Callable[[Path], Tiny], str, Edit, tuple[str, ...]]] = {
-    "unknown label in train": (cola, "train.tsv", line(3, "made\t7\t\tThe owl left."), ("train.tsv:4", "7")),
-    "no label in dev": (cola, "dev.tsv", lambda text: re.sub("\t[01]\t", "\t-1\t", text), ("dev.tsv", "label")),
+    "unknown label in train": (
+        cola,
+        "train.tsv",
+        line(3, "made\t7\t\tThe owl left."),
+        ("train.tsv:4", "7"),
+    ),
+    "no label in dev": (
+        cola,
+        "dev.tsv",
+        lambda text: re.sub("\t[01]\t", "\t-1\t", text),
+        ("dev.tsv", "label"),
+    ),
     "header alone": (rte, "train.tsv", lambda text: text.split("\n")[0] + "\n", ("train.tsv",)),
-    "bytes that are no text": (cola, "dev.tsv", lambda text: "made\t1\t\t\udcff\udcfe\n", ("dev.tsv", "UTF-8")),
+    "bytes that are no text": (
+        cola,
+        "dev.tsv",
+        lambda text: "made\t1\t\t\udcff\udcfe\n",
+        ("dev.tsv", "UTF-8"),
+    ),
     "broken JSON": (squad, "dev-v1.1.json", lambda text: text[:-20], ("dev-v1.1.json",)),
-    "a tag unknown in dev": (ner, "dev.conll", lambda text: text.replace("PLACE", "TOWN", 1), ("dev.conll", "B-TOWN")),
+    "a tag unknown in dev": (
+        ner,
+        "dev.conll",
+        lambda text: text.replace("PLACE", "TOWN", 1),
+        ("dev.conll", "B-TOWN"),
+    ),
 }
 
 
@@ -154,23 +189,37 @@ def test_files_that_cannot_be_used_are_refused(run: Run, tmp_path: Path, name: s
 
 def noticed(found: dict[str, Any], *words: str) -> list[int]:
     """The counts in those lines of `noticed` that contain the words."""
-    return [int(line.split(" ")[0]) for line in found["noticed"] if all(word in line for word in words)]
+    return [
+        int(line.split(" ")[0]) for line in found["noticed"] if all(word in line for word in words)
+    ]
 
 
-def test_examples_without_a_label_are_counted_and_all_others_used(trained: Trained, tmp_path: Path) -> None:
+def test_examples_without_a_label_are_counted_and_all_others_used(
+    trained: Trained, tmp_path: Path
+) -> None:
     tiny = cola(tmp_path / "tasks")
-    unlabelled = [line(number, f"made\t{label}\t\tThe owl left.") for number, label in ((3, "-"), (5, "-1"), (7, ""))]
+    unlabelled = [
+        line(number, f"made\t{label}\t\tThe owl left.")
+        for number, label in ((3, "-"), (5, "-1"), (7, ""))
+    ]
     rewrite(tiny.folder / "train.tsv", *unlabelled)
     rewrite(tiny.folder / "dev.tsv", unlabelled[1])
     found = trained(tiny)
     assert "3 examples of train.tsv left out" in (tmp_path / "out" / "log.txt").read_text()
     assert (found["train_examples"], found["evaluation_examples"]) == (160 - 3, {"dev": 47})
-    assert (noticed(found, "train.tsv", "label"), noticed(found, "dev.tsv", "NOT SCORED")) == ([3], [1])
+    assert (noticed(found, "train.tsv", "label"), noticed(found, "dev.tsv", "NOT SCORED")) == (
+        [3],
+        [1],
+    )
 
 
-def test_texts_longer_than_max_seq_length_are_truncated_and_counted(trained: Trained, tmp_path: Path) -> None:
+def test_texts_longer_than_max_seq_length_are_truncated_and_counted(
+    trained: Trained, tmp_path: Path
+) -> None:
     found = trained(rte(tmp_path / "tasks"), "--max_seq_length", 12)
-    assert noticed(found, "truncated to 12 tokens (--max_seq_length, the model takes up to 32)") == [160, 48]
+    assert noticed(
+        found, "truncated to 12 tokens (--max_seq_length, the model takes up to 32)"
+    ) == [160, 48]
     assert found["evaluation_examples"] == {"dev": 48}
 
 

@@ -1,4 +1,6 @@
-"""A sweep over seeds: independence of the seeds, resuming after a kill, and comparison of two sweeps."""
+"""A sweep over seeds: independence of the seeds, resuming after a kill, and comparison of two
+sweeps.
+"""
 
 import json
 import signal
@@ -23,34 +25,62 @@ from tests.apps.tiny_tasks import SEED, Tiny, interrupt, ner, results, rte, tune
 from tests.training.recorder import ReplayingRecorder
 
 LOSS_TOLERANCE = 1e-5  # float32 sums in another order; no dropout
-LONG: tuple[object, ...] = ("--num_train_epochs", 12, "--logging_steps", 1, "--hidden_dropout_prob", 0.1, "--seeds", 2)
+LONG: tuple[object, ...] = (
+    "--num_train_epochs",
+    12,
+    "--logging_steps",
+    1,
+    "--hidden_dropout_prob",
+    0.1,
+    "--seeds",
+    2,
+)
 
 
 def outcome(folder: Path, seeds: int = 2) -> tuple[Any, ...]:
-    """Everything that is equal in equal sweeps: results, logs without times, and the exported model."""
+    """Everything that is equal in equal sweeps: results, logs without times, and the exported
+    model.
+    """
     folders = [folder / f"seed-{seed}" for seed in range(SEED, SEED + seeds)]
     found = [json.loads((one / "result.json").read_text(encoding="utf-8")) for one in folders]
-    same = {name: value for name, value in results(folder).items() if name not in ("model", "seconds")}
-    return same, found, [untimed_rows(one) for one in folders], sha256(folder / "model" / "model.safetensors")
+    same = {
+        name: value for name, value in results(folder).items() if name not in ("model", "seconds")
+    }
+    return (
+        same,
+        found,
+        [untimed_rows(one) for one in folders],
+        sha256(folder / "model" / "model.safetensors"),
+    )
 
 
 # Seeds.
 
 
-def test_a_seed_does_not_depend_on_those_before_it(again: Again, sweep: Path, tmp_path: Path) -> None:
+def test_a_seed_does_not_depend_on_those_before_it(
+    again: Again, sweep: Path, tmp_path: Path
+) -> None:
     tune(*again(tmp_path / "alone", "--seeds", 1, "--seed", SEED + 1))
     alone, among = (folder / f"seed-{SEED + 1}" for folder in (tmp_path / "alone", sweep))
-    assert json.loads((alone / "result.json").read_text()) == json.loads((among / "result.json").read_text())
+    assert json.loads((alone / "result.json").read_text()) == json.loads(
+        (among / "result.json").read_text()
+    )
     assert untimed_rows(alone) == untimed_rows(among)
 
 
-def test_seeds_have_different_heads_on_the_same_encoder(finished: Finished, tiny: Tiny, tmp_path: Path) -> None:
+def test_seeds_have_different_heads_on_the_same_encoder(
+    finished: Finished, tiny: Tiny, tmp_path: Path
+) -> None:
     models = []
     for seed in (SEED, SEED + 1):
         more = ("--seed", seed, "--max_steps", 1, "--learning_rate", 1e-12)
         tune(*tiny.options(finished.folder, tmp_path / str(seed), *more))
         models.append(load_file(tmp_path / str(seed) / "model" / "model.safetensors"))
-    own = {name for name, one in models[0].items() if not torch.allclose(one, models[1][name], rtol=0, atol=1e-9)}
+    own = {
+        name
+        for name, one in models[0].items()
+        if not torch.allclose(one, models[1][name], rtol=0, atol=1e-9)
+    }
     assert own == {"classifier.weight", "albert.pooler.weight"}
 
 
@@ -76,8 +106,12 @@ def test_seeds_that_share_a_recorded_step_train_as_each_alone(
     monkeypatch.setattr(sweeps, "CudaRecorder", recorder)
     tune(*again(tmp_path / "both"))
     tune(*again(tmp_path / "alone", "--seeds", 1, "--seed", SEED + 1))
-    both, alone = (folder / f"seed-{SEED + 1}" for folder in (tmp_path / "both", tmp_path / "alone"))
-    assert json.loads((both / "result.json").read_text()) == json.loads((alone / "result.json").read_text())
+    both, alone = (
+        folder / f"seed-{SEED + 1}" for folder in (tmp_path / "both", tmp_path / "alone")
+    )
+    assert json.loads((both / "result.json").read_text()) == json.loads(
+        (alone / "result.json").read_text()
+    )
     assert untimed_rows(both) == untimed_rows(alone)
     shared, single = (recorder.replays for recorder in recorders)
     # Batches of one length, and the update. The second seed records nothing.
@@ -110,12 +144,16 @@ def test_the_weights_are_read_once_for_each_seed_and_once_without_training(
     assert read == {model / "model.safetensors": 1}
 
 
-def test_the_model_kept_is_that_of_the_best_seed(again: Again, tiny: Tiny, sweep: Path, tmp_path: Path) -> None:
+def test_the_model_kept_is_that_of_the_best_seed(
+    again: Again, tiny: Tiny, sweep: Path, tmp_path: Path
+) -> None:
     best = results(sweep)["best_seed"]
     values = results(sweep)["metrics"][tiny.main_metric]["values"]
     assert values[best - SEED] == max(values)
     tune(*again(tmp_path / "best", "--seeds", 1, "--seed", best))
-    assert sha256(tmp_path / "best" / "model" / "model.safetensors") == sha256(sweep / "model" / "model.safetensors")
+    assert sha256(tmp_path / "best" / "model" / "model.safetensors") == sha256(
+        sweep / "model" / "model.safetensors"
+    )
 
 
 def test_a_finished_sweep_run_again_trains_nothing(again: Again, copy: Path) -> None:
@@ -145,10 +183,16 @@ def uninterrupted(tuned: Tuned, tiny: Tiny) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("seed", "number"), [(SEED, signal.SIGTERM), (SEED + 1, signal.SIGTERM), (SEED + 1, signal.SIGKILL)]
+    ("seed", "number"),
+    [(SEED, signal.SIGTERM), (SEED + 1, signal.SIGTERM), (SEED + 1, signal.SIGKILL)],
 )
 def test_an_interrupted_sweep_gives_the_same_results(
-    finished: Finished, tiny: Tiny, uninterrupted: Path, tmp_path: Path, seed: int, number: signal.Signals
+    finished: Finished,
+    tiny: Tiny,
+    uninterrupted: Path,
+    tmp_path: Path,
+    seed: int,
+    number: signal.Signals,
 ) -> None:
     argv, folder = tiny.options(finished.folder, tmp_path / "sweep", *LONG), tmp_path / "sweep"
     stopped = interrupt(argv, folder / f"seed-{seed}" / "metrics.jsonl", 37, number)
@@ -167,11 +211,24 @@ def test_an_interrupted_sweep_gives_the_same_results(
 
 
 @pytest.mark.slow
-def test_early_stopping_counts_no_evaluation_twice_after_a_kill(finished: Finished, tiny: Tiny, tmp_path: Path) -> None:
+def test_early_stopping_counts_no_evaluation_twice_after_a_kill(
+    finished: Finished, tiny: Tiny, tmp_path: Path
+) -> None:
     # Four evaluations, ten updates apart; the second, before the kill, is repeated.
-    more = ("--early_stopping_patience", 3, "--learning_rate", 1e-9, "--logging_steps", 1, "--num_train_epochs", 30)
+    more = (
+        "--early_stopping_patience",
+        3,
+        "--learning_rate",
+        1e-9,
+        "--logging_steps",
+        1,
+        "--num_train_epochs",
+        30,
+    )
     argv = tiny.options(finished.folder, tmp_path / "sweep", *more)
-    stopped = interrupt(argv, tmp_path / "sweep" / f"seed-{SEED}" / "metrics.jsonl", 24, signal.SIGKILL)
+    stopped = interrupt(
+        argv, tmp_path / "sweep" / f"seed-{SEED}" / "metrics.jsonl", 24, signal.SIGKILL
+    )
     assert stopped.code == -signal.SIGKILL
     tune(*argv)
     assert results(tmp_path / "sweep")["updates"] == [40]
@@ -185,7 +242,9 @@ def test_early_stopping_counts_no_evaluation_twice_after_a_kill(finished: Finish
         (("--resume", "never"), 2, "--resume never"),
     ],
 )
-def test_new_settings_are_refused(again: Again, copy: Path, changed: tuple[object, ...], code: int, word: str) -> None:
+def test_new_settings_are_refused(
+    again: Again, copy: Path, changed: tuple[object, ...], code: int, word: str
+) -> None:
     same = outcome(copy)
     assert_refused(call(finetune.main, *again(copy, *changed)), code, word)
     assert outcome(copy) == same
@@ -198,7 +257,9 @@ def compared(first: Path, second: Path) -> dict[str, list[str]]:
     """The cells of the table that --compare prints, by metric."""
     ended = tune("--compare", first, second)
     assert "with fewer than 5 seeds per sweep" in ended.out
-    lines = [line.strip("| ").split(" | ") for line in ended.out.splitlines() if line.startswith("|")]
+    lines = [
+        line.strip("| ").split(" | ") for line in ended.out.splitlines() if line.startswith("|")
+    ]
     return {name: cells for name, *cells in lines[2:]}
 
 
@@ -209,15 +270,23 @@ def other_sweep(tuned: Tuned, tiny: Tiny) -> Path:
 
 
 def test_a_comparison_is_antisymmetric(sweep: Path, other_sweep: Path, tiny: Tiny) -> None:
-    forth, back = compared(other_sweep, sweep)[tiny.main_metric], compared(sweep, other_sweep)[tiny.main_metric]
-    means = [100 * results(folder)["metrics"][tiny.main_metric]["mean"] for folder in (other_sweep, sweep)]
+    forth, back = (
+        compared(other_sweep, sweep)[tiny.main_metric],
+        compared(sweep, other_sweep)[tiny.main_metric],
+    )
+    means = [
+        100 * results(folder)["metrics"][tiny.main_metric]["mean"]
+        for folder in (other_sweep, sweep)
+    ]
     assert float(forth[2]) == pytest.approx(means[0] - means[1], abs=0.011)
     assert float(forth[2]) == -float(back[2]) > 0
     low, high = map(float, forth[3].split(" to "))
     assert 0 < low <= float(forth[2]) <= high
 
 
-def test_different_sweeps_are_not_compared(finished: Finished, sweep: Path, copy: Path, tmp_path: Path) -> None:
+def test_different_sweeps_are_not_compared(
+    finished: Finished, sweep: Path, copy: Path, tmp_path: Path
+) -> None:
     tune(*rte(tmp_path / "tasks").options(finished.folder, tmp_path / "rte", *QUICK))
     assert_refused(call(finetune.main, "--compare", sweep, tmp_path / "rte"), 2, "rte", "cola")
     assert_refused(call(finetune.main, "--compare", sweep, tmp_path / "nowhere"), 2, "nowhere")
@@ -240,12 +309,18 @@ def furthest(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> float:
     return max(abs(a - b) / abs(a) for a, b in pairs)
 
 
-SPLIT: tuple[object, ...] = ("--num_train_epochs", 2, "--logging_steps", 1)  # dropout is drawn per micro-batch
+# Dropout is drawn per micro-batch.
+SPLIT: tuple[object, ...] = ("--num_train_epochs", 2, "--logging_steps", 1)
 
 
-def test_accumulation_gives_the_losses_of_one_large_batch(finished: Finished, tmp_path: Path) -> None:
+def test_accumulation_gives_the_losses_of_one_large_batch(
+    finished: Finished, tmp_path: Path
+) -> None:
     """Tags of sentences of different lengths, where a mean of means would differ."""
-    task, split = ner(tmp_path / "tasks"), ("--per_device_train_batch_size", 4, "--gradient_accumulation_steps", 4)
+    task, split = (
+        ner(tmp_path / "tasks"),
+        ("--per_device_train_batch_size", 4, "--gradient_accumulation_steps", 4),
+    )
     for name, more in (("one", ()), ("split", split)):
         tune(*task.options(finished.folder, tmp_path / name, *SPLIT, *more))
     one, accumulated = (rows(tmp_path / name / f"seed-{SEED}") for name in ("one", "split"))
@@ -255,13 +330,26 @@ def test_accumulation_gives_the_losses_of_one_large_batch(finished: Finished, tm
 @pytest.mark.slow
 def test_two_ranks_train_and_evaluate_like_one(finished: Finished, tmp_path: Path) -> None:
     task = ner(tmp_path / "tasks")
-    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", 2, "Finetuning.py")
+    torchrun = (
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc_per_node",
+        2,
+        "Finetuning.py",
+    )
     halves = ("--per_device_train_batch_size", 8)
-    ended = finish(start([*torchrun, *task.options(finished.folder, tmp_path / "two", *SPLIT, *halves)], tmp_path))
+    ended = finish(
+        start(
+            [*torchrun, *task.options(finished.folder, tmp_path / "two", *SPLIT, *halves)], tmp_path
+        )
+    )
     assert ended.code == 0, ended.err
     assert ended.out.count("written to") == 1
     tune(*task.options(finished.folder, tmp_path / "one", *SPLIT))
     one, two = (rows(tmp_path / name / f"seed-{SEED}") for name in ("one", "two"))
     assert furthest(one, two) < LOSS_TOLERANCE
-    predictions = [(tmp_path / name / "predictions.tsv").read_text(encoding="utf-8") for name in ("one", "two")]
+    predictions = [
+        (tmp_path / name / "predictions.tsv").read_text(encoding="utf-8") for name in ("one", "two")
+    ]
     assert predictions[0] == predictions[1]
