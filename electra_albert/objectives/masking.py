@@ -245,7 +245,7 @@ def sample(
     vocab = scores.shape[-1]
     size = 1 << max(1, math.isqrt(max(vocab - 1, 1))).bit_length()  # the next power of two
     whole = vocab // size * size
-    blocks = scores[:, :whole].view(len(scores), -1, size)
+    blocks = scores[:, :whole].view(len(scores), vocab // size, size)
     block_scores = blocks.logsumexp(-1)  # [M, whole blocks]
     if whole < vocab:
         last = scores[:, whole:].logsumexp(-1, keepdim=True)

@@ -12,7 +12,7 @@ import torch
 import transformers
 
 import electra_albert as ea
-from electra_albert.apps import demo, show_batch
+from electra_albert.apps import demo, execution, show_batch
 from electra_albert.apps.pretrain import job
 from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.apps.pretrain.options import parse_pretraining
@@ -94,7 +94,7 @@ def test_a_recorded_run_equals_a_plain_one(
     more = ("--gradient_accumulation_steps", 2, "--per_device_train_batch_size", 4)
     train(finished, tmp_path / "plain", *more)
     recorder = ReplayingRecorder()  # on a CPU, as the recorder of CUDA graphs on a GPU
-    monkeypatch.setattr(job, "choose_recording", lambda *_: True)
+    monkeypatch.setattr(execution, "choose_recording", lambda *_: True)
     monkeypatch.setattr(graphs, "CudaRecorder", lambda device: recorder)
     train(finished, tmp_path / "recorded", *more)
     assert min(recorder.replays) > 0

@@ -180,7 +180,9 @@ def test_a_discriminator_that_learns_nothing_gives_a_warning_during_training(
     finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        alarms, "is_discriminator_at_chance", lambda metrics: "discriminator_auc" in metrics
+        alarms.evaluation,
+        "is_discriminator_at_chance",
+        lambda metrics: "discriminator_auc" in metrics,
     )
     argv = finished.options(tmp_path / "run", "--max_steps", 1, "--rtd.discriminator_rate", 0.5)
     ended = succeed(pretrain.main, *argv)
