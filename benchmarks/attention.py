@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from benchmarks.config import BenchConfig
 from benchmarks.timing import Record, compare, in_turns, seconds_per_call
+from electra_albert.config.presets import PRESETS
 from electra_albert.model.attention import ATTENTION, make_mixing
-from electra_albert.presets import PRESETS
 from electra_albert.training.distributed import start
 
 _LENGTHS, _CALLS = (512, 1024, 2048, 4096, 8192), 3

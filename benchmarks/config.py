@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from electra_albert.config import CorpusConfig, PretrainConfig
+from electra_albert.config.presets import PRESETS
+from electra_albert.config.pretraining import CorpusConfig, PretrainConfig
 from electra_albert.contracts import UsageError
 from electra_albert.objectives import OBJECTIVES
-from electra_albert.presets import PRESETS
 
 if TYPE_CHECKING:
     from electra_albert.apps.pretrain.job import Job

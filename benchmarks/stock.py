@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from electra_albert.config import ModelConfig
+from electra_albert.config.model import ModelConfig
 from electra_albert.contracts import IGNORED_LABEL, Batch, UserError
 from electra_albert.hub.formats import to_stock
 from electra_albert.objectives.masking import choose_targets, mask_tokens, maskable

@@ -103,7 +103,7 @@ def budgets() -> list[Budget]:
     package = sources(PACKAGE)
     folders = Counter(Path(path).parent for path in package)
     return [
-        Budget("tokens of the package", tokens(package), 169_000),
+        Budget("tokens of the package", tokens(package), 170_000),
         Budget("files in its largest folder", max(folders.values()), 16),
         Budget(
             "lines of its longest file",

@@ -13,10 +13,10 @@ import pytest
 from nbclient import NotebookClient
 
 import electra_albert as ea
-from electra_albert.config import RunConfig
+from electra_albert.config.presets import PRESETS
+from electra_albert.config.pretraining import RunConfig
 from electra_albert.contracts import CheckpointError, DataError, RunResult, UsageError
 from electra_albert.inference.model import load_model
-from electra_albert.presets import PRESETS
 from tests.apps import tiny_run
 from tests.apps.tiny_run import ROOT, english
 

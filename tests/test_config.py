@@ -7,18 +7,12 @@ from dataclasses import FrozenInstanceError, fields, replace
 
 import pytest
 
-from electra_albert import config as schema
-from electra_albert.config import (
-    CorpusConfig,
-    MlmConfig,
-    ModelConfig,
-    PretrainConfig,
-    RtdConfig,
-    RunConfig,
-    SopConfig,
-)
+from electra_albert.config.model import ModelConfig
+from electra_albert.config.objectives import MlmConfig, RtdConfig, SopConfig
+from electra_albert.config.presets import PRESETS
+from electra_albert.config.pretraining import CorpusConfig, PretrainConfig, RunConfig, as_settings
+from electra_albert.config.training import TrainingConfig
 from electra_albert.objectives import OBJECTIVES
-from electra_albert.presets import PRESETS
 
 NAN, INF = float("nan"), float("inf")
 # 0.3 without wsd.
@@ -44,7 +38,7 @@ IMPOSSIBLE: dict[type, dict[str, tuple[object, ...]]] = {
     CorpusConfig: {
         **{"corpus": ("",), "max_seq_length": (7,), "vocab_size": (5,), "encoding": ENCODINGS},
     },
-    schema.TrainingConfig: {
+    TrainingConfig: {
         **{"max_steps": (0,), "learning_rate": (0.0, NAN), "weight_decay": (1.0,)},
         "report_to": ("", "none,wandb", "wandb,", "w"),
         **TRAINING,
@@ -53,7 +47,7 @@ IMPOSSIBLE: dict[type, dict[str, tuple[object, ...]]] = {
     MlmConfig: {"mask_rate": (0.0,), "random_token_share": (0.3, -0.1)},
     SopConfig: {"weight": (0.0,)},
 }
-FLAT = (RunConfig, CorpusConfig, schema.TrainingConfig)
+FLAT = (RunConfig, CorpusConfig, TrainingConfig)
 
 
 @pytest.mark.parametrize("kind", IMPOSSIBLE)
@@ -130,10 +124,8 @@ def test_a_generator_depth_that_is_no_multiple_of_the_groups_is_refused() -> Non
 
 
 def test_written_settings_build_an_equal_config() -> None:
-    config = replace(
-        PRESETS["base"], training=schema.TrainingConfig(seed=7), rtd=RtdConfig(mask_rate=0.3)
-    )
-    settings = schema.as_settings(config)
+    config = replace(PRESETS["base"], training=TrainingConfig(seed=7), rtd=RtdConfig(mask_rate=0.3))
+    settings = as_settings(config)
     flat = (kind(**{field.name: settings[field.name] for field in fields(kind)}) for kind in FLAT)
     assert (
         PretrainConfig(*flat, ModelConfig(**settings["model"]), RtdConfig(**settings["rtd"]))

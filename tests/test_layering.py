@@ -10,15 +10,7 @@ import pytest
 from tests.budgets import PACKAGE, ROOT, Budget, budgets, import_cycle, imported_modules, sources
 
 HEAVY = ("torch", "transformers", "datasets", "tokenizers", "sklearn", "matplotlib")
-FOUNDATION = {
-    "config",
-    "contracts",
-    "files",
-    "finetuning_config",
-    "keyed_random",
-    "model_config",
-    "presets",
-}
+FOUNDATION = {"config", "contracts", "files", "keyed_random"}
 READING = FOUNDATION | {"data_files"}
 # Folders and modules that a folder may import in addition to itself.
 MAY_IMPORT: dict[str, set[str]] = {

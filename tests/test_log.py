@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from electra_albert.config import REMOVED
+from electra_albert.config.pretraining import REMOVED
 
 ROOT = Path(__file__).parents[1]
 LOG = ROOT / "dev" / "log" / "2026-11.md"

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TextIO
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace, set_parsing_settings
 
 from electra_albert.apps.run_folder import read_yaml, without_removed
-from electra_albert.config import REMOVED
+from electra_albert.config.pretraining import REMOVED
 from electra_albert.contracts import (
     LOG,
     STOPPED_BY_SIGNAL,

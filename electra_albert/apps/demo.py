@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 from jsonargparse import Namespace
 
 from electra_albert.apps import command_line, default_model
+from electra_albert.config.checks import require
 from electra_albert.contracts import CheckpointError, DataError, UsageError
 from electra_albert.files import replacing
-from electra_albert.model_config import require
 
 if TYPE_CHECKING:
     from electra_albert.inference.model import InferenceModel

@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 import torch
 
 from electra_albert.apps import machine
-from electra_albert.config import TrainingConfig
+from electra_albert.config.training import TrainingConfig
 from electra_albert.contracts import Arithmetic, UsageError
 from electra_albert.model.compilation import Compilation
 from electra_albert.training.distributed import World

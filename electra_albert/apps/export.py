@@ -12,9 +12,10 @@ from yaml import YAMLError
 
 from electra_albert.apps.command_line import check_can_write, make_parser, parse
 from electra_albert.apps.run_folder import ENVIRONMENT
+from electra_albert.config.checks import require, require_repository
+from electra_albert.config.model import ModelConfig
 from electra_albert.contracts import LOG, CheckpointError
 from electra_albert.data_files import NOT_YAML
-from electra_albert.model_config import ModelConfig, require, require_repository
 
 Kind = Literal["generator", "discriminator", "task", "encoder"]
 Format = Literal["safetensors", "pt", "onnx", "transformers.js", "sentence-transformers"]

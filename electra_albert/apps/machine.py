@@ -14,7 +14,7 @@ from typing import Literal
 
 import torch
 
-from electra_albert.config import TrainingConfig
+from electra_albert.config.training import TrainingConfig
 from electra_albert.contracts import UsageError
 from electra_albert.model.compilation import Compilation
 

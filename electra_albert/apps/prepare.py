@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from typing import Literal
 
 from electra_albert.apps.command_line import make_parser, parse
-from electra_albert.config import CorpusConfig, TrainingConfig
+from electra_albert.config.pretraining import CorpusConfig
+from electra_albert.config.training import TrainingConfig
 from electra_albert.contracts import UsageError
 
 Engine = Literal["local", "datatrove", "ray"]

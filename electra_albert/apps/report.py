@@ -17,9 +17,9 @@ from electra_albert.apps import run_folder as files
 from electra_albert.apps.command_line import check_can_write, make_parser, parse
 from electra_albert.apps.default_model import newest_run
 from electra_albert.apps.metrics_table import METRICS, format_scores
+from electra_albert.config.checks import require
 from electra_albert.contracts import redacted
 from electra_albert.files import SHIPPED, read_json, write_text
-from electra_albert.model_config import require
 from electra_albert.training.run_log import LOG_FILE
 
 REFERENCE = SHIPPED / "sample" / "reference"  # metrics of the default run

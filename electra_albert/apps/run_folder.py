@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 from safetensors import SafetensorError
 
-from electra_albert.config import REMOVED, CorpusConfig, PretrainConfig, as_settings
+from electra_albert.config.pretraining import REMOVED, CorpusConfig, PretrainConfig, as_settings
 from electra_albert.contracts import Metrics, UsageError, UserError, redacted
 from electra_albert.data_files import NOT_YAML
 from electra_albert.files import write_json, write_text

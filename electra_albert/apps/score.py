@@ -8,9 +8,9 @@ from typing import Any
 from jsonargparse import Namespace
 
 from electra_albert.apps.command_line import check_can_write, format_table, make_parser, parse
+from electra_albert.config.checks import require
 from electra_albert.contracts import LOG, UsageError
 from electra_albert.files import read_json, sha256, write_json
-from electra_albert.model_config import require
 from electra_albert.training.run_log import console_log
 
 _COLUMNS = {  # of the table of texts: key of the score, and its format

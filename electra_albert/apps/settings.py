@@ -7,7 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from electra_albert.apps.run_folder import ENVIRONMENT, WARMUP
-from electra_albert.config import FLAT, REMOVED, CorpusConfig, PretrainConfig, as_settings, names_of
+from electra_albert.config.checks import names_of
+from electra_albert.config.pretraining import (
+    FLAT,
+    REMOVED,
+    CorpusConfig,
+    PretrainConfig,
+    as_settings,
+)
 from electra_albert.contracts import LOG, CheckpointError, UsageError, redacted
 from electra_albert.files import read_json
 

@@ -14,8 +14,8 @@ from electra_albert.apps.default_model import newest_run
 from electra_albert.apps.pretrain.options import parse_pretraining
 from electra_albert.apps.run_folder import CONFIG
 from electra_albert.apps.settings import GLOBAL_BATCH, compare_settings, recorded_settings
+from electra_albert.config.checks import require
 from electra_albert.contracts import IGNORED_LABEL, Batch, UsageError
-from electra_albert.model_config import require
 from electra_albert.objectives import spec_of
 
 _ORDERS = {

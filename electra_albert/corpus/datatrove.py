@@ -9,7 +9,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from electra_albert.config import TrainingConfig
+from electra_albert.config.training import TrainingConfig
 from electra_albert.contracts import DataError, UsageError
 from electra_albert.corpus.documents import Decoder, Record, counted, documents_of_records
 from electra_albert.corpus.parts import PartPlan, write_documents

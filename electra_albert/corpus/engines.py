@@ -7,7 +7,7 @@ Tasks are run by the executors of datatrove: processes of one machine, a Ray clu
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from electra_albert.config import CorpusConfig
+from electra_albert.config.pretraining import CorpusConfig
 from electra_albert.contracts import DataError, UsageError
 from electra_albert.corpus.folder import open_corpus, plan_parts, ready_tokenizer
 from electra_albert.corpus.parts import write_parts

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from filelock import FileLock, Timeout
 
-from electra_albert.config import BUILT_IN_CORPUS, CorpusConfig
+from electra_albert.config.pretraining import BUILT_IN_CORPUS, CorpusConfig
 from electra_albert.contracts import LOG, DataError, UsageError, redacted
 from electra_albert.corpus.datatrove import DOCUMENTS_FILE, parts_of_documents, read_record
 from electra_albert.corpus.mixture import Source, read_sources, without_repeats

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from electra_albert.config import BUILT_IN_CORPUS
+from electra_albert.config.pretraining import BUILT_IN_CORPUS
 from electra_albert.contracts import DataError, redacted
 from electra_albert.data_files import NOT_YAML, hub_name
 from electra_albert.data_files.finding import format_of

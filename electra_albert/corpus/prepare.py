@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from electra_albert.config import CorpusConfig
+from electra_albert.config.pretraining import CorpusConfig
 from electra_albert.contracts import LOG, UsageError
 from electra_albert.corpus.folder import (
     KEY_LETTERS,

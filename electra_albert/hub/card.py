@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from huggingface_hub import ModelCard, ModelCardData
 
-from electra_albert.config import ModelConfig
+from electra_albert.config.model import ModelConfig
 from electra_albert.contracts import LOG
 from electra_albert.files import write_text
 from electra_albert.hub.onnx import BROWSER_FORMAT, ONNX_FILE, QUANTIZED_FILE, Model

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from electra_albert.config import RtdConfig
+from electra_albert.config.objectives import RtdConfig
 from electra_albert.contracts import CheckpointError, UsageError
 from electra_albert.files import find_damage, load_manifest
 from electra_albert.hub.formats import ENERGIES, TABLE, model_config, native_config

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from electra_albert.config import ModelConfig
+from electra_albert.config.model import ModelConfig
 from electra_albert.contracts import CheckpointError
 from electra_albert.files import is_of_kind
 from electra_albert.model.attention import mixing_shapes

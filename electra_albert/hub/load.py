@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from electra_albert.config import ModelConfig
+from electra_albert.config.model import ModelConfig
 from electra_albert.contracts import CheckpointError, UsageError
 from electra_albert.files import is_of_kind
 from electra_albert.hub import formats, weights

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from electra_albert.config import ModelConfig
+from electra_albert.config.model import ModelConfig
 from electra_albert.contracts import CheckpointError, UsageError
 from electra_albert.model.electra import Discriminator, Generator
 from electra_albert.model.encoder import EncoderModel

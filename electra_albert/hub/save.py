@@ -17,6 +17,7 @@ from huggingface_hub import HfApi
 from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]  # its client's
 from torch import Tensor, nn
 
+from electra_albert.config.model import ModelConfig
 from electra_albert.contracts import LOG, CheckpointError, UsageError
 from electra_albert.files import filling, write_json
 from electra_albert.hub import card, find, formats, load, onnx
@@ -25,7 +26,6 @@ from electra_albert.hub.weights import WEIGHT_FILES, digest, read_tensors, write
 from electra_albert.model.electra import Discriminator, Generator
 from electra_albert.model.encoder import EncoderModel
 from electra_albert.model.task_model import TaskModel
-from electra_albert.model_config import ModelConfig
 from electra_albert.tokenization.tokenizer import save_tokenizer
 
 # The files of a run that are uploaded.

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 from torch import Tensor
 
+from electra_albert.config.finetuning import TuningConfig
 from electra_albert.contracts import Batch, CheckpointError, DataError, UsageError
-from electra_albert.finetuning_config import TuningConfig
 from electra_albert.hub.load import Stored, build, read_task
 from electra_albert.inference.engine import (
     Engine,

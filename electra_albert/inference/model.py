@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from electra_albert.config.checks import require
 from electra_albert.contracts import LOG, CheckpointError, DataError, UsageError
 from electra_albert.hub import load as hub
 from electra_albert.inference import engine, finetuned
@@ -19,7 +20,6 @@ from electra_albert.inference.engine import Engine, OneOrMore, Text, as_given, a
 from electra_albert.inference.rewrite import Draw, masked_logits, rewrite
 from electra_albert.model.electra import Discriminator, Generator
 from electra_albert.model.encoder import EncoderModel
-from electra_albert.model_config import require
 from electra_albert.tokenization.token_texts import token_texts
 from electra_albert.tokenization.tokenizer import load_tokenizer
 

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from electra_albert.config.checks import require
 from electra_albert.contracts import DataError
 from electra_albert.inference import engine
 from electra_albert.inference.engine import WORD_MARKS, Engine, TokenSequence, printable, shown
 from electra_albert.model.electra import Generator
-from electra_albert.model_config import require
 from electra_albert.objectives.masking import choose_targets, maskable, sample
 from electra_albert.tokenization.token_texts import TokenText, token_texts
 from electra_albert.tokenization.tokenizer import special_ids

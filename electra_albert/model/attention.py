@@ -12,12 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from electra_albert.config import ModelConfig
+from electra_albert.config.checks import require
+from electra_albert.config.model import ModelConfig
 from electra_albert.model.linear_attention import LinearMixing
 from electra_albert.model.linformer import LinformerMixing
 from electra_albert.model.local_attention import LocalMixing, dot_product_attention
 from electra_albert.model.nystrom import NystromMixing
-from electra_albert.model_config import require
 
 
 class LayerNorm(nn.LayerNorm):

@@ -7,7 +7,7 @@ Dimensions: B batch, L length, V vocab, E embedding, D hidden.
 
 from torch import Tensor, nn
 
-from electra_albert.config import ModelConfig
+from electra_albert.config.model import ModelConfig
 from electra_albert.model.encoder import Backbone, Embeddings, MlmHead, RtdHead, SentenceOrderHead
 from electra_albert.model.initialization import initialize
 

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from electra_albert.config import ModelConfig
+from electra_albert.config.model import ModelConfig
 from electra_albert.model.attention import LayerNorm, SelfAttention
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -20,7 +20,7 @@ from zlib import crc32
 import torch
 from torch import Tensor
 
-from electra_albert.config import ModelConfig
+from electra_albert.config.model import ModelConfig
 from electra_albert.keyed_random import Stream, bits, derived_seed, uniform
 from electra_albert.model.attention import mixing_shapes
 from electra_albert.model.initialization import sinusoids

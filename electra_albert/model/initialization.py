@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from electra_albert.config import ModelConfig
+from electra_albert.config.model import ModelConfig
 from electra_albert.model.attention import SelfAttention
 from electra_albert.model.encoder import Block, Embeddings, Encoder, RtdHead, SentenceOrderHead
 

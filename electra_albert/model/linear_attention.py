@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from electra_albert.config import ModelConfig
+from electra_albert.config.model import ModelConfig
 
 
 class LinearMixing(nn.Module):

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from electra_albert.config import ModelConfig
-from electra_albert.model_config import require_option
+from electra_albert.config.checks import require_option
+from electra_albert.config.model import ModelConfig
 
 
 class LinformerMixing(nn.Module):

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from electra_albert.config import ModelConfig
-from electra_albert.model_config import require_option
+from electra_albert.config.checks import require_option
+from electra_albert.config.model import ModelConfig
 
 _WITHOUT_CUDNN = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from electra_albert.config import ModelConfig
-from electra_albert.model_config import require_option
+from electra_albert.config.checks import require_option
+from electra_albert.config.model import ModelConfig
 
 
 class _Landmarks(NamedTuple):

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from electra_albert.config import MlmConfig, ModelConfig, PretrainConfig, RtdConfig, SopConfig
-from electra_albert.model_config import require_within
+from electra_albert.config.checks import require_within
+from electra_albert.config.model import ModelConfig
+from electra_albert.config.objectives import MlmConfig, RtdConfig, SopConfig
+from electra_albert.config.pretraining import PretrainConfig
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from electra_albert.config import ModelConfig, RtdConfig
+from electra_albert.config.model import ModelConfig
+from electra_albert.config.objectives import RtdConfig
 from electra_albert.contracts import Batch, SpecialIds, Term
 from electra_albert.keyed_random import Stream, bits, uniform
 from electra_albert.model.electra import Generator

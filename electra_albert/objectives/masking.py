@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from electra_albert.config import MlmConfig, RtdConfig
+from electra_albert.config.checks import MAX_WIDTH
+from electra_albert.config.objectives import MlmConfig, RtdConfig
 from electra_albert.contracts import Batch, SpecialIds
 from electra_albert.keyed_random import Stream, bits, gumbel, uniform
-from electra_albert.model_config import MAX_WIDTH
 
 _MAX_INT64 = torch.iinfo(torch.int64).max
 # Relative probabilities of runs of 1, 2, … words. ALBERT section 4.1; SpanBERT section 3.1, whose

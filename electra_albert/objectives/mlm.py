@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from electra_albert.config import MlmConfig, ModelConfig, SopConfig
+from electra_albert.config.model import ModelConfig
+from electra_albert.config.objectives import MlmConfig, SopConfig
 from electra_albert.contracts import IGNORED_LABEL, Batch, SpecialIds, Term, UsageError
 from electra_albert.model.electra import Discriminator, Generator, initialize_models
 from electra_albert.model.encoder import SentenceOrderHead

@@ -12,7 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from electra_albert.config import ModelConfig, PretrainConfig, RtdConfig, SopConfig
+from electra_albert.config.model import ModelConfig
+from electra_albert.config.objectives import RtdConfig, SopConfig
+from electra_albert.config.pretraining import PretrainConfig
 from electra_albert.contracts import Batch, Objective, PretrainingObjective, SpecialIds, Term
 from electra_albert.model.electra import Discriminator, Electra, Generator
 from electra_albert.objectives import masking, mlm, spec_of

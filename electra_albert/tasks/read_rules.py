@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, NoReturn
 from unicodedata import normalize
 
+from electra_albert.config.finetuning import DataConfig
 from electra_albert.contracts import DataError, UsageError
 from electra_albert.data_files.streams import text_lines
 from electra_albert.data_files.tables import Row, Table, open_table
 from electra_albert.files import parse_json
-from electra_albert.finetuning_config import DataConfig
 from electra_albert.hub.formats import require_named
 from electra_albert.tasks.task import Report, Task
 

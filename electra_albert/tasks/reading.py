@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from electra_albert.config.finetuning import DataConfig
 from electra_albert.contracts import DataError, UsageError
 from electra_albert.data_files import hub_name
 from electra_albert.data_files.remote import URL, fetch, load_from_hub
 from electra_albert.data_files.tables import Table, dataset_table
-from electra_albert.finetuning_config import DataConfig
 from electra_albert.keyed_random import Stream, bits, derived_seed, permute
 from electra_albert.tasks.formats import read_examples
 from electra_albert.tasks.read_rules import SplitReader, quote_names

@@ -6,8 +6,8 @@ fails less often.
 
 from typing import Any, Literal, NamedTuple
 
-from electra_albert.config import ModelConfig
-from electra_albert.finetuning_config import TOPICS
+from electra_albert.config.finetuning import TOPICS
+from electra_albert.config.model import ModelConfig
 
 Family = Literal["electra", "albert"]
 

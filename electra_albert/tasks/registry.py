@@ -7,8 +7,8 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
+from electra_albert.config.finetuning import DataConfig
 from electra_albert.contracts import UsageError
-from electra_albert.finetuning_config import DataConfig
 from electra_albert.tasks.task import MAX_DIGITS, Columns, Files, Hub, Patterns, Task
 
 

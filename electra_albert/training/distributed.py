@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from electra_albert.config import TrainingConfig
+from electra_albert.config.training import TrainingConfig
 from electra_albert.contracts import STOPPED_BY_SIGNAL, RankLostError, UsageError, UserError
 from electra_albert.keyed_random import Stream, bits
 from electra_albert.training.signals import StopSignal

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from electra_albert.config import OPTIMIZERS, TrainingConfig
+from electra_albert.config.training import OPTIMIZERS, TrainingConfig
 
 MUON_ITERATIONS = 5  # of Newton and Schulz
 MUON_MOMENTUM = 0.95

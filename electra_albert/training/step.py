@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from electra_albert.config import TrainingConfig
+from electra_albert.config.training import TrainingConfig
 from electra_albert.contracts import Arithmetic, Batch, Objective, Term
 from electra_albert.keyed_random import Stream, derived_seed
 from electra_albert.training import distributed, graphs

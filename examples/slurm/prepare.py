@@ -14,7 +14,8 @@ import sys
 from datatrove.executor import SlurmPipelineExecutor
 
 from electra_albert.apps.command_line import make_parser, parse
-from electra_albert.config import CorpusConfig, TrainingConfig
+from electra_albert.config.pretraining import CorpusConfig
+from electra_albert.config.training import TrainingConfig
 from electra_albert.corpus.engines import PrepareStep
 
 

@@ -14,7 +14,7 @@ from filelock import FileLock
 
 from electra_albert.apps import default_model, export
 from electra_albert.apps.pretrain.options import parse_pretraining
-from electra_albert.config import PretrainConfig
+from electra_albert.config.pretraining import PretrainConfig
 from tests.apps.tiny_run import Ended, call, english, finish, options, start
 
 DOCUMENTS = 130

@@ -26,7 +26,9 @@ from benchmarks.stock import StockPair, check_same_function
 from benchmarks.timing import OURS, STOCK, compare, in_turns
 from benchmarks.traffic import ByteCounter, compiled_bytes, count_compiled_bytes
 from electra_albert.apps.pretrain.job import Job
-from electra_albert.config import ModelConfig, RtdConfig, TrainingConfig
+from electra_albert.config.model import ModelConfig
+from electra_albert.config.objectives import RtdConfig
+from electra_albert.config.training import TrainingConfig
 from electra_albert.contracts import Batch, SpecialIds, UsageError, UserError
 from electra_albert.objectives.rtd import ReplacedTokenDetection
 from electra_albert.training.distributed import World

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from electra_albert.apps.pretrain import main as pretrain
-from electra_albert.config import CorpusConfig
+from electra_albert.config.pretraining import CorpusConfig
 from electra_albert.corpus.prepare import prepare
 from tests.apps.tiny_run import ROOT, english, environment, options, rows, succeed
 from tests.corpus.reading import stored_bytes, write

@@ -13,7 +13,7 @@ import transformers
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from electra_albert.config import ModelConfig
+from electra_albert.config.model import ModelConfig
 from electra_albert.corpus.tokenizer_training import train_tokenizer
 from electra_albert.hub.formats import stock_config, to_stock
 from electra_albert.hub.save import save_model

@@ -8,7 +8,7 @@ from typing import Any, get_args, get_type_hints
 import pytest
 from transformers import AlbertConfig, AutoConfig
 
-from electra_albert.config import ModelConfig
+from electra_albert.config.model import ModelConfig
 from electra_albert.hub.formats import (
     NATIVE,
     model_config,

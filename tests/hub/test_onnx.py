@@ -11,7 +11,7 @@ import torch
 from huggingface_hub import ModelCard
 from torch import Tensor, nn
 
-from electra_albert.config import ModelConfig
+from electra_albert.config.model import ModelConfig
 from electra_albert.hub.onnx import INPUTS, QUANTIZED_FILE, outputs, write_onnx
 from electra_albert.hub.save import save_model
 from electra_albert.model.compilation import compile_for_training

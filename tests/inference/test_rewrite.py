@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from electra_albert.config import ModelConfig, RtdConfig
+from electra_albert.config.model import ModelConfig
+from electra_albert.config.objectives import RtdConfig
 from electra_albert.contracts import IGNORED_LABEL, Batch
 from electra_albert.inference.model import InferenceModel, load_model
 from electra_albert.inference.rewrite import REPLACEMENT_CHARACTER, Line, Rewritten, compose, splice

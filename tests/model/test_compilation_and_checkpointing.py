@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from electra_albert.config import ModelConfig
+from electra_albert.config.model import ModelConfig
 from electra_albert.model.compilation import compile_for_training, set_gradient_checkpointing
 from electra_albert.model.encoder import Encoder
 from tests.model.twins import SHAPE, make_pair

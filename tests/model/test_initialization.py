@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from electra_albert.apps.pretrain.job import START_TOLERANCE
-from electra_albert.config import ModelConfig
+from electra_albert.config.model import ModelConfig
+from electra_albert.config.presets import PRESETS
 from electra_albert.keyed_random import Stream, bits
 from electra_albert.model.electra import Discriminator, Electra, Generator, initialize_models
 from electra_albert.model.encoder import Block, RtdHead
 from electra_albert.model.initialization import HEAD_OFFSETS, initialize
-from electra_albert.presets import PRESETS
 
 SIZES = {
     "vocab_size": 97,

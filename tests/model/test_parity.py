@@ -12,7 +12,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from electra_albert.config import ModelConfig
+from electra_albert.config.model import ModelConfig
 from electra_albert.hub.onnx import Model, outputs
 from electra_albert.keyed_random import Stream, bits, uniform
 from electra_albert.model.task_model import TaskHead, TaskModel

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
+from electra_albert.config.presets import PRESETS
 from electra_albert.model.electra import Electra, Generator
 from electra_albert.model.encoder import Embeddings, EncoderModel
-from electra_albert.presets import PRESETS
 
 # Computed from the shape and equal to stock transformers, at 30,000 tokens: AlbertModel with and
 # without a pooler, AlbertForPreTraining, AlbertForMaskedLM.

@@ -13,7 +13,7 @@ import transformers
 from torch import Tensor, nn
 from transformers.models.electra.modeling_electra import ElectraDiscriminatorPredictions
 
-from electra_albert.config import ModelConfig
+from electra_albert.config.model import ModelConfig
 from electra_albert.contracts import Batch
 from electra_albert.hub.formats import stock_config, to_stock
 from electra_albert.model.electra import Discriminator, Electra, Generator, initialize_models

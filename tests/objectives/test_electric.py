@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from electra_albert.config import PretrainConfig, RtdConfig, RunConfig
+from electra_albert.config.objectives import RtdConfig
+from electra_albert.config.pretraining import PretrainConfig, RunConfig
 from electra_albert.contracts import Batch
 from electra_albert.objectives import ElectricConfig
 from electra_albert.objectives.electric import Electric, noise_log_odds

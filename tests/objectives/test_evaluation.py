@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from electra_albert.apps.metrics_table import has_learned
-from electra_albert.config import RtdConfig
+from electra_albert.config.objectives import RtdConfig
 from electra_albert.contracts import Metrics
 from electra_albert.objectives import evaluation
 from electra_albert.objectives.evaluation import (

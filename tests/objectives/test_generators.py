@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from electra_albert.config import RtdConfig
+from electra_albert.config.objectives import RtdConfig
 from tests.objectives.toy import MODEL, build, make_batch, make_objective
 
 HALF = RtdConfig(mask_rate=0.5)

@@ -10,7 +10,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from electra_albert.config import MlmConfig
+from electra_albert.config.objectives import MlmConfig
 from electra_albert.contracts import IGNORED_LABEL, Batch, SpecialIds, UsageError
 from electra_albert.objectives.masking import Targets, choose_targets, mask, random_tokens
 from electra_albert.objectives.mlm import CrossEntropy, MaskedLanguageModeling

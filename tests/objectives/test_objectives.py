@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from electra_albert.config import SopConfig
+from electra_albert.config.objectives import SopConfig
 from electra_albert.contracts import IGNORED_LABEL, Batch, Term
 from electra_albert.keyed_random import Stream, bits
 from electra_albert.objectives import OBJECTIVES as BUILT

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from electra_albert.config import RtdConfig
+from electra_albert.config.objectives import RtdConfig
 from electra_albert.contracts import Batch
 from electra_albert.objectives.rtd import Corruption, ReplacedTokenDetection
 from tests.objectives.toy import CLS, MASK, MODEL, PAD, SEP, make_batch, make_objective

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from electra_albert.config import RtdConfig, TrainingConfig
+from electra_albert.config.objectives import RtdConfig
+from electra_albert.config.training import TrainingConfig
 from electra_albert.contracts import Batch, SpecialIds
 from electra_albert.model.compilation import compile_for_training
 from electra_albert.objectives import masking, mlm, rtd

@@ -9,8 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from electra_albert import config as schema
-from electra_albert.config import CorpusConfig, MlmConfig, ModelConfig, PretrainConfig, RtdConfig
+from electra_albert.config.model import ModelConfig
+from electra_albert.config.objectives import MlmConfig, RtdConfig
+from electra_albert.config.pretraining import CorpusConfig, PretrainConfig, RunConfig
+from electra_albert.config.training import TrainingConfig
 from electra_albert.contracts import IGNORED_LABEL, Batch, SpecialIds
 from electra_albert.keyed_random import Stream, bits
 from electra_albert.model.electra import Generator, initialize_models
@@ -51,7 +53,7 @@ def config_of(
     rtd = RtdConfig(mask_rate=mask_rate, **RTD_OPTIONS[changes], **more)
     mlm = MlmConfig(mask_rate=mask_rate, **more)
     corpus = CorpusConfig(max_seq_length=model.max_position_embeddings)
-    run, training = schema.RunConfig(objective=objective), schema.TrainingConfig(seed=seed)
+    run, training = RunConfig(objective=objective), TrainingConfig(seed=seed)
     return PretrainConfig(run=run, training=training, model=model, rtd=rtd, mlm=mlm, corpus=corpus)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from electra_albert.finetuning_config import DataConfig
+from electra_albert.config.finetuning import DataConfig
 from electra_albert.tasks.reading import read_data
 from electra_albert.tasks.registry import find_task
 from electra_albert.tasks.task import Report, Task, TaskData

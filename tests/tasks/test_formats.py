@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from electra_albert.finetuning_config import DataConfig
+from electra_albert.config.finetuning import DataConfig
 from electra_albert.tasks.formats import nearest
 from electra_albert.tasks.reading import read_unlabelled
 from electra_albert.tasks.registry import find_task

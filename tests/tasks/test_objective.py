@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from electra_albert.config import ModelConfig
+from electra_albert.config.model import ModelConfig
 from electra_albert.contracts import IGNORED_LABEL, Batch
 from electra_albert.model.task_model import TaskHead, TaskModel
 from electra_albert.tasks.kinds import TaskObjective

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from electra_albert.finetuning_config import DataConfig
+from electra_albert.config.finetuning import DataConfig
 from electra_albert.tasks.reading import read_unlabelled
 from electra_albert.tasks.registry import TASKS, find_task
 from electra_albert.tasks.task import Report, SequenceExample

@@ -6,9 +6,10 @@ from typing import get_args
 
 import pytest
 
-from electra_albert.config import ModelConfig, TrainingConfig
-from electra_albert.finetuning_config import TuningConfig
-from electra_albert.presets import PRESETS
+from electra_albert.config.finetuning import TuningConfig
+from electra_albert.config.model import ModelConfig
+from electra_albert.config.presets import PRESETS
+from electra_albert.config.training import TrainingConfig
 from electra_albert.tasks.recipes import ALBERT_ROWS, Family, recipe
 from electra_albert.tasks.registry import TASKS as REGISTERED
 

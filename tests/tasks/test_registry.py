@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from electra_albert.finetuning_config import DataConfig
+from electra_albert.config.finetuning import DataConfig
 from electra_albert.tasks.registry import ELECTRA_EIGHT, GLUE, TASKS, as_configured, find_task
 from tests.refusals import assert_refused
 

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from electra_albert.config import TrainingConfig
+from electra_albert.config.training import TrainingConfig
 from electra_albert.contracts import Arithmetic, Batch, Metrics, Term, UsageError
 from electra_albert.training.checkpoint import find_checkpoint, list_checkpoints
 from electra_albert.training.monitor import Monitor

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from electra_albert.config import TrainingConfig
+from electra_albert.config.training import TrainingConfig
 from electra_albert.training import optimizer as optimizers
 from electra_albert.training.optimizer import build_optimizer, check_groups, learning_rate
 from tests.training.test_loop import check_resume

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from electra_albert.config import TrainingConfig
+from electra_albert.config.training import TrainingConfig
 from electra_albert.contracts import IGNORED_LABEL, Batch, Metrics, Term
 from electra_albert.keyed_random import Stream, bits
 from electra_albert.training.distributed import World

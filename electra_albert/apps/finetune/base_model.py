@@ -8,12 +8,13 @@ from typing import NamedTuple
 from safetensors import SafetensorError, safe_open
 
 from electra_albert.apps.default_model import default_model
-from electra_albert.config import CorpusConfig, ModelConfig
+from electra_albert.config.finetuning import FinetuneConfig
+from electra_albert.config.model import ModelConfig
+from electra_albert.config.presets import PRESETS
+from electra_albert.config.pretraining import CorpusConfig
 from electra_albert.contracts import LOG, UsageError
 from electra_albert.files import sha256
-from electra_albert.finetuning_config import FinetuneConfig
 from electra_albert.hub import find, load, weights
-from electra_albert.presets import PRESETS
 from electra_albert.tasks import recipes
 from electra_albert.tokenization.tokenizer import Tokenizer, load_tokenizer
 from electra_albert.training.distributed import World, main_first

@@ -15,7 +15,9 @@ import torch
 
 from electra_albert.apps.execution import choose_arithmetic, choose_recording
 from electra_albert.apps.finetune.base_model import BaseModel
-from electra_albert.config import ModelConfig, TrainingConfig
+from electra_albert.config.finetuning import CUSTOM, PREDICT_TEST, FinetuneConfig, TuningConfig
+from electra_albert.config.model import ModelConfig
+from electra_albert.config.training import TrainingConfig
 from electra_albert.contracts import (
     LOG,
     Arithmetic,
@@ -24,7 +26,6 @@ from electra_albert.contracts import (
     UsageError,
     redacted,
 )
-from electra_albert.finetuning_config import CUSTOM, PREDICT_TEST, FinetuneConfig, TuningConfig
 from electra_albert.hub import find, formats, load
 from electra_albert.inference.finetuned import FineTuned
 from electra_albert.keyed_random import Stream, derived_seed

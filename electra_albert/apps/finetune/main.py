@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from electra_albert.apps import command_line
-from electra_albert.config import OPTIMIZERS, TrainingConfig
+from electra_albert.config.finetuning import DERIVED, GLUE, PARTS, FinetuneConfig, option_names
+from electra_albert.config.training import OPTIMIZERS, TrainingConfig
 from electra_albert.contracts import LOG, RunResult, UsageError
-from electra_albert.finetuning_config import DERIVED, GLUE, PARTS, FinetuneConfig, option_names
 from electra_albert.tasks.registry import find_task
 
 # Options with an effect when a fine-tuned model predicts new text.

@@ -14,9 +14,9 @@ from electra_albert.apps.finetune import results as files
 from electra_albert.apps.finetune.base_model import find_base_model
 from electra_albert.apps.finetune.job import TaskJob, build_objective, make_task_job
 from electra_albert.apps.finetune.results import SeedResult
+from electra_albert.config.finetuning import CUSTOM, PREDICT_TEST, FinetuneConfig
 from electra_albert.contracts import LOG, Batch, RunResult, UsageError
 from electra_albert.files import write_text
-from electra_albert.finetuning_config import CUSTOM, PREDICT_TEST, FinetuneConfig
 from electra_albert.hub import load
 from electra_albert.inference.finetuned import outputs_by_feature
 from electra_albert.tasks import metrics, registry

@@ -12,9 +12,8 @@ from electra_albert.apps.finetune.compare import find_glue, glue_tasks, write_gl
 from electra_albert.apps.finetune.job import Assignment, TaskJob, make_task_job
 from electra_albert.apps.finetune.predict import predict_new_text
 from electra_albert.apps.finetune.sweep import Sweep
-from electra_albert.contracts import LOG, RunResult
-from electra_albert.files import SAMPLE_TASK
-from electra_albert.finetuning_config import (
+from electra_albert.config.checks import require
+from electra_albert.config.finetuning import (
     CUSTOM,
     GLUE,
     PREDICT_TEST,
@@ -23,8 +22,9 @@ from electra_albert.finetuning_config import (
     FinetuneConfig,
     table_name,
 )
+from electra_albert.contracts import LOG, RunResult
+from electra_albert.files import SAMPLE_TASK
 from electra_albert.hub import save
-from electra_albert.model_config import require
 from electra_albert.tasks import reading, registry
 from electra_albert.tasks.task import Report, Task
 from electra_albert.training import loop

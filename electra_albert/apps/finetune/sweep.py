@@ -15,7 +15,7 @@ from electra_albert.apps.finetune import results as files
 from electra_albert.apps.finetune.job import TaskJob, build_objective, load_objective
 from electra_albert.apps.finetune.predict import predict, score
 from electra_albert.apps.finetune.results import SeedResult
-from electra_albert.config import TrainingConfig
+from electra_albert.config.training import TrainingConfig
 from electra_albert.contracts import LOG, CheckpointError, Metrics, RunResult
 from electra_albert.files import read_json, recorded_damage, replacing, write_text
 from electra_albert.hub import load, save

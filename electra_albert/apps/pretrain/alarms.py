@@ -4,7 +4,7 @@ import math
 from collections import deque
 from statistics import median
 
-from electra_albert.config import PretrainConfig
+from electra_albert.config.pretraining import PretrainConfig
 from electra_albert.contracts import Metrics
 from electra_albert.objectives import evaluation
 from electra_albert.training import loss_scale, monitor

@@ -7,9 +7,9 @@ from typing import Any
 
 from electra_albert.apps.pretrain import trial
 from electra_albert.apps.pretrain.job import Job
-from electra_albert.config import BUILT_IN_CORPUS, PretrainConfig, RunConfig
+from electra_albert.config.presets import PRESETS
+from electra_albert.config.pretraining import BUILT_IN_CORPUS, PretrainConfig, RunConfig
 from electra_albert.contracts import LOG, Metrics, UsageError
-from electra_albert.presets import PRESETS
 from electra_albert.training.distributed import World, gather_objects
 from electra_albert.training.loop import Evaluate
 from electra_albert.training.monitor import Monitor

@@ -13,7 +13,7 @@ from torch import nn
 from electra_albert.apps.pretrain.evaluation import score
 from electra_albert.apps.pretrain.job import Job
 from electra_albert.apps.run_folder import WARMUP
-from electra_albert.config import MlmConfig
+from electra_albert.config.objectives import MlmConfig
 from electra_albert.contracts import LOG
 from electra_albert.objectives.mlm import MaskedLanguageModeling
 from electra_albert.training import checkpoint, loop

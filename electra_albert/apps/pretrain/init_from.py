@@ -17,7 +17,9 @@ from electra_albert.apps.pretrain.initial_weights import (
 )
 from electra_albert.apps.run_folder import CONFIG, read_options, without_removed
 from electra_albert.apps.settings import recorded_settings
-from electra_albert.config import BUILT_IN_CORPUS, GROUPS, PretrainConfig, RtdConfig
+from electra_albert.config.objectives import RtdConfig
+from electra_albert.config.presets import PRESETS
+from electra_albert.config.pretraining import BUILT_IN_CORPUS, GROUPS, PretrainConfig
 from electra_albert.contracts import LOG, CheckpointError, DataError, UsageError
 from electra_albert.corpus.examples import PackedExamples
 from electra_albert.corpus.folder import with_tokenizer
@@ -31,7 +33,6 @@ from electra_albert.hub.find import CONFIG_FILE, ENCODER_FOLDERS, is_checkpoint
 from electra_albert.hub.formats import TABLE
 from electra_albert.hub.weights import all_files
 from electra_albert.objectives import spec_of
-from electra_albert.presets import PRESETS
 from electra_albert.tokenization.tokenizer import Tokenizer, fingerprint, load_tokenizer
 from electra_albert.training.checkpoint import (
     MANIFEST,

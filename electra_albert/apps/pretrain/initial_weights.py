@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from electra_albert.config import ModelConfig, RtdConfig
+from electra_albert.config.model import ModelConfig
+from electra_albert.config.objectives import RtdConfig
 from electra_albert.contracts import LOG, CheckpointError, UsageError
 from electra_albert.corpus.examples import PackedExamples
 from electra_albert.hub import load

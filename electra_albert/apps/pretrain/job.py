@@ -13,7 +13,7 @@ from electra_albert.apps import settings
 from electra_albert.apps.execution import choose_execution
 from electra_albert.apps.pretrain import init_from
 from electra_albert.apps.pretrain.initial_weights import Origin, initialize_weights
-from electra_albert.config import PretrainConfig
+from electra_albert.config.pretraining import PretrainConfig
 from electra_albert.contracts import (
     IGNORED_LABEL,
     LOG,

@@ -6,7 +6,7 @@ from typing import Any
 
 from electra_albert.apps.command_line import print_results, started_as
 from electra_albert.apps.pretrain.options import parse_pretraining, refuse_idle_options
-from electra_albert.config import PretrainConfig
+from electra_albert.config.pretraining import PretrainConfig
 from electra_albert.contracts import LOG, RunResult, UsageError
 
 

@@ -11,10 +11,12 @@ from jsonargparse import ArgumentParser, Namespace
 
 from electra_albert.apps import command_line
 from electra_albert.apps.command_line import ShortHelp, parse, suggest
-from electra_albert.config import FLAT, GROUPS, OPTIMIZERS, ModelConfig, PretrainConfig, as_settings
+from electra_albert.config.model import ModelConfig
+from electra_albert.config.presets import PRESETS
+from electra_albert.config.pretraining import FLAT, GROUPS, PretrainConfig, as_settings
+from electra_albert.config.training import OPTIMIZERS
 from electra_albert.contracts import CheckpointError, UsageError
 from electra_albert.objectives import OBJECTIVES, spec_of
-from electra_albert.presets import PRESETS
 
 DEFAULT_PRESET = "tiny"
 _GROUPED: dict[

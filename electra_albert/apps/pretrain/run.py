@@ -23,7 +23,7 @@ from electra_albert.apps.pretrain import (
 from electra_albert.apps.pretrain.job import Job, job_settings, make_job
 from electra_albert.apps.report import write_report
 from electra_albert.apps.settings import check_settings, find_resume_point, log_changes
-from electra_albert.config import PretrainConfig
+from electra_albert.config.pretraining import PretrainConfig
 from electra_albert.contracts import LOG, RunResult, UsageError
 from electra_albert.corpus.folder import short_name
 from electra_albert.hub import save

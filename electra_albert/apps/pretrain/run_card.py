@@ -8,7 +8,7 @@ from huggingface_hub import EvalResult
 
 from electra_albert.apps.metrics_table import METRICS
 from electra_albert.apps.run_folder import without_folders
-from electra_albert.config import BUILT_IN_CORPUS, PretrainConfig
+from electra_albert.config.pretraining import BUILT_IN_CORPUS, PretrainConfig
 from electra_albert.contracts import Metrics, redacted
 from electra_albert.data_files import hub_name
 from electra_albert.hub import card

@@ -19,7 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from electra_albert.apps.machine import memory_advice, memory_of, peak_memory
 from electra_albert.apps.pretrain.job import Job
-from electra_albert.config import PretrainConfig
+from electra_albert.config.pretraining import PretrainConfig
 from electra_albert.contracts import Batch, SpecialIds
 from electra_albert.corpus.examples import eval_batches
 from electra_albert.hub.load import locate, read_config

@@ -24,7 +24,7 @@ from moto.server import ThreadedMotoServer
 from pyarrow import parquet
 
 from electra_albert.apps.prepare import main
-from electra_albert.config import CorpusConfig
+from electra_albert.config.pretraining import CorpusConfig
 from electra_albert.contracts import DataError, UsageError
 from electra_albert.corpus.datatrove import WriteTokens
 from electra_albert.corpus.engines import PrepareStep, run_engine

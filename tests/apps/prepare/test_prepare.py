@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from electra_albert.config import CorpusConfig
+from electra_albert.config.pretraining import CorpusConfig
 from electra_albert.contracts import DataError, UsageError, UserError
 from electra_albert.corpus.prepare import Prepared, find_store, prepare
 from electra_albert.corpus.tokenizer_training import extend_tokenizer
@@ -209,7 +209,7 @@ def test_verify_finds_damage_that_left_size_and_times_unchanged(
 _WITHIN_LIMITS = """
 import resource, sys
 from electra_albert.corpus.prepare import prepare
-from electra_albert.config import CorpusConfig
+from electra_albert.config.pretraining import CorpusConfig
 from electra_albert.contracts import UsageError
 
 _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

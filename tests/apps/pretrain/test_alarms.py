@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from electra_albert.apps.pretrain.alarms import Alarms
-from electra_albert.config import PretrainConfig, RunConfig, TrainingConfig
+from electra_albert.config.pretraining import PretrainConfig, RunConfig
+from electra_albert.config.training import TrainingConfig
 from electra_albert.contracts import Metrics
 
 STEPS = 10_000

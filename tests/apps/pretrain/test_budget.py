@@ -15,7 +15,8 @@ import yaml
 from electra_albert.apps.pretrain import budget, evaluation, main, trial
 from electra_albert.apps.pretrain.job import Job, make_job
 from electra_albert.apps.pretrain.options import parse_pretraining
-from electra_albert.config import TrainingConfig, as_settings
+from electra_albert.config.pretraining import as_settings
+from electra_albert.config.training import TrainingConfig
 from electra_albert.contracts import Metrics
 from electra_albert.training import loop
 from electra_albert.training import step as training_step

@@ -18,10 +18,11 @@ from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.apps.pretrain.options import parse_pretraining
 from electra_albert.apps.run_folder import format_command
 from electra_albert.cli import COMMANDS, main
-from electra_albert.config import CorpusConfig, PretrainConfig, TrainingConfig
+from electra_albert.config.finetuning import DERIVED, DataConfig
+from electra_albert.config.presets import PRESETS
+from electra_albert.config.pretraining import CorpusConfig, PretrainConfig
+from electra_albert.config.training import TrainingConfig
 from electra_albert.contracts import RankLostError, UsageError
-from electra_albert.finetuning_config import DERIVED, DataConfig
-from electra_albert.presets import PRESETS
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import assert_refused, call, finish, start
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from electra_albert.apps.pretrain import main as pretrain
-from electra_albert.config import CorpusConfig
+from electra_albert.config.pretraining import CorpusConfig
 from electra_albert.corpus.examples import PackedExamples, TrainBatches
 from electra_albert.corpus.prepare import prepare
 from electra_albert.tokenization.tokenizer import special_ids

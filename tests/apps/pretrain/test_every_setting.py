@@ -16,8 +16,8 @@ import pytest
 
 from electra_albert.apps.finetune import main as finetune
 from electra_albert.apps.pretrain import main as pretrain
-from electra_albert.config import GROUPS, PretrainConfig
-from electra_albert.finetuning_config import DERIVED, FinetuneConfig
+from electra_albert.config.finetuning import DERIVED, FinetuneConfig
+from electra_albert.config.pretraining import GROUPS, PretrainConfig
 from electra_albert.objectives import OBJECTIVES
 from tests.apps import tiny_tasks
 from tests.apps.conftest import Finished

@@ -14,7 +14,9 @@ from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.apps.pretrain.generator_warmup import warm_up
 from electra_albert.apps.run_folder import WARMUP
 from electra_albert.apps.settings import MAY_CHANGE, ResumePoint, check_settings, compare_settings
-from electra_albert.config import REMOVED, PretrainConfig, RtdConfig, TrainingConfig, as_settings
+from electra_albert.config.objectives import RtdConfig
+from electra_albert.config.pretraining import REMOVED, PretrainConfig, as_settings
+from electra_albert.config.training import TrainingConfig
 from electra_albert.contracts import STOPPED_BY_SIGNAL, CheckpointError
 from electra_albert.objectives import masking
 from electra_albert.training.distributed import World

@@ -15,7 +15,7 @@ from electra_albert.apps.finetune import main as finetune
 from electra_albert.apps.machine import one_line_errors, processor, why_not_compiled
 from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.apps.run_folder import commit, environment
-from electra_albert.config import TrainingConfig
+from electra_albert.config.training import TrainingConfig
 from electra_albert.contracts import UsageError
 from electra_albert.tasks.kinds import TaskObjective
 from electra_albert.training import loop

@@ -27,9 +27,9 @@ from electra_albert.apps.pretrain.job import make_job
 from electra_albert.apps.pretrain.options import parse_pretraining
 from electra_albert.apps.pretrain.run_card import run_facts
 from electra_albert.apps.pretrain.samples import SAMPLES, inference_model, sample_predictions
-from electra_albert.config import CorpusConfig, RunConfig
+from electra_albert.config.presets import PRESETS
+from electra_albert.config.pretraining import CorpusConfig, RunConfig
 from electra_albert.objectives.evaluation import Detections, Unigram
-from electra_albert.presets import PRESETS
 from electra_albert.training import loop
 from electra_albert.training.distributed import World
 from electra_albert.training.monitor import CLOCK

@@ -14,7 +14,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.apps.pretrain import trial
 from electra_albert.apps.pretrain.trial import flops_per_step
-from electra_albert.config import CorpusConfig, PretrainConfig, RtdConfig, TrainingConfig
+from electra_albert.config.objectives import RtdConfig
+from electra_albert.config.pretraining import CorpusConfig, PretrainConfig
+from electra_albert.config.training import TrainingConfig
 from electra_albert.files import write_json
 from electra_albert.hub.formats import stock_config
 from electra_albert.objectives.masking import max_targets

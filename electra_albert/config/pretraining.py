@@ -1,47 +1,30 @@
 """Settings of a pretraining run as frozen dataclasses, from which options and help are derived."""
 
 import re
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from electra_albert.data_files import canonical_encoding
-from electra_albert.model_config import (
+from electra_albert.config.checks import (
     COUNT,
-    COUNT_OR_0,
     MAX_WIDTH,
+    by_content,
+    free,
+    per_call,
     require,
     require_filled,
+    require_repository,
     require_within,
 )
-from electra_albert.model_config import MlmConfig as MlmConfig  # re-exported
-from electra_albert.model_config import ModelConfig as ModelConfig
-from electra_albert.model_config import RtdConfig as RtdConfig
-from electra_albert.model_config import SopConfig as SopConfig
-from electra_albert.model_config import require_repository as require_repository
+from electra_albert.config.model import ModelConfig
+from electra_albert.config.objectives import MlmConfig, RtdConfig, SopConfig
+from electra_albert.config.training import TrainingConfig
+from electra_albert.data_files import canonical_encoding
 
 BUILT_IN_CORPUS = "sample"  # articles of the Simple English Wikipedia, in data/sample
 _GENERATOR_WARMUP_DIVISOR = 10  # of max_steps, by default
 _MAX_GENERATOR_WARMUP_STEPS = 10_000
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}  # of the units of a budget
-TRACKERS = ("tensorboard", "wandb", "trackio")
 GROUPS = ("model", "rtd", "mlm", "sop")  # their options have dotted names, such as --rtd.mask_rate
-
-
-def _setting(on_resume: str) -> Callable[[Any], Any]:
-    return lambda default: field(default=default, metadata={"on_resume": on_resume})
-
-
-# Meaning of another value when a run is resumed; any other field must have the recorded value.
-free = _setting("free")  # it does not change the results
-by_content = _setting("by_content")  # what it names or reads is compared by a hash
-per_call = _setting("per_call")  # it belongs to one call
-
-
-def names_of(roles: str, *kinds: type[Any]) -> set[str]:
-    """The fields of dataclasses that have one of these meanings on resume."""
-    entries = (entry for kind in kinds for entry in fields(kind))
-    return {entry.name for entry in entries if entry.metadata.get("on_resume") in roles.split()}
 
 
 @dataclass(frozen=True)
@@ -99,117 +82,6 @@ class CorpusConfig:
         require(self.extend_vocab_to is None or self.tokenizer is not None, problem)
         require_within(self, f"[8, {MAX_WIDTH}]", "max_seq_length")
         require_within(self, COUNT, "preprocessing_num_workers")
-
-
-class OptimizerSpec(NamedTuple):
-    """An optimizer, without importing its class. docs/extending.md adds one."""
-
-    class_path: str  # module:Class, called with the parameter groups, lr, betas and eps
-    moments: tuple[str, ...]  # names of its state, each of a parameter's size
-    matrix_moments: tuple[
-        str, ...
-    ] = ()  # of the blocks' matrices, which then have groups of their own
-
-
-_ADAM = ("exp_avg", "exp_avg_sq")
-OPTIMIZERS = {
-    "adamw": OptimizerSpec("electra_albert.training.optimizer:adamw", _ADAM),
-    "lamb": OptimizerSpec("electra_albert.training.optimizer:Lamb", _ADAM),
-    "muon": OptimizerSpec("electra_albert.training.optimizer:Muon", _ADAM, ("momentum_buffer",)),
-}
-
-
-@dataclass(frozen=True)
-class TrainingConfig:
-    """Training loop, for pretraining and fine-tuning."""
-
-    max_steps: int = free(1_000_000)
-    """Total number of training steps (optimizer updates)."""
-    per_device_train_batch_size: int = free(128)
-    """Batch size per device for training (one micro-batch)."""
-    per_device_eval_batch_size: int = free(128)
-    """Batch size per device for evaluation."""
-    gradient_accumulation_steps: int = free(1)
-    """Number of micro-batches whose gradients are accumulated for one step."""
-    learning_rate: float = 5e-4
-    """Peak learning rate."""
-    warmup_steps: int = 10_000
-    """Number of steps of linear learning rate warmup."""
-    weight_decay: float = 0.01
-    """Decoupled weight decay; not applied to biases and LayerNorm weights."""
-    adam_beta1: float = 0.9
-    """Beta1 of Adam (decay of the first moment)."""
-    adam_beta2: float = 0.999
-    """Beta2 of Adam (decay of the second moment)."""
-    adam_epsilon: float = 1e-6
-    """Epsilon of Adam."""
-    optimizer: str = "adamw"
-    """adamw; lamb as in ALBERT: a trust ratio for each tensor, for very large batches; muon:
-    orthogonal updates for the matrices of the blocks, AdamW for all else."""
-    muon_rate: float = 3.0
-    """Learning rate of the matrices that muon updates, as a multiple of learning_rate."""
-    lr_scheduler_type: Literal["electra", "bert", "linear", "wsd", "cosine"] = "electra"
-    """Learning rate schedule: electra (warmup times a linear decay over the whole run), bert
-    (warmup, then a drop onto that decay, as in BERT's and ALBERT's code), linear (warmup, then
-    linear decay from the peak), wsd (warmup, then constant, then linear decay, as in MiniCPM),
-    cosine (warmup, then half a cosine)."""
-    lr_decay_share: float = 0.2
-    """Fraction of the steps over which the schedule wsd decays; with 0 it stays at the peak."""
-    adam_bias_correction: bool = True
-    """Bias correction of Adam's moments; the optimizers of ELECTRA and ALBERT have none."""
-    max_grad_norm: float = 1.0
-    """Maximum gradient norm, for gradient clipping."""
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    """Precision of the matrix products; auto: bf16 if the CPU or CUDA GPU supports it. fp16 uses
-    loss scaling."""
-    gradient_checkpointing: bool = free(False)
-    """Recompute the activations of each layer in the backward pass: much less memory, one more
-    forward pass."""
-    cuda_graphs: bool | Literal["auto"] = free("auto")
-    """Record the step in CUDA graphs, launched without Python; auto: on CUDA with one process,
-    except for fp16 and for gradient checkpointing without torch_compile step."""
-    seed: int = 42
-    """Random seed."""
-    report_to: str = free("tensorboard")
-    """Trackers of the metrics, besides metrics.jsonl, separated by commas: tensorboard, wandb,
-    trackio; or none."""
-    logging_steps: int = free(100)
-    """Number of steps between two logs."""
-    eval_steps: int = free(10_000)
-    """Number of steps between two evaluations; the last step is always evaluated."""
-    eval_examples: int = free(4096)
-    """Maximum number of held-out examples per evaluation."""
-    save_steps: int = free(1000)
-    """Number of steps between two checkpoints; the last step is always saved."""
-    save_total_limit: int = free(2)
-    """Maximum number of checkpoints to keep."""
-    save_milestones: int = free(0)
-    """Also keep the checkpoints of 1, 2, 4, 8, … times this multiple of save_steps; 0: no others
-    than the last ones."""
-    ddp_timeout: int = free(300)
-    """Seconds that processes wait for one another in a step; the run ends if one needs longer."""
-
-    def __post_init__(self) -> None:
-        sizes = "per_device_train_batch_size per_device_eval_batch_size gradient_accumulation_steps"
-        require_within(self, COUNT, f"{sizes} max_steps logging_steps eval_steps eval_examples")
-        require_within(self, COUNT, "save_steps save_total_limit ddp_timeout")
-        require_within(self, "(0, inf)", "learning_rate max_grad_norm muon_rate")
-        require_within(self, COUNT_OR_0, "warmup_steps save_milestones")
-        require_within(self, "[0, 1)", "weight_decay adam_beta1 adam_beta2")
-        require_within(self, "(0, 1)", "adam_epsilon")
-        require_within(self, f"[0, {1 << 63})", "seed")
-        require_within(self, "[0, 1]", "lr_decay_share")
-        problem = f"optimizer={self.optimizer} is not one of {', '.join(OPTIMIZERS)}"
-        require(self.optimizer in OPTIMIZERS, f"{problem}; choose one of them")
-        names = self.report_to.split(",")
-        is_list = len({*names} & {*TRACKERS}) == len(names)  # each of them once
-        trackers = f"{', '.join(TRACKERS)}, separated by commas"
-        problem = f"report_to={self.report_to} must be none, or from {trackers}"
-        require(is_list or self.report_to == "none", problem)
-        has_default = self.lr_decay_share == TrainingConfig.lr_decay_share
-        problem = f"lr_decay_share={self.lr_decay_share} has no effect with lr_scheduler_type="
-        advice = f"{self.lr_scheduler_type}; choose wsd or leave out lr_decay_share"
-        require(self.lr_scheduler_type == "wsd" or has_default, problem + advice)
 
 
 @dataclass(frozen=True)

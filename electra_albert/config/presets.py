@@ -2,13 +2,10 @@
 
 from typing import Any, Literal
 
-from electra_albert.config import (
-    CorpusConfig,
-    ModelConfig,
-    PretrainConfig,
-    RtdConfig,
-    TrainingConfig,
-)
+from electra_albert.config.model import ModelConfig
+from electra_albert.config.objectives import RtdConfig
+from electra_albert.config.pretraining import CorpusConfig, PretrainConfig
+from electra_albert.config.training import TrainingConfig
 
 # Differs from ELECTRA and ALBERT: their Adam with shared embeddings. In the trials
 # (dev/log/2026-11.md) Muon with disentangled embeddings learns more per token, and twelve shared

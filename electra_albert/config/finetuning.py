@@ -4,17 +4,21 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from electra_albert.config import TrainingConfig, by_content, free, per_call, require_repository
-from electra_albert.contracts import redacted
-from electra_albert.data_files import canonical_encoding
-from electra_albert.model_config import (
+from electra_albert.config.checks import (
     COUNT,
     COUNT_OR_0,
     MAX_WIDTH,
+    by_content,
+    free,
+    per_call,
     require,
     require_filled,
+    require_repository,
     require_within,
 )
+from electra_albert.config.training import TrainingConfig
+from electra_albert.contracts import redacted
+from electra_albert.data_files import canonical_encoding
 
 # Fields of TrainingConfig that are no options here: the number of examples determines them.
 DERIVED = frozenset({"max_steps", "warmup_steps", "eval_steps", "eval_examples"})

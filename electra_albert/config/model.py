@@ -1,0 +1,83 @@
+"""The architecture of an encoder."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from electra_albert.config.checks import MAX_WIDTH, require_multiple, require_within
+
+# Layers with shared weights cost no memory: without a bound a bad config would run forever.
+MAX_LAYERS = 1024
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Architecture of an ALBERT encoder; names as in transformers' AlbertConfig.
+
+    Paper: ALBERT section 3.1.
+    """
+
+    vocab_size: int = 30_000
+    """Vocabulary size; set from the tokenizer."""
+    embedding_size: int = 128
+    """Size E of the factorised token embeddings."""
+    hidden_size: int = 256
+    """Size H of the hidden states."""
+    num_hidden_layers: int = 12
+    """Number of layers; the layers of a group share their parameters."""
+    num_hidden_groups: int = 1
+    """Number of groups of layers, each with its own parameters; as many as num_hidden_layers: no
+    sharing (BERT)."""
+    inner_group_num: int = 1
+    """Number of Transformer blocks in a group; each layer of the group applies all of them."""
+    num_attention_heads: int = 4
+    """Number of attention heads; must divide hidden_size."""
+    intermediate_size: int = 1024
+    """Size of the feed-forward layer."""
+    hidden_act: Literal["gelu_new", "gelu", "relu"] = "gelu_new"
+    """Activation function: gelu_new (tanh approximation, as in ALBERT), gelu (exact, as in ELECTRA)
+    or relu."""
+    hidden_dropout_prob: float = 0.0
+    """Dropout probability after embeddings, attention output and feed-forward output (0 as in
+    ALBERT v2)."""
+    attention_probs_dropout_prob: float = 0.0
+    """Dropout probability of the attention weights."""
+    max_position_embeddings: int = 512
+    """Number of position embeddings: the maximum sequence length of the model."""
+    type_vocab_size: int = 2
+    """Number of segment (token type) embeddings."""
+    initializer_range: float = 0.02
+    """Standard deviation of the initial weights."""
+    layer_norm_eps: float = 1e-12
+    """Epsilon of the layer normalisations."""
+    initialization: Literal["normal", "local"] = "normal"
+    """normal: as published; local: sinusoidal position embeddings and heads that attend to
+    neighbouring tokens."""
+    zero_init_outputs: bool = False
+    """Initialise the output projections of attention and feed-forward to zero: each block starts as
+    its LayerNorms."""
+    attention: str = "softmax"
+    """Attention kind: softmax, or one of docs/recipe.md, which stock transformers does not have."""
+    attention_options: dict[str, int | float] = field(default_factory=dict)
+    """Options of the attention kind, as --model.attention_options.NAME VALUE; softmax has none."""
+
+    def __post_init__(self) -> None:
+        sizes = "embedding_size hidden_size num_attention_heads intermediate_size type_vocab_size"
+        depths = "num_hidden_layers num_hidden_groups inner_group_num"
+        require_within(self, f"[1, {MAX_WIDTH}]", sizes)
+        require_within(self, f"[1, {MAX_LAYERS}]", depths)
+        require_within(self, f"[8, {MAX_WIDTH}]", "max_position_embeddings")
+        require_within(self, "[6, inf)", "vocab_size")  # more than the special tokens
+        require_multiple(self, "hidden_size", "num_attention_heads")
+        require_multiple(self, "num_hidden_layers", "num_hidden_groups")
+        require_within(self, "[0, 1]", "hidden_dropout_prob attention_probs_dropout_prob")
+        require_within(self, "(0, 10)", "initializer_range")
+        require_within(self, "(0, 1)", "layer_norm_eps")
+
+    @property
+    def head_size(self) -> int:
+        return self.hidden_size // self.num_attention_heads
+
+    @property
+    def is_stock(self) -> bool:
+        """Whether stock transformers computes the same as a model of this configuration."""
+        return self.attention == ModelConfig.attention
