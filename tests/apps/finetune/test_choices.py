@@ -338,7 +338,7 @@ def test_the_command_is_four_calls_from_a_step(
         for frame in traceback.extract_tb(reached.value.__traceback__)
         if "tests" not in frame.filename
     ]
-    assert [frame.name for frame in frames][:4] == ["main", "run_finetuning", "train", "update"]
+    assert [frame.name for frame in frames][:4] == ["main", "run_finetuning", "train", "take_step"]
 
 
 def test_the_built_in_task_is_the_default(finished: Finished, in_folder: Path) -> None:
