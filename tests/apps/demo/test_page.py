@@ -44,10 +44,10 @@ import sys
 from electra_albert.cli import run
 def audit(event, given):
     peer = "127.0.0.1"
-        if event == "socket.connect":
-            peer = given[1][0]
-        elif event == "socket.getaddrinfo":
-            peer = given[0]
+    if event == "socket.connect":
+        peer = given[1][0]
+    elif event == "socket.getaddrinfo":
+        peer = given[0]
     if peer != "127.0.0.1":
         print("network:", event, given, file=sys.stderr, flush=True)
 sys.addaudithook(audit)
