@@ -36,7 +36,7 @@ KILLS = {
     "pretrain": "rename 1 run/config.yaml, write 3 run/metrics.jsonl, write 2 run/samples.jsonl, "
     "mkdir 1 *ing-*step-0000006, write 1 *ing-*step-0000006/state.json, write 1 "
     "*ing-*step-0000006/.tmp*, "
-    "sync 1 *ing-*step-0000006/optimizer.safetensors, write 1 *ing-*step-0000006/MANIFEST.json, "
+    "sync 1 *ing-*step-0000006/optimizer.safetensors, write 1 *ing-*step-0000006/*MANIFEST.json, "
     "rename 1 *step-0000006, rename 1 *ing-*step-0000002, remove 2 *ing-*step-0000002/*, "
     "rename 1 run/generator/config.json",
     "export": "write 1 */model.safetensors, rename 1 exported/config.json, rename 1 "
