@@ -3,22 +3,19 @@
 import gzip
 import os
 import textwrap
-import time
 import tracemalloc
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from electra_albert.contracts import UserError
 from electra_albert.corpus.documents import split_sentences
 from electra_albert.corpus.sources import plan_units, read_unit
-from electra_albert.data_files.finding import SAMPLE_BYTES, find_files
-from electra_albert.data_files.streams import MAX_LINE_BYTES, compression
-from tests.corpus.reading import COMPRESS, PROSE, WORDS, cut, read, sentences, solid, write
+from electra_albert.data_files.finding import SAMPLE_BYTES
+from electra_albert.data_files.streams import MAX_LINE_BYTES
+from tests.corpus.reading import PROSE, WORDS, cut, read, sentences, write
 from tests.refusals import assert_refused
 
 BAD = "Caf\udce9 \udced\udca0\udc80 open.".encode(
@@ -290,125 +287,3 @@ def test_a_record_over_the_size_limit_is_refused(tmp_path: Path) -> None:
     with write(tmp_path, b'{"text": "one"}\n', "array.jsonl").open("ab") as file:
         file.truncate(70 << 20)  # one line of NUL bytes
     assert_refused("DataError", "array.jsonl, line 2", read, tmp_path / "array.jsonl")
-
-
-# Any bytes under any name.
-
-NAMES = [
-    *("a", "a.txt", "a.jsonl", "a.csv", "a.tsv", "a.parquet", "a.arrow"),
-    *("a.txt.gz", "a.jsonl.xz", "a.csv.zst"),
-]
-TEXT = [
-    *(
-        b"One. Two.",
-        b"\n",
-        b"\r\n",
-        b"\r",
-        b"\n\n",
-        b"\0",
-        b"\xff",
-        b"\xe9",
-        b"\xef\xbb\xbf",
-        b"\xed\xa0\x80",
-    ),
-    *(
-        b"\xf4\x90\x80\x80",
-        b"\xe2\x80\xa8",
-        b"\x0b\x0c\x1c\x1d",
-        b"\xc2\x85",
-        b"\x1b[31m",
-        b"\xff\xfe",
-        b"[MASK]",
-    ),
-]
-RECORDS = [
-    *(
-        b'{"text": "',
-        b'"}',
-        b'{"text": null}',
-        b'{"text": "One."}',
-        b"[[[",
-        b"1e999",
-        b"text,id",
-        b'"',
-        b",",
-        b"\t",
-    ),
-    *(b"text", b"PAR1", b"ARROW1\0\0", b"\xff\xff\xff\xff\x10\0\0\0"),
-]
-MEMBERS = [b"\x1f\x8b\x08", b"\xfd7zXZ\0", b"BZh91AY&SY", b"\x28\xb5\x2f\xfd"]
-MEMBERS += [pack(b"One.") for pack in COMPRESS.values()]
-
-
-@given(
-    st.one_of(
-        st.binary(max_size=200),
-        st.lists(st.sampled_from(TEXT + RECORDS + MEMBERS), max_size=12).map(b"".join),
-    ),
-    st.sampled_from(["", "Words and words.\n" * 20, "Words and words.\n\n" * 20]),
-    st.sampled_from(NAMES),
-    st.sampled_from(["replace", "skip", "error"]),
-    st.integers(1, 60),
-)
-@settings(max_examples=250, deadline=None)
-def test_any_bytes_give_documents_or_a_one_line_error_and_all_bytes_are_kept_or_counted(
-    tmp_path_factory: pytest.TempPathFactory,
-    raw: bytes,
-    before: str,
-    name: str,
-    bad_utf8: str,
-    unit_bytes: int,
-) -> None:
-    raw = before.encode() + raw
-    path = write(tmp_path_factory.mktemp("fuzz"), raw, name)
-    problem = None
-    try:
-        documents, counts = read(
-            *find_files(str(path), Counter()), unit_bytes=unit_bytes, bad_utf8=bad_utf8
-        )
-    except UserError as error:
-        problem = str(error)
-    if problem is not None:
-        assert "\n" not in problem
-        return
-    texts = [sentence for document in documents for sentence in document.sentences]
-    "".join(texts).encode()  # raises UnicodeEncodeError for a lone surrogate
-    assert all(text and text == text.strip() and "\n" not in text for text in texts)
-    assert (counts["sentences"], counts["documents"]) == (len(texts), len(documents))
-    if name not in ("a", "a.txt") or compression(raw[:16]):
-        return
-    assert counts["bytes"] == len(raw)
-    if not counts["skipped_lines"]:
-        # The reference is Python's own decoder, with one replacement per byte.
-        escaped = raw.decode("utf-8", "surrogateescape")
-        replaced = "".join("\ufffd" if "\udc80" <= c <= "\udcff" else c for c in escaped)
-        assert solid("".join(texts)) == solid(replaced.replace("\0", " ").replace("\ufeff", ""))
-        assert counts["invalid_bytes"] == sum("\udc80" <= c <= "\udcff" for c in escaped)
-        assert (counts["nul_bytes"], counts["byte_order_marks"]) == (
-            raw.count(0),
-            escaped.count("\ufeff"),
-        )
-
-
-HOSTILE: dict[str, Callable[[], str]] = {
-    "one line of 10 MB without a space": lambda: "x" * 10_000_000,
-    "a million lines of one character": lambda: "x\n" * 1_000_000,
-    "emoji, right to left, Hangul in parts": lambda: (
-        "👩‍👩‍👧 \u202eabc\u202c \u1112\u1161\u11ab ㌀ ﷺ ﬁ ß ı\n" * 5_000
-    ),
-    "texts of special tokens": lambda: "[MASK] [SEP] [CLS] <pad> <unk> ▁ ``''\u2028Two.\n" * 5_000,
-}
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_text_is_read_completely_in_linear_time(tmp_path: Path, name: str) -> None:
-    text = HOSTILE[name]()
-    path = write(tmp_path, text)
-    started = time.process_time()
-    assert find_files(str(path), Counter()) == [path]
-    documents, counts = read(path)
-    assert time.process_time() - started < 20, "seconds if the time is linear, minutes if not"
-    texts = [sentence for document in documents for sentence in document.sentences]
-    assert solid("".join(texts)) == solid(text)
-    assert all(len(sentence.encode()) <= MAX_LINE_BYTES for sentence in texts)
-    assert (counts["bytes"], counts["invalid_bytes"]) == (path.stat().st_size, 0)

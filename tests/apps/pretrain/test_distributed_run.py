@@ -20,7 +20,7 @@ from electra_albert.corpus.prepare import prepare
 from electra_albert.tokenization.tokenizer import special_ids
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import ROOT, Ended, english, finish, rows, start, succeed
-from tests.corpus.test_store import wait_until
+from tests.corpus.test_parts import wait_until
 
 LOSS_TOLERANCE = 1e-5  # float32 sums in another order; no dropout
 STEPS = 24  # enough to contain short examples, so that token counts differ between micro-batches
