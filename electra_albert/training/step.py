@@ -63,11 +63,15 @@ class StepCounts(NamedTuple):
 
 
 def count_step(objective: Objective, micro_batches: list[Batch], run: RunSettings) -> StepCounts:
-    """Counts of a step over all micro-batches and ranks, with a single all-reduce on the host."""
+    """Counts of a step over all micro-batches and ranks, with a single all-reduce on the host.
+
+    Raises KeyError if the objective's counts lack one of its losses.
+    """
     counts = Counter[str]()
     tokens = 0
     for batch in micro_batches:
-        counts.update(objective.counts(batch))
+        of_batch = objective.counts(batch)
+        counts.update({name: of_batch[name] for name in objective.weights})
         tokens += int(batch.attention_mask.sum())
     numbers = [*(counts[name] for name in objective.weights), tokens, run.stop.requested]
     *sums, tokens, stops = distributed.sum_over_ranks(torch.tensor(numbers), run.world).tolist()

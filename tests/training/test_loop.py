@@ -299,6 +299,17 @@ def test_a_parameter_without_gradient_or_a_wrong_count_is_refused_at_the_first_s
             run_toy(tmp_path, objective=model)
 
 
+def test_counts_without_one_of_the_losses_are_an_error(tmp_path: Path) -> None:
+    class Uncounted(ToyObjective):
+        """Planted: the second loss is not counted on the host."""
+
+        def counts(self, batch: Batch) -> dict[str, int]:
+            return {"token_loss": super().counts(batch)["token_loss"]}
+
+    with pytest.raises(KeyError, match="order_loss"):
+        count_step(Uncounted(), next(ToyBatches(CONFIG).steps(STEP)), run_of(tmp_path))
+
+
 def test_a_failed_save_warns_but_is_an_error_at_the_last_step(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
