@@ -226,7 +226,9 @@ def load_manifest(path: Path) -> dict[str, Any]:
     if written not in (None, content_hash(manifest)):
         raise ValueError("changed since it was written")
     files = manifest["files"].items()
-    return manifest | {"files": {name: FileDigest(**digest) for name, digest in files}}
+    return manifest | {
+        "files": {name: FileDigest(digest["size"], digest["sha256"]) for name, digest in files}
+    }
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
@@ -282,7 +284,7 @@ def find_damage(
         is_known = checked.get(name) == states[name] or not compares_hashes
         if not is_known and sha256(path) != written.sha256:
             return f"{path} has changed since it was written"
-    if cache and checked != states:
+    if cache and compares_hashes and checked != states:
         with suppress(OSError):  # then the files are hashed again next time
             write_json(cache, states)
     return None

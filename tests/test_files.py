@@ -124,6 +124,10 @@ def test_recorded_files_are_checked_and_folders_among_them_are_left_alone(tmp_pa
         (tmp_path / "digests.json").write_text(damaged)  # made again
         assert [recorded_damage(tmp_path, "a*") for _ in range(2)] == [None, None]
         assert "a.json" in read_manifest(tmp_path / "digests.json")["files"]
+    further = {"a.json": entry | {"mode": 420}}  # regression: a TypeError
+    (tmp_path / "digests.json").write_text(json.dumps({"files": further}))
+    assert "a.json has changed" in str(recorded_damage(tmp_path, "a*"))
+    record_digests(tmp_path, "*")
     for damaged in ("{", "[1]", (tmp_path / "digests.json").read_text().replace('": 2', '": 3')):
         (tmp_path / "digests.json").write_text(damaged)
         assert read_manifest(tmp_path / "digests.json") == {}

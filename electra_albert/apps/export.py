@@ -118,8 +118,8 @@ def export(
         _warn_of_unused(stored, built, kind)
     facts = card.Facts(_read_terms(files.config.parent) | ({"license": license} if license else {}))
     form = "safetensors" if is_vectors else format
-    weights: Any = {"file_format": form, "dtype": getattr(torch, dtype)}
-    save.save_model(built, tokenizer, folder, details, facts, **weights)
+    storage: Any = {"file_format": form, "dtype": getattr(torch, dtype)}
+    save.save_model(built, tokenizer, folder, details, facts, **storage)
     if is_vectors:
         save.write_pooling(folder, stored.config, length)
     if push_to_hub is not None:
@@ -129,9 +129,13 @@ def export(
 
 
 def _check_options(kind: Kind | None, format: Format, dtype: Dtype, length: int | None) -> None:
-    for value, names in ((kind or "encoder", Kind), (format, Format), (dtype, Dtype)):
+    for name, value, names in (
+        ("kind", kind or "encoder", Kind),
+        ("format", format, Format),
+        ("dtype", dtype, Dtype),
+    ):
         choices = get_args(names)
-        require(value in choices, f"{value} is not one of {', '.join(choices)}")
+        require(value in choices, f"--{name} {value} is not one of {', '.join(choices)}")
     if format == _SENTENCES:
         problem = f"the format {_SENTENCES} has no head; remove --kind {kind}"
         require(kind in (None, "encoder"), problem)

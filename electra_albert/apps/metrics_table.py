@@ -56,8 +56,8 @@ METRICS = {
 
 def baseline_of(name: str, metrics: Metrics) -> float | None:
     """The baseline of a metric; None if it is unknown."""
-    swapped = metrics.get("swapped_fraction")
-    if name == "sop_accuracy" and "swapped_fraction" in metrics:
+    if name == "sop_accuracy":
+        swapped = metrics.get("swapped_fraction")
         return None if swapped is None else max(swapped, 1 - swapped)
     baseline = METRICS[name].baseline
     return metrics.get(baseline) if isinstance(baseline, str) else baseline

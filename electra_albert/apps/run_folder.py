@@ -109,7 +109,7 @@ def _refuse_costly(value: object) -> None:
         return
     kinds = set[type]()
     depth = 0
-    with suppress(yaml.scanner.ScannerError):  # safe_load describes it
+    with suppress(yaml.YAMLError):  # of the text itself: safe_load describes it
         for token in yaml.scan(value):
             kinds.add(type(token))
             depth += isinstance(token, _OPENING)

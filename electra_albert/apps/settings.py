@@ -25,7 +25,7 @@ GLOBAL_BATCH = "global_batch_size"  # recorded next to its factors, which may ch
 MAY_CHANGE = names_of("free by_content per_call", *FLAT.values())
 _BY_CONTENT = names_of("by_content", *FLAT.values())
 _CONTENTS = {"store", "tokenizer_fingerprint", "rows_taken_of_sources"}
-# May always differ: they change at most the last bits, the last of them is gone.
+# May always differ: what the machine decides, and log_gradient_norms, an option that is gone.
 _NOT_COMPARED = {"arithmetic", "compilation", "is_recorded", "log_gradient_norms"}
 _SETTINGS = {"settings": {GLOBAL_BATCH: int | None}}
 

@@ -7,10 +7,8 @@ from electra_albert.config.objectives import RtdConfig
 from electra_albert.config.pretraining import CorpusConfig, PretrainConfig
 from electra_albert.config.training import TrainingConfig
 
-# Differs from ELECTRA and ALBERT: their Adam with shared embeddings. In the trials
-# (dev/log/2026-11.md) Muon with disentangled embeddings learns more per token, and twelve shared
-# layers learn better with outputs that start at zero.
-# At that of tiny, 3, the discriminator of twelve shared layers of width 256 stays near chance.
+# At 3, the muon_rate of tiny, the discriminator of twelve shared layers of width 256 stays near
+# chance.
 _DEEP_MUON_RATE = 1.0
 
 
@@ -64,6 +62,9 @@ def _published(
     )
 
 
+# Differs from ELECTRA and ALBERT: their Adam with shared embeddings. In the trials
+# (dev/log/2026-11.md) Muon with disentangled embeddings learns more per token, and twelve shared
+# layers learn better with outputs that start at zero.
 _GENERATOR: dict[str, Any] = {
     "generator_size": 0.5,
     "generator_layers": 1,

@@ -169,7 +169,7 @@ class Pace:
         self._marks: list[tuple[float, int]] = []  # seconds of training and step
         self._evaluation_seconds = 0.0  # of the last evaluation
         self._evaluated_seconds = 0.0  # of all evaluations
-        self._seconds_before_training = 0.0  # elapsed seconds before the training
+        self._seconds_before_training = 0.0
 
     def timed(self, evaluate: Evaluate) -> Evaluate:
         """The evaluation function, with its time taken."""
@@ -185,18 +185,19 @@ class Pace:
 
     def __call__(self, step: int, training_seconds: float) -> int:
         elapsed = self._monitor.elapsed_seconds
-        saving_seconds = (
+        # Of saving; in the first call, before the training.
+        other_seconds = (
             elapsed - training_seconds - self._evaluated_seconds - self._seconds_before_training
         )
         self._marks.append((training_seconds, step))
         earlier = self._marks[:-1]
         if not earlier:
-            self._seconds_before_training = saving_seconds
+            self._seconds_before_training = other_seconds
             return self._monitor.max_steps  # one mark has no speed
         recent = (mark for mark in earlier if mark[0] >= _RECENT * training_seconds)
         mark_seconds, mark_step = next(recent, earlier[-1])
         step_seconds = (training_seconds - mark_seconds) / (step - mark_step)
-        step_seconds += saving_seconds / (step - earlier[0][1])
+        step_seconds += other_seconds / (step - earlier[0][1])
         step_seconds += self._evaluation_seconds / self._eval_steps
         # Each future step pays for its share of an evaluation. Still to pay: the last evaluation,
         # and the shares of the steps since the previous one.

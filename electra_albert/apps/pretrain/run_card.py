@@ -76,7 +76,6 @@ def write_card(folder: Path, command: str, config: PretrainConfig, facts: card.F
     path = f'"THIS_FOLDER", subfolder="{encoder}"'
     fields: dict[str, Any] = {"pipeline_tag": "fill-mask", "tags": ["albert", "electra"]}
     code = card.OWN_CODE
-    # No other objective than sentence order trains the pooler.
     if spec.generator(config) is None:
         fields["pipeline_tag"] = "feature-extraction"
     if config.model.is_stock:
@@ -84,6 +83,7 @@ def write_card(folder: Path, command: str, config: PretrainConfig, facts: card.F
         if spec.generator(config) is None:
             code = card.stock_code("AutoModel", path, with_pooler=spec.has_sentence_order)
         else:
+            # No other objective than sentence order trains the pooler.
             pooler = "" if spec.has_sentence_order else ", add_pooling_layer=False"
             code = _RUN_CODE.format(encoder=path + pooler)
     text = f"An ALBERT encoder: {card.describe_shape(config.model)}.\n\n{facts.text}"

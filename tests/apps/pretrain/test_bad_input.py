@@ -15,6 +15,7 @@ import torch
 
 from electra_albert.apps.command_line import check_can_write
 from electra_albert.apps.pretrain import main as pretrain
+from electra_albert.apps.run_folder import read_yaml
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import (
     STEPS,
@@ -149,6 +150,12 @@ def test_a_missing_gpu_is_refused(finished: Finished, tmp_path: Path) -> None:
         2,
         "--device cpu",
     )
+
+
+def test_a_config_file_may_hold_text_that_is_no_yaml_itself(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text('text_column: "a\\u0001b"')
+    options = {"text_column": "a\x01b"}
+    assert read_yaml(tmp_path / "run.yaml", "--config run.yaml") == options
 
 
 def test_a_config_file_without_options_is_refused(in_folder: Path) -> None:
