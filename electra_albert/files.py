@@ -216,14 +216,15 @@ def write_manifest(path: Path, files: Mapping[str, FileDigest], **content: Any) 
     write_json(path, manifest | {"hash": content_hash(manifest)})
 
 
-def load_manifest(path: Path) -> dict[str, Any]:
+def load_manifest(path: Path, *, needs_hash: bool = False) -> dict[str, Any]:
     """The content of a manifest, with a FileDigest for each of its files.
 
-    Raises OSError, or ValueError for damage.
+    Checkpoints of earlier versions have no hash. Raises OSError, or ValueError for damage.
     """
     manifest: dict[str, Any] = load_json(path, {"files": {str: FileDigest.__annotations__}})
-    written = manifest.pop("hash", None)  # checkpoints of earlier versions have none
-    if written not in (None, content_hash(manifest)):
+    written = manifest.pop("hash", None)
+    is_old = written is None and not needs_hash
+    if not is_old and written != content_hash(manifest):
         raise ValueError("changed since it was written")
     files = manifest["files"].items()
     return manifest | {
@@ -234,7 +235,7 @@ def load_manifest(path: Path) -> dict[str, Any]:
 def read_manifest(path: Path) -> dict[str, Any]:
     """The content of a manifest; empty if it is missing or damaged."""
     try:
-        return load_manifest(path) if path.is_file() else {}
+        return load_manifest(path, needs_hash=True) if path.is_file() else {}
     except (FileNotFoundError, ValueError):
         return {}
 

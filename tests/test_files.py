@@ -10,6 +10,7 @@ import pytest
 
 from electra_albert.files import (
     HashedFile,
+    content_hash,
     filling,
     find_damage,
     new_folder,
@@ -126,6 +127,9 @@ def test_recorded_files_are_checked_and_folders_among_them_are_left_alone(tmp_pa
         assert "a.json" in read_manifest(tmp_path / "digests.json")["files"]
     further = {"a.json": entry | {"mode": 420}}  # regression: a TypeError
     (tmp_path / "digests.json").write_text(json.dumps({"files": further}))
+    assert read_manifest(tmp_path / "digests.json") == {}  # regression: its hash was taken out
+    hashed = {"files": further, "hash": content_hash({"files": further})}
+    (tmp_path / "digests.json").write_text(json.dumps(hashed))
     assert "a.json has changed" in str(recorded_damage(tmp_path, "a*"))
     record_digests(tmp_path, "*")
     for damaged in ("{", "[1]", (tmp_path / "digests.json").read_text().replace('": 2', '": 3')):
