@@ -6,7 +6,7 @@ MANIFEST.json has the size and SHA-256 of each file.
 import json
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
@@ -194,18 +194,22 @@ def _shape(tensor: Tensor | None) -> str | None:
     return None if tensor is None else f"{tensor.dtype} {[*tensor.shape]}"
 
 
-def load_average(folder: Path, most: int, module: nn.Module) -> list[dict[str, Any]]:
-    """Load the mean weights, computed in float64, of the last complete checkpoints.
-
-    At most `most` of them; no effect if there is none. Returns their state.json, newest first.
-    Paper: Izmailov et al. 2018; of the last checkpoints: LAWA, Kaddour 2022.
-    """
+def last_complete(folder: Path, most: int) -> list[Path]:
+    """The last complete checkpoints, newest first, at most `most` of them."""
     paths = (path for _, path in reversed(list_checkpoints(folder)))
-    complete = (path for path in paths if find_problem(path) is None)
+    return [*islice((path for path in paths if find_problem(path) is None), most)]
+
+
+def load_average(checkpoints: Sequence[Path], module: nn.Module) -> list[dict[str, Any]]:
+    """Load the mean weights, computed in float64, of complete checkpoints.
+
+    No effect if there is none. Returns their state.json. Paper: Izmailov et al. 2018; of the last
+    checkpoints: LAWA, Kaddour 2022.
+    """
     tensors, _ = unique_tensors(module)
     totals: dict[str, Tensor] = {}
     states: list[dict[str, Any]] = []
-    for path in islice(complete, most):
+    for path in checkpoints:
         states.append(load_checkpoint(path, module, None))
         for name, tensor in tensors.items():
             totals[name] = totals.get(name, 0.0) + tensor.cpu().double()

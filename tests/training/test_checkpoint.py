@@ -218,14 +218,14 @@ def test_the_average_is_the_float64_mean_of_the_last_complete_checkpoints(tmp_pa
     files[3].write_bytes(b"")
     for most, steps in ((2, (4, 2)), (9, (4, 2, 1))):
         fresh = ToyObjective()
-        states = checkpoint.load_average(tmp_path, most, fresh)
+        states = checkpoint.load_average(checkpoint.last_complete(tmp_path, most), fresh)
         assert [state["step"] for state in states] == [*steps]
         stored = [load_file(files[step]) for step in steps]
         for name in stored[0]:
             mean = np.mean([one[name] for one in stored], axis=0, dtype=np.float64)
             assert np.array_equal(fresh.state_dict()[name], mean.astype(np.float32))
         assert fresh.decoder.weight is fresh.table.weight
-    assert checkpoint.load_average(tmp_path / "empty", 2, fresh) == []
+    assert checkpoint.last_complete(tmp_path / "empty", 2) == []
 
 
 def test_damaged_checkpoints_and_foreign_files_are_not_counted_or_deleted(tmp_path: Path) -> None:

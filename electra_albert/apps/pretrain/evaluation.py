@@ -53,7 +53,10 @@ def average(job: Job, run: RunSettings, evaluate: Evaluate, outcome: Outcome) ->
     most = job.config.run.average_checkpoints
     if most == 1 or outcome.is_stopped:
         return outcome
-    states = checkpoint.load_average(run.checkpoints, most, job.objective)
+    complete = checkpoint.last_complete(run.checkpoints, most)
+    # A shared file system may not show all ranks the same files at once.
+    complete = distributed.gather_objects(complete, run.world)[0]
+    states = checkpoint.load_average(complete, job.objective)
     steps = ", ".join(f"{state['step']:,}" for state in reversed(states)) or "none"
     message = f"averaged the weights of {len(states)} of the last {most} checkpoints"
     missing = "; the run has no other complete one" if len(states) < most else ""
