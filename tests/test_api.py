@@ -2,9 +2,11 @@
 
 import doctest
 import re
+import shlex
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 from nbclient import NotebookClient
 
 import electra_albert as ea
+from electra_albert.apps.pretrain.options import parse_pretraining
 from electra_albert.config.presets import PRESETS
 from electra_albert.config.pretraining import RunConfig
 from electra_albert.contracts import CheckpointError, DataError, RunResult, UsageError
@@ -92,6 +95,25 @@ def test_a_user_error_is_raised(
     (in_folder / "damaged" / "tokenizer.json").write_text("{")
     with pytest.raises(error, match=word):
         ea.pretrain(**{"corpus": "my.txt", "output_dir": "run", **options})
+
+
+def test_a_config_object_records_a_command_that_repeats_it(in_folder: Path) -> None:
+    tiny = PRESETS["tiny"]
+    config = replace(
+        tiny,
+        run=replace(tiny.run, output_dir="run", objective="mlm", device="cpu"),
+        corpus=replace(tiny.corpus, corpus="my.txt", vocab_size=300),
+        training=replace(tiny.training, max_steps=1, eval_examples=8),
+    )
+    ea.pretrain(config)
+    words = shlex.split(Path("run", "command.txt").read_text())
+    assert parse_pretraining(words[words.index("--config") :])[1] == config
+
+
+def test_an_empty_group_of_an_idle_objective_is_no_option(in_folder: Path) -> None:
+    ea.pretrain(corpus="my.txt", vocab_size=300, objective="mlm", rtd={}, dry_run=True)
+    with pytest.raises(UsageError, match=r"rtd\.mask_rate"):
+        ea.pretrain(corpus="my.txt", objective="mlm", rtd={"mask_rate": 0.2})
 
 
 def test_a_config_object_excludes_options(in_folder: Path) -> None:

@@ -130,6 +130,13 @@ def check_is_ours(folder: Path) -> None:
             raise UsageError(f"{folder} {problem}; choose another")
 
 
+def config_options(config: PretrainConfig) -> dict[str, Any]:
+    """The options of a configuration, as --config reads them."""
+    options = without_removed(as_settings(config))
+    del options["model"]["vocab_size"]
+    return options
+
+
 def write_run_record(
     folder: Path,
     preset: str,
@@ -138,8 +145,7 @@ def write_run_record(
     record: Mapping[str, Any],
 ) -> None:
     """Write environment.json with `record`, config.yaml (for --config) and command.txt."""
-    options = {"preset": preset, **without_removed(redacted(as_settings(config)))}
-    del options["model"]["vocab_size"]
+    options = {"preset": preset, **redacted(config_options(config))}
     del options["dry_run"]
     del options["resume"]
     if config.run.init_from is not None:  # the run's own copy, in case the other run is deleted

@@ -38,13 +38,18 @@ class ResumePoint(NamedTuple):
     may_change: Set[str]
 
 
-def find_resume_point(folder: Path, checkpoint: Path | None) -> ResumePoint | None:
-    """The checkpoint of the run in `folder`, else the newest one of its generator warm-up."""
+def find_resume_point(folder: Path, checkpoint: Path | None, resume: str) -> ResumePoint | None:
+    """The checkpoint of the run in `folder`, else the newest one of its generator warm-up.
+
+    Raises UsageError if `resume` is `never` and there is a warm-up.
+    """
     from electra_albert.training.checkpoint import find_checkpoint, read_state
 
     if checkpoint is not None:
         return ResumePoint(checkpoint, read_state(checkpoint), MAY_CHANGE)
-    warmup = find_checkpoint(folder / WARMUP / "checkpoints", "auto")
+    warmup = find_checkpoint(
+        folder / WARMUP / "checkpoints", "never" if resume == "never" else "auto"
+    )
     if warmup is None:
         return None
     # Its schedule depends on the run's length; "training" is its own, not the run's.
@@ -132,9 +137,9 @@ def compare_settings(
 
     Raises CheckpointError for a difference that affects the result.
     """
-    before = _flatten(redacted(recorded))
-    now = _flatten(settings)
-    defaults = _flatten(as_settings(PretrainConfig()))  # for options that are newer than the record
+    before = flatten(redacted(recorded))
+    now = flatten(settings)
+    defaults = flatten(as_settings(PretrainConfig()))  # for options that are newer than the record
     defaults["is_recorded"] = False
     before |= {name: defaults[name] for name in now.keys() & defaults.keys() - before.keys()}
     for name in sorted((before.keys() & REMOVED.keys()) - _NOT_COMPARED):
@@ -161,7 +166,8 @@ def _change(name: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> str
     return f"{name}: {before.get(name)} before, {now.get(name)} now"
 
 
-def _flatten(settings: Mapping[str, Any]) -> dict[str, Any]:
+def flatten(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with dotted names for those of a group."""
     flat: dict[str, Any] = {}
     for name, value in settings.items():
         if isinstance(value, dict):

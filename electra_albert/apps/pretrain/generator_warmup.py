@@ -50,8 +50,7 @@ def warm_up(job: Job, run: RunSettings) -> bool:
     warm = replace(
         run, folder=folder, config=config, eval_on_start=False, lr_multipliers=None, plan=None
     )
-    resume = "never" if job.config.run.resume == "never" else "auto"
-    newest = checkpoint.find_checkpoint(folder / "checkpoints", resume)
+    newest = checkpoint.find_checkpoint(folder / "checkpoints", "auto")
     frozen.requires_grad_(False)
     try:
         with Monitor(folder, steps, config.report_to, is_main=run.world.is_main) as monitor:

@@ -6,6 +6,8 @@ from typing import Any
 
 from electra_albert.apps.command_line import print_results, started_as
 from electra_albert.apps.pretrain.options import parse_pretraining, refuse_idle_options
+from electra_albert.apps.run_folder import config_options
+from electra_albert.apps.settings import flatten
 from electra_albert.config.pretraining import PretrainConfig
 from electra_albert.contracts import LOG, RunResult, UsageError
 
@@ -33,15 +35,10 @@ def pretrain(config: PretrainConfig | None = None, **options: Any) -> RunResult:
 
     if config is not None and options:
         raise UsageError(f"give either a config or options such as {next(iter(options))}, not both")
-    argv = ["--config", json.dumps(options, default=str)] if options else []
+    values = config_options(config) if config else options
+    argv = ["--config", json.dumps(values, default=str)] if values else []
     preset, parsed = parse_pretraining(argv)
-    names = [
-        f"{name}.{each}"
-        for name, group in options.items()
-        if isinstance(group, dict)
-        for each in group
-    ]
-    refuse_idle_options([f"--{name}" for name in (*names, *options)], parsed)
+    refuse_idle_options([f"--{name}" for name in flatten(options)], parsed)
     config = config or parsed
     world = start(config.run.device, config.training.ddp_timeout)
     try:

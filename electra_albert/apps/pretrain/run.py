@@ -51,7 +51,8 @@ def run_pretraining(
         stack.enter_context(machine.one_line_errors(config.training, config.run.torch_compile))
         stack.enter_context(distributed.naming_lost_ranks(world, log.take_over))
         newest = checkpoint.find_checkpoint(folder / "checkpoints", config.run.resume)
-        resume_point = find_resume_point(folder, newest)  # else of the generator's warm-up
+        # Of the run, else of the generator's warm-up.
+        resume_point = find_resume_point(folder, newest, config.run.resume)
         if resume_point:
             config = budget.recorded_plan(config, resume_point.state, world.world_size)
             check_settings(resume_point, preset, config, world.world_size)
@@ -176,7 +177,7 @@ def _start(
     facts: dict[str, Any],
 ) -> None:
     """Log what changed since the run began, write its record, and create its repository."""
-    resume_point = find_resume_point(folder, run.resume_from)
+    resume_point = find_resume_point(folder, run.resume_from, job.config.run.resume)
     if resume_point:
         log_changes(resume_point, run)
     if not run.world.is_main:
