@@ -15,7 +15,9 @@ import pytest
 from nbclient import NotebookClient
 
 import electra_albert as ea
+from electra_albert.apps.finetune.main import parse_finetuning
 from electra_albert.apps.pretrain.options import parse_pretraining
+from electra_albert.config.finetuning import DataConfig, FinetuneConfig, TuningConfig
 from electra_albert.config.presets import PRESETS
 from electra_albert.config.pretraining import RunConfig
 from electra_albert.contracts import CheckpointError, DataError, RunResult, UsageError
@@ -108,6 +110,12 @@ def test_a_config_object_records_a_command_that_repeats_it(in_folder: Path) -> N
     ea.pretrain(config)
     words = shlex.split(Path("run", "command.txt").read_text())
     assert parse_pretraining(words[words.index("--config") :])[1] == config
+    data = DataConfig(train_file="train.csv", validation_file="dev.csv", label_column="animal")
+    tuning = TuningConfig(model="run", output_dir="tuned", max_steps=1, device="cpu")
+    tuned = FinetuneConfig(data, tuning)
+    ea.finetune(tuned)
+    words = shlex.split(Path("tuned", "command.txt").read_text())
+    assert parse_finetuning(words[words.index("--config") :]).options() == tuned.options()
 
 
 def test_an_empty_group_of_an_idle_objective_is_no_option(in_folder: Path) -> None:

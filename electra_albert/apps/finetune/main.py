@@ -62,7 +62,8 @@ def finetune(config: FinetuneConfig | None = None, **options: Any) -> RunResult:
     if config is not None and options:
         name = next(iter(options))
         raise UsageError(f"give either a config or options such as {name}, not both")
-    argv = ["--config", json.dumps(options, default=str)] if options else []
+    values = config.options() if config else options
+    argv = ["--config", json.dumps(values, default=str)] if values else []
     if config is None:
         config = parse_finetuning(argv)
         refuse_idle_options([f"--{name}" for name in options], config)
