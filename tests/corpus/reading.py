@@ -25,10 +25,8 @@ PROSE = [
     "It was warm there.",
     "Nobody came to see it that day.",
 ]
-_LINE = (
-    "river bridge house people night water road hill moon dog stone wind old new great small sang"
-)
-WORDS = [*_LINE.split(), "fell"]
+_WORDS = "river bridge house people night water road hill moon dog stone wind old new great small"
+WORDS = f"{_WORDS} sang fell".split()
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     ".gz": gzip.compress,
     ".bz2": bz2.compress,
@@ -57,9 +55,7 @@ def sentences(*files: Path, unit_bytes: int = 8 << 20, **how: Any) -> list[list[
 
 
 def cut(path: Path, unit_bytes: int) -> list[Span]:
-    units = plan_units([path], unit_bytes=unit_bytes)
-    assert all(len(unit.spans) == 1 for unit in units)
-    return [unit.spans[0] for unit in units]
+    return [span for unit in plan_units([path], unit_bytes=unit_bytes) for span in unit.spans]
 
 
 def solid(text: str) -> str:
