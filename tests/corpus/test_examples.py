@@ -184,15 +184,6 @@ def test_segment_lengths_do_not_reveal_a_swap(tmp_path: Path) -> None:
     assert abs(float(groups[0].mean() - groups[1].mean())) < 4 * error
 
 
-def test_an_example_is_the_same_in_any_batch(tmp_path: Path) -> None:
-    stream = draw_stream(4, 60, 9, 6)
-    examples = make_examples(stream, tmp_path, 24, 4, swap_rate=0.5)
-    order = torch.arange(examples.table.count).flip(0)
-    alone = [examples.gather(index[None], example_id=index[None]) for index in order]
-    for fields, field in zip(zip(*alone, strict=True), all_examples(examples), strict=True):
-        assert field is None or torch.equal(torch.cat(fields), field[order])
-
-
 def test_epochs_change_cuts_but_not_tokens_and_dtypes_and_padding_are_as_documented(
     tmp_path: Path,
 ) -> None:
@@ -258,15 +249,6 @@ def test_resumed_steps_equal_those_of_the_uninterrupted_run(examples: PackedExam
         resumed = map(ids_by_example, islice(batches.steps(first), 41 - first))
         assert list(resumed) == straight[first - 1 :]
         assert ids_by_example(batches.micro_batches(first)) == straight[first - 1]
-
-
-def test_a_distant_step_is_computed_directly_and_epochs_are_counted(
-    examples: PackedExamples,
-) -> None:
-    (batch,) = train_batches(examples, 4).micro_batches(10**12)
-    assert batch.example_id.tolist() == [4 * (10**12 - 1) + k for k in range(4)]
-    batches = train_batches(examples, 4, 3, 1, 2)
-    assert (batches.global_batch_size, batches.epoch(examples.table.count)) == (24, 24)
 
 
 def test_an_error_in_the_thread_reaches_the_caller_and_the_thread_ends(

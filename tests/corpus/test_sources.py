@@ -5,7 +5,6 @@ import os
 import textwrap
 import tracemalloc
 from collections import Counter
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -173,18 +172,6 @@ def test_a_file_that_shrinks_is_deleted_or_becomes_a_pipe_is_an_error_but_may_gr
     for file, (unit, *_) in ((path, units), (tmp_path / "b.gz", packed)):
         os.mkfifo(file)
         assert_refused("UsageError", str(file), list, read_unit(unit, Counter()))
-
-
-# Signatures.
-
-
-def test_a_signature_depends_only_on_the_document(tmp_path: Path) -> None:
-    # Catches keys that depend on other documents of the batch.
-    words = [f"word{number}" for number in range(73)]
-    texts = [" ".join(words[start:end]) for start, end in pairwise([0, 3, 4, 64, 68, 73])]
-    together = read(write(tmp_path, "\n\n".join(texts)))[0]
-    assert together == [read(write(tmp_path, text))[0][0] for text in texts]
-    assert len({document.signature for document in together}) == len(texts)
 
 
 # Bytes that are not UTF-8, and other encodings.

@@ -12,7 +12,7 @@ from scipy import stats
 from torch import Tensor
 
 from electra_albert.keyed_random import Stream, bits
-from electra_albert.objectives.masking import choose_targets, find_units, maskable, max_targets
+from electra_albert.objectives.masking import choose_targets, find_units, maskable
 from tests.objectives.test_masking import ACCEPTED, assert_well_chosen
 from tests.objectives.test_objectives import assert_corruption_does_not_depend_on_the_batch
 from tests.objectives.toy import PAD, SEED, SEP, SPECIAL, STARTS_WORD, build, make_batch
@@ -104,12 +104,3 @@ def test_units_depend_neither_on_padding_nor_on_other_sequences(kind: str) -> No
     assert_corruption_does_not_depend_on_the_batch(objectives[0], make_batch())
     first, second = (each.corrupt(make_batch()).targets.positions for each in objectives)
     assert not torch.equal(first, second)
-
-
-def test_single_tokens_are_chosen_in_the_order_of_their_noise() -> None:
-    ids, is_maskable, example = sequences()
-    assert find_units("token", None, ids, is_maskable, SEED, example) is None
-    noise = bits(SEED, Stream.MASK, example[:, None], torch.arange(ids.shape[1]))
-    order = noise.masked_fill(~is_maskable, torch.iinfo(torch.int64).max).argsort(1)
-    targets = choose_targets(ids, is_maskable, RATE, SEED, example)
-    assert torch.equal(targets.positions, order[:, : max_targets(ids.shape[1], RATE)])
