@@ -18,7 +18,9 @@ from electra_albert.corpus.mixture import order_examples
 from electra_albert.corpus.rows import Split, TokenStream, build_table, inside, padding_share
 from tests.corpus.reading import joined
 
-PAD, CLS, SEP = 3, 1, 4  # unlike ALBERT's, which no code may assume
+PAD = 3  # unlike ALBERT's, which no code may assume
+CLS = 1
+SEP = 4
 SPECIAL = SpecialIds(pad=PAD, unk=None, cls=CLS, sep=SEP, mask=2, never_masked=())
 SEED = 11
 
@@ -80,12 +82,11 @@ class Layout(NamedTuple):
 
 def plain_layouts(examples: PackedExamples, number: int) -> list[Layout]:
     """Every allowed layout of an example, by plain enumeration."""
-    stream, (start, end) = joined(examples.split), edges_of(examples)[number : number + 2]
+    stream = joined(examples.split)
+    start, end = edges_of(examples)[number : number + 2]
     tokens = stream.tokens[start:end].tolist()
-    borders, inside = (
-        [edge - start for edge in ends.tolist() if start < edge < end]
-        for ends in (stream.document_ends, stream.sentence_ends)
-    )
+    borders = [edge - start for edge in stream.document_ends.tolist() if start < edge < end]
+    inside = [edge - start for edge in stream.sentence_ends.tolist() if start < edge < end]
     if borders:
         first, *others = (tokens[a:b] for a, b in pairwise([0, *borders, len(tokens)]))
         rest = [token for segment in others for token in [*segment, SEP]]
@@ -130,7 +131,8 @@ DOCUMENTS = st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=6), min_s
 def test_examples_hold_every_token_once_in_an_allowed_layout(
     tmp_path_factory: pytest.TempPathFactory, documents: list[list[int]], length: int, count: int
 ) -> None:
-    stream, folder = make_stream(documents), tmp_path_factory.mktemp("examples")
+    stream = make_stream(documents)
+    folder = tmp_path_factory.mktemp("examples")
     for rates in ({"one_segment_rate": 0.2}, {"swap_rate": 0.5, "one_segment_rate": 0.0}):
         examples = make_examples(stream, folder, length, count, **rates)
         batch = all_examples(examples)
@@ -144,7 +146,8 @@ def test_examples_hold_every_token_once_in_an_allowed_layout(
 def test_examples_hold_as_many_tokens_as_fit(tmp_path: Path) -> None:
     stream = draw_stream(2, 3_000, 12, 5)
     examples = make_examples(stream, tmp_path)
-    edges, length = examples.table.edges[0], examples.max_seq_length
+    edges = examples.table.edges[0]
+    length = examples.max_seq_length
     borders = inside(stream.document_ends, edges[:-1], edges[1:] + 1)[1]
     # With the next token, whose border would be inside.
     used = np.diff(edges) + 2 + np.maximum(borders, 1)
@@ -188,7 +191,8 @@ def test_epochs_change_cuts_but_not_tokens_and_dtypes_and_padding_are_as_documen
     tmp_path: Path,
 ) -> None:
     examples = make_examples(draw_stream(6, 80, 9, 6), tmp_path, 24, 3, one_segment_rate=0.0)
-    first, second = all_examples(examples, 0), all_examples(examples, 1)
+    first = all_examples(examples, 0)
+    second = all_examples(examples, 1)
     assert tokens_in_order(first) == tokens_in_order(second)
     assert not torch.equal(first.token_type_ids, second.token_type_ids)
     actual = [field.dtype for field in first if field is not None]

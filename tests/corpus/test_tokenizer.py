@@ -237,7 +237,8 @@ def test_marks_that_a_given_tokenizer_removes_are_counted(tmp_path: Path) -> Non
     lines = ["The Café of Zoë", "हिन्दी हिन्दी", "ÉTÉ, ½ and ﬁne: мой x≠y"]
     units = write_corpus(tmp_path / "corpus", [lines, lines], 1)  # new and cached words
     save_bert(tmp_path / "bert", do_lower_case=False)
-    albert, bert = train_tokenizer(PROSE, 300, True, "albert"), load_tokenizer(tmp_path / "bert")
+    albert = train_tokenizer(PROSE, 300, True, "albert")
+    bert = load_tokenizer(tmp_path / "bert")
     for number, (tokenizer, removed) in enumerate([(albert, 24), (bert, 0)]):
         written = build(units, tokenizer, tmp_path / str(number)).statistics["written"]
         assert written.get("marks_removed", 0) == removed
@@ -286,7 +287,8 @@ def test_old_ids_are_kept_each_new_token_is_used_and_transformers_agrees(
     save_tokenizer(extended, tmp_path, max_length=77)
     stock = AutoTokenizer.from_pretrained(str(tmp_path), local_files_only=True)
     pairs = ([*TEXT, *texts], [*texts, *TEXT])
-    ours, theirs = extended(*pairs), stock(*pairs)
+    ours = extended(*pairs)
+    theirs = stock(*pairs)
     for name in ("input_ids", "token_type_ids"):
         assert theirs[name] == ours[name]
     assert fingerprint(load_tokenizer(tmp_path)) == fingerprint(extended) != fingerprint(tokenizer)
@@ -303,7 +305,8 @@ def test_the_words_that_save_most_tokens_come_first_and_rare_ones_are_skipped(
     extended, again = (extend_tokenizer(tokenizer, TEXT, 2)[0] for _ in range(2))
     assert [token.removeprefix("▁") for token in new_tokens(tokenizer, extended)] == expected
     assert fingerprint(extended) == fingerprint(again)
-    few, longer = training.MIN_OCCURRENCES - 1, training.MAX_WORD_LENGTH + 1
+    few = training.MIN_OCCURRENCES - 1
+    longer = training.MAX_WORD_LENGTH + 1
     rare = [*PROSE[:2], *["the splenectomy"] * few, "a" * longer + " old"]
     assert extend_tokenizer(tokenizer, rare, 50) == (tokenizer, [])
 

@@ -107,7 +107,8 @@ def test_any_name_and_globs_are_read_and_pipes_do_not_block(
 
 def test_links_to_their_own_folder_and_deep_folders_are_searched_once(tmp_path: Path) -> None:
     """Regression: forty stars over such links were endless, deep folders a RecursionError."""
-    files, folder = [write(tmp_path, TEXT)], tmp_path
+    files = [write(tmp_path, TEXT)]
+    folder = tmp_path
     for name in ("one", "two"):
         (tmp_path / name).symlink_to(tmp_path)
     for _ in range(_DEPTH):
@@ -134,7 +135,8 @@ def test_a_file_without_a_size_is_not_read() -> None:
 def test_unchanged_and_changed_content_are_distinguished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    a, b = write(tmp_path, "One.\n", "a.txt"), write(tmp_path, "Two.\n", "b.txt")
+    a = write(tmp_path, "One.\n", "a.txt")
+    b = write(tmp_path, "Two.\n", "b.txt")
     recorded = identity([a, b])
     os.utime(a, ns=(1, 1))
     assert same_content([a, b], recorded), "a touched file has the same content"

@@ -117,7 +117,8 @@ def test_the_separator_in_the_first_line_is_used_and_the_line_is_no_row(
 def test_a_row_has_the_location_of_its_first_line_and_a_problem_if_its_columns_differ(
     tmp_path: Path,
 ) -> None:
-    few, many = "1 columns instead of 2", "3 columns instead of 2"
+    few = "1 columns instead of 2"
+    many = "3 columns instead of 2"
     for name, content, expected in (
         ("t.tsv", "a\tb\n1\n1\t2\n1\t2\t3\n", [("2", few), ("3", None), ("4", many)]),
         ("t.csv", 'a,b\n"x\ny",1\nz\n', [("2", None), ("4", few)]),

@@ -17,7 +17,8 @@ from electra_albert.objectives import ElectricConfig
 from electra_albert.objectives.electric import Electric
 from tests.objectives.toy import MASK, MODEL, SEED, SPECIAL, build, make_batch
 
-V, FIRST = MODEL.vocab_size, len(SPECIAL.never_masked)
+V = MODEL.vocab_size
+FIRST = len(SPECIAL.never_masked)
 SIGMAS = 4.5
 
 
@@ -48,7 +49,8 @@ def with_known_noise(temperature: float = 1.0, share: float = 0.5) -> Electric:
     """An objective with distribution(2) as its noise, and the energies of distribution(1)."""
     options = RtdConfig(0.5, temperature=temperature), ElectricConfig(share)
     objective = Electric(MODEL, *options, SPECIAL, SEED)
-    head, table = objective.generator.predictions, Table()
+    head = objective.generator.predictions
+    table = Table()
     with torch.no_grad():
         head.LayerNorm.weight.zero_()
         head.LayerNorm.bias.zero_()
@@ -60,7 +62,8 @@ def with_known_noise(temperature: float = 1.0, share: float = 0.5) -> Electric:
 
 def test_the_gradient_is_zero_at_the_distribution_of_the_text() -> None:
     """The objective itself: its labels, its noise probabilities and its share, on 20,000 tokens."""
-    objective, batch = with_known_noise(temperature=2.0, share=0.25), make_batch((23,) * 2_000)
+    objective = with_known_noise(temperature=2.0, share=0.25)
+    batch = make_batch((23,) * 2_000)
     draw = torch.Generator().manual_seed(3)
     drawn = distribution(1).multinomial(batch.input_ids.numel(), True, generator=draw)
     ids = torch.where(batch.input_ids >= FIRST, drawn.view_as(batch.input_ids), batch.input_ids)
@@ -78,7 +81,8 @@ def test_the_gradient_is_zero_at_the_distribution_of_the_text() -> None:
 
 
 def test_noise_replaces_a_share_of_targets_that_the_generator_does_not_see() -> None:
-    batch, share = make_batch((23, 9) * 150), 0.25  # some targets are unused
+    batch = make_batch((23, 9) * 150)  # some targets are unused
+    share = 0.25
     found = with_known_noise(share=share).corrupt(batch)
     is_used = found.targets.weight > 0
     # Rtd.mask_token_share is 0.85 by default.

@@ -36,7 +36,8 @@ def test_unigram_ignores_special_tokens_and_smooths_over_the_whole_vocabulary() 
 
 
 def test_baselines_and_generator_have_the_same_targets() -> None:
-    batch, objective = make_batch(), make_objective(rtd=RtdConfig(mask_rate=0.5))
+    batch = make_batch()
+    objective = make_objective(rtd=RtdConfig(mask_rate=0.5))
     unigram = Unigram.from_counts(COUNTS, SPECIAL.never_masked)
     corruption = objective.corrupt(batch)
     baselines = evaluation.baseline_terms(corruption.targets, corruption.is_masked, unigram)
@@ -51,7 +52,8 @@ def test_baselines_and_generator_have_the_same_targets() -> None:
 
 
 def test_one_class_or_non_finite_logits_score_none() -> None:
-    both, finite = np.array([True, False, True]), np.linspace(0, 1, 3, dtype=np.float32)
+    both = np.array([True, False, True])
+    finite = np.linspace(0, 1, 3, dtype=np.float32)
     assert None not in detection_scores(finite, both, 1).values()
     infinite = np.where(both, finite, np.float32(np.nan))
     for scores, labels in ((finite, both | True), (finite, both & False), (infinite, both)):

@@ -19,8 +19,10 @@ def test_a_shared_generator_is_the_first_layers_of_the_discriminator(
 ) -> None:
     shape = replace(MODEL, num_hidden_layers=6, num_hidden_groups=groups)
     options = replace(SHARED, generator_layers=first, generator_rate=3.0, discriminator_rate=0.5)
-    objective, batch = make_objective(shape, options), make_batch()
-    generator, discriminator = objective.generator, objective.discriminator
+    objective = make_objective(shape, options)
+    batch = make_batch()
+    generator = objective.generator
+    discriminator = objective.discriminator
     embedded = discriminator.embeddings(batch.input_ids, batch.token_type_ids)
     hidden_states = discriminator.encoder.embedding_hidden_mapping_in(embedded)
     for layer in range(first or 6):
@@ -48,7 +50,8 @@ def test_layers_that_are_not_the_first_ones_of_whole_groups_are_refused() -> Non
 def test_a_fixed_generator_takes_no_part_in_training() -> None:
     objective = build("rtd with fixed", replace(MODEL, hidden_dropout_prob=0.5)).train()
     batch, (fixed,) = make_batch(), objective._fixed
-    first, second = objective.corrupt(batch), objective.corrupt(batch)
+    first = objective.corrupt(batch)
+    second = objective.corrupt(batch)
     assert torch.equal(first.logits, second.logits), "dropout is on"
     assert not first.logits.requires_grad
     assert "generator_loss" in objective(batch).keys() - objective.weights.keys()  # a metric

@@ -71,7 +71,8 @@ def test_special_tokens_and_padding_are_not_maskable_and_one_token_is_chosen_at_
         [[CLS, 7, UNKNOWN, SEP, MASK, 9, SEP, 11], [CLS, UNKNOWN, SEP, MASK, SEP, PAD, PAD, PAD]]
     )
     mask = torch.tensor([[True] * 7 + [False], [True] * 5 + [False] * 3])
-    is_maskable, keys = maskable(ids, mask, SPECIAL), (SEED, torch.tensor([3, 4]))
+    is_maskable = maskable(ids, mask, SPECIAL)
+    keys = (SEED, torch.tensor([3, 4]))
     assert is_maskable.nonzero().tolist() == [[0, 1], [0, 5]]
     targets = choose_targets(ids, is_maskable, 0.15, *keys)
     assert targets.weight.tolist() == [[1.0], [0.0]]
@@ -136,7 +137,8 @@ def test_extreme_logits_are_sampled_exactly() -> None:
 
 
 def test_samples_are_detached_and_do_not_depend_on_the_batch() -> None:
-    number, position = torch.arange(40), torch.arange(40) % 7
+    number = torch.arange(40)
+    position = torch.arange(40) % 7
     logits = make_logits(101) * (1 + number[:, None] / 10)
     whole = sample(logits.requires_grad_(), 1.0, SEED, number, position)
     assert whole.dtype == torch.int64

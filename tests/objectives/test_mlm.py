@@ -77,7 +77,8 @@ def test_a_vocabulary_with_a_single_ordinary_token_is_refused_for_random_tokens(
 def test_loss_and_gradients_equal_those_of_albert_for_pretraining() -> None:
     batch = ordered(make_batch())
     objective: Any = build("mlm_sop", replace(MODEL, initializer_range=0.3))
-    twin, prediction = masked_lm_twin(objective.generator), objective.corrupt(batch)
+    twin = masked_lm_twin(objective.generator)
+    prediction = objective.corrupt(batch)
     targets = prediction.targets
     chosen = targets.labels.masked_fill(targets.weight == 0, IGNORED_LABEL)
     labels = torch.full_like(batch.input_ids, IGNORED_LABEL).scatter(1, targets.positions, chosen)

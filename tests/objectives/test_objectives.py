@@ -64,7 +64,8 @@ def test_terms_are_float32_sums_and_int64_counts_equal_to_those_on_the_host(name
         counts = objective.counts(batch)
         assert counts == {term: int(terms[term].count) for term in objective.weights}
         for value in terms.values():
-            assert (value.sum.dtype, value.count.dtype) == (torch.float32, torch.int64)
+            assert value.sum.dtype == torch.float32
+            assert value.count.dtype == torch.int64
             assert value.sum.shape == value.count.shape == ()
 
 
@@ -72,10 +73,12 @@ def test_terms_are_float32_sums_and_int64_counts_equal_to_those_on_the_host(name
 def test_micro_batches_give_the_gradient_of_one_large_batch(name: str) -> None:
     # Parts with different counts, the second without sentence order. Float64 parameters; losses are
     # summed in float32, with a relative error of 6e-8 per number.
-    objective, batch = build(name).double(), ordered(make_batch())
+    objective = build(name).double()
+    batch = ordered(make_batch())
     counts = objective.counts(batch)
     parts = [toy.select(batch, torch.tensor(index)) for index in ([0, 2, 3], [1], [4])]
-    whole, summed = gradients(objective, [batch], counts), gradients(objective, parts, counts)
+    whole = gradients(objective, [batch], counts)
+    summed = gradients(objective, parts, counts)
     norm = torch.stack([gradient.norm() for gradient in whole.values()]).norm()
     assert all((summed[name] - gradient).norm() <= 1e-6 * norm for name, gradient in whole.items())
 
@@ -109,10 +112,12 @@ def test_every_parameter_has_a_gradient_after_one_step_and_is_in_one_group(name:
 
 @pytest.mark.parametrize("name", WITH_ORDER)
 def test_a_batch_without_sentence_order_has_count_zero_and_zero_gradients(name: str) -> None:
-    objective, batch = build(name), make_batch()
+    objective = build(name)
+    batch = make_batch()
     terms = objective(batch)
     for term in ("sop_loss", "sop_accuracy", "swapped_fraction"):
-        assert (float(terms[term].sum.detach()), int(terms[term].count)) == (0.0, 0)
+        assert float(terms[term].sum.detach()) == 0.0
+        assert int(terms[term].count) == 0
     total(objective, terms).backward()
     check_gradients(objective)
     for parameter, value in objective.named_parameters():
@@ -134,7 +139,8 @@ def assert_corruption_does_not_depend_on_the_batch(
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_draws_are_keyed_by_seed_and_example_not_by_the_index_in_the_batch(name: str) -> None:
     # Float64, so that rounding, which depends on the batch, does not change a sample.
-    objective, batch = build(name).double(), make_batch()
+    objective = build(name).double()
+    batch = make_batch()
     assert_corruption_does_not_depend_on_the_batch(objective, batch)
     torch.rand(7)  # torch's global generator must not matter
     again = objective.corrupt(batch).masked_ids
@@ -147,10 +153,12 @@ def test_draws_are_keyed_by_seed_and_example_not_by_the_index_in_the_batch(name:
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_padding_changes_no_term(name: str) -> None:
-    objective, batch = build(name), ordered(make_batch())
+    objective = build(name)
+    batch = ordered(make_batch())
     ids = batch.input_ids.masked_fill(~batch.attention_mask, 9)
     types = batch.token_type_ids.masked_fill(~batch.attention_mask, 1)
-    terms, other = objective(batch), objective(batch._replace(input_ids=ids, token_type_ids=types))
+    terms = objective(batch)
+    other = objective(batch._replace(input_ids=ids, token_type_ids=types))
     assert all(
         torch.equal(*pair) for term in terms for pair in zip(terms[term], other[term], strict=True)
     )
@@ -158,7 +166,9 @@ def test_padding_changes_no_term(name: str) -> None:
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_score_returns_the_training_terms_and_the_baselines(name: str) -> None:
-    objective, batch, detections = build(name), ordered(make_batch()), Detections()
+    objective = build(name)
+    batch = ordered(make_batch())
+    detections = Detections()
     unigram = Unigram.from_counts(np.arange(MODEL.vocab_size), SPECIAL.never_masked)
     with torch.no_grad():
         scored = objective.score(batch, unigram, detections)
@@ -184,11 +194,13 @@ def test_order_terms_of_known_logits() -> None:
 
 
 def test_order_is_predicted_from_the_corrupted_text_and_trains_the_discriminator_alone() -> None:
-    batch, objective = ordered(make_batch()), toy.make_objective(sop=SopConfig())
+    batch = ordered(make_batch())
+    objective = toy.make_objective(sop=SopConfig())
     with torch.no_grad():
         for parameter in objective.parameters():
             parameter.mul_(5)  # so that another token changes the loss by more than the tolerance
-    model, loss = objective.discriminator, objective(batch)["sop_loss"].sum
+    model = objective.discriminator
+    loss = objective(batch)["sop_loss"].sum
     ids = objective.corrupt(batch).corrupted_ids
     states = model.encode(ids, batch.attention_mask, batch.token_type_ids)
     expected = order_terms(model.sentence_order, states, batch)["sop_loss"].sum

@@ -44,8 +44,10 @@ def test_only_targets_are_masked_or_replaced() -> None:
 
 
 def test_the_discriminator_loss_covers_all_tokens_except_padding() -> None:
-    batch, objective = make_batch(), make_objective()
-    corruption, mask = objective.corrupt(batch), batch.attention_mask
+    batch = make_batch()
+    objective = make_objective()
+    corruption = objective.corrupt(batch)
+    mask = batch.attention_mask
     detected = objective.discriminator(corruption.corrupted_ids, mask, batch.token_type_ids)
     labels = corruption.is_replaced[mask].float()
     nats = binary_cross_entropy_with_logits(detected[mask], labels, reduction="sum")
@@ -55,21 +57,25 @@ def test_the_discriminator_loss_covers_all_tokens_except_padding() -> None:
 
 
 def test_metrics_equal_counts_by_hand() -> None:
-    batch, objective = make_batch(), make_objective(rtd=replace(HALF, mask_token_share=0.5))
-    corruption, mask = objective.corrupt(batch), batch.attention_mask
+    batch = make_batch()
+    objective = make_objective(rtd=replace(HALF, mask_token_share=0.5))
+    corruption = objective.corrupt(batch)
+    mask = batch.attention_mask
     certain = one_hot(corruption.targets.labels, MODEL.vocab_size).float()
     # The generator is correct for every other target, among them some that are not masked.
     is_known = torch.arange(certain.shape[1]) % 2 == 0
     corruption = corruption._replace(logits=corruption.logits + 99 * certain * is_known[:, None])
     hidden_states, logits = objective.detect(batch, corruption)
     terms = objective.terms(batch, corruption, hidden_states, logits)
-    detected, is_replaced = logits[mask] > 0, corruption.is_replaced[mask]
+    detected = logits[mask] > 0
+    is_replaced = corruption.is_replaced[mask]
     hits = int((detected & is_replaced).sum())
     found = {name: (float(term.sum.detach()), int(term.count)) for name, term in terms.items()}
     assert found["discriminator_precision"] == (hits, int(detected.sum()))
     assert found["discriminator_recall"] == (hits, int(is_replaced.sum()))
     assert found["replaced_fraction"] == (int(is_replaced.sum()), int(mask.sum()))
-    right, shown = corruption.logits.argmax(-1) == corruption.targets.labels, corruption.is_masked
+    right = corruption.logits.argmax(-1) == corruption.targets.labels
+    shown = corruption.is_masked
     assert (right & ~shown & (corruption.targets.weight > 0)).any(), "the case does not occur"
     assert found["generator_accuracy"] == (int((right & shown).sum()), int(shown.sum()))
 
@@ -100,9 +106,11 @@ def with_weights_of(other: ReplacedTokenDetection) -> ReplacedTokenDetection:
 
 
 def test_a_share_of_the_targets_stays_masked_and_is_predicted_by_the_discriminator() -> None:
-    batch, share = make_batch(), 0.4
+    batch = make_batch()
+    share = 0.4
     objective = make_objective(rtd=replace(HALF, mlm_share=share))
-    partly, plain = objective.corrupt(batch), with_weights_of(objective).corrupt(batch)
+    partly = objective.corrupt(batch)
+    plain = with_weights_of(objective).corrupt(batch)
     targets = partly.targets
     assert torch.equal(partly.is_kept.sum(1), (targets.weight.sum(1) * share).round().long())
     assert not (partly.is_kept & (targets.weight == 0)).any()
@@ -123,7 +131,8 @@ def test_disentangled_embeddings_start_equal_and_take_no_gradient_from_the_discr
     # DeBERTaV3 section 3.3; positions, segments and LayerNorm are shared as before.
     batch = make_batch()
     objective = make_objective(rtd=replace(HALF, embedding_sharing="disentangled"))
-    ours, plain = objective(batch), with_weights_of(objective)(batch)
+    ours = objective(batch)
+    plain = with_weights_of(objective)(batch)
     assert all(torch.equal(term.sum, plain[name].sum) for name, term in ours.items())
     ours["discriminator_loss"].sum.backward()
     base, own = (model.embeddings for model in (objective.generator, objective.discriminator))

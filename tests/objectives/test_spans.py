@@ -30,7 +30,8 @@ def sequences(count: int = 40, length: int = 67) -> tuple[Tensor, Tensor, Tensor
     """Ids with special tokens and padding at keyed positions, which tokens are maskable, and
     example ids.
     """
-    example, position = torch.arange(count) + 50, torch.arange(length)
+    example = torch.arange(count) + 50
+    position = torch.arange(length)
     drawn = bits(3, Stream.EXAMPLE, example[:, None], position)
     ids = torch.where(drawn % 17 == 0, SEP, 5 + drawn % 90)
     mask = position < length - example[:, None] % 9
@@ -42,17 +43,21 @@ def assert_runs_of_words(ids: Tensor, is_maskable: Tensor, units: Tensor, most: 
     """Assert that the units of a sequence are numbered in order, and that each is a run of 1 to
     `most` whole words without a special token.
     """
-    number, words, is_first = -1, 0, True
+    number = -1
+    words = 0
+    is_first = True
     for position in range(len(ids)):
         if not is_maskable[position]:
             is_first = True
             continue
         is_start = is_first or bool(STARTS_WORD[ids[position]])
         if is_first or int(units[position]) != number:
-            number, words = number + 1, 0
+            number = number + 1
+            words = 0
             assert is_start
         words += is_start
-        assert (int(units[position]), words <= most) == (number, True)
+        assert int(units[position]) == number
+        assert words <= most
         is_first = False
 
 
@@ -76,7 +81,8 @@ def test_whole_units_are_chosen_and_only_the_last_is_cut_to_the_exact_number(kin
 def test_numbers_of_words_follow_the_distribution_of_the_paper(kind: str) -> None:
     # The first eight units of each sequence, which never reach its end: a unit cut at the end would
     # be too short.
-    count, first = 2000, 8
+    count = 2000
+    first = 8
     ids = torch.full((count, first * WORDS[kind] + 1), 6)  # each token is a word
     is_maskable = torch.ones_like(ids).bool()
     keys = SEED, torch.arange(count)

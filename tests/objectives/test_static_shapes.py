@@ -98,7 +98,8 @@ def contents() -> list[Batch]:
     """Batches of one shape with different contents: full and nearly empty sequences, order labels,
     tokens and keys.
     """
-    full, nearly_empty = make_batch(lengths=(23,) * 5), make_batch(lengths=(3,) * 5, salt=1)
+    full = make_batch(lengths=(23,) * 5)
+    nearly_empty = make_batch(lengths=(3,) * 5, salt=1)
     others = nearly_empty._replace(example_id=full.example_id + 10**6)
     return [full, ordered(make_batch(lengths=(23, 17, 9, 4, 3))), others]
 
@@ -135,7 +136,8 @@ def test_a_step_uses_float64_only_where_mps_is_excepted(
     name: str, optimizer: Any, exceptions: set[str]
 ) -> None:
     # MPS has no float64 and is not to be had here; these functions ask for the device.
-    objective, batch = build(name, **options_of(name)), ordered(make_batch())
+    objective = build(name, **options_of(name))
+    batch = ordered(make_batch())
     updates = build_optimizer(objective, TrainingConfig(optimizer=optimizer))
     with Float64Trace() as recorded:
         train(objective, batch)
@@ -152,7 +154,8 @@ def test_the_compiled_step_equals_the_eager_one(name: str) -> None:
     plain, graph = (build(name, **options_of(name)) for _ in range(2))
     batch = ordered(make_batch())
     compile_for_training(graph, "step")
-    expected, compiled_terms = plain(batch), graph(batch)
+    expected = plain(batch)
+    compiled_terms = graph(batch)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1  # no graph break
     for term, value in expected.items():
         actual = compiled_terms[term]

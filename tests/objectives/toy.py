@@ -53,7 +53,8 @@ def config_of(
     rtd = RtdConfig(mask_rate=mask_rate, **RTD_OPTIONS[changes], **more)
     mlm = MlmConfig(mask_rate=mask_rate, **more)
     corpus = CorpusConfig(max_seq_length=model.max_position_embeddings)
-    run, training = RunConfig(objective=objective), TrainingConfig(seed=seed)
+    run = RunConfig(objective=objective)
+    training = TrainingConfig(seed=seed)
     return PretrainConfig(run=run, training=training, model=model, rtd=rtd, mlm=mlm, corpus=corpus)
 
 
@@ -81,7 +82,8 @@ def make_batch(
     """Sequences `[CLS] A [SEP] B [SEP]` and padding, of the given lengths, with example ids from
     100.
     """
-    example_id, position = torch.arange(len(lengths)) + 100, torch.arange(length)
+    example_id = torch.arange(len(lengths)) + 100
+    position = torch.arange(length)
     size = torch.tensor(lengths)[:, None]
     special = len(SPECIAL.never_masked)
     # [B, L].

@@ -41,6 +41,7 @@ TEXTS = [*kinds.NASTY, *DIGITS, *PROSE[:6]]
 TEXTS += ["a [MASK] and a <mask> here", "</s> [SEP]", "The Café of ZOË"]
 PLAIN = [*kinds.NASTY, *PROSE[:6], *nasty_corpus(300, 3, with_specials=False)]
 CONFIG = "tokenizer_config.json"
+JSON = "tokenizer.json"
 
 
 @pytest.fixture(
@@ -76,7 +77,8 @@ def test_transformers_gives_the_same_ids_and_a_round_trip_changes_nothing(
     first = [*TEXTS, *nasty_corpus(150, 1, with_specials=True)]
     second = nasty_corpus(150, 2, with_specials=True)
     for texts in ([first], [first[: len(second)], second]):
-        ours, theirs = tokenizer(*texts), stock(*texts)
+        ours = tokenizer(*texts)
+        theirs = stock(*texts)
         for name in ("input_ids", "token_type_ids"):
             assert theirs[name] == ours[name]
     assert stock.model_max_length == 77
@@ -117,7 +119,7 @@ def test_a_corpus_gets_the_ids_of_transformers_and_no_special_id_and_unknown_tex
     encoder = TextEncoder(tokenizer)
     assert encoded(encoder, PLAIN) == [ids.tolist() for ids in encoder.encode(PLAIN)] == expected
     special = special_ids(tokenizer)
-    for number in filter(None, special[:5]):
+    for number in {*special[:5]} - {None}:
         text = tokenizer.convert_ids_to_tokens(number)
         texts = [f"the {text} and x{text}y house", "the house", text]
         ids, lengths, counts = encoder.encode_counted(texts)
@@ -159,15 +161,11 @@ def test_fingerprints_differ_by_model_special_tokens_scores_and_options(tmp_path
     swapped = {"mask_token": "<pad>", "pad_token": "<mask>"}
     changes: list[tuple[str, str, Any]] = [
         ("bpe", CONFIG, lambda config: None),
-        ("bpe", "tokenizer.json", lambda content: content["model"]["merges"].pop()),
+        ("bpe", JSON, lambda content: content["model"]["merges"].pop()),
         ("bpe", CONFIG, lambda config: config.update(swapped)),
         ("bpe", CONFIG, lambda config: config.update(add_prefix_space=True)),
         ("albert", CONFIG, lambda config: None),
-        (
-            "albert",
-            "tokenizer.json",
-            lambda content: content["model"]["vocab"].__setitem__(9, ["zz", -3]),
-        ),
+        ("albert", JSON, lambda content: content["model"]["vocab"][9].__setitem__(1, -3.5)),
         ("albert", CONFIG, lambda config: config.update(do_lower_case=False)),
     ]
     prints = set()
@@ -216,7 +214,8 @@ def test_options_override_the_files_change_the_fingerprint_and_are_saved(
     KINDS[kind](tmp_path)
     if kind.startswith("bert"):
         edit(tmp_path / CONFIG, lambda config: config.update(strip_accents=True))
-    plain, prints = load_tokenizer(tmp_path), set()
+    plain = load_tokenizer(tmp_path)
+    prints = set()
     for options in starmap(TextOptions, product((True, False), repeat=2)):
         chosen = load_tokenizer(tmp_path, options)
         normalize = chosen.backend_tokenizer.normalizer.normalize_str
@@ -260,9 +259,11 @@ def test_numbers_get_the_ids_of_the_google_implementation() -> None:
 
 
 def test_digit_comma_scores_are_idempotent_and_reversible(tmp_path: Path) -> None:
-    split, together = TextOptions(split_digit_comma=True), TextOptions(split_digit_comma=False)
+    split = TextOptions(split_digit_comma=True)
+    together = TextOptions(split_digit_comma=False)
     kinds.save_digit_commas(tmp_path)
-    plain, apart = load_tokenizer(tmp_path), load_tokenizer(tmp_path, split)
+    plain = load_tokenizer(tmp_path)
+    apart = load_tokenizer(tmp_path, split)
     text = "in 1912, 1, 999, and 12, or 9,12,1, people"
     assert set(plain.tokenize(text)) & set(kinds.DIGIT_COMMA_TOKENS)
     assert not set(apart.tokenize(text)) & set(kinds.DIGIT_COMMA_TOKENS)

@@ -217,5 +217,7 @@ def edit(file: Path, change: Callable[[Any], Any]) -> None:
 
 def encoded(encoder: TextEncoder, sentences: list[str]) -> list[list[int]]:
     ids, lengths, _ = encoder.encode_counted(sentences)
-    assert (ids.dtype, lengths.dtype, lengths.sum()) == (np.int32, np.int64, len(ids))
+    assert ids.dtype == np.int32
+    assert lengths.dtype == np.int64
+    assert lengths.sum() == len(ids)
     return [token.tolist() for token in np.split(ids, lengths.cumsum()[:-1])]
