@@ -1,6 +1,5 @@
 """Files found by name or URL, files skipped or refused, and detection of changed files."""
 
-import bz2
 import gzip
 import hashlib
 import lzma
@@ -9,11 +8,8 @@ import re
 import socket
 import sys
 import tarfile
-import threading
 import time
 from collections import Counter
-from functools import partial
-from http.server import HTTPServer, SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +34,6 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     "cp1252.txt": (("It was “his” café.\n" * 20).encode("cp1252"), "cp1252.*café"),
     "picture.txt": (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR and so on", "binary"),
     "cut.xz": (lzma.compress(b"Words. " * 99)[:60], "xz"),
-    "cut.bz2": (bz2.compress(b"Words. " * 99)[:-1], "bzip2"),
     "archive.txt": (b"PK\x03\x04 and so on", "zip"),
     "pointer.txt": (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git lfs pull"),
     "page.xz": (b"<html>not found</html>", "not compressed"),
@@ -220,31 +215,6 @@ def test_a_silent_hub_fails_within_seconds(
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("huggingface_hub.constants.HF_HOME", str(tmp_path / "home"))
     return tmp_path / "home"
-
-
-def test_a_web_file_is_downloaded_again_if_changed_and_reused_if_the_server_is_down(
-    tmp_path: Path, cache: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO", logger="electra_albert")
-    page = write(tmp_path, "One line.\n", "page.txt")
-    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
-    with HTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.02,)).start()
-        try:
-            url = f"http://127.0.0.1:{server.server_port}/page.txt"
-            (first,) = find(url)
-            assert sentences(first) == [["One line."]]
-            assert first.is_relative_to(cache)
-            assert find(url) == [first]
-            assert caplog.text.count("downloading") == 1
-            write(tmp_path, "Another line here.\n", "page.txt")
-            os.utime(page, (1, 1))
-            assert sentences(*find(url)) == [["Another line here."]]
-            assert_refused("UsageError", "none.txt", find, url.replace("page", "none"))
-        finally:
-            server.shutdown()
-    assert sentences(*find(url)) == [["Another line here."]]
-    assert "copy downloaded before" in caplog.text
 
 
 def test_folders_globs_and_saved_datasets_are_read_from_any_file_system(

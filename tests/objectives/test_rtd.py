@@ -69,15 +69,18 @@ def test_metrics_equal_counts_by_hand() -> None:
     terms = objective.terms(batch, corruption, hidden_states, logits)
     detected = logits[mask] > 0
     is_replaced = corruption.is_replaced[mask]
-    hits = int((detected & is_replaced).sum())
-    found = {name: (float(term.sum.detach()), int(term.count)) for name, term in terms.items()}
-    assert found["discriminator_precision"] == (hits, int(detected.sum()))
-    assert found["discriminator_recall"] == (hits, int(is_replaced.sum()))
-    assert found["replaced_fraction"] == (int(is_replaced.sum()), int(mask.sum()))
+    hits = (detected & is_replaced).sum()
     right = corruption.logits.argmax(-1) == corruption.targets.labels
     shown = corruption.is_masked
     assert (right & ~shown & (corruption.targets.weight > 0)).any(), "the case does not occur"
-    assert found["generator_accuracy"] == (int((right & shown).sum()), int(shown.sum()))
+    for name, total, count in (
+        ("discriminator_precision", hits, detected.sum()),
+        ("discriminator_recall", hits, is_replaced.sum()),
+        ("replaced_fraction", is_replaced.sum(), mask.sum()),
+        ("generator_accuracy", (right & shown).sum(), shown.sum()),
+    ):
+        assert terms[name].sum == total, name
+        assert terms[name].count == count, name
 
 
 def test_generator_and_discriminator_have_their_own_learning_rates_but_shared_embeddings() -> None:
