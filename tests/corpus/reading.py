@@ -4,7 +4,6 @@ import bz2
 import gzip
 import lzma
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ PROSE = [
 ]
 _WORDS = "river bridge house people night water road hill moon dog stone wind old new great small"
 WORDS = f"{_WORDS} sang fell".split()
-COMPRESS: dict[str, Callable[[bytes], bytes]] = {
+COMPRESS = {
     ".gz": gzip.compress,
     ".bz2": bz2.compress,
     ".xz": lzma.compress,
@@ -45,7 +44,7 @@ def read(
     *files: Path, unit_bytes: int = 8 << 20, **how: Any
 ) -> tuple[list[Document], Counter[str]]:
     """All documents of the files, and the counts; `how` are fields of ReadOptions."""
-    counts: Counter[str] = Counter()
+    counts = Counter()
     units = plan_units(list(files), ReadOptions(**how), unit_bytes)
     return [document for unit in units for document in read_unit(unit, counts)], counts
 

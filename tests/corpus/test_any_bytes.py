@@ -2,7 +2,6 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -74,7 +73,7 @@ def test_any_bytes_give_documents_or_a_one_line_error_and_all_bytes_are_kept_or_
         assert counts["byte_order_marks"] == escaped.count("\ufeff")
 
 
-HOSTILE: dict[str, Callable[[], str]] = {
+HOSTILE = {
     "one line of 10 MB without a space": lambda: "x" * 10_000_000,
     "a million lines of one character": lambda: "x\n" * 1_000_000,
     "emoji, right to left, Hangul in parts": lambda: (

@@ -235,7 +235,7 @@ def test_every_epoch_trains_on_every_example_once(examples: PackedExamples) -> N
 
 def test_a_step_trains_on_the_same_examples_however_it_is_split(examples: PackedExamples) -> None:
     def of_step(step: int, ranks: int, accumulation: int, size: int) -> dict[int, list[int]]:
-        batches: list[Batch] = []
+        batches = []
         for rank in range(ranks):
             part = train_batches(examples, size, accumulation, rank, ranks)
             batches += part.micro_batches(step)
@@ -283,7 +283,7 @@ def test_few_evaluation_examples_are_spread_over_the_text(examples: PackedExampl
 def test_evaluation_scores_each_example_once(examples: PackedExamples, ranks: int) -> None:
     limit = examples.table.count - 3
     borders = [0, 5, 5, 6, 30]
-    batches: list[Batch] = []
+    batches = []
     for rank in range(ranks):
         batches += eval_batches(examples, limit, 4, rank, ranks, borders)
     assert ids_by_example(batches) == ids_by_example([next(eval_batches(examples, limit, limit))])

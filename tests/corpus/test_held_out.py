@@ -1,6 +1,5 @@
 """The held-out split: a bounded share, some of every source, near-duplicates together."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -70,7 +69,7 @@ def held_spans(
     return spans, held.notice.tobytes().decode()
 
 
-CORPORA: dict[str, Callable[[Drawn], list[list[str]]]] = {
+CORPORA = {
     "199 copies of one text": lambda d: [d.words(120)] * 199 + [d.words(120)],
     "thirty texts, 10 copies each": lambda d: [d.words(120) for _ in range(30)] * 10,
     "a long document and 150 notes": lambda d: [d.words(n) for n in (60_000, *[60] * 150)],
@@ -154,7 +153,7 @@ def test_from_a_large_corpus_near_duplicates_of_held_out_text_are_left_out(
     held = choose_held_out(parts, [0, 0], 1)
     assert len(held.keys) < len(held.spans) * 1.1 < 200
 
-    numbers: dict[str, list[int]] = {"train": [], "validation": [], "near_duplicates": []}
+    numbers = {"train": [], "validation": [], "near_duplicates": []}
     for part in parts:
         for split, spans in held.split(part).items():
             for start, end in (2_000 * part.number + spans // 100).tolist():

@@ -73,7 +73,7 @@ write_parts(plan_parts(units, load_tokenizer(folder / "tokenizer"), folder), ran
 def start_build(folder: Path, tokenizer: Any) -> subprocess.Popen[bytes]:
     """Write the parts of `folder`/corpus into `folder`/parts, in a new process group."""
     save_tokenizer(tokenizer, folder / "tokenizer", 77)
-    how: dict[str, Any] = {"cwd": ROOT, "start_new_session": True, "stderr": subprocess.PIPE}
+    how = {"cwd": ROOT, "start_new_session": True, "stderr": subprocess.PIPE}
     # For background jobs a shell ignores Ctrl-C, and children inherit this.
     how["preexec_fn"] = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
     return subprocess.Popen([sys.executable, "-c", _BUILD, str(folder)], **how)

@@ -18,7 +18,7 @@ from electra_albert.data_files.finding import find_files
 from tests.corpus.reading import COMPRESS, PROSE, read, sentences, write, write_table
 from tests.refusals import assert_refused
 
-TEXTS: list[str | None] = [
+TEXTS = [
     " ".join(PROSE),
     "Four words of text.",  # whose signature must not depend on the next text
     "A paragraph. It has two sentences.\nAnother, é 日本 and \"quotes\", 'commas', tabs.\tYes. No.",
@@ -88,9 +88,9 @@ def test_many_small_files_share_a_unit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a.arrow", "file.arrow"])
 def test_a_record_batch_as_big_as_its_file_is_not_held_in_memory(tmp_path: Path, name: str) -> None:
-    peaks: list[int] = []
+    peaks = []
     for count in (600, 2_400):  # of 2 KB; a megabyte of text is batched at once
-        texts: list[str | None] = ["One line that goes on and on " * 70] * count
+        texts = ["One line that goes on and on " * 70] * count
         (unit,) = plan_units([write_table(tmp_path / name, texts, count)])
         tracemalloc.start()
         before = pyarrow.total_allocated_bytes()

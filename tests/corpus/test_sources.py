@@ -100,7 +100,7 @@ def test_hard_wrapped_prose_has_the_sentences_of_its_paragraphs(tmp_path: Path, 
     assert " ".join(parts) == whole
 
 
-NOT_WRAPPED: dict[str, list[str]] = {
+NOT_WRAPPED = {
     "log": [f"12:{n % 60:02}:00 worker {n % 7} took {n * 7919 % 9973} ms" for n in range(200)],
     "without stops": ["the cat sat on the mat", "it was warm there", "nobody came"] * 60,
     "equal": [f"one sentence of about the same length as {n}." for n in range(100, 200)],
@@ -147,7 +147,7 @@ def test_a_long_document_is_read_in_parts_of_one_signature_with_bounded_memory(
     lines = (f"This is line number {i} of a text without a blank line.\n" for i in range(350_000))
     path = write(tmp_path, "".join(lines))
     tracemalloc.start()
-    counts: Counter[str] = Counter()
+    counts = Counter()
     documents = (document for unit in plan_units([path]) for document in read_unit(unit, counts))
     parts = [part._replace(sentences=[]) for part in documents]  # which would be held in memory
     peak = tracemalloc.get_traced_memory()[1]

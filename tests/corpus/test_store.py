@@ -167,7 +167,7 @@ def test_the_merge_reads_no_text_unless_a_part_has_changed(
     write_parts(plan, range(3), 1)
     split_parts(plan, range(3), 1)
     shutil.copytree(tmp_path / "whole", tmp_path / "damaged")
-    hashed: list[str] = []
+    hashed = []
     monkeypatch.setattr(files, "sha256", lambda path: hashed.append(path.name) or sha256(path))
     write_parts(plan, range(3), 1)
     build_table(merge_parts(plan, Counter()).train, 32, 3)
@@ -245,7 +245,7 @@ def test_the_kept_share_is_rounded_down_and_every_count_is_printed(tmp_path: Pat
     side = {"documents": 1, "sentences": 2, "tokens": 50}
     written = {"documents": 2, "tokens": 100, "unknown_tokens": 3}
     written |= {"characters": 400, "unknown_characters": 200}
-    statistics: dict[str, Any] = {"read": counts, "written": written, "sides": {"train": side}}
+    statistics = {"read": counts, "written": written, "sides": {"train": side}}
     statistics |= {"held_out": "by document", "process_seconds": 2.0}
     for remaining, percent in ((1, "100%"), (0.99999, "99.99%")):
         text = format_statistics(statistics | {"kept": remaining}, padding_share=0.1)

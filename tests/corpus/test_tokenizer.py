@@ -214,7 +214,7 @@ def test_only_latin_letters_lose_marks_and_only_in_english_or_on_request(tmp_pat
 
     german = ["Über die Brücke führte früher eine schöne Straße, alle gingen müde zurück."] * 15
     german += PROSE
-    cases: list[tuple[list[str], Any, str]] = [
+    cases = [
         (PROSE, None, LATIN_BARE),
         (PROSE, True, FOREIGN.lower()),
         (PROSE, "albert", "zoe’s naive cafe fit: हनद ไมม мои שלום η ハン 한국 x = y"),

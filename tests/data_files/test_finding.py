@@ -26,7 +26,7 @@ from tests.tasks.task_files import read
 
 TEXT = "Words of text.\n"
 _DEPTH = 400  # of nested folders
-REFUSED: dict[str, tuple[bytes, str]] = {
+REFUSED = {
     "blank.txt": (b"\n \n\n", "no text"),
     "mark.txt": (gzip.compress(b"\xef\xbb\xbf\n"), "no text"),
     "utf16.txt": (gzip.compress(("Plain words.\n" * 20).encode("utf-16-be")), "UTF-16"),
@@ -70,7 +70,7 @@ def test_a_folder_gives_its_text_files_in_order_and_counts_the_rest(tmp_path: Pa
     (sub / "again.txt").symlink_to(tmp_path / "b.txt")
     (sub / "gone.txt").symlink_to(tmp_path / "gone")
     os.mkfifo(sub / "pipe")
-    counts: Counter[str] = Counter()
+    counts = Counter()
     actual = [str(path.relative_to(tmp_path)) for path in find_files(str(tmp_path), counts)]
     assert " ".join(actual) == "Z.TXT a.md b.txt c.txt.gz plain sub/c.txt table.csv"
     assert counts == {
@@ -168,7 +168,7 @@ def test_a_saved_dataset_is_read_in_row_order_and_only_its_train_split(tmp_path:
     shards = {"train": 11, "validation": 1, "test": 1}
     datasets.DatasetDict(splits).save_to_disk(saved, num_shards=shards)
     (saved / "train" / "cache-123.arrow").write_bytes(b"not of the dataset")
-    counts: Counter[str] = Counter()
+    counts = Counter()
     assert sentences(*find_files(str(saved), counts)) == [[text] for text in texts]
     assert counts["splits_skipped"] == 2
     assert sentences(*find(saved / "test")) == [["Three."]]

@@ -90,7 +90,7 @@ def test_a_tsv_in_the_quotes_of_a_csv_is_read_without_them(tmp_path: Path) -> No
         ('say ""a""\t1\n"c"\t1\n', ['say ""a""', '"c"']),
         ('a\t1\n"c"\t1\n', ["a", '"c"']),
     ):
-        notes: list[tuple[str, str]] = []
+        notes = []
         file = write(tmp_path, "\ufeffa\tb\n" + content, "t.tsv")
         table = open_table(file, may_be_quoted=True, note=lambda *note, to=notes: to.append(note))
         assert [*zip(*cells(table, "a"), strict=True)] == [tuple(texts)]
@@ -136,7 +136,7 @@ def test_default_column_names_are_used_only_without_a_header(tmp_path: Path) -> 
 
 def test_column_names_are_chosen_by_column_count_and_a_separator_is_noted(tmp_path: Path) -> None:
     path = write(tmp_path, "x;1\n" + "a, b;0\n" * 9, "t.csv")
-    notes: list[str] = []
+    notes = []
     names = [("n", "text", "label"), ("text", "label")]
     table = open_table(path, named=names, note=lambda what, _: notes.append(what))
     assert cells(table, "text") == [("x",), *[("a, b",)] * 9]

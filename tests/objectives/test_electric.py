@@ -97,7 +97,7 @@ def test_noise_replaces_a_share_of_targets_that_the_generator_does_not_see() -> 
 
 
 def test_the_generator_learns_nothing_from_the_loss_of_its_noise() -> None:
-    objective: Any = build("electric")
+    objective = build("electric")
     terms = objective(make_batch((23,) * 8))
     terms["discriminator_loss"].sum.backward()
     generator = objective.generator
@@ -108,7 +108,7 @@ def test_the_generator_learns_nothing_from_the_loss_of_its_noise() -> None:
 def test_energies_are_not_rounded_to_half_precision() -> None:
     # Regression: around log V, bfloat16 has steps of 1/16, and 800 energies of a trained model had
     # two values.
-    objective: Any = build("electric")
+    objective = build("electric")
     batch = make_batch((23,) * 8)
     with torch.autocast("cpu", torch.bfloat16):
         energies = objective.discriminator(

@@ -8,7 +8,6 @@ import torch
 
 from electra_albert.apps.metrics_table import has_learned
 from electra_albert.config.objectives import RtdConfig
-from electra_albert.contracts import Metrics
 from electra_albert.objectives import evaluation
 from electra_albert.objectives.evaluation import (
     Unigram,
@@ -72,14 +71,14 @@ def test_perfect_and_reversed_detectors_have_auc_one_and_zero() -> None:
     assert perfect["shuffled_labels_auc"] == pytest.approx(0.5, abs=0.02)
 
 
-LEARNED: Metrics = {
+LEARNED = {
     "generator_accuracy": 0.20,
     "most_frequent_accuracy": 0.05,
     "discriminator_auc": 0.70,
     "discriminator_average_precision": 0.20,
     "replaced_fraction": 0.10,
 }
-MLM_LEARNED: Metrics = {"mlm_accuracy": 0.20, "most_frequent_accuracy": 0.05, "sop_accuracy": None}
+MLM_LEARNED = {"mlm_accuracy": 0.20, "most_frequent_accuracy": 0.05, "sop_accuracy": None}
 
 
 def test_a_run_has_learned_if_it_is_above_every_baseline() -> None:
@@ -97,7 +96,7 @@ def test_a_run_has_learned_if_it_is_above_every_baseline() -> None:
     assert not has_learned(MLM_LEARNED | {"mlm_accuracy": 0.12})
 
 
-IDLE: Metrics = {"discriminator_auc": 0.502, "generator_loss": 4.7, "unigram_loss": 6.4}
+IDLE = {"discriminator_auc": 0.502, "generator_loss": 4.7, "unigram_loss": 6.4}
 
 
 def test_a_discriminator_is_at_chance_only_if_the_generator_has_learned() -> None:

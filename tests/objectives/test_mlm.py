@@ -3,7 +3,6 @@ AlbertForPreTraining.
 """
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -76,7 +75,7 @@ def test_a_vocabulary_with_a_single_ordinary_token_is_refused_for_random_tokens(
 
 def test_loss_and_gradients_equal_those_of_albert_for_pretraining() -> None:
     batch = ordered(make_batch())
-    objective: Any = build("mlm_sop", replace(MODEL, initializer_range=0.3))
+    objective = build("mlm_sop", replace(MODEL, initializer_range=0.3))
     twin = masked_lm_twin(objective.generator)
     prediction = objective.corrupt(batch)
     targets = prediction.targets

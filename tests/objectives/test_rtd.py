@@ -101,7 +101,7 @@ def with_weights_of(other: ReplacedTokenDetection) -> ReplacedTokenDetection:
     """An objective without further options that has the generator's table and all other weights of
     `other`.
     """
-    objective: ReplacedTokenDetection = make_objective(rtd=HALF)
+    objective = make_objective(rtd=HALF)
     state = other.state_dict()
     del state["electra.discriminator.embeddings.word_embeddings.weight"]
     objective.load_state_dict(state, strict=False)

@@ -2,9 +2,6 @@
 scheduled.
 """
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -20,7 +17,7 @@ from tests.objectives.toy import PAD, SEED, SEP, SPECIAL, STARTS_WORD, build, ma
 WORDS = {"word": 1, "ngram": 3, "span": 10}  # the most words of a unit
 RATE = 0.3
 GEOMETRIC = 0.2 * 0.8 ** np.arange(10)  # SpanBERT section 3.1
-LENGTHS: Mapping[str, Any] = {
+LENGTHS = {
     "ngram": np.array([6, 3, 2]) / 11,
     "span": GEOMETRIC / GEOMETRIC.sum(),
 }

@@ -43,7 +43,7 @@ class Float64Trace(TorchDispatchMode):
     ) -> Any:
         result = func(*args, **(kwargs or {}))
         if any(tensor.dtype == torch.float64 for tensor in tensors_of(result)):
-            frame: Any = sys._getframe()
+            frame = sys._getframe()
             while frame and "electra_albert" not in Path(frame.f_code.co_filename).parts:
                 frame = frame.f_back
             self.functions.add(frame.f_code.co_qualname.split(".<")[0] if frame else "backward")

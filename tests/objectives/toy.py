@@ -26,7 +26,7 @@ SEED = 11
 # The vocabulary is so small that a sampled token is often correct.
 SIZES = {"vocab_size": 19, "embedding_size": 11, "hidden_size": 28, "intermediate_size": 37}
 MODEL = ModelConfig(**SIZES, num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=64)
-RTD_OPTIONS: dict[str, dict[str, Any]] = {  # by the second part of a name in OBJECTIVES
+RTD_OPTIONS = {  # by the second part of a name in OBJECTIVES
     "": {},
     "options": {"mlm_share": 0.4, "mlm_weight": 2.0, "embedding_sharing": "disentangled"},
     "shared": {"generator": "shared", "generator_size": 1.0, "generator_layers": 1},

@@ -95,7 +95,7 @@ def train(
 
 FAIRSEQ = ["<s>", "<unk>", "<pad>", "</s>", "<mask>"]
 STRIPPED = norm.Sequence([norm.NFKD(), norm.StripAccents(), norm.Lowercase()])
-BARE: dict[str, Any] = {
+BARE = {
     "unigram": (models.Unigram(), norm.NFC(), pre.Metaspace(), SPECIAL_TOKENS),
     "unigram, never": (
         models.Unigram(),
@@ -133,7 +133,7 @@ def test_a_bare_file_encodes_as_tokenizers(parts: Any, tmp_path: Path) -> None:
 
 
 NAMED = {"cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
-STOCK: dict[str, Any] = {
+STOCK = {
     "AlbertTokenizer": ("unigram", {}),
     "DebertaV2Tokenizer": ("unigram", {"split_by_punct": True}),
     "XLMRobertaTokenizer": ("unigram, stripped", {}),

@@ -159,7 +159,7 @@ def test_fingerprints_differ_by_model_special_tokens_scores_and_options(tmp_path
     kinds.save_roberta(tmp_path / "bpe")
     KINDS["albert uncased"](tmp_path / "albert")
     swapped = {"mask_token": "<pad>", "pad_token": "<mask>"}
-    changes: list[tuple[str, str, Any]] = [
+    changes = [
         ("bpe", CONFIG, lambda config: None),
         ("bpe", JSON, lambda content: content["model"]["merges"].pop()),
         ("bpe", CONFIG, lambda config: config.update(swapped)),
@@ -242,7 +242,7 @@ def test_numbers_get_the_ids_of_the_google_implementation() -> None:
     processor = SentencePieceProcessor(model_file=str(RELEASED))
 
     def googles_tokens(word: str) -> list[str]:
-        tokens: list[str] = []
+        tokens = []
         for token in processor.encode(word, out_type=str):
             if token.endswith(",") and token[-2:-1].isdigit():
                 first, *others = processor.encode(token[:-1].replace("▁", ""), out_type=str)

@@ -111,13 +111,13 @@ def edited(content: bytes, change: Callable[[Any], Any]) -> bytes:
     return bytes(proto.SerializeToString())
 
 
-DAMAGE: list[Callable[[bytes], bytes]] = [
+DAMAGE = [
     lambda content: content[: len(content) // 2],
     lambda content: edited(content, lambda proto: proto.ClearField("trainer_spec")),
     lambda content: content.replace("€".encode(), b"\xff\xfe\xfd"),  # not UTF-8
     lambda content: edited(content, lambda it: setattr(it.trainer_spec, "unk_id", 10**6)),
 ]
-OTHER_MODELS: dict[str, dict[str, Any]] = {
+OTHER_MODELS = {
     "WORD": {"model_type": "word", "vocab_size": 60},
     "treat_whitespace_as_suffix": {"treat_whitespace_as_suffix": True},
     "symbol '<URL>'": {"user_defined_symbols": ["<URL>"], "normalization_rule_name": "nfkc_cf"},

@@ -166,7 +166,7 @@ def save_digit_commas(folder: Path) -> None:
     edit(folder / "tokenizer.json", lambda content: content["model"]["vocab"].extend(rows))
 
 
-KINDS: dict[str, Callable[[Path], None]] = {
+KINDS = {
     "albert uncased": lambda folder: save_albert(folder, True),
     "albert cased with accents": lambda folder: save_albert(folder, False, keep_accents=True),
     "script-safe uncased": lambda folder: save_script_safe(folder, True, keep_accents=False),
@@ -190,7 +190,7 @@ needs_released = pytest.mark.skipif(
 
 def train_model(path: Path, sentences: list[str] = PROSE, **options: Any) -> Path:
     """Train a SentencePiece model in ALBERT's layout; `options` override the trainer arguments."""
-    arguments: dict[str, Any] = {
+    arguments = {
         "vocab_size": 120,
         "hard_vocab_limit": False,
         "pad_id": 0,
