@@ -20,7 +20,6 @@ from tests.refusals import assert_refused
 
 TEXTS = [
     " ".join(PROSE),
-    "Four words of text.",  # whose signature must not depend on the next text
     "A paragraph. It has two sentences.\nAnother, é 日本 and \"quotes\", 'commas', tabs.\tYes. No.",
     "\ufeffSlashes \\ and \\n, and a mark. \ufeff It ends.",
     "It goes on\r\nwith\rall line ends.\n\nAnd a blank line, which does not end a record.",
