@@ -179,7 +179,7 @@ def test_a_file_that_shrinks_is_deleted_or_becomes_a_pipe_is_an_error_but_may_gr
 
 def test_a_signature_depends_only_on_the_document(tmp_path: Path) -> None:
     # Catches keys that depend on other documents of the batch.
-    texts = ["one two three", "four", "five six seven eight", "nine ten eleven", " ".join(WORDS)]
+    texts = ["one two three", "four", "five six seven eight", "nine ten eleven", " ".join(PROSE)]
     together = read(write(tmp_path, "\n\n".join(texts)))[0]
     assert together == [read(write(tmp_path, text))[0][0] for text in texts]
     assert len({document.signature for document in together}) == len(texts)
