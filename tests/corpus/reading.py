@@ -4,7 +4,6 @@ import bz2
 import gzip
 import lzma
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +24,9 @@ PROSE = [
     "It was warm there.",
     "Nobody came to see it that day.",
 ]
-_LINE = (
-    "river bridge house people night water road hill moon dog stone wind old new great small sang"
-)
-WORDS = [*_LINE.split(), "fell"]
-COMPRESS: dict[str, Callable[[bytes], bytes]] = {
+_WORDS = "river bridge house people night water road hill moon dog stone wind old new great small"
+WORDS = f"{_WORDS} sang fell".split()
+COMPRESS = {
     ".gz": gzip.compress,
     ".bz2": bz2.compress,
     ".xz": lzma.compress,
@@ -47,7 +44,7 @@ def read(
     *files: Path, unit_bytes: int = 8 << 20, **how: Any
 ) -> tuple[list[Document], Counter[str]]:
     """All documents of the files, and the counts; `how` are fields of ReadOptions."""
-    counts: Counter[str] = Counter()
+    counts = Counter()
     units = plan_units(list(files), ReadOptions(**how), unit_bytes)
     return [document for unit in units for document in read_unit(unit, counts)], counts
 
@@ -57,9 +54,7 @@ def sentences(*files: Path, unit_bytes: int = 8 << 20, **how: Any) -> list[list[
 
 
 def cut(path: Path, unit_bytes: int) -> list[Span]:
-    units = plan_units([path], unit_bytes=unit_bytes)
-    assert all(len(unit.spans) == 1 for unit in units)
-    return [unit.spans[0] for unit in units]
+    return [span for unit in plan_units([path], unit_bytes=unit_bytes) for span in unit.spans]
 
 
 def solid(text: str) -> str:

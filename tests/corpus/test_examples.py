@@ -1,6 +1,7 @@
 """Packed examples hold every token once, in a documented layout that no batch changes."""
 
 import threading
+from functools import partial
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -13,11 +14,13 @@ from hypothesis import strategies as st
 
 from electra_albert.contracts import IGNORED_LABEL, Batch, SpecialIds
 from electra_albert.corpus.examples import PackedExamples, TrainBatches, eval_batches
-from electra_albert.corpus.mixture import ExampleOrder, order_examples
-from electra_albert.corpus.rows import ExampleTable, Split, TokenStream, build_table, padding_share
+from electra_albert.corpus.mixture import order_examples
+from electra_albert.corpus.rows import Split, TokenStream, build_table, inside, padding_share
 from tests.corpus.reading import joined
 
-PAD, CLS, SEP = 3, 1, 4  # unlike ALBERT's, which no code may assume
+PAD = 3  # unlike ALBERT's, which no code may assume
+CLS = 1
+SEP = 4
 SPECIAL = SpecialIds(pad=PAD, unk=None, cls=CLS, sep=SEP, mask=2, never_masked=())
 SEED = 11
 
@@ -25,11 +28,8 @@ SEED = 11
 def make_stream(documents: list[list[int]]) -> TokenStream:
     """Documents given as sentence lengths; an id shows its position: token i has the id 5 + i."""
     lengths = [length for sentences in documents for length in sentences]
-    sentence_ends = np.cumsum(lengths, dtype=np.int64)
-    document_ends = np.cumsum([sum(sentences) for sentences in documents], dtype=np.int64)
-    return TokenStream(
-        np.arange(5, 5 + sentence_ends[-1], dtype=np.uint32), sentence_ends, document_ends
-    )
+    tokens = np.arange(5, 5 + sum(lengths), dtype=np.uint32)
+    return TokenStream(tokens, np.cumsum(lengths), np.cumsum([*map(sum, documents)]))
 
 
 def draw_stream(
@@ -37,28 +37,19 @@ def draw_stream(
 ) -> TokenStream:
     generator = np.random.default_rng(seed)
     counts = generator.integers(1, most_sentences + 1, documents)
-    return make_stream(
-        [generator.integers(1, longest_sentence + 1, count).tolist() for count in counts]
-    )
+    draw = partial(generator.integers, 1, longest_sentence + 1)
+    return make_stream([draw(count).tolist() for count in counts])
 
 
 def cut_in_parts(stream: TokenStream, count: int) -> list[TokenStream]:
     """At most `count` parts of a stream, cut where documents end."""
-    borders = np.unique(
-        [
-            0,
-            *(
-                stream.document_ends[len(stream.document_ends) * n // count - 1]
-                for n in range(1, count + 1)
-            ),
-        ]
-    )
-    return [
-        TokenStream(
-            stream.tokens[a:b], *(ends[(ends > a) & (ends <= b)] - a for ends in stream[1:])
-        )
-        for a, b in pairwise(borders.tolist())
-    ]
+    step = -(-len(stream.document_ends) // count)
+    borders = [*stream.document_ends[::-step][::-1].tolist()]
+    parts = []
+    for start, end in pairwise([0, *borders]):
+        ends = (each[(each > start) & (each <= end)] - start for each in stream[1:])
+        parts.append(TokenStream(stream.tokens[start:end], *ends))
+    return parts
 
 
 def make_examples(
@@ -75,12 +66,12 @@ def all_examples(examples: PackedExamples, epoch: int = 0) -> Batch:
     return examples.gather(index, example_id=epoch * examples.table.count + index)
 
 
-def edges_of(examples: PackedExamples) -> np.ndarray:
+def edges_of(examples: PackedExamples) -> list[int]:
     """Where all examples start and end, in tokens from the start of the first part."""
-    firsts = np.cumsum([0, *(len(part.tokens) for part in examples.split.parts)])
-    return np.unique(
-        np.concatenate([e + first for e, first in zip(examples.table.edges, firsts, strict=False)])
-    )
+    edges = [0]
+    for part in examples.table.edges:
+        edges += (part[1:] + edges[-1]).tolist()
+    return edges
 
 
 class Layout(NamedTuple):
@@ -91,28 +82,23 @@ class Layout(NamedTuple):
 
 def plain_layouts(examples: PackedExamples, number: int) -> list[Layout]:
     """Every allowed layout of an example, by plain enumeration."""
-    stream, (start, end) = joined(examples.split), edges_of(examples)[number : number + 2].tolist()
+    stream = joined(examples.split)
+    start, end = edges_of(examples)[number : number + 2]
     tokens = stream.tokens[start:end].tolist()
-    inside = [int(e) - start for e in stream.document_ends if start < e < end]
-    if inside:
-        edges = [0, *inside, end - start]
-        segments = [tokens[a:b] for a, b in pairwise(edges)]
-        rest = [token for segment in segments[1:] for token in [*segment, SEP]]
-        first = [CLS, *segments[0], SEP]
-        return [Layout(first + rest, [0] * len(first) + [1] * len(rest), IGNORED_LABEL)]
-    inside = [int(e) - start for e in stream.sentence_ends if start < e < end]
+    borders = [edge - start for edge in stream.document_ends.tolist() if start < edge < end]
+    inside = [edge - start for edge in stream.sentence_ends.tolist() if start < edge < end]
+    if borders:
+        first, *others = (tokens[a:b] for a, b in pairwise([0, *borders, len(tokens)]))
+        rest = [token for segment in others for token in [*segment, SEP]]
+        return [two_segments(first, rest[:-1], IGNORED_LABEL)]
+    swappable = inside[1:-1] if examples.swap_rate else []
     layouts = []
     for cut in inside:
-        label = (
-            0
-            if examples.swap_rate == 0 or (len(inside) > 2 and cut in inside[1:-1])
-            else IGNORED_LABEL
-        )
+        label = 0 if cut in swappable or not examples.swap_rate else IGNORED_LABEL
         layouts.append(two_segments(tokens[:cut], tokens[cut:], label))
-    for cut in inside[1:-1] if examples.swap_rate else ():
-        head, first, second, tail = (
-            tokens[a:b] for a, b in pairwise([0, inside[0], cut, inside[-1], len(tokens)])
-        )
+    for cut in swappable:
+        edges = [0, inside[0], cut, inside[-1], len(tokens)]
+        head, first, second, tail = (tokens[a:b] for a, b in pairwise(edges))
         layouts.append(two_segments(head + second, first + tail, 1))
     return [*layouts, Layout([CLS, *tokens, SEP], [0] * (len(tokens) + 2), IGNORED_LABEL)]
 
@@ -127,13 +113,6 @@ def laid_out(batch: Batch, number: int) -> Layout:
     assert mask[:used].all(), "padding is only at the end"
     assert ((ids[used:] == PAD) & (types[used:] == 0)).all()
     return Layout(ids[:used].tolist(), types[:used].tolist(), int(label))
-
-
-def has_allowed_layout(examples: PackedExamples, batch: Batch) -> bool:
-    return all(
-        laid_out(batch, number) in plain_layouts(examples, number)
-        for number in range(examples.table.count)
-    )
 
 
 def tokens_in_order(batch: Batch) -> list[int]:
@@ -152,24 +131,24 @@ DOCUMENTS = st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=6), min_s
 def test_examples_hold_every_token_once_in_an_allowed_layout(
     tmp_path_factory: pytest.TempPathFactory, documents: list[list[int]], length: int, count: int
 ) -> None:
-    stream, folder = make_stream(documents), tmp_path_factory.mktemp("examples")
-    examples = make_examples(stream, folder, length, count, one_segment_rate=0.2)
-    batch = all_examples(examples)
-    assert batch.input_ids.shape == (examples.table.count, length)
-    assert tokens_in_order(batch) == stream.tokens.tolist()
-    assert has_allowed_layout(examples, batch)
-    swapping = make_examples(stream, folder, length, count, swap_rate=0.5, one_segment_rate=0.0)
-    swapped = all_examples(swapping)
-    assert sorted(tokens_in_order(swapped)) == stream.tokens.tolist()
-    assert has_allowed_layout(swapping, swapped)
+    stream = make_stream(documents)
+    folder = tmp_path_factory.mktemp("examples")
+    for rates in ({"one_segment_rate": 0.2}, {"swap_rate": 0.5, "one_segment_rate": 0.0}):
+        examples = make_examples(stream, folder, length, count, **rates)
+        batch = all_examples(examples)
+        assert batch.input_ids.shape == (examples.table.count, length)
+        tokens = tokens_in_order(batch)
+        assert (sorted(tokens) if examples.swap_rate else tokens) == stream.tokens.tolist()
+        for number in range(examples.table.count):
+            assert laid_out(batch, number) in plain_layouts(examples, number)
 
 
 def test_examples_hold_as_many_tokens_as_fit(tmp_path: Path) -> None:
     stream = draw_stream(2, 3_000, 12, 5)
     examples = make_examples(stream, tmp_path)
-    edges, length = examples.table.edges[0], examples.max_seq_length
-    first = np.searchsorted(stream.document_ends, edges[:-1], side="right")
-    borders = np.searchsorted(stream.document_ends, edges[1:] + 1) - first
+    edges = examples.table.edges[0]
+    length = examples.max_seq_length
+    borders = inside(stream.document_ends, edges[:-1], edges[1:] + 1)[1]
     # With the next token, whose border would be inside.
     used = np.diff(edges) + 2 + np.maximum(borders, 1)
     is_full = used[:-1] + 1 > length
@@ -208,23 +187,12 @@ def test_segment_lengths_do_not_reveal_a_swap(tmp_path: Path) -> None:
     assert abs(float(groups[0].mean() - groups[1].mean())) < 4 * error
 
 
-def test_an_example_is_the_same_in_any_batch(tmp_path: Path) -> None:
-    stream = draw_stream(4, 60, 9, 6)
-    examples = make_examples(stream, tmp_path, 24, 4, swap_rate=0.5)
-    order = torch.arange(examples.table.count).flip(0)
-    alone = [examples.gather(index[None], example_id=index[None]) for index in order]
-    for name, field in all_examples(examples)._asdict().items():
-        if field is not None:
-            assert torch.equal(
-                torch.cat([getattr(batch, name) for batch in alone]), field[order]
-            ), name
-
-
 def test_epochs_change_cuts_but_not_tokens_and_dtypes_and_padding_are_as_documented(
     tmp_path: Path,
 ) -> None:
     examples = make_examples(draw_stream(6, 80, 9, 6), tmp_path, 24, 3, one_segment_rate=0.0)
-    first, second = all_examples(examples, 0), all_examples(examples, 1)
+    first = all_examples(examples, 0)
+    second = all_examples(examples, 1)
     assert tokens_in_order(first) == tokens_in_order(second)
     assert not torch.equal(first.token_type_ids, second.token_type_ids)
     actual = [field.dtype for field in first if field is not None]
@@ -233,69 +201,33 @@ def test_epochs_change_cuts_but_not_tokens_and_dtypes_and_padding_are_as_documen
     assert share == pytest.approx(1 - float(first.attention_mask.double().mean()), abs=1e-12)
 
 
-def test_the_padding_of_many_parts_is_that_of_a_sample(tmp_path: Path) -> None:
-    examples = make_examples(draw_stream(6, 80, 9, 6), tmp_path, 24, 3)
-    part, edges = examples.split.parts[0], examples.table.edges[0]
-    unread = part._replace(sentence_ends=None, document_ends=None)  # would raise
-    parts = [part if number % 8 == 0 else unread for number in range(700)]
-
-    def share(some: list[TokenStream]) -> float:
-        table = examples.table._replace(edges=[edges] * len(some))
-        return padding_share(examples.split._replace(parts=some), table, examples.max_seq_length)
-
-    assert 0 < share([part]) == share(parts)
-
-
 # Batches: a pure function of the step, independent of ranks, accumulation and resumption.
 
 
 @pytest.fixture
 def examples(tmp_path: Path) -> PackedExamples:
-    generator = np.random.default_rng(1)
-    sentence_ends = generator.integers(1, 9, 300).cumsum()
-    stream = TokenStream(
-        np.arange(5, 5 + sentence_ends[-1], dtype=np.uint16), sentence_ends, sentence_ends[3::4]
-    )
-    return make_examples(stream, tmp_path, 16, 2)
+    return make_examples(draw_stream(1, 75, 8, 7), tmp_path, 16, 2)
 
 
-def order_of(examples: PackedExamples, seed: int = SEED) -> ExampleOrder:
-    return order_examples([0], examples.table.count, None, seed)
+def train_batches(examples: PackedExamples, *sizes: int) -> TrainBatches:
+    return TrainBatches(examples, order_examples([0], examples.table.count, None, SEED), *sizes)
 
 
 def ids_by_example(batches: list[Batch]) -> dict[int, list[int]]:
-    actual = {
-        int(n): ids
-        for b in batches
-        for n, ids in zip(b.example_id, b.input_ids.tolist(), strict=True)
-    }
-    assert len(actual) == sum(len(batch.example_id) for batch in batches)
-    return actual
-
-
-def fields_equal(first: list[Batch], second: list[Batch]) -> bool:
-    pairs = [
-        (a, b)
-        for x, y in zip(first, second, strict=True)
-        for a, b in zip(x, y, strict=True)
-        if a is not None
-    ]
-    return all(b is not None and torch.equal(a, b) for a, b in pairs)
+    ids = torch.cat([batch.example_id for batch in batches]).tolist()
+    assert len({*ids}) == len(ids)
+    return dict(zip(ids, torch.cat([batch.input_ids for batch in batches]).tolist(), strict=True))
 
 
 def test_every_epoch_trains_on_every_example_once(examples: PackedExamples) -> None:
-    batches, count = (
-        TrainBatches(examples, order_of(examples), per_device_train_batch_size=7),
-        examples.table.count,
-    )
+    batches = train_batches(examples, 7)
+    count = examples.table.count
     assert count % 7
     steps = -(-3 * count // 7)
-    actual = ids_by_example(
-        [batch for step in range(1, steps + 1) for batch in batches.micro_batches(step)]
-    )
-    assert list(actual) == list(range(7 * steps))
-    first_tokens = [min(token for token in ids if token >= 5) for ids in actual.values()]
-    expected = (edges_of(examples)[:-1] + 5).tolist()
+    trained = ids_by_example([batches.micro_batches(step)[0] for step in range(1, steps + 1)])
+    assert list(trained) == list(range(7 * steps))
+    first_tokens = [min(token for token in ids if token >= 5) for ids in trained.values()]
+    expected = [edge + 5 for edge in edges_of(examples)[:-1]]
     epochs = [first_tokens[epoch * count : (epoch + 1) * count] for epoch in range(3)]
     assert [sorted(epoch) for epoch in epochs] == [expected] * 3
     assert epochs[0] != epochs[1] != expected
@@ -303,52 +235,34 @@ def test_every_epoch_trains_on_every_example_once(examples: PackedExamples) -> N
 
 def test_a_step_trains_on_the_same_examples_however_it_is_split(examples: PackedExamples) -> None:
     def of_step(step: int, ranks: int, accumulation: int, size: int) -> dict[int, list[int]]:
-        batches: list[Batch] = []
+        batches = []
         for rank in range(ranks):
-            order = order_of(examples)
-            part = TrainBatches(examples, order, size, accumulation, rank, ranks)
+            part = train_batches(examples, size, accumulation, rank, ranks)
             batches += part.micro_batches(step)
         return ids_by_example(batches)
 
     for step in (1, 9):
-        for split in ((1, 4, 3), (2, 2, 3), (12, 1, 1)):
+        for split in ((2, 2, 3), (12, 1, 1)):
             assert of_step(step, *split) == of_step(step, 1, 1, 12), split
 
 
 def test_resumed_steps_equal_those_of_the_uninterrupted_run(examples: PackedExamples) -> None:
-    batches = TrainBatches(examples, order_of(examples), 3, 2)
-    straight = list(islice(batches.steps(1), 40))
-    for first in (2, 17, 40):  # in the first epoch and in later ones
-        resumed = list(islice(batches.steps(first), 41 - first))
-        assert all(fields_equal(a, b) for a, b in zip(straight[first - 1 :], resumed, strict=True))
-        assert fields_equal(batches.micro_batches(first), straight[first - 1])
-    assert not fields_equal(straight[0], straight[1])
-
-
-def test_a_distant_step_is_computed_directly_and_epochs_are_counted(
-    examples: PackedExamples,
-) -> None:
-    (batch,) = TrainBatches(examples, order_of(examples), 4).micro_batches(10**12)
-    assert batch.example_id.tolist() == [4 * (10**12 - 1) + k for k in range(4)]
-    batches = TrainBatches(examples, order_of(examples), 4, 3, 1, 2)
-    assert (batches.global_batch_size, batches.epoch(0), batches.epoch(examples.table.count)) == (
-        24,
-        0,
-        24,
-    )
+    batches = train_batches(examples, 3, 2)
+    straight = list(map(ids_by_example, islice(batches.steps(1), 40)))
+    for first in (2, 40):  # in the first epoch and in a later one
+        resumed = map(ids_by_example, islice(batches.steps(first), 41 - first))
+        assert list(resumed) == straight[first - 1 :]
+        assert ids_by_example(batches.micro_batches(first)) == straight[first - 1]
 
 
 def test_an_error_in_the_thread_reaches_the_caller_and_the_thread_ends(
     examples: PackedExamples,
 ) -> None:
-    beyond = ExampleTable(
-        [edges + len(joined(examples.split).tokens) for edges in examples.table.edges],
-        examples.table.firsts,
-    )
-    broken = PackedExamples(examples.split, beyond, 16, SEED, SPECIAL)
-    with pytest.raises(ValueError, match="zero-size"):
-        next(TrainBatches(broken, order_of(broken), 4).steps(1))
-    running = TrainBatches(examples, order_of(examples), 4).steps(1)
+    count = examples.table.count
+    beyond = order_examples([0], 2 * count, None, SEED)
+    with pytest.raises(IndexError):
+        [*islice(TrainBatches(examples, beyond, count).steps(1), 2)]
+    running = train_batches(examples, 4).steps(1)
     next(running)
     thread = next(t for t in threading.enumerate() if t.name.startswith("batches"))
     running.close()  # type: ignore[attr-defined]
@@ -369,7 +283,7 @@ def test_few_evaluation_examples_are_spread_over_the_text(examples: PackedExampl
 def test_evaluation_scores_each_example_once(examples: PackedExamples, ranks: int) -> None:
     limit = examples.table.count - 3
     borders = [0, 5, 5, 6, 30]
-    batches: list[Batch] = []
+    batches = []
     for rank in range(ranks):
         batches += eval_batches(examples, limit, 4, rank, ranks, borders)
     assert ids_by_example(batches) == ids_by_example([next(eval_batches(examples, limit, limit))])

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import unicodedata
-from collections import Counter
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,8 @@ from tests.tokenization.tokenizer_kinds import (
     save_bert,
 )
 
+CHINESE = ["".join(map(chr, range(0x4E00 + k, 0x4E00 + k + 8))) for k in range(500)]
+
 
 def test_special_ids_come_first_the_size_is_bounded_and_no_token_mixes_kinds_of_characters() -> (
     None
@@ -47,18 +49,11 @@ def test_special_ids_come_first_the_size_is_bounded_and_no_token_mixes_kinds_of_
     tokenizer = train_tokenizer(PROSE, 300, do_lower_case=True)
     assert tuple(tokenizer.convert_ids_to_tokens(list(range(5)))) == tokenizers.SPECIAL_TOKENS
     assert len(tokenizer) <= 300
-    many_letters = ["".join(map(chr, range(0x4E00 + k, 0x4E00 + k + 8))) for k in range(500)]
-    assert len(train_tokenizer(many_letters, 64, do_lower_case=True)) <= 64
-    tokens = [
-        token.removeprefix("▁")
-        for token in tokenizer.get_vocab()
-        if token not in tokenizers.SPECIAL_TOKENS
-    ]
-    kinds = [{letter.isalpha() + 2 * letter.isdigit() for letter in token} for token in tokens]
-    assert not [token for token, kind in zip(tokens, kinds, strict=True) if len(kind) > 1]
-    numbers = train_tokenizer(
-        ["in 1912, and 1,000 people, 9,"] * 50, 200, do_lower_case=True
-    ).get_vocab()
+    assert len(train_tokenizer(CHINESE, 64, do_lower_case=True)) <= 64
+    for token in tokenizer.get_vocab().keys() - {*tokenizers.SPECIAL_TOKENS}:
+        letters = token.removeprefix("▁")
+        assert len({letter.isalpha() + 2 * letter.isdigit() for letter in letters}) <= 1, token
+    numbers = train_tokenizer(["in 1912, and 1,000 people, 9,"] * 50, 200, True).get_vocab()
     assert "▁1912" in numbers
     assert not [token for token in numbers if token.endswith(",") and token[-2:-1].isdigit()]
 
@@ -82,11 +77,8 @@ def test_a_frequent_word_that_is_part_of_no_other_is_a_token() -> None:
 def test_letters_fit_into_a_small_vocabulary_and_take_half_of_a_larger_one() -> None:
     letters = " ".join(map(chr, range(0x430, 0x450)))
     assert "<unk>" not in train_tokenizer([letters], 48, True).tokenize(letters)
-    many = ["".join(map(chr, range(0x4E00 + number, 0x4E00 + number + 8))) for number in range(500)]
-    assert (
-        sum(len(token) == 1 for token in train_tokenizer(many, 400, True).get_vocab())
-        == 1 + (400 - 6) // 2
-    )
+    vocab = train_tokenizer(CHINESE, 400, True).get_vocab()
+    assert sum(len(token) == 1 for token in vocab) == 1 + (400 - 6) // 2
     rare = (chr(code) for code in range(0x4E00, 0x30000))  # more than codes of the trainer
     every = ["".join(character for character in rare if character.isalpha())]
     assert len(every[0]) > len(train_tokenizer(every, 200_000, True)) > 50_000
@@ -99,42 +91,37 @@ def test_characters_below_the_coverage_are_unknown_and_in_no_token() -> None:
     assert ids.count(tokenizer.unk_token_id) == 1
 
 
-STEMS = ["".join(random.Random(number).choices("бвгдеик", k=6)) for number in range(80)]
-WORDS = {
-    "letters of one first byte": lambda draw: draw.choice(STEMS) + draw.choice("абвгдеик"),
-    "one letter": lambda draw: draw.choice("acdefgh"),
-    "numbers": lambda draw: str(draw.randrange(10 ** draw.randrange(1, 8))),
-    "code": lambda draw: (
-        draw.choice(["self", "__init__", "name"]) + draw.choice(["()", "[-1]", "):", "."])
-    ),
-}
+def english(number: int) -> list[str]:
+    """One of two texts, to train on and to count tokens in."""
+    with lzma.open(SAMPLE_TEXT, "rt", encoding="utf-8") as file:
+        return list(islice(file, 1_000 * number, 1_000 * (number + 1)))
 
 
-def text_of(kind: str, number: int) -> list[str]:
-    """One of two texts of this kind, to train on and to count tokens in."""
-    if kind == "English":
-        with lzma.open(SAMPLE_TEXT, "rt", encoding="utf-8") as file:
-            return list(islice(file, 1_000 * number, 1_000 * (number + 1)))
+def cyrillic(number: int) -> list[str]:
+    """One of two texts of words whose letters have the same first byte in UTF-8."""
+    stems = ["".join(random.Random(stem).choices("бвгдеик", k=6)) for stem in range(80)]
     draw = random.Random(number)
-    return [" ".join(WORDS[kind](draw) for _ in range(12)) for _ in range(300)]
+    words = [draw.choice(stems) + draw.choice("абвгдеик") for _ in range(3_600)]
+    return [" ".join(words[start : start + 12]) for start in range(0, 3_600, 12)]
 
 
-@pytest.mark.parametrize("kind", [*WORDS, "English"])
-def test_other_text_needs_as_few_tokens_as_with_sentencepiece_itself(kind: str) -> None:
-    ours = train_tokenizer(text_of(kind, 0), 200, do_lower_case=False)
+@pytest.mark.parametrize("text_of", [english, cyrillic])
+def test_other_text_needs_as_few_tokens_as_with_sentencepiece_itself(
+    text_of: Callable[[int], list[str]],
+) -> None:
+    ours = train_tokenizer(text_of(0), 200, do_lower_case=False)
     model = io.BytesIO()
-    options = {
-        "vocab_size": 198,
-        "hard_vocab_limit": False,
-        "character_coverage": 0.9999,
-        "minloglevel": 2,
-    }
     SentencePieceTrainer.train(
-        sentence_iterator=iter(text_of(kind, 0)), model_writer=model, **options
+        sentence_iterator=iter(text_of(0)),
+        model_writer=model,
+        vocab_size=198,
+        hard_vocab_limit=False,
+        character_coverage=0.9999,
+        minloglevel=2,
     )
     theirs = SentencePieceProcessor(model_proto=model.getvalue())
-    count = sum(map(len, ours(text_of(kind, 1), add_special_tokens=False).input_ids))
-    assert count <= 1.03 * sum(map(len, theirs.encode(text_of(kind, 1))))
+    count = sum(map(len, ours(text_of(1), add_special_tokens=False).input_ids))
+    assert count <= 1.03 * sum(map(len, theirs.encode(text_of(1))))
 
 
 @pytest.mark.slow
@@ -189,36 +176,19 @@ def test_the_released_vocabulary_gives_published_ids() -> None:
     for text, printed in PRINTED.items():
         assert tokenizer(text)["input_ids"] == [int(number) for number in printed.split()], text
     # From the model card of albert-base-v2: predictions for "Hello I'm a [MASK] model."
-    assert tokenizer.convert_ids_to_tokens([12807, 1061, 29104]) == [
-        "▁modeling",
-        "▁model",
-        "▁lingerie",
-    ]
-
-    def ids(text: str, **options: Any) -> list[int]:
-        return load_tokenizer(RELEASED, TextOptions(**options))(text, add_special_tokens=False)[
-            "input_ids"
-        ]
-
-    accented: list[int] = [
-        31,
-        23,
-        386,
-        19,
-        561,
-        3050,
-        15,
-        17,
-        48,
-        25,
-        8256,
-        18,
-        1,
-        9,
-    ]  # as in transformers
-    assert ids("I was born in 92000, and this is falsé.", keep_accents=True) == accented
-    cased = [13, 1, 438, 2231, 886, 2385, 9]  # as in KerasNLP, whose tokenizer does not lower-case
-    assert ids("The quick brown fox.", do_lower_case=False) == cased
+    tokens = tokenizer.convert_ids_to_tokens([12807, 1061, 29104])
+    assert tokens == ["▁modeling", "▁model", "▁lingerie"]
+    # As in transformers; and in KerasNLP, whose tokenizer does not lower-case.
+    for options, text, printed in (
+        (
+            TextOptions(keep_accents=True),
+            "I was born in 92000, and this is falsé.",
+            "31 23 386 19 561 3050 15 17 48 25 8256 18 1 9",
+        ),
+        (TextOptions(do_lower_case=False), "The quick brown fox.", "13 1 438 2231 886 2385 9"),
+    ):
+        ids = load_tokenizer(RELEASED, options)(text, add_special_tokens=False)["input_ids"]
+        assert ids == list(map(int, printed.split()))
 
 
 # Languages and scripts: letters and marks.
@@ -242,34 +212,24 @@ def test_every_letter_and_mark_survives_the_default_tokenizer() -> None:
 def test_only_latin_letters_lose_marks_and_only_in_english_or_on_request(tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
-    german = [
-        *PROSE,
-        *["Über die Brücke führte früher eine schöne Straße, und alle gingen müde zurück."] * 15,
-    ]
-    cases: list[tuple[list[str], Any, str]] = [
-        *((PROSE, None, LATIN_BARE), (PROSE, True, FOREIGN.lower())),
+    german = ["Über die Brücke führte früher eine schöne Straße, alle gingen müde zurück."] * 15
+    german += PROSE
+    cases = [
+        (PROSE, None, LATIN_BARE),
+        (PROSE, True, FOREIGN.lower()),
         (PROSE, "albert", "zoe’s naive cafe fit: हनद ไมม мои שלום η ハン 한국 x = y"),
-        *(
-            (MARKED, None, FOREIGN.lower()),
-            (MARKED, False, LATIN_BARE),
-            (german, None, FOREIGN.lower()),
-        ),
+        (MARKED, None, FOREIGN.lower()),
+        (MARKED, False, LATIN_BARE),
+        (german, None, FOREIGN.lower()),
     ]
     for number, (text, keep_accents, expected) in enumerate(cases):
         tokenizer = train_tokenizer(text * 5, 300, True, keep_accents)
         folder = tmp_path / str(number)
         save_tokenizer(tokenizer, folder, 77)
-        for loaded in (
-            tokenizer,
-            load_tokenizer(folder),
-            AutoTokenizer.from_pretrained(str(folder)),
-        ):
-            assert (
-                unicodedata.normalize(
-                    "NFC", loaded.backend_tokenizer.normalizer.normalize_str(FOREIGN)
-                )
-                == expected
-            )
+        stock = AutoTokenizer.from_pretrained(str(folder))
+        for loaded in (tokenizer, load_tokenizer(folder), stock):
+            normalized = loaded.backend_tokenizer.normalizer.normalize_str(FOREIGN)
+            assert unicodedata.normalize("NFC", normalized) == expected
             assert loaded(FOREIGN)["input_ids"] == tokenizer(FOREIGN)["input_ids"]
 
 
@@ -277,7 +237,8 @@ def test_marks_that_a_given_tokenizer_removes_are_counted(tmp_path: Path) -> Non
     lines = ["The Café of Zoë", "हिन्दी हिन्दी", "ÉTÉ, ½ and ﬁne: мой x≠y"]
     units = write_corpus(tmp_path / "corpus", [lines, lines], 1)  # new and cached words
     save_bert(tmp_path / "bert", do_lower_case=False)
-    albert, bert = train_tokenizer(PROSE, 300, True, "albert"), load_tokenizer(tmp_path / "bert")
+    albert = train_tokenizer(PROSE, 300, True, "albert")
+    bert = load_tokenizer(tmp_path / "bert")
     for number, (tokenizer, removed) in enumerate([(albert, 24), (bert, 0)]):
         written = build(units, tokenizer, tmp_path / str(number)).statistics["written"]
         assert written.get("marks_removed", 0) == removed
@@ -296,9 +257,7 @@ TEXT = [  # the first new words are more frequent than the last, among known wor
 ] + ["a rareword", f"{'long' * 20} " * 9, "the hgbжtdgbжfvkh " * 9]
 
 
-@pytest.fixture(
-    scope="module", params=["albert uncased", "script-safe cased with accents", "bert uncased"]
-)
+@pytest.fixture(scope="module", params=["script-safe cased with accents", "bert uncased"])
 def tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("kind")
     KINDS[request.param](folder)
@@ -306,9 +265,7 @@ def tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 
 def new_tokens(old: Any, extended: Any) -> list[str]:
-    return [
-        str(token) for token in extended.convert_ids_to_tokens(list(range(len(old), len(extended))))
-    ]
+    return [*map(str, extended.convert_ids_to_tokens([*range(len(old), len(extended))]))]
 
 
 def test_old_ids_are_kept_each_new_token_is_used_and_transformers_agrees(
@@ -329,29 +286,27 @@ def test_old_ids_are_kept_each_new_token_is_used_and_transformers_agrees(
         assert tokenizer(word, add_special_tokens=False)["input_ids"] == old != old[:1]
     save_tokenizer(extended, tmp_path, max_length=77)
     stock = AutoTokenizer.from_pretrained(str(tmp_path), local_files_only=True)
-    ours, theirs = (
-        extended([*TEXT, *texts], [*texts, *TEXT]),
-        stock([*TEXT, *texts], [*texts, *TEXT]),
-    )
-    assert (theirs["input_ids"], theirs["token_type_ids"]) == (
-        ours["input_ids"],
-        ours["token_type_ids"],
-    )
+    pairs = ([*TEXT, *texts], [*texts, *TEXT])
+    ours = extended(*pairs)
+    theirs = stock(*pairs)
+    for name in ("input_ids", "token_type_ids"):
+        assert theirs[name] == ours[name]
     assert fingerprint(load_tokenizer(tmp_path)) == fingerprint(extended) != fingerprint(tokenizer)
 
 
 def test_the_words_that_save_most_tokens_come_first_and_rare_ones_are_skipped(
     tokenizer: Any,
 ) -> None:
-    counts = Counter(
-        word for word in NEW_WORDS for sentence in TEXT for _ in range(sentence.count(word))
-    )
-    cost = {word: len(tokenizer(word, add_special_tokens=False)["input_ids"]) for word in NEW_WORDS}
-    expected = sorted(NEW_WORDS, key=lambda word: (-counts[word] * (cost[word] - 1), word))[:2]
+    def saved(word: str) -> int:
+        tokens = tokenizer(word, add_special_tokens=False)["input_ids"]
+        return " ".join(TEXT).count(word) * (len(tokens) - 1)
+
+    expected = sorted(sorted(NEW_WORDS), key=saved, reverse=True)[:2]
     extended, again = (extend_tokenizer(tokenizer, TEXT, 2)[0] for _ in range(2))
     assert [token.removeprefix("▁") for token in new_tokens(tokenizer, extended)] == expected
     assert fingerprint(extended) == fingerprint(again)
-    few, longer = training.MIN_OCCURRENCES - 1, training.MAX_WORD_LENGTH + 1
+    few = training.MIN_OCCURRENCES - 1
+    longer = training.MAX_WORD_LENGTH + 1
     rare = [*PROSE[:2], *["the splenectomy"] * few, "a" * longer + " old"]
     assert extend_tokenizer(tokenizer, rare, 50) == (tokenizer, [])
 

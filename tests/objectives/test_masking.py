@@ -1,7 +1,5 @@
 """Targets are the right number of ordinary tokens; sampled tokens follow the softmax (law 4)."""
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 import torch
@@ -22,11 +20,9 @@ from electra_albert.objectives.masking import (
 from tests.objectives.toy import CLS, MASK, PAD, SEED, SEP, SPECIAL, UNKNOWN
 
 RATES = (0.15, 0.25, 0.3, 0.5)
-# P-values; draws are keyed, so the result is the same in every run.
-ACCEPTED, REJECTED = 1e-3, 1e-12
+ACCEPTED = 1e-3  # least p-value; draws are keyed, so the result is the same in every run
 DRAWS = 12_000
 LEAST_EXPECTED = 8.0  # rarer tokens are pooled, as the chi-squared test requires
-Sampler = Callable[[Tensor, float, int, Tensor, Tensor], Tensor]
 
 
 def assert_well_chosen(
@@ -53,9 +49,10 @@ def choose(
     count: int, length: int, mask_rate: float, share: float
 ) -> tuple[Tensor, Tensor, Targets]:
     """Targets of sequences in which about `share` of the tokens is maskable."""
-    example, position = torch.arange(count), torch.arange(length)
-    ids = 5 + bits(1, Stream.EXAMPLE, example[:, None], position) % 100
-    is_maskable = bits(2, Stream.EXAMPLE, example[:, None], position) % 1000 < round(1000 * share)
+    example = torch.arange(count)
+    noise = bits(1, Stream.EXAMPLE, example[:, None], torch.arange(length))
+    ids = 5 + noise % 100
+    is_maskable = noise // 100 % 1000 < 1000 * share
     return ids, is_maskable, choose_targets(ids, is_maskable, mask_rate, SEED, example)
 
 
@@ -69,29 +66,13 @@ def test_targets_are_the_right_number_of_distinct_maskable_tokens(
     assert_well_chosen(targets, ids, is_maskable, rate)
 
 
-@pytest.mark.parametrize("fault", ["not", "twice", "special"])
-def test_the_check_of_targets_rejects(fault: str) -> None:
-    # Planted: a count rounded up, positions drawn with replacement, and padding among the
-    # candidates.
-    ids, is_maskable, (positions, weight, _) = choose(6, 41, 0.25, 0.5)
-    if fault == "not":
-        weight[0, int(weight[0].sum())] = 1
-    else:
-        positions[0, 0] = (
-            positions[0, 1] if fault == "twice" else int((~is_maskable[0]).nonzero()[0])
-        )
-    with pytest.raises(AssertionError, match=fault):
-        assert_well_chosen(
-            Targets(positions, weight, ids.gather(1, positions)), ids, is_maskable, 0.25
-        )
-
-
 def test_special_tokens_and_padding_are_not_maskable_and_one_token_is_chosen_at_least() -> None:
     ids = torch.tensor(
         [[CLS, 7, UNKNOWN, SEP, MASK, 9, SEP, 11], [CLS, UNKNOWN, SEP, MASK, SEP, PAD, PAD, PAD]]
     )
     mask = torch.tensor([[True] * 7 + [False], [True] * 5 + [False] * 3])
-    is_maskable, keys = maskable(ids, mask, SPECIAL), (SEED, torch.tensor([3, 4]))
+    is_maskable = maskable(ids, mask, SPECIAL)
+    keys = (SEED, torch.tensor([3, 4]))
     assert is_maskable.nonzero().tolist() == [[0, 1], [0, 5]]
     targets = choose_targets(ids, is_maskable, 0.15, *keys)
     assert targets.weight.tolist() == [[1.0], [0.0]]
@@ -106,65 +87,39 @@ def test_every_maskable_position_is_chosen_equally_often() -> None:
     assert stats.chisquare(counts.numpy()).pvalue > ACCEPTED
 
 
-def make_logits(vocab: int, dtype: torch.dtype = torch.float32, scale: float = 1.0) -> Tensor:
+def make_logits(vocab: int) -> Tensor:
     """Logits [V] with probabilities of very different sizes."""
-    return (scale * gumbel(bits(5, Stream.EXAMPLE, torch.tensor(vocab), torch.arange(vocab)))).to(
-        dtype
-    )
+    return gumbel(bits(5, Stream.EXAMPLE, torch.tensor(vocab), torch.arange(vocab)))
 
 
-def draw(sampler: Sampler, logits: Tensor, temperature: float, by_position: bool = False) -> Tensor:
+def draw(logits: Tensor, temperature: float, by_position: bool = False) -> Tensor:
     """DRAWS tokens sampled from the same logits, keyed by the example or by the position."""
-    number, fixed = torch.arange(DRAWS), torch.full((DRAWS,), 3)
-    example, position = (fixed, number) if by_position else (number, fixed)
-    return sampler(logits.expand(DRAWS, -1), temperature, SEED, example, position)
+    keys = [torch.arange(DRAWS), torch.full((DRAWS,), 3)]
+    if by_position:
+        keys.reverse()
+    return sample(logits.expand(DRAWS, -1), temperature, SEED, *keys)
 
 
-def chi_squared(drawn: Tensor, logits: Tensor, temperature: float = 1.0) -> float:
+def chi_squared(drawn: Tensor, logits: Tensor, temperature: float) -> float:
     """The chi-squared p-value of the tokens under softmax(logits / temperature)."""
     expected = DRAWS * torch.softmax(logits.double() / temperature, -1).numpy()
     observed = torch.bincount(drawn, minlength=len(logits)).double().numpy()
-    is_rare = expected < LEAST_EXPECTED
-    pooled = [np.append(counts[~is_rare], counts[is_rare].sum()) for counts in (observed, expected)]
-    if pooled[1][-1] < 1e-9:
-        pooled = [counts[:-1] for counts in pooled]
+    group = np.where(expected < LEAST_EXPECTED, len(logits), np.arange(len(logits)))
+    _, group = np.unique(group, return_inverse=True)
+    pooled = [np.bincount(group, counts) for counts in (observed, expected)]
     return float(stats.chisquare(*pooled).pvalue)
 
 
 @pytest.mark.parametrize(
-    ("vocab", "temperature", "dtype"),
-    [
-        (7, 0.5, torch.float32),
-        (101, 2.0, torch.float32),
-        (101, 1.0, torch.float16),
-        (101, 1.0, torch.bfloat16),
-    ],
+    ("vocab", "temperature", "dtype"), [(7, 0.5, torch.float32), (101, 2.0, torch.bfloat16)]
 )
 def test_samples_follow_the_softmax_at_each_temperature(
     vocab: int, temperature: float, dtype: torch.dtype
 ) -> None:
-    logits = make_logits(vocab, dtype)
+    logits = make_logits(vocab).to(dtype)
     for by_position in (False, True):
-        assert (
-            chi_squared(draw(sample, logits, temperature, by_position), logits, temperature)
-            > ACCEPTED
-        )
-
-
-def after_noise(
-    logits: Tensor, temperature: float, seed: int, example: Tensor, position: Tensor
-) -> Tensor:
-    """Planted: the argmax of (logits + noise) / T, a sample at temperature 1 for any T."""
-    noise = gumbel(
-        bits(seed, Stream.SAMPLE_TOKEN, example[:, None], torch.arange(logits.shape[-1]))
-    )
-    return ((logits + noise) / temperature).argmax(-1)
-
-
-def test_the_check_of_samples_rejects_a_temperature_applied_after_the_noise() -> None:
-    logits = make_logits(64)
-    assert chi_squared(draw(after_noise, logits, 1.0), logits) > ACCEPTED
-    assert chi_squared(draw(after_noise, logits, 2.0), logits, 2.0) < REJECTED
+        drawn = draw(logits, temperature, by_position)
+        assert chi_squared(drawn, logits, temperature) > ACCEPTED
 
 
 def test_extreme_logits_are_sampled_exactly() -> None:
@@ -172,23 +127,22 @@ def test_extreme_logits_are_sampled_exactly() -> None:
     for token, others in ((6e4, 0.0), (0.0, -6e4)):
         logits = torch.full((101,), others, dtype=torch.float16)
         logits[37] = token
-        assert (draw(sample, logits, 0.5) == 37).all()
+        assert (draw(logits, 0.5) == 37).all()
     logits = torch.full((101,), -torch.inf)
-    logits[[3, 55, 100]] = torch.tensor([0.0, 1.0, 2.0])
-    drawn = draw(sample, logits, 1.0)
-    assert torch.isin(drawn, torch.tensor([3, 55, 100])).all()
-    assert chi_squared(drawn, logits) > ACCEPTED
+    finite = torch.tensor([3, 55, 100])
+    logits[finite] = torch.tensor([0.0, 1.0, 2.0])
+    drawn = draw(logits, 1.0)
+    assert torch.isin(drawn, finite).all()
+    assert chi_squared(torch.searchsorted(finite, drawn), logits[finite], 1.0) > ACCEPTED
 
 
 def test_samples_are_detached_and_do_not_depend_on_the_batch() -> None:
-    number, position = torch.arange(40), torch.arange(40) % 7
-    logits = torch.stack(
-        [make_logits(vocab=101, scale=1 + i / 10) for i in range(40)]
-    ).requires_grad_()
-    whole = sample(logits, 1.0, SEED, number, position)
+    number = torch.arange(40)
+    position = torch.arange(40) % 7
+    logits = make_logits(101) * (1 + number[:, None] / 10)
+    whole = sample(logits.requires_grad_(), 1.0, SEED, number, position)
     assert whole.dtype == torch.int64
     assert not whole.requires_grad
-    for rows in (torch.arange(39, -1, -1), torch.tensor([7]), torch.arange(5, 18)):
-        assert torch.equal(
-            sample(logits[rows], 1.0, SEED, number[rows], position[rows]), whole[rows]
-        )
+    for rows in (number.flip(0), torch.tensor([7])):
+        part = sample(logits[rows], 1.0, SEED, number[rows], position[rows])
+        assert torch.equal(part, whole[rows])

@@ -26,7 +26,7 @@ SEED = 11
 # The vocabulary is so small that a sampled token is often correct.
 SIZES = {"vocab_size": 19, "embedding_size": 11, "hidden_size": 28, "intermediate_size": 37}
 MODEL = ModelConfig(**SIZES, num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=64)
-RTD_OPTIONS: dict[str, dict[str, Any]] = {  # by the second part of a name in OBJECTIVES
+RTD_OPTIONS = {  # by the second part of a name in OBJECTIVES
     "": {},
     "options": {"mlm_share": 0.4, "mlm_weight": 2.0, "embedding_sharing": "disentangled"},
     "shared": {"generator": "shared", "generator_size": 1.0, "generator_layers": 1},
@@ -53,7 +53,8 @@ def config_of(
     rtd = RtdConfig(mask_rate=mask_rate, **RTD_OPTIONS[changes], **more)
     mlm = MlmConfig(mask_rate=mask_rate, **more)
     corpus = CorpusConfig(max_seq_length=model.max_position_embeddings)
-    run, training = RunConfig(objective=objective), TrainingConfig(seed=seed)
+    run = RunConfig(objective=objective)
+    training = TrainingConfig(seed=seed)
     return PretrainConfig(run=run, training=training, model=model, rtd=rtd, mlm=mlm, corpus=corpus)
 
 
@@ -81,7 +82,8 @@ def make_batch(
     """Sequences `[CLS] A [SEP] B [SEP]` and padding, of the given lengths, with example ids from
     100.
     """
-    example_id, position = torch.arange(len(lengths)) + 100, torch.arange(length)
+    example_id = torch.arange(len(lengths)) + 100
+    position = torch.arange(length)
     size = torch.tensor(lengths)[:, None]
     special = len(SPECIAL.never_masked)
     # [B, L].

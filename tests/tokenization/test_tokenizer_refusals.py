@@ -1,5 +1,6 @@
 """Damaged and unsupported tokenizers are refused in one line with the relevant word."""
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -8,84 +9,47 @@ from typing import Any
 import pytest
 
 from electra_albert.tokenization.tokenizer import TextOptions, load_tokenizer
-from tests.refusals import assert_refused
+from tests.refusals import assert_refused, rows
 from tests.tokenization.tokenizer_kinds import KINDS, edit, save_vocab_txt, train_model
 
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 3\n"
-JSON, CONFIG = "tokenizer.json", "tokenizer_config.json"
-Change = Callable[[Any], Any]
+CONFIG = "tokenizer_config.json"
+LONG = "x" * 2000
+# The kind, the changed setting and its new value ("added" for an element, nothing if it is
+# deleted), and a word of the message. Exceptions of all kinds in the libraries become the same
+# refusal, "fetch".
+EDITED = r"""
+roberta | model.type | "Neural" | fetch
+roberta | model.vocab.th | 9 | ids
+roberta | model.vocab.extra | 10000 | ids
+roberta | model.vocab. | 400 | empty
+roberta | added_tokens.added | {"id": 4000000000, "content": "<far>", "special": true} | ids
+roberta | added_tokens.added | {"id": 17, "content": "<mask>", "special": true} | ids
+roberta | normalizer | {"type": "Replace", "pattern": {"Regex": "(a+)+$"}, "content": ""} | fetch
+roberta | normalizer | {"type": "Replace", "pattern": {"String": "a"}, "content": "LONG"} | makes
+roberta | cls_token | "<nowhere>" | cls_token
+roberta | pad_token | "</s>" | same
+bert uncased | do_lower_case | "yes" | lower_case
+bert uncased | extra_special_tokens | ["[X]"] | \[X\]
+fast unigram | model.unk_id | 4000000000 | fetch
+fast unigram | model.vocab.added | ["[CLS]", -1.0] | ids
+albert uncased | model | | model
+albert uncased | model.vocab.added | ["[CLS]", -1.0] | ids
+albert uncased | model.vocab.7 | [3, -1.0] | fetch
+albert uncased | model.vocab.7 | ["LONG", -1.0] | longer
+"""
 
 
-def model(**changes: Any) -> Change:
-    return lambda content: content["model"].update(changes)
-
-
-def vocab(change: Change) -> Change:
-    return lambda content: change(content["model"]["vocab"])
-
-
-def entry(number: int, *fields: Any) -> Change:
-    return vocab(lambda entries: entries.__setitem__(number, list(fields)))
-
-
-def add_token(number: int, text: str) -> Change:
-    return lambda content: content["added_tokens"].append(
-        {"id": number, "content": text, "special": True}
-    )
-
-
-def step(**fields: Any) -> Change:
-    return lambda content: content.update(normalizer={"type": "Sequence", "normalizers": [fields]})
-
-
-def without_mask(content: Any) -> None:
-    content["model"]["vocab"]["<|endoftext|>"] = content["model"]["vocab"].pop("<mask>")
-    content["added_tokens"] = [
-        token for token in content["added_tokens"] if token["content"] != "<mask>"
-    ]
-
-
-# (kind, file): the fault, the edit, a word of the message
-# Exceptions of all kinds in the libraries become the same refusal, "fetch": one case of each kind.
-EDITED: dict[tuple[str, str], list[tuple[str, Change, str]]] = {
-    ("roberta", JSON): [
-        ("unknown model type", model(type="Neural"), "fetch"),
-        ("id twice", vocab(lambda ids: ids.update(th=9)), "ids"),
-        ("gap in the ids", vocab(lambda ids: ids.update(extra=10_000)), "ids"),
-        ("empty token", vocab(lambda ids: ids.update({"": 400})), "empty"),
-        ("added token far away", add_token(4 * 10**9, "<far>"), "ids"),
-        ("added token that contradicts", add_token(17, "<mask>"), "ids"),
-        (
-            "exponential time",
-            step(type="Replace", pattern={"Regex": "(a+)+$"}, content=""),
-            "fetch",
-        ),
-        (
-            "text that grows",
-            step(type="Replace", pattern={"String": "a"}, content="a" * 999),
-            "makes",
-        ),
-        ("text generation tokenizer without a mask", without_mask, "mask_token"),
-    ],
-    ("roberta", CONFIG): [
-        ("role of no token", lambda config: config.update(cls_token="<nowhere>"), "cls_token"),
-        ("two roles of one token", lambda config: config.update(pad_token="</s>"), "same"),
-    ],
-    ("bert uncased", CONFIG): [
-        ("flag that is a word", lambda it: it.update(do_lower_case="yes"), "lower_case"),
-        ("no special token", lambda it: it.update(extra_special_tokens=["[X]"]), r"\[X\]"),
-    ],
-    ("fast unigram", JSON): [
-        ("unknown id out of range", model(unk_id=4 * 10**9), "fetch"),
-        ("token twice", vocab(lambda entries: entries.append(entries[9])), "ids"),
-    ],
-    ("albert uncased", JSON): [
-        ("no model", lambda content: content.pop("model"), "model"),
-        ("token twice", vocab(lambda entries: entries.append(entries[9])), "ids"),
-        ("token is a number", entry(7, 3, -1.0), "fetch"),
-        ("megabyte token", entry(7, "x" * 10**6, -1), "longer"),
-    ],
-}
+def change(content: Any, setting: str, value: str) -> None:
+    *keys, last = setting.split(".")
+    for key in keys:
+        content = content[key]
+    if not value:
+        del content[last]
+    elif last == "added":
+        content.append(json.loads(value))
+    else:
+        content[int(last) if isinstance(content, list) else last] = json.loads(value)
 
 
 def assert_refused_in_a_line(path: Path, word: str, what: str) -> None:
@@ -95,22 +59,30 @@ def assert_refused_in_a_line(path: Path, word: str, what: str) -> None:
     assert len(message) < 400, what
 
 
-@pytest.mark.parametrize(("kind", "file"), EDITED)
-def test_edited_tokenizer_is_refused_in_one_line(kind: str, file: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "setting", "value", "word"), rows(EDITED))
+def test_edited_tokenizer_is_refused_in_one_line(
+    kind: str, setting: str, value: str, word: str, tmp_path: Path
+) -> None:
     KINDS[kind](tmp_path)
-    whole = (tmp_path / file).read_bytes()
-    for what, change, word in EDITED[kind, file]:
-        (tmp_path / file).write_bytes(whole)
-        edit(tmp_path / file, change)
-        assert_refused_in_a_line(tmp_path, word, what)
+    is_content = setting.partition(".")[0] in ("model", "added_tokens", "normalizer")
+    file = tmp_path / ("tokenizer.json" if is_content else CONFIG)
+    edit(file, lambda content: change(content, setting, value.replace("LONG", LONG)))
+    assert_refused_in_a_line(tmp_path, word, setting)
+
+
+def test_a_tokenizer_of_text_generation_without_a_mask_is_refused(tmp_path: Path) -> None:
+    KINDS["roberta"](tmp_path)
+    file = tmp_path / "tokenizer.json"
+    file.write_text(file.read_text().replace("<mask>", "<|endoftext|>"))
+    assert_refused_in_a_line(tmp_path, "mask_token", "no mask")
 
 
 FILES = [
-    *(
-        ("tokenizer.json", content, "tokenizer.json")
-        for content in ("{", "[]", "[" * 100_000, "\udcff")
-    ),
-    *((name, POINTER, "LFS") for name in ("tokenizer.json", "other.model", "vocab.txt")),
+    ("tokenizer.json", "{", "tokenizer.json"),
+    ("tokenizer.json", "[]", "tokenizer.json"),
+    ("tokenizer.json", "[" * 100_000, "tokenizer.json"),
+    ("tokenizer.json", "\udcff", "tokenizer.json"),
+    ("tokenizer.json", POINTER, "LFS"),
     ("vocab.txt", "", "empty"),
     ("vocab.txt", "[PAD]\n\udcff\n", "(?i)utf-8"),
     ("vocab.txt", "<html>\n<body>404</body>\n</html>\n", "pad_token"),
@@ -130,7 +102,7 @@ def test_a_file_that_is_not_a_tokenizer_is_refused(tmp_path: Path) -> None:
         assert_refused_in_a_line(tmp_path / name, word, name)
 
 
-def edited(content: bytes, change: Change) -> bytes:
+def edited(content: bytes, change: Callable[[Any], Any]) -> bytes:
     from transformers.convert_slow_tokenizer import import_protobuf
 
     proto = import_protobuf().ModelProto()
@@ -139,18 +111,14 @@ def edited(content: bytes, change: Change) -> bytes:
     return bytes(proto.SerializeToString())
 
 
-SENTENCEPIECE: dict[str, Callable[[bytes], bytes]] = {
-    "half": lambda content: content[: len(content) // 2],
-    "cut after its tokens": lambda content: edited(
-        content, lambda proto: proto.ClearField("trainer_spec")
-    ),
-    "token that is not UTF-8": lambda content: content.replace("€".encode(), b"\xff\xfe\xfd"),
-    "unknown token out of range": lambda content: edited(
-        content, lambda it: setattr(it.trainer_spec, "unk_id", 10**6)
-    ),
-}
-OTHER_MODELS: dict[str, dict[str, Any]] = {
-    **{kind.upper(): {"model_type": kind, "vocab_size": 60} for kind in ("bpe", "char", "word")},
+DAMAGE = [
+    lambda content: content[: len(content) // 2],
+    lambda content: edited(content, lambda proto: proto.ClearField("trainer_spec")),
+    lambda content: content.replace("€".encode(), b"\xff\xfe\xfd"),  # not UTF-8
+    lambda content: edited(content, lambda it: setattr(it.trainer_spec, "unk_id", 10**6)),
+]
+OTHER_MODELS = {
+    "WORD": {"model_type": "word", "vocab_size": 60},
     "treat_whitespace_as_suffix": {"treat_whitespace_as_suffix": True},
     "symbol '<URL>'": {"user_defined_symbols": ["<URL>"], "normalization_rule_name": "nfkc_cf"},
     "byte fallback": {"byte_fallback": True, "vocab_size": 400},
@@ -163,14 +131,11 @@ def test_damaged_and_unsupported_sentencepiece_models_are_refused_in_one_line(
 ) -> None:
     path = train_model(tmp_path / "small.model")
     whole = path.read_bytes()
-    cases = [(what, damage(whole), "fetch") for what, damage in SENTENCEPIECE.items()]
-    cases += [
-        (word, train_model(path, **options).read_bytes(), word)
-        for word, options in OTHER_MODELS.items()
-    ]
-    for what, content, word in cases:
-        path.write_bytes(content)
-        assert_refused_in_a_line(path, word, what)
+    for damage in DAMAGE:
+        path.write_bytes(damage(whole))
+        assert_refused_in_a_line(path, "fetch", "damage")
+    for word, options in OTHER_MODELS.items():
+        assert_refused_in_a_line(train_model(path, **options), word, word)
 
 
 def test_damage_in_a_file_next_to_the_tokenizer_names_that_file(tmp_path: Path) -> None:
@@ -183,11 +148,10 @@ def test_an_option_that_does_not_apply_to_a_tokenizer_is_refused(tmp_path: Path)
     digits = "split_digit_comma"
     options = {"roberta": "do_lower_case", "fast unigram": digits, "bert uncased": digits}
     for kind, option in options.items():
-        folder = tmp_path / kind
-        KINDS[kind](folder)
+        KINDS[kind](tmp_path / kind)
         for value in (True, False):
-            text_options = TextOptions(**{option: value})
-            assert_refused("UsageError", f"--{option} ", load_tokenizer, folder, text_options)
+            chosen = TextOptions(**{option: value})
+            assert_refused("UsageError", f"--{option} ", load_tokenizer, tmp_path / kind, chosen)
 
 
 def test_options_apply_to_a_model_in_the_layout_of_albert_only(tmp_path: Path) -> None:
@@ -196,13 +160,8 @@ def test_options_apply_to_a_model_in_the_layout_of_albert_only(tmp_path: Path) -
         normalizer = load_tokenizer(path, options).backend_tokenizer.normalizer
         assert normalizer.normalize_str("Aé") == expected
     train_model(path, ["The Old Bridge, the House"] * 20)  # with capitals, unlike ALBERT's
-    assert_refused(
-        "UsageError",
-        "--split_digit_comma",
-        load_tokenizer,
-        path,
-        TextOptions(split_digit_comma=True),
-    )
+    split = TextOptions(split_digit_comma=True)
+    assert_refused("UsageError", "--split_digit_comma", load_tokenizer, path, split)
     train_model(path, pad_id=1, unk_id=0)
     assert_refused("UsageError", "--do_lower_case", load_tokenizer, path, TextOptions(True))
     for config in ('{"tokenizer_class": "XLNetTokenizer"}', '{"model_type": "albert"}'):

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from sentencepiece import SentencePieceTrainer
 from electra_albert.corpus.tokenizer_training import train_tokenizer
 from electra_albert.tokenization.text_encoder import TextEncoder
 from electra_albert.tokenization.tokenizer import build_albert, save_tokenizer
+from electra_albert.tokenization.unigram import ROLES, SPECIAL_TOKENS
 
 SHARED_DATA = Path(
     os.environ.get("ELECTRA_ALBERT_DATA") or Path(__file__).parents[3] / "shared" / "data"
@@ -31,19 +33,18 @@ PROSE = [
 ACCENTED = [*PROSE, *["The café of Zoë served crème brûlée."] * 20]
 
 NASTY = [
-    *(
-        "",
-        " ",
-        "two  spaces and a trailing one ",
-        " one before",
-        "no\u00a0break\u00a0space",
-        "a" * 300,
-    ),
+    "",
+    " ",
+    "two  spaces and a trailing one ",
+    " one before",
+    "no\u00a0break\u00a0space",
+    "a" * 300,
     "acute a´b and diaeresis a¨b become spaces",
     "``quoted'' text '' and `` alone “smart” ‘quotes’",
     "combining e\u0301 and x\u0327\u0323, and \u0301 alone, and a \u0308b",
     "\ufdfa is eighteen letters, \u3300 four",
-    *("中文字符 and 日本語。", "한국어 \u1112\u1161\u11ab", "עברית العربية \u202etxet\u202c"),
+    "中文字符 and 日本語。 한국어 \u1112\u1161\u11ab",
+    "עברית العربية \u202etxet\u202c",
     "emoji 👩\u200d👩\u200d👧 and 🇫🇷 flags",
     "İstanbul ıI STRASSE straße ﬁne Ǆ ΣΑΣ",
     "tabs\tand\x0bothers\u2028here\u3000and\x85there\r\nnext",
@@ -58,92 +59,42 @@ FAIRSEQ_SPECIALS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 
 _SPACES = [*"    ", "  ", *"\t\u00a0\u3000\u2009\u2028\x0b\x0c\x1c", "\r\n", "\x85"]
 _JOINTS = ["", "", "", *"-–/'’_\u200d\u00ad\u200b\u2060."]
-_LETTERS = [
-    *("naïve", "café", "cafe\u0301", "x\u0327\u0323", "e" + "\u0301" * 40, "\u0301", "Å", "Å", "Ω"),
-    *(
-        "İstanbul",
-        "ıI",
-        "STRASSE",
-        "straße",
-        "ΣΑΣ",
-        "ǅ",
-        "ﬁsh",
-        "ﬃ",
-        "Ⅷ",
-        "㌀",
-        "ﷺ",
-        "½",
-        "x²",
-        "ａｂｃ",
-    ),
-    *(
-        "你好",
-        "日本語。",
-        "한국어",
-        "\u1112\u1161\u11ab",
-        "עברית",
-        "العربية",
-        "\u202etxet\u202c",
-        "ไทย",
-    ),
-    *(
-        "👩\u200d👩\u200d👧",
-        "🇫🇷",
-        "🤔",
-        "𩸽",
-        "Ϻ",
-        "\ufffd",
-        "\uffff",
-        "\ufeff",
-        "\x00",
-        "\x07",
-        "\x1b[31m",
-    ),
-    *(
-        "the",
-        "The",
-        "river",
-        "Bridge",
-        "people",
-        "a" * 120,
-        "don't",
-        "https://x.org/?q=1&r=#s",
-        "<b>bold</b>",
-    ),
-]
-_NUMBERS = "1, 9, 12, 1912, 9,999.50 1,000,000 1e999 3/4 50% £5 €7.50 ٣, ２, -0".split()  # noqa: SIM905
-_SIGNS = "`` '' \" “ ” ( ) [ ] … ... ?! — ▁ a▁b Ġ ##s </w> ~ ^".split()  # noqa: SIM905
+_LETTERS = """
+naïve café cafe\u0301 x\u0327\u0323 \u0301 Å Å Ω İstanbul ıI STRASSE straße ΣΑΣ ǅ ﬁsh ﬃ
+Ⅷ ㌀ ﷺ ½ x² ａｂｃ 你好 日本語。 한국어 \u1112\u1161\u11ab עברית العربية \u202etxet\u202c ไทย
+👩\u200d👩\u200d👧 🇫🇷 🤔 𩸽
+Ϻ � \uffff \ufeff \x00 \x07 \x1b[31m the The river Bridge people don't
+https://x.org/?q=1&r=#s <b>bold</b>
+"""
+_NUMBERS = "1, 9, 12, 1912, 9,999.50 1,000,000 1e999 3/4 50% £5 €7.50 ٣, ２, -0"
+_SIGNS = "`` '' \" “ ” ( ) [ ] … ... ?! — ▁ a▁b Ġ ##s </w> ~ ^"
 _SPECIALS = [*STOCK_SPECIALS, *FAIRSEQ_SPECIALS, "[mask]", "[ MASK ]"]
 
 
 def nasty_corpus(count: int, seed: int, *, with_specials: bool) -> list[str]:
     """`count` texts of up to twelve parts, optionally with texts of special tokens."""
     draw = random.Random(seed)
-    kinds = [_LETTERS, _LETTERS, _NUMBERS, _SIGNS] + [_SPECIALS] * with_specials
+    letters = [*_LETTERS.split(), "e" + "\u0301" * 40, "a" * 120]
+    kinds = [letters, letters, _NUMBERS.split(), _SIGNS.split()]
+    if with_specials:
+        kinds.append(_SPECIALS)
     texts = []
     for _ in range(count):
         parts = [draw.choice(draw.choice(kinds)) for _ in range(draw.randrange(13))]
-        texts.append(
-            "".join(part + draw.choice(draw.choice([_SPACES, _SPACES, _JOINTS])) for part in parts)
-        )
+        spaces = [draw.choice(draw.choice([_SPACES, _SPACES, _JOINTS])) for _ in parts]
+        texts.append("".join(map("".join, zip(parts, spaces, strict=True))))
     return texts
 
 
 def wordpiece_vocab(do_lower_case: bool) -> dict[str, int]:
     """Words of PROSE and their letters; the special tokens of BERT do not have the first ids."""
-    text = " ".join(PROSE).lower() if do_lower_case else " ".join(PROSE)
+    text = " ".join(PROSE)
+    if do_lower_case:
+        text = text.lower()
     letters = sorted(set(text) - {" "})
-    words = sorted(
-        {word for word in text.replace(",", " ").replace(".", " ").split() if word.isalpha()}
-        - set(letters)
-    )
-    tokens = [
-        *words[:7],
-        *STOCK_SPECIALS,
-        *words[7:],
-        *letters,
-        *(f"##{letter}" for letter in letters),
-    ]
+    words = filter(str.isalpha, re.split("[ ,.]", text))
+    first, *others = sorted({*words}.difference(letters))
+    tokens = [first, *STOCK_SPECIALS, *others, *letters, *map("##{}".format, letters)]
     return {token: number for number, token in enumerate(tokens)}
 
 
@@ -158,9 +109,8 @@ def save_bert(folder: Path, do_lower_case: bool, words: Sequence[str] = ()) -> N
 
 def save_vocab_txt(folder: Path, do_lower_case: bool) -> None:
     folder.mkdir(exist_ok=True)
-    (folder / "vocab.txt").write_text(
-        "\n".join(wordpiece_vocab(do_lower_case)) + "\n", encoding="utf-8"
-    )
+    vocab = "\n".join(wordpiece_vocab(do_lower_case)) + "\n"
+    (folder / "vocab.txt").write_text(vocab, encoding="utf-8")
 
 
 def save_roberta(folder: Path) -> None:
@@ -183,15 +133,13 @@ def save_fast_unigram(folder: Path, has_mask_token: bool = True) -> None:
     bare = Tokenizer(models.Unigram())
     bare.normalizer = normalizers.NFC()
     bare.pre_tokenizer = pre_tokenizers.Metaspace()
-    names = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
-    tokens = names if has_mask_token else names[:-1]
+    tokens = [*SPECIAL_TOKENS] if has_mask_token else [*SPECIAL_TOKENS[:-1]]
     trainer = trainers.UnigramTrainer(
         vocab_size=200, special_tokens=tokens, unk_token="<unk>", show_progress=False
     )
     bare.train_from_iterator(PROSE, trainer)
-    roles = dict(
-        zip(["pad_token", "unk_token", "cls_token", "sep_token", "mask_token"], names, strict=True)
-    )
+    names = zip(ROLES, SPECIAL_TOKENS, strict=True)
+    roles = {f"{role}_token": token for role, token in names}
     PreTrainedTokenizerFast(tokenizer_object=bare, **roles).save_pretrained(str(folder))
 
 
@@ -203,24 +151,22 @@ def save_albert(folder: Path, do_lower_case: bool, keep_accents: bool = False) -
 
 
 def save_script_safe(folder: Path, do_lower_case: bool, keep_accents: bool) -> None:
-    save_tokenizer(
-        train_tokenizer(ACCENTED, 300, do_lower_case, keep_accents), folder, max_length=77
-    )
+    trained = train_tokenizer(ACCENTED, 300, do_lower_case, keep_accents)
+    save_tokenizer(trained, folder, max_length=77)
 
 
 DIGIT_COMMA_TOKENS = {"▁1,": -4.0, "9,": -4.5, "▁1912,": -5.0, "12,": -6.0}
 
 
 def save_digit_commas(folder: Path) -> None:
-    trained = train_tokenizer(
-        [*PROSE, *["0 1 2 3 4 5 6 7 8 9 12 1912 999 ,"] * 20], 300, do_lower_case=True
-    )
+    text = [*PROSE, *["0 1 2 3 4 5 6 7 8 9 12 1912 999 ,"] * 20]
+    trained = train_tokenizer(text, 300, do_lower_case=True)
     save_tokenizer(trained, folder, max_length=77)
     rows = [[token, score] for token, score in DIGIT_COMMA_TOKENS.items()]
     edit(folder / "tokenizer.json", lambda content: content["model"]["vocab"].extend(rows))
 
 
-KINDS: dict[str, Callable[[Path], None]] = {
+KINDS = {
     "albert uncased": lambda folder: save_albert(folder, True),
     "albert cased with accents": lambda folder: save_albert(folder, False, keep_accents=True),
     "script-safe uncased": lambda folder: save_script_safe(folder, True, keep_accents=False),
@@ -244,24 +190,22 @@ needs_released = pytest.mark.skipif(
 
 def train_model(path: Path, sentences: list[str] = PROSE, **options: Any) -> Path:
     """Train a SentencePiece model in ALBERT's layout; `options` override the trainer arguments."""
-    layout: dict[str, Any] = {"model_type": "unigram", "vocab_size": 120, "hard_vocab_limit": False}
-    layout |= {
+    arguments = {
+        "vocab_size": 120,
+        "hard_vocab_limit": False,
         "pad_id": 0,
         "unk_id": 1,
         "bos_id": -1,
         "eos_id": -1,
         "normalization_rule_name": "nmt_nfkc",
-    }
-    layout |= {
         "control_symbols": ["[CLS]", "[SEP]", "[MASK]"],
         "user_defined_symbols": USER_DEFINED,
-    }
-    layout |= {
-        "sentence_iterator": iter(sentences),
-        "model_prefix": str(path.with_suffix("")),
         "minloglevel": 2,
     }
-    SentencePieceTrainer.train(**(layout | options))
+    arguments |= options
+    SentencePieceTrainer.train(
+        sentence_iterator=iter(sentences), model_prefix=str(path.with_suffix("")), **arguments
+    )
     return path
 
 
@@ -273,5 +217,7 @@ def edit(file: Path, change: Callable[[Any], Any]) -> None:
 
 def encoded(encoder: TextEncoder, sentences: list[str]) -> list[list[int]]:
     ids, lengths, _ = encoder.encode_counted(sentences)
-    assert (ids.dtype, lengths.dtype, lengths.sum()) == (np.int32, np.int64, len(ids))
+    assert ids.dtype == np.int32
+    assert lengths.dtype == np.int64
+    assert lengths.sum() == len(ids)
     return [token.tolist() for token in np.split(ids, lengths.cumsum()[:-1])]
