@@ -251,9 +251,9 @@ def test_a_full_disk_is_a_usage_error_and_leaves_no_files(tmp_path: Path) -> Non
 CARD = "README.md"
 # A form, the class in its card's code, the hub's task, and a pattern in the card.
 CASES = """
-generator with pooler    | AlbertForMaskedLM | fill-mask          | also contain a pooler
-discriminator with order | AlbertModel       | feature-extraction | discriminator_.*`sop_classifier`
-sequence, electra        | AlbertModel       | feature-extraction | `electra_cl.*pooling_layer=False
+generator with pooler|AlbertForMaskedLM|fill-mask|also contain a pooler
+discriminator with order|AlbertModel|feature-extraction|discriminator_predictions.*`sop_classifier`
+sequence, electra|AlbertModel|feature-extraction|`electra_classifier`.*add_pooling_layer=False
 """
 
 

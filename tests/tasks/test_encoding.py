@@ -16,7 +16,7 @@ from electra_albert.tasks.sequence import truncate_pair
 from electra_albert.tokenization.text_encoder import TextEncoder, cover
 from tests.refusals import rows
 from tests.tasks.small_tokenizers import encoder, kinds, steady, texts, thorough, tokenizer
-from tests.tokenization.tokenizer_kinds import PROSE, STOCK_SPECIALS
+from tests.tokenization.tokenizer_kinds import FAIRSEQ_SPECIALS, PROSE, STOCK_SPECIALS
 
 # Features of texts.
 
@@ -57,7 +57,7 @@ def test_long_texts_are_encoded_a_few_at_a_time() -> None:
 
 
 @thorough
-@given(kinds, texts, st.sampled_from(STOCK_SPECIALS))
+@given(kinds, texts, st.sampled_from(sorted({*STOCK_SPECIALS, *FAIRSEQ_SPECIALS})))
 def test_text_gives_no_special_token_and_offsets_in_order_without_spaces(
     kind: str, text: str, special: str
 ) -> None:

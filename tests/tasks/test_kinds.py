@@ -121,7 +121,9 @@ def test_logits_are_decoded_to_classes_and_probabilities() -> None:
 def test_numbers_are_scored_with_the_exact_gold() -> None:
     examples = sequences(3.2, 0.0)
     plan = PLAN._replace(is_regression=True)
-    decoded = decode("sequence", [[5.5], [-1]], encode("sequence", examples, plan), examples, plan)
+    features = encode("sequence", examples, plan)
+    decoded = decode("sequence", [[5.5], [-1]], features, examples, plan)
+    assert features.labels.dtype == np.float32
     assert decoded.predictions == [5.5, -1.0]
     assert decoded.values.tolist() == [[5.5, 3.2], [-1.0, 0.0]]
 
@@ -215,6 +217,9 @@ def test_a_long_sentence_is_split_before_a_word_that_does_not_fit() -> None:
     word_ids = features.token_info["word_ids"]
     for length, start in zip(features.feature_lengths, features.starts[1:-1], strict=False):
         assert length + len(ids_of(" " + words[word_ids[start + 1]])) > 16
+    # [CLS], and then the first token of a word
+    assert (word_ids[features.starts[:-1]] == -1).all()
+    assert (word_ids[features.starts[:-1] + 1] >= 0).all()
     assert report.counts == {"sentences of dev split into windows of 16 tokens": 1}
 
 
