@@ -12,9 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 MAPPING = "albert.encoder.embedding_hidden_mapping_in.weight"
-LFS_POINTER = (
-    b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"a" * 64 + b"\nsize 47372856\n"
-)
+LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:aa\nsize 47372856\n"
 
 
 class Harmful:
@@ -27,13 +25,15 @@ class Harmful:
         return os.mkdir, (str(self.canary),)
 
 
-def edited(change: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> Callable[[Path], bytes]:
+Change = Callable[[dict[str, Tensor]], dict[str, Tensor]]
+
+
+def edited(change: Change) -> Callable[[Path], bytes]:
     """Rewrite a valid file with a change and without a hash that would reveal it."""
 
     def content(file: Path) -> bytes:
-        save_file(
-            {name: tensor.contiguous() for name, tensor in change(load_file(file)).items()}, file
-        )
+        tensors = change(load_file(file))
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, file)
         return file.read_bytes()
 
     return content
@@ -53,17 +53,13 @@ def saved(value: object) -> bytes:
     return made.getvalue()
 
 
-# Case: content of model.safetensors from a valid file, and a word of the error message.
 DAMAGED: dict[str, tuple[Callable[[Path], bytes], str]] = {
     "truncated": (lambda file: file.read_bytes()[:-1], "cannot be read"),
     "LFS pointer": (lambda file: LFS_POINTER, "git lfs pull"),
     "float8": (edited(lambda t: {**t, MAPPING: t[MAPPING].to(torch.float8_e4m3fn)}), "float8"),
-    "no number": (
-        edited(lambda t: {**t, MAPPING: t[MAPPING].index_fill(0, torch.tensor(3), torch.nan)}),
-        "not finite",
-    ),
+    "no number": (edited(lambda t: {**t, MAPPING: t[MAPPING] + torch.nan}), "not finite"),
     "60,000 tensors": (
-        edited(lambda t: {f"n{number}": torch.zeros(0) for number in range(60_000)}),
+        edited(lambda t: dict.fromkeys(map(str, range(60_000)), torch.zeros(0))),
         "more than",
     ),
     "line break in a name": (

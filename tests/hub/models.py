@@ -92,10 +92,8 @@ def tokenizer() -> Any:
 
 def save(name: str, folder: Path, more: Mapping[str, Any] | None = None, **options: Any) -> Any:
     """Save a model of a form with two groups and task details with `more`; returns it."""
-    model, details = (
-        FORMS[name].make(replace(SHAPE, vocab_size=len(tokenizer()), num_hidden_groups=2)),
-        None,
-    )
+    shape = replace(SHAPE, vocab_size=len(tokenizer()), num_hidden_groups=2)
+    model, details = FORMS[name].make(shape), None
     if isinstance(model, TaskModel):
         labels = LABELS if model.head.num_labels == len(LABELS) else []
         details = {"labels": labels, "is_regression": name == "regression", **(more or {})}
@@ -119,9 +117,8 @@ def assert_same_tensors(actual: Mapping[str, Tensor], expected: Mapping[str, Ten
 
 def run_code_of(folder: Path) -> dict[str, Any]:
     """Run the code of a model card; returns the variables it defines."""
-    (code,) = re.findall(
-        r"```python\n(.*?)```", (folder / "README.md").read_text(encoding="utf-8"), re.DOTALL
-    )
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     actual: dict[str, Any] = {}
     exec(code.replace("THIS_FOLDER", str(folder)), actual)
     return actual
@@ -140,13 +137,10 @@ def config_of(family: str, **changes: Any) -> Any:
 
 def make(family: str, name: str, config: Any = None, **options: Any) -> Any:
     """The stock model of class `name` in eval mode; `options` go to its class."""
+    has_labels = name.endswith(("SequenceClassification", "TokenClassification"))
+    labels = {"num_labels": C} if has_labels else {}
     with torch.random.fork_rng():
         torch.manual_seed(7)
-        labels = (
-            {"num_labels": C}
-            if name.endswith(("SequenceClassification", "TokenClassification"))
-            else {}
-        )
         model = getattr(transformers, name)(config or config_of(family, **labels), **options).eval()
         for parameter in model.parameters():
             if parameter.ndim == 1:

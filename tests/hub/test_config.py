@@ -1,7 +1,7 @@
 """config.json, stock or ours: configuration and task as stock reads them, or an error."""
 
 import json
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -24,17 +24,14 @@ CONFIG = replace(SHAPE, num_hidden_groups=2, inner_group_num=2)
 CONTENTS = stock_config(CONFIG, "AlbertForMaskedLM", SPECIAL_IDS)
 
 
-def test_configuration_round_trip() -> None:
-    for act in get_args(get_type_hints(ModelConfig)["hidden_act"]):
-        config = replace(
-            CONFIG, hidden_act=act, hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.3
-        )
-        assert model_config(stock_config(config, "AlbertForMaskedLM", {}), "config.json") == config
-        native = replace(config, initialization="local")
-        assert (
-            model_config(json.loads(json.dumps(native_config(asdict(native)))), "config.json")
-            == native
-        )
+@pytest.mark.parametrize("act", get_args(get_type_hints(ModelConfig)["hidden_act"]))
+def test_configuration_round_trip(act: str) -> None:
+    dropout = {"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.3}
+    config = replace(CONFIG, hidden_act=act, **dropout)
+    assert model_config(stock_config(config, "AlbertForMaskedLM", {}), "config.json") == config
+    native = replace(config, initialization="local")
+    contents = json.loads(json.dumps(native_config(asdict(native))))
+    assert model_config(contents, "config.json") == native
 
 
 def test_configuration_holds_stock_keys_only() -> None:
@@ -43,49 +40,48 @@ def test_configuration_holds_stock_keys_only() -> None:
 
 @pytest.mark.parametrize("kind", ["albert", "bert", "electra"])
 def test_missing_keys_get_the_defaults_of_transformers(kind: str) -> None:
-    ours, stock_defaults = (
-        model_config({"model_type": kind}, "config.json"),
-        AutoConfig.for_model(kind),
-    )
-    named = [field.name for field in fields(ModelConfig) if hasattr(stock_defaults, field.name)]
+    ours = asdict(model_config({"model_type": kind}, "config.json"))
+    defaults = AutoConfig.for_model(kind).to_dict()
+    named = ours.keys() & defaults.keys()
     assert len(named) > 11
-    for name in named:
-        assert getattr(ours, name) == getattr(stock_defaults, name), name
+    assert {name: ours[name] for name in named} == {name: defaults[name] for name in named}
 
 
 def details_of(**changes: Any) -> dict[str, Any]:
-    named = {
-        "architectures": ["AlbertForSequenceClassification"],
-        "id2label": {"0": "no", "1": "yes"},
-    }
+    named = {"architectures": ["AlbertForSequenceClassification"]}
+    named["id2label"] = {"0": "no", "1": "yes"}
     return stock_details(CONTENTS | named | changes, "config.json")
 
 
+# The ending of a stock class and the kind of its head.
+TASKS = """
+SequenceClassification | sequence
+TokenClassification    | token
+QuestionAnswering      | span
+"""
+# problem_type of a folder with one label, and the labels.
+PROBLEMS = """
+null                          | []
+"regression"                  | []
+"single_label_classification" | ["only"]
+"""
+
+
 def test_task_and_labels_of_a_stock_folder() -> None:
-    tasks = {
-        "SequenceClassification": "sequence",
-        "TokenClassification": "token",
-        "QuestionAnswering": "span",
-    }
-    for ending, kind in tasks.items():
+    for ending, kind in rows(TASKS):
         labels = [] if kind == "span" else ["no", "yes"]
         expected = {"kind": kind, "style": "albert", "labels": labels, "is_regression": False}
         assert details_of(architectures=[f"ElectraFor{ending}"]) == expected
-    names = {str(number): f"label {number}" for number in (10, 2, 0, 1, 3, 9, 4, 5, 8, 7, 6)}
+    names = {str(number): f"label {number}" for number in reversed(range(11))}
     assert details_of(id2label=names)["labels"] == [f"label {number}" for number in range(11)]
-    for problem, labels in (
-        (None, []),
-        ("regression", []),
-        ("single_label_classification", ["only"]),
-    ):
-        actual = details_of(id2label={"0": "only"}, problem_type=problem)
-        assert (actual["is_regression"], actual["labels"]) == (not labels, labels)
+    for problem, labels in rows(PROBLEMS):
+        actual = details_of(id2label={"0": "only"}, problem_type=json.loads(problem))
+        assert actual["labels"] == json.loads(labels)
+        assert actual["is_regression"] == (labels == "[]")
 
 
 def test_a_stock_folder_whose_weights_contain_a_residual_scale_is_read() -> None:
-    assert model_config(CONTENTS | {"residual_scale": 4.0}, "config.json") == model_config(
-        CONTENTS, "config.json"
-    )
+    assert model_config(CONTENTS | {"residual_scale": 4.0}, "config.json") == CONFIG
 
 
 WRONG = r"""

@@ -18,11 +18,11 @@ from electra_albert.model.task_model import TaskHead, TaskModel
 from tests.hub.models import assert_same_tensors, make, write
 from tests.model.test_task_model import make_task_model
 from tests.model.twins import SHAPE, make_encoder, make_masked_lm, make_pair, padded_batch
-from tests.refusals import assert_refused
+from tests.refusals import assert_refused, rows
 
 WEIGHTS = "model.safetensors"
 SENTENCES = TaskHead("sequence", 5)
-BIAS, SOURCE = "predictions.bias", "the old model"
+SOURCE = "the old model"
 
 
 def test_pt_file_gives_the_same_model_flat_or_nested(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_resizing_keeps_the_first_tokens_and_appends_means_of_old_ones() -> None
     before = deepcopy(state)
     resized = load.resize_vocabulary(state, size, [[7], [9, 4, 9]])
     assert_same_tensors(state, before)
-    for name in (TABLE, BIAS):
+    for name in (TABLE, "predictions.bias"):
         old = before.pop(name)
         rows = resized.pop(name)
         assert torch.equal(rows[:-1], torch.cat([old[:size], old[7:8]]))
@@ -75,10 +75,8 @@ def test_resizing_keeps_the_first_tokens_and_appends_means_of_old_ones() -> None
 
 
 def test_parts_missing_from_the_state_are_returned_and_not_changed() -> None:
-    model, state = (
-        make_masked_lm(SHAPE, seed=8),
-        make_encoder(SHAPE, with_pooler=False).state_dict(),
-    )
+    model = make_masked_lm(SHAPE, seed=8)
+    state = make_encoder(SHAPE, with_pooler=False).state_dict()
     before = deepcopy(model.state_dict())
     new = ["predictions", "sentence_order.pooler", "sentence_order.classifier"]
     assert load.load_partial(model, state, SOURCE) == new
@@ -103,9 +101,8 @@ def test_an_incomplete_encoder_or_one_of_another_shape_is_not_copied() -> None:
     wider = make_masked_lm(replace(SHAPE, intermediate_size=41)).state_dict()
     del lacking[TABLE]
     for word, state in ((TABLE, lacking), ("ffn", wider)):
-        assert SOURCE in assert_refused(
-            "CheckpointError", word, load.load_partial, model, state, SOURCE
-        )
+        partial = (load.load_partial, model, state, SOURCE)
+        assert SOURCE in assert_refused("CheckpointError", word, *partial)
     assert_same_tensors(model.state_dict(), before)
 
 
@@ -148,47 +145,42 @@ def test_initial_head_depends_on_the_seed_only(tmp_path: Path) -> None:
     assert not torch.equal(build(tmp_path, seed=4)[0].output.weight, weight)
 
 
-@pytest.mark.parametrize(
-    ("removed", "details", "word"),
-    [
-        ("albert.pooler", {}, "pooler."),
-        ("classifier", {}, "classifier"),
-        ("nothing", {"labels": ["a", "b"]}, "classifier."),
-        ("nothing", {"labels": ["a", "a", "b", "c", "d"]}, load.TASK_FILE),
-        ("nothing", {"columns": {"text": "review", "pair": []}}, load.TASK_FILE),
-        ("nothing", {"max_seq_length": 7}, load.TASK_FILE),
-    ],
-    ids=str,
-)
+# Names of tensors that are removed, changed details, and what the message names.
+DAMAGED = """
+albert.pooler | {}                                          | pooler.
+classifier    | {}                                          | classifier
+nothing       | {"labels": ["a", "b"]}                      | classifier.
+nothing       | {"labels": ["a", "a", "b", "c", "d"]}       | electra_albert.json
+nothing       | {"columns": {"text": "review", "pair": []}} | electra_albert.json
+nothing       | {"max_seq_length": 7}                       | electra_albert.json
+"""
+
+
+@pytest.mark.parametrize(("removed", "details", "word"), rows(DAMAGED))
 def test_damaged_task_folder_is_refused(
-    tmp_path: Path, removed: str, details: dict[str, Any], word: str
+    tmp_path: Path, removed: str, details: str, word: str
 ) -> None:
     folder = write(tmp_path, make_task_model(SENTENCES))
     valid = {"kind": "sequence", "style": "albert", "labels": [*"abcde"]}
     valid |= {"columns": {"text": ["a"], "pair": []}}
     (folder / load.TASK_FILE).write_text(json.dumps(valid))
     load.load_task_model(locate(folder))
-    (folder / load.TASK_FILE).write_text(json.dumps(valid | details))
+    (folder / load.TASK_FILE).write_text(json.dumps(valid | json.loads(details)))
     tensors = load_file(folder / WEIGHTS)
-    for name in [name for name in tensors if name.startswith(removed)]:
-        del tensors[name]
-    save_file(tensors, folder / WEIGHTS)
+    remaining = {name: tensors[name] for name in tensors if not name.startswith(removed)}
+    save_file(remaining, folder / WEIGHTS)
     assert_refused("CheckpointError", word, load.load_task_model, locate(folder))
 
 
-@pytest.mark.parametrize(
-    ("kind", "name", "default"),
-    [("bert", "classifier_dropout", 0.3), ("albert", "classifier_dropout_prob", 0.1)],
-)
-def test_dropout_of_the_head_is_the_one_stock_applies(
-    tmp_path: Path, kind: str, name: str, default: float
-) -> None:
-    # Regression: BERT without classifier_dropout uses hidden_dropout_prob; it was read as ALBERT's
-    # default 0.1.
-    make(kind, f"{kind.capitalize()}ForSequenceClassification").save_pretrained(tmp_path)
+# Regression: BERT without classifier_dropout uses hidden_dropout_prob; it was read as ALBERT's
+# default 0.1.
+@pytest.mark.parametrize("kind", ["bert classifier_dropout", "albert classifier_dropout_prob"])
+def test_dropout_of_the_head_is_the_one_stock_applies(tmp_path: Path, kind: str) -> None:
+    family, name = kind.split()
+    default = {"bert": 0.3, "albert": 0.1}[family]
+    make(family, f"{family.capitalize()}ForSequenceClassification").save_pretrained(tmp_path)
     files = locate(tmp_path)
     contents = json.loads(files.config.read_text()) | {"hidden_dropout_prob": 0.3}
-    contents.pop(name, None)
     for value, expected in ((0.25, 0.25), (None, default), (0, 0.0)):
         files.config.write_text(json.dumps(contents | {name: value}))
         assert load.load_task_model(files)[0].head.dropout == expected

@@ -26,7 +26,6 @@ pytest.importorskip("onnxscript")
 TOY = replace(SHAPE, num_hidden_layers=2)  # with shared weights
 ONE_BLOCK = replace(SHAPE, num_hidden_layers=1)
 LONGEST = TOY.max_position_embeddings
-BATCHES = ((1, 1), (7, LONGEST))
 TOLERANCE = 1e-5  # float32, relative to the largest value: the order of additions differs
 INT8_TOLERANCE = 0.15  # relative to the largest value, for weights of 7 bits; 0.075 measured
 
@@ -49,23 +48,26 @@ def open_session(file: Path) -> Any:
     return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
 
 
+def arrays(inputs: Inputs) -> dict[str, Any]:
+    return {name: ids.numpy() for name, ids in zip(INPUTS, inputs, strict=True)}
+
+
 @torch.no_grad()
 def assert_same(session: Any, model: Any, inputs: Inputs) -> None:
-    actual = session.run(
-        None, {name: ids.numpy() for name, ids in zip(INPUTS, inputs, strict=True)}
-    )
     expected = outputs(model, *inputs)
+    actual = session.run(None, arrays(inputs))
     for output, theirs in zip(session.get_outputs(), actual, strict=True):
         ours = expected[output.name].numpy()
         assert theirs.shape == ours.shape, output.name
         assert np.abs(theirs - ours).max() <= TOLERANCE * max(1.0, np.abs(ours).max()), output.name
 
 
-def assert_shares_weights(file: Path, model: nn.Module) -> None:
-    """Assert that a file has as many matrices as the model, each once."""
+def matrices_of(file: Path, model: nn.Module) -> list[Any]:
+    """The matrices in a file: as many numbers as in the model's, each once."""
     matrices = [weight for weight in onnx.load(str(file)).graph.initializer if weight.dims[1:]]
     stored = sum(int(np.prod(weight.dims)) for weight in matrices)
     assert stored == sum(tensor.numel() for tensor in model.parameters() if tensor.ndim > 1)
+    return matrices
 
 
 def test_onnxruntime_computes_our_values_and_shared_weights_are_stored_once(
@@ -80,9 +82,9 @@ def test_onnxruntime_computes_our_values_and_shared_weights_are_stored_once(
     assert names == ["last_hidden_state", "pooler_output"]
     inputs = [(entry.name, entry.type, entry.shape) for entry in session.get_inputs()]
     assert inputs == [(name, "tensor(int64)", ["batch", "sequence"]) for name in INPUTS]
-    for batch, length in BATCHES:
-        assert_same(session, model, make_inputs(TOY, batch, length))
-    assert_shares_weights(written, model)
+    for shape in ((1, 1), (7, LONGEST)):
+        assert_same(session, model, make_inputs(TOY, *shape))
+    assert matrices_of(written, model)
     onnx.checker.check_model(str(written), full_check=True)
     assert b".py" not in written.read_bytes()  # no paths of source files
 
@@ -115,14 +117,12 @@ def test_files_for_the_browser_are_exact_and_in_8_bits_and_their_card_runs(
     inputs = make_inputs(model.config, 7, LONGEST)
     assert_same(open_session(written.with_name("model.onnx")), model, inputs)
     kinds = (onnx.TensorProto.INT8, onnx.TensorProto.UINT8)
-    matrices = [weight for weight in onnx.load(str(written)).graph.initializer if weight.dims[1:]]
+    matrices = matrices_of(written, model)
     exact = [weight.name for weight in matrices if weight.data_type not in kinds]
     assert exact == ["model.embeddings.position_embeddings.weight"]
-    assert_shares_weights(written, model)
     with torch.no_grad():
         expected = outputs(model, *inputs)["logits"].numpy()
-    arrays = {name: ids.numpy() for name, ids in zip(INPUTS, inputs, strict=True)}
-    (logits,) = open_session(written).run(["logits"], arrays)
+    (logits,) = open_session(written).run(["logits"], arrays(inputs))
     assert np.abs(logits - expected).max() <= INT8_TOLERANCE * np.abs(expected).max()
     assert [*run_code_of(tmp_path)["outputs"]] == ["logits"]
     card = ModelCard.load(tmp_path / "README.md")

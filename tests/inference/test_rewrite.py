@@ -1,5 +1,6 @@
 """Rewriting text: masks and samples as in pretraining, inserted into the original characters."""
 
+import copy
 import re
 import unicodedata
 from dataclasses import replace
@@ -18,36 +19,35 @@ from electra_albert.inference.rewrite import REPLACEMENT_CHARACTER, Line, Rewrit
 from electra_albert.objectives.rtd import ReplacedTokenDetection
 from electra_albert.tokenization.tokenizer import load_tokenizer, special_ids
 from tests.apps.tiny_run import ROOT, english
+from tests.refusals import rows
 from tests.tokenization.tokenizer_kinds import KINDS, save_roberta
 
 SEED, RATE, LONGEST = 7, 0.15, 61
 TALE = "The quiet  Owl crossed the river, and Every old cat found a LAMP near the station."
 PROBABILITY_TOLERANCE = 1e-5  # float32, batches of another shape
-TEXTS = {
-    "plain": TALE,
-    "accents": "The café\u0301 naïve A\u0302 E\u0301x owl.",
-    "ligatures": "The ﬁeld, the oﬃce … ½ ㎏ owl.",
-    "special": "[CLS] the owl [SEP] <pad> left <unk>",
-}
+TEXTS = [
+    TALE,
+    "The café\u0301 naïve A\u0302 E\u0301x owl.",
+    "The ﬁeld, the oﬃce … ½ ㎏ owl.",
+    "[CLS] the owl [SEP] <pad> left <unk>",
+]
 
 
 def make_objective(tokenizer: Any) -> ReplacedTokenDetection:
     """Untrained generator and discriminator for the vocabulary of a tokenizer."""
-    sizes = {
-        "embedding_size": 11,
-        "hidden_size": 28,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-    }
-    sizes |= {
-        "vocab_size": len(tokenizer),
-        "intermediate_size": 37,
-        "max_position_embeddings": LONGEST,
-    }
     config = RtdConfig(mask_rate=RATE, mask_token_share=1.0, generator_size=0.5)
     with torch.random.fork_rng():
         torch.manual_seed(SEED)
-        shape = ModelConfig(**sizes, initialization="normal")
+        shape = ModelConfig(
+            vocab_size=len(tokenizer),
+            embedding_size=11,
+            hidden_size=28,
+            intermediate_size=37,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            max_position_embeddings=LONGEST,
+            initialization="normal",
+        )
         return ReplacedTokenDetection(shape, config, special_ids(tokenizer), SEED).eval()
 
 
@@ -63,11 +63,10 @@ def inference_of(objective: ReplacedTokenDetection, tokenizer: Any) -> Inference
 def objective(tokenizer: Any) -> ReplacedTokenDetection:
     """Biased models whose samples often equal the original token."""
     made = make_objective(tokenizer)
+    bias = made.electra.generator.predictions.bias
     with torch.no_grad():
-        made.electra.generator.predictions.bias[
-            tokenizer.convert_tokens_to_ids(["▁the", "▁owl", "."])
-        ] += 5
-        made.electra.generator.predictions.bias[tokenizer.all_special_ids] -= 100
+        bias[tokenizer.convert_tokens_to_ids(["▁the", "▁owl", "."])] += 5
+        bias[tokenizer.all_special_ids] -= 100
         made.electra.discriminator.discriminator_predictions.dense_prediction.weight *= 30
     return made
 
@@ -93,14 +92,12 @@ def replace_by_hand(tokenizer: Any, text: str, drawn: dict[int, int]) -> Rewritt
 
 def outcome(results: list[Rewritten]) -> list[object]:
     """Everything that must be bitwise equal: all fields but the probabilities."""
-    return [
-        [text.sequence, [each._replace(probability=None) for each in text.replaced]]
-        for text in results
-    ]
+    replaced = [[each._replace(probability=None) for each in text.replaced] for text in results]
+    return [*zip((text.sequence for text in results), replaced, strict=True)]
 
 
-def probabilities(results: list[Rewritten]) -> list[float]:
-    return [replacement.probability or 0.0 for text in results for replacement in text.replaced]
+def probabilities(results: list[Rewritten]) -> list[float | None]:
+    return [replacement.probability for text in results for replacement in text.replaced]
 
 
 @pytest.mark.parametrize("number", [1, 3])
@@ -108,31 +105,22 @@ def test_rewriting_equals_pretraining(
     model: InferenceModel, objective: ReplacedTokenDetection, number: int
 ) -> None:
     ids = torch.tensor([model.tokenizer(TALE)["input_ids"]])
-    real = torch.ones_like(ids, dtype=torch.bool)
-    batch = Batch(
-        ids,
-        real,
-        torch.zeros_like(ids),
-        torch.tensor([IGNORED_LABEL]),
-        torch.tensor([number << 32]),
-    )
+    real, types = torch.ones_like(ids, dtype=torch.bool), torch.zeros_like(ids)
+    keys = (torch.tensor([IGNORED_LABEL]), torch.tensor([number << 32]))
     with torch.no_grad():
-        corruption = objective.corrupt(batch)
-        detected = objective.electra.discriminator(
-            corruption.corrupted_ids, real, batch.token_type_ids
-        ).sigmoid()[0]
-    positions = corruption.targets.positions[0].sort().values
+        corruption = objective.corrupt(Batch(ids, real, types, *keys))
+        corrupted = corruption.corrupted_ids
+        logits = objective.electra.discriminator(corrupted, real, types)[0]
+    detected = logits.sigmoid().tolist()
+    positions = sorted(corruption.targets.positions[0].tolist())
     ours = model.rewrite([TALE] * number, seed=SEED)[-1]
     assert [r.is_changed for r in ours.replaced] == corruption.is_replaced[0, positions].tolist()
-    expected = pytest.approx(detected[positions].tolist(), abs=PROBABILITY_TOLERANCE)
+    expected = pytest.approx([detected[at] for at in positions], abs=PROBABILITY_TOLERANCE)
     assert [r.probability for r in ours.replaced] == expected
-    drawn = {
-        int(position) - 1: int(corruption.corrupted_ids[0, position]) for position in positions
-    }
+    drawn = {at - 1: int(corrupted[0, at]) for at in positions}
     assert ours.sequence == replace_by_hand(model.tokenizer, TALE, drawn).sequence
-    assert [probability for _, probability, _ in ours.scores] == pytest.approx(
-        detected[1:-1].tolist(), abs=1e-5
-    )
+    scores = [probability for _, probability, _ in ours.scores]
+    assert scores == pytest.approx(detected[1:-1], abs=PROBABILITY_TOLERANCE)
 
 
 def test_a_word_mark_after_a_mask_is_scored_only_if_a_word_begins(model: InferenceModel) -> None:
@@ -147,41 +135,42 @@ def test_a_word_mark_after_a_mask_is_scored_only_if_a_word_begins(model: Inferen
     assert len(model.rewrite(text).scores) == len(ids) - 2
 
 
-@pytest.mark.parametrize("name", TEXTS)
-def test_a_replaced_token_changes_only_its_own_characters(tokenizer: Any, name: str) -> None:
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_replaced_token_changes_only_its_own_characters(tokenizer: Any, text: str) -> None:
     """Characters by the tokenizer's offsets, with following accents; kept tokens change nothing."""
-    text = TEXTS[name]
     ids, offsets = encode(tokenizer, text)
-    kept = replace_by_hand(tokenizer, text, dict(enumerate(ids)))
-    assert (kept.sequence, any(each.is_changed for each in kept.replaced)) == (text, False)
+    same = replace_by_hand(tokenizer, text, dict(enumerate(ids)))
+    assert (same.sequence, any(each.is_changed for each in same.replaced)) == (text, False)
     drum = tokenizer.convert_tokens_to_ids("▁drum")
-    for position in (
-        position for position, token in enumerate(ids) if token not in tokenizer.all_special_ids
-    ):
-        start, end = offsets[position]
+    for position, (start, end) in enumerate(offsets):
+        if ids[position] in tokenizer.all_special_ids:
+            continue
         while unicodedata.combining(text[end : end + 1] or " "):
             end += 1
         changed = replace_by_hand(tokenizer, text, {position: drum})
-        assert changed.sequence.startswith(text[:start])
-        assert changed.sequence.endswith(text[end:])
-        assert "drum" in changed.sequence[start : len(changed.sequence) - len(text[end:])]
+        before, after = text[:start], text[end:]
+        assert re.fullmatch(f"{re.escape(before)}.*drum.*{re.escape(after)}", changed.sequence)
         assert [replacement.is_changed for replacement in changed.replaced] == [True]
 
 
-def test_text_of_a_new_token(tokenizer: Any) -> None:
-    cases: list[tuple[str, dict[int, str], str]] = [
-        ("The  Owl left", {1: "▁lamp"}, "The  lamp left"),
-        ("the owl, left", {2: "."}, "the owl. left"),
-        ("the (owl) left", {1: "▁lamp"}, "the lamp(owl) left"),
-        ("the e\u0301 left", {2: "▁lamp"}, "the lamp left"),
-        ("The owl left", {1: "▁"}, "The  left"),
-        ("the owl, left", {1: "▁lamp", 2: "▁key"}, "the lamp key left"),
-    ]
-    for text, drawn, expected in cases:
-        ids = {
-            position: tokenizer.convert_tokens_to_ids(token) for position, token in drawn.items()
-        }
-        assert replace_by_hand(tokenizer, text, ids).sequence == expected
+# A text, the position of a token, the tokens that replace it and the next, and the new text.
+NEW_TOKENS = """
+The  Owl left        | 1 | ▁lamp      | The  lamp left
+the owl, left        | 2 | .          | the owl. left
+the (owl) left       | 1 | ▁lamp      | the lamp(owl) left
+the e\u0301 left     | 2 | ▁lamp      | the lamp left
+The owl left         | 1 | ▁          | The  left
+the owl, left        | 1 | ▁lamp ▁key | the lamp key left
+"""
+
+
+@pytest.mark.parametrize(("text", "position", "tokens", "expected"), rows(NEW_TOKENS))
+def test_text_of_a_new_token(
+    tokenizer: Any, text: str, position: str, tokens: str, expected: str
+) -> None:
+    ids = tokenizer.convert_tokens_to_ids(tokens.split(" "))
+    drawn = dict(enumerate(ids, int(position)))
+    assert replace_by_hand(tokenizer, text, drawn).sequence == expected
 
 
 def test_unknown_and_special_tokens_are_neither_masked_nor_sampled(model: InferenceModel) -> None:
@@ -190,27 +179,23 @@ def test_unknown_and_special_tokens_are_neither_masked_nor_sampled(model: Infere
     assert {replacement.before for replacement in result.replaced} == {"", "the", "owl"}
     result = model.rewrite("[CLS] <unk>", mask_rate=1.0)
     assert [result.replaced, result.sequence] == [[], "[CLS] <unk>"]
-    bias, before = (
-        model.generator.predictions.bias,
-        model.generator.predictions.bias.detach().clone(),
-    )
-    with torch.no_grad():
-        bias[model.tokenizer.all_special_ids] += 200
-        results = model.rewrite([TALE, "The [MASK] left."], mask_rate=1.0)
-        bias.copy_(before)
-    for result in results:
+    generator = copy.deepcopy(model.generator)
+    generator.requires_grad_(False).predictions.bias[model.tokenizer.all_special_ids] += 200
+    texts = [TALE, "The [MASK] left."]
+    for result in replace(model, generator=generator).rewrite(texts, mask_rate=1.0):
         assert not any(token in result.sequence for token in model.tokenizer.all_special_tokens)
 
 
 def test_the_same_seed_repeats_the_text_and_another_changes_it(model: InferenceModel) -> None:
-    first = model.rewrite([TALE] * 3, seed=SEED)
-    assert model.rewrite([TALE] * 3, seed=SEED) == first
-    assert outcome(model.rewrite([TALE] * 3, seed=SEED + 1)) != outcome(first)
+    texts = [TALE] * 3
+    first = model.rewrite(texts, seed=SEED)
+    assert model.rewrite(texts, seed=SEED) == first
+    assert outcome(model.rewrite(texts, seed=SEED + 1)) != outcome(first)
     assert len({result.sequence for result in first}) > 1
     assert len(model.rewrite("owl").replaced) == 1
     heat = ((1e-6, 1), (1e-6, 2), (1.0, 1))  # temperatures and seeds
-    cold, other, hot = (model.rewrite([TALE], 1.0, *one) for one in heat)
-    assert outcome(cold) == outcome(other) != outcome(hot)
+    cold, other, hot = (outcome(model.rewrite(texts, 1.0, *pair)) for pair in heat)
+    assert cold == other != hot
 
 
 def test_other_lines_and_batches_do_not_change_a_line(model: InferenceModel) -> None:
@@ -218,13 +203,10 @@ def test_other_lines_and_batches_do_not_change_a_line(model: InferenceModel) -> 
     together = model.rewrite(texts)
     others = [model.rewrite([*["Owl."] * number, text])[-1] for number, text in enumerate(texts)]
     small = replace(model, batch_tokens=1).rewrite(texts)
-    assert outcome(together) == outcome(others) == outcome(small)
-    assert probabilities(together) == pytest.approx(probabilities(small), abs=PROBABILITY_TOLERANCE)
     bare = replace(model, detector=None).rewrite(texts)
-    assert (outcome(bare), {one.probability for text in bare for one in text.replaced}) == (
-        outcome(together),
-        {None},
-    )
+    assert outcome(together) == outcome(others) == outcome(small) == outcome(bare)
+    assert probabilities(together) == pytest.approx(probabilities(small), abs=PROBABILITY_TOLERANCE)
+    assert {*probabilities(bare)} == {None}
 
 
 def test_a_line_longer_than_the_maximum_is_rewritten_completely(model: InferenceModel) -> None:
@@ -250,16 +232,15 @@ def test_every_tokenizer_fills_masks_and_writes_no_word_marks_or_unknown_tokens(
     tokenizer = load_tokenizer(tmp_path)
     model = inference_of(make_objective(tokenizer), tokenizer)
     typed = "The house [MASK] old, and a [MASK] was not; [PAD] <pad> stays."
-    ours, own = model.rewrite(typed), model.rewrite(typed.replace("[MASK]", tokenizer.mask_token))
-    assert (ours.sequence, ours.is_filled, len(ours.replaced)) == (own.sequence, True, 2)
-    assert ours.sequence.startswith("The house ")
-    assert ours.sequence.endswith(" was not; [PAD] <pad> stays.")
+    ours, same = model.rewrite([typed, typed.replace("[MASK]", tokenizer.mask_token)])
+    assert (ours.sequence, ours.is_filled, len(ours.replaced)) == (same.sequence, True, 2)
+    assert re.fullmatch(r"The house .* was not; \[PAD] <pad> stays\.", ours.sequence)
     assert model.rewrite("  \t").replaced == []
     text = "the house on the hill was old"
     last = len(encode(tokenizer, text)[0]) - 1
-    for token in sorted(set(range(len(tokenizer))) - set(tokenizer.all_special_ids)):
+    for token in {*range(len(tokenizer))}.difference(tokenizer.all_special_ids):
         written = replace_by_hand(tokenizer, text, {last: token}).sequence
-        assert not any(mark in written for mark in ("▁", "Ġ", "##", "<0x")), written
+        assert not re.search("▁|Ġ|##|<0x", written)
 
 
 def test_bytes_of_a_character_are_decoded_together(tmp_path: Path) -> None:
@@ -269,19 +250,15 @@ def test_bytes_of_a_character_are_decoded_together(tmp_path: Path) -> None:
     save_roberta(tmp_path)
     tokenizer = load_tokenizer(tmp_path)
     for before, after in (("große Hütte", "gro¿e Hötte"), ("中 and 🦉", "丮 and 🦊")):
-        pairs = enumerate(
-            zip(encode(tokenizer, before)[0], encode(tokenizer, after)[0], strict=True)
-        )
-        drawn = {position: now for position, (was, now) in pairs if was != now}
+        old, new = (encode(tokenizer, text)[0] for text in (before, after))
+        drawn = dict(set(enumerate(new)) - set(enumerate(old)))
         assert replace_by_hand(tokenizer, before, drawn).sequence == after
     # An accent that has its own tokens.
     assert Line(tokenizer, "e\u0301").spans == [(0, 1), (1, 2), (1, 2)]
     half, text = encode(tokenizer, "é")[0][0], "The house was old."
     last = len(encode(tokenizer, text)[0]) - 1
-    assert (
-        replace_by_hand(tokenizer, text, {last: half}).sequence
-        == f"The house was old{REPLACEMENT_CHARACTER}"
-    )
+    written = replace_by_hand(tokenizer, text, {last: half}).sequence
+    assert written == f"The house was old{REPLACEMENT_CHARACTER}"
 
 
 def test_a_letter_of_several_unknown_tokens_is_kept_once() -> None:

@@ -15,7 +15,6 @@ import torch
 from transformers import ElectraForPreTraining
 
 from electra_albert import score
-from electra_albert.contracts import CheckpointError, DataError, UsageError
 from electra_albert.inference.model import InferenceModel, load_model
 from electra_albert.inference.scoring import (
     ROUNDS,
@@ -26,6 +25,7 @@ from electra_albert.inference.scoring import (
 )
 from tests.apps.tiny_run import english
 from tests.inference.stock import LONGEST, NATS_TOLERANCE, TOLERANCE, make_stock, tokenizer_of
+from tests.refusals import assert_refused, rows
 
 SENTENCE = (
     "The old bridge fell into the river, but the dog in the house heard it 漢 and barked at the "
@@ -36,16 +36,19 @@ SENTENCE = (
 @pytest.fixture
 def text(tmp_path: Path) -> Path:
     """Many short documents with an unknown token and the text of a special token."""
-    (file := tmp_path / "new.txt").write_text(
-        english(12, seed=5) + "\nA quiet 漢 owl\n\nand [MASK] twice\n", "utf-8"
-    )
+    content = english(12, seed=5) + "\nA quiet 漢 owl\n\nand [MASK] twice\n"
+    return save(tmp_path / "new.txt", content)
+
+
+def save(file: Path, content: str) -> Path:
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(content, encoding="utf-8")
     return file
 
 
 def test_score_of_a_sequence_equals_that_of_the_stock_model(tmp_path: Path) -> None:
     stock, tokenizer = make_stock(tmp_path, "AlbertForMaskedLM"), tokenizer_of(tmp_path)
-    (file := tmp_path / "one.txt").write_text(SENTENCE, encoding="utf-8")
-    found = score_text(load_model(tmp_path, device="cpu"), file)
+    scores = score_text(load_model(tmp_path, device="cpu"), save(tmp_path / "one.txt", SENTENCE))
     inputs = tokenizer(SENTENCE, return_tensors="pt")
     ids, nats, correct, unknown_nats = inputs["input_ids"][0], 0.0, 0, 0.0
     for first in range(1, 1 + ROUNDS):
@@ -57,15 +60,11 @@ def test_score_of_a_sequence_equals_that_of_the_stock_model(tmp_path: Path) -> N
         nats += float(losses.sum())
         unknown_nats += float(losses[ids[positions] == tokenizer.unk_token_id].sum())
         correct += int((logits.argmax(-1) == ids[positions]).sum())
-    assert (found["rows"], found["tokens"], found["words"]) == (
-        1,
-        len(ids) - 2,
-        len(SENTENCE.split()),
-    )
-    assert (found["nats"], found["unknown_nats"]) == pytest.approx(
-        (nats, unknown_nats), rel=TOLERANCE
-    )
-    assert (found["correct"], found["unknown_tokens"]) == (correct, 1)
+    expected = {"rows": 1, "tokens": len(ids) - 2, "words": len(SENTENCE.split())}
+    expected |= {"correct": correct, "unknown_tokens": 1}
+    assert scores.items() >= expected.items()
+    assert scores["nats"] == pytest.approx(nats, rel=TOLERANCE)
+    assert scores["unknown_nats"] == pytest.approx(unknown_nats, rel=TOLERANCE)
 
 
 def test_score_does_not_depend_on_the_batch_size(
@@ -73,113 +72,83 @@ def test_score_does_not_depend_on_the_batch_size(
 ) -> None:
     together, apart = score_text(model, text, 32), score_text(load_model(run, "cpu", 100), text, 32)
     assert together["rows"] > 8
-    for name, value in together.items():
-        is_count = name in ("file", "max_seq_length", "rows", "tokens", "words", "unknown_tokens")
-        assert apart[name] == (value if is_count else pytest.approx(value, rel=TOLERANCE))
+    assert together.pop("file") == apart.pop("file")
+    assert apart == pytest.approx(together, rel=TOLERANCE)
 
 
 def test_all_tokens_are_counted_and_means_are_sums_over_counts(
     model: InferenceModel, run: Path, text: Path
 ) -> None:
-    found, raw, tokenizer = (
-        score_text(model, text),
-        text.read_text("utf-8"),
-        tokenizer_of(run / "generator"),
-    )
-    ids = [
-        tokenizer(line, split_special_tokens=True)["input_ids"][1:-1] for line in raw.splitlines()
-    ]
-    flat = [number for line in ids for number in line]
-    nats, tokens, words, unknown = (
-        found[name] for name in ("nats", "tokens", "words", "unknown_tokens")
-    )
-    assert (tokens, words) == (len(flat), len(raw.split()))
+    scores, lines = score_text(model, text), text.read_text("utf-8").splitlines()
+    flat: list[int] = []
+    for ids in tokenizer_of(run / "generator")(lines, split_special_tokens=True)["input_ids"]:
+        flat += ids[1:-1]
+    names = ("nats", "tokens", "words", "unknown_tokens")
+    nats, tokens, words, unknown = map(scores.__getitem__, names)
+    assert (tokens, words) == (len(flat), len(" ".join(lines).split()))
     assert unknown == flat.count(model.tokenizer.unk_token_id) >= 1
     share = np.unique(flat, return_counts=True)[1] / len(flat)
-    assert found["unigram_entropy"] == pytest.approx(float(-(share * np.log(share)).sum()))
-    assert (found["nats_per_token"], found["nats_per_word"]) == (nats / tokens, nats / words)
-    assert found["nats_per_known_token"] == (nats - found["unknown_nats"]) / (tokens - unknown)
-    assert found["accuracy"] == found["correct"] / tokens
-    assert found["pseudo_perplexity"] == pytest.approx(np.exp(nats / words))
+    assert scores["unigram_entropy"] == pytest.approx(float(-(share * np.log(share)).sum()))
+    assert (scores["nats_per_token"], scores["nats_per_word"]) == (nats / tokens, nats / words)
+    assert scores["nats_per_known_token"] == (nats - scores["unknown_nats"]) / (tokens - unknown)
+    assert scores["accuracy"] == scores["correct"] / tokens
+    assert scores["pseudo_perplexity"] == pytest.approx(np.exp(nats / words))
 
 
 def test_a_mean_that_is_not_finite_is_none(model: InferenceModel, tmp_path: Path) -> None:
     """JSON cannot represent infinity."""
     make_stock(tmp_path / "stock", "AlbertForMaskedLM")
-    (file := tmp_path / "a.txt").write_text("漢", encoding="utf-8")
-    assert score_text(load_model(tmp_path / "stock", "cpu"), file)["nats_per_known_token"] is None
-    file.write_text("x" * 500, encoding="utf-8")
-    assert score_text(model, file)["pseudo_perplexity"] is None
+    stock = load_model(tmp_path / "stock", "cpu")
+    file = save(tmp_path / "a.txt", "漢")
+    assert score_text(stock, file)["nats_per_known_token"] is None
+    assert score_text(model, save(file, "x" * 500))["pseudo_perplexity"] is None
 
 
 def test_text_that_cannot_be_scored_is_refused(
     model: InferenceModel, run: Path, tmp_path: Path, text: Path
 ) -> None:
-    with pytest.raises(UsageError, match="masked-token head"):
-        score_text(load_model(run / "discriminator", "cpu"), text)
+    detector = load_model(run / "discriminator", "cpu")
+    assert_refused("UsageError", "masked-token head", score_text, detector, text)
     for length in (7, LONGEST + 1):
-        with pytest.raises(UsageError, match=f"max_seq_length={length}"):
-            score_text(model, text, length)
+        assert_refused("UsageError", f"max_seq_length={length}", score_text, model, text, length)
     for content in (" \n\n", "\u0301\n"):  # only an accent, which the tokenizer removes
-        (blank := tmp_path / "blank.txt").write_text(content, encoding="utf-8")
-        with pytest.raises(DataError, match=r"blank\.txt.* no text"):
-            score_text(model, blank)
+        blank = save(tmp_path / "blank.txt", content)
+        assert "blank.txt" in assert_refused("DataError", "no text", score_text, model, blank)
 
 
 HEADS = ("likelihood", "detection")
-ANIMALS = (
-    "cat",
-    "dog",
-    "horse",
-    "fox",
-    "owl",
-    "hen",
-    "goat",
-    "bear",
-    "mouse",
-    "swan",
-    "crow",
-    "wolf",
-)
-GOOD = [f"The old {animal} crossed the river today." for animal in ANIMALS]
+ANIMALS = "cat dog horse fox owl hen goat bear mouse swan crow wolf"
+GOOD = [f"The old {animal} crossed the river today." for animal in ANIMALS.split()]
 LONG = " ".join(GOOD[:3])
-BAD = [f"The {animal} old crossed the river today the." for animal in ANIMALS]
+BAD = [f"The {animal} old crossed the river today the." for animal in ANIMALS.split()]
 
 
 def write(file: Path, good: Sequence[str], bad: Sequence[str], **more: str) -> Path:
-    file.parent.mkdir(exist_ok=True)
-    lines = [
-        {"sentence_good": one, "sentence_bad": other, **more}
-        for one, other in zip(good, bad, strict=True)
-    ]
-    file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    return file
+    pairs = zip(good, bad, strict=True)
+    lines = [json.dumps({"sentence_good": a, "sentence_bad": b, **more}) for a, b in pairs]
+    return save(file, "\n".join(lines))
 
 
 def counts(scores: dict[str, Any], head: str) -> tuple[int, int]:
     """Correct pairs and ties of the only set."""
-    (found,) = scores[head]["sets"].values()
-    return found["correct"], found["ties"]
+    (of_set,) = scores[head]["sets"].values()
+    return of_set["correct"], of_set["ties"]
 
 
 def test_pairs_are_scored_by_likelihoods_and_replaced_probabilities(
     model: InferenceModel, tmp_path: Path
 ) -> None:
-    found = score_pairs(model, write(tmp_path / "order.jsonl", GOOD, BAD))
-    likelihoods = [model.pseudo_log_likelihood(texts) for texts in (GOOD, BAD)]
-    detected = [model.replaced_probabilities(texts) for texts in (GOOD, BAD)]
+    scores = score_pairs(model, write(tmp_path / "order.jsonl", GOOD, BAD))
     expected = [
-        [math.fsum(math.log1p(-s.probability) for s in each) for each in texts]
-        for texts in detected
+        math.fsum(math.log1p(-token.probability) for token in tokens)
+        for tokens in model.replaced_probabilities(GOOD + BAD)
     ]
-    for head, (good, bad) in (("likelihood", likelihoods), ("detection", expected)):
-        assert counts(found, head) == (
-            sum(one > other for one, other in zip(good, bad, strict=True)),
-            0,
-        )
-    assert original_log_probability(model, GOOD + BAD) == pytest.approx(
-        expected[0] + expected[1], abs=NATS_TOLERANCE
-    )
+    by_head = {"likelihood": model.pseudo_log_likelihood(GOOD + BAD), "detection": expected}
+    for head, values in by_head.items():
+        good, bad = np.split(np.array(values), 2)
+        assert counts(scores, head) == ((good > bad).sum(), 0)
+    actual = original_log_probability(model, GOOD + BAD)
+    assert actual == pytest.approx(expected, abs=NATS_TOLERANCE)
 
 
 def test_energies_score_all_tokens_in_one_forward_pass_as_the_stock_head_does(
@@ -187,29 +156,26 @@ def test_energies_score_all_tokens_in_one_forward_pass_as_the_stock_head_does(
 ) -> None:
     folder = Path(shutil.copytree(run, tmp_path / "electric"))
     config = folder / "discriminator" / "config.json"
-    config.write_text(
-        json.dumps(json.loads(config.read_text("utf-8")) | {"electric": True}), "utf-8"
-    )
+    save(config, json.dumps(json.loads(config.read_text("utf-8")) | {"electric": True}))
     model, tokenizer = load_model(folder, "cpu"), tokenizer_of(run / "discriminator")
     stock, calls = ElectraForPreTraining.from_pretrained(run / "discriminator"), list[int]()
-    model.encoder.encoder.register_forward_hook(lambda *given: calls.append(len(given[2])))
-    found = model.token_log_likelihoods([*GOOD, LONG])
-    assert calls == [len(GOOD) + 1]  # sequences of the only batch
-    for text, likelihood in zip([*GOOD, LONG], found, strict=True):
+    model.encoder.encoder.register_forward_hook(lambda *values: calls.append(len(values[2])))
+    texts = [*GOOD, LONG]
+    likelihoods = model.token_log_likelihoods(texts)
+    assert calls == [len(texts)]  # sequences of the only batch
+    for text, (total, tokens) in zip(texts, likelihoods, strict=True):
         with torch.no_grad():
             energies = stock(**tokenizer(text, return_tensors="pt")).logits[0, 1:-1]
-        assert [value for _, value in likelihood.tokens] == pytest.approx(
-            (-energies).tolist(), abs=NATS_TOLERANCE
-        )
-        assert likelihood.total == math.fsum(value for _, value in likelihood.tokens)
-    assert model.pseudo_log_likelihood(LONG) == pytest.approx(found[-1].total, abs=NATS_TOLERANCE)
+        values = [value for _, value in tokens]
+        assert values == pytest.approx((-energies).tolist(), abs=NATS_TOLERANCE)
+        assert total == math.fsum(values)
+    assert model.pseudo_log_likelihood(LONG) == pytest.approx(total, abs=NATS_TOLERANCE)
     pairs = write(tmp_path / "order.jsonl", GOOD, BAD)
     # A run, and the encoder without a masked-token head.
     for path in (folder, folder / "discriminator"):
         scores = score(model=path, pairs=pairs, device="cpu")["pairs"]
         assert list(scores) == ["likelihood"]  # energies are no probabilities of replacement
-    with pytest.raises(UsageError, match="detection"):
-        model.replaced_probabilities(LONG)
+    assert_refused("UsageError", "detection", model.replaced_probabilities, LONG)
 
 
 def test_a_tie_is_not_correct_in_either_order(model: InferenceModel, tmp_path: Path) -> None:
@@ -221,46 +187,36 @@ def test_a_tie_is_not_correct_in_either_order(model: InferenceModel, tmp_path: P
         assert counts(back, head)[0] == len(good) - 2 - counts(there, head)[0]
 
 
-@pytest.mark.parametrize("logit", [200.0, math.nan])
-def test_detection_is_finite_for_large_logits_and_nan_is_refused(
-    run: Path, tmp_path: Path, logit: float
-) -> None:
+def test_detection_is_finite_for_large_logits_and_nan_is_refused(run: Path, tmp_path: Path) -> None:
     model = load_model(run, "cpu")
     output = model.discriminator.discriminator_predictions.dense_prediction
-    with torch.no_grad():
-        output.weight.zero_()
-        output.bias.fill_(logit)
-    if math.isnan(logit):
-        with pytest.raises(CheckpointError, match="not finite"):
-            score_pairs(model, write(tmp_path / "order.jsonl", GOOD, BAD))
-    else:
-        lengths = [len(each) for each in model.replaced_probabilities(GOOD)]
-        assert original_log_probability(model, GOOD) == pytest.approx(
-            [-length * logit for length in lengths]
-        )
+    output.requires_grad_(False).weight.zero_()
+    output.bias.fill_(200.0)
+    expected = [-200.0 * len(tokens) for tokens in model.replaced_probabilities(GOOD)]
+    assert original_log_probability(model, GOOD) == pytest.approx(expected)
+    output.bias.fill_(math.nan)
+    pairs = write(tmp_path / "order.jsonl", GOOD, BAD)
+    assert_refused("CheckpointError", "not finite", score_pairs, model, pairs)
+
+
+# Sets of pairs: name, term, correct pairs and pairs.
+SETS = """
+a | x | 1  | 2
+b | x | 30 | 40
+c | y | 5  | 5
+d |   | 0  | 5
+"""
 
 
 def test_means_weigh_sets_equally_for_every_size() -> None:
-    sets = {
-        name: {
-            "term": term,
-            "pairs": pairs,
-            "accuracy": correct / pairs,
-            "correct": correct,
-            "ties": 0,
-        }
-        for name, term, correct, pairs in (
-            ("a", "x", 1, 2),
-            ("b", "x", 30, 40),
-            ("c", "y", 5, 5),
-            ("d", "", 0, 5),
-        )
-    }
-    found = summarize(sets)
-    assert found["terms"] == {"x": 0.625, "y": 1.0}
-    assert found["mean"] == pytest.approx((0.5 + 0.75 + 1 + 0) / 4)
-    assert found["standard_error"] == pytest.approx(math.sqrt(0.25 / 2 + 0.1875 / 40) / 4)
-    assert (found["pairs"], found["sets"]) == (52, sets)
+    sets: dict[str, Any] = {}
+    for name, term, correct, pairs in rows(SETS):
+        sets[name] = {"term": term, "pairs": int(pairs), "accuracy": int(correct) / int(pairs)}
+    summary = summarize(sets)
+    assert summary["terms"] == {"x": 0.625, "y": 1.0}
+    assert summary["mean"] == pytest.approx((0.5 + 0.75 + 1 + 0) / 4)
+    assert summary["standard_error"] == pytest.approx(math.sqrt(0.25 / 2 + 0.1875 / 40) / 4)
+    assert (summary["pairs"], summary["sets"]) == (52, sets)
 
 
 def test_max_pairs_limits_each_set(
@@ -270,30 +226,27 @@ def test_max_pairs_limits_each_set(
     for name, count in (("a", 2), (".hidden", 1)):
         write(tmp_path / f"{name}.jsonl", GOOD[:count], BAD[:count])
     write(tmp_path / "b.jsonl", [*GOOD[:3], "a " * 99], [*BAD[:3], "a"])  # too long for the model
-    (tmp_path / "README.md").write_text("no pairs", encoding="utf-8")
-    scores = score_pairs(model, tmp_path, 3)
-    sets = scores["detection"]["sets"]
-    assert {name: one["pairs"] for name, one in sets.items()} == {"a": 2, "b": 3}
+    save(tmp_path / "README.md", "no pairs")
+    sets = score_pairs(model, tmp_path, 3)["detection"]["sets"]
+    assert {name: scores["pairs"] for name, scores in sets.items()} == {"a": 2, "b": 3}
     assert [line.partition(":")[0] for line in caplog.messages] == ["a", "b"]
 
 
-FINE = json.dumps({"sentence_good": "a", "sentence_bad": "b", "UID": "s", "linguistics_term": "t"})
-DAMAGED = {
-    "{": "JSON",
-    '{"sentence_good": "a"}': "'sentence_bad'",
-    FINE.replace('"t"', '"u"'): "'t' and 'u'",
-    json.dumps({"sentence_good": "a " * 99, "sentence_bad": "b"}): "tokens long",
-}
+FINE = '{"sentence_good": "a", "sentence_bad": "b", "UID": "s", "linguistics_term": "t"}'
+DAMAGED = """
+{                                                                                   | JSON
+{"sentence_good": "a"}                                                              | 'sentence_bad'
+{"sentence_good": "a", "sentence_bad": "b", "UID": "s", "linguistics_term": "u"}    | 't' and 'u'
+{"sentence_good": "LONG", "sentence_bad": "b"}                                      | tokens long
+"""
 
 
 def test_error_names_the_damaged_line(model: InferenceModel, tmp_path: Path) -> None:
-    for line, word in DAMAGED.items():
-        (file := tmp_path / "pairs.jsonl").write_text(f"{FINE}\n{line}\n", encoding="utf-8")
-        with pytest.raises(DataError, match=rf"pairs\.jsonl:2: .*{word}"):
-            score_pairs(model, file)
-    (tmp_path / "empty.jsonl").write_text("\n", encoding="utf-8")
+    for line, word in rows(DAMAGED.replace("LONG", "a " * 99)):
+        file = save(tmp_path / "pairs.jsonl", f"{FINE}\n{line}\n")
+        assert "pairs.jsonl:2: " in assert_refused("DataError", word, score_pairs, model, file)
+    save(tmp_path / "empty.jsonl", "\n")
     for name in ("a", "b"):
         write(tmp_path / "twice" / f"{name}.jsonl", GOOD[:1], BAD[:1], UID="same")
     for name, word in (("empty.jsonl", "empty"), ("twice", "'same'")):
-        with pytest.raises(DataError, match=word):
-            score_pairs(model, tmp_path / name)
+        assert_refused("DataError", word, score_pairs, model, tmp_path / name)

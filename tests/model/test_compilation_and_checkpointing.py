@@ -5,8 +5,6 @@ saves memory.
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
-from itertools import count
 
 import pytest
 import torch
@@ -25,11 +23,10 @@ DROPOUT = replace(SHAPE, hidden_dropout_prob=0.3, attention_probs_dropout_prob=0
 
 def inputs(examples: int = B) -> tuple[Tensor, Tensor]:
     """Embeddings [B, L, E] and their mask [B, L]."""
-    embedded = torch.randn(
-        examples, L, SHAPE.embedding_size, generator=torch.Generator().manual_seed(1)
-    )
-    lengths = torch.tensor([L, 8, 3]).repeat(examples)[:examples]
-    return embedded, torch.arange(L) < lengths[:, None]
+    generator = torch.Generator().manual_seed(1)
+    embedded = torch.randn(examples, L, SHAPE.embedding_size, generator=generator)
+    lengths = torch.tensor([[L], [8], [3]]).repeat(examples, 1)[:examples]
+    return embedded, torch.arange(L) < lengths
 
 
 def encoder_of(
@@ -48,9 +45,7 @@ def train_once(encoder: Encoder, dtype: torch.dtype = torch.float32) -> list[Ten
     torch.manual_seed(7)
     with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
         output = encoder(*inputs())
-    output.float().square().sum().backward()
-    gradients = [parameter.grad for parameter in encoder.parameters() if parameter.grad is not None]
-    assert len(gradients) == len(list(encoder.parameters()))
+    gradients = torch.autograd.grad(output.float().square().sum(), [*encoder.parameters()])
     return [output.detach(), *gradients, torch.get_rng_state()]
 
 
@@ -62,16 +57,6 @@ def assert_same_bits(*encoders: Encoder, dtype: torch.dtype = torch.float32) -> 
 @pytest.mark.parametrize("config", [GROUPS, DROPOUT], ids=["groups", "dropout"])
 def test_checkpointing_is_bitwise_equal(config: ModelConfig, dtype: torch.dtype) -> None:
     assert_same_bits(encoder_of(config), encoder_of(config, is_checkpointed=True), dtype=dtype)
-
-
-def test_comparison_rejects_another_dropout_mask_in_recomputation() -> None:
-    # Planted: each call of the group, recomputation included, has its own dropout seed.
-    encoders = [encoder_of(DROPOUT, is_checkpointed=value) for value in (False, True)]
-    for encoder in encoders:
-        reseed = partial(lambda seeds, *_: torch.manual_seed(next(seeds)) and None, count())
-        encoder.albert_layer_groups[0].register_forward_pre_hook(reseed)
-    with pytest.raises(AssertionError):
-        assert_same_bits(*encoders)
 
 
 def kept_bytes(encoder: Encoder, embedded: Tensor, mask: Tensor) -> int:
@@ -118,15 +103,11 @@ def compiled_graphs() -> int:
 def test_compiled_outputs_and_gradients_are_equal_up_to_rounding(
     config: ModelConfig, is_checkpointed: bool
 ) -> None:
-    plain, faster = (
-        encoder_of(config),
-        encoder_of(config, is_compiled=True, is_checkpointed=is_checkpointed),
-    )
-    pairs = [*zip(train_once(plain), train_once(faster), strict=True)]
+    expected = train_once(encoder_of(config))
+    actual = train_once(encoder_of(config, is_compiled=True, is_checkpointed=is_checkpointed))
     assert compiled_graphs() > 0
-    assert all(
-        (expected - found).norm() <= TOLERANCE * expected.norm() for expected, found in pairs[:-1]
-    )
+    for ours, plain in zip(actual[:-1], expected[:-1], strict=True):
+        assert (plain - ours).norm() <= TOLERANCE * plain.norm()
 
 
 @compiled
@@ -140,9 +121,7 @@ def test_compiled_checkpointed_blocks_recompute_the_same_values_in_bfloat16() ->
 @compiled
 @pytest.mark.parametrize("groups", [1, 6], ids=["shared", "not shared"])
 def test_a_block_is_compiled_once_and_never_without_gradients(groups: int) -> None:
-    encoder = encoder_of(
-        replace(SHAPE, num_hidden_layers=6, num_hidden_groups=groups), is_compiled=True
-    )
+    encoder = encoder_of(replace(SHAPE, num_hidden_groups=groups), is_compiled=True)
     with torch.no_grad():
         for examples in (2, 3, 5):
             encoder.train(examples == 5)(*inputs(examples))

@@ -1,7 +1,6 @@
 """Write and read small task files."""
 
 import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,6 @@ def write(path: Path, content: str | bytes) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     return path
-
-
-def table(*rows: Iterable[str]) -> str:
-    return "".join("\t".join(row) + "\n" for row in rows)
 
 
 def read(

@@ -44,6 +44,10 @@ def new(name: str, file: Path, **options: Any) -> list[Any]:
     return read_unlabelled(find_task(name), file, DataConfig(**options), Report())
 
 
+def as_lines(text: str) -> str:
+    return text.replace("~", "\t").replace(";", "\n") + "\n"
+
+
 # SQuAD.
 
 
@@ -78,11 +82,8 @@ def test_an_unusual_question_is_used_or_left_out_and_counted(
 ) -> None:
     answers = [{"text": answer[:3], "answer_start": int(answer[4:])}] if answer else []
     question = {"answers": answers, "is_impossible": json.loads(mark)}
-    files = {
-        option: squad_file(tmp_path / file, {}, question)
-        for option, file in (("train_file", "t.json"), ("validation_file", "d.json"))
-    }
-    data = read(name, **files)
+    files = [squad_file(tmp_path / file, {}, question) for file in ("t.json", "d.json")]
+    data = read(name, train_file=files[0], validation_file=files[1])
     for expected, examples in ((train, data.train), (dev, data.evaluation["dev"])):
         actual = [" ".join(map(str, sum(example.answers, ()))) for example in examples[1:]]
         assert actual == ([] if expected == "-" else [expected])
@@ -96,42 +97,38 @@ def test_an_unusual_question_is_used_or_left_out_and_counted(
 def test_the_nearest_position_is_that_of_a_search_over_all(
     context: str, text: str, start: int
 ) -> None:
+    def distance(place: int) -> int:
+        return abs(place - min(max(start, 0), len(context)))
+
     positions = [place for place in range(len(context)) if context.startswith(text, place)]
     position = nearest(context, text, start)
-    aim = min(max(start, 0), len(context))
-    distances = {place: abs(place - aim) for place in positions}
-    assert (position is None) == (not positions)
-    assert position is None or distances[position] == min(distances.values())
+    assert position in (positions or [None])
+    assert position is None or distance(position) == min(map(distance, positions))
 
 
 def test_questions_are_read_from_tables_and_new_ones_need_no_answers(tmp_path: Path) -> None:
-    answers = {"text": ["Rome"], "answer_start": [15]}
-    row = {"id": "a", "context": "Ada met Bob in Rome.", "question": "Where?", "answers": answers}
+    bare = {"context": "Ada met Bob in Rome.", "question": "Where?"}
+    row = {**bare, "id": "a", "answers": {"text": ["Rome"], "answer_start": [15]}}
     none = {**row, "id": "b", "answers": {"text": [], "answer_start": []}}
     parquet.write_table(pyarrow.Table.from_pylist([row, none]), tmp_path / "d.parquet")
     lines = json_lines(tmp_path / "t.jsonl", row, none)
     data = read("squad_v2", train_file=lines, validation_file=tmp_path / "d.parquet")
     assert data.train == data.evaluation["dev"]
     assert [example.answers for example in data.train] == [(Answer("Rome", 15),), ()]
-    bare = {"context": "Ada met Bob.", "question": "Who?"}
     whole = {"data": [{"paragraphs": [{**bare, "qas": [{**bare, "id": "0"}]}]}]}
-    expected = [SpanExample("Ada met Bob.", "Who?", None, "0")]
+    expected = [SpanExample(*bare.values(), None, "0")]
     assert new("squad", json_lines(tmp_path / "new.jsonl", bare)) == expected
-    assert new("squad", write(tmp_path / "new.JSON", json.dumps(whole))) == expected
+    assert new("squad", json_lines(tmp_path / "new.JSON", whole)) == expected
 
 
 # RACE.
 
 
-def race_folder(folder: Path, **changes: Any) -> Path:
-    for name in ("train/high/1.txt", "train/middle/2.txt", "dev/high/3.txt", "test/middle/4.txt"):
-        (folder / "RACE" / name).parent.mkdir(parents=True)
-        race_file(folder / "RACE" / name, **(changes if name.startswith("train/high") else {}))
-    return folder
-
-
 def test_articles_give_questions_with_levels(tmp_path: Path) -> None:
-    data = read("race", data_dir=race_folder(tmp_path), needs_test=True)
+    folder = tmp_path / "RACE"
+    for name in ("train/high/1.txt", "train/middle/2.txt", "dev/high/3.txt", "test/middle/4.txt"):
+        race_file(folder / name)
+    data = read("race", data_dir=tmp_path, needs_test=True)
     options = ("hot", "cold", "old", "new")
     first = ChoiceExample("Tea is hot.", "Tea is _ .", options, 0, "middle2.txt-0", "middle")
     assert data.train[0] == first
@@ -142,8 +139,8 @@ def test_articles_give_questions_with_levels(tmp_path: Path) -> None:
     high = read("race", data_dir=tmp_path, race_level="high").train
     assert {example.group for example in high} == {"high"}
     middle = {"data_dir": tmp_path, "race_level": "middle"}  # of which there is no dev set
-    assert_refused("UsageError", "middle/", read, "race", **middle)
-    race_file(tmp_path / "RACE" / "train" / "high" / "1.txt", answers=["A", ""], id="1.txt")
+    assert_refused("UsageError", "no folder middle/", read, "race", **middle)
+    race_file(folder / "train/high/1.txt", answers=["A", ""], id="1.txt")
     data = read("race", data_dir=tmp_path)
     assert noticed(data.report, "left out of training: no answer") == 1
     # The level is that of the folder: the id names none.
@@ -152,16 +149,14 @@ def test_articles_give_questions_with_levels(tmp_path: Path) -> None:
 
 def test_questions_of_race_are_read_from_tables(tmp_path: Path) -> None:
     row = {"article": "Tea.", "question": "Q", "options": ["x", "y"], "answer": "B"}
-    row |= {"example_id": "high7.txt"}
+    train = json_lines(tmp_path / "t.jsonl", {**row, "example_id": "high7.txt"})
     whole = {"article": "Tea.", "questions": ["Q", "R"], "answers": [1, "B"]}
-    whole |= {"options": [["x", "y"]] * 2}
-    files = {"train_file": json_lines(tmp_path / "t.jsonl", row)}
-    files["validation_file"] = json_lines(tmp_path / "d.jsonl", whole)
+    dev = json_lines(tmp_path / "d.jsonl", {**whole, "options": [["x", "y"]] * 2})
+    files = {"train_file": train, "validation_file": dev}
     data = read("race", **files)
-    assert data.train == [ChoiceExample("Tea.", "Q", ("x", "y"), 1, "high7.txt", "high")]
-    first, second = data.evaluation["dev"]
-    assert first == ChoiceExample("Tea.", "Q", ("x", "y"), 1, "0-0", "")
-    assert second == first._replace(question="R", identity="0-1")
+    first = ChoiceExample("Tea.", "Q", ("x", "y"), 1, "0-0", "")
+    assert data.train == [first._replace(identity="high7.txt", group="high")]
+    assert data.evaluation["dev"] == [first, first._replace(question="R", identity="0-1")]
     assert noticed(data.report, "label for all examples of d.jsonl: 'B'") == 1
     assert_refused("DataError", "d.jsonl", read, "race", **files, race_level="high")
 
@@ -169,11 +164,11 @@ def test_questions_of_race_are_read_from_tables(tmp_path: Path) -> None:
 # CoNLL.
 
 
-def conll(
-    folder: Path, train: str = TAGGED, dev: str = TAGGED, name: str = "ner", **options: Any
-) -> TaskData:
+def conll(folder: Path, train: str = TAGGED, dev: str = "", **options: Any) -> TaskData:
+    """The data of two files of tagging, by default with the same text."""
+    name = options.pop("name", "ner")
     files = {"train_file": write(folder / "t.conll", train)}
-    files["validation_file"] = write(folder / "d.conll", dev)
+    files["validation_file"] = write(folder / "d.conll", dev or train)
     return read(name, **files, **options)
 
 
@@ -182,12 +177,11 @@ def test_words_and_tags_are_read_from_their_columns(tmp_path: Path) -> None:
     first = TokenExample(("EU", "rejects"), ("B-ORG", "O"), "0")
     assert data.train == [first, TokenExample(("Peter",), ("B-PER",), "1")]
     assert data.labels == ("B-ORG", "B-PER", "O")
-    assert conll(tmp_path, name="chunking").labels == ("B-NP", "B-VP")
     two = "a B-NP\nb O\n"
-    assert conll(tmp_path, two, two, name="chunking").labels == ("B-NP", "O")
+    assert conll(tmp_path, name="chunking").labels == ("B-NP", "B-VP")
+    assert conll(tmp_path, two, name="chunking").labels == ("B-NP", "O")
     assert conll(tmp_path, label_column="1").labels == ("NNP", "VBZ")
-    columns = {"label_column": "0", "text_column": "1"}
-    assert conll(tmp_path, two, two, **columns).labels == ("a", "b")
+    assert conll(tmp_path, two, label_column="0", text_column="1").labels == ("a", "b")
     packed = write(tmp_path / "t.conll.gz", gzip.compress(TAGGED.encode()))
     assert read_both("ner", packed).train == data.train
 
@@ -200,11 +194,9 @@ WORDS = st.tuples(st.text("aé_-#", min_size=1), st.sampled_from(["O", "B-x"]))
 def test_sentences_are_read_with_any_separators(sentences: list[list[tuple[str, str]]]) -> None:
     for column, line, gap in (("\t", "\n", "\t"), (" ", "\r\n", ""), ("  ", "\n", " \n")):
         texts = [line.join(map(column.join, sentence)) for sentence in sentences]
-        text = (line + gap + line).join(texts)
         with TemporaryDirectory() as folder:
-            examples = conll(Path(folder), text, text).train
-        pairs = [[*zip(example.words, example.tags, strict=True)] for example in examples]
-        assert pairs == sentences
+            examples = conll(Path(folder), (line + gap + line).join(texts)).train
+        assert [[*zip(*example[:2], strict=True)] for example in examples] == sentences
 
 
 def test_sentences_with_missing_tags_and_document_starts_are_counted(tmp_path: Path) -> None:
@@ -217,20 +209,22 @@ def test_sentences_with_missing_tags_and_document_starts_are_counted(tmp_path: P
     assert noticed(data.report, "lines of t.conll skipped: document starts") == 1
 
 
-@pytest.mark.parametrize(
-    ("comment", "gap"),
-    [
-        ("# text = Ann ran .", "\t"),  # Universal Dependencies
-        ("# id 7\tdomain=en", " _ _ "),  # MultiCoNER
-        ("#\thttp://x.org [2009]", "\t_\t"),  # GermEval
-        ("# newdoc", " "),
-    ],
-)
+# Comments of Universal Dependencies, MultiCoNER, GermEval and others, and what separates columns.
+COMMENTS = """
+# text = Ann ran .      | ~
+# id 7~domain=en        | =_=_=
+#~http://x.org [2009]   | ~_~
+# newdoc                | =
+"""
+
+
+@pytest.mark.parametrize(("comment", "gap"), rows(COMMENTS))
 def test_comments_are_no_words_but_a_word_may_be_their_sign(
     tmp_path: Path, comment: str, gap: str
 ) -> None:
-    text = f"{comment}\n{comment}\nAnn|B-x\n#|O\n\n{comment}\n#|O\nran|O\n".replace("|", gap)
-    data = conll(tmp_path, text, text)
+    gap = gap.replace("=", " ")
+    text = f"{comment};{comment};Ann|B-x;#|O;;{comment};#|O;ran|O".replace("|", gap)
+    data = conll(tmp_path, as_lines(text))
     assert [example.words for example in data.train] == [("Ann", "#"), ("#", "ran")]
     assert [example.tags for example in data.train] == [("B-x", "O"), ("O", "O")]
     assert data.report.counts["lines of t.conll skipped: comments"] == 3
@@ -243,25 +237,24 @@ def test_numbers_of_words_are_not_taken_for_words(tmp_path: Path) -> None:
     for text in (NUMBERED, NUMBERED.replace("1-2\t", "0\t"), "1.\tde\n2.\tel\n"):
         file = write(tmp_path / "new.conll", text)
         assert_refused("UsageError", "--text_column", new, "ner", file)
-    data = conll(tmp_path, NUMBERED, NUMBERED, text_column="1", label_column="2")
+    data = conll(tmp_path, NUMBERED, text_column="1", label_column="2")
     assert data.train[0] == TokenExample(("de", "el"), ("ADP", "DET"), "0")
     what = "sentences of t.conll read without their rows such as 1-2 and 1.1"
     assert noticed(data.report, what) == 1
     assert new("ner", tmp_path / "t.conll", text_column="1")[1].words == ("Ada",)
-    assert conll(tmp_path, "1 O\n1 B-x\n", "1 O\n").train[0].words == ("1", "1")
+    assert conll(tmp_path, "1 O\n1 B-x\n").train[0].words == ("1", "1")
 
 
 def test_an_empty_first_column_is_left_out(tmp_path: Path) -> None:
     text = "# id 1\n\tEU NNP B-NP B-ORG\n\trejects VBZ B-VP O\n\n\tPeter NNP B-NP B-PER\n"
-    data = conll(tmp_path, text, text)
+    data = conll(tmp_path, text)
     assert data.train == conll(tmp_path).train
     assert noticed(data.report, "lines of t.conll read without an empty first column") == 3
     for same in ("\tNew York\tB-LOC\n\tran\tO\n", "New York\tB-LOC\nran\tO\n"):
-        assert conll(tmp_path, same, same).train[0].words == ("New York", "ran")
+        assert conll(tmp_path, same).train[0].words == ("New York", "ran")
     # Columns that are named are counted with an empty first one.
-    text = "\tAnn\tNNP\tB-PER\n"
-    columns = {"text_column": "1", "label_column": "2"}
-    assert conll(tmp_path, text, text, **columns).labels == ("NNP",)
+    named = conll(tmp_path, "\tAnn\tNNP\tB-PER\n", text_column="1", label_column="2")
+    assert named.labels == ("NNP",)
 
 
 def test_a_small_o_next_to_entities_is_their_capital(tmp_path: Path) -> None:
@@ -271,19 +264,20 @@ def test_a_small_o_next_to_entities_is_their_capital(tmp_path: Path) -> None:
         assert [example.tags for example in data.evaluation["dev"]] == [("B-\u00e9", "O"), ("O",)]
         assert data.labels == ("B-\u00e9", "O")
         assert noticed(data.report, "tags o of d.conll taken as O") == 2
-    assert conll(tmp_path, "a o\nb NN\n", "b o\n").labels == ("NN", "o")
+    assert conll(tmp_path, "a o\nb NN\n").labels == ("NN", "o")
     task = replace(find_task("ner"), labels=("B-\u00e9", "o"))  # of a fine-tuned model
     data = read(task, is_trained=False, validation_file=write(tmp_path / "d.conll", small))
     assert data.evaluation["dev"][0].tags[1] == "o"
 
 
 def test_files_are_found_by_parts_of_their_names(tmp_path: Path) -> None:
-    for name in ("eng.train", "eng.testa", "eng.testb"):
-        write(tmp_path / "conll2003" / name, TAGGED.replace("Peter", name))
+    names = ("eng.train", "eng.testa", "eng.testb")
+    for name in names:
+        write(tmp_path / "conll2003" / name, f"{name} B-x\n")
     data = read("ner", data_dir=tmp_path, needs_test=True)
-    assert data.train[1].words == ("eng.train",)
-    assert data.evaluation["dev"][1].words == ("eng.testa",)
-    assert data.test["test"][1] == TokenExample(("eng.testb",), None, "1")
+    sets = (data.train, data.evaluation["dev"], data.test["test"])
+    assert tuple(examples[0].words[0] for examples in sets) == names
+    assert data.test["test"][0].tags is None
 
 
 def test_words_and_tags_are_read_from_tables(tmp_path: Path) -> None:
@@ -291,43 +285,27 @@ def test_words_and_tags_are_read_from_tables(tmp_path: Path) -> None:
     records = [{"tokens": ["a", "b"], "ner_tags": numbers} for numbers in tags]
     data = read_both("ner", json_lines(tmp_path / "t.JSONL", *records))
     assert data.train == [TokenExample(("a", "b"), ("0", "1"), "0")]
-    assert data.labels == ("0", "1")
     assert noticed(data.report, "left out of training: not as many tags as words") == 1
     assert noticed(data.report, "left out of training: a word without a tag") == 3
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "words"),
-    [
-        ("a.txt", "Ada met Bob .\nNew line here now\n", "Ada met Bob .|New line here now"),
-        ("b.txt", "Ada met Bob .\n\nHi\n", "Ada met Bob .|Hi"),
-        ("c.conll", "Ada\nmet\n\nBob\n", "Ada met|Bob"),
-        ("d.txt", "Ada NNP O\nmet VB O\n\nBob NNP O\n", "Ada met|Bob"),
-        ("e.txt", "Ada\tO\nmet\tO\n", "Ada met"),
-    ],
-)
+# A file of new text, its lines, and the sentences that are read.
+NEW = """
+a.txt   | Ada met Bob .;New line here now      | Ada met Bob .;New line here now
+b.txt   | Ada met Bob .;;Hi                    | Ada met Bob .;Hi
+c.conll | Ada;met;;Bob                         | Ada met;Bob
+d.txt   | Ada NNP O;met VB O;;Bob NNP O        | Ada met;Bob
+e.txt   | Ada~O;met~O                          | Ada met
+"""
+
+
+@pytest.mark.parametrize(("name", "lines", "sentences"), rows(NEW))
 def test_new_text_is_columns_or_one_sentence_per_line(
-    tmp_path: Path, name: str, content: str, words: str
+    tmp_path: Path, name: str, lines: str, sentences: str
 ) -> None:
-    examples = new("ner", write(tmp_path / name, content), label_column="tag")  # of no effect
-    assert "|".join(" ".join(example.words) for example in examples) == words
-
-
-def test_each_format_is_evaluated_without_reading_training_data(tmp_path: Path) -> None:
-    race_file(tmp_path / "dev" / "high" / "1.txt")
-    files = {
-        "cola": write(tmp_path / "dev.tsv", "gj04\t1\t\tIt is.\ngj04\t0\t*\tIs it is.\n"),
-        "squad": squad_file(tmp_path / "d.json", {}, {}),
-        "race": tmp_path / "dev",
-        "ner": write(tmp_path / "d.conll", "Ada B-x\nran O\n\nAda B-x\n"),
-    }
-    for name, file in files.items():
-        task = find_task(name)
-        if name == "ner":
-            task = replace(task, labels=("B-x", "O"))
-        none = tmp_path / "none.tsv"
-        data = read(task, is_trained=False, validation_file=file, train_file=none)
-        assert (len(data.train), len(data.evaluation["dev"])) == (0, 2), name
+    file = write(tmp_path / name, as_lines(lines))
+    examples = new("ner", file, label_column="tag")  # of no effect
+    assert ";".join(" ".join(example.words) for example in examples) == sentences
 
 
 # Refused: a task, a file and its content, as text (with ~ for a tab) or as JSON, and options.
@@ -369,13 +347,11 @@ def test_a_file_of_another_format_is_refused(
     tmp_path: Path, name: str, file: str, word: str, content: str
 ) -> None:
     path = write(tmp_path / file, content)
-    assert file in assert_refused(
-        "UsageError" if name == "ner" else "DataError", word, read_both, name, path
-    )
+    error = "UsageError" if name == "ner" else "DataError"
+    assert file in assert_refused(error, word, read_both, name, path)
     if path.suffix in (".json", ".txt"):
         for option in ("text_column", "text_pair_column", "label_column"):
-            given = {option: "x"}
-            assert_refused("UsageError", file, read_both, name, path, **given)
+            assert_refused("UsageError", file, read_both, name, path, **{option: "x"})
 
 
 @pytest.mark.parametrize(("option", "error", "word", "lines"), rows(REFUSED_COLUMNS))
@@ -383,13 +359,12 @@ def test_options_that_name_no_column_of_words_or_tags_are_refused(
     tmp_path: Path, option: str, error: str, word: str, lines: str
 ) -> None:
     name, _, value = option.partition("=")
-    text = lines.replace("~", "\t").replace(";", "\n") + "\n"
-    assert_refused(error, word, conll, tmp_path, text, text, **{name: value})
+    assert_refused(error, word, conll, tmp_path, as_lines(lines), **{name: value})
 
 
 def test_too_many_tags_and_sentences_of_single_words_are_refused(tmp_path: Path) -> None:
     thousand = "".join(f"word{i} tag{i}\n" for i in range(1000))
-    assert len(conll(tmp_path, thousand, thousand).labels) == 1000
-    assert len(conll(tmp_path, "a O\n\n" * 9, "a O\n\n" * 9).train) == 9
+    assert len(conll(tmp_path, thousand).labels) == 1000
+    assert len(conll(tmp_path, "a O\n\n" * 9).train) == 9
     for text, word in ((thousand + "word tag\n", "1,001 tags"), ("a O\n\n" * 10, "10 sentences")):
-        assert_refused("DataError", word, conll, tmp_path, text, text)
+        assert_refused("DataError", word, conll, tmp_path, text)

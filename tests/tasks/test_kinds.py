@@ -1,5 +1,6 @@
 """Text classification, multiple choice and tagging: their features, counts, and decoded outputs."""
 
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -12,37 +13,27 @@ from electra_albert.tasks.encoding import EncodedExamples, Encoding
 from electra_albert.tasks.kinds import KINDS
 from electra_albert.tasks.sequence import fill
 from electra_albert.tasks.task import ChoiceExample, Report, SequenceExample, TokenExample
-from tests.refusals import assert_refused
-from tests.tasks.small_tokenizers import (
-    PLAN,
-    encoder,
-    kinds,
-    steady,
-    texts,
-    thorough,
-    tokenizer,
-    words,
-)
+from tests.refusals import assert_refused, rows
+from tests.tasks import small_tokenizers as small
+from tests.tasks.small_tokenizers import PLAN, encoder, kinds, texts, tokenizer
 
-LABELS = {
-    "sequence": ("no", "yes"),
-    "choice": (),
-    "token": ("O", "B-PER", "I-PER", "B-LOC", "I-LOC"),
-}
+(TAGS,) = rows("O | B-PER | I-PER | B-LOC | I-LOC")
+LABELS = {"sequence": ["no", "yes"], "token": TAGS}
 ROOM = PLAN.max_seq_length - 3
 SHORT = PLAN._replace(max_seq_length=16)
-tagged = st.lists(st.tuples(words, st.sampled_from(LABELS["token"])), max_size=30)
+tagged = st.lists(st.tuples(small.words, st.sampled_from(TAGS)), max_size=30)
 
 
 def encode(
     kind: str,
     examples: list[Any],
     plan: Any = PLAN,
-    report: Report | None = None,
+    report: Any = None,
     text: str = "albert",
     **options: Any,
 ) -> EncodedExamples:
-    encoding = Encoding(encoder(text), LABELS[kind], plan, report or Report(), "dev", **options)
+    labels = tuple(LABELS.get(kind, ()))
+    encoding = Encoding(encoder(text), labels, plan, report or Report(), "dev", **options)
     return KINDS[kind].encode(examples, encoding)
 
 
@@ -50,11 +41,11 @@ def decode(
     kind: str, outputs: list[Any], features: EncodedExamples, examples: list[Any], plan: Any = PLAN
 ) -> Any:
     floats = [np.asarray(output, dtype=np.float32) for output in outputs]
-    return KINDS[kind].decode(floats, features, examples, LABELS[kind], plan)
+    return KINDS[kind].decode(floats, features, examples, tuple(LABELS.get(kind, ())), plan)
 
 
 def sequence_of(features: EncodedExamples, number: int) -> list[int]:
-    return features.input_ids[features.starts[number] : features.starts[number + 1]].tolist()
+    return features.input_ids[features.slices()[number]].tolist()
 
 
 def ids_of(text: str) -> list[int]:
@@ -65,20 +56,18 @@ def sequences(*labels: Any) -> list[SequenceExample]:
     return [SequenceExample("a", None, label, f"file.tsv:{n}") for n, label in enumerate(labels)]
 
 
-def choice(
-    options: tuple[str, ...] = ("a", "b"), label: int | None = 1, group: str = ""
-) -> ChoiceExample:
-    return ChoiceExample("the house", "who _?", options, label, "7.txt", group)
+def choice(group: str = "", options: str = "ab", label: int = 1) -> ChoiceExample:
+    return ChoiceExample("the house", "who _?", (*options,), label, "7.txt", group)
 
 
 def sentence(pairs: list[tuple[str, str]]) -> TokenExample:
-    return TokenExample(tuple(word for word, _ in pairs), tuple(tag for _, tag in pairs), "1")
+    return TokenExample(*zip(*pairs, strict=True), "1") if pairs else TokenExample((), (), "1")
 
 
 # Sequences.
 
 
-@steady
+@small.steady
 @given(st.lists(st.tuples(texts, st.none() | texts), max_size=4))
 def test_features_hold_the_start_of_both_texts_and_fit(pairs: list[tuple[str, str | None]]) -> None:
     report = Report()
@@ -88,18 +77,18 @@ def test_features_hold_the_start_of_both_texts_and_fit(pairs: list[tuple[str, st
     truncated: list[str] = []
     for number, (first, second) in enumerate(pairs):
         ids = sequence_of(features, number)
-        border = int(features.first_lengths[number])
+        border = features.first_lengths[number]
         assert (ids[0], ids[border - 1], ids[-1]) == (cls, sep, sep)
-        assert (second is None) == (border == len(ids))
-        assert len(ids) <= PLAN.max_seq_length
         whole = [cls, *ids_of(first), sep]
-        if second is not None:
+        assert ids[: border - 1] == whole[: border - 1]
+        if second is None:
+            assert border == len(ids)
+        else:
             whole += [*ids_of(second), sep]
             assert ids[border:-1] == ids_of(second)[: len(ids) - border - 1]
-        assert ids[: border - 1] == whole[: border - 1]
         if ids != whole:
-            assert len(ids) == PLAN.max_seq_length
             truncated.append(str(number))
+        assert len(ids) == min(len(whole), PLAN.max_seq_length)
     what = "examples of dev truncated to 32 tokens (--max_seq_length)"
     assert report.counts[what] == len(truncated)
     assert report.first_truncated == next(iter(truncated), None)
@@ -108,17 +97,15 @@ def test_features_hold_the_start_of_both_texts_and_fit(pairs: list[tuple[str, st
 def test_double_unordered_adds_swapped_training_pairs() -> None:
     report = Report()
     twice = PLAN._replace(double_unordered=True)
-    long = "the house " * 30
-    pairs = [("old", "house"), ("x", None), (long, "x")]
+    pairs = [("old", "house"), ("x", None), ("the house " * 30, "x"), ("house", "old")]
     examples = [SequenceExample(*pair, "yes", "1") for pair in pairs]
     features = encode("sequence", examples, twice, report, is_training=True)
-    assert features.example_index.tolist() == [0, 1, 2, 0, 2]
-    swapped = encode("sequence", [SequenceExample("house", "old", None, "1")])
-    assert sequence_of(features, 3) == sequence_of(swapped, 0)
-    assert report.counts["pairs of dev added with their two texts swapped"] == 2
+    assert features.example_index.tolist() == [0, 1, 2, 3, 0, 2, 3]
+    assert sequence_of(features, 4) == sequence_of(features, 3)
+    assert report.counts["pairs of dev added with their two texts swapped"] == 3
     assert report.counts["examples of dev truncated to 32 tokens (--max_seq_length)"] == 1
-    assert encode("sequence", examples, twice).feature_count == 3
-    assert encode("sequence", examples, is_training=True).feature_count == 3
+    assert encode("sequence", examples, twice).feature_count == 4
+    assert encode("sequence", examples, is_training=True).feature_count == 4
 
 
 def test_logits_are_decoded_to_classes_and_probabilities() -> None:
@@ -127,10 +114,8 @@ def test_logits_are_decoded_to_classes_and_probabilities() -> None:
     assert decoded.predictions == ["yes", "yes", "no"]
     assert decoded.values.tolist() == [[1, 1], [1, 0], [0, 1]]
     assert decoded.probabilities[0][1] == pytest.approx(1 / (1 + np.exp(-2)), rel=1e-12)
-    features = encode("sequence", sequences(None))
-    decoded = decode("sequence", [[1, 0]], features, sequences(None))
-    assert (features.labels, decoded.values, decoded.predictions) == (None, None, ["no"])
     assert decode("sequence", [], encode("sequence", []), []).predictions == []
+    assert encode("sequence", sequences(None)).labels is None
 
 
 def test_numbers_are_scored_with_the_exact_gold() -> None:
@@ -146,7 +131,7 @@ def test_numbers_are_scored_with_the_exact_gold() -> None:
 # Multiple choice: one sequence per option.
 
 
-@steady
+@small.steady
 @given(texts, texts, texts)
 def test_the_passage_is_truncated_before_question_and_option(
     context: str, question: str, option: str
@@ -155,36 +140,36 @@ def test_the_passage_is_truncated_before_question_and_option(
     example = ChoiceExample(context, question, (option, "x"), 0, "1", "")
     features = encode("choice", [example], PLAN, report)
     passage = ids_of(context)
-    border = int(features.first_lengths[0])
-    assert features.first_lengths.tolist() == [border, border]  # the same part for all options
+    border, same = features.first_lengths.tolist()
+    assert border == same  # the same part for all options
     for number, choice in enumerate(example.options):
         ids = sequence_of(features, number)
         assert ids[border:-1] == ids_of(fill(question, choice))[-(ROOM // 2) :]
         assert ids[1 : border - 1] == passage[: border - 2]
-        assert len(ids) <= PLAN.max_seq_length
     is_cut = border - 2 < len(passage)
-    assert not is_cut or max(features.feature_lengths) == PLAN.max_seq_length
+    longest = max(features.feature_lengths)
+    assert longest == PLAN.max_seq_length or (longest < PLAN.max_seq_length and not is_cut)
     what = "passages of dev with question and option truncated to 32 tokens (--max_seq_length)"
     assert report.counts[what] == is_cut
     assert (report.first_truncated is None) == (not report.counts.total())
 
 
 def test_the_option_fills_the_gap_or_follows_the_question() -> None:
+    option = r"a\1"
+    filled = r"He @ .|He @ it|of@?|__a_b_ is @|@ed|w@x|他@好|그는 @를|ก@ข|_yes_ or @"
     gaps = "He _ .|He ____ it|of_?|__a_b_ is _|_ed|w___x|他_好|그는 _를|ก_ข|_yes_ or _"
-    filled = (
-        r"He a\1 .|He a\1 it|ofa\1?|__a_b_ is a\1|a\1ed|wa\1x|他a\1好|그는 a\1를|กa\1ข|_yes_ or a\1"
-    )
-    assert "|".join(fill(gap, r"a\1") for gap in gaps.split("|")) == filled
+    for gap, expected in zip(gaps.split("|"), filled.split("|"), strict=True):
+        assert fill(gap, option) == expected.replace("@", option)
     names = "What does __init__ do?|Open café_bar|Это_имя|@user_name_|c_d_e_|e\u0301_x|snake_case?"
     for name in names.split("|"):
-        assert fill(name, r"a\1") == rf"{name} a\1"
+        assert fill(name, option) == f"{name} {option}"
 
 
 def test_a_question_is_one_feature_with_its_choice_gold_and_group() -> None:
-    examples = [choice(group="middle"), choice(("c", "d"), 0, "high"), choice(group="other")]
+    examples = [choice("middle"), choice("high", label=0), choice("other")]
     features = encode("choice", examples)
     batch = features.collate([1, 0])
-    assert batch.input_ids.shape[0] == 4
+    assert len(batch.input_ids) == 4
     assert (batch.labels.tolist(), batch.example_id.tolist()) == ([0, 1], [1, 1, 0, 0])
     decoded = decode("choice", [[0, 1], [0, 1], [1, 0]], features, examples)
     assert decoded.predictions == [1, 1, 0]
@@ -196,49 +181,30 @@ def test_a_question_is_one_feature_with_its_choice_gold_and_group() -> None:
 
 def outputs_on(features: EncodedExamples, tags: np.ndarray) -> list[np.ndarray]:
     """Outputs with all weight on some tags; positions that must not be read get noise."""
-    tag_count = len(LABELS["token"])
-    noise = (
-        np.random.default_rng(0)
-        .normal(size=(len(features.input_ids), tag_count))
-        .astype(np.float32)
-    )
-    return np.split(
-        np.where(tags[:, None] == np.arange(tag_count), 50, noise), features.starts[1:-1]
-    )
+    numbers = np.arange(len(TAGS))
+    noise = np.random.default_rng(0).normal(size=(len(tags), len(numbers)))
+    return np.split(np.where(tags[:, None] == numbers, 50, noise), features.starts[1:-1])
 
 
-@thorough
+@small.thorough
 @given(kinds, st.lists(tagged, min_size=1, max_size=3))
-def test_outputs_on_the_gold_tags_are_decoded_to_them(
+def test_words_keep_their_order_and_outputs_on_the_gold_tags_are_decoded_to_them(
     text: str, sentences: list[list[tuple[str, str]]]
 ) -> None:
     examples = [sentence(pairs) for pairs in sentences]
     features = encode("token", examples, SHORT, text=text)
     decoded = decode("token", outputs_on(features, features.labels), features, examples)
-    assert decoded.predictions == [list(example.tags or ()) for example in examples]
-    assert (decoded.values[:, :1] == decoded.values[:, 1:3]).all()
-    assert (
-        decoded.values[:, 3].tolist()
-        == decoded.values[:, 4].tolist()
-        == [len(example.words) for example in examples]
-    )
-
-
-@thorough
-@given(kinds, tagged)
-def test_words_keep_their_order_and_none_is_lost_or_repeated(
-    text: str, pairs: list[tuple[str, str]]
-) -> None:
-    features = encode("token", [sentence(pairs)], SHORT, text=text)
-    numbers = features.token_info["word_ids"]
-    assert numbers[numbers >= 0].tolist() == [*range(len(pairs))]
+    assert decoded.predictions == [[*example.tags] for example in examples]
+    for example, row in zip(examples, decoded.values.tolist(), strict=True):
+        assert row == [row[0]] * 3 + [len(example.words)] * 2
     assert features.feature_lengths.max() <= 16
-    assert ((features.labels != IGNORED_LABEL) == (numbers >= 0)).all()
+    is_first = features.token_info["word_ids"] >= 0
+    assert ((features.labels != IGNORED_LABEL) == is_first).all()
     ids: list[int] = []
-    for part in features.slices():
-        ids += features.input_ids[part].tolist()[1:-1]
+    for number in range(features.feature_count):
+        ids += sequence_of(features, number)[1:-1]
     whole: list[int] = []
-    for word, _ in pairs:
+    for word in chain(*(example.words for example in examples)):
         whole += encoder(text).encode([" " + word])[0].tolist()[:14] or [encoder(text).filler_id]
     assert ids == whole
 
@@ -251,7 +217,6 @@ def test_a_long_sentence_is_split_before_a_word_that_does_not_fit() -> None:
     word_ids = features.token_info["word_ids"]
     for length, start in zip(features.feature_lengths, features.starts[1:-1], strict=False):
         assert length + len(ids_of(" " + words[word_ids[start + 1]])) > 16
-    assert not features.example_index.any()
     # [CLS], and then the first token of a word
     assert (word_ids[features.starts[:-1]] == -1).all()
     assert (word_ids[features.starts[:-1] + 1] >= 0).all()
@@ -263,30 +228,23 @@ def test_words_too_long_or_without_a_token_keep_their_position_and_are_counted()
     pairs = [("ab" * 45, "B-PER"), ("\u200b", "O"), ("\u0301", "O"), ("the", "B-LOC")]
     features = encode("token", [sentence(pairs)], SHORT, report, "bert")
     assert report.counts["words of dev without a token replaced by the unknown token"] == 2
-    assert (report.counts["words of dev truncated to 14 tokens"], report.first_truncated) == (
-        1,
-        "1",
-    )
+    assert report.counts["words of dev truncated to 14 tokens"] == 1
+    assert report.first_truncated == "1"
     assert (features.input_ids == tokenizer("bert").unk_token_id).sum() == 2
 
 
 def test_values_count_entities_and_tags() -> None:
-    examples = [TokenExample(("a", "b", "c", "d"), ("B-PER", "I-PER", "O", "B-LOC"), "1")]
+    examples = [TokenExample(tuple("abcd"), ("B-PER", "I-PER", "O", "B-LOC"), "1")]
     features = encode("token", examples)
-    tags = np.zeros(len(features.input_ids), dtype=np.int64)
-    tags[features.token_info["word_ids"] >= 0] = [1, 0, 3, 3]  # B-PER O B-LOC B-LOC
-    decoded = decode("token", outputs_on(features, tags), features, examples)
+    predicted = np.array([0, 1, 0, 3, 3])  # B-PER O B-LOC B-LOC after a word without one
+    outputs = outputs_on(features, predicted[features.token_info["word_ids"] + 1])
+    decoded = decode("token", outputs, features, examples)
     assert decoded.values.tolist() == [[1, 3, 2, 2, 4]]
-    examples = [TokenExample(("a", "b"), None, "1")]
-    features = encode("token", examples)
-    decoded = decode("token", [np.ones((len(features.input_ids), 5))], features, examples)
-    assert (features.labels, decoded.predictions, decoded.values) == (None, [["O", "O"]], None)
-    assert features.collate([0]).labels is None
 
 
 # Refused.
 
 
 def test_questions_with_other_numbers_of_options_are_refused() -> None:
-    examples = [choice(), choice(("a", "b", "c"))]
+    examples = [choice(), choice(options="abc")]
     assert "7.txt" in assert_refused("DataError", "3 options", encode, "choice", examples)

@@ -11,19 +11,12 @@ from hypothesis.extra.numpy import arrays
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
-from electra_albert.tasks.metrics import LOWER_IS_BETTER, MEASURES, Values, is_collapsed
+from electra_albert.tasks.metrics import MEASURES, Values, is_collapsed
 from tests.refusals import rows
 
 LAW = settings(max_examples=50, deadline=None, derandomize=True)
 ROUNDING = 1e-9  # float64, relative to scores up to 1
-COLUMNS = {
-    "classification": 2,
-    "regression": 2,
-    "choice": 3,
-    "span": 6,
-    "span_with_null": 6,
-    "token": 5,
-}
+COLUMNS = "classification 2, regression 2, choice 3, span 6, span_with_null 6, token 5"
 SIZES = st.integers(1, 30)
 
 
@@ -39,23 +32,18 @@ def classes(class_count: int) -> st.SearchStrategy[Values]:
     return SIZES.flatmap(lambda size: arrays(np.float64, (size, 2), elements=numbers))
 
 
-def pairs(*rows: tuple[float, ...]) -> Values:
-    return np.array(rows, dtype=np.float64)
-
-
 @st.composite
 def span_values(draw: st.DrawFn) -> Values:
     """Rows as from decoding: the span is predicted, or no answer if the difference is over 0."""
-    table = []
+    values = []
     for _ in range(draw(st.integers(1, 12))):
         has_answer = draw(st.booleans())
         overlap = draw(st.sampled_from([0.0, 0.5, 1.0])) if has_answer else 0.0
-        match = float(overlap == 1.0)
-        difference = draw(st.one_of(st.integers(-2, 2).map(float), st.floats(-5, 5, width=32)))
-        right_null = float(not has_answer)
-        given_answer = (right_null, right_null) if difference > 0 else (match, overlap)
-        table.append((*given_answer, float(has_answer), difference, match, overlap))
-    return pairs(*table)
+        of_span = (overlap == 1.0, overlap)
+        difference = draw(st.integers(-2, 2) | st.floats(-5, 5, width=32))
+        predicted = [not has_answer] * 2 if difference > 0 else of_span
+        values.append((*predicted, has_answer, difference, *of_span))
+    return np.array(values, dtype=np.float64)
 
 
 # Agreement with references
@@ -65,54 +53,45 @@ def span_values(draw: st.DrawFn) -> Values:
 @given(st.integers(1, 4).flatmap(classes))
 def test_classification_equals_scikit_learn(values: Values) -> None:
     predicted, gold = values.T.astype(int)
-    scores = MEASURES["classification"](values)
-    assert scores["accuracy"] == pytest.approx(accuracy_score(gold, predicted), abs=ROUNDING)
-    macro = f1_score(gold, predicted, average="macro", zero_division=0.0)
-    assert scores["macro_f1"] == pytest.approx(macro, abs=ROUNDING)
-    if values.max() <= 1:
-        binary = f1_score(gold, predicted, labels=[1], average="macro", zero_division=0.0)
-        assert scores["f1"] == pytest.approx(binary, abs=ROUNDING)
-    else:
-        assert "f1" not in scores
+    binary = {"labels": [1]} if values.max() <= 1 else None
+    wanted = {"accuracy": accuracy_score(gold, predicted)}
+    for name, options in (("macro_f1", {}), ("f1", binary)):
+        if options is not None:
+            wanted[name] = f1_score(gold, predicted, average="macro", zero_division=0.0, **options)
     if len(np.unique(values)) > 1:  # scikit-learn warns about a single label
-        assert scores["matthews_correlation"] == pytest.approx(
-            matthews_corrcoef(gold, predicted), abs=ROUNDING
-        )
+        wanted["matthews_correlation"] = matthews_corrcoef(gold, predicted)
+    assert MEASURES["classification"](values) == pytest.approx(
+        {"matthews_correlation": 0, **wanted}, abs=ROUNDING
+    )
 
 
 def test_matthews_correlation_does_not_overflow_on_a_large_set() -> None:
     gold = np.arange(390_965) % 3 % 2
     predicted = np.where(np.arange(390_965) % 5 == 0, 1 - gold, gold)
-    score = MEASURES["classification"](np.stack([predicted, gold], axis=1, dtype=np.float64))
-    wanted = matthews_corrcoef(gold, predicted)
-    assert score["matthews_correlation"] == pytest.approx(wanted, abs=ROUNDING)
+    scores = MEASURES["classification"](np.stack([predicted, gold], axis=1, dtype=np.float64))
+    wanted = pytest.approx(matthews_corrcoef(gold, predicted), abs=ROUNDING)
+    assert scores["matthews_correlation"] == wanted
+
+
+QUARTERS = st.integers(-8, 8).map(lambda n: n / 4)
 
 
 @LAW
 @given(
-    arrays(
-        np.float64,
-        st.tuples(st.integers(2, 20), st.just(2)),
-        elements=st.integers(-8, 8).map(lambda n: n / 4),
-    ),
+    arrays(np.float64, st.tuples(st.integers(2, 20), st.just(2)), elements=QUARTERS),
     st.sampled_from([0.0, 1.0, 5e4]),
-    st.sampled_from([1.0, 1e-6, 1e-12, 1e-15, 1e-160, 1e-200, 1e-300]),
+    st.sampled_from([1.0, 1e-6, 1e-15, 1e-160, 1e-300]),
 )
 def test_correlations_equal_scipy_even_if_nearly_constant(
     values: Values, centre: float, spread: float
 ) -> None:
     values[:, 0] = centre + spread * values[:, 0]
     predicted, gold = values.T
-    scores = MEASURES["regression"](values)
-    assert scores["mean_squared_error"] == pytest.approx(
-        float(((predicted - gold) ** 2).mean()), abs=ROUNDING
-    )
+    wanted = {"mean_squared_error": np.square(predicted - gold).mean()}
     with warnings.catch_warnings(action="ignore"):  # for a constant side scipy gives nan, we give 0
-        expected = [
-            float(np.nan_to_num(actual(predicted, gold).statistic))
-            for actual in (pearsonr, spearmanr)
-        ]
-    assert [scores["pearson"], scores["spearman"]] == expected
+        for name, correlation in (("pearson", pearsonr), ("spearman", spearmanr)):
+            wanted[name] = np.nan_to_num(correlation(predicted, gold).statistic)
+    assert MEASURES["regression"](values) == pytest.approx(wanted, abs=ROUNDING)
 
 
 def official_best(values: Values, of_span: int) -> tuple[float, float]:
@@ -130,6 +109,7 @@ def official_best(values: Values, of_span: int) -> tuple[float, float]:
 @given(span_values())
 def test_best_scores_are_reached_with_the_reported_thresholds(values: Values) -> None:
     scores = MEASURES["span_with_null"](values)
+    assert np.isfinite([*scores.values()]).all()
     has_ties = len(np.unique(values[:, 3])) < len(values)
     for metric, threshold, of_span in (("exact_match", "exact", 4), ("f1", "f1", 5)):
 
@@ -137,26 +117,23 @@ def test_best_scores_are_reached_with_the_reported_thresholds(values: Values) ->
             is_null = values[:, 3] > level
             return float(np.where(is_null, values[:, 2] == 0, values[:, column]).mean())
 
-        best = max(at(level) for level in (-np.inf, *values[:, 3]))
+        best = pytest.approx(max(at(level) for level in (-np.inf, *values[:, 3])), abs=ROUNDING)
         level = scores[f"best_{threshold}_threshold"]
-        assert scores[f"best_{metric}"] == pytest.approx(best, abs=ROUNDING)
-        assert at(level) == pytest.approx(best, abs=ROUNDING)
+        assert scores[f"best_{metric}"] == at(level) == best
         if not has_ties:  # between which the official script may cut
             official, its_level = official_best(values, of_span)
-            assert best == pytest.approx(official, abs=ROUNDING)
-            assert level == its_level or best == pytest.approx((values[:, 2] == 0).mean())
+            assert official == best
+            assert level == its_level or best == (values[:, 2] == 0).mean()
 
 
 def test_a_span_normalized_to_nothing_is_a_wrong_answer_to_an_unanswerable_question() -> None:
-    # As in the official script; the article "the" is normalized to "" and so matches "no answer"
-    # exactly.
-    values = pairs((1, 1, 0, -1, 1, 1), (1, 1, 1, 0, 1, 1))
+    # As in the official script; the article "the" is normalized to "", an exact "no answer".
+    values = table("1 1 0 -1 1 1, 1 1 1 0 1 1")
     scores = MEASURES["span_with_null"](values)
     assert scores["exact_match"] == 1.0
     assert scores["best_exact_match"] == official_best(values, 4)[0] == 0.5
 
 
-# A measure, the rows of its table, and scores.
 HAND_MADE = """
 classification | 1 0, 1 1                       | matthews_correlation 0
 classification | 0 0, 0 0                       | matthews_correlation 0 f1 0 macro_f1 1
@@ -164,7 +141,7 @@ classification | 0 0, 2 2                       | macro_f1 1
 regression     | 2 2                            | pearson 0 spearman 0
 regression     | 2 1, 2 3                       | pearson 0 spearman 0
 token          | 0 0 0 3 4                      | precision 0 recall 0 f1 0 accuracy .75
-token          | 0 0 0 0 0                      | accuracy 0
+token          | 0 0 0 0 0                      | precision 0 recall 0 f1 0 accuracy 0
 token          | 3 3 3 5 5                      | precision 1 recall 1 f1 1
 token          | 1 2 1 4 5, 1 2 7 0 5           | precision .5 recall .25 f1 .3333333333 accuracy .4
 choice         | 0 0 0, 1 0 0, 2 2 1, 3 0 -1    | accuracy .5 accuracy_middle .5 accuracy_high 1
@@ -185,32 +162,13 @@ def test_hand_made_tables_have_the_expected_scores(measure: str, content: str, w
     assert measure != "choice" or [*scores] == names
 
 
-@pytest.mark.parametrize("kind", sorted(MEASURES))
-@LAW
-@given(st.data())
-def test_all_scores_are_finite_and_in_range_on_any_table(kind: str, data: st.DataObject) -> None:
-    if kind in ("span", "span_with_null"):
-        values = data.draw(span_values())
-    elif kind == "token":
-        right, gold, predicted = (data.draw(st.integers(0, 3)) for _ in range(3))
-        values = pairs((right, right + predicted, right + gold, right, right + gold))
-    else:
-        numbers = st.integers(0, 2).map(float)
-        values = data.draw(arrays(np.float64, (4, COLUMNS[kind]), elements=numbers))
-    scores = MEASURES[kind](values)
-    assert np.isfinite([*scores.values()]).all()
-    signed = {"pearson", "spearman", "matthews_correlation"}
-    unbounded = {name for name in scores if "threshold" in name} | LOWER_IS_BETTER
-    for name in scores.keys() - unbounded:
-        assert -(name in signed) - ROUNDING <= scores[name] <= 1 + ROUNDING, name
-
-
 # Refused
 
 
-@pytest.mark.parametrize("kind", sorted(MEASURES))
-def test_predictions_that_are_not_finite_are_refused(kind: str) -> None:
-    values = np.zeros((3, COLUMNS[kind]))
+@pytest.mark.parametrize("columns", COLUMNS.split(", "))
+def test_predictions_that_are_not_finite_are_refused(columns: str) -> None:
+    kind, count = columns.split()
+    values = np.zeros((3, int(count)))
     MEASURES[kind](values)
     for wrong in (np.nan, np.inf):
         values[1] = wrong

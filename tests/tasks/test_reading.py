@@ -12,14 +12,7 @@ from electra_albert.tasks.reading import read_unlabelled
 from electra_albert.tasks.registry import TASKS, find_task
 from electra_albert.tasks.task import Report, SequenceExample
 from tests.refusals import assert_refused, rows
-from tests.tasks.task_files import (
-    custom_files,
-    noticed,
-    read,
-    sst2_folder,
-    table,
-    write,
-)
+from tests.tasks.task_files import custom_files, noticed, read, sst2_folder, write
 
 LATIN = "text,label\nschön,a\nmüde,b\n".encode("latin-1")
 
@@ -38,27 +31,27 @@ def test_a_task_is_found_in_its_folder_and_in_the_one_above(tmp_path: Path, fold
 
 def test_exact_file_names_are_preferred_and_then_their_exact_case(tmp_path: Path) -> None:
     sst2_folder(tmp_path)
-    write(tmp_path / "train_extra.tsv", "sentence\tlabel\nother\t1\n")
+    extra = write(tmp_path / "train_extra.tsv", "sentence\tlabel\nother\t1\n")
     assert len(read("sst2", data_dir=tmp_path).train) == 2
-    (tmp_path / "train.tsv").rename(tmp_path / "TRAIN.TSV")
-    (tmp_path / "train_extra.tsv").unlink()
+    upper = (tmp_path / "train.tsv").rename(tmp_path / "TRAIN.TSV")
+    extra.unlink()
     assert len(read("sst2", data_dir=tmp_path).train) == 2
     for name in ("train_a.tsv", "train_b.tsv"):
-        (tmp_path / name).write_text((tmp_path / "TRAIN.TSV").read_text())
+        write(tmp_path / name, upper.read_bytes())
     assert_refused("UsageError", "train_a.tsv", read, "sst2", data_dir=tmp_path)
     assert len(read("sst2", data_dir=tmp_path, train_file=tmp_path / "train_b.tsv").train) == 2
 
 
 def test_a_file_option_replaces_only_its_set_and_missing_sets_are_counted(tmp_path: Path) -> None:
-    header = ["sentence1", "sentence2", "gold_label"]
     for name in ("train", "dev_matched", "dev_mismatched", "test_mismatched"):
-        write(tmp_path / f"{name}.tsv", table(header, [name, "b", "neutral"]))
+        write(tmp_path / f"{name}.tsv", f"sentence1\tsentence2\tgold_label\n{name}\tb\tneutral\n")
     edited = write(tmp_path / "other" / "mine.csv", "premise,hypothesis,label\nmine,b,neutral\n")
     files = {"data_dir": tmp_path, "validation_file": edited}
     data = read("mnli", **files, test_file=edited, needs_test=True)
-    texts = [examples[0].text for examples in (data.evaluation | data.test).values()]
+    sets = data.evaluation | data.test
+    texts = [examples[0].text for examples in sets.values()]
     assert texts == ["mine", "dev_mismatched", "mine", "test_mismatched"]
-    assert [*data.evaluation, *data.test] == ["matched", "mismatched", "MNLI-m", "MNLI-mm"]
+    assert [*sets] == ["matched", "mismatched", "MNLI-m", "MNLI-mm"]
     assert noticed(data.report, "missing") == 0
     (tmp_path / "dev_mismatched.tsv").rename(tmp_path / "test_matched.tsv")
     (tmp_path / "test_mismatched.tsv").unlink()
@@ -78,21 +71,19 @@ def test_the_labels_of_a_model_are_used_for_evaluation(tmp_path: Path) -> None:
     assert_refused("DataError", "'d'", read, task, is_trained=False, validation_file=file)
 
 
-@pytest.mark.parametrize("has_labels", [True, False])
-def test_only_the_diagnostic_set_may_have_no_labels(tmp_path: Path, has_labels: bool) -> None:
-    cells = table(["index", "Premise", "Hypothesis", "Label"], ["0", "a", "b", "neutral"])
-    if not has_labels:
-        cells = cells.replace("\tLabel", "").replace("\tneutral", "")
-    file = write(tmp_path / "diagnostic" / "diagnostic.tsv", cells)
+@pytest.mark.parametrize("label", ["\tneutral", ""])
+def test_only_the_diagnostic_set_may_have_no_labels(tmp_path: Path, label: str) -> None:
+    header = "index\tPremise\tHypothesis" + ("\tLabel" if label else "")
+    file = write(tmp_path / "diagnostic" / "diagnostic.tsv", f"{header}\n0\ta\tb{label}\n")
     data = read("ax", data_dir=tmp_path)
-    assert (data.train, *data.evaluation) == ([], *["diagnostic"] * has_labels)
-    assert [*data.test] == ([] if has_labels else ["AX"])
+    assert data.train == []
+    assert [*data.evaluation, *data.test] == ["diagnostic" if label else "AX"]
     assert [*read("ax", data_dir=tmp_path, needs_test=True).test] == ["AX"]
     file.rename(file.with_name("test.tsv"))
     assert [*read("ax", data_dir=tmp_path).test] == ["AX"]
     bare = write(tmp_path / "dev.tsv", "index\tsentence1\tsentence2\n0\ta\tb\n")
-    task = TASKS["rte"]
-    assert_refused("DataError", "'label'", read, task, is_trained=False, validation_file=bare)
+    options = {"is_trained": False, "validation_file": bare}
+    assert_refused("DataError", "'label'", read, TASKS["rte"], **options)
 
 
 def test_a_test_set_is_read_only_where_it_is_needed_and_without_labels(tmp_path: Path) -> None:
@@ -108,10 +99,10 @@ def test_cola_is_read_without_a_header_and_mrpc_from_its_original_files(tmp_path
     data = read("cola", data_dir=tmp_path)
     assert [example[::2] for example in data.train] == [("It is.", "1"), ("Is it is.", "0")]
     assert [example.text for example in data.evaluation["dev"]] == ["He is.", "Him is."]
-    header = ["Quality", "#1 ID", "#2 ID", "#1 String", "#2 String"]
-    rows = table(header, ["1", "5", "6", 'a "b', "c"], list("0789x"))
+    header = "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
     for name in ("train", "test"):
-        write(tmp_path / "MRPC" / f"msr_paraphrase_{name}.txt", "\ufeff" + rows)
+        file = tmp_path / "MRPC" / f"msr_paraphrase_{name}.txt"
+        write(file, header + '1\t5\t6\ta "b\tc\n0\t7\t8\t9\tx\n')
     data = read("mrpc", data_dir=tmp_path)
     assert data.train[0] == SequenceExample('a "b', "c", "1", "0")
     assert noticed(data.report, "also in the training data") == 2
@@ -122,11 +113,13 @@ def test_cola_is_read_without_a_header_and_mrpc_from_its_original_files(tmp_path
 
 def test_a_table_without_a_header_is_read_by_the_names_given(tmp_path: Path) -> None:
     # Regression: the first row was read as the header.
-    content = "good; film, I say\tgood\nbad\tbad"
-    files = dict.fromkeys(("train_file", "validation_file"), write(tmp_path / "t.tsv", content))
+    file = write(tmp_path / "t.tsv", "good; film, I say\tgood\nbad\tbad")
+    files = {"train_file": file, "validation_file": file}
     data = read("custom", **files, column_names="text, label")
-    labels = {example.text: example.label for example in data.train}
-    assert labels == {"good; film, I say": "good", "bad": "bad"}
+    assert [example[::2] for example in data.train] == [
+        ("good; film, I say", "good"),
+        ("bad", "bad"),
+    ]
     new = write(tmp_path / "new.tsv", "fine\n")  # without a label
     config = DataConfig(task="custom", column_names="text,label")
     report = Report()
@@ -139,56 +132,62 @@ def test_a_table_without_a_header_is_read_by_the_names_given(tmp_path: Path) -> 
 # Unusual data, and sampling.
 
 
-def test_unusual_evaluation_sets_are_counted(tmp_path: Path) -> None:
-    def report(**content: str) -> Report:
-        return read("sst2", data_dir=sst2_folder(tmp_path, **content)).report
+# Training and evaluation data as lines of text and label, and what is counted.
+UNUSUAL = """
+good film~1;bad film~0 | x~1;y~1                   | 1 label for all examples of dev.tsv: '1'
+good film~1;bad film~0 | x~1;y~1                   | 1 label without an example in dev.tsv: '0'
+good film~1;bad film~0 | x~1                       | 1 example in dev.tsv: too few
+good film~1;bad film~0 | x~1;good film~0;bad film~0 | 2 examples of dev.tsv also in the training
+x~1                    | fine~1;poor~0             | 1 label without a training example: '0'
+"""
 
-    assert noticed(report(dev="x\t1\ny\t1\n"), "label for all examples of dev.tsv: '1'") == 1
-    assert noticed(report(dev="x\t1\ny\t1\n"), "without an example in dev.tsv: '0'") == 1
-    assert noticed(report(dev="x\t1\n"), "in dev.tsv: too few") == 1
-    leaked = report(dev="x\t1\ngood film\t0\nbad film\t0\n")
-    what = "examples of dev.tsv also in the training data"
-    assert (leaked.counts[what], leaked.first_seen[what]) == (2, "dev.tsv, id 1")
-    assert noticed(report(train="x\t1\n"), "without a training example: '0'") == 1
+
+@pytest.mark.parametrize(("train", "dev", "notice"), rows(UNUSUAL))
+def test_unusual_evaluation_sets_are_counted(
+    tmp_path: Path, train: str, dev: str, notice: str
+) -> None:
+    sets = (lines.replace("~", "\t").replace(";", "\n") + "\n" for lines in (train, dev))
+    report = read("sst2", data_dir=sst2_folder(tmp_path, *sets)).report
+    count, _, what = notice.partition(" ")
+    assert noticed(report, what) == int(count)
+    if count == "2":
+        assert report.first_seen[f"{what} data"] == "dev.tsv, id 1"
 
 
 def test_only_sampled_examples_are_checked(tmp_path: Path) -> None:
     # Of the evaluation examples x and y are sampled.
     folder = sst2_folder(tmp_path, train="a\t1\nb\t0\n", dev="x\t1\na\t0\nb\t0\ny\t1\n")
-    cut = read("sst2", data_dir=folder, max_train_examples=1, max_eval_examples=2).report
+    options = {"data_dir": folder, "max_train_examples": 1}
+    cut = read("sst2", **options, max_eval_examples=2).report
     assert noticed(cut, "label for all examples of dev.tsv: '1'") == 1
     assert noticed(cut, "also in the training data") == 0
-    whole = read("sst2", data_dir=folder, max_train_examples=1).report
-    assert noticed(whole, "also in the training data") == 1
+    assert noticed(read("sst2", **options).report, "also in the training data") == 1
 
 
 def test_only_training_examples_depend_on_the_seed(tmp_path: Path) -> None:
-    rows = "".join(f"text {i}\t{i % 2}\n" for i in range(50))
-    folder = sst2_folder(tmp_path, train=rows, dev=rows.replace("text", "word"))
-    limits = {"max_train_examples": 20, "max_eval_examples": 3}
-    drawn = [read("sst2", data_dir=folder, **limits, seed=seed) for seed in (1, 1, 2)]
-    texts = [[example.text for example in data.train] for data in drawn]
-    assert texts[0] == texts[1] != texts[2]
-    assert {len(set(sample)) for sample in texts} == {20}
-    first, _, numbers = (
-        [int(example.identity) for example in data.evaluation["dev"]] for data in drawn
-    )
-    assert first == numbers == sorted(set(numbers)) != [0, 1, 2]
-    assert drawn[0].report.counts["training examples not sampled"] == 30
-    assert noticed(drawn[0].report, "examples of dev not sampled") == 47
+    lines = "".join(f"text {i}\t{i % 2}\n" for i in range(50))
+    folder = sst2_folder(tmp_path, train=lines, dev=lines.replace("text", "word"))
+    options = {"data_dir": folder, "max_train_examples": 20, "max_eval_examples": 3}
+    first, again, other = (read("sst2", **options, seed=seed) for seed in (1, 1, 2))
+    assert first.train == again.train != other.train
+    assert len(set(first.train)) == len(set(other.train)) == 20
+    numbers = [int(example.identity) for example in first.evaluation["dev"]]
+    assert first.evaluation == other.evaluation
+    assert numbers == sorted(set(numbers)) != [0, 1, 2]
+    assert first.report.counts["training examples not sampled"] == 30
+    assert noticed(first.report, "examples of dev not sampled") == 47
 
 
 @pytest.mark.parametrize("share", [0.1, 0.9])
 def test_a_validation_split_has_its_share_of_every_label(tmp_path: Path, share: float) -> None:
-    labels = ["a"] * 150 + ["b"] * 40 + ["c"] * 9 + ["d"]
-    file = custom_files(tmp_path, labels, [])["train_file"]
-    data, again = (
-        read("custom", train_file=file, validation_split=share, seed=seed) for seed in (1, 2)
-    )
+    labels = "a" * 150 + "b" * 40 + "c" * 9 + "d"
+    options = {**custom_files(tmp_path, [*labels], []), "validation_split": share}
+    del options["validation_file"]
+    data, again = (read("custom", **options, seed=seed) for seed in (1, 2))
     held_out = data.evaluation["dev"]
     assert held_out == again.evaluation["dev"]
-    texts = [example.text for example in [*data.train, *held_out]]
-    assert sorted(texts) == sorted(f"train_file {number}" for number in range(200))
+    texts = {example.text for example in [*data.train, *held_out]}
+    assert len(texts) == len(data.train) + len(held_out) == 200
     counts = Counter(example.label for example in held_out)
     assert all(abs(counts[label] - share * labels.count(label)) <= 1 for label in "abc")
     assert counts["d"] == 0, "a label with one example stays in training"
@@ -209,15 +208,13 @@ def test_new_text_is_read_from_lines_or_from_a_table_without_labels(tmp_path: Pa
     assert read_unlabelled(find_task("sst2"), labelled, DataConfig(), report) == expected[:1]
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [("new.txt", " \n\r\n"), ("new.tsv", "sentence\n"), ("new.tsv", "index\tsentence\n0\n")],
-)
-def test_new_text_that_cannot_be_used_is_refused(tmp_path: Path, name: str, content: str) -> None:
+@pytest.mark.parametrize("content", [" \n\r\n", "sentence\n", "index\tsentence\n0\n"])
+def test_new_text_that_cannot_be_used_is_refused(tmp_path: Path, content: str) -> None:
     def read_new(file: Path) -> object:
         return read_unlabelled(TASKS["sst2"], file, DataConfig(), Report())
 
-    assert_refused("DataError", name, read_new, write(tmp_path / name, content))
+    file = tmp_path / ("new.tsv" if content.strip() else "new.txt")
+    assert_refused("DataError", file.name, read_new, write(file, content))
     assert_refused("UsageError", "--predict", read_new, tmp_path / ("y" * 300))
 
 

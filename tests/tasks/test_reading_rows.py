@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyarrow import Table, parquet
@@ -15,16 +14,13 @@ from tests.tasks.task_files import (
     read,
     rte_folder,
     sst2_folder,
-    table,
     write,
 )
 
 
 def stsb_folder(folder: Path, train: str, dev: str = "1") -> Path:
     for name, score in (("train", train), ("dev", dev)):
-        content = table(
-            ["index", "sentence1", "sentence2", "score"], "0ab1", ["1", "c", "d", score]
-        )
+        content = f"index\tsentence1\tsentence2\tscore\n0\ta\tb\t1\n1\tc\td\t{score}\n"
         write(folder / f"{name}.tsv", content)
     return folder
 
@@ -55,10 +51,9 @@ def test_an_incomplete_example_is_left_out_or_not_scored(
 
 
 def test_quotes_and_spaces_in_a_field_stay_as_they_are(tmp_path: Path) -> None:
-    for content in ('a "b \t1\n"c"\t0\n', '"a ""b"""\t1\n"c"\t0\n'):  # as QQP, which is scored so
-        data = read("sst2", data_dir=sst2_folder(tmp_path, content))
-        texts = [example.text for example in data.train]
-        assert texts == [line.split("\t")[0] for line in content.splitlines()]
+    for first in ('a "b ', '"a ""b"""'):  # as QQP, which is scored so
+        data = read("sst2", data_dir=sst2_folder(tmp_path, f'{first}\t1\n"c"\t0\n'))
+        assert [example.text for example in data.train] == [first, '"c"']
     path = write(tmp_path / "t.tsv", 'text\tlabel\n"a ""b"""\t1\n"c"\t0\n')
     data = read("custom", train_file=path, validation_file=path)
     assert [example.text for example in data.train] == ['a "b"', "c"]
@@ -90,10 +85,13 @@ def test_a_score_out_of_range_is_left_out_of_training_only(tmp_path: Path, score
     data = read("stsb", data_dir=stsb_folder(tmp_path, score))
     assert [example.label for example in data.train] == [1.0]
     assert noticed(data.report, "the label is not a number from 0 to 5") == 1
-    wrong = {("1", score): f"dev.tsv:3: label {score}", ("much", "1"): "'much'"}
-    for scores, word in wrong.items():
-        folder = stsb_folder(tmp_path, *scores)
-        assert_refused("DataError", word, read, "stsb", data_dir=folder)
+    folder = stsb_folder(tmp_path, "1", score)
+    assert_refused("DataError", f"dev.tsv:3: label {score}", read, "stsb", data_dir=folder)
+
+
+def test_a_label_that_is_no_number_is_refused_and_a_missing_one_counted(tmp_path: Path) -> None:
+    folder = stsb_folder(tmp_path, "much")
+    assert_refused("DataError", "'much'", read, "stsb", data_dir=folder)
     missing = read("stsb", data_dir=stsb_folder(tmp_path, "-1.0"))  # the hub's mark
     assert noticed(missing.report, "no label") == 1
 
@@ -140,20 +138,22 @@ def test_labels_are_found_in_the_training_data_in_order(
     assert {example.label for example in data.train} == {*data.labels}
 
 
-LABELS: list[tuple[list[Any], list[Any], str]] = [
-    (["a", "b"], ["a", "c"], "validation_file.jsonl:2: label 'c'"),
-    (["a", "a"], ["a"], "'a'"),
-    (["0.0", "1.0"], [1], "--regression"),
-    ([f"l{i}" for i in range(101)], ["l1"], "101 labels"),
-    ([["a"], "b"], ["b"], "train_file.jsonl:1"),
-]
+# Labels of training and evaluation, and what the message names; HUNDRED are 101 labels.
+LABELS = """
+["a", "b"]     | ["a", "c"] | validation_file.jsonl:2: label 'c'
+["a", "a"]     | ["a"]      | 'a'
+["0.0", "1.0"] | [1]        | --regression
+HUNDRED        | ["l1"]     | 101 labels
+[["a"], "b"]   | ["b"]      | train_file.jsonl:1
+"""
 
 
-@pytest.mark.parametrize(("train", "dev", "word"), LABELS)
+@pytest.mark.parametrize(("train", "dev", "word"), rows(LABELS))
 def test_labels_that_cannot_be_classes_are_refused(
-    tmp_path: Path, train: list[Any], dev: list[Any], word: str
+    tmp_path: Path, train: str, dev: str, word: str
 ) -> None:
-    files = custom_files(tmp_path, train, dev)
+    train = train.replace("HUNDRED", json.dumps([f"l{i}" for i in range(101)]))
+    files = custom_files(tmp_path, json.loads(train), json.loads(dev))
     assert_refused("DataError", word, read, "custom", **files)
 
 

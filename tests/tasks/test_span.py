@@ -14,31 +14,18 @@ from electra_albert.tasks.task import Answer, Report, SpanExample
 from tests.tasks.small_tokenizers import PLAN, encoder, kinds, steady, texts, thorough
 
 SPAN = KINDS["span"]
-WORDS = [
-    "the",
-    "House",
-    "``old''",
-    "river,",
-    "e\u0301te\u0301",
-    "hill-top.",
-    "[SEP]",
-    "1912",
-    "中文",
-    "a\u00adb",
-]
+NULL = PLAN._replace(has_null_answer=True)
+TEXT = "the House ``old'' river, e\u0301te\u0301 hill-top. [SEP] 1912 中文 a\u00adb"
+WORDS = TEXT.split()
+LONG = "the house on the hill " * 12
 plans = st.builds(EncodePlan, st.integers(8, 60), st.integers(1, 60), st.integers(1, 12))
 
 
 def encode(
-    examples: list[Any],
-    plan: Any = PLAN,
-    report: Any = None,
-    is_training: bool = False,
-    kind: str = "albert",
+    examples: list[Any], plan: Any = PLAN, report: Any = None, kind: str = "albert", **options: Any
 ) -> EncodedExamples:
-    return SPAN.encode(
-        examples, Encoding(encoder(kind), (), plan, report or Report(), "dev", is_training)
-    )
+    encoding = Encoding(encoder(kind), (), plan, report or Report(), "dev", **options)
+    return SPAN.encode(examples, encoding)
 
 
 def ask(context: str, answer: str | None, question: str = "who?") -> SpanExample:
@@ -60,10 +47,8 @@ def asked(draw: st.DrawFn, least: int = 1, most: int = 40) -> SpanExample:
     """A question on a passage of words, answered by one to three of them."""
     words = draw(st.lists(st.sampled_from(WORDS), min_size=least, max_size=most))
     first = draw(st.integers(0, len(words) - 1))
-    last = draw(st.integers(first, min(len(words), first + 2) - 1))
-    answer = Answer(
-        " ".join(words[first : last + 1]), len("".join(word + " " for word in words[:first]))
-    )
+    text = " ".join(words[first : first + draw(st.integers(1, 3))])
+    answer = Answer(text, len(" ".join([*words[:first], ""])))
     return SpanExample(" ".join(words), "who?", (answer,), "1")
 
 
@@ -76,17 +61,14 @@ def test_every_token_is_in_a_window_and_has_maximum_context_in_one(
     starts = [window.start for window, _ in windows]
     assert starts == sorted(set(starts))
     assert all(len(window) <= room for window, _ in windows)
-    owners = np.zeros(count, dtype=int)
-    for window, is_best in windows:
-        owners[window.start : window.stop] += is_best
-    assert (owners == 1).all()
     for token in range(count):
         context = [
             min(token - window.start, window[-1] - token) if token in window else -1
             for window, _ in windows
         ]
-        window, is_best = windows[context.index(max(context))]
-        assert is_best[token - window.start]
+        owners = [token in window and is_best[token - window.start] for window, is_best in windows]
+        assert sum(owners) == 1
+        assert owners[context.index(max(context))]
 
 
 @steady
@@ -139,12 +121,9 @@ def test_any_answer_is_found_widened_or_counted_as_lost(
 @given(asked(20, 60))
 def test_labels_mark_the_answer_in_exactly_the_windows_that_hold_it(example: SpanExample) -> None:
     features, (answer,) = encode([example], kind="bert"), example.answers or ()
-    fields = (
-        np.split(features.token_info[name], features.starts[1:-1])
-        for name in ("char_starts", "char_ends")
-    )
-    for (start, end), begins, ends in zip(features.labels.tolist(), *fields, strict=True):
-        whole = (answer.start, answer.start + len(answer.text))
+    whole = (answer.start, answer.start + len(answer.text))
+    for (start, end), at in zip(features.labels.tolist(), features.slices(), strict=True):
+        begins, ends = (features.token_info[name][at] for name in ("char_starts", "char_ends"))
         is_here = begins[begins >= 0].min() <= whole[0] and ends.max() >= whole[1]
         assert (start > 0) == is_here
         assert not is_here or (begins[start], ends[end]) == whole
@@ -155,8 +134,7 @@ def test_labels_mark_the_answer_in_exactly_the_windows_that_hold_it(example: Spa
 def test_decoding_is_the_best_of_all_pairs_in_all_windows(word_count: int, seed: int) -> None:
     context = " ".join((WORDS * 6)[:word_count])
     examples = [SpanExample("x", "x", None, "0"), SpanExample(context, "who is it?", None, "1")]
-    plan = PLAN._replace(has_null_answer=True)
-    features = encode(examples, plan)
+    features = encode(examples, NULL)
     generator = np.random.default_rng(seed)
     outputs = [generator.normal(size=(length, 2)) for length in np.diff(features.starts)]
     spans = {-np.inf: ""}
@@ -168,33 +146,31 @@ def test_decoding_is_the_best_of_all_pairs_in_all_windows(word_count: int, seed:
         null_score = min(null_score, scores[0].sum())
         for first, last in combinations_with_replacement(range(len(scores)), 2):
             is_context = is_best[first] and begins[first] >= 0 and begins[last] >= 0
-            if is_context and last - first < plan.max_answer_length:
+            if is_context and last - first < NULL.max_answer_length:
                 total = scores[first, 0] + scores[last, 1]
                 spans[total] = context[begins[first] : ends[last]]
-    decoded = SPAN.decode(outputs, features, examples, (), plan)
+    decoded = SPAN.decode(outputs, features, examples, (), NULL)
     has_null = null_score > max(spans)
     assert decoded.predictions[1] == ("" if has_null else spans[max(spans)])
     assert (decoded.probabilities[1] > 0.5) == has_null
 
 
 def test_windows_without_the_answer_are_dropped_in_training() -> None:
-    context = " ".join(["the house on the hill"] * 12 + ["dog"])
     report = Report()
-    count = encode([ask(context, "dog")]).feature_count
-    features = encode([ask(context, "dog")], report=report, is_training=True)
+    answered, unanswered = [ask(LONG + "dog", "dog")], [ask(LONG + "dog", None)]
+    count = encode(answered).feature_count
+    features = encode(answered, report=report, is_training=True)
     assert 0 < features.feature_count < count
     assert (features.labels[:, 0] > 0).all()
     dropped = count - features.feature_count
     assert report.counts["windows of dev without the answer dropped"] == dropped
-    assert encode([ask(context, None)], is_training=True).feature_count == 0
-    with_null = PLAN._replace(has_null_answer=True)  # a question may be unanswerable
-    for answer in ("dog", None):
-        assert encode([ask(context, answer)], with_null, is_training=True).feature_count == count
+    assert encode(unanswered, is_training=True).feature_count == 0
+    for examples in (answered, unanswered):  # a question may be unanswerable
+        assert encode(examples, NULL, is_training=True).feature_count == count
 
 
 def test_an_answer_longer_than_any_window_is_counted_and_its_question_kept() -> None:
-    context = " ".join(["the house on the hill"] * 12)
-    examples = [ask(context, context), ask("the old house", "old")]
+    examples = [ask(LONG, LONG), ask("the old house", "old")]
     report = Report()
     features = encode(examples, report=report)
     decoded = SPAN.decode(peaked(features), features, examples, (), PLAN)
@@ -204,45 +180,20 @@ def test_an_answer_longer_than_any_window_is_counted_and_its_question_kept() -> 
 
 
 def test_no_answer_is_predicted_if_its_score_is_above_every_span() -> None:
-    plan = PLAN._replace(has_null_answer=True)
-    examples = [
-        ask("this old house", None),
-        ask("the old house", "old"),
-        ask("the old house", "old"),
-    ]
-    features = encode(examples, plan)
+    examples = [ask("this old house", None), *[ask("the old house", "old")] * 2]
+    features = encode(examples, NULL)
     outputs = peaked(features)
     outputs[2][0] = 60
-    decoded = SPAN.decode(outputs, features, examples, (), plan)
+    decoded = SPAN.decode(outputs, features, examples, (), NULL)
     assert decoded.predictions == ["", "old", ""]
-    assert decoded.values[:, [0, 1, 2, 4, 5]].tolist() == [
-        [1, 1, 0, 0, 0],
-        [1, 1, 1, 1, 1],
-        [0, 0, 1, 1, 1],
-    ]
-    assert decoded.values[:, 3].tolist() == [2, -100, 20]
-
-
-def test_a_passage_has_no_answer_only_if_none_of_its_windows_has_one() -> None:
-    plan = PLAN._replace(has_null_answer=True)
-    examples = [ask(" ".join(["the house on the hill"] * 12 + ["dog"]), "dog")]
-    features = encode(examples, plan)
-    assert features.feature_count > 3
-    for lowest in (None, *range(features.feature_count)):
-        outputs = peaked(features)  # the answer has a score of 100
-        for number, output in enumerate(outputs):
-            output[0] = 0 if number == lowest else 60
-        decoded = SPAN.decode(outputs, features, examples, (), plan)
-        assert decoded.predictions == ["" if lowest is None else "dog"]
-        assert decoded.values[0, 3] == (20 if lowest is None else -100)
+    expected = [[1, 1, 0, 2, 0, 0], [1, 1, 1, -100, 1, 1], [0, 0, 1, 20, 1, 1]]
+    assert decoded.values.tolist() == expected
 
 
 def test_an_empty_passage_has_no_answer_and_finite_values() -> None:
-    examples = [
-        SpanExample("", "who?", (), "1"),
-        SpanExample(" ", "who?", (Answer("dog", 0),), "2"),
-    ]
-    for plan in (PLAN, PLAN._replace(has_null_answer=True)):
+    empty = SpanExample("", "who?", (), "1")
+    examples = [empty, empty._replace(context=" ", answers=(Answer("dog", 0),))]
+    for plan in (PLAN, NULL):
         features = encode(examples, plan)
         decoded = SPAN.decode(peaked(features), features, examples, (), plan)
         assert decoded.predictions == ["", ""]

@@ -14,8 +14,6 @@ from electra_albert.tasks.registry import ELECTRA_EIGHT, GLUE, find_task
 from electra_albert.tasks.task import SequenceExample, SpanExample, TokenExample
 from tests.refusals import rows
 
-MISMATCHED = "mismatched_accuracy"
-
 
 def texts(*identities: str) -> list[SequenceExample]:
     return [SequenceExample("A text.", None, None, identity) for identity in identities]
@@ -23,19 +21,14 @@ def texts(*identities: str) -> list[SequenceExample]:
 
 def test_every_glue_task_writes_its_official_files_with_its_own_labels(tmp_path: Path) -> None:
     for task in map(find_task, GLUE):
+        label = 2.5 if task.is_regression else task.labels[-1]
+        line = f"0\t{'2.500' if task.is_regression else label}\n"
         for test in task.files.test:
-            label = 2.5 if task.is_regression else task.labels[-1]
-            path = write_submission(
-                task, test, Decoded([label], None, [[0.5, 0.5]]), texts("0"), tmp_path
-            )
-            assert (
-                path.read_text()
-                == f"index\tprediction\n0\t{'2.500' if task.is_regression else label}\n"
-            )
+            decoded = Decoded([label], None, [[0.5, 0.5]])
+            path = write_submission(task, test, decoded, texts("0"), tmp_path)
+            assert path.read_text() == "index\tprediction\n" + line
     stems = "AX CoLA MNLI-m MNLI-mm MRPC QNLI QQP RTE SST-2 STS-B WNLI"
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        f"{stem}.tsv" for stem in stems.split()
-    ]
+    assert sorted(path.stem for path in tmp_path.glob("*.tsv")) == stems.split()
 
 
 SENTENCES = [TokenExample(("EU", "rejects"), None, "1"), TokenExample(("Bonn",), None, "2")]
@@ -60,10 +53,8 @@ def test_order_and_index_are_kept(
     decoded = Decoded(json.loads(predictions), None, None)
     (test,) = task.files.test
     path = write_submission(task, test, decoded, texts(*identities.split()), tmp_path)
-    expected = ["index,prediction", *lines.split(" ")]
-    assert path.read_bytes().decode() == "".join(
-        line.replace(",", "\t") + "\n" for line in expected
-    )
+    expected = f"index,prediction {lines} ".replace(",", "\t").replace(" ", "\n")
+    assert path.read_bytes().decode() == expected
 
 
 def test_tags_are_written_as_words_and_tags(tmp_path: Path) -> None:
@@ -96,26 +87,26 @@ def test_answers_of_squad_are_an_object_by_id(tmp_path: Path) -> None:
 def test_bad_predictions_are_refused(
     name: str, predictions: Any, examples: Any, error: Any, tmp_path: Path
 ) -> None:
+    decoded = Decoded(predictions, None, None)
     with pytest.raises(error):
-        write_submission(
-            find_task(name), "test", Decoded(predictions, None, None), examples, tmp_path
-        )
+        write_submission(find_task(name), "test", decoded, examples, tmp_path)
 
 
 # Averages
 
-FULL = {
-    "cola": {"matthews_correlation": 0.6, "accuracy": 0.9},
-    "sst2": {"accuracy": 0.9},
-    "mrpc": {"accuracy": 0.8, "f1": 0.9},
-    "stsb": {"pearson": 0.7, "spearman": 0.9},
-    "qqp": {"accuracy": 0.8, "f1": 0.6},
-    "mnli": {"accuracy": 0.8, MISMATCHED: 0.6},
-    "qnli": {"accuracy": 0.7},
-    "rte": {"accuracy": 0.5},
-    "wnli": {"accuracy": 0.3},
-    "ax": {"matthews_correlation": 0.1},
-}
+METRICS = """
+cola | {"matthews_correlation": 0.6, "accuracy": 0.9}
+sst2 | {"accuracy": 0.9}
+mrpc | {"accuracy": 0.8, "f1": 0.9}
+stsb | {"pearson": 0.7, "spearman": 0.9}
+qqp  | {"accuracy": 0.8, "f1": 0.6}
+mnli | {"accuracy": 0.8, "mismatched_accuracy": 0.6}
+qnli | {"accuracy": 0.7}
+rte  | {"accuracy": 0.5}
+wnli | {"accuracy": 0.3}
+ax   | {"matthews_correlation": 0.1}
+"""
+FULL = {name: json.loads(metrics) for name, metrics in rows(METRICS)}
 
 
 def test_averages_are_over_electras_eight_main_metrics_and_the_nine_official_means() -> None:
@@ -123,9 +114,8 @@ def test_averages_are_over_electras_eight_main_metrics_and_the_nine_official_mea
     assert (electra.used, electra.missing) == (ELECTRA_EIGHT, ())
     assert electra.average == pytest.approx((0.6 + 0.9 + 0.8 + 0.9 + 0.8 + 0.8 + 0.7 + 0.5) / 8)
     assert (official.used, official.missing) == ((*ELECTRA_EIGHT, "wnli"), ())
-    assert official.average == pytest.approx(
-        (0.6 + 0.9 + 0.85 + 0.8 + 0.7 + 0.7 + 0.7 + 0.5 + 0.3) / 9
-    )
+    scores = (0.6, 0.9, 0.85, 0.8, 0.7, 0.7, 0.7, 0.5, 0.3)
+    assert official.average == pytest.approx(sum(scores) / 9)
 
 
 def test_missing_tasks_and_metrics_are_listed_and_not_averaged() -> None:
@@ -135,4 +125,4 @@ def test_missing_tasks_and_metrics_are_listed_and_not_averaged() -> None:
     assert glue_average({}, "official").average is None
     matched = {**FULL, "mnli": {"accuracy": 0.8}}
     assert glue_average(matched, "electra").missing == ()
-    assert glue_average(matched, "official").missing == (f"mnli {MISMATCHED}",)
+    assert glue_average(matched, "official").missing == ("mnli mismatched_accuracy",)
