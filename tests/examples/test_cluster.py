@@ -18,10 +18,10 @@ from tests.corpus.reading import stored_bytes, write
 
 EXAMPLES = ROOT / "examples"
 # A stand-in for Slurm that records jobs.
-SBATCH = """#!/bin/bash
-echo "$@" >> calls
-echo Submitted batch job 7
-"""
+PROGRAMS = {
+    "sbatch": '#!/bin/bash\necho "$@" >> calls\necho Submitted batch job 7\n',
+    "scontrol": "#!/bin/bash\necho here\n",
+}
 PREPARE = "--corpus tales.yaml --vocab_size 300 --max_seq_length 32 --prepared_dir"
 
 
@@ -31,7 +31,9 @@ def test_a_corpus_is_prepared_by_slurm_jobs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    write(tmp_path, SBATCH, "sbatch").chmod(0o755)
+    monkeypatch.setenv("SLURM_NODELIST", "here")
+    for name, program in PROGRAMS.items():
+        write(tmp_path, program, name).chmod(0o755)
     write(tmp_path, "- {corpus: a.txt}\n- {corpus: b.txt}\n", "tales.yaml")
     for seed, name in enumerate("ab"):
         write(tmp_path, english(150, seed=seed), f"{name}.txt")

@@ -2,14 +2,14 @@
 
 import json
 import shutil
-import time
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.apps.tiny_run import ROOT, finish, sha256, start
+from tests.apps.tiny_run import ROOT, sha256
 from tests.apps.tiny_stock import write_stock
 from tests.apps.tiny_tasks import stories, stsb, write
 
@@ -39,13 +39,21 @@ def main(
 def test_a_killed_training_gives_the_model_of_one_that_was_not(
     main: Main,
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     data = ("--data_dir", str(stsb(tmp_path).folder))
-    process = start(["examples/sentence_vectors.py", *OPTIONS, "killed", *data], tmp_path)
-    while process.poll() is None and not list(tmp_path.glob("killed/*/whole-*")):
-        time.sleep(0.01)
-    process.kill()
-    assert finish(process).code == -9
+    # Ended after a checkpoint, as by a kill.
+    callback = sys.modules["sentence_vectors"].CheckpointCallback
+    save = callback.on_save
+
+    def save_and_end(*values: Any, **options: Any) -> None:
+        save(*values, **options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(callback, "on_save", save_and_end)
+    with pytest.raises(KeyboardInterrupt):
+        main("killed", *data)
+    monkeypatch.setattr(callback, "on_save", save)
     (folder,) = tmp_path.glob("killed/training-*")
     write(folder / "checkpoint-10" / "trainer_state.json", "{")  # half-written; five steps an epoch
     scores = main("killed", *data)
