@@ -163,7 +163,7 @@ def test_early_stopping_keeps_the_best_weights_not_those_of_the_last_rise(
     tiny: Tiny,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    scores, heads = [0.5, 0.7, 0.6, 0.65, 0.7], list[torch.Tensor]()
+    scores, heads = [0.5, 0.7, 0.6, 0.7, 0.7], list[torch.Tensor]()
     score = sweeps.score
 
     def scripted(job: Any, objective: Any, *others: Any) -> Any:
