@@ -78,27 +78,17 @@ def test_imports_follow_the_layers() -> None:
     ("path", "source"),
     [
         ("electra_albert/model/encoder.py", "from electra_albert.training.loop import train"),
-        ("electra_albert/training/loop.py", "import electra_albert.corpus.store"),
         ("electra_albert/corpus/store.py", "def read():\n    from electra_albert import model"),
         ("electra_albert/objectives/rtd.py", "from ..training import loop"),
-        ("electra_albert/hub/load.py", "from electra_albert.apps.export import main"),
-        ("electra_albert/model/heads.py", "from .. import objectives"),
-        ("electra_albert/contracts.py", "from electra_albert.model.heads import MlmHead"),
         ("Pretraining.py", "from electra_albert.training.loop import train"),
         ("electra_albert/model/heads.py", "import electra_albert"),
     ],
 )
-def test_the_check_rejects_an_import_against_the_layers(path: str, source: str) -> None:
+def test_the_check_rejects_an_import_against_the_layers(
+    path: str,
+    source: str,
+) -> None:
     assert len(violations({path: source})) == 1
-
-
-def test_the_check_allows_imports_that_follow_the_layers() -> None:
-    allowed = {
-        "electra_albert/objectives/rtd.py": "import electra_albert.model.electra\nimport torch",
-        "electra_albert/apps/pretrain/main.py": "from electra_albert.training.loop import train",
-        "electra_albert/model/heads.py": "import electra_albert.config\nfrom . import encoder",
-    }
-    assert violations(allowed) == []
 
 
 def test_the_check_finds_a_cycle_of_three() -> None:

@@ -54,19 +54,16 @@ def test_the_lock_file_is_pins_with_hashes_and_holds_every_pinned_version() -> N
     rest = LOCKED.sub("", LOCK)
     # No pin without a hash, no address.
     assert all(line.startswith("#") for line in rest.splitlines()), rest
-    pinned = {
-        name.split("[")[0]: version
-        for name, version in pins((ROOT / "requirements.txt").read_text()).items()
-    }
+    found = pins((ROOT / "requirements.txt").read_text())
+    pinned = {name.split("[")[0]: version for name, version in found.items()}
     locked = pins(" ".join(pin for pin, _, _ in LOCKED.findall(LOCK)))
     assert pinned.items() <= locked.items(), "run `make requirements`"
 
 
 def test_the_licence_list_has_every_package_that_is_locked_for_linux() -> None:
     _, table = (ROOT / "docs" / "licenses.md").read_text(encoding="utf-8").split("| --- | --- |\n")
-    listed = {
-        name for row in table.splitlines() for name in row.split("|")[2].replace(",", "").split()
-    }
+    names = " ".join(row.split("|")[2] for row in table.splitlines())
+    listed = {*names.replace(",", "").split()}
     linux = {"sys_platform": "linux", "platform_machine": "x86_64", "python_full_version": "3.11.0"}
     locked = (
         (pin.split("==")[0], marker or "sys_platform == 'linux'")
@@ -106,29 +103,16 @@ def install(folder: Path) -> Path:
     return python.with_name("electra-albert")
 
 
+SMALL = "--max_steps 3 --vocab_size 500 --eval_examples 32 --preprocessing_num_workers 1"
+
+
 @pytest.mark.slow
 def test_an_installed_wheel_pretrains_on_the_sample_and_fills_masks(tmp_path: Path) -> None:
     (installed := tmp_path / "installed").mkdir()
     env = {**os.environ, "PYTHONPATH": str(ROOT / "tests" / "offline")}
-    call = partial(
-        subprocess.run,
-        cwd=tmp_path,
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_SECONDS,
-    )
-    sizes = [
-        "--max_steps",
-        "3",
-        "--vocab_size",
-        "500",
-        "--eval_examples",
-        "32",
-        "--preprocessing_num_workers",
-        "1",
-    ]
-    trained = call([command := install(installed), "pretrain", *sizes])
+    how = {"capture_output": True, "text": True, "timeout": TIMEOUT_SECONDS}
+    call = partial(subprocess.run, cwd=tmp_path, env=env, **how)
+    trained = call([command := install(installed), "pretrain", *SMALL.split()])
     assert trained.returncode == 0, trained.stderr
     assert (tmp_path / "runs" / "sample-tiny" / "discriminator" / "model.safetensors").is_file()
     (advice,) = (line for line in trained.stdout.splitlines() if line.startswith("next: "))

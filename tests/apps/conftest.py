@@ -15,7 +15,7 @@ from filelock import FileLock
 from electra_albert.apps import default_model, export
 from electra_albert.apps.pretrain.options import parse_pretraining
 from electra_albert.config.pretraining import PretrainConfig
-from tests.apps.tiny_run import Ended, call, english, finish, options, start
+from tests.apps.tiny_run import Ended, english, finish, options, start, succeed
 
 DOCUMENTS = 130
 
@@ -36,10 +36,8 @@ class Finished(NamedTuple):
         """The configuration of the run, with the size of its vocabulary."""
         _, config = parse_pretraining(self.options(None))
         record = json.loads((self.folder / "environment.json").read_text(encoding="utf-8"))
-        return replace(
-            config,
-            model=replace(config.model, vocab_size=record["settings"]["model"]["vocab_size"]),
-        )
+        vocab_size = record["settings"]["model"]["vocab_size"]
+        return replace(config, model=replace(config.model, vocab_size=vocab_size))
 
 
 @pytest.fixture(scope="session")
@@ -55,7 +53,10 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def make_once(shared_folder: Path) -> Callable[[str, Callable[[], Ended]], Ended]:
     """Run something in one worker for all of them; the others wait for it."""
 
-    def once(name: str, make: Callable[[], Ended]) -> Ended:
+    def once(
+        name: str,
+        make: Callable[[], Ended],
+    ) -> Ended:
         done = shared_folder / f"{name}.json"
         with FileLock(shared_folder / f"{name}.lock"):
             if not done.exists():
@@ -67,14 +68,11 @@ def make_once(shared_folder: Path) -> Callable[[str, Callable[[], Ended]], Ended
 
 @pytest.fixture(scope="session")
 def finished(
-    shared_folder: Path, make_once: Callable[[str, Callable[[], Ended]], Ended]
+    shared_folder: Path,
+    make_once: Callable[[str, Callable[[], Ended]], Ended],
 ) -> Finished:
     """The tiny run, read-only for tests."""
-    corpus, prepared, folder = (
-        shared_folder / "tales.txt",
-        shared_folder / "prepared",
-        shared_folder / "run",
-    )
+    corpus, prepared, folder = map(shared_folder.joinpath, ("tales.txt", "prepared", "run"))
 
     def make() -> Ended:
         corpus.write_text(english(DOCUMENTS), encoding="utf-8")
@@ -87,34 +85,28 @@ def finished(
 
 @pytest.fixture(scope="session")
 def shipped(
-    finished: Finished, shared_folder: Path, make_once: Callable[[str, Callable[[], Ended]], Ended]
+    finished: Finished,
+    shared_folder: Path,
+    make_once: Callable[[str, Callable[[], Ended]], Ended],
 ) -> Path:
     """Generator and discriminator of the tiny run in half precision, read-only for tests."""
     folder = shared_folder / "shipped"
 
     def make() -> Ended:
-        ended = Ended(0, "", "")
         for kind in ("generator", "discriminator"):
-            argv = (
-                "--model",
-                finished.folder,
-                "--kind",
-                kind,
-                "--dtype",
-                "float16",
-                "--output_dir",
-                folder / kind,
-            )
-            ended = ended if ended.code else call(export.main, *argv)
+            argv = ("--model", finished.folder, "--kind", kind, "--output_dir", folder / kind)
+            ended = succeed(export.main, *argv, "--dtype", "float16")
         return ended
 
-    ended = make_once("shipped", make)
-    assert ended.code == 0, ended.err
+    make_once("shipped", make)
     return folder
 
 
 @pytest.fixture
-def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def in_folder(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Path:
     """An empty working folder that also replaces the folder of shipped models."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(default_model, "SHIPPED", tmp_path / "data" / "models")

@@ -15,13 +15,18 @@ from electra_albert.contracts import UsageError, redacted
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import assert_refused, call, succeed
 from tests.apps.tiny_tasks import options
+from tests.refusals import rows
 
 ROWS = "review,stars\n"
 ROWS += "The old cat crossed the river.,one\nThe quiet dog left the garden.,two\n" * 20
 
 
 @pytest.fixture
-def url(finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def url(
+    finished: Finished,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[str]:
     """Address, with user and password, of a server of the tiny run's corpus and of a table."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(SimpleHTTPRequestHandler, "log_message", lambda *_: None)
@@ -34,31 +39,29 @@ def url(finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         server.shutdown()
 
 
-@pytest.mark.parametrize(
-    ("text", "public"),
-    [
-        ("https://u:p@h:80/a.txt?sig=1#part", "https://h:80/a.txt"),
-        ("--corpus=a,https://u:p@h/x?sig=1,https://v:q@i/y?sig=2", "--corpus=a,https://h/x"),
-        ("0.5:s3://key:se/cr@et@bucket/x", "0.5:s3://bucket/x"),
-        ("https://token@h and FTP://u:p w#d@h/x", "https://h and FTP://h/x"),
-        ("zip://a.txt::https://u:p@h/b.zip?sig=1", "zip://a.txt::https://h/b.zip"),
-        ('{"corpus": "https://u:p@h/x?sig=1", "seed": 1}', '{"corpus": "https://h/x", "seed": 1}'),
-        ("url='https://h/x?sig=1'); mail a@b?", "url='https://h/x'); mail a@b?"),
-        ("hf://a/b@main/x https://h:80/p@1/x", "hf://a/b@main/x https://h:80/p@1/x"),
-        (
-            "error: --text http:/u:p@h/x?sig=1: no such file",
-            "error: --text http:/h/x: no such file",
-        ),
-        ("--corpus https://h/my file.txt?sig=1", "--corpus https://h/my file.txt"),
-        ("C:/a@b?", "C:/a@b?"),
-        ("'s3://bucket:x/' and \"mail a@b\"", "'s3://bucket:x/' and \"mail a@b\""),
-    ],
-)
-def test_of_each_address_in_a_text_only_host_and_path_are_left(text: str, public: str) -> None:
-    assert redacted({"list": [text, 1], "pair": (text, 2)}) == {
-        "list": [public, 1],
-        "pair": [public, 2],
-    }
+TEXTS = """
+https://u:p@h:80/a.txt?sig=1#part | https://h:80/a.txt
+--corpus=a,https://u:p@h/x?sig=1,https://v:q@i/y?sig=2 | --corpus=a,https://h/x
+0.5:s3://key:se/cr@et@bucket/x | 0.5:s3://bucket/x
+https://token@h and FTP://u:p w#d@h/x | https://h and FTP://h/x
+zip://a.txt::https://u:p@h/b.zip?sig=1 | zip://a.txt::https://h/b.zip
+{"corpus": "https://u:p@h/x?sig=1", "seed": 1} | {"corpus": "https://h/x", "seed": 1}
+url='https://h/x?sig=1'); mail a@b? | url='https://h/x'); mail a@b?
+hf://a/b@main/x https://h:80/p@1/x | hf://a/b@main/x https://h:80/p@1/x
+error: --text http:/u:p@h/x?sig=1: no such file | error: --text http:/h/x: no such file
+--corpus https://h/my file.txt?sig=1 | --corpus https://h/my file.txt
+C:/a@b? | C:/a@b?
+'s3://bucket:x/' and "mail a@b" | 's3://bucket:x/' and "mail a@b"
+"""
+
+
+@pytest.mark.parametrize(("text", "public"), rows(TEXTS))
+def test_of_each_address_in_a_text_only_host_and_path_are_left(
+    text: str,
+    public: str,
+) -> None:
+    values = redacted({"list": [text, 1], "pair": (text, 2)})
+    assert values == {"list": [public, 1], "pair": [public, 2]}
     assert str(UsageError(text)) == public
 
 
@@ -72,7 +75,9 @@ def test_the_command_in_a_card_has_names_instead_of_absolute_paths() -> None:
 
 
 def test_nothing_of_a_signed_address_is_published_and_a_renewed_one_resumes(
-    finished: Finished, url: str, tmp_path: Path
+    finished: Finished,
+    url: str,
+    tmp_path: Path,
 ) -> None:
     plan = tmp_path / "sources.yaml"
     plan.write_text(f"- corpus: {url}/tales.txt?sig=s1gned.c\n", encoding="utf-8")

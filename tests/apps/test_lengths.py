@@ -12,10 +12,9 @@ from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.apps.pretrain.options import parse_pretraining
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import succeed
-from tests.apps.tiny_tasks import cola, tune
 from tests.apps.tiny_tasks import options as task_options
+from tests.apps.tiny_tasks import tune
 
-TEXT = "The old fox crossed the river."
 LENGTH = 32  # of the tiny run
 STEPS = ("--max_steps", 4, "--save_steps", 2, "--logging_steps", 1, "--eval_steps", 4)
 
@@ -43,7 +42,8 @@ def test_a_run_has_the_length_of_its_sequences(finished: Finished) -> None:
 
 
 def test_a_run_from_weights_has_the_longer_of_both_lengths(
-    finished: Finished, tmp_path: Path
+    finished: Finished,
+    tmp_path: Path,
 ) -> None:
     tokenizer = ("--tokenizer", finished.folder / "tokenizer")
     lengths = (("same", finished.folder, LENGTH, LENGTH), ("longer", finished.folder, 48, 48))
@@ -68,30 +68,18 @@ def test_other_positions_than_the_trained_ones_are_refused_and_those_of_older_fi
 
 
 def test_fine_tuning_on_longer_texts_says_so_and_has_their_length(
-    finished: Finished, tmp_path: Path
+    finished: Finished,
+    tmp_path: Path,
 ) -> None:
-    file, options = tmp_path / "t.csv", ("--max_steps", 1, "--max_seq_length", 48)
-    custom = (
-        "--text_column",
-        "text",
-        "--label_column",
-        "label",
-        "--train_file",
-        file,
-        "--validation_file",
-        file,
-    )
+    file = tmp_path / "t.csv"
+    files = ("--train_file", file, "--validation_file", file, "--max_steps", 1)
     for words, length, expected in ((90, 48, 48), (3, 48, LENGTH), (3, 9_000, LENGTH)):
         file.write_text("text,label\n" + f"{'the ' * words},a\nowl,b\n" * 8, encoding="utf-8")
-        output, more = (
-            tmp_path / f"{words}-{length}",
-            (*custom, "--max_steps", 1, "--max_seq_length", length),
-        )
+        output = tmp_path / f"{words}-{length}"
+        more = (*files, "--max_seq_length", length)
         ended = tune(*task_options("custom", None, finished.folder, output, *more))
         assert f"has {LENGTH} trained positions; the others are extrapolated" in ended.err
         assert positions(output / "model") == expected
-    fresh = ("--from_scratch", "true", "--output_dir", tmp_path / "fresh")
-    ended = tune(
-        *cola(tmp_path / "task").options(finished.folder, tmp_path / "out", *options, *fresh)
-    )
+    output, fresh = tmp_path / "fresh", ("--max_seq_length", 48, "--from_scratch", "true")
+    ended = tune(*task_options("custom", None, finished.folder, output, *files, *fresh))
     assert "trained positions" not in ended.err

@@ -2,108 +2,105 @@
 and names first.
 """
 
-import base64
-import json
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
 from huggingface_hub import ModelCard
+from huggingface_hub.utils import filter_repo_objects
 
 from electra_albert.apps import export
 from electra_albert.apps.finetune import main as finetune
 from electra_albert.apps.pretrain import main as pretrain
+from electra_albert.hub import save
 from tests.apps import tiny_tasks
 from tests.apps.conftest import Finished
-from tests.apps.tiny_run import assert_refused, call, succeed
+from tests.apps.tiny_run import assert_refused, call, rows, succeed
 
-TOKEN, NAME = "hf_" + "a" * 34, "owner/name"
+NAME = "owner/name"
 
 
-class Hub(ThreadingHTTPServer):
-    """The requests of an upload without LFS: create, ask how to send each file, commit."""
+class Hub:
+    """Stands in for huggingface_hub.HfApi; branches are repositories NAME@BRANCH."""
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Answer)
         self.repositories: dict[str, dict[str, bytes]] = {}
         self.private: set[str] = set()
         self.messages: list[str] = []
-        self.branches: list[str] = []
+
+    def create_repo(
+        self,
+        name: str,
+        *,
+        private: bool | None,
+        exist_ok: bool,
+    ) -> None:
+        assert exist_ok
+        if private and name not in self.repositories:
+            self.private.add(name)
+        self.repositories.setdefault(name, {})
+
+    def repo_info(
+        self,
+        name: str,
+    ) -> SimpleNamespace:
+        return SimpleNamespace(private=name in self.private)
+
+    def create_branch(
+        self,
+        name: str,
+        *,
+        branch: str,
+        exist_ok: bool,
+    ) -> None:
+        assert exist_ok
+        self.repositories[f"{name}@{branch}"] = {}
+
+    def upload_folder(
+        self,
+        repo_id: str,
+        folder_path: Path,
+        commit_message: str,
+        allow_patterns: list[str] | None,
+        revision: str | None,
+    ) -> SimpleNamespace:
+        name = f"{repo_id}@{revision}" if revision else repo_id
+        files = contents(folder_path)
+        chosen = filter_repo_objects(files, allow_patterns=allow_patterns)
+        self.repositories[name].update({file: files[file] for file in chosen})
+        self.messages.append(commit_message)
+        return SimpleNamespace(repo_url=name)
 
 
-class Answer(BaseHTTPRequestHandler):
-    server: Hub
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Hub:
+    hub = Hub()
+    monkeypatch.setattr(save, "HfApi", lambda: hub)
+    return hub
+
+
+class NoLogin(BaseHTTPRequestHandler):
+    """Refuses every request."""
 
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        if self.headers.get("Authorization") != f"Bearer {TOKEN}":
-            return self.reply(401, {"error": "Invalid username or password."})
-        if self.path == "/api/repos/create":
-            asked = json.loads(body)
-            name = "/".join(filter(None, (asked.get("organization"), asked["name"])))
-            if name in self.server.repositories:
-                return self.reply(409, {"error": "exists", "url": f"https://huggingface.co/{name}"})
-            self.server.repositories[name] = {}
-            self.server.private |= (
-                {name} if asked.get("private") or asked.get("visibility") == "private" else set()
-            )
-            return self.reply(200, {"url": f"https://huggingface.co/{name}"})
-        if "/branch/" in self.path:
-            self.server.branches.append(self.path.split("/branch/")[1])
-            return self.reply(200, {})
-        if "/preupload/" in self.path:
-            files = [
-                {"path": one["path"], "uploadMode": "regular"} for one in json.loads(body)["files"]
-            ]
-            return self.reply(200, {"files": [{**one, "shouldIgnore": False} for one in files]})
-        if "/commit/" in self.path:
-            name, revision = self.path.removeprefix("/api/models/").split("/commit/")
-            name += "" if revision.startswith("main") else f"@{revision.split('?')[0]}"
-            for row in map(json.loads, body.splitlines()):
-                if row["key"] == "header":
-                    self.server.messages.append(row["value"]["summary"])
-                else:
-                    content = base64.b64decode(row["value"]["content"])
-                    self.server.repositories.setdefault(name, {})[row["value"]["path"]] = content
-            return self.reply(
-                200, {"commitUrl": f"https://huggingface.co/{name}/commit/1", "commitOid": "1"}
-            )
-        return self.reply(200, {"errors": [], "warnings": []})  # validation of the card
-
-    def do_GET(self) -> None:
-        name = self.path.removeprefix("/api/models/").split("?")[0]
-        if (
-            name not in self.server.repositories
-            or self.headers.get("Authorization") != f"Bearer {TOKEN}"
-        ):
-            return self.reply(404, {"error": "Repository not found"})
-        self.reply(
-            200, {"id": name, "private": name in self.server.private, "siblings": [], "sha": "0"}
-        )
-
-    def reply(self, code: int, content: dict[str, Any]) -> None:
-        data = json.dumps(content).encode()
-        self.send_response(code)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+        self.send_error(401)
 
     def log_message(self, *_: object) -> None:
         """Print nothing."""
 
 
 @pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    server = Hub()
+def refusing(monkeypatch: pytest.MonkeyPatch) -> Iterator[HTTPServer]:
+    """A real hub's server that refuses the login."""
+    server = HTTPServer(("127.0.0.1", 0), NoLogin)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    monkeypatch.setattr(
-        "huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{server.server_port}"
-    )
+    address = f"http://127.0.0.1:{server.server_port}"
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    monkeypatch.setenv("HF_TOKEN", "hf_wrong")
     yield server
     server.shutdown()
     server.server_close()
@@ -115,96 +112,75 @@ def contents(folder: Path, *parts: str) -> dict[str, bytes]:
 
 
 def test_a_finished_run_is_uploaded_with_its_card(
-    hub: Hub, finished: Finished, tmp_path: Path
+    hub: Hub,
+    finished: Finished,
+    tmp_path: Path,
 ) -> None:
     few = ("--max_steps", 2, "--push_to_hub", NAME, "--hub_private_repo", "true")
     succeed(pretrain.main, *finished.options(folder := tmp_path / "run", *few))
     models = ("generator/*", "discriminator/*", "tokenizer/*")
     assert hub.repositories == {NAME: contents(folder, "README.md", "metrics.jsonl", *models)}
     assert (hub.private, hub.messages) == ({NAME}, ["Step 2"])
-    data = ModelCard((folder / "README.md").read_text(encoding="utf-8")).data
-    last = json.loads((folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[-1])
-    found = {result.metric_name: result.metric_value for result in data.eval_results or []}
-    assert found["generator accuracy"] == last["eval_generator_accuracy"]
-    assert found["discriminator auc"] == last["eval_discriminator_auc"]
+    card = ModelCard.load(folder / "README.md")
+    found = {result.metric_name: result.metric_value for result in card.data.eval_results}
+    assert found["discriminator auc"] == rows(folder)[-1]["eval_discriminator_auc"]
 
 
 def test_fine_tuned_and_exported_models_are_uploaded(
-    hub: Hub, finished: Finished, tmp_path: Path
+    hub: Hub,
+    finished: Finished,
+    tmp_path: Path,
 ) -> None:
-    out = tmp_path / "exported"
-    succeed(
-        export.main,
-        "--model",
-        finished.folder,
-        "--output_dir",
-        out,
-        "--push_to_hub",
-        "owner/export",
-    )
-    tiny_tasks.rte(tmp_path)
-    data = (
-        "--task",
-        "rte",
-        "--data_dir",
-        tmp_path,
-        "--model",
-        finished.folder,
-        "--output_dir",
-        tmp_path / "tuned",
-    )
-    few = (
-        "--max_steps",
-        2,
-        "--max_train_examples",
-        24,
-        "--max_eval_examples",
-        24,
-        "--device",
-        "cpu",
-    )
-    succeed(finetune.main, *data, *few)
+    out, tuned = tmp_path / "exported", tmp_path / "tuned"
+    words = ("--model", finished.folder, "--output_dir", out, "--push_to_hub", "owner/export")
+    succeed(export.main, *words)
+    argv = tiny_tasks.cola(tmp_path).options(finished.folder, tuned, "--max_steps", 2)
+    tiny_tasks.tune(*argv)
     # A finished sweep is uploaded too.
-    succeed(finetune.main, *data, *few, "--push_to_hub", "owner/tuned")
+    tiny_tasks.tune(*argv, "--push_to_hub", "owner/tuned")
     assert hub.repositories == {
         "owner/export": contents(out),
-        "owner/tuned": contents(tmp_path / "tuned" / "model"),
+        "owner/tuned": contents(tuned / "model"),
     }
 
 
 def test_a_checkpoint_is_uploaded_into_a_branch(
-    hub: Hub, finished: Finished, tmp_path: Path
+    hub: Hub,
+    finished: Finished,
+    tmp_path: Path,
 ) -> None:
     checkpoint = max((finished.folder / "checkpoints").glob("step-*"))
-    asked = (
-        "--model",
-        checkpoint,
-        "--output_dir",
-        out := tmp_path / "out",
-        "--hub_revision",
-        "chck_1M",
-    )
+    out = tmp_path / "out"
+    asked = ("--model", checkpoint, "--output_dir", out, "--hub_revision", "chck_1M")
     assert_refused(call(export.main, *asked), 2, "--hub_revision")
     assert call(export.main, *asked, "--push_to_hub", NAME).code == 0
     assert hub.repositories == {NAME: {}, f"{NAME}@chck_1M": contents(out)}
-    assert hub.branches == ["chck_1M"]
 
 
-def test_a_missing_login_or_a_wrong_name_is_refused_before_the_training(
-    hub: Hub, finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_wrong_name_is_refused_before_the_training(
+    hub: Hub,
+    finished: Finished,
+    tmp_path: Path,
 ) -> None:
     asked = finished.options(folder := tmp_path / "run", "--max_steps", 2, "--push_to_hub")
-    for name in ("no/such/name", "name", "true", "owner/"):
+    for name in ("no/such/name", "name", "owner/"):
         assert_refused(call(pretrain.main, *asked, name), 2, f"push_to_hub={name}", "OWNER/NAME")
     hub.repositories["owner/public"] = {}
     private = (*asked, "owner/public", "--hub_private_repo", "true")
     assert_refused(call(pretrain.main, *private), 2, "owner/public exists and is public")
     glue = ("--task", "glue", "--data_dir", tmp_path, "--push_to_hub", NAME)
     assert_refused(call(finetune.main, *glue), 2, "name one task")
-    monkeypatch.setenv("HF_TOKEN", "hf_wrong")
-    assert_refused(call(pretrain.main, *asked, NAME), 2, f"--push_to_hub {NAME}", "login")
-    hub.server_close()
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
-    assert_refused(call(pretrain.main, *asked, NAME), 2, f"--push_to_hub {NAME}", "network")
-    assert not (folder / "checkpoints").exists()
     assert not (folder / "generator").exists()
+
+
+def test_a_missing_login_is_refused_before_the_training(
+    refusing: HTTPServer,
+    finished: Finished,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = finished.options(tmp_path / "run", "--max_steps", 2, "--push_to_hub", NAME)
+    assert_refused(call(pretrain.main, *asked), 2, f"--push_to_hub {NAME}", "login")
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    assert_refused(call(pretrain.main, *asked), 2, f"--push_to_hub {NAME}", "network")
+    assert not (tmp_path / "run" / "checkpoints").exists()

@@ -21,15 +21,7 @@ from electra_albert.training.monitor import CLOCK
 ROOT = Path(__file__).parents[2]
 STEPS = 20
 _TIMEOUT_SECONDS = 240
-_UNWANTED = (
-    "RANK",
-    "WORLD_SIZE",
-    "LOCAL_RANK",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "PYTHONUNBUFFERED",
-    "NO_COLOR",
-)
+_UNWANTED = "RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT PYTHONUNBUFFERED NO_COLOR"
 
 _ANIMALS = (
     "cat dog horse fox owl hen goat bear mouse swan crow wolf frog trout bee otter donkey heron "
@@ -52,14 +44,7 @@ _THINGS = (
     "kettle saddle whistle"
 )
 _TIMES = (
-    "today",
-    "at noon",
-    "in winter",
-    "before dawn",
-    "after the storm",
-    "every summer",
-    "once again",
-    "last week",
+    "today, at noon, in winter, before dawn, after the storm, every summer, once again, last week"
 )
 
 
@@ -71,7 +56,10 @@ class Ended(NamedTuple):
     err: str
 
 
-def english(documents: int, seed: int = 1) -> str:
+def english(
+    documents: int,
+    seed: int = 1,
+) -> str:
     """Generated English: one sentence per line, a blank line between documents, reproducible by
     seed.
     """
@@ -79,15 +67,14 @@ def english(documents: int, seed: int = 1) -> str:
     animals, places, deeds, kinds, things = (
         words.split() for words in (_ANIMALS, _PLACES, _DEEDS, _KINDS, _THINGS)
     )
+    times = _TIMES.split(", ")
 
     def sentence() -> str:
-        subject = (
-            f"{draw.choice(('The', 'One', 'Every', 'Some'))} {draw.choice(kinds)} "
-            f"{draw.choice(animals)}"
-        )
+        first = draw.choice(("The", "One", "Every", "Some"))
+        subject = f"{first} {draw.choice(kinds)} {draw.choice(animals)}"
         clause = f"{subject} {draw.choice(deeds)} the {draw.choice(kinds)} {draw.choice(places)}"
         forms = (
-            f"{clause} {draw.choice(_TIMES)}.",
+            f"{clause} {draw.choice(times)}.",
             f"{clause}, but the {draw.choice(animals)} kept a {draw.choice(things)}.",
             f"{clause} with {draw.randint(2, 9)} {draw.choice(animals)}s and a "
             f"{draw.choice(things)}.",
@@ -95,12 +82,10 @@ def english(documents: int, seed: int = 1) -> str:
         )
         return draw.choice(forms)
 
-    return (
-        "\n\n".join(
-            "\n".join(sentence() for _ in range(draw.randint(3, 5))) for _ in range(documents)
-        )
-        + "\n"
-    )
+    def document() -> str:
+        return "\n".join(sentence() for _ in range(draw.randint(3, 5)))
+
+    return "\n\n".join(document() for _ in range(documents)) + "\n"
 
 
 TRAINING: dict[str, object] = {
@@ -108,14 +93,16 @@ TRAINING: dict[str, object] = {
     "warmup_steps": 5,
     "learning_rate": 0.002,
     "logging_steps": 5,
-}
-TRAINING |= {
     "per_device_train_batch_size": 8,
     "per_device_eval_batch_size": 8,
     "gradient_accumulation_steps": 1,
+    "precision": "fp32",
+    "device": "cpu",
+    "preprocessing_num_workers": 1,
+    "eval_steps": 10,
+    "eval_examples": 16,
+    "save_steps": 10,
 }
-TRAINING |= {"precision": "fp32", "device": "cpu", "preprocessing_num_workers": 1}
-TRAINING |= {"eval_steps": 10, "eval_examples": 16, "save_steps": 10}
 _RTD = {
     "rtd.mask_rate": 0.15,
     "rtd.generator_size": 0.5,
@@ -127,8 +114,10 @@ _SHAPE = {
     "num_attention_heads": 2,
     "num_hidden_layers": 2,
     "intermediate_size": 64,
+    "embedding_size": 16,
+    "initialization": "normal",
+    "zero_init_outputs": "false",
 }
-_SHAPE |= {"embedding_size": 16}
 
 
 def as_argv(settings: Mapping[str, object]) -> list[str]:
@@ -141,12 +130,7 @@ def options(corpus: Path, prepared: Path, output: Path | None, *more: object) ->
         {} if {"--init_from", "--tokenizer"} & {*more} else {"vocab_size": 300}
     )
     sizes |= {"max_seq_length": 32, **{f"model.{name}": value for name, value in _SHAPE.items()}}
-    sizes |= {
-        "model.initialization": "normal",
-        "model.zero_init_outputs": "false",
-        "optimizer": "adamw",
-        **TRAINING,
-    }
+    sizes |= {"optimizer": "adamw", **TRAINING}
     objective = str(more[more.index("--objective") + 1]) if "--objective" in more else "rtd"
     if objective.startswith(("rtd", "electric")):  # the others refuse what they ignore
         is_trained = (
@@ -161,11 +145,14 @@ def options(corpus: Path, prepared: Path, output: Path | None, *more: object) ->
 
 def environment() -> dict[str, str]:
     """Environment with one thread and no hub, without variables that a user's shell lacks."""
-    kept = {name: value for name, value in os.environ.items() if name not in _UNWANTED}
+    kept = {name: value for name, value in os.environ.items() if name not in _UNWANTED.split()}
     return {**kept, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
 
-def start(command: Sequence[object], folder: Path) -> subprocess.Popen[str]:
+def start(
+    command: Sequence[object],
+    folder: Path,
+) -> subprocess.Popen[str]:
     """Start Python with `command` (a script of the checkout or -m module) in `folder`, with
     captured output.
     """
@@ -212,18 +199,17 @@ def sha256(file: Path) -> str:
 
 def rows(run: Path) -> list[dict[str, Any]]:
     """The rows of metrics.jsonl."""
-    return [
-        json.loads(line)
-        for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    ]
+    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
 
 
-def copy_as_learned(run: Path, target: Path) -> Path:
+def copy_as_learned(
+    run: Path,
+    target: Path,
+) -> Path:
     """Copy a run and append an evaluation that is clearly above the baselines."""
     shutil.copytree(run, target, copy_function=shutil.copyfile)
-    last = rows(run)[-1] | {
-        f"eval_{name}": 1.0 for name in ("generator_accuracy", "discriminator_auc")
-    }
+    last = rows(run)[-1] | {"eval_generator_accuracy": 1.0, "eval_discriminator_auc": 1.0}
     last |= {"eval_discriminator_average_precision": 1.0, "eval_most_frequent_accuracy": 0.1}
     with (target / "metrics.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps(last) + "\n")
@@ -236,14 +222,16 @@ def untimed_rows(run: Path) -> list[dict[str, Any]]:
     return [{name: value for name, value in row.items() if name not in timed} for row in rows(run)]
 
 
-def outcome(run: Path, step: int = STEPS) -> tuple[list[str], list[dict[str, Any]]]:
+def outcome(
+    run: Path,
+    step: int = STEPS,
+) -> tuple[list[str], list[dict[str, Any]]]:
     """Hashes of weights and optimizer state, and all rows without times: equal for reproducible
     runs.
     """
     checkpoint = run / "checkpoints" / f"step-{step:07d}"
-    return [
-        sha256(checkpoint / f"{name}.safetensors") for name in ("model", "optimizer")
-    ], untimed_rows(run)
+    files = (checkpoint / "model.safetensors", checkpoint / "optimizer.safetensors")
+    return [sha256(file) for file in files], untimed_rows(run)
 
 
 def assert_refused(ended: Ended, code: int, *words: str) -> None:

@@ -6,6 +6,7 @@ import functools
 import io
 import json
 import logging
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,6 +29,7 @@ from tests.apps.tiny_run import TRAINING, Ended, as_argv, english, succeed
 from tests.hub.models import make
 
 POSITIONS, VOCAB = 64, 150
+_SPECIAL = "[PAD] [UNK] [CLS] [SEP] [MASK] . ,"
 MLM = ("--objective", "mlm")
 NEW_WORDS = ("thermodynamics", "crystallography", "photosynthesis")
 _OLD_TEXT, _NEW_TEXT = english(130, seed=4), english(130, seed=9)
@@ -36,9 +38,11 @@ _SHAPE: dict[str, Any] = {
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "intermediate_size": 48,
+    "max_position_embeddings": POSITIONS,
+    "initializer_range": 0.1,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
 }
-_SHAPE |= {"max_position_embeddings": POSITIONS, "initializer_range": 0.1}
-_SHAPE |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 _SIZES = TRAINING | {"max_seq_length": 32, "max_steps": 2, "warmup_steps": 1}
 _SIZES |= {"logging_steps": 1, "eval_steps": 100, "save_steps": 100}
 
@@ -54,24 +58,22 @@ class Masked(NamedTuple):
 class Toy:
     """A folder with stock models, the new text, the old text, and their prepared data."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self,
+        folder: Path,
+    ) -> None:
         self.folder, self.prepared = folder, folder / "prepared"
         self.new_text, self.old_text = folder / "new.txt", folder / "old.txt"
         words = iter(NEW_WORDS * 2000)
-        lines = [
-            f"{line} The {next(words)} found the {next(words)}." if line else ""
-            for line in _NEW_TEXT.split("\n")
-        ]
-        self.new_text.write_text("\n".join(lines), encoding="utf-8")
+        text = re.sub(r"(?<=.)$", " The NEW found the NEW.", _NEW_TEXT, flags=re.M)
+        self.new_text.write_text(re.sub("NEW", lambda _: next(words), text), encoding="utf-8")
         self.old_text.write_text(_OLD_TEXT, encoding="utf-8")
 
     def stock(self, kind: str, **changes: Any) -> Path:
         """Folder of a stock model of class `kind` with its tokenizer, written once for each set of
         `changes`.
         """
-        folder = self.folder / "-".join(
-            [kind, *(f"{name}-{value}" for name, value in changes.items())]
-        )
+        folder = self.folder / "-".join([kind, *as_argv(changes)])
         if not folder.is_dir():
             write_stock(folder, kind, **changes)
         return folder
@@ -116,16 +118,7 @@ def _write_wordpiece(folder: Path) -> int:
     """Write BERT's tokenizer files for the words of the old text; returns the vocabulary size."""
     letters = "abcdefghijklmnopqrstuvwxyz0123456789"
     words = sorted({word.strip(".,").lower() for word in _OLD_TEXT.split()} - set(letters))
-    tokens = [
-        "[PAD]",
-        "[UNK]",
-        "[CLS]",
-        "[SEP]",
-        "[MASK]",
-        *letters,
-        *(f"##{letter}" for letter in letters),
-    ]
-    tokens += [".", ",", *words]
+    tokens = [*_SPECIAL.split(), *letters, *(f"##{letter}" for letter in letters), *words]
     (folder / "vocab.txt").write_text("\n".join(tokens) + "\n", encoding="utf-8")
     contents = {"tokenizer_class": "BertTokenizer", "do_lower_case": True}
     (folder / "tokenizer_config.json").write_text(json.dumps(contents), encoding="utf-8")
@@ -142,10 +135,8 @@ def write_stock(folder: Path, kind: str, **changes: Any) -> None:
         tokenizer = _albert_tokenizer()
         save_tokenizer(tokenizer, folder, POSITIONS)
         special = {"bos_token_id": tokenizer.cls_token_id, "eos_token_id": tokenizer.sep_token_id}
-        family, config = (
-            "albert",
-            AlbertConfig(**{"vocab_size": VOCAB, "embedding_size": 16, **special, **settings}),
-        )
+        sizes = {"vocab_size": VOCAB, "embedding_size": 16}
+        family, config = "albert", AlbertConfig(**{**sizes, **special, **settings})
     elif kind.startswith("Bert"):
         family, config = "bert", BertConfig(**{"vocab_size": _write_wordpiece(folder), **settings})
     else:
@@ -154,12 +145,18 @@ def write_stock(folder: Path, kind: str, **changes: Any) -> None:
     make(family, kind, config).save_pretrained(folder)
 
 
-def load_stock(folder: Path, kind: str) -> Any:
+def load_stock(
+    folder: Path,
+    kind: str,
+) -> Any:
     """The stock model in the folder, loaded by transformers."""
     return getattr(transformers, kind).from_pretrained(folder, local_files_only=True).eval()
 
 
-def stock_inputs(batch: Batch, ids: Tensor) -> dict[str, Tensor]:
+def stock_inputs(
+    batch: Batch,
+    ids: Tensor,
+) -> dict[str, Tensor]:
     """Inputs of a stock model for a batch whose tokens are `ids`."""
     return {
         "input_ids": ids,
@@ -180,7 +177,10 @@ def masked_held_out(job: Job) -> list[Masked]:
     return batches
 
 
-def stock_mlm_loss(model: Any, masked: list[Masked]) -> float:
+def stock_mlm_loss(
+    model: Any,
+    masked: list[Masked],
+) -> float:
     """Loss of a stock masked language model, in nats per masked token."""
     nats = count = torch.zeros(())
     for batch, ids, targets in masked:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from electra_albert.apps.finetune import main as finetune
 from tests.apps import tiny_run
-from tests.apps.tiny_run import Ended, finish, start, succeed
+from tests.apps.tiny_run import Ended, as_argv, finish, start, succeed
 
 # Words of the tiny run's corpus.
 ANIMALS = ("cat", "dog", "owl", "fox", "hen", "bear", "wolf", "frog")
@@ -50,10 +50,8 @@ def options(
     last.
     """
     named = {"task": task, "data_dir": folder, "model": model, "output_dir": output}
-    words = [
-        word for name, value in named.items() if value is not None for word in (f"--{name}", value)
-    ]
-    return [str(word) for word in (*words, *_SETTINGS.split(), "--seed", SEED, *more)]
+    words = as_argv({name: value for name, value in named.items() if value is not None})
+    return [*words, *_SETTINGS.split(), "--seed", str(SEED), *map(str, more)]
 
 
 def tune(*words: object) -> Ended:
@@ -72,7 +70,12 @@ def losses(folder: Path) -> list[float]:
     return [row["loss"] for row in tiny_run.rows(folder / f"seed-{SEED}") if "loss" in row]
 
 
-def interrupt(argv: Sequence[str], log: Path, count: int, number: signal.Signals) -> Ended:
+def interrupt(
+    argv: Sequence[str],
+    log: Path,
+    count: int,
+    number: signal.Signals,
+) -> Ended:
     """Start the script and send it a signal after a number of rows of a log."""
     process = start(["Finetuning.py", *argv], log.parents[2])
     while process.poll() is None and not (log.exists() and log.read_text().count("\n") >= count):
@@ -96,28 +99,32 @@ class Story(NamedTuple):
         return int(ANIMALS.index(self.animal) < len(ANIMALS) // 2)
 
 
-def stories(count: int, seed: int) -> list[Story]:
+def stories(
+    count: int,
+    seed: int,
+) -> list[Story]:
     """Generated sentences, reproducible by seed."""
     draw = random.Random(seed)
-    drawn = (
-        [draw.choice(words) for words in (KINDS, ANIMALS, DEEDS, PLACES)] for _ in range(count)
-    )
-    return [Story("The {} {} {} the {} today.".format(*words), *words) for words in drawn]
+    made = []
+    for _ in range(count):
+        words = [draw.choice(words) for words in (KINDS, ANIMALS, DEEDS, PLACES)]
+        made.append(Story("The {} {} {} the {} today.".format(*words), *words))
+    return made
 
 
 def _sets() -> dict[str, list[Story]]:
     return {name: stories(size, seed) for seed, (name, size) in enumerate(_SIZES.items())}
 
 
-def write(file: Path, content: str | Sequence[Sequence[object]]) -> None:
+def write(
+    file: Path,
+    content: str | Sequence[Sequence[object]],
+) -> None:
     """Write a text or the rows of a table."""
-    lines = (
-        content
-        if isinstance(content, str)
-        else ("\t".join(map(str, row)) + "\n" for row in content)
-    )
+    if not isinstance(content, str):
+        content = "".join("\t".join(map(str, row)) + "\n" for row in content)
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text("".join(lines), encoding="utf-8")
+    file.write_text(content, encoding="utf-8")
 
 
 def _write_pairs(
@@ -127,56 +134,39 @@ def _write_pairs(
     test set.
     """
     for name, rows in sets.items():
-        table = [
-            ("index", "sentence1", "sentence2", label),
-            *((i, *row) for i, row in enumerate(rows)),
-        ]
+        table = [("index", "sentence1", "sentence2", label)]
+        table += [(i, *row) for i, row in enumerate(rows)]
+        columns = 3 if name == "test" else 4
         for suffix in ("",) if name == "train" else suffixes or ("",):
-            write(
-                folder / f"{name}{suffix}.tsv", [row[: 3 if name == "test" else 4] for row in table]
-            )
+            write(folder / f"{name}{suffix}.tsv", [row[:columns] for row in table])
     return [row[-1] for row in sets["test"]]
 
 
 def cola(folder: Path) -> Tiny:
     """One text; only the test set's file has a header."""
+    folder /= "CoLA"
     for name, found in _sets().items():
-        write(
-            folder / "CoLA" / f"{name}.tsv", [("made", one.is_early, "", one.text) for one in found]
-        )
-    write(
-        folder / "CoLA" / "test.tsv",
-        [("index", "sentence"), *((i, one.text) for i, one in enumerate(found))],
-    )
-    return Tiny(
-        "cola",
-        folder / "CoLA",
-        "matthews_correlation",
-        0.9,
-        [str(story.is_early) for story in found],
-    )
+        write(folder / f"{name}.tsv", [("made", one.is_early, "", one.text) for one in found])
+    rows = [("index", "sentence"), *((i, one.text) for i, one in enumerate(found))]
+    write(folder / "test.tsv", rows)
+    gold = [str(story.is_early) for story in found]
+    return Tiny("cola", folder, "matthews_correlation", 0.9, gold)
 
 
 def rte(folder: Path) -> Tiny:
     """Two texts; the second one determines the label."""
-    labels = ("not_entailment", "entailment")
-    sets = {
-        name: [
-            (found[i - len(found) + 1].text, one.text, labels[one.is_early])
-            for i, one in enumerate(found)
-        ]
-        for name, found in _sets().items()
-    }
+    labels, sets = ("not_entailment", "entailment"), {}
+    for name, found in _sets().items():
+        pairs = zip([*found[1:], found[0]], found, strict=True)
+        sets[name] = [(one.text, two.text, labels[two.is_early]) for one, two in pairs]
     gold = _write_pairs(folder / "RTE", "label", sets)
     return Tiny("rte", folder / "RTE", "accuracy", 0.9, gold, ("--num_train_epochs", 24))
 
 
 def mnli(folder: Path) -> Tiny:
     """Three classes, determined by the second text, and two evaluation sets."""
-    seconds, sets = (
-        {"contradiction": "The lamp.", "entailment": "The key.", "neutral": "The letter."},
-        {},
-    )
+    seconds = {"contradiction": "The lamp.", "entailment": "The key.", "neutral": "The letter."}
+    sets = {}
     for name, found in _sets().items():
         drawn = zip(found, random.Random(name).choices(list(seconds), k=len(found)), strict=True)
         sets[name] = [(story.text, seconds[label], label) for story, label in drawn]
@@ -187,11 +177,11 @@ def mnli(folder: Path) -> Tiny:
 
 def stsb(folder: Path) -> Tiny:
     """Regression: the index of the place in the list."""
-    second, score = "The same was said before.", PLACES.index
-    sets = {
-        name: [(one.text, second, float(score(one.place))) for one in found]
-        for name, found in _sets().items()
-    }
+    sets = {}
+    for name, found in _sets().items():
+        scores = [float(PLACES.index(one.place)) for one in found]
+        second = "The same was said before."
+        sets[name] = [(one.text, second, score) for one, score in zip(found, scores, strict=True)]
     gold = _write_pairs(folder / "STS-B", "score", sets)
     return Tiny("stsb", folder / "STS-B", "spearman", 0.75, gold, ("--precision", "bf16"))
 
@@ -200,26 +190,17 @@ def _squad(name: str, folder: Path, version: str, *extra: object) -> Tiny:
     for set_name, found in _sets().items():
         paragraphs, gold = [], []
         for i, story in enumerate(found):
-            is_impossible = version == "2.0" and i % 3 == 0
-            text = (
-                story.text.replace(f" the {story.place}", " nothing")
-                if is_impossible
-                else story.text
-            )
-            context = f"It was told before. {text} {found[i - 1].kind} nights came."
-            answers = (
-                []
-                if is_impossible
-                else [{"text": story.place, "answer_start": context.index(story.place)}]
-            )
-            flags = {"is_impossible": is_impossible} if version == "2.0" else {}
-            question = {
-                "id": f"{set_name}-v{version}-{i}",
-                "question": "Which place was it?",
-                "answers": answers,
-            }
-            paragraphs.append({"context": context, "qas": [question | flags]})
-            gold.append("" if is_impossible else story.place)
+            context = f"It was told before. {story.text} {found[i - 1].kind} nights came."
+            answer = {"text": story.place, "answer_start": context.index(story.place)}
+            question: dict[str, Any] = {"id": f"{set_name}-v{version}-{i}", "answers": [answer]}
+            question["question"] = "Which place was it?"
+            gold.append(story.place)
+            if version == "2.0":
+                question["is_impossible"] = i % 3 == 0
+            if version == "2.0" and i % 3 == 0:
+                context = context.replace(f" the {story.place}", " nothing")
+                question["answers"], gold[-1] = [], ""
+            paragraphs.append({"context": context, "qas": [question]})
         content = {"version": "1", "data": [{"title": "tales", "paragraphs": paragraphs}]}
         write(folder / f"{set_name}-v{version}.json", json.dumps(content))
     return Tiny(name, folder, "f1", 0.8, gold, extra)
@@ -233,9 +214,8 @@ def squad(folder: Path) -> Tiny:
 
 def squad_v2(folder: Path) -> Tiny:
     """Like squad, but a third of the passages has no answer."""
-    return _squad(
-        "squad_v2", folder / "squad2", "2.0", "--max_seq_length", 64, "--num_train_epochs", 12
-    )
+    more = ("--max_seq_length", 64, "--num_train_epochs", 12)
+    return _squad("squad_v2", folder / "squad2", "2.0", *more)
 
 
 def race(folder: Path) -> Tiny:
@@ -245,13 +225,14 @@ def race(folder: Path) -> Tiny:
         draw = random.Random(name)
         for i in range(0, len(found), 2):
             letters = draw.choices("ABCD", k=2)
+            options = []
+            for story, letter in zip(found[i : i + 2], letters, strict=True):
+                options.append([draw.choice(THINGS) for _ in "ABCD"])
+                options[-1]["ABCD".index(letter)] = story.place
             content = {
                 "article": f"{found[i].text} {found[i + 1].text}",
                 "questions": ["What did the _ look like?", "Where was it?"],
-                "options": [
-                    [story.place if other == letter else draw.choice(THINGS) for other in "ABCD"]
-                    for story, letter in zip(found[i : i + 2], letters, strict=True)
-                ],
+                "options": options,
                 "answers": letters,
                 "id": f"{i:03}.txt",
             }
@@ -266,20 +247,20 @@ def ner(folder: Path) -> Tiny:
     twice as long.
     """
     for name, found in _sets().items():
-        tagged = [
-            [*_tagged(story), *(_tagged(found[i - 1]) if i % 3 == 0 else ())]
-            for i, story in enumerate(found)
-        ]
-        text = "".join(
-            "".join(f"{word}\t{tag}\n" for word, tag in words) + "\n" for words in tagged
-        )
-        write(folder / "ner" / f"{name}.conll", text)
+        tagged = [_tagged(story) for story in found]
+        for words, longer in zip(tagged[::3], [tagged[-1], *tagged[2::3]], strict=False):
+            words += longer
+        write(folder / "ner" / f"{name}.conll", "\n".join(map(_lines, tagged)))
     return Tiny("ner", folder / "ner", "f1", 0.8, [[tag for _, tag in words] for words in tagged])
 
 
 def _tagged(story: Story) -> list[tuple[str, str]]:
     tags = {story.kind: "B-ANIMAL", story.animal: "I-ANIMAL", story.place: "B-PLACE"}
     return [(word, tags.get(word, "O")) for word in story.text.replace(".", " .").split()]
+
+
+def _lines(words: list[tuple[str, str]]) -> str:
+    return "".join(f"{word}\t{tag}\n" for word, tag in words)
 
 
 MAKERS: dict[str, Callable[[Path], Tiny]] = {

@@ -12,19 +12,14 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 
 from benchmarks import data_path, fill_mask, step, timing
 from benchmarks.__main__ import main
 from benchmarks.config import BenchConfig, bench_job, pretraining
-from benchmarks.profile import (
-    Interval,
-    busy_microseconds,
-    host_call,
-    idle_gaps,
-)
 from benchmarks.stock import StockPair, check_same_function
 from benchmarks.timing import OURS, STOCK, compare, in_turns
-from benchmarks.traffic import ByteCounter, compiled_bytes, count_compiled_bytes
+from benchmarks.traffic import ByteCounter
 from electra_albert.apps.pretrain.job import Job
 from electra_albert.config.model import ModelConfig
 from electra_albert.config.objectives import RtdConfig
@@ -62,8 +57,15 @@ def batch() -> Batch:
     )
 
 
+SETTINGS = """{preset: tiny, max_seq_length: 32, per_device_train_batch_size: "4", precision: fp32,
+vocab_size: 300, repeats: 1, examples: 16, device: cpu}"""
+
+
 @pytest.fixture
-def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def given(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> dict[str, Any]:
     """Options of a tiny comparison; matrix products and batches are measured briefly, with one
     process.
     """
@@ -72,13 +74,7 @@ def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
     (tmp_path / "tales.txt").write_text(english(150), encoding="utf-8")
     folders = {"corpus": str(tmp_path / "tales.txt"), "prepared_dir": str(tmp_path / "prepared")}
-    shape = {
-        "preset": "tiny",
-        "max_seq_length": 32,
-        "per_device_train_batch_size": "4",
-        "precision": "fp32",
-    }
-    return {**folders, **shape, "vocab_size": 300, "repeats": 1, "examples": 16, "device": "cpu"}
+    return folders | yaml.safe_load(SETTINGS)
 
 
 def run(part: str, given: dict[str, Any], **changes: object) -> None:
@@ -94,7 +90,8 @@ DIFFERENCES = {
 
 
 def test_stock_computes_our_losses_and_gradients_or_is_refused(
-    ours: ReplacedTokenDetection, batch: Batch
+    ours: ReplacedTokenDetection,
+    batch: Batch,
 ) -> None:
     for is_tuned, attention in ((False, "sdpa"), (True, "eager")):
         pair = StockPair(ours, is_tuned=is_tuned)
@@ -103,11 +100,8 @@ def test_stock_computes_our_losses_and_gradients_or_is_refused(
     assert sum(p.numel() for p in pair.parameters()) == sum(p.numel() for p in ours.parameters())
     for part, shows_in in DIFFERENCES.items():
         pair, (path, _, name) = StockPair(ours, is_tuned=False), part.rpartition(".")
-        setattr(
-            pair.get_submodule(path),
-            name,
-            own := copy.deepcopy(getattr(pair.get_submodule(path), name)),
-        )
+        own = copy.deepcopy(getattr(pair.get_submodule(path), name))
+        setattr(pair.get_submodule(path), name, own)
         if shows_in == "discriminator_loss":
             own.data[0, 0] += 0.1
         with pytest.raises(UserError, match=f"do not compute the same: {shows_in}"):
@@ -138,12 +132,8 @@ def test_speedups_are_ratios_of_timings_in_turns() -> None:
 
     results = compare(in_turns({name: partial(seconds_of, name) for name in times}, 3), work=8)
     assert order == [OURS, STOCK] * 3
-    assert results[OURS]["rate"] == {
-        "median": 4.0,
-        "lowest": 2.0,
-        "highest": 8.0,
-        "values": [8.0, 4.0, 2.0],
-    }
+    assert results[OURS]["rate"]["values"] == [8.0, 4.0, 2.0]
+    assert results[OURS]["rate"]["median"] == 4.0
     assert results[OURS]["ratio"]["values"] == [2.0, 2.0, 0.5]
     assert results[STOCK]["ratio"]["values"] == [1.0, 1.0, 1.0]
 
@@ -172,7 +162,6 @@ BYTES = {  # of float32 matrices [5, 7], which have 140
     "an argument read twice": (lambda x: x * x, 280),
     "a broadcast argument": (lambda x: x + x[0].expand(5, 7), 280 + 28),
     "in place": (lambda x: x.add_(1), 280),
-    "filled": (lambda x: x.zero_(), 140),
     "product": (lambda x: torch.mm(x, x.t(), out=torch.empty(5, 5)), 2 * 140 + 100),
     "view and allocation": (lambda x: torch.empty_like(x.t().unsqueeze(0)), 0),
 }
@@ -187,31 +176,10 @@ def test_bytes_of_an_operator_are_those_of_distinct_tensors(case: str) -> None:
     assert counter.bytes == expected
 
 
-@pytest.mark.slow
-def test_bytes_of_compiled_code_are_those_of_its_fused_kernels() -> None:
-    count_compiled_bytes()
-    x, y = torch.ones(5, 7), torch.ones(5, 7)
-    function = torch.compile(lambda x, y: (x + y) * 2)
-    before = compiled_bytes()
-    function(x, y)
-    with ByteCounter(x.device) as counter:
-        function(x, y)
-    assert compiled_bytes() - before == 420
-    assert counter.bytes == 0
-
-
-def test_busy_time_is_the_union_of_the_kernels_and_gaps_are_the_rest() -> None:
-    times = [(6, 7, "c"), (0, 4, "a"), (1, 2, "b"), (9, 9.5, "d")]
-    kernels = [Interval(*time) for time in times]
-    assert idle_gaps(kernels) == [(4, 6, "c"), (7, 9, "d")]
-    assert busy_microseconds(kernels) == 5.5
-    calls = [Interval(0, 9, "outer"), Interval(4.5, 5.5, "inner"), Interval(5.5, 8, "later")]
-    assert host_call(Interval(4, 6, "c"), calls) == "inner"
-    assert host_call(Interval(20, 22, "d"), calls) == "Python code"
-    assert (idle_gaps([]), busy_microseconds([])) == ([], 0)
-
-
-def test_step_writes_speedups_over_stock(given: dict[str, Any], tmp_path: Path) -> None:
+def test_step_writes_speedups_over_stock(
+    given: dict[str, Any],
+    tmp_path: Path,
+) -> None:
     several = {"objective": "rtd,mlm_sop", "profile": True}
     run("step", given, **several, output=tmp_path / "out" / "bench.json")
     records = json.loads((tmp_path / "out" / "bench.json").read_text(encoding="utf-8"))["step"]
@@ -245,10 +213,11 @@ def test_different_predictions_and_invalid_options_are_refused(given: dict[str, 
 @pytest.mark.slow
 @pytest.mark.parametrize("parts", [("store", "batches"), ("fill_mask",), ("finetune",)])
 def test_every_other_part_is_compared_with_stock(
-    parts: Any, given: Any, capsys: pytest.CaptureFixture
+    parts: Any,
+    given: Any,
+    capsys: pytest.CaptureFixture,
 ) -> None:
     for part in parts:
         run(part, given)
-        assert {OURS, STOCK} <= {
-            line.split("  ")[0] for line in capsys.readouterr().out.splitlines()
-        }
+        lines = capsys.readouterr().out.splitlines()
+        assert {OURS, STOCK} <= {line.split("  ")[0] for line in lines}

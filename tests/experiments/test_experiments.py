@@ -33,36 +33,24 @@ finetuning: {tasks: {cola: }}
 def stages_of(folder: Path, plan: str = PLAN, **given: Any) -> list[Stage]:
     file = folder / "plan.yaml"
     file.write_text(plan, encoding="utf-8")
-    return all_stages(
-        read_plan(file), Site(**{"output_dir": str(folder / "out"), "corpus": "c.txt", **given})
-    )
+    site = Site(**{"output_dir": str(folder / "out"), "corpus": "c.txt", **given})
+    return all_stages(read_plan(file), site)
+
+
+ORDER = (
+    "a:pretraining-1 a:pretraining-2 s:pretraining-1 s:pretraining-2 "
+    "a:scores a:cola r:cola s:scores s:cola"
+)
 
 
 def test_each_variant_becomes_commands_in_the_order_they_need(tmp_path: Path) -> None:
     stages = stages_of(tmp_path, data_dir="glue", text=["t.txt"])
-    names = [(stage.variant, stage.name) for stage in stages]
-    made = [
-        ("a", "pretraining-1"),
-        ("a", "pretraining-2"),
-        ("s", "pretraining-1"),
-        ("s", "pretraining-2"),
-    ]
-    assert names == [
-        *made,
-        ("a", "scores"),
-        ("a", "cola"),
-        ("r", "cola"),
-        ("s", "scores"),
-        ("s", "cola"),
-    ]
+    assert " ".join(f"{stage.variant}:{stage.name}" for stage in stages) == ORDER
     random = stages[6]
     assert random.module == ["electra_albert", "finetune"]
     assert typed(random.options)[-2:] == ["--from_scratch", "true"]
-    assert [stage.needs.output.name for stage in stages if stage.needs] == [
-        "seed-1",
-        "seed-2",
-        *["seed-1"] * 5,
-    ]
+    needed = [stage.needs.output.name for stage in stages if stage.needs]
+    assert needed == ["seed-1", "seed-2", *["seed-1"] * 5]
     assert random.needs == stages[0]
 
 
@@ -70,7 +58,11 @@ PLANS = sorted(Path(__file__).parents[2].glob("experiments/*.yaml"))
 
 
 @pytest.mark.parametrize("file", PLANS, ids=lambda file: file.stem)
-def test_plans_are_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
+def test_plans_are_valid(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    file: Path,
+) -> None:
     monkeypatch.setattr("experiments.plan.flops_per_step", lambda _: 10**10)
     plan = read_plan(file)
     first = {name: one._replace(seeds=one.seeds[:1]) for name, one in plan.variants.items()}
@@ -103,27 +95,18 @@ def test_a_variant_starts_from_the_weights_of_another_and_adds_its_costs(tmp_pat
     assert second.needs == first
     # Regression: --init_from set these two by its folder, so the FLOPs were those of another
     # generator.
-    assert (second.options["rtd.generator_layers"], second.options["rtd.generator_rate"]) == (
-        1,
-        2.0,
-    )
+    assert second.options["rtd.generator_layers"] == 1
+    assert second.options["rtd.generator_rate"] == 2.0
     assert [round(s.flops_per_step * s.options["max_steps"] / 1e12) for s in stages] == [1, 1, 3]
     moved = stages_of(tmp_path, CONTINUED, output_dir=str(tmp_path / "moved"))
-    assert (
-        moved[2].recipe
-        == second.recipe
-        != stages_of(tmp_path, CONTINUED.replace("a/1/generator", "a/1/encoder"))[2].recipe
-    )
+    other = stages_of(tmp_path, CONTINUED.replace("a/1/generator", "a/1/encoder"))
+    assert moved[2].recipe == second.recipe != other[2].recipe
     for number, stage in enumerate(stages, 1):
         stage.record.parent.mkdir(parents=True, exist_ok=True)
         write_json(stage.record, {"recipe": stage.recipe, "exit_code": 0})
         stage.output.mkdir(parents=True)
-        row = {
-            "step": number,
-            "tokens": 10 * number,
-            "tokens_per_second": 10.0,
-            "eval_discriminator_auc": 0.5,
-        }
+        row = {"step": number, "tokens": 10 * number, "tokens_per_second": 10.0}
+        row |= {"eval_discriminator_auc": 0.5}
         (stage.output / "metrics.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
     (run,) = find(stages[2:])["pretraining"]
     flops = first.flops_per_step + second.flops_per_step * 3
@@ -140,14 +123,10 @@ REFUSED = {
     "learning_rat": "{variants: {a: {learning_rat: 1.0e-3}}}",
     "output_dir": "{variants: {a: {output_dir: x}}}",
     "define 'a'": "{variants: {b: {like: a, weights: random}, a: {}}}",
-    "no options": "{variants: {a: {}, b: {like: a, weights: random, seeds: [3]}}}",
     "objective rtd": f"{{variants: {{a: {{objective: mlm, optimizer: adamw}}, {_STOCK}}}}}",
-    "optimizer adamw": f"{{variants: {{a: {{rtd.embedding_sharing: full}}, {_STOCK}}}}}",
-    "sharing full": "{variants: {a: {optimizer: adamw}, b: {like: a, weights: stock}}}",
     "no init_from": f"{{variants: {{a: {{{_PLAIN}}}, b: {{init_from: a/discriminator, {_PLAIN}}}, "
     "c: {like: b, weights: stock}}}",
     "averaging": f"{{variants: {{a: {{{_PLAIN}, average_checkpoints: 2}}, {_STOCK}}}}}",
-    "mask_unit": f"{{variants: {{a: {{{_PLAIN}, rtd.mask_unit: word}}, {_STOCK}}}}}",
     "could not convert": "{variants: {a: {flops: many}}}",
     "aa/generator does not exist": "{variants: {a: {}, b: {init_from: aa/generator}}}",
     "share a folder": "{variants: {a b: {}, a/b: {}}}",
@@ -159,17 +138,10 @@ def test_invalid_plan_and_variant_without_its_reference_are_refused(tmp_path: Pa
         with pytest.raises(UsageError, match=word):
             stages_of(tmp_path, text)
     stages_of(tmp_path)
-    options = [
-        "--plan",
-        str(tmp_path / "plan.yaml"),
-        "--corpus",
-        "c.txt",
-        "--output_dir",
-        str(tmp_path / "out"),
-    ]
+    options = ["--plan", str(tmp_path / "plan.yaml"), "--corpus", "c.txt", "--variants"]
     for variant, word in (("s", "name a too"), ("z", "no variant")):
         with pytest.raises(UsageError, match=word):
-            main([*options, "--variants", variant])
+            main([*options, variant, "--output_dir", str(tmp_path / "out")])
 
 
 SCRIPT = """
@@ -189,7 +161,12 @@ sys.exit(5 if what == "fail" else 0)
 """
 
 
-def scripted(folder: Path, monkeypatch: pytest.MonkeyPatch, what: str, name: str = "cola") -> Stage:
+def scripted(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    what: str,
+    name: str = "cola",
+) -> Stage:
     (folder / "scripted.py").write_text(SCRIPT, encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
     output = folder / "a" / name
@@ -197,7 +174,8 @@ def scripted(folder: Path, monkeypatch: pytest.MonkeyPatch, what: str, name: str
 
 
 def test_only_stages_that_failed_are_run_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     done, failing = (scripted(tmp_path, monkeypatch, what, what) for what in ("work", "fail"))
     monkeypatch.delenv("OMP_NUM_THREADS")
@@ -211,7 +189,10 @@ def test_only_stages_that_failed_are_run_again(
     assert "has no output" in str(failure(done))
 
 
-def test_interrupt_lets_commands_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupt_lets_commands_save(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     stage = scripted(tmp_path, monkeypatch, "wait")
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(KeyboardInterrupt):
@@ -224,7 +205,8 @@ def test_interrupt_lets_commands_save(tmp_path: Path, monkeypatch: pytest.Monkey
     sys.platform != "linux", reason="only Linux tells a process that its parent was killed"
 )
 def test_commands_save_when_the_runner_is_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     stage = scripted(tmp_path, monkeypatch, "orphan")
     runner = multiprocessing.get_context("fork").Process(target=run_stages, args=([stage], 1))
@@ -240,7 +222,8 @@ def test_commands_save_when_the_runner_is_killed(
 
 
 def test_output_of_other_options_or_weights_is_not_overwritten(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     weights = scripted(tmp_path, monkeypatch, "work", "pretraining-1")
     task = scripted(tmp_path, monkeypatch, "work")._replace(needs=weights)
@@ -258,13 +241,15 @@ def test_output_of_other_options_or_weights_is_not_overwritten(
         failure(task)
 
 
+METRICS = """
+{"step": 2, "tokens": 600, "tokens_per_second": 10.0}
+{"step": 4, "tokens": 900, "tokens_per_second": 5.0}
+{"step": 4, "eval_generator_loss": 2.5, "eval_discriminator_auc": 0.75}
+""".lstrip()
+
+
 def test_report_has_results_and_failures_of_each_variant(tmp_path: Path) -> None:
     stages = stages_of(tmp_path, data_dir="glue", text=["t.txt"])
-    rows: list[dict[str, float]] = [
-        {"step": 2, "tokens": 600, "tokens_per_second": 10.0},
-        {"step": 4, "tokens": 900, "tokens_per_second": 5.0},
-        {"step": 4, "eval_generator_loss": 2.5, "eval_discriminator_auc": 0.75},
-    ]
     scores, task = stages[4], stages[5]
     for stage, code in zip((*stages[:3], scores, task), (0, None, 5, 0, 0), strict=True):
         stage.record.parent.mkdir(parents=True, exist_ok=True)
@@ -272,28 +257,19 @@ def test_report_has_results_and_failures_of_each_variant(tmp_path: Path) -> None
         if stage is not scores:
             stage.output.mkdir(parents=True)
     for stage in stages[:3]:
-        (stage.output / "metrics.jsonl").write_text(
-            "\n".join(map(json.dumps, rows)) + "\n", encoding="utf-8"
-        )
+        (stage.output / "metrics.jsonl").write_text(METRICS, encoding="utf-8")
     scores.output.parent.mkdir(parents=True, exist_ok=True)
     write_json(scores.output, {"text": [{"file": "t.txt", "nats_per_token": 3.25}], "pairs": None})
-    metric = {
-        "main_metric": "matthews",
-        "metrics": {"matthews": {"values": [0.25, 0.75]}},
-        "collapsed_seeds": [2],
-    }
-    write_json(task.output / "results.json", metric)
+    results = {"main_metric": "matthews", "metrics": {"matthews": {"values": [0.25, 0.75]}}}
+    write_json(task.output / "results.json", results | {"collapsed_seeds": [2]})
     text = report(read_plan(tmp_path / "plan.yaml"), Site(str(tmp_path / "out"), "c.txt"), stages)
     flops = f"{stages[0].flops_per_step * 4:.2e}"
-    assert (
-        f"| a | 1 | 4 | 0.0 | 2.0 | {flops} | 2.500 | 0.750 | 3.250 | 50.00 ± 35.36 | 50.00 |"
-        in text
-    )
+    cells = f"a | 1 | 4 | 0.0 | 2.0 | {flops} | 2.500 | 0.750 | 3.250 | 50.00 ± 35.36 | 50.00"
+    assert f"| {cells} |" in text
     assert "- a: pretraining-2 was stopped and can be resumed" in text
     assert "- s: pretraining-1 failed with exit code 5" in text
-    found = json.loads((tmp_path / "out" / "results.json").read_text(encoding="utf-8"))["variants"][
-        "a"
-    ]
+    written = json.loads((tmp_path / "out" / "results.json").read_text(encoding="utf-8"))
+    found = written["variants"]["a"]
     assert [run["seconds"] for run in found["pretraining"]] == [120.0, 120.0]
     assert found["collapsed_seeds"] == {"cola": [2]}
     assert (tmp_path / "out" / "curves.png").read_bytes().startswith(b"\x89PNG")
@@ -309,28 +285,20 @@ finetuning: {options: {max_seq_length: 32, max_steps: 2, device: cpu}, tasks: {c
 """
 
 
+WORDS = """--plan plan.yaml --jobs 2 --corpus c.txt --prepared_dir prep --output_dir out
+--data_dir glue/CoLA"""
+
+
 @pytest.mark.slow
 def test_experiment_of_every_kind_of_variant_is_run(tmp_path: Path) -> None:
     (tmp_path / "plan.yaml").write_text(TINY, encoding="utf-8")
     (tmp_path / "c.txt").write_text(english(130), encoding="utf-8")
-    folders = ("--corpus", "c.txt", "--prepared_dir", "prep", "--output_dir", "out")
-    words = (
-        "--plan",
-        "plan.yaml",
-        "--jobs",
-        "2",
-        *folders,
-        "--data_dir",
-        cola(tmp_path / "glue").folder,
-    )
-    ended = finish(start(["-m", "experiments", *words], tmp_path))
+    cola(tmp_path / "glue")
+    ended = finish(start(["-m", "experiments", *WORDS.split()], tmp_path))
     assert ended.code == 0, ended.err + ended.out
     found = json.loads((tmp_path / "out" / "results.json").read_text(encoding="utf-8"))["variants"]
-    assert [name for name, variant in found.items() if variant["tasks"]] == [
-        "ours",
-        "random",
-        "stock",
-    ]
+    assert [*found] == ["ours", "random", "stock"]
+    assert all(variant["tasks"] for variant in found.values())
     (run,), (stock,) = found["ours"]["pretraining"], found["stock"]["pretraining"]
     assert stock["seconds"] == pytest.approx(run["seconds"], abs=2.0)
     assert stock["held_out"]["generator_loss"] > 0

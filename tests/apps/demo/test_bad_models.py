@@ -44,10 +44,8 @@ def grow_text(model: Path) -> None:
     step = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 8}
     bomb = {"type": "Sequence", "normalizers": [step] * 4}
     edit(model / "tokenizer.json", lambda content: content.update(normalizer=bomb))
-    edit(
-        model / "tokenizer_config.json",
-        lambda config: config.update(tokenizer_class="PreTrainedTokenizerFast"),
-    )
+    kind = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    edit(model / "tokenizer_config.json", lambda config: config.update(kind))
 
 
 HARM: dict[str, tuple[Harm, str]] = {
@@ -60,12 +58,20 @@ HARM: dict[str, tuple[Harm, str]] = {
 
 
 @pytest.fixture
-def model(finished: Finished, tmp_path: Path) -> Path:
+def model(
+    finished: Finished,
+    tmp_path: Path,
+) -> Path:
     """A copy of the generator's folder, to damage."""
     return shutil.copytree(finished.folder / "generator", tmp_path / "model")
 
 
-def run(command: str, finished: Finished, model: Path, folder: Path) -> Ended:
+def run(
+    command: str,
+    finished: Finished,
+    model: Path,
+    folder: Path,
+) -> Ended:
     """Run a command on the model's folder."""
     (folder / "sentences.txt").write_text("The quiet [MASK] left.\n")
     if command == "demo":
@@ -73,25 +79,16 @@ def run(command: str, finished: Finished, model: Path, folder: Path) -> Ended:
     if command == "export":
         return call(export.main, "--model", model, "--output_dir", folder / "out")
     if command == "finetune":
-        return call(
-            finetune.main,
-            *cola(folder / "tasks").options(model, folder / "tuned", "--max_steps", 1),
-        )
-    start = (
-        "--corpus",
-        finished.corpus,
-        "--init_from",
-        model,
-        "--output_dir",
-        folder / "run",
-        "--device",
-        "cpu",
-    )
-    return call(pretrain.main, *start, "--prepared_dir", folder / "made", "--max_steps", 1)
+        tiny = cola(folder / "tasks")
+        return call(finetune.main, *tiny.options(model, folder / "tuned", "--max_steps", 1))
+    return call(pretrain.main, *finished.options(folder / "run", "--init_from", model))
 
 
 @pytest.mark.slow
-def test_script_refuses_within_bounded_memory(model: Path, tmp_path: Path) -> None:
+def test_script_refuses_within_bounded_memory(
+    model: Path,
+    tmp_path: Path,
+) -> None:
     """Regression: the embedding table of config.json was allocated before the weights were read."""
     in_config(vocab_size=2**31 - 1, embedding_size=1 << 20)(model)
     limit = 6 << 30  # bytes of address space; torch alone reserves a third of it
@@ -99,9 +96,8 @@ def test_script_refuses_within_bounded_memory(model: Path, tmp_path: Path) -> No
         f"import resource, runpy, sys\nresource.setrlimit(resource.RLIMIT_AS, ({limit}, {limit}))\n"
         "sys.argv = sys.argv[1:]\nrunpy.run_path(sys.argv[0], run_name='__main__')\n"
     )
-    assert_refused(
-        finish(start(["-c", code, ROOT / "LM_DEMO.py", "--gen", model], tmp_path)), 4, "config"
-    )
+    process = start(["-c", code, ROOT / "LM_DEMO.py", "--gen", model], tmp_path)
+    assert_refused(finish(process), 4, "config")
 
 
 @pytest.mark.parametrize(
@@ -112,7 +108,11 @@ def test_script_refuses_within_bounded_memory(model: Path, tmp_path: Path) -> No
     ],
 )
 def test_commands_refuse_a_bad_model(
-    finished: Finished, model: Path, tmp_path: Path, name: str, command: str
+    finished: Finished,
+    model: Path,
+    tmp_path: Path,
+    name: str,
+    command: str,
 ) -> None:
     harm, word = HARM[name]
     harm(model)

@@ -4,7 +4,6 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,51 +11,21 @@ from electra_albert.apps.finetune import main as finetune
 from tests.apps.conftest import Finished
 from tests.apps.finetune.conftest import Tuned
 from tests.apps.tiny_run import Ended, assert_refused, call
-from tests.apps.tiny_tasks import (
-    MAKERS,
-    Tiny,
-    mnli,
-    options,
-    results,
-    rte,
-    stories,
-    stsb,
-    tune,
-    write,
-)
+from tests.apps.tiny_tasks import MAKERS, Tiny, mnli, options, results, rte, stsb, tune
+from tests.refusals import rows
 
 Plan = Callable[..., Ended]
 QUICK: tuple[object, ...] = ("--max_steps", 2)
 SCORE_ONLY = ("--num_train_epochs", 0)
-# ELECTRA's recipe doubles two tasks.
-ONCE, TWICE = ("--double_unordered", "false"), ("--double_unordered",)
-COLUMNS = {
-    "mrpc": ("MRPC", "Quality", "#1 String", "#2 String"),
-    "sst2": ("SST-2", "label", "sentence"),
-}
 
 
 @pytest.fixture(scope="session")
-def hardly(tuned: Tuned, tiny: Tiny) -> Path:
+def hardly(
+    tuned: Tuned,
+    tiny: Tiny,
+) -> Path:
     """A barely trained sweep over CoLA. Tests must not change it."""
     return tuned("hardly-cola", tiny, *QUICK)[0]
-
-
-def small(task: str, folder: Path) -> Tiny:
-    """A task of GLUE in very small files."""
-    if task == "stsb":
-        return stsb(folder)
-    name, *columns = COLUMNS[task]
-    rows = [
-        columns,
-        *(
-            [str(i % 2), *[story.text] * (len(columns) - 1)]
-            for i, story in enumerate(stories(32, 1))
-        ),
-    ]
-    for set_name in ("train", "dev"):
-        write(folder / name / f"{set_name}.tsv", rows)
-    return Tiny(task, folder / name, "accuracy", 0.0, [])
 
 
 def diagnostic(folder: Path) -> Path:
@@ -68,7 +37,10 @@ def diagnostic(folder: Path) -> Path:
 
 
 @pytest.fixture
-def plan(finished: Finished, tmp_path: Path) -> Plan:
+def plan(
+    finished: Finished,
+    tmp_path: Path,
+) -> Plan:
     """Dry run of fine-tuning the tiny run on a task."""
     return lambda tiny, *more: call(
         finetune.main, *tiny.options(finished.folder, tmp_path / "out", "--dry_run", *more)
@@ -87,52 +59,56 @@ def updates(ended: Ended) -> dict[str, int]:
 # Which task.
 
 
-@pytest.mark.parametrize(
-    ("words", "idle"),
-    [
-        (("--task", "rte", "--race_level", "middle"), "--race_level"),
-        (("--race_level", "middle"), "--race_level"),
-        (("--muon_rate", "2"), "--muon_rate"),
-        (("--doc_stride", "9"), "--doc_stride"),
-        (("--task", "rte", "--from_mnli"), "--from_mnli"),
-        (("--compare", "a", "b", "--task", "rte"), "--task"),
-    ],
-)
-def test_options_without_effect_are_refused_by_name(
-    in_folder: Path, words: tuple[str, ...], idle: str
-) -> None:
-    assert_refused(call(finetune.main, *words), 2, f"{idle} has no effect with")
+IDLE = """
+--race_level middle --task rte
+--muon_rate 2
+--doc_stride 9
+--from_mnli --task rte
+--task rte --compare a b
+"""
+
+
+def test_options_without_effect_are_refused_by_name(in_folder: Path) -> None:
+    for words in map(str.split, IDLE.strip().splitlines()):
+        assert_refused(call(finetune.main, *words), 2, f"{words[0]} has no effect with")
     assert not list(in_folder.iterdir())
 
 
 # Which head, and pairs in both orders.
 
 
-@pytest.mark.parametrize("task", ["mrpc", "stsb"])
-def test_symmetric_pairs_are_swapped(plan: Plan, tmp_path: Path, task: str) -> None:
-    tiny = small(task, tmp_path / "tasks")
-    once, twice = (updates(plan(tiny, *more)) for more in (ONCE, TWICE))
-    assert twice[task] == 2 * once[task]
-
-
-@pytest.mark.parametrize(
-    ("task", "words"),
-    [
-        ("squad", ("--head", "electra")),
-        ("rte", ("--double_unordered",)),
-        ("squad", ("--classifier_dropout_prob", 0.5)),
-        ("stsb", ("--class_weights", "balanced")),
-    ],
-)
-def test_options_that_a_head_lacks_are_refused(
-    plan: Plan, tmp_path: Path, task: str, words: list[object]
+def test_symmetric_pairs_are_swapped(
+    plan: Plan,
+    tmp_path: Path,
 ) -> None:
-    assert_refused(plan(MAKERS[task](tmp_path), *words), 2, task, str(words[0]))
+    tiny = stsb(tmp_path / "tasks")
+    once, twice = (updates(plan(tiny, "--double_unordered", value)) for value in ("false", "true"))
+    assert twice["stsb"] == 2 * once["stsb"]
 
 
-@pytest.mark.parametrize(("steps", "is_reported"), [(1, False), (2, True), (9, True)])
+LACKING = """
+squad | --head electra
+rte   | --double_unordered true
+squad | --classifier_dropout_prob 0.5
+stsb  | --class_weights balanced
+"""
+
+
+def test_options_that_a_head_lacks_are_refused(
+    plan: Plan,
+    tmp_path: Path,
+) -> None:
+    for task, words in rows(LACKING):
+        tiny = MAKERS[task](tmp_path / task)
+        assert_refused(plan(tiny, *words.split()), 2, task, words.split()[0])
+
+
+@pytest.mark.parametrize(("steps", "is_reported"), [(1, False), (2, True)])
 def test_a_warmup_that_never_ends_is_reported(
-    plan: Plan, tiny: Tiny, steps: int, is_reported: bool
+    plan: Plan,
+    tiny: Tiny,
+    steps: int,
+    is_reported: bool,
 ) -> None:
     ended = plan(tiny, "--max_steps", 2, "--warmup_steps", steps)
     assert ended.code == 0, ended.err
@@ -142,22 +118,25 @@ def test_a_warmup_that_never_ends_is_reported(
 # Evaluation only.
 
 
-def test_evaluation_only_takes_one_seed(hardly: Path, tiny: Tiny, tmp_path: Path) -> None:
-    ended = call(finetune.main, *tiny.options(hardly, tmp_path / "out", *SCORE_ONLY, "--seeds", 5))
-    assert_refused(ended, 2, "cola is only evaluated")
-    argv = options(
-        "ax", diagnostic(tmp_path / "tasks").parent, hardly, tmp_path / "out", "--seeds", 5
-    )
-    assert_refused(call(finetune.main, *argv), 2, "ax is only evaluated")
+def test_evaluation_only_takes_one_seed(
+    hardly: Path,
+    tiny: Tiny,
+    tmp_path: Path,
+) -> None:
+    of_cola = tiny.options(hardly, tmp_path / "out", *SCORE_ONLY, "--seeds", 5)
+    assert_refused(call(finetune.main, *of_cola), 2, "cola is only evaluated")
+    folder = diagnostic(tmp_path / "tasks").parent
+    of_ax = options("ax", folder, hardly, tmp_path / "out", "--seeds", 5)
+    assert_refused(call(finetune.main, *of_ax), 2, "ax is only evaluated")
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("task", ["sst2", "stsb"])
-def test_a_model_is_not_evaluated_on_another_task(hardly: Path, tmp_path: Path, task: str) -> None:
-    ended = call(
-        finetune.main, *small(task, tmp_path).options(hardly, tmp_path / "out", *SCORE_ONLY)
-    )
-    assert_refused(ended, 4, f"was fine-tuned on cola, not on {task}")
+def test_a_model_is_not_evaluated_on_another_task(
+    hardly: Path,
+    tmp_path: Path,
+) -> None:
+    argv = stsb(tmp_path).options(hardly, tmp_path / "out", *SCORE_ONLY)
+    assert_refused(call(finetune.main, *argv), 4, "was fine-tuned on cola, not on stsb")
     assert not (tmp_path / "out").exists()
 
 
@@ -165,7 +144,9 @@ def test_a_model_is_not_evaluated_on_another_task(hardly: Path, tmp_path: Path, 
 
 
 def test_unusual_new_text_is_reported_but_not_in_the_results(
-    finished: Finished, tiny: Tiny, tmp_path: Path
+    finished: Finished,
+    tiny: Tiny,
+    tmp_path: Path,
 ) -> None:
     file = tmp_path / "new.txt"
     file.write_text(f"The owl left.\n\n{'The owl left. ' * 30}\n")
@@ -176,22 +157,23 @@ def test_unusual_new_text_is_reported_but_not_in_the_results(
     assert len((tmp_path / "out" / "predicted.tsv").read_text().splitlines()) == 1 + 3
 
 
-@pytest.mark.parametrize(
-    ("name", "code", "word"), [("nowhere.txt", 2, ": no such file"), ("broken.tsv", 3, "")]
-)
 def test_unreadable_new_text_is_refused_before_training(
-    finished: Finished, tiny: Tiny, tmp_path: Path, name: str, code: int, word: str
+    finished: Finished,
+    tiny: Tiny,
+    tmp_path: Path,
 ) -> None:
     (tmp_path / "broken.tsv").write_text("made\t0\nmade\t0\t\tThe owl left.\n")
-    ended = call(
-        finetune.main,
-        *tiny.options(finished.folder, tmp_path / "out", *QUICK, "--predict", tmp_path / name),
-    )
-    assert_refused(ended, code, f"{name}{word}")
+    for name, code in (("nowhere.txt", 2), ("broken.tsv", 3)):
+        argv = tiny.options(finished.folder, tmp_path / "out", *QUICK, "--predict", tmp_path / name)
+        assert_refused(call(finetune.main, *argv), code, name)
     assert not (tmp_path / "out").exists()
 
 
-def test_only_fine_tuned_models_predict(finished: Finished, hardly: Path, in_folder: Path) -> None:
+def test_only_fine_tuned_models_predict(
+    finished: Finished,
+    hardly: Path,
+    in_folder: Path,
+) -> None:
     # Regression: the built-in task was trained.
     (in_folder / "new.txt").write_text("The owl left.\n")
     (in_folder / "new.csv").write_text("said\nThe owl left.\n")
@@ -199,23 +181,16 @@ def test_only_fine_tuned_models_predict(finished: Finished, hardly: Path, in_fol
     assert_refused(call(finetune.main, "--predict", "test"), 2, "--predict test needs --task")
     assert_refused(call(finetune.main, *label), 2, "needs a fine-tuned model: give it with --model")
     for words in ((), ("--task", "custom", *SCORE_ONLY)):
-        assert_refused(
-            call(finetune.main, *label, *words, "--model", finished.folder), 4, "fine-tune it"
-        )
+        argv = (*label, *words, "--model", finished.folder)
+        assert_refused(call(finetune.main, *argv), 4, "fine-tune it")
     cola_model = ("--model", hardly, "--output_dir", "out")
-    assert_refused(
-        call(finetune.main, *label, *cola_model, "--task", "sst2"),
-        4,
-        "was fine-tuned on cola, not on sst2",
-    )
+    other_task = (*label, *cola_model, "--task", "sst2")
+    assert_refused(call(finetune.main, *other_task), 4, "was fine-tuned on cola, not on sst2")
     for idle in (QUICK, ("--unknown_labels", "skip"), ("--max_seq_length", 8)):
         ended = call(finetune.main, *label, *cola_model, *idle)
         assert_refused(ended, 2, f"--{idle[0].removeprefix('--')} has no effect with")
-    assert_refused(
-        call(finetune.main, "--validation_split", 0.1),
-        2,
-        "--validation_split needs data of your own",
-    )
+    split = call(finetune.main, "--validation_split", 0.1)
+    assert_refused(split, 2, "--validation_split needs data of your own")
     assert_refused(call(finetune.main, *cola_model, "--predict", "new.csv"), 3, "sentence", "said")
     assert sorted(path.name for path in in_folder.iterdir()) == ["new.csv", "new.txt"]
 
@@ -224,43 +199,44 @@ def test_only_fine_tuned_models_predict(finished: Finished, hardly: Path, in_fol
 
 
 def test_a_dry_run_of_glue_skips_tasks_that_need_the_model_of_mnli(
-    finished: Finished, tmp_path: Path
+    finished: Finished,
+    tmp_path: Path,
 ) -> None:
     rte(tmp_path / "GLUE")
     diagnostic(tmp_path / "GLUE")
-    ended = tune(
-        *options(
-            "glue", tmp_path / "GLUE", finished.folder, tmp_path / "out", "--dry_run", "--from_mnli"
-        )
-    )
+    more = ("--dry_run", "--from_mnli")
+    ended = tune(*options("glue", tmp_path / "GLUE", finished.folder, tmp_path / "out", *more))
     assert updates(ended).keys() == {"mnli"}
     for name in ("rte", "ax"):
         assert f"{name}: starts from the model fine-tuned on MNLI" in ended.err
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
-        (SCORE_ONLY, "--num_train_epochs 0 evaluates one fine-tuned model on one task"),
-        (("--from_mnli",), "holds no MNLI"),
-        (("--predict", "new.txt"), "--predict test"),
-    ],
-)
+NOT_OF_GLUE = """
+--num_train_epochs 0 | --num_train_epochs 0
+--from_mnli          | MNLI
+--predict new.txt    | --predict test
+"""
+
+
 def test_what_glue_lacks_is_refused(
-    finished: Finished, tiny: Tiny, tmp_path: Path, words: Any, reason: str
+    finished: Finished,
+    tiny: Tiny,
+    tmp_path: Path,
 ) -> None:
-    argv = options("glue", tiny.folder.parent, finished.folder, tmp_path / "out", *words)
-    assert_refused(call(finetune.main, *argv), 2, reason)
+    for words, name in rows(NOT_OF_GLUE):
+        folders = (tiny.folder.parent, finished.folder, tmp_path / "out")
+        ended = call(finetune.main, *options("glue", *folders, *words.split()))
+        assert_refused(ended, 2, name)
     assert not (tmp_path / "out").exists()
 
 
 def test_glue_is_not_written_into_the_folder_of_a_single_task(
-    finished: Finished, tiny: Tiny, hardly: Path
+    finished: Finished,
+    tiny: Tiny,
+    hardly: Path,
 ) -> None:
     before = sorted(hardly.rglob("*"))
-    ended = call(
-        finetune.main, *options("glue", tiny.folder.parent, finished.folder, hardly, *QUICK)
-    )
-    assert_refused(ended, 2, "holds the sweep of a single task")
+    argv = options("glue", tiny.folder.parent, finished.folder, hardly, *QUICK)
+    assert_refused(call(finetune.main, *argv), 2, "holds the sweep of a single task")
     assert sorted(hardly.rglob("*")) == before

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,8 @@ from electra_albert.config.pretraining import CorpusConfig
 from electra_albert.contracts import DataError, UsageError
 from electra_albert.corpus.datatrove import WriteTokens
 from electra_albert.corpus.engines import PrepareStep, run_engine
-from electra_albert.corpus.prepare import prepare
-from tests.apps.tiny_run import assert_refused, call, english
+from electra_albert.corpus.prepare import Prepared, prepare
+from tests.apps.tiny_run import assert_refused, call, english, succeed
 from tests.corpus.reading import joined, write
 
 
@@ -37,55 +38,36 @@ from tests.corpus.reading import joined, write
 def mixture(tmp_path: Path) -> Path:
     """Several kinds of files with weights; each source is a part."""
     (folder := tmp_path / "tales").mkdir()
-    texts = [english(200, seed=seed) for seed in range(4)]
-    write(folder, texts[0], "a.txt")
-    write(
-        folder,
-        "".join(json.dumps({"text": text}) + "\n" for text in texts[1].split("\n\n")),
-        "b.jsonl",
-    )
-    write(folder, gzip.compress(texts[2].encode(), mtime=0), "c.txt.gz")
-    parquet.write_table(
-        pyarrow.table({"text": texts[3].split("\n\n")}), folder / "d.parquet", row_group_size=50
-    )
-    listed = [
-        f"- {{corpus: {file.name}, weight: {len(file.name)}}}" for file in sorted(folder.iterdir())
-    ]
-    return write(folder, "\n".join(listed), "tales.yaml")
+    write(folder, english(200, seed=0), "a.txt")
+    write(folder, gzip.compress(english(200, seed=1).encode(), mtime=0), "b.txt.gz")
+    table = pyarrow.table({"text": english(200, seed=2).split("\n\n")})
+    parquet.write_table(table, folder / "c.parquet", row_group_size=50)
+    listed = [f"- {{corpus: {file.name}, weight: {len(file.name)}}}" for file in folder.iterdir()]
+    return write(folder, "\n".join(sorted(listed)), "tales.yaml")
 
 
 def config_of(corpus: Path | str, prepared: Path, **changed: Any) -> CorpusConfig:
-    sizes: dict[str, Any] = {
-        "vocab_size": 300,
-        "max_seq_length": 32,
-        "preprocessing_num_workers": 1,
-        **changed,
-    }
-    return CorpusConfig(str(corpus), prepared_dir=str(prepared), **sizes)
+    sizes: dict[str, Any] = {"vocab_size": 300, "max_seq_length": 32, **changed}
+    folders = {"corpus": str(corpus), "prepared_dir": str(prepared)}
+    return CorpusConfig(**folders, preprocessing_num_workers=1, **sizes)
 
 
 def stored(folder: Path) -> dict[str, Any]:
     """Bytes of tokenizer and store, and the manifest without its times and the hash that covers
     them.
     """
-    files = [
-        *folder.glob("tokenizer/tokenizer*.json"),
-        *folder.glob("store/**/*.bin"),
-        *folder.glob("store/*/rows*"),
-    ]
+    patterns = ("tokenizer/tokenizer*.json", "store/**/*.bin", "store/*/rows*")
+    files = [file for pattern in patterns for file in folder.glob(pattern)]
     manifest = json.loads((folder / "store" / "manifest.json").read_text(encoding="utf-8"))
     manifest["statistics"].pop("process_seconds")
     manifest.pop("hash")
-    names = {
-        str(file.relative_to(folder)): file.read_bytes()
-        for file in files
-        if "checked" not in file.name
-    }
+    names = {str(file.relative_to(folder)): file.read_bytes() for file in files}
     return names | {"manifest": manifest}
 
 
 def test_tasks_in_any_order_repeated_or_lost_give_the_bytes_of_one_process(
-    mixture: Path, tmp_path: Path
+    mixture: Path,
+    tmp_path: Path,
 ) -> None:
     alone = prepare(config_of(mixture, tmp_path / "alone"), 42).folder
     config = config_of(mixture, tmp_path / "together")
@@ -105,38 +87,35 @@ def test_tasks_in_any_order_repeated_or_lost_give_the_bytes_of_one_process(
     assert stored(folder) == stored(alone)
 
 
-def test_wrong_options_are_refused(mixture: Path, tmp_path: Path) -> None:
+def test_wrong_options_are_refused(
+    mixture: Path,
+    tmp_path: Path,
+) -> None:
     for options, word in (("--tasks 2", "--engine"), ("--engine datatrove --tasks 0", "above 0")):
         argv = ["--corpus", str(mixture), "--prepared_dir", str(tmp_path / "p"), *options.split()]
         assert_refused(call(main, *argv), 2, word)
 
 
-def test_datatrove_runs_the_tasks(mixture: Path, tmp_path: Path) -> None:
+THREE_TASKS = "--vocab_size 300 --max_seq_length 32 --preprocessing_num_workers 1 --tasks 3"
+
+
+@pytest.mark.parametrize("engine", ["datatrove", "ray"])
+def test_an_engine_runs_the_tasks(
+    mixture: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    engine: str,
+) -> None:
+    # In this process; below on a real cluster.
+    monkeypatch.setattr("ray.init", lambda **_: None)
+    monkeypatch.setattr("datatrove.executor.RayPipelineExecutor", LocalPipelineExecutor)
     alone = prepare(config_of(mixture, tmp_path / "alone"), 42).folder
-    argv = [
-        "--corpus",
-        mixture,
-        "--vocab_size",
-        300,
-        "--max_seq_length",
-        32,
-        "--preprocessing_num_workers",
-        2,
-    ]
-    ended = call(
-        main,
-        *map(str, argv),
-        "--prepared_dir",
-        str(tmp_path / "d"),
-        "--engine",
-        "datatrove",
-        "--tasks",
-        "3",
-    )
-    assert ended.code == 0, ended.err
+    folders = ("--corpus", mixture, "--prepared_dir", tmp_path / "d")
+    succeed(main, *folders, *THREE_TASKS.split(), "--engine", engine)
     assert stored(next((tmp_path / "d").glob("tales-*"))) == stored(alone)
 
 
+@pytest.mark.slow
 def test_a_ray_cluster_of_two_workers_survives_the_loss_of_one(tmp_path: Path) -> None:
     import ray
 
@@ -175,7 +154,7 @@ def test_a_ray_cluster_of_two_workers_survives_the_loss_of_one(tmp_path: Path) -
     assert stored(prepare(config, 42).folder) == stored(alone)
 
 
-# Documents of a datatrove pipeline, here from an S3 server.
+# Text on an S3 server, and documents of a datatrove pipeline.
 
 
 @pytest.fixture
@@ -184,12 +163,9 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     server = ThreadedMotoServer("127.0.0.1", port=0)
     server.start()
     host, port = server.get_host_and_port()
-    for name, value in {
-        "ENDPOINT_URL": f"http://{host}:{port}",
-        "ACCESS_KEY_ID": "k",
-        "SECRET_ACCESS_KEY": "s",
-    }.items():
-        monkeypatch.setenv(f"AWS_{name}", value)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+    for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(f"AWS_{name}", "k")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
     client = boto3.client("s3")
     client.create_bucket(Bucket="texts")
@@ -198,7 +174,9 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def test_text_on_an_s3_server_is_prepared_as_if_it_were_local(
-    bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bucket: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HOME", str(tmp_path / "cache"))
     for number in range(2):
@@ -209,61 +187,55 @@ def test_text_on_an_s3_server_is_prepared_as_if_it_were_local(
     assert stored(remote.folder)["manifest"]["files"] == stored(local.folder)["manifest"]["files"]
 
 
-def test_a_datatrove_pipeline_writes_a_corpus(bucket: Any, tmp_path: Path) -> None:
+def sorted_tokens(prepared: Prepared) -> list[int]:
+    """The tokens of both splits."""
+    splits = (prepared.store.train, prepared.store.validation)
+    return sorted(chain(*(joined(split).tokens.tolist() for split in splits)))
+
+
+def test_a_datatrove_pipeline_writes_a_corpus(tmp_path: Path) -> None:
+    (docs := tmp_path / "docs").mkdir()
     texts = [text for seed in range(3) for text in english(100, seed=seed).split("\n\n")]
     for number in range(3):
-        lines = (
-            json.dumps({"text": text, "id": str(n)}) for n, text in enumerate(texts[number::3])
-        )
-        bucket.put_object(
-            Bucket="texts", Key=f"docs/{number}.jsonl", Body="\n".join(lines).encode()
-        )
-    wanted = [text for text in texts if "river" not in text]
-    local = write(
-        tmp_path, "".join(json.dumps({"text": text}) + "\n" for text in wanted), "wanted.jsonl"
-    )
+        lines = [json.dumps({"text": text, "id": text[:9]}) for text in texts[number::3]]
+        write(docs, "\n".join(lines), f"{number}.jsonl")
+    wanted = [json.dumps({"text": text}) for text in texts if "river" not in text]
+    local = write(tmp_path, "\n".join(wanted), "wanted.jsonl")
     given = prepare(config_of(local, tmp_path / "a"), 42)
     folder = tmp_path / "corpus"
     steps = [
-        JsonlReader("s3://texts/docs"),
+        JsonlReader(str(docs)),
         LambdaFilter(lambda document: "river" not in document.text),
         WriteTokens(str(folder), str(given.tokenizer_dir)),
     ]
-    how: dict[str, Any] = {
-        "tasks": 3,
-        "logging_dir": str(tmp_path / "log"),
-        "start_method": "spawn",
-    }
+    how: dict[str, Any] = {"tasks": 3, "workers": 1, "logging_dir": str(tmp_path / "log")}
     LocalPipelineExecutor(steps, local_tasks=2, **how).run()
+    last: Any = steps[-1]
     with pytest.raises(UsageError, match="10,000 tasks, more than 4,096"):
-        WriteTokens(str(folder), str(given.tokenizer_dir))([], 0, 10_000)
+        last([], 0, 10_000)
     with pytest.raises(UsageError, match="begun with other settings"):
-        WriteTokens(str(folder), str(given.tokenizer_dir), seed=7)([], 0, 3)
+        replace(last, seed=7)([], 0, 3)
     with pytest.raises(ZeroDivisionError):  # the part of the run before no longer counts
-        steps[-1]((1 // 0 for _ in range(1)), 0, 3)  # type: ignore[operator, arg-type]
+        last((1 // 0 for _ in range(1)), 0, 3)
     with pytest.raises(DataError, match="tasks 0, 2 have not ended"):
         prepare(config_of(folder, tmp_path / "unused"), 42)
     LocalPipelineExecutor(steps, **how, skip_completed=False).run()
     for _ in range(2):
         prepared = prepare(config_of(folder, tmp_path / "unused"), 42)
         assert prepared.folder == folder
-        splits = [(p.store.train, p.store.validation) for p in (prepared, given)]
-        tokens = [
-            sorted(t for split in both for t in joined(split).tokens.tolist()) for both in splits
-        ]
-        assert tokens[0] == tokens[1]
+        assert sorted_tokens(prepared) == sorted_tokens(given)
         assert len(prepared.store.train.parts) == 3
     record = folder / "token_parts.json"
     whole = record.read_text()
-    for damaged in ("", whole[:9], "{}", whole.replace("3", "null"), whole.replace("3", "9000")):
+    for damaged in (whole[:9], "{}", whole.replace("3", "9000")):
         record.write_text(damaged)
         with pytest.raises(DataError, match=r"token_parts.json is damaged"):
             prepare(config_of(folder, tmp_path / "unused"), 42)
         with pytest.raises(DataError, match=r"token_parts.json is damaged"):
-            steps[-1]([], 0, 3)  # type: ignore[operator]
+            last([], 0, 3)
     record.write_text(whole)
     # A late task would have removed the store.
     with pytest.raises(UsageError, match="complete and in use"):
-        WriteTokens(str(folder), str(given.tokenizer_dir))([], 0, 3)
+        last([], 0, 3)
     with pytest.raises(UsageError, match="--tokenizer"):
         prepare(config_of(folder, tmp_path, tokenizer=str(given.tokenizer_dir)), 42)

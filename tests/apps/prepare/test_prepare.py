@@ -9,15 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from electra_albert.config.pretraining import CorpusConfig
-from electra_albert.contracts import DataError, UsageError, UserError
+from electra_albert.contracts import UsageError
 from electra_albert.corpus.prepare import Prepared, find_store, prepare
 from electra_albert.corpus.tokenizer_training import extend_tokenizer
 from electra_albert.tokenization.tokenizer import load_tokenizer
 from tests.apps.tiny_run import finish, start
 from tests.corpus.reading import WORDS, document, write
+from tests.refusals import assert_refused
 from tests.tokenization.tokenizer_kinds import KINDS
 
 
@@ -35,7 +38,10 @@ Run = Callable[..., tuple[Prepared, str]]
 
 @pytest.fixture
 def run(caplog: pytest.LogCaptureFixture) -> Run:
-    def run(config: CorpusConfig, seed: int = 1) -> tuple[Prepared, str]:
+    def run(
+        config: CorpusConfig,
+        seed: int = 1,
+    ) -> tuple[Prepared, str]:
         caplog.set_level("INFO", logger="electra_albert")
         caplog.clear()
         return prepare(config, seed), "\n".join(caplog.messages)
@@ -43,14 +49,18 @@ def run(caplog: pytest.LogCaptureFixture) -> Run:
     return run
 
 
-def rewrite(path: Path, content: bytes) -> None:
+def rewrite(
+    path: Path,
+    content: bytes,
+) -> None:
     before = path.stat()  # its time stays
     path.write_bytes(content)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
 def test_next_run_reuses_everything_despite_new_file_time_or_sequence_length(
-    config: CorpusConfig, run: Run
+    config: CorpusConfig,
+    run: Run,
 ) -> None:
     first, log = run(config)
     assert all(
@@ -70,7 +80,9 @@ def test_next_run_reuses_everything_despite_new_file_time_or_sequence_length(
 
 
 def test_a_finished_store_can_be_used_on_a_read_only_drive(
-    config: CorpusConfig, run: Run, monkeypatch: pytest.MonkeyPatch
+    config: CorpusConfig,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     first, _ = run(config)
     given = replace(config, tokenizer=str(first.tokenizer_dir))
@@ -106,7 +118,8 @@ CHANGES = {
 
 
 def test_a_changed_option_or_text_is_never_served_from_the_old_store(
-    config: CorpusConfig, run: Run
+    config: CorpusConfig,
+    run: Run,
 ) -> None:
     changed: list[CorpusConfig] = [
         replace(config, **{name: value}) for name, value in CHANGES.items()
@@ -118,7 +131,8 @@ def test_a_changed_option_or_text_is_never_served_from_the_old_store(
 
 
 def test_given_tokenizer_is_used_and_a_changed_one_gets_its_own_store(
-    config: CorpusConfig, run: Run
+    config: CorpusConfig,
+    run: Run,
 ) -> None:
     first, _ = run(config)
     given = replace(config, tokenizer=str(first.tokenizer_dir), vocab_size=9_999)
@@ -146,7 +160,8 @@ def content(prepared: Prepared) -> list[bytes]:
 
 
 def test_a_flipped_bit_in_any_file_of_a_store_changes_no_result(
-    config: CorpusConfig, run: Run
+    config: CorpusConfig,
+    run: Run,
 ) -> None:
     # Regression: it changed weights and held-out scores, because the hashes were never checked.
     first, _ = run(config)
@@ -168,7 +183,9 @@ def test_a_flipped_bit_in_any_file_of_a_store_changes_no_result(
     "damage", [lambda file: rewrite(file, file.read_bytes()[:-3] + b" }\n"), Path.unlink]
 )
 def test_a_damaged_tokenizer_is_made_again_and_the_store_kept(
-    config: CorpusConfig, run: Run, damage: Any
+    config: CorpusConfig,
+    run: Run,
+    damage: Any,
 ) -> None:
     # Regression: without tokenizer_config.json, the store was built again with other tokens,
     # without a word.
@@ -189,7 +206,8 @@ def test_a_damaged_tokenizer_is_made_again_and_the_store_kept(
 
 
 def test_verify_finds_damage_that_left_size_and_times_unchanged(
-    config: CorpusConfig, run: Run
+    config: CorpusConfig,
+    run: Run,
 ) -> None:
     first, _ = run(config)
     expected, file = content(first), first.store.folder / "train" / "000000.tokens.bin"
@@ -238,7 +256,9 @@ for limit in range(largest // 4, largest, largest // 8):
 
 
 def test_a_failed_write_is_reported_and_leaves_no_file_that_counts_as_complete(
-    config: CorpusConfig, run: Run, tmp_path: Path
+    config: CorpusConfig,
+    run: Run,
+    tmp_path: Path,
 ) -> None:
     # Regression: bytes lost in a flush shifted all later boundaries, and the store counted as
     # complete.
@@ -259,7 +279,8 @@ def test_a_failed_write_is_reported_and_leaves_no_file_that_counts_as_complete(
 
 
 def test_a_trained_tokenizer_never_joins_digit_and_comma_and_its_size_is_logged(
-    config: CorpusConfig, run: Run
+    config: CorpusConfig,
+    run: Run,
 ) -> None:
     text = Path(config.corpus).read_text().replace("river", "1,200").replace("great", "7,")
     Path(config.corpus).write_text(text)
@@ -275,7 +296,9 @@ def test_a_trained_tokenizer_never_joins_digit_and_comma_and_its_size_is_logged(
 
 
 def test_a_vocabulary_is_extended_until_nothing_is_added(
-    config: CorpusConfig, run: Run, tmp_path: Path
+    config: CorpusConfig,
+    run: Run,
+    tmp_path: Path,
 ) -> None:
     # `abcd` can be split only once `ab` is a token: from the left it is a ##bc ##d.
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", "a", "##b", "##bc", "##cd", *WORDS]
@@ -297,32 +320,51 @@ def test_a_vocabulary_is_extended_until_nothing_is_added(
 
 
 def test_bad_input_is_refused_in_one_line_before_the_store_is_built(
-    config: CorpusConfig, tmp_path: Path
+    config: CorpusConfig,
+    tmp_path: Path,
 ) -> None:
     KINDS["roberta"](tmp_path / "roberta")
-    files = {
-        "blank.txt": "\n \n\n",
-        "one.txt": "The river sang.\n",
-        "table.csv": "id,body\n1,One.\n",
-    }
-    paths = {name: str(write(tmp_path, text, name)) for name, text in files.items()}
     own = {"tokenizer": str(tmp_path / "roberta")}
-    bad: list[tuple[dict[str, Any], type[UserError], str]] = [
-        # Regression: the missing column was reported only after hashing files and starting
-        # tokenizer training.
-        ({"corpus": paths["table.csv"]}, DataError, "'text'"),
-        ({"corpus": paths["blank.txt"]}, DataError, "no text"),
-        ({"corpus": paths["one.txt"]}, DataError, "single sentence"),
-        ({"corpus": "gone.txt"}, UsageError, "gone"),
-        ({"keep_accents": "albert", **own}, UsageError, "--keep_accents albert"),
-        ({"extend_vocab_to": 5, **own}, UsageError, "--extend_vocab_to"),
-        ({"prepared_dir": config.corpus + "/prepared"}, UsageError, "prepared"),
+    bad: list[tuple[dict[str, Any], str, str]] = [
+        ({"corpus": str(write(tmp_path, "\n \n\n", "blank.txt"))}, "DataError", "no text"),
+        ({"corpus": str(write(tmp_path, "It sang.\n", "a.txt"))}, "DataError", "single sentence"),
+        ({"corpus": "gone.txt"}, "UsageError", "gone"),
+        ({"corpus": "nobody/nothing"}, "UsageError", "nobody/nothing"),
+        ({"corpus": "memory://nothing/there.txt"}, "UsageError", "memory://nothing"),
+        ({"keep_accents": "albert", **own}, "UsageError", "--keep_accents albert"),
+        ({"extend_vocab_to": 5, **own}, "UsageError", "--extend_vocab_to"),
+        ({"prepared_dir": config.corpus + "/prepared"}, "UsageError", "prepared"),
     ]
-    for change, error, word in bad:
-        with pytest.raises(error, match=word) as raised:
-            prepare(replace(config, **change), 1)
-        assert "\n" not in str(raised.value)
+    for change, error, name in bad:
+        assert_refused(error, name, prepare, replace(config, **change), 1)
         assert not list(Path(config.prepared_dir).glob("*/store/manifest.json"))
-        assert "table" not in str(change) or not list(
-            Path(config.prepared_dir).glob("*/corpus.json")
-        )
+    # Regression: the missing column was reported after a tokenizer training had begun.
+    table = str(write(tmp_path, "id,body\n1,One.\n", "table.csv"))
+    alone = replace(config, corpus=table, prepared_dir=str(tmp_path / "alone"))
+    assert_refused("DataError", "'text'", prepare, alone, 1)
+    assert not list(tmp_path.glob("alone/*/corpus.json"))
+
+
+LISTS = """
+t.parquet, text_column: a, weight: 1 + t.parquet, text_column: b, weight: 2
+t.txt + ./t.txt
+"""
+
+
+def test_a_file_in_two_sources_gives_two_columns_or_is_read_once_or_refused(
+    config: CorpusConfig,
+    run: Run,
+    tmp_path: Path,
+) -> None:
+    texts = ["\n".join(document(number)) for number in range(40)]
+    parquet.write_table(pyarrow.table({"a": texts[:20], "b": texts[20:]}), tmp_path / "t.parquet")
+    write(tmp_path, "\n\n".join(texts) + "\n", "t.txt")
+
+    def listed(entries: str) -> CorpusConfig:
+        text = "".join(f"- {{corpus: {entry}}}\n" for entry in entries.split(" + "))
+        return replace(config, corpus=str(write(tmp_path, text, "s.yaml")))
+
+    for entries in LISTS.strip().splitlines():
+        assert "documents       40\n" in run(listed(entries))[1]
+    twice = listed("t.txt, weight: 1 + ./t.txt, weight: 2")
+    assert_refused("DataError", "two sources", prepare, twice, 1)
