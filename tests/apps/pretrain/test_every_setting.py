@@ -234,7 +234,7 @@ CUSTOM = "--task custom --train_file {tables}/train.csv --validation_file {table
 for derived in DERIVED:
     FINETUNING.pop(f"training.{derived}", None)
 APPS = {"pretrain": (pretrain, PRETRAINING), "finetune": (finetune, FINETUNING)}
-# Of the step that both apps share; tested in pretraining.
+# Of the step; its own tests see their effect: training/test_optimizer.py, training/test_loop.py.
 SLOW = "weight_decay adam_beta1 adam_beta2 max_grad_norm adam_bias_correction lr_decay_share"
 
 
@@ -325,7 +325,7 @@ def cases() -> list[Any]:
     for app, (_, table) in APPS.items():
         for name, entry in table.items():
             section, _, field = name.partition(".")
-            is_slow = app == "finetune" and section == "training" and field in SLOW.split()
+            is_slow = section == "training" and field in SLOW.split()
             if entry.changes:
                 params.append(pytest.param(app, name, marks=[pytest.mark.slow] * is_slow))
     return params
