@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from electra_albert.apps.command_line import report
+from electra_albert.apps import command_line
 from electra_albert.contracts import RankLostError
 from electra_albert.training import checkpoint, distributed
 from electra_albert.training.checkpoint import find_checkpoint, list_checkpoints
@@ -36,16 +36,10 @@ from tests.training.toy import CONFIG, ToyBatches, ToyObjective, fingerprint, ro
 KILL_CONFIG = replace(CONFIG, max_steps=6, save_steps=2, save_total_limit=1)
 # Saves have different numbers of calls, so every third call covers all phases in about forty runs.
 _EACH = 3
-_EVENTS = (
-    "open",
-    "os.mkdir",
-    "os.rename",
-    "os.remove",
-    "os.rmdir",
-    "os.chmod",
-    "os.truncate",
-    "shutil.rmtree",
-)
+_EVENTS = {
+    *("open", "shutil.rmtree"),
+    *(f"os.{name}" for name in ("mkdir", "rename", "remove", "rmdir", "chmod", "truncate")),
+}
 
 
 def _kill_at(call: int, folder: Path) -> None:
@@ -89,38 +83,34 @@ def kill(folder: Path) -> None:
     """
 
     def resume(run: Path) -> None:
-        before = [step for step, _ in list_checkpoints(run / "checkpoints")]
         logged = BufferingHandler(1000)
         logging.getLogger("electra_albert").addHandler(logged)
         found = find_checkpoint(run / "checkpoints", "auto")
         warnings = [record.getMessage() for record in logged.buffer]
         _, objective = run_toy(run, KILL_CONFIG, resume_from=found)
         result = {
-            "before": before,
             "found": found.name if found else None,
             "weights": fingerprint(objective),
+            "left": sorted(path.name for path in (run / "checkpoints").iterdir()),
+            "rows": rows(run),
+            "warnings": warnings,
         }
-        left = sorted(path.name for path in (run / "checkpoints").iterdir())
-        print(
-            json.dumps({**result, "left": left, "rows": rows(run), "warnings": warnings}),
-            flush=True,
-        )
+        print(json.dumps(result), flush=True)
 
     # Also imports all modules before the forks.
     _, through = run_toy(folder / "through", KILL_CONFIG)
-    print(
-        json.dumps({"weights": fingerprint(through), "rows": rows(folder / "through")}), flush=True
-    )
+    expected = {"weights": fingerprint(through), "rows": rows(folder / "through")}
+    print(json.dumps(expected), flush=True)
     call, status = 1 - _EACH, int(signal.SIGKILL)
     while status == signal.SIGKILL:
         call += _EACH
         run = folder / str(call)
-        status = _in_child(
-            lambda call=call, run=run: (
-                _kill_at(call, run / "checkpoints"),
-                run_toy(run, KILL_CONFIG),
-            )
-        )
+
+        def train(call: int = call, run: Path = run) -> None:
+            _kill_at(call, run / "checkpoints")
+            run_toy(run, KILL_CONFIG)
+
+        status = _in_child(train)
         assert _in_child(lambda run=run: resume(run)) == 0
         shutil.rmtree(run)
     assert status == 0
@@ -174,6 +164,8 @@ def _lose(folder: Path, world: distributed.World, lose: Callable[[], object]) ->
     one that reports.
     """
     before = toy.at_steps({4: lose} if world.rank == (0 if folder.name == "first" else 2) else {})
+    distributed._ANSWER_SECONDS = 2
+    command_line._FIRST_RANK_SECONDS = 0
     try:
         with RunLog() as log, distributed.naming_lost_ranks(world, log.take_over):
             if world.is_main:
@@ -182,7 +174,7 @@ def _lose(folder: Path, world: distributed.World, lose: Callable[[], object]) ->
             run_toy(folder, world=world, before=before)
     except RankLostError as error:
         with redirect_stderr(sys.stdout):
-            code = report(error)
+            code = command_line.report(error)
         distributed.leave(code)
 
 

@@ -198,12 +198,9 @@ def test_non_finite_weights_and_moments_are_refused(where: str) -> None:
     # Planted: one NaN in one weight, or in one moment.
     module, optimizer = trained()
     checkpoint.check_finite(module, optimizer)
-    tensor = (
-        module.table.weight.data
-        if where == "weight"
-        else optimizer.state[module.table.weight]["exp_avg_sq"]
-    )
-    tensor[3, 2] = torch.nan
+    weight = module.table.weight
+    tensors = {"weight": weight.data, "moment": optimizer.state[weight]["exp_avg_sq"]}
+    tensors[where][3, 2] = torch.nan
     with pytest.raises(DivergedError, match=r"table\.weight"):
         checkpoint.check_finite(module, optimizer)
 
@@ -260,8 +257,7 @@ def test_checkpoints_after_the_resumed_step_are_renamed_not_deleted(tmp_path: Pa
     assert "step-0000003.aside-1" in names(tmp_path)
 
 
-@pytest.mark.parametrize("step", [1, 2])
-@pytest.mark.parametrize("call", [1, 5])
+@pytest.mark.parametrize(("call", "step"), [(1, 2), (5, 1)])
 def test_disk_errors_leave_the_old_checkpoint_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int, step: int
 ) -> None:

@@ -22,12 +22,8 @@ def start_ranks(world_size: int, folder: Path, program: str) -> list[subprocess.
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    shared = {
-        **os.environ,
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "WORLD_SIZE": str(world_size),
-    }
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    shared = {**os.environ, **address, "WORLD_SIZE": str(world_size)}
     command = [sys.executable, "-m", "tests.training.faults", "rank", str(folder), program]
     each = [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(world_size)]
     return [subprocess.Popen(command, cwd=ROOT, env=own, stdout=subprocess.PIPE) for own in each]
@@ -57,24 +53,28 @@ def test_collectives_of_a_single_process_return_its_own_value(
 @pytest.mark.skipif(
     torch.cuda.is_available() or torch.backends.mps.is_available(), reason="there is a GPU to take"
 )
-@pytest.mark.parametrize("device", ["cuda", "mps"])
-def test_a_missing_gpu_is_a_usage_error(device: str) -> None:
-    with pytest.raises(UsageError, match="--device cpu"):
-        distributed.start(device)
+def test_a_missing_gpu_is_a_usage_error() -> None:
+    for device in ("cuda", "mps"):
+        with pytest.raises(UsageError, match="--device cpu"):
+            distributed.start(device)
     assert distributed.start("auto").device.type == "cpu"
 
 
-@pytest.mark.parametrize(("program", "lost", "ranks"), [("kill", "first", 2), ("hang", "last", 3)])
-def test_a_lost_rank_is_named(tmp_path: Path, program: str, lost: str, ranks: int) -> None:
-    processes = start_ranks(ranks, tmp_path / lost, program)
-    left = processes[1:] if lost == "first" else processes[:-1]
-    said = [process.communicate(timeout=120)[0].decode() for process in left]
-    for process in processes:
-        process.kill()
-    assert {process.returncode for process in left} == {6}
-    line = f"error: rank {0 if lost == 'first' else 2} of {ranks} ended"
-    assert [text.count(line) for text in said] == [1, 0][: ranks - 1]
-    # The loop of docs/cluster.md reads it.
-    last = (tmp_path / lost / "log.txt").read_text().splitlines()[-1]
-    assert line in last
-    assert "run the same command again" in last
+def test_a_lost_rank_is_named(tmp_path: Path) -> None:
+    started = [
+        (lost, start_ranks(ranks, tmp_path / lost, program))
+        for program, lost, ranks in (("kill", "first", 2), ("hang", "last", 3))
+    ]
+    for lost, processes in started:
+        left = processes[1:] if lost == "first" else processes[:-1]
+        said = [process.communicate(timeout=120)[0].decode() for process in left]
+        for process in processes:
+            process.kill()
+        assert {process.returncode for process in left} == {6}
+        ranks = len(processes)
+        line = f"error: rank {0 if lost == 'first' else 2} of {ranks} ended"
+        assert [text.count(line) for text in said] == [1, 0][: ranks - 1]
+        # The loop of docs/cluster.md reads it.
+        last = (tmp_path / lost / "log.txt").read_text().splitlines()[-1]
+        assert line in last
+        assert "run the same command again" in last

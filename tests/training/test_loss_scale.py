@@ -30,23 +30,19 @@ def test_a_non_finite_step_is_skipped_and_excluded_from_the_metrics(tmp_path: Pa
     run_toy(tmp_path, EACH, objective=Breaking((3, 5)))
     two, three, four = ((tmp_path / "checkpoints" / f"step-000000{step}") for step in (2, 3, 4))
     for name in ("model.safetensors", "optimizer.safetensors"):
-        assert (
-            (two / name).read_bytes() == (three / name).read_bytes() != (four / name).read_bytes()
-        )
+        before, skipped, after = ((path / name).read_bytes() for path in (two, three, four))
+        assert before == skipped != after
     training = toy.training_metrics(tmp_path)
     assert [row.get("skipped_steps") for row in training] == [None, None, 1, 1, 2, 2, 2, 2]
     assert [row["step"] for row in training if row["loss"] is None] == [3, 5]
 
 
-@pytest.mark.parametrize(("save_steps", "saved"), [(1, [1, 2, 3, 4, 5, 6]), (100, [])])
-def test_the_fifth_skipped_step_in_a_row_ends_a_run(
-    tmp_path: Path, save_steps: int, saved: list[int]
-) -> None:
+def test_the_fifth_skipped_step_in_a_row_ends_a_run(tmp_path: Path) -> None:
     # Regression: without a save it was noticed at the next log only, up to 100 steps later.
-    config = replace(CONFIG, save_steps=save_steps, logging_steps=100)
+    config = replace(CONFIG, save_steps=100, logging_steps=100)
     with pytest.raises(DivergedError, match="5 steps in a row up to step 7"):
         run_toy(tmp_path, config, objective=Breaking((3, 4, 5, 6, 7, 8)))
-    assert [step for step, _ in list_checkpoints(tmp_path / "checkpoints")] == saved
+    assert list_checkpoints(tmp_path / "checkpoints") == []
 
 
 def test_non_finite_weights_are_never_saved(tmp_path: Path) -> None:
@@ -131,10 +127,9 @@ def test_the_scale_is_halved_on_overflow_down_to_one_and_doubled_later(tmp_path:
     assert [follow(scale, torch.inf) for _ in range(3)] == [True, False, False]
 
 
-@pytest.mark.parametrize("step", [1, 7])
-def test_a_resumed_fp16_run_equals_the_uninterrupted_one_bitwise(tmp_path: Path, step: int) -> None:
+def test_a_resumed_fp16_run_equals_the_uninterrupted_one_bitwise(tmp_path: Path) -> None:
     # The scale changes in six of the eight steps.
-    check_resume(tmp_path, CONFIG, weighted(24.0), step, arithmetic="fp16")
+    check_resume(tmp_path, CONFIG, weighted(24.0), 3, arithmetic="fp16")
     assert [row for row in rows(tmp_path / "resumed") if row.get("overflowed_steps") == 6]
 
 
@@ -160,26 +155,20 @@ def test_overflows_are_skipped_and_counted_separately(tmp_path: Path) -> None:
 
 
 def test_non_finite_gradients_at_scale_one_are_divergence(tmp_path: Path) -> None:
+    config = replace(EACH, max_steps=60)
     with pytest.raises(DivergedError, match=f"{IN_A_ROW} steps in a row up to step 21"):
-        run_toy(
-            tmp_path,
-            replace(EACH, max_steps=60),
-            objective=Breaking(tuple(range(1, 61))),
-            arithmetic="fp16",
-        )
+        run_toy(tmp_path, config, objective=Breaking(tuple(range(1, 61))), arithmetic="fp16")
     last = rows(tmp_path)[-1]
     # 2**16 is halved 16 times.
     assert [last["overflowed_steps"], last["skipped_steps"]] == [16, IN_A_ROW]
 
 
-@pytest.mark.parametrize(("then", "now"), [("bf16", "fp16"), ("fp16", "fp32")])
-def test_a_resume_cannot_switch_to_or_from_fp16(
-    tmp_path: Path, then: Arithmetic, now: Arithmetic
-) -> None:
-    run_toy(tmp_path, arithmetic=then)
-    last = tmp_path / "checkpoints" / "step-0000004"
-    with pytest.raises(CheckpointError, match="--precision"):
-        run_toy(tmp_path, resume_from=last, arithmetic=now)
+def test_a_resume_cannot_switch_to_or_from_fp16(tmp_path: Path) -> None:
+    for then, now in (("bf16", "fp16"), ("fp16", "fp32")):
+        run_toy(tmp_path / then, arithmetic=then)
+        last = tmp_path / then / "checkpoints" / "step-0000004"
+        with pytest.raises(CheckpointError, match="--precision"):
+            run_toy(tmp_path / then, resume_from=last, arithmetic=now)
 
 
 @pytest.mark.slow

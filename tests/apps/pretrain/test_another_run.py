@@ -35,10 +35,8 @@ def half(finished: Finished, tmp_path: Path) -> Path:
 def test_a_named_checkpoint_resumes_in_a_new_folder_only_with_its_settings(
     finished: Finished, tmp_path: Path
 ) -> None:
-    before, checkpoint = (
-        written(finished.folder),
-        finished.folder / "checkpoints" / f"step-{HALF:07d}",
-    )
+    before = written(finished.folder)
+    checkpoint = finished.folder / "checkpoints" / f"step-{HALF:07d}"
     argv = finished.options(tmp_path / "new", "--resume", checkpoint)
     for option, value, difference in (
         ("--seed", 3, "seed: 42 before, 3 now"),
@@ -79,9 +77,8 @@ def test_different_settings_are_refused_even_if_the_record_is_damaged(
     """Regression: without a record, nothing was compared."""
     truncate(half / "environment.json")
     before = written(half)
-    assert_refused(
-        call(pretrain.main, *finished.options(half, "--seed", 3)), 4, "seed: 42 before, 3 now"
-    )
+    ended = call(pretrain.main, *finished.options(half, "--seed", 3))
+    assert_refused(ended, 4, "seed: 42 before, 3 now")
     assert written(half) == before
 
 
@@ -102,10 +99,8 @@ def test_a_run_resumes_with_the_same_corpus_by_another_path(
     finished: Finished, half: Path, in_folder: Path
 ) -> None:
     (in_folder / "link.txt").symlink_to(os.path.relpath(finished.corpus, in_folder))
-    assert (
-        resumed_from(succeed(pretrain.main, *finished.options(half, "--corpus", "link.txt")))
-        == HALF
-    )
+    ended = succeed(pretrain.main, *finished.options(half, "--corpus", "link.txt"))
+    assert resumed_from(ended) == HALF
     assert outcome(half)[0] == outcome(finished.folder)[0]
 
 

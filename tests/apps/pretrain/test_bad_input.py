@@ -27,6 +27,7 @@ from tests.apps.tiny_run import (
     sha256,
     succeed,
 )
+from tests.refusals import rows as table
 
 # The bytes of a --corpus file, and words of the message.
 REFUSED_TEXTS = (
@@ -38,6 +39,16 @@ REFUSED_TEXTS = (
     (b"The quiet owl left the old tower before dawn.\n", "a single sentence"),
     (english(1).encode(), "--per_device_train_batch_size"),
 )
+
+
+UNUSABLE = table("""
+pipe | 2 | not a regular file
+folder | 3 | holds no text file
+table.csv | 3 | a single sentence
+nowhere | 2 | cannot be read (No such file or directory); check path and permissions
+missing.txt | 2 | no such file
+missing/*.txt | 2 | no file matches
+""")
 
 
 def pretrain_on(corpus: Path, tmp_path: Path, *more: object) -> Ended:
@@ -62,15 +73,8 @@ def test_an_unusable_corpus_is_refused(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "table.csv").write_text("text\nAn owl left.\n")
     (tmp_path / "nowhere").symlink_to(tmp_path / "gone")
-    for name, code, words in (
-        ("pipe", 2, "not a regular file"),
-        ("folder", 3, "holds no text file"),
-        ("table.csv", 3, "a single sentence"),
-        ("nowhere", 2, "cannot be read (No such file or directory); check path and permissions"),
-        ("missing.txt", 2, "no such file"),
-        ("missing/*.txt", 2, "no file matches"),
-    ):
-        assert_refused(pretrain_on(tmp_path / name, tmp_path), code, words)
+    for name, code, words in UNUSABLE:
+        assert_refused(pretrain_on(tmp_path / name, tmp_path), int(code), words)
     assert not (tmp_path / "run").exists()
 
 
@@ -81,11 +85,7 @@ def test_units_of_words_are_refused_for_text_whose_tokens_mark_no_words(tmp_path
     )
     (tmp_path / "corpus.txt").write_text("\n\n".join(lines), encoding="utf-8")
     refused = pretrain_on(tmp_path / "corpus.txt", tmp_path, "--rtd.mask_unit", "ngram")
-    assert_refused(
-        refused,
-        2,
-        "tokens start a word (by ▁ or Ġ, or no ##); set mask_unit to token or use another",
-    )
+    assert_refused(refused, 2, "tokens start a word", "set mask_unit to token")
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
@@ -101,9 +101,7 @@ def test_a_corpus_without_permission_is_refused(
         return open_file(path, *mode, **options)
 
     monkeypatch.setattr(builtins, "open", denied)  # root could read the file regardless of its mode
-    assert_refused(
-        pretrain_on(corpus, tmp_path), 2, "cannot be read (Permission denied)", "permissions"
-    )
+    assert_refused(pretrain_on(corpus, tmp_path), 2, "cannot be read (Permission denied)")
 
 
 def test_invalid_bytes_are_replaced_and_counted(tmp_path: Path) -> None:
@@ -114,30 +112,27 @@ def test_invalid_bytes_are_replaced_and_counted(tmp_path: Path) -> None:
     assert (ended.code, "3 invalid bytes" in ended.err) == (0, True), ended.err
 
 
+INVALID = table(r"""
+--max_steps 0 | max_steps=0 | [1, 2147483648]
+--max_steps 1000000000000000000000000000000 | max_steps=1000
+--per_device_train_batch_size 1000000000000000000000000000000 | train_batch_size=1000
+--vocab_size 1000000000000 | vocab_size=1000000000000
+--learning_rate fast | learning_rate | fast
+--max_steps C:\data | --max_steps must be a whole number, not C:\data
+--model.attention_options 5 | --model.attention_options must be a mapping, not 5
+--rtd.generator uniform | uniform is gone
+--vocab_size 99 --tokenizer here | --vocab_size has no effect with --tokenizer here
+--learning_rate inf | learning_rate
+--max_seq_length 4 | max_seq_length=4 | [8, 1048576]
+--model.max_position_embeddings 512 | differs from the 64 positions
+--precision fp8 | precision | fp8
+--model.hidden_size 30 --model.num_attention_heads 4 | hidden_size=30 | multiple
+""")
+
+
 def test_an_invalid_value_is_refused_before_any_file_is_written(in_folder: Path) -> None:
-    for argv, words in {
-        ("--max_steps", "0"): ("max_steps=0", "[1, 2147483648]"),
-        ("--max_steps", f"1{30 * '0'}"): ("max_steps=1000",),
-        ("--per_device_train_batch_size", f"1{30 * '0'}"): ("per_device_train_batch_size=1000",),
-        ("--vocab_size", "1000000000000"): ("vocab_size=1000000000000",),
-        ("--corpus", "a\0b"): ("corpus='a\\x00b' holds a NUL",),
-        ("--learning_rate", "fast"): ("learning_rate", "fast"),
-        ("--max_steps", r"C:\data"): (r"--max_steps must be a whole number, not C:\data",),
-        ("--model.attention_options", "5"): ("--model.attention_options must be a mapping, not 5",),
-        ("--rtd.generator", "uniform"): ("uniform is gone",),
-        ("--vocab_size", "99", "--tokenizer", "here"): (
-            "--vocab_size has no effect with --tokenizer here",
-        ),
-        ("--learning_rate", "inf"): ("learning_rate",),
-        ("--max_seq_length", "4"): ("max_seq_length=4", "[8, 1048576]"),
-        ("--model.max_position_embeddings", "512"): ("differs from the 64 positions",),
-        ("--precision", "fp8"): ("precision", "fp8"),
-        ("--model.hidden_size", "30", "--model.num_attention_heads", "4"): (
-            "hidden_size=30",
-            "multiple",
-        ),
-    }.items():
-        ended = call(pretrain.main, *argv)
+    for argv, *words in [*INVALID, ("--corpus a\0b", "corpus='a\\x00b' holds a NUL")]:
+        ended = call(pretrain.main, *argv.split())
         assert_refused(ended, 2, *words)
         assert len(ended.err.splitlines()) == 1
         assert not any(in_folder.iterdir())
@@ -145,11 +140,8 @@ def test_an_invalid_value_is_refused_before_any_file_is_written(in_folder: Path)
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_missing_gpu_is_refused(finished: Finished, tmp_path: Path) -> None:
-    assert_refused(
-        call(pretrain.main, *finished.options(tmp_path / "run", "--device", "cuda")),
-        2,
-        "--device cpu",
-    )
+    ended = call(pretrain.main, *finished.options(tmp_path / "run", "--device", "cuda"))
+    assert_refused(ended, 2, "--device cpu")
 
 
 def test_a_config_file_may_hold_text_that_is_no_yaml_itself(tmp_path: Path) -> None:
@@ -166,32 +158,20 @@ def test_a_config_file_without_options_is_refused(in_folder: Path) -> None:
     alias = b"seed: [&a [1], *a]"  # regression: nine lines of nine aliases each took all memory
     in_value = b"max_steps: ['" + alias[6:] + b"']"  # the value of an option is YAML too
     deep = b"seed: " + 100_000 * b"["  # regression: took minutes
-    for content in (
-        b"",
-        b"a: [1,",
-        b"\xff\xfe\x00",
-        b"learning_rate: !!bool x",
-        code,
-        date,
-        alias,
-        in_value,
-        deep,
-    ):
+    costly = (code, date, alias, in_value, deep)
+    for content in (b"", b"a: [1,", b"\xff\xfe\x00", b"learning_rate: !!bool x", *costly):
         (in_folder / "run.yaml").write_bytes(content)
         reason = "deep nesting" if content == deep else "run.yaml"
         assert_refused(call(pretrain.main, "--config", "run.yaml"), 2, "--config run.yaml", reason)
 
 
-@pytest.mark.parametrize("option", ["--output_dir", "--prepared_dir"])
-def test_a_folder_that_cannot_be_written_is_refused(
-    finished: Finished, tmp_path: Path, option: str
-) -> None:
+def test_a_folder_that_cannot_be_written_is_refused(finished: Finished, tmp_path: Path) -> None:
     """A path below a regular file, which root cannot write either."""
     (tmp_path / "file").write_text("")
     before = written(tmp_path)
-    for path in ("file", "file/below"):
-        argv = finished.options(tmp_path / "run", option, tmp_path / path)
-        assert_refused(call(pretrain.main, *argv), 2, f"{tmp_path / path}", "cannot")
+    for option in ("--output_dir", "--prepared_dir"):
+        argv = finished.options(tmp_path / "run", option, tmp_path / "file" / "below")
+        assert_refused(call(pretrain.main, *argv), 2, f"{tmp_path}/file/below", "cannot")
     assert written(tmp_path) == before
 
 
@@ -213,10 +193,9 @@ def test_a_folder_of_another_run_or_text_is_refused_before_work(
         ("--max_seq_length", 24, "max_seq_length: 32 before, 24 now"),
         ("--corpus", corpus, f"corpus: {finished.corpus} before, {corpus} now"),
     ):
-        argv = ("--max_steps", STEPS + 5, "--prepared_dir", tmp_path / "prepared", option, value)
-        assert_refused(
-            call(pretrain.main, *finished.options(run, *argv)), 4, "different settings", named
-        )
+        more = f"--max_steps {STEPS + 5} --prepared_dir {tmp_path}/prepared {option} {value}"
+        ended = call(pretrain.main, *finished.options(run, *more.split()))
+        assert_refused(ended, 4, "different settings", named)
         assert (tmp_path / "prepared").exists() == (option == "--corpus")
         assert not [*tmp_path.glob("prepared/*/tokenizer"), *tmp_path.glob("prepared/*/store")]
     assert written(run) == before
@@ -274,13 +253,9 @@ def test_text_without_known_tokens_or_order_is_refused_before_training(
     finished: Finished, tmp_path: Path
 ) -> None:
     short = "\n\n".join(english(100).replace("\n\n", "\n").split("\n")) + "\n"
+    chinese = "这是一个句子。\n另一个句子在这里。\n\n" * 200
     for text, option, value, word in (
-        (
-            "这是一个句子。\n另一个句子在这里。\n\n" * 200,
-            "--tokenizer",
-            finished.folder / "tokenizer",
-            "unknown",
-        ),
+        (chinese, "--tokenizer", finished.folder / "tokenizer", "unknown"),
         (short, "--objective", "mlm_sop", "no sentence order to learn"),
     ):
         (tmp_path / "text.txt").write_text(text, encoding="utf-8")

@@ -8,8 +8,8 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -30,18 +30,21 @@ _TARGET = re.compile(
     r"^# (electra_albert/\S+\.py)(?:, (above|in) ([A-Z_]+))?\n(.*?)(?=^# electra_albert/|\Z)",
     re.S | re.M,
 )
-# Runs many commands in one process that imports the copy of the package.
+# Runs commands in a process that imports the copy of the package.
 _DRIVER = """
 import json, sys
 from electra_albert.cli import main
 from tests.apps.tiny_run import call
-for app, argv in json.load(sys.stdin):
+for line in sys.stdin:
     try:
-        ended = call(main, app, *argv)
+        ended = call(main, *json.loads(line))
     except SystemExit as end:
         ended = (end.code, "", "")
-    print(json.dumps(ended))
+    print(json.dumps(ended), flush=True)
 """
+EPOCH = "--max_seq_length 32 --num_train_epochs 1 --device cpu"
+TASK = f"--text_column text --label_column label {EPOCH}"
+SHORT = "--max_steps 4 --warmup_steps 1 --save_steps 2 --eval_steps 4"
 
 
 def extend(root: Path, document: str) -> None:
@@ -72,100 +75,94 @@ class ExtendedCopy:
         self.corpus.write_text(english(130), encoding="utf-8")
         self.lines = folder / "lines.txt"  # shorter than the built-in sentences, for 32 positions
         self.lines.write_text("the owl [MASK].\nthe fox slept.\n", encoding="utf-8")
+        self.table = folder / "table.csv"
+        self.table.write_text("text,label\n" + "the owl,yes\none cat,no\n" * 8, encoding="utf-8")
+        path = f"{folder}:{os.environ['PYTHONPATH']}"
+        self.environment = {**environment(), "PYTHONPATH": path}
+        self.driver = self.start()
 
-    def options(self, run: str, *more: object) -> list[str]:
-        return options(self.corpus, self.folder / "prepared", self.folder / run, *more)
-
-    def run(self, program: str, text: str = "") -> str:
-        """Run a Python program in the copy; returns its output."""
-        settings: dict[str, Any] = {
-            "capture_output": True,
-            "text": True,
-            "timeout": 240,
-            "cwd": self.folder,
-        }
-        env = {**environment(), "PYTHONPATH": f"{self.folder}:{os.environ['PYTHONPATH']}"}
-        ended = subprocess.run([sys.executable, "-c", program], input=text, env=env, **settings)
-        assert ended.returncode == 0, ended.stderr
-        return ended.stdout
-
-    def call(self, *commands: tuple[str, list[object]]) -> list[Ended]:
-        """Run apps of the copy by name, one after the other."""
-        out = self.run(
-            _DRIVER, json.dumps([(app, [str(word) for word in argv]) for app, argv in commands])
+    def start(self) -> "subprocess.Popen[str]":
+        """A process of the copy that runs commands."""
+        pipe = subprocess.PIPE
+        env = self.environment
+        command = [sys.executable, "-c", _DRIVER]
+        return subprocess.Popen(
+            command, cwd=self.folder, env=env, stdin=pipe, stdout=pipe, text=True, encoding="utf-8"
         )
-        return [Ended(*json.loads(line)) for line in out.splitlines()]
+
+    def restart(self) -> None:
+        """Import the package again."""
+        self.driver.communicate()
+        self.driver = self.start()
+
+    def call(self, command: str) -> Ended:
+        """Run a command of the copy."""
+        assert self.driver.stdin
+        assert self.driver.stdout
+        print(json.dumps(command.split()), file=self.driver.stdin, flush=True)
+        return Ended(*json.loads(self.driver.stdout.readline()))
+
+    def pretrain(self, run: str, more: str) -> Ended:
+        folder = self.folder / run
+        argv = options(self.corpus, self.folder / "prepared", folder, *more.split())
+        return self.call(f"pretrain {' '.join(argv)}")
+
+    def finetune(self, run: Path, name: str, more: str = "") -> Ended:
+        files = f"--train_file {self.table} --validation_file {self.table}"
+        folder = f"--model {run} --output_dir {self.folder / name}"
+        return self.call(f"finetune {files} {TASK} {folder} {more}")
 
 
 @pytest.fixture(scope="module")
-def copy(tmp_path_factory: pytest.TempPathFactory) -> ExtendedCopy:
-    return ExtendedCopy(tmp_path_factory.mktemp("extended"))
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExtendedCopy]:
+    extended = ExtendedCopy(tmp_path_factory.mktemp("extended"))
+    yield extended
+    extended.driver.communicate()
+
+
+def assert_success(*commands: Ended) -> None:
+    for ended in commands:
+        assert ended.code == 0, ended.out + ended.err
 
 
 def test_an_objective_of_one_file_and_one_entry_is_trained_logged_and_exported(
     copy: ExtendedCopy,
 ) -> None:
-    count = ["--objective", "mlm_count", "--mlm.mask_rate", 0.3]
-    trained, idle, resumed, shown, demo = copy.call(
-        ("pretrain", [*copy.options("count", *count), "--count.classes", 5]),
-        ("pretrain", [*copy.options("other"), "--count.classes", 2]),
-        ("pretrain", [*copy.options("count", *count), "--count.classes", 6]),
-        ("show-batch", ["--run", copy.folder / "count", "--step", 3]),
-        ("demo", ["--gen", copy.folder / "count", "--input", copy.lines]),
-    )
-    assert trained.code == 0, trained.err
+    run = copy.folder / "count"
+    count = f"--objective mlm_count --mlm.mask_rate 0.3 {SHORT}"
+    trained = copy.pretrain("count", f"{count} --count.classes 5")
+    assert_success(trained)
     assert "objective mlm_count, mask rate 0.3," in trained.err
     assert "count loss 1.61 (chance level 1.61)" in trained.err
     assert "count loss (nats)" in trained.out
-    assert "count_loss" in rows(copy.folder / "count")[0]
-    card = (copy.folder / "count" / "README.md").read_text(encoding="utf-8")
+    assert "count_loss" in rows(run)[0]
+    card = (run / "README.md").read_text(encoding="utf-8")
     assert "Pretrained by masked language modelling and the number of masked tokens on" in card
+    idle = copy.pretrain("other", "--count.classes 2")
     assert_refused(idle, 2, "--count.classes has no effect with --objective rtd")
+    resumed = copy.pretrain("count", f"{count} --count.classes 6")
     assert_refused(resumed, 4, "count.classes: 5 before, 6 now")
-    assert (shown.code, demo.code) == (0, 0), shown.err + demo.err
+    assert_success(
+        copy.call(f"show-batch --run {run} --step 3"),
+        copy.call(f"demo --gen {run} --input {copy.lines}"),
+    )
 
 
 def test_an_objective_without_masks_is_trained_evaluated_checked_and_exported(
     copy: ExtendedCopy,
 ) -> None:
     # Regression: it ended at the first evaluation, in the FLOPs of the plan, and in doctor.
-    run, tuned = copy.folder / "shuffled", copy.folder / "of_shuffled"
-    shuffled = ["--objective", "shuffled", "--shuffle.share", 0.3]
-    table = copy.folder / "shuffled.csv"
-    table.write_text("text,label\n" + "the owl,yes\none cat,no\n" * 8, encoding="utf-8")
-    task = [
-        "--train_file",
-        table,
-        "--validation_file",
-        table,
-        "--text_column",
-        "text",
-        "--label_column",
-        "label",
-    ]
-    task += [
-        "--max_seq_length",
-        32,
-        "--num_train_epochs",
-        1,
-        "--device",
-        "cpu",
-        "--output_dir",
-        tuned,
-    ]
-    trained, checked, shown, finetuned = copy.call(
-        ("pretrain", [*copy.options("shuffled", *shuffled)]),
-        ("doctor", copy.options("unused", *shuffled)),
-        ("show-batch", ["--run", run, "--step", 3]),
-        ("finetune", ["--model", run, *task]),
-    )
-    assert trained.code == 0, trained.err
+    run = copy.folder / "shuffled"
+    shuffled = f"--objective shuffled --shuffle.share 0.3 {SHORT}"
+    trained = copy.pretrain("shuffled", shuffled)
+    assert_success(trained)
     assert "shuffled loss (nats)" in trained.out
     assert "masked" not in trained.err
-    assert (checked.code, finetuned.code) == (0, 0), checked.out + finetuned.err
+    argv = options(copy.corpus, copy.folder / "prepared", None, *shuffled.split())
+    assert_success(copy.call(f"doctor {' '.join(argv)}"), copy.finetune(run, "of_shuffled"))
+    shown = copy.call(f"show-batch --run {run} --step 3")
     assert_refused(shown, 2, "objective shuffled masks no tokens")
-    last = rows(run)[-1]
-    assert 0 < last["eval_shuffled_loss"] < 1
+    assert 0 < rows(run)[-1]["eval_shuffled_loss"] < 1
     assert (run / "discriminator" / "model.safetensors").is_file()
     assert not (run / "generator").exists()
 
@@ -175,20 +172,21 @@ def test_an_objective_that_reads_values_is_counted_and_an_incomplete_one_is_name
 ) -> None:
     file = copy.folder / "electra_albert" / "objectives" / "shuffled.py"
     text = file.read_text(encoding="utf-8")
-    reading = text.replace(
-        "shuffled, mask =", "int(batch.input_ids.sum())\n        shuffled, mask ="
-    )
-    shuffled = ["--objective", "shuffled", "--flops", "2e9"]
-    argv = copy.options("reading", *shuffled)
-    argv = argv[: argv.index("--max_steps")] + argv[argv.index("--max_steps") + 2 :]
+    reading = "int(batch.input_ids.sum())\n        shuffled, mask ="
+    more = ("--objective", "shuffled")
+    argv = options(copy.corpus, copy.folder / "prepared", copy.folder / "reading", *more)
+    at = argv.index("--max_steps")
+    del argv[at : at + 2]
     try:
-        file.write_text(reading, encoding="utf-8")
-        (trained,) = copy.call(("pretrain", argv))
+        file.write_text(text.replace("shuffled, mask =", reading), encoding="utf-8")
+        copy.restart()
+        assert_success(copy.call(f"pretrain {' '.join(argv)} --flops 2e9"))
         file.write_text(text.replace("    def score(", "    def scores("), encoding="utf-8")
-        (checked,) = copy.call(("doctor", copy.options("unused", *shuffled[:2])))
+        copy.restart()
+        checked = copy.call(f"doctor {' '.join(argv)}")
     finally:
         file.write_text(text, encoding="utf-8")
-    assert trained.code == 0, trained.err
+        copy.restart()
     assert checked.code == 1
     assert "lacks score" in checked.out
 
@@ -198,73 +196,43 @@ def test_help_lists_an_added_objective_and_imports_no_torch(copy: ExtendedCopy) 
         "import sys\nfrom electra_albert.apps.pretrain.main import main\n"
         "try:\n    main(['--help-all'])\nfinally:\n    print('torch' in sys.modules)\n"
     )
-    page = " ".join(copy.run(program).split())
-    assert "mlm_count, masked language modelling and the number of masked tokens" in page
-    assert "Classes for the number of masked tokens; the last is that or more." in page
-    assert page.endswith("False")
+    command = [sys.executable, "-c", program]
+    page = subprocess.check_output(command, cwd=copy.folder, env=copy.environment, text=True)
+    text = " ".join(page.split())
+    assert "mlm_count, masked language modelling and the number of masked tokens" in text
+    assert "Classes for the number of masked tokens; the last is that or more." in text
+    assert text.endswith("False")
 
 
 def test_a_model_that_stock_cannot_compute_gives_a_notice_and_works_in_every_command(
     copy: ExtendedCopy,
 ) -> None:
-    run, table = copy.folder / "window", copy.folder / "labelled.csv"
-    window = ["--model.attention", "window", "--model.attention_options.width", 4]
-    texts = [
-        f"{name},{label}"
-        for n in range(8)
-        for name, label in ((f"the owl {n}", "yes"), (f"one cat {n}", "no"))
-    ]
-    table.write_text("\n".join(["text,label", *texts]), encoding="utf-8")
-    task = [
-        "--train_file",
-        table,
-        "--validation_file",
-        table,
-        "--text_column",
-        "text",
-        "--label_column",
-        "label",
-    ]
-    task += ["--max_seq_length", 32, "--num_train_epochs", 1, "--device", "cpu"]
-    short = ["--max_steps", 2, "--warmup_steps", 1]
-    tuned = copy.folder / "tuned"
-    trained, other, *used = copy.call(
-        ("pretrain", [*copy.options("window"), *window]),
-        ("pretrain", copy.options("window")),
-        ("demo", ["--gen", run, "--input", copy.lines]),
-        ("demo", ["--gen", run / "checkpoints" / "step-0000020", "--input", copy.lines]),
-        ("show-batch", ["--run", run, "--step", 3]),
-        ("score", ["--model", run, "--text", copy.corpus]),
-        ("finetune", ["--model", run, *task, "--output_dir", tuned]),
-        (
-            "finetune",
-            [
-                "--model",
-                tuned,
-                *task,
-                "--num_train_epochs",
-                0,
-                "--output_dir",
-                copy.folder / "scored",
-            ],
-        ),
-        ("pretrain", copy.options("again", *short, "--init_from", run)),
-        ("pretrain", copy.options("onward", *short, "--init_from", run / "discriminator")),
-        ("export", ["--model", run, "--output_dir", copy.folder / "stock"]),
+    run, tuned = copy.folder / "window", copy.folder / "tuned"
+    trained = copy.pretrain(
+        "window", f"--model.attention window --model.attention_options.width 4 {SHORT}"
     )
-    assert trained.code == 0, trained.err
-    assert trained.err.index("notice: transformers has no attention window") < trained.err.index(
-        "step 1/20"
-    )
+    assert_success(trained)
+    notice = trained.err.index("notice: transformers has no attention window")
+    assert notice < trained.err.index("step 1/4")
+    other = copy.pretrain("window", SHORT)
     assert_refused(other, 4, "model.attention: window before, softmax now")
-    assert [ended.code for ended in used[:-1]] == [0] * 8, [ended.err for ended in used]
-    assert_refused(used[-1], 4, "attention window, which transformers does not implement")
+    assert_success(
+        copy.call(f"demo --gen {run} --input {copy.lines}"),
+        copy.call(f"demo --gen {run}/checkpoints/step-0000004 --input {copy.lines}"),
+        copy.call(f"show-batch --run {run} --step 3"),
+        copy.call(f"score --model {run} --text {copy.corpus}"),
+        copy.finetune(run, "tuned"),
+        copy.finetune(tuned, "scored", "--num_train_epochs 0"),
+        copy.pretrain("again", f"{SHORT} --init_from {run}"),
+        copy.pretrain("onward", f"{SHORT} --init_from {run}/discriminator"),
+    )
+    exported = copy.call(f"export --model {run} --output_dir {copy.folder / 'stock'}")
+    assert_refused(exported, 4, "attention window, which transformers does not implement")
     for folder in (run / "generator", run / "discriminator", tuned / "model"):
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         assert (config["attention"], config["attention_options"]) == ("window", {"width": 4})
-        assert "library_name: transformers" not in (folder / "README.md").read_text(
-            encoding="utf-8"
-        )
+        card = (folder / "README.md").read_text(encoding="utf-8")
+        assert "library_name: transformers" not in card
         assert any(".qkv." in name for name in read_tensors(folder / "model.safetensors"))
 
 
@@ -272,14 +240,11 @@ def test_an_optimizer_of_one_file_and_one_entry_is_trained_saved_and_resumed(
     copy: ExtendedCopy,
 ) -> None:
     # Regression: the check of the free disk space ended in a KeyError.
-    checkpoints = copy.folder / "lion" / "checkpoints"
-    argv = copy.options("lion", "--optimizer", "lion", "--learning_rate", 2e-3)
-    trained, unknown = copy.call(
-        ("pretrain", argv), ("pretrain", copy.options("tiger", "--optimizer", "tiger"))
-    )
-    assert trained.code == 0, trained.err
+    lion = "--optimizer lion --learning_rate 2e-3"
+    assert_success(copy.pretrain("lion", lion))
+    unknown = copy.pretrain("tiger", "--optimizer tiger")
     assert_refused(unknown, 2, "optimizer=tiger is not one of lion, adamw, lamb, muon")
-    last = checkpoints / "step-0000020"
+    last = copy.folder / "lion" / "checkpoints" / "step-0000020"
     files = [last / "model.safetensors", last / "optimizer.safetensors"]
     wanted = list(map(sha256, files))
     moments = {name.rpartition(".")[2] for name in read_tensors(files[1])}
@@ -287,31 +252,23 @@ def test_an_optimizer_of_one_file_and_one_entry_is_trained_saved_and_resumed(
     losses = [row["loss"] for row in rows(copy.folder / "lion") if row["phase"] == "train"]
     assert losses[-1] < losses[0]
     shutil.rmtree(last)
-    (resumed,) = copy.call(("pretrain", argv))
-    assert resumed.code == 0, resumed.err
+    assert_success(copy.pretrain("lion", lion))
     assert list(map(sha256, files)) == wanted
 
 
 def test_a_task_of_one_entry_is_read_and_trained(copy: ExtendedCopy) -> None:
-    run, data, tuned = copy.folder / "plain", copy.folder / "BoolQ", copy.folder / "boolq"
+    data, tuned = copy.folder / "BoolQ", copy.folder / "boolq"
     data.mkdir()
     answers = [
         {"question": f"is it {age}", "passage": "the owl", "answer": age == "old"}
         for age in ("old", "new")
     ]
     for name in ("train", "dev"):
-        (data / f"{name}.jsonl").write_text(
-            "".join(json.dumps(one) + "\n" for one in answers * 4), encoding="utf-8"
-        )
-    sizes = ["--max_seq_length", 32, "--num_train_epochs", 1, "--device", "cpu"]
-    trained, ended = copy.call(
-        ("pretrain", copy.options("plain", "--max_steps", 2, "--warmup_steps", 1)),
-        (
-            "finetune",
-            ["--task", "boolq", "--data_dir", data, "--model", run, *sizes, "--output_dir", tuned],
-        ),
-    )
-    assert (trained.code, ended.code) == (0, 0), trained.err + ended.err
+        (data / f"{name}.jsonl").write_text("\n".join(map(json.dumps, answers * 4)))
+    assert_success(copy.pretrain("plain", SHORT))
+    task = f"--task boolq --data_dir {data} {EPOCH}"
+    ended = copy.call(f"finetune {task} --model {copy.folder}/plain --output_dir {tuned}")
+    assert_success(ended)
     assert "boolq: 8 train, 8 dev examples" in ended.err
     config = json.loads((tuned / "model" / "config.json").read_text(encoding="utf-8"))
     assert config["id2label"] == {"0": "false", "1": "true"}

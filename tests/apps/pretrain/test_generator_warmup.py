@@ -2,6 +2,7 @@
 bit-identical.
 """
 
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 
 from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.apps.pretrain.generator_warmup import warm_up
+from electra_albert.apps.pretrain.job import Job
 from electra_albert.apps.run_folder import WARMUP
 from electra_albert.apps.settings import MAY_CHANGE, ResumePoint, check_settings, compare_settings
 from electra_albert.config.objectives import RtdConfig
@@ -31,16 +33,23 @@ from tests.training.recorder import ReplayingRecorder
 
 ELECTRA = "ElectraForPreTraining"
 ALONE, TOGETHER, SAVED = 24, 6, 4  # updates of the generator, of both, and between checkpoints
-COMMAND: tuple[object, ...] = (
-    *("--rtd.generator_warmup_steps", ALONE, "--max_steps", TOGETHER, "--save_steps", SAVED),
-    *("--model.hidden_dropout_prob", 0.1, "--learning_rate", 0.01, "--save_total_limit", 20),
-)
+COMMAND = (
+    f"--rtd.generator_warmup_steps {ALONE} --max_steps {TOGETHER} --save_steps {SAVED} "
+    "--model.hidden_dropout_prob 0.1 --learning_rate 0.01 --save_total_limit 20"
+).split()
 NOTICE = "training the new generator alone"
 
 
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory: pytest.TempPathFactory) -> Toy:
     return Toy(tmp_path_factory.mktemp("toy"))
+
+
+def is_warmed_up(job: Job, folder: Path, record: Any = None) -> bool:
+    world = World(0, 1, 0, torch.device("cpu"))
+    with Monitor(folder, TOGETHER) as monitor, StopSignal() as stop:
+        run = RunSettings(folder, job.config.training, world, monitor, stop, record=record)
+        return warm_up(job, run)
 
 
 @pytest.fixture(scope="module")
@@ -63,11 +72,8 @@ def losses(run: Path, name: str) -> list[float]:
 def test_only_the_generators_own_weights_change(toy: Toy, tmp_path: Path) -> None:
     job, _ = toy.job(toy.stock(ELECTRA), *COMMAND)
     before = {name: tensor.clone() for name, tensor in job.objective.state_dict().items()}
-    world = World(0, 1, 0, torch.device("cpu"))
-    with Monitor(tmp_path, TOGETHER) as monitor, StopSignal() as stop:
-        recorder = ReplayingRecorder()  # of the joint run alone
-        run = RunSettings(tmp_path, job.config.training, world, monitor, stop, record=recorder)
-        assert warm_up(job, run)
+    recorder = ReplayingRecorder()  # of the joint run alone
+    assert is_warmed_up(job, tmp_path, recorder)
     assert not recorder.replays
     after = job.objective.state_dict()
     own = {name for name in after if ".generator." in name and ".embeddings." not in name}
@@ -88,26 +94,17 @@ def test_joint_training_starts_with_the_warmed_up_generator(
     assert losses(whole, "eval_generator_loss")[0] == pytest.approx(learned, rel=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("max_steps", "asked", "expected"), [(4000, None, 400), (5, None, 1), (4000, 0, 0)]
-)
-def test_warmup_takes_a_tenth_of_the_run_by_default(
-    max_steps: int, asked: int | None, expected: int
-) -> None:
-    config = PretrainConfig(
-        training=TrainingConfig(max_steps=max_steps), rtd=RtdConfig(generator_warmup_steps=asked)
-    )
-    assert config.generator_warmup_steps == expected
+def test_warmup_takes_a_tenth_of_the_run_by_default() -> None:
+    for max_steps, asked, expected in ((4000, None, 400), (5, None, 1), (4000, 0, 0)):
+        rtd = RtdConfig(generator_warmup_steps=asked)
+        config = PretrainConfig(training=TrainingConfig(max_steps), rtd=rtd)
+        assert config.generator_warmup_steps == expected
 
 
 @pytest.mark.parametrize(
     ("lost", "is_warming_up"),
-    [
-        (f"{WARMUP}/checkpoints/step-00000[12]*", True),
-        ("checkpoints", True),
-        (f"checkpoints/*{TOGETHER}", False),
-    ],
-    ids=["in the warm-up", "after it", "in the run"],
+    [(f"{WARMUP}/checkpoints/step-00000[12]*", True), (f"checkpoints/*{TOGETHER}", False)],
+    ids=["in the warm-up", "in the run"],
 )
 def test_a_warmup_resumes_exactly(
     toy: Toy, whole: Path, tmp_path: Path, lost: str, is_warming_up: bool
@@ -142,11 +139,8 @@ def test_a_run_with_flops_resumes_from_its_warmup(toy: Toy, tmp_path: Path) -> N
 def test_a_stopped_warmup_saves_and_a_killed_one_resumes(
     toy: Toy, tmp_path: Path, number: signal.Signals
 ) -> None:
-    run, long, command = (
-        tmp_path / "run",
-        tmp_path / "long",
-        (*COMMAND, "--rtd.generator_warmup_steps", 400),
-    )
+    run, long = tmp_path / "run", tmp_path / "long"
+    command = (*COMMAND, "--rtd.generator_warmup_steps", 400)
     run.mkdir()
     stopped = interrupt(toy.options(toy.stock(ELECTRA), run, *command), run / WARMUP, 10, number)
     last = rows(run / WARMUP)[-1]["step"]
@@ -163,16 +157,8 @@ def test_a_stopped_warmup_saves_and_a_killed_one_resumes(
 @pytest.mark.slow
 def test_two_ranks_have_the_numbers_of_one(toy: Toy, tmp_path: Path) -> None:
     # Muon, the preset's optimizer, orthogonalises in bfloat16, which enlarges the last bits.
-    fixed = (
-        *COMMAND,
-        "--optimizer",
-        "adamw",
-        "--model.hidden_dropout_prob",
-        0,
-        "--extend_vocab_to",
-        250,
-    )
-    fixed = (*fixed, "--old_corpus", toy.old_text)
+    more = "--optimizer adamw --model.hidden_dropout_prob 0 --extend_vocab_to 250"
+    fixed = (*COMMAND, *more.split(), "--old_corpus", toy.old_text)
     origin, half = toy.stock(ELECTRA), ("--per_device_train_batch_size", 4)
     adapt(toy, origin, tmp_path / "one", *fixed)
     ended = on_ranks(toy.options(origin, tmp_path / "two", *fixed, *half), tmp_path)
@@ -189,15 +175,12 @@ def test_a_warmup_with_different_settings_is_refused(toy: Toy, whole: Path, tmp_
     run = shutil.copytree(whole, tmp_path / "run")
     shutil.rmtree(run / "checkpoints")
     shutil.rmtree(run / WARMUP / "checkpoints" / f"step-{ALONE:07d}")
-    other, shorter = (*COMMAND[2:], "--objective", "mlm"), (*COMMAND, "--max_steps", 5)
-    changes = {
-        other: "objective: rtd before, mlm now",
-        shorter: f"max_steps: {TOGETHER} before, 5 now",
-    }
-    for options, words in changes.items():
-        assert_refused(
-            call(pretrain.main, *toy.options(toy.stock(ELECTRA), run, *options)), 4, words
-        )
+    for options, words in (
+        ((*COMMAND[2:], "--objective", "mlm"), "objective: rtd before, mlm now"),
+        ((*COMMAND, "--max_steps", 5), f"max_steps: {TOGETHER} before, 5 now"),
+    ):
+        ended = call(pretrain.main, *toy.options(toy.stock(ELECTRA), run, *options))
+        assert_refused(ended, 4, words)
 
 
 def test_an_old_text_cannot_be_added_to_a_run_that_has_begun(toy: Toy, whole: Path) -> None:
@@ -207,55 +190,41 @@ def test_an_old_text_cannot_be_added_to_a_run_that_has_begun(toy: Toy, whole: Pa
 
 NOW = as_settings(PretrainConfig()) | {"store": "one"}
 # As recorded by an older version, which had no attention options.
-BEFORE = {
-    **NOW,
-    "model": {
-        name: value for name, value in NOW["model"].items() if not name.startswith("attention")
-    },
-}
+OLDER = {name: value for name, value in NOW["model"].items() if not name.startswith("attention")}
+BEFORE = {**NOW, "model": OLDER}
+SMOOTHED = {"rtd": {**NOW["rtd"], "label_smoothing": 0.1}}
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        (
-            {"model": {**NOW["model"], "attention": "window"}},
-            r"model\.attention: softmax before, window now",
-        ),
-        ({"store": "other", "encoding": "cp1252"}, r"\(encoding: utf-8 before, cp1252 now\)"),
-        ({"store": "other"}, "contents of sample"),
-    ],
-)
-def test_settings_are_compared_by_name_and_a_missing_option_has_its_default(
-    changes: Any, words: str
-) -> None:
-    assert compare_settings(BEFORE, NOW, Path("run")) == []
+def test_settings_are_compared_by_name_and_a_missing_option_has_its_default() -> None:
     unused = {name: removed.unused for name, removed in REMOVED.items()}
-    assert compare_settings({**BEFORE, **unused}, NOW, Path("run")) == []
-    # Changed no weight.
-    assert compare_settings({**BEFORE, "log_gradient_norms": True}, NOW, Path("run")) == []
-    with pytest.raises(CheckpointError, match=r"rtd\.label_smoothing 0\.1, which is gone"):
-        compare_settings(
-            {**BEFORE, "rtd": {**BEFORE["rtd"], "label_smoothing": 0.1}}, NOW, Path("run")
-        )
-    with pytest.raises(CheckpointError, match="short_seq_steps 9, which is gone"):
-        compare_settings({**BEFORE, "short_seq_steps": 9}, NOW, Path("run"))
+    for before, now in (
+        (BEFORE, NOW),
+        ({**BEFORE, **unused}, NOW),
+        ({**BEFORE, "log_gradient_norms": True}, NOW),  # changed no weight
+        (BEFORE, {**NOW, "is_recorded": False}),
+    ):
+        assert compare_settings(before, now, Path("run")) == []
+    other = {"model": {**NOW["model"], "attention": "window"}}
+    for then, changes, words in (
+        ({}, other, "model.attention: softmax before, window now"),
+        ({}, {"store": "other", "encoding": "cp1252"}, "(encoding: utf-8 before, cp1252 now)"),
+        ({}, {"store": "other"}, "contents of sample"),
+        (SMOOTHED, {}, "rtd.label_smoothing 0.1, which is gone"),
+        ({"short_seq_steps": 9}, {}, "short_seq_steps 9, which is gone"),
+    ):
+        with pytest.raises(CheckpointError, match=re.escape(words)):
+            compare_settings({**BEFORE, **then}, NOW | changes, Path("run"))
     recorded = {"step": 1, "settings": {**BEFORE, "batch_ramp_steps": 4}}
     # Also before the corpus is read.
     with pytest.raises(CheckpointError, match="batch_ramp_steps 4, which is gone"):
         check_settings(ResumePoint(Path("run"), recorded, MAY_CHANGE), "tiny", PretrainConfig(), 1)
-    assert compare_settings(BEFORE, NOW | {"is_recorded": False}, Path("run")) == []
-    with pytest.raises(CheckpointError, match=words):
-        compare_settings(BEFORE, NOW | changes, Path("run"))
 
 
 def test_the_warmup_masks_as_the_joint_run(
-    toy: Toy,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    toy: Toy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shares = ("--rtd.mask_unit", "word", "--rtd.mask_rate", 0.4, "--rtd.mask_token_share", 0.6)
-    job, _ = toy.job(toy.stock(ELECTRA), *COMMAND, *shares)
+    shares = "--rtd.mask_unit word --rtd.mask_rate 0.4 --rtd.mask_token_share 0.6"
+    job, _ = toy.job(toy.stock(ELECTRA), *COMMAND, *shares.split())
     original, is_equal = masking.mask, set[bool]()
 
     def compared(batch: Any, size: int, options: Any, *rest: Any) -> Any:
@@ -265,7 +234,5 @@ def test_the_warmup_masks_as_the_joint_run(
         return masked
 
     monkeypatch.setattr(masking, "mask", compared)
-    with Monitor(tmp_path, TOGETHER) as monitor, StopSignal() as stop:
-        world = World(0, 1, 0, torch.device("cpu"))
-        assert warm_up(job, RunSettings(tmp_path, job.config.training, world, monitor, stop))
+    assert is_warmed_up(job, tmp_path)
     assert is_equal == {True}

@@ -13,7 +13,7 @@ import sys
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from itertools import islice, pairwise
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +23,7 @@ from huggingface_hub import ModelCard
 
 from electra_albert.apps.pretrain import alarms, evaluation, trial
 from electra_albert.apps.pretrain import main as pretrain
-from electra_albert.apps.pretrain.job import make_job
+from electra_albert.apps.pretrain.job import Job, make_job
 from electra_albert.apps.pretrain.options import parse_pretraining
 from electra_albert.apps.pretrain.run_card import run_facts
 from electra_albert.apps.pretrain.samples import SAMPLES, inference_model, sample_predictions
@@ -31,7 +31,6 @@ from electra_albert.config.presets import PRESETS
 from electra_albert.config.pretraining import CorpusConfig, RunConfig
 from electra_albert.objectives.evaluation import Detections, Unigram
 from electra_albert.training import loop
-from electra_albert.training.distributed import World
 from electra_albert.training.monitor import CLOCK
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import (
@@ -51,8 +50,15 @@ from tests.training.toy import ALONE
 FILES = ("config.yaml", "command.txt", "environment.json", "README.md", "metrics.jsonl", "log.txt")
 FOLDERS = ("tokenizer", "tensorboard", "checkpoints", "generator", "discriminator")
 POSITION = {"step", "tokens", "epoch", "phase", *CLOCK}
-SCORES = {"loss", "generator_loss", "discriminator_loss", "generator_accuracy", "replaced_fraction"}
-SCORES |= {"discriminator_precision", "discriminator_recall"}
+SCORES = {
+    *("loss", "generator_loss", "discriminator_loss", "generator_accuracy", "replaced_fraction"),
+    *("discriminator_precision", "discriminator_recall"),
+}
+STEP = {"learning_rate", "grad_norm", "tokens_per_second", "data_wait"}
+
+
+def job_of(finished: Finished, more: str) -> Job:
+    return make_job(parse_pretraining(finished.options(None, *more.split()))[1], ALONE)
 
 
 def test_a_run_writes_the_documented_files(finished: Finished) -> None:
@@ -78,12 +84,7 @@ def test_metrics_have_one_object_per_logged_step_with_the_documented_names_and_n
     assert [row["step"] for row in training] == [1, 5, 10, 15, STEPS]
     assert [row["step"] for row in held_out] == [10, STEPS]
     for row in training:
-        assert row.keys() == POSITION | SCORES | {
-            "learning_rate",
-            "grad_norm",
-            "tokens_per_second",
-            "data_wait",
-        }
+        assert row.keys() == POSITION | SCORES | STEP
     for row in held_out:
         assert row.keys() >= POSITION | {f"eval_{name}" for name in SCORES | {"discriminator_auc"}}
     assert [row["tokens"] for row in training] == sorted(row["tokens"] for row in training)
@@ -96,9 +97,8 @@ def test_total_loss_is_generator_plus_fifty_times_discriminator(finished: Finish
     training = [row for row in rows(finished.folder) if "loss" in row]
     unigram_loss = rows(finished.folder)[-1]["eval_unigram_loss"]
     for row in training:
-        assert row["loss"] == pytest.approx(
-            row["generator_loss"] + 50 * row["discriminator_loss"], rel=1e-12
-        )
+        total = row["generator_loss"] + 50 * row["discriminator_loss"]
+        assert row["loss"] == pytest.approx(total, rel=1e-12)
     assert training[0]["generator_loss"] == pytest.approx(unigram_loss, rel=0.1)
     assert training[0]["discriminator_loss"] == pytest.approx(math.log(2), rel=0.05)
     assert training[-1]["loss"] < 0.95 * training[0]["loss"]
@@ -107,25 +107,19 @@ def test_total_loss_is_generator_plus_fifty_times_discriminator(finished: Finish
 def test_the_baseline_uses_training_frequencies_on_held_out_masked_tokens(
     finished: Finished,
 ) -> None:
-    _, config = parse_pretraining(finished.options(finished.folder), "Pretraining.py")
-    job = make_job(config, World(0, 1, 0, torch.device("cpu")))
-    counts = np.bincount(
-        job.prepared.store.train.parts[0].tokens, minlength=job.config.model.vocab_size
-    )
+    job = job_of(finished, "")
+    tokens = job.prepared.store.train.parts[0].tokens
+    counts = np.bincount(tokens, minlength=job.config.model.vocab_size)
     index = torch.arange(job.held_out.table.count)
     targets = job.objective.corrupt(job.held_out.gather(index, index)).targets
     unigram = Unigram.from_counts(counts, job.objective.special.never_masked)
     expected = (unigram.nats[targets.labels] * targets.weight).sum() / targets.weight.sum()
-    assert rows(finished.folder)[-1]["eval_unigram_loss"] == pytest.approx(
-        float(expected), rel=1e-5
-    )
+    unigram_loss = rows(finished.folder)[-1]["eval_unigram_loss"]
+    assert unigram_loss == pytest.approx(float(expected), rel=1e-5)
 
 
 def test_energies_start_at_the_entropy_of_the_token_frequencies(finished: Finished) -> None:
-    _, config = parse_pretraining(
-        finished.options(None, "--objective", "electric"), "Pretraining.py"
-    )
-    job = make_job(config, World(0, 1, 0, torch.device("cpu")))
+    job = job_of(finished, "--objective electric")
     batch = job.held_out.gather(*[torch.arange(job.held_out.table.count)] * 2)
     energies = job.objective.discriminator(
         batch.input_ids, batch.attention_mask, batch.token_type_ids
@@ -145,22 +139,17 @@ def test_model_cards_have_data_and_scores_and_their_code_runs(
 
 
 def test_a_model_card_has_dataset_language_and_license_if_known() -> None:
-    given = {"language": "de", "license": "mit"}
+    named = {"language": "de", "license": "mit"}
     for corpus, run, known in (
         ("sample", RunConfig(), {"language": "en"}),
         (
             "Salesforce/wikitext:name",
-            RunConfig(**given),
-            {"datasets": ["Salesforce/wikitext"], **given},
+            RunConfig(**named),
+            {"datasets": ["Salesforce/wikitext"], **named},
         ),
     ):
-        facts = run_facts(
-            replace(
-                PRESETS["tiny"], corpus=CorpusConfig(corpus=corpus, max_seq_length=64), run=run
-            ),
-            {},
-            1,
-        )
+        config = replace(PRESETS["tiny"], corpus=CorpusConfig(corpus, max_seq_length=64), run=run)
+        facts = run_facts(config, {}, 1)
         assert {name: value for name, value in facts.fields.items() if value} == known
 
 
@@ -168,11 +157,8 @@ def test_the_same_command_gives_the_same_run(finished: Finished, tmp_path: Path)
     """All is computed again, in another process: tokenizer, store, masks, samples, weights."""
     succeed(pretrain.main, *options(finished.corpus, tmp_path / "prepared", tmp_path / "run"))
     assert outcome(tmp_path / "run") == outcome(finished.folder)
-    for name in (
-        "tokenizer/tokenizer.json",
-        "generator/model.safetensors",
-        "discriminator/model.safetensors",
-    ):
+    parts = ("tokenizer/tokenizer.json", "generator/model.safetensors")
+    for name in (*parts, "discriminator/model.safetensors"):
         assert (tmp_path / "run" / name).read_bytes() == (finished.folder / name).read_bytes()
 
 
@@ -191,23 +177,17 @@ def test_a_discriminator_that_learns_nothing_gives_a_warning_during_training(
     assert "--rtd.discriminator_rate 0.125" in ended.err
 
 
-# Only Linux has it.
-@pytest.mark.parametrize("redirected", [">&-", *["2>/dev/full"] * Path("/dev/full").exists()])
-def test_a_closed_or_full_output_stream_does_not_fail_a_run(
-    tmp_path: Path, redirected: str
-) -> None:
-    (tmp_path / "greek.txt").write_text(
-        "ένας μικρός σκύλος κοιμάται στον κήπο.\n" * 300, encoding="utf-8"
-    )
+def test_closed_and_full_output_streams_do_not_fail_a_run(tmp_path: Path) -> None:
+    text = "ένας μικρός σκύλος κοιμάται στον κήπο.\n" * 300
+    (tmp_path / "greek.txt").write_text(text, encoding="utf-8")
     argv = options(
         tmp_path / "greek.txt", tmp_path / "prepared", tmp_path / "run", "--max_steps", 1
     )
-    command = f"{shlex.join([sys.executable, str(ROOT / 'Pretraining.py'), *argv])} {redirected}"
+    full = "2>/dev/full" if Path("/dev/full").exists() else ""  # only Linux has it
+    command = f"{shlex.join([sys.executable, str(ROOT / 'Pretraining.py'), *argv])} >&- {full}"
     narrow = {**environment(), "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"}
-    ended = subprocess.run(
-        command, shell=True, cwd=tmp_path, env=narrow, capture_output=True, text=True, timeout=200
-    )
-    assert (ended.returncode, "Traceback" in ended.stderr) == (0, False), ended.stderr
+    ended = subprocess.run(command, shell=True, cwd=tmp_path, env=narrow, timeout=200)
+    assert ended.returncode == 0
     assert (tmp_path / "run" / "discriminator" / "config.json").is_file()
     log = (tmp_path / "run" / "log.txt").read_text(encoding="utf-8")
     assert "generator accuracy" in log
@@ -220,25 +200,21 @@ def test_a_model_card_that_cannot_be_written_is_a_one_line_error(
     folder = shutil.copytree(finished.folder, tmp_path / "run")
     (folder / "README.md").unlink()
     (folder / "README.md").mkdir()
-    assert_refused(
-        call(pretrain.main, *finished.options(folder)),
-        2,
-        "cannot write into",
-        "run the same command again",
-    )
+    ended = call(pretrain.main, *finished.options(folder))
+    assert_refused(ended, 2, "cannot write into", "run the same command again")
 
 
 def test_a_sentence_that_is_too_long_when_tokenized_again_is_skipped(tmp_path: Path) -> None:
     random = base64.b32encode(hashlib.shake_256(b"").digest(25_000)).decode().lower()
-    letters = iter(random)  # tokens are single letters, so a mask splits a word
+    # Tokens are single letters, so a mask splits a word.
     sentences = [
-        "".join(islice(letters, 20)) + " " + "".join(islice(letters, 20)) + "." for _ in range(900)
+        f"{random[at : at + 20]} {random[at + 20 : at + 40]}." for at in range(0, 36000, 40)
     ]
-    (tmp_path / "words.txt").write_text("\n\n".join(sentences), encoding="utf-8")
-    argv = options(
-        tmp_path / "words.txt", tmp_path / "prepared", tmp_path / "run", "--max_steps", 1
-    )
-    ended = succeed(pretrain.main, *argv, "--vocab_size", 39)
+    corpus = tmp_path / "words.txt"
+    corpus.write_text("\n\n".join(sentences), encoding="utf-8")
+    more = "--max_steps 1 --vocab_size 39"
+    argv = options(corpus, tmp_path / "prepared", tmp_path / "run", *more.split())
+    ended = succeed(pretrain.main, *argv)
     assert ended.out.count("[MASK]") < SAMPLES, ended.out
     assert "next: " in ended.out
 
@@ -267,8 +243,8 @@ def test_the_command_is_four_calls_from_a_step(
 
 
 def test_scores_of_a_source_are_those_of_its_own_examples(finished: Finished) -> None:
-    sizes = ("--max_seq_length", 8, "--per_device_eval_batch_size", 5, "--eval_examples", 999)
-    job = make_job(parse_pretraining(finished.options(None, *sizes))[1], ALONE)
+    sizes = "--max_seq_length 8 --per_device_eval_batch_size 5 --eval_examples 999"
+    job = job_of(finished, sizes)
     objective = job.objective
     count = job.held_out.table.count
     sources = {"a": 0, "b": 7, "c": count - 3}
@@ -287,7 +263,7 @@ def test_scores_of_a_source_are_those_of_its_own_examples(finished: Finished) ->
 
 
 def test_the_token_of_a_sample_is_replaced_by_another_one(finished: Finished) -> None:
-    job = make_job(parse_pretraining(finished.options(None))[1], ALONE)
+    job = job_of(finished, "")
     model = inference_model(job)
     original = next(sample_predictions(job, model)).original
     token = model.tokenizer.convert_tokens_to_ids(f"▁{original}")
@@ -297,9 +273,3 @@ def test_the_token_of_a_sample_is_replaced_by_another_one(finished: Finished) ->
     assert sample.original == original == sample.answer[0]["token_str"] != sample.replacement
     scored = [token.text for token, _ in sample.scores]
     assert scored.count(original) == model.tokenizer.tokenize(sample.text).count(f"▁{original}")
-
-
-def test_initial_weights_depend_on_the_seed(finished: Finished) -> None:
-    commands = [finished.options(None, "--seed", seed) for seed in (1, 2)]
-    jobs = [make_job(parse_pretraining(argv)[1], ALONE) for argv in commands]
-    assert not torch.equal(*(job.objective.generator.embeddings.table for job in jobs))

@@ -53,10 +53,8 @@ def test_the_first_step_is_the_first_training_batch(finished: Finished) -> None:
     tokens = [token for example in show(finished.folder, 1).values() for token in example]
     logged = rows(finished.folder)[0]
     assert len(tokens) == logged["tokens"]
-    assert (
-        sum(token.label == "replaced" for token in tokens) / len(tokens)
-        == logged["replaced_fraction"]
-    )
+    replaced = sum(token.label == "replaced" for token in tokens)
+    assert replaced / len(tokens) == logged["replaced_fraction"]
 
 
 def test_a_step_of_a_distributed_run_has_its_examples(finished: Finished, tmp_path: Path) -> None:
