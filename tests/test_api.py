@@ -31,10 +31,7 @@ EXAMPLE = re.compile(r"```python\n(.*?)```", re.S)
 
 
 @pytest.fixture
-def in_folder(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Path:
+def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working folder with the files of the example in docs/api.md."""
     monkeypatch.chdir(tmp_path)
     folder = tmp_path
@@ -76,12 +73,7 @@ CheckpointError | tokenizer     | {tokenizer: damaged}
 
 
 @pytest.mark.parametrize(("error", "word", "options"), rows(REFUSED))
-def test_a_user_error_is_raised(
-    in_folder: Path,
-    error: str,
-    word: str,
-    options: str,
-) -> None:
+def test_a_user_error_is_raised(in_folder: Path, error: str, word: str, options: str) -> None:
     (in_folder / "empty.txt").touch()
     (in_folder / "damaged").mkdir()
     (in_folder / "damaged" / "tokenizer.json").write_text("{")
@@ -130,12 +122,7 @@ class RoundedNumbers(doctest.OutputChecker):
     changes.
     """
 
-    def check_output(
-        self,
-        want: str,
-        got: str,
-        optionflags: int,
-    ) -> bool:
+    def check_output(self, want: str, got: str, optionflags: int) -> bool:
         texts = ["".join(NUMBER.sub("#", output).split()) for output in (want, got)]
         numbers = [[float(number) for number in NUMBER.findall(output)] for output in (want, got)]
         return texts[0] == texts[1] and numbers[0] == pytest.approx(numbers[1], abs=0.0051)

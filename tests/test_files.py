@@ -53,9 +53,7 @@ def _fill_folder(path: Path) -> None:
 
 @pytest.mark.parametrize("write", [_write_file, _write_folder, _fill_folder])
 def test_contents_are_synced_first_the_folder_last(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    write: Any,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Any
 ) -> None:
     done, sync, rename, replace = list[str](), os.fsync, os.rename, os.replace
 

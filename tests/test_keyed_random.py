@@ -16,10 +16,7 @@ EXAMPLES, POSITIONS = torch.arange(100, 137)[:, None], torch.arange(41)
 ACCEPTED = 1e-3  # least p-value; seeds are fixed, so the result is the same in every run
 
 
-def splitmix(
-    state: int,
-    word: int,
-) -> int:
+def splitmix(state: int, word: int) -> int:
     """One round of the SplitMix64 finaliser in unsigned arithmetic, as published."""
     x = ((state ^ word) * 0x9E3779B97F4A7C15 + 0x9E3779B97F4A7C15) & WORD
     x = ((x ^ x >> 30) * 0xBF58476D1CE4E5B9) & WORD
@@ -27,12 +24,7 @@ def splitmix(
     return x ^ x >> 31
 
 
-def plain_bits(
-    seed: int,
-    stream: int,
-    example: int,
-    position: int,
-) -> int:
+def plain_bits(seed: int, stream: int, example: int, position: int) -> int:
     """Reference for `bits` on Python integers."""
     key = splitmix(splitmix(0, seed & WORD), stream)
     return splitmix(splitmix((example & WORD) ^ key, 0), position & WORD) & (WORD >> 1)
@@ -50,10 +42,7 @@ def assert_uniform(values: Tensor) -> None:
     st.integers(0, 2**63 - 1),
 )
 def test_bits_equal_a_reference_on_python_integers(
-    seed: int,
-    stream: Stream,
-    example: int,
-    position: int,
+    seed: int, stream: Stream, example: int, position: int
 ) -> None:
     found = bits(seed, stream, torch.tensor(example), torch.tensor(position))
     assert int(found) == plain_bits(seed, stream, example, position)

@@ -84,10 +84,7 @@ def test_imports_follow_the_layers() -> None:
         ("electra_albert/model/heads.py", "import electra_albert"),
     ],
 )
-def test_the_check_rejects_an_import_against_the_layers(
-    path: str,
-    source: str,
-) -> None:
+def test_the_check_rejects_an_import_against_the_layers(path: str, source: str) -> None:
     assert len(violations({path: source})) == 1
 
 

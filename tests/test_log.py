@@ -18,10 +18,7 @@ def anchors(text: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def missing_entries(
-    page: str,
-    log: str,
-) -> list[str]:
+def missing_entries(page: str, log: str) -> list[str]:
     links = re.findall(rf"{LOG.name}#([\w-]+)", page)
     return [link for link in links if link not in anchors(log)]
 

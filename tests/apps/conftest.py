@@ -103,10 +103,7 @@ def shipped(
 
 
 @pytest.fixture
-def in_folder(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Path:
+def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty working folder that also replaces the folder of shipped models."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(default_model, "SHIPPED", tmp_path / "data" / "models")

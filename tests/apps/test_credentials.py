@@ -22,11 +22,7 @@ ROWS += "The old cat crossed the river.,one\nThe quiet dog left the garden.,two\
 
 
 @pytest.fixture
-def url(
-    finished: Finished,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[str]:
+def url(finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Address, with user and password, of a server of the tiny run's corpus and of a table."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(SimpleHTTPRequestHandler, "log_message", lambda *_: None)
@@ -56,10 +52,7 @@ C:/a@b? | C:/a@b?
 
 
 @pytest.mark.parametrize(("text", "public"), rows(TEXTS))
-def test_of_each_address_in_a_text_only_host_and_path_are_left(
-    text: str,
-    public: str,
-) -> None:
+def test_of_each_address_in_a_text_only_host_and_path_are_left(text: str, public: str) -> None:
     values = redacted({"list": [text, 1], "pair": (text, 2)})
     assert values == {"list": [public, 1], "pair": [public, 2]}
     assert str(UsageError(text)) == public
@@ -75,9 +68,7 @@ def test_the_command_in_a_card_has_names_instead_of_absolute_paths() -> None:
 
 
 def test_nothing_of_a_signed_address_is_published_and_a_renewed_one_resumes(
-    finished: Finished,
-    url: str,
-    tmp_path: Path,
+    finished: Finished, url: str, tmp_path: Path
 ) -> None:
     plan = tmp_path / "sources.yaml"
     plan.write_text(f"- corpus: {url}/tales.txt?sig=s1gned.c\n", encoding="utf-8")

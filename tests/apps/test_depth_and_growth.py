@@ -20,10 +20,7 @@ LARGER = """--model.hidden_size 64 --model.num_attention_heads 4 --model.interme
 --model.embedding_size 32 --model.num_hidden_groups 2"""
 
 
-def test_fine_tuning_and_evaluation_take_a_depth(
-    finished: Finished,
-    tmp_path: Path,
-) -> None:
+def test_fine_tuning_and_evaluation_take_a_depth(finished: Finished, tmp_path: Path) -> None:
     tiny, short = cola(tmp_path), ("--max_steps", 3, "--num_hidden_layers", 5)
     tune(*tiny.options(finished.folder, tmp_path / "deep", *short))
     stock = AutoModelForSequenceClassification.from_pretrained(tmp_path / "deep" / "model")
@@ -46,10 +43,7 @@ nystrom   | --model.attention nystrom --model.attention_options.landmarks 8
 
 @pytest.mark.parametrize(("kind", "words"), table(KINDS))
 def test_every_attention_kind_resumes_exactly_and_is_fine_tuned(
-    finished: Finished,
-    tmp_path: Path,
-    kind: str,
-    words: str,
+    finished: Finished, tmp_path: Path, kind: str, words: str
 ) -> None:
     argv = finished.options(tmp_path / "run", *STEPS, *words.split())
     succeed(pretrain.main, *argv)
@@ -78,10 +72,7 @@ def test_every_attention_kind_resumes_exactly_and_is_fine_tuned(
 
 
 @pytest.fixture(scope="module")
-def small(
-    finished: Finished,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Path:
+def small(finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with disentangled embeddings and an MLM head on the discriminator, trained by Muon."""
     folder = tmp_path_factory.mktemp("small") / "run"
     succeed(pretrain.main, *finished.options(folder, *RECIPE.split(), *STEPS))
@@ -97,10 +88,7 @@ def grow(finished: Finished, origin: Path, folder: Path, *more: object) -> list[
 
 @pytest.mark.parametrize("part", [".", "discriminator"])  # the run, or its exported models
 def test_a_grown_run_has_the_old_losses_and_resumes(
-    finished: Finished,
-    small: Path,
-    tmp_path: Path,
-    part: str,
+    finished: Finished, small: Path, tmp_path: Path, part: str
 ) -> None:
     argv = grow(finished, small / part, tmp_path / "run")
     ended = succeed(pretrain.main, *argv)
@@ -125,11 +113,7 @@ TOO_DIFFERENT = """
 """
 
 
-def test_what_cannot_grow_is_refused(
-    finished: Finished,
-    small: Path,
-    tmp_path: Path,
-) -> None:
+def test_what_cannot_grow_is_refused(finished: Finished, small: Path, tmp_path: Path) -> None:
     folders = ("--prepared_dir", tmp_path / "prepared")
     for words, reason in table(TOO_DIFFERENT):
         assert not (tmp_path / "prepared").exists()  # regression: the text was prepared first

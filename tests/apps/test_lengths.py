@@ -42,8 +42,7 @@ def test_a_run_has_the_length_of_its_sequences(finished: Finished) -> None:
 
 
 def test_a_run_from_weights_has_the_longer_of_both_lengths(
-    finished: Finished,
-    tmp_path: Path,
+    finished: Finished, tmp_path: Path
 ) -> None:
     tokenizer = ("--tokenizer", finished.folder / "tokenizer")
     lengths = (("same", finished.folder, LENGTH, LENGTH), ("longer", finished.folder, 48, 48))
@@ -68,8 +67,7 @@ def test_other_positions_than_the_trained_ones_are_refused_and_those_of_older_fi
 
 
 def test_fine_tuning_on_longer_texts_says_so_and_has_their_length(
-    finished: Finished,
-    tmp_path: Path,
+    finished: Finished, tmp_path: Path
 ) -> None:
     file = tmp_path / "t.csv"
     files = ("--train_file", file, "--validation_file", file, "--max_steps", 1)

@@ -31,31 +31,16 @@ class Hub:
         self.private: set[str] = set()
         self.messages: list[str] = []
 
-    def create_repo(
-        self,
-        name: str,
-        *,
-        private: bool | None,
-        exist_ok: bool,
-    ) -> None:
+    def create_repo(self, name: str, *, private: bool | None, exist_ok: bool) -> None:
         assert exist_ok
         if private and name not in self.repositories:
             self.private.add(name)
         self.repositories.setdefault(name, {})
 
-    def repo_info(
-        self,
-        name: str,
-    ) -> SimpleNamespace:
+    def repo_info(self, name: str) -> SimpleNamespace:
         return SimpleNamespace(private=name in self.private)
 
-    def create_branch(
-        self,
-        name: str,
-        *,
-        branch: str,
-        exist_ok: bool,
-    ) -> None:
+    def create_branch(self, name: str, *, branch: str, exist_ok: bool) -> None:
         assert exist_ok
         self.repositories[f"{name}@{branch}"] = {}
 
@@ -112,9 +97,7 @@ def contents(folder: Path, *parts: str) -> dict[str, bytes]:
 
 
 def test_a_finished_run_is_uploaded_with_its_card(
-    hub: Hub,
-    finished: Finished,
-    tmp_path: Path,
+    hub: Hub, finished: Finished, tmp_path: Path
 ) -> None:
     few = ("--max_steps", 2, "--push_to_hub", NAME, "--hub_private_repo", "true")
     succeed(pretrain.main, *finished.options(folder := tmp_path / "run", *few))
@@ -127,9 +110,7 @@ def test_a_finished_run_is_uploaded_with_its_card(
 
 
 def test_fine_tuned_and_exported_models_are_uploaded(
-    hub: Hub,
-    finished: Finished,
-    tmp_path: Path,
+    hub: Hub, finished: Finished, tmp_path: Path
 ) -> None:
     out, tuned = tmp_path / "exported", tmp_path / "tuned"
     words = ("--model", finished.folder, "--output_dir", out, "--push_to_hub", "owner/export")
@@ -145,9 +126,7 @@ def test_fine_tuned_and_exported_models_are_uploaded(
 
 
 def test_a_checkpoint_is_uploaded_into_a_branch(
-    hub: Hub,
-    finished: Finished,
-    tmp_path: Path,
+    hub: Hub, finished: Finished, tmp_path: Path
 ) -> None:
     checkpoint = max((finished.folder / "checkpoints").glob("step-*"))
     out = tmp_path / "out"
@@ -158,9 +137,7 @@ def test_a_checkpoint_is_uploaded_into_a_branch(
 
 
 def test_a_wrong_name_is_refused_before_the_training(
-    hub: Hub,
-    finished: Finished,
-    tmp_path: Path,
+    hub: Hub, finished: Finished, tmp_path: Path
 ) -> None:
     asked = finished.options(folder := tmp_path / "run", "--max_steps", 2, "--push_to_hub")
     for name in ("no/such/name", "name", "owner/"):
@@ -174,10 +151,7 @@ def test_a_wrong_name_is_refused_before_the_training(
 
 
 def test_a_missing_login_is_refused_before_the_training(
-    refusing: HTTPServer,
-    finished: Finished,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    refusing: HTTPServer, finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = finished.options(tmp_path / "run", "--max_steps", 2, "--push_to_hub", NAME)
     assert_refused(call(pretrain.main, *asked), 2, f"--push_to_hub {NAME}", "login")

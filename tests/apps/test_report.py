@@ -21,10 +21,7 @@ OPTIONS = "--headless --no-sandbox --disable-gpu --dump-dom"
 _TITLES = {"Generator loss (nats)", "Discriminator ROC-AUC", "Learning rate"}
 
 
-def copy_of(
-    finished: Finished,
-    folder: Path,
-) -> Path:
+def copy_of(finished: Finished, folder: Path) -> Path:
     """A copy of the run without its models."""
     unused = shutil.ignore_patterns("checkpoints", "generator", "discriminator")
     return shutil.copytree(finished.folder, folder / "run", ignore=unused)
@@ -58,10 +55,7 @@ def test_a_finished_run_has_a_report_with_its_metrics_samples_and_settings(
     assert data["details"]["Configuration"] == (finished.folder / "config.yaml").read_text()
 
 
-def test_a_run_killed_before_its_first_row_has_a_report(
-    finished: Finished,
-    tmp_path: Path,
-) -> None:
+def test_a_run_killed_before_its_first_row_has_a_report(finished: Finished, tmp_path: Path) -> None:
     shutil.copy(finished.folder / "environment.json", tmp_path)
     (tmp_path / "metrics.jsonl").touch()
     assert call(report.main, "--run", str(tmp_path)).code == 0
@@ -69,8 +63,7 @@ def test_a_run_killed_before_its_first_row_has_a_report(
 
 
 def test_text_cannot_end_the_script_and_nothing_is_loaded_from_elsewhere(
-    finished: Finished,
-    tmp_path: Path,
+    finished: Finished, tmp_path: Path
 ) -> None:
     run = copy_of(finished, tmp_path)
     text = "</script><img src=x><!-- <script>"
@@ -103,11 +96,7 @@ environment.json | "max_steps":             | "max_steps": "4", "m":
 
 @pytest.mark.parametrize(("name", "old", "new"), rows(DAMAGE))
 def test_a_report_is_written_whatever_is_in_a_log(
-    finished: Finished,
-    tmp_path: Path,
-    name: str,
-    old: str,
-    new: str,
+    finished: Finished, tmp_path: Path, name: str, old: str, new: str
 ) -> None:
     run = copy_of(finished, tmp_path)
     content = (run / name).read_bytes()
@@ -119,10 +108,7 @@ def test_a_report_is_written_whatever_is_in_a_log(
     data_of(run / run_folder.REPORT)
 
 
-def test_folders_that_are_no_runs_are_refused(
-    finished: Finished,
-    tmp_path: Path,
-) -> None:
+def test_folders_that_are_no_runs_are_refused(finished: Finished, tmp_path: Path) -> None:
     assert_refused(call(report.main, "--run", str(tmp_path)), 2, "is not a run's folder")
     compared = ("--run", finished.folder, "--compare", tmp_path)
     assert_refused(call(report.main, *compared), 2, str(tmp_path))
@@ -140,8 +126,7 @@ def assert_drawn_inside(page: str) -> None:
 
 
 def test_a_browser_draws_every_chart_and_shows_every_text(
-    finished: Finished,
-    tmp_path: Path,
+    finished: Finished, tmp_path: Path
 ) -> None:
     if (browser := shutil.which("chromium") or shutil.which("google-chrome")) is None:
         pytest.skip("there is no Chromium on PATH")

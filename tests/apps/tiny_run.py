@@ -56,10 +56,7 @@ class Ended(NamedTuple):
     err: str
 
 
-def english(
-    documents: int,
-    seed: int = 1,
-) -> str:
+def english(documents: int, seed: int = 1) -> str:
     """Generated English: one sentence per line, a blank line between documents, reproducible by
     seed.
     """
@@ -149,10 +146,7 @@ def environment() -> dict[str, str]:
     return {**kept, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
 
-def start(
-    command: Sequence[object],
-    folder: Path,
-) -> subprocess.Popen[str]:
+def start(command: Sequence[object], folder: Path) -> subprocess.Popen[str]:
     """Start Python with `command` (a script of the checkout or -m module) in `folder`, with
     captured output.
     """
@@ -203,10 +197,7 @@ def rows(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
-def copy_as_learned(
-    run: Path,
-    target: Path,
-) -> Path:
+def copy_as_learned(run: Path, target: Path) -> Path:
     """Copy a run and append an evaluation that is clearly above the baselines."""
     shutil.copytree(run, target, copy_function=shutil.copyfile)
     last = rows(run)[-1] | {"eval_generator_accuracy": 1.0, "eval_discriminator_auc": 1.0}
@@ -222,10 +213,7 @@ def untimed_rows(run: Path) -> list[dict[str, Any]]:
     return [{name: value for name, value in row.items() if name not in timed} for row in rows(run)]
 
 
-def outcome(
-    run: Path,
-    step: int = STEPS,
-) -> tuple[list[str], list[dict[str, Any]]]:
+def outcome(run: Path, step: int = STEPS) -> tuple[list[str], list[dict[str, Any]]]:
     """Hashes of weights and optimizer state, and all rows without times: equal for reproducible
     runs.
     """

@@ -58,10 +58,7 @@ class Masked(NamedTuple):
 class Toy:
     """A folder with stock models, the new text, the old text, and their prepared data."""
 
-    def __init__(
-        self,
-        folder: Path,
-    ) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder, self.prepared = folder, folder / "prepared"
         self.new_text, self.old_text = folder / "new.txt", folder / "old.txt"
         words = iter(NEW_WORDS * 2000)
@@ -145,18 +142,12 @@ def write_stock(folder: Path, kind: str, **changes: Any) -> None:
     make(family, kind, config).save_pretrained(folder)
 
 
-def load_stock(
-    folder: Path,
-    kind: str,
-) -> Any:
+def load_stock(folder: Path, kind: str) -> Any:
     """The stock model in the folder, loaded by transformers."""
     return getattr(transformers, kind).from_pretrained(folder, local_files_only=True).eval()
 
 
-def stock_inputs(
-    batch: Batch,
-    ids: Tensor,
-) -> dict[str, Tensor]:
+def stock_inputs(batch: Batch, ids: Tensor) -> dict[str, Tensor]:
     """Inputs of a stock model for a batch whose tokens are `ids`."""
     return {
         "input_ids": ids,
@@ -177,10 +168,7 @@ def masked_held_out(job: Job) -> list[Masked]:
     return batches
 
 
-def stock_mlm_loss(
-    model: Any,
-    masked: list[Masked],
-) -> float:
+def stock_mlm_loss(model: Any, masked: list[Masked]) -> float:
     """Loss of a stock masked language model, in nats per masked token."""
     nats = count = torch.zeros(())
     for batch, ids, targets in masked:

@@ -70,12 +70,7 @@ def losses(folder: Path) -> list[float]:
     return [row["loss"] for row in tiny_run.rows(folder / f"seed-{SEED}") if "loss" in row]
 
 
-def interrupt(
-    argv: Sequence[str],
-    log: Path,
-    count: int,
-    number: signal.Signals,
-) -> Ended:
+def interrupt(argv: Sequence[str], log: Path, count: int, number: signal.Signals) -> Ended:
     """Start the script and send it a signal after a number of rows of a log."""
     process = start(["Finetuning.py", *argv], log.parents[2])
     while process.poll() is None and not (log.exists() and log.read_text().count("\n") >= count):
@@ -99,10 +94,7 @@ class Story(NamedTuple):
         return int(ANIMALS.index(self.animal) < len(ANIMALS) // 2)
 
 
-def stories(
-    count: int,
-    seed: int,
-) -> list[Story]:
+def stories(count: int, seed: int) -> list[Story]:
     """Generated sentences, reproducible by seed."""
     draw = random.Random(seed)
     made = []
@@ -116,10 +108,7 @@ def _sets() -> dict[str, list[Story]]:
     return {name: stories(size, seed) for seed, (name, size) in enumerate(_SIZES.items())}
 
 
-def write(
-    file: Path,
-    content: str | Sequence[Sequence[object]],
-) -> None:
+def write(file: Path, content: str | Sequence[Sequence[object]]) -> None:
     """Write a text or the rows of a table."""
     if not isinstance(content, str):
         content = "".join("\t".join(map(str, row)) + "\n" for row in content)

@@ -62,10 +62,7 @@ vocab_size: 300, repeats: 1, examples: 16, device: cpu}"""
 
 
 @pytest.fixture
-def given(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> dict[str, Any]:
+def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Options of a tiny comparison; matrix products and batches are measured briefly, with one
     process.
     """
@@ -90,8 +87,7 @@ DIFFERENCES = {
 
 
 def test_stock_computes_our_losses_and_gradients_or_is_refused(
-    ours: ReplacedTokenDetection,
-    batch: Batch,
+    ours: ReplacedTokenDetection, batch: Batch
 ) -> None:
     for is_tuned, attention in ((False, "sdpa"), (True, "eager")):
         pair = StockPair(ours, is_tuned=is_tuned)
@@ -213,9 +209,7 @@ def test_different_predictions_and_invalid_options_are_refused(given: dict[str, 
 @pytest.mark.slow
 @pytest.mark.parametrize("parts", [("store", "batches"), ("fill_mask",), ("finetune",)])
 def test_every_other_part_is_compared_with_stock(
-    parts: Any,
-    given: Any,
-    capsys: pytest.CaptureFixture,
+    parts: Any, given: Any, capsys: pytest.CaptureFixture
 ) -> None:
     for part in parts:
         run(part, given)

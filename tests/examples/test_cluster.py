@@ -26,8 +26,7 @@ PREPARE = "--corpus tales.yaml --vocab_size 300 --max_seq_length 32 --prepared_d
 
 
 def test_a_corpus_is_prepared_by_slurm_jobs(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
@@ -55,8 +54,7 @@ def test_a_corpus_is_prepared_by_slurm_jobs(
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_ray_train_gives_the_losses_of_one_process(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import ray
 

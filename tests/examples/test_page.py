@@ -55,10 +55,7 @@ class Opened(NamedTuple):
     requests: list[str]
 
 
-def run_build(
-    folder: Path,
-    path: str,
-) -> "subprocess.CompletedProcess[str]":
+def run_build(folder: Path, path: str) -> "subprocess.CompletedProcess[str]":
     env = {**os.environ, "PATH": path}
     command = [*BUILD, "--output_dir", str(folder)]
     return subprocess.run(command, env=env, capture_output=True, text=True)
@@ -95,11 +92,7 @@ def opened(page: Path) -> Iterator[Opened]:
         server.shutdown()
 
 
-def read_scores(
-    tab: Any,
-    text: str,
-    token_count: int,
-) -> tuple[list[str], np.ndarray]:
+def read_scores(tab: Any, text: str, token_count: int) -> tuple[list[str], np.ndarray]:
     """Tokens and probabilities that the page shows some time after a text was typed."""
     tab.fill("#text", text)
     tab.wait_for_function(

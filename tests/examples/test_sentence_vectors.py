@@ -18,10 +18,7 @@ OPTIONS = ("--model", "encoder", "--learning_rate", "0.005", "--save_steps", "5"
 
 
 @pytest.fixture
-def main(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Main:
+def main(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Main:
     """Runs the example in a folder with a model; returns its scores."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
@@ -37,9 +34,7 @@ def main(
 
 
 def test_a_killed_training_gives_the_model_of_one_that_was_not(
-    main: Main,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    main: Main, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = ("--data_dir", str(stsb(tmp_path).folder))
     # Ended after a checkpoint, as by a kill.
@@ -81,21 +76,14 @@ REFUSED |= {"a,b,1,c": "example 1: not as many cells", 'a,b,1\n"c,d,1': "unexpec
 
 
 @pytest.mark.parametrize("rows", REFUSED)
-def test_unusable_data_are_refused(
-    main: Main,
-    capsys: Any,
-    rows: str,
-) -> None:
+def test_unusable_data_are_refused(main: Main, capsys: Any, rows: str) -> None:
     write(Path("a.csv"), f"sentence1,sentence2,score\n{rows}")
     with pytest.raises(SystemExit, match="2"):
         main("out", "--train_file", "a.csv")
     assert REFUSED[rows] in capsys.readouterr().err.splitlines()[-1]
 
 
-def test_a_column_that_the_first_example_lacks_is_not_left_out(
-    main: Main,
-    capsys: Any,
-) -> None:
+def test_a_column_that_the_first_example_lacks_is_not_left_out(main: Main, capsys: Any) -> None:
     rows = [{"anchor": "a", "positive": "b"}, {"anchor": "a", "positive": "b", "negative": "c"}]
     write(Path("a.jsonl"), "\n".join(map(json.dumps, rows)))
     with pytest.raises(SystemExit, match="2"):
@@ -107,10 +95,7 @@ OPTIONS_REFUSED = """max_score=0 max_score=inf save_steps=0 learning_rate=-1
 num_train_epochs=nan seed=-1 seed=4294967296 model=empty model=damaged"""
 
 
-def test_unusable_options_end_in_one_line(
-    main: Main,
-    capsys: Any,
-) -> None:
+def test_unusable_options_end_in_one_line(main: Main, capsys: Any) -> None:
     write(Path("a.csv"), "sentence1,sentence2,score\na,b,1\n")
     write(Path("empty", "config.json"), "{}")
     shutil.copytree("encoder", "damaged")
@@ -122,8 +107,7 @@ def test_unusable_options_end_in_one_line(
 
 
 def test_another_model_at_the_same_path_is_not_taken_for_the_former(
-    main: Main,
-    capsys: Any,
+    main: Main, capsys: Any
 ) -> None:
     # Regression: the scores of the former model were printed.
     write(Path("a.csv"), "sentence1,sentence2,score\n" + "a,b,1\nc,d,0\n" * 4)

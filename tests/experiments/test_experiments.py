@@ -58,11 +58,7 @@ PLANS = sorted(Path(__file__).parents[2].glob("experiments/*.yaml"))
 
 
 @pytest.mark.parametrize("file", PLANS, ids=lambda file: file.stem)
-def test_plans_are_valid(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    file: Path,
-) -> None:
+def test_plans_are_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
     monkeypatch.setattr("experiments.plan.flops_per_step", lambda _: 10**10)
     plan = read_plan(file)
     first = {name: one._replace(seeds=one.seeds[:1]) for name, one in plan.variants.items()}
@@ -161,12 +157,7 @@ sys.exit(5 if what == "fail" else 0)
 """
 
 
-def scripted(
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    what: str,
-    name: str = "cola",
-) -> Stage:
+def scripted(folder: Path, monkeypatch: pytest.MonkeyPatch, what: str, name: str = "cola") -> Stage:
     (folder / "scripted.py").write_text(SCRIPT, encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
     output = folder / "a" / name
@@ -174,8 +165,7 @@ def scripted(
 
 
 def test_only_stages_that_failed_are_run_again(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done, failing = (scripted(tmp_path, monkeypatch, what, what) for what in ("work", "fail"))
     monkeypatch.delenv("OMP_NUM_THREADS")
@@ -189,10 +179,7 @@ def test_only_stages_that_failed_are_run_again(
     assert "has no output" in str(failure(done))
 
 
-def test_interrupt_lets_commands_save(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_interrupt_lets_commands_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stage = scripted(tmp_path, monkeypatch, "wait")
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(KeyboardInterrupt):
@@ -205,8 +192,7 @@ def test_interrupt_lets_commands_save(
     sys.platform != "linux", reason="only Linux tells a process that its parent was killed"
 )
 def test_commands_save_when_the_runner_is_killed(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage = scripted(tmp_path, monkeypatch, "orphan")
     runner = multiprocessing.get_context("fork").Process(target=run_stages, args=([stage], 1))
@@ -222,8 +208,7 @@ def test_commands_save_when_the_runner_is_killed(
 
 
 def test_output_of_other_options_or_weights_is_not_overwritten(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     weights = scripted(tmp_path, monkeypatch, "work", "pretraining-1")
     task = scripted(tmp_path, monkeypatch, "work")._replace(needs=weights)

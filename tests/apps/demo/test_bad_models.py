@@ -58,20 +58,12 @@ HARM: dict[str, tuple[Harm, str]] = {
 
 
 @pytest.fixture
-def model(
-    finished: Finished,
-    tmp_path: Path,
-) -> Path:
+def model(finished: Finished, tmp_path: Path) -> Path:
     """A copy of the generator's folder, to damage."""
     return shutil.copytree(finished.folder / "generator", tmp_path / "model")
 
 
-def run(
-    command: str,
-    finished: Finished,
-    model: Path,
-    folder: Path,
-) -> Ended:
+def run(command: str, finished: Finished, model: Path, folder: Path) -> Ended:
     """Run a command on the model's folder."""
     (folder / "sentences.txt").write_text("The quiet [MASK] left.\n")
     if command == "demo":
@@ -85,10 +77,7 @@ def run(
 
 
 @pytest.mark.slow
-def test_script_refuses_within_bounded_memory(
-    model: Path,
-    tmp_path: Path,
-) -> None:
+def test_script_refuses_within_bounded_memory(model: Path, tmp_path: Path) -> None:
     """Regression: the embedding table of config.json was allocated before the weights were read."""
     in_config(vocab_size=2**31 - 1, embedding_size=1 << 20)(model)
     limit = 6 << 30  # bytes of address space; torch alone reserves a third of it
@@ -108,11 +97,7 @@ def test_script_refuses_within_bounded_memory(
     ],
 )
 def test_commands_refuse_a_bad_model(
-    finished: Finished,
-    model: Path,
-    tmp_path: Path,
-    name: str,
-    command: str,
+    finished: Finished, model: Path, tmp_path: Path, name: str, command: str
 ) -> None:
     harm, word = HARM[name]
     harm(model)

@@ -40,8 +40,7 @@ def ask(model: Path, text: Path, *more: object) -> list[Any]:
 
 
 def test_json_has_replacements_or_fill_mask_predictions_also_from_a_checkpoint(
-    finished: Finished,
-    text: Path,
+    finished: Finished, text: Path
 ) -> None:
     model = load_model(finished.folder, "cpu")
     for path in (finished.folder, max((finished.folder / "checkpoints").glob("step-*"))):
@@ -65,9 +64,7 @@ def test_json_has_replacements_or_fill_mask_predictions_also_from_a_checkpoint(
 
 
 def test_a_discriminator_is_found_only_next_to_folder_generator(
-    finished: Finished,
-    text: Path,
-    tmp_path: Path,
+    finished: Finished, text: Path, tmp_path: Path
 ) -> None:
     """Regression: ../discriminator was used for any file, even if it belonged to another model."""
     shutil.copytree(finished.folder / "discriminator", tmp_path / "discriminator")
@@ -87,10 +84,7 @@ def rewrite_to(model: Path, text: Path, target: Path, *more: object) -> tuple[st
 
 
 def test_a_file_is_rewritten_line_by_line_with_counts_and_pipes_give_the_same(
-    finished: Finished,
-    text: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    finished: Finished, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same text as in JSON, with the white space and line endings of the input."""
     written, ended = rewrite_to(finished.folder, text, tmp_path / "new" / "out.txt")
@@ -120,10 +114,7 @@ def test_a_file_is_rewritten_line_by_line_with_counts_and_pipes_give_the_same(
     assert re.search(f"{demo.LOST}.*: 1\n", ended.out)
 
 
-def test_scored_text_equals_written_text(
-    finished: Finished,
-    tmp_path: Path,
-) -> None:
+def test_scored_text_equals_written_text(finished: Finished, tmp_path: Path) -> None:
     """Token by token, although joined tokens could be split differently.
 
     Regressions: the maximal number of masks was printed as filled and then refused; other tokens
@@ -142,10 +133,7 @@ def test_scored_text_equals_written_text(
 
 @pytest.mark.parametrize("form", [["--output", "-"], ["--json"], []])
 def test_an_ascii_terminal_gets_utf8_text_and_json_without_traceback(
-    finished: Finished,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    form: list[str],
+    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: list[str]
 ) -> None:
     """Standard output under LC_ALL=C or PYTHONIOENCODING=ascii."""
     source, buffer = tmp_path / "text.txt", io.BytesIO()
@@ -160,9 +148,7 @@ def test_an_ascii_terminal_gets_utf8_text_and_json_without_traceback(
 
 
 def test_an_output_is_replaced_atomically_with_its_mode_or_kept(
-    finished: Finished,
-    text: Path,
-    tmp_path: Path,
+    finished: Finished, text: Path, tmp_path: Path
 ) -> None:
     """Regression: a private file became readable for everybody."""
     target, mode = tmp_path / "out.txt", 0o600
@@ -195,10 +181,7 @@ INVALID = """
 """
 
 
-def test_an_invalid_option_is_refused_before_a_model_is_loaded(
-    text: Path,
-    in_folder: Path,
-) -> None:
+def test_an_invalid_option_is_refused_before_a_model_is_loaded(text: Path, in_folder: Path) -> None:
     Path("link.txt").symlink_to(text)
     Path("empty.txt").write_bytes(b" \n\t\n")
     Path("latin.txt").write_bytes(b"\xff\n")
@@ -208,10 +191,7 @@ def test_an_invalid_option_is_refused_before_a_model_is_loaded(
     assert text.read_bytes().decode() == TEXT
 
 
-def test_a_very_long_line_is_rewritten_in_parts(
-    finished: Finished,
-    tmp_path: Path,
-) -> None:
+def test_a_very_long_line_is_rewritten_in_parts(finished: Finished, tmp_path: Path) -> None:
     """Regression: rewriting it at once needed gigabytes. No text is lost."""
     line = " ".join(["owl"] * 6_000)
     (file := tmp_path / "giant.txt").write_text(f"{line}\r\nOwl.", encoding="utf-8")
@@ -224,10 +204,7 @@ def test_a_very_long_line_is_rewritten_in_parts(
 
 
 @pytest.mark.slow
-def test_a_closed_output_pipe_is_no_failure(
-    finished: Finished,
-    tmp_path: Path,
-) -> None:
+def test_a_closed_output_pipe_is_no_failure(finished: Finished, tmp_path: Path) -> None:
     """As with `| head`.
 
     Regression: buffered text met the closed pipe only at the interpreter's exit.
@@ -240,8 +217,7 @@ def test_a_closed_output_pipe_is_no_failure(
 
 
 def test_tables_show_replacements_without_control_characters_or_word_marks(
-    finished: Finished,
-    tmp_path: Path,
+    finished: Finished, tmp_path: Path
 ) -> None:
     (file := tmp_path / "text.txt").write_text(
         "The quiet owl left\x07 the \x1b[31m river.\nThe [MASK] left\x07.\n"
@@ -256,11 +232,7 @@ def test_tables_show_replacements_without_control_characters_or_word_marks(
 LOGGED = "(shipped model; no finished run in runs/)"
 
 
-def ship(
-    finished: Finished,
-    folder: Path,
-    name: str = "little",
-) -> Path:
+def ship(finished: Finished, folder: Path, name: str = "little") -> Path:
     """Copy only a generator and a discriminator of a run to the shipped models."""
     placed = folder / "data" / "models" / name
     for part in ("generator", "discriminator"):
@@ -272,9 +244,7 @@ SHORT = ("The owl [MASK].", "The fox slept.")  # the tiny run has 32 positions
 
 
 def test_the_demo_uses_the_shipped_model(
-    finished: Finished,
-    in_folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    finished: Finished, in_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last by name, which is logged."""
     (in_folder / "data" / "models" / "z").mkdir(parents=True)
@@ -289,9 +259,7 @@ def test_the_demo_uses_the_shipped_model(
 
 
 def test_the_newest_run_takes_precedence_over_the_shipped_model(
-    finished: Finished,
-    in_folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    finished: Finished, in_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The others are broken, so using one would fail.
 
@@ -320,13 +288,7 @@ def test_the_newest_run_takes_precedence_over_the_shipped_model(
     ],
 )
 def test_a_run_that_did_not_finish_or_learn_is_skipped_with_a_notice(
-    finished: Finished,
-    in_folder: Path,
-    caplog: Any,
-    name: str,
-    old: str,
-    new: str,
-    reason: str,
+    finished: Finished, in_folder: Path, caplog: Any, name: str, old: str, new: str, reason: str
 ) -> None:
     caplog.set_level("INFO", logger="electra_albert")
     ship(finished, in_folder)

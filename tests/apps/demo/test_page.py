@@ -82,10 +82,7 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture
-def page(
-    browser: Any,
-    address: str,
-) -> Iterator[Any]:
+def page(browser: Any, address: str) -> Iterator[Any]:
     """A page at the width of a phone. None of its requests leaves this machine."""
     with browser.new_context(viewport={"width": 390, "height": 800}) as context:
         opened, urls = context.new_page(), list[str]()
@@ -116,10 +113,7 @@ def press(page: Any, tab: str, button: str, *texts: str) -> Any:
     page.get_by_role("button", name=button, exact=True).click()
 
 
-def open_file(
-    page: Any,
-    path: Path,
-) -> None:
+def open_file(page: Any, path: Path) -> None:
     with page.expect_file_chooser() as chooser:
         page.get_by_role("button", name="Open a text file").click()
     chooser.value.set_files(path)
@@ -135,19 +129,13 @@ def predictions(card: Any) -> list[tuple[str, str]]:
     return [tuple(item.inner_text().split("\n")) for item in card.locator("li").all()]
 
 
-def expected(
-    model: Path,
-    text: str,
-) -> list[tuple[str, str]]:
+def expected(model: Path, text: str) -> list[tuple[str, str]]:
     tops: Any = load_model(model, "cpu").fill_mask(text, top_k=10)
     return [(top["token_str"], f"{top['score']:.1%}") for top in tops]
 
 
 @needs_browser
-def test_masks_are_filled_as_in_python_by_two_models_side_by_side(
-    page: Any,
-    second: Path,
-) -> None:
+def test_masks_are_filled_as_in_python_by_two_models_side_by_side(page: Any, second: Path) -> None:
     page.set_viewport_size({"width": 1000, "height": 800})
     press(page, "Fill masks", "Fill masks", text := "It is the capital of the United [MASK].")
     left, right = cards(page)
@@ -170,8 +158,7 @@ def test_each_token_has_the_discriminators_probability_and_the_text_is_unchanged
 
 @needs_browser
 def test_an_uploaded_file_is_rewritten_and_downloaded_as_by_the_command(
-    page: Any,
-    tmp_path: Path,
+    page: Any, tmp_path: Path
 ) -> None:
     (source := tmp_path / "source.txt").write_text(TEXT, encoding="utf-8")
     words = (source, "--output", tmp_path / "new.txt", "--seed", 1)
@@ -210,10 +197,7 @@ def test_a_text_that_cannot_be_read_is_refused_with_a_message(page: Any) -> None
 
 
 @needs_browser
-def test_a_file_that_the_page_cannot_read_leaves_no_answer(
-    page: Any,
-    tmp_path: Path,
-) -> None:
+def test_a_file_that_the_page_cannot_read_leaves_no_answer(page: Any, tmp_path: Path) -> None:
     press(page, "Rewrite", "Rewrite")
     cards(page)
     too_long = b"a" * (4 * LONGEST_TEXT + 1)

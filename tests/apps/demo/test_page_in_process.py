@@ -74,8 +74,7 @@ REFUSED = """
 
 
 def test_the_page_is_refused_before_a_model_is_loaded(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as used:
         in_use = f"--serve --port {used.getsockname()[1]} | in use"

@@ -48,10 +48,7 @@ def flip_last_bit(file: Path) -> None:
     ("part", "kind"), [("", "generator"), ("", "discriminator"), ("checkpoints", "generator")]
 )
 def test_an_export_equals_the_one_of_the_run(
-    finished: Finished,
-    tmp_path: Path,
-    part: str,
-    kind: str,
+    finished: Finished, tmp_path: Path, part: str, kind: str
 ) -> None:
     model = max((finished.folder / part).glob("step-*"), default=finished.folder)
     folder = tmp_path / "a" / "b"
@@ -60,10 +57,7 @@ def test_an_export_equals_the_one_of_the_run(
     assert files_in(folder) == files_in(finished.folder / kind)
 
 
-def test_a_modified_checkpoint_is_refused(
-    finished: Finished,
-    tmp_path: Path,
-) -> None:
+def test_a_modified_checkpoint_is_refused(finished: Finished, tmp_path: Path) -> None:
     checkpoint = max(finished.folder.glob("checkpoints/step-*"))
     copied = shutil.copytree(checkpoint, tmp_path / "checkpoints" / "step-1")
     flip_last_bit(copied / "model.safetensors")
@@ -71,8 +65,7 @@ def test_a_modified_checkpoint_is_refused(
 
 
 def test_vectors_of_sentence_transformers_are_means_over_our_tokens(
-    finished: Finished,
-    tmp_path: Path,
+    finished: Finished, tmp_path: Path
 ) -> None:
     assert run(finished.folder, tmp_path, "--format", VECTORS, "--max_seq_length", 30).code == 0
     model = SentenceTransformer(str(tmp_path), device="cpu", local_files_only=True)
@@ -96,11 +89,7 @@ BertForTokenClassification | task          |           |
 
 @pytest.mark.parametrize(("name", "found", "named", "not_exported"), rows(FOUND))
 def test_the_kind_of_a_folder_is_detected_and_heads_not_exported_are_reported(
-    tmp_path: Path,
-    name: str,
-    found: str,
-    named: str,
-    not_exported: str,
+    tmp_path: Path, name: str, found: str, named: str, not_exported: str
 ) -> None:
     write_stock(tmp_path / "stock", name)
     ended = run(tmp_path / "stock", tmp_path / "out")
@@ -114,9 +103,7 @@ def test_the_kind_of_a_folder_is_detected_and_heads_not_exported_are_reported(
 
 
 def test_a_half_precision_export_has_the_license_and_rounded_weights(
-    finished: Finished,
-    shipped: Path,
-    tmp_path: Path,
+    finished: Finished, shipped: Path, tmp_path: Path
 ) -> None:
     more = ("--dtype", "float16", "--license", "cc-by-sa-4.0")
     assert run(finished.folder, tmp_path, *more).code == 0
@@ -129,10 +116,7 @@ def test_a_half_precision_export_has_the_license_and_rounded_weights(
             assert torch.equal(found[name], tensor.half().float())
 
 
-def test_a_run_is_never_overwritten(
-    finished: Finished,
-    tmp_path: Path,
-) -> None:
+def test_a_run_is_never_overwritten(finished: Finished, tmp_path: Path) -> None:
     (tmp_path / "environment.json").touch()
     for folder in (tmp_path, tmp_path / "generator"):
         assert_refused(run(finished.folder, folder), 2, "belongs to a run")
@@ -198,8 +182,7 @@ def test_a_damaged_shipped_model_is_refused(tmp_path: Path) -> None:
     ("part", "stock_class"), [("generator", AlbertForMaskedLM), ("discriminator", AlbertModel)]
 )
 def test_stock_reads_the_trained_length_and_computes_the_same_up_to_it(
-    part: str,
-    stock_class: Any,
+    part: str, stock_class: Any
 ) -> None:
     folder = SHIPPED / part
     options = {} if part == "generator" else {"add_pooling_layer": False}

@@ -40,27 +40,18 @@ def tuned(
 
 
 @pytest.fixture(scope="session")
-def sweep(
-    tuned: Tuned,
-    tiny: Tiny,
-) -> Path:
+def sweep(tuned: Tuned, tiny: Tiny) -> Path:
     """A finished sweep over two seeds. Tests must not change it."""
     return tuned("sweep", tiny, *QUICK, "--seeds", 2)[0]
 
 
 @pytest.fixture(scope="session")
-def again(
-    finished: Finished,
-    tiny: Tiny,
-) -> Again:
+def again(finished: Finished, tiny: Tiny) -> Again:
     """The options of the sweep for a folder; further ones override them."""
     return lambda folder, *more: tiny.options(finished.folder, folder, *QUICK, "--seeds", 2, *more)
 
 
 @pytest.fixture
-def copy(
-    sweep: Path,
-    tmp_path: Path,
-) -> Path:
+def copy(sweep: Path, tmp_path: Path) -> Path:
     """A copy of the sweep that tests may change."""
     return shutil.copytree(sweep, tmp_path / "copy")

@@ -29,11 +29,7 @@ Train = Callable[..., Path]
 
 
 @pytest.fixture
-def train(
-    finished: Finished,
-    tiny: Tiny,
-    tmp_path: Path,
-) -> Train:
+def train(finished: Finished, tiny: Tiny, tmp_path: Path) -> Train:
     """Fine-tunes the tiny run, or a part of it, into a folder of this name."""
 
     def into(name: str, *more: object, part: str = "") -> Path:
@@ -63,9 +59,7 @@ def test_from_scratch_takes_the_shape_and_not_the_weights(train: Train) -> None:
 
 
 def test_the_newest_run_is_the_default_model(
-    finished: Finished,
-    tiny: Tiny,
-    in_folder: Path,
+    finished: Finished, tiny: Tiny, in_folder: Path
 ) -> None:
     copy_as_learned(finished.folder, in_folder / "runs" / "mine")
     assert "runs/mine" in tune(*tiny.options(None, None, *QUICK)).err
@@ -76,10 +70,7 @@ def test_the_newest_run_is_the_default_model(
 
 
 @pytest.fixture
-def stock(
-    finished: Finished,
-    tmp_path: Path,
-) -> Path:
+def stock(finished: Finished, tmp_path: Path) -> Path:
     """A folder saved by transformers with random weights, wider than the published small models."""
     folder = shutil.copytree(finished.folder / "generator", tmp_path / "stock")
     sizes = {"hidden_size": 264, "num_attention_heads": 2, "intermediate_size": 32}
@@ -89,10 +80,7 @@ def stock(
 
 
 def test_recipes_depend_on_model_task_and_options(
-    finished: Finished,
-    stock: Path,
-    tiny: Tiny,
-    tmp_path: Path,
+    finished: Finished, stock: Path, tiny: Tiny, tmp_path: Path
 ) -> None:
     bare = ("--task", "cola", "--data_dir", tiny.folder, "--device", "cpu", *QUICK)
     for model, more, wanted in (
@@ -120,9 +108,7 @@ HEAD = "discriminator_predictions.dense.bias"
     ],
 )
 def test_a_wide_discriminator_is_known_by_the_names_of_its_tensors(
-    stock: Path,
-    file: str,
-    head: str | None,
+    stock: Path, file: str, head: str | None
 ) -> None:
     tensors = load_file(stock / "model.safetensors")
     tensors |= {} if head is None else {head: torch.zeros(264)}
@@ -139,10 +125,7 @@ def test_a_wide_discriminator_is_known_by_the_names_of_its_tensors(
     assert base.family == ("albert" if head is None else "electra")
 
 
-def test_a_recorded_configuration_repeats_the_sweep(
-    train: Train,
-    tmp_path: Path,
-) -> None:
+def test_a_recorded_configuration_repeats_the_sweep(train: Train, tmp_path: Path) -> None:
     folder = train("out", "--hidden_dropout_prob", 0.1)
     tune("--config", folder / "config.yaml", "--output_dir", tmp_path / "again")
     assert untimed_rows(tmp_path / "again" / f"seed-{SEED}") == untimed_rows(
@@ -159,9 +142,7 @@ def test_early_stopping_ends_a_run_without_improvement(train: Train) -> None:
 
 
 def test_early_stopping_keeps_the_best_weights_not_those_of_the_last_rise(
-    train: Train,
-    tiny: Tiny,
-    monkeypatch: pytest.MonkeyPatch,
+    train: Train, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scores, heads = [0.5, 0.7, 0.6, 0.7, 0.7], list[torch.Tensor]()
     score = sweeps.score
@@ -182,8 +163,7 @@ def test_early_stopping_keeps_the_best_weights_not_those_of_the_last_rise(
 
 
 def test_plain_tags_have_no_f1_and_all_of_them_are_written(
-    finished: Finished,
-    tmp_path: Path,
+    finished: Finished, tmp_path: Path
 ) -> None:
     file, out = tmp_path / "pos.conll", tmp_path / "out"
     file.write_text("owl NOUN\nran VERB\n" * 200)
@@ -199,8 +179,7 @@ def test_plain_tags_have_no_f1_and_all_of_them_are_written(
 
 
 def test_the_users_own_table_is_read_by_the_columns_named(
-    finished: Finished,
-    tmp_path: Path,
+    finished: Finished, tmp_path: Path
 ) -> None:
     found = [
         {"said": f"{one.text} So it was.", "then": one.kind, "where": f"a\t{one.place}"}
@@ -228,10 +207,7 @@ def test_the_users_own_table_is_read_by_the_columns_named(
 
 
 def test_a_program_gets_what_the_command_reports(
-    train: Train,
-    finished: Finished,
-    tiny: Tiny,
-    tmp_path: Path,
+    train: Train, finished: Finished, tiny: Tiny, tmp_path: Path
 ) -> None:
     command = train("command")
     argv = tiny.options(finished.folder, tmp_path / "program", *QUICK)
@@ -249,9 +225,6 @@ def test_a_program_gets_what_the_command_reports(
             ea.finetune(**idle)
 
 
-def test_the_built_in_task_is_the_default(
-    finished: Finished,
-    in_folder: Path,
-) -> None:
+def test_the_built_in_task_is_the_default(finished: Finished, in_folder: Path) -> None:
     tune("--model", finished.folder, "--device", "cpu", *QUICK, "--max_train_examples", 64)
     assert results(in_folder / "runs" / "topics-run")["task"] == "topics"

@@ -55,20 +55,14 @@ def edit(
 # A folder that is not empty.
 
 
-def test_an_evaluation_does_not_overwrite_a_trained_sweep(
-    tiny: Tiny,
-    copy: Path,
-) -> None:
+def test_an_evaluation_does_not_overwrite_a_trained_sweep(tiny: Tiny, copy: Path) -> None:
     before = content(copy)
     assert_refused(score(tiny, copy / "model", copy), 4, "choose another --output_dir")
     assert content(copy) == before
 
 
 def test_an_evaluation_may_be_repeated_with_any_model(
-    again: Again,
-    tiny: Tiny,
-    sweep: Path,
-    tmp_path: Path,
+    again: Again, tiny: Tiny, sweep: Path, tmp_path: Path
 ) -> None:
     tune(*again(tmp_path / "other", "--seeds", 1, "--seed", SEED + 7))
     losses = []
@@ -81,10 +75,7 @@ def test_an_evaluation_may_be_repeated_with_any_model(
     assert losses[0] == losses[1] != losses[2]
 
 
-def test_a_users_file_is_not_overwritten(
-    again: Again,
-    tmp_path: Path,
-) -> None:
+def test_a_users_file_is_not_overwritten(again: Again, tmp_path: Path) -> None:
     (tmp_path / "mine" / "submission").mkdir(parents=True)
     (tmp_path / "mine" / "submission" / "CoLA.tsv").write_text("mine")
     before = content(tmp_path)
@@ -96,22 +87,13 @@ def test_a_users_file_is_not_overwritten(
 # The seed of the model.
 
 
-def set_score(
-    folder: Path,
-    tiny: Tiny,
-    seed: int,
-    value: float,
-) -> None:
+def set_score(folder: Path, tiny: Tiny, seed: int, value: float) -> None:
     """Change the main metric of a finished seed."""
     file = folder / f"seed-{seed}" / "result.json"
     edit(file, lambda found: found["metrics"].update({tiny.main_metric: value}))
 
 
-def test_a_retrained_seed_keeps_a_better_model(
-    again: Again,
-    tiny: Tiny,
-    copy: Path,
-) -> None:
+def test_a_retrained_seed_keeps_a_better_model(again: Again, tiny: Tiny, copy: Path) -> None:
     removed, best = SEEDS
     # The highest possible score, and the exported model is its own.
     set_score(copy, tiny, best, 2.0)
@@ -124,10 +106,7 @@ def test_a_retrained_seed_keeps_a_better_model(
     assert (results(copy)["best_seed"], results(copy)["seeds"]) == (best, SEEDS)
 
 
-def test_a_missing_model_is_reported_with_the_seed_to_remove(
-    again: Again,
-    copy: Path,
-) -> None:
+def test_a_missing_model_is_reported_with_the_seed_to_remove(again: Again, copy: Path) -> None:
     best, before = results(copy)["best_seed"], model_of(copy)
     shutil.rmtree(copy / "model")
     new_text = copy.parent / "new.txt"
@@ -145,9 +124,7 @@ def test_a_missing_model_is_reported_with_the_seed_to_remove(
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
 def test_a_model_that_has_changed_since_its_export_is_refused(
-    again: Again,
-    copy: Path,
-    name: str,
+    again: Again, copy: Path, name: str
 ) -> None:
     # Regression: a finished sweep with an empty model file ended with 0 and named the model in its
     # last line.
@@ -159,9 +136,7 @@ def test_a_model_that_has_changed_since_its_export_is_refused(
 
 
 def test_a_better_seed_of_a_later_command_replaces_the_model(
-    again: Again,
-    tiny: Tiny,
-    copy: Path,
+    again: Again, tiny: Tiny, copy: Path
 ) -> None:
     before = model_of(copy)
     for seed in SEEDS:
@@ -172,10 +147,7 @@ def test_a_better_seed_of_a_later_command_replaces_the_model(
     tune(*again(copy, "--seeds", 3))
 
 
-def test_a_model_of_another_seed_than_the_best_is_refused(
-    again: Again,
-    copy: Path,
-) -> None:
+def test_a_model_of_another_seed_than_the_best_is_refused(again: Again, copy: Path) -> None:
     best = results(copy)["best_seed"]
     other = next(seed for seed in SEEDS if seed != best)
     edit(copy / "model" / TASK_FILE, lambda found: found.update(seed=other))
@@ -186,10 +158,7 @@ def test_a_model_of_another_seed_than_the_best_is_refused(
 # Fewer seeds than in the folder.
 
 
-def test_seeds_of_earlier_commands_are_part_of_the_sweep(
-    again: Again,
-    copy: Path,
-) -> None:
+def test_seeds_of_earlier_commands_are_part_of_the_sweep(again: Again, copy: Path) -> None:
     before = results(copy)
     (copy / f"seed-{SEED + 1}" / "result.json").unlink()  # it was not finished
     ended = tune(*again(copy, "--seeds", 1))
@@ -204,10 +173,7 @@ def test_seeds_of_earlier_commands_are_part_of_the_sweep(
 
 @pytest.mark.parametrize("is_scored", [False, True])
 def test_the_card_names_a_model_that_loads(
-    tiny: Tiny,
-    sweep: Path,
-    tmp_path: Path,
-    is_scored: bool,
+    tiny: Tiny, sweep: Path, tmp_path: Path, is_scored: bool
 ) -> None:
     folder = sweep
     if is_scored:
@@ -221,8 +187,7 @@ def test_the_card_names_a_model_that_loads(
 
 
 def test_cards_of_a_fine_tuned_model_name_task_labels_base_model_and_scores(
-    sweep: Path,
-    finished: Finished,
+    sweep: Path, finished: Finished
 ) -> None:
     found = results(sweep)
     best = found["seeds"].index(found["best_seed"])
@@ -253,9 +218,7 @@ def is_pickle(content: bytes) -> bool:
 
 @pytest.mark.filterwarnings("ignore:invalid escape sequence")  # in bytes that are no pickle
 def test_pretraining_export_and_fine_tuning_write_no_pickle(
-    finished: Finished,
-    shipped: Path,
-    sweep: Path,
+    finished: Finished, shipped: Path, sweep: Path
 ) -> None:
     torch.save(torch.ones(2), planted := io.BytesIO())
     assert is_pickle(pickle.dumps(["a", 1.5]))

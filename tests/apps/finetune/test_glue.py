@@ -20,8 +20,7 @@ def arithmetic(folder: Path) -> str:
 
 
 def test_glue_runs_available_tasks_the_small_ones_from_the_model_of_mnli(
-    finished: Finished,
-    tmp_path: Path,
+    finished: Finished, tmp_path: Path
 ) -> None:
     glue, out = tmp_path / "GLUE", tmp_path / "out"
     for make in (cola, rte, mnli, stsb):

@@ -20,10 +20,7 @@ SCORE_ONLY = ("--num_train_epochs", 0)
 
 
 @pytest.fixture(scope="session")
-def hardly(
-    tuned: Tuned,
-    tiny: Tiny,
-) -> Path:
+def hardly(tuned: Tuned, tiny: Tiny) -> Path:
     """A barely trained sweep over CoLA. Tests must not change it."""
     return tuned("hardly-cola", tiny, *QUICK)[0]
 
@@ -37,10 +34,7 @@ def diagnostic(folder: Path) -> Path:
 
 
 @pytest.fixture
-def plan(
-    finished: Finished,
-    tmp_path: Path,
-) -> Plan:
+def plan(finished: Finished, tmp_path: Path) -> Plan:
     """Dry run of fine-tuning the tiny run on a task."""
     return lambda tiny, *more: call(
         finetune.main, *tiny.options(finished.folder, tmp_path / "out", "--dry_run", *more)
@@ -77,10 +71,7 @@ def test_options_without_effect_are_refused_by_name(in_folder: Path) -> None:
 # Which head, and pairs in both orders.
 
 
-def test_symmetric_pairs_are_swapped(
-    plan: Plan,
-    tmp_path: Path,
-) -> None:
+def test_symmetric_pairs_are_swapped(plan: Plan, tmp_path: Path) -> None:
     tiny = stsb(tmp_path / "tasks")
     once, twice = (updates(plan(tiny, "--double_unordered", value)) for value in ("false", "true"))
     assert twice["stsb"] == 2 * once["stsb"]
@@ -94,10 +85,7 @@ stsb  | --class_weights balanced
 """
 
 
-def test_options_that_a_head_lacks_are_refused(
-    plan: Plan,
-    tmp_path: Path,
-) -> None:
+def test_options_that_a_head_lacks_are_refused(plan: Plan, tmp_path: Path) -> None:
     for task, words in rows(LACKING):
         tiny = MAKERS[task](tmp_path / task)
         assert_refused(plan(tiny, *words.split()), 2, task, words.split()[0])
@@ -105,10 +93,7 @@ def test_options_that_a_head_lacks_are_refused(
 
 @pytest.mark.parametrize(("steps", "is_reported"), [(1, False), (2, True)])
 def test_a_warmup_that_never_ends_is_reported(
-    plan: Plan,
-    tiny: Tiny,
-    steps: int,
-    is_reported: bool,
+    plan: Plan, tiny: Tiny, steps: int, is_reported: bool
 ) -> None:
     ended = plan(tiny, "--max_steps", 2, "--warmup_steps", steps)
     assert ended.code == 0, ended.err
@@ -118,11 +103,7 @@ def test_a_warmup_that_never_ends_is_reported(
 # Evaluation only.
 
 
-def test_evaluation_only_takes_one_seed(
-    hardly: Path,
-    tiny: Tiny,
-    tmp_path: Path,
-) -> None:
+def test_evaluation_only_takes_one_seed(hardly: Path, tiny: Tiny, tmp_path: Path) -> None:
     of_cola = tiny.options(hardly, tmp_path / "out", *SCORE_ONLY, "--seeds", 5)
     assert_refused(call(finetune.main, *of_cola), 2, "cola is only evaluated")
     folder = diagnostic(tmp_path / "tasks").parent
@@ -131,10 +112,7 @@ def test_evaluation_only_takes_one_seed(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_model_is_not_evaluated_on_another_task(
-    hardly: Path,
-    tmp_path: Path,
-) -> None:
+def test_a_model_is_not_evaluated_on_another_task(hardly: Path, tmp_path: Path) -> None:
     argv = stsb(tmp_path).options(hardly, tmp_path / "out", *SCORE_ONLY)
     assert_refused(call(finetune.main, *argv), 4, "was fine-tuned on cola, not on stsb")
     assert not (tmp_path / "out").exists()
@@ -144,9 +122,7 @@ def test_a_model_is_not_evaluated_on_another_task(
 
 
 def test_unusual_new_text_is_reported_but_not_in_the_results(
-    finished: Finished,
-    tiny: Tiny,
-    tmp_path: Path,
+    finished: Finished, tiny: Tiny, tmp_path: Path
 ) -> None:
     file = tmp_path / "new.txt"
     file.write_text(f"The owl left.\n\n{'The owl left. ' * 30}\n")
@@ -158,9 +134,7 @@ def test_unusual_new_text_is_reported_but_not_in_the_results(
 
 
 def test_unreadable_new_text_is_refused_before_training(
-    finished: Finished,
-    tiny: Tiny,
-    tmp_path: Path,
+    finished: Finished, tiny: Tiny, tmp_path: Path
 ) -> None:
     (tmp_path / "broken.tsv").write_text("made\t0\nmade\t0\t\tThe owl left.\n")
     for name, code in (("nowhere.txt", 2), ("broken.tsv", 3)):
@@ -169,11 +143,7 @@ def test_unreadable_new_text_is_refused_before_training(
     assert not (tmp_path / "out").exists()
 
 
-def test_only_fine_tuned_models_predict(
-    finished: Finished,
-    hardly: Path,
-    in_folder: Path,
-) -> None:
+def test_only_fine_tuned_models_predict(finished: Finished, hardly: Path, in_folder: Path) -> None:
     # Regression: the built-in task was trained.
     (in_folder / "new.txt").write_text("The owl left.\n")
     (in_folder / "new.csv").write_text("said\nThe owl left.\n")
@@ -199,8 +169,7 @@ def test_only_fine_tuned_models_predict(
 
 
 def test_a_dry_run_of_glue_skips_tasks_that_need_the_model_of_mnli(
-    finished: Finished,
-    tmp_path: Path,
+    finished: Finished, tmp_path: Path
 ) -> None:
     rte(tmp_path / "GLUE")
     diagnostic(tmp_path / "GLUE")
@@ -219,11 +188,7 @@ NOT_OF_GLUE = """
 """
 
 
-def test_what_glue_lacks_is_refused(
-    finished: Finished,
-    tiny: Tiny,
-    tmp_path: Path,
-) -> None:
+def test_what_glue_lacks_is_refused(finished: Finished, tiny: Tiny, tmp_path: Path) -> None:
     for words, name in rows(NOT_OF_GLUE):
         folders = (tiny.folder.parent, finished.folder, tmp_path / "out")
         ended = call(finetune.main, *options("glue", *folders, *words.split()))
@@ -232,9 +197,7 @@ def test_what_glue_lacks_is_refused(
 
 
 def test_glue_is_not_written_into_the_folder_of_a_single_task(
-    finished: Finished,
-    tiny: Tiny,
-    hardly: Path,
+    finished: Finished, tiny: Tiny, hardly: Path
 ) -> None:
     before = sorted(hardly.rglob("*"))
     argv = options("glue", tiny.folder.parent, finished.folder, hardly, *QUICK)

@@ -43,10 +43,7 @@ def read_table(file: Path) -> list[dict[str, str]]:
 
 
 @pytest.fixture(scope="session")
-def learn(
-    tuned: Tuned,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Learn:
+def learn(tuned: Tuned, tmp_path_factory: pytest.TempPathFactory) -> Learn:
     """Learn a task once for all tests, which must not change it."""
     tasks = tmp_path_factory.mktemp("tasks")
 
@@ -61,10 +58,7 @@ def learn(
 # Scores.
 
 
-def handed_in(
-    folder: Path,
-    task: str,
-) -> list[Any]:
+def handed_in(folder: Path, task: str) -> list[Any]:
     """The labels in a submission file, in the order of the test set."""
     if task.startswith("squad"):
         return list(json.loads((folder / "predictions.json").read_text(encoding="utf-8")).values())
@@ -77,10 +71,7 @@ def handed_in(
 
 # Without RTE, which is learned like MNLI.
 @pytest.mark.parametrize("name", [name for name in MAKERS if name != "rte"])
-def test_every_kind_of_task_is_learnt_and_its_test_set_labelled(
-    learn: Learn,
-    name: str,
-) -> None:
+def test_every_kind_of_task_is_learnt_and_its_test_set_labelled(learn: Learn, name: str) -> None:
     learned = learn(name)
     assert learned.results["metrics"][learned.tiny.main_metric]["median"] >= learned.tiny.good_score
     assert learned.results["collapsed_seeds"] == []
@@ -99,8 +90,7 @@ def test_every_kind_of_task_is_learnt_and_its_test_set_labelled(
 
 @pytest.mark.parametrize("name", ["cola", "squad"])
 def test_a_finished_folder_holds_the_documented_files_and_no_checkpoints(
-    learn: Learn,
-    name: str,
+    learn: Learn, name: str
 ) -> None:
     folder = learn(name).folder
     present = {
@@ -168,9 +158,7 @@ def test_the_stock_pipeline_gives_equal_predictions(learn: Learn) -> None:
 
 @pytest.mark.parametrize("name", ["mnli", "squad_v2", "stsb"])
 def test_a_fine_tuned_model_is_evaluated_without_training(
-    learn: Learn,
-    tmp_path: Path,
-    name: str,
+    learn: Learn, tmp_path: Path, name: str
 ) -> None:
     """Regression: after a training in bfloat16, as that of stsb, the scores were not those of the
     folder in float32.
@@ -186,9 +174,7 @@ def test_a_fine_tuned_model_is_evaluated_without_training(
 
 @pytest.mark.parametrize("name", ["mnli", "squad_v2", "race", "ner"])
 def test_new_text_is_predicted_like_the_dev_set_from_the_model_alone(
-    learn: Learn,
-    tmp_path: Path,
-    name: str,
+    learn: Learn, tmp_path: Path, name: str
 ) -> None:
     # Regression: without labelled data the built-in task was trained and its labels were written.
     learned, copy = learn(name), shutil.copytree(learn(name).folder, tmp_path / "copy")
@@ -211,9 +197,7 @@ def test_every_evaluation_set_is_compared(learn: Learn) -> None:
 
 
 def test_another_gold_answer_is_other_data(
-    finished: Finished,
-    learn: Learn,
-    tmp_path: Path,
+    finished: Finished, learn: Learn, tmp_path: Path
 ) -> None:
     learned = learn("squad")
     folder = shutil.copytree(learned.folder, tmp_path / "out")

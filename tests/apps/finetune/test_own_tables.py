@@ -20,11 +20,7 @@ SPLIT = ("--validation_split", 0.25)
 HARDLY = ("--max_steps", 2, "--learning_rate", 1e-9, "--logging_steps", 1)
 
 
-def write(
-    file: Path,
-    labels: Sequence[object],
-    seed: int = 1,
-) -> Path:
+def write(file: Path, labels: Sequence[object], seed: int = 1) -> Path:
     """A table with one story per label."""
     texts = [story.text for story in stories(len(labels), seed)]
     rows = [
@@ -51,8 +47,7 @@ EQUAL, UNEQUAL = ["no", "yes"] * 16, ["no"] * 30 + ["yes"] * 2
 
 
 def test_two_tables_have_separate_folders_and_are_distinguished(
-    words: Words,
-    in_folder: Path,
+    words: Words, in_folder: Path
 ) -> None:
     for name in ("a", "b"):
         tune(*words(write(Path(f"{name}.jsonl"), EQUAL, ord(name)), None))
@@ -63,10 +58,7 @@ def test_two_tables_have_separate_folders_and_are_distinguished(
     assert_refused(call(finetune.main, *words(Path("a.jsonl"), None)), 4, "a.jsonl changed since")
 
 
-def test_two_tables_are_not_compared_and_both_are_named(
-    words: Words,
-    in_folder: Path,
-) -> None:
+def test_two_tables_are_not_compared_and_both_are_named(words: Words, in_folder: Path) -> None:
     for name, labels in (("a", EQUAL), ("b", UNEQUAL)):
         tune(*words(write(Path(f"{name}.jsonl"), labels), Path(name)))
     refused = call(finetune.main, "--compare", "a", "b")
@@ -77,8 +69,7 @@ def test_two_tables_are_not_compared_and_both_are_named(
 
 
 def test_balanced_class_weights_are_those_of_scikit_learn_and_only_for_training(
-    words: Words,
-    tmp_path: Path,
+    words: Words, tmp_path: Path
 ) -> None:
     for name, labels in (("equal", EQUAL), ("unequal", UNEQUAL)):
         table = write(tmp_path / f"{name}.jsonl", labels)
@@ -96,10 +87,7 @@ def test_balanced_class_weights_are_those_of_scikit_learn_and_only_for_training(
     assert evaluated[0] == pytest.approx(evaluated[1], rel=1e-6)
 
 
-def test_a_collapse_has_a_fitting_remedy(
-    words: Words,
-    tmp_path: Path,
-) -> None:
+def test_a_collapse_has_a_fitting_remedy(words: Words, tmp_path: Path) -> None:
     tune(*words(write(tmp_path / "a.jsonl", UNEQUAL), tmp_path / "out"))
     found = results(tmp_path / "out")
     found["collapsed_seeds"] = found["seeds"]
@@ -118,10 +106,7 @@ def test_a_collapse_has_a_fitting_remedy(
 # The selection metric.
 
 
-def test_the_metric_asked_for_selects_the_best_seed(
-    words: Words,
-    tmp_path: Path,
-) -> None:
+def test_the_metric_asked_for_selects_the_best_seed(words: Words, tmp_path: Path) -> None:
     table, by = write(tmp_path / "a.jsonl", EQUAL), "--metric_for_best_model"
     offers = f"{by} f2: custom has accuracy, macro_f1, matthews_correlation"
     assert_refused(call(finetune.main, *words(table, tmp_path / "no", by, "f2")), 2, offers)

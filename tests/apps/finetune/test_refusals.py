@@ -22,10 +22,7 @@ Trained = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
-def run(
-    finished: Finished,
-    tmp_path: Path,
-) -> Run:
+def run(finished: Finished, tmp_path: Path) -> Run:
     """Fine-tunes the tiny run on a task for two updates, into `out`."""
     return lambda tiny, *more: call(
         finetune.main, *tiny.options(finished.folder, tmp_path / "out", *QUICK, *more)
@@ -33,10 +30,7 @@ def run(
 
 
 @pytest.fixture
-def trained(
-    run: Run,
-    tmp_path: Path,
-) -> Trained:
+def trained(run: Run, tmp_path: Path) -> Trained:
     """The results of a successful run."""
 
     def results_of(tiny: Tiny, *more: object) -> dict[str, Any]:
@@ -70,10 +64,7 @@ INVALID = """
 """
 
 
-def test_invalid_options_are_refused_at_once(
-    run: Run,
-    in_folder: Path,
-) -> None:
+def test_invalid_options_are_refused_at_once(run: Run, in_folder: Path) -> None:
     (in_folder / "file").write_text("in the way")
     (in_folder / "empty").mkdir()
     tiny = cola(in_folder / "tasks")
@@ -93,8 +84,7 @@ INCOMPLETE = """
 
 
 def test_data_without_a_task_and_a_task_without_data_are_refused(
-    finished: Finished,
-    in_folder: Path,
+    finished: Finished, in_folder: Path
 ) -> None:
     cola(in_folder / "tasks")
     for words, reason in rows(INCOMPLETE):
@@ -103,9 +93,7 @@ def test_data_without_a_task_and_a_task_without_data_are_refused(
 
 
 def test_the_folder_of_a_pretraining_run_is_not_written_into(
-    run: Run,
-    finished: Finished,
-    tmp_path: Path,
+    run: Run, finished: Finished, tmp_path: Path
 ) -> None:
     shutil.copytree(finished.folder, tmp_path / "out")
     before = sorted((tmp_path / "out").rglob("*"))
@@ -113,11 +101,7 @@ def test_the_folder_of_a_pretraining_run_is_not_written_into(
     assert sorted((tmp_path / "out").rglob("*")) == before
 
 
-def test_a_model_that_lacks_a_part_is_refused(
-    run: Run,
-    finished: Finished,
-    tmp_path: Path,
-) -> None:
+def test_a_model_that_lacks_a_part_is_refused(run: Run, finished: Finished, tmp_path: Path) -> None:
     tiny = cola(tmp_path / "tasks")
     model = shutil.copytree(finished.folder / "discriminator", tmp_path / "model")
     content = json.loads((model / "config.json").read_text())
@@ -134,10 +118,7 @@ def test_a_model_that_lacks_a_part_is_refused(
 # Contents of files.
 
 
-def test_a_file_that_cannot_be_used_is_refused_before_training(
-    run: Run,
-    tmp_path: Path,
-) -> None:
+def test_a_file_that_cannot_be_used_is_refused_before_training(run: Run, tmp_path: Path) -> None:
     tiny = cola(tmp_path / "tasks")
     with (tiny.folder / "dev.tsv").open("a") as file:
         file.write("made\t7\t\tThe owl left.\n")
@@ -149,8 +130,7 @@ def test_a_file_that_cannot_be_used_is_refused_before_training(
 
 
 def test_texts_longer_than_max_seq_length_are_truncated_and_counted(
-    trained: Trained,
-    tmp_path: Path,
+    trained: Trained, tmp_path: Path
 ) -> None:
     found = trained(rte(tmp_path / "tasks"), "--max_seq_length", 12)
     counts = [line.split(" ")[0] for line in found["noticed"] if "truncated to 12 tokens" in line]
@@ -158,20 +138,14 @@ def test_texts_longer_than_max_seq_length_are_truncated_and_counted(
     assert found["evaluation_examples"] == {"dev": 48}
 
 
-def test_constant_predictions_are_reported_as_collapsed(
-    trained: Trained,
-    tmp_path: Path,
-) -> None:
+def test_constant_predictions_are_reported_as_collapsed(trained: Trained, tmp_path: Path) -> None:
     found = trained(cola(tmp_path / "tasks"), "--learning_rate", 1e-9, "--seeds", 2)
     assert found["collapsed_seeds"] == found["seeds"]
     assert "collapsed" in (tmp_path / "out" / "results.md").read_text()  # which is printed
     assert found["metrics"]["matthews_correlation"]["values"] == [0.0, 0.0]
 
 
-def test_a_dry_run_reports_its_plan_and_writes_nothing(
-    run: Run,
-    tmp_path: Path,
-) -> None:
+def test_a_dry_run_reports_its_plan_and_writes_nothing(run: Run, tmp_path: Path) -> None:
     ended = run(cola(tmp_path / "tasks"), "--dry_run")
     assert ended.code == 0, ended.err
     assert "160" in ended.err

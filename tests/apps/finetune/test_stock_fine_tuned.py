@@ -19,10 +19,7 @@ LABELS = ("bad", "good", "odd")
 
 
 @pytest.fixture
-def stock(
-    finished: Finished,
-    tmp_path: Path,
-) -> Path:
+def stock(finished: Finished, tmp_path: Path) -> Path:
     """A stock BERT of three labels with the tokenizer of a run."""
     folder = shutil.copytree(finished.folder / "tokenizer", tmp_path / "stock")
     size = len(load_tokenizer(folder))
@@ -42,10 +39,7 @@ def label(stock: Path, tmp_path: Path, *more: object) -> Ended:
     return call(finetune.main, *argv, "--device", "cpu", *more)
 
 
-def test_its_predictions_equal_those_of_stock(
-    stock: Path,
-    tmp_path: Path,
-) -> None:
+def test_its_predictions_equal_those_of_stock(stock: Path, tmp_path: Path) -> None:
     # Regression: a folder without a recorded task was reported as fine-tuned on None.
     ended = label(stock, tmp_path, "--precision", "fp32", "--max_seq_length", 32)
     assert ended.code == 0, ended.err
@@ -62,8 +56,7 @@ def test_its_predictions_equal_those_of_stock(
 
 
 def test_labels_without_names_are_reported_with_where_to_name_them(
-    stock: Path,
-    tmp_path: Path,
+    stock: Path, tmp_path: Path
 ) -> None:
     # Regression: the message asked for another --model, or a change of the data.
     content = json.loads((stock / "config.json").read_text())

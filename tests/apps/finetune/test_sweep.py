@@ -23,10 +23,7 @@ LOSS_TOLERANCE = 1e-5  # float32 sums in another order; no dropout
 LONG = (*QUICK, "--num_train_epochs", 12, "--seeds", 2)
 
 
-def outcome(
-    folder: Path,
-    seeds: int = 2,
-) -> tuple[Any, ...]:
+def outcome(folder: Path, seeds: int = 2) -> tuple[Any, ...]:
     """Everything that is equal in equal sweeps: results, logs without times, and the exported
     model.
     """
@@ -45,9 +42,7 @@ def logged(seed_folder: Path) -> tuple[str, list[dict[str, Any]]]:
 
 
 def test_a_seed_does_not_depend_on_those_before_it(
-    again: Again,
-    sweep: Path,
-    tmp_path: Path,
+    again: Again, sweep: Path, tmp_path: Path
 ) -> None:
     tune(*again(tmp_path / "alone", "--seeds", 1, "--seed", SEED + 1))
     alone, among = (folder / f"seed-{SEED + 1}" for folder in (tmp_path / "alone", sweep))
@@ -55,9 +50,7 @@ def test_a_seed_does_not_depend_on_those_before_it(
 
 
 def test_seeds_that_share_a_recorded_step_train_as_each_alone(
-    again: Again,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    again: Again, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorders: list[ReplayingRecorder] = []
 
@@ -79,10 +72,7 @@ def test_seeds_that_share_a_recorded_step_train_as_each_alone(
 
 
 def test_the_model_kept_is_that_of_the_best_seed(
-    again: Again,
-    tiny: Tiny,
-    sweep: Path,
-    tmp_path: Path,
+    again: Again, tiny: Tiny, sweep: Path, tmp_path: Path
 ) -> None:
     best = results(sweep)["best_seed"]
     values = results(sweep)["metrics"][tiny.main_metric]["values"]
@@ -93,10 +83,7 @@ def test_the_model_kept_is_that_of_the_best_seed(
     )
 
 
-def test_a_finished_sweep_run_again_trains_nothing(
-    again: Again,
-    copy: Path,
-) -> None:
+def test_a_finished_sweep_run_again_trains_nothing(again: Again, copy: Path) -> None:
     made = [path for path in copy.rglob("*") if "seed-" in str(path) or "model" in path.parts]
     before, same = {path: path.stat().st_mtime_ns for path in made}, outcome(copy)
     ended = tune(*again(copy))
@@ -105,10 +92,7 @@ def test_a_finished_sweep_run_again_trains_nothing(
     assert (copy / "results.md").read_text(encoding="utf-8").strip() in ended.out
 
 
-def test_more_seeds_are_added_to_a_finished_sweep(
-    again: Again,
-    copy: Path,
-) -> None:
+def test_more_seeds_are_added_to_a_finished_sweep(again: Again, copy: Path) -> None:
     before = sha256(copy / f"seed-{SEED}" / "result.json")
     tune(*again(copy, "--seeds", 3))
     assert results(copy)["seeds"] == [SEED, SEED + 1, SEED + 2]
@@ -120,10 +104,7 @@ def test_more_seeds_are_added_to_a_finished_sweep(
 
 
 @pytest.fixture(scope="session")
-def uninterrupted(
-    tuned: Tuned,
-    tiny: Tiny,
-) -> Path:
+def uninterrupted(tuned: Tuned, tiny: Tiny) -> Path:
     return tuned("uninterrupted-sweep", tiny, *LONG)[0]
 
 
@@ -158,9 +139,7 @@ def test_an_interrupted_sweep_gives_the_same_results(
 
 @pytest.mark.slow
 def test_early_stopping_counts_no_evaluation_twice_after_a_kill(
-    finished: Finished,
-    tiny: Tiny,
-    tmp_path: Path,
+    finished: Finished, tiny: Tiny, tmp_path: Path
 ) -> None:
     # Four evaluations, ten updates apart; the second, before the kill, is repeated.
     more = ("--early_stopping_patience", 3, "--learning_rate", 1e-9, "--num_train_epochs", 30)
@@ -172,10 +151,7 @@ def test_early_stopping_counts_no_evaluation_twice_after_a_kill(
     assert results(folder)["updates"] == [40]
 
 
-def test_new_settings_are_refused(
-    again: Again,
-    copy: Path,
-) -> None:
+def test_new_settings_are_refused(again: Again, copy: Path) -> None:
     same = outcome(copy)
     for option, value, code in (("learning_rate", 0.001, 4), ("resume", "never", 2)):
         ended = call(finetune.main, *again(copy, f"--{option}", value))
@@ -186,10 +162,7 @@ def test_new_settings_are_refused(
 # Two sweeps side by side.
 
 
-def compared(
-    first: Path,
-    second: Path,
-) -> dict[str, list[str]]:
+def compared(first: Path, second: Path) -> dict[str, list[str]]:
     """The cells of the table that --compare prints, by metric."""
     ended = tune("--compare", first, second)
     assert "with fewer than 5 seeds per sweep" in ended.out
@@ -200,19 +173,12 @@ def compared(
 
 
 @pytest.fixture(scope="session")
-def other_sweep(
-    tuned: Tuned,
-    tiny: Tiny,
-) -> Path:
+def other_sweep(tuned: Tuned, tiny: Tiny) -> Path:
     """A well-trained sweep of the same task."""
     return tuned("sweep-other", tiny, "--seeds", 2)[0]
 
 
-def test_a_comparison_is_first_minus_second(
-    sweep: Path,
-    other_sweep: Path,
-    tiny: Tiny,
-) -> None:
+def test_a_comparison_is_first_minus_second(sweep: Path, other_sweep: Path, tiny: Tiny) -> None:
     metric = tiny.main_metric
     forth = compared(other_sweep, sweep)[metric]
     new, old = (results(folder)["metrics"][metric]["mean"] for folder in (other_sweep, sweep))
@@ -222,10 +188,7 @@ def test_a_comparison_is_first_minus_second(
 
 
 def test_different_sweeps_are_not_compared(
-    finished: Finished,
-    sweep: Path,
-    copy: Path,
-    tmp_path: Path,
+    finished: Finished, sweep: Path, copy: Path, tmp_path: Path
 ) -> None:
     tune(*rte(tmp_path / "tasks").options(finished.folder, tmp_path / "rte", *QUICK))
     assert_refused(call(finetune.main, "--compare", sweep, tmp_path / "rte"), 2, "rte", "cola")
@@ -250,8 +213,7 @@ SPLIT: tuple[object, ...] = ("--num_train_epochs", 2, "--logging_steps", 1)
 
 
 def test_accumulation_gives_the_losses_of_one_large_batch(
-    finished: Finished,
-    tmp_path: Path,
+    finished: Finished, tmp_path: Path
 ) -> None:
     """Tags of sentences of different lengths, where a mean of means would differ."""
     task = ner(tmp_path / "tasks")
@@ -263,10 +225,7 @@ def test_accumulation_gives_the_losses_of_one_large_batch(
 
 
 @pytest.mark.slow
-def test_two_ranks_train_and_evaluate_like_one(
-    finished: Finished,
-    tmp_path: Path,
-) -> None:
+def test_two_ranks_train_and_evaluate_like_one(finished: Finished, tmp_path: Path) -> None:
     task = ner(tmp_path / "tasks")
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", 2)
     halves = ("--per_device_train_batch_size", 8)

@@ -66,8 +66,7 @@ def stored(folder: Path) -> dict[str, Any]:
 
 
 def test_tasks_in_any_order_repeated_or_lost_give_the_bytes_of_one_process(
-    mixture: Path,
-    tmp_path: Path,
+    mixture: Path, tmp_path: Path
 ) -> None:
     alone = prepare(config_of(mixture, tmp_path / "alone"), 42).folder
     config = config_of(mixture, tmp_path / "together")
@@ -87,10 +86,7 @@ def test_tasks_in_any_order_repeated_or_lost_give_the_bytes_of_one_process(
     assert stored(folder) == stored(alone)
 
 
-def test_wrong_options_are_refused(
-    mixture: Path,
-    tmp_path: Path,
-) -> None:
+def test_wrong_options_are_refused(mixture: Path, tmp_path: Path) -> None:
     for options, word in (("--tasks 2", "--engine"), ("--engine datatrove --tasks 0", "above 0")):
         argv = ["--corpus", str(mixture), "--prepared_dir", str(tmp_path / "p"), *options.split()]
         assert_refused(call(main, *argv), 2, word)
@@ -101,10 +97,7 @@ THREE_TASKS = "--vocab_size 300 --max_seq_length 32 --preprocessing_num_workers 
 
 @pytest.mark.parametrize("engine", ["datatrove", "ray"])
 def test_an_engine_runs_the_tasks(
-    mixture: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    engine: str,
+    mixture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str
 ) -> None:
     # In this process; below on a real cluster.
     monkeypatch.setattr("ray.init", lambda **_: None)
@@ -174,9 +167,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def test_text_on_an_s3_server_is_prepared_as_if_it_were_local(
-    bucket: Any,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HOME", str(tmp_path / "cache"))
     for number in range(2):

@@ -38,10 +38,7 @@ Run = Callable[..., tuple[Prepared, str]]
 
 @pytest.fixture
 def run(caplog: pytest.LogCaptureFixture) -> Run:
-    def run(
-        config: CorpusConfig,
-        seed: int = 1,
-    ) -> tuple[Prepared, str]:
+    def run(config: CorpusConfig, seed: int = 1) -> tuple[Prepared, str]:
         caplog.set_level("INFO", logger="electra_albert")
         caplog.clear()
         return prepare(config, seed), "\n".join(caplog.messages)
@@ -49,18 +46,14 @@ def run(caplog: pytest.LogCaptureFixture) -> Run:
     return run
 
 
-def rewrite(
-    path: Path,
-    content: bytes,
-) -> None:
+def rewrite(path: Path, content: bytes) -> None:
     before = path.stat()  # its time stays
     path.write_bytes(content)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
 def test_next_run_reuses_everything_despite_new_file_time_or_sequence_length(
-    config: CorpusConfig,
-    run: Run,
+    config: CorpusConfig, run: Run
 ) -> None:
     first, log = run(config)
     assert all(
@@ -80,9 +73,7 @@ def test_next_run_reuses_everything_despite_new_file_time_or_sequence_length(
 
 
 def test_a_finished_store_can_be_used_on_a_read_only_drive(
-    config: CorpusConfig,
-    run: Run,
-    monkeypatch: pytest.MonkeyPatch,
+    config: CorpusConfig, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, _ = run(config)
     given = replace(config, tokenizer=str(first.tokenizer_dir))
@@ -118,8 +109,7 @@ CHANGES = {
 
 
 def test_a_changed_option_or_text_is_never_served_from_the_old_store(
-    config: CorpusConfig,
-    run: Run,
+    config: CorpusConfig, run: Run
 ) -> None:
     changed: list[CorpusConfig] = [
         replace(config, **{name: value}) for name, value in CHANGES.items()
@@ -131,8 +121,7 @@ def test_a_changed_option_or_text_is_never_served_from_the_old_store(
 
 
 def test_given_tokenizer_is_used_and_a_changed_one_gets_its_own_store(
-    config: CorpusConfig,
-    run: Run,
+    config: CorpusConfig, run: Run
 ) -> None:
     first, _ = run(config)
     given = replace(config, tokenizer=str(first.tokenizer_dir), vocab_size=9_999)
@@ -160,8 +149,7 @@ def content(prepared: Prepared) -> list[bytes]:
 
 
 def test_a_flipped_bit_in_any_file_of_a_store_changes_no_result(
-    config: CorpusConfig,
-    run: Run,
+    config: CorpusConfig, run: Run
 ) -> None:
     # Regression: it changed weights and held-out scores, because the hashes were never checked.
     first, _ = run(config)
@@ -183,9 +171,7 @@ def test_a_flipped_bit_in_any_file_of_a_store_changes_no_result(
     "damage", [lambda file: rewrite(file, file.read_bytes()[:-3] + b" }\n"), Path.unlink]
 )
 def test_a_damaged_tokenizer_is_made_again_and_the_store_kept(
-    config: CorpusConfig,
-    run: Run,
-    damage: Any,
+    config: CorpusConfig, run: Run, damage: Any
 ) -> None:
     # Regression: without tokenizer_config.json, the store was built again with other tokens,
     # without a word.
@@ -206,8 +192,7 @@ def test_a_damaged_tokenizer_is_made_again_and_the_store_kept(
 
 
 def test_verify_finds_damage_that_left_size_and_times_unchanged(
-    config: CorpusConfig,
-    run: Run,
+    config: CorpusConfig, run: Run
 ) -> None:
     first, _ = run(config)
     expected, file = content(first), first.store.folder / "train" / "000000.tokens.bin"
@@ -256,9 +241,7 @@ for limit in range(largest // 4, largest, largest // 8):
 
 
 def test_a_failed_write_is_reported_and_leaves_no_file_that_counts_as_complete(
-    config: CorpusConfig,
-    run: Run,
-    tmp_path: Path,
+    config: CorpusConfig, run: Run, tmp_path: Path
 ) -> None:
     # Regression: bytes lost in a flush shifted all later boundaries, and the store counted as
     # complete.
@@ -279,8 +262,7 @@ def test_a_failed_write_is_reported_and_leaves_no_file_that_counts_as_complete(
 
 
 def test_a_trained_tokenizer_never_joins_digit_and_comma_and_its_size_is_logged(
-    config: CorpusConfig,
-    run: Run,
+    config: CorpusConfig, run: Run
 ) -> None:
     text = Path(config.corpus).read_text().replace("river", "1,200").replace("great", "7,")
     Path(config.corpus).write_text(text)
@@ -296,9 +278,7 @@ def test_a_trained_tokenizer_never_joins_digit_and_comma_and_its_size_is_logged(
 
 
 def test_a_vocabulary_is_extended_until_nothing_is_added(
-    config: CorpusConfig,
-    run: Run,
-    tmp_path: Path,
+    config: CorpusConfig, run: Run, tmp_path: Path
 ) -> None:
     # `abcd` can be split only once `ab` is a token: from the left it is a ##bc ##d.
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", "a", "##b", "##bc", "##cd", *WORDS]
@@ -320,8 +300,7 @@ def test_a_vocabulary_is_extended_until_nothing_is_added(
 
 
 def test_bad_input_is_refused_in_one_line_before_the_store_is_built(
-    config: CorpusConfig,
-    tmp_path: Path,
+    config: CorpusConfig, tmp_path: Path
 ) -> None:
     KINDS["roberta"](tmp_path / "roberta")
     own = {"tokenizer": str(tmp_path / "roberta")}
@@ -352,9 +331,7 @@ t.txt + ./t.txt
 
 
 def test_a_file_in_two_sources_gives_two_columns_or_is_read_once_or_refused(
-    config: CorpusConfig,
-    run: Run,
-    tmp_path: Path,
+    config: CorpusConfig, run: Run, tmp_path: Path
 ) -> None:
     texts = ["\n".join(document(number)) for number in range(40)]
     parquet.write_table(pyarrow.table({"a": texts[:20], "b": texts[20:]}), tmp_path / "t.parquet")

@@ -36,10 +36,7 @@ def run(*argv: object) -> Any:
 
 
 def test_command_prints_and_writes_library_scores(
-    finished: Finished,
-    text: Path,
-    pairs: Path,
-    tmp_path: Path,
+    finished: Finished, text: Path, pairs: Path, tmp_path: Path
 ) -> None:
     output, model = tmp_path / "new" / "scores.json", load_model(finished.folder, "cpu")
     asked = ("--text", text, text, "--pairs", pairs, "--output", output)
@@ -61,10 +58,7 @@ def test_command_prints_and_writes_library_scores(
     assert len({len(line) for line in lines[:3]}) == 1
 
 
-def test_bf16_rounds_the_scores_and_no_more(
-    finished: Finished,
-    text: Path,
-) -> None:
+def test_bf16_rounds_the_scores_and_no_more(finished: Finished, text: Path) -> None:
     asked: dict[str, Any] = {"model": finished.folder, "text": [text], "device": "cpu"}
     exact, rounded = (score.score(**asked, precision=name) for name in ("fp32", "bf16"))
     nats = exact["text"][0]["nats_per_token"]
@@ -74,10 +68,7 @@ def test_bf16_rounds_the_scores_and_no_more(
 
 
 def test_scores_that_a_model_lacks_are_reported(
-    finished: Finished,
-    text: Path,
-    pairs: Path,
-    tmp_path: Path,
+    finished: Finished, text: Path, pairs: Path, tmp_path: Path
 ) -> None:
     output = tmp_path / "scores.json"
     asked = ("--text", text, "--pairs", pairs, "--output", output)
@@ -116,10 +107,7 @@ REFUSED = f"""
 """
 
 
-def test_a_wrong_option_is_refused(
-    finished: Finished,
-    in_folder: Path,
-) -> None:
+def test_a_wrong_option_is_refused(finished: Finished, in_folder: Path) -> None:
     write(in_folder, PAIR, "p.jsonl")
     config = shutil.copytree(finished.folder, in_folder / "run") / "generator" / "config.json"
     before = config.read_bytes()
