@@ -182,10 +182,10 @@ def test_a_run_with_another_noise_share_is_not_resumed(finished: Finished, tmp_p
     assert_refused(other, 4, "noise_share")
 
 
-def train_on_days(folder: Path, more: str) -> Ended:
+def train_on_days(folder: Path, more: str, day_count: int = 200) -> Ended:
     """A run in `folder`/run on predictable text: the events of a day, hour by hour."""
     corpus, draw, days = folder / "days.txt", random.Random(1), []
-    for _ in range(200):
+    for _ in range(day_count):
         who = draw.choice(["ann", "bob", "carl", "dora", "emil", "fay", "gus", "hal"])
         places = draw.choices(["river", "hill", "house", "road"], k=12)
         deeds = zip(HOURS.split(), DEEDS.split(), places, strict=True)
@@ -203,5 +203,6 @@ def train_on_days(folder: Path, more: str) -> Ended:
 
 @pytest.mark.slow
 def test_sentence_order_is_learned_from_predictable_text(tmp_path: Path) -> None:
-    train_on_days(tmp_path, "--objective mlm_sop --max_steps 1600")
-    assert rows(tmp_path / "run")[-1]["eval_sop_accuracy"] > 0.75
+    # One day in a hundred is held out: of 200 days three examples, whose accuracy says nothing.
+    train_on_days(tmp_path, "--objective mlm_sop --max_steps 1600", 3000)
+    assert rows(tmp_path / "run")[-1]["eval_sop_accuracy"] > 0.85

@@ -183,6 +183,17 @@ def test_a_warmup_with_different_settings_is_refused(toy: Toy, whole: Path, tmp_
         assert_refused(ended, 4, words)
 
 
+def test_a_warmup_alone_is_refused_with_resume_never_before_the_text_is_prepared(
+    toy: Toy, whole: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(whole / WARMUP, run / WARMUP)
+    argv = toy.options(toy.stock(ELECTRA), run, *COMMAND, "--resume", "never")
+    argv += ["--prepared_dir", str(tmp_path / "prepared")]
+    assert_refused(call(pretrain.main, *argv), 2, "--resume never")
+    assert not (tmp_path / "prepared").exists()
+
+
 def test_an_old_text_cannot_be_added_to_a_run_that_has_begun(toy: Toy, whole: Path) -> None:
     again = toy.options(toy.stock(ELECTRA), whole, *COMMAND, "--old_corpus", toy.old_text)
     assert_refused(call(pretrain.main, *again), 4, "old_corpus: None before")
