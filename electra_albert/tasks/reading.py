@@ -61,7 +61,7 @@ def read_data(
     chosen = _sample(loaded, "training examples", "max_train_examples", key, config, report)
     train = [loaded[position] for position in chosen]
     key = derived_seed(_EVALUATION_SEED, Stream.VALIDATION)
-    evaluation: dict[str, Examples] = {}
+    evaluation = {}
     for name, (source_name, examples) in sets.items():
         if examples:
             what = f"examples of {name}"
@@ -71,7 +71,7 @@ def read_data(
     tests = sources["test"] if needs_test or not evaluation else {}
     if not evaluation and not tests:  # the evaluation set has no labels
         tests = dict(zip(task.files.test, sources["evaluation"].values(), strict=False))
-    test: dict[str, Examples] = {}
+    test = {}
     for name, source in tests.items():
         test[name] = _read(SplitReader(task, config, "test", report, source))
     return TaskData(train, evaluation, test, labels, report)
