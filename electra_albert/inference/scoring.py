@@ -65,7 +65,9 @@ def score_text(
     generator = model.masked_token_model("scoring a text")
     special = special_ids(model.tokenizer)
     longest = generator.config.max_position_embeddings
-    length = min(DEFAULT_LENGTH, longest) if max_seq_length is None else max_seq_length
+    length = max_seq_length
+    if length is None:
+        length = min(DEFAULT_LENGTH, longest)
     if not MIN_LENGTH <= length <= longest:
         raise UsageError(
             f"max_seq_length={length} must be from {MIN_LENGTH} to {longest}, the model's maximum"
@@ -78,7 +80,8 @@ def score_text(
         table = build_table(split, length, _EXAMPLE_SEED)
         examples = PackedExamples(split, table, length, _EXAMPLE_SEED, special)
         rows = table.count
-        for batch in eval_batches(examples, rows, max(1, model.batch_tokens // length)):
+        batch_size = max(1, model.batch_tokens // length)
+        for batch in eval_batches(examples, rows, batch_size):
             sums += predict_batch(generator, batch.to(model.device), special)
     if not sums.isfinite().all():
         raise CheckpointError(_NOT_FINITE.format(file))
@@ -94,10 +97,14 @@ def _as_scores(
     tokens = len(ids)
     assert predicted == tokens, "not every token was predicted once"
     unknown = int((ids == unknown_id).sum())  # 0 without an unknown token
-    known = tokens - unknown
+    per_known_token = None
+    if unknown < tokens:
+        per_known_token = (nats - unknown_nats) / (tokens - unknown)
     per_word = nats / words
+    perplexity = None
+    if per_word < math.log(sys.float_info.max):  # else exp overflows
+        perplexity = math.exp(per_word)
     share = np.unique(ids, return_counts=True)[1] / tokens  # of each token of the vocabulary
-    is_finite = per_word < math.log(sys.float_info.max)  # else exp overflows
     return {
         "tokens": tokens,
         "words": words,
@@ -108,10 +115,10 @@ def _as_scores(
         # Nats per token, of this text's own frequencies.
         "unigram_entropy": float(-(share * np.log(share)).sum()),
         "nats_per_token": nats / tokens,
-        "nats_per_known_token": (nats - unknown_nats) / known if known else None,
+        "nats_per_known_token": per_known_token,
         "accuracy": correct / tokens,
         "nats_per_word": per_word,
-        "pseudo_perplexity": math.exp(per_word) if is_finite else None,
+        "pseudo_perplexity": perplexity,
     }
 
 
@@ -128,9 +135,9 @@ def _tokenize(tokenizer: Any, file: Path, text_column: str) -> tuple[TokenStream
     except DataError as error:
         raise DataError(str(error).removeprefix("--corpus ")) from None
     encoder = text_encoder.TextEncoder(tokenizer)
-    tokens: list[np.ndarray] = []
-    lengths: list[np.ndarray] = []  # of sentences
-    ends: list[int] = []  # of documents
+    tokens = []
+    lengths = []  # of sentences
+    ends = []  # of documents
     total = 0
     words = 0
     for unit in sources.plan_units(files, sources.ReadOptions(text_column)):
@@ -201,7 +208,8 @@ def score_pairs(
         shares = []
         for head, score in scorers.items():
             # Each token sequence is scored once: sentences with the same tokens tie exactly.
-            scores = dict(zip(texts, score([*texts.values()]), strict=True))
+            values = score([*texts.values()])
+            scores = dict(zip(texts, values, strict=True))
             if not all(map(math.isfinite, scores.values())):
                 raise CheckpointError(_NOT_FINITE.format(name))
             differences = [scores[good] - scores[bad] for good, bad in pairs]
@@ -277,12 +285,13 @@ def read_pairs(file: Path) -> dict[str, tuple[str, list[Pair]]]:
     table = tables.open_table(file)
     columns = (*_SENTENCES, "UID", "linguistics_term")
     sets: dict[str, tuple[str, list[Pair]]] = {}
-    for row in table.rows([table.find((column,)) for column in columns]):
+    names = [table.find((column,)) for column in columns]
+    for row in table.rows(names):
         cells = zip(row.cells, columns, strict=True)
         texts = (as_text(cell, row.location, column).strip() for cell, column in cells)
         good, bad, name, term = texts
         if not good or not bad:
-            missing = _SENTENCES[bool(good)]
+            missing = "sentence_bad" if good else "sentence_good"
             raise DataError(
                 f"{row.location}: no {missing!r}; give each line {' and '.join(_SENTENCES)}"
             )
@@ -300,17 +309,19 @@ def _tokenize_pairs(
 ) -> tuple[dict[_Ids, str], list[tuple[_Ids, _Ids]]]:
     """Sentences by their token ids, and the ids of each pair. DataError if one is too long."""
     sentences = list(chain.from_iterable(pair[:2] for pair in pairs))
+    encodings = tokenizer.backend_tokenizer.encode_batch(sentences)
     all_ids = []
-    for index, encoding in enumerate(tokenizer.backend_tokenizer.encode_batch(sentences)):
+    for index, encoding in enumerate(encodings):
         ids = tuple(encoding.ids)
         if len(ids) > longest:
-            raise DataError(
-                f"{pairs[index // 2][2]}: {engine.quote(sentences[index], 0)} "
-                f"{engine.too_long(len(ids), longest)}"
-            )
+            location = pairs[index // 2][2]
+            text = engine.quote(sentences[index], 0)
+            raise DataError(f"{location}: {text} {engine.too_long(len(ids), longest)}")
         all_ids.append(ids)
     texts = dict(zip(all_ids, sentences, strict=True))
-    return texts, list(zip(all_ids[::2], all_ids[1::2], strict=True))
+    good = all_ids[::2]
+    bad = all_ids[1::2]
+    return texts, list(zip(good, bad, strict=True))
 
 
 def original_log_probability(model: InferenceModel, texts: list[str]) -> list[float]:
