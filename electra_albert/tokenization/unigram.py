@@ -45,12 +45,16 @@ def split_digit_commas(
     if is_split is None:
         return vocab
     joint = {token for token, _ in vocab if token.endswith(",") and token[-2:-1].isdigit()}
-    lowest = min((score for token, score in vocab if token not in joint), default=0.0)
+    ordinary = [score for token, score in vocab if token not in joint]
+    lowest = min(ordinary, default=0.0)
     adjusted = []
     for token, score in vocab:
         is_lowered = score < lowest - _DIGIT_COMMA_PENALTY / 2
         if token in joint and is_lowered != is_split:
-            score += _DIGIT_COMMA_PENALTY if is_lowered else -_DIGIT_COMMA_PENALTY
+            change = _DIGIT_COMMA_PENALTY
+            if is_split:
+                change = -change
+            score += change
         adjusted.append((token, score))
     return adjusted
 
@@ -98,7 +102,8 @@ def is_uncased_default(proto: Any) -> bool:
 
     spec = proto.normalizer_spec
     learned = "".join(piece.piece for piece in proto.pieces if piece.type == piece.NORMAL)
-    if AlbertTokenizer().backend_tokenizer.normalizer.normalize_str(learned) != learned:
+    normalizer = AlbertTokenizer().backend_tokenizer.normalizer
+    if normalizer.normalize_str(learned) != learned:
         return False
     return bool(spec.name == "nmt_nfkc" and spec.add_dummy_prefix and spec.remove_extra_whitespaces)
 
@@ -128,7 +133,8 @@ def as_content(proto: Any, roles: Collection[str]) -> dict[str, Any]:
             token = " " + token  # text never yields it, and no space reaches the model
         vocab.append((token, piece.score))
     if spec.remove_extra_whitespaces:
-        steps.append(normalizers.Replace(Regex(f"^ +| +(?= )|[ {WORD_START}]+$"), ""))
+        spaces = Regex(f"^ +| +(?= )|[ {WORD_START}]+$")
+        steps.append(normalizers.Replace(spaces, ""))
     if spec.add_dummy_prefix:
         steps.append(normalizers.Prepend(WORD_START))
     backend = Tokenizer(models.Unigram(vocab, proto.trainer_spec.unk_id))
@@ -140,15 +146,18 @@ def as_content(proto: Any, roles: Collection[str]) -> dict[str, Any]:
 
 def find_roles(config: dict[str, Any], tokens: Collection[str]) -> dict[str, str]:
     """The special token of each role, from the configuration or else by a well-known name."""
-    roles: dict[str, str] = {}
+    roles = {}
     for role, usual in ROLES.items():
-        name = token_name(config.get(f"{role}_token"))
-        names = [f"[{role.upper()}]", usual] if name is None else [name]
+        key = f"{role}_token"
+        name = token_name(config.get(key))
+        names = [f"[{role.upper()}]", usual]
+        if name is not None:
+            names = [name]
         present = [name for name in names if isinstance(name, str) and name in tokens]
         if present:
-            roles[f"{role}_token"] = present[0]
+            roles[key] = present[0]
         elif role != "unk":
-            raise ValueError(f"no {role}_token: {' or '.join(map(repr, names))} is not a token")
+            raise ValueError(f"no {key}: {' or '.join(map(repr, names))} is not a token")
     if len(set(roles.values())) < len(roles):
         raise ValueError(f"two of its special tokens are the same, {roles}")
     return roles
@@ -156,4 +165,6 @@ def find_roles(config: dict[str, Any], tokens: Collection[str]) -> dict[str, str
 
 def token_name(entry: Any) -> Any:
     """The text of a token in a configuration."""
-    return entry.get("content") if isinstance(entry, dict) else entry
+    if isinstance(entry, dict):
+        return entry.get("content")
+    return entry
