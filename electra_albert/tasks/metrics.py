@@ -227,16 +227,17 @@ def bootstrap_intervals(
     tables = _stacked(per_seed)
     drawn: dict[str, list[float]] = {name: [] for name in _mean_scores(tables, measure)}
     for chosen in _draws(tables.shape[1], seed, resamples):
-        for name, mean in _mean_scores(tables[:, chosen], measure).items():
+        means = _mean_scores(tables[:, chosen], measure)
+        for name, mean in means.items():
             if name in drawn:
                 drawn[name].append(mean)
-    return {name: _interval(means) for name, means in drawn.items() if means}
+    return {name: _interval(scores) for name, scores in drawn.items() if scores}
 
 
 def _mean_scores(tables: Values, measure: Measure) -> Scores:
     """Means over seeds of the metrics that all have. tables [seeds, N, columns]."""
     scores = [measure(table) for table in tables]
-    means: Scores = {}
+    means = {}
     for name in scores[0]:
         by_seed = [of_seed[name] for of_seed in scores if name in of_seed]
         if len(by_seed) == len(scores):
@@ -285,8 +286,8 @@ def compare(
             differences.append(first_mean - second_mean)
     not_above = sum(drawn <= 0 for drawn in differences)
     not_below = sum(drawn >= 0 for drawn in differences)
-    reversed_count = min(not_above, not_below)
-    p_value = min(1.0, 2 * (reversed_count + 1) / (len(differences) + 1))
+    share = (min(not_above, not_below) + 1) / (len(differences) + 1)
+    p_value = min(1.0, 2 * share)
     first_scores, second_scores = map(scored, sides)
     difference = float(first_scores.mean() - second_scores.mean())
     freedom = len(first_scores) + len(second_scores) - 2
@@ -301,10 +302,8 @@ def _require_same_examples(sides: Sequence[Values], gold_columns: list[int]) -> 
     """Raise DataError unless all tables have equal gold columns. sides [seeds, N, columns]."""
     first = sides[0][0]
     for side in sides:
-        is_equal = side.shape[1:] == first.shape
-        if is_equal:
-            is_equal = np.all(side[:, :, gold_columns] == first[:, gold_columns])
-        if not is_equal:
+        has_shape = side.shape[1:] == first.shape
+        if not has_shape or (side != first)[:, :, gold_columns].any():
             raise DataError(
                 "the two were evaluated on different examples; "
                 "compare sweeps with the same evaluation data"
@@ -324,7 +323,8 @@ def _seed_mean(scores: Values, uniform: Values) -> float:
     positions = (uniform[:count] * count).astype(np.int64)
     drawn = float(scores[positions].mean())
     # The bootstrap of n seeds has only (n - 1) / n of their variance, half of it for two seeds.
-    return mean + (drawn - mean) * math.sqrt(count / (count - 1))
+    correction = math.sqrt(count / (count - 1))
+    return mean + (drawn - mean) * correction
 
 
 def _stacked(per_seed: Runs) -> Values:
@@ -343,5 +343,6 @@ def _draws(size: int, seed: int, resamples: int) -> Iterator[NDArray[np.int64]]:
 
 
 def _interval(drawn: Sequence[float]) -> Interval:
-    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    limits = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
+    low, high = np.quantile(drawn, limits)
     return float(low), float(high)
