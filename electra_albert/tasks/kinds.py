@@ -26,6 +26,8 @@ from electra_albert.tasks.task import (
 )
 
 NO_ANSWER_FILE = "na_prob.json"
+Examples = Sequence[Any]
+Predictions = Sequence[Any]
 PREDICTIONS_HEADER = "id\tgold\tpredicted\t"
 _MAX_CHARACTERS = 500  # of a text in a table of predictions
 # Sums over labels: loss [] float32, correct predictions [] int64 (None for a regression).
@@ -62,7 +64,7 @@ def _span_loss(outputs: Tensor, labels: Tensor) -> _Sums:
     return loss, is_correct.all(-1).sum()
 
 
-def _labels_file(task: Task, predictions: Sequence[Any], examples: Sequence[Any]) -> str:
+def _labels_file(task: Task, predictions: Predictions, examples: Examples) -> str:
     ids = [example.identity for example in examples]
     # GLUE requires unique numbers as index; if the file has none, examples are numbered.
     # Other tasks keep their ids.
@@ -80,7 +82,7 @@ def _labels_file(task: Task, predictions: Sequence[Any], examples: Sequence[Any]
     return "index\tprediction\n" + _cells(ids, predictions)
 
 
-def _answers_file(task: Task, predictions: Sequence[str | float], examples: Sequence[Any]) -> str:
+def _answers_file(task: Task, predictions: Sequence[str | float], examples: Examples) -> str:
     ids = [example.identity for example in examples]
     answers = dict(zip(ids, predictions, strict=True))
     if len(answers) < len(ids):
@@ -89,7 +91,7 @@ def _answers_file(task: Task, predictions: Sequence[str | float], examples: Sequ
     return json.dumps(answers, ensure_ascii=False, indent=1) + "\n"
 
 
-def _tags_file(task: Task, predictions: Sequence[Any], examples: Sequence[Any]) -> str:
+def _tags_file(task: Task, predictions: Predictions, examples: Examples) -> str:
     content = ""
     for example, tags in zip(examples, predictions, strict=True):
         content += _cells(example.words, tags) + "\n"
@@ -113,13 +115,11 @@ def _cells(first: Sequence[str], second: Sequence[str]) -> str:
 class Kind(NamedTuple):
     """Functions for one kind of task; `decode` is never given training features."""
 
-    encode: Callable[[Sequence[Any], Encoding], EncodedExamples]
-    decode: Callable[
-        [Outputs, EncodedExamples, Sequence[Any], tuple[str, ...], EncodePlan], Decoded
-    ]
+    encode: Callable[[Examples, Encoding], EncodedExamples]
+    decode: Callable[[Outputs, EncodedExamples, Examples, tuple[str, ...], EncodePlan], Decoded]
     term: str  # name of the loss
     loss: Callable[..., _Sums]
-    file: Callable[[Task, Sequence[Any], Sequence[Any]], str]  # the content of a submission
+    file: Callable[[Task, Predictions, Examples], str]  # the content of a submission
 
 
 KINDS = {
@@ -135,7 +135,7 @@ KINDS = {
 
 
 def write_submission(
-    task: Task, test_name: str, decoded: Decoded, examples: Sequence[Any], folder: Path
+    task: Task, test_name: str, decoded: Decoded, examples: Examples, folder: Path
 ) -> Path:
     """Write the submission file of one test set and return its path.
 
@@ -143,7 +143,8 @@ def write_submission(
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / (task.submission or f"{test_name}.tsv")
-    files = {path: KINDS[task.kind].file(task, decoded.predictions, examples)}
+    submission = KINDS[task.kind].file(task, decoded.predictions, examples)
+    files = {path: submission}
     if task.kind == "span" and decoded.probabilities is not None:
         files[folder / NO_ANSWER_FILE] = _answers_file(task, decoded.probabilities, examples)
     for file, content in files.items():
@@ -152,7 +153,7 @@ def write_submission(
 
 
 def predictions_table(
-    examples: Sequence[Any], predictions: Sequence[Any], probabilities: Sequence[Any] | None
+    examples: Examples, predictions: Predictions, probabilities: Sequence[Any] | None
 ) -> str:
     """One line per example: id, gold label, prediction, probability and text.
 
@@ -210,14 +211,12 @@ def _gold_and_text(example: Any) -> tuple[str, str]:
     return gold, f"{example.question} ||| {example.context}"
 
 
-def confusion_table(
-    labels: Sequence[str], examples: Sequence[Any], predictions: Sequence[Any]
-) -> str:
+def confusion_table(labels: Sequence[str], examples: Examples, predictions: Predictions) -> str:
     """Confusion matrix of texts or words: gold labels in rows, predicted labels in columns."""
     from sklearn.metrics import confusion_matrix
 
     gold: list[str] = []
-    predicted: list[str] = []
+    predicted = []
     for example, prediction in zip(examples, predictions, strict=True):
         if isinstance(example, TokenExample):
             gold += example.tags or ()
@@ -256,8 +255,7 @@ class TaskObjective(nn.Module):
 
     def counts(self, batch: Batch) -> dict[str, int]:
         """The divisor of the loss, computed on the host."""
-        assert batch.labels is not None, "a batch without labels has no loss"
-        return {self._kind.term: int(self._count(batch.labels))}
+        return {self._kind.term: int(self._count(batch))}
 
     def forward(self, batch: Batch) -> dict[str, Term]:
         """Terms of a labelled batch."""
@@ -274,20 +272,20 @@ class TaskObjective(nn.Module):
 
     def terms(self, outputs: Tensor, batch: Batch) -> dict[str, Term]:
         """Loss and accuracy of outputs [B, ...]."""
-        labels = batch.labels
-        assert labels is not None, "a batch without labels has no loss"
-        inputs = [outputs, labels]
+        count = self._count(batch)
+        inputs = [outputs, batch.labels]
         if self.training and self.class_weights is not None:
             inputs.append(self.class_weights)
         losses, correct = self._kind.loss(*inputs)
-        count = self._count(labels)
         terms = {self._kind.term: Term(losses, count)}
         if correct is not None:
             terms["accuracy"] = Term(correct.float(), count)
         return terms
 
-    def _count(self, labels: Tensor) -> Tensor:
+    def _count(self, batch: Batch) -> Tensor:
         """The divisor of the loss, [] int64: labels that are not ignored, else all features."""
+        labels = batch.labels
+        assert labels is not None, "a batch without labels has no loss"
         if self._kind.loss is _classification_loss:
             return (labels != IGNORED_LABEL).sum()
         return torch.full((), len(labels), dtype=torch.int64, device=labels.device)
