@@ -1,7 +1,6 @@
 """Token classification: windows of whole words, tags from logits, entities. L length, C tags."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from itertools import chain, pairwise
 
 import numpy as np
@@ -66,8 +65,14 @@ def encode(examples: Sequence[TokenExample], encoding: Encoding) -> EncodedExamp
         in_order = chain.from_iterable(tags)
         labels = np.full(len(word_ids), IGNORED_LABEL)
         labels[word_ids >= 0] = encoding.label_ids(in_order)
-    features = flatten(encoding.encoder, sequences, index, labels)
-    return replace(features, has_token_labels=True, token_info={"word_ids": word_ids})
+    return flatten(
+        encoding.encoder,
+        sequences,
+        index,
+        labels,
+        has_token_labels=True,
+        token_info={"word_ids": word_ids},
+    )
 
 
 def _fitted(words: list[Ids], room: int, example: TokenExample, encoding: Encoding) -> list[Ids]:
