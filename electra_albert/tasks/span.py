@@ -26,6 +26,7 @@ _NO_SPAN = float(np.finfo(np.float32).max)  # null score minus best span's witho
 _NO_CONTEXT = -1
 _TOKEN_INFO = ("char_starts", "char_ends", "is_max_context")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+TokenSpan = tuple[int, int]  # first and last token of an answer
 Mask = NDArray[np.bool_]  # [L]
 Window = tuple[range, Mask]  # tokens of the passage, and which have maximum context
 _ARTICLE = re.compile(r"\b(?:a|an|the)\b")
@@ -50,7 +51,7 @@ def encode(examples: Sequence[SpanExample], encoding: Encoding) -> EncodedExampl
     sequences = []
     index = []
     gold = []
-    info: list[NDArray[np.int32]] = [np.zeros((0, 3), dtype=np.int32)]
+    info = [np.zeros((0, 3), dtype=np.int32)]
     for number, example in enumerate(examples):
         question = questions[number]
         if len(question) > longest:
@@ -124,9 +125,7 @@ def slide(token_count: int, room: int, plan: EncodePlan) -> list[Window]:
     ]
 
 
-def _find_answer(
-    example: SpanExample, passage: Subwords, encoding: Encoding
-) -> tuple[int, int] | None:
+def _find_answer(example: SpanExample, passage: Subwords, encoding: Encoding) -> TokenSpan | None:
     """First and last token of the first answer, widened to whole tokens; None if none covers it."""
     if not example.answers:
         return None
@@ -152,7 +151,7 @@ def _find_answer(
 
 
 def _usable(
-    windows: list[Window], answer: tuple[int, int] | None, example: SpanExample, encoding: Encoding
+    windows: list[Window], answer: TokenSpan | None, example: SpanExample, encoding: Encoding
 ) -> list[Window]:
     """The windows to train or evaluate on: in training, those that have a label."""
     whole = []
@@ -168,7 +167,7 @@ def _usable(
     return whole
 
 
-def _is_whole(answer: tuple[int, int], window: range) -> bool:
+def _is_whole(answer: TokenSpan, window: range) -> bool:
     """Whether a window holds the first and the last token of an answer."""
     return answer[0] in window and answer[1] in window
 
