@@ -199,6 +199,26 @@ def target_ids(tokenizer: Any, targets: str | Iterable[str]) -> list[int]:
     return list(dict.fromkeys(single_ids))
 
 
+def as_predictions(
+    tokenizer: Any, ids: list[int], position: int, scores: list[float], tokens: list[int]
+) -> list[dict[str, Any]]:
+    """Results for the mask at a position of a sequence, as in the fill-mask pipeline."""
+    mask_id = tokenizer.mask_token_id  # a slow attribute, as pad_token_id
+    pad_id = tokenizer.pad_token_id
+    # With several masks the special tokens are kept, or the other masks would be lost.
+    is_only = ids.count(mask_id) == 1
+    predictions = []
+    for score, token in zip(scores, tokens, strict=True):
+        filled = [*ids[:position], token, *ids[position + 1 :]]
+        filled = [number for number in filled if number != pad_id]
+        text = tokenizer.decode([token])
+        sequence = tokenizer.decode(filled, skip_special_tokens=is_only)
+        predictions.append(
+            {"score": score, "token": token, "token_str": text, "sequence": sequence}
+        )
+    return predictions
+
+
 def spans_of(encoding: Any, tokens: Sequence[TokenText], text: Text) -> list[tuple[int, int]]:
     """Characters [start, end) of each token, without spaces before it, with accents after it.
 

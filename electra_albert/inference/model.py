@@ -94,8 +94,10 @@ def load_model(
     mlm = stored if mlm_files == files else hub.read_stored(mlm_files)
     is_generator = mlm is not stored and "predictions" in mlm.parts
     if is_generator and num_hidden_layers is not None:
-        depth = f"the generator keeps {mlm.config.num_hidden_layers}"
-        LOG.info(f"notice: num_hidden_layers is for the encoder; {depth}")
+        LOG.info(
+            "notice: num_hidden_layers is for the encoder; "
+            f"the generator keeps {mlm.config.num_hidden_layers}"
+        )
     words = _load_tokenizer(stored, mlm, is_elsewhere=tokenizer is not None)
     weights = tuple(dict.fromkeys((files.weights, mlm_files.weights)))
     models = _build(stored, mlm, words, target)
@@ -118,12 +120,16 @@ def _load_tokenizer(stored: hub.Stored, mlm: hub.Stored, is_elsewhere: bool) -> 
     if is_elsewhere:  # only its size shows whether it belongs to the model
         fits = size == rows == count
     if not fits:
-        problem = f"has {count} tokens, the model {size}; put the tokenizer it was trained with"
-        advice = "next to its weights (electra-albert demo also takes --tokenizer)"
-        raise CheckpointError(f"the tokenizer in {mlm.files.tokenizer} {problem} {advice}")
+        raise CheckpointError(
+            f"the tokenizer in {mlm.files.tokenizer} has {count} tokens, the model {size}; put the "
+            "tokenizer it was trained with next to its weights (electra-albert demo also takes "
+            "--tokenizer)"
+        )
     if rows > count:
-        unused = f"{rows - count} rows of the word embeddings"
-        LOG.info(f"{unused} have no token in the tokenizer and are never predicted")
+        LOG.info(
+            f"{rows - count} rows of the word embeddings have no token in the tokenizer and are "
+            "never predicted"
+        )
     return tokenizer
 
 
@@ -194,11 +200,12 @@ class InferenceModel(Engine):
             calls.append("replaced_probabilities")
         if not isinstance(self.task, str):
             calls.append(finetuned.CALLS[self.task.model.head.kind])
-        sizes = f"{config.num_hidden_layers} layers, hidden size {config.hidden_size}"
-        sizes += f", vocabulary {config.vocab_size:,}"
-        longest = f"at most {config.max_position_embeddings} tokens"
-        where = f"{str(self.path)!r} on {self.device}"
-        return f"InferenceModel({where}: {sizes}, {longest}; {', '.join(calls)})"
+        return (
+            f"InferenceModel({str(self.path)!r} on {self.device}: "
+            f"{config.num_hidden_layers} layers, hidden size {config.hidden_size}, "
+            f"vocabulary {config.vocab_size:,}, at most {config.max_position_embeddings} tokens; "
+            f"{', '.join(calls)})"
+        )
 
     @torch.no_grad()
     def fill_mask(
@@ -229,8 +236,8 @@ class InferenceModel(Engine):
         for index, sequence in enumerate(sequences):
             if mask_id not in sequence.ids:
                 read = " among the tokens read" if truncate else ""
-                problem = f"{engine.quote(texts, index)} has no [MASK]{read}"
-                raise DataError(f"{problem}; replace a word by [MASK]")
+                text = engine.quote(texts, index)
+                raise DataError(f"{text} has no [MASK]{read}; replace a word by [MASK]")
         results: list[list[Any]] = [[] for _ in sequences]  # predictions for each mask
         for padded, indices in self.batches(sequences):
             is_mask = padded[0] == mask_id  # [B, L]
@@ -241,7 +248,7 @@ class InferenceModel(Engine):
                 best = zip(scores.tolist(), allowed[order].tolist(), strict=True)
                 for (row, position), choices in zip(cells.tolist(), best, strict=True):
                     index = indices[row]
-                    predictions = _as_predictions(
+                    predictions = engine.as_predictions(
                         tokenizer, sequences[index].ids, position, *choices
                     )
                     results[index].append(predictions)
@@ -339,7 +346,7 @@ class InferenceModel(Engine):
         self, generator: Generator, sequences: list[engine.TokenSequence]
     ) -> list[list[float]]:
         """log P(token | all others) of each token of each sequence, which is masked alone."""
-        copies: list[engine.TokenSequence] = []  # one for each token
+        copies = []  # one for each token
         positions: list[int] = []  # of the token that is masked in a copy
         for sequence in sequences:
             copies += [sequence] * len(sequence.text_positions)
@@ -378,23 +385,3 @@ class InferenceModel(Engine):
     tag = finetuned.tag
     answer = finetuned.answer
     choose = finetuned.choose
-
-
-def _as_predictions(
-    tokenizer: Any, ids: list[int], position: int, scores: list[float], tokens: list[int]
-) -> list[MaskPrediction]:
-    """Results for the mask at a position of a sequence, as in the fill-mask pipeline."""
-    mask_id = tokenizer.mask_token_id  # a slow attribute, as pad_token_id
-    pad_id = tokenizer.pad_token_id
-    # With several masks the special tokens are kept, or the other masks would be lost.
-    is_only = ids.count(mask_id) == 1
-    predictions = []
-    for score, token in zip(scores, tokens, strict=True):
-        filled = [*ids[:position], token, *ids[position + 1 :]]
-        filled = [number for number in filled if number != pad_id]
-        text = tokenizer.decode([token])
-        sequence = tokenizer.decode(filled, skip_special_tokens=is_only)
-        predictions.append(
-            {"score": score, "token": token, "token_str": text, "sequence": sequence}
-        )
-    return predictions
