@@ -125,7 +125,7 @@ def encode_choices(examples: Sequence[ChoiceExample], encoding: Encoding) -> Enc
     texts = sorted({example.context for example in examples})  # several questions share one
     contexts = dict(zip(texts, encoding.encoder.encode(texts), strict=True))
     option_count = len(examples[0].options) if examples else 1
-    filled: list[str] = []
+    filled = []
     for example in examples:
         count = len(example.options)
         if count != option_count:
