@@ -266,9 +266,11 @@ def _predict(
     report = Report()
     features = task.encode(examples, report, "the texts")
     if report.first_truncated is not None and not truncate:
-        problem = f"too long: the maximum is {task.plan.max_seq_length} tokens; shorten it"
         text = quote(texts, int(report.first_truncated))
-        raise DataError(f"{text} is {problem} or give truncate=True")
+        raise DataError(
+            f"{text} is too long: the maximum is {task.plan.max_seq_length} tokens; "
+            "shorten it or give truncate=True"
+        )
     has_second = np.diff(features.starts) > features.first_lengths
     if task.model.config.type_vocab_size < 2 and has_second.any():
         raise UsageError("the model has one segment; give single texts")
