@@ -143,7 +143,8 @@ def rewrite(model: Engine, numbered: Sequence[tuple[int, str]], draw: Draw) -> l
     if model.discriminator is not None:
         scored = [(line, _scored(tokenizer, line, positions)) for line, positions in cuts]
         sequences = [_sequence(tokenizer, line.after, positions) for line, positions in scored]
-        for (line, positions), logits in zip(scored, model.detect(sequences), strict=True):
+        all_logits = model.detect(sequences)
+        for (line, positions), logits in zip(scored, all_logits, strict=True):
             probabilities = logits[1:-1].sigmoid().tolist()
             for position, probability in zip(positions, probabilities, strict=True):
                 line.probabilities[position] = probability
@@ -340,7 +341,8 @@ def format_predictions(text: str, answer: list[list[dict[str, Any]]], *, colours
     lines = [title]
     for choices in zip(*answer, strict=True):
         cells = [_cell(choice).ljust(width) for choice in choices]
-        lines.append("    ".join(["", *cells]).rstrip())
+        row = "    ".join(["", *cells])
+        lines.append(row.rstrip())
     return "\n".join(lines)
 
 
