@@ -40,6 +40,7 @@ from electra_albert.tokenization.tokenizer import special_ids
 
 # Acceptable and unacceptable sentence of a minimal pair, and its file and line.
 Pair = tuple[str, str, str]
+Scores = dict[str, Any]  # by name
 _Ids = tuple[int, ...]  # of the tokens of a sentence
 # Linguistics term, sentences by their ids, and the ids of each pair.
 PairSet = tuple[str, dict[_Ids, str], list[tuple[_Ids, _Ids]]]
@@ -52,7 +53,7 @@ _NOT_FINITE = "{}: the model's scores are not finite, so its training diverged; 
 
 def score_text(
     model: InferenceModel, file: Path, max_seq_length: int | None = None, text_column: str = "text"
-) -> dict[str, Any]:
+) -> Scores:
     """Score a text by masked language modelling: predict each token once, one in ROUNDS masked.
 
     `file` has a format of --corpus and is split into examples as in training, of at most
@@ -89,9 +90,7 @@ def score_text(
     return {"file": str(file), "max_seq_length": length, "rows": rows, **scores}
 
 
-def _as_scores(
-    sums: list[float], ids: np.ndarray, words: int, unknown_id: int | None
-) -> dict[str, Any]:
+def _as_scores(sums: list[float], ids: np.ndarray, words: int, unknown_id: int | None) -> Scores:
     """Sums and means by name, from the result of predict_batch and the text's tokens and words."""
     nats, unknown_nats, correct, predicted = sums
     tokens = len(ids)
@@ -184,7 +183,7 @@ def predict_batch(generator: Generator, batch: Batch, special: SpecialIds) -> Te
 
 def score_pairs(
     model: InferenceModel, path: Path, max_pairs: int | None = None, *, is_logged: bool = True
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, Scores]:
     """Accuracy on minimal pairs: the share of pairs whose acceptable sentence scores higher.
 
     A tie counts as wrong. Returns `summarize` for each head of the model: "likelihood" scores by
@@ -202,7 +201,7 @@ def score_pairs(
         raise UsageError("pairs need a model with a masked-token or a detection head; take another")
     models = (model.generator, model.detector)
     longest = min(part.config.max_position_embeddings for part in models if part)
-    results: dict[str, dict[str, Any]] = {head: {} for head in scorers}
+    results: dict[str, Scores] = {head: {} for head in scorers}
     sets = read_sets(path, model.tokenizer, longest, max_pairs)
     for name, (term, texts, pairs) in sets.items():
         shares = []
@@ -228,7 +227,7 @@ def score_pairs(
     return {head: summarize(result) for head, result in results.items()}
 
 
-def summarize(sets: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def summarize(sets: Mapping[str, Scores]) -> Scores:
     """Mean accuracy over sets, its standard error and the mean for each linguistics term.
 
     The error is binomial in each set.
@@ -256,7 +255,7 @@ def read_sets(
     Raises UsageError for a missing file, and DataError for damaged lines, a set that is in two
     files, and sentences of more than `longest` tokens.
     """
-    sets: dict[str, PairSet] = {}
+    sets = {}
     for file in pair_files(path):
         for name, (term, pairs) in read_pairs(file).items():
             if name in sets:
