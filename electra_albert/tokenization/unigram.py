@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from tokenizers.normalizers import Normalizer
     from transformers import AlbertTokenizer
 
+JsonObject = dict[str, Any]  # such as the content of a tokenizer.json
+Vocab = list[tuple[str, float]]  # tokens with their scores, by id
 WORD_START = "▁"
 SPECIAL_TOKENS = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")  # of ALBERT, with ids 0 to 4
 ROLES = {"pad": "<pad>", "unk": "<unk>", "cls": "<s>", "sep": "</s>", "mask": "<mask>"}  # or [PAD]
@@ -27,16 +29,14 @@ _GRAPHEME_END = "\ufdd0"
 _SEPARATED = r"(?<=.)(?=[\p{M}\u200c\u200d\n\u3130-\u318f\uffa0-\uffdc])"
 
 
-def build_albert(vocab: list[tuple[str, float]], options: dict[str, Any]) -> AlbertTokenizer:
+def build_albert(vocab: Vocab, options: JsonObject) -> AlbertTokenizer:
     """An AlbertTokenizer with a vocabulary of (token, score); `options` are keyword arguments."""
     from transformers import AlbertTokenizer
 
     return AlbertTokenizer(vocab=vocab, model_input_names=MODEL_INPUT_NAMES, **options)
 
 
-def split_digit_commas(
-    vocab: list[tuple[str, float]], is_split: bool | None
-) -> list[tuple[str, float]]:
+def split_digit_commas(vocab: Vocab, is_split: bool | None) -> Vocab:
     """Adjust Unigram scores so that no token joins a comma to a digit, or that one may again.
 
     Differs from ALBERT: its code splits the comma off after encoding, which rarely also changes how
@@ -108,7 +108,7 @@ def is_uncased_default(proto: Any) -> bool:
     return bool(spec.name == "nmt_nfkc" and spec.add_dummy_prefix and spec.remove_extra_whitespaces)
 
 
-def as_content(proto: Any, roles: Collection[str]) -> dict[str, Any]:
+def as_content(proto: Any, roles: Collection[str]) -> JsonObject:
     """The content of a tokenizer.json with the same ids; `roles` are its special tokens.
 
     Raises ValueError for another user-defined symbol that the rules change.
@@ -144,7 +144,7 @@ def as_content(proto: Any, roles: Collection[str]) -> dict[str, Any]:
     return dict(json.loads(backend.to_str()))
 
 
-def find_roles(config: dict[str, Any], tokens: Collection[str]) -> dict[str, str]:
+def find_roles(config: JsonObject, tokens: Collection[str]) -> dict[str, str]:
     """The special token of each role, from the configuration or else by a well-known name."""
     roles = {}
     for role, usual in ROLES.items():
