@@ -157,7 +157,10 @@ def predictions_table(
 ) -> str:
     """One line per example: id, gold label, prediction, probability and text.
 
-    The probability is that of the prediction, or a float that of no answer.
+    The probability is that of the prediction, or a float that of no answer. With tabs as spaces:
+
+        id    gold    predicted    probability    text
+        7     pos     neg          0.6000         A good film
     """
     scores = probabilities or [None] * len(examples)
     name = "probability"
