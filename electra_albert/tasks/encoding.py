@@ -134,7 +134,12 @@ class EncodedExamples:
         """A batch of features, given by index, which its example_id holds.
 
         Its length is that of its longest sequence, rounded up to a multiple, but at most that of
-        the longest of all features.
+        the longest of all features. Features 1 and 0 of the example above, without `multiple`:
+
+            input_ids         [CLS] b [SEP] c [SEP]
+                              [CLS] a [SEP] [PAD] [PAD]
+            token_type_ids    0 0 0 1 1
+                              0 0 0 0 0
         """
         chosen = np.asarray(features, dtype=np.int64)
         options = np.arange(self.num_choices)
