@@ -158,7 +158,12 @@ def _tokenize(tokenizer: Any, file: Path, text_column: str) -> tuple[TokenStream
 def predict_batch(generator: Generator, batch: Batch, special: SpecialIds) -> Tensor:
     """Sums over the tokens of a batch, float64 [4] on the CPU.
 
-    They are: nats, nats of unknown tokens, correct predictions, tokens.
+    They are: nats, nats of unknown tokens, correct predictions, tokens. With 3 rounds instead of
+    ROUNDS, the text "a b c d e" would be read as
+
+        [MASK] b c [MASK] e
+        a [MASK] c d [MASK]
+        a b [MASK] d e
     """
     # A model may have only one segment.
     segments = batch.token_type_ids.clamp(max=generator.config.type_vocab_size - 1)
