@@ -182,7 +182,12 @@ class TextEncoder:
 def cover(text: str, offsets: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """Adjust offsets so that no subword starts with a space and none leaves out a character.
 
-    Dropped combining marks join the subword before them, other characters the one after.
+    Dropped combining marks join the subword before them, other characters the one after. In the
+    text "Cafe\u0301 x-ray", whose normalizer dropped the accent and the hyphen:
+
+        subwords    cafe    x       ray
+        offsets     (0, 4)  (6, 7)  (8, 11)
+        adjusted    (0, 5)  (6, 7)  (7, 11)
     """
     spans: list[list[int]] = []
     covered = 0  # the end of the covered text
