@@ -197,7 +197,7 @@ def _load_albert(
     is_uncased: bool = True,
 ) -> AlbertTokenizer:
     """An AlbertTokenizer by `options`, else `config`, else lower-cased if `is_uncased`."""
-    flags: JsonObject = {
+    flags: dict[str, Any] = {
         "do_lower_case": _flag(config, "do_lower_case", is_uncased),
         "keep_accents": _flag(config, "keep_accents", not is_uncased),
     }

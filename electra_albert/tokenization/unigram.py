@@ -29,7 +29,7 @@ _GRAPHEME_END = "\ufdd0"
 _SEPARATED = r"(?<=.)(?=[\p{M}\u200c\u200d\n\u3130-\u318f\uffa0-\uffdc])"
 
 
-def build_albert(vocab: Vocab, options: JsonObject) -> AlbertTokenizer:
+def build_albert(vocab: Vocab, options: dict[str, Any]) -> AlbertTokenizer:
     """An AlbertTokenizer with a vocabulary of (token, score); `options` are keyword arguments."""
     from transformers import AlbertTokenizer
 
@@ -40,7 +40,11 @@ def split_digit_commas(vocab: Vocab, is_split: bool | None) -> Vocab:
     """Adjust Unigram scores so that no token joins a comma to a digit, or that one may again.
 
     Differs from ALBERT: its code splits the comma off after encoding, which rarely also changes how
-    digits are split.
+    digits are split. Of the tokens "1,", "," and "1":
+
+        scores            -5    -2   -3
+        is_split=True     -105  -2   -3
+        is_split=False    -5    -2   -3
     """
     if is_split is None:
         return vocab
