@@ -252,8 +252,7 @@ class InferenceModel(Engine):
                         tokenizer, sequences[index].ids, position, *choices
                     )
                     results[index].append(predictions)
-        answers = [masks[0] if len(masks) == 1 else masks for masks in results]
-        return as_given(texts, answers)
+        return as_given(texts, [masks[0] if len(masks) == 1 else masks for masks in results])
 
     @torch.no_grad()
     def features(self, texts: Texts, pooling: Pooling = "mean", *, truncate: bool = False) -> Any:
