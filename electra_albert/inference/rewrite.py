@@ -341,8 +341,7 @@ def format_predictions(text: str, answer: list[list[dict[str, Any]]], *, colours
     lines = [title]
     for choices in zip(*answer, strict=True):
         cells = [_cell(choice).ljust(width) for choice in choices]
-        row = "    ".join(["", *cells])
-        lines.append(row.rstrip())
+        lines.append("    ".join(["", *cells]).rstrip())
     return "\n".join(lines)
 
 
