@@ -323,9 +323,7 @@ def _tokenize_pairs(
             raise DataError(f"{location}: {text} {engine.too_long(len(ids), longest)}")
         all_ids.append(ids)
     texts = dict(zip(all_ids, sentences, strict=True))
-    good = all_ids[::2]
-    bad = all_ids[1::2]
-    return texts, list(zip(good, bad, strict=True))
+    return texts, list(zip(all_ids[::2], all_ids[1::2], strict=True))
 
 
 def original_log_probability(model: InferenceModel, texts: list[str]) -> list[float]:
