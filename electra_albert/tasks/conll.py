@@ -72,8 +72,7 @@ def _without_comments(lines: list[str], reader: SplitReader) -> list[str]:
     if words and not is_named and all(line.startswith("\t") for line in words):
         what = f"lines of {reader.name} read without an empty first column"
         reader.report.note(what, reader.location, len(words))
-        without_first = [line.removeprefix("\t") for line in lines]
-        return _without_comments(without_first, reader)
+        return _without_comments([line.removeprefix("\t") for line in lines], reader)
     shapes = set(map(_shape, words))
     tags = {_tag(_cells(line), reader) for line in words}
     result = []
