@@ -143,8 +143,7 @@ def write_submission(
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / (task.submission or f"{test_name}.tsv")
-    submission = KINDS[task.kind].file(task, decoded.predictions, examples)
-    files = {path: submission}
+    files = {path: KINDS[task.kind].file(task, decoded.predictions, examples)}
     if task.kind == "span" and decoded.probabilities is not None:
         files[folder / NO_ANSWER_FILE] = _answers_file(task, decoded.probabilities, examples)
     for file, content in files.items():
