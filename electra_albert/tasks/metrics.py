@@ -273,11 +273,10 @@ def compare(
     sides = [_stacked(first), _stacked(second)]
     _require_same_examples(sides, _GOLD_COLUMNS[measure])
     generator = np.random.default_rng(derived_seed(seed, Stream.RESAMPLE, 1))
-    most_seeds = max(map(len, sides))
     differences = []  # [2 R]
     for chosen in _draws(sides[0].shape[1], seed, resamples):
         first_scores, second_scores = (scored(side[:, chosen]) for side in sides)
-        uniform = generator.random((2, most_seeds))
+        uniform = generator.random((2, max(map(len, sides))))
         # Each draw of seeds is used in both directions, so that swapping the models only changes
         # the sign.
         for of_first, of_second in (uniform, uniform[::-1]):
@@ -302,8 +301,7 @@ def _require_same_examples(sides: Sequence[Values], gold_columns: list[int]) -> 
     """Raise DataError unless all tables have equal gold columns. sides [seeds, N, columns]."""
     first = sides[0][0]
     for side in sides:
-        has_shape = side.shape[1:] == first.shape
-        if not has_shape or (side != first)[:, :, gold_columns].any():
+        if side.shape[1:] != first.shape or (side != first)[:, :, gold_columns].any():
             raise DataError(
                 "the two were evaluated on different examples; "
                 "compare sweeps with the same evaluation data"
@@ -346,6 +344,5 @@ def _draws(size: int, seed: int, resamples: int) -> Iterator[NDArray[np.int64]]:
 
 
 def _interval(drawn: Sequence[float]) -> Interval:
-    limits = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
-    low, high = np.quantile(drawn, limits)
+    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)
