@@ -138,8 +138,9 @@ def locate(
                 if name not in sets[role]:
                     report.note(f"missing {role} set of {task.name}: {name}", data_dir.location)
     if is_split and sets["evaluation"]:
-        problem = f"{data_dir.location} already has evaluation data"
-        raise UsageError(f"--validation_split: {problem}; drop the option")
+        raise UsageError(
+            f"--validation_split: {data_dir.location} already has evaluation data; drop the option"
+        )
     needs_scores = not is_split and not (task.trained_by is not None and sets["test"])
     needs = {"train": needs_training, "evaluation": needs_scores, "test": needs_test}
     missing = [role for role in _ROLES if needs[role] and not sets[role]]
