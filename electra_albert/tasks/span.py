@@ -60,8 +60,7 @@ def encode(examples: Sequence[SpanExample], encoding: Encoding) -> EncodedExampl
         outside = np.full((len(question) + 2, 3), (_NO_CONTEXT, _NO_CONTEXT, 0), dtype=np.int32)
         passage = passages[example.context]
         answer = _find_answer(example, passage, encoding)
-        room_left = room - len(question)
-        windows = slide(len(passage.ids), room_left, encoding.plan)
+        windows = slide(len(passage.ids), room - len(question), encoding.plan)
         for window, is_max_context in _usable(windows, answer, example, encoding):
             inside = slice(window.start, window.stop)
             sequences.append((question, passage.ids[inside]))
@@ -72,13 +71,11 @@ def encode(examples: Sequence[SpanExample], encoding: Encoding) -> EncodedExampl
                 label = (answer[0] + shift, answer[1] + shift)
             gold.append(label)
             tokens = [passage.starts[inside], passage.ends[inside], is_max_context]
-            of_passage = np.stack(tokens, axis=1, dtype=np.int32)
-            info += (outside, of_passage, outside[:1])
+            info += (outside, np.stack(tokens, axis=1, dtype=np.int32), outside[:1])
     labels = None
     if encoding.gold(examples, "answers") is not None:
         labels = np.array(gold, dtype=np.int64).reshape(-1, 2)
-    columns = np.concatenate(info).T
-    token_info = dict(zip(_TOKEN_INFO, columns, strict=True))
+    token_info = dict(zip(_TOKEN_INFO, np.concatenate(info).T, strict=True))
     return flatten(encoding.encoder, sequences, index, labels, token_info=token_info)
 
 
