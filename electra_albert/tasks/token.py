@@ -65,13 +65,9 @@ def encode(examples: Sequence[TokenExample], encoding: Encoding) -> EncodedExamp
         in_order = chain.from_iterable(tags)
         labels = np.full(len(word_ids), IGNORED_LABEL)
         labels[word_ids >= 0] = encoding.label_ids(in_order)
+    info = {"word_ids": word_ids}
     return flatten(
-        encoding.encoder,
-        sequences,
-        index,
-        labels,
-        has_token_labels=True,
-        token_info={"word_ids": word_ids},
+        encoding.encoder, sequences, index, labels, has_token_labels=True, token_info=info
     )
 
 
