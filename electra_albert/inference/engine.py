@@ -54,12 +54,16 @@ class Engine:
     @property
     def discriminator(self) -> Discriminator | None:
         """The model that detects replaced tokens."""
-        return None if self.energies else self.detector
+        if self.energies:
+            return None
+        return self.detector
 
     @property
     def energies(self) -> Discriminator | None:
         """The model trained with `electric`, whose head returns -log P(token | all others)."""
-        return self.detector if self.detector and self.detector.has_energies else None
+        if self.detector and self.detector.has_energies:
+            return self.detector
+        return None
 
     def masked_token_model(self, call: str) -> Generator:
         """The generator. Raises UsageError, which names the call, if there is none."""
@@ -145,8 +149,10 @@ def as_texts(given: object, *, may_be_pairs: bool = False) -> list[Any]:
     """
     texts: list[Any] = given if isinstance(given, list) else [given]
     for index, text in enumerate(texts):
-        is_pair = may_be_pairs and isinstance(text, tuple) and len(text) == 2
-        for part in text if is_pair else [text]:
+        parts = [text]
+        if may_be_pairs and isinstance(text, tuple) and len(text) == 2:
+            parts = [*text]
+        for part in parts:
             if not isinstance(part, str):
                 types = "a str, a pair (str, str)" if may_be_pairs else "a str"
                 raise UsageError(f"{quote(given, index)} is not a text; give {types} or a list")
@@ -160,19 +166,25 @@ def as_texts(given: object, *, may_be_pairs: bool = False) -> list[Any]:
 
 def as_given(given: object, results: list[Any]) -> Any:
     """The list of results if a list was given, else the only result."""
-    return results if isinstance(given, list) else results[0]
+    if isinstance(given, list):
+        return results
+    return results[0]
 
 
 def quote(given: object, index: int) -> str:
     """The start of a text for a message, with its index if a list was given."""
-    return f"texts[{index}]: {given[index]!r:.60}" if isinstance(given, list) else f"{given!r:.60}"
+    if isinstance(given, list):
+        return f"texts[{index}]: {given[index]!r:.60}"
+    return f"{given!r:.60}"
 
 
 def target_ids(tokenizer: Any, targets: str | Iterable[str]) -> list[int]:
     """Distinct token ids of targets. Raises UsageError for a target of several tokens."""
     vocabulary = tokenizer.get_vocab()
     single_ids = []
-    for target in [targets] if isinstance(targets, str) else targets:
+    if isinstance(targets, str):
+        targets = [targets]
+    for target in targets:
         ids = [vocabulary.get(target)]
         if ids == [None]:
             encode = tokenizer.backend_tokenizer.encode
@@ -187,6 +199,26 @@ def target_ids(tokenizer: Any, targets: str | Iterable[str]) -> list[int]:
     return list(dict.fromkeys(single_ids))
 
 
+def as_predictions(
+    tokenizer: Any, ids: list[int], position: int, scores: list[float], tokens: list[int]
+) -> list[dict[str, Any]]:
+    """Results for the mask at a position of a sequence, as in the fill-mask pipeline."""
+    mask_id = tokenizer.mask_token_id  # a slow attribute, as pad_token_id
+    pad_id = tokenizer.pad_token_id
+    # With several masks the special tokens are kept, or the other masks would be lost.
+    is_only = ids.count(mask_id) == 1
+    predictions = []
+    for score, token in zip(scores, tokens, strict=True):
+        filled = [*ids[:position], token, *ids[position + 1 :]]
+        filled = [number for number in filled if number != pad_id]
+        text = tokenizer.decode([token])
+        sequence = tokenizer.decode(filled, skip_special_tokens=is_only)
+        predictions.append(
+            {"score": score, "token": token, "token_str": text, "sequence": sequence}
+        )
+    return predictions
+
+
 def spans_of(encoding: Any, tokens: Sequence[TokenText], text: Text) -> list[tuple[int, int]]:
     """Characters [start, end) of each token, without spaces before it, with accents after it.
 
@@ -194,12 +226,14 @@ def spans_of(encoding: Any, tokens: Sequence[TokenText], text: Text) -> list[tup
     "The  owl" with the tokens [CLS] ▁The ▁owl [SEP]: (0, 0), (0, 3), (5, 8), (0, 0).
     """
     spans = [(0, 0)] * len(tokens)
-    for number, source in enumerate((text,) if isinstance(text, str) else text):
+    sources = (text,) if isinstance(text, str) else text
+    for number, source in enumerate(sources):
         positions = [at for at, owner in enumerate(encoding.sequence_ids) if owner == number]
         covered = cover(source, [encoding.offsets[at] for at in positions])
         for at, (start, end) in zip(positions, covered, strict=True):
-            is_mark = tokens[at].text in WORD_MARKS  # without characters
-            spans[at] = (start, start if is_mark else end)
+            if tokens[at].text in WORD_MARKS:
+                end = start  # without characters
+            spans[at] = (start, end)
     return spans
 
 
@@ -211,7 +245,9 @@ def printable(text: str) -> str:
 def shown(token: str) -> str:
     """A token for display, without spaces; one that only marks the start of a word is ␣."""
     bare = token.strip()
-    return "␣" if bare in WORD_MARKS else printable(bare)
+    if bare in WORD_MARKS:
+        return "␣"
+    return printable(bare)
 
 
 def too_long(tokens: int, longest: int) -> str:
@@ -225,7 +261,8 @@ def plan_batches(lengths: Sequence[int], batch_tokens: int) -> list[list[int]]:
     Each has at most `batch_tokens` tokens with padding, but at least one sequence.
     """
     batches: list[list[int]] = []
-    for index in sorted(range(len(lengths)), key=lengths.__getitem__):
+    by_length = sorted(range(len(lengths)), key=lengths.__getitem__)
+    for index in by_length:
         if not batches or (len(batches[-1]) + 1) * lengths[index] > batch_tokens:
             batches.append([])
         batches[-1].append(index)

@@ -119,9 +119,12 @@ def load_fine_tuned(stored: Stored, tokenizer: Any) -> FineTuned | str:
         return str(error)
     usual = TuningConfig()
     longest = model.config.max_position_embeddings
-    plan = trained_plan(EncodePlan(longest, usual.doc_stride, usual.max_answer_length), details)
+    plan = EncodePlan(longest, usual.doc_stride, usual.max_answer_length)
+    plan = trained_plan(plan, details)
     plan = plan._replace(max_seq_length=min(plan.max_seq_length, longest))
-    takes_pairs = bool(details["columns"]["pair"]) if "columns" in details else None
+    takes_pairs = None
+    if "columns" in details:
+        takes_pairs = bool(details["columns"]["pair"])
     return FineTuned(model, TextEncoder(tokenizer), tuple(details["labels"]), plan, takes_pairs)
 
 
@@ -133,7 +136,8 @@ def outputs_by_feature(
     for batch in batches:
         indices = batch.example_id[:: features.num_choices].numpy()
         padded = compute(batch).float().cpu().numpy()
-        outputs |= zip(indices.tolist(), split_outputs(padded, indices, features), strict=True)
+        by_feature = split_outputs(padded, indices, features)
+        outputs |= zip(indices.tolist(), by_feature, strict=True)
     return outputs
 
 
@@ -142,19 +146,21 @@ def classify(model: Engine, texts: object, *, truncate: bool = False) -> Any:
     task = _task_for(model, "classify")
     examples: list[SequenceExample] = []
     for text in as_texts(texts, may_be_pairs=True):
-        first, second = (text, None) if isinstance(text, str) else text
-        if task.takes_pairs not in (None, second is not None):
+        is_pair = isinstance(text, tuple)
+        first, second = text if is_pair else (text, None)
+        if task.takes_pairs not in (None, is_pair):
             texts_type = "pairs of texts" if task.takes_pairs else "single texts"
             raise UsageError(f"the model was fine-tuned on {texts_type}; give it those")
         examples.append(SequenceExample(first, second, None, str(len(examples))))
     decoded, _, _ = _predict(model, examples, texts, truncate)
+    results = []
     if decoded.probabilities is None:
-        results = [ClassPrediction("score", it, {"score": it}) for it in decoded.predictions]
+        for number in decoded.predictions:
+            results.append(ClassPrediction("score", number, {"score": number}))
     else:
-        results = [
-            ClassPrediction(label, max(scores), dict(zip(task.labels, scores, strict=True)))
-            for label, scores in zip(decoded.predictions, decoded.probabilities, strict=True)
-        ]
+        for label, scores in zip(decoded.predictions, decoded.probabilities, strict=True):
+            by_label = dict(zip(task.labels, scores, strict=True))
+            results.append(ClassPrediction(label, max(scores), by_label))
     return as_given(texts, results)
 
 
@@ -172,7 +178,8 @@ def tag(model: Engine, texts: OneOrMore, *, truncate: bool = False) -> Any:
     logits = token.word_logits(outputs, features, examples)
     results = []
     for example, tags, of_words in zip(examples, decoded.predictions, logits, strict=True):
-        scores = softmax(of_words.astype(np.float64), axis=1).max(axis=1).tolist()
+        probabilities = softmax(of_words.astype(np.float64), axis=1)  # [words, C]
+        scores = probabilities.max(axis=1).tolist()
         results.append(list(map(TagPrediction, example.words, tags, scores)))
     return as_given(texts, results)
 
@@ -208,19 +215,22 @@ def choose(
     """
     _task_for(model, "choose")
     pairs = _pairs(questions, contexts)
-    options = options if isinstance(questions, list) and isinstance(options, list) else [options]
+    if not (isinstance(questions, list) and isinstance(options, list)):
+        options = [options]
     is_complete = all(isinstance(texts, list) and texts for texts in options)
     if len(options) != len(pairs) or not is_complete:
         raise UsageError("options must be a list of one or more str for each question")
-    examples = [
-        ChoiceExample(context, question, tuple(as_texts(texts)), None, str(number), "")
-        for number, ((question, context), texts) in enumerate(zip(pairs, options, strict=True))
-    ]
+    examples: list[ChoiceExample] = []
+    for (question, context), texts in zip(pairs, options, strict=True):
+        choices = tuple(as_texts(texts))
+        number = str(len(examples))
+        examples.append(ChoiceExample(context, question, choices, None, number, ""))
     decoded, _, _ = _predict(model, examples, questions, truncate)
-    scored = zip(examples, decoded.predictions, decoded.probabilities or [], strict=True)
-    results = [
-        ChoicePrediction(best, example.options[best], scores) for example, best, scores in scored
-    ]
+    results = []
+    for example, best, scores in zip(
+        examples, decoded.predictions, decoded.probabilities or [], strict=True
+    ):
+        results.append(ChoicePrediction(best, example.options[best], scores))
     return as_given(questions, results)
 
 
@@ -238,7 +248,8 @@ def _pairs(questions: object, contexts: object) -> list[tuple[str, str]]:
     """Pairs of question and context. UsageError unless both are texts, or lists of one length."""
     first = as_texts(questions)
     second = as_texts(contexts)
-    if isinstance(questions, list) != isinstance(contexts, list) or len(first) != len(second):
+    are_alike = isinstance(questions, list) == isinstance(contexts, list)
+    if not are_alike or len(first) != len(second):
         raise UsageError("question and context must both be str, or lists of the same length")
     return list(zip(first, second, strict=True))
 
@@ -255,9 +266,11 @@ def _predict(
     report = Report()
     features = task.encode(examples, report, "the texts")
     if report.first_truncated is not None and not truncate:
-        problem = f"too long: the maximum is {task.plan.max_seq_length} tokens; shorten it"
         text = quote(texts, int(report.first_truncated))
-        raise DataError(f"{text} is {problem} or give truncate=True")
+        raise DataError(
+            f"{text} is too long: the maximum is {task.plan.max_seq_length} tokens; "
+            "shorten it or give truncate=True"
+        )
     has_second = np.diff(features.starts) > features.first_lengths
     if task.model.config.type_vocab_size < 2 and has_second.any():
         raise UsageError("the model has one segment; give single texts")

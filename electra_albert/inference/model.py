@@ -92,9 +92,12 @@ def load_model(
     if "predictions" in stored.parts and not (discriminator or config or tokenizer):
         mlm_files = files  # of a run: the MLM head of its encoder, not that of the generator
     mlm = stored if mlm_files == files else hub.read_stored(mlm_files)
-    if num_hidden_layers is not None and mlm is not stored and "predictions" in mlm.parts:
-        depth = f"the generator keeps {mlm.config.num_hidden_layers}"
-        LOG.info(f"notice: num_hidden_layers is for the encoder; {depth}")
+    is_generator = mlm is not stored and "predictions" in mlm.parts
+    if is_generator and num_hidden_layers is not None:
+        LOG.info(
+            "notice: num_hidden_layers is for the encoder; "
+            f"the generator keeps {mlm.config.num_hidden_layers}"
+        )
     words = _load_tokenizer(stored, mlm, is_elsewhere=tokenizer is not None)
     weights = tuple(dict.fromkeys((files.weights, mlm_files.weights)))
     models = _build(stored, mlm, words, target)
@@ -113,14 +116,20 @@ def _load_tokenizer(stored: hub.Stored, mlm: hub.Stored, is_elsewhere: bool) -> 
     size = stored.config.vocab_size
     if size in (count, rows):
         size = rows
-    # Only its size shows whether a tokenizer from another folder belongs to the model.
-    if size != rows or rows < count or (rows > count and is_elsewhere):
-        problem = f"has {count} tokens, the model {size}; put the tokenizer it was trained with"
-        advice = "next to its weights (electra-albert demo also takes --tokenizer)"
-        raise CheckpointError(f"the tokenizer in {mlm.files.tokenizer} {problem} {advice}")
+    fits = size == rows >= count
+    if is_elsewhere:  # only its size shows whether it belongs to the model
+        fits = size == rows == count
+    if not fits:
+        raise CheckpointError(
+            f"the tokenizer in {mlm.files.tokenizer} has {count} tokens, the model {size}; put the "
+            "tokenizer it was trained with next to its weights (electra-albert demo also takes "
+            "--tokenizer)"
+        )
     if rows > count:
-        unused = f"{rows - count} rows of the word embeddings"
-        LOG.info(f"{unused} have no token in the tokenizer and are never predicted")
+        LOG.info(
+            f"{rows - count} rows of the word embeddings have no token in the tokenizer and are "
+            "never predicted"
+        )
     return tokenizer
 
 
@@ -135,7 +144,8 @@ def _build(
     detector = hub.build(stored, Discriminator) if has_detector else None
     generator = hub.build(mlm, Generator) if "predictions" in mlm.parts else None
     task = finetuned.load_fine_tuned(stored, tokenizer)
-    for model in filter(None, (detector, generator, getattr(task, "model", None))):
+    models = (detector, generator, getattr(task, "model", None))
+    for model in filter(None, models):
         if model is not generator or mlm.files == stored.files:
             model.embeddings = encoder.embeddings
             model.encoder = encoder.encoder
@@ -150,7 +160,8 @@ def _without_unused_rows(stored: hub.Stored, count: int) -> hub.Stored:
         if len(tensors[name]) != stored.config.vocab_size:
             return stored  # hub.build raises an error with both sizes
         tensors[name] = tensors[name][:count]
-    return stored._replace(config=replace(stored.config, vocab_size=count), tensors=tensors)
+    config = replace(stored.config, vocab_size=count)
+    return stored._replace(config=config, tensors=tensors)
 
 
 def _as_device(device: str | torch.device) -> torch.device:
@@ -189,11 +200,12 @@ class InferenceModel(Engine):
             calls.append("replaced_probabilities")
         if not isinstance(self.task, str):
             calls.append(finetuned.CALLS[self.task.model.head.kind])
-        sizes = f"{config.num_hidden_layers} layers, hidden size {config.hidden_size}"
-        sizes += f", vocabulary {config.vocab_size:,}"
-        longest = f"at most {config.max_position_embeddings} tokens"
-        where = f"{str(self.path)!r} on {self.device}"
-        return f"InferenceModel({where}: {sizes}, {longest}; {', '.join(calls)})"
+        return (
+            f"InferenceModel({str(self.path)!r} on {self.device}: "
+            f"{config.num_hidden_layers} layers, hidden size {config.hidden_size}, "
+            f"vocabulary {config.vocab_size:,}, at most {config.max_position_embeddings} tokens; "
+            f"{', '.join(calls)})"
+        )
 
     @torch.no_grad()
     def fill_mask(
@@ -215,25 +227,28 @@ class InferenceModel(Engine):
         tokenizer = self.tokenizer
         mask_id = tokenizer.mask_token_id
         require(top_k >= 1, f"top_k={top_k} must be at least 1")
-        columns: Any = slice(None) if targets is None else engine.target_ids(tokenizer, targets)
+        columns: Any = slice(None)
+        if targets is not None:
+            columns = engine.target_ids(tokenizer, targets)
         allowed = torch.arange(generator.config.vocab_size, device=self.device)[columns]
         top_k = min(top_k, len(allowed))
         sequences = self.encode(texts, generator, truncate, is_filled=True)
         for index, sequence in enumerate(sequences):
             if mask_id not in sequence.ids:
                 read = " among the tokens read" if truncate else ""
-                problem = f"{engine.quote(texts, index)} has no [MASK]{read}"
-                raise DataError(f"{problem}; replace a word by [MASK]")
+                text = engine.quote(texts, index)
+                raise DataError(f"{text} has no [MASK]{read}; replace a word by [MASK]")
         results: list[list[Any]] = [[] for _ in sequences]  # predictions for each mask
         for padded, indices in self.batches(sequences):
             is_mask = padded[0] == mask_id  # [B, L]
             masked = generator(*padded)[is_mask]  # [M, D]
             for logits, cells in masked_logits(generator, masked, is_mask.nonzero()):
-                scores, order = logits.softmax(-1)[:, columns].topk(top_k)
+                probabilities = logits.softmax(-1)[:, columns]
+                scores, order = probabilities.topk(top_k)
                 best = zip(scores.tolist(), allowed[order].tolist(), strict=True)
                 for (row, position), choices in zip(cells.tolist(), best, strict=True):
                     index = indices[row]
-                    predictions = _as_predictions(
+                    predictions = engine.as_predictions(
                         tokenizer, sequences[index].ids, position, *choices
                     )
                     results[index].append(predictions)
@@ -248,9 +263,14 @@ class InferenceModel(Engine):
         the model has no such pooling.
         """
         pooler = self.encoder.pooler
-        poolings = ["mean", "cls"] if pooler is None else ["mean", "cls", "pooler"]
-        problem = f"pooling={pooling!r} is not supported by this model"
-        require(pooling in poolings, f"{problem}; give one of {', '.join(poolings)}")
+        poolings = ["mean", "cls"]
+        if pooler is not None:
+            poolings.append("pooler")
+        require(
+            pooling in poolings,
+            f"pooling={pooling!r} is not supported by this model; "
+            f"give one of {', '.join(poolings)}",
+        )
         sequences = self.encode(texts, self.encoder, truncate)
         results: list[Any] = [None] * len(sequences)
         for padded, indices in self.batches(sequences):
@@ -264,7 +284,8 @@ class InferenceModel(Engine):
                 tokens = vectors[: len(ids)].clone()  # [L, D], a copy that frees the padding
                 pooled = vector.clone()
                 if pooling == "mean":
-                    pooled = tokens[sequences[index].text_positions or slice(None)].mean(0)
+                    positions = sequences[index].text_positions or slice(None)
+                    pooled = tokens[positions].mean(0)
                 subwords = self.tokenizer.convert_ids_to_tokens(ids)
                 results[index] = Features(pooled, tokens, subwords)
         return as_given(texts, results)
@@ -308,27 +329,31 @@ class InferenceModel(Engine):
         if isinstance(model, Generator):
             terms = self._masked_terms(model, sequences)
         else:
-            energies = zip(self.per_token(model, sequences), sequences, strict=True)
-            terms = [(-values[sequence.text_positions]).tolist() for values, sequence in energies]
+            terms = []
+            for energies, sequence in zip(self.per_token(model, sequences), sequences, strict=True):
+                log_probabilities = -energies[sequence.text_positions]
+                terms.append(log_probabilities.tolist())
         results = []
         for sequence, nats in zip(sequences, terms, strict=True):
             ids = [sequence.ids[at] for at in sequence.text_positions]
             tokens = self.tokenizer.convert_ids_to_tokens(ids)
-            results.append(Likelihood(math.fsum(nats), list(zip(tokens, nats, strict=True))))
+            by_token = list(zip(tokens, nats, strict=True))
+            results.append(Likelihood(math.fsum(nats), by_token))
         return as_given(texts, results)
 
     def _masked_terms(
         self, generator: Generator, sequences: list[engine.TokenSequence]
     ) -> list[list[float]]:
         """log P(token | all others) of each token of each sequence, which is masked alone."""
-        copies: list[engine.TokenSequence] = []  # one for each token
+        copies = []  # one for each token
         positions: list[int] = []  # of the token that is masked in a copy
         for sequence in sequences:
             copies += [sequence] * len(sequence.text_positions)
             positions += sequence.text_positions
         nats: dict[int, float] = {}
         for (ids, *rest), indices in self.batches(copies):
-            cells = torch.arange(len(indices)), torch.tensor([positions[at] for at in indices])
+            columns = torch.tensor([positions[at] for at in indices])
+            cells = torch.arange(len(indices)), columns
             labels = ids[cells]  # [B]
             ids[cells] = self.tokenizer.mask_token_id
             masked = generator(ids, *rest)[cells]  # [B, D]
@@ -352,29 +377,10 @@ class InferenceModel(Engine):
         Raises UsageError for invalid options.
         """
         numbered = list(enumerate(as_texts(texts), 1))
-        return as_given(texts, rewrite(self, numbered, Draw(mask_rate, temperature, seed)))
+        draw = Draw(mask_rate, temperature, seed)
+        return as_given(texts, rewrite(self, numbered, draw))
 
     classify = finetuned.classify
     tag = finetuned.tag
     answer = finetuned.answer
     choose = finetuned.choose
-
-
-def _as_predictions(
-    tokenizer: Any, ids: list[int], position: int, scores: list[float], tokens: list[int]
-) -> list[MaskPrediction]:
-    """Results for the mask at a position of a sequence, as in the fill-mask pipeline."""
-    mask_id = tokenizer.mask_token_id  # a slow attribute, as pad_token_id
-    pad_id = tokenizer.pad_token_id
-    # With several masks the special tokens are kept, or the other masks would be lost.
-    is_only = ids.count(mask_id) == 1
-    predictions = []
-    for score, token in zip(scores, tokens, strict=True):
-        filled = [*ids[:position], token, *ids[position + 1 :]]
-        filled = [number for number in filled if number != pad_id]
-        text = tokenizer.decode([token])
-        sequence = tokenizer.decode(filled, skip_special_tokens=is_only)
-        predictions.append(
-            {"score": score, "token": token, "token_str": text, "sequence": sequence}
-        )
-    return predictions

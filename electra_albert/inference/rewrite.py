@@ -95,11 +95,13 @@ class Line:
         # nor is the ▁ before them.
         self.fixed: set[int] = set()
         for group in _groups(self.spans):
-            if len(group) > 1 and tokenizer.unk_token_id in [self.ids[at] for at in group]:
+            ids = [self.ids[at] for at in group]
+            if len(group) > 1 and tokenizer.unk_token_id in ids:
                 self.fixed.update(group)
+                before = group[0] - 1
                 start = self.spans[group[0]][0]
-                if self.spans[group[0] - 1] == (start, start):
-                    self.fixed.add(group[0] - 1)
+                if self.spans[before] == (start, start):
+                    self.fixed.add(before)
         self.after = list(self.ids)
         self.is_chosen = [False] * len(self.ids)
         self.probabilities = [math.nan] * len(self.ids)  # NaN: not scored
@@ -115,8 +117,10 @@ def rewrite_lines(
     numbered = enumerate(lines, 1)
     for block in iter(lambda: list(islice(numbered, LINES_AT_ONCE)), []):
         texts = [(number, line.rstrip("\r\n")) for number, line in block]
-        for (_, line), result in zip(block, rewrite(model, texts, draw), strict=True):
-            yield result.sequence + line[len(line.rstrip("\r\n")) :], result
+        results = rewrite(model, texts, draw)
+        for (_, line), (_, text), result in zip(block, texts, results, strict=True):
+            ending = line.removeprefix(text)
+            yield result.sequence + ending, result
 
 
 def rewrite(model: Engine, numbered: Sequence[tuple[int, str]], draw: Draw) -> list[Rewritten]:
@@ -139,7 +143,8 @@ def rewrite(model: Engine, numbered: Sequence[tuple[int, str]], draw: Draw) -> l
     if model.discriminator is not None:
         scored = [(line, _scored(tokenizer, line, positions)) for line, positions in cuts]
         sequences = [_sequence(tokenizer, line.after, positions) for line, positions in scored]
-        for (line, positions), logits in zip(scored, model.detect(sequences), strict=True):
+        all_logits = model.detect(sequences)
+        for (line, positions), logits in zip(scored, all_logits, strict=True):
             probabilities = logits[1:-1].sigmoid().tolist()
             for position, probability in zip(positions, probabilities, strict=True):
                 line.probabilities[position] = probability
@@ -152,12 +157,14 @@ def _scored(tokenizer: Any, line: Line, positions: range) -> list[int]:
     These are all but the word mark that a tokenizer adds after a mask without a space: "[MASK]."
     has the tokens [MASK], ▁ and a full stop.
     """
+    mask_id = tokenizer.mask_token_id
     scored = []
     for at in positions:
         end = line.spans[at - 1][1]
-        is_joined = at > 0 and not line.text[end : end + 1].isspace()
+        is_joined = not line.text[end : end + 1].isspace()
+        follows_mask = at > 0 and line.ids[at - 1] == mask_id
         is_mark = line.tokens[at].text in WORD_MARKS
-        if not (is_joined and is_mark and line.ids[at - 1] == tokenizer.mask_token_id):
+        if not (is_mark and follows_mask and is_joined):
             scored.append(at)
     return scored
 
@@ -168,15 +175,19 @@ def _cut(line: Line, room: int) -> Iterator[_Cut]:
     first = 0
     while first < count:
         last = min(first + room, count)
-        ends = range(last, first, -1)
-        end = next((at for at in ends if at == count or line.tokens[at].starts_word), last)
+        end = last
+        while first < end < count and not line.tokens[end].starts_word:
+            end -= 1
+        if end == first:
+            end = last
         yield line, range(first, end)
         first = end
 
 
 def _sequence(tokenizer: Any, ids: list[int], positions: Sequence[int]) -> TokenSequence:
     """Input of a model: the tokens at these positions, with [CLS] and [SEP]."""
-    chosen = [tokenizer.cls_token_id, *(ids[at] for at in positions), tokenizer.sep_token_id]
+    chosen = [ids[at] for at in positions]
+    chosen = [tokenizer.cls_token_id, *chosen, tokenizer.sep_token_id]
     return TokenSequence(chosen, [0] * len(chosen))
 
 
@@ -191,10 +202,12 @@ def _redraw(model: Engine, cuts: Sequence[_Cut], draw: Draw) -> None:
         batch = [cuts[index] for index in indices]
         keys = [(line.number << 32) + at.start for line, at in batch]
         example_id = torch.tensor(keys, device=ids.device)  # [B]
-        is_filled = torch.tensor([line.is_filled for line, _ in batch], device=ids.device)  # [B]
+        filled = [line.is_filled for line, _ in batch]
+        is_filled = torch.tensor(filled, device=ids.device)  # [B]
         is_maskable = maskable(ids, is_real, special)
         for row, (line, at) in enumerate(batch):
-            is_maskable[row, [position - at.start + 1 for position in line.fixed & {*at}]] = False
+            fixed = line.fixed.intersection(at)
+            is_maskable[row, [position - at.start + 1 for position in fixed]] = False
         targets = choose_targets(ids, is_maskable, draw.mask_rate, draw.seed, example_id)
         is_chosen = torch.zeros_like(is_real)  # [B, L]
         is_chosen.scatter_(1, targets.positions, targets.weight > 0)
@@ -206,10 +219,13 @@ def _redraw(model: Engine, cuts: Sequence[_Cut], draw: Draw) -> None:
             # Differs from pretraining, which may sample special tokens.
             logits[:, tokenizer.all_special_ids] = -math.inf
             drawn = sample(logits, draw.temperature, draw.seed, example_id[row], position)
-            ids[row, position] = torch.where(is_filled[row], logits.argmax(-1), drawn)
-        for (line, at), after, is_new in zip(batch, ids.tolist(), is_chosen.tolist(), strict=True):
-            line.after[at.start : at.stop] = after[1 : 1 + len(at)]  # without [CLS] and padding
-            line.is_chosen[at.start : at.stop] = is_new[1 : 1 + len(at)]
+            best = logits.argmax(-1)
+            ids[row, position] = torch.where(is_filled[row], best, drawn)
+        rows = zip(batch, ids.tolist(), is_chosen.tolist(), strict=True)
+        for (line, at), after, is_new in rows:
+            inside = slice(1, 1 + len(at))  # without [CLS] and padding
+            line.after[at.start : at.stop] = after[inside]
+            line.is_chosen[at.start : at.stop] = is_new[inside]
 
 
 def masked_logits(
@@ -219,8 +235,9 @@ def masked_logits(
 
     Each with the same part of `labels` [M, ...].
     """
-    parts = [torch.split(tensor, MASKS_AT_ONCE) for tensor in (hidden_states, labels)]
-    for states, targets in zip(*parts, strict=True):
+    state_parts = torch.split(hidden_states, MASKS_AT_ONCE)
+    label_parts = torch.split(labels, MASKS_AT_ONCE)
+    for states, targets in zip(state_parts, label_parts, strict=True):
         yield generator.logits(states).float(), targets
 
 
@@ -250,7 +267,8 @@ def compose(tokenizer: Any, line: Line) -> Rewritten:
         chosen = [at for at in group if line.is_chosen[at]]
         if not chosen:
             continue
-        start = line.spans[group[0]][0]
+        first = group[0]
+        start = line.spans[first][0]
         end = max(line.spans[at][1] for at in group)
         before = after = line.text[start:end]
         is_changed = any(line.after[at] != line.ids[at] for at in chosen)
@@ -259,17 +277,18 @@ def compose(tokenizer: Any, line: Line) -> Rewritten:
             preceding = line.text[:start][-1:]
             if replaced and replaced[-1].end == start:
                 preceding = replaced[-1].after[-1:]
-            starts_word = _is_word(new[group[0]]) and not _is_word(line.tokens[group[0]])
+            starts_word = _is_word(new[first]) and not _is_word(line.tokens[first])
             if starts_word and preceding.isalnum():
                 after = f" {after}"
         probability = max(line.probabilities[at] for at in chosen)
         score = None if math.isnan(probability) else probability
         replaced.append(Replacement(start, end, before, after, score, is_changed))
-    scores = [
-        (new[at], line.probabilities[at], line.ids[at] != token)
-        for at, token in enumerate(line.after)
-        if token not in special and not math.isnan(line.probabilities[at])
-    ]
+    scores = []
+    for at, token in enumerate(line.after):
+        probability = line.probabilities[at]
+        if token not in special and not math.isnan(probability):
+            is_new = token != line.ids[at]
+            scores.append((new[at], probability, is_new))
     return Rewritten(line.text, replaced, line.is_filled, scores)
 
 
@@ -300,7 +319,8 @@ def _write(
     Special and unknown tokens keep the original text, bytes are decoded together.
     """
     ids = [line.after[at] for at in group]
-    if special.isdisjoint(ids) and any(_BYTES.search(new[at].text) for at in group):
+    has_bytes = any(_BYTES.search(new[at].text) for at in group)
+    if has_bytes and special.isdisjoint(ids):
         decoded = tokenizer.decode(ids, clean_up_tokenization_spaces=False)
         return " ".join(decoded.removeprefix(" ").splitlines())
     text = ""
@@ -315,7 +335,10 @@ def _write(
 def format_predictions(text: str, answer: list[list[dict[str, Any]]], *, colours: bool) -> str:
     """Format the text with a table of predictions, one column per mask."""
     width = max(len(_cell(choice)) for choice in chain(*answer))
-    lines = [f"{_BOLD}{printable(text)}{_RESET}" if colours else printable(text)]
+    title = printable(text)
+    if colours:
+        title = f"{_BOLD}{title}{_RESET}"
+    lines = [title]
     for choices in zip(*answer, strict=True):
         cells = [_cell(choice).ljust(width) for choice in choices]
         lines.append("    ".join(["", *cells]).rstrip())
@@ -334,7 +357,9 @@ def format_rewritten(rewritten: Rewritten, *, colours: bool) -> str:
         after = printable(replacement.after)
         if not replacement.is_changed:
             return before
-        return f"{_BOLD}{after}{_RESET}" if colours else f"[{before}]->[{after}]"
+        if colours:
+            return f"{_BOLD}{after}{_RESET}"
+        return f"[{before}]->[{after}]"
 
     before = printable(rewritten.original)  # character for character, so that positions stay valid
     if not rewritten.replaced:
@@ -343,7 +368,9 @@ def format_rewritten(rewritten: Rewritten, *, colours: bool) -> str:
     for replacement in rewritten.replaced:
         old = printable(replacement.before.strip()) or "(empty)"
         new = printable(replacement.after.strip()) or "(empty)"
-        change = f"{old} -> {new}" if replacement.is_changed else f"{old} (unchanged)"
+        change = f"{old} (unchanged)"
+        if replacement.is_changed:
+            change = f"{old} -> {new}"
         probability = replacement.probability
         if probability is not None:
             score = _colour(f"  P(replaced) {probability:.0%}", probability, colours)
@@ -363,4 +390,7 @@ def format_scored(scores: Iterable[tuple[TokenText, float]], *, colours: bool) -
 
 
 def _colour(text: str, probability: float, colours: bool) -> str:
-    return f"{_COLOURS[bisect(_LIMITS, probability)]}{text}{_RESET}" if colours else text
+    if not colours:
+        return text
+    colour = _COLOURS[bisect(_LIMITS, probability)]
+    return f"{colour}{text}{_RESET}"

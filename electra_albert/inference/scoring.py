@@ -40,6 +40,7 @@ from electra_albert.tokenization.tokenizer import special_ids
 
 # Acceptable and unacceptable sentence of a minimal pair, and its file and line.
 Pair = tuple[str, str, str]
+Scores = dict[str, Any]  # by name
 _Ids = tuple[int, ...]  # of the tokens of a sentence
 # Linguistics term, sentences by their ids, and the ids of each pair.
 PairSet = tuple[str, dict[_Ids, str], list[tuple[_Ids, _Ids]]]
@@ -52,7 +53,7 @@ _NOT_FINITE = "{}: the model's scores are not finite, so its training diverged; 
 
 def score_text(
     model: InferenceModel, file: Path, max_seq_length: int | None = None, text_column: str = "text"
-) -> dict[str, Any]:
+) -> Scores:
     """Score a text by masked language modelling: predict each token once, one in ROUNDS masked.
 
     `file` has a format of --corpus and is split into examples as in training, of at most
@@ -65,7 +66,9 @@ def score_text(
     generator = model.masked_token_model("scoring a text")
     special = special_ids(model.tokenizer)
     longest = generator.config.max_position_embeddings
-    length = min(DEFAULT_LENGTH, longest) if max_seq_length is None else max_seq_length
+    length = max_seq_length
+    if length is None:
+        length = min(DEFAULT_LENGTH, longest)
     if not MIN_LENGTH <= length <= longest:
         raise UsageError(
             f"max_seq_length={length} must be from {MIN_LENGTH} to {longest}, the model's maximum"
@@ -78,7 +81,8 @@ def score_text(
         table = build_table(split, length, _EXAMPLE_SEED)
         examples = PackedExamples(split, table, length, _EXAMPLE_SEED, special)
         rows = table.count
-        for batch in eval_batches(examples, rows, max(1, model.batch_tokens // length)):
+        batch_size = max(1, model.batch_tokens // length)
+        for batch in eval_batches(examples, rows, batch_size):
             sums += predict_batch(generator, batch.to(model.device), special)
     if not sums.isfinite().all():
         raise CheckpointError(_NOT_FINITE.format(file))
@@ -86,18 +90,20 @@ def score_text(
     return {"file": str(file), "max_seq_length": length, "rows": rows, **scores}
 
 
-def _as_scores(
-    sums: list[float], ids: np.ndarray, words: int, unknown_id: int | None
-) -> dict[str, Any]:
+def _as_scores(sums: list[float], ids: np.ndarray, words: int, unknown_id: int | None) -> Scores:
     """Sums and means by name, from the result of predict_batch and the text's tokens and words."""
     nats, unknown_nats, correct, predicted = sums
     tokens = len(ids)
     assert predicted == tokens, "not every token was predicted once"
     unknown = int((ids == unknown_id).sum())  # 0 without an unknown token
-    known = tokens - unknown
+    per_known_token = None
+    if unknown < tokens:
+        per_known_token = (nats - unknown_nats) / (tokens - unknown)
     per_word = nats / words
+    perplexity = None
+    if per_word < math.log(sys.float_info.max):  # else exp overflows
+        perplexity = math.exp(per_word)
     share = np.unique(ids, return_counts=True)[1] / tokens  # of each token of the vocabulary
-    is_finite = per_word < math.log(sys.float_info.max)  # else exp overflows
     return {
         "tokens": tokens,
         "words": words,
@@ -108,10 +114,10 @@ def _as_scores(
         # Nats per token, of this text's own frequencies.
         "unigram_entropy": float(-(share * np.log(share)).sum()),
         "nats_per_token": nats / tokens,
-        "nats_per_known_token": (nats - unknown_nats) / known if known else None,
+        "nats_per_known_token": per_known_token,
         "accuracy": correct / tokens,
         "nats_per_word": per_word,
-        "pseudo_perplexity": math.exp(per_word) if is_finite else None,
+        "pseudo_perplexity": perplexity,
     }
 
 
@@ -128,9 +134,9 @@ def _tokenize(tokenizer: Any, file: Path, text_column: str) -> tuple[TokenStream
     except DataError as error:
         raise DataError(str(error).removeprefix("--corpus ")) from None
     encoder = text_encoder.TextEncoder(tokenizer)
-    tokens: list[np.ndarray] = []
-    lengths: list[np.ndarray] = []  # of sentences
-    ends: list[int] = []  # of documents
+    tokens = []
+    lengths = []  # of sentences
+    ends = []  # of documents
     total = 0
     words = 0
     for unit in sources.plan_units(files, sources.ReadOptions(text_column)):
@@ -152,7 +158,12 @@ def _tokenize(tokenizer: Any, file: Path, text_column: str) -> tuple[TokenStream
 def predict_batch(generator: Generator, batch: Batch, special: SpecialIds) -> Tensor:
     """Sums over the tokens of a batch, float64 [4] on the CPU.
 
-    They are: nats, nats of unknown tokens, correct predictions, tokens.
+    They are: nats, nats of unknown tokens, correct predictions, tokens. With 3 rounds instead of
+    ROUNDS, the text "a b c d e" would be read as
+
+        [MASK] b c [MASK] e
+        a [MASK] c d [MASK]
+        a b [MASK] d e
     """
     # A model may have only one segment.
     segments = batch.token_type_ids.clamp(max=generator.config.type_vocab_size - 1)
@@ -177,7 +188,7 @@ def predict_batch(generator: Generator, batch: Batch, special: SpecialIds) -> Te
 
 def score_pairs(
     model: InferenceModel, path: Path, max_pairs: int | None = None, *, is_logged: bool = True
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, Scores]:
     """Accuracy on minimal pairs: the share of pairs whose acceptable sentence scores higher.
 
     A tie counts as wrong. Returns `summarize` for each head of the model: "likelihood" scores by
@@ -195,13 +206,14 @@ def score_pairs(
         raise UsageError("pairs need a model with a masked-token or a detection head; take another")
     models = (model.generator, model.detector)
     longest = min(part.config.max_position_embeddings for part in models if part)
-    results: dict[str, dict[str, Any]] = {head: {} for head in scorers}
+    results: dict[str, Scores] = {head: {} for head in scorers}
     sets = read_sets(path, model.tokenizer, longest, max_pairs)
     for name, (term, texts, pairs) in sets.items():
         shares = []
         for head, score in scorers.items():
             # Each token sequence is scored once: sentences with the same tokens tie exactly.
-            scores = dict(zip(texts, score([*texts.values()]), strict=True))
+            values = score([*texts.values()])
+            scores = dict(zip(texts, values, strict=True))
             if not all(map(math.isfinite, scores.values())):
                 raise CheckpointError(_NOT_FINITE.format(name))
             differences = [scores[good] - scores[bad] for good, bad in pairs]
@@ -220,7 +232,7 @@ def score_pairs(
     return {head: summarize(result) for head, result in results.items()}
 
 
-def summarize(sets: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def summarize(sets: Mapping[str, Scores]) -> Scores:
     """Mean accuracy over sets, its standard error and the mean for each linguistics term.
 
     The error is binomial in each set.
@@ -248,7 +260,7 @@ def read_sets(
     Raises UsageError for a missing file, and DataError for damaged lines, a set that is in two
     files, and sentences of more than `longest` tokens.
     """
-    sets: dict[str, PairSet] = {}
+    sets = {}
     for file in pair_files(path):
         for name, (term, pairs) in read_pairs(file).items():
             if name in sets:
@@ -277,12 +289,13 @@ def read_pairs(file: Path) -> dict[str, tuple[str, list[Pair]]]:
     table = tables.open_table(file)
     columns = (*_SENTENCES, "UID", "linguistics_term")
     sets: dict[str, tuple[str, list[Pair]]] = {}
-    for row in table.rows([table.find((column,)) for column in columns]):
+    names = [table.find((column,)) for column in columns]
+    for row in table.rows(names):
         cells = zip(row.cells, columns, strict=True)
         texts = (as_text(cell, row.location, column).strip() for cell, column in cells)
         good, bad, name, term = texts
         if not good or not bad:
-            missing = _SENTENCES[bool(good)]
+            missing = "sentence_bad" if good else "sentence_good"
             raise DataError(
                 f"{row.location}: no {missing!r}; give each line {' and '.join(_SENTENCES)}"
             )
@@ -300,14 +313,14 @@ def _tokenize_pairs(
 ) -> tuple[dict[_Ids, str], list[tuple[_Ids, _Ids]]]:
     """Sentences by their token ids, and the ids of each pair. DataError if one is too long."""
     sentences = list(chain.from_iterable(pair[:2] for pair in pairs))
+    encodings = tokenizer.backend_tokenizer.encode_batch(sentences)
     all_ids = []
-    for index, encoding in enumerate(tokenizer.backend_tokenizer.encode_batch(sentences)):
+    for index, encoding in enumerate(encodings):
         ids = tuple(encoding.ids)
         if len(ids) > longest:
-            raise DataError(
-                f"{pairs[index // 2][2]}: {engine.quote(sentences[index], 0)} "
-                f"{engine.too_long(len(ids), longest)}"
-            )
+            location = pairs[index // 2][2]
+            text = engine.quote(sentences[index], 0)
+            raise DataError(f"{location}: {text} {engine.too_long(len(ids), longest)}")
         all_ids.append(ids)
     texts = dict(zip(all_ids, sentences, strict=True))
     return texts, list(zip(all_ids[::2], all_ids[1::2], strict=True))

@@ -38,9 +38,10 @@ def read_conll(path: Path, reader: SplitReader) -> Iterator[RawExample] | None:
     lines = _without_comments(texts, reader)
     widths = {len(_cells(line)) for line in lines if _holds_word(line)}
     widest = max(widths, default=0)
-    is_even = not all(map(str.strip, lines)) and len(widths) == 1 and widest <= _MAX_COLUMNS
     if path.suffix.lower() == ".txt" and reader.purpose == "test":
-        if not is_even and not any("\t" in line for line in lines):
+        has_blank = not all(map(str.strip, lines))
+        has_columns = has_blank and len(widths) == 1 and widest <= _MAX_COLUMNS
+        if not has_columns and not any("\t" in line for line in lines):
             return _plain_sentences(texts, reader)
         LOG.info(f"{path} is read as CoNLL columns, with words in column {_word_column(reader)}")
     reader.reject_options(
@@ -51,9 +52,13 @@ def read_conll(path: Path, reader: SplitReader) -> Iterator[RawExample] | None:
         why = "has unnamed columns; give a number from 0"
         if column.isdecimal():
             why = f"has {widest} columns, numbered from 0; give one of them"
-        if not column.isdecimal() or int(column[:MAX_DIGITS]) >= widest:
-            reader.reject_options(str(path), why, option)
-    return _sentences(lines, _word_column(reader) if widest > 1 else 0, reader)
+            if int(column[:MAX_DIGITS]) < widest:
+                continue
+        reader.reject_options(str(path), why, option)
+    word_column = 0
+    if widest > 1:
+        word_column = _word_column(reader)
+    return _sentences(lines, word_column, reader)
 
 
 def _without_comments(lines: list[str], reader: SplitReader) -> list[str]:
@@ -70,15 +75,17 @@ def _without_comments(lines: list[str], reader: SplitReader) -> list[str]:
         return _without_comments([line.removeprefix("\t") for line in lines], reader)
     shapes = set(map(_shape, words))
     tags = {_tag(_cells(line), reader) for line in words}
-    result: list[str] = []
+    result = []
+    follows_word = False
     for number, line in enumerate(lines, start=1):
-        is_first = not result or not _holds_word(result[-1])
-        if words and is_first and line.startswith(_COMMENT):
+        if words and line.startswith(_COMMENT) and not follows_word:
             tag = _tag(_cells(line), reader)
-            if _shape(line) not in shapes or not (tag in tags or _ENTITY_TAG.fullmatch(tag)):
+            has_tag = tag in tags or _ENTITY_TAG.fullmatch(tag)
+            if not has_tag or _shape(line) not in shapes:
                 what = f"lines of {reader.name} skipped: comments"
                 reader.report.note(what, f"{reader.location}:{number}")
                 line = ""
+        follows_word = _holds_word(line)
         result.append(line)
     return result
 
@@ -102,7 +109,8 @@ def _sentences(lines: list[str], column: int, reader: SplitReader) -> Iterator[R
             "column of the words with --text_column 1, and that of the tags with --label_column"
         )
     index = 0
-    for holds_words, group in groupby(enumerate(lines, 1), key=lambda line: _holds_word(line[1])):
+    numbered = enumerate(lines, start=1)
+    for holds_words, group in groupby(numbered, key=lambda line: _holds_word(line[1])):
         numbers, rows = zip(*group, strict=True)
         location = f"{reader.location}:{numbers[0]}"
         if holds_words:
@@ -121,10 +129,11 @@ def _sentence(
     rows: list[list[str]], column: int, are_numbered: bool, location: str, reader: SplitReader
 ) -> tuple[list[str], list[str]]:
     """Words and tags; DataError or UsageError if the column of words holds none, or tags."""
-    if are_numbered and not all(cells[0].isdecimal() for cells in rows):
+    numbered = [cells for cells in rows if cells[0].isdecimal()]
+    if are_numbered and len(numbered) < len(rows):
         what = f"sentences of {reader.name} read without their rows such as 1-2 and 1.1"
         reader.report.note(what, location)
-        rows = [cells for cells in rows if cells[0].isdecimal()]
+        rows = numbered
     if any(len(cells) <= column for cells in rows):
         raise DataError(f"{location}: a line without column {column}; correct it, or --text_column")
     if reader.purpose != "test" and any(_tag_column(cells, reader) == column for cells in rows):
@@ -165,27 +174,35 @@ def _holds_word(line: str) -> bool:
 
 def _cells(line: str) -> list[str]:
     """The columns of a line, split at tabs if it has any, else at spaces."""
-    return line.split("\t") if "\t" in line else [cell for cell in line.split(" ") if cell]
+    if "\t" in line:
+        return line.split("\t")
+    return [cell for cell in line.split(" ") if cell]
 
 
 def _shape(line: str) -> int:
+    """The number of tabs of a line, or the negative number of columns of a line without tabs."""
     return line.count("\t") or -len(_cells(line))
 
 
 def _word_column(reader: SplitReader) -> int:
     name = reader.task.columns.text[0]
-    return int(name[:MAX_DIGITS]) if name.isdecimal() else 0
+    if not name.isdecimal():
+        return 0
+    return int(name[:MAX_DIGITS])
 
 
 def _tag(cells: list[str], reader: SplitReader) -> str:
     """The tag of a line, "" if it has none."""
     column = _tag_column(cells, reader)
-    return cells[column].strip() if column < len(cells) else ""
+    if column >= len(cells):
+        return ""
+    return cells[column].strip()
 
 
 def _tag_column(cells: list[str], reader: SplitReader) -> int:
     """The number of the column of tags; of two columns it is the second by default."""
     column = reader.task.tag_column
-    if column < 0 or (len(cells) == 2 and reader.config.label_column is None):
+    are_two = len(cells) == 2 and reader.config.label_column is None
+    if column < 0 or are_two:
         return max(1, len(cells) - 1)
     return column

@@ -42,15 +42,20 @@ class EncodePlan(NamedTuple):
     @property
     def truncated(self) -> str:
         """The phrase for truncated texts in reports."""
-        most = self.max_position_embeddings or 0
-        limit = f", the model takes up to {most}" if most > self.max_seq_length else ""
+        most = self.max_position_embeddings
+        limit = ""
+        if most is not None and most > self.max_seq_length:
+            limit = f", the model takes up to {most}"
         return f"truncated to {self.max_seq_length} tokens (--max_seq_length{limit})"
 
 
 def trained_plan(plan: EncodePlan, details: Mapping[str, Any]) -> EncodePlan:
     """Replace settings by those that a fine-tuned model's details record: the first five."""
-    names = EncodePlan._fields[:5]
-    return plan._replace(**{name: details[name] for name in names if name in details})
+    recorded = {}
+    for name in EncodePlan._fields[:5]:
+        if name in details:
+            recorded[name] = details[name]
+    return plan._replace(**recorded)
 
 
 class Decoded(NamedTuple):
@@ -82,7 +87,9 @@ class Encoding:
     def gold(self, examples: Sequence[Any], field: str = "label") -> list[Any] | None:
         """The gold labels of all examples; None if they have none."""
         labels = [getattr(example, field) for example in examples]
-        return None if None in labels else labels
+        if None in labels:
+            return None
+        return labels
 
     def label_ids(self, labels: Iterable[str]) -> NDArray[np.int64]:
         """Ids of labels, int64 [labels]."""
@@ -120,37 +127,46 @@ class EncodedExamples:
     @cached_property
     def feature_lengths(self) -> Integers:
         """[F] tokens of the longest sequence of each feature."""
-        return np.asarray(np.diff(self.starts).reshape(-1, self.num_choices).max(axis=1))
+        lengths = np.diff(self.starts).reshape(-1, self.num_choices)  # [F, options]
+        return np.asarray(lengths.max(axis=1))
 
     def collate(self, features: Sequence[int] | Integers, multiple: int = 1) -> Batch:
         """A batch of features, given by index, which its example_id holds.
 
         Its length is that of its longest sequence, rounded up to a multiple, but at most that of
-        the longest of all features.
+        the longest of all features. Features 1 and 0 of the example above, without `multiple`:
+
+            input_ids         [CLS] b [SEP] c [SEP]
+                              [CLS] a [SEP] [PAD] [PAD]
+            token_type_ids    0 0 0 1 1
+                              0 0 0 0 0
         """
         chosen = np.asarray(features, dtype=np.int64)
         options = np.arange(self.num_choices)
-        sequences = (chosen[:, None] * self.num_choices + options).ravel()  # [B]
+        first = chosen[:, None] * self.num_choices
+        sequences = (first + options).ravel()  # [B]
         starts = self.starts[sequences, None]  # [B, 1]
         lengths = self.starts[sequences + 1, None] - starts  # [B, 1]
-        length = min(-(-lengths.max() // multiple) * multiple, self.feature_lengths.max())
+        rounded = -(-lengths.max() // multiple) * multiple
+        length = min(rounded, self.feature_lengths.max())
         position = np.arange(length)  # [L]
         mask = position < lengths  # [B, L]
         source = np.where(mask, starts + position, 0)  # [B, L]
         ids = np.where(mask, self.input_ids[source], self.pad_id)
         segments = (position >= self.first_lengths[sequences, None]) & mask
-        labels = self.labels
-        if labels is not None and self.has_token_labels:
-            labels = np.where(mask, labels[source], IGNORED_LABEL)
-        elif labels is not None:
-            labels = labels[chosen]
+        labels = None
+        if self.labels is not None and self.has_token_labels:
+            at_tokens = np.where(mask, self.labels[source], IGNORED_LABEL)
+            labels = torch.from_numpy(at_tokens)
+        elif self.labels is not None:
+            labels = torch.from_numpy(self.labels[chosen])
         return Batch(
             input_ids=torch.from_numpy(ids).long(),
             attention_mask=torch.from_numpy(mask),
             token_type_ids=torch.from_numpy(segments).long(),
             sentence_order_label=torch.full((len(sequences),), IGNORED_LABEL),
             example_id=torch.from_numpy(np.repeat(chosen, self.num_choices)),
-            labels=None if labels is None else torch.from_numpy(labels),
+            labels=labels,
         )
 
     def slices(self) -> list[slice]:
@@ -168,16 +184,17 @@ def flatten(
     """Concatenate texts or pairs with `[CLS]` and `[SEP]`; `index` is that of their examples."""
     cls = np.array([encoder.cls_id], dtype=np.int32)
     sep = np.array([encoder.sep_id], dtype=np.int32)
-    parts: list[Ids] = [cls[:0]]
+    parts = [cls[:0]]
     starts = [0]
-    first_lengths: list[int] = []
+    first_lengths = []
     for first, second in pairs:
+        length = len(first) + 2
         parts += (cls, first, sep)
-        first_lengths.append(len(first) + 2)
-        starts.append(starts[-1] + len(first) + 2)
+        first_lengths.append(length)
         if second is not None:
             parts += (second, sep)
-            starts[-1] += len(second) + 1
+            length += len(second) + 1
+        starts.append(starts[-1] + length)
     return EncodedExamples(
         np.concatenate(parts),
         np.array(starts, dtype=np.int64),
@@ -228,10 +245,11 @@ class TaskBatches:
                 batches: list[Batch] = []
                 for part in chosen.reshape(self.gradient_accumulation_steps, self.world_size, -1):
                     # Rotated, so that no rank always gets the longest sequences.
-                    of_rank = part[(self.rank + turn + len(batches)) % self.world_size]
-                    batches.append(self.features.collate(of_rank, self.multiple))
-                if self.pin_memory:
-                    batches = [batch.map(Tensor.pin_memory) for batch in batches]
+                    row = (self.rank + turn + len(batches)) % self.world_size
+                    batch = self.features.collate(part[row], self.multiple)
+                    if self.pin_memory:
+                        batch = batch.map(Tensor.pin_memory)
+                    batches.append(batch)
                 yield batches
             chunk = self._chunk(chunk.stop)
 
@@ -250,9 +268,10 @@ class TaskBatches:
         size = min(_STEPS_SORTED_TOGETHER, max(1, epoch_steps))
         first = (step - 1) // size * size + 1
         end = first + size
-        if step > self.max_steps:
-            return range(max(first, self.max_steps + 1), end)
-        return range(first, min(end, self.max_steps + 1))
+        after_last = self.max_steps + 1
+        if step < after_last:
+            return range(first, min(end, after_last))
+        return range(max(first, after_last), end)
 
     def _features(self, chunk: range) -> Integers:
         """The features of each update of a chunk, grouped by length: [steps, global batch]."""
@@ -265,8 +284,11 @@ class TaskBatches:
         tie = bits(self.seed, Stream.BUCKET, position, torch.tensor(0)).numpy()
         # Sorted by epoch first: by length alone an update could hold the same feature of two epochs
         # twice.
-        order = np.lexsort((tie, self.features.feature_lengths[chosen], epochs.numpy()))
-        return chosen[order].reshape(len(chunk), size)[self._noise(chunk, 1).numpy().argsort()]
+        lengths = self.features.feature_lengths[chosen]
+        order = np.lexsort((tie, lengths, epochs.numpy()))
+        by_length = chosen[order].reshape(len(chunk), size)
+        shuffled = self._noise(chunk, 1).numpy().argsort()
+        return by_length[shuffled]
 
 
 def eval_batches(
@@ -287,4 +309,5 @@ def split_outputs(
     if outputs.ndim == 2:  # one vector per sequence
         return list(outputs)
     lengths = features.feature_lengths[chosen]
-    return [output[:length] for output, length in zip(outputs, lengths, strict=True)]
+    pairs = zip(outputs, lengths, strict=True)
+    return [output[:length] for output, length in pairs]

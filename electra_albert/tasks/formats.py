@@ -61,7 +61,7 @@ def read_examples(reader: SplitReader) -> list[Any]:
         rows = _correct_outside_tags(list(rows), reader)
     elif form.lists:
         rows = _questions(rows, reader)
-    examples: list[Any] = []
+    examples = []
     for raw in rows:
         with suppress(Skipped):
             examples.append(form.example(raw, reader))
@@ -89,8 +89,12 @@ def _table_rows(form: _Format, reader: SplitReader) -> Rows:
     if reader.task.kind == "token" and (reader.config.label_column or "").isdecimal():
         why = "has named columns; give a name"
         reader.reject_options(table.location, why, "label_column")
-    pairs = columns.pair and (*columns.pair, *form.lists[:1])
-    labels = () if reader.purpose == "test" else (*columns.label, *form.lists[1:])
+    pairs = columns.pair
+    if pairs:
+        pairs += form.lists[:1]
+    labels = columns.label + form.lists[1:]
+    if reader.purpose == "test":
+        labels = ()
     names = [
         require_column(table, columns.text, form.columns[0], "--text_column"),
         require_column(table, pairs, form.columns[1], "--text_pair_column"),
@@ -115,9 +119,13 @@ def _new_texts(path: Path, reader: SplitReader) -> Rows | None:
 
 
 def _texts(raw: RawExample, reader: SplitReader) -> SequenceExample:
-    label = None if reader.purpose == "test" else _label(raw, reader)
+    label = None
+    if reader.purpose != "test":
+        label = _label(raw, reader)
     text = reader.text(raw.text, "text", raw)
-    pair = reader.text(raw.pair, "second text", raw) if reader.task.takes_pairs else None
+    pair = None
+    if reader.task.takes_pairs:
+        pair = reader.text(raw.pair, "second text", raw)
     return SequenceExample(text, pair, label, raw.identity)
 
 
@@ -147,15 +155,19 @@ def _score(label: str, raw: RawExample, reader: SplitReader) -> float:
         ) from error
     if math.isfinite(number) and lowest <= number <= highest:
         return number
-    limits = f"from {lowest:g} to {highest:g}" if reader.task.score_range else "that is finite"
+    limits = "that is finite"
+    if reader.task.score_range:
+        limits = f"from {lowest:g} to {highest:g}"
     if reader.purpose != "train":
         raise DataError(f"{raw.location}: label {label} is not a number {limits}; correct the file")
     reader.skip(f"the label is not a number {limits}", raw)
 
 
 def _race(path: Path, reader: SplitReader) -> Rows | None:
+    if path.suffix.lower() in (".txt", ".json") and not path.is_dir():
+        return _article(path, reader)
     if not path.is_dir():
-        return _article(path, reader) if path.suffix.lower() in (".txt", ".json") else None
+        return None
     level = reader.config.race_level
     levels = _LEVELS if level == "all" else (level,)
     folders = [path / name for name in levels if (path / name).is_dir()]
@@ -240,12 +252,16 @@ def _option(raw: RawExample, option_count: int, reader: SplitReader) -> int:
 
 
 def _squad(path: Path, reader: SplitReader) -> Rows | None:
-    return _paragraphs(path, reader) if path.suffix.lower() == ".json" else None
+    if path.suffix.lower() != ".json":
+        return None
+    return _paragraphs(path, reader)
 
 
 def _paragraphs(path: Path, reader: SplitReader) -> Rows:
-    for i, article in enumerate(member(reader.parse_json(path), "data", list, str(path))):
-        for j, paragraph in enumerate(member(article, "paragraphs", list, f"{path}, article {i}")):
+    articles = member(reader.parse_json(path), "data", list, str(path))
+    for i, article in enumerate(articles):
+        paragraphs = member(article, "paragraphs", list, f"{path}, article {i}")
+        for j, paragraph in enumerate(paragraphs):
             location = f"{path}, article {i}, paragraph {j}"
             context = member(paragraph, "context", str, location)
             for qa in member(paragraph, "qas", list, location):
@@ -275,14 +291,16 @@ def _answers(cell: Any, at: str) -> list[Answer]:
                 f"{at}: {len(texts)} answer texts, but {len(starts)} answer starts; "
                 "correct the file"
             )
-        pairs = zip(texts, starts, strict=True)
-        cell = [{"text": text, "answer_start": start} for text, start in pairs]
+        cell = []
+        for text, start in zip(texts, starts, strict=True):
+            cell.append({"text": text, "answer_start": start})
     if cell is not None and not isinstance(cell, list):
         raise DataError(f"{at}: the answers are not a list; correct the file")
-    answers: list[Answer] = []
+    answers = []
     for answer in cell or ():
         text = as_text(member(answer, "text", str, at), at, "text")
-        answers.append(Answer(text, int(member(answer, "answer_start", int, at))))
+        start = int(member(answer, "answer_start", int, at))
+        answers.append(Answer(text, start))
     return answers
 
 
@@ -301,7 +319,7 @@ def _usable(
         reader.skip("no answers", raw)
     if not answers and is_impossible is False and reader.purpose == "train":
         reader.skip("no answers, but not marked as impossible", raw)
-    usable: list[Answer] = []
+    usable = []
     for text, start in answers:
         position = nearest(context, text, start)
         if position is not None:

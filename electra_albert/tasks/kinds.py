@@ -26,6 +26,8 @@ from electra_albert.tasks.task import (
 )
 
 NO_ANSWER_FILE = "na_prob.json"
+Examples = Sequence[Any]
+Predictions = Sequence[Any]
 PREDICTIONS_HEADER = "id\tgold\tpredicted\t"
 _MAX_CHARACTERS = 500  # of a text in a table of predictions
 # Sums over labels: loss [] float32, correct predictions [] int64 (None for a regression).
@@ -37,34 +39,39 @@ def _classification_loss(logits: Tensor, labels: Tensor, weight: Tensor | None =
     logits = logits.flatten(0, -2)
     labels = labels.flatten()
     loss = F.cross_entropy(logits, labels, weight, ignore_index=IGNORED_LABEL, reduction="sum")
-    return loss, (logits.argmax(-1) == labels).sum()
+    is_correct = logits.argmax(-1) == labels
+    return loss, is_correct.sum()
 
 
 def _choice_loss(outputs: Tensor, labels: Tensor) -> _Sums:
     """Cross-entropy over the options. outputs [B, 1], one logit per option; labels int64 [F]."""
-    return _classification_loss(outputs.view(len(labels), -1), labels)  # [F, options]
+    logits = outputs.view(len(labels), -1)  # [F, options]
+    return _classification_loss(logits, labels)
 
 
 def _regression_loss(outputs: Tensor, labels: Tensor) -> _Sums:
     """Squared error. outputs [B, 1], labels float32 [B]."""
-    return (outputs.squeeze(-1) - labels).square().sum(), None
+    errors = outputs.squeeze(-1) - labels
+    return errors.square().sum(), None
 
 
 def _span_loss(outputs: Tensor, labels: Tensor) -> _Sums:
     """Mean of the cross-entropies of start and end. outputs [B, L, 2], labels int64 [B, 2]."""
     logits = outputs.transpose(-1, -2).flatten(0, -2)  # [B · 2, L]
     labels = labels.flatten()
-    is_correct = (logits.argmax(-1) == labels).view(-1, 2).all(-1)
-    return F.cross_entropy(logits, labels, reduction="sum") / 2, is_correct.sum()
+    loss = F.cross_entropy(logits, labels, reduction="sum") / 2
+    is_correct = (logits.argmax(-1) == labels).view(-1, 2)  # [B, 2]
+    return loss, is_correct.all(-1).sum()
 
 
-def _labels_file(task: Task, predictions: Sequence[Any], examples: Sequence[Any]) -> str:
+def _labels_file(task: Task, predictions: Predictions, examples: Examples) -> str:
     ids = [example.identity for example in examples]
     # GLUE requires unique numbers as index; if the file has none, examples are numbered.
     # Other tasks keep their ids.
-    is_index = all(map(str.isdecimal, ids)) and len(set(ids)) == len(ids)
+    are_unique = len(set(ids)) == len(ids)
+    is_index = are_unique and all(map(str.isdecimal, ids))
     if task.name in registry.GLUE and not is_index:
-        ids = [*map(str, range(len(ids)))]
+        ids = list(map(str, range(len(ids))))
     if task.kind == "choice":
         predictions = [string.ascii_uppercase[option] for option in predictions]
     if task.is_regression:
@@ -75,39 +82,44 @@ def _labels_file(task: Task, predictions: Sequence[Any], examples: Sequence[Any]
     return "index\tprediction\n" + _cells(ids, predictions)
 
 
-def _answers_file(task: Task, predictions: Sequence[str | float], examples: Sequence[Any]) -> str:
+def _answers_file(task: Task, predictions: Sequence[str | float], examples: Examples) -> str:
     ids = [example.identity for example in examples]
     answers = dict(zip(ids, predictions, strict=True))
     if len(answers) < len(ids):
-        twice = Counter(ids).most_common(1)[0][0]
+        twice, _ = Counter(ids).most_common(1)[0]
         raise DataError(f"two questions have the id {twice}; give each its own for the submission")
     return json.dumps(answers, ensure_ascii=False, indent=1) + "\n"
 
 
-def _tags_file(task: Task, predictions: Sequence[Any], examples: Sequence[Any]) -> str:
-    sentences = zip(examples, predictions, strict=True)
-    return "".join(_cells(example.words, tags) + "\n" for example, tags in sentences)
+def _tags_file(task: Task, predictions: Predictions, examples: Examples) -> str:
+    content = ""
+    for example, tags in zip(examples, predictions, strict=True):
+        content += _cells(example.words, tags) + "\n"
+    return content
 
 
 def _cells(first: Sequence[str], second: Sequence[str]) -> str:
     """Lines of two columns separated by a tab."""
-    for cell in (*first, *second):
-        if not {*"\t\n\r"}.isdisjoint(cell):
-            problem = f"{cell!r} holds a tab or a line break, invalid in a table"
-            raise DataError(f"{problem}; correct the file or the label")
-    return "".join(f"{left}\t{right}\n" for left, right in zip(first, second, strict=True))
+    lines = ""
+    for cells in zip(first, second, strict=True):
+        for cell in cells:
+            if not {*"\t\n\r"}.isdisjoint(cell):
+                raise DataError(
+                    f"{cell!r} holds a tab or a line break, invalid in a table; "
+                    "correct the file or the label"
+                )
+        lines += "\t".join(cells) + "\n"
+    return lines
 
 
 class Kind(NamedTuple):
     """Functions for one kind of task; `decode` is never given training features."""
 
-    encode: Callable[[Sequence[Any], Encoding], EncodedExamples]
-    decode: Callable[
-        [Outputs, EncodedExamples, Sequence[Any], tuple[str, ...], EncodePlan], Decoded
-    ]
+    encode: Callable[[Examples, Encoding], EncodedExamples]
+    decode: Callable[[Outputs, EncodedExamples, Examples, tuple[str, ...], EncodePlan], Decoded]
     term: str  # name of the loss
     loss: Callable[..., _Sums]
-    file: Callable[[Task, Sequence[Any], Sequence[Any]], str]  # the content of a submission
+    file: Callable[[Task, Predictions, Examples], str]  # the content of a submission
 
 
 KINDS = {
@@ -123,7 +135,7 @@ KINDS = {
 
 
 def write_submission(
-    task: Task, test_name: str, decoded: Decoded, examples: Sequence[Any], folder: Path
+    task: Task, test_name: str, decoded: Decoded, examples: Examples, folder: Path
 ) -> Path:
     """Write the submission file of one test set and return its path.
 
@@ -140,65 +152,82 @@ def write_submission(
 
 
 def predictions_table(
-    examples: Sequence[Any], predictions: Sequence[Any], probabilities: Sequence[Any] | None
+    examples: Examples, predictions: Predictions, probabilities: Sequence[Any] | None
 ) -> str:
     """One line per example: id, gold label, prediction, probability and text.
 
-    The probability is that of the prediction, or a float that of no answer.
+    The probability is that of the prediction, or a float that of no answer. With tabs as spaces:
+
+        id    gold    predicted    probability    text
+        7     pos     neg          0.6000         A good film
     """
     scores = probabilities or [None] * len(examples)
-    name = "no_answer" if isinstance(next(iter(scores), None), float) else "probability"
+    name = "probability"
+    if scores and isinstance(scores[0], float):
+        name = "no_answer"
     lines = [f"{PREDICTIONS_HEADER}{name}\ttext"]
     for example, prediction, score in zip(examples, predictions, scores, strict=True):
         gold, text = _gold_and_text(example)
-        if isinstance(example, ChoiceExample):
-            prediction = string.ascii_uppercase[prediction]
-        if score is not None:
-            score = score if isinstance(score, float) else max(score)
-        cells = (example.identity, gold, _as_text(prediction), _as_text(score))
-        text = " ".join(text.split())
+        text = _one_line(text)
         if len(text) > _MAX_CHARACTERS:
             text = f"{text[:_MAX_CHARACTERS]} …"
-        lines.append("\t".join([*(" ".join(cell.split()) for cell in cells), text]))
+        if isinstance(example, ChoiceExample):
+            prediction = string.ascii_uppercase[prediction]
+        if isinstance(score, list):
+            score = max(score)
+        cells = (example.identity, gold, _as_text(prediction), _as_text(score))
+        lines.append("\t".join([*map(_one_line, cells), text]))
     return "\n".join(lines) + "\n"
 
 
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
 def _as_text(label: Any) -> str:
+    if label is None:
+        return ""
     if isinstance(label, float):
         return f"{label:.4f}"
     if isinstance(label, list | tuple):
         return " ".join(map(str, label))
-    return "" if label is None else str(label)
+    return str(label)
 
 
 def _gold_and_text(example: Any) -> tuple[str, str]:
     match example:
         case SequenceExample():
-            pair = "" if example.text_pair is None else f" ||| {example.text_pair}"
-            return _as_text(example.label), f"{example.text}{pair}"
+            text = example.text
+            if example.text_pair is not None:
+                text += f" ||| {example.text_pair}"
+            return _as_text(example.label), text
         case TokenExample():
             return _as_text(example.tags), " ".join(example.words)
         case SpanExample():
-            gold = " / ".join(dict.fromkeys(answer.text for answer in example.answers or ()))
+            answers = [answer.text for answer in example.answers or ()]
+            gold = " / ".join(dict.fromkeys(answers))
         case _:
-            gold = "" if example.label is None else string.ascii_uppercase[example.label]
+            gold = ""
+            if example.label is not None:
+                gold = string.ascii_uppercase[example.label]
     return gold, f"{example.question} ||| {example.context}"
 
 
-def confusion_table(
-    labels: Sequence[str], examples: Sequence[Any], predictions: Sequence[Any]
-) -> str:
+def confusion_table(labels: Sequence[str], examples: Examples, predictions: Predictions) -> str:
     """Confusion matrix of texts or words: gold labels in rows, predicted labels in columns."""
     from sklearn.metrics import confusion_matrix
 
     gold: list[str] = []
-    predicted: list[str] = []
+    predicted = []
     for example, prediction in zip(examples, predictions, strict=True):
-        is_tagged = isinstance(example, TokenExample)
-        gold += (example.tags or ()) if is_tagged else [example.label]
-        predicted += prediction if is_tagged else [prediction]
+        if isinstance(example, TokenExample):
+            gold += example.tags or ()
+            predicted += prediction
+        else:
+            gold.append(example.label)
+            predicted.append(prediction)
     counts = confusion_matrix(gold, predicted, labels=labels)
-    names = [" ".join(label.split()) for label in labels]
+    names = list(map(_one_line, labels))
     lines = ["\t".join(["gold \\ predicted", *names])]
     for name, row in zip(names, counts, strict=True):
         lines.append("\t".join([name, *map(str, row)]))
@@ -228,8 +257,7 @@ class TaskObjective(nn.Module):
 
     def counts(self, batch: Batch) -> dict[str, int]:
         """The divisor of the loss, computed on the host."""
-        assert batch.labels is not None, "a batch without labels has no loss"
-        return {self._kind.term: int(self._count(batch.labels))}
+        return {self._kind.term: int(self._count(batch))}
 
     def forward(self, batch: Batch) -> dict[str, Term]:
         """Terms of a labelled batch."""
@@ -240,25 +268,26 @@ class TaskObjective(nn.Module):
         mask = batch.attention_mask
         outputs: Tensor = self.model(batch.input_ids, mask, batch.token_type_ids)
         if self.model.head.kind == "span":
-            outputs = outputs.masked_fill(~mask[:, :, None], torch.finfo(outputs.dtype).min)
+            lowest = torch.finfo(outputs.dtype).min
+            outputs = outputs.masked_fill(~mask[:, :, None], lowest)
         return outputs
 
     def terms(self, outputs: Tensor, batch: Batch) -> dict[str, Term]:
         """Loss and accuracy of outputs [B, ...]."""
-        labels = batch.labels
-        assert labels is not None, "a batch without labels has no loss"
-        inputs = [outputs, labels]
+        count = self._count(batch)
+        inputs = [outputs, batch.labels]
         if self.training and self.class_weights is not None:
             inputs.append(self.class_weights)
         losses, correct = self._kind.loss(*inputs)
-        count = self._count(labels)
         terms = {self._kind.term: Term(losses, count)}
         if correct is not None:
             terms["accuracy"] = Term(correct.float(), count)
         return terms
 
-    def _count(self, labels: Tensor) -> Tensor:
+    def _count(self, batch: Batch) -> Tensor:
         """The divisor of the loss, [] int64: labels that are not ignored, else all features."""
+        labels = batch.labels
+        assert labels is not None, "a batch without labels has no loss"
         if self._kind.loss is _classification_loss:
             return (labels != IGNORED_LABEL).sum()
         return torch.full((), len(labels), dtype=torch.int64, device=labels.device)

@@ -41,7 +41,7 @@ def classification(values: Values) -> Scores:
     # scikit-learn takes thirty times as long, and the bootstrap calls this a thousand times a seed.
     classes = np.stack(_columns(values)).astype(np.int64)  # [2, N]
     size = len(values)
-    count = int(classes.max()) + 1
+    count = max(2, int(classes.max()) + 1)
     cells = np.bincount(classes[1] * count + classes[0], minlength=count**2)
     confusion = cells.reshape(count, count)  # [gold, predicted]
     correct = np.diagonal(confusion)  # [C]
@@ -50,14 +50,19 @@ def classification(values: Values) -> Scores:
     class_f1 = 2 * correct / np.maximum(gold + predicted, 1)  # [C]
     # Python integers: the product of the variances overflows int64.
     covariance = int(correct.sum()) * size - int(gold @ predicted)
-    spread = (size**2 - int(gold @ gold)) * (size**2 - int(predicted @ predicted))
+    gold_variance = size**2 - int(gold @ gold)
+    predicted_variance = size**2 - int(predicted @ predicted)
+    correlation = 0.0
+    if gold_variance and predicted_variance:
+        correlation = covariance / math.sqrt(gold_variance * predicted_variance)
+    occurs = gold + predicted > 0
     scores = {
         "accuracy": float(correct.sum() / size),
-        "macro_f1": float(class_f1[gold + predicted > 0].mean()),
-        "matthews_correlation": covariance / math.sqrt(spread) if spread else 0.0,
+        "macro_f1": float(class_f1[occurs].mean()),
+        "matthews_correlation": correlation,
     }
-    if count <= 2:
-        scores["f1"] = float(class_f1[1]) if count == 2 else 0.0
+    if count == 2:
+        scores["f1"] = float(class_f1[1])
     return scores
 
 
@@ -66,8 +71,8 @@ def regression(values: Values) -> Scores:
     from scipy.stats import pearsonr, spearmanr
 
     predicted, gold = _columns(values)
-    scores = dict.fromkeys(("pearson", "spearman"), 0.0)
-    scores["mean_squared_error"] = float(np.square(predicted - gold).mean())
+    squares = np.square(predicted - gold)
+    scores = {"pearson": 0.0, "spearman": 0.0, "mean_squared_error": float(squares.mean())}
     if np.ptp(predicted) > 0 and np.ptp(gold) > 0:  # else undefined in scipy
         # Warnings are about nearly constant numbers, which is_collapsed reports.
         with warnings.catch_warnings(action="ignore"):
@@ -100,16 +105,17 @@ def span_with_null(values: Values) -> Scores:
     Columns: exact match and F1 of the prediction, has_answer, null minus span score, exact match
     and F1 of the span. `best_…` are for the best threshold.
     """
-    answered, difference, *of_spans = _columns(values)[2:]
+    answered, difference, matches, overlaps = _columns(values)[2:]
     has_answer = answered > 0
     scores = span(values)
-    for name, chosen in (("has_answer", has_answer), ("no_answer", ~has_answer)):
+    parts = {"has_answer": has_answer, "no_answer": ~has_answer}
+    for name, chosen in parts.items():
         if chosen.any():
             for metric, score in span(values[chosen]).items():
                 scores[f"{name}_{metric}"] = score
     order = np.argsort(difference)
     no_answer_score = float((~has_answer).sum())
-    for name, metric, of_span in zip(("exact", "f1"), ("exact_match", "f1"), of_spans, strict=True):
+    for name, metric, of_span in (("exact", "exact_match", matches), ("f1", "f1", overlaps)):
         # As in the official script, any span is wrong if there is no answer, even one that is
         # normalized to nothing.
         gain = np.where(has_answer, of_span, -1.0)
@@ -131,14 +137,17 @@ def _best_threshold(difference: Values, gain: Values, no_answer_score: float) ->
     # Differs from the official script, which can cut between equal differences, where no threshold
     # gives its score.
     is_last = np.append(difference[1:] != difference[:-1], True)
-    candidates = np.where(is_last, no_answer_score + np.cumsum(gain), -np.inf)
-    best = int(candidates.argmax())
-    if candidates[best] > no_answer_score:
-        return float(candidates[best]), float(difference[best])
+    sums = no_answer_score + np.cumsum(gain)
+    sums[~is_last] = -np.inf
+    best = int(sums.argmax())
+    if sums[best] > no_answer_score:
+        return float(sums[best]), float(difference[best])
     # Predicting no answer everywhere is best; the script's threshold 0.0 does so only if every
     # difference is above it.
     lowest = difference[0]
-    return no_answer_score, 0.0 if lowest > 0 else float(np.nextafter(lowest, -np.inf))
+    if lowest > 0:
+        return no_answer_score, 0.0
+    return no_answer_score, float(np.nextafter(lowest, -np.inf))
 
 
 def token(values: Values) -> Scores:
@@ -146,15 +155,23 @@ def token(values: Values) -> Scores:
     sums = [float(column.sum()) for column in _columns(values)]
     correct, predicted, gold, correct_tags, tags = sums
     return {
-        "precision": correct / predicted if predicted else 0.0,
-        "recall": correct / gold if gold else 0.0,
-        "f1": 2 * correct / (predicted + gold) if predicted + gold else 0.0,
-        "accuracy": correct_tags / tags if tags else 0.0,
+        "precision": _ratio(correct, predicted),
+        "recall": _ratio(correct, gold),
+        "f1": _ratio(2 * correct, predicted + gold),
+        "accuracy": _ratio(correct_tags, tags),
     }
 
 
-_ALL = (classification, regression, choice, span, span_with_null, token)
-MEASURES: dict[str, Measure] = {measure.__name__: measure for measure in _ALL}
+def _ratio(part: float, whole: float) -> float:
+    if not whole:
+        return 0.0
+    return part / whole
+
+
+MEASURES: dict[str, Measure] = {
+    measure.__name__: measure
+    for measure in (classification, regression, choice, span, span_with_null, token)
+}
 
 
 def is_collapsed(measure: str, values: Values) -> bool:
@@ -163,14 +180,16 @@ def is_collapsed(measure: str, values: Values) -> bool:
         return False
     columns = values.T
     if measure == "token":
-        return bool(columns[1].sum() == 0 < columns[2].sum())
+        has_prediction = columns[1].any()
+        return bool(columns[2].any() and not has_prediction)
     predicted, gold = columns[:2]
     if measure == "regression":
         return bool(np.ptp(gold) > 0 and predicted.std() < _MIN_SPREAD * gold.std())
     if measure == "span_with_null":
         predicted = columns[3] > 0
         gold = columns[2] > 0
-    return len(np.unique(predicted)) == 1 < len(np.unique(gold))
+    is_constant = len(np.unique(predicted)) == 1
+    return is_constant and len(np.unique(gold)) > 1
 
 
 def _columns(values: Values) -> list[Values]:
@@ -183,12 +202,18 @@ def _columns(values: Values) -> list[Values]:
 def summarize(values: Sequence[float], *, is_lower_better: bool = False) -> Metrics:
     """All scores with median, mean, sample standard deviation (None for one seed) and best."""
     scores = np.asarray(values, dtype=np.float64)
+    deviation = None
+    if len(scores) > 1:
+        deviation = float(scores.std(ddof=1))
+    best = scores.max()
+    if is_lower_better:
+        best = scores.min()
     return {
         "values": scores.tolist(),
         "median": float(np.median(scores)),
         "mean": float(scores.mean()),
-        "std": float(scores.std(ddof=1)) if len(scores) > 1 else None,
-        "best": float(scores.min() if is_lower_better else scores.max()),
+        "std": deviation,
+        "best": float(best),
     }
 
 
@@ -202,16 +227,17 @@ def bootstrap_intervals(
     tables = _stacked(per_seed)
     drawn: dict[str, list[float]] = {name: [] for name in _mean_scores(tables, measure)}
     for chosen in _draws(tables.shape[1], seed, resamples):
-        for name, mean in _mean_scores(tables[:, chosen], measure).items():
+        means = _mean_scores(tables[:, chosen], measure)
+        for name, mean in means.items():
             if name in drawn:
                 drawn[name].append(mean)
-    return {name: _interval(means) for name, means in drawn.items() if means}
+    return {name: _interval(scores) for name, scores in drawn.items() if scores}
 
 
 def _mean_scores(tables: Values, measure: Measure) -> Scores:
     """Means over seeds of the metrics that all have. tables [seeds, N, columns]."""
     scores = [measure(table) for table in tables]
-    means: Scores = {}
+    means = {}
     for name in scores[0]:
         by_seed = [of_seed[name] for of_seed in scores if name in of_seed]
         if len(by_seed) == len(scores):
@@ -245,42 +271,61 @@ def compare(
         return np.array([MEASURES[measure](table)[metric] for table in tables])
 
     sides = [_stacked(first), _stacked(second)]
-    golds = [side[:, :, _GOLD_COLUMNS[measure]] for side in sides]
-    has_one_shape = sides[0].shape[1:] == sides[1].shape[1:]
-    if not has_one_shape or any((gold != golds[0][0]).any() for gold in golds):
-        raise DataError(
-            "the two were evaluated on different examples; "
-            "compare sweeps with the same evaluation data"
-        )
+    _require_same_examples(sides, _GOLD_COLUMNS[measure])
     generator = np.random.default_rng(derived_seed(seed, Stream.RESAMPLE, 1))
-    differences: list[float] = []  # [2 R]
+    differences = []  # [2 R]
     for chosen in _draws(sides[0].shape[1], seed, resamples):
         first_scores, second_scores = (scored(side[:, chosen]) for side in sides)
         uniform = generator.random((2, max(map(len, sides))))
         # Each draw of seeds is used in both directions, so that swapping the models only changes
         # the sign.
         for of_first, of_second in (uniform, uniform[::-1]):
-            mean = _seed_mean(first_scores, of_first)
-            differences.append(mean - _seed_mean(second_scores, of_second))
-    reversed_count = min(sum(d <= 0 for d in differences), sum(d >= 0 for d in differences))
-    p_value = min(1.0, 2 * (reversed_count + 1) / (len(differences) + 1))
-    scores = [scored(side) for side in sides]
-    difference = float(scores[0].mean() - scores[1].mean())
-    freedom = sum(map(len, sides)) - 2
-    squares = sum(float(np.square(side - side.mean()).sum()) for side in scores)
-    in_stds = difference / math.sqrt(squares / freedom) if squares and freedom else None
+            first_mean = _seed_mean(first_scores, of_first)
+            second_mean = _seed_mean(second_scores, of_second)
+            differences.append(first_mean - second_mean)
+    not_above = sum(drawn <= 0 for drawn in differences)
+    not_below = sum(drawn >= 0 for drawn in differences)
+    share = (min(not_above, not_below) + 1) / (len(differences) + 1)
+    p_value = min(1.0, 2 * share)
+    first_scores, second_scores = map(scored, sides)
+    difference = float(first_scores.mean() - second_scores.mean())
+    freedom = len(first_scores) + len(second_scores) - 2
+    squares = _squared_deviations(first_scores) + _squared_deviations(second_scores)
+    in_stds = None
+    if squares and freedom:
+        in_stds = difference / math.sqrt(squares / freedom)
     return Comparison(difference, *_interval(differences), p_value, in_stds)
 
 
+def _require_same_examples(sides: Sequence[Values], gold_columns: list[int]) -> None:
+    """Raise DataError unless all tables have equal gold columns. sides [seeds, N, columns]."""
+    first = sides[0][0]
+    for side in sides:
+        if side.shape[1:] != first.shape or (side != first)[:, :, gold_columns].any():
+            raise DataError(
+                "the two were evaluated on different examples; "
+                "compare sweeps with the same evaluation data"
+            )
+
+
+def _squared_deviations(scores: Values) -> float:
+    return float(np.square(scores - scores.mean()).sum())
+
+
 def _seed_mean(scores: Values, uniform: Values) -> float:
-    """Mean score of seeds drawn with replacement. scores [seeds], uniform [seeds or more]."""
+    """Mean score of seeds drawn with replacement. scores [seeds], uniform [seeds or more].
+
+    With the scores 0.6, 0.7, 0.8 and the numbers 0.1, 0.5, 0.2, the scores 0.6, 0.7, 0.6 are drawn.
+    """
     count = len(scores)
     mean = float(scores.mean())
     if count == 1:
         return mean
-    drawn = float(scores[(uniform[:count] * count).astype(np.int64)].mean())
+    positions = (uniform[:count] * count).astype(np.int64)
+    drawn = float(scores[positions].mean())
     # The bootstrap of n seeds has only (n - 1) / n of their variance, half of it for two seeds.
-    return mean + (drawn - mean) * math.sqrt(count / (count - 1))
+    correction = math.sqrt(count / (count - 1))
+    return mean + (drawn - mean) * correction
 
 
 def _stacked(per_seed: Runs) -> Values:

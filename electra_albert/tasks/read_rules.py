@@ -52,12 +52,16 @@ class SplitReader:
     @property
     def location(self) -> str:
         """The file or split, in errors."""
-        return self.source.location if isinstance(self.source, Table) else str(self.source)
+        if isinstance(self.source, Table):
+            return self.source.location
+        return str(self.source)
 
     @property
     def name(self) -> str:
         """The file or split, in reports."""
-        return self.source.location if isinstance(self.source, Table) else self.source.name
+        if isinstance(self.source, Table):
+            return self.source.location
+        return self.source.name
 
     def table(self) -> Table:
         """The source as a table; new text without a header may lack the label column."""
@@ -92,7 +96,9 @@ class SplitReader:
             raise DataError(
                 f"{raw.location}: {why}; every example to predict must be complete: correct it"
             )
-        ending = "left out of training" if self.purpose == "train" else "NOT SCORED"
+        ending = "NOT SCORED"
+        if self.purpose == "train":
+            ending = "left out of training"
         self.report.note(f"examples of {self.name} {ending}: {why}", raw.location)
         raise Skipped
 
@@ -134,7 +140,9 @@ class SplitReader:
     def as_label(self, value: object, location: str) -> str | None:
         """A label as text; None if it is empty or a mark of the task for a missing label."""
         label = label_text(value, location)
-        return None if label in ("", *self.task.no_label) else label
+        if label in ("", *self.task.no_label):
+            return None
+        return label
 
     def parse_json(self, path: Path) -> Any:
         """The content of a JSON file in the task's own format."""
@@ -166,8 +174,12 @@ def require_column(table: Table, names: Sequence[str], what: str, option: str) -
 
 def quote_names(names: Sequence[str]) -> str:
     """Names in quotes for a message, with an ellipsis after the first ones."""
-    first = ", ".join(repr(name[:MAX_SHOWN]) for name in names[:_SHOWN_LABELS])
-    return first + (", …" if len(names) > _SHOWN_LABELS else "") or "none"
+    if not names:
+        return "none"
+    first = [repr(name[:MAX_SHOWN]) for name in names[:_SHOWN_LABELS]]
+    if len(names) > _SHOWN_LABELS:
+        first.append("…")
+    return ", ".join(first)
 
 
 def as_text(value: object, location: str, column: str) -> str:
@@ -192,7 +204,8 @@ def as_text(value: object, location: str, column: str) -> str:
 
 def label_text(value: object, location: str) -> str:
     """A label or tag with composed letters, without outer blanks or characters of no width."""
-    return normalize("NFC", as_text(value, location, "label").translate(_NO_WIDTH).strip())
+    label = as_text(value, location, "label").translate(_NO_WIDTH)
+    return normalize("NFC", label.strip())
 
 
 def member(record: Any, key: str, kind: Any, location: str) -> Any:

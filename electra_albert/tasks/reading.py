@@ -4,6 +4,7 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from itertools import compress
 from pathlib import Path
 from string import ascii_uppercase
 from typing import Any, NamedTuple
@@ -27,7 +28,6 @@ Sets = dict[str, dict[str, Path | Table]]  # files and hub splits, by role and s
 _EVALUATION_SEED = 0  # not the run's: all seeds are evaluated on the same examples
 _MAX_LABELS = 100
 _MAX_TAGS = 1000  # each entity type has two in BIO
-_VALIDATION = ("valid", "dev")  # names of a hub split that replace the usual one
 # All fields except answer and identity.
 _TEXT_FIELDS = ("text", "text_pair", "context", "question", "options", "words")
 _ROLES = {  # option that names the file, name and verb in messages
@@ -61,7 +61,7 @@ def read_data(
     chosen = _sample(loaded, "training examples", "max_train_examples", key, config, report)
     train = [loaded[position] for position in chosen]
     key = derived_seed(_EVALUATION_SEED, Stream.VALIDATION)
-    evaluation: dict[str, Examples] = {}
+    evaluation = {}
     for name, (source_name, examples) in sets.items():
         if examples:
             what = f"examples of {name}"
@@ -71,7 +71,7 @@ def read_data(
     tests = sources["test"] if needs_test or not evaluation else {}
     if not evaluation and not tests:  # the evaluation set has no labels
         tests = dict(zip(task.files.test, sources["evaluation"].values(), strict=False))
-    test: dict[str, Examples] = {}
+    test = {}
     for name, source in tests.items():
         test[name] = _read(SplitReader(task, config, "test", report, source))
     return TaskData(train, evaluation, test, labels, report)
@@ -134,11 +134,13 @@ def locate(
     for role, by_name in patterns.items():
         sets[role] = _find(role, by_name, data_dir, config)
         if sets[role] and (role != "test" or needs_test):
-            for name in [name for name in by_name if name not in sets[role]]:
-                report.note(f"missing {role} set of {task.name}: {name}", data_dir.location)
+            for name in by_name:
+                if name not in sets[role]:
+                    report.note(f"missing {role} set of {task.name}: {name}", data_dir.location)
     if is_split and sets["evaluation"]:
-        problem = f"{data_dir.location} already has evaluation data"
-        raise UsageError(f"--validation_split: {problem}; drop the option")
+        raise UsageError(
+            f"--validation_split: {data_dir.location} already has evaluation data; drop the option"
+        )
     needs_scores = not is_split and not (task.trained_by is not None and sets["test"])
     needs = {"train": needs_training, "evaluation": needs_scores, "test": needs_test}
     missing = [role for role in _ROLES if needs[role] and not sets[role]]
@@ -248,7 +250,7 @@ def _open_dataset(task: Task, config: DataConfig, dataset: str, subset: str | No
     def find(role: str, name: str, patterns: Patterns) -> Table | None:
         names = [split_of[role].get(name)]
         if role == "evaluation" and len(hub.evaluation) == 1:
-            names += _VALIDATION
+            names += ("valid", "dev")  # which replace the usual one
         split = next((name for name in names if name in splits), None)
         if split is None:
             return None
@@ -355,8 +357,8 @@ def _split(examples: Examples, share: float) -> list[Examples]:
         raise DataError(
             f"--validation_split {share:g} of {len(examples):,} examples is no example; increase it"
         )
-    parts = (np.flatnonzero(is_held_out == flag).tolist() for flag in (False, True))
-    return [[examples[position] for position in part] for part in parts]
+    training = list(compress(examples, ~is_held_out))
+    return [training, list(compress(examples, is_held_out))]
 
 
 def _note_unusual(

@@ -56,11 +56,16 @@ def encode(examples: Sequence[SequenceExample], encoding: Encoding) -> EncodedEx
         encoding.note("pairs", "added with their two texts swapped", examples[pairs[0]], len(pairs))
     sequences: list[Pair] = []
     for number, (first, second) in enumerate(texts):
-        room = plan.max_seq_length - (2 if second is None else 3)
-        lengths = (len(first), 0 if second is None else len(second))
-        fitted = truncate_pair(*lengths, room)
-        sequences.append((first[: fitted[0]], None if second is None else second[: fitted[1]]))
-        if number < len(examples) and fitted != lengths:
+        if second is None:
+            room = plan.max_seq_length - 2
+            sequences.append((first[:room], None))
+            is_truncated = len(first) > room
+        else:
+            room = plan.max_seq_length - 3
+            lengths = truncate_pair(len(first), len(second), room)
+            sequences.append((first[: lengths[0]], second[: lengths[1]]))
+            is_truncated = len(first) + len(second) > room
+        if is_truncated and number < len(examples):
             encoding.note("examples", plan.truncated, examples[number], is_truncated=True)
     gold = encoding.gold(examples)
     labels: NDArray[np.generic] | None = None
@@ -94,7 +99,8 @@ def decode(
     if plan.is_regression:
         return Decoded(chosen.tolist(), values, None)
     probabilities = softmax(logits, axis=1).tolist()
-    return Decoded([labels[number] for number in chosen], values, probabilities)
+    names = [labels[number] for number in chosen]
+    return Decoded(names, values, probabilities)
 
 
 def truncate_pair(first: int, second: int, room: int) -> tuple[int, int]:
@@ -103,7 +109,8 @@ def truncate_pair(first: int, second: int, room: int) -> tuple[int, int]:
     The longer one is cut first, of equal ones the second: 5 and 2 become 3 and 2 in 5 tokens.
     """
     if first + second > room:
-        first = min(first, room - min(second, room // 2))
+        least = min(second, room // 2)  # of the second
+        first = min(first, room - least)
     return first, min(second, room - first)
 
 
@@ -118,7 +125,7 @@ def encode_choices(examples: Sequence[ChoiceExample], encoding: Encoding) -> Enc
     texts = sorted({example.context for example in examples})  # several questions share one
     contexts = dict(zip(texts, encoding.encoder.encode(texts), strict=True))
     option_count = len(examples[0].options) if examples else 1
-    filled: list[str] = []
+    filled = []
     for example in examples:
         count = len(example.options)
         if count != option_count:
@@ -130,7 +137,7 @@ def encode_choices(examples: Sequence[ChoiceExample], encoding: Encoding) -> Enc
     encoded = encoding.encoder.encode(filled)
     room = plan.max_seq_length - 3
     longest = min(_MAX_QUESTION_LENGTH, room // 2)
-    sequences: list[Pair] = []
+    sequences = []
     for number, example in enumerate(examples):
         questions = encoded[number * option_count :][:option_count]
         length = max(map(len, questions))
@@ -138,17 +145,14 @@ def encode_choices(examples: Sequence[ChoiceExample], encoding: Encoding) -> Enc
         context = contexts[example.context]
         sequences += [(context[:room_left], question[-longest:]) for question in questions]
         if len(context) > room_left:
-            encoding.note(
-                "passages", f"with question and option {plan.truncated}", example, is_truncated=True
-            )
+            how = f"with question and option {plan.truncated}"
+            encoding.note("passages", how, example, is_truncated=True)
         if length > longest:
-            encoding.note(
-                "questions",
-                f"with option truncated to {longest} tokens",
-                example,
-                is_truncated=True,
-            )
-    labels = None if gold is None else np.array(gold, dtype=np.int64)
+            how = f"with option truncated to {longest} tokens"
+            encoding.note("questions", how, example, is_truncated=True)
+    labels = None
+    if gold is not None:
+        labels = np.array(gold, dtype=np.int64)
     index = range(len(examples))
     return flatten(encoding.encoder, sequences, index, labels, num_choices=option_count)
 
@@ -175,4 +179,5 @@ def decode_choices(
     if features.labels is not None:
         groups = np.array([GROUPS.get(example.group, -1) for example in examples])
         values = np.stack([chosen, features.labels, groups], axis=1, dtype=np.float64)
-    return Decoded(chosen.tolist(), values, softmax(logits, axis=1).tolist())
+    probabilities = softmax(logits, axis=1).tolist()
+    return Decoded(chosen.tolist(), values, probabilities)

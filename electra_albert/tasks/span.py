@@ -4,7 +4,6 @@ import re
 import string
 from collections import Counter
 from collections.abc import Sequence
-from itertools import compress
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +16,6 @@ from electra_albert.tasks.encoding import (
     Encoding,
     Labels,
     Outputs,
-    Pair,
     flatten,
 )
 from electra_albert.tasks.task import SpanExample
@@ -25,10 +23,10 @@ from electra_albert.tokenization.text_encoder import Subwords
 
 _MAX_QUESTION_LENGTH = 64  # tokens, as in BERT's and ALBERT's code
 _NO_SPAN = float(np.finfo(np.float32).max)  # null score minus best span's without a span
-_NULL = (0, 0)  # label of no answer: [CLS]
 _NO_CONTEXT = -1
 _TOKEN_INFO = ("char_starts", "char_ends", "is_max_context")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+TokenSpan = tuple[int, int]  # first and last token of an answer
 Mask = NDArray[np.bool_]  # [L]
 Window = tuple[range, Mask]  # tokens of the passage, and which have maximum context
 _ARTICLE = re.compile(r"\b(?:a|an|the)\b")
@@ -44,17 +42,16 @@ def encode(examples: Sequence[SpanExample], encoding: Encoding) -> EncodedExampl
         [CLS] who? [SEP] Ada met Bob [SEP]   (5, 5)
         [CLS] who? [SEP] Bob in Rome [SEP]   (3, 3)
     """
-    answers = encoding.gold(examples, "answers")
     room = encoding.plan.max_seq_length - 3
     longest = min(_MAX_QUESTION_LENGTH, room // 2)
     questions = encoding.encoder.encode([example.question for example in examples])
     texts = sorted({example.context for example in examples})  # several questions share one
     encoded = map(_without_blanks, encoding.encoder.encode_with_offsets(texts))
     passages = dict(zip(texts, encoded, strict=True))
-    sequences: list[Pair] = []
-    index: list[int] = []
-    gold: list[tuple[int, int]] = []
-    info: list[NDArray[np.int32]] = [np.zeros((0, 3), dtype=np.int32)]
+    sequences = []
+    index = []
+    gold = []
+    info = [np.zeros((0, 3), dtype=np.int32)]
     for number, example in enumerate(examples):
         question = questions[number]
         if len(question) > longest:
@@ -64,15 +61,20 @@ def encode(examples: Sequence[SpanExample], encoding: Encoding) -> EncodedExampl
         passage = passages[example.context]
         answer = _find_answer(example, passage, encoding)
         windows = slide(len(passage.ids), room - len(question), encoding.plan)
-        for (window, is_max_context), is_whole in _usable(windows, answer, example, encoding):
+        for window, is_max_context in _usable(windows, answer, example, encoding):
             inside = slice(window.start, window.stop)
             sequences.append((question, passage.ids[inside]))
             index.append(number)
-            shift = len(outside) - window.start
-            gold.append((answer[0] + shift, answer[1] + shift) if answer and is_whole else _NULL)
+            label = (0, 0)  # [CLS]: no answer
+            if answer is not None and _is_whole(answer, window):
+                shift = len(outside) - window.start
+                label = (answer[0] + shift, answer[1] + shift)
+            gold.append(label)
             tokens = [passage.starts[inside], passage.ends[inside], is_max_context]
             info += (outside, np.stack(tokens, axis=1, dtype=np.int32), outside[:1])
-    labels = None if answers is None else np.array(gold, dtype=np.int64).reshape(-1, 2)
+    labels = None
+    if encoding.gold(examples, "answers") is not None:
+        labels = np.array(gold, dtype=np.int64).reshape(-1, 2)
     token_info = dict(zip(_TOKEN_INFO, np.concatenate(info).T, strict=True))
     return flatten(encoding.encoder, sequences, index, labels, token_info=token_info)
 
@@ -82,7 +84,8 @@ def _without_blanks(passage: Subwords) -> Subwords:
 
     No answer begins or ends there.
     """
-    starts, ends = np.where(passage.starts < passage.ends, passage[1:], np.int32(_NO_CONTEXT))
+    has_text = passage.starts < passage.ends
+    starts, ends = np.where(has_text, passage[1:], np.int32(_NO_CONTEXT))
     return Subwords(passage.ids, starts, ends)
 
 
@@ -98,34 +101,36 @@ def slide(token_count: int, room: int, plan: EncodePlan) -> list[Window]:
     """
     # They overlap enough that the window with the maximum context of an answer's first token holds
     # the whole answer.
-    stride = min(plan.doc_stride, room - min(2 * plan.max_answer_length, room // 2))
+    overlap = min(2 * plan.max_answer_length, room // 2)
+    stride = min(plan.doc_stride, room - overlap)
     starts = range(0, max(1, token_count - room + stride), stride)
     windows = [range(start, min(start + room, token_count)) for start in starts]
     best = np.full(token_count, -1)
     owner = np.zeros(token_count, dtype=np.int64)
     for number, window in enumerate(windows):
-        position = np.arange(window.start, window.stop)
+        inside = slice(window.start, window.stop)
+        before = np.arange(len(window))
         # Differs from BERT's code: no bonus for a longer window, which moved answers away from the
         # shorter last one.
-        context = np.minimum(position - window.start, window.stop - 1 - position)
-        owner[position[context > best[position]]] = number  # ties: the first window
-        best[position] = np.maximum(best[position], context)
+        context = np.minimum(before, before[::-1])
+        is_more = context > best[inside]  # ties: the first window
+        best[inside][is_more] = context[is_more]
+        owner[inside][is_more] = number
     return [
         (window, owner[window.start : window.stop] == number)
         for number, window in enumerate(windows)
     ]
 
 
-def _find_answer(
-    example: SpanExample, passage: Subwords, encoding: Encoding
-) -> tuple[int, int] | None:
+def _find_answer(example: SpanExample, passage: Subwords, encoding: Encoding) -> TokenSpan | None:
     """First and last token of the first answer, widened to whole tokens; None if none covers it."""
     if not example.answers:
         return None
     text, begin = example.answers[0]
     end = begin + len(text)
     touched = np.flatnonzero((passage.starts < end) & (passage.ends > begin))
-    if begin < 0 or example.context[begin:end] != text or not len(touched):
+    is_there = begin >= 0 and example.context.startswith(text, begin)
+    if not is_there or not len(touched):
         encoding.note("answers", "not found in their passage", example)
         return None
     first = int(touched[0])
@@ -143,18 +148,25 @@ def _find_answer(
 
 
 def _usable(
-    windows: list[Window], answer: tuple[int, int] | None, example: SpanExample, encoding: Encoding
-) -> list[tuple[Window, bool]]:
-    """The windows to train or evaluate on, each with whether it holds the whole answer."""
-    first, last = answer or (-1, -1)
-    are_whole = [first in window and last in window for window, _ in windows]
-    if answer is not None and not any(are_whole):
-        encoding.note("answers", "not whole in any window", example)
+    windows: list[Window], answer: TokenSpan | None, example: SpanExample, encoding: Encoding
+) -> list[Window]:
+    """The windows to train or evaluate on: in training, those that have a label."""
+    whole = []
+    if answer is not None:
+        whole = [window for window in windows if _is_whole(answer, window[0])]
+        if not whole:
+            encoding.note("answers", "not whole in any window", example)
     may_be_null = encoding.plan.has_null_answer and (answer or not example.answers)
-    if not encoding.is_training or may_be_null or all(are_whole):
-        return [*zip(windows, are_whole, strict=True)]
-    encoding.note("windows", "without the answer dropped", example, are_whole.count(False))
-    return [(window, True) for window in compress(windows, are_whole)]
+    dropped = len(windows) - len(whole)
+    if not encoding.is_training or may_be_null or dropped == 0:
+        return windows
+    encoding.note("windows", "without the answer dropped", example, dropped)
+    return whole
+
+
+def _is_whole(answer: TokenSpan, window: range) -> bool:
+    """Whether a window holds the first and the last token of an answer."""
+    return answer[0] in window and answer[1] in window
 
 
 def best_span(
@@ -163,12 +175,16 @@ def best_span(
     """Score (-inf if none is allowed), first and last token of the best span. logits [L, 2]."""
     starts, ends = logits.astype(np.float64).T
     starts = np.where(may_start, starts, -np.inf)
-    padded = np.concatenate([np.full(limit - 1, -np.inf), starts])
+    before = np.full(limit - 1, -np.inf)
+    padded = np.concatenate([before, starts])
     # Row i has the start scores of token i and the limit - 1 tokens before it.
     reachable = np.lib.stride_tricks.sliding_window_view(padded, limit)  # [L, limit]
-    total = np.where(may_end, reachable.max(axis=1) + ends, -np.inf)
+    best_with_end = reachable.max(axis=1) + ends
+    total = np.where(may_end, best_with_end, -np.inf)
     end = int(total.argmax())
-    return float(total[end]), end - limit + 1 + int(reachable[end].argmax()), end
+    column = int(reachable[end].argmax())
+    start = end - limit + 1 + column
+    return float(total[end]), start, end
 
 
 class BestSpan(NamedTuple):
@@ -184,19 +200,23 @@ def search(
     outputs: Outputs, features: EncodedExamples, examples: Sequence[SpanExample], limit: int
 ) -> list[BestSpan]:
     """The best span of each example, of at most `limit` tokens. outputs: [L, 2] logits."""
-    spans = [BestSpan("", 0, -np.inf, np.inf)] * len(examples)
+    unseen = BestSpan("", 0, -np.inf, np.inf)
+    spans = [unseen] * len(examples)
     numbers = features.example_index.tolist()
     for number, at, logits in zip(numbers, features.slices(), outputs, strict=True):
         starts, ends, is_best = (features.token_info[name][at] for name in _TOKEN_INFO)
         is_context = starts >= 0
-        score, first, last = best_span(logits, is_context & (is_best > 0), is_context, limit)
+        may_start = is_context & (is_best > 0)
+        score, first, last = best_span(logits, may_start, is_context, limit)
         best = spans[number]
         if score > best.score:
             start = int(starts[first])
             text = examples[number].context[start : int(ends[last])]
             best = BestSpan(text, start, score, best.null_score)
         null_score = float(logits[0].astype(np.float64).sum())
-        spans[number] = best._replace(null_score=min(best.null_score, null_score))
+        if null_score < best.null_score:
+            best = best._replace(null_score=null_score)
+        spans[number] = best
     return spans
 
 
@@ -216,17 +236,22 @@ def decode(
     no_answer = None
     if plan.has_null_answer:
         difference[:] = [min(span.null_score - span.score, _NO_SPAN) for span in spans]
-        no_answer = (0.5 + 0.5 * np.tanh(difference / 2)).tolist()
-    predictions: list[str] = []
+        probabilities = 0.5 + 0.5 * np.tanh(difference / 2)  # of no answer
+        no_answer = probabilities.tolist()
+    predictions = []
     values = np.zeros((len(examples), 6))
     for row, example, span, above in zip(values, examples, spans, difference, strict=True):
-        prediction = "" if above > 0 else span.text
+        prediction = span.text
+        if above > 0:
+            prediction = ""
         predictions.append(prediction)
         golds = [answer.text for answer in example.answers or ()]
         row[:2] = answer_scores(prediction, golds)
         row[2:4] = (bool(golds), above)
         row[4:] = answer_scores(span.text, golds)
-    return Decoded(predictions, None if features.labels is None else values, no_answer)
+    if features.labels is None:
+        return Decoded(predictions, None, no_answer)
+    return Decoded(predictions, values, no_answer)
 
 
 def answer_scores(prediction: str, golds: Sequence[str]) -> tuple[float, float]:
@@ -237,15 +262,20 @@ def answer_scores(prediction: str, golds: Sequence[str]) -> tuple[float, float]:
     normalized to nothing.
     """
     words = normalized_words(prediction)
-    golds_with_words = [gold for gold in map(normalized_words, golds) if gold] or [[]]
-    return float(words in golds_with_words), max(_word_f1(words, gold) for gold in golds_with_words)
+    of_golds = map(normalized_words, golds)
+    golds_with_words = [gold for gold in of_golds if gold] or [[]]
+    f1 = max(_word_f1(words, gold) for gold in golds_with_words)
+    return float(words in golds_with_words), f1
 
 
 def normalized_words(text: str) -> list[str]:
     """Words in lowercase without ASCII punctuation, then without articles ("a-n" is one)."""
-    return _ARTICLE.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split()
+    text = text.lower().translate(_NO_PUNCTUATION)
+    return _ARTICLE.sub(" ", text).split()
 
 
 def _word_f1(predicted: list[str], gold: list[str]) -> float:
-    shared = sum((Counter(predicted) & Counter(gold)).values())
-    return 2 * shared / (len(predicted) + len(gold)) if predicted or gold else 1.0
+    if not predicted and not gold:
+        return 1.0
+    shared = Counter(predicted) & Counter(gold)
+    return 2 * shared.total() / (len(predicted) + len(gold))

@@ -129,7 +129,7 @@ class Report:
 
     def lines(self) -> list[str]:
         """One message for each kind: `3 examples of FILE left out (first: FILE:7)`."""
-        lines: list[str] = []
+        lines = []
         for what, count in self.counts.items():
             line = f"{count:,} {what} (first: {self.first_seen[what]})"
             lines.append(re.sub(r"^(1 \w+)s of ", r"\1 of ", line))

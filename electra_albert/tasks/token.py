@@ -1,7 +1,6 @@
 """Token classification: windows of whole words, tags from logits, entities. L length, C tags."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from itertools import chain, pairwise
 
 import numpy as np
@@ -14,7 +13,6 @@ from electra_albert.tasks.encoding import (
     Encoding,
     Labels,
     Outputs,
-    Pair,
     flatten,
 )
 from electra_albert.tasks.task import TokenExample
@@ -36,33 +34,41 @@ def encode(examples: Sequence[TokenExample], encoding: Encoding) -> EncodedExamp
         [CLS] loves Rome [SEP]     word_ids -1 1  2 -1
     """
     room = encoding.plan.max_seq_length - 2
-    distinct = sorted(set(chain.from_iterable(example.words for example in examples)))
+    words = set(chain.from_iterable(example.words for example in examples))
+    distinct = sorted(words)
     encoded = encoding.encoder.encode([" " + word for word in distinct])
     ids_of = dict(zip(distinct, encoded, strict=True))
-    sequences: list[Pair] = []
-    index: list[int] = []
-    words: list[int] = []  # of the first token of each word; -1 for other tokens
+    no_ids = np.zeros(0, dtype=np.int32)
+    sequences = []
+    index = []
+    numbers = []  # of the word at its first token; -1 at other tokens
     for number, example in enumerate(examples):
-        subwords = _fitted([ids_of[word] for word in example.words], room, example, encoding)
-        windows = _windows([len(ids) for ids in subwords], room)
+        ids_of_words = [ids_of[word] for word in example.words]
+        subwords = _fitted(ids_of_words, room, example, encoding)
+        windows = _windows(list(map(len, subwords)), room)
         if len(windows) > 1:
             encoding.note("sentences", f"split into windows of {room + 2} tokens", example)
         for window in windows:
             inside = subwords[window.start : window.stop]
-            sequences.append((np.concatenate([np.zeros(0, dtype=np.int32), *inside]), None))
+            joined = np.concatenate([no_ids, *inside])
+            sequences.append((joined, None))
             index.append(number)
-            words.append(_NO_WORD)
-            for word in window:
-                words += [word, *[_NO_WORD] * (len(subwords[word]) - 1)]
-            words.append(_NO_WORD)
-    word_ids = np.array(words, dtype=np.int32)
+            numbers.append(_NO_WORD)
+            for word, ids in zip(window, inside, strict=True):
+                numbers.append(word)
+                numbers += [_NO_WORD] * (len(ids) - 1)
+            numbers.append(_NO_WORD)
+    word_ids = np.array(numbers, dtype=np.int32)
     labels = None
     tags = encoding.gold(examples, "tags")
     if tags is not None:
+        in_order = chain.from_iterable(tags)
         labels = np.full(len(word_ids), IGNORED_LABEL)
-        labels[word_ids >= 0] = encoding.label_ids(chain.from_iterable(tags))  # in order
-    features = flatten(encoding.encoder, sequences, index, labels)
-    return replace(features, has_token_labels=True, token_info={"word_ids": word_ids})
+        labels[word_ids >= 0] = encoding.label_ids(in_order)
+    info = {"word_ids": word_ids}
+    return flatten(
+        encoding.encoder, sequences, index, labels, has_token_labels=True, token_info=info
+    )
 
 
 def _fitted(words: list[Ids], room: int, example: TokenExample, encoding: Encoding) -> list[Ids]:
@@ -86,19 +92,21 @@ def _windows(lengths: list[int], room: int) -> list[range]:
             starts.append(position)
             used = 0
         used += length
-    return [range(start, end) for start, end in pairwise([*starts, len(lengths)])]
+    starts.append(len(lengths))
+    return [range(start, end) for start, end in pairwise(starts)]
 
 
 def word_logits(
     outputs: Outputs, features: EncodedExamples, examples: Sequence[TokenExample]
 ) -> Outputs:
     """Logits [words, C] of each example, at the first token of each word. outputs: [L, C]."""
-    parts: list[Outputs] = [[] for _ in examples]
+    windows: list[Outputs] = [[] for _ in examples]
     is_first = features.token_info["word_ids"] >= 0
     numbers = features.example_index.tolist()
     for number, at, logits in zip(numbers, features.slices(), outputs, strict=True):
-        parts[number].append(logits[is_first[at]])
-    return [np.concatenate(windows) for windows in parts]
+        of_words = logits[is_first[at]]
+        windows[number].append(of_words)
+    return list(map(np.concatenate, windows))
 
 
 def decode(
@@ -113,8 +121,10 @@ def decode(
     values: (correct entities, predicted ones, gold ones, correct tags, tags).
     """
     names = np.array(labels, dtype=object)
-    logits = word_logits(outputs, features, examples)
-    predictions = [names[of_words.argmax(axis=1)].tolist() for of_words in logits]
+    predictions = []
+    for logits in word_logits(outputs, features, examples):
+        tags = names[logits.argmax(axis=1)]
+        predictions.append(tags.tolist())
     if features.labels is None:
         return Decoded(predictions, None, None)
     is_entities = is_entity_tagging(labels)
@@ -124,7 +134,8 @@ def decode(
         if is_entities:
             predicted = entities(tags)
             annotated = entities(gold)
-            row[:3] = (len(predicted & annotated), len(predicted), len(annotated))
+            correct = predicted & annotated
+            row[:3] = (len(correct), len(predicted), len(annotated))
         correct_tags = sum(tag == right for tag, right in zip(tags, gold, strict=True))
         row[3:] = (correct_tags, len(gold))
     return Decoded(predictions, values, None)
@@ -135,13 +146,18 @@ def entities(tags: Sequence[str]) -> set[Entity]:
     from seqeval.metrics.sequence_labeling import get_entities
 
     as_iobes = [tag[0].translate(_AS_IOBES) + tag[1:] for tag in tags]
-    return {(first, last + 1, kind) for kind, first, last in get_entities(as_iobes)}
+    spans = get_entities(as_iobes)  # (type, first word, last word)
+    return {(first, last + 1, kind) for kind, first, last in spans}
 
 
 def is_entity_tagging(labels: Collection[str]) -> bool:
     """Whether the tags mark entities (IOB and the like), unlike parts of speech."""
     marks = [label for label in labels if label != "O"]
+    separators = ["-"]
     # A bare B or I without a type counts only together with O: it could be a tag of its own.
-    separators = ("", "-") if "O" in labels else ("-",)
-    is_marked = all(mark[:1] in _PREFIXES and mark[1:2] in separators for mark in marks)
-    return is_marked and bool(marks)
+    if "O" in labels:
+        separators.append("")
+    for mark in marks:
+        if mark[:1] not in _PREFIXES or mark[1:2] not in separators:
+            return False
+    return bool(marks)

@@ -6,7 +6,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from itertools import chain, filterfalse, takewhile
+from itertools import chain, filterfalse
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,9 +50,14 @@ class TextEncoder:
         added = content["added_tokens"]
         is_unigram = model["type"] == "Unigram"
         unknown = model.get("unk_id") if is_unigram else vocab.get(model.get("unk_token"))
-        self.unknown_id: int = -1 if unknown is None else unknown  # of the model, -1 if none
-        roles = filter(None, (getattr(tokenizer, f"{role}_token") for role in ROLES))
-        special = {tokenizer.convert_tokens_to_ids(token): token for token in roles}
+        self.unknown_id: int = -1  # of the model, -1 if none
+        if unknown is not None:
+            self.unknown_id = unknown
+        special = {}
+        for role in ROLES:
+            token = getattr(tokenizer, f"{role}_token")
+            if token:
+                special[tokenizer.convert_tokens_to_ids(token)] = token
         self._special_text = re.compile("|".join(map(re.escape, special.values())))
         for entry in added:
             entry["special"] = entry["id"] in special  # encode_special_tokens does not find these
@@ -87,8 +92,11 @@ class TextEncoder:
 
     def encode(self, texts: Sequence[str]) -> list[Ids]:
         """The token ids of each text."""
+        if not texts:
+            return []
         ids, lengths = self._flat_ids(texts)
-        return np.split(ids, lengths.cumsum()[:-1]) if texts else []
+        ends = lengths.cumsum()
+        return np.split(ids, ends[:-1])
 
     def encode_counted(
         self, sentences: Sequence[str]
@@ -100,16 +108,19 @@ class TextEncoder:
         """
         ids, lengths = self._flat_ids(sentences)
         sentence = np.repeat(np.arange(len(sentences)), lengths)  # of each token
-        unknown = {*sentence[ids == self.unknown_id].tolist()}
+        numbers = {*sentence[ids == self.unknown_id].tolist()}
+        with_unknown = [sentences[number] for number in numbers]
         counts = Counter(
             special_texts=sum(len(self._special_text.findall(text)) for text in sentences),
-            unknown_characters=self._unknown_characters([sentences[n] for n in unknown]),
+            unknown_characters=self._unknown_characters(with_unknown),
         )
-        words = chain.from_iterable(text.split() for text in sentences if not text.isascii())
-        for word in filterfalse(str.isascii, words if self._normalizer else ()):
-            is_short = len(word) <= _MAX_CACHED_LENGTH
-            count_changed = _count_changed if is_short else _count_changed.__wrapped__
-            counts.update(count_changed(self._normalizer, word))
+        if self._normalizer:
+            texts = filterfalse(str.isascii, sentences)
+            words = chain.from_iterable(map(str.split, texts))
+            for word in filterfalse(str.isascii, words):
+                is_short = len(word) <= _MAX_CACHED_LENGTH
+                count_changed = _count_changed if is_short else _count_changed.__wrapped__
+                counts.update(count_changed(self._normalizer, word))
         return ids, lengths, counts
 
     def encode_with_offsets(self, texts: Sequence[str]) -> Iterator[Subwords]:
@@ -117,11 +128,15 @@ class TextEncoder:
         encodings = self._in_batches(texts, self._backend.encode_batch)
         for text, encoding in zip(texts, encodings, strict=True):
             ids = np.array(encoding.ids, np.int32)
-            spans = np.array(cover(text, encoding.offsets), np.int32).reshape(-1, 2)
+            covered = cover(text, encoding.offsets)
+            spans = np.array(covered, np.int32).reshape(-1, 2)
             is_special = self._is_special[ids]
-            ids[is_special] = self.unknown_id
-            is_kept = ~is_special | (self.unknown_id >= 0)
-            yield Subwords(ids[is_kept], *spans[is_kept].T)
+            if self.unknown_id >= 0:
+                ids[is_special] = self.unknown_id
+            else:
+                ids = ids[~is_special]
+                spans = spans[~is_special]
+            yield Subwords(ids, *spans.T)
 
     def _flat_ids(self, texts: Sequence[str]) -> tuple[Ids, NDArray[np.int64]]:
         """ids of all texts and tokens per text; special tokens become unknown or are dropped."""
@@ -133,8 +148,9 @@ class TextEncoder:
         if self.unknown_id >= 0:
             ids[is_special] = self.unknown_id
             return ids, lengths
-        dropped = np.repeat(np.arange(len(texts)), lengths)[is_special]
-        return ids[~is_special], lengths - np.bincount(dropped, minlength=len(texts))
+        text = np.repeat(np.arange(len(texts)), lengths)  # of each token
+        dropped = np.bincount(text[is_special], minlength=len(texts))
+        return ids[~is_special], lengths - dropped
 
     def _in_batches(
         self, texts: Sequence[str], encode_batch: Callable[..., list[Any]]
@@ -157,7 +173,8 @@ class TextEncoder:
             counted = 0  # the end of the counted text; offsets are sorted and may overlap
             for token, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
                 if token == self.unknown_id or self._is_special[token]:
-                    count += len(text[max(start, counted) : end].replace(" ", ""))
+                    unread = text[max(start, counted) : end]
+                    count += len(unread.replace(" ", ""))
                     counted = max(counted, end)
         return count
 
@@ -165,7 +182,12 @@ class TextEncoder:
 def cover(text: str, offsets: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """Adjust offsets so that no subword starts with a space and none leaves out a character.
 
-    Dropped combining marks join the subword before them, other characters the one after.
+    Dropped combining marks join the subword before them, other characters the one after. In the
+    text "Cafe\u0301 x-ray", whose normalizer dropped the accent and the hyphen:
+
+        subwords    cafe    x       ray
+        offsets     (0, 4)  (6, 7)  (8, 11)
+        adjusted    (0, 5)  (6, 7)  (7, 11)
     """
     spans: list[list[int]] = []
     covered = 0  # the end of the covered text
@@ -178,7 +200,8 @@ def cover(text: str, offsets: Sequence[tuple[int, int]]) -> list[tuple[int, int]
             if spans:
                 marks = _leading_marks(gap)
                 spans[-1][1] += marks
-            start -= len(re.split(r"\s", gap[marks:])[-1])
+            words = re.split(r"\s", gap[marks:])
+            start -= len(words[-1])
         spans.append([start, max(start, end)])
         covered = max(covered, end)
     if spans:
@@ -188,8 +211,12 @@ def cover(text: str, offsets: Sequence[tuple[int, int]]) -> list[tuple[int, int]
 
 def _leading_marks(gap: str) -> int:
     """The number of leading characters that belong to the letter before: marks and joiners."""
-    is_mark = (not sign.isspace() and unicodedata.category(sign)[0] in "MC" for sign in gap)
-    return sum(takewhile(bool, is_mark))
+    count = 0
+    for sign in gap:
+        if sign.isspace() or unicodedata.category(sign)[0] not in "MC":
+            break
+        count += 1
+    return count
 
 
 @lru_cache(maxsize=1 << 17)
@@ -202,7 +229,8 @@ def _count_changed(normalizer: Any, word: str) -> Counter[str]:
 
 
 def _marks_and_forms(text: str) -> Counter[str]:
-    categories = map(unicodedata.category, unicodedata.normalize("NFKD", text))
+    decomposed = unicodedata.normalize("NFKD", text)
+    categories = map(unicodedata.category, decomposed)
     forms = sum(unicodedata.decomposition(character).startswith("<") for character in text)
     marks = sum(category[0] == "M" for category in categories)
     return Counter({MARKS_REMOVED: marks, FORMS_REWRITTEN: forms})

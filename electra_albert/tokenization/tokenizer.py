@@ -24,6 +24,8 @@ from electra_albert.tokenization.unigram import (
     ROLES,
     SPECIAL_TOKENS,
     UNK_ID,
+    JsonObject,
+    Vocab,
     build_albert,
     find_roles,
     script_safe_normalizer,
@@ -35,7 +37,6 @@ if TYPE_CHECKING:
     from transformers import AlbertTokenizer, PreTrainedTokenizerFast
 
 Tokenizer: TypeAlias = "PreTrainedTokenizerFast"
-Vocab: TypeAlias = list[tuple[str, float]]
 
 WORD_START = unigram.WORD_START
 _FOLDER_FILES = ("tokenizer.json", "spiece.model", "vocab.txt")  # the first one is read
@@ -52,7 +53,6 @@ _MAX_TOKENS_PER_CHARACTER = 64  # U+FDFA becomes 18 characters of up to 3 bytes
 _MAX_TOKEN_LENGTH = 1000  # characters; freeing a far longer token overflows the stack of tokenizers
 _PROBE = 40 * "a" + "! The 1,000 don't … “é” e\u0301 中文 한국어 👩\u200d👧 עברית "
 _PROBE += "\t\u3000\x00\ufdfa ▁ ## [MASK] <unk>"
-_LOADING_ONLY = ("is_local", "local_files_only", "name_or_path")  # no settings of the tokenizer
 
 
 class TextOptions(NamedTuple):
@@ -78,7 +78,7 @@ def load_tokenizer(path: Path, options: TextOptions | None = None) -> Tokenizer:
     added tokens.
     """
     file = _vocabulary_file(path)
-    config: dict[str, Any] = {}
+    config: JsonObject = {}
     try:
         for name in ("config.json", "special_tokens_map.json", "tokenizer_config.json"):
             settings = file.parent / name
@@ -134,7 +134,7 @@ def _read_settings(file: Path) -> Any:
         raise ValueError(f"{file.name} next to it: {error}") from None
 
 
-def _load(file: Path, config: dict[str, Any], options: TextOptions) -> Tokenizer:
+def _load(file: Path, config: JsonObject, options: TextOptions) -> Tokenizer:
     """Load the tokenizer in a file, with any exception of the libraries if it is damaged."""
     if file.suffix == ".model":
         return _load_sentencepiece(file, config, options)
@@ -151,10 +151,12 @@ def _load(file: Path, config: dict[str, Any], options: TextOptions) -> Tokenizer
         vocab = list(map(tuple, vocab))
         _check_ids(_numbered(vocab))
         charsmap = ""
-        for step in (content.get("normalizer") or {}).get("normalizers") or ():
+        normalizer = content.get("normalizer") or {}
+        for step in normalizer.get("normalizers") or ():
             if step["type"] == "Precompiled":
                 charsmap = step["precompiled_charsmap"]
-        albert = _load_albert(vocab, config, options, base64.b64decode(charsmap, validate=True))
+        decoded = base64.b64decode(charsmap, validate=True)
+        albert = _load_albert(vocab, config, options, decoded)
         if all(token["id"] < len(SPECIAL_TOKENS) for token in added):
             return albert
         content = json.loads(albert.backend_tokenizer.to_str()) | {"added_tokens": added}
@@ -163,7 +165,7 @@ def _load(file: Path, config: dict[str, Any], options: TextOptions) -> Tokenizer
     return _build_fast(content, config)
 
 
-def _names_albert(config: dict[str, Any]) -> bool:
+def _names_albert(config: JsonObject) -> bool:
     """Whether AutoTokenizer makes an AlbertTokenizer of it."""
     return (config.get("tokenizer_class") or config.get("model_type")) in _ALBERT_NAMES
 
@@ -177,7 +179,7 @@ def _numbered(vocab: Vocab) -> dict[str, int]:
     return {token: number for number, (token, _) in enumerate(vocab)}
 
 
-def _flag(config: dict[str, Any], name: str, default: bool | None) -> bool | None:
+def _flag(config: JsonObject, name: str, default: bool | None) -> bool | None:
     """A boolean setting, or `default` if it is missing or null."""
     value = config.get(name)
     if value is None:
@@ -189,7 +191,7 @@ def _flag(config: dict[str, Any], name: str, default: bool | None) -> bool | Non
 
 def _load_albert(
     vocab: Vocab,
-    config: dict[str, Any],
+    config: JsonObject,
     options: TextOptions,
     charsmap: bytes,
     is_uncased: bool = True,
@@ -206,7 +208,7 @@ def _load_albert(
     return build_albert(split_digit_commas(vocab, is_split), flags)
 
 
-def _load_sentencepiece(file: Path, config: dict[str, Any], options: TextOptions) -> Tokenizer:
+def _load_sentencepiece(file: Path, config: JsonObject, options: TextOptions) -> Tokenizer:
     """Load a SentencePiece Unigram model as the sentencepiece package does, or as ALBERT."""
     proto = unigram.parse_model(_read(file))
     vocab = [(piece.piece, piece.score) for piece in proto.pieces]
@@ -214,7 +216,8 @@ def _load_sentencepiece(file: Path, config: dict[str, Any], options: TextOptions
     is_named = _names_albert(config)
     is_uncased = unigram.is_uncased_default(proto)
     name = config.get("tokenizer_class")
-    has_flags = not (config | options.chosen()).keys().isdisjoint(_ALBERT_FLAGS)
+    settings = config | options.chosen()
+    has_flags = not settings.keys().isdisjoint(_ALBERT_FLAGS)
     is_albert = is_named or (name is None and (is_uncased or has_flags))
     if is_albert and _has_albert_layout(vocab, proto.trainer_spec.unk_id):
         LOG.info(f"{file.name} is read as a model of AlbertTokenizer")
@@ -229,14 +232,14 @@ def _load_sentencepiece(file: Path, config: dict[str, Any], options: TextOptions
     return _build_fast(content, config)
 
 
-def _read_wordpiece(file: Path) -> dict[str, Any]:
+def _read_wordpiece(file: Path) -> JsonObject:
     """The content of a tokenizer.json for a BERT vocab.txt: a token per line, its number the id."""
     from transformers import BertTokenizer
 
     text = _read(file).decode("utf-8").replace("\r\n", "\n")
     tokens = text.removesuffix("\n").split("\n")
     words = [token for token in tokens if not token.startswith(("[", "<"))]
-    content: dict[str, Any] = json.loads(BertTokenizer().backend_tokenizer.to_str())
+    content: JsonObject = json.loads(BertTokenizer().backend_tokenizer.to_str())
     content["added_tokens"] = []
     content["model"]["vocab"] = {token: number for number, token in enumerate(tokens)}
     content["normalizer"]["lowercase"] = all(token == token.lower() for token in words)
@@ -248,7 +251,7 @@ def _normalizer_content(do_lower_case: bool, keep_accents: bool) -> Any:
 
 
 def _apply_options(
-    file: Path, content: dict[str, Any], config: dict[str, Any], options: TextOptions
+    file: Path, content: JsonObject, config: JsonObject, options: TextOptions
 ) -> None:
     """Apply the user's options, and for BERT those of `config`, to a tokenizer.json's content."""
     chosen = options.chosen()
@@ -268,7 +271,8 @@ def _apply_options(
         reason = "whose tokens never join a comma to a digit"
     elif trained:
         applicable = TextOptions._fields
-        content["normalizer"] = _normalizer_content(*map(chosen.get, _ALBERT_FLAGS, trained[0]))
+        settings = map(chosen.get, _ALBERT_FLAGS, trained[0])
+        content["normalizer"] = _normalizer_content(*settings)
         model = content["model"]
         model["vocab"] = split_digit_commas(model["vocab"], options.split_digit_comma)
     for name in chosen:
@@ -286,7 +290,7 @@ def _check_ids(ids: dict[str, int]) -> None:
         raise ValueError(f"its ids are not 0 to {len(ids) - 1}, each once")
 
 
-def _build_fast(content: dict[str, Any], config: dict[str, Any]) -> Tokenizer:
+def _build_fast(content: JsonObject, config: JsonObject) -> Tokenizer:
     """Build a tokenizer from the content of a tokenizer.json.
 
     Without its truncation, padding, dropout and template.
@@ -306,8 +310,9 @@ def _build_fast(content: dict[str, Any], config: dict[str, Any]) -> Tokenizer:
     cls = roles["cls_token"]
     sep = roles["sep_token"]
     single = [f"{cls}:0", "$A:0", f"{sep}:0"]
+    pair = [*single, "$B:1", f"{sep}:1"]
     borders = [(cls, ids[cls]), (sep, ids[sep])]
-    template: Any = processors.TemplateProcessing(single, [*single, "$B:1", f"{sep}:1"], borders)
+    template: Any = processors.TemplateProcessing(single, pair, borders)
     splits = content.get("pre_tokenizer") or {}
     steps = splits.get("pretokenizers", [splits])
     byte_level = [step for step in steps if step.get("type") == "ByteLevel"]
@@ -330,7 +335,7 @@ def _build_fast(content: dict[str, Any], config: dict[str, Any]) -> Tokenizer:
 
 
 def _complete_added_tokens(
-    content: dict[str, Any], config: dict[str, Any], ids: dict[str, int]
+    content: JsonObject, config: JsonObject, ids: dict[str, int]
 ) -> dict[str, str]:
     """Complete the added tokens of a tokenizer.json and `ids`; returns the token of each role."""
     added = {
@@ -376,7 +381,8 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path, max_length: int) -> None:
         config |= {"model_input_names": MODEL_INPUT_NAMES, "model_max_length": max_length}
         if config["tokenizer_class"] == "TokenizersBackend":  # unknown to transformers 4
             config["tokenizer_class"] = "PreTrainedTokenizerFast"
-        config = {name: value for name, value in config.items() if name not in _LOADING_ONLY}
+        for name in ("is_local", "local_files_only", "name_or_path"):  # not of the tokenizer
+            config.pop(name, None)
         file.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
@@ -389,4 +395,5 @@ def fingerprint(tokenizer: Tokenizer) -> str:
         identity += [content["model"], content["added_tokens"], special]
         if len(content["added_tokens"]) > len(ROLES) - special.count(None):
             identity.append("added tokens are found in text")
-    return hashlib.blake2b(json.dumps(identity).encode(), digest_size=16).hexdigest()
+    encoded = json.dumps(identity).encode()
+    return hashlib.blake2b(encoded, digest_size=16).hexdigest()

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from tokenizers.normalizers import Normalizer
     from transformers import AlbertTokenizer
 
+JsonObject = dict[str, Any]  # such as the content of a tokenizer.json
+Vocab = list[tuple[str, float]]  # tokens with their scores, by id
 WORD_START = "▁"
 SPECIAL_TOKENS = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")  # of ALBERT, with ids 0 to 4
 ROLES = {"pad": "<pad>", "unk": "<unk>", "cls": "<s>", "sep": "</s>", "mask": "<mask>"}  # or [PAD]
@@ -27,30 +29,36 @@ _GRAPHEME_END = "\ufdd0"
 _SEPARATED = r"(?<=.)(?=[\p{M}\u200c\u200d\n\u3130-\u318f\uffa0-\uffdc])"
 
 
-def build_albert(vocab: list[tuple[str, float]], options: dict[str, Any]) -> AlbertTokenizer:
+def build_albert(vocab: Vocab, options: dict[str, Any]) -> AlbertTokenizer:
     """An AlbertTokenizer with a vocabulary of (token, score); `options` are keyword arguments."""
     from transformers import AlbertTokenizer
 
     return AlbertTokenizer(vocab=vocab, model_input_names=MODEL_INPUT_NAMES, **options)
 
 
-def split_digit_commas(
-    vocab: list[tuple[str, float]], is_split: bool | None
-) -> list[tuple[str, float]]:
+def split_digit_commas(vocab: Vocab, is_split: bool | None) -> Vocab:
     """Adjust Unigram scores so that no token joins a comma to a digit, or that one may again.
 
     Differs from ALBERT: its code splits the comma off after encoding, which rarely also changes how
-    digits are split.
+    digits are split. Of the tokens "1,", "," and "1":
+
+        scores            -5    -2   -3
+        is_split=True     -105  -2   -3
+        is_split=False    -5    -2   -3
     """
     if is_split is None:
         return vocab
     joint = {token for token, _ in vocab if token.endswith(",") and token[-2:-1].isdigit()}
-    lowest = min((score for token, score in vocab if token not in joint), default=0.0)
+    ordinary = [score for token, score in vocab if token not in joint]
+    lowest = min(ordinary, default=0.0)
     adjusted = []
     for token, score in vocab:
         is_lowered = score < lowest - _DIGIT_COMMA_PENALTY / 2
         if token in joint and is_lowered != is_split:
-            score += _DIGIT_COMMA_PENALTY if is_lowered else -_DIGIT_COMMA_PENALTY
+            change = _DIGIT_COMMA_PENALTY
+            if is_split:
+                change = -change
+            score += change
         adjusted.append((token, score))
     return adjusted
 
@@ -98,12 +106,13 @@ def is_uncased_default(proto: Any) -> bool:
 
     spec = proto.normalizer_spec
     learned = "".join(piece.piece for piece in proto.pieces if piece.type == piece.NORMAL)
-    if AlbertTokenizer().backend_tokenizer.normalizer.normalize_str(learned) != learned:
+    normalizer = AlbertTokenizer().backend_tokenizer.normalizer
+    if normalizer.normalize_str(learned) != learned:
         return False
     return bool(spec.name == "nmt_nfkc" and spec.add_dummy_prefix and spec.remove_extra_whitespaces)
 
 
-def as_content(proto: Any, roles: Collection[str]) -> dict[str, Any]:
+def as_content(proto: Any, roles: Collection[str]) -> JsonObject:
     """The content of a tokenizer.json with the same ids; `roles` are its special tokens.
 
     Raises ValueError for another user-defined symbol that the rules change.
@@ -128,7 +137,8 @@ def as_content(proto: Any, roles: Collection[str]) -> dict[str, Any]:
             token = " " + token  # text never yields it, and no space reaches the model
         vocab.append((token, piece.score))
     if spec.remove_extra_whitespaces:
-        steps.append(normalizers.Replace(Regex(f"^ +| +(?= )|[ {WORD_START}]+$"), ""))
+        spaces = Regex(f"^ +| +(?= )|[ {WORD_START}]+$")
+        steps.append(normalizers.Replace(spaces, ""))
     if spec.add_dummy_prefix:
         steps.append(normalizers.Prepend(WORD_START))
     backend = Tokenizer(models.Unigram(vocab, proto.trainer_spec.unk_id))
@@ -138,17 +148,20 @@ def as_content(proto: Any, roles: Collection[str]) -> dict[str, Any]:
     return dict(json.loads(backend.to_str()))
 
 
-def find_roles(config: dict[str, Any], tokens: Collection[str]) -> dict[str, str]:
+def find_roles(config: JsonObject, tokens: Collection[str]) -> dict[str, str]:
     """The special token of each role, from the configuration or else by a well-known name."""
-    roles: dict[str, str] = {}
+    roles = {}
     for role, usual in ROLES.items():
-        name = token_name(config.get(f"{role}_token"))
-        names = [f"[{role.upper()}]", usual] if name is None else [name]
+        key = f"{role}_token"
+        name = token_name(config.get(key))
+        names = [f"[{role.upper()}]", usual]
+        if name is not None:
+            names = [name]
         present = [name for name in names if isinstance(name, str) and name in tokens]
         if present:
-            roles[f"{role}_token"] = present[0]
+            roles[key] = present[0]
         elif role != "unk":
-            raise ValueError(f"no {role}_token: {' or '.join(map(repr, names))} is not a token")
+            raise ValueError(f"no {key}: {' or '.join(map(repr, names))} is not a token")
     if len(set(roles.values())) < len(roles):
         raise ValueError(f"two of its special tokens are the same, {roles}")
     return roles
@@ -156,4 +169,6 @@ def find_roles(config: dict[str, Any], tokens: Collection[str]) -> dict[str, str
 
 def token_name(entry: Any) -> Any:
     """The text of a token in a configuration."""
-    return entry.get("content") if isinstance(entry, dict) else entry
+    if isinstance(entry, dict):
+        return entry.get("content")
+    return entry
