@@ -11,7 +11,7 @@ from statistics import median
 import pytest
 from starlette.testclient import TestClient
 
-from electra_albert.apps import demo
+from electra_albert.apps import demo, demo_page
 from electra_albert.apps.demo_page import build_app, fill, listen, rewrite_text, score, serve
 from electra_albert.inference.model import load_model
 from tests.apps.tiny_run import ROOT, assert_refused, call
@@ -43,6 +43,13 @@ def test_no_text_becomes_a_tag_of_the_page() -> None:
     for html, count in zip(shown, (0, 3, 3), strict=True):
         assert {*re.findall(r"<(\w+)", html)} <= TAGS
         assert html.count("&lt;") >= count
+
+
+def test_no_predicted_token_becomes_a_tag_of_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo_page, "shown", "<img>{}".format)
+    html = fill([load_model(SHIPPED, "cpu")], "It is [MASK].")
+    assert "&lt;img&gt;" in html
+    assert {*re.findall(r"<(\w+)", html)} <= TAGS
 
 
 def test_tokens_listed_for_one_prompt_only_are_marked() -> None:
