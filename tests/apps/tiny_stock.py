@@ -29,7 +29,7 @@ from tests.apps.tiny_run import TRAINING, Ended, as_argv, english, succeed
 from tests.hub.models import make
 
 POSITIONS, VOCAB = 64, 150
-_SPECIAL = "[PAD] [UNK] [CLS] [SEP] [MASK] . ,"
+_SPECIAL = "[PAD] [UNK] [CLS] [SEP] [MASK]"
 MLM = ("--objective", "mlm")
 NEW_WORDS = ("thermodynamics", "crystallography", "photosynthesis")
 _OLD_TEXT, _NEW_TEXT = english(130, seed=4), english(130, seed=9)
@@ -115,7 +115,7 @@ def _write_wordpiece(folder: Path) -> int:
     """Write BERT's tokenizer files for the words of the old text; returns the vocabulary size."""
     letters = "abcdefghijklmnopqrstuvwxyz0123456789"
     words = sorted({word.strip(".,").lower() for word in _OLD_TEXT.split()} - set(letters))
-    tokens = [*_SPECIAL.split(), *letters, *(f"##{letter}" for letter in letters), *words]
+    tokens = [*_SPECIAL.split(), *letters, *(f"##{letter}" for letter in letters), ".", ",", *words]
     (folder / "vocab.txt").write_text("\n".join(tokens) + "\n", encoding="utf-8")
     contents = {"tokenizer_class": "BertTokenizer", "do_lower_case": True}
     (folder / "tokenizer_config.json").write_text(json.dumps(contents), encoding="utf-8")
