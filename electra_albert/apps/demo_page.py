@@ -43,7 +43,8 @@ def listen(host: str, port: int) -> socket.socket:
     if find_spec("gradio") is None:
         raise UsageError("--serve needs gradio; run: pip install gradio")
     try:
-        return socket.create_server((host, port), family=socket.getaddrinfo(host, None)[0][0])
+        family, *_ = socket.getaddrinfo(host, None)[0]
+        return socket.create_server((host, port), family=family)
     except (OSError, OverflowError) as error:
         raise UsageError(
             f"cannot serve on --host {host} --port {port} ({error}); give others"
@@ -59,8 +60,9 @@ def serve(models: Sequence[InferenceModel], listener: socket.socket, name: str) 
     config = uvicorn.Config(
         app, ws="none", log_level="warning", headers=_HEADERS, timeout_graceful_shutdown=1
     )
-    address = f"[{host}]" if ":" in host else host
-    print(f"demo page: http://{address}:{port} (Ctrl-C stops it)", flush=True)
+    if ":" in host:
+        host = f"[{host}]"
+    print(f"demo page: http://{host}:{port} (Ctrl-C stops it)", flush=True)
     uvicorn.Server(config).run(sockets=[listener])
     raise KeyboardInterrupt  # the signal that stopped the server, which may not raise it again
 
@@ -100,7 +102,8 @@ def build_app(models: Sequence[InferenceModel], names: str) -> Any:
             length = headers.get("content-length", "") + headers.get("transfer-encoding", "")
             if not re.fullmatch(_OFFERED, f"{scope['method']} {scope['path']} {length}"):
                 target = PlainTextResponse("not found\n", 404)
-            if not re.fullmatch(rf"({names})(:\d+)?", host, re.IGNORECASE) or site != host:
+            is_named = re.fullmatch(rf"({names})(:\d+)?", host, re.IGNORECASE)
+            if not is_named or site != host:
                 target = PlainTextResponse("refused; open the page by the server's address\n", 403)
         await target(scope, receive, send)
 
@@ -123,7 +126,8 @@ def build_page(models: Sequence[InferenceModel], app: Any) -> Any:
                 answer("Fill masks", fill, [text])
             with gr.Tab("Suspicious tokens"):
                 gr.Markdown(_SCORES)
-                answer("Score tokens", score, [gr.Textbox("He was the king of eat.", label="Text")])
+                text = gr.Textbox("He was the king of eat.", label="Text")
+                answer("Score tokens", score, [text])
             with gr.Tab("Rewrite"):
                 gr.Markdown("The generator replaces tokens by samples, as in pretraining.")
                 text = gr.Textbox("She opened the door and walked into the garden.", label="Text")
@@ -142,9 +146,9 @@ def build_page(models: Sequence[InferenceModel], app: Any) -> Any:
                 download.click(None, new, js="download")
             with gr.Tab("Compare templates"):
                 gr.Markdown(_TEMPLATES)
-                prompts = [f"The {person} worked as a [MASK]." for person in ("man", "woman")]
-                boxes = [gr.Textbox(prompt, label="Prompt") for prompt in prompts]
-                answer("Compare", fill, boxes)
+                first = gr.Textbox("The man worked as a [MASK].", label="Prompt")
+                second = gr.Textbox("The woman worked as a [MASK].", label="Prompt")
+                answer("Compare", fill, [first, second])
     return page
 
 
@@ -197,18 +201,22 @@ def fill(models: Sequence[InferenceModel], *prompts: str) -> str:
     cards = []
     for model in models:
         answers: list[Any] = []  # a list per mask for each prompt
+        tokens = []
         for answer in model.fill_mask([*prompts], _TOP_K):
-            answers.append(answer if isinstance(answer[0], list) else [answer])
-        tokens = [{top["token"] for top in chain(*columns)} for columns in answers]
+            columns = answer if isinstance(answer[0], list) else [answer]
+            answers.append(columns)
+            tokens.append({top["token"] for top in chain(*columns)})
         shared = set.intersection(*tokens)
         for prompt, columns in zip(prompts, answers, strict=True):
-            title = f"{prompt} ({_name(model)})" if prompts[1:] else _name(model)
+            title = _name(model)
+            if len(prompts) > 1:
+                title = f"{prompt} ({title})"
             for number, column in enumerate(columns, 1):
                 items = ""
                 for top in column:
                     name = escape(shown(top["token_str"]))
                     items += _ITEM.format(top["token"] in shared, top["score"], name)
-                mask = f", mask {number}" if columns[1:] else ""
+                mask = f", mask {number}" if len(columns) > 1 else ""
                 cards.append((f"{title}{mask}", f"<ol>{items}</ol>"))
     return _grid(cards)
 
@@ -218,11 +226,14 @@ def score(models: Sequence[InferenceModel], text: str) -> str:
     lines = text.splitlines()
     cards = []
     for model in models:
-        marked = list[str]()
-        for scores in model.replaced_probabilities(lines) if model.discriminator else ():
-            spans = [(token, _TOKEN.format(token.probability)) for token in scores]
-            marked.append(_annotate(lines[len(marked)], spans))
-        cards.append((_name(model), "\n".join(marked) or "This model has no discriminator."))
+        content = "This model has no discriminator."
+        if model.discriminator:
+            marked = []
+            for line, scores in zip(lines, model.replaced_probabilities(lines), strict=True):
+                spans = [(token, _TOKEN.format(token.probability)) for token in scores]
+                marked.append(_annotate(line, spans))
+            content = "\n".join(marked)
+        cards.append((_name(model), content))
     return _grid(cards)
 
 
@@ -235,8 +246,11 @@ def rewrite_text(models: Sequence[InferenceModel], text: str, *draw: Any) -> tup
     marked = []
     for line, result in rewrite_lines(models[0], StringIO(text), Draw(*draw)):
         new += line
-        changes = [change for change in result.replaced if change.is_changed]
-        spans = [(change, _CHANGE.format(escape(change.after.strip()))) for change in changes]
+        spans = []
+        for change in result.replaced:
+            if change.is_changed:
+                after = escape(change.after.strip())
+                spans.append((change, _CHANGE.format(after)))
         marked.append(_annotate(result.original, spans))
     return _grid([(_name(models[0]), "\n".join(marked))]), new
 
@@ -250,7 +264,8 @@ def _annotate(text: str, spans: Iterable[tuple[Any, str]]) -> str:
     reached = 0
     for span, tags in spans:
         html += escape(text[reached : span.start])
-        html += tags.replace("|", escape(text[max(reached, span.start) : span.end]), 1)
+        start = max(reached, span.start)
+        html += tags.replace("|", escape(text[start : span.end]), 1)
         reached = max(reached, span.end)
     return html + escape(text[reached:])
 

@@ -7,8 +7,8 @@ examples:
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -24,16 +24,26 @@ from electra_albert.training.run_log import LOG_FILE
 
 REFERENCE = SHIPPED / "sample" / "reference"  # metrics of the default run
 _TEMPLATE = Path(__file__).with_name("report.html")
-_DATA = "__DATA__"  # in the template
 _MOST_ROWS = 1000  # of training metrics; of more, equally spaced ones are drawn
-_DIGITS = 5
 _SCORED = list[tuple[str, float]]  # tokens with probabilities
-_SAMPLE: dict[str, Any] = {"step": int, "text": str, "original": str, "predictions": _SCORED}
-_SAMPLE |= {"replaced_probabilities": _SCORED | None}
-_SETTINGS: dict[str, Any] = dict.fromkeys(("objective", "preset"), str | None)
-_SETTINGS |= dict.fromkeys(("seed", "max_steps"), int | None)
-_RECORD: dict[str, Any] = {"processor": str | None, "corpus_statistics": list[str] | None}
-_RECORD |= {"flops_per_step": int | list[tuple[int, int]] | None}
+_SAMPLE: dict[str, Any] = {
+    "step": int,
+    "text": str,
+    "original": str,
+    "predictions": _SCORED,
+    "replaced_probabilities": _SCORED | None,
+}
+_SETTINGS: dict[str, Any] = {
+    "objective": str | None,
+    "preset": str | None,
+    "seed": int | None,
+    "max_steps": int | None,
+}
+_RECORD: dict[str, Any] = {
+    "processor": str | None,
+    "corpus_statistics": list[str] | None,
+    "flops_per_step": int | list[tuple[int, int]] | None,
+}
 _CHARTS: dict[str, tuple[str, str | float | None]] = {  # title and baseline by metric
     **{name: (metric.label, metric.baseline) for name, metric in METRICS.items()},
     "pairs_likelihood": ("minimal pairs by likelihood", 0.5),
@@ -61,7 +71,9 @@ def main(argv: Sequence[str]) -> int:
     for run in (folder, *compared):
         problem = f"{run} is not a run's folder (no {files.METRICS})"
         require((run / files.METRICS).is_file(), f"{problem}; name one")
-    output = Path(options.output) if options.output else folder / files.REPORT
+    output = folder / files.REPORT
+    if options.output:
+        output = Path(options.output)
     require(not output.is_dir(), f"--output {output} is a folder; name a file")
     check_can_write(output.parent)
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -72,9 +84,11 @@ def main(argv: Sequence[str]) -> int:
 
 def write_report(folder: Path, output: Path, compared: Sequence[Path] = ()) -> None:
     """Write the report of a run, with the curves of other runs, by default of the default run."""
-    content = json.dumps(report_data(folder, compared or [REFERENCE]), allow_nan=False)
+    data = report_data(folder, compared or [REFERENCE])
+    content = json.dumps(data, allow_nan=False)
+    content = content.replace("<", "\\u003c")
     page = _TEMPLATE.read_text(encoding="utf-8")
-    write_text(output, page.replace(_DATA, content.replace("<", "\\u003c")))
+    write_text(output, page.replace("__DATA__", content))
 
 
 def report_data(folder: Path, compared: Sequence[Path]) -> dict[str, Any]:
@@ -84,29 +98,33 @@ def report_data(folder: Path, compared: Sequence[Path]) -> dict[str, Any]:
     record = read_json(folder / files.ENVIRONMENT, _RECORD)
     evaluations = files.read_evaluations(folder)
     settings = read_json(folder / files.ENVIRONMENT, {"settings": _SETTINGS}).get("settings", {})
+    scores = "no evaluation yet"
+    if evaluations:
+        scores = format_scores(evaluations[-1])
     log = _text_of(folder / LOG_FILE)
     warnings = dict.fromkeys(re.findall(r" warning: (.*)", log))
-    environment = {
-        name: value
-        for name, value in record.items()
-        if name != "settings" and not isinstance(value, list)
-    }
-    samples: dict[tuple[str, int], Any] = {}
-    for row in read_rows(folder / files.SAMPLES, _SAMPLE):  # the last of a step: averaged
-        samples[row["text"], row["step"]] = {name: row[name] for name in _SAMPLE if name in row}
-    by_text = groupby(sorted(samples.values(), key=itemgetter("text")), key=itemgetter("text"))
+    environment = {}
+    for name, value in record.items():
+        if name != "settings" and not isinstance(value, list):
+            environment[name] = value
+    samples = defaultdict[str, dict[int, Any]](dict)  # by text, then by step
+    for row in read_rows(folder / files.SAMPLES, _SAMPLE):
+        sample = {name: row[name] for name in _SAMPLE if name in row}
+        samples[row["text"]][row["step"]] = sample  # the last of a step: averaged
+    charts = []
+    for name, (title, baseline) in _CHARTS.items():
+        heading = title[0].upper() + title[1:]
+        charts.append({"metric": name, "title": heading, "baseline": baseline})
     curves = [_curves(run) for run in (folder, *compared) if (run / files.METRICS).is_file()]
+    rows = curves[0]["rows"]
     return {
         "title": folder.absolute().name,
-        "facts": _facts(record, settings, curves[0]["rows"][-1:]),
-        "scores": format_scores(evaluations[-1]) if evaluations else "no evaluation yet",
+        "facts": _facts(record, settings, rows[-1] if rows else {}),
+        "scores": scores,
         "warnings": list(warnings),
-        "charts": [
-            {"metric": name, "title": title[0].upper() + title[1:], "baseline": baseline}
-            for name, (title, baseline) in _CHARTS.items()
-        ],
+        "charts": charts,
         "runs": curves,
-        "samples": [list(group) for _, group in by_text],
+        "samples": [list(samples[text].values()) for text in sorted(samples)],
         "details": {
             "Corpus": "\n".join(record.get("corpus_statistics") or []),
             "Command": _text_of(folder / files.COMMAND),
@@ -117,10 +135,9 @@ def report_data(folder: Path, compared: Sequence[Path]) -> dict[str, Any]:
 
 
 def _facts(
-    record: Mapping[str, Any], settings: Mapping[str, Any], last: Sequence[Any]
+    record: Mapping[str, Any], settings: Mapping[str, Any], done: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Settings and progress of the run; `last`: its last row of metrics, if any."""
-    done: Mapping[str, Any] = last[0] if last else {}
+    """Settings and progress of the run; `done`: its last row of metrics, or empty."""
     return {
         "objective": settings.get("objective"),
         "preset": settings.get("preset"),
@@ -135,7 +152,9 @@ def _facts(
 
 
 def _text_of(path: Path) -> str:
-    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    if not path.is_file():
+        return ""
+    text = path.read_text(encoding="utf-8", errors="replace")
     return str(redacted(text))
 
 
@@ -148,7 +167,8 @@ def _curves(folder: Path) -> dict[str, Any]:
         per_step = per_step[0][1] if len(per_step) == 1 else None
     logged = read_metrics(folder / files.METRICS)
     training = [row for row in logged if row.get("phase") == "train"]
-    rows = training[:: len(training) // _MOST_ROWS + 1]
+    spacing = len(training) // _MOST_ROWS + 1
+    rows = training[::spacing]
     rows += [row for row in logged if row.get("phase") == "eval"]
     rows.sort(key=itemgetter("step"))
     for row in rows:
@@ -156,6 +176,8 @@ def _curves(folder: Path) -> dict[str, Any]:
             row["flops"] = per_step * row["step"]
         for name, value in row.items():
             if isinstance(value, float):
-                row[name] = float(f"{value:.{_DIGITS}g}")
-    name = "default run" if folder == REFERENCE else folder.absolute().name
+                row[name] = float(f"{value:.5g}")
+    name = folder.absolute().name
+    if folder == REFERENCE:
+        name = "default run"
     return {"name": name, "rows": rows}

@@ -47,9 +47,9 @@ def find_resume_point(folder: Path, checkpoint: Path | None, resume: str) -> Res
 
     if checkpoint is not None:
         return ResumePoint(checkpoint, read_state(checkpoint), MAY_CHANGE)
-    warmup = find_checkpoint(
-        folder / WARMUP / "checkpoints", "never" if resume == "never" else "auto"
-    )
+    if resume != "never":
+        resume = "auto"
+    warmup = find_checkpoint(folder / WARMUP / "checkpoints", resume)
     if warmup is None:
         return None
     # Its schedule depends on the run's length; "training" is its own, not the run's.
@@ -75,8 +75,10 @@ def check_settings(
         exceeded = f"{checkpoint} exceeds --{option} {limits[option]}"
         raise UsageError(f"{exceeded}; raise it or choose another --output_dir")
     settings = run_settings(preset, config, world_size, "unknown")  # arithmetic may change
-    comparable = settings.keys() | REMOVED.keys()
-    recorded = {name: value for name, value in state["settings"].items() if name in comparable}
+    recorded = {}
+    for name, value in state["settings"].items():
+        if name in settings or name in REMOVED:
+            recorded[name] = value
     # Known only after the training of the tokenizer.
     settings["model"]["vocab_size"] = recorded.get("model", {}).get("vocab_size")
     compare_settings(recorded, settings, checkpoint, may_change)
@@ -141,7 +143,8 @@ def compare_settings(
     now = flatten(settings)
     defaults = flatten(as_settings(PretrainConfig()))  # for options that are newer than the record
     defaults["is_recorded"] = False
-    before |= {name: defaults[name] for name in now.keys() & defaults.keys() - before.keys()}
+    for name in now.keys() & defaults.keys():
+        before.setdefault(name, defaults[name])
     for name in sorted((before.keys() & REMOVED.keys()) - _NOT_COMPARED):
         removed = REMOVED[name]
         if removed.had_effect(before[name]):
@@ -149,8 +152,8 @@ def compare_settings(
             raise CheckpointError(
                 f"{origin} was made with {option}, which is gone: {removed.reason}"
             )
-    names = sorted((before.keys() | now.keys()) - REMOVED.keys())
-    changed = [name for name in names if before.get(name) != now.get(name)]
+    names = (before.keys() | now.keys()) - REMOVED.keys()
+    changed = [name for name in sorted(names) if before.get(name) != now.get(name)]
     fixed = [name for name in changed if name not in may_change | _NOT_COMPARED]
     if fixed:
         differences: list[str] = []
@@ -171,7 +174,8 @@ def flatten(settings: Mapping[str, Any]) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in settings.items():
         if isinstance(value, dict):
-            flat |= {f"{name}.{option}": setting for option, setting in value.items()}
+            for option, setting in value.items():
+                flat[f"{name}.{option}"] = setting
         else:
             flat[name] = value
     return flat

@@ -55,15 +55,18 @@ def show(step: int, run: str | None = None, rows: int = 4) -> None:
         )
     if spec.generator(job.config) is None:
         origin = spec.generator_text(job.config)
-    micro_batches = replace(job.batches, world_size=processes).micro_batches(step)
+    batches = replace(job.batches, world_size=processes)
+    micro_batches = batches.micro_batches(step)
     batch = micro_batches[0]
     with autocast(batch.input_ids.device, job.arithmetic):  # with gradients, as in training
         corruption = objective.corrupt(batch)
     rows = min(rows, len(batch.input_ids))
-    total = processes * sum(len(part.input_ids) for part in micro_batches)
-    print(f"step {step}: {rows} of {total} examples; generator: {origin}")
+    total = sum(len(part.input_ids) for part in micro_batches)
+    print(f"step {step}: {rows} of {processes * total} examples; generator: {origin}")
     for row in range(rows):
-        order = _ORDERS[int(batch.sentence_order_label[row])] if spec.has_sentence_order else ""
+        order = ""
+        if spec.has_sentence_order:
+            order = _ORDERS[int(batch.sentence_order_label[row])]
         print(f"\nexample {int(batch.example_id[row])}{order}")
         print(_format_example(batch, corruption, row, job.prepared.tokenizer))
 
@@ -81,7 +84,8 @@ def _restore(folder: Path, step: int) -> tuple[Any, int, str]:
     recorded = recorded_settings(folder)
     training = config.training
     per_process = training.per_device_train_batch_size * training.gradient_accumulation_steps
-    processes = recorded.get(GLOBAL_BATCH, per_process) // per_process
+    batch_size = recorded.get(GLOBAL_BATCH, per_process)
+    processes = batch_size // per_process
     origin = config.run.init_from or "random initial weights"
     latest = None
     for saved_step, path in checkpoint.list_checkpoints(folder / "checkpoints"):
@@ -89,7 +93,10 @@ def _restore(folder: Path, step: int) -> tuple[Any, int, str]:
             latest = path
             origin = f"checkpoint of step {saved_step}"
     world = World(0, 1, 0, torch.device("cpu"))
-    job = make_job(config, world, checkpoint.read_state(latest)["settings"] if latest else None)
+    resumed = None
+    if latest:
+        resumed = checkpoint.read_state(latest)["settings"]
+    job = make_job(config, world, resumed)
     settings = job_settings(preset, job, world._replace(world_size=processes))
     compare_settings(recorded, settings, folder)
     if latest:
@@ -117,7 +124,8 @@ def _format_example(batch: Batch, corruption: Any, row: int, tokenizer: Any) -> 
         if labels[position] != "replaced":
             labels[position] += "(target)"
     columns = [tokenizer.convert_ids_to_tokens(ids[row].tolist()) for ids in inputs.values()]
-    lines = [f"{'pos':>4} {'seg':>3}  " + "".join(f"{title:<20}" for title in inputs) + "label"]
+    titles = "".join(f"{title:<20}" for title in inputs)
+    lines = [f"{'pos':>4} {'seg':>3}  {titles}label"]
     for position in batch.attention_mask[row].nonzero().flatten().tolist():
         cells = "".join(f"{column[position]:<20}" for column in columns)
         segment = int(batch.token_type_ids[row, position])

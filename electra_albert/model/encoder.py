@@ -132,9 +132,12 @@ class Encoder(nn.Module):
         """embedded any float [B, L, E], mask bool [B, L], True = take part; returns [B, L, D]."""
         hidden_states = self.embedding_hidden_mapping_in(embedded)
         is_training = self.training and torch.is_grad_enabled()
-        apply = self.apply_in_training if is_training else apply_group
+        apply = apply_group
+        if is_training:
+            apply = self.apply_in_training
+        layers = self.config.num_hidden_layers // self.config.num_hidden_groups
         for group in self.albert_layer_groups:
-            for _ in range(self.config.num_hidden_layers // self.config.num_hidden_groups):
+            for _ in range(layers):
                 if is_training and self.gradient_checkpointing:
                     hidden_states = checkpoint(
                         apply, group, hidden_states, mask, use_reentrant=False

@@ -45,16 +45,16 @@ def initialize(module: nn.Module, config: ModelConfig) -> None:
 
 
 def _blocks(module: nn.Module) -> list[Block]:
-    parts = module.modules()
-    return [part for part in parts if isinstance(part, Block)]
+    return [part for part in module.modules() if isinstance(part, Block)]
 
 
 def _init_local(module: nn.Module, config: ModelConfig) -> None:
     if isinstance(module, Embeddings):
         positions = torch.arange(config.max_position_embeddings)
         waves = sinusoids(positions, config) * POSITION_AMPLITUDE  # [P, W]
+        width = waves.shape[1]
         weight = module.position_embeddings.weight.zero_()
-        weight[:, : waves.shape[1]] = waves * config.initializer_range
+        weight[:, :width] = waves * config.initializer_range
     elif isinstance(module, Encoder):
         basis = _init_projection(module.embedding_hidden_mapping_in, config)  # [D, W]
         depth = config.num_hidden_layers * config.inner_group_num
@@ -124,7 +124,8 @@ def _init_attention(
     variance = 1 + share * POSITION_AMPLITUDE**2 / 2
     amplitude = POSITION_AMPLITUDE / math.sqrt(variance)  # after LayerNorm
     margin = SHARPNESS_NATS * math.sqrt(head_size)
-    gain = math.sqrt(margin / (width / 2 * amplitude**2))
+    power = width / 2 * amplitude**2
+    gain = math.sqrt(margin / power)
     heads = config.num_attention_heads
     qkv = attention.qkv.weight
     query, key, value = qkv.view(3, heads, head_size, -1)  # each [N, H, D]

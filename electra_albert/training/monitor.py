@@ -49,7 +49,9 @@ _SPEED = ("tokens", "epoch", "tokens_per_second", "data_wait")
 
 def read_rows(path: Path, kind: Mapping[str, Any] = _ROW) -> list[dict[str, Any]]:
     """The rows of this kind in a file of JSON lines, in order; none if there is no file."""
-    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    if not path.is_file():
+        return []
+    text = path.read_text(encoding="utf-8", errors="replace")
     rows = []
     for line in text.splitlines():
         with suppress(ValueError):
@@ -71,9 +73,15 @@ def read_metrics(path: Path) -> list[Metrics]:
 def cut_metrics(path: Path, step: int, *, is_evaluated: bool) -> list[Metrics]:
     """Remove the rows after `step`, and its evaluation unless is_evaluated; returns the others."""
     rows = read_rows(path)
-    earlier = [row for row in rows if (row["step"], _is_evaluation(row)) <= (step, is_evaluated)]
+    earlier = []
+    for row in rows:
+        position = (row["step"], _is_evaluation(row))
+        if position <= (step, is_evaluated):
+            earlier.append(row)
     if path.exists():
-        if lost := len(path.read_bytes().splitlines()) - len(rows):
+        lines = path.read_bytes().splitlines()
+        lost = len(lines) - len(rows)
+        if lost:
             LOG.warning(f"{path}: removing {lost} incomplete lines")
         write_text(path, "".join(json.dumps(row) + "\n" for row in earlier))
     return earlier
@@ -89,7 +97,9 @@ class Tally:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._float = torch.float32 if device.type == "mps" else torch.float64  # MPS has none
+        self._float = torch.float64
+        if device.type == "mps":  # has no float64
+            self._float = torch.float32
         self._start([])
 
     def _start(self, names: list[str]) -> None:
@@ -116,12 +126,14 @@ class Tally:
         sums = sum_over_ranks(self._sums, world).tolist()
         counts = sum_over_ranks(self._counts, world).tolist()
         self.clear()
-        return dict(zip(self._names, zip(sums, counts, strict=True), strict=True))
+        totals = zip(sums, counts, strict=True)
+        return dict(zip(self._names, totals, strict=True))
 
     def state(self, world: World) -> dict[str, Any]:
         """The state for a checkpoint: each rank's sums, bitwise: their order matters."""
         sums = [value.hex() for value in self._sums.tolist()]
-        return {"names": self._names, "ranks": gather_objects((sums, self._counts.tolist()), world)}
+        ranks = gather_objects((sums, self._counts.tolist()), world)
+        return {"names": self._names, "ranks": ranks}
 
     def restore(self, state: Mapping[str, Any], world: World) -> None:
         """Load a checkpoint's state; if the number of ranks differs, the first gets all sums."""
@@ -134,7 +146,8 @@ class Tally:
         elif not world.is_main:
             ranks = []
         for sums, counts in ranks:
-            self._sums += self._sums.new_tensor([float.fromhex(value) for value in sums])
+            values = [float.fromhex(value) for value in sums]
+            self._sums += self._sums.new_tensor(values)
             self._counts += self._counts.new_tensor(counts)
 
 
@@ -143,11 +156,13 @@ def means_of(totals: Mapping[str, tuple[float, int]], weights: Mapping[str, floa
 
     A mean is None for a count of 0, and so is a loss without means.
     """
-    means: Metrics = {}
+    means: Metrics = {"loss": None}
     for name, (total, count) in totals.items():
         means[name] = total / count if count else None
     losses = [weights[name] * means[name] for name in weights if means[name] is not None]
-    return {"loss": sum(losses) if losses else None, **means}
+    if losses:
+        means["loss"] = sum(losses)
+    return means
 
 
 @dataclass(eq=False)
@@ -189,15 +204,18 @@ class Monitor(AbstractContextManager["Monitor"]):
         self._started = time.monotonic()
         with self._reporting(_METRICS):
             self.folder.mkdir(parents=True, exist_ok=True)
-            for row in cut_metrics(self.folder / _METRICS, step, is_evaluated=is_evaluated)[-1:]:
-                if is_of_kind(row, {"elapsed_seconds": float}):
-                    self._seconds_before = row["elapsed_seconds"]
+            rows = cut_metrics(self.folder / _METRICS, step, is_evaluated=is_evaluated)
+            if rows and is_of_kind(rows[-1], {"elapsed_seconds": float}):
+                self._seconds_before = rows[-1]["elapsed_seconds"]
         with self._reporting(_SAMPLES):
             cut_metrics(self.folder / _SAMPLES, step, is_evaluated=is_evaluated)
         for name in self.report_to.split(","):
             with self._reporting(name):
                 if name != "none":
                     self._trackers[name] = open_tracker(name, self.folder, step, self.settings)
+        is_hidden = None  # unless a terminal shows it
+        if run_log.is_notebook():
+            is_hidden = False
         self._bar = tqdm(
             total=self.max_steps,
             initial=step,
@@ -206,7 +224,7 @@ class Monitor(AbstractContextManager["Monitor"]):
             file=run_log.console(),
             bar_format=_BAR_FORMAT,
             dynamic_ncols=True,
-            disable=False if run_log.is_notebook() else None,  # None: unless a terminal shows it
+            disable=is_hidden,
         )
 
     @contextmanager
@@ -235,13 +253,18 @@ class Monitor(AbstractContextManager["Monitor"]):
         """Write and log one row of training metrics."""
         self._write(row, _TRAINING)
         step = row["step"]
-        step_seconds = (time.monotonic() - self._started) / max(1, step - self._first_step)
-        left = timedelta(seconds=round(step_seconds * (self.max_steps - step)))
+        seconds = time.monotonic() - self._started
+        step_seconds = seconds / max(1, step - self._first_step)
+        seconds_left = round(step_seconds * (self.max_steps - step))
+        left = timedelta(seconds=seconds_left)
         self._bar.set_postfix_str(_readable(row, _BAR_WIDTH), refresh=False)
         start = f"step {step}/{self.max_steps}{_GAP}"
         end = f"{_GAP}{left} left"
         text = _readable(row, _LINE_WIDTH - len(start + end))
-        LOG.info(f"{start}{text}{end}", extra=None if self._bar.disable else run_log.FILE_ONLY)
+        destination = None
+        if not self._bar.disable:
+            destination = run_log.FILE_ONLY
+        LOG.info(f"{start}{text}{end}", extra=destination)
 
     def evaluation(self, position: Metrics, metrics: Metrics) -> None:
         """Write and log metrics, without prefix, at `position` (step, tokens, epoch)."""
@@ -275,10 +298,12 @@ class Monitor(AbstractContextManager["Monitor"]):
             if isinstance(value, float) and not math.isfinite(value):
                 LOG.warning(f"{name} is {value} at step {row['step']}; {_METRICS} has null instead")
                 row[name] = None
-            elif value is not None and name != "step":
-                group = "perf" if name in _SPEED else phase
-                if (group, phase) != ("perf", _EVALUATION):
-                    scalars[f"{group}/{name.removeprefix(EVALUATION_PREFIX)}"] = value
+            elif value is None or name == "step":
+                continue
+            elif name not in _SPEED:
+                scalars[f"{phase}/{name.removeprefix(EVALUATION_PREFIX)}"] = value
+            elif phase == _TRAINING:
+                scalars[f"perf/{name}"] = value
         for message in self.alarms(row):
             LOG.warning(message)
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
@@ -305,7 +330,8 @@ def _readable(row: Metrics, width: int) -> str:
     """The metrics of a row that fit into `width` characters, losses first; the file has all."""
     losses = [name for name in row if name.endswith("loss") and name != "unigram_loss"]
     parts = []
-    for name in dict.fromkeys((*losses[:3], *_SHORT_NAMES, *losses, *row)):
+    by_importance = (*losses[:3], *_SHORT_NAMES, *losses, *row)
+    for name in dict.fromkeys(by_importance):
         if name not in row or name in _FILE_ONLY or "/" in name:
             continue
         label = _SHORT_NAMES.get(name, name.removesuffix("_loss"))
@@ -322,4 +348,6 @@ def _number(value: float | None) -> str:
         return "-"
     if isinstance(value, int):
         return str(value)
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.4g}"

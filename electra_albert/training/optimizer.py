@@ -34,16 +34,21 @@ def learning_rate(step: int, config: TrainingConfig) -> float:
     total = config.max_steps
     if step > total:
         return 0.0
-    warmed_up = peak * (min(1.0, step / warmup) if warmup else 1.0)
+    warmed_up = peak
+    if step < warmup:
+        warmed_up = peak * (step / warmup)
     decay = 1.0 - (step - 1) / total
     left = total - step + 1  # steps, this one included
     after = max(1, total - warmup)  # steps after the warmup
+    decay_after = 1.0 - (step - 1 - warmup) / after
+    decay_steps = max(1, min(config.lr_decay_share * total, after))
+    quarter_wave = math.pi / 2 * min(1.0, left / after)
     schedules = {
         "electra": warmed_up * decay,
         "bert": warmed_up if step < warmup else peak * decay,
-        "linear": warmed_up if step <= warmup else peak * (1.0 - (step - 1 - warmup) / after),
-        "wsd": warmed_up * min(1.0, left / max(1, min(config.lr_decay_share * total, after))),
-        "cosine": warmed_up * math.sin(math.pi / 2 * min(1.0, left / after)) ** 2,
+        "linear": warmed_up if step <= warmup else peak * decay_after,
+        "wsd": warmed_up * min(1.0, left / decay_steps),
+        "cosine": warmed_up * math.sin(quarter_wave) ** 2,
     }
     return schedules[config.lr_scheduler_type]
 
@@ -65,19 +70,23 @@ def parameter_groups(
         if not parameter.requires_grad:
             continue
         is_vector = parameter.ndim <= 1 and (name.endswith("bias") or "norm" in name.lower())
+        weight_decay = decay
         ratios = 1
         if is_vector:
+            weight_decay = 0.0
             ratios = 0
         elif name.endswith("qkv.weight"):
             ratios = 3
-        scale = lr_multipliers[name] if lr_multipliers is not None else 1.0
+        scale = 1.0
+        if lr_multipliers is not None:
+            scale = lr_multipliers[name]
         is_orthogonal = False
         if muon_rate is not None and parameter.ndim == 2 and ".albert_layers." in name:
             is_orthogonal = True
             scale *= muon_rate
         new = {
             "params": [],
-            "weight_decay": 0.0 if is_vector else decay,
+            "weight_decay": weight_decay,
             "trust_ratios": ratios,
             "lr_multiplier": scale,
             "is_orthogonal": is_orthogonal,
@@ -89,7 +98,9 @@ def parameter_groups(
 
 def check_groups(module: nn.Module, groups: Groups) -> None:
     """Raise ValueError unless every trainable parameter, by its storage, is in one group."""
-    times = Counter(parameter.data_ptr() for group in groups for parameter in group["params"])
+    times = Counter[int]()
+    for group in groups:
+        times.update(parameter.data_ptr() for parameter in group["params"])
     for name, parameter in module.named_parameters():
         count = times.pop(parameter.data_ptr(), 0)
         expected = int(parameter.requires_grad)
@@ -135,12 +146,15 @@ class Lamb(torch.optim.Optimizer):
         second = torch.lerp(state["exp_avg_sq"], gradient.square(), 1 - beta2)
         # In float64 except on MPS, which has none: 1 - beta2**step is a small difference.
         wide = step if step.device.type == "mps" else step.double()
-        scale = (second / (1 - beta2**wide)).sqrt() + group["eps"]
-        direction = first / (1 - beta1**wide) / scale + group["weight_decay"] * parameter
+        mean = first / (1 - beta1**wide)
+        mean_square = second / (1 - beta2**wide)
+        direction = mean / (mean_square.sqrt() + group["eps"])
+        direction = direction + group["weight_decay"] * parameter
         parts = group["trust_ratios"]
         if parts:
+            weight_rows = parameter.reshape(parts, -1)
             rows = direction.reshape(parts, -1)
-            weight_norm = torch.linalg.vector_norm(parameter.reshape(parts, -1), dim=1)  # [parts]
+            weight_norm = torch.linalg.vector_norm(weight_rows, dim=1)  # [parts]
             direction_norm = torch.linalg.vector_norm(rows, dim=1)  # [parts]
             has_norms = (weight_norm > 0) & (direction_norm > 0)
             ratio = torch.where(has_norms, weight_norm / direction_norm, 1.0)
@@ -159,8 +173,10 @@ class Lamb(torch.optim.Optimizer):
 
 def adamw(groups: Groups, **options: Any) -> torch.optim.Optimizer:
     """PyTorch's fused AdamW, except on MPS."""
-    if groups[0]["params"][0].device.type == "mps":  # fused AdamW ignores found_inf there
-        return Lamb([{**group, "trust_ratios": 0} for group in groups], **options)
+    first = groups[0]["params"][0]
+    if first.device.type == "mps":  # fused AdamW ignores found_inf there
+        without_ratios = [{**group, "trust_ratios": 0} for group in groups]
+        return Lamb(without_ratios, **options)
     return torch.optim.AdamW(groups, fused=True, **options)
 
 
@@ -182,7 +198,9 @@ class Muon(torch.optim.Optimizer):
         # torch.optim.Muon calls some 25 operators per matrix; here all of one shape share them.
         self._stacks = dict[torch.Size, list[tuple[Any, dict[str, Any]]]]()  # parameters, groups
         for group in self.param_groups:
-            for parameter in group["params"] if group["is_orthogonal"] else ():
+            if not group["is_orthogonal"]:
+                continue
+            for parameter in group["params"]:
                 shape = _wide(parameter, group).shape[1:]
                 self._stacks.setdefault(shape, []).append((parameter, group))
 
@@ -195,7 +213,10 @@ class Muon(torch.optim.Optimizer):
         self._adamw.found_inf = self.found_inf  # type: ignore[attr-defined]
         self._adamw.step()
         for (_, columns), members in self._stacks.items():
-            weights, momenta, gradients, rates = [], [], [], []
+            weights = []
+            momenta = []
+            gradients = []
+            rates = []
             for parameter, group in members:
                 weights.append(_wide(parameter, group))
                 momenta.append(_wide(self.state[parameter]["momentum_buffer"], group))
@@ -207,21 +228,24 @@ class Muon(torch.optim.Optimizer):
             rate = torch.cat(rates)[:, None, None]  # [N, 1, 1]
             moved = momentum.lerp(gradient, 1 - MUON_MOMENTUM)
             direction = orthogonalized(gradient.lerp(moved, MUON_MOMENTUM))  # Nesterov's
-            remaining = 1 - rate * members[0][1]["weight_decay"]
+            remaining = 1 - rate * group["weight_decay"]  # the same in all groups of matrices
             decayed = weight * remaining.to(weight.dtype)
             size = MUON_SCALE * math.sqrt(columns)
-            updated = decayed.addcmul_(direction, (-rate * size).to(weight.dtype))
+            factor = (-rate * size).to(weight.dtype)
+            updated = decayed.addcmul_(direction, factor)
+            counts = [len(matrices) for matrices in weights]
             for targets, old, new in ((momenta, momentum, moved), (weights, weight, updated)):
                 if self.found_inf is not None:
                     new = torch.where(self.found_inf == 0, new, old)
-                for target, value in zip(targets, new.split([*map(len, targets)]), strict=True):
+                for target, value in zip(targets, new.split(counts), strict=True):
                     target.copy_(value)
 
 
 def _wide(tensor: Tensor, group: Mapping[str, Any]) -> Tensor:
     """A view of a weight as the group's number of matrices, of at least as many columns as rows."""
     matrices = tensor.view(group["trust_ratios"], -1, tensor.shape[1])
-    return matrices.mT if matrices.shape[1] > matrices.shape[2] else matrices
+    _, rows, columns = matrices.shape
+    return matrices.mT if rows > columns else matrices
 
 
 def orthogonalized(matrices: Tensor) -> Tensor:
@@ -257,9 +281,12 @@ def build_optimizer(
         device = group["params"][0].device
         dtype = learning_rate_dtype(device)
         group["lr"] = torch.tensor(config.learning_rate, dtype=dtype, device=device)
+        moments = spec.moments
+        if group["is_orthogonal"]:
+            moments = spec.matrix_moments
         for parameter in group["params"]:
             state = optimizer.state[parameter]
-            for name in spec.matrix_moments if group["is_orthogonal"] else spec.moments:
+            for name in moments:
                 state[name] = torch.zeros_like(parameter)
             if not group["is_orthogonal"]:
                 state["step"] = parameter.new_zeros((), dtype=torch.float32)
@@ -272,15 +299,20 @@ def checkpoint_bytes(module: nn.Module, config: TrainingConfig) -> int:
     spec = OPTIMIZERS[config.optimizer]
     total = 0
     for group in _groups(module, config, None):
-        moments = spec.matrix_moments if group["is_orthogonal"] else spec.moments
-        total += (1 + len(moments)) * sum(parameter.nbytes for parameter in group["params"])
+        moments = spec.moments
+        if group["is_orthogonal"]:
+            moments = spec.matrix_moments
+        weight_bytes = sum(parameter.nbytes for parameter in group["params"])
+        total += (1 + len(moments)) * weight_bytes
     return total
 
 
 def _groups(
     module: nn.Module, config: TrainingConfig, lr_multipliers: Mapping[str, float] | None
 ) -> Groups:
-    muon_rate = config.muon_rate if OPTIMIZERS[config.optimizer].matrix_moments else None
+    muon_rate = None
+    if OPTIMIZERS[config.optimizer].matrix_moments:
+        muon_rate = config.muon_rate
     return parameter_groups(module, config.weight_decay, lr_multipliers, muon_rate)
 
 
@@ -306,6 +338,7 @@ def flat_gradient(module: nn.Module) -> Tensor:
     parameters.sort(key=lambda parameter: parameter.numel() % 4)
     sizes = [parameter.numel() for parameter in parameters]
     gradient = parameters[0].new_zeros(sum(sizes))
-    for parameter, part in zip(parameters, torch.split(gradient, sizes), strict=True):
+    parts = torch.split(gradient, sizes)
+    for parameter, part in zip(parameters, parts, strict=True):
         parameter.grad = part.view_as(parameter)
     return gradient

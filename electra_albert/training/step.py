@@ -73,9 +73,12 @@ def count_step(objective: Objective, micro_batches: list[Batch], run: RunSetting
         of_batch = objective.counts(batch)
         counts.update({name: of_batch[name] for name in objective.weights})
         tokens += int(batch.attention_mask.sum())
-    numbers = [*(counts[name] for name in objective.weights), tokens, run.stop.requested]
-    *sums, tokens, stops = distributed.sum_over_ranks(torch.tensor(numbers), run.world).tolist()
-    return StepCounts(dict(zip(objective.weights, sums, strict=True)), tokens, stops > 0)
+    numbers = [counts[name] for name in objective.weights]
+    numbers += [tokens, run.stop.requested]
+    totals = distributed.sum_over_ranks(torch.tensor(numbers), run.world)
+    *sums, tokens, stops = totals.tolist()
+    terms = dict(zip(objective.weights, sums, strict=True))
+    return StepCounts(terms, tokens, stops > 0)
 
 
 class TrainingStep:
@@ -105,12 +108,12 @@ class TrainingStep:
         self._counts: Tensor
         groups = self.optimizer.param_groups
         count = len(self._weights)
+        size = count + len(groups)
+        dtype = learning_rate_dtype(device)
         # Scales of the losses and learning rates of the groups, which one copy fills.
-        self._scales_and_rates = torch.zeros(
-            count + len(groups), dtype=learning_rate_dtype(device), device=device
-        )
+        self._scales_and_rates = torch.zeros(size, dtype=dtype, device=device)
         self._scales = self._scales_and_rates[:count]
-        for group, rate in zip(groups, self._scales_and_rates[count:].unbind(), strict=True):
+        for group, rate in zip(groups, self._scales_and_rates[count:], strict=True):
             group["lr"] = rate
 
     def distribute(self) -> None:
@@ -142,10 +145,13 @@ class TrainingStep:
         The summed gradient of all ranks is that of weight * sum / count. DDP averages over ranks
         instead, so its scales are world_size times larger.
         """
-        factor = self.run.world.world_size if self.run.record is None else 1
-        scales = {}
+        factor = 1
+        if self.run.record is None:
+            factor = self.run.world.world_size
+        scales = dict.fromkeys(self._weights, 0.0)
         for name, weight in self._weights.items():
-            scales[name] = factor * weight / counts[name] if counts[name] else 0.0
+            if counts[name]:
+                scales[name] = factor * weight / counts[name]
         return scales
 
     def accumulate(
@@ -159,7 +165,8 @@ class TrainingStep:
         device = self.run.world.device
         scheduled = learning_rate(step, config)
         numbers = [scales[name] for name in self._weights]
-        numbers += [scheduled * group["lr_multiplier"] for group in self.optimizer.param_groups]
+        for group in self.optimizer.param_groups:
+            numbers.append(scheduled * group["lr_multiplier"])
         # A new tensor each time: the copy of the one before may not have begun yet.
         is_pinned = device.type == "cuda"
         filled = torch.tensor(numbers, dtype=self._scales_and_rates.dtype, pin_memory=is_pinned)
@@ -169,9 +176,12 @@ class TrainingStep:
             torch.manual_seed(seed)
             placed = self._graphs.to_device(batch, device)
             is_last = index + 1 == len(micro_batches)
-            has_ddp = isinstance(self.model, DistributedDataParallel)
-            with self.model.no_sync() if has_ddp and not is_last else nullcontext():
-                self._graphs.run(placed.input_ids.shape, partial(self.micro, placed))
+            reduction: Any = nullcontext()
+            if isinstance(self.model, DistributedDataParallel) and not is_last:
+                reduction = self.model.no_sync()
+            micro = partial(self.micro, placed)
+            with reduction:
+                self._graphs.run(placed.input_ids.shape, micro)
 
     def finish(self) -> None:
         """Sum the gradients over ranks, unless DDP has, and run `update`."""
@@ -184,8 +194,10 @@ class TrainingStep:
         with autocast(self.run.world.device, self.run.arithmetic):
             terms: dict[str, Term] = self.model(batch)
         losses = torch.stack([terms[name].sum for name in self._weights])
-        loss = (losses * self._scales.to(losses.dtype)).sum()
-        torch.autograd.backward(loss, loss_scale_or_nan(loss, self.loss_scale.current()))
+        scaled = losses * self._scales.to(losses.dtype)
+        loss = scaled.sum()
+        gradient = loss_scale_or_nan(loss, self.loss_scale.current())
+        torch.autograd.backward(loss, gradient)
         sums = torch.stack([term.sum.detach() for term in terms.values()])
         counts = torch.stack([term.count for term in terms.values()])
         if not self._names:
@@ -248,5 +260,7 @@ class TrainingStep:
 
 def autocast(device: torch.device, arithmetic: Arithmetic) -> torch.autocast:
     """The autocast context of an arithmetic; disabled for fp32."""
-    dtype = torch.float16 if arithmetic == "fp16" else torch.bfloat16
+    dtype = torch.bfloat16
+    if arithmetic == "fp16":
+        dtype = torch.float16
     return torch.autocast(device.type, dtype, enabled=arithmetic != "fp32")

@@ -23,7 +23,9 @@ _ID_FILE = "tracker_id"  # in the run's folder: its identity in online trackers,
 def check_trackers(report_to: str) -> None:
     """Raise UsageError unless the packages of all trackers are installed."""
     for name in report_to.split(","):
-        if name not in ("none", "tensorboard") and importlib.util.find_spec(name) is None:
+        if name in ("none", "tensorboard"):
+            continue
+        if importlib.util.find_spec(name) is None:
             raise UsageError(f"--report_to {name} needs its package; run: pip install {name}")
 
 
@@ -55,11 +57,13 @@ class _TensorBoard:
         """A writer of a new file, which hides the rows of an interrupted run."""
         self._folder.mkdir(parents=True, exist_ok=True)
         now = time.time()
-        writer = RecordWriter((self._folder / f"events.out.tfevents.{now:.6f}").open("xb"))
-        start = SessionLog(status=SessionLog.START)
-        first = min(self._hidden_from, step)
-        for content in ({"file_version": "brain.Event:2"}, {"session_log": start, "step": first}):
-            writer.write(Event(wall_time=now, **content).SerializeToString())
+        path = self._folder / f"events.out.tfevents.{now:.6f}"
+        writer = RecordWriter(path.open("xb"))
+        version = Event(wall_time=now, file_version="brain.Event:2")
+        log = SessionLog(status=SessionLog.START)
+        start = Event(wall_time=now, session_log=log, step=min(self._hidden_from, step))
+        for event in (version, start):
+            writer.write(event.SerializeToString())
         return writer
 
     def _add(self, step: int, summary: Any) -> None:
@@ -93,7 +97,8 @@ class _Online:
         if not file.is_file():
             write_text(file, secrets.token_hex(4))
         identity = file.read_text(encoding="utf-8", errors="replace")
-        options = {"name": f"{'-'.join(folder.resolve().parts[-2:])}-{identity}"}
+        name = "-".join(folder.resolve().parts[-2:])
+        options = {"name": f"{name}-{identity}"}
         if package.__name__ == "wandb":  # resumes a run by its id, trackio by its name
             options |= {"id": identity, "dir": str(folder)}
         self._run = package.init(project=PROJECT, config=dict(settings), resume="allow", **options)

@@ -34,9 +34,16 @@ _CONVENTIONS = {
     "official": ("mean over the nine official tasks", _OFFICIAL),
 }
 _SUMMARY = {"median": float, "mean": float, "std": float | None, "best": float}
-_RESULTS: dict[str, Any] = dict.fromkeys(("measure", "task", "main_metric", "deciding_set"), str)
-_RESULTS |= {"seeds": list[int], "metrics": {str: _SUMMARY}, "official_metrics": list[str]}
-_RESULTS |= {"evaluation_examples": dict[str, int]}
+_RESULTS: dict[str, Any] = {
+    "measure": str,
+    "task": str,
+    "main_metric": str,
+    "deciding_set": str,
+    "seeds": list[int],
+    "metrics": {str: _SUMMARY},
+    "official_metrics": list[str],
+    "evaluation_examples": dict[str, int],
+}
 # False positives at p < 0.05, simulated: one test in fourteen; with two seeds one in six.
 _ENOUGH_SEEDS = 5
 _SEED = 42  # of the resampling: a comparison is reproducible
@@ -65,7 +72,8 @@ def find_glue(config: FinetuneConfig) -> list[str]:
     names = [name for name in GLUE if any(map(Path.is_dir, _folders(folder, name)))]
     if _MNLI not in names:
         names = [name for name in names if not TASKS[name].trained_by]
-    missing = ", ".join(TASKS[name].files.folders[0] for name in GLUE if name not in names)
+    absent = [TASKS[name] for name in GLUE if name not in names]
+    missing = ", ".join(task.files.folders[0] for task in absent)
     problem = f"--data_dir {folder} holds none of {missing}"
     require(bool(names), f"{problem}; give the folder that holds them")
     if missing:
@@ -104,7 +112,8 @@ def glue_tasks(
                 LOG.info(f"{name}: {start}, which a dry run does not train")
                 continue
             changes |= of_mnli  # also in a sweep from scratch: MNLI's model was trained in it
-            mnli = mnli or find_base_model(config_of_mnli, world)
+            if mnli is None:
+                mnli = find_base_model(config_of_mnli, world)
             initial = mnli
         task_config = apply_recipe(config, name, initial)
         tuning = replace(task_config.tuning, **changes)
@@ -141,15 +150,19 @@ def glue_average(scores: Mapping[str, Mapping[str, float]], convention: str) -> 
     """
     means = {}
     missing = []
-    for name, required in _CONVENTIONS[convention][1].items():
+    _, tasks = _CONVENTIONS[convention]
+    for name, required in tasks.items():
         absent = [metric for metric in required if metric not in scores.get(name, {})]
         if not absent:
-            means[name] = math.fsum(scores[name][metric] for metric in required) / len(required)
+            values = [scores[name][metric] for metric in required]
+            means[name] = math.fsum(values) / len(required)
         elif name in scores:
             missing += [f"{name} {metric}" for metric in absent]
         else:
             missing.append(name)
-    average = math.fsum(means.values()) / len(means) if means else None
+    average = None
+    if means:
+        average = math.fsum(means.values()) / len(means)
     return GlueAverage(average, tuple(means), tuple(missing))
 
 
@@ -206,13 +219,17 @@ def _read_sweep(folder: Path) -> FinishedSweep:
     if not results:
         problem = "is damaged or not of a sweep over one task"
         raise CheckpointError(f"{file} {problem}; run the sweep again")
-    results_of_seeds = (files.read_result(folder / f"seed-{seed}") for seed in results["seeds"])
-    seeds = [result for result in results_of_seeds if result is not None]
-    if len(seeds) < len(results["seeds"]):
-        problem = "lacks the result of a seed: it is unfinished, or only evaluated a model"
-        raise CheckpointError(f"{folder} {problem}")
+    seeds = []
+    for seed in results["seeds"]:
+        result = files.read_result(folder / f"seed-{seed}")
+        if result is None:
+            problem = "lacks the result of a seed: it is unfinished, or only evaluated a model"
+            raise CheckpointError(f"{folder} {problem}")
+        seeds.append(result)
     names = files.data_names(recorded_settings(folder))
-    measure = f"{results['measure']} of {names}" if names else results["measure"]
+    measure = results["measure"]
+    if names:
+        measure += f" of {names}"
     return FinishedSweep(results, seeds, f"{folder}: {results['task']} ({measure})")
 
 
@@ -224,14 +241,15 @@ def compare_folders(first: Path, second: Path) -> str:
     sweeps = (_read_sweep(first), _read_sweep(second))
     described = ", ".join(sweep.description for sweep in sweeps)
     results, second_results = (sweep.results for sweep in sweeps)
-    if any(results[key] != second_results[key] for key in ("task", "measure")):
+    measure = results["measure"]
+    has_same_task = results["task"] == second_results["task"]
+    if not has_same_task or measure != second_results["measure"]:
         raise UsageError(f"{described}; compare sweeps over one task")
     rows = []
     for name, (set_name, metric) in files.table_metrics(results).items():
         if name not in second_results["metrics"]:
             continue
         values, second_values = (sweep.values(set_name) for sweep in sweeps)
-        measure = results["measure"]
         try:
             comparison = metrics.compare(values, second_values, measure, metric, _SEED)
         except DataError as error:

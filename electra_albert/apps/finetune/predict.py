@@ -89,18 +89,24 @@ def _predictions(
         return outputs
 
     objective.eval()
-    precision = autocast(world.device, job.arithmetic if job.train is None else "fp32")
+    arithmetic = job.arithmetic
+    if job.train is not None:
+        arithmetic = "fp32"
+    precision = autocast(world.device, arithmetic)
     with machine.one_line_errors(job.training, "none"), torch.no_grad(), precision:
         outputs = outputs_by_feature(features, batches, compute)
     gathered = gather_objects((outputs, loss, count), world)
-    for of_rank, _, _ in gathered:
-        outputs |= of_rank
+    loss = 0.0
+    count = 0
+    for rank_outputs, rank_loss, rank_count in gathered:
+        outputs |= rank_outputs
+        loss += rank_loss
+        count += rank_count
     if len(outputs) < features.feature_count:
         return None
-    total = sum(part[2] for part in gathered)
-    mean = sum(part[1] for part in gathered) / total if total else None
     in_order = [outputs[index] for index in sorted(outputs)]
-    return job.fine_tuned(objective).decode(in_order, features, examples), mean
+    decoded = job.fine_tuned(objective).decode(in_order, features, examples)
+    return decoded, loss / count if count else None
 
 
 def predict_new_text(config: FinetuneConfig, world: World, stop: StopSignal) -> RunResult:
@@ -122,7 +128,9 @@ def _plan_new_text(config: FinetuneConfig, world: World) -> TaskJob:
     """Prepare and log the prediction of new text."""
     tuning = config.tuning
     name = config.data.task
-    requested = None if name is None else registry.find_task(name)
+    requested = None
+    if name is not None:
+        requested = registry.find_task(name)
     if tuning.model is None:
         problem = f"--predict {tuning.predict} needs a fine-tuned model"
         raise UsageError(f"{problem}: give it with --model, or train one with --task and its data")
@@ -132,22 +140,28 @@ def _plan_new_text(config: FinetuneConfig, world: World) -> TaskJob:
     model = base.files.config.parent
     task = registry.task_of_model(details, requested)
     has_one_text = task.columns == registry.TASKS[CUSTOM].columns
-    if has_one_text and "columns" not in details and config.data.text_pair_column is None:
+    is_recorded = "columns" in details
+    if has_one_text and not is_recorded and config.data.text_pair_column is None:
         one_text = f"notice: {model} does not record its columns, so examples have one text"
         LOG.info(f"{one_text}; give the column of a second text with --text_pair_column")
     if "max_seq_length" in details and "max_seq_length" in (config.chosen or ()):
         trained = f"it was fine-tuned with {details['max_seq_length']}"
         raise UsageError(f"--max_seq_length has no effect with {model}: {trained}; drop the option")
     # If the model does not record a length, all its positions are used.
-    config = config.with_defaults({"max_seq_length": max(8, base.config.max_position_embeddings)})
+    longest = max(8, base.config.max_position_embeddings)
+    config = config.with_defaults({"max_seq_length": longest})
     config = replace(config, tuning=replace(config.tuning, num_train_epochs=0.0, max_steps=None))
-    job = make_task_job(task, config, base, _new_text_folder(tuning.output_dir, model), world)
-    labels = ", ".join([*job.data.labels[:5], *["..."] * (len(job.data.labels) > 5)])
+    folder = _new_text_folder(tuning.output_dir, model)
+    job = make_task_job(task, config, base, folder, world)
+    labels = ", ".join(job.data.labels[:5])
+    if len(job.data.labels) > 5:
+        labels += ", ..."
     count = sum(map(len, job.to_label.values()))
     examples = f"{count:,} examples of {tuning.predict} with {model}"
     length = f"sequences of up to {job.plan.max_seq_length} tokens"
-    form = f"labels {labels}, {length}" if labels else length
-    LOG.info(f"{job.task.name}: predicting {examples}, {form}")
+    if labels:
+        length = f"labels {labels}, {length}"
+    LOG.info(f"{job.task.name}: predicting {examples}, {length}")
     return job
 
 
@@ -156,12 +170,16 @@ def _new_text_folder(output_dir: str | None, model: Path) -> Path:
 
     Raises UsageError if a file of another origin would be overwritten.
     """
-    is_of_sweep = model.name == files.MODEL and (model.parent / run_folder.ENVIRONMENT).is_file()
-    folder = Path(output_dir or (model.parent if is_of_sweep else model))
+    folder = model
+    if output_dir:
+        folder = Path(output_dir)
+    elif model.name == files.MODEL and (model.parent / run_folder.ENVIRONMENT).is_file():
+        folder = model.parent
     command_line.check_can_write(folder)
     table = folder / files.PREDICTED
     if table.exists():
-        if not (table.is_file() and table.read_bytes().startswith(PREDICTIONS_HEADER.encode())):
+        header = PREDICTIONS_HEADER.encode()
+        if not (table.is_file() and table.read_bytes().startswith(header)):
             problem = "was not written by fine-tuning"
             raise UsageError(f"{table} {problem}; choose another --output_dir")
         LOG.info(f"notice: {table} will be overwritten; give another --output_dir to keep it")

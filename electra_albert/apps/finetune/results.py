@@ -93,7 +93,8 @@ def open_folder(job: TaskJob, command: Sequence[str]) -> list[str]:
     """Record the sweep's settings in its folder; returns what changed since an earlier command."""
     folder = job.folder
     options = redacted(job.config.options())
-    options = {name: options[name] for name in options if name not in _OF_CALL}
+    for name in _OF_CALL:
+        options.pop(name, None)
     settings = {
         **options,
         "task": job.task.name,  # not as spelled by the user
@@ -112,7 +113,8 @@ def open_folder(job: TaskJob, command: Sequence[str]) -> list[str]:
         raise UsageError(f"--resume never, but {folder} holds a sweep; {advice}")
     changes = []
     # A sweep without training may replace another one.
-    if recorded and (job.train is not None or recorded.get("is_trained") is not False):
+    is_fixed = job.train is not None or recorded.get("is_trained") is not False
+    if recorded and is_fixed:
         changes = _changes(recorded, settings, folder)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -127,7 +129,8 @@ def _changes(recorded: dict[str, Any], settings: dict[str, Any], folder: Path) -
     """The allowed differences between recorded and new settings, else CheckpointError."""
     # An older version did not record all options.
     before = {**FinetuneConfig().options(), **recorded}
-    before = {name: value for name, value in before.items() if name not in _OF_CALL}
+    for name in _OF_CALL:
+        before.pop(name, None)
     same_data = before | {"data": settings["data"]}
     changes = compare_settings(same_data, settings, folder, _MAY_CHANGE)
     if before.get("data") != settings["data"]:
@@ -166,7 +169,9 @@ def _task_facts(job: TaskJob, metrics: Metrics, of: str) -> card.Facts:
     """Facts for the model card; `of` describes the scores, such as `seed 42`."""
     data = job.config.data
     task = job.task
-    name = table_name(data) if task.name == CUSTOM else task.name
+    name = task.name
+    if name == CUSTOM:
+        name = table_name(data)
     evaluation_set = job.deciding_set
     fields: dict[str, Any] = {"dataset_type": name}
     hub = task.hub
@@ -176,17 +181,24 @@ def _task_facts(job: TaskJob, metrics: Metrics, of: str) -> card.Facts:
         split = hub.evaluation.get(evaluation_set)
         fields = {"dataset_type": hub.dataset, "dataset_config": hub.config, "dataset_split": split}
     fields |= {"task_type": card.HUB_TASKS[task.kind], "dataset_name": name}
-    scores = {metric: metrics[metric] for metric in task.metrics if metrics.get(metric) is not None}
-    results = [
-        EvalResult(metric_type=metric, metric_value=value, metric_name=f"{metric} ({of})", **fields)
-        for metric, value in scores.items()
-    ]
+    scores = {}
+    results = []
+    for metric in task.metrics:
+        value = metrics.get(metric)
+        if value is not None:
+            scores[metric] = value
+            title = f"{metric} ({of})"
+            results.append(
+                EvalResult(metric_type=metric, metric_value=value, metric_name=title, **fields)
+            )
     base = None if job.is_from_scratch else job.base.name
+    examples = f"`{name}` ({len(job.data.train):,} examples)"
     if job.train is None:
         text = f"Scores of `{base}` on `{name}`, without further training."
+    elif base is None:
+        text = f"Trained from scratch on {examples}."
     else:
-        start = "Trained from scratch" if base is None else f"Fine-tuned from `{base}`"
-        text = f"{start} on `{name}` ({len(job.data.train):,} examples)."
+        text = f"Fine-tuned from `{base}` on {examples}."
     if job.data.labels:
         text += f" Labels: {', '.join(f'`{label}`' for label in job.data.labels)}."
     values = ", ".join(f"{metric} {value:.4f}" for metric, value in scores.items())
@@ -310,16 +322,18 @@ def format_results(results: Mapping[str, Any]) -> str:
     counts = [f"{count:,} {name}" for name, count in results["evaluation_examples"].items()]
     sizes = f"{results['train_examples']:,} train, {', '.join(counts)} examples, {seeds} seed(s)"
     model = run_folder.without_folders(results["model"])
-    origin = " from scratch" if results["from_scratch"] else ""
+    if results["from_scratch"]:
+        model += " from scratch"
     rows = []
     for name in table_metrics(results):
         metric = results["metrics"][name]
         title = f"**{name}**" if name == results["main_metric"] else name
         summary = [percent(metric[key]) for key in ("median", "mean", "std", "best")]
         interval = " to ".join(map(percent, metric["interval"]))
-        rows.append([title, *summary, interval, " ".join(map(percent, metric["values"]))])
+        values = " ".join(map(percent, metric["values"]))
+        rows.append([title, *summary, interval, values])
     columns = "metric (x 100),median,mean,std,best,95 % interval of the mean,per seed"
-    title = f"{results['task']}, {model}{origin}: {sizes}"
+    title = f"{results['task']}, {model}: {sizes}"
     lines = [title, "", *markdown_table(columns.split(","), rows)]
     if results["commonest_share"] is not None:
         share = percent(results["commonest_share"])
@@ -349,21 +363,26 @@ def table_metrics(results: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     """Evaluation set and metric by name: the official metrics and ELECTRA's, for every set."""
     names = {}
     for set_name in results["evaluation_examples"]:
-        prefix = "" if set_name == results["deciding_set"] else f"{set_name}_"
         for metric in (results["main_metric"], *results["official_metrics"]):
-            if prefix + metric in results["metrics"]:
-                names[prefix + metric] = (set_name, metric)
+            name = metric
+            if set_name != results["deciding_set"]:
+                name = f"{set_name}_{metric}"
+            if name in results["metrics"]:
+                names[name] = (set_name, metric)
     return names
 
 
 def percent(value: float | None) -> str:
     """A fraction times 100 with two decimals."""
-    return "-" if value is None else f"{100 * value:.2f}"
+    if value is None:
+        return "-"
+    return f"{100 * value:.2f}"
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """The lines of a table."""
-    return [f"| {' | '.join(cells)} |" for cells in (header, ["---"] * len(header), *rows)]
+    rule = ["---"] * len(header)
+    return [f"| {' | '.join(cells)} |" for cells in (header, rule, *rows)]
 
 
 def describe_files(job: TaskJob) -> list[str]:
@@ -372,4 +391,6 @@ def describe_files(job: TaskJob) -> list[str]:
     files = [name for name in (RESULTS, TABLE, *_TABLES) if (job.folder / name).exists()]
     if (job.folder / MODEL).exists():
         files.append(f"{MODEL}/ (best seed, {form})")
-    return [f"written to {job.folder}: {', '.join(files)}"] if files else []
+    if not files:
+        return []
+    return [f"written to {job.folder}: {', '.join(files)}"]

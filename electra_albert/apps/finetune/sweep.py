@@ -49,8 +49,9 @@ class Sweep:
         Raises UserError for weights that do not fit, and for CUDA graphs that are not possible.
         """
         job = self.job
-        # Of the training step, which all seeds share.
-        self.recorder = CudaRecorder(job.world.device) if job.is_recorded else None
+        self.recorder = None  # of the training step, which all seeds share
+        if job.is_recorded:
+            self.recorder = CudaRecorder(job.world.device)
         self.objective, self.new_parts = build_objective(job, job.training.seed)
 
     def remaining_seeds(self) -> Iterator[int]:
@@ -63,8 +64,10 @@ class Sweep:
         begun = set()
         with main_first(job.world):
             if job.world.is_main:
-                names = [path.name.removeprefix("seed-") for path in job.folder.glob("seed-*")]
-                begun = {int(name) for name in names if name.isdecimal()}
+                for path in job.folder.glob("seed-*"):
+                    name = path.name.removeprefix("seed-")
+                    if name.isdecimal():
+                        begun.add(int(name))
                 for seed in sorted(begun):
                     folder = job.folder / f"seed-{seed}"
                     result = files.read_result(folder)
@@ -90,8 +93,9 @@ class Sweep:
         if seed != job.training.seed:
             objective, _ = build_objective(job, seed)
         steps = training.max_steps
-        outputs = (folder, steps, training.report_to)
-        log = monitor.Monitor(*outputs, is_main=world.is_main, settings=asdict(training))
+        log = monitor.Monitor(
+            folder, steps, training.report_to, is_main=world.is_main, settings=asdict(training)
+        )
         with log, machine.one_line_errors(training, "none"):
             newest = checkpoint.find_checkpoint(folder / "checkpoints", "auto")
             new = ", ".join(self.new_parts)
@@ -142,7 +146,8 @@ class Sweep:
             return
         seed = run.settings.config.seed
         result = result._replace(seed=seed, step=outcome.step, new_parts=self.new_parts)
-        self.results = dict(sorted({**self.results, seed: result}.items()))
+        self.results[seed] = result
+        self.results = dict(sorted(self.results.items()))
         folder = run.settings.folder
         with main_first(self.job.world):
             if self.job.world.is_main:
@@ -161,14 +166,18 @@ class Sweep:
         if job.train is None and job.evaluation:
             result = score(job, self.objective, self.stop)
             self.is_stopped = result is None
-            self.results = {} if result is None else {result.seed: result}
+            self.results = {}
+            if result is not None:
+                self.results[result.seed] = result
         main_result: RunResult = RunResult(job.folder, {}, 0, is_stopped=True)
         if not self.is_stopped:
-            with main_first(self.job.world):
-                if self.job.world.is_main:
+            with main_first(job.world):
+                if job.world.is_main:
                     main_result = self._write()
-        main_result = gather_objects(main_result, self.job.world)[0]
-        return main_result if self.job.world.is_main else main_result._replace(summary="")
+        main_result = gather_objects(main_result, job.world)[0]
+        if not job.world.is_main:
+            main_result = main_result._replace(summary="")
+        return main_result
 
     def _write(self) -> RunResult:
         """Write results and predictions; the summary has the table and the files written."""
@@ -222,8 +231,11 @@ def _scores_before(job: TaskJob, folder: Path, newest: Path | None) -> list[floa
         return []
     step = checkpoint.read_state(newest)["step"]
     name = f"{monitor.EVALUATION_PREFIX}{job.task.main}"
-    rows = monitor.read_metrics(folder / "metrics.jsonl")
-    return [row[name] for row in rows if row.get(name) is not None and row["step"] < step]
+    scores = []
+    for row in monitor.read_metrics(folder / "metrics.jsonl"):
+        if row["step"] < step and row.get(name) is not None:
+            scores.append(row[name])
+    return scores
 
 
 def _learning_rates(job: TaskJob, objective: TaskObjective) -> dict[str, float] | None:
@@ -265,7 +277,8 @@ class SeedRun:
         if self.last is None:
             return None
         current = self.last.metrics[self.job.task.main]
-        if self.patience < math.inf and all(current > past for past in self.scores):
+        is_best = all(current > past for past in self.scores)
+        if is_best and self.patience < math.inf:
             state = self.objective.state_dict()
             weights = {name: tensor.contiguous() for name, tensor in state.items()}
             with main_first(self.job.world):
@@ -278,7 +291,8 @@ class SeedRun:
     def should_stop(self) -> bool:
         """Whether none of the last `patience` evaluations improved on the best score."""
         best = self.scores.index(max(self.scores))
-        return len(self.scores) - 1 - best >= self.patience
+        later = len(self.scores) - 1 - best
+        return later >= self.patience
 
     def final_result(self) -> SeedResult | None:
         """The evaluation of the final weights; None if stopped.

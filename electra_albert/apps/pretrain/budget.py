@@ -40,10 +40,12 @@ def suggestion(job: Job) -> list[str]:
     tokens = job.prepared.store.train.token_count
     if config.corpus.corpus == BUILT_IN_CORPUS or job.origin is not None:
         return []
-    preset, vocab_size = next((name, size) for most, name, size in _SUGGESTED if tokens <= most)
+    suitable = (row for row in _SUGGESTED if tokens <= row[0])
+    _, preset, vocab_size = next(suitable)
     training = PRESETS[preset].training
     batch = training.per_device_train_batch_size * training.gradient_accumulation_steps
-    steps = _EPOCHS * tokens / (batch * PRESETS[preset].corpus.max_seq_length)
+    batch_tokens = batch * PRESETS[preset].corpus.max_seq_length
+    steps = _EPOCHS * tokens / batch_tokens
     if preset != "tiny":
         steps = min(steps, training.max_steps)
     rounded = max(100, int(float(f"{steps:.2g}")))
@@ -97,7 +99,9 @@ def recorded_plan(
 def _kind_of_plan(run: RunConfig) -> str:
     if run.budget is not None:
         return "--budget"
-    return "neither budget nor FLOPs" if run.flops is None else "--flops"
+    if run.flops is not None:
+        return "--flops"
+    return "neither budget nor FLOPs"
 
 
 def planned(job: Job, world: World) -> Job:
@@ -115,9 +119,10 @@ def planned(job: Job, world: World) -> Job:
         step_seconds, evaluation_seconds = _measured_seconds(job, world)
         seconds = run.budget_seconds - evaluation_seconds  # of the evaluation before the first step
         # Evaluations come every eval_steps, or every such share of the run if that is more often.
+        overhead = evaluation_seconds / (training.eval_steps * step_seconds)
         training_seconds = min(
             seconds - evaluation_seconds / _SHARES["eval_steps"],
-            seconds / (1 + evaluation_seconds / (training.eval_steps * step_seconds)),
+            seconds / (1 + overhead),
         )
         steps = int(training_seconds / step_seconds)
         amount = run.budget
@@ -128,7 +133,8 @@ def planned(job: Job, world: World) -> Job:
         raise UsageError(f"{problem}; raise it or choose a smaller preset")
     values: dict[str, Any] = {"max_steps": steps}
     for name, share in _SHARES.items():
-        values[name] = min(getattr(training, name), max(1, math.ceil(share * steps)))
+        most = max(1, math.ceil(share * steps))
+        values[name] = min(getattr(training, name), most)
     milestone = _SAVE_SHARE * steps
     saves = math.ceil(milestone / training.save_steps)  # until the first milestone
     values["save_steps"] = max(1, round(milestone / saves))
@@ -153,7 +159,8 @@ def _measured_seconds(job: Job, world: World) -> tuple[float, float]:
     examples = min(job.config.training.eval_examples, job.held_out.table.count)
     evaluation_seconds = example_seconds * math.ceil(examples / world.world_size)
     measured = gather_objects((step_seconds, evaluation_seconds), world)
-    return max(step for step, _ in measured), max(evaluation for _, evaluation in measured)
+    steps, evaluations = zip(*measured, strict=True)
+    return max(steps), max(evaluations)
 
 
 class Pace:
@@ -186,9 +193,8 @@ class Pace:
     def __call__(self, step: int, training_seconds: float) -> int:
         elapsed = self._monitor.elapsed_seconds
         # Of saving; in the first call, before the training.
-        other_seconds = (
-            elapsed - training_seconds - self._evaluated_seconds - self._seconds_before_training
-        )
+        other_seconds = elapsed - training_seconds - self._evaluated_seconds
+        other_seconds -= self._seconds_before_training
         self._marks.append((training_seconds, step))
         earlier = self._marks[:-1]
         if not earlier:

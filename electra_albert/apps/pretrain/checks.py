@@ -64,7 +64,8 @@ def examine(job: Job, world: World) -> Iterator[Finding]:
     # Checked by make_job.
     yield Finding("pass", "weights", "sharing, parameter groups and initial losses are as expected")
     yield from _of_corpus(job)
-    yield _of_padding(job, _examples(job.batches.examples, _OVERFITTED).to(world.device))
+    batch = _examples(job.batches.examples, _OVERFITTED)
+    yield _of_padding(job, batch.to(world.device))
     yield from _of_learning(job, world)
     yield from _of_cost(job, world)  # after learning, since its updates change the weights
     if all(parameter.isfinite().all() for parameter in job.objective.parameters()):
@@ -72,7 +73,9 @@ def examine(job: Job, world: World) -> Iterator[Finding]:
 
 
 def _warn_if(is_bad: bool, check: str, text: str, advice: str) -> Finding:
-    return Finding("warn", check, f"{text}; {advice}") if is_bad else Finding("pass", check, text)
+    if is_bad:
+        return Finding("warn", check, f"{text}; {advice}")
+    return Finding("pass", check, text)
 
 
 def _examples(packed: PackedExamples, count: int) -> Batch:
@@ -93,8 +96,11 @@ def _of_corpus(job: Job) -> Iterator[Finding]:
     unknown = written["unknown_characters"] / written["characters"]
     text = f"{unknown:.3%} of the characters are unknown"
     finding = _warn_if(unknown > _UNKNOWN, "unknown", text, "check --tokenizer")
-    yield finding._replace(status="fail") if unknown > MUCH_UNKNOWN else finding
-    words = sum(compress(store.token_counts, word_starts(job.prepared.tokenizer)))
+    if unknown > MUCH_UNKNOWN:
+        finding = finding._replace(status="fail")
+    yield finding
+    starts = word_starts(job.prepared.tokenizer)
+    words = sum(compress(store.token_counts, starts))
     fertility = written["tokens"] / max(1, words)
     length = written["characters"] / written["tokens"]
     text = f"{fertility:.2f} tokens per word, {length:.2f} characters per token"
@@ -102,7 +108,8 @@ def _of_corpus(job: Job) -> Iterator[Finding]:
     if job.config.corpus.tokenizer:
         advice = "train a tokenizer on this text"
     yield _warn_if(fertility > _FERTILITY, "fertility", text, advice)
-    repeated = _repeated_share(store.train, special_ids(job.prepared.tokenizer).unk)
+    special = special_ids(job.prepared.tokenizer)
+    repeated = _repeated_share(store.train, special.unk)
     text = f"{repeated:.1%} of the sentences of {_SENTENCE_TOKENS} or more tokens occur earlier"
     advice = "remove repeated documents, menus and footers"
     yield _warn_if(repeated > _REPEATED, "duplicates", f"{text} in the text", advice)
@@ -124,8 +131,10 @@ def _of_amount(job: Job) -> Iterator[Finding]:
     epochs = job.batches.epoch(training.max_steps)
     text = f"{training.max_steps:,} steps are {epochs:.1f} epochs"
     usual = "".join(budget.suggestion(job)[:1])
-    yield _warn_if(epochs > budget.MANY_EPOCHS and usual != "", "epochs", text, usual)
-    counts = job.objective.counts(_examples(job.held_out, training.eval_examples))
+    are_many = epochs > budget.MANY_EPOCHS and usual != ""
+    yield _warn_if(are_many, "epochs", text, usual)
+    held_out = _examples(job.held_out, training.eval_examples)
+    counts = job.objective.counts(held_out)
     predicted = counts[next(iter(job.objective.weights))]
     text = f"held-out losses are means over {predicted:,} tokens"
     is_small = bool(error_lines(predicted))
@@ -143,7 +152,8 @@ def _repeated_share(split: Split, unknown: int | None) -> float:
 
 def _sentences(split: Split) -> Iterator[np.ndarray]:
     for part in split.parts:
-        for start, end in pairwise([0, *part.sentence_ends[:_SAMPLED_SENTENCES].tolist()]):
+        ends = part.sentence_ends[:_SAMPLED_SENTENCES].tolist()
+        for start, end in pairwise([0, *ends]):
             yield part.tokens[start:end]
 
 
@@ -152,13 +162,16 @@ def _of_padding(job: Job, batch: Batch) -> Finding:
     objective = job.objective.eval()
     ids = batch.input_ids  # [B, L]
     length = ids.shape[1]
-    mask = batch.attention_mask & (torch.arange(length, device=ids.device) < length // 2)
+    is_first_half = torch.arange(length, device=ids.device) < length // 2
+    mask = batch.attention_mask & is_first_half
     batch = batch._replace(attention_mask=mask, token_type_ids=batch.token_type_ids * mask)
-    padded = batch._replace(input_ids=ids.where(mask, special_ids(job.prepared.tokenizer).pad))
+    special = special_ids(job.prepared.tokenizer)
+    padded = batch._replace(input_ids=ids.where(mask, special.pad))
+    other_padding = batch._replace(input_ids=ids.where(mask, ids[:, 1:2]))
     counts = objective.counts(padded.to(torch.device("cpu")))
     with torch.no_grad():
         terms = objective(padded)
-        filled = objective(batch._replace(input_ids=ids.where(mask, ids[:, 1:2])))
+        filled = objective(other_padding)
     problems = []
     for name in objective.weights:
         if not torch.isclose(terms[name].sum, filled[name].sum, rtol=1e-4):
@@ -176,8 +189,10 @@ def _of_cost(job: Job, world: World) -> Iterator[Finding]:
     text, is_enough = trial.disk_space(job, folder_of_run(job.config, ""))
     yield _warn_if(not is_enough, "disk", text, trial.DISK_ADVICE)
     for line in trial.measure(job, world):
-        if not line.endswith("…"):  # such a line announces the next one
-            yield Finding("warn" if line.startswith(trial.NOT_TIMED) else "pass", "cost", line)
+        if line.startswith(trial.NOT_TIMED):
+            yield Finding("warn", "cost", line)
+        elif not line.endswith("…"):  # such a line announces the next one
+            yield Finding("pass", "cost", line)
 
 
 def _of_learning(job: Job, world: World) -> Iterator[Finding]:
@@ -192,7 +207,9 @@ def _of_learning(job: Job, world: World) -> Iterator[Finding]:
     batch = _with_sentence_order(_examples(job.batches.examples, _SAMPLED_EXAMPLES))
     counts = objective.counts(batch)
     batch = batch.to(world.device)
-    before = {name: tensor.detach().clone() for name, tensor in objective.named_parameters()}
+    before = {}
+    for name, parameter in objective.named_parameters():
+        before[name] = parameter.detach().clone()
     try:
         training_step.check(batch, 1)
     except ValueError as error:
@@ -200,8 +217,10 @@ def _of_learning(job: Job, world: World) -> Iterator[Finding]:
         return
     yield _of_losses(_overfit(training_step, batch, counts))
     objective.eval()
-    named = objective.named_parameters()
-    unchanged = [name for name, tensor in named if torch.equal(tensor, before[name])]
+    unchanged = []
+    for name, parameter in objective.named_parameters():
+        if torch.equal(parameter, before[name]):
+            unchanged.append(name)
     if unchanged:
         text = f"{len(unchanged)} parameters do not change, such as {unchanged[:1]}: "
         yield Finding("fail", "updates", f"{text}no parameter group or no gradient has them")
@@ -225,7 +244,11 @@ def _overfit(step: TrainingStep, batch: Batch, counts: dict[str, int]) -> list[d
     while len(rows) < _STEPS and time.monotonic() - started < _SECONDS:
         step.accumulate([batch], step.scales(counts), 1)
         terms = step.terms()
-        rows.append({name: float(terms[name].sum / n) for name, n in counts.items() if n})
+        losses = {}
+        for name, count in counts.items():
+            if count:
+                losses[name] = float(terms[name].sum / count)
+        rows.append(losses)
         step.finish()
     return rows
 

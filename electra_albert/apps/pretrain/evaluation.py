@@ -31,8 +31,9 @@ def evaluator(job: Job, run: RunSettings) -> Evaluate:
         metrics = score(job.objective, job, job.held_out, run, job.prepared.held_out_sources)
         if metrics is None:
             return None
-        if job.origin is not None and job.origin.held_out is not None:
-            old = score(job.objective, job, job.origin.held_out, run)
+        old_text = job.origin and job.origin.held_out
+        if old_text:
+            old = score(job.objective, job, old_text, run)
             if old is None:
                 return None
             for name in ("loss", *job.objective.weights):
@@ -59,8 +60,10 @@ def average(job: Job, run: RunSettings, evaluate: Evaluate, outcome: Outcome) ->
     states = checkpoint.load_average(complete, job.objective)
     steps = ", ".join(f"{state['step']:,}" for state in reversed(states)) or "none"
     message = f"averaged the weights of {len(states)} of the last {most} checkpoints"
-    missing = "; the run has no other complete one" if len(states) < most else ""
-    LOG.info(f"{message} (steps: {steps}){missing}")
+    message = f"{message} (steps: {steps})"
+    if len(states) < most:
+        message += "; the run has no other complete one"
+    LOG.info(message)
     if not states:  # the run resumed a finished one in another folder
         return outcome
     job.objective.eval()
@@ -69,7 +72,8 @@ def average(job: Job, run: RunSettings, evaluate: Evaluate, outcome: Outcome) ->
     if metrics is None:
         return outcome._replace(is_stopped=True)
     metrics = {**metrics, AVERAGED: len(states)}
-    run.monitor.evaluation({name: states[0][name] for name in ("step", "tokens", "epoch")}, metrics)
+    position = {name: states[0][name] for name in ("step", "tokens", "epoch")}
+    run.monitor.evaluation(position, metrics)
     return outcome._replace(metrics=metrics)
 
 
@@ -97,7 +101,8 @@ def score(
             return None
         terms = objective.score(batch.to(world.device), job.unigram, detections)
         losses = [name for name in (*objective.weights, _UNIGRAM) if name in terms]
-        current = bisect_right(firsts, int(batch.example_id[0])) - 1
+        first = int(batch.example_id[0])
+        current = bisect_right(firsts, first) - 1
         for number, source in enumerate(sources):
             is_current = int(number == current)
             for name in losses:

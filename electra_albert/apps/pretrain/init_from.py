@@ -58,7 +58,9 @@ def inherited_options(source: Path, output_dir: Path) -> dict[str, Any]:
     Those of a resumed run are in its checkpoint.
     """
     for _, checkpoint in reversed(list_checkpoints(output_dir / "checkpoints")):
-        settings = {} if find_problem(checkpoint) else read_state(checkpoint)["settings"]
+        if find_problem(checkpoint):
+            continue
+        settings = read_state(checkpoint)["settings"]
         if settings.get("init_from") == str(source):
             options = _inheritable(settings["origin"]["options"])
             return {**options, "tokenizer": str(output_dir / "tokenizer")}
@@ -88,8 +90,12 @@ def _run_options(run: Path) -> dict[str, Any]:
         options = read_options(run / CONFIG, f"--init_from {run}: its {CONFIG}")
     else:  # whose hashes were compared
         options = _inheritable(read_state(checkpoint)["settings"])
-    groups = {name for name, value in options.items() if isinstance(value, dict)} - {"origin"}
-    return {name: value for name, value in options.items() if name in groups.union(_INHERITED)}
+    inherited = {}
+    for name, value in options.items():
+        is_group = isinstance(value, dict) and name != "origin"
+        if is_group or name in _INHERITED:
+            inherited[name] = value
+    return inherited
 
 
 def _stock_options(folder: Path) -> dict[str, Any]:
@@ -111,10 +117,12 @@ def _stock_options(folder: Path) -> dict[str, Any]:
         if generator.num_hidden_layers != shape.num_hidden_layers:
             rtd["generator_layers"] = generator.num_hidden_layers
     model = asdict(shape)
+    for name in _NOT_INHERITED:
+        del model[name]
     length = min(PRESETS[preset].corpus.max_seq_length, shape.max_position_embeddings)
     return {
         "preset": preset,
-        "model": {name: value for name, value in model.items() if name not in _NOT_INHERITED},
+        "model": model,
         "tokenizer": str(encoder.tokenizer),
         "rtd": rtd,
         "max_seq_length": length,
@@ -136,10 +144,12 @@ def require_possible(config: PretrainConfig) -> None:
     if config.run.init_from is None:
         return
     path = Path(config.run.init_from)
-    folder = path if _is_stock(path) else _newest_checkpoint(path)
-    if folder != path and config.corpus.extend_vocab_to is not None:
-        advice = _EXTEND.format(run=path)
-        raise CheckpointError(f"--init_from {path}: a run keeps its tokenizer; {advice}")
+    folder = path
+    if not _is_stock(path):
+        folder = _newest_checkpoint(path)
+        if config.corpus.extend_vocab_to is not None:
+            advice = _EXTEND.format(run=path)
+            raise CheckpointError(f"--init_from {path}: a run keeps its tokenizer; {advice}")
     source = load.read_config(find_models(folder)[0])
     wanted = replace(config.model, vocab_size=source.vocab_size)
     describe_growth(source, wanted, f"--init_from {path}")
@@ -192,7 +202,9 @@ def _find_stock(path: Path, config: PretrainConfig, tokenizer: Tokenizer) -> Ori
     weights = read_weights(path, tokenizer, config.rtd)
     files = [file for model in find_models(path) for file in all_files(model.weights)]
     run = path.absolute().parent
-    settings = recorded_settings(run.parent if run.name == "checkpoints" else run)
+    if run.name == "checkpoints":
+        run = run.parent
+    settings = recorded_settings(run)
     record = {
         "step": None,
         "weights": " ".join(map(sha256, files)),
@@ -278,7 +290,9 @@ def _with_old_text(origin: Origin, like: PackedExamples, world: World) -> Origin
         if store:
             length = int(record["max_seq_length"])
             seed = int(record["seed"])
-            split = store.train if record.get("side") == "train" else store.validation
+            split = store.validation
+            if record.get("side") == "train":
+                split = store.train
             table = build_table(split, length, seed)
             held_out = replace(like, split=split, table=table, max_seq_length=length, seed=seed)
     is_enough = held_out is not None and held_out.table.count >= world.world_size

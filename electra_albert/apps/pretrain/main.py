@@ -19,7 +19,8 @@ def main(argv: Sequence[str]) -> int:
     from electra_albert.training.distributed import start
 
     world = start(config.run.device, config.training.ddp_timeout)
-    return print_results(run_pretraining(preset, config, world, started_as("pretrain", argv)))
+    result = run_pretraining(preset, config, world, started_as("pretrain", argv))
+    return print_results(result)
 
 
 def pretrain(config: PretrainConfig | None = None, **options: Any) -> RunResult:

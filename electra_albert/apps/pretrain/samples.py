@@ -45,14 +45,19 @@ class Sample(NamedTuple):
 
     def record(self) -> dict[str, Any]:
         """The sample as JSON, for samples.jsonl."""
-        predictions = [[shown(top["token_str"]), round(top["score"], 4)] for top in self.answer]
+        predictions = []
+        for top in self.answer:
+            predictions.append([shown(top["token_str"]), round(top["score"], 4)])
         record = {"text": self.text, "original": self.original, "predictions": predictions}
         if self.scores:
             record["replacement"] = self.replacement
-            record["replaced_probabilities"] = [
-                [f"{' ' if token.starts_word else ''}{shown(token.text)}", round(score, 4)]
-                for token, score in self.scores
-            ]
+            probabilities = []
+            for token, score in self.scores:
+                text = shown(token.text)
+                if token.starts_word:
+                    text = f" {text}"
+                probabilities.append([text, round(score, 4)])
+            record["replaced_probabilities"] = probabilities
         return record
 
     def line(self) -> str:
@@ -60,8 +65,8 @@ class Sample(NamedTuple):
         tops = [f"{shown(top['token_str'])} {top['score']:.1%}" for top in self.answer]
         line = f"{printable(self.text)}: {', '.join(tops)}"
         if self.scores:
-            ranked = sorted(self.scores, key=lambda scored: -scored[1])[:_TOP_K]
-            scores = [f"{shown(token.text)} {score:.0%}" for token, score in ranked]
+            ranked = sorted(self.scores, key=lambda scored: -scored[1])
+            scores = [f"{shown(token.text)} {score:.0%}" for token, score in ranked[:_TOP_K]]
             line += f"; with {shown(self.replacement)}: P(replaced) {', '.join(scores)}"
         return line
 
@@ -100,29 +105,43 @@ def sample_predictions(job: Job, model: InferenceModel) -> Iterator[Sample]:
     Skips a sentence that exceeds the model's length when tokenized again, because the mask split a
     word.
     """
+    if model.generator is None:
+        return
     split = job.held_out.split
     tokenizer = job.prepared.tokenizer
     longest = min(_LONGEST, job.held_out.max_seq_length - 2)
     total = sum(len(part.sentence_ends) for part in split.parts)
-    for key in range(min(SAMPLES, total) if model.generator is not None else 0):
+    seed = job.config.training.seed
+    for key in range(min(SAMPLES, total)):
         ids = _sentence(split, key * total // SAMPLES, longest)
-        positions = _whole_words(token_texts(tokenizer, ids)) or range(len(ids))
-        draw = bits(job.config.training.seed, Stream.EXAMPLE, torch.tensor(key), torch.tensor(0))
+        texts = token_texts(tokenizer, ids)
+        positions = _whole_words(texts) or range(len(ids))
+        draw = bits(seed, Stream.EXAMPLE, torch.tensor(key), torch.tensor(0))
+        position = positions[int(draw) % len(positions)]
         with suppress(DataError):
-            yield _sample(model, tokenizer, ids, positions[int(draw) % len(positions)])
+            yield _sample(model, tokenizer, ids, position)
 
 
 def _sentence(split: Split, number: int, longest: int) -> list[int]:
-    """Token ids of the first sentence from `number` on that is of readable length, if possible."""
+    """Token ids of the first sentence from `number` on that is of readable length, if possible.
+
+    Sentences end at 4, 30 and 70, number 1: of (4, 30) and (30, 70), the first has a good length.
+    """
     for part in split.parts:
         if number < len(part.sentence_ends):
             break
         number -= len(part.sentence_ends)
-    borders = part.sentence_ends[max(0, number - 1) : number + _CANDIDATES].tolist()
-    spans = list(pairwise(borders if number else [0, *borders]))
-    readable = (span for span in spans if _SHORTEST <= span[1] - span[0] <= longest)
-    start, end = next(readable, spans[0])
-    ids: list[int] = part.tokens[start : min(end, start + longest)].tolist()
+    first = max(0, number - 1)
+    borders = part.sentence_ends[first : number + _CANDIDATES].tolist()
+    if number == 0:
+        borders.insert(0, 0)
+    for start, end in pairwise(borders):
+        if _SHORTEST <= end - start <= longest:
+            break
+    else:
+        start, end = borders[:2]
+    cut = min(end, start + longest)
+    ids: list[int] = part.tokens[start:cut].tolist()
     return ids
 
 
@@ -135,15 +154,19 @@ def _sample(model: InferenceModel, tokenizer: Tokenizer, ids: list[int], positio
     (answer,) = model.fill_mask([text], _TOP_K)
     if isinstance(answer[0], list):
         answer = answer[0]
-    replacement = next((top["token"] for top in answer if top["token"] != original), original)
+    tokens = (top["token"] for top in answer)
+    replacement = next((token for token in tokens if token != original), original)
     scores = []
     if model.discriminator is not None:
         sentence = [*ids[:position], replacement, *ids[position + 1 :]]
         replaced = [tokenizer.cls_token_id, *sentence, tokenizer.sep_token_id]
-        (logits,) = model.detect([TokenSequence(replaced, [0] * len(replaced))])
-        texts = token_texts(tokenizer, replaced)
-        scored = zip(replaced, texts, logits.sigmoid().tolist(), strict=True)
-        scores = [row[1:] for row in scored if row[0] not in tokenizer.all_special_ids]
+        segments = [0] * len(replaced)
+        (logits,) = model.detect([TokenSequence(replaced, segments)])
+        probabilities = logits.sigmoid().tolist()
+        scored = zip(token_texts(tokenizer, replaced), probabilities, strict=True)
+        for token_id, token_score in zip(replaced, scored, strict=True):
+            if token_id not in tokenizer.all_special_ids:
+                scores.append(token_score)
     return Sample(
         text, answer, tokenizer.decode([original]), tokenizer.decode([replacement]), scores
     )
@@ -152,7 +175,8 @@ def _sample(model: InferenceModel, tokenizer: Tokenizer, ids: list[int], positio
 def _whole_words(tokens: list[TokenText]) -> list[int]:
     """Positions of tokens that are whole words."""
     positions = []
-    for position, (token, following) in enumerate(pairwise([*tokens, TokenText("", True)])):
+    padded = [*tokens, TokenText("", True)]
+    for position, (token, following) in enumerate(pairwise(padded)):
         is_last = following.starts_word or not following.text[0].isalnum()
         if len(token.text) > 1 and token.starts_word and is_last:
             positions.append(position)

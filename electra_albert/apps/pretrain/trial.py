@@ -56,9 +56,11 @@ def disk_space(job: Job, folder: Path, done_steps: int = 0) -> tuple[str, bool]:
     # A checkpoint is written before an old one is removed.
     more = max(1, training.save_total_limit + 1 - removable)
     needed = checkpoint_bytes(job.objective, training) * min(due, more + milestones)
-    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    candidates = (folder, *folder.absolute().parents)
+    nearest = next(path for path in candidates if path.exists())
     free = shutil.disk_usage(nearest).free
-    return f"checkpoints need {needed / 1e9:.2f} GB, {free / 1e9:.2f} GB are free", needed <= free
+    text = f"checkpoints need {needed / 1e9:.2f} GB, {free / 1e9:.2f} GB are free"
+    return text, needed <= free
 
 
 def measure(job: Job, world: World, done_steps: int = 0) -> Iterator[str]:
@@ -66,12 +68,13 @@ def measure(job: Job, world: World, done_steps: int = 0) -> Iterator[str]:
     training = job.config.training
     device = world.device
     flops = flops_per_step(job.config, world.world_size)
-    token = flops / (job.batches.global_batch_size * job.config.corpus.max_seq_length)
+    positions = job.batches.global_batch_size * job.config.corpus.max_seq_length
     yield (
-        f"FLOPs: {token:.3g} per token, {flops:.3g} per step "
+        f"FLOPs: {flops / positions:.3g} per token, {flops:.3g} per step "
         "(matrix products, forward and backward, with padding)"
     )
-    state = _STATE_BYTES * sum(parameter.numel() for parameter in job.objective.parameters())
+    weights = sum(parameter.numel() for parameter in job.objective.parameters())
+    state = _STATE_BYTES * weights
     if job.fixed:
         state += sum(parameter.nbytes for parameter in job.fixed.parameters())
     yield (
@@ -89,11 +92,13 @@ def measure(job: Job, world: World, done_steps: int = 0) -> Iterator[str]:
     evaluations = ceil(training.max_steps / training.eval_steps) - done_steps // training.eval_steps
     # A resumed run repeats the evaluation of its checkpoint.
     is_due = done_steps % training.eval_steps == 0 and (done_steps > 0 or job.origin is not None)
-    evaluations += is_due or job.config.run.budget is not None
+    if is_due or job.config.run.budget is not None:
+        evaluations += 1
     scored = 0
     for packed in (job.held_out, job.origin and job.origin.held_out):
         if packed:
-            scored += ceil(min(training.eval_examples, packed.table.count) / world.world_size)
+            examples = min(training.eval_examples, packed.table.count)
+            scored += ceil(examples / world.world_size)
     seconds = step * steps
     scoring = evaluations * scored * example
     apart = ""
@@ -132,15 +137,19 @@ def _count_flops(config: PretrainConfig, device: str) -> tuple[int, int]:
             terms = objective(batch)
             losses = [terms[name].sum for name in objective.weights]
             torch.autograd.backward(torch.stack(losses).sum())
-    update = _muon_flops(objective) if config.training.optimizer == "muon" else 0
+    update = 0
+    if config.training.optimizer == "muon":
+        update = _muon_flops(objective)
     return counter.get_total_flops(), update
 
 
 def _muon_flops(objective: nn.Module) -> int:
     total = 0
     for group in parameter_groups(objective, 0.0, muon_rate=1.0):
-        count = group["trust_ratios"] * group["is_orthogonal"]  # matrices in a parameter
-        for parameter in group["params"] if count else ():
+        if not group["is_orthogonal"]:
+            continue
+        count = group["trust_ratios"]  # matrices in a parameter
+        for parameter in group["params"]:
             m, n = sorted((len(parameter) // count, parameter.shape[1]))
             total += count * MUON_ITERATIONS * (4 * m * m * n + 2 * m**3)
     return total
@@ -160,8 +169,11 @@ def time_parts(job: Job, world: World) -> tuple[float, float]:
     device = world.device
     objective: Any = job.objective.train()
     batches: Any = job.batches.steps(1)
-    record = CudaRecorder(device) if job.is_recorded else None
-    run = replace(quiet_run(job, world), record=record)
+    warm_calls = 1
+    run = quiet_run(job, world)
+    if job.is_recorded:
+        warm_calls += WARM_CALLS
+        run = replace(run, record=CudaRecorder(device))
     training_step = TrainingStep(objective, run)
 
     def micro_batch() -> None:
@@ -171,17 +183,20 @@ def time_parts(job: Job, world: World) -> tuple[float, float]:
 
     with own_stream(device), closing(batches):
         training_step.check(next(batches)[0], 1)  # compiles and allocates memory
-        for _ in range(WARM_CALLS + 1 if record else 1):
+        for _ in range(warm_calls):
             micro_batch()
             training_step.finish()
-        seconds: list[float] = []
-        while not seconds or (len(seconds) < _MOST_TIMED and sum(seconds) < _TIMED_SECONDS):
+        seconds = [_timed(micro_batch)]
+        while len(seconds) < _MOST_TIMED and sum(seconds) < _TIMED_SECONDS:
             seconds.append(_timed(micro_batch))
         step = training.gradient_accumulation_steps * median(seconds)
         step += _timed(training_step.finish)
     objective.eval()
-    sizes = (training.per_device_eval_batch_size, training.per_device_train_batch_size)
-    size = min(training.eval_examples, *sizes)
+    size = min(
+        training.eval_examples,
+        training.per_device_eval_batch_size,
+        training.per_device_train_batch_size,
+    )
     held_out = next(eval_batches(job.held_out, size, size))
     with torch.no_grad(), autocast(device, job.arithmetic):
         scoring = _timed(lambda: objective.score(held_out.to(device), job.unigram, Detections()))
@@ -199,4 +214,6 @@ def _short(seconds: float) -> str:
     for size, name in ((86400, "days"), (3600, "h"), (60, "min")):
         if seconds >= 2 * size:
             return f"{seconds / size:.3g} {name}"
-    return f"{seconds:.3g} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
+    if seconds >= 1:
+        return f"{seconds:.3g} s"
+    return f"{1000 * seconds:.3g} ms"
