@@ -1,7 +1,5 @@
 """Corpus files to documents of sentences: files are cut into units, which are read as streams."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections import Counter
@@ -10,7 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import chain, islice, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Literal, NamedTuple, cast, get_args
+from typing import Any, BinaryIO, Literal, NamedTuple, cast, get_args
 
 from electra_albert.contracts import DataError
 from electra_albert.corpus import documents
@@ -32,9 +30,6 @@ from electra_albert.data_files.tables import (
     json_kind,
     json_objects,
 )
-
-if TYPE_CHECKING:
-    import pyarrow
 
 Layout = documents.Layout  # of the lines of a text file
 Kind = Layout | Literal["records", "csv", "tsv", "parquet", "arrow"]
@@ -206,7 +201,9 @@ def _are_wrapped(lines: list[str]) -> bool:
 
 def _border_after(file: BinaryIO, position: int, kind: Kind) -> int:
     """The offset after the first document boundary from `position` on, or the file's end."""
-    border = re.compile(rb"\n") if kind in ("records", "documents") else _BLANK_LINE
+    border = _BLANK_LINE
+    if kind in ("records", "documents"):
+        border = re.compile(rb"\n")
     file.seek(position)
     tail = b""  # a possible start of a blank line that ends in the next block
     for block in iter(partial(file.read, streams.BLOCK_BYTES), b""):
@@ -337,7 +334,8 @@ def _column_records(span: Span, column: str, counts: Counter[str]) -> Iterator[R
                     yield text, partial("{}, row {}".format, span.path, row)
 
 
-def _as_bytes(texts: pyarrow.Array) -> list[bytes | None]:
+def _as_bytes(texts: Any) -> list[bytes | None]:
+    """The bytes of each text of a pyarrow.Array."""
     import pyarrow
     from pyarrow import types
 
@@ -356,8 +354,8 @@ def _as_bytes(texts: pyarrow.Array) -> list[bytes | None]:
     return list(texts.to_pylist())
 
 
-def _check_column(path: str, schema: pyarrow.Schema, column: str) -> None:
-    """Raise DataError unless `column` occurs once and holds text."""
+def _check_column(path: str, schema: Any, column: str) -> None:
+    """Raise DataError unless `column` of a pyarrow.Schema occurs once and holds text."""
     from pyarrow import types
 
     if schema.names.count(column) != 1:
@@ -375,7 +373,9 @@ def _missing_column(location: str, column: str, columns: list[str]) -> DataError
     names = ", ".join(map(repr, columns[:20])) or "none"
     if len(columns) > 20:
         names += ", …"
-    problem = "duplicated" if column in columns else "missing"
+    problem = "missing"
+    if column in columns:
+        problem = "duplicated"
     return DataError(
         f"{location}: column {column!r} is {problem} (columns: {names}); set --text_column"
     )
