@@ -69,8 +69,7 @@ class ExampleTable(NamedTuple):
     def first_of_sources(self, split: Split, source_count: int) -> list[int]:
         """The first example of each source; a source without any has that of the next one."""
         first_part = np.searchsorted(split.sources, np.arange(source_count))
-        firsts: list[int] = self.firsts[first_part].tolist()
-        return firsts
+        return list(map(int, self.firsts[first_part]))
 
 
 def mapped(file: Path, dtype: np.dtype) -> np.ndarray:
@@ -146,8 +145,8 @@ def _pack(
                                          for a [SEP] at the end of a sentence
     """
     token_count = int(document_ends[-1])
-    blocks = (document_ends[i : i + _BLOCK].tolist() for i in range(0, len(document_ends), _BLOCK))
-    borders = chain.from_iterable(blocks)
+    blocks = np.split(document_ends, range(_BLOCK, len(document_ends), _BLOCK))
+    borders = chain.from_iterable(block.tolist() for block in blocks)
     border = next(borders)  # first document end after the example's start
     start = 0
     for first_example in count(0, _BLOCK):
