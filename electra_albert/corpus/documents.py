@@ -202,7 +202,9 @@ def _with_signatures(documents: list[list[str]]) -> Iterator[Document]:
 def _signatures(documents: list[list[str]]) -> list[Signature]:
     """The signature of each document, computed from its first sentences."""
     heads = [" ".join(sentences[:_HEAD_SENTENCES])[:HEAD_CHARACTERS] for sentences in documents]
-    return signatures_of(heads) if heads else []
+    if not heads:
+        return []
+    return signatures_of(heads)
 
 
 # Sentence splitting: English rules, plus the full stops of scripts written without spaces.
@@ -312,7 +314,8 @@ def _ends_after_word(paragraph: str, start: int, word_start: int, word: str, aft
         return False
     is_initial = len(word) == 1 and word.isupper()
     parts = word.split(".")
-    is_dotted = len(parts) > 1 and all(len(part) == 1 and part.isalpha() for part in parts)  # U.S
+    has_single_letters = all(len(part) == 1 and part.isalpha() for part in parts)
+    is_dotted = has_single_letters and len(parts) > 1  # U.S
     if is_initial or is_dotted or lowered in _AMBIGUOUS:
         return _next_word(paragraph, after) in _STARTERS
     return True

@@ -119,7 +119,8 @@ class PackedExamples:
             edges = self.table.edges[part]
             start[is_here] = edges[number[is_here]]
             end[is_here] = edges[number[is_here] + 1]
-            for (first, last), ends in zip(bounds[1:], self.split.parts[part][1:], strict=True):
+            ends_of_part = self.split.parts[part][1:]
+            for (first, last), ends in zip(bounds[1:], ends_of_part, strict=True):
                 first[is_here] = ends.searchsorted(start[is_here], "right")
                 last[is_here] = ends.searchsorted(end[is_here])
         after = (end - start).cumsum()
@@ -262,9 +263,11 @@ def eval_batches(
     """
     count = examples.table.count
     taken = min(limit, count)
-    index = torch.arange(taken)[rank::world_size] * count // max(1, taken)
+    nth = torch.arange(taken)[rank::world_size]
+    index = nth * count // max(1, taken)
     borders = torch.tensor(cuts, dtype=torch.int64)
     for chunk in torch.split(index, batch_size):
-        for part in chunk.tensor_split(torch.searchsorted(chunk, borders)):
+        positions = torch.searchsorted(chunk, borders)
+        for part in chunk.tensor_split(positions):
             if len(part):
                 yield examples.gather(part, example_id=part)

@@ -274,7 +274,8 @@ def _is_small_in_every_source(documents: _Documents) -> np.ndarray:
 
 def _held_tokens(held: np.ndarray, placed: list[_PlacedPart]) -> int:
     """The number of held-out tokens in consecutive parts."""
-    return int(np.diff(held.clip(placed[0].start, placed[-1].end)).sum())
+    spans = held.clip(placed[0].start, placed[-1].end)
+    return int(np.diff(spans).sum())
 
 
 def _last_sentences(placed: list[_PlacedPart]) -> tuple[np.ndarray, str]:
@@ -297,7 +298,8 @@ def _last_sentences(placed: list[_PlacedPart]) -> tuple[np.ndarray, str]:
         position = bisect_left([part.end for part in placed], target)
         ends = _sentence_ends(placed[position])
         following = int(np.searchsorted(ends, target))
-        near = [*ends[max(0, following - 1) : following + 1].tolist(), placed[position].start]
+        near = ends[max(0, following - 1) : following + 1].tolist()
+        near.append(placed[position].start)
         inside = [edge for edge in near if start < edge < end]
         cut = min(inside, key=lambda edge: abs(edge - target))
         train = before[position] + int(np.searchsorted(ends, cut, side="right"))

@@ -196,7 +196,7 @@ class ExampleOrder:
             in_source = (slot >= begin) & (slot < end)
             turn = epoch[in_source] * taken + slot[in_source] - begin  # earlier draws
             seed = derived_seed(self.seed, Stream.SOURCE, source)
-            number = permute(turn % count, count, seed, epoch=turn // count)
+            number = permute(turn % count, count, seed, turn // count)
             index[in_source] = first + number
             begin = end
         return index

@@ -113,7 +113,7 @@ def find_near_duplicates(
     keys: np.ndarray, minhashes: np.ndarray, held_keys: np.ndarray, held_minhashes: np.ndarray
 ) -> np.ndarray:
     """Which documents, bool [D], are near-duplicates of a held-out one, by keys and minhashes."""
-    is_near: np.ndarray = np.isin(keys, held_keys)
+    is_near = np.isin(keys, held_keys)
     bands = zip(minhashes.view(_BAND).T, held_minhashes.view(_BAND).T, strict=True)
     for band, held_band in bands:
         order = held_band.argsort(kind="stable")
