@@ -28,9 +28,12 @@ _LARGEST = (1 << 63) - 1  # a larger integer in JSON is damage
 
 def sync(path: Path) -> None:
     """Flush to disk. Windows cannot sync folders, and files only if they are writable."""
-    if os.name == "nt" and path.is_dir():
-        return
-    descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
+    flags = os.O_RDONLY
+    if os.name == "nt":
+        if path.is_dir():
+            return
+        flags = os.O_RDWR
+    descriptor = os.open(path, flags)
     try:
         os.fsync(descriptor)
     finally:
@@ -104,7 +107,10 @@ def filling(folder: Path, last: tuple[str, ...]) -> Iterator[Path]:
 def remove_leftovers(folder: Path) -> None:
     """Delete what killed processes left in a folder, in which no other one is writing now."""
     for path in folder.glob(f"{_TEMPORARY}*"):
-        shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -130,20 +136,26 @@ def is_of_kind(value: Any, kind: Any) -> bool:
     if isinstance(kind, dict):
         if not isinstance(value, dict):
             return False
-        kinds = dict.fromkeys(value, kind[str]) if str in kind else kind
+        kinds = kind
+        if str in kind:
+            kinds = dict.fromkeys(value, kind[str])
         return all(is_of_kind(value.get(key), kinds[key]) for key in kinds)
-    container, parts = get_origin(kind) or kind, get_args(kind)
+    container = get_origin(kind) or kind
+    parts = get_args(kind)
     if container is UnionType:
         return any(is_of_kind(value, part) for part in parts)
     if container in (int, float):
         is_number = isinstance(value, int | container) and not isinstance(value, bool)
-        return is_number and abs(value) <= (_LARGEST if container is int else sys.float_info.max)
+        largest = _LARGEST if container is int else sys.float_info.max
+        return is_number and abs(value) <= largest
     if container is tuple:
         is_whole = isinstance(value, list) and len(value) == len(parts)
         return is_whole and all(map(is_of_kind, value, parts))
     if not parts or not isinstance(value, container):
         return isinstance(value, container)
-    entries = value.values() if isinstance(value, dict) else value
+    entries = value
+    if isinstance(value, dict):
+        entries = value.values()
     return all(is_of_kind(entry, parts[-1]) for entry in entries)
 
 
@@ -153,10 +165,11 @@ def parse_json(text: str, kind: Any = Any) -> Any:
         content = json.loads(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    for key in kind if isinstance(kind, dict) else ():
-        if not is_of_kind(content, {key: kind[key]}):
-            raise ValueError(f"{key} is missing or of another type")
-    if not isinstance(kind, dict) and not is_of_kind(content, kind):
+    if isinstance(kind, dict):
+        for key in kind:
+            if not is_of_kind(content, {key: kind[key]}):
+                raise ValueError(f"{key} is missing or of another type")
+    elif not is_of_kind(content, kind):
         raise ValueError("of another type")
     return content
 
@@ -168,11 +181,11 @@ def load_json(path: Path, kind: Any = dict) -> Any:
 
 def read_json(path: Path, kind: Any = dict) -> dict[str, Any]:
     """The JSON object of this kind in a file; empty if it is missing, damaged or not regular."""
-    try:
-        content: dict[str, Any] = load_json(path, kind) if path.is_file() else {}
-    except (FileNotFoundError, ValueError):
-        return {}
-    return content
+    with suppress(FileNotFoundError, ValueError):
+        if path.is_file():
+            content: dict[str, Any] = load_json(path, kind)
+            return content
+    return {}
 
 
 class FileDigest(NamedTuple):
@@ -212,7 +225,8 @@ def content_hash(content: object) -> str:
 
 def write_manifest(path: Path, files: Mapping[str, FileDigest], **content: Any) -> None:
     """Write a manifest: files by their names in a folder, further content, and a hash of it all."""
-    manifest = content | {"files": {name: digest._asdict() for name, digest in files.items()}}
+    entries = {name: digest._asdict() for name, digest in files.items()}
+    manifest = content | {"files": entries}
     write_json(path, manifest | {"hash": content_hash(manifest)})
 
 
@@ -226,24 +240,27 @@ def load_manifest(path: Path, *, needs_hash: bool = False) -> dict[str, Any]:
     is_old = written is None and not needs_hash
     if not is_old and written != content_hash(manifest):
         raise ValueError("changed since it was written")
-    files = manifest["files"].items()
-    return manifest | {
-        "files": {name: FileDigest(digest["size"], digest["sha256"]) for name, digest in files}
-    }
+    files = {}
+    for name, digest in manifest["files"].items():
+        files[name] = FileDigest(digest["size"], digest["sha256"])
+    return manifest | {"files": files}
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
     """The content of a manifest; empty if it is missing or damaged."""
-    try:
-        return load_manifest(path, needs_hash=True) if path.is_file() else {}
-    except (FileNotFoundError, ValueError):
-        return {}
+    with suppress(FileNotFoundError, ValueError):
+        if path.is_file():
+            return load_manifest(path, needs_hash=True)
+    return {}
 
 
 def record_digests(folder: Path, pattern: str) -> None:
     """Write a manifest of the files of this pattern in a folder, for `recorded_damage`."""
-    files = {file.relative_to(folder).as_posix(): file for file in folder.glob(pattern)}
-    digests = {name: digest_of(file) for name, file in files.items() if file.is_file()}
+    digests = {}
+    for file in folder.glob(pattern):
+        if file.is_file():
+            name = file.relative_to(folder).as_posix()
+            digests[name] = digest_of(file)
     write_manifest(folder / _DIGESTS, digests)
 
 
@@ -281,10 +298,11 @@ def find_damage(
         stat = path.stat()
         if stat.st_size != written.size:
             return f"{path} has {stat.st_size} bytes, not {written.size}"
-        states[name] = [written.sha256, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
-        is_known = checked.get(name) == states[name] or not compares_hashes
+        state = [written.sha256, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
+        is_known = checked.get(name) == state or not compares_hashes
         if not is_known and sha256(path) != written.sha256:
             return f"{path} has changed since it was written"
+        states[name] = state
     if cache and compares_hashes and checked != states:
         with suppress(OSError):  # then the files are hashed again next time
             write_json(cache, states)

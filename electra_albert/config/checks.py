@@ -23,9 +23,11 @@ def require_within(config: object, interval: str, names: str) -> None:
     low, high = map(float, interval[1:-1].split(","))
     for name in names.split():
         value = getattr(config, name)
+        if value is None:
+            continue
         is_low = value == low and interval[0] == "["
         is_high = value == high and interval[-1] == "]"
-        is_within = value is None or low < value < high or is_low or is_high
+        is_within = low < value < high or is_low or is_high
         require(is_within, f"{name}={value} must be in {interval}")
 
 
@@ -45,8 +47,8 @@ def require_multiple(config: object, name: str, divisor: str) -> None:
 
 def require_repository(name: str | None) -> None:
     """Require OWNER/NAME, or None: a repository without owner is created, but not found again."""
-    is_whole = name is None or re.fullmatch("[^/]+/[^/]+", name)
-    require(bool(is_whole), f"push_to_hub={name} is not a repository on the hub; give OWNER/NAME")
+    if name is not None and not re.fullmatch("[^/]+/[^/]+", name):
+        raise UsageError(f"push_to_hub={name} is not a repository on the hub; give OWNER/NAME")
 
 
 def require_filled(config: object, names: str) -> None:
@@ -69,5 +71,10 @@ per_call = _setting("per_call")  # it belongs to one call
 
 def names_of(roles: str, *kinds: type[Any]) -> set[str]:
     """The fields of dataclasses that have one of these meanings on resume."""
-    entries = (entry for kind in kinds for entry in fields(kind))
-    return {entry.name for entry in entries if entry.metadata.get("on_resume") in roles.split()}
+    names = set()
+    for kind in kinds:
+        for entry in fields(kind):
+            role = entry.metadata.get("on_resume")
+            if role in roles.split():
+                names.add(entry.name)
+    return names

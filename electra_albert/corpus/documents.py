@@ -49,11 +49,14 @@ class Decoder(NamedTuple):
     def lines(self, text: str, location: Callable[[int], str]) -> str:
         """Clean whole lines; "skip" drops bad ones. `location`: file and line of a line number."""
         if self._is_bad(text, location):
-            lines = text.split("\n")
-            bad = [line for line in lines if SURROGATE.search(line)]
-            self.counts["skipped_lines"] += len(bad)
-            self.counts["skipped_bytes"] += sum(map(_byte_count, bad))
-            text = "\n".join(line for line in lines if not SURROGATE.search(line))
+            good_lines = []
+            for line in text.split("\n"):
+                if SURROGATE.search(line):
+                    self.counts["skipped_lines"] += 1
+                    self.counts["skipped_bytes"] += _byte_count(line)
+                else:
+                    good_lines.append(line)
+            text = "\n".join(good_lines)
         return self._plain(text)
 
     def record(self, text: str, location: Callable[[], str]) -> str | None:
@@ -140,7 +143,8 @@ def documents_of_lines(
             yield Document(signature, complete.pop(0))
             signature = None
         yield from _with_signatures(complete)
-        if len(sentences) > _MAX_SENTENCES or sum(map(len, sentences)) > _MAX_CHARACTERS:
+        characters = sum(map(len, sentences))
+        if len(sentences) > _MAX_SENTENCES or characters > _MAX_CHARACTERS:
             signature = signature or _signatures([sentences])[0]
             yield Document(signature, sentences[:-1], continues=True)
             sentences = sentences[-1:]  # so that the last part is not empty
@@ -153,7 +157,8 @@ def documents_of_lines(
 
 def _joined(paragraph: str, line: str) -> str:
     """A paragraph and its next line; a word that is hyphenated between them keeps its hyphen."""
-    if not paragraph or (paragraph.endswith("-") and not paragraph.endswith(" -")):
+    is_hyphenated = paragraph.endswith("-") and not paragraph.endswith(" -")
+    if not paragraph or is_hyphenated:
         return paragraph + line
     return f"{paragraph} {line}"
 
@@ -170,7 +175,8 @@ def documents_of_records(records: Iterable[Record], decoder: Decoder) -> Iterato
         decoder.counts["documents_without_text"] += not lines
         decoder.counts["paragraphs_split"] += len(lines)
         if lines:
-            batch.append(list(chain.from_iterable(map(split_sentences, lines))))
+            sentences = chain.from_iterable(map(split_sentences, lines))
+            batch.append(list(sentences))
             characters += len(text)
         if characters > _BATCH_CHARACTERS:
             yield from _with_signatures(batch)
@@ -196,7 +202,9 @@ def _with_signatures(documents: list[list[str]]) -> Iterator[Document]:
 def _signatures(documents: list[list[str]]) -> list[Signature]:
     """The signature of each document, computed from its first sentences."""
     heads = [" ".join(sentences[:_HEAD_SENTENCES])[:HEAD_CHARACTERS] for sentences in documents]
-    return signatures_of(heads) if heads else []
+    if not heads:
+        return []
+    return signatures_of(heads)
 
 
 # Sentence splitting: English rules, plus the full stops of scripts written without spaces.
@@ -252,7 +260,8 @@ def split_sentences(paragraph: str) -> list[str]:
         if match[1] is None or _ends_sentence(paragraph, ends[-1], match):
             ends.append(match.end())
     ends.append(len(paragraph))
-    return list(filter(None, (paragraph[start:end].strip() for start, end in pairwise(ends))))
+    sentences = [paragraph[start:end].strip() for start, end in pairwise(ends)]
+    return list(filter(None, sentences))
 
 
 def _ends_sentence(paragraph: str, start: int, match: re.Match[str]) -> bool:
@@ -263,16 +272,21 @@ def _ends_sentence(paragraph: str, start: int, match: re.Match[str]) -> bool:
     if after == len(paragraph):
         return False
     following = paragraph[after]
-    if following.islower() or not (following.isalnum() or after > match.end()):
+    has_opening = after > match.end()
+    may_start = following.isalnum() or has_opening
+    if following.islower() or not may_start:
         return False
     stop = match[0]
-    if stop[0] not in ".…" or "!" in stop or "?" in stop:
+    has_mark = "!" in stop or "?" in stop
+    if has_mark or stop[0] not in ".…":
         return not _continues_after_mark(paragraph, match, after)
     dots = len(stop) - len(stop.lstrip(".…"))
     earliest = max(start, match.start() - _MAX_ABBREVIATION)
     before: str = _WORD_BEFORE.findall(paragraph, earliest, match.start())[0]  # may be empty
-    if dots > 1 or stop[0] == "…" or not before:
-        return _next_word(paragraph, after) in _STARTERS or (not before and dots == 1)
+    has_ellipsis = dots > 1 or stop[0] == "…"
+    if has_ellipsis or not before:
+        is_lone_stop = dots == 1 and not before
+        return is_lone_stop or _next_word(paragraph, after) in _STARTERS
     return _ends_after_word(paragraph, start, match.start() - len(before), before, after)
 
 
@@ -300,7 +314,8 @@ def _ends_after_word(paragraph: str, start: int, word_start: int, word: str, aft
         return False
     is_initial = len(word) == 1 and word.isupper()
     parts = word.split(".")
-    is_dotted = len(parts) > 1 and all(len(part) == 1 and part.isalpha() for part in parts)  # U.S
+    has_single_letters = all(len(part) == 1 and part.isalpha() for part in parts)
+    is_dotted = has_single_letters and len(parts) > 1  # U.S
     if is_initial or is_dotted or lowered in _AMBIGUOUS:
         return _next_word(paragraph, after) in _STARTERS
     return True
@@ -308,4 +323,6 @@ def _ends_after_word(paragraph: str, start: int, word_start: int, word: str, aft
 
 def _next_word(paragraph: str, start: int) -> str:
     match = _WORD_AFTER.match(paragraph, start)
-    return match[0] if match else ""
+    if match:
+        return match[0]
+    return ""

@@ -45,7 +45,9 @@ class _Cuts(NamedTuple):
         middle = head + tail - cut
         moved_up = (nth >= head) & (nth < middle)
         moved_down = (nth >= middle) & (nth < tail)
-        return nth + np.where(moved_up, cut - head, 0) - np.where(moved_down, tail - cut, 0)
+        shift = np.where(moved_up, cut - head, 0)
+        shift -= np.where(moved_down, tail - cut, 0)
+        return nth + shift
 
 
 @dataclass(frozen=True)
@@ -73,24 +75,27 @@ class PackedExamples:
         first_border, border_count = inside(stream.document_ends, start, end)
         cuts = self._choose_cuts(stream, start, end, border_count > 0, example_id)
 
-        length = end - start  # [B] tokens
-        is_sep = np.zeros((len(length), self.max_seq_length), bool)  # [B, L]
-        cut_examples = np.flatnonzero(cuts.first_length)
-        is_sep[cut_examples, 1 + cuts.first_length[cut_examples]] = True
-        example = np.repeat(np.arange(len(length)), border_count)  # [borders] that has the border
+        example = np.arange(len(start))  # [B]
+        is_sep = np.zeros((len(example), self.max_seq_length), bool)  # [B, L]
+        cut_example = np.flatnonzero(cuts.first_length)
+        cut_position = 1 + cuts.first_length[cut_example]
+        is_sep[cut_example, cut_position] = True
+        border_example = example.repeat(border_count)  # [borders]
         earlier = border_count.cumsum() - border_count  # [B] borders of earlier examples
-        nth = np.arange(len(example)) - np.repeat(earlier, border_count)  # [borders] [SEP]s before
-        border = stream.document_ends[first_border[example] + nth]
-        is_sep[example, 1 + border - start[example] + nth] = True
-        last = 1 + length + is_sep.sum(axis=1)  # [B] position of the last [SEP]
-        is_sep[np.arange(len(length)), last] = True
+        nth = np.arange(len(border_example)) - earlier[border_example]  # [borders] [SEP]s before
+        border = stream.document_ends[first_border[border_example] + nth]
+        border_position = 1 + border - start[border_example] + nth
+        is_sep[border_example, border_position] = True
+        last = 1 + end - start + is_sep.sum(axis=1)  # [B] position of the last [SEP]
+        is_sep[example, last] = True
 
         segment = is_sep.cumsum(axis=1) - is_sep  # [B, L] earlier [SEP]
         position = np.arange(self.max_seq_length)  # [L]
         mask = position <= last[:, None]  # [B, L]
         is_token = mask & ~is_sep & (position > 0)
         nth_token = cuts.read_order(position - 1 - segment)  # [B, L] from the example's start
-        tokens = stream.tokens[np.where(is_token, start[:, None] + nth_token, 0)]  # [B, L]
+        token_index = np.where(is_token, start[:, None] + nth_token, 0)
+        tokens = stream.tokens[token_index]  # [B, L]
         ids = np.where(is_token, tokens, self.special.pad).astype(np.int64)
         ids[:, 0] = self.special.cls
         ids[is_sep] = self.special.sep
@@ -104,15 +109,18 @@ class PackedExamples:
 
         Raises CheckpointError for damage that sizes and times of the files do not show.
         """
-        part_of = np.searchsorted(self.table.firsts, index, side="right") - 1  # [B]
-        number = index - self.table.firsts[part_of]
+        firsts = self.table.firsts
+        part_of = np.searchsorted(firsts, index, side="right") - 1  # [B]
+        number = index - firsts[part_of]
         bounds = np.empty((3, 2, len(index)), np.int64)  # of the slices of each array
         start, end = bounds[0]
         for part in np.unique(part_of).tolist():
             is_here = part_of == part
-            start[is_here] = self.table.edges[part][number[is_here]]
-            end[is_here] = self.table.edges[part][number[is_here] + 1]
-            for (first, last), ends in zip(bounds[1:], self.split.parts[part][1:], strict=True):
+            edges = self.table.edges[part]
+            start[is_here] = edges[number[is_here]]
+            end[is_here] = edges[number[is_here] + 1]
+            ends_of_part = self.split.parts[part][1:]
+            for (first, last), ends in zip(bounds[1:], ends_of_part, strict=True):
                 first[is_here] = ends.searchsorted(start[is_here], "right")
                 last[is_here] = ends.searchsorted(end[is_here])
         after = (end - start).cumsum()
@@ -122,12 +130,16 @@ class PackedExamples:
         for column, (first, last) in enumerate(bounds):
             spans = zip(streams, first.tolist(), last.tolist(), strict=True)
             slices = [stream[column][begin:stop] for stream, begin, stop in spans]
-            arrays.append(np.concatenate(slices))
+            array = np.concatenate(slices)
             if column:  # of ends, which are in tokens from the part's start
-                arrays[-1] += np.repeat(before - start, (last - first).clip(0))
+                end_counts = (last - first).clip(0)
+                array += np.repeat(before - start, end_counts)
+            arrays.append(array)
         stream = TokenStream(*arrays)
-        steps = (np.diff(ends, prepend=0, append=after[-1]) for ends in stream[1:])
-        is_ascending = all((step > 0).all() for step in steps)
+        is_ascending = True
+        for ends in stream[1:]:
+            steps = np.diff(ends, prepend=0, append=after[-1])
+            is_ascending &= steps.min() > 0
         if not is_ascending or stream.tokens.max() >= self.split.vocab_size:
             raise CheckpointError(
                 f"{self.split.folder} is damaged; run electra-albert prepare --verify "
@@ -145,16 +157,18 @@ class PackedExamples:
     ) -> _Cuts:
         """Cut the examples that cross no document border, and swap some; arguments are [B]."""
         first, number = inside(stream.sentence_ends, start, end)
-        zero = torch.zeros_like(example_id)
-        streams = (Stream.ONE_SEGMENT, Stream.SEGMENT_CUT, Stream.SWAP)
-        single, cut_draw, swap = (bits(self.seed, stream, example_id, zero) for stream in streams)
-        is_single = (uniform(single) < self.one_segment_rate).numpy()
+
+        def draws(stream: Stream) -> Tensor:
+            return bits(self.seed, stream, example_id, torch.zeros_like(example_id))
+
+        is_single = (uniform(draws(Stream.ONE_SEGMENT)) < self.one_segment_rate).numpy()
         has_cut = ~has_border & ~is_single & (number > 0)
         # In an example that may be swapped, a whole sentence precedes and follows the cut.
         can_swap = has_cut & (number >= _MIN_SENTENCE_ENDS) & (self.swap_rate > 0)
         choices = np.where(can_swap, number - 2, np.maximum(number, 1))
-        chosen = first + can_swap + cut_draw.numpy() % choices
-        is_swapped = can_swap & (uniform(swap) < self.swap_rate).numpy()
+        chosen = first + can_swap + draws(Stream.SEGMENT_CUT).numpy() % choices
+        is_drawn = (uniform(draws(Stream.SWAP)) < self.swap_rate).numpy()
+        is_swapped = can_swap & is_drawn
 
         def ends_at(index: np.ndarray, where: np.ndarray) -> np.ndarray:
             ends = np.zeros_like(start)
@@ -164,10 +178,13 @@ class PackedExamples:
         head = ends_at(first, is_swapped)
         cut = ends_at(chosen, has_cut)
         tail = ends_at(first + number - 1, is_swapped)
-        has_order = can_swap if self.swap_rate > 0 else has_cut
+        has_order = has_cut
+        if self.swap_rate > 0:
+            has_order = can_swap
         label = np.where(has_order, is_swapped, IGNORED_LABEL)
         first_length = np.where(is_swapped, head + tail - cut, cut)
-        return _Cuts(head, np.where(is_swapped, cut, 0), tail, first_length, label)
+        swapped_cut = np.where(is_swapped, cut, 0)
+        return _Cuts(head, swapped_cut, tail, first_length, label)
 
 
 # Batches: a pure function of the step, split over ranks, prepared a few steps ahead.
@@ -200,13 +217,15 @@ class TrainBatches:
     def _following(self, first_step: int) -> Iterator[list[Batch]]:
         """Micro-batches of `first_step` and later; indices of many steps are computed at once."""
         size = self.per_device_train_batch_size
-        step_count = max(1, _EXAMPLES_AT_ONCE // (self.gradient_accumulation_steps * size))
-        micro_batch = torch.arange(self.gradient_accumulation_steps)[:, None]
+        micro_batch_count = self.gradient_accumulation_steps
+        step_count = max(1, _EXAMPLES_AT_ONCE // (micro_batch_count * size))
+        micro_batch = torch.arange(micro_batch_count)[:, None]
         offset = (micro_batch * self.world_size + self.rank) * size + torch.arange(size)
         for first in count(first_step - 1, step_count):
             step = torch.arange(first, first + step_count)[:, None, None]
             position = step * self.global_batch_size + offset  # [steps, micro-batches, B]
-            for example_ids, indices in zip(position, self.order.indices(position), strict=True):
+            index = self.order.indices(position)
+            for example_ids, indices in zip(position, index, strict=True):
                 batches = list(map(self.examples.gather, indices, example_ids))
                 if self.pin_memory:
                     batches = [batch.map(Tensor.pin_memory) for batch in batches]
@@ -244,9 +263,11 @@ def eval_batches(
     """
     count = examples.table.count
     taken = min(limit, count)
-    index = torch.arange(taken)[rank::world_size] * count // max(1, taken)
+    nth = torch.arange(taken)[rank::world_size]
+    index = nth * count // max(1, taken)
     borders = torch.tensor(cuts, dtype=torch.int64)
     for chunk in torch.split(index, batch_size):
-        for part in chunk.tensor_split(torch.searchsorted(chunk, borders)):
+        positions = torch.searchsorted(chunk, borders)
+        for part in chunk.tensor_split(positions):
             if len(part):
                 yield examples.gather(part, example_id=part)

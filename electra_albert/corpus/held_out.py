@@ -61,11 +61,14 @@ class HeldOut(NamedTuple):
     def split(self, part: Part) -> dict[str, np.ndarray]:
         """Spans [n, 2] of a part, in tokens from its start, of each of SPLITS.
 
-        "near_duplicates" are left out of both.
+        "near_duplicates" are left out of both. Of a part of 90 tokens from the corpus's token 200:
+            self.spans         [[150, 210], [250, 260], [300, 320]]
+            "validation"       [[0, 10], [50, 60]]
+            "near_duplicates"  [[70, 75]]
+            "train"            [[10, 50], [60, 70], [75, 90]]
         """
         start, end = self.edges[part.number : part.number + 2].tolist()
-        held = self.spans.clip(start, end) - start
-        held = held[held[:, 1] > held[:, 0]]
+        held = _without_empty(self.spans.clip(start, end) - start)
         left_out = held[:0]
         if len(self.keys):
             spans = _document_spans(part)
@@ -74,9 +77,14 @@ class HeldOut(NamedTuple):
             )
             left_out = spans[is_near & ~_is_held(spans, held)]
         outside = np.sort(np.concatenate([held, left_out]), axis=0)
-        train = np.concatenate([[0], outside.ravel(), [end - start]]).reshape(-1, 2)
-        train = train[train[:, 1] > train[:, 0]]
+        edges = np.concatenate([[0], outside.ravel(), [end - start]])
+        train = _without_empty(edges.reshape(-1, 2))
         return {"train": train, "validation": held, "near_duplicates": left_out}
+
+
+def _without_empty(spans: np.ndarray) -> np.ndarray:
+    starts, ends = spans.T
+    return spans.compress(ends > starts, axis=0)
 
 
 class _PlacedPart(NamedTuple):
@@ -109,12 +117,14 @@ def choose_held_out(parts: Sequence[Part], sources: Sequence[int], seed: int) ->
     placed = list(map(_PlacedPart, parts, sources, edges, edges[1:]))
     documents = _read_documents(placed, seed)
     count = sum(part.statistics["written"]["documents"] for part in parts)
-    limit = MAX_SHARE * edges[-1]
+    total = edges[-1]
+    limit = MAX_SHARE * total
     held = None
     notice = "whole documents, near-duplicates kept together"
     reason = f"the corpus has only {count} documents"
     if count >= MIN_DOCUMENTS:
-        held = _draw(documents, _is_small_in_every_source(documents), edges[-1], limit)
+        is_small = _is_small_in_every_source(documents)
+        held = _draw(documents, is_small, total, limit)
         reason = (
             "its documents are too long, or too many are near-duplicates, "
             "to hold out whole documents"
@@ -125,14 +135,16 @@ def choose_held_out(parts: Sequence[Part], sources: Sequence[int], seed: int) ->
     missing = 0
     for source in sorted(set(sources)):
         in_source = [part for part in placed if part.source == source]
-        if not _held_tokens(held, in_source) and sum(map(_sentence_count, in_source)) > 1:
+        sentence_count = sum(map(_sentence_count, in_source))
+        if sentence_count > 1 and not _held_tokens(held, in_source):
             room = limit - _held_tokens(held, placed)
-            held = np.sort(np.append(held, _draw_from(documents, in_source, room), 0), 0)
+            spans = _draw_from(documents, in_source, room)
+            held = np.sort(np.concatenate([held, spans]), axis=0)
             missing += 1
     if missing:
         notice += f"; drawn again for {missing} of {sources[-1] + 1} sources"
         notice += ", from which nothing was held out"
-    share = _held_tokens(held, placed) / edges[-1]
+    share = _held_tokens(held, placed) / total
     if share > MAX_SHARE:
         notice += f"; {share:.1%} of the tokens: "
         notice += "the corpus is small, or has very long sentences or many sources"
@@ -148,9 +160,13 @@ def choose_held_out(parts: Sequence[Part], sources: Sequence[int], seed: int) ->
 def _draw_from(documents: _Documents, placed: list[_PlacedPart], room: float) -> np.ndarray:
     """Spans of documents of one source, without duplicates in others, or of its last sentences."""
     is_allowed = np.ones(len(documents.draw), bool)
-    is_allowed[documents.cluster[documents.source != placed[0].source]] = False
-    spans = _draw(documents, is_allowed, placed[-1].end - placed[0].start, room)
-    return _last_sentences(placed)[0] if spans is None else spans
+    is_elsewhere = documents.source != placed[0].source
+    is_allowed[documents.cluster[is_elsewhere]] = False
+    total = placed[-1].end - placed[0].start
+    spans = _draw(documents, is_allowed, total, room)
+    if spans is None:
+        spans, _ = _last_sentences(placed)
+    return spans
 
 
 def _read_documents(placed: list[_PlacedPart], seed: int) -> _Documents:
@@ -167,12 +183,16 @@ def _read_documents(placed: list[_PlacedPart], seed: int) -> _Documents:
         keys = _groups(part)
         is_chosen = np.ones(len(keys), bool)
         if counts[source] > limit:
-            is_chosen = _draws(seed, keys) < limit / counts[source] * _DRAWS
-        arrays = (_document_spans(part) + start, np.full_like(keys, source), keys, _sketches(part))
+            share = limit / counts[source]
+            is_chosen = _draws(seed, keys) < share * _DRAWS
+        spans = _document_spans(part) + start
+        arrays = (spans, np.full_like(keys, source), keys, _sketches(part))
         columns.append([array[is_chosen] for array in arrays])
     spans, sources, keys, minhashes = map(np.concatenate, zip(*columns, strict=True))
-    cluster = join_near_duplicates(np.unique(keys, return_inverse=True)[1], minhashes)
-    cluster_keys = np.full(int(cluster.max(initial=-1)) + 1, _DRAWS - 1)
+    _, text_numbers = np.unique(keys, return_inverse=True)  # the same for equal texts
+    cluster = join_near_duplicates(text_numbers, minhashes)
+    cluster_count = int(cluster.max(initial=-1)) + 1
+    cluster_keys = np.full(cluster_count, _DRAWS - 1)
     np.minimum.at(cluster_keys, cluster, keys)
     draws = _draws(seed, cluster_keys)
     return _Documents(spans, np.diff(spans).ravel(), sources, keys, minhashes, cluster, draws)
@@ -190,21 +210,20 @@ def _groups(part: Part) -> np.ndarray:
 
 
 def _sketches(part: Part) -> np.ndarray:
-    file = part.path("sketches")
-    if not file.stat().st_size:
-        return np.zeros((0, SIGNATURE_BYTES), np.uint8)
-    return np.memmap(file, np.uint8, "r").reshape(-1, SIGNATURE_BYTES)
+    return np.fromfile(part.path("sketches"), np.uint8).reshape(-1, SIGNATURE_BYTES)
 
 
 def _document_spans(part: Part) -> np.ndarray:
     """The start and end of each document, [documents, 2] int64."""
     ends = np.fromfile(part.path("document_ends"), "<i8")
-    return np.stack([np.append(0, ends)[:-1], ends], axis=1)
+    starts = np.append(0, ends)[:-1]
+    return np.stack([starts, ends], axis=1)
 
 
 def _is_held(spans: np.ndarray, held: np.ndarray) -> np.ndarray:
     """Whether the end of each span is in one of the ascending spans `held`."""
-    return np.asarray(np.searchsorted(held.ravel(), spans[:, 1]) % 2 == 1)
+    edges_before = np.searchsorted(held.ravel(), spans[:, 1])
+    return np.asarray(edges_before % 2 == 1)
 
 
 def _draw(
@@ -223,35 +242,40 @@ def _draw(
     order = documents.draw.argsort()
     order = order[is_allowed[order]]
     enough = min(MIN_SHARE * total, MAX_TOKENS / 2)
-    for max_tokens in (min(USUAL_MAX_SHARE * total, MAX_TOKENS), MAX_SHARE * total):
+    usual_limit = min(USUAL_MAX_SHARE * total, MAX_TOKENS)
+    for limit in (usual_limit, MAX_SHARE * total):
+        max_tokens = min(limit, room)
         is_held = np.zeros(len(documents.draw), bool)
         tokens = 0
         for cluster in order.tolist():
             if tokens >= enough and not is_drawn[cluster]:
                 break
-            if tokens + size[cluster] <= min(max_tokens, room):
+            if tokens + size[cluster] <= max_tokens:
                 is_held[cluster] = True
                 tokens += size[cluster]
         if tokens >= enough:
-            return documents.spans.compress(is_held[documents.cluster], axis=0)
+            is_document_held = is_held[documents.cluster]
+            return documents.spans.compress(is_document_held, axis=0)
     return None
 
 
 def _is_small_in_every_source(documents: _Documents) -> np.ndarray:
     """Whether each cluster holds at most MAX_SHARE of every source, bool [G]."""
-    source_count = int(documents.source.max(initial=-1)) + 1
-    numbers = documents.cluster * source_count + documents.source
-    pairs, pair = np.unique(numbers, return_inverse=True)
-    source_tokens = np.bincount(documents.source, documents.tokens)[pairs % source_count]
-    is_large = np.bincount(pair, documents.tokens) > MAX_SHARE * source_tokens
+    source_tokens = np.bincount(documents.source, documents.tokens)
+    numbers = documents.cluster * len(source_tokens) + documents.source
+    pairs, pair_of_document = np.unique(numbers, return_inverse=True)
+    pair_cluster, pair_source = divmod(pairs, len(source_tokens))
+    pair_tokens = np.bincount(pair_of_document, documents.tokens)
+    is_large = pair_tokens > MAX_SHARE * source_tokens[pair_source]
     is_small = np.ones(len(documents.draw), bool)
-    is_small[pairs[is_large] // source_count] = False
+    is_small[pair_cluster[is_large]] = False
     return is_small
 
 
 def _held_tokens(held: np.ndarray, placed: list[_PlacedPart]) -> int:
     """The number of held-out tokens in consecutive parts."""
-    return int(np.diff(held.clip(placed[0].start, placed[-1].end)).sum())
+    spans = held.clip(placed[0].start, placed[-1].end)
+    return int(np.diff(spans).sum())
 
 
 def _last_sentences(placed: list[_PlacedPart]) -> tuple[np.ndarray, str]:
@@ -262,21 +286,24 @@ def _last_sentences(placed: list[_PlacedPart]) -> tuple[np.ndarray, str]:
     start = placed[0].start
     end = placed[-1].end
     before = [0, *accumulate(map(_sentence_count, placed))]  # [parts + 1] sentences before a part
-    train = before[-1] - max(1, round(before[-1] * HELD_OUT_SHARE))  # sentences
+    sentence_count = before[-1]
+    train = sentence_count - max(1, round(sentence_count * HELD_OUT_SHARE))  # sentences
     position = bisect_left(before, train) - 1
-    cut = placed[position].start
-    cut += int(_sentence_ends(placed[position])[train - before[position] - 1])
+    ends = _sentence_ends(placed[position])
+    cut = int(ends[train - before[position] - 1])
     share = (end - cut) / (end - start)
-    if not MIN_SHARE <= share <= USUAL_MAX_SHARE or end - cut > MAX_TOKENS:
+    is_usual = MIN_SHARE <= share <= USUAL_MAX_SHARE
+    if not is_usual or end - cut > MAX_TOKENS:
         target = end - min(HELD_OUT_SHARE * (end - start), MAX_TOKENS)
         position = bisect_left([part.end for part in placed], target)
-        ends = _sentence_ends(placed[position]) + placed[position].start
-        nearest = int(np.searchsorted(ends, target))
-        near = [*ends[max(0, nearest - 1) : nearest + 1].tolist(), placed[position].start]
+        ends = _sentence_ends(placed[position])
+        following = int(np.searchsorted(ends, target))
+        near = ends[max(0, following - 1) : following + 1].tolist()
+        near.append(placed[position].start)
         inside = [edge for edge in near if start < edge < end]
         cut = min(inside, key=lambda edge: abs(edge - target))
         train = before[position] + int(np.searchsorted(ends, cut, side="right"))
-    return np.array([[cut, end]]), f"the last {before[-1] - train:,} sentences"
+    return np.array([[cut, end]]), f"the last {sentence_count - train:,} sentences"
 
 
 def _sentence_count(placed: _PlacedPart) -> int:
@@ -284,4 +311,4 @@ def _sentence_count(placed: _PlacedPart) -> int:
 
 
 def _sentence_ends(placed: _PlacedPart) -> np.ndarray:
-    return np.memmap(placed.part.path("sentence_ends"), "<i8", "r")
+    return np.fromfile(placed.part.path("sentence_ends"), "<i8") + placed.start

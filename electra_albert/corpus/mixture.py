@@ -45,7 +45,8 @@ def strict_loader() -> type:
     import yaml
 
     def construct_mapping(loader: Any, node: Any, deep: bool = False) -> Any:
-        for name, count in Counter(str(key.value) for key, _ in node.value).items():
+        names = Counter(str(key.value) for key, _ in node.value)
+        for name, count in names.items():
             if count > 1:
                 raise yaml.YAMLError(f"the key {name!r} occurs twice in one entry")
         return yaml.SafeLoader.construct_mapping(loader, node, deep)
@@ -96,7 +97,9 @@ def without_repeats(
     for source, paths in zip(sources, files, strict=True):
         texts: dict[tuple[str, str], Path] = {}  # by file and column
         for path in paths:
-            column = "" if format_of(path) == "text" else source.text_column
+            column = source.text_column
+            if format_of(path) == "text":
+                column = ""
             texts[os.path.realpath(path), column] = path
         repeated = texts.keys() & seen
         if repeated and source.weight is not None:
@@ -111,8 +114,11 @@ def source_names(sources: Sequence[Source]) -> list[str]:
     """A short unique name per source of letters, digits and ._-, from the end of its path."""
     names: list[str] = []
     for number, source in enumerate(sources, start=1):
-        parts = [part for part in Path(redacted(source.corpus)).parts if not glob.has_magic(part)]
-        name = re.sub(r"[^A-Za-z0-9._-]+", "-", parts[-1] if parts else "").strip("-.") or "source"
+        last_part = ""
+        for part in Path(redacted(source.corpus)).parts:
+            if not glob.has_magic(part):
+                last_part = part
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", last_part).strip("-.") or "source"
         while name in names:
             name = f"{name}-{number}"
         names.append(name)
@@ -132,8 +138,11 @@ def _read_source(file: Path, entry: Any, text_column: str) -> Source:
         if not is_of_kind(entry[key], kind):
             raise DataError(f"has the {key} {str(entry[key])[:40]!r}, of the wrong type")
     weight = entry["weight"]
-    if weight is not None and not 0 < weight <= _MAX_WEIGHT:
-        raise DataError(f"has weight {weight:g}, not a number above 0, at most {_MAX_WEIGHT:g}")
+    if weight is not None:
+        weight = float(weight)
+        if not 0 < weight <= _MAX_WEIGHT:
+            limits = f"not a number above 0, at most {_MAX_WEIGHT:g}"
+            raise DataError(f"has weight {weight:g}, {limits}")
     corpus = os.path.expanduser(entry["corpus"])  # unknown users are left unexpanded
     if Path(corpus).suffix.lower() in _SUFFIXES:
         raise DataError("is a .yaml file; list its sources here instead")
@@ -142,12 +151,14 @@ def _read_source(file: Path, entry: Any, text_column: str) -> Source:
     elif corpus != BUILT_IN_CORPUS and URL not in corpus:
         is_glob = glob.has_magic(corpus)
         folder = os.path.abspath(file.parent)
-        path = os.path.join(glob.escape(folder) if is_glob else folder, corpus)
+        if is_glob:
+            folder = glob.escape(folder)
+        path = os.path.join(folder, corpus)
         if is_glob or os.path.lexists(path):
             corpus = path
         elif hub_name(corpus) is None:
             raise DataError(f"names {corpus}, but {path} does not exist")
-    return Source(corpus, entry["text_column"], weight and float(weight))
+    return Source(corpus, entry["text_column"], weight)
 
 
 @dataclass(frozen=True)
@@ -181,11 +192,13 @@ class ExampleOrder:
         begin = 0
         sources = zip(self.first, self.count, self.taken, strict=True)
         for source, (first, count, taken) in enumerate(sources):
-            in_source = (slot >= begin) & (slot < begin + taken)
+            end = begin + taken
+            in_source = (slot >= begin) & (slot < end)
             turn = epoch[in_source] * taken + slot[in_source] - begin  # earlier draws
             seed = derived_seed(self.seed, Stream.SOURCE, source)
-            index[in_source] = first + permute(turn % count, count, seed, turn // count)
-            begin += taken
+            number = permute(turn % count, count, seed, turn // count)
+            index[in_source] = first + number
+            begin = end
         return index
 
 
@@ -203,11 +216,15 @@ def order_examples(
         number = sizes.index(min(sizes)) + 1
         raise DataError(f"source {number} gives no training example; add text or remove it")
     demand = [weight / size for weight, size in zip(weights, sizes, strict=True)]
-    if max(demand) >= _MAX_REPEATS * min(demand):
+    lowest = min(demand)
+    if max(demand) >= _MAX_REPEATS * lowest:
         number = demand.index(max(demand)) + 1
         raise DataError(
             f"source {number} would be repeated over {_MAX_REPEATS:,} times per epoch; "
             "choose closer weights"
         )
-    taken = [round(size * (share / min(demand))) for size, share in zip(sizes, demand, strict=True)]
+    taken = []
+    for size, share in zip(sizes, demand, strict=True):
+        repeats = share / lowest
+        taken.append(round(size * repeats))
     return ExampleOrder(tuple(first), tuple(sizes), tuple(taken), seed)

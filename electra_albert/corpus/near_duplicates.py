@@ -14,11 +14,9 @@ _PAIR_WORDS = 2
 _MIN_EQUAL = 90  # MinHashes: as if one word in eleven was replaced (Jaccard index of bigrams .70)
 _BAND = "<u4"  # four MinHashes; only documents that agree in a whole band are compared
 _PAIRS_AT_ONCE = 1 << 13  # candidate pairs compared at once
-_INT63 = np.uint64((1 << 63) - 1)
+_INT63 = (1 << 63) - 1
 _BYTE_FACTOR = 0x9E3779B97F4A7C15  # odd, so that it has an inverse modulo 2**64
-_WORD_FACTOR = np.uint64(0xD6E8FEB86659FD93)
-_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2 = np.uint64(0x94D049BB133111EB)
+_WORD_FACTOR = 0xD6E8FEB86659FD93
 
 
 class Signature(NamedTuple):
@@ -31,7 +29,10 @@ class Signature(NamedTuple):
 def signatures_of(heads: list[str]) -> list[Signature]:
     """The signature of each document, from its first characters, without line feeds.
 
-    None is of white space only.
+    None is of white space only. Three documents have these n-grams:
+        "an old red hat was"   bigrams "an old", "old red", "red hat", "hat was"; one 5-gram
+        "an old hat"           bigrams "an old", "old hat"; 5-gram "an old hat"
+        "hat"                  bigram "hat", 5-gram "hat"
     """
     text = b" \n ".join(head.lower().encode() for head in heads)  # \n becomes a separate word
     hashes, is_border = _hash_words(np.frombuffer(text, np.uint8))
@@ -46,10 +47,13 @@ def signatures_of(heads: list[str]) -> list[Signature]:
         mixed[:length] += hashes[offset:] * in_document
         if offset == _PAIR_WORDS - 1:
             is_pair = _is_whole(document, first, _PAIR_WORDS)
-            minhashes = _minhashes(_mix(mixed)[is_pair], (is_pair.cumsum() - is_pair)[first])
-    keys = np.where(_is_whole(document, first, _SHINGLE_WORDS), _mix(mixed) & _INT63, _INT63)
-    minimum = np.minimum.reduceat(keys, first)
-    return list(map(Signature, minimum.tolist(), map(bytes, minhashes)))
+            pair_hashes = _mix(mixed)[is_pair]
+            earlier_pairs = is_pair.cumsum() - is_pair  # of each word
+            minhashes = _minhashes(pair_hashes, earlier_pairs[first])
+    is_shingle = _is_whole(document, first, _SHINGLE_WORDS)
+    shingle_hashes = np.where(is_shingle, _mix(mixed) & _INT63, _INT63)
+    keys = np.minimum.reduceat(shingle_hashes, first).tolist()
+    return list(map(Signature, keys, map(bytes, minhashes)))
 
 
 def _is_whole(document: np.ndarray, first: np.ndarray, words: int) -> np.ndarray:
@@ -69,9 +73,11 @@ def _minhashes(hashes: np.ndarray, first: np.ndarray) -> np.ndarray:
 
     Returns uint8 [documents, SIGNATURE_BYTES].
     """
-    short = (hashes >> np.uint64(32)).astype(np.uint32)
-    numbers = np.arange(0, 1 << 32, (1 << 32) // SIGNATURE_BYTES).astype(np.uint32)
-    nearest = [np.minimum.reduceat(short ^ number, first) for number in numbers]
+    short_hashes = (hashes >> 32).astype(np.uint32)
+    nearest = []
+    for number in range(0, 1 << 32, (1 << 32) // SIGNATURE_BYTES):
+        distances = short_hashes ^ number
+        nearest.append(np.minimum.reduceat(distances, first))
     return np.stack(nearest, axis=1).astype(np.uint8)
 
 
@@ -84,18 +90,22 @@ def join_near_duplicates(cluster: np.ndarray, minhashes: np.ndarray) -> np.ndarr
     from scipy.sparse.csgraph import connected_components
 
     for band in minhashes.view(_BAND).T:
-        order = band.argsort(kind="stable")  # each document is compared with the next one
-        pairs = np.stack([order[:-1], order[1:]])  # [2, D - 1]
-        is_candidate = band[pairs[0]] == band[pairs[1]]
-        is_candidate &= cluster[pairs[0]] != cluster[pairs[1]]
-        pairs = pairs[:, is_candidate]
-        blocks = np.array_split(pairs, 1 + pairs.shape[1] // _PAIRS_AT_ONCE, axis=1)
+        order = band.argsort(kind="stable")
+        first = order[:-1]
+        second = order[1:]  # each document is compared with the next one
+        is_candidate = band[first] == band[second]
+        is_candidate &= cluster[first] != cluster[second]
+        pairs = np.stack([first, second])[:, is_candidate]  # [2, candidates]
+        block_count = 1 + pairs.shape[1] // _PAIRS_AT_ONCE
+        blocks = np.array_split(pairs, block_count, axis=1)
         is_near = [_are_near(minhashes[first], minhashes[second]) for first, second in blocks]
         edges = cluster[pairs[:, np.concatenate(is_near)]]
         if edges.size:
+            weights = np.ones(edges.shape[1])
             size = int(cluster.max()) + 1
-            graph = coo_array((np.ones(edges.shape[1]), tuple(edges)), (size, size))
-            cluster = connected_components(graph, directed=False)[1][cluster]
+            graph = coo_array((weights, tuple(edges)), (size, size))
+            component = connected_components(graph, directed=False)[1]
+            cluster = component[cluster]
     return cluster
 
 
@@ -103,28 +113,36 @@ def find_near_duplicates(
     keys: np.ndarray, minhashes: np.ndarray, held_keys: np.ndarray, held_minhashes: np.ndarray
 ) -> np.ndarray:
     """Which documents, bool [D], are near-duplicates of a held-out one, by keys and minhashes."""
-    is_near: np.ndarray = np.isin(keys, held_keys)
+    is_near = np.isin(keys, held_keys)
     bands = zip(minhashes.view(_BAND).T, held_minhashes.view(_BAND).T, strict=True)
-    for band, held in bands:
-        order = held.argsort(kind="stable")
-        similar = order[np.searchsorted(held[order], band).clip(max=len(held) - 1)]  # [D]
-        candidates = np.flatnonzero((held[similar] == band) & ~is_near)
-        is_near[candidates] = _are_near(minhashes[candidates], held_minhashes[similar[candidates]])
+    for band, held_band in bands:
+        order = held_band.argsort(kind="stable")
+        position = np.searchsorted(held_band[order], band).clip(max=len(order) - 1)
+        similar = order[position]  # [D] held-out document with this band, if there is one
+        has_same_band = held_band[similar] == band
+        candidates = np.flatnonzero(has_same_band & ~is_near)
+        similar = similar[candidates]
+        is_near[candidates] = _are_near(minhashes[candidates], held_minhashes[similar])
     return is_near
 
 
 def _are_near(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    return np.asarray((first == second).sum(axis=1) >= _MIN_EQUAL)
+    equal_count = (first == second).sum(axis=1)
+    return np.asarray(equal_count >= _MIN_EQUAL)
 
 
 def _hash_words(letters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Hashes of the words between spaces, uint64 [words], and which are the line feed."""
     is_letter = np.concatenate(([False], letters != ord(" "), [False]))
-    starts, ends = np.flatnonzero(np.diff(is_letter)).reshape(-1, 2).T
+    edges = np.flatnonzero(np.diff(is_letter))
+    starts = edges[::2]
+    ends = edges[1::2]
     # A polynomial rolling hash: a difference of prefix sums, divided by the power at the start.
-    sums = np.append(np.uint64(0), np.cumsum(letters * _powers(_BYTE_FACTOR, letters.size)))
+    powers = _powers(_BYTE_FACTOR, letters.size)
+    sums = np.append(np.uint64(0), np.cumsum(letters * powers))
     inverses = _powers(pow(_BYTE_FACTOR, -1, 1 << 64), letters.size)
-    return _mix((sums[ends] - sums[starts]) * inverses[starts]), letters[starts] == ord("\n")
+    hashes = (sums[ends] - sums[starts]) * inverses[starts]
+    return _mix(hashes), letters[starts] == ord("\n")
 
 
 def _powers(base: int, count: int) -> np.ndarray:
@@ -136,6 +154,9 @@ def _powers(base: int, count: int) -> np.ndarray:
 
 def _mix(values: np.ndarray) -> np.ndarray:
     """The SplitMix64 finaliser, applied to each uint64."""
-    values = (values ^ (values >> np.uint64(30))) * _MIX_1
-    values = (values ^ (values >> np.uint64(27))) * _MIX_2
-    return np.asarray(values ^ (values >> np.uint64(31)))
+    values = values ^ (values >> 30)
+    values *= 0xBF58476D1CE4E5B9
+    values ^= values >> 27
+    values *= 0x94D049BB133111EB
+    values ^= values >> 31
+    return values

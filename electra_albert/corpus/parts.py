@@ -97,12 +97,16 @@ class PartPlan(NamedTuple):
 def read_statistics(path: Path, key: str) -> dict[str, Any]:
     """The statistics in a manifest; empty if they are missing, damaged or of another key."""
     statistics = read_manifest(path)
-    return statistics if statistics.get("key") == key else {}
+    if statistics.get("key") != key:
+        return {}
+    return statistics
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
     """uint16 if it holds every token id, else uint32."""
-    return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
+    if vocab_size <= 1 << 16:
+        return np.dtype("<u2")
+    return np.dtype("<u4")
 
 
 def write_parts(plan: PartPlan, numbers: Sequence[int], num_workers: int) -> None:
@@ -129,7 +133,8 @@ def run_all(
 
     Returns the results as they come, and logs the progress. A few quick items need no worker.
     """
-    num_workers = min(num_workers, len(items) // (_QUICK_ITEMS_PER_WORKER if is_quick else 1))
+    items_per_worker = _QUICK_ITEMS_PER_WORKER if is_quick else 1
+    num_workers = min(num_workers, len(items) // items_per_worker)
     results: list[Any] = []
     logged = time.monotonic()
     bar = tqdm(

@@ -93,16 +93,20 @@ def plain_errors(config: CorpusConfig) -> Iterator[None]:
 
 def worker_count(config: CorpusConfig) -> int:
     """Processes that prepare at once."""
-    has_affinity = hasattr(os, "sched_getaffinity")
-    cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count()
+    cores = os.cpu_count()
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
     return config.preprocessing_num_workers or cores or 1
 
 
 def find_store(prepared_dir: Path, fingerprint: str) -> Store | None:
     """The store with this fingerprint in `prepared_dir`, if it still exists and is complete."""
     folders = prepared_dir.glob(f"*-{fingerprint[:KEY_LETTERS]}/store")
-    stores = (ready_store(folder, fingerprint) for folder in folders)
-    return next(filter(None, stores), None)
+    for folder in folders:
+        store = ready_store(folder, fingerprint)
+        if store:
+            return store
+    return None
 
 
 def _build(corpus: CorpusFolder, tokenizer: Tokenizer) -> Store:

@@ -69,14 +69,15 @@ class ExampleTable(NamedTuple):
     def first_of_sources(self, split: Split, source_count: int) -> list[int]:
         """The first example of each source; a source without any has that of the next one."""
         first_part = np.searchsorted(split.sources, np.arange(source_count))
-        return [int(first) for first in self.firsts[first_part]]
+        return list(map(int, self.firsts[first_part]))
 
 
 def mapped(file: Path, dtype: np.dtype) -> np.ndarray:
     """A file as a memory-mapped array; unlike np.memmap it keeps no file open."""
     kind = torch.from_numpy(np.zeros(0, dtype)).dtype
     size = file.stat().st_size // dtype.itemsize
-    array: np.ndarray = torch.from_file(str(file), size=size, dtype=kind).numpy()
+    tensor = torch.from_file(str(file), size=size, dtype=kind)
+    array: np.ndarray = tensor.numpy()
     return array
 
 
@@ -104,7 +105,8 @@ def build_table(split: Split, max_seq_length: int, seed: int, num_workers: int =
             raise CheckpointError(f"{damage}, right after writing; check the disk")
     files = (split.folder / f"{number:06d}.{name}.bin" for number in split.numbers)
     edges = [mapped(file, np.dtype("<i8")) for file in files]
-    return ExampleTable(edges, np.cumsum([0, *(len(ends) - 1 for ends in edges)]))
+    example_counts = [len(ends) - 1 for ends in edges]
+    return ExampleTable(edges, np.cumsum([0, *example_counts]))
 
 
 def _table_damage(split: Split, name: str) -> str | None:
@@ -126,7 +128,8 @@ def write_rows(job: tuple[Path, int, np.ndarray, int], seed: int) -> tuple[str, 
     name = f"{number:06d}.{rows_name(max_seq_length, seed)}.bin"
     with replacing(folder / name) as opened:
         file = HashedFile(opened)
-        for edges in chain([[0]], _pack(document_ends, max_seq_length, seed, number)):
+        blocks = _pack(document_ends, max_seq_length, seed, number)
+        for edges in chain([[0]], blocks):
             file.write(np.array(edges, "<i8").tobytes())
         return name, file.finish()
 
@@ -142,8 +145,8 @@ def _pack(
                                          for a [SEP] at the end of a sentence
     """
     token_count = int(document_ends[-1])
-    blocks = (document_ends[i : i + _BLOCK].tolist() for i in range(0, len(document_ends), _BLOCK))
-    borders = chain.from_iterable(blocks)
+    blocks = np.split(document_ends, range(_BLOCK, len(document_ends), _BLOCK))
+    borders = chain.from_iterable(block.tolist() for block in blocks)
     border = next(borders)  # first document end after the example's start
     start = 0
     for first_example in count(0, _BLOCK):
@@ -154,7 +157,8 @@ def _pack(
             while border < end:
                 borders_inside += 1
                 if borders_inside > 1:  # the first replaces the segment cut, others need a [SEP]
-                    end = min(end, max(border, start + length - 2 - borders_inside))
+                    room = length - 2 - borders_inside
+                    end = min(end, max(border, start + room))
                 if border < end:
                     border = next(borders)
             ends.append(end)
@@ -172,8 +176,10 @@ def _example_lengths(first_example: int, max_seq_length: int, seed: int, part: i
     index = torch.arange(first_example, first_example + _BLOCK)
     draw = torch.full_like(index, 2 * part)
     is_short = uniform(bits(seed, Stream.SHORT_EXAMPLE, index, draw)) < SHORT_EXAMPLE_RATE
-    shorter = bits(seed, Stream.SHORT_EXAMPLE, index, draw + 1) % (max_seq_length - MIN_LENGTH + 1)
-    return torch.where(is_short, MIN_LENGTH + shorter, max_seq_length).tolist()
+    choices = max_seq_length - MIN_LENGTH + 1
+    extra = bits(seed, Stream.SHORT_EXAMPLE, index, draw + 1) % choices
+    lengths = torch.where(is_short, MIN_LENGTH + extra, max_seq_length)
+    return lengths.tolist()
 
 
 def padding_share(split: Split, table: ExampleTable, max_seq_length: int) -> float:
@@ -182,12 +188,14 @@ def padding_share(split: Split, table: ExampleTable, max_seq_length: int) -> flo
     example_count = 0
     step = 1 + len(split.parts) // 100
     for stream, edges in zip(split.parts[::step], table.edges[::step], strict=True):
-        start = edges[:-1][:_BLOCK]
-        end = edges[1:][:_BLOCK]
-        sentences = inside(stream.sentence_ends, start, end)[1]
-        borders = inside(stream.document_ends, start, end)[1]
-        tokens = end - start + np.maximum(borders, sentences > 0)
-        padding += int((max_seq_length - 2 - tokens).sum())
+        edges = edges[: _BLOCK + 1]
+        start = edges[:-1]
+        end = edges[1:]
+        _, sentences = inside(stream.sentence_ends, start, end)
+        _, borders = inside(stream.document_ends, start, end)
+        separators = np.maximum(borders, sentences > 0)  # inside the example
+        unused = max_seq_length - 2 - (end - start) - separators
+        padding += int(unused.sum())
         example_count += len(start)
     return padding / (example_count * max_seq_length)
 
@@ -195,4 +203,5 @@ def padding_share(split: Split, table: ExampleTable, max_seq_length: int) -> flo
 def inside(ends: np.ndarray, start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Index of the first of `ends` strictly between start and end, and their number, both [B]."""
     first = np.searchsorted(ends, start, side="right")
-    return first, np.maximum(np.searchsorted(ends, end, side="left") - first, 0)
+    last = np.searchsorted(ends, end, side="left")
+    return first, np.maximum(last - first, 0)

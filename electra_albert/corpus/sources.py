@@ -1,7 +1,5 @@
 """Corpus files to documents of sentences: files are cut into units, which are read as streams."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections import Counter
@@ -10,7 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import chain, islice, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Literal, NamedTuple, cast, get_args
+from typing import Any, BinaryIO, Literal, NamedTuple, cast, get_args
 
 from electra_albert.contracts import DataError
 from electra_albert.corpus import documents
@@ -32,9 +30,6 @@ from electra_albert.data_files.tables import (
     json_kind,
     json_objects,
 )
-
-if TYPE_CHECKING:
-    import pyarrow
 
 Layout = documents.Layout  # of the lines of a text file
 Kind = Layout | Literal["records", "csv", "tsv", "parquet", "arrow"]
@@ -99,7 +94,8 @@ def plan_units(
     options = options or ReadOptions()
     units: list[list[Span]] = []
     size = 0
-    for span, span_bytes in chain.from_iterable(_cut_file(f, options, unit_bytes) for f in files):
+    spans_of_files = (_cut_file(path, options, unit_bytes) for path in files)
+    for span, span_bytes in chain.from_iterable(spans_of_files):
         if not units or size + span_bytes > unit_bytes:
             units.append([])
             size = 0
@@ -128,7 +124,8 @@ def _cut_file(path: Path, options: ReadOptions, unit_bytes: int) -> Iterator[tup
     with open_regular(path) as file:
         size = path.stat().st_size
         is_compressed = streams.compression(file.read(16)) is not None
-        kind = _find_kind(path, None if is_compressed else file, options)
+        plain = None if is_compressed else file
+        kind = _find_kind(path, plain, options)
         if is_compressed:
             yield Span(name, 0, _TO_THE_END, kind), size * _EXPANSION
         elif has_suffix or kind in ("csv", "tsv"):
@@ -137,7 +134,9 @@ def _cut_file(path: Path, options: ReadOptions, unit_bytes: int) -> Iterator[tup
             start = 0
             while start < size:
                 target = (start // unit_bytes + 1) * unit_bytes
-                end = _border_after(file, target, kind) if target < size else size
+                end = size
+                if target < size:
+                    end = _border_after(file, target, kind)
                 yield Span(name, start, end, kind), end - start
                 start = end
 
@@ -151,13 +150,15 @@ def _find_kind(path: Path, plain: BinaryIO | None, options: ReadOptions) -> Kind
         return "records"
     if options.documents == "line":
         return "documents"
-    sample = read_sample(path)[0][:_KIND_BYTES]
+    sample, _ = read_sample(path)
+    sample = sample[:_KIND_BYTES]
     size = path.stat().st_size
     if plain is None:
         size *= _EXPANSION
     elif size > 2 * _KIND_BYTES:
         plain.seek(size // 2)
-        sample += b"\n" + plain.read(_KIND_BYTES).partition(b"\n")[2]
+        _, _, whole_lines = plain.read(_KIND_BYTES).partition(b"\n")
+        sample += b"\n" + whole_lines
     decoded = streams.with_line_feeds(sample.decode(options.encoding, "surrogateescape"))
     text = Decoder("replace", Counter()).lines(decoded, str)
     lines = [line.strip() for line in text.split("\n")]
@@ -167,17 +168,21 @@ def _find_kind(path: Path, plain: BinaryIO | None, options: ReadOptions) -> Kind
     counts = [len(documents.split_sentences(line)) for line in lines if line]
     if sum(counts) <= _PARAGRAPH_SENTENCES * len(counts):
         return "sentences"
-    has_blank_line = len(counts) < len("\n".join(lines).strip().split("\n"))
-    # Estimated without two lines, because the sample may cut them.
-    line_count = max(len(counts), (len(counts) - 2) * size / len(sample))
-    is_unbroken = line_count > _FEW_LINES and not has_blank_line
-    return "documents" if is_auto and is_unbroken else "paragraphs"
+    inner_lines = "\n".join(lines).strip().split("\n")
+    has_blank_line = len(counts) < len(inner_lines)
+    # Without two lines, because the sample may cut them.
+    estimate = (len(counts) - 2) * size / len(sample)
+    has_few_lines = max(len(counts), estimate) <= _FEW_LINES
+    if is_auto and not has_blank_line and not has_few_lines:
+        return "documents"
+    return "paragraphs"
 
 
 def _are_wrapped(lines: list[str]) -> bool:
     """Whether the sentences of stripped lines continue in the next line, cut at one width."""
     pairs = [(line, following) for line, following in pairwise(lines) if line and following]
-    if len(pairs) < _MIN_WRAPPED_LINES:
+    pair_count = len(pairs)
+    if pair_count < _MIN_WRAPPED_LINES:
         return False
     lengths = sorted(len(line) for line in lines if line)
     width = lengths[int(0.9 * len(lengths))]  # wrapped by hand, lines differ
@@ -186,15 +191,19 @@ def _are_wrapped(lines: list[str]) -> bool:
     words = 0
     for line, following in pairs:
         words += len(line.split())
-        full += len(line) + 1 + len(following.split()[0]) > width
-        lower += following[0].islower() and line[-1] not in ".!?…"
-    is_prose = lower >= _LOWER * len(pairs) and words >= _MIN_WRAPPED_WORDS * len(pairs)
-    return width in _WRAPPED_WIDTHS and is_prose and full >= _WRAPPED * len(pairs)
+        next_word = following.split()[0]
+        full += len(line) + 1 + len(next_word) > width
+        lower += next_word[0].islower() and line[-1] not in ".!?…"
+    is_prose = lower >= _LOWER * pair_count and words >= _MIN_WRAPPED_WORDS * pair_count
+    is_filled = full >= _WRAPPED * pair_count
+    return is_prose and is_filled and width in _WRAPPED_WIDTHS
 
 
 def _border_after(file: BinaryIO, position: int, kind: Kind) -> int:
     """The offset after the first document boundary from `position` on, or the file's end."""
-    border = re.compile(rb"\n") if kind in ("records", "documents") else _BLANK_LINE
+    border = _BLANK_LINE
+    if kind in ("records", "documents"):
+        border = re.compile(rb"\n")
     file.seek(position)
     tail = b""  # a possible start of a blank line that ends in the next block
     for block in iter(partial(file.read, streams.BLOCK_BYTES), b""):
@@ -209,7 +218,9 @@ def _border_after(file: BinaryIO, position: int, kind: Kind) -> int:
         if match:
             return position - len(window) + match.end()
         ending = window[len(window.rstrip()) :]
-        tail = b"\n" if b"\n" in ending or b"\r" in ending else b""
+        tail = b""
+        if b"\n" in ending or b"\r" in ending:
+            tail = b"\n"
     return position
 
 
@@ -281,10 +292,12 @@ def _csv_records(lines: Lines, kind: Kind, column: str) -> Iterator[Record]:
     """The field `column` of each row that is not blank; counts separators other than commas."""
     texts = (line + "\n" for _, line in _numbered(lines))
     first = next(texts, "")
-    delimiter = "\t" if kind == "tsv" else csv_delimiter((first,), (column,))
-    if kind == "csv" and delimiter != ",":
-        name = SEPARATORS.get(delimiter, delimiter)
-        lines.counts[f"CSV files separated by {name}"] += 1
+    delimiter = "\t"
+    if kind == "csv":
+        delimiter = csv_delimiter((first,), (column,))
+        if delimiter != ",":
+            name = SEPARATORS.get(delimiter, delimiter)
+            lines.counts[f"CSV files separated by {name}"] += 1
     location = partial(lines.location, -1)  # rows are numbered from 1
     rows = csv_rows(chain((first,), texts), delimiter, location)
     _, header = next(rows, (1, []))
@@ -292,13 +305,14 @@ def _csv_records(lines: Lines, kind: Kind, column: str) -> Iterator[Record]:
         raise _missing_column(lines.path, column, header)
     position = header.index(column)
     for number, row in rows:
-        if row and len(row) != len(header):
+        if not row:
+            continue
+        if len(row) != len(header):
             raise DataError(
                 f"{location(number)}: {len(row)} fields where the header has {len(header)}; "
                 f"quote fields that contain {delimiter!r}"
             )
-        if row:
-            yield row[position], partial(location, number)
+        yield row[position], partial(location, number)
 
 
 def _column_records(span: Span, column: str, counts: Counter[str]) -> Iterator[Record]:
@@ -314,11 +328,14 @@ def _column_records(span: Span, column: str, counts: Counter[str]) -> Iterator[R
                 content = _as_bytes(texts.slice(start, _ROWS))
                 for row, raw in enumerate(content, first + start + 1):
                     counts["bytes"] += len(raw or b"")
-                    text = None if raw is None else raw.decode("utf-8", "surrogateescape")
+                    text = None
+                    if raw is not None:
+                        text = raw.decode("utf-8", "surrogateescape")
                     yield text, partial("{}, row {}".format, span.path, row)
 
 
-def _as_bytes(texts: pyarrow.Array) -> list[bytes | None]:
+def _as_bytes(texts: Any) -> list[bytes | None]:
+    """The bytes of each text of a pyarrow.Array."""
     import pyarrow
     from pyarrow import types
 
@@ -337,14 +354,16 @@ def _as_bytes(texts: pyarrow.Array) -> list[bytes | None]:
     return list(texts.to_pylist())
 
 
-def _check_column(path: str, schema: pyarrow.Schema, column: str) -> None:
-    """Raise DataError unless `column` occurs once and holds text."""
+def _check_column(path: str, schema: Any, column: str) -> None:
+    """Raise DataError unless `column` of a pyarrow.Schema occurs once and holds text."""
     from pyarrow import types
 
     if schema.names.count(column) != 1:
         raise _missing_column(path, column, schema.names)
     kind = schema.field(column).type
-    value = kind.value_type if types.is_dictionary(kind) else kind
+    value = kind
+    if types.is_dictionary(kind):
+        value = kind.value_type
     checks = (types.is_string, types.is_large_string, types.is_string_view, types.is_null)
     if not any(is_kind(value) for is_kind in checks):
         raise DataError(f"{path}: column {column!r} holds {kind}, not text; set --text_column")
@@ -354,7 +373,9 @@ def _missing_column(location: str, column: str, columns: list[str]) -> DataError
     names = ", ".join(map(repr, columns[:20])) or "none"
     if len(columns) > 20:
         names += ", …"
-    problem = "duplicated" if column in columns else "missing"
+    problem = "missing"
+    if column in columns:
+        problem = "duplicated"
     return DataError(
         f"{location}: column {column!r} is {problem} (columns: {names}); set --text_column"
     )

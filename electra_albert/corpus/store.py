@@ -147,13 +147,14 @@ def _split_part(part: Part, shared: _Splitting) -> None:
         raise CheckpointError(f"{damage}, right after writing; check the disk, then start again")
     with replacing(part.path("token_counts")) as file:
         file.write(token_counts.tobytes())
+    left_out = spans["near_duplicates"]
     write_manifest(
         part.path("split.json"),
         files,
         key=shared.key,
         sizes=sizes,
-        left_out=len(spans["near_duplicates"]),
-        left_out_tokens=int(np.diff(spans["near_duplicates"]).sum()),
+        left_out=len(left_out),
+        left_out_tokens=int(np.diff(left_out).sum()),
     )
 
 
@@ -179,7 +180,8 @@ def _copy_text(
             documents += _copy_ends(part.path("document_ends"), start, end, shift, files[2])
             token_count += end - start
     sizes = {"tokens": token_count, "sentences": sentences, "documents": documents}
-    return [file.finish() for file in files], sizes, token_counts
+    digests = [file.finish() for file in files]
+    return digests, sizes, token_counts
 
 
 def _copy_ends(path: Path, start: int, end: int, shift: int, file: HashedFile) -> int:
@@ -221,6 +223,8 @@ def merge_parts(plan: PartPlan, skipped: Counter[str]) -> Store:
     tokens = sum(side["tokens"] for side in sides.values())
     left_out = sum(split["left_out_tokens"] for split in splits)
     assert tokens + left_out == written["tokens"], "the streams do not hold all tokens of the parts"
+    token_share = tokens / written["tokens"]
+    byte_share = 1 - read["skipped_bytes"] / read["bytes"]
     write_manifest(
         folder / "manifest.json",
         _merge_files(plan, parts, splits),
@@ -231,7 +235,7 @@ def merge_parts(plan: PartPlan, skipped: Counter[str]) -> Store:
         statistics={
             "read": read,
             "written": written,
-            "kept": tokens / written["tokens"] * (1 - read["skipped_bytes"] / read["bytes"]),
+            "kept": token_share * byte_share,
             "sides": sides,
             "held_out": held_out.notice.tobytes().decode(),
             "process_seconds": sum(part.statistics["seconds"] for part in parts),
@@ -327,7 +331,8 @@ def _open_split(folder: Path, manifest: Mapping[str, Any]) -> Split:
         names = [f"{number:06d}.{name}.bin" for name in TokenStream._fields]
         if f"{folder.name}/{names[0]}" in manifest["files"]:
             numbers.append(number)
-            parts.append(TokenStream(*map(mapped, map(folder.joinpath, names), types)))
+            files = map(folder.joinpath, names)
+            parts.append(TokenStream(*map(mapped, files, types)))
     part_sources = [sources[number] for number in numbers]
     return Split(folder, manifest["vocab_size"], numbers, parts, part_sources)
 
@@ -377,14 +382,19 @@ def format_statistics(statistics: dict[str, Any], padding_share: float) -> str:
     ]
     for name, side in statistics["sides"].items():
         counts = f"{side['documents']:,} documents, {side['sentences']:,} sentences"
-        lines.append((name, f"{counts}, {side['tokens']:,} tokens ({side['tokens'] / tokens:.1%})"))
+        share = side["tokens"] / tokens
+        lines.append((name, f"{counts}, {side['tokens']:,} tokens ({share:.1%})"))
     lines.append(("held out", statistics["held_out"]))
-    notes = {name: read[name] for name in sorted({*read}.difference(_FILE_LABELS, _TOTALS))}
+    other_names = {*read}.difference(_FILE_LABELS, _TOTALS)
+    notes = {name: read[name] for name in sorted(other_names)}
     notes |= {label: written.get(name, 0) for name, label in _WRITTEN_LABELS.items()}
     for name, count in notes.items():
         if count:
             text = name.replace("_skipped", "").replace("skipped_", "").replace("_", " ")
-            lines.append(("skipped" if "skipped" in name else "noted", f"{count:,} {text}"))
+            label = "noted"
+            if "skipped" in name:
+                label = "skipped"
+            lines.append((label, f"{count:,} {text}"))
     lines.append(("speed", f"{megabytes / seconds:.1f} MB/s per process"))
     width = max(len(name) for name, _ in lines)
     return "\n".join(f"  {name:<{width}}  {text}" for name, text in lines)

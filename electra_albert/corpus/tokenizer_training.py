@@ -243,13 +243,15 @@ def extend_tokenizer(
     """
     content = json.loads(tokenizer.backend_tokenizer.to_str())
     model = content["model"]
+    kind = model["type"]
     size = len(tokenizer)
-    if model["type"] not in ("Unigram", "WordPiece"):
-        raise UsageError(f"the vocabulary of a {model['type']} tokenizer cannot be extended")
+    if kind not in ("Unigram", "WordPiece"):
+        raise UsageError(f"the vocabulary of a {kind} tokenizer cannot be extended")
     if len(model["vocab"]) < size:
         raise UsageError("a vocabulary with added tokens after the model's cannot be extended")
-    words = _candidate_words(tokenizer, count_words(_words(tokenizer, model["type"], sentences)))
-    if model["type"] == "WordPiece":
+    counts = count_words(_words(tokenizer, kind, sentences))
+    words = _candidate_words(tokenizer, counts)
+    if kind == "WordPiece":
         words = words[:count]  # WordPiece takes the longest match, which is the whole word
         model["vocab"] |= {word.text: number for number, word in enumerate(words, size)}
     else:
@@ -287,7 +289,9 @@ def _words(tokenizer: Tokenizer, kind: str, sentences: Iterable[str]) -> Iterato
         if backend.pre_tokenizer:
             words = [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(text)]
         for word in words:
-            parts = _WORD_RUN.findall(word) if kind == "Unigram" else [word]
+            parts = [word]
+            if kind == "Unigram":
+                parts = _WORD_RUN.findall(word)
             yield from (part for part in parts if len(part) <= MAX_WORD_LENGTH)
 
 
@@ -312,7 +316,11 @@ def _used_words(model: dict[str, Any], words: list[_Word], count: int) -> list[_
 
     vocab = list(map(tuple, model["vocab"]))
     scores = [score for _, score in vocab]
-    rest = [word for word in words if word.score > sum(map(scores.__getitem__, word.ids))]
+    rest = []
+    for word in words:
+        score_of_parts = sum(scores[token_id] for token_id in word.ids)
+        if word.score > score_of_parts:
+            rest.append(word)
     used: list[_Word] = []
     while True:
         room = count - len(used)

@@ -56,4 +56,6 @@ def one_line(error: BaseException) -> str:
 def hub_name(text: str) -> tuple[str, str | None] | None:
     """Parse OWNER/NAME or OWNER/NAME:CONFIG into dataset and config; None for any other text."""
     match = re.fullmatch(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?::([\w.-]+))?", text)
-    return match and (match[1], match[2])
+    if match is None:
+        return None
+    return match[1], match[2]

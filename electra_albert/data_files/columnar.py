@@ -36,8 +36,10 @@ def open_columnar(path: str | Path) -> Iterator[Columnar]:
 
     with streams.open_regular(path) as file:
         try:
-            is_parquet = finding.format_of(Path(path)) == "parquet"
-            yield _parquet(file) if is_parquet else _arrow(str(path), file)
+            if finding.format_of(Path(path)) == "parquet":
+                yield _parquet(file)
+            else:
+                yield _arrow(str(path), file)
         except UserError:
             raise
         except (pyarrow.ArrowException, OSError, EOFError, ValueError, LookupError) as error:
@@ -63,23 +65,30 @@ def _parquet(regular: Any) -> Columnar:
             yield row, batch
             row += batch.num_rows
 
-    return Columnar(file.schema_arrow, [group.total_byte_size for group in groups], batches)
+    sizes = [group.total_byte_size for group in groups]
+    return Columnar(file.schema_arrow, sizes, batches)
 
 
 def _arrow(path: str, regular: Any) -> Columnar:
     from pyarrow import ipc, memory_map
 
     is_file = regular.read(len(_ARROW_FILE)) == _ARROW_FILE
-    regular.seek(max(0, regular.seek(0, os.SEEK_END) - len(_STREAM_END)))
+    size = regular.seek(0, os.SEEK_END)
+    regular.seek(max(0, size - len(_STREAM_END)))
     if not is_file and regular.read() != _STREAM_END:
         raise ValueError("the end of the stream is missing")
 
     def opened() -> Any:  # memory-mapped, because a record batch may be the whole file
-        return (ipc.open_file if is_file else ipc.open_stream)(memory_map(path))
+        file = memory_map(path)
+        if is_file:
+            return ipc.open_file(file)
+        return ipc.open_stream(file)
 
     def parts() -> Iterator[Any]:
         reader = opened()
-        return map(reader.get_batch, range(reader.num_record_batches)) if is_file else iter(reader)
+        if is_file:
+            return map(reader.get_batch, range(reader.num_record_batches))
+        return iter(reader)
 
     def batches(start: int, end: int, columns: list[str]) -> Batches:
         row = number = 0
@@ -90,4 +99,5 @@ def _arrow(path: str, regular: Any) -> Columnar:
         if number < end:
             raise DataError(f"{path}: {streams.SHORTER}")
 
-    return Columnar(opened().schema, [batch.get_total_buffer_size() for batch in parts()], batches)
+    sizes = [batch.get_total_buffer_size() for batch in parts()]
+    return Columnar(opened().schema, sizes, batches)

@@ -59,7 +59,9 @@ def find_files(corpus: str, counts: Counter[str], encoding: str = UTF8) -> list[
     """
     if not os.path.lexists(corpus):
         corpus = os.path.expanduser(corpus)  # a shell does not expand the ~ of --corpus=~/text
-    matches = [Path(corpus)] if os.path.lexists(corpus) else sorted(_expand(corpus))
+    matches = [Path(corpus)]
+    if not os.path.lexists(corpus):
+        matches = sorted(_expand(corpus))
     files: dict[str, Path] = {}
     visited: set[str] = set()
     for match in matches or _download(corpus):
@@ -105,7 +107,9 @@ def _expand(pattern: str) -> Iterator[Path]:
     folders = [Path(path.anchor)]
     parts = path.relative_to(path.anchor).parts
     last = path.name
-    for part in parts if last == "**" else parts[:-1]:
+    if last != "**":
+        parts = parts[:-1]
+    for part in parts:
         is_deep = part == "**"
         below = {os.path.realpath(folder): folder for folder in folders if is_deep}
         for folder in folders:
@@ -159,10 +163,16 @@ def _saved_files(folder: Path, counts: Counter[str]) -> list[Path]:
     """The Arrow files of a dataset written by `save_to_disk`, or of its split train."""
     import datasets
 
-    damage = (OSError, ValueError, LookupError, TypeError, AttributeError)
     try:
         dataset = datasets.load_from_disk(str(folder))
-    except (*damage, datasets.exceptions.DatasetsError) as error:
+    except (
+        OSError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        datasets.exceptions.DatasetsError,
+    ) as error:
         raise DataError(f"{folder}: a damaged dataset ({one_line(error)}); save again") from error
     if isinstance(dataset, datasets.DatasetDict):
         if _TRAIN not in dataset:
@@ -187,7 +197,9 @@ def format_of(path: Path) -> Format | None:
     name = Path(path.name.lower())
     if name.suffix in COMPRESSED_SUFFIXES:
         name = name.with_suffix("")
-    return None if _NOT_TEXT.fullmatch(name.suffix) else _FORMATS.get(name.suffix, "text")
+    if _NOT_TEXT.fullmatch(name.suffix):
+        return None
+    return _FORMATS.get(name.suffix, "text")
 
 
 def read_sample(path: Path) -> tuple[bytes, bool]:
@@ -248,7 +260,8 @@ def identity(files: list[Path], *recorded: Mapping[str, Any]) -> dict[str, Any]:
     for before in recorded:
         with suppress(LookupError, TypeError):
             for entry in before["files"]:
-                known[tuple(entry[name] for name in _STATE)] = entry["blake2b"]
+                state = tuple(entry[name] for name in _STATE)
+                known[state] = entry["blake2b"]
 
     def entry_of(path: Path) -> dict[str, Any]:
         with open_regular(path) as file:
@@ -258,7 +271,7 @@ def identity(files: list[Path], *recorded: Mapping[str, Any]) -> dict[str, Any]:
                 raise DataError(
                     f"{path}: changed while being read; do not change it, and start again"
                 )
-        return dict(zip((*_STATE, "blake2b"), (*state, digest), strict=True))
+        return dict(zip(_STATE, state, strict=True), blake2b=digest)
 
     with ThreadPoolExecutor() as threads:
         return {"files": list(threads.map(entry_of, files))}

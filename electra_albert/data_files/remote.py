@@ -39,7 +39,9 @@ def fetch(url: str, option: str) -> list[Path]:
     try:
         system, path = fsspec.url_to_fs(url, **options)
         system.invalidate_cache()
-        names = sorted(system.glob(path)) if "*" in path else [path]
+        names = [path]
+        if "*" in path:
+            names = sorted(system.glob(path))
         copies = []
         for name in names:
             folder = Path(HF_HOME, "electra-albert", _digest(system.protocol, name))
@@ -68,8 +70,10 @@ def _copy(system: Any, name: str, folder: Path) -> Path:
         LOG.warning(f"{name}: not reachable ({one_line(cause)}); using the copy downloaded before")
         return copies[-1]
     is_folder = name not in version
-    last = re.split(r"[?#]", name)[0].rstrip("/").rpartition("/")[2]
-    if last in ("", ".", "..") or (is_folder and any(".." in Path(path).parts for path in version)):
+    url_path = re.split(r"[?#]", name)[0].rstrip("/")
+    last = url_path.rpartition("/")[2]
+    leaves_folder = is_folder and any(".." in Path(path).parts for path in version)
+    if leaves_folder or last in ("", ".", ".."):
         raise UsageError(f"{name}: not a file name; give the full URL")
     copy = folder / _digest(version) / last
     folder.mkdir(parents=True, exist_ok=True)
@@ -92,7 +96,9 @@ def _copy(system: Any, name: str, folder: Path) -> Path:
 def _version(system: Any, name: str) -> dict[str, dict[str, Any]]:
     """Size, time and tags of the file, or of each file in the folder, by path."""
     status = system.info(name)
-    files = system.find(name, detail=True) if status["type"] == "directory" else {name: status}
+    files = {name: status}
+    if status["type"] == "directory":
+        files = system.find(name, detail=True)
     version = {}
     for path, status in sorted(files.items()):
         version[path] = {key: status[key] for key in sorted(status) if _IDENTITY.search(key)}

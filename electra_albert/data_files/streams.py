@@ -86,7 +86,10 @@ def compression(beginning: bytes) -> str | None:
     """The compression of a file by its first bytes: gzip, bzip2, xz, zstd or None."""
     if beginning.startswith(b"BZh") and beginning[4:10] in _BZIP2_BLOCKS:
         return "bzip2"
-    return next((name for magic, name in _MAGIC.items() if beginning.startswith(magic)), None)
+    for magic, name in _MAGIC.items():
+        if beginning.startswith(magic):
+            return name
+    return None
 
 
 def _decompressed(method: str, file: BinaryIO) -> Any:
@@ -211,7 +214,8 @@ class Lines:
     def _blocks(self) -> Iterator[str]:
         decoder = codecs.getincrementaldecoder(self.encoding)("surrogateescape")
         to_line_feeds = io.IncrementalNewlineDecoder(decoder, translate=True)
-        left = (self.end if self.end >= 0 else sys.maxsize) - self.start  # unread bytes
+        end = self.end if self.end >= 0 else sys.maxsize
+        left = end - self.start  # unread bytes
         while block := self.file.read(min(BLOCK_BYTES, left)):
             self.counts["bytes"] += len(block)
             left -= len(block)

@@ -40,10 +40,13 @@ def json_objects(
 
     def as_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         content = dict(pairs)
-        if len(content) < len(pairs):
-            for key, number in Counter(key for key, _ in pairs).items():
-                if number > 1 and (unique is None or key in unique):
-                    raise KeyError(key)
+        if len(content) == len(pairs):
+            return content
+        key_counts = Counter(key for key, _ in pairs)
+        for key, number in key_counts.items():
+            is_checked = unique is None or key in unique
+            if number > 1 and is_checked:
+                raise KeyError(key)
         return content
 
     for number, line in lines:
@@ -69,8 +72,15 @@ def json_objects(
 def json_kind(value: object) -> str:
     """The JSON type of a value."""
     number = "a number"
-    names = {bool: "a boolean", int: number, float: number, str: "a string", list: "an array"}
-    return names.get(type(value), "an object" if isinstance(value, dict) else "null")
+    names = {
+        bool: "a boolean",
+        int: number,
+        float: number,
+        str: "a string",
+        list: "an array",
+        dict: "an object",
+    }
+    return names.get(type(value), "null")
 
 
 def csv_rows(lines: Iterable[str], delimiter: str, location: Locate) -> Rows:
@@ -85,9 +95,11 @@ def csv_rows(lines: Iterable[str], delimiter: str, location: Locate) -> Rows:
     is_start = True  # nothing but blank lines so far
     try:
         for row in rows:
-            if not (is_start and _SEPARATOR_LINE.fullmatch(delimiter.join(row))):
+            names_separator = is_start and _SEPARATOR_LINE.fullmatch(delimiter.join(row))
+            if not names_separator:
                 yield number, row
-            is_start = is_start and not any(map(str.strip, row))
+            has_text = any(map(str.strip, row))
+            is_start = is_start and not has_text
             number = rows.line_num + 1
     except csv.Error as error:
         raise DataError(
@@ -105,7 +117,8 @@ def csv_delimiter(
     has a name in `header`, then the most columns; without a header, the one that most often gives a
     column count in `widths`. Ties go to the first in SEPARATORS.
     """
-    sample = list(islice(lines, _SEPARATED_LINES if widths else 1))
+    line_count = _SEPARATED_LINES if widths else 1
+    sample = list(islice(lines, line_count))
     separator_line = _SEPARATOR_LINE.fullmatch("".join(sample[:1]))
     if separator_line:
         return separator_line[1]
@@ -117,8 +130,9 @@ def csv_delimiter(
                 rows += csv.reader([line], delimiter=delimiter, strict=True)
         if widths:
             return sum(len(row) in widths for row in rows), 0
-        names = [name for row in rows for name in row]
-        return not set(header).isdisjoint(names), len(names)
+        names = list(chain.from_iterable(rows))
+        has_name = not set(header).isdisjoint(names)
+        return has_name, len(names)
 
     return max(SEPARATORS, key=fit)  # the first of several maxima
 
@@ -142,14 +156,19 @@ class Table:
 
     def find(self, names: Sequence[str]) -> str | None:
         """The first of `names` that is a column."""
-        return next((name for name in names if name in self.columns), None)
+        for name in names:
+            if name in self.columns:
+                return name
+        return None
 
     def rows(self, names: Sequence[str | None]) -> Iterator[Row]:
         """All rows with the cells of the columns `names`; a name of None gives None in each row."""
         columns = [name for name in dict.fromkeys(names) if name is not None]
         for row in self.read(columns):
-            cells: Any = dict(zip(columns, row.cells, strict=False))
-            yield row if row.problem else row._replace(cells=tuple(map(cells.get, names)))
+            if not row.problem:
+                cells: Any = dict(zip(columns, row.cells, strict=True))
+                row = row._replace(cells=tuple(map(cells.get, names)))
+            yield row
 
 
 def open_table(
@@ -171,7 +190,8 @@ def open_table(
     form = finding.format_of(path)
     if form in ("parquet", "arrow"):
         return _columnar_table(path)
-    if form is None or (form == "text" and path.suffix.lower() not in (".txt", "")):
+    is_other_text = form == "text" and path.suffix.lower() not in (".txt", "")
+    if form is None or is_other_text:
         forms = ".tsv, .csv, .jsonl, .parquet or .arrow"
         raise UsageError(f"{path}: a table is {forms}, not {path.suffix}; convert it")
     lines: Callable[[], Iterator[str]] = partial(streams.text_lines, path, encoding)
@@ -179,20 +199,28 @@ def open_table(
         lines = list(lines()).__iter__
     if form == "jsonl":
         return _json_table(path, lines())
-    delimiter, remark = _quoting(lines) if form != "csv" and may_be_quoted else (None, "")
+    delimiter = None
+    remark = ""
     if form == "csv":
-        delimiter = csv_delimiter(filter(str.strip, lines()), header, [*map(len, named)])
+        lines_with_text = filter(str.strip, lines())
+        delimiter = csv_delimiter(lines_with_text, header, [*map(len, named)])
         if delimiter != ",":
             remark = f"files separated by {SEPARATORS.get(delimiter, delimiter)}"
+    elif may_be_quoted:
+        delimiter, remark = _quoting(lines)
     if remark:
         note(remark, str(path))
     rows = partial(_split, path, lines, delimiter)
-    number, first = next((row for row in rows() if any(map(str.strip, row[1]))), (0, []))
+    rows_with_text = (row for row in rows() if any(map(str.strip, row[1])))
+    number, first = next(rows_with_text, (0, []))
     if not first:
         raise DataError(f"{path}: empty; give a file with rows")
-    if not named and (len(first) != len(without_header) or not set(header).isdisjoint(first)):
+    has_header = len(first) != len(without_header) or not set(header).isdisjoint(first)
+    if has_header and not named:
         return _split_table(path, rows, tuple(first), number)
-    columns = _columns_of(path, first, named) if named else without_header
+    columns = without_header
+    if named:
+        columns = _columns_of(path, first, named)
     if len(named) > 1:
         note(f"files without a header read as columns {', '.join(columns)}", str(path))
     return _split_table(path, rows, columns, 0)
@@ -210,12 +238,14 @@ def _split_table(
         indices = [columns.index(name) for name in names]
         for number, cells in rows():
             location = f"{path}:{number}"
-            if number <= header_line or (cells == [""] and len(columns) > 1):
-                continue  # a blank line; with a single column it is an empty cell
+            is_blank = cells == [""] and len(columns) > 1  # else it is a row with an empty cell
+            if number <= header_line or is_blank:
+                continue
             if len(cells) != len(columns):
                 yield Row((), location, f"{len(cells)} columns instead of {len(columns)}")
             else:
-                yield Row(tuple(cells[index] for index in indices), location)
+                requested = tuple(cells[index] for index in indices)
+                yield Row(requested, location)
 
     return Table(str(path), columns, read, names_columns=False)
 
@@ -256,7 +286,8 @@ def _quoting(lines: Callable[[], Iterator[str]]) -> tuple[str | None, str]:
         "A ""new"" film" <tab> 1      quoted
         "new" and "old"  <tab> 0      not quoted, nor is any other row of its file
     """
-    text = "\n".join(islice(lines(), _QUOTED_LINES)).replace("\r\n", "\n").strip()
+    sample = "\n".join(islice(lines(), _QUOTED_LINES))
+    text = sample.replace("\r\n", "\n").strip()
     if _QUOTED.fullmatch(text):
         has_many = text.count('"') >= 2 * text.count("\n") > 0
         if has_many or _DOUBLED_QUOTES.search(text):
@@ -271,11 +302,13 @@ def _json_table(path: Path, lines: Iterable[str]) -> Table:
     records = [*json_objects(enumerate(lines, start=1), location)]
     if not records:
         raise DataError(f"{path}: empty; give a file with rows")
-    names = tuple(dict.fromkeys(chain.from_iterable(record for _, record in records)))
+    keys = chain.from_iterable(record for _, record in records)
+    names = tuple(dict.fromkeys(keys))
 
     def read(columns: list[str]) -> Iterator[Row]:
         for number, record in records:
-            yield Row(tuple(map(record.get, columns)), location(number))
+            cells = tuple(map(record.get, columns))
+            yield Row(cells, location(number))
 
     return Table(str(path), names, read)
 
@@ -302,12 +335,16 @@ def dataset_table(dataset: Any, location: str) -> Table:
     """
 
     def read(names: list[str]) -> Iterator[Row]:
-        features = [(dataset.features or {}).get(name) for name in names]  # unknown to some streams
-        entries = [getattr(feature, "feature", feature) for feature in features]  # of lists
-        classes = [getattr(entry, "names", None) for entry in entries]
+        features = dataset.features or {}  # unknown to some streams
+        classes = []
+        for name in names:
+            feature = features.get(name)
+            entry = getattr(feature, "feature", feature)  # of a list
+            classes.append(getattr(entry, "names", None))
         numbers = count(1)
         for batch in _batches(dataset.select_columns(names), location):
-            for cells in zip(*(batch[name] for name in names), strict=True):
+            batch_columns = [batch[name] for name in names]
+            for cells in zip(*batch_columns, strict=True):
                 named_cells = tuple(map(_class_name, cells, classes))
                 yield Row(named_cells, f"{location}, row {next(numbers)}")
 
@@ -329,4 +366,6 @@ def _class_name(cell: Any, names: list[str] | None) -> Any:
         return cell
     if isinstance(cell, list):
         return [_class_name(label, names) for label in cell]
-    return names[cell] if isinstance(cell, int) and 0 <= cell < len(names) else None
+    if isinstance(cell, int) and 0 <= cell < len(names):
+        return names[cell]
+    return None

@@ -35,7 +35,6 @@ _WRITE_ONNX = {"onnx": onnx.write_onnx, onnx.BROWSER_FORMAT: onnx.write_for_brow
 _WEIGHT_SUFFIXES = (".safetensors", ".pt", ".onnx")
 _PT_FILE = "weights.pt"
 _READ_BY_STOCK_AS = "pytorch_model.bin"
-_SPECIAL_TOKENS = {"pad": "pad", "bos": "cls", "eos": "sep"}  # config.json: tokenizer
 _CHECKED_LENGTH = 24
 # Of sentence-transformers.
 _MODULES = "modules.json"
@@ -76,14 +75,19 @@ def save_model(
             else:
                 _write(model, new, file_format, dtype)
             written = {file.relative_to(new).as_posix() for file in new.rglob("*")}
-        for name in sorted({*WEIGHT_FILES, *_ONNX_FILES, _MODULES} - written):
-            if (folder / name).exists():
-                (folder / name).unlink()
-                LOG.warning(f"removed {folder / name}, which belonged to another model or format")
+        stale = {*WEIGHT_FILES, *_ONNX_FILES, _MODULES} - written
+        for name in sorted(stale):
+            path = folder / name
+            if path.exists():
+                path.unlink()
+                LOG.warning(f"removed {path}, which belonged to another model or format")
         if details is None:
             (folder / load.TASK_FILE).unlink(missing_ok=True)  # of an overwritten model
-        form = file_format if model.config.is_stock else "native"
-        described = card.describe(model, _architecture(model), form, dtype, facts or card.Facts())
+        form = "native"
+        if model.config.is_stock:
+            form = file_format
+        architecture = _architecture(model)
+        described = card.describe(model, architecture, form, dtype, facts or card.Facts())
         card.write_card(folder, *described)
     except OSError as error:
         reason = error.strerror or error
@@ -97,8 +101,9 @@ def _configuration(
 ) -> tuple[dict[str, Any], Mapping[str, Any] | None]:
     """Contents of config.json and of TASK_FILE."""
     ids = {
-        f"{name}_token_id": getattr(tokenizer, f"{role}_token_id")
-        for name, role in _SPECIAL_TOKENS.items()
+        "pad_token_id": tokenizer.pad_token_id,
+        "bos_token_id": tokenizer.cls_token_id,
+        "eos_token_id": tokenizer.sep_token_id,
     }
     contents = formats.native_config(asdict(model.config) | ids)
     if model.config.is_stock:
@@ -136,7 +141,8 @@ def write_pooling(folder: Path, config: ModelConfig, max_seq_length: int) -> Non
     settings = {"max_seq_length": max_seq_length, "model_args": {"add_pooling_layer": False}}
     write_json(folder / "sentence_bert_config.json", settings)
     modules = []
-    for number, (path, kind) in enumerate({"": "Transformer", _POOLING: "Pooling"}.items()):
+    kinds = {"": "Transformer", _POOLING: "Pooling"}
+    for number, (path, kind) in enumerate(kinds.items()):
         kind = f"sentence_transformers.models.{kind}"
         modules.append({"idx": number, "name": str(number), "path": path, "type": kind})
     write_json(folder / _MODULES, modules)
@@ -147,15 +153,20 @@ def _architecture(model: Model) -> str:
         return model.head.architecture
     if isinstance(model, EncoderModel) or model.predictions is None:
         return "AlbertModel"
-    return "AlbertForPreTraining" if model.sentence_order else "AlbertForMaskedLM"
+    if model.sentence_order:
+        return "AlbertForPreTraining"
+    return "AlbertForMaskedLM"
 
 
 def _write(model: Model, folder: Path, file_format: str, dtype: torch.dtype) -> None:
     """Write the weights into a folder with all other files, reload and compare them."""
     is_stock = model.config.is_stock
     message = f"{folder.parent} is not written"
-    rename = formats.to_stock if is_stock else formats.to_native
-    tensors = {name: tensor.to(dtype) for name, tensor in rename(model.state_dict()).items()}
+    rename = formats.to_native
+    if is_stock:
+        rename = formats.to_stock
+    state = rename(model.state_dict())
+    tensors = {name: tensor.to(dtype) for name, tensor in state.items()}
     too_large = [name for name, tensor in tensors.items() if not tensor.isfinite().all()]
     if too_large:
         raise CheckpointError(f"{message}: {dtype} cannot hold {too_large[0]}; export as float32")
@@ -168,7 +179,8 @@ def _write(model: Model, folder: Path, file_format: str, dtype: torch.dtype) -> 
     else:
         write_safetensors(tensors, weights)
     written = read_tensors(weights)
-    if digest(written) != digest({name: tensor.float() for name, tensor in tensors.items()}):
+    expected = {name: tensor.float() for name, tensor in tensors.items()}
+    if digest(written) != digest(expected):
         raise CheckpointError(
             f"{message}: {weights.name} differs from the model after reading it again"
         )
@@ -177,7 +189,8 @@ def _write(model: Model, folder: Path, file_format: str, dtype: torch.dtype) -> 
         if dtype != torch.float32:
             rounded = copy.deepcopy(model)
             state = formats.to_native(model.state_dict())
-            rounded.load_state_dict({name: state[name].to(dtype).float() for name in state})
+            state = {name: tensor.to(dtype).float() for name, tensor in state.items()}
+            rounded.load_state_dict(state)
         _check_against_stock(rounded, written, folder, message)
     if file_format == "pt":
         weights.rename(folder / _PT_FILE)
@@ -205,25 +218,32 @@ def _check_against_stock(
     known = set()
     for prefix, (_, head, _) in heads.items():
         known |= {f"{prefix}.{name}" for name in head.state_dict()}
-    missing = {*report["missing_keys"], *(known - written.keys())}
-    faults = sorted(missing | ({*report["unexpected_keys"]} - known))
+    missing = set(report["missing_keys"]) | (known - written.keys())
+    unexpected = set(report["unexpected_keys"]) - known
+    faults = sorted(missing | unexpected)
     if faults:
         raise CheckpointError(f"{message}: its weights and {architecture} disagree on {faults[0]}")
-    inputs = probe(model.config, 2, min(_CHECKED_LENGTH, model.config.max_position_embeddings))
+    length = min(_CHECKED_LENGTH, model.config.max_position_embeddings)
+    inputs = probe(model.config, 2, length)
     device = next(model.parameters()).device
     with torch.no_grad():
-        ours = outputs(model, *(ids.to(device) for ids in inputs))
+        our_inputs = [ids.to(device) for ids in inputs]
+        ours = outputs(model, *our_inputs)
         stock_inputs = [ids[None] if is_choice else ids for ids in inputs]
         stock_outputs = stock.eval()(*stock_inputs, output_hidden_states=True)
         last = stock_outputs["hidden_states"][-1]
-        logits = stock_outputs.get("logits", stock_outputs.get("prediction_logits"))
+        logits = stock_outputs.get("prediction_logits")
+        logits = stock_outputs.get("logits", logits)
         theirs = {"last_hidden_state": last, **stock_outputs}
         theirs |= {"logits": logits, "prediction_logits": logits}
         for prefix, (name, head, compute) in heads.items():
-            head.load_state_dict({key: written[f"{prefix}.{key}"] for key in head.state_dict()})
+            weights = {key: written[f"{prefix}.{key}"] for key in head.state_dict()}
+            head.load_state_dict(weights)
             theirs[name] = compute(head.eval(), last, stock_outputs.get("pooler_output"))
     for name, value in ours.items():
-        same = theirs[name].view(value.shape) if is_choice else theirs[name]
+        same = theirs[name]
+        if is_choice:
+            same = same.view(value.shape)
         difference = f"transformers computes other {name} than our model"
         require_close(value.cpu(), same, f"{message}: {difference}")
 
@@ -238,7 +258,11 @@ def _extra_heads(model: Model, config: Any) -> dict[str, _Head]:
     width = model.config.hidden_size
     if isinstance(model, Generator) and model.pooler is not None:
         layer = nn.Linear(width, width)
-        heads["albert.pooler"] = ("pooler_output", layer, lambda h, last, _: h(last[:, 0]).tanh())
+        heads["albert.pooler"] = (
+            "pooler_output",
+            layer,
+            lambda head, last, _: head(last[:, 0]).tanh(),
+        )
     if isinstance(model, TaskModel) and model.head.output_name == "electra_classifier":
         layer = nn.Linear(width, model.head.num_labels)
         heads["electra_classifier"] = ("logits", layer, lambda head, last, _: head(last[:, 0]))
@@ -259,8 +283,9 @@ def create_repository(name: str, *, is_private: bool = False) -> None:
     refuses or is not reached.
     """
     with _one_line_errors(name, "check name, login (hf auth login) and network"):
-        HfApi().create_repo(name, private=is_private or None, exist_ok=True)
-        is_public = is_private and not HfApi().repo_info(name).private
+        hub = HfApi()
+        hub.create_repo(name, private=is_private or None, exist_ok=True)
+        is_public = is_private and not hub.repo_info(name).private
     if is_public:
         raise UsageError(
             f"--push_to_hub {name} exists and is public; make it private, or give another name"
@@ -280,9 +305,10 @@ def upload(
     create_repository.
     """
     with _one_line_errors(name, f"{folder} is complete: upload it by the same command again"):
+        hub = HfApi()
         if revision is not None:
-            HfApi().create_branch(name, branch=revision, exist_ok=True)
-        commit = HfApi().upload_folder(
+            hub.create_branch(name, branch=revision, exist_ok=True)
+        commit = hub.upload_folder(
             repo_id=name,
             folder_path=folder,
             commit_message=message,
