@@ -111,9 +111,7 @@ def open_corpus(config: CorpusConfig, seed: int) -> CorpusFolder:
     skipped = Counter[str]()
     listed: list[list[Path]] = []
     for source in sources:
-        path = source.corpus
-        if path == BUILT_IN_CORPUS:
-            path = str(SAMPLE_TEXT)
+        path = str(SAMPLE_TEXT) if source.corpus == BUILT_IN_CORPUS else source.corpus
         listed.append(find_files(path, skipped, config.encoding))
     files = without_repeats(sources, listed, skipped)
     how = (config.bad_utf8, config.encoding, config.documents)

@@ -123,8 +123,7 @@ def choose_held_out(parts: Sequence[Part], sources: Sequence[int], seed: int) ->
     notice = "whole documents, near-duplicates kept together"
     reason = f"the corpus has only {count} documents"
     if count >= MIN_DOCUMENTS:
-        is_small = _is_small_in_every_source(documents)
-        held = _draw(documents, is_small, total, limit)
+        held = _draw(documents, _is_small_in_every_source(documents), total, limit)
         reason = (
             "its documents are too long, or too many are near-duplicates, "
             "to hold out whole documents"
@@ -138,8 +137,7 @@ def choose_held_out(parts: Sequence[Part], sources: Sequence[int], seed: int) ->
         sentence_count = sum(map(_sentence_count, in_source))
         if sentence_count > 1 and not _held_tokens(held, in_source):
             room = limit - _held_tokens(held, placed)
-            spans = _draw_from(documents, in_source, room)
-            held = np.sort(np.concatenate([held, spans]), axis=0)
+            held = np.sort(np.append(held, _draw_from(documents, in_source, room), axis=0), axis=0)
             missing += 1
     if missing:
         notice += f"; drawn again for {missing} of {sources[-1] + 1} sources"

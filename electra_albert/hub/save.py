@@ -75,12 +75,7 @@ def save_model(
             else:
                 _write(model, new, file_format, dtype)
             written = {file.relative_to(new).as_posix() for file in new.rglob("*")}
-        stale = {*WEIGHT_FILES, *_ONNX_FILES, _MODULES} - written
-        for name in sorted(stale):
-            path = folder / name
-            if path.exists():
-                path.unlink()
-                LOG.warning(f"removed {path}, which belonged to another model or format")
+        _remove_stale(folder, written)
         if details is None:
             (folder / load.TASK_FILE).unlink(missing_ok=True)  # of an overwritten model
         form = "native"
@@ -94,6 +89,16 @@ def save_model(
         raise UsageError(
             f"cannot write the model into {folder} ({reason}); free disk space"
         ) from None
+
+
+def _remove_stale(folder: Path, written: set[str]) -> None:
+    """Remove files that an earlier model or format has left, and log each."""
+    stale = {*WEIGHT_FILES, *_ONNX_FILES, _MODULES} - written
+    for name in sorted(stale):
+        path = folder / name
+        if path.exists():
+            path.unlink()
+            LOG.warning(f"removed {path}, which belonged to another model or format")
 
 
 def _configuration(
@@ -196,6 +201,19 @@ def _write(model: Model, folder: Path, file_format: str, dtype: torch.dtype) -> 
         weights.rename(folder / _PT_FILE)
 
 
+def _load_stock(model: Model, architecture: str, folder: Path) -> tuple[Any, dict[str, Any]]:
+    """The stock model in float32, and the names that its class misses or does not expect."""
+    import transformers
+
+    options: dict[str, Any] = {"dtype": torch.float32, "output_loading_info": True}
+    if architecture == "AlbertModel":
+        names = [name for name, _ in model.named_modules()]
+        options["add_pooling_layer"] = any(name.endswith("pooler") for name in names)
+    with quiet():
+        stock_class = getattr(transformers, architecture)
+        return stock_class.from_pretrained(str(folder), local_files_only=True, **options)  # type: ignore[no-any-return]
+
+
 def _check_against_stock(
     model: Model, written: Mapping[str, Tensor], folder: Path, message: str
 ) -> None:
@@ -203,17 +221,9 @@ def _check_against_stock(
 
     Extra heads are stock layers.
     """
-    import transformers
-
     architecture = _architecture(model)
     is_choice = architecture == "AlbertForMultipleChoice"
-    options: dict[str, Any] = {"dtype": torch.float32, "output_loading_info": True}
-    if architecture == "AlbertModel":
-        names = [name for name, _ in model.named_modules()]
-        options["add_pooling_layer"] = any(name.endswith("pooler") for name in names)
-    with quiet():
-        stock_class = getattr(transformers, architecture)
-        stock, report = stock_class.from_pretrained(str(folder), local_files_only=True, **options)
+    stock, report = _load_stock(model, architecture, folder)
     heads = _extra_heads(model, stock.config)
     known = set()
     for prefix, (_, head, _) in heads.items():

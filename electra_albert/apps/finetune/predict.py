@@ -89,24 +89,19 @@ def _predictions(
         return outputs
 
     objective.eval()
-    arithmetic = job.arithmetic
-    if job.train is not None:
-        arithmetic = "fp32"
+    arithmetic = job.arithmetic if job.train is None else "fp32"
     precision = autocast(world.device, arithmetic)
     with machine.one_line_errors(job.training, "none"), torch.no_grad(), precision:
         outputs = outputs_by_feature(features, batches, compute)
     gathered = gather_objects((outputs, loss, count), world)
-    loss = 0.0
-    count = 0
-    for rank_outputs, rank_loss, rank_count in gathered:
-        outputs |= rank_outputs
-        loss += rank_loss
-        count += rank_count
+    by_rank, losses, counts = zip(*gathered, strict=True)
+    for of_rank in by_rank:
+        outputs |= of_rank
     if len(outputs) < features.feature_count:
         return None
     in_order = [outputs[index] for index in sorted(outputs)]
     decoded = job.fine_tuned(objective).decode(in_order, features, examples)
-    return decoded, loss / count if count else None
+    return decoded, sum(losses) / sum(counts) if sum(counts) else None
 
 
 def predict_new_text(config: FinetuneConfig, world: World, stop: StopSignal) -> RunResult:

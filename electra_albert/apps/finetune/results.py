@@ -169,9 +169,7 @@ def _task_facts(job: TaskJob, metrics: Metrics, of: str) -> card.Facts:
     """Facts for the model card; `of` describes the scores, such as `seed 42`."""
     data = job.config.data
     task = job.task
-    name = task.name
-    if name == CUSTOM:
-        name = table_name(data)
+    name = table_name(data) if task.name == CUSTOM else task.name
     evaluation_set = job.deciding_set
     fields: dict[str, Any] = {"dataset_type": name}
     hub = task.hub

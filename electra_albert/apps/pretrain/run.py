@@ -46,17 +46,15 @@ def run_pretraining(
     with distributed.main_first(world):
         _check_folder(folder, config)
     check_trackers(config.training.report_to)
-    with ExitStack() as stack:
-        log = stack.enter_context(run_log.RunLog())
+    with run_log.RunLog() as log, ExitStack() as stack:
         stack.enter_context(machine.one_line_errors(config.training, config.run.torch_compile))
         stack.enter_context(distributed.naming_lost_ranks(world, log.take_over))
         newest = checkpoint.find_checkpoint(folder / "checkpoints", config.run.resume)
-        # Of the run, else of the generator's warm-up.
         resume_point = find_resume_point(folder, newest, config.run.resume)
         if resume_point:
             config = budget.recorded_plan(config, resume_point.state, world.world_size)
             check_settings(resume_point, preset, config, world.world_size)
-        # After a warm-up alone, the run itself is new.
+        # Without `newest` it is of a warm-up, after which the run itself is new.
         state = resume_point.state if resume_point and newest else None
         job = make_job(config, world, state["settings"] if state else None)
         if not resume_point:
