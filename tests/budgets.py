@@ -1,6 +1,4 @@
-"""Budgets for the size of the package, in tokens: `make stats` prints them, test_layering.py tests
-them.
-"""
+"""Budgets for size and ease of reading: `make stats` prints them, test_layering.py tests them."""
 
 import ast
 import io
@@ -26,15 +24,18 @@ _NO_CODE = {
 _FSTRING_START, _FSTRING_END = (
     getattr(tokenize, f"FSTRING_{part}", None) for part in ("START", "END")
 )
-_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_DOCUMENTED = (ast.Module, ast.ClassDef, *_FUNCTIONS)
+_VAGUE = "found one each some own mine asked given wanted kept shown other others"
+_LONG = 45  # lines of a function
 
 
 class Budget(NamedTuple):
     """A number found in the checkout and its maximum."""
 
     name: str
-    found: int
-    most: int
+    found: float
+    most: float
 
 
 def sources(*names: str) -> dict[str, str]:
@@ -80,35 +81,60 @@ def import_cycle(files: Mapping[str, str]) -> list[str]:
     return []
 
 
-def lines(files: Mapping[str, str]) -> int:
-    return sum(len(source.splitlines()) for source in files.values())
+def tokens_by_line(source: str) -> Counter[int]:
+    """Number of tokens that start on each line with code: without comments and docstrings."""
+    count: Counter[int] = Counter()
+    depth = 0  # of f-strings, which Python 3.12 and later split into several tokens
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        depth -= token.type == _FSTRING_END
+        if depth == 0 and token.type not in (*_NO_CODE, _FSTRING_END):
+            count.update(dict.fromkeys(range(token.start[0], token.end[0] + 1), 0))
+            count[token.start[0]] += 1
+        depth += token.type == _FSTRING_START
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, _DOCUMENTED) and ast.get_docstring(node) is not None:
+            for line in range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1):
+                del count[line]
+    return count
 
 
 def tokens(files: Mapping[str, str]) -> int:
-    """Number of tokens of code, without comments and docstrings."""
-    total = 0
-    for source in files.values():
-        depth = 0  # of f-strings, which Python 3.12 and later split into several tokens
-        for token in tokenize.generate_tokens(io.StringIO(source).readline):
-            depth -= token.type == _FSTRING_END
-            total += depth == 0 and token.type not in (*_NO_CODE, _FSTRING_END)
-            depth += token.type == _FSTRING_START
-        documented = (node for node in ast.walk(ast.parse(source)) if isinstance(node, _DOCUMENTED))
-        total -= sum(ast.get_docstring(node) is not None for node in documented)
-    return total
+    return sum(tokens_by_line(source).total() for source in files.values())
+
+
+def reading(files: Mapping[str, str]) -> list[Budget]:
+    """Budgets for the ease of reading."""
+    nodes = [node for source in files.values() for node in ast.walk(ast.parse(source))]
+    names = [node.id for node in nodes if isinstance(node, ast.Name)]
+    assignments = [node for node in nodes if isinstance(node, ast.Assign)]
+    pairs = [node for node in assignments if isinstance(node.value, ast.Tuple)]
+    tuples = sum(isinstance(target, ast.Tuple) for node in pairs for target in node.targets)
+    functions = [node for node in nodes if isinstance(node, _FUNCTIONS)]
+    lengths = [(node.end_lineno or 0) - node.lineno + 1 for node in functions]
+    vague = sum(name in _VAGUE.split() for name in names)
+    walrus = sum(isinstance(node, ast.NamedExpr) for node in nodes)
+    count = tokens(files)
+    lines = sum(len(tokens_by_line(source)) for source in files.values())
+    return [
+        Budget("tokens per line of code", count / lines, 8.5),
+        Budget("walrus operators per 10,000 tokens", 1e4 * walrus / count, 3),
+        Budget("tuple assignments per 10,000 tokens", 1e4 * tuples / count, 6),
+        Budget("vague names per 1,000", 1e3 * vague / len(names), 5),
+        Budget(f"functions over {_LONG} lines", sum(length > _LONG for length in lengths), 3),
+    ]
 
 
 def budgets() -> list[Budget]:
     """All budgets that can be counted without running the tests."""
     package = sources(PACKAGE)
     folders = Counter(Path(path).parent for path in package)
+    longest = max(len(source.splitlines()) for source in package.values())
     return [
-        Budget("tokens of the package", tokens(package), 170_000),
+        Budget("tokens of the package", tokens(package), 171_000),
+        *reading(package),
         Budget("files in its largest folder", max(folders.values()), 16),
         Budget(
-            "lines of its longest file",
-            max(lines({path: text}) for path, text in package.items()),
-            400,
+            "lines of its longest file", max(len(t.splitlines()) for t in package.values()), 400
         ),
         Budget("modules in an import cycle", len(import_cycle(package)), 0),
         Budget("tokens of tests", tokens(sources("tests")), 215_000),
@@ -122,9 +148,9 @@ def main() -> None:
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", str(ROOT / "tests")]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
     cases = Budget("test cases", sum("::" in line for line in listed.splitlines()), 3_600)
-    print(f"{'name':32} {'found':>7} {'most':>7}  ok")
+    print(f"{'name':35} {'found':>9} {'most':>9}  ok")
     for name, found, most in [*budgets(), cases]:
-        print(f"{name:32} {found:7,} {most:7,}  {'yes' if found <= most else 'NO'}")
+        print(f"{name:35} {found:9,.6g} {most:9,.6g}  {'yes' if found <= most else 'NO'}")
 
 
 if __name__ == "__main__":

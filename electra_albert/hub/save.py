@@ -211,7 +211,10 @@ def _load_stock(model: Model, architecture: str, folder: Path) -> tuple[Any, dic
         options["add_pooling_layer"] = any(name.endswith("pooler") for name in names)
     with quiet():
         stock_class = getattr(transformers, architecture)
-        return stock_class.from_pretrained(str(folder), local_files_only=True, **options)  # type: ignore[no-any-return]
+        loaded: tuple[Any, dict[str, Any]] = stock_class.from_pretrained(
+            str(folder), local_files_only=True, **options
+        )
+    return loaded
 
 
 def _check_against_stock(
