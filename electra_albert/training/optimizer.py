@@ -228,7 +228,7 @@ class Muon(torch.optim.Optimizer):
             rate = torch.cat(rates)[:, None, None]  # [N, 1, 1]
             moved = momentum.lerp(gradient, 1 - MUON_MOMENTUM)
             direction = orthogonalized(gradient.lerp(moved, MUON_MOMENTUM))  # Nesterov's
-            remaining = 1 - rate * group["weight_decay"]  # the same in all groups of matrices
+            remaining = 1 - rate * members[0][1]["weight_decay"]  # the same for all
             decayed = weight * remaining.to(weight.dtype)
             size = MUON_SCALE * math.sqrt(columns)
             factor = (-rate * size).to(weight.dtype)
