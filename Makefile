@@ -8,7 +8,7 @@ pretrain: .venv/.ready
 	$(BIN)/python Pretraining.py
 
 test: .venv/.ready-dev
-	$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not slow and not faults"
+	$(BIN)/python -m pytest -q -n auto -m "not slow and not faults"
 
 test-slow: .venv/.ready-dev
 	$(BIN)/python -m pytest -q -n auto -m slow
