@@ -97,7 +97,9 @@ def test_a_config_object_records_a_command_that_repeats_it(in_folder: Path) -> N
     tuned = FinetuneConfig(data, tuning)
     ea.finetune(tuned)
     words = shlex.split(Path("tuned", "command.txt").read_text())
-    assert parse_finetuning(words[words.index("--config") :]).options() == tuned.options()
+    repeated = parse_finetuning(words[words.index("--config") :])
+    assert repeated.options() == tuned.options()
+    assert {*(repeated.chosen or ())} - {"config"} == {*(tuned.chosen or ())}  # else the recipe's
 
 
 def test_an_empty_group_of_an_idle_objective_is_no_option(in_folder: Path) -> None:

@@ -208,7 +208,10 @@ def _groups(part: Part) -> np.ndarray:
 
 
 def _sketches(part: Part) -> np.ndarray:
-    return np.fromfile(part.path("sketches"), np.uint8).reshape(-1, SIGNATURE_BYTES)
+    file = part.path("sketches")
+    if not file.stat().st_size:
+        return np.zeros((0, SIGNATURE_BYTES), np.uint8)
+    return np.memmap(file, np.uint8, "r").reshape(-1, SIGNATURE_BYTES)
 
 
 def _document_spans(part: Part) -> np.ndarray:
@@ -288,13 +291,13 @@ def _last_sentences(placed: list[_PlacedPart]) -> tuple[np.ndarray, str]:
     train = sentence_count - max(1, round(sentence_count * HELD_OUT_SHARE))  # sentences
     position = bisect_left(before, train) - 1
     ends = _sentence_ends(placed[position])
-    cut = int(ends[train - before[position] - 1])
+    cut = placed[position].start + int(ends[train - before[position] - 1])
     share = (end - cut) / (end - start)
     is_usual = MIN_SHARE <= share <= USUAL_MAX_SHARE
     if not is_usual or end - cut > MAX_TOKENS:
         target = end - min(HELD_OUT_SHARE * (end - start), MAX_TOKENS)
         position = bisect_left([part.end for part in placed], target)
-        ends = _sentence_ends(placed[position])
+        ends = _sentence_ends(placed[position]) + placed[position].start
         following = int(np.searchsorted(ends, target))
         near = ends[max(0, following - 1) : following + 1].tolist()
         near.append(placed[position].start)
@@ -309,4 +312,4 @@ def _sentence_count(placed: _PlacedPart) -> int:
 
 
 def _sentence_ends(placed: _PlacedPart) -> np.ndarray:
-    return np.fromfile(placed.part.path("sentence_ends"), "<i8") + placed.start
+    return np.memmap(placed.part.path("sentence_ends"), "<i8", "r")

@@ -98,8 +98,7 @@ def csv_rows(lines: Iterable[str], delimiter: str, location: Locate) -> Rows:
             names_separator = is_start and _SEPARATOR_LINE.fullmatch(delimiter.join(row))
             if not names_separator:
                 yield number, row
-            has_text = any(map(str.strip, row))
-            is_start = is_start and not has_text
+            is_start = is_start and not any(map(str.strip, row))
             number = rows.line_num + 1
     except csv.Error as error:
         raise DataError(

@@ -146,10 +146,8 @@ class Lamb(torch.optim.Optimizer):
         second = torch.lerp(state["exp_avg_sq"], gradient.square(), 1 - beta2)
         # In float64 except on MPS, which has none: 1 - beta2**step is a small difference.
         wide = step if step.device.type == "mps" else step.double()
-        mean = first / (1 - beta1**wide)
-        mean_square = second / (1 - beta2**wide)
-        direction = mean / (mean_square.sqrt() + group["eps"])
-        direction = direction + group["weight_decay"] * parameter
+        scale = (second / (1 - beta2**wide)).sqrt() + group["eps"]
+        direction = first / (1 - beta1**wide) / scale + group["weight_decay"] * parameter
         parts = group["trust_ratios"]
         if parts:
             weight_rows = parameter.reshape(parts, -1)

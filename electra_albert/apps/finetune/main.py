@@ -62,7 +62,10 @@ def finetune(config: FinetuneConfig | None = None, **options: Any) -> RunResult:
     if config is not None and options:
         name = next(iter(options))
         raise UsageError(f"give either a config or options such as {name}, not both")
-    values = config.options() if config else options
+    values = options
+    if config is not None:  # the recipe decides the others, as in a repetition
+        chosen = config.chosen or ()
+        values = {name: value for name, value in config.options().items() if name in chosen}
     argv = ["--config", json.dumps(values, default=str)] if values else []
     if config is None:
         config = parse_finetuning(argv)

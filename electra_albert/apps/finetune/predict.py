@@ -153,10 +153,10 @@ def _plan_new_text(config: FinetuneConfig, world: World) -> TaskJob:
         labels += ", ..."
     count = sum(map(len, job.to_label.values()))
     examples = f"{count:,} examples of {tuning.predict} with {model}"
-    length = f"sequences of up to {job.plan.max_seq_length} tokens"
+    form = f"sequences of up to {job.plan.max_seq_length} tokens"
     if labels:
-        length = f"labels {labels}, {length}"
-    LOG.info(f"{job.task.name}: predicting {examples}, {length}")
+        form = f"labels {labels}, {form}"
+    LOG.info(f"{job.task.name}: predicting {examples}, {form}")
     return job
 
 

@@ -159,8 +159,8 @@ def _measured_seconds(job: Job, world: World) -> tuple[float, float]:
     examples = min(job.config.training.eval_examples, job.held_out.table.count)
     evaluation_seconds = example_seconds * math.ceil(examples / world.world_size)
     measured = gather_objects((step_seconds, evaluation_seconds), world)
-    steps, evaluations = zip(*measured, strict=True)
-    return max(steps), max(evaluations)
+    of_steps, of_evaluations = zip(*measured, strict=True)
+    return max(of_steps), max(of_evaluations)
 
 
 class Pace:

@@ -31,9 +31,8 @@ def evaluator(job: Job, run: RunSettings) -> Evaluate:
         metrics = score(job.objective, job, job.held_out, run, job.prepared.held_out_sources)
         if metrics is None:
             return None
-        old_text = job.origin and job.origin.held_out
-        if old_text:
-            old = score(job.objective, job, old_text, run)
+        if job.origin is not None and job.origin.held_out is not None:
+            old = score(job.objective, job, job.origin.held_out, run)
             if old is None:
                 return None
             for name in ("loss", *job.objective.weights):
@@ -54,8 +53,9 @@ def average(job: Job, run: RunSettings, evaluate: Evaluate, outcome: Outcome) ->
     most = job.config.run.average_checkpoints
     if most == 1 or outcome.is_stopped:
         return outcome
-    complete = checkpoint.last_complete(run.checkpoints, most)
-    # A shared file system may not show all ranks the same files at once.
+    complete = []
+    if run.world.is_main:  # a shared file system may show other ranks other files
+        complete = checkpoint.last_complete(run.checkpoints, most)
     complete = distributed.gather_objects(complete, run.world)[0]
     states = checkpoint.load_average(complete, job.objective)
     steps = ", ".join(f"{state['step']:,}" for state in reversed(states)) or "none"

@@ -5,7 +5,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from electra_albert.apps.command_line import print_results, started_as
-from electra_albert.apps.pretrain.options import parse_pretraining, refuse_idle_options
+from electra_albert.apps.pretrain.options import (
+    DEFAULT_PRESET,
+    parse_pretraining,
+    refuse_idle_options,
+)
 from electra_albert.apps.run_folder import config_options
 from electra_albert.apps.settings import flatten
 from electra_albert.config.pretraining import PretrainConfig
@@ -38,9 +42,10 @@ def pretrain(config: PretrainConfig | None = None, **options: Any) -> RunResult:
         raise UsageError(f"give either a config or options such as {next(iter(options))}, not both")
     values = config_options(config) if config else options
     argv = ["--config", json.dumps(values, default=str)] if values else []
-    preset, parsed = parse_pretraining(argv)
-    refuse_idle_options([f"--{name}" for name in flatten(options)], parsed)
-    config = config or parsed
+    preset = DEFAULT_PRESET
+    if config is None:
+        preset, config = parse_pretraining(argv)
+        refuse_idle_options([f"--{name}" for name in flatten(options)], config)
     world = start(config.run.device, config.training.ddp_timeout)
     try:
         with console_log():
