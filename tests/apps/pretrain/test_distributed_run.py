@@ -19,7 +19,7 @@ from electra_albert.corpus.examples import PackedExamples, TrainBatches
 from electra_albert.corpus.prepare import prepare
 from electra_albert.tokenization.tokenizer import special_ids
 from tests.apps.conftest import Finished
-from tests.apps.tiny_run import ROOT, Ended, finish, options, rows, start, succeed
+from tests.apps.tiny_run import ROOT, Ended, english, finish, options, rows, start, succeed
 from tests.corpus.test_parts import wait_until
 
 LOSS_TOLERANCE = 1e-5  # float32 sums in another order; no dropout
@@ -77,7 +77,6 @@ def max_difference(
     ("count", "more", "tolerance"),
     [
         (2, "--per_device_train_batch_size 4", LOSS_TOLERANCE),
-        pytest.param(8, "--per_device_train_batch_size 1", LOSS_TOLERANCE, marks=pytest.mark.slow),
         pytest.param(  # fused sums in a block
             2,
             "--per_device_train_batch_size 4 --torch_compile blocks",
@@ -102,6 +101,20 @@ def test_ranks_and_accumulation_have_the_losses_of_one_big_batch(
     for other, bound in ((parts, LOSS_TOLERANCE), (rows(tmp_path / "ranks"), tolerance)):
         assert max_difference(one, other) < bound
         assert [row["tokens"] for row in other] == [row["tokens"] for row in one]
+
+
+@pytest.mark.slow
+def test_eight_ranks_have_the_losses_of_one_big_batch(finished: Finished, tmp_path: Path) -> None:
+    corpus = tmp_path / "tales.txt"
+    corpus.write_text(english(1_000))
+    shared = (
+        f"--corpus {corpus} --prepared_dir {tmp_path / 'prepared'} --max_steps 6 --eval_steps 6"
+    )
+    one = train(finished, tmp_path / "one", f"{shared} --per_device_train_batch_size 8")
+    argv = settings(finished, tmp_path / "eight", f"{shared} --per_device_train_batch_size 1")
+    ended = on_ranks(argv, tmp_path, 8)
+    assert ended.code == 0, ended.err
+    assert max_difference(one, rows(tmp_path / "eight")) < LOSS_TOLERANCE
 
 
 @pytest.mark.slow
