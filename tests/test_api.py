@@ -103,7 +103,8 @@ def test_a_config_object_records_a_command_that_repeats_it(in_folder: Path) -> N
 
 
 def test_an_empty_group_of_an_idle_objective_is_no_option(in_folder: Path) -> None:
-    ea.pretrain(corpus="my.txt", vocab_size=300, objective="mlm", rtd={}, dry_run=True)
+    options = {"corpus": "my.txt", "vocab_size": 300, "objective": "mlm", "dry_run": True}
+    assert ea.pretrain(**options, rtd={}).folder == ea.pretrain(**options).folder
 
 
 def test_importing_the_package_does_not_import_torch() -> None:

@@ -39,7 +39,7 @@ def load(folder: Path) -> Generator:
     return build(read_stored(locate(folder, "generator")), Generator)
 
 
-def refusal(read: Callable[..., object], path: Path, *words: str) -> None:
+def assert_unreadable(read: Callable[..., object], path: Path, *words: str) -> None:
     """Assert that a CheckpointError names all words in one short line without colours."""
     message = assert_refused("CheckpointError", "", read, path)
     assert len(message) < 450
@@ -51,7 +51,7 @@ def refusal(read: Callable[..., object], path: Path, *words: str) -> None:
 def test_damaged_safetensors_file_is_refused_with_the_reason(folder: Path, name: str) -> None:
     content, word = DAMAGED[name]
     (folder / WEIGHTS).write_bytes(content(folder / WEIGHTS))
-    refusal(read_tensors, folder / WEIGHTS, WEIGHTS, word)
+    assert_unreadable(read_tensors, folder / WEIGHTS, WEIGHTS, word)
 
 
 @pytest.mark.filterwarnings(
@@ -63,8 +63,8 @@ def test_pickle_with_anything_but_plain_tensors_is_refused_and_not_run(
 ) -> None:
     (folder / WEIGHTS).unlink()
     (folder / "pytorch_model.bin").write_bytes(PICKLES[name](folder / "canary"))
-    refusal(load, folder, "pytorch_model.bin")
-    refusal(read_tensors, folder / "pytorch_model.bin", "pytorch_model.bin")
+    assert_unreadable(load, folder, "pytorch_model.bin")
+    assert_unreadable(read_tensors, folder / "pytorch_model.bin", "pytorch_model.bin")
     assert not (folder / "canary").exists()
 
 
@@ -94,7 +94,7 @@ def test_configuration_that_does_not_fit_its_weights_is_refused_at_once(folder: 
     contents = json.loads((folder / "config.json").read_text())
     for (change,) in rows(OTHER_SIZES):
         (folder / "config.json").write_text(json.dumps(contents | json.loads(change)))
-        refusal(load, folder)
+        assert_unreadable(load, folder)
 
 
 def test_flipped_bit_in_our_file_is_detected_by_its_hash(folder: Path) -> None:
@@ -105,7 +105,7 @@ def test_flipped_bit_in_our_file_is_detected_by_its_hash(folder: Path) -> None:
         damaged = bytearray(whole)
         damaged[offset] ^= 1
         file.write_bytes(damaged)
-        refusal(read_tensors, file, WEIGHTS)
+        assert_unreadable(read_tensors, file, WEIGHTS)
 
 
 def test_compressed_file_is_refused(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_compressed_file_is_refused(tmp_path: Path) -> None:
         members = {name: old.read(name) for name in old.namelist()}
     file = tmp_path / "weights.pt"
     file.write_bytes(zip_of(zipfile.ZIP_DEFLATED, **members))
-    refusal(read_tensors, file)
+    assert_unreadable(read_tensors, file)
 
 
 def test_a_deeply_nested_tuple_as_a_key_does_not_crash_the_process(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_a_deeply_nested_tuple_as_a_key_does_not_crash_the_process(tmp_path: Pat
     pickled = b"\x80\x02}(" + b")" + b"\x85" * 500_000 + b"K\x01u."
     file = tmp_path / "weights.pt"
     file.write_bytes(zip_of(**{"archive/data.pkl": pickled, "archive/version": b"3"}))
-    reading = get_context("fork").Process(target=refusal, args=(read_tensors, file))
+    reading = get_context("fork").Process(target=assert_unreadable, args=(read_tensors, file))
     reading.start()
     reading.join()
     assert reading.exitcode == 0
@@ -142,11 +142,11 @@ def test_index_that_names_anything_but_valid_files_next_to_it_is_refused(folder:
     (folder / "folder").mkdir()
     for shard in ("../part.safetensors", "folder", "a" * 5000, "a\0b", "gone.bin", "evil.bin"):
         with_index(folder, json.dumps({"weight_map": dict.fromkeys(names, shard)}))
-        refusal(load, folder)
+        assert_unreadable(load, folder)
     assert not (folder / "canary").exists()
     for text in ("{}", '{"weight_map": {"a": 1}}'):
         with_index(folder, text)
-        refusal(load, folder, f"{WEIGHTS}.index.json")
+        assert_unreadable(load, folder, f"{WEIGHTS}.index.json")
 
 
 def test_two_files_with_the_same_tensor_are_refused(folder: Path) -> None:
@@ -156,7 +156,7 @@ def test_two_files_with_the_same_tensor_are_refused(folder: Path) -> None:
     bias = {"predictions.bias": torch.ones(SHAPE.vocab_size)}
     write_safetensors(bias, folder / "other.safetensors")
     with_index(folder, json.dumps({"weight_map": files}))
-    refusal(load, folder, "predictions.bias")
+    assert_unreadable(load, folder, "predictions.bias")
     files["albert.pooler.weight"] = "part.safetensors"  # missing
     with_index(folder, json.dumps({"weight_map": files}))
-    refusal(load, folder, "disagree on 'albert.pooler.weight'")
+    assert_unreadable(load, folder, "disagree on 'albert.pooler.weight'")
