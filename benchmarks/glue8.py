@@ -5,7 +5,7 @@
 The tasks are the eight of ELECTRA's mean (no WNLI; MNLI matched), in the folders that `source` has.
 The sets in glue8.rows.xz have the rows listed there: MNLI's and QNLI's training sets, of which this
 project has a part, and the 10,000 rows that QQP is evaluated on, which are not GLUE's. All other
-sets are complete. STS-B, MRPC and RTE start from the model fine-tuned on MNLI; all other settings
+files are copied. STS-B, MRPC and RTE start from the model fine-tuned on MNLI; all other settings
 are the defaults of `electra-albert finetune`. A score is the mean of three seeds. The same command
 resumes.
 """
