@@ -127,6 +127,16 @@ class StepBatches(Protocol):
         """Number of epochs after steps 1 to `step`, with fraction."""
 
 
+class Callbacks(NamedTuple):
+    """Functions of the caller, which get rows of metrics.jsonl on the main rank."""
+
+    on_step: Callable[[Metrics], object] | None = None  # every logging_steps
+    on_evaluation: Callable[[Metrics], object] | None = None  # returns True to end the training
+
+
+NO_CALLBACKS = Callbacks()
+
+
 class RunResult(NamedTuple):
     """Outcome of pretraining or fine-tuning."""
 

@@ -43,10 +43,11 @@ def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_the_documented_example_runs(in_folder: Path) -> None:
-    (code,) = EXAMPLE.findall((ROOT / "docs" / "api.md").read_text(encoding="utf-8"))
+def test_the_documented_examples_run(in_folder: Path) -> None:
+    examples = EXAMPLE.findall((ROOT / "docs" / "api.md").read_text(encoding="utf-8"))
     names: dict[str, object] = {}
-    exec(code, names)
+    exec("\n".join(examples), names)
+    assert len(names["losses"]) == 20 // 5  # type: ignore[arg-type]
     run = names["run"]
     assert isinstance(run, RunResult)
     assert (run.step, run.is_stopped) == (20, False)
@@ -105,6 +106,37 @@ def test_a_config_object_records_a_command_that_repeats_it(in_folder: Path) -> N
 def test_an_empty_group_of_an_idle_objective_is_no_option(in_folder: Path) -> None:
     options = {"corpus": "my.txt", "vocab_size": 300, "objective": "mlm", "dry_run": True}
     assert ea.pretrain(**options, rtd={}).folder == ea.pretrain(**options).folder
+
+
+def test_callbacks_get_the_logged_rows_and_can_end_a_run(in_folder: Path) -> None:
+    tiny: dict[str, Any] = {
+        "corpus": "my.txt",
+        "vocab_size": 300,
+        "objective": "mlm",
+        "output_dir": "run",
+    }
+    tiny |= {"device": "cpu", "max_steps": 8, "eval_steps": 2, "logging_steps": 1}
+    tiny |= {"eval_examples": 8, "model": {"num_hidden_layers": 1}}
+    seen: list[dict[str, Any]] = []
+
+    def end_after_four(row: dict[str, Any]) -> bool:
+        seen.append(row)
+        return row["step"] >= 4
+
+    run = ea.pretrain(**tiny, on_step=seen.append, on_evaluation=end_after_four)
+    written = Path("run", "metrics.jsonl").read_text().splitlines()
+    assert seen == [json.loads(line) for line in written]
+    assert [row["step"] for row in seen if row["phase"] == "eval"] == [2, 4]
+    assert (run.step, run.is_stopped) == (4, False)
+    assert Path("run", "generator", "model.safetensors").is_file()
+    assert ea.pretrain(**tiny).step == 8  # continues from the step that was saved
+
+    seen.clear()
+    data = {"train_file": "train.csv", "validation_file": "dev.csv", "label_column": "animal"}
+    settings = {"model": "run", "output_dir": "tuned", "device": "cpu", "evals_per_epoch": 2}
+    batches = {"per_device_train_batch_size": 4, "num_train_epochs": 2}
+    ea.finetune(**data, **settings, **batches, seeds=2, on_evaluation=end_after_four)
+    assert [row["step"] for row in seen] == [2, 4, 2, 4]
 
 
 def test_importing_the_package_does_not_import_torch() -> None:

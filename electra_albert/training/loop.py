@@ -41,7 +41,7 @@ def train(
     run: RunSettings,
     training_step: TrainingStep | None = None,
 ) -> Outcome:
-    """Train a contracts.Objective on its device until max_steps, early stopping or a stop signal.
+    """Train a contracts.Objective on its device until max_steps, a callback or a signal ends it.
 
     training_step: that of the objective, if an earlier run has recorded it. Raises DivergedError
     for non-finite numbers, UsageError if the last checkpoint cannot be written.
@@ -195,7 +195,10 @@ class _Loop:
         if metrics is not None:
             self.metrics = metrics
             self.run.monitor.evaluation(self._position(), metrics)
-            self.should_stop = self.run.should_stop()
+            is_ended = distributed.gather_objects(self.run.monitor.is_ended, self.run.world)[0]
+            if is_ended:
+                self.save(is_last=True)
+            self.should_stop = is_ended or self.run.should_stop()
         self.logged_time += time.monotonic() - started
 
     def save(self, *, is_last: bool) -> None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from electra_albert.contracts import LOG, Metrics, Term
+from electra_albert.contracts import LOG, NO_CALLBACKS, Callbacks, Metrics, Term
 from electra_albert.files import is_of_kind, parse_json, write_text
 from electra_albert.training import run_log
 from electra_albert.training.distributed import World, gather_objects, sum_over_ranks
@@ -180,6 +180,8 @@ class Monitor(AbstractContextManager["Monitor"]):
     is_main: bool = True
     settings: Mapping[str, Any] = field(default_factory=dict)
     alarms: Callable[[Metrics], list[str]] = lambda row: []
+    callbacks: Callbacks = NO_CALLBACKS
+    is_ended: bool = False  # by a callback
 
     def __post_init__(self) -> None:
         self._trackers: dict[str, Any] = {}
@@ -308,11 +310,16 @@ class Monitor(AbstractContextManager["Monitor"]):
             LOG.warning(message)
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         clock = {"elapsed_seconds": self.elapsed_seconds, "time": now}
+        row = {**row, "phase": phase, **clock}
         with self._reporting(_METRICS):
-            _append(self.folder / _METRICS, [{**row, "phase": phase, **clock}])
+            _append(self.folder / _METRICS, [row])
         for name, tracker in self._trackers.items():
             with self._reporting(name):
                 tracker.write(scalars, row["step"])
+        if phase == _TRAINING and self.callbacks.on_step is not None:
+            self.callbacks.on_step(row)
+        elif phase == _EVALUATION and self.callbacks.on_evaluation is not None:
+            self.is_ended = self.callbacks.on_evaluation(row) is True
 
 
 def _append(path: Path, rows: Sequence[Metrics]) -> None:

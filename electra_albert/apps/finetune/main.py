@@ -1,14 +1,14 @@
 """The command `electra-albert finetune`: defaults < published recipe < --config < flags."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from electra_albert.apps import command_line
 from electra_albert.config.finetuning import DERIVED, GLUE, PARTS, FinetuneConfig, option_names
 from electra_albert.config.training import OPTIMIZERS, TrainingConfig
-from electra_albert.contracts import LOG, RunResult, UsageError
+from electra_albert.contracts import LOG, Callbacks, Metrics, RunResult, UsageError
 from electra_albert.tasks.registry import find_task
 
 # Options with an effect when a fine-tuned model predicts new text.
@@ -48,12 +48,19 @@ def main(argv: Sequence[str]) -> int:
     return command_line.print_results(run_finetuning(config, world, command))
 
 
-def finetune(config: FinetuneConfig | None = None, **options: Any) -> RunResult:
+def finetune(
+    config: FinetuneConfig | None = None,
+    *,
+    on_step: Callable[[Metrics], object] | None = None,
+    on_evaluation: Callable[[Metrics], object] | None = None,
+    **options: Any,
+) -> RunResult:
     """Fine-tune an encoder on a task, or resume a sweep that was stopped.
 
     `options` are those of `electra-albert finetune` by name; a `config` replaces all of them.
-    Returns the folder, the best seed's metrics and its updates. Raises UsageError, DataError,
-    CheckpointError or DivergedError.
+    `on_step` and `on_evaluation` get each row of a seed's metrics.jsonl; if `on_evaluation` returns
+    True, the seed ends there. Returns the folder, the best seed's metrics and its updates. Raises
+    UsageError, DataError, CheckpointError or DivergedError.
     """
     from electra_albert.apps.finetune.run import run_finetuning
     from electra_albert.training.distributed import start, stop
@@ -75,7 +82,9 @@ def finetune(config: FinetuneConfig | None = None, **options: Any) -> RunResult:
     world = start(config.tuning.device, config.training.ddp_timeout)
     try:
         with console_log():
-            result = run_finetuning(config, world, command_line.started_as("finetune", argv))
+            callbacks = Callbacks(on_step, on_evaluation)
+            command = command_line.started_as("finetune", argv)
+            result = run_finetuning(config, world, command, callbacks)
             LOG.info(result.summary)
             return result
     finally:

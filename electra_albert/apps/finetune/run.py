@@ -22,7 +22,7 @@ from electra_albert.config.finetuning import (
     FinetuneConfig,
     table_name,
 )
-from electra_albert.contracts import LOG, RunResult
+from electra_albert.contracts import LOG, NO_CALLBACKS, Callbacks, RunResult
 from electra_albert.files import SAMPLE_TASK
 from electra_albert.hub import save
 from electra_albert.tasks import reading, registry
@@ -40,7 +40,12 @@ _OWN_DATA = (
 )
 
 
-def run_finetuning(config: FinetuneConfig, world: World, command: Sequence[str]) -> RunResult:
+def run_finetuning(
+    config: FinetuneConfig,
+    world: World,
+    command: Sequence[str],
+    callbacks: Callbacks = NO_CALLBACKS,
+) -> RunResult:
     """Train and evaluate every seed of a task or of all of GLUE, or predict new text.
 
     `command` is recorded in the folder of each task.
@@ -58,7 +63,7 @@ def run_finetuning(config: FinetuneConfig, world: World, command: Sequence[str])
                 continue
             with _open_folder(sweep.job, log, command):
                 for seed in sweep.remaining_seeds():
-                    with sweep.open_seed(seed) as run:
+                    with sweep.open_seed(seed, callbacks) as run:
                         parts = run.objective, run.batches, run.evaluate, run.settings
                         outcome = loop.train(*parts, sweep.training_step)
                         sweep.close_seed(run, outcome)

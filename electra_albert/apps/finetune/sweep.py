@@ -16,7 +16,7 @@ from electra_albert.apps.finetune.job import TaskJob, build_objective, load_obje
 from electra_albert.apps.finetune.predict import predict, score
 from electra_albert.apps.finetune.results import SeedResult
 from electra_albert.config.training import TrainingConfig
-from electra_albert.contracts import LOG, CheckpointError, Metrics, RunResult
+from electra_albert.contracts import LOG, Callbacks, CheckpointError, Metrics, RunResult
 from electra_albert.files import read_json, recorded_damage, replacing, write_text
 from electra_albert.hub import load, save
 from electra_albert.model.task_model import depth_scales
@@ -83,7 +83,7 @@ class Sweep:
                 yield seed
 
     @contextmanager
-    def open_seed(self, seed: int) -> Iterator["SeedRun"]:
+    def open_seed(self, seed: int, callbacks: Callbacks) -> Iterator["SeedRun"]:
         """Set up the training loop for one seed, resumed from its last checkpoint, if any."""
         job = self.job
         world = job.world
@@ -94,7 +94,12 @@ class Sweep:
             objective, _ = build_objective(job, seed)
         steps = training.max_steps
         log = monitor.Monitor(
-            folder, steps, training.report_to, is_main=world.is_main, settings=asdict(training)
+            folder,
+            steps,
+            training.report_to,
+            is_main=world.is_main,
+            settings=asdict(training),
+            callbacks=callbacks,
         )
         with log, machine.one_line_errors(training, "none"):
             newest = checkpoint.find_checkpoint(folder / "checkpoints", "auto")

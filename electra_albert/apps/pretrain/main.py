@@ -1,7 +1,7 @@
 """The command `electra-albert pretrain`, and `pretrain` of the Python interface."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from electra_albert.apps.command_line import print_results, started_as
@@ -13,7 +13,7 @@ from electra_albert.apps.pretrain.options import (
 from electra_albert.apps.run_folder import config_options
 from electra_albert.apps.settings import flatten
 from electra_albert.config.pretraining import PretrainConfig
-from electra_albert.contracts import LOG, RunResult, UsageError
+from electra_albert.contracts import LOG, Callbacks, Metrics, RunResult, UsageError
 
 
 def main(argv: Sequence[str]) -> int:
@@ -27,12 +27,20 @@ def main(argv: Sequence[str]) -> int:
     return print_results(result)
 
 
-def pretrain(config: PretrainConfig | None = None, **options: Any) -> RunResult:
+def pretrain(
+    config: PretrainConfig | None = None,
+    *,
+    on_step: Callable[[Metrics], object] | None = None,
+    on_evaluation: Callable[[Metrics], object] | None = None,
+    **options: Any,
+) -> RunResult:
     """Pretrain an encoder on text, or resume a stopped run.
 
     `options` are those of `electra-albert pretrain` by name; a group is a mapping:
-    model={"num_hidden_layers": 6}. `config` is given instead of options. Returns the run's folder,
-    held-out metrics and steps. Raises UsageError, DataError, CheckpointError or DivergedError.
+    model={"num_hidden_layers": 6}. `config` is given instead of options. `on_step` and
+    `on_evaluation` get each row of metrics.jsonl; if `on_evaluation` returns True, the run ends
+    there, is saved and exported. Returns the run's folder, held-out metrics and steps. Raises
+    UsageError, DataError, CheckpointError or DivergedError.
     """
     from electra_albert.apps.pretrain.run import run_pretraining
     from electra_albert.training.distributed import start, stop
@@ -49,7 +57,9 @@ def pretrain(config: PretrainConfig | None = None, **options: Any) -> RunResult:
     world = start(config.run.device, config.training.ddp_timeout)
     try:
         with console_log():
-            result = run_pretraining(preset, config, world, started_as("pretrain", argv))
+            callbacks = Callbacks(on_step, on_evaluation)
+            command = started_as("pretrain", argv)
+            result = run_pretraining(preset, config, world, command, callbacks)
             LOG.info(result.summary)
         return result
     finally:

@@ -24,7 +24,7 @@ from electra_albert.apps.pretrain.job import Job, job_settings, make_job
 from electra_albert.apps.report import write_report
 from electra_albert.apps.settings import check_settings, find_resume_point, log_changes
 from electra_albert.config.pretraining import PretrainConfig
-from electra_albert.contracts import LOG, RunResult, UsageError
+from electra_albert.contracts import LOG, NO_CALLBACKS, Callbacks, RunResult, UsageError
 from electra_albert.corpus.folder import short_name
 from electra_albert.hub import save
 from electra_albert.inference.scoring import read_sets
@@ -39,7 +39,11 @@ _COLOUR = re.compile("\x1b\\[[0-9;]*m")
 
 
 def run_pretraining(
-    preset: str, config: PretrainConfig, world: World, command: Sequence[str]
+    preset: str,
+    config: PretrainConfig,
+    world: World,
+    command: Sequence[str],
+    callbacks: Callbacks = NO_CALLBACKS,
 ) -> RunResult:
     """Train, then export unless a signal stopped the run; `command` is recorded."""
     folder = folder_of_run(config, preset)
@@ -64,7 +68,8 @@ def run_pretraining(
         if config.run.dry_run:
             return RunResult(folder, {}, 0)
         _lock(stack, folder, job, world, newest, done_steps)
-        run, pace = _open_run(stack, job, folder, job_settings(preset, job, world), newest, world)
+        settings = job_settings(preset, job, world)
+        run, pace = _open_run(stack, job, folder, settings, newest, world, callbacks)
         facts = {"settings": run.settings, **summary.record(job, world)}
         _start(folder, preset, job, run, log, command, facts)
         if job.lacks_generator and not generator_warmup.warm_up(job, run):
@@ -132,6 +137,7 @@ def _open_run(
     settings: dict[str, Any],
     newest: Path | None,
     world: World,
+    callbacks: Callbacks,
 ) -> tuple[step.RunSettings, budget.Pace | None]:
     """The settings of the loop, with signals and logging open, and the pace of --budget."""
     config, training = job.config, job.config.training
@@ -143,6 +149,7 @@ def _open_run(
         is_main=world.is_main,
         settings=settings,
         alarms=alarms.Alarms(config),
+        callbacks=callbacks,
     )
     stack.enter_context(monitor)
     pace = None
