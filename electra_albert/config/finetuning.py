@@ -1,6 +1,8 @@
 """Settings of fine-tuning as frozen dataclasses; those of the loop are config.TrainingConfig."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -17,7 +19,7 @@ from electra_albert.config.checks import (
     require_within,
 )
 from electra_albert.config.training import TrainingConfig
-from electra_albert.contracts import redacted
+from electra_albert.contracts import UsageError, redacted
 from electra_albert.data_files import canonical_encoding
 
 # Fields of TrainingConfig that are no options here: the number of examples determines them.
@@ -51,7 +53,7 @@ class DataConfig:
     validation_file: str | None = free(None)
     """Evaluation data."""
     validation_split: float | None = None
-    """Fraction of the training data to evaluate on, instead of validation_file (stratified; the
+    """Fraction of the training data to evaluate on, instead of evaluation data (stratified; the
     same for all seeds)."""
     test_file: str | None = free(None)
     """Unlabelled data for --predict test."""
@@ -157,6 +159,10 @@ class TuningConfig:
     """Dropout probability of the attention weights; by default hidden_dropout_prob."""
     seeds: int = free(1)
     """Number of runs with the seeds seed, seed + 1, …; all results are reported."""
+    grid: str | None = None
+    """Values of options with numbers, such as `learning_rate=1e-4,3e-4 num_train_epochs=3,10`: all
+    combinations are trained with one seed, those of the best score on a tenth of the training
+    examples, held out, are taken."""
     evals_per_epoch: int = 1
     """Number of evaluations per epoch."""
     class_weights: Literal["none", "balanced"] = "none"
@@ -192,11 +198,17 @@ class TuningConfig:
         require_repository(self.push_to_hub)
         is_pair = self.compare is None or len(self.compare) == 2
         require(is_pair, "compare takes two folders: --compare runs/cola-a runs/cola-b")
+        grid_points(self.grid)
 
     @property
     def is_training(self) -> bool:
         """Whether the run trains; otherwise it only evaluates a fine-tuned model."""
         return bool(self.num_train_epochs or self.max_steps)
+
+    @property
+    def has_trials(self) -> bool:
+        """Whether options are chosen by training with them."""
+        return bool(self.grid and self.is_training and not self.dry_run)
 
 
 PARTS = {"data": DataConfig, "tuning": TuningConfig, "training": TrainingConfig}
@@ -206,6 +218,22 @@ def option_names(part: str) -> list[str]:
     """The option names of one of PARTS."""
     names = [entry.name for entry in fields(PARTS[part])]
     return [name for name in names if part != "training" or name not in DERIVED]
+
+
+def grid_points(grid: str | None) -> list[dict[str, int | float]]:
+    """All combinations of the values in `NAME=VALUE,VALUE NAME=VALUE`; UsageError for others."""
+    defaults = {entry.name: entry.default for kind in PARTS.values() for entry in fields(kind)}
+    axes = []
+    for axis in (grid or "").split():
+        name, _, values = axis.partition("=")
+        number: Any = type(defaults.get(name))
+        is_known = number in (int, float) and name not in DERIVED
+        require(is_known, f"grid={axis}: {name} is no option of fine-tuning with a number")
+        try:
+            axes.append([(name, number(value)) for value in values.split(",")])
+        except ValueError as error:
+            raise UsageError(f"grid={axis}: {error}; give numbers separated by commas") from None
+    return [dict(point) for point in product(*axes)]
 
 
 @dataclass(frozen=True)
@@ -225,6 +253,9 @@ class FinetuneConfig:
         has_model = self.data.task != GLUE and self.tuning.is_training
         problem = f"push_to_hub={repository} is for one trained model"
         require(repository is None or has_model, f"{problem}; name one task, and train")
+        is_honest = self.tuning.grid is None or self.data.validation_split is None
+        problem = "grid chooses on examples held out of the training data, validation_split scores"
+        require(is_honest, f"{problem} on the same ones; give evaluation data instead")
         if self.chosen is None:
             defaults = FinetuneConfig(chosen=frozenset()).options()
             options = self.options()
@@ -238,14 +269,19 @@ class FinetuneConfig:
             options |= {name: getattr(getattr(self, part), name) for name in option_names(part)}
         return {name: value for name, value in options.items() if value is not None}
 
-    def with_defaults(self, defaults: dict[str, Any]) -> Self:
-        """A copy with these values (by option name) for all options that are not in `chosen`."""
-        names = defaults.keys() - (self.chosen or ())
+    def with_options(self, options: Mapping[str, Any]) -> Self:
+        """A copy with these values, by option name, which are then `chosen`."""
         parts: dict[str, Any] = {}
         for part in PARTS:
-            values = {name: defaults[name] for name in option_names(part) if name in names}
+            values = {name: options[name] for name in option_names(part) if name in options}
             parts[part] = replace(getattr(self, part), **values)
-        return replace(self, **parts)
+        return replace(self, **parts, chosen=(self.chosen or frozenset()) | options.keys())
+
+    def with_defaults(self, defaults: Mapping[str, Any]) -> Self:
+        """A copy with these values for all options that are not in `chosen`."""
+        names = defaults.keys() - (self.chosen or ())
+        copy = self.with_options({name: defaults[name] for name in names})
+        return replace(copy, chosen=self.chosen)
 
     @property
     def only_predicts(self) -> bool:

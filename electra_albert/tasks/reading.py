@@ -126,7 +126,7 @@ def locate(
         raise UsageError(f"--validation_split: {problem}; give --validation_file")
     patterns: dict[str, Mapping[str, Patterns]] = {
         "train": {"train": task.files.train} if needs_training else {},
-        "evaluation": task.files.evaluation,
+        "evaluation": {} if is_split else task.files.evaluation,
         "test": task.files.test,
     }
     data_dir = _open_data_dir(task, config)
@@ -137,10 +137,6 @@ def locate(
             for name in by_name:
                 if name not in sets[role]:
                     report.note(f"missing {role} set of {task.name}: {name}", data_dir.location)
-    if is_split and sets["evaluation"]:
-        raise UsageError(
-            f"--validation_split: {data_dir.location} already has evaluation data; drop the option"
-        )
     needs_scores = not is_split and not (task.trained_by is not None and sets["test"])
     needs = {"train": needs_training, "evaluation": needs_scores, "test": needs_test}
     missing = [role for role in _ROLES if needs[role] and not sets[role]]

@@ -193,6 +193,12 @@ def test_a_validation_split_has_its_share_of_every_label(tmp_path: Path, share: 
     assert counts["d"] == 0, "a label with one example stays in training"
 
 
+def test_a_validation_split_replaces_the_evaluation_data_of_a_folder(tmp_path: Path) -> None:
+    folder = sst2_folder(tmp_path, "good film\t1\nbad film\t0\n" * 4)
+    alone = read("sst2", train_file=str(Path(folder, "train.tsv")), validation_split=0.5)
+    assert read("sst2", data_dir=folder, validation_split=0.5).evaluation == alone.evaluation
+
+
 # New text.
 
 
@@ -231,7 +237,6 @@ sst2   | UsageError | --validation_file  | {"train_file": "sst/train.tsv"}
 sst2   | UsageError | --train_file       | {"validation_file": "sst/train.tsv"}
 sst2   | UsageError | missing.tsv        | {"train_file": "sst/missing.tsv"}
 sst2   | UsageError | no test set        | {"data_dir": "sst", "needs_test": true}
-sst2   | UsageError | --validation_split | {"data_dir": "sst", "validation_split": 0.5}
 squad  | UsageError | --validation_split | {"train_file": "x.json", "validation_split": 0.5}
 custom | UsageError | --validation_split | {"is_trained": false, "validation_split": 0.5}
 custom | DataError  | 0.1 of 2           | {"train_file": "two.csv", "validation_split": 0.1}

@@ -131,6 +131,7 @@ def refuse_idle_options(argv: Sequence[str], config: FinetuneConfig) -> None:
     rules = (
         (tuning.compare, names - {"compare"}, "--compare, which only reads two result folders"),
         (config.only_predicts, names - used, prediction),
+        (not tuning.is_training, {"grid"}, "--num_train_epochs 0"),
         (name != GLUE, {"from_mnli"}, single_task),
         (not OPTIMIZERS[optimizer].matrix_moments, {"muon_rate"}, f"--optimizer {optimizer}"),
         (name != "race", {"race_level"}, of_task),

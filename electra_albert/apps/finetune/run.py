@@ -3,9 +3,11 @@
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from electra_albert.apps import command_line, default_model
+from electra_albert.apps.finetune import grid
 from electra_albert.apps.finetune import results as files
 from electra_albert.apps.finetune.base_model import BaseModel, apply_recipe, find_base_model
 from electra_albert.apps.finetune.compare import find_glue, glue_tasks, write_glue
@@ -57,27 +59,49 @@ def run_finetuning(
         finished = []
         folder, tasks = _find_tasks(config, world)
         result = RunResult(folder, {}, 0)
+        run_one = partial(
+            _run_sweep, world=world, stop=stop, log=log, command=command, callbacks=callbacks
+        )
         for assignment in tasks:
-            sweep = _plan(assignment, world, stop)
-            if config.tuning.dry_run:
-                continue
-            with _open_folder(sweep.job, log, command):
-                for seed in sweep.remaining_seeds():
-                    with sweep.open_seed(seed, callbacks) as run:
-                        parts = run.objective, run.batches, run.evaluate, run.settings
-                        outcome = loop.train(*parts, sweep.training_step)
-                        sweep.close_seed(run, outcome)
-                result = sweep.finish()
+            task, task_config, _, _ = assignment
+            chosen: Assignment | None = assignment
+            if task_config.tuning.has_trials:
+                chosen = grid.choose(assignment, run_one)
+            result = RunResult(folder, {}, 0, is_stopped=True)
+            if chosen:
+                result = run_one(chosen)
             log_to_file(result.summary)
             if result.is_stopped:
-                LOG.info(f"stopped; run the same command to resume {sweep.job.folder}")
+                LOG.info(f"stopped; run the same command to resume {result.folder}")
                 return result
-            finished.append(sweep.job.task.name)
+            finished.append(task.name)
             if is_glue:
                 LOG.info(result.summary)
         if is_glue and world.is_main and not config.tuning.dry_run:
             return RunResult(folder, {}, 0, summary=write_glue(folder, finished))
     return result._replace(folder=folder)
+
+
+def _run_sweep(
+    assignment: Assignment,
+    *,
+    world: World,
+    stop: StopSignal,
+    log: RunLog,
+    command: Sequence[str],
+    callbacks: Callbacks,
+) -> RunResult:
+    """Train and evaluate every seed of a task; with --dry_run only log the plan."""
+    sweep = _plan(assignment, world, stop)
+    if sweep.job.config.tuning.dry_run:
+        return RunResult(sweep.job.folder, {}, 0)
+    with _open_folder(sweep.job, log, command):
+        for seed in sweep.remaining_seeds():
+            with sweep.open_seed(seed, callbacks) as run:
+                parts = run.objective, run.batches, run.evaluate, run.settings
+                outcome = loop.train(*parts, sweep.training_step)
+                sweep.close_seed(run, outcome)
+        return sweep.finish()
 
 
 def _find_tasks(config: FinetuneConfig, world: World) -> tuple[Path, Iterable[Assignment]]:

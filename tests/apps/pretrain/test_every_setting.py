@@ -210,6 +210,7 @@ tuning.doc_stride | 4 | weights | --task squad --data_dir {tasks}/squad --max_an
 tuning.max_answer_length | 1 | weights | --task squad --data_dir {tasks}/squad
 tuning.double_unordered | true | weights | --text_pair_column kind
 tuning.seeds | adds seeds, the best of which is exported: finetune/test_sweep.py
+tuning.grid | chooses other options: finetune/test_grid.py
 tuning.metric_for_best_model | decides between seeds: finetune/test_own_tables.py
 tuning.evals_per_epoch | 3 | scores
 tuning.predict | {tables}/train.csv | scores
