@@ -55,7 +55,8 @@ class Batch(NamedTuple):
     token_type_ids: Tensor  # [B, L] int64, 0 up to and including the first [SEP], then 1
     sentence_order_label: Tensor  # [B] int64: 0 in order, 1 not in order, IGNORED_LABEL
     example_id: Tensor  # [B] int64, index of the example in the whole run; keys the randomness
-    labels: Tensor | None = None  # [B] int64 or float32, [B, 2] int64 (start, end), or [B, L] int64
+    # [B] int64 or float32, [B, C] float32, [B, 2] int64 (start, end), or [B, L] int64
+    labels: Tensor | None = None
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Batch:
         """The batch with `change` applied to every field."""

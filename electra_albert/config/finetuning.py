@@ -71,6 +71,9 @@ class DataConfig:
     regression: bool | None = free(None)
     """Whether the labels of a custom task are numbers to predict; by default they are classes, but
     numbers such as 0.5 are refused. With false they are classes too: 1.0 and 1 are one."""
+    multi_label: bool = False
+    """Whether a text of a custom task has any number of labels: a list of them, a text that
+    separates them by commas, or columns of 0 and 1 that --label_column a,b,c names."""
     race_level: Literal["all", "middle", "high"] = "all"
     """Difficulty level of RACE to train and evaluate on."""
     unknown_labels: Literal["error", "skip"] = free("error")
@@ -93,6 +96,8 @@ class DataConfig:
         require(has_source, "streaming reads data_dir; give it")
         object.__setattr__(self, "encoding", canonical_encoding(self.encoding))
         names = [name.strip() for name in (self.column_names or "column").split(",")]
+        is_one = not (self.multi_label and self.regression)
+        require(is_one, "give multi_label or regression, not both")
         problem = f"column_names={self.column_names}: a name is empty or repeated"
         is_whole = all(names) and len(set(names)) == len(names)
         require(is_whole, f"{problem}; give each column its own")

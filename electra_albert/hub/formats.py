@@ -33,6 +33,7 @@ _OURS = ("initialization", "zero_init_outputs", "attention", "attention_options"
 _NAMES = tuple(field.name for field in fields(ModelConfig) if field.name not in _OURS)
 # In config.json, and as an option group of a checkpoint: the detection head returns energies.
 ENERGIES = "electric"
+MULTI_LABEL = "multi_label_classification"  # a problem_type
 NATIVE = "electra_albert"  # model_type of folders that only this package loads
 _FORMAT = 1  # their version
 _MAX_INTEGER = (1 << 31) - 1  # larger sizes overflow before they are compared with the weights
@@ -196,7 +197,7 @@ def stock_details(contents: Mapping[str, Any], source: str) -> dict[str, Any]:
             f"{source}: architecture {short_repr(architecture)} is not fine-tuned; fine-tune it"
         )
     problem_type = contents.get("problem_type")
-    if problem_type not in (None, "regression", "single_label_classification"):
+    if problem_type not in (None, "regression", "single_label_classification", MULTI_LABEL):
         raise CheckpointError(
             f"problem_type={short_repr(problem_type)} in {source} is not supported; "
             "name another model"
@@ -220,6 +221,7 @@ def stock_details(contents: Mapping[str, Any], source: str) -> dict[str, Any]:
         "style": "albert",
         "labels": [] if is_regression else labels,
         "is_regression": is_regression,
+        "is_multi_label": problem_type == MULTI_LABEL and kind == "sequence",
     }
 
 

@@ -132,6 +132,8 @@ def _configuration(
         contents["problem_type"] = "single_label_classification"
         if details.get("is_regression"):
             contents["problem_type"] = "regression"
+        elif details.get("is_multi_label"):
+            contents["problem_type"] = formats.MULTI_LABEL
     return contents, details
 
 

@@ -61,6 +61,13 @@ class ClassPrediction(NamedTuple):
     scores: dict[str, float]  # of all labels, in the order of the model's outputs
 
 
+class MultiLabelPrediction(NamedTuple):
+    """Labels of a text or a pair with a probability above .5, in the order of the model's."""
+
+    labels: list[str]
+    scores: dict[str, float]  # probabilities of all labels
+
+
 class TagPrediction(NamedTuple):
     """Predicted tag of a word: `label` and its probability `score`, at the word's first token."""
 
@@ -142,7 +149,10 @@ def outputs_by_feature(
 
 
 def classify(model: Engine, texts: object, *, truncate: bool = False) -> Any:
-    """Classify a text or a pair, or predict its number (regression); returns a ClassPrediction."""
+    """Classify a text or a pair, or predict its number; returns a ClassPrediction.
+
+    For a multi-label task a MultiLabelPrediction.
+    """
     task = _task_for(model, "classify")
     examples: list[SequenceExample] = []
     for text in as_texts(texts, may_be_pairs=True):
@@ -153,14 +163,17 @@ def classify(model: Engine, texts: object, *, truncate: bool = False) -> Any:
             raise UsageError(f"the model was fine-tuned on {texts_type}; give it those")
         examples.append(SequenceExample(first, second, None, str(len(examples))))
     decoded, _, _ = _predict(model, examples, texts, truncate)
-    results = []
+    results: list[Any] = []
     if decoded.probabilities is None:
         for number in decoded.predictions:
             results.append(ClassPrediction("score", number, {"score": number}))
     else:
         for label, scores in zip(decoded.predictions, decoded.probabilities, strict=True):
             by_label = dict(zip(task.labels, scores, strict=True))
-            results.append(ClassPrediction(label, max(scores), by_label))
+            result: Any = ClassPrediction(label, max(scores), by_label)
+            if task.plan.is_multi_label:
+                result = MultiLabelPrediction(label, by_label)
+            results.append(result)
     return as_given(texts, results)
 
 

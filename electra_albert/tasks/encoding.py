@@ -36,6 +36,7 @@ class EncodePlan(NamedTuple):
     max_answer_length: int  # tokens
     has_null_answer: bool = False
     is_regression: bool = False
+    is_multi_label: bool = False
     double_unordered: bool = False
     max_position_embeddings: int | None = None  # of the model; None if unknown
 
@@ -50,9 +51,9 @@ class EncodePlan(NamedTuple):
 
 
 def trained_plan(plan: EncodePlan, details: Mapping[str, Any]) -> EncodePlan:
-    """Replace settings by those that a fine-tuned model's details record: the first five."""
+    """Replace settings by those that a fine-tuned model's details record: the first six."""
     recorded = {}
-    for name in EncodePlan._fields[:5]:
+    for name in EncodePlan._fields[:6]:
         if name in details:
             recorded[name] = details[name]
     return plan._replace(**recorded)
@@ -112,7 +113,7 @@ class EncodedExamples:
     starts: Integers  # [N + 1] start of each sequence in input_ids
     first_lengths: Integers  # [N] tokens of segment 0: `[CLS] A [SEP]`
     example_index: Integers  # [F] the example of each feature
-    # [F] int64 or float32, [F, 2] int64, or [tokens] int64; None: unknown
+    # [F] int64 or float32, [F, C] float32, [F, 2] int64, or [tokens] int64; None: unknown
     labels: NDArray[np.generic] | None
     pad_id: int
     num_choices: int = 1  # sequences per feature

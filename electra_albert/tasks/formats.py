@@ -1,6 +1,5 @@
 """Parse tables and files of SQuAD and RACE into examples; conll has those of tagging."""
 
-import math
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -13,11 +12,11 @@ from electra_albert.contracts import IGNORED_LABEL, DataError, UsageError
 from electra_albert.tasks import token
 from electra_albert.tasks.conll import read_conll
 from electra_albert.tasks.read_rules import (
-    MAX_SHOWN,
     RawExample,
     Skipped,
     SplitReader,
     as_text,
+    is_set,
     label_text,
     member,
     require_column,
@@ -93,20 +92,29 @@ def _table_rows(form: _Format, reader: SplitReader) -> Rows:
     if pairs:
         pairs += form.lists[:1]
     labels = columns.label + form.lists[1:]
+    flags: tuple[str, ...] = ()  # columns of 0 and 1
+    if reader.task.is_multi_label and len(labels) > 1:
+        flags = labels
     if reader.purpose == "test":
+        flags = ()
+    if flags or reader.purpose == "test":
         labels = ()
     names = [
         require_column(table, columns.text, form.columns[0], "--text_column"),
         require_column(table, pairs, form.columns[1], "--text_pair_column"),
         require_column(table, labels, form.columns[2], "--label_column"),
         *map(table.find, (*form.more_columns, columns.identity)),
+        *(require_column(table, (name,), "a label", "--label_column") for name in flags),
     ]
     for index, row in enumerate(table.rows(names)):
         if row.problem:
             with suppress(Skipped):
                 reader.skip(row.problem, row)
             continue
-        text, pair, label, *more, identity = row.cells
+        text, pair, label, *more, identity = row.cells[: len(names) - len(flags)]
+        if flags:
+            cells = zip(flags, row.cells[-len(flags) :], strict=True)
+            label = [name for name, cell in cells if is_set(cell, name, row.location)]
         identity = as_text(index if identity is None else identity, row.location, "id")
         yield RawExample(text, pair, label, identity, row.location, more)
 
@@ -129,38 +137,22 @@ def _texts(raw: RawExample, reader: SplitReader) -> SequenceExample:
     return SequenceExample(text, pair, label, raw.identity)
 
 
-def _label(raw: RawExample, reader: SplitReader) -> str | float:
+def _label(raw: RawExample, reader: SplitReader) -> str | float | tuple[str, ...]:
+    if reader.task.is_multi_label:
+        return reader.label_set(raw)
     if isinstance(raw.label, list):
         raise DataError(
-            f"{raw.location}: the label is a list (multi-label); "
-            "give a column with one label per row"
+            f"{raw.location}: the label is a list; if texts have several labels, "
+            "give --multi_label true"
         )
     label = reader.as_label(raw.label, raw.location) or reader.skip("no label", raw)
     if reader.task.is_regression:
-        return _score(label, raw, reader)
+        return reader.score(label, raw)
     label = reader.task.label_aliases.get(label, label)
     if label not in reader.labels and (reader.labels or reader.config.regression is False):
         label = _WHOLE_NUMBER.sub(r"\1", label)
     reader.check_label(label, raw)
     return label
-
-
-def _score(label: str, raw: RawExample, reader: SplitReader) -> float:
-    lowest, highest = reader.task.score_range or (-math.inf, math.inf)
-    try:
-        number = float(label)
-    except ValueError as error:
-        raise DataError(
-            f"{raw.location}: label {label[:MAX_SHOWN]!r} is not a number; correct the file"
-        ) from error
-    if math.isfinite(number) and lowest <= number <= highest:
-        return number
-    limits = "that is finite"
-    if reader.task.score_range:
-        limits = f"from {lowest:g} to {highest:g}"
-    if reader.purpose != "train":
-        raise DataError(f"{raw.location}: label {label} is not a number {limits}; correct the file")
-    reader.skip(f"the label is not a number {limits}", raw)
 
 
 def _race(path: Path, reader: SplitReader) -> Rows | None:

@@ -55,6 +55,13 @@ def _regression_loss(outputs: Tensor, labels: Tensor) -> _Sums:
     return errors.square().sum(), None
 
 
+def _multi_label_loss(outputs: Tensor, labels: Tensor) -> _Sums:
+    """Mean over labels of the binary cross-entropies. outputs and labels float32 [B, C]."""
+    losses = F.binary_cross_entropy_with_logits(outputs, labels, reduction="none")
+    is_correct = (outputs > 0) == (labels > 0)
+    return losses.mean(-1).sum(), is_correct.all(-1).sum()
+
+
 def _span_loss(outputs: Tensor, labels: Tensor) -> _Sums:
     """Mean of the cross-entropies of start and end. outputs [B, L, 2], labels int64 [B, 2]."""
     logits = outputs.transpose(-1, -2).flatten(0, -2)  # [B · 2, L]
@@ -74,6 +81,8 @@ def _labels_file(task: Task, predictions: Predictions, examples: Examples) -> st
         ids = list(map(str, range(len(ids))))
     if task.kind == "choice":
         predictions = [string.ascii_uppercase[option] for option in predictions]
+    if task.is_multi_label:
+        predictions = [",".join(labels) for labels in predictions]
     if task.is_regression:
         if not all(map(math.isfinite, predictions)):
             raise ValueError(f"a prediction of {task.name} is not finite")
@@ -132,6 +141,11 @@ KINDS = {
     "span": Kind(span.encode, span.decode, "span_loss", _span_loss, _answers_file),
     "token": Kind(token.encode, token.decode, "tag_loss", _classification_loss, _tags_file),
 }
+# Name and function by the measure of a task of kind "sequence" without classes.
+_LOSSES: dict[str, tuple[str, Callable[..., _Sums]]] = {
+    "regression": ("regression_loss", _regression_loss),
+    "multi_label": ("multi_label_loss", _multi_label_loss),
+}
 
 
 def write_submission(
@@ -156,7 +170,8 @@ def predictions_table(
 ) -> str:
     """One line per example: id, gold label, prediction, probability and text.
 
-    The probability is that of the prediction, or a float that of no answer. With tabs as spaces:
+    The probability is that of the prediction, or a float that of no answer; a multi-label task has
+    those of all its labels. With tabs as spaces:
 
         id    gold    predicted    probability    text
         7     pos     neg          0.6000         A good film
@@ -173,7 +188,10 @@ def predictions_table(
             text = f"{text[:_MAX_CHARACTERS]} …"
         if isinstance(example, ChoiceExample):
             prediction = string.ascii_uppercase[prediction]
-        if isinstance(score, list):
+        if isinstance(example, SequenceExample) and isinstance(prediction, list):
+            prediction = ",".join(prediction)
+            score = ",".join(map(_as_text, score))
+        elif isinstance(score, list):
             score = max(score)
         cells = (example.identity, gold, _as_text(prediction), _as_text(score))
         lines.append("\t".join([*map(_one_line, cells), text]))
@@ -200,7 +218,10 @@ def _gold_and_text(example: Any) -> tuple[str, str]:
             text = example.text
             if example.text_pair is not None:
                 text += f" ||| {example.text_pair}"
-            return _as_text(example.label), text
+            label = example.label
+            if isinstance(label, tuple):
+                label = ",".join(label)
+            return _as_text(label), text
         case TokenExample():
             return _as_text(example.tags), " ".join(example.words)
         case SpanExample():
@@ -237,6 +258,7 @@ def confusion_table(labels: Sequence[str], examples: Examples, predictions: Pred
 class TaskObjective(nn.Module):
     """A contracts.Objective on labelled batches: one loss and, except for regressions, an accuracy.
 
+    measure: the name in metrics.MEASURES, which decides on the loss of texts.
     class_weights float32 [C], with mean 1 over the training examples, weight the loss in training
     mode only.
     """
@@ -244,14 +266,15 @@ class TaskObjective(nn.Module):
     class_weights: Tensor | None
 
     def __init__(
-        self, model: TaskModel, is_regression: bool = False, class_weights: Tensor | None = None
+        self, model: TaskModel, measure: str = "", class_weights: Tensor | None = None
     ) -> None:
         super().__init__()
         self.model = model
         self.register_buffer("class_weights", class_weights, persistent=False)
         kind = KINDS[model.head.kind]
-        if is_regression:
-            kind = kind._replace(term="regression_loss", loss=_regression_loss)
+        if measure in _LOSSES:
+            term, loss = _LOSSES[measure]
+            kind = kind._replace(term=term, loss=loss)
         self._kind = kind
         self.weights: Mapping[str, float] = {kind.term: 1.0}
 

@@ -24,7 +24,8 @@ Interval = tuple[float, float]
 RESAMPLES = 1000
 LEVEL = 0.95
 LOWER_IS_BETTER = frozenset({"mean_squared_error"})
-_GOLD_COLUMNS = {  # equal for any two models evaluated on the same examples
+# Equal for any two models evaluated on the same examples; of a multi-label task the second half.
+_GOLD_COLUMNS = {
     "classification": [1],
     "regression": [1],
     "choice": [1, 2],
@@ -79,6 +80,21 @@ def regression(values: Values) -> Scores:
             scores["pearson"] = float(pearsonr(predicted, gold).statistic)
             scores["spearman"] = float(spearmanr(predicted, gold).statistic)
     return scores
+
+
+def multi_label(values: Values) -> Scores:
+    """Columns: for each label whether it is predicted, then whether it is gold. 0 / 0 counts as 0.
+
+    `accuracy` is the share of examples with exactly the gold labels.
+    """
+    predicted, gold = np.split(np.stack(_columns(values)), 2)  # each [C, N]
+    correct = (predicted * gold).sum(axis=1)  # [C]
+    either = predicted.sum(axis=1) + gold.sum(axis=1)  # [C]
+    return {
+        "micro_f1": float(2 * correct.sum() / max(either.sum(), 1)),
+        "macro_f1": float((2 * correct / np.maximum(either, 1)).mean()),
+        "accuracy": float((predicted == gold).all(axis=0).mean()),
+    }
 
 
 def choice(values: Values) -> Scores:
@@ -170,7 +186,7 @@ def _ratio(part: float, whole: float) -> float:
 
 MEASURES: dict[str, Measure] = {
     measure.__name__: measure
-    for measure in (classification, regression, choice, span, span_with_null, token)
+    for measure in (classification, regression, multi_label, choice, span, span_with_null, token)
 }
 
 
@@ -179,6 +195,9 @@ def is_collapsed(measure: str, values: Values) -> bool:
     if measure == "span":
         return False
     columns = values.T
+    if measure == "multi_label":
+        predicted, gold = np.split(columns, 2)
+        return bool(not np.ptp(predicted, axis=1).any() and np.ptp(gold, axis=1).any())
     if measure == "token":
         has_prediction = columns[1].any()
         return bool(columns[2].any() and not has_prediction)
@@ -271,7 +290,9 @@ def compare(
         return np.array([MEASURES[measure](table)[metric] for table in tables])
 
     sides = [_stacked(first), _stacked(second)]
-    _require_same_examples(sides, _GOLD_COLUMNS[measure])
+    columns = range(sides[0].shape[2])
+    gold = _GOLD_COLUMNS.get(measure, [*columns[len(columns) // 2 :]])
+    _require_same_examples(sides, gold)
     generator = np.random.default_rng(derived_seed(seed, Stream.RESAMPLE, 1))
     differences = []  # [2 R]
     for chosen in _draws(sides[0].shape[1], seed, resamples):

@@ -144,6 +144,37 @@ class SplitReader:
             return None
         return label
 
+    def score(self, label: str, raw: RawExample) -> float:
+        """The label of a regression; Skipped in training for one that is out of range."""
+        lowest, highest = self.task.score_range or (-math.inf, math.inf)
+        try:
+            number = float(label)
+        except ValueError as error:
+            raise DataError(
+                f"{raw.location}: label {label[:MAX_SHOWN]!r} is not a number; correct the file"
+            ) from error
+        if math.isfinite(number) and lowest <= number <= highest:
+            return number
+        limits = "that is finite"
+        if self.task.score_range:
+            limits = f"from {lowest:g} to {highest:g}"
+        if self.purpose != "train":
+            problem = f"label {label} is not a number {limits}"
+            raise DataError(f"{raw.location}: {problem}; correct the file")
+        self.skip(f"the label is not a number {limits}", raw)
+
+    def label_set(self, raw: RawExample) -> tuple[str, ...]:
+        """The labels of a multi-label example, given as a list or separated by commas."""
+        cells = raw.label
+        if not isinstance(cells, list):
+            text = as_text(cells, raw.location, "label")
+            cells = text.split(",")
+        labels = {label_text(cell, raw.location) for cell in cells} - {""}
+        names = sorted(labels)
+        for name in names:
+            self.check_label(name, raw)
+        return tuple(names)
+
     def parse_json(self, path: Path) -> Any:
         """The content of a JSON file in the task's own format."""
         options = ("text_column", "text_pair_column", "label_column", "column_names")
@@ -200,6 +231,18 @@ def as_text(value: object, location: str, column: str) -> str:
         return json.dumps(value)
     kind = type(value).__name__
     raise DataError(f"{location}: {column!r} holds {kind}, not text; correct the file")
+
+
+def is_set(value: object, column: str, location: str) -> bool:
+    """Whether a cell of a column of 0 and 1 is 1; DataError for other values."""
+    text = as_text(value, location, column).strip().lower()
+    if text in ("1", "true"):
+        return True
+    if text in ("", "0", "false"):
+        return False
+    raise DataError(
+        f"{location}: {column!r} holds {text[:MAX_SHOWN]!r}, neither 0 nor 1; correct the file"
+    )
 
 
 def label_text(value: object, location: str) -> str:

@@ -281,10 +281,10 @@ def _training_labels(examples: Examples, reader: SplitReader) -> tuple[str, ...]
     if reader.task.is_regression or reader.task.kind in ("choice", "span"):
         return ()
     labels = _labels(examples)
-    if reader.task.kind == "token":
-        if len(labels) > _MAX_TAGS:
+    if reader.task.kind == "token" or reader.task.is_multi_label:
+        if not 0 < len(labels) <= _MAX_TAGS:
             raise DataError(
-                f"{location}: {len(labels):,} tags, more than {_MAX_TAGS:,}; "
+                f"{location}: {len(labels):,} tags or labels, not from 1 to {_MAX_TAGS:,}; "
                 "check file and --label_column"
             )
         return tuple(sorted(labels))
@@ -392,5 +392,7 @@ def _labels(examples: Examples) -> set[str]:
             label = ascii_uppercase[label]
         if isinstance(label, str):
             labels.add(label)
+        elif isinstance(label, tuple):
+            labels.update(label)
         labels.update(getattr(example, "tags", None) or ())
     return labels

@@ -251,12 +251,13 @@ def task_of_model(details: Mapping[str, Any], requested: Task | None) -> Task:
     return replace(
         task,
         is_regression=bool(details.get("is_regression")),
+        is_multi_label=bool(details.get("is_multi_label")),
         has_null_answer=bool(details.get("has_null_answer")),
     )
 
 
 def as_configured(task: Task, config: DataConfig) -> Task:
-    """The task with the options for columns and regression; UsageError if they do not fit it."""
+    """The task with the options for columns and labels; UsageError if they do not fit it."""
     pair = config.text_pair_column
     if pair is not None and task.name != "custom" and not task.takes_pairs:
         raise UsageError(f"--text_pair_column {pair}: {task.name} has one text; drop the option")
@@ -270,7 +271,16 @@ def as_configured(task: Task, config: DataConfig) -> Task:
         task = replace(task, tag_column=int(label[:MAX_DIGITS]))
         label = None
     named = {"text": config.text_column, "pair": pair, "label": label}
-    columns = {role: (name,) for role, name in named.items() if name is not None}
+    columns: dict[str, tuple[str, ...]] = {
+        role: (name,) for role, name in named.items() if name is not None
+    }
+    if config.multi_label:
+        if task.name != "custom":
+            raise UsageError(f"--multi_label true: {task.name} has one label; drop the option")
+        names = (label or "label").split(",")
+        columns["label"] = tuple(map(str.strip, names))
+        metrics = ("micro_f1", "macro_f1", "accuracy")
+        task = replace(task, is_multi_label=True, metrics=metrics, main="micro_f1")
     task = replace(task, columns=replace(task.columns, **columns))
     if not config.regression or task.is_regression:
         return task

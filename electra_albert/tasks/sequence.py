@@ -1,11 +1,12 @@
 """Texts, pairs and multiple-choice questions. F features, C classes, K options."""
 
 from collections.abc import Sequence
+from itertools import compress
 
 import numpy as np
 import regex
 from numpy.typing import NDArray
-from scipy.special import softmax
+from scipy.special import expit, softmax
 
 from electra_albert.contracts import DataError
 from electra_albert.tasks.encoding import (
@@ -71,6 +72,9 @@ def encode(examples: Sequence[SequenceExample], encoding: Encoding) -> EncodedEx
     labels: NDArray[np.generic] | None = None
     if gold is not None and plan.is_regression:
         labels = np.array(gold, dtype=np.float32)[index]
+    elif gold is not None and plan.is_multi_label:
+        is_label = [[label in names for label in encoding.labels] for names in gold]
+        labels = np.array(is_label, dtype=np.float32)[index]
     elif gold is not None:
         labels = encoding.label_ids(gold)[index]
     return flatten(encoding.encoder, sequences, index, labels)
@@ -83,12 +87,15 @@ def decode(
     labels: Labels,
     plan: EncodePlan,
 ) -> Decoded:
-    """Class names, or numbers for a regression; values (predicted, gold).
+    """Class names, numbers for a regression, or lists of labels; values (predicted, gold).
 
-    outputs: [C] logits, [1] for a regression.
+    outputs: [C] logits, [1] for a regression. A label with a probability above .5 is predicted; the
+    values of a multi-label task have a column for each label, 2 C in all.
     """
     size = 1 if plan.is_regression else len(labels)
     logits = np.array(outputs, dtype=np.float64).reshape(-1, size)  # [F, C]
+    if plan.is_multi_label:
+        return _decode_sets(logits, features.labels, labels)
     chosen = logits[:, 0] if plan.is_regression else logits.argmax(axis=1)
     values = None
     if features.labels is not None:
@@ -101,6 +108,18 @@ def decode(
     probabilities = softmax(logits, axis=1).tolist()
     names = [labels[number] for number in chosen]
     return Decoded(names, values, probabilities)
+
+
+def _decode_sets(
+    logits: NDArray[np.float64], gold: NDArray[np.generic] | None, labels: Labels
+) -> Decoded:
+    """decode for a multi-label task. logits [F, C], gold float32 [F, C]."""
+    is_predicted = logits > 0
+    values = None
+    if gold is not None:
+        values = np.concatenate([is_predicted, gold], axis=1, dtype=np.float64)
+    predictions = [list(compress(labels, of_text)) for of_text in is_predicted]
+    return Decoded(predictions, values, expit(logits).tolist())
 
 
 def truncate_pair(first: int, second: int, room: int) -> tuple[int, int]:

@@ -56,6 +56,7 @@ class Task:
     no_label: tuple[str, ...] = ("-", "-1")  # values that mean a missing label, as does ""
     label_aliases: Mapping[str, str] = field(default_factory=dict)  # the hub's class names
     is_regression: bool = False
+    is_multi_label: bool = False
     is_symmetric: bool = False  # the order of the two texts has no meaning
     score_range: tuple[float, float] | None = None
     has_null_answer: bool = False
@@ -74,7 +75,8 @@ class SequenceExample(NamedTuple):
 
     text: str
     text_pair: str | None
-    label: str | float | None  # a number for a regression; None: unlabelled
+    # A number for a regression, all labels of a multi-label task; None: unlabelled.
+    label: str | float | tuple[str, ...] | None
     identity: str  # the example's id in the data, else its index from 0
 
 

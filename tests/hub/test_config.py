@@ -71,6 +71,7 @@ def test_task_and_labels_of_a_stock_folder() -> None:
     for ending, kind in rows(TASKS):
         labels = [] if kind == "span" else ["no", "yes"]
         expected = {"kind": kind, "style": "albert", "labels": labels, "is_regression": False}
+        expected |= {"is_multi_label": False}
         assert details_of(architectures=[f"ElectraFor{ending}"]) == expected
     names = {str(number): f"label {number}" for number in reversed(range(11))}
     assert details_of(id2label=names)["labels"] == [f"label {number}" for number in range(11)]
@@ -98,7 +99,7 @@ model   | relative_key      | {"position_embedding_type": "relative_key"}
 model   | residual_scale=4.0 | {"model_type": "native", "format": 1, "residual_scale": 4.0}
 model   | attention_options | {"model_type": "native", "format": 1, "attention_options": {"a": "b"}}
 details | evil              | {"architectures": ["evil\n\u001b[31m"]}
-details | problem_type      | {"problem_type": "multi_label_classification"}
+details | problem_type      | {"problem_type": "ranking"}
 details | id2label          | {"id2label": {"0": "no", "2": "yes"}}
 details | regression of 2   | {"id2label": {"0": "no", "1": "yes"}, "problem_type": "regression"}
 """

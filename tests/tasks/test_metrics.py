@@ -65,6 +65,25 @@ def test_classification_equals_scikit_learn(values: Values) -> None:
     )
 
 
+SETS = st.tuples(st.integers(1, 9), st.integers(1, 4)).flatmap(
+    lambda size: arrays(np.bool_, (size[0], 2 * size[1]))
+)
+
+
+@LAW
+@given(SETS)
+def test_multi_label_equals_scikit_learn(is_set: Values) -> None:
+    predicted, gold = np.split(is_set.astype(int), 2, axis=1)
+    wanted = {"accuracy": accuracy_score(gold, predicted)}
+    for average in ("micro", "macro"):
+        options = {"average": average, "zero_division": 0.0}
+        if is_set.shape[1] == 2:  # scikit-learn takes one column for classes
+            options = {"labels": [1], **options}
+        wanted[f"{average}_f1"] = f1_score(gold, predicted, **options)
+    scores = MEASURES["multi_label"](is_set.astype(np.float64))
+    assert scores == pytest.approx(wanted, abs=ROUNDING)
+
+
 def test_matthews_correlation_does_not_overflow_on_a_large_set() -> None:
     gold = np.arange(390_965) % 3 % 2
     predicted = np.where(np.arange(390_965) % 5 == 0, 1 - gold, gold)

@@ -27,12 +27,14 @@ ROWS, LENGTH, CLASSES = 6, 11, 3
 KINDS = {
     "sequence": torch.tensor([0, 2, 1, IGNORED_LABEL, 2, 0]),
     "regression": torch.tensor([0.5, 2.0, float(IGNORED_LABEL), 1.0, 5.0, 0.0]),
+    "multi_label": (torch.arange(ROWS * CLASSES) % 4 < 2).double().view(ROWS, CLASSES),
     "choice": torch.tensor([1, 0]),
     "span": torch.tensor([[0, 0], [2, 4], [3, 3], [1, 2], [0, 0], [4, 4]]),
     "token": torch.arange(ROWS * LENGTH).view(ROWS, LENGTH) % CLASSES,
 }
 HEADS = {
     "regression": TaskHead("sequence", 1),
+    "multi_label": TaskHead("sequence", CLASSES),
     "choice": TaskHead("choice", 1),
     "span": TaskHead("span", 2),
 }
@@ -43,7 +45,7 @@ def make_objective(name: str, **options: Any) -> TaskObjective:
     torch.manual_seed(5)
     model = TaskModel(SHAPE, HEADS[name])
     model.initialize()
-    return TaskObjective(model.double(), is_regression=name == "regression", **options).eval()
+    return TaskObjective(model.double(), name, **options).eval()
 
 
 def make_batch(name: str, padding: int = 0, shift: int = 0) -> Batch:
@@ -69,6 +71,9 @@ def expected_loss(name: str, outputs: Tensor, batch: Batch) -> Tensor:
     labels = KINDS[name]
     if name == "regression":
         return ((outputs[:, 0] - labels) ** 2).sum()
+    if name == "multi_label":
+        signs = 2 * labels - 1
+        return -(signs * outputs).sigmoid().log().mean(1).sum()
     if name == "choice":
         outputs = outputs.view(2, 3)
     if name == "span":

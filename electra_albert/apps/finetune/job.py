@@ -138,6 +138,8 @@ class TaskJob:
         """Name of the function in metrics.MEASURES that computes the metrics."""
         kind = self.task.kind
         if kind == "sequence":
+            if self.plan.is_multi_label:
+                return "multi_label"
             return "regression" if self.plan.is_regression else "classification"
         return "span_with_null" if kind == "span" and self.plan.has_null_answer else kind
 
@@ -231,7 +233,7 @@ def _read(
 def _check_options(task: Task, tuning: TuningConfig, is_trained: bool) -> None:
     """UsageError for options that have no effect on this task, or would make its labels wrong."""
     is_weighted = tuning.class_weights != "none"
-    has_classes = task.kind == "sequence" and not task.is_regression
+    has_classes = task.kind == "sequence" and not (task.is_regression or task.is_multi_label)
     has_pooler = task.kind not in ("span", "token")
     is_symmetric = task.is_symmetric or (task.name == CUSTOM and task.takes_pairs)
     is_span = is_trained and task.kind == "span"
@@ -277,7 +279,7 @@ def _model_details(task: Task, base: BaseModel) -> dict[str, Any]:
             if pair:
                 advice = "pairs of texts; give --text_pair_column"
             raise UsageError(f"{base.name} was fine-tuned on {advice}")
-        flags = ("is_regression", "has_null_answer")
+        flags = ("is_regression", "is_multi_label", "has_null_answer")
         is_same = all(bool(details.get(name)) == getattr(task, name) for name in flags)
         if is_same and details["kind"] == task.kind:
             if not task.labels or labels == task.labels:
@@ -311,7 +313,7 @@ def _encode_plan(
     """
     positions = base.config.max_position_embeddings
     lengths = tuning.max_seq_length, tuning.doc_stride, tuning.max_answer_length
-    flags = task.has_null_answer, task.is_regression, tuning.double_unordered
+    flags = task.has_null_answer, task.is_regression, task.is_multi_label, tuning.double_unordered
     plan = trained_plan(EncodePlan(*lengths, *flags, positions), details)
     length = plan.max_seq_length
     if length <= positions or tuning.from_scratch or base.files is None:
@@ -352,11 +354,11 @@ def build_objective(job: TaskJob, seed: int) -> tuple[TaskObjective, list[str]]:
             raise DataError(f"--class_weights balanced: {problem}; drop the option")
         balanced = compute_class_weight("balanced", classes=classes, y=labels)
         class_weights = torch.from_numpy(balanced).float()
-    objective = TaskObjective(model, job.plan.is_regression, class_weights)
+    objective = TaskObjective(model, job.measure, class_weights)
     return objective.to(job.world.device), new_parts
 
 
 def load_objective(job: TaskJob, files: find.ModelFiles) -> TaskObjective:
     """Load a fine-tuned model onto the device."""
     model, _ = load.load_task_model(files, job.config.tuning.num_hidden_layers)
-    return TaskObjective(model, job.plan.is_regression).to(job.world.device)
+    return TaskObjective(model, job.measure).to(job.world.device)

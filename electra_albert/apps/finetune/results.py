@@ -157,7 +157,7 @@ def export_best(job: TaskJob, objective: TaskObjective, result: SeedResult) -> N
         "labels": list(job.data.labels),
         "columns": {"text": list(columns.text), "pair": list(columns.pair)},
     }
-    for name in ("is_regression", "has_null_answer", *_LENGTHS):
+    for name in ("is_regression", "is_multi_label", "has_null_answer", *_LENGTHS):
         details[name] = getattr(job.plan, name)
     facts = _task_facts(job, result.metrics, f"seed {result.seed}")
     model = copy.deepcopy(objective.model).cpu()  # the next seed trains the same tensors

@@ -185,6 +185,7 @@ data.unknown_labels | decides on rows that are refused otherwise: test_reading_r
 data.validation_split | 0.5 | weights | --task custom \
   --train_file {tables}/train.csv --validation_split 0.3
 data.regression | true | weights | --label_column number
+data.multi_label | true | weights
 data.race_level | middle | weights | --task race --data_dir {tasks}/RACE
 data.prepared_dir | belongs to the task that is made of the documentation
 data.streaming | gives the same examples: tasks/test_hub_tasks.py
