@@ -1,0 +1,125 @@
+"""Serve a model over HTTP: fill masks, detect replaced tokens, classify, vectors of texts.
+
+    pip install fastapi uvicorn
+    python examples/serve.py --model runs/mine --port 8000
+    curl localhost:8000/fill-mask --json '{"texts": ["The owl left the [MASK]."]}'
+
+Requests that arrive within a few milliseconds are computed as one batch. A page with all calls is
+at /docs.
+"""
+
+import argparse
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Annotated, Any, NamedTuple
+
+import uvicorn
+from fastapi import FastAPI, HTTPException
+from pydantic import BaseModel, Field
+
+import electra_albert as ea
+
+MAX_TEXTS = 64  # of a request, and after which a batch is full
+MAX_CHARACTERS = 10_000  # of a text
+MAX_REQUESTS = 500  # at a time; the others are answered with 503
+SECONDS_TO_WAIT = 0.005  # for more requests of a batch
+Texts = Annotated[list[Annotated[str, Field(max_length=MAX_CHARACTERS)]], Field(min_length=1)]
+
+
+class Request(BaseModel):
+    """The body of every call."""
+
+    texts: Annotated[Texts, Field(max_length=MAX_TEXTS)]
+
+
+class Waiting(NamedTuple):
+    """A request and the future of its results or its error."""
+
+    texts: list[str]
+    results: asyncio.Future[Any]
+
+
+class Batches:
+    """Joins the requests of one call."""
+
+    def __init__(self, call: Callable[[list[str]], list[Any]]) -> None:
+        self.call = call
+        self.queue: asyncio.Queue[Waiting] = asyncio.Queue()
+
+    async def results(self, request: Request) -> list[Any]:
+        """The result of each text; status 400 for one that the model refuses."""
+        waiting = Waiting(request.texts, asyncio.get_running_loop().create_future())
+        self.queue.put_nowait(waiting)
+        try:
+            found: list[Any] = await waiting.results
+        except ea.UserError as error:
+            raise HTTPException(400, str(error)) from None
+        return found
+
+    async def run(self, model_lock: asyncio.Lock) -> None:
+        """Answer requests without end."""
+        while True:
+            batch = [await self.queue.get()]
+            await asyncio.sleep(SECONDS_TO_WAIT)
+            async with model_lock:
+                size = len(batch[0].texts)
+                while not self.queue.empty() and size < MAX_TEXTS:
+                    batch.append(self.queue.get_nowait())
+                    size += len(batch[-1].texts)
+                found = await asyncio.to_thread(self._compute, batch)
+            for waiting, results in zip(batch, found, strict=True):
+                if waiting.results.cancelled():
+                    continue  # the client is gone
+                if isinstance(results, Exception):
+                    waiting.results.set_exception(results)
+                else:
+                    waiting.results.set_result(results)
+
+    def _compute(self, batch: Sequence[Waiting]) -> list[Any]:
+        """The results of each request, or its error."""
+        texts = [text for waiting in batch for text in waiting.texts]
+        try:
+            results = iter(self.call(texts))
+            return [[next(results) for _ in waiting.texts] for waiting in batch]
+        except Exception as error:  # the server goes on
+            if len(batch) == 1:
+                return [error]
+            return [self._compute([waiting])[0] for waiting in batch]  # others are without fault
+
+
+def make_app(model: Any) -> FastAPI:
+    """The app with the calls of a model from ea.load_model."""
+    calls: dict[str, Callable[[list[str]], list[Any]]] = {
+        "fill-mask": model.fill_mask,
+        "detect": lambda texts: [
+            [token._asdict() for token in tokens] for tokens in model.replaced_probabilities(texts)
+        ],
+        "classify": lambda texts: [found._asdict() for found in model.classify(texts)],
+        "vectors": lambda texts: [found.pooled.tolist() for found in model.features(texts)],
+    }
+    batches = {name: Batches(call) for name, call in calls.items()}
+
+    @asynccontextmanager
+    async def run_batches(_: FastAPI) -> AsyncIterator[None]:
+        model_lock = asyncio.Lock()
+        tasks = [asyncio.create_task(one.run(model_lock)) for one in batches.values()]
+        yield
+        for task in tasks:
+            task.cancel()
+
+    app = FastAPI(title=f"electra-albert: {model.path.name}", lifespan=run_batches)
+    for name, one in batches.items():
+        app.post(f"/{name}")(one.results)
+    app.get("/health")(lambda: {"model": str(model.path)})
+    return app
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Serve a model over HTTP.")
+    parser.add_argument("--model", default="data/models/english-h256-l4")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8000)
+    options = parser.parse_args()
+    app = make_app(ea.load_model(options.model))
+    uvicorn.run(app, host=options.host, port=options.port, limit_concurrency=MAX_REQUESTS)

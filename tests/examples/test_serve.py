@@ -1,0 +1,84 @@
+"""The example that serves a model: joined requests, refused ones, limits."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+import electra_albert as ea
+from tests.apps.tiny_run import ROOT
+
+MODEL = ROOT / "data" / "models" / "english-h256-l4"
+GOOD = ["The owl left the [MASK].", "A [MASK] fell into the river."]
+TOO_LONG = "owl " * 200
+
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    import serve as example
+
+    return example
+
+
+@pytest.fixture
+def client(serve: Any) -> Iterator[TestClient]:
+    with TestClient(serve.make_app(ea.load_model(MODEL))) as client:
+        yield client
+
+
+def test_every_call_answers_as_python(client: TestClient) -> None:
+    model = ea.load_model(MODEL)
+    answers = {
+        call: client.post(f"/{call}", json={"texts": GOOD}).json()
+        for call in ("fill-mask", "detect", "vectors")
+    }
+    assert answers["fill-mask"] == model.fill_mask(GOOD)
+    assert answers["detect"] == [
+        [token._asdict() for token in tokens] for tokens in model.replaced_probabilities(GOOD)
+    ]
+    assert answers["vectors"] == [found.pooled.tolist() for found in model.features(GOOD)]
+    assert client.get("/health").json() == {"model": str(MODEL)}
+
+
+def test_requests_are_joined_and_a_wrong_one_fails_alone(serve: Any) -> None:
+    calls = []
+
+    def lengths(texts: list[str]) -> list[int]:
+        calls.append(len(texts))
+        if "wrong" in texts:
+            raise ea.DataError("wrong text")
+        return list(map(len, texts))
+
+    async def ask() -> list[Any]:
+        batches = serve.Batches(lengths)
+        task = asyncio.create_task(batches.run(asyncio.Lock()))
+        sent = [["a"], ["bb", "ccc"], ["wrong"], ["dddd"]]
+        requests = [batches.results(serve.Request(texts=texts)) for texts in sent]
+        answers = await asyncio.gather(*requests[:2])
+        answers += await asyncio.gather(*requests[2:], return_exceptions=True)
+        task.cancel()
+        return answers
+
+    first, second, refused, third = asyncio.run(ask())
+    assert (first, second, third) == ([1], [2, 3], [4])
+    assert (refused.status_code, refused.detail) == (400, "wrong text")
+    assert calls == [3, 2, 1, 1]
+
+
+REFUSED = {
+    "no texts": ("detect", [], 422),
+    "too many texts": ("detect", ["a"] * 65, 422),
+    "too many characters": ("detect", ["a" * 10_001], 422),
+    "too many tokens": ("detect", [TOO_LONG], 400),
+    "a call that the model lacks": ("classify", ["a"], 400),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_wrong_request_is_refused_and_the_server_goes_on(name: str, client: TestClient) -> None:
+    call, texts, status = REFUSED[name]
+    assert client.post(f"/{call}", json={"texts": texts}).status_code == status
+    assert client.post("/detect", json={"texts": ["a"]}).status_code == 200
