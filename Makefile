@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: pretrain test test-slow test-faults lint docs page requirements stats clean
+.PHONY: pretrain test test-slow test-faults lint docs page requirements stats release clean
 
 pretrain: .venv/.ready
 	$(BIN)/python Pretraining.py
@@ -41,6 +41,18 @@ requirements: .venv/.ready-dev
 
 stats: .venv/.ready-dev
 	$(BIN)/python -m tests.budgets
+
+# Source and wheel in dist/, which is made of the source, and the wheel tried in an empty environment of each Python.
+PYTHONS ?= python3.11 python3.13
+release: .venv/.ready-dev
+	rm -rf dist
+	$(BIN)/uv build --quiet --out-dir dist
+	for python in $(PYTHONS); do \
+		$$python -m venv --clear dist/env && \
+		dist/env/bin/python -m pip install --quiet dist/*.whl && \
+		dist/env/bin/electra-albert pretrain --max_steps 3 --output_dir dist/run --resume never && \
+		dist/env/bin/electra-albert demo --gen dist/run && rm -rf dist/env dist/run || exit 1; \
+	done
 
 clean:
 	rm -rf .venv
