@@ -1,0 +1,28 @@
+"""Every recipe trains a few steps, on generated text and with few examples."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from electra_albert.apps.pretrain import main as pretrain
+from tests.apps.tiny_run import ROOT, english, succeed
+
+RECIPES = sorted((ROOT / "examples" / "recipes").glob("*.yaml"))
+SHIPPED = str(ROOT / "data" / "models" / "english-h256-l4")
+FEW = "--eval_examples 8 --per_device_train_batch_size 4 --warmup_steps 1 --device cpu"
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.stem)
+def test_a_recipe_trains(recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = yaml.safe_load(recipe.read_text(encoding="utf-8"))
+    (tmp_path / "my.txt").write_text(english(130), encoding="utf-8")
+    words = [*FEW.split(), *(("--flops", "1e11") if "flops" in options else ("--max_steps", "2"))]
+    if "init_from" in options:
+        words += ["--init_from", SHIPPED]
+    else:
+        words += ["--vocab_size", "300"]
+    succeed(pretrain.main, "--config", str(recipe), "--corpus", "my.txt", *words)
+    assert list((tmp_path / options["output_dir"]).glob("*/model.safetensors"))
+    assert "Measured" in recipe.read_text() or "measurements" in recipe.read_text()
