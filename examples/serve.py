@@ -52,10 +52,10 @@ class Batches:
         waiting = Waiting(request.texts, asyncio.get_running_loop().create_future())
         self.queue.put_nowait(waiting)
         try:
-            found: list[Any] = await waiting.results
+            results: list[Any] = await waiting.results
         except ea.UserError as error:
             raise HTTPException(400, str(error)) from None
-        return found
+        return results
 
     async def run(self, model_lock: asyncio.Lock) -> None:
         """Answer requests without end."""
@@ -67,8 +67,8 @@ class Batches:
                 while not self.queue.empty() and size < MAX_TEXTS:
                     batch.append(self.queue.get_nowait())
                     size += len(batch[-1].texts)
-                found = await asyncio.to_thread(self._compute, batch)
-            for waiting, results in zip(batch, found, strict=True):
+                answers = await asyncio.to_thread(self._compute, batch)
+            for waiting, results in zip(batch, answers, strict=True):
                 if waiting.results.cancelled():
                     continue  # the client is gone
                 if isinstance(results, Exception):
@@ -95,22 +95,22 @@ def make_app(model: Any) -> FastAPI:
         "detect": lambda texts: [
             [token._asdict() for token in tokens] for tokens in model.replaced_probabilities(texts)
         ],
-        "classify": lambda texts: [found._asdict() for found in model.classify(texts)],
-        "vectors": lambda texts: [found.pooled.tolist() for found in model.features(texts)],
+        "classify": lambda texts: [label._asdict() for label in model.classify(texts)],
+        "vectors": lambda texts: [features.pooled.tolist() for features in model.features(texts)],
     }
     batches = {name: Batches(call) for name, call in calls.items()}
 
     @asynccontextmanager
     async def run_batches(_: FastAPI) -> AsyncIterator[None]:
         model_lock = asyncio.Lock()
-        tasks = [asyncio.create_task(one.run(model_lock)) for one in batches.values()]
+        tasks = [asyncio.create_task(queue.run(model_lock)) for queue in batches.values()]
         yield
         for task in tasks:
             task.cancel()
 
     app = FastAPI(title=f"electra-albert: {model.path.name}", lifespan=run_batches)
-    for name, one in batches.items():
-        app.post(f"/{name}")(one.results)
+    for name, queue in batches.items():
+        app.post(f"/{name}")(queue.results)
     app.get("/health")(lambda: {"model": str(model.path)})
     return app
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_type_hints
 
 from electra_albert.config.checks import (
     COUNT,
@@ -12,6 +12,7 @@ from electra_albert.config.checks import (
     MAX_WIDTH,
     by_content,
     free,
+    names_of,
     per_call,
     require,
     require_filled,
@@ -30,6 +31,13 @@ PREDICT_TEST = "test"  # --predict test: the task's own test sets
 CUSTOM = "custom"  # the task of a user's table
 TOPICS = "topics"  # the built-in task, the default
 GLUE = "glue"  # all tasks of GLUE
+# What converts the text of a number, by the type of its option.
+_NUMBERS: dict[Any, type[int] | type[float]] = {
+    int: int,
+    int | None: int,
+    float: float,
+    float | None: float,
+}
 
 
 @dataclass(frozen=True)
@@ -94,10 +102,10 @@ class DataConfig:
         require(is_single, "give validation_split or validation_file, not both")
         has_source = self.data_dir is not None or not self.streaming
         require(has_source, "streaming reads data_dir; give it")
-        object.__setattr__(self, "encoding", canonical_encoding(self.encoding))
-        names = [name.strip() for name in (self.column_names or "column").split(",")]
         is_one = not (self.multi_label and self.regression)
         require(is_one, "give multi_label or regression, not both")
+        object.__setattr__(self, "encoding", canonical_encoding(self.encoding))
+        names = [name.strip() for name in (self.column_names or "column").split(",")]
         problem = f"column_names={self.column_names}: a name is empty or repeated"
         is_whole = all(names) and len(set(names)) == len(names)
         require(is_whole, f"{problem}; give each column its own")
@@ -164,7 +172,7 @@ class TuningConfig:
     """Dropout probability of the attention weights; by default hidden_dropout_prob."""
     seeds: int = free(1)
     """Number of runs with the seeds seed, seed + 1, …; all results are reported."""
-    grid: str | None = None
+    grid: str | None = free(None)
     """Values of options with numbers, such as `learning_rate=1e-4,3e-4 num_train_epochs=3,10`: all
     combinations are trained with one seed, those of the best score on a tenth of the training
     examples, held out, are taken."""
@@ -203,7 +211,6 @@ class TuningConfig:
         require_repository(self.push_to_hub)
         is_pair = self.compare is None or len(self.compare) == 2
         require(is_pair, "compare takes two folders: --compare runs/cola-a runs/cola-b")
-        grid_points(self.grid)
 
     @property
     def is_training(self) -> bool:
@@ -227,18 +234,23 @@ def option_names(part: str) -> list[str]:
 
 def grid_points(grid: str | None) -> list[dict[str, int | float]]:
     """All combinations of the values in `NAME=VALUE,VALUE NAME=VALUE`; UsageError for others."""
-    defaults = {entry.name: entry.default for kind in PARTS.values() for entry in fields(kind)}
-    axes = []
+    hints = get_type_hints(TrainingConfig) | get_type_hints(TuningConfig)
+    names = {*option_names("training"), *option_names("tuning")}
+    names -= names_of("free by_content per_call", TrainingConfig, TuningConfig) - DERIVED
+    axes: dict[str, list[int | float]] = {}
     for axis in (grid or "").split():
         name, _, values = axis.partition("=")
-        number: Any = type(defaults.get(name))
-        is_known = number in (int, float) and name not in DERIVED
-        require(is_known, f"grid={axis}: {name} is no option of fine-tuning with a number")
+        kind = _NUMBERS.get(hints.get(name))
+        require(name in names and kind is not None, f"grid={axis}: {name} takes no number to try")
+        assert kind is not None
         try:
-            axes.append([(name, number(value)) for value in values.split(",")])
+            numbers = [kind(value) for value in values.split(",")]
         except ValueError as error:
             raise UsageError(f"grid={axis}: {error}; give numbers separated by commas") from None
-    return [dict(point) for point in product(*axes)]
+        is_new = name not in axes and len({*numbers}) == len(numbers)
+        require(is_new, f"grid={axis}: an option or a value is repeated; give each once")
+        axes[name] = numbers
+    return [dict(zip(axes, point, strict=True)) for point in product(*axes.values())]
 
 
 @dataclass(frozen=True)
@@ -258,9 +270,13 @@ class FinetuneConfig:
         has_model = self.data.task != GLUE and self.tuning.is_training
         problem = f"push_to_hub={repository} is for one trained model"
         require(repository is None or has_model, f"{problem}; name one task, and train")
-        is_honest = self.tuning.grid is None or self.data.validation_split is None
-        problem = "grid chooses on examples held out of the training data, validation_split scores"
-        require(is_honest, f"{problem} on the same ones; give evaluation data instead")
+        if self.tuning.grid:
+            for point in grid_points(self.tuning.grid):
+                self.with_options({**point, "grid": None})  # refuses values out of range
+            names = ("validation_split", "max_train_examples")
+            is_whole = all(getattr(self.data, name) is None for name in names)
+            problem = "grid chooses on a tenth of all training examples, held out"
+            require(is_whole, f"{problem}; give neither {' nor '.join(names)}")
         if self.chosen is None:
             defaults = FinetuneConfig(chosen=frozenset()).options()
             options = self.options()

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from itertools import chain
+from itertools import chain, compress
 from pathlib import Path
 from string import ascii_uppercase
 from typing import Any, NamedTuple
@@ -19,6 +19,7 @@ from electra_albert.tasks.read_rules import (
     is_set,
     label_text,
     member,
+    quote_names,
     require_column,
 )
 from electra_albert.tasks.task import (
@@ -99,6 +100,11 @@ def _table_rows(form: _Format, reader: SplitReader) -> Rows:
         flags = ()
     if flags or reader.purpose == "test":
         labels = ()
+    if flags and reader.labels and {*flags} != {*reader.labels}:
+        raise DataError(
+            f"{reader.location}: --label_column names {quote_names(flags)}, but the model has "
+            f"{quote_names(reader.labels)}; name those"
+        )
     names = [
         require_column(table, columns.text, form.columns[0], "--text_column"),
         require_column(table, pairs, form.columns[1], "--text_pair_column"),
@@ -113,8 +119,9 @@ def _table_rows(form: _Format, reader: SplitReader) -> Rows:
             continue
         text, pair, label, *more, identity = row.cells[: len(names) - len(flags)]
         if flags:
-            cells = zip(flags, row.cells[-len(flags) :], strict=True)
-            label = [name for name, cell in cells if is_set(cell, name, row.location)]
+            cells = zip(row.cells[-len(flags) :], flags, strict=True)
+            values = [is_set(*cell, row.location) for cell in cells]
+            label = None if None in values else list(compress(flags, values))
         identity = as_text(index if identity is None else identity, row.location, "id")
         yield RawExample(text, pair, label, identity, row.location, more)
 

@@ -164,14 +164,22 @@ class SplitReader:
         self.skip(f"the label is not a number {limits}", raw)
 
     def label_set(self, raw: RawExample) -> tuple[str, ...]:
-        """The labels of a multi-label example, given as a list or separated by commas."""
+        """The labels of a multi-label example, given as a list or separated by commas.
+
+        Skipped if one is missing; an empty list or text means none.
+        """
         cells = raw.label
+        if cells is None or (isinstance(cells, list) and None in cells):
+            self.skip("no label", raw)
         if not isinstance(cells, list):
             text = as_text(cells, raw.location, "label")
             cells = text.split(",")
         labels = {label_text(cell, raw.location) for cell in cells} - {""}
         names = sorted(labels)
         for name in names:
+            if "," in name:
+                problem = f"label {name[:MAX_SHOWN]!r} has a comma"
+                raise DataError(f"{raw.location}: {problem}; give it another name")
             self.check_label(name, raw)
         return tuple(names)
 
@@ -233,13 +241,15 @@ def as_text(value: object, location: str, column: str) -> str:
     raise DataError(f"{location}: {column!r} holds {kind}, not text; correct the file")
 
 
-def is_set(value: object, column: str, location: str) -> bool:
-    """Whether a cell of a column of 0 and 1 is 1; DataError for other values."""
+def is_set(value: object, column: str, location: str) -> bool | None:
+    """Whether a cell of a column of 0 and 1 is 1, None if it is empty; DataError for others."""
     text = as_text(value, location, column).strip().lower()
-    if text in ("1", "true"):
+    if text in ("1", "1.0", "true"):
         return True
-    if text in ("", "0", "false"):
+    if text in ("0", "0.0", "false"):
         return False
+    if not text:
+        return None
     raise DataError(
         f"{location}: {column!r} holds {text[:MAX_SHOWN]!r}, neither 0 nor 1; correct the file"
     )

@@ -53,7 +53,7 @@ def read_data(
     sets: dict[str, tuple[str, Examples]] = {}  # source and examples of each evaluation set
     if config.validation_split is not None:
         loaded, held_out = _split(loaded, config.validation_split)
-        sets[next(iter(task.files.evaluation))] = ("the validation split", held_out)
+        sets["held_out"] = ("the validation split", held_out)
     for name, source in sources["evaluation"].items():
         reader = SplitReader(task, config, "evaluation", report, source, labels)
         sets[name] = (reader.name, _read(reader))
@@ -280,6 +280,8 @@ def _training_labels(examples: Examples, reader: SplitReader) -> tuple[str, ...]
     location = reader.location
     if reader.task.is_regression or reader.task.kind in ("choice", "span"):
         return ()
+    if reader.task.is_multi_label and len(reader.task.columns.label) > 1:
+        return tuple(sorted(reader.task.columns.label))
     labels = _labels(examples)
     if reader.task.kind == "token" or reader.task.is_multi_label:
         if not 0 < len(labels) <= _MAX_TAGS:
@@ -289,16 +291,12 @@ def _training_labels(examples: Examples, reader: SplitReader) -> tuple[str, ...]
             )
         return tuple(sorted(labels))
     if len(labels) == 1:
-        raise DataError(
-            f"{location}: all examples have the label {quote_names([*labels])}; "
-            "give at least two labels"
-        )
+        problem = f"all examples have the label {quote_names([*labels])}"
+        raise DataError(f"{location}: {problem}; give at least two labels")
     advice = "if they are numbers to predict, give --regression true"
     if len(labels) > _MAX_LABELS:
-        raise DataError(
-            f"{location}: {len(labels):,} labels, over {_MAX_LABELS}; {advice}, "
-            "or check --label_column"
-        )
+        problem = f"{len(labels):,} labels, over {_MAX_LABELS}"
+        raise DataError(f"{location}: {problem}; {advice}, or check --label_column")
     are_numbers = all(map(_is_number, labels))
     if are_numbers and all(label.removeprefix("-").isdecimal() for label in labels):
         return tuple(sorted(labels, key=lambda label: (int(label), label)))
@@ -345,10 +343,13 @@ def _split(examples: Examples, share: float) -> list[Examples]:
     shares = np.floor(np.arange(len(examples) + 1) * share)
     is_held_out = np.zeros(len(examples), dtype=np.bool_)
     is_held_out[np.lexsort((noise, labels))] = np.diff(shares) > 0
-    for label in _labels(examples).intersection(labels.tolist()):
-        positions = np.flatnonzero(labels == label)
+    positions: dict[str, list[int]] = {}
+    for number, example in enumerate(examples):
+        for label in _labels([example]):
+            positions.setdefault(label, []).append(number)
+    for of_label in positions.values():
         # Keep at least one of each label for training.
-        is_held_out[positions[0]] &= not is_held_out[positions].all()
+        is_held_out[of_label[0]] &= not is_held_out[of_label].all()
     if not is_held_out.any():
         raise DataError(
             f"--validation_split {share:g} of {len(examples):,} examples is no example; increase it"

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from tqdm import tqdm
@@ -319,7 +320,8 @@ class Monitor(AbstractContextManager["Monitor"]):
         if phase == _TRAINING and self.callbacks.on_step is not None:
             self.callbacks.on_step(row)
         elif phase == _EVALUATION and self.callbacks.on_evaluation is not None:
-            self.is_ended = self.callbacks.on_evaluation(row) is True
+            answer = self.callbacks.on_evaluation(row)
+            self.is_ended = isinstance(answer, bool | np.bool_) and bool(answer)
 
 
 def _append(path: Path, rows: Sequence[Metrics]) -> None:

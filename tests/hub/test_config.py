@@ -81,6 +81,12 @@ def test_task_and_labels_of_a_stock_folder() -> None:
         assert actual["is_regression"] == (labels == "[]")
 
 
+def test_several_labels_per_text_are_recognised_by_their_problem_type() -> None:
+    problem = "multi_label_classification"
+    actual = details_of(id2label={"0": "a", "1": "b"}, problem_type=problem)
+    assert (actual["is_multi_label"], actual["labels"]) == (True, ["a", "b"])
+
+
 def test_a_stock_folder_whose_weights_contain_a_residual_scale_is_read() -> None:
     assert model_config(CONTENTS | {"residual_scale": 4.0}, "config.json") == CONFIG
 

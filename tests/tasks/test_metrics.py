@@ -211,6 +211,9 @@ span_with_null | 0 0 1 -2 0 0, 0 0 0 -1 0 0      | yes, always an answer
 span_with_null | 0 0 1 -1 0 0, 1 1 0 1 0 0       | no
 span_with_null | 0 0 1 -2 0 0                    | no
 span           | 0 0 1 -1 0 0, 0 .5 1 -1 0 0     | no
+multi_label    | 1 0 0 1, 1 0 1 1                | yes
+multi_label    | 1 0 0 1, 1 0 0 1                | no, nor is gold
+multi_label    | 1 0 0 1, 0 0 1 1                | no
 token          | 0 0 1 3 4, 0 0 0 3 4            | yes
 token          | 0 1 1 3 4, 0 0 0 3 4            | no
 token          | 0 0 0 3 4                       | no

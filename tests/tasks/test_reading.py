@@ -184,8 +184,8 @@ def test_a_validation_split_has_its_share_of_every_label(tmp_path: Path, share: 
     options = {**custom_files(tmp_path, [*labels], []), "validation_split": share}
     del options["validation_file"]
     data, again = (read("custom", **options, seed=seed) for seed in (1, 2))
-    held_out = data.evaluation["dev"]
-    assert held_out == again.evaluation["dev"]
+    held_out = data.evaluation["held_out"]
+    assert held_out == again.evaluation["held_out"]
     texts = {example.text for example in [*data.train, *held_out]}
     assert len(texts) == len(data.train) + len(held_out) == 200
     counts = Counter(example.label for example in held_out)

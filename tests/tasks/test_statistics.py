@@ -155,3 +155,13 @@ def test_models_scored_on_different_examples_are_refused() -> None:
     (first,) = model([0.8], 10, seed=1)
     for second in (first[:5], first[::-1]):
         assert_refused("DataError", "different examples", compared, [first], [second])
+
+
+def test_models_of_several_labels_need_equal_gold_labels_only() -> None:
+    gold = np.array([[1.0, 0], [0, 1], [1, 1]])
+    first, second = (np.hstack([predicted, gold]) for predicted in (gold, 1 - gold))
+    result = compare([first], [second], "multi_label", "micro_f1", seed=0, resamples=20)
+    assert result.difference == 1
+    other = np.hstack([gold, 1 - gold])
+    arguments = ([first], [other], "multi_label", "micro_f1", 0)
+    assert_refused("DataError", "different examples", compare, *arguments)

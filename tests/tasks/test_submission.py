@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from electra_albert.apps.finetune.compare import glue_average
+from electra_albert.config.finetuning import DataConfig
 from electra_albert.contracts import DataError
 from electra_albert.tasks.encoding import Decoded
 from electra_albert.tasks.kinds import NO_ANSWER_FILE, write_submission
-from electra_albert.tasks.registry import ELECTRA_EIGHT, GLUE, find_task
+from electra_albert.tasks.registry import ELECTRA_EIGHT, GLUE, as_configured, find_task
 from electra_albert.tasks.task import SequenceExample, SpanExample, TokenExample
 from tests.refusals import rows
 
@@ -55,6 +56,13 @@ def test_order_and_index_are_kept(
     path = write_submission(task, test, decoded, texts(*identities.split()), tmp_path)
     expected = f"index,prediction {lines} ".replace(",", "\t").replace(" ", "\n")
     assert path.read_bytes().decode() == expected
+
+
+def test_several_labels_are_separated_by_commas(tmp_path: Path) -> None:
+    task = as_configured(find_task("custom"), DataConfig(multi_label=True))
+    decoded = Decoded([["a", "b"], []], None, None)
+    path = write_submission(task, "test", decoded, texts("0", "1"), tmp_path)
+    assert path.read_text() == "index\tprediction\n0\ta,b\n1\t\n"
 
 
 def test_tags_are_written_as_words_and_tags(tmp_path: Path) -> None:

@@ -241,7 +241,7 @@ def _check_options(task: Task, tuning: TuningConfig, is_trained: bool) -> None:
     evaluated = "is only evaluated, with a fine-tuned model; drop --seeds, --from_scratch"
     for is_idle, problem in (
         (one_model, f"{evaluated} and --class_weights"),
-        (is_weighted and not has_classes, "is not text classification; drop --class_weights"),
+        (is_weighted and not has_classes, "has no single class per text; drop --class_weights"),
         (
             tuning.double_unordered and not is_symmetric,
             "has no symmetric pairs of texts; drop --double_unordered",
@@ -279,6 +279,8 @@ def _model_details(task: Task, base: BaseModel) -> dict[str, Any]:
             if pair:
                 advice = "pairs of texts; give --text_pair_column"
             raise UsageError(f"{base.name} was fine-tuned on {advice}")
+        if details.get("is_multi_label") and not task.is_multi_label:
+            raise UsageError(f"{base.name} predicts several labels; give --multi_label true")
         flags = ("is_regression", "is_multi_label", "has_null_answer")
         is_same = all(bool(details.get(name)) == getattr(task, name) for name in flags)
         if is_same and details["kind"] == task.kind:

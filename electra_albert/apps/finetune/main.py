@@ -6,7 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from electra_albert.apps import command_line
-from electra_albert.config.finetuning import DERIVED, GLUE, PARTS, FinetuneConfig, option_names
+from electra_albert.config.finetuning import (
+    DERIVED,
+    GLUE,
+    PARTS,
+    FinetuneConfig,
+    grid_points,
+    option_names,
+)
 from electra_albert.config.training import OPTIMIZERS, TrainingConfig
 from electra_albert.contracts import LOG, Callbacks, Metrics, RunResult, UsageError
 from electra_albert.tasks.registry import find_task
@@ -58,9 +65,10 @@ def finetune(
     """Fine-tune an encoder on a task, or resume a sweep that was stopped.
 
     `options` are those of `electra-albert finetune` by name; a `config` replaces all of them.
-    `on_step` and `on_evaluation` get each row of a seed's metrics.jsonl; if `on_evaluation` returns
-    True, the seed ends there. Returns the folder, the best seed's metrics and its updates. Raises
-    UsageError, DataError, CheckpointError or DivergedError.
+    `on_step` and `on_evaluation` get each row of a seed's metrics.jsonl, one seed after the other,
+    without the trials of a grid; if `on_evaluation` returns True, the seed ends there. Returns the
+    folder, the best seed's metrics and its updates. Raises UsageError, DataError, CheckpointError
+    or DivergedError.
     """
     from electra_albert.apps.finetune.run import run_finetuning
     from electra_albert.training.distributed import start, stop
@@ -112,8 +120,8 @@ def parse_finetuning(argv: Sequence[str]) -> FinetuneConfig:
 
 def refuse_idle_options(argv: Sequence[str], config: FinetuneConfig) -> None:
     """UsageError for options on the command line that have no effect with the others."""
-    names = command_line.option_names(argv)
     tuning = config.tuning
+    names = command_line.option_names(argv) | {*grid_points(tuning.grid)[0]}
     name = config.data.task
     kind = "sequence"
     if name is not None and name != GLUE:
@@ -132,6 +140,7 @@ def refuse_idle_options(argv: Sequence[str], config: FinetuneConfig) -> None:
         (tuning.compare, names - {"compare"}, "--compare, which only reads two result folders"),
         (config.only_predicts, names - used, prediction),
         (not tuning.is_training, {"grid"}, "--num_train_epochs 0"),
+        (kind in ("span", "choice"), {"grid"}, f"{of_task}: its questions share passages"),
         (name != GLUE, {"from_mnli"}, single_task),
         (not OPTIMIZERS[optimizer].matrix_moments, {"muon_rate"}, f"--optimizer {optimizer}"),
         (name != "race", {"race_level"}, of_task),

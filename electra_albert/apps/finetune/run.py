@@ -59,17 +59,16 @@ def run_finetuning(
         finished = []
         folder, tasks = _find_tasks(config, world)
         result = RunResult(folder, {}, 0)
-        run_one = partial(
-            _run_sweep, world=world, stop=stop, log=log, command=command, callbacks=callbacks
-        )
+        run_one = partial(_run_sweep, world=world, stop=stop, log=log, command=command)
         for assignment in tasks:
             task, task_config, _, _ = assignment
             chosen: Assignment | None = assignment
             if task_config.tuning.has_trials:
+                _plan(assignment, world, stop)  # refuses before the trials what it refuses after
                 chosen = grid.choose(assignment, run_one)
             result = RunResult(folder, {}, 0, is_stopped=True)
             if chosen:
-                result = run_one(chosen)
+                result, _ = run_one(chosen, callbacks=callbacks)
             log_to_file(result.summary)
             if result.is_stopped:
                 LOG.info(f"stopped; run the same command to resume {result.folder}")
@@ -89,19 +88,23 @@ def _run_sweep(
     stop: StopSignal,
     log: RunLog,
     command: Sequence[str],
-    callbacks: Callbacks,
-) -> RunResult:
-    """Train and evaluate every seed of a task; with --dry_run only log the plan."""
+    callbacks: Callbacks = NO_CALLBACKS,
+) -> tuple[RunResult, str]:
+    """Train and evaluate every seed of a task; with --dry_run only log the plan.
+
+    Returns the result and the name of the main metric.
+    """
     sweep = _plan(assignment, world, stop)
+    metric = sweep.job.task.main
     if sweep.job.config.tuning.dry_run:
-        return RunResult(sweep.job.folder, {}, 0)
+        return RunResult(sweep.job.folder, {}, 0), metric
     with _open_folder(sweep.job, log, command):
         for seed in sweep.remaining_seeds():
             with sweep.open_seed(seed, callbacks) as run:
                 parts = run.objective, run.batches, run.evaluate, run.settings
                 outcome = loop.train(*parts, sweep.training_step)
                 sweep.close_seed(run, outcome)
-        return sweep.finish()
+        return sweep.finish(), metric
 
 
 def _find_tasks(config: FinetuneConfig, world: World) -> tuple[Path, Iterable[Assignment]]:

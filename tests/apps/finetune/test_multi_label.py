@@ -132,6 +132,9 @@ jsonl | {"text": "One.", "label": ["a", "b"]} |              | 3 | --multi_label
 jsonl | {"text": "One.", "label": []}         | --multi_label true | 3 | 0 tags or labels
 csv   | text,a,b\nOne.,2,0                   | --multi_label true --label_column a,b | 3 | holds '2'
 csv   | text,a,b\nOne.,1,0                   | --multi_label true --label_column a,c | 3 | 'c'
+jsonl | {"text": "One.", "label": ["a,b"]}    | --multi_label true | 3 | comma
+jsonl | {"text": "One.", "label": null}       | --multi_label true | 3 | no label
+csv   | text,a,b\nOne.,,1                    | --multi_label true --label_column a,b | 3 | no label
 csv   | text,a,b\nOne.,1,0                   | --multi_label true --regression true | 2 | not both
 csv   | text,label\nOne.,a                   | --multi_label true --task rte | 2 | one label
 """
@@ -152,3 +155,34 @@ def test_what_is_no_set_of_labels_is_refused(
     files = ["--train_file", table, "--validation_file", table, "--model", finished.folder]
     ended = call(finetune.main, *files, "--output_dir", tmp_path / "out", *words.split())
     assert_refused(ended, int(code), reason)
+
+
+def test_named_columns_are_labels_and_must_be_those_of_a_model(
+    multi: Options, tmp_path: Path
+) -> None:
+    words = multi("flags", "--max_steps", 2)
+    table = tmp_path / "flags-train.csv"
+    table.write_text(table.read_text().replace(",1,0\n", ",0,0\n").replace(",1\n", ",0\n"))
+    ended = tune(*words)
+    assert "label without a training example: 'high'" in ended.err
+    model = tmp_path / "flags" / "model"
+    assert ea.load_model(model).classify("One.").scores.keys() == LABELS.keys()
+    words = multi("flags", "--num_train_epochs", 0, "--label_column", "busy,wet")
+    words[words.index("--model") + 1] = str(model)
+    words[words.index("--output_dir") + 1] = str(tmp_path / "scored")
+    assert_refused(call(finetune.main, *words), 3, "busy', 'wet'", "'high'")
+
+
+def test_a_held_out_part_leaves_each_label_an_example(multi: Options, tmp_path: Path) -> None:
+    table = tmp_path / "rare.jsonl"
+    found = [(f"{text} {number}", ["wet"]) for number, (text, _) in enumerate(examples(40, 1))]
+    for text, labels in found[::4]:
+        labels.append(f"rare {text[-2:].strip()}")
+    write_lists(table, found)
+    words = [*multi("lists", "--max_steps", 1), "--validation_split", "0.5"]
+    words[words.index("--train_file") + 1] = str(table)
+    del words[words.index("--validation_file") : words.index("--validation_file") + 2]
+    tune(*words)
+    assert not [
+        line for line in results(tmp_path / "lists")["noticed"] if "without a train" in line
+    ]
