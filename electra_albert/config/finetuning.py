@@ -31,7 +31,7 @@ PREDICT_TEST = "test"  # --predict test: the task's own test sets
 CUSTOM = "custom"  # the task of a user's table
 TOPICS = "topics"  # the built-in task, the default
 GLUE = "glue"  # all tasks of GLUE
-# What converts the text of a number, by the type of its option.
+# Converters of the text of a number, by the type of its option.
 _NUMBERS: dict[Any, type[int] | type[float]] = {
     int: int,
     int | None: int,
