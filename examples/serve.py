@@ -4,8 +4,9 @@
     python examples/serve.py --model runs/mine --port 8000
     curl localhost:8000/fill-mask --json '{"texts": ["The owl left the [MASK]."]}'
 
-Requests that arrive within a few milliseconds are computed as one batch. A page with all calls is
-at /docs.
+Requests that arrive within a few milliseconds are computed as one batch. Texts to classify and for
+vectors are cut at the model's length, other long ones are refused. A page with all calls is at
+/docs.
 """
 
 import argparse
@@ -90,14 +91,20 @@ class Batches:
 
 def make_app(model: Any) -> FastAPI:
     """The app with the calls of a model from ea.load_model."""
-    calls: dict[str, Callable[[list[str]], list[Any]]] = {
-        "fill-mask": model.fill_mask,
-        "detect": lambda texts: [
-            [token._asdict() for token in tokens] for tokens in model.replaced_probabilities(texts)
-        ],
-        "classify": lambda texts: [label._asdict() for label in model.classify(texts)],
-        "vectors": lambda texts: [features.pooled.tolist() for features in model.features(texts)],
-    }
+
+    def detect(texts: list[str]) -> list[Any]:
+        scores = model.replaced_probabilities(texts)
+        return [[token._asdict() for token in of_text] for of_text in scores]
+
+    def classify(texts: list[str]) -> list[Any]:
+        return [label._asdict() for label in model.classify(texts, truncate=True)]
+
+    def vectors(texts: list[str]) -> list[Any]:
+        return [features.pooled.tolist() for features in model.features(texts, truncate=True)]
+
+    calls: dict[str, Callable[[list[str]], list[Any]]]
+    calls = {"fill-mask": model.fill_mask, "detect": detect}
+    calls |= {"classify": classify, "vectors": vectors}
     batches = {name: Batches(call) for name, call in calls.items()}
 
     @asynccontextmanager
@@ -121,5 +128,8 @@ if __name__ == "__main__":
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)
     options = parser.parse_args()
-    app = make_app(ea.load_model(options.model))
+    try:
+        app = make_app(ea.load_model(options.model))
+    except ea.UserError as error:
+        parser.error(str(error))
     uvicorn.run(app, host=options.host, port=options.port, limit_concurrency=MAX_REQUESTS)

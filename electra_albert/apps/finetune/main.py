@@ -25,8 +25,9 @@ _FOR_NEW_TEXT = (
     "max_answer_length per_device_eval_batch_size seed prepared_dir num_hidden_layers"
 )
 _SHORT_HELP = command_line.ShortHelp(
-    "task data_dir train_file validation_file text_column text_pair_column label_column model "
-    "output_dir seeds num_train_epochs learning_rate max_seq_length predict compare",
+    "task data_dir train_file validation_file validation_split text_column text_pair_column "
+    "label_column multi_label model output_dir seeds num_train_epochs learning_rate max_seq_length "
+    "predict compare",
     (
         ("", "a built-in task, in minutes"),
         ("--train_file a.csv --validation_file b.csv --text_column review --label_column stars",),
