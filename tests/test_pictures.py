@@ -45,4 +45,9 @@ def test_curves_are_drawn_from_the_metrics_of_a_run(
     monkeypatch.setattr(sys, "argv", ["figures.py", str(tmp_path), f"a run={tmp_path}"])
     figures.main()
     for theme in ("light", "dark"):
-        ElementTree.parse(tmp_path / f"curves-{theme}.svg")
+        drawing = ElementTree.parse(tmp_path / f"curves-{theme}.svg").getroot()
+        # A run is drawn as a line in each of the panels; text is drawn as outlines.
+        groups = {group.get("id") for group in drawing.iter("{http://www.w3.org/2000/svg}g")}
+        assert {f"axes_{number}" for number in (1, 2, 3)} <= groups
+        assert sum((one or "").startswith("line2d_") for one in groups) > 6
+        assert figures.SCHEMES[theme][3][0] in (tmp_path / f"curves-{theme}.svg").read_text()
