@@ -61,8 +61,7 @@ class DataConfig:
     validation_file: str | None = free(None)
     """Evaluation data."""
     validation_split: float | None = None
-    """Fraction of the training data to evaluate on, instead of evaluation data (stratified; the
-    same for all seeds)."""
+    """Fraction of the training data to evaluate on, instead of evaluation data (stratified)."""
     test_file: str | None = free(None)
     """Unlabelled data for --predict test."""
     text_column: str | None = None
@@ -71,7 +70,7 @@ class DataConfig:
     text_pair_column: str | None = None
     """Column of the second text of a pair; a custom task without it has single texts."""
     label_column: str | None = None
-    """Column of the label; by default the task's, or `label`. In CoNLL files a number from 0."""
+    """Column of the label; by default the task's or `label`. In CoNLL files a number from 0."""
     column_names: str | None = None
     """Column names of .csv and .tsv files without a header, separated by commas: text,label."""
     encoding: str = by_content("utf-8")

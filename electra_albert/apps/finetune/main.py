@@ -26,7 +26,7 @@ _FOR_NEW_TEXT = (
 )
 _SHORT_HELP = command_line.ShortHelp(
     "task data_dir train_file validation_file validation_split text_column text_pair_column "
-    "label_column multi_label model output_dir seeds num_train_epochs learning_rate max_seq_length "
+    "label_column model output_dir seeds num_train_epochs learning_rate max_seq_length "
     "predict compare",
     (
         ("", "a built-in task, in minutes"),
