@@ -92,7 +92,8 @@ def bits(
 
 def uniform(random_bits: Tensor) -> Tensor:
     """Float32 in the open interval (0, 1) from `bits`, with full relative precision near 0."""
-    return ((random_bits.to(torch.float32) + 0.5) * 2.0**-63).clamp(max=1 - 2.0**-24)
+    value = (random_bits.to(torch.float32) + 0.5) * 2.0**-63
+    return value.clamp(max=1 - 2.0**-24)
 
 
 def gumbel(random_bits: Tensor) -> Tensor:

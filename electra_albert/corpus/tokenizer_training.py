@@ -139,8 +139,9 @@ def _character_codes(words: Counter[str], room: int) -> dict[int, str]:
         for character in word:
             characters[character] += count
     del characters[WORD_START]
-    usable = {*map(chr, range(0x21, 0x7F)), *map(chr, range(0xA1, 0xD800))} - set(_RESERVED)
-    codes = sorted(usable, key=lambda code: (len(code.encode()), code.encode()[::-1]))
+    printable = chain(range(0x21, 0x7F), range(0xA1, 0xD800))
+    usable = set(map(chr, printable)) - set(_RESERVED)
+    codes = sorted(usable, key=_code_order)
     most = min(room, max(room // 2, _ALPHABET_SIZE), len(codes))
     uncovered = CHARACTER_COVERAGE * characters.total()
     table: dict[int, str] = {}
@@ -160,6 +161,12 @@ def _coded_runs(words: Counter[str], codes: dict[int, str]) -> Counter[str]:
             runs[run] += count
     del runs[""]
     return runs
+
+
+def _code_order(code: str) -> tuple[int, bytes]:
+    """Key that sorts codes with fewer bytes first."""
+    encoded = code.encode()
+    return len(encoded), encoded[::-1]
 
 
 def _learn(runs: Counter[str], vocab_size: int) -> list[tuple[str, float]]:

@@ -82,7 +82,8 @@ def require_close(ours: Tensor, theirs: Tensor, message: str) -> None:
     """Raise CheckpointError with `message` unless shapes are equal and values close; NaN is not."""
     difference = math.inf
     if ours.shape == theirs.shape:
-        difference = float((ours - theirs).abs().max() / ours.abs().max().clamp(min=1))
+        scale = ours.abs().max().clamp(min=1)
+        difference = float((ours - theirs).abs().max() / scale)
     if not difference <= _TOLERANCE:
         raise CheckpointError(f"{message} (off by {difference:.1e})")
 

@@ -116,7 +116,8 @@ def _pseudo_inverse(
 
     identity [M, M]. By the paper's iteration.
     """
-    inverse = matrix.transpose(2, 3) / matrix.sum(2, keepdim=True).amax(3, keepdim=True)
+    largest_sum = matrix.sum(2, keepdim=True).amax(3, keepdim=True)
+    inverse = matrix.transpose(2, 3) / largest_sum
     for _ in range(iterations):
         product = matrix @ inverse
         inner = 15 * identity - product @ (7 * identity - product)

@@ -196,8 +196,9 @@ def is_collapsed(measure: str, values: Values) -> bool:
         return False
     columns = values.T
     if measure == "multi_label":
-        predicted, gold = np.split(columns, 2)
-        return bool(not np.ptp(predicted, axis=1).any() and np.ptp(gold, axis=1).any())
+        differs = np.ptp(columns, axis=1) > 0
+        predicted_differs, gold_differs = np.split(differs, 2)
+        return bool(gold_differs.any() and not predicted_differs.any())
     if measure == "token":
         has_prediction = columns[1].any()
         return bool(columns[2].any() and not has_prediction)
@@ -209,6 +210,21 @@ def is_collapsed(measure: str, values: Values) -> bool:
         gold = columns[2] > 0
     is_constant = len(np.unique(predicted)) == 1
     return is_constant and len(np.unique(gold)) > 1
+
+
+def constant_baseline(measure: str, values: Values) -> Scores:
+    """The best accuracy or micro-F1 of one prediction for every example, by its name, if any."""
+    if measure in ("classification", "choice"):
+        _, counts = np.unique(values[:, 1], return_counts=True)
+        return {"accuracy": float(counts.max() / len(values))}
+    if measure != "multi_label":
+        return {}
+    _, gold = np.split(values, 2, axis=1)  # [N, C]
+    counts = np.sort(gold.sum(axis=0))[::-1]  # of each label
+    correct = counts.cumsum()  # if the first 1 to C labels are predicted for every example
+    predicted = len(gold) * np.arange(1, len(counts) + 1)
+    f1 = 2 * correct / (predicted + counts.sum())
+    return {"micro_f1": float(f1.max())}
 
 
 def _columns(values: Values) -> list[Values]:
@@ -322,7 +338,8 @@ def _require_same_examples(sides: Sequence[Values], gold_columns: list[int]) -> 
     """Raise DataError unless all tables have equal gold columns. sides [seeds, N, columns]."""
     first = sides[0][0]
     for side in sides:
-        if side.shape[1:] != first.shape or (side != first)[:, :, gold_columns].any():
+        has_same_shape = side.shape[1:] == first.shape
+        if not has_same_shape or (side != first)[:, :, gold_columns].any():
             raise DataError(
                 "the two were evaluated on different examples; "
                 "compare sweeps with the same evaluation data"

@@ -268,7 +268,8 @@ def _not_found(
     missing = f"--task {task.name}: no {_ROLES[roles[0]][1]}"
     if config.data_dir is None:
         return f"{missing}; give {options}, or its folder or OWNER/NAME on the hub with --data_dir"
-    names = " or ".join([*patterns[:1], *[name for name in patterns if "*" in name][:1]])
+    globs = [name for name in patterns if "*" in name]
+    names = " or ".join([*patterns[:1], *globs[:1]])
     return (
         f"{missing} in {data_dir.location}: looked for {names}, also in {task.files.folders[0]}/, "
         f"and found {quote_names(data_dir.names)}; check --data_dir or give {options}"

@@ -221,7 +221,8 @@ def load_average(checkpoints: Sequence[Path], module: nn.Module) -> list[dict[st
 def check_finite(module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Raise DivergedError if a weight or an optimizer moment is not finite: it is never saved."""
     tensors = {**module.state_dict(), **optimizer_tensors(module, optimizer)}
-    are_finite = torch.stack([torch.isfinite(tensor).all() for tensor in tensors.values()]).tolist()
+    checks = [torch.isfinite(tensor).all() for tensor in tensors.values()]
+    are_finite = torch.stack(checks).tolist()
     if not all(are_finite):
         name = list(tensors)[are_finite.index(False)]
         problem = f"{name} has non-finite values and was not saved"

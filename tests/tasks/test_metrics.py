@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Iterator
+from itertools import product
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
-from electra_albert.tasks.metrics import MEASURES, Values, is_collapsed
+from electra_albert.tasks.metrics import MEASURES, Values, constant_baseline, is_collapsed
 from tests.refusals import rows
 
 LAW = settings(max_examples=50, deadline=None, derandomize=True)
@@ -80,8 +81,12 @@ def test_multi_label_equals_scikit_learn(is_set: Values) -> None:
         if is_set.shape[1] == 2:  # scikit-learn takes one column for classes
             options = {"labels": [1], **options}
         wanted[f"{average}_f1"] = f1_score(gold, predicted, **options)
-    scores = MEASURES["multi_label"](is_set.astype(np.float64))
-    assert scores == pytest.approx(wanted, abs=ROUNDING)
+    values = is_set.astype(np.float64)
+    assert MEASURES["multi_label"](values) == pytest.approx(wanted, abs=ROUNDING)
+    constants = product([0, 1], repeat=gold.shape[1])
+    tables = (np.hstack([np.tile(constant, (len(gold), 1)), gold]) for constant in constants)
+    best = max(MEASURES["multi_label"](table.astype(np.float64))["micro_f1"] for table in tables)
+    assert constant_baseline("multi_label", values) == pytest.approx({"micro_f1": best})
 
 
 def test_matthews_correlation_does_not_overflow_on_a_large_set() -> None:

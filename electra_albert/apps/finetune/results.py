@@ -2,7 +2,6 @@
 
 import copy
 import shlex
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -216,10 +215,7 @@ def summarize_sweep(
     job: TaskJob, results: Sequence[SeedResult], best: SeedResult
 ) -> dict[str, Any]:
     """The contents of results.json."""
-    majority_share = None  # accuracy of the majority baseline
-    if job.measure in ("classification", "choice"):
-        counts = Counter(gold for _, gold, *_ in best.values[job.deciding_set])
-        majority_share = max(counts.values()) / counts.total()
+    values = np.asarray(best.values[job.deciding_set], np.float64)
     sizes = {name: len(examples) for name, examples in job.data.evaluation.items()}
     return {
         "task": job.task.name,
@@ -229,7 +225,7 @@ def summarize_sweep(
         "seeds": [result.seed for result in results],
         "best_seed": best.seed,
         "collapsed_seeds": [result.seed for result in results if result.is_collapsed],
-        "commonest_share": majority_share,
+        "constant_baseline": scoring.constant_baseline(job.measure, values),
         "class_weights": job.config.tuning.class_weights,
         "main_metric": job.task.main,
         "official_metrics": list(job.task.metrics),
@@ -333,9 +329,8 @@ def format_results(results: Mapping[str, Any]) -> str:
     columns = "metric (x 100),median,mean,std,best,95 % interval of the mean,per seed"
     title = f"{results['task']}, {model}: {sizes}"
     lines = [title, "", *markdown_table(columns.split(","), rows)]
-    if results["commonest_share"] is not None:
-        share = percent(results["commonest_share"])
-        lines += ["", f"majority baseline (most frequent label): accuracy {share}"]
+    for name, score in results["constant_baseline"].items():
+        lines += ["", f"baseline (the same prediction for every example): {name} {percent(score)}"]
     if seeds == 1:
         advice = "use --seeds 5 to measure the variation between seeds"
         lines += ["", f"one seed gives no std: {advice}"]
@@ -349,7 +344,11 @@ def _warning(results: Mapping[str, Any]) -> str:
     collapsed = ", ".join(map(str, results["collapsed_seeds"]))
     warning = f"warning: collapsed (same prediction for every example): seed {collapsed}"
     if any(results["updates"]):
-        warning += "; try a lower --learning_rate"
+        if results["measure"] == "multi_label":  # labels start far below the probability of .5
+            warning += "; try more --num_train_epochs, then"
+        else:
+            warning += "; try"
+        warning += " a lower --learning_rate"
         if results["measure"] == "classification" and results["class_weights"] == "none":
             warning += (
                 ", or --class_weights balanced if one label is far more frequent than the others"
