@@ -6,6 +6,7 @@ import platform
 import re
 import shlex
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
@@ -174,6 +175,12 @@ def format_command(words: Sequence[str], *, is_public: bool = False) -> str:
     if is_public:
         words = [without_folders(word) for word in words]
     return shlex.join(words)
+
+
+def next_command(*words: str) -> str:
+    """A line with a command that works without activating the environment."""
+    python = min(sys.executable, os.path.relpath(sys.executable), key=len)
+    return f"next: {shlex.join([python, '-m', 'electra_albert', *words])}"
 
 
 def without_folders(word: str) -> str:

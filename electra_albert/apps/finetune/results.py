@@ -383,11 +383,15 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list
 
 
 def describe_files(job: TaskJob) -> list[str]:
-    """A line with the files in the folder, if there are any."""
+    """The files in the folder and the next command, if there are any."""
     form = "stock Hugging Face folder" if job.shape.is_stock else "this toolkit's own format"
     files = [name for name in (RESULTS, TABLE, *_TABLES) if (job.folder / name).exists()]
     if (job.folder / MODEL).exists():
         files.append(f"{MODEL}/ (best seed, {form})")
     if not files:
         return []
-    return [f"written to {job.folder}: {', '.join(files)}"]
+    lines = [f"written to {job.folder}: {', '.join(files)}"]
+    if job.data.train and job.config.tuning.predict is None:
+        command = ("finetune", "--model", str(job.folder), "--predict", "new_texts.txt")
+        lines.append(run_folder.next_command(*command))
+    return lines

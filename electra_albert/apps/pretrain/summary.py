@@ -1,7 +1,5 @@
 """The start banner and the final report of a pretraining run."""
 
-import os
-import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -124,8 +122,5 @@ def final_report(job: Job, metrics: Metrics, folder: Path) -> str:
         kind = "in this toolkit's own format"
     files = f"{models} ({kind}), README.md (model card), report.html, metrics.jsonl, …"
     lines += ["", f"written to {folder}: {files}"]
-    # Works without activating the environment.
-    python = min(sys.executable, os.path.relpath(sys.executable), key=len)
     command = ["finetune", "--model"] if model.generator is None else ["demo", "--gen"]
-    words = [python, "-m", "electra_albert", *command, str(folder)]
-    return "\n".join([*lines, f"next: {shlex.join(words)}"])
+    return "\n".join([*lines, run_folder.next_command(*command, str(folder))])
