@@ -1,12 +1,10 @@
 """Find, read, check and sample the data of a task; unusual data are counted in its report."""
 
-import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import compress
 from pathlib import Path
-from string import ascii_uppercase
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +17,7 @@ from electra_albert.data_files.remote import URL, fetch, load_from_hub
 from electra_albert.data_files.tables import Table, dataset_table
 from electra_albert.keyed_random import Stream, bits, derived_seed, permute
 from electra_albert.tasks.formats import read_examples
+from electra_albert.tasks.labels import labels_of, note_unusual, training_labels
 from electra_albert.tasks.read_rules import SplitReader, quote_names
 from electra_albert.tasks.registry import GLUE, TASKS, as_configured
 from electra_albert.tasks.task import Hub, Patterns, Report, Task, TaskData
@@ -26,10 +25,6 @@ from electra_albert.tasks.task import Hub, Patterns, Report, Task, TaskData
 Examples = Sequence[Any]
 Sets = dict[str, dict[str, Path | Table]]  # files and hub splits, by role and set name
 _EVALUATION_SEED = 0  # not the run's: all seeds are evaluated on the same examples
-_MAX_LABELS = 100
-_MAX_TAGS = 1000  # each entity type has two in BIO
-# All fields except answer and identity.
-_TEXT_FIELDS = ("text", "text_pair", "context", "question", "options", "words")
 _ROLES = {  # option that names the file, name and verb in messages
     "train": ("train_file", "training data", "train on"),
     "evaluation": ("validation_file", "evaluation data", "evaluate on"),
@@ -49,7 +44,7 @@ def read_data(
     if sources["train"]:
         reader = SplitReader(task, config, "train", report, sources["train"]["train"], labels)
         loaded = _read(reader)
-        labels = labels or _training_labels(loaded, reader)
+        labels = labels or training_labels(loaded, reader)
     sets: dict[str, tuple[str, Examples]] = {}  # source and examples of each evaluation set
     if config.validation_split is not None:
         loaded, held_out = _split(loaded, config.validation_split)
@@ -67,7 +62,7 @@ def read_data(
             what = f"examples of {name}"
             chosen = _sample(examples, what, "max_eval_examples", key, config, report)
             evaluation[name] = [examples[position] for position in sorted(chosen)]
-            _note_unusual(train, evaluation[name], labels, report, source_name)
+            note_unusual(train, evaluation[name], labels, report, source_name)
     tests = sources["test"] if needs_test or not evaluation else {}
     if not evaluation and not tests:  # the evaluation set has no labels
         tests = dict(zip(task.files.test, sources["evaluation"].values(), strict=False))
@@ -276,46 +271,6 @@ def _not_found(
     )
 
 
-def _training_labels(examples: Examples, reader: SplitReader) -> tuple[str, ...]:
-    """Sorted labels; DataError for a single one, too many, or numbers as of a regression."""
-    location = reader.location
-    if reader.task.is_regression or reader.task.kind in ("choice", "span"):
-        return ()
-    if reader.task.is_multi_label and len(reader.task.columns.label) > 1:
-        return tuple(sorted(reader.task.columns.label))
-    labels = _labels(examples)
-    if reader.task.kind == "token" or reader.task.is_multi_label:
-        if not 0 < len(labels) <= _MAX_TAGS:
-            raise DataError(
-                f"{location}: {len(labels):,} tags or labels, not from 1 to {_MAX_TAGS:,}; "
-                "check file and --label_column"
-            )
-        return tuple(sorted(labels))
-    if len(labels) == 1:
-        problem = f"all examples have the label {quote_names([*labels])}"
-        raise DataError(f"{location}: {problem}; give at least two labels")
-    advice = "if they are numbers to predict, give --regression true"
-    if len(labels) > _MAX_LABELS:
-        problem = f"{len(labels):,} labels, over {_MAX_LABELS}"
-        raise DataError(f"{location}: {problem}; {advice}, or check --label_column")
-    are_numbers = all(map(_is_number, labels))
-    if are_numbers and all(label.removeprefix("-").isdecimal() for label in labels):
-        return tuple(sorted(labels, key=lambda label: (int(label), label)))
-    if are_numbers and reader.config.regression is None:
-        raise DataError(
-            f"{location}: the labels are numbers such as {min(labels)}; {advice}; "
-            "if they are classes, --regression false"
-        )
-    return tuple(sorted(labels))
-
-
-def _is_number(label: str) -> bool:
-    try:
-        return label.isascii() and math.isfinite(float(label))
-    except ValueError:
-        return False
-
-
 def _sample(
     examples: Examples, what: str, option: str, key: int, config: DataConfig, report: Report
 ) -> Sequence[int]:
@@ -346,7 +301,7 @@ def _split(examples: Examples, share: float) -> list[Examples]:
     is_held_out[np.lexsort((noise, labels))] = np.diff(shares) > 0
     positions: dict[str, list[int]] = {}
     for number, example in enumerate(examples):
-        for label in _labels([example]):
+        for label in labels_of([example]):
             positions.setdefault(label, []).append(number)
     for of_label in positions.values():
         # Keep at least one of each label for training.
@@ -357,44 +312,3 @@ def _split(examples: Examples, share: float) -> list[Examples]:
         )
     training = list(compress(examples, ~is_held_out))
     return [training, list(compress(examples, is_held_out))]
-
-
-def _note_unusual(
-    train: Examples, evaluation: Examples, labels: tuple[str, ...], report: Report, name: str
-) -> None:
-    """Report a single evaluation example or label, missing labels, and training examples."""
-    in_train = _labels(train)
-    in_evaluation = _labels(evaluation)
-    if len(evaluation) == 1:
-        report.note(f"example in {name}: too few for a meaningful score", name)
-    elif len(in_evaluation) == 1:
-        report.note(f"label for all examples of {name}: {min(in_evaluation)!r}", name)
-    for label in labels:
-        if train and label not in in_train:
-            report.note(f"label without a training example: {label!r}", name)
-        if label not in in_evaluation:
-            report.note(f"label without an example in {name}: {label!r}", name)
-    seen = set(map(_texts, train))
-    for example in evaluation:
-        if _texts(example) in seen:
-            where = f"{name}, id {example.identity}"
-            report.note(f"examples of {name} also in the training data", where)
-
-
-def _texts(example: Any) -> tuple[object, ...]:
-    return tuple(getattr(example, field, None) for field in _TEXT_FIELDS)
-
-
-def _labels(examples: Examples) -> set[str]:
-    """All labels and tags of examples; options as letters, numbers of a regression left out."""
-    labels: set[str] = set()
-    for example in examples:
-        label = getattr(example, "label", None)
-        if isinstance(label, int):
-            label = ascii_uppercase[label]
-        if isinstance(label, str):
-            labels.add(label)
-        elif isinstance(label, tuple):
-            labels.update(label)
-        labels.update(getattr(example, "tags", None) or ())
-    return labels

@@ -71,6 +71,13 @@ def test_the_labels_of_a_model_are_used_for_evaluation(tmp_path: Path) -> None:
     assert_refused("DataError", "'d'", read, task, is_trained=False, validation_file=file)
 
 
+def test_labels_that_join_others_are_noted(tmp_path: Path) -> None:
+    labels = ["late", "lost", "late, lost", "lost;late", "late or lost", "broken|lost"]
+    data = read("custom", **custom_files(tmp_path, labels, labels))
+    assert set(data.labels) == set(labels)
+    assert noticed(data.report, "labels of others") == 2
+
+
 @pytest.mark.parametrize("label", ["\tneutral", ""])
 def test_only_the_diagnostic_set_may_have_no_labels(tmp_path: Path, label: str) -> None:
     header = "index\tPremise\tHypothesis" + ("\tLabel" if label else "")
