@@ -3,9 +3,10 @@
 import re
 from typing import Any
 
-_OPTION = re.compile(r"<code>(?=--\S+</code>)")
+_CODE = re.compile(r"<code>[^<]*</code>")
+_OPTION = re.compile(r"--[\w.]+")
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Mark code that is one option, for docs/stylesheets/site.css."""
-    return _OPTION.sub('<code class="option">', html)
+    """Mark the options in code, for docs/stylesheets/site.css."""
+    return _CODE.sub(lambda code: _OPTION.sub(r'<span class="option">\g<0></span>', code[0]), html)
