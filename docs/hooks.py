@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 _CODE = re.compile(r"<code>[^<]*</code>")
-_OPTION = re.compile(r"--[\w.]+")
+_OPTION = re.compile(r"--[\w.-]+")
 
 
 def on_page_content(html: str, **_: Any) -> str:

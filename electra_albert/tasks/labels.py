@@ -57,7 +57,8 @@ def _note_joined(labels: set[str], reader: SplitReader) -> None:
     for label in sorted(labels):
         parts = _SEPARATORS.split(label)
         if len(parts) > 1 and labels.issuperset(parts):
-            text = "labels of others, taken as one; --multi_label true takes several, by commas"
+            text = "labels join others; for several labels a text separate them by commas and give "
+            text += "--multi_label true"
             reader.report.note(text, f"{label!r} in {reader.name}")
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from transformers import AlbertConfig, AlbertForMaskedLM, AutoTokenizer
 
 from electra_albert.apps.pretrain import main as pretrain
 from tests.apps.tiny_run import ROOT, english, succeed
@@ -26,3 +27,22 @@ def test_a_recipe_trains(recipe: Path, tmp_path: Path, monkeypatch: pytest.Monke
     succeed(pretrain.main, "--config", str(recipe), "--corpus", "my.txt", *words)
     assert list((tmp_path / options["output_dir"]).glob("*/model.safetensors"))
     assert "Measured" in recipe.read_text() or "measurements" in recipe.read_text()
+
+
+def test_the_second_run_of_the_english_model_has_a_generator_of_one_layer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    recipe = ROOT / "examples" / "recipes" / "english_2_rtd.yaml"
+    options = yaml.safe_load(recipe.read_text(encoding="utf-8"))
+    first = AlbertConfig.from_pretrained(f"{SHIPPED}/generator", num_hidden_layers=4)
+    AlbertForMaskedLM(first).save_pretrained(options["init_from"])
+    AutoTokenizer.from_pretrained(f"{SHIPPED}/generator").save_pretrained(options["init_from"])
+    (tmp_path / "my.txt").write_text(english(130), encoding="utf-8")
+    few = [*FEW.split(), "--flops", "1e11"]
+    succeed(pretrain.main, "--config", str(recipe), "--corpus", "my.txt", *few)
+    layers = [
+        AlbertConfig.from_pretrained(f"{options['output_dir']}/{name}").num_hidden_layers
+        for name in ("generator", "discriminator")
+    ]
+    assert layers == [1, 4]

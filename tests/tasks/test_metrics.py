@@ -81,12 +81,25 @@ def test_multi_label_equals_scikit_learn(is_set: Values) -> None:
         if is_set.shape[1] == 2:  # scikit-learn takes one column for classes
             options = {"labels": [1], **options}
         wanted[f"{average}_f1"] = f1_score(gold, predicted, **options)
+    scores = MEASURES["multi_label"](is_set.astype(np.float64))
+    assert scores == pytest.approx(wanted, abs=ROUNDING)
+
+
+@LAW
+@given(SETS)
+def test_the_constant_baseline_is_the_best_score_of_one_prediction(is_set: Values) -> None:
     values = is_set.astype(np.float64)
-    assert MEASURES["multi_label"](values) == pytest.approx(wanted, abs=ROUNDING)
-    constants = product([0, 1], repeat=gold.shape[1])
-    tables = (np.hstack([np.tile(constant, (len(gold), 1)), gold]) for constant in constants)
-    best = max(MEASURES["multi_label"](table.astype(np.float64))["micro_f1"] for table in tables)
-    assert constant_baseline("multi_label", values) == pytest.approx({"micro_f1": best})
+    _, gold = np.split(values, 2, axis=1)
+    for measure, metric, of_gold in (
+        ("multi_label", "micro_f1", gold),
+        ("classification", "accuracy", gold[:, :1]),
+    ):
+        scores = []
+        for constant in product([0.0, 1.0], repeat=of_gold.shape[1]):
+            predicted = np.tile(constant, (len(gold), 1))
+            scores.append(MEASURES[measure](np.hstack([predicted, of_gold]))[metric])
+        table = np.hstack([1 - of_gold, of_gold])  # its predictions do not matter
+        assert constant_baseline(measure, table) == pytest.approx({metric: max(scores)})
 
 
 def test_matthews_correlation_does_not_overflow_on_a_large_set() -> None:

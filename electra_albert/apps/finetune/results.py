@@ -344,11 +344,10 @@ def _warning(results: Mapping[str, Any]) -> str:
     collapsed = ", ".join(map(str, results["collapsed_seeds"]))
     warning = f"warning: collapsed (same prediction for every example): seed {collapsed}"
     if any(results["updates"]):
-        if results["measure"] == "multi_label":  # labels start far below the probability of .5
-            warning += "; try more --num_train_epochs, then"
+        if results["measure"] == "multi_label":  # it first learns that most labels are absent
+            warning += "; try more --num_train_epochs"
         else:
-            warning += "; try"
-        warning += " a lower --learning_rate"
+            warning += "; try a lower --learning_rate"
         if results["measure"] == "classification" and results["class_weights"] == "none":
             warning += (
                 ", or --class_weights balanced if one label is far more frequent than the others"
@@ -391,7 +390,8 @@ def describe_files(job: TaskJob) -> list[str]:
     if not files:
         return []
     lines = [f"written to {job.folder}: {', '.join(files)}"]
-    if job.data.train and job.config.tuning.predict is None:
+    has_single_texts = getattr(next(iter(job.data.train), None), "text_pair", "") is None
+    if has_single_texts and job.config.tuning.predict is None:
         command = ("finetune", "--model", str(job.folder), "--predict", "new_texts.txt")
         lines.append(run_folder.next_command(*command))
     return lines

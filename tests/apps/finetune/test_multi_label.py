@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -89,9 +90,9 @@ def test_all_forms_of_a_table_are_the_same_task(multi: Options, tmp_path: Path) 
 
 
 def test_labels_are_learned_scored_as_by_scikit_learn_and_predicted_as_by_stock(
-    multi: Options, tmp_path: Path
+    multi: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tune(*multi("lists", "--num_train_epochs", 40))
+    trained = tune(*multi("lists", "--num_train_epochs", 40))
     metrics = results(tmp_path / "lists")["metrics"]
     assert metrics["micro_f1"]["mean"] > 0.9
     lines = (tmp_path / "lists" / "predictions.tsv").read_text().splitlines()[1:]
@@ -119,6 +120,15 @@ def test_labels_are_learned_scored_as_by_scikit_learn_and_predicted_as_by_stock(
         assert row.scores == pytest.approx(dict(zip(known, of_text, strict=True)), abs=1e-5)
         assert row.labels == [label for label in known if row.scores[label] > 0.5]
         assert ",".join(row.labels) == cell[2]
+
+    (advice,) = (line for line in trained.out.splitlines() if line.startswith("next: "))
+    *_, command, name, folder, option, file = shlex.split(advice)
+    monkeypatch.chdir(tmp_path)
+    Path(file).write_text("\n".join(texts), encoding="utf-8")
+    assert command == "finetune"
+    tune(name, folder, option, file)
+    labelled = (tmp_path / "lists" / "predicted.tsv").read_text().splitlines()[1:]
+    assert [line.split("\t")[2] for line in labelled] == [row[2] for row in cells]
 
     again = multi("lists", "--num_train_epochs", 0)
     again[again.index("--model") + 1] = str(folder)

@@ -94,11 +94,13 @@ def test_a_collapse_has_a_fitting_remedy(words: Words, tmp_path: Path) -> None:
     remedies: list[tuple[dict[str, object], str]] = [
         ({}, "; try a lower --learning_rate, or --class_weights balanced"),
         ({"class_weights": "balanced"}, "; try a lower --learning_rate"),
+        ({"measure": "multi_label"}, "; try more --num_train_epochs"),
         ({"updates": [0]}, ""),
     ]
     for changes, advice in remedies:
         text = format_results({**found, **changes})
         assert "| macro_f1 |" in text
+        assert "baseline (the same prediction for every example): accuracy 87.50" in text
         assert f"collapsed (same prediction for every example): seed 3{advice}" in text
         assert bool(advice) == ("; " in text)
 
