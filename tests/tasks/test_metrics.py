@@ -98,7 +98,7 @@ def test_the_constant_baseline_is_the_best_score_of_one_prediction(is_set: Value
         for constant in product([0.0, 1.0], repeat=of_gold.shape[1]):
             predicted = np.tile(constant, (len(gold), 1))
             scores.append(MEASURES[measure](np.hstack([predicted, of_gold]))[metric])
-        table = np.hstack([1 - of_gold, of_gold])  # its predictions do not matter
+        table = np.hstack([np.zeros_like(of_gold), of_gold])  # its predictions do not matter
         assert constant_baseline(measure, table) == pytest.approx({metric: max(scores)})
 
 
