@@ -40,7 +40,8 @@ def training_labels(examples: Examples, reader: SplitReader) -> tuple[str, ...]:
     advice = "if they are numbers to predict, give --regression true"
     if len(labels) > _MAX_LABELS:
         problem = f"{len(labels):,} labels, over {_MAX_LABELS}"
-        raise DataError(f"{location}: {problem}; {advice}, or check --label_column")
+        other = "if a text has several, separated by commas, --multi_label true"
+        raise DataError(f"{location}: {problem}; {advice}; {other}; or check --label_column")
     are_numbers = all(map(_is_number, labels))
     if are_numbers and all(label.removeprefix("-").isdecimal() for label in labels):
         return tuple(sorted(labels, key=lambda label: (int(label), label)))
