@@ -58,9 +58,8 @@ def _note_joined(labels: set[str], reader: SplitReader) -> None:
     for label in sorted(labels):
         parts = _SEPARATORS.split(label)
         if len(parts) > 1 and labels.issuperset(parts):
-            text = "labels join others; for several labels a text separate them by commas and give "
-            text += "--multi_label true"
-            reader.report.note(text, f"{label!r} in {reader.name}")
+            what = "labels of several others; if a text has several, separate them by commas and "
+            reader.report.note(f"{what}give --multi_label true", f"{label!r} in {reader.name}")
 
 
 def _is_number(label: str) -> bool:

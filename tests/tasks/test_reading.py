@@ -75,7 +75,7 @@ def test_labels_that_join_others_are_noted(tmp_path: Path) -> None:
     labels = ["late", "lost", "late, lost", "lost;late", "late or lost", "broken|lost"]
     data = read("custom", **custom_files(tmp_path, labels, labels))
     assert set(data.labels) == set(labels)
-    assert noticed(data.report, "labels join others") == 2
+    assert noticed(data.report, "labels of several others") == 2
 
 
 @pytest.mark.parametrize("label", ["\tneutral", ""])
