@@ -22,7 +22,7 @@ from torch import Tensor
 from electra_albert.config.model import ModelConfig
 from electra_albert.contracts import CheckpointError
 from electra_albert.files import is_of_kind
-from electra_albert.model.attention import mixing_shapes
+from electra_albert.model.attention import make_mixing
 from electra_albert.model.encoder import ACTIVATIONS
 from electra_albert.model.task_model import ARCHITECTURES, DEFAULT_DROPOUT
 
@@ -136,7 +136,7 @@ def model_config(contents: Mapping[str, Any], source: str) -> ModelConfig:
             supported = ", ".join(ACTIVATIONS)
             raise ValueError(f"hidden_act={short_repr(activation)} is not one of {supported}")
         config = ModelConfig(**values)
-        mixing_shapes(config)
+        make_mixing(config)
     except ValueError as error:
         raise CheckpointError(f"{source}: {error}") from None
     return config

@@ -14,10 +14,7 @@ from torch import Tensor, nn
 
 from electra_albert.config.checks import require
 from electra_albert.config.model import ModelConfig
-from electra_albert.model.linear_attention import LinearMixing
-from electra_albert.model.linformer import LinformerMixing
 from electra_albert.model.local_attention import LocalMixing, dot_product_attention
-from electra_albert.model.nystrom import NystromMixing
 
 
 class LayerNorm(nn.LayerNorm):
@@ -36,8 +33,6 @@ class LayerNorm(nn.LayerNorm):
 
 class SoftmaxMixing(nn.Module):
     """Scaled dot-product attention. Paper: ALBERT section 3 (as in BERT)."""
-
-    has_weights = True
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -93,15 +88,11 @@ def _bfloat16_attention(
     return (weights @ v).view(-1, heads, length, head_size)  # [B, N, L, H]
 
 
-# Attention kinds: modules made from the model's config and model.attention_options, each with
-#   forward(q, k, v, mask)  as SoftmaxMixing
-#   has_weights             whether it computes weights for attention_probs_dropout_prob to drop
+# Attention kinds: modules made from the model's config and model.attention_options, with a forward
+# as that of SoftmaxMixing.
 ATTENTION: dict[str, Any] = {
     "softmax": SoftmaxMixing,
-    "linear": LinearMixing,
-    "linformer": LinformerMixing,
     "local": LocalMixing,
-    "nystrom": NystromMixing,
 }
 
 
@@ -114,18 +105,7 @@ def make_mixing(config: ModelConfig) -> nn.Module:
     has = f"attention {kind} has {', '.join(known) or 'none'}"
     for name in config.attention_options:
         require(name in known, f"model.attention_options.{name} does not exist; {has}")
-    require(
-        mixing.has_weights or not config.attention_probs_dropout_prob,
-        f"attention {kind} has no weights to drop; set attention_probs_dropout_prob to 0",
-    )
     return mixing(config, **config.attention_options)
-
-
-def mixing_shapes(config: ModelConfig) -> dict[str, torch.Size]:
-    """Shapes of the attention kind's own parameters, without memory. Raises as make_mixing."""
-    with torch.device("meta"):
-        mixing = make_mixing(config)
-    return {name: weight.shape for name, weight in mixing.named_parameters()}
 
 
 class SelfAttention(nn.Module):

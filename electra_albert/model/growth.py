@@ -22,7 +22,6 @@ from torch import Tensor
 
 from electra_albert.config.model import ModelConfig
 from electra_albert.keyed_random import Stream, bits, derived_seed, uniform
-from electra_albert.model.attention import mixing_shapes
 from electra_albert.model.initialization import sinusoids
 
 _HIDDEN = "hidden_size"
@@ -93,8 +92,6 @@ def describe(old: ModelConfig, new: ModelConfig) -> str:
     for name in (_DEPTH, _POSITIONS):
         if after[name] < before[name]:
             raise ValueError(f"{name}={after[name]} is less than {before[name]}")
-    if mixing_shapes(new) != mixing_shapes(old):
-        raise ValueError(f"the own weights of attention {new.attention} do not fit the new sizes")
     groups = source_groups(old, new)
     sizes = [name for name in _SIZES if before[name] != after[name]]
     if not sizes:

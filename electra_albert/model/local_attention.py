@@ -1,6 +1,6 @@
 """Attention in a sliding window.
 
-Dimensions: as in linear_attention.py, C tokens in a chunk, M chunks, G global tokens.
+Dimensions: B batch, L length, N heads, H head size, C tokens in a chunk, M chunks, G global tokens.
 """
 
 from contextlib import nullcontext
@@ -42,7 +42,6 @@ class LocalMixing(nn.Module):
     Paper: Longformer section 3.1.
     """
 
-    has_weights = True
     # Differs from Longformer: `window` counts tokens on one side, and global tokens have no
     # projections of their own.
 

@@ -29,7 +29,7 @@ from electra_albert.contracts import (
 from electra_albert.hub import find, formats, load
 from electra_albert.inference.finetuned import FineTuned
 from electra_albert.keyed_random import Stream, derived_seed
-from electra_albert.model import attention, compilation
+from electra_albert.model import compilation
 from electra_albert.model.task_model import TaskHead
 from electra_albert.tasks import reading, registry, token
 from electra_albert.tasks.encoding import EncodedExamples, EncodePlan, Encoding, trained_plan
@@ -114,10 +114,6 @@ class TaskJob:
         if tuning.hidden_dropout_prob is not None:
             shape = replace(shape, hidden_dropout_prob=tuning.hidden_dropout_prob)
         dropout = tuning.attention_probs_dropout_prob
-        if dropout and not attention.ATTENTION[shape.attention].has_weights:
-            name = f"attention {shape.attention}"
-            LOG.info(f"notice: {name} has no weights to drop: attention_probs_dropout_prob is 0")
-            dropout = 0.0
         return shape if dropout is None else replace(shape, attention_probs_dropout_prob=dropout)
 
     @property
@@ -320,8 +316,7 @@ def _encode_plan(
     length = plan.max_seq_length
     if length <= positions or tuning.from_scratch or base.files is None:
         return plan
-    longer = replace(base.config, max_position_embeddings=length)
-    if details or attention.mixing_shapes(longer) != attention.mixing_shapes(base.config):
+    if details:
         problem = f"exceeds the model's {positions} positions"
         raise UsageError(f"--max_seq_length {length} {problem}; lower it")
     notice = f"notice: {base.name} has {positions} trained positions"

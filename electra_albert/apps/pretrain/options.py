@@ -172,9 +172,9 @@ def _build(options: Namespace) -> PretrainConfig:
         config = PretrainConfig(**flat, **groups, own=own)
         spec_of(config).generator(config)
         if config.model.attention != ModelConfig.attention or config.model.attention_options:
-            from electra_albert.model.attention import mixing_shapes
+            from electra_albert.model.attention import make_mixing
 
-            mixing_shapes(config.model)
+            make_mixing(config.model)
     except ValueError as error:
         raise UsageError(str(error)) from None
     return config
