@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
@@ -138,14 +139,15 @@ class Callbacks(NamedTuple):
 NO_CALLBACKS = Callbacks()
 
 
-class RunResult(NamedTuple):
+@dataclass(frozen=True)
+class RunResult:
     """Outcome of pretraining or fine-tuning."""
 
     folder: Path
     metrics: Metrics  # of the last evaluation
     step: int  # finished steps
     is_stopped: bool = False  # by a signal, after saving; the same call resumes it
-    summary: str = ""  # the final report
+    summary: str = field(default="", repr=False)  # the final report
 
 
 class UserError(ValueError):

@@ -52,6 +52,7 @@ def test_the_documented_examples_run(in_folder: Path) -> None:
     assert isinstance(run, RunResult)
     assert (run.step, run.is_stopped) == (20, False)
     assert "discriminator ROC-AUC" in run.summary
+    assert "discriminator ROC-AUC" not in repr(run)
     assert (in_folder / "exported" / "model.safetensors").is_file()
 
 

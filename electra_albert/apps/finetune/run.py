@@ -78,7 +78,7 @@ def run_finetuning(
                 LOG.info(result.summary)
         if is_glue and world.is_main and not config.tuning.dry_run:
             return RunResult(folder, {}, 0, summary=write_glue(folder, finished))
-    return result._replace(folder=folder)
+    return replace(result, folder=folder)
 
 
 def _run_sweep(

@@ -181,7 +181,7 @@ class Sweep:
                     main_result = self._write()
         main_result = gather_objects(main_result, job.world)[0]
         if not job.world.is_main:
-            main_result = main_result._replace(summary="")
+            main_result = replace(main_result, summary="")
         return main_result
 
     def _write(self) -> RunResult:
@@ -203,7 +203,7 @@ class Sweep:
                 objective = load_objective(job, load.locate(job.folder / files.MODEL))
             written = predict(job, objective, self.stop)
             if written is None:
-                return result._replace(is_stopped=True, summary="\n".join(lines))
+                return replace(result, is_stopped=True, summary="\n".join(lines))
             lines += [f"written: {file}" for file in written]
         elif not done:
             advice = "give --predict test to write predictions"
@@ -212,7 +212,7 @@ class Sweep:
         if tuning.push_to_hub is not None and done:
             message = f"{job.task.name}, seed {best.seed}"
             save.upload(job.folder / files.MODEL, tuning.push_to_hub, message)
-        return result._replace(summary="\n".join(lines))
+        return replace(result, summary="\n".join(lines))
 
     def _check_model(self, best_seed: int) -> None:
         """Raise CheckpointError unless the exported model is that of the best seed, unchanged."""

@@ -230,4 +230,4 @@ def _export(job: Job, result: RunResult, command: Sequence[str]) -> RunResult:
     repository = job.config.run.push_to_hub
     if repository is not None:
         save.upload(folder, repository, f"Step {result.step}", save.RUN_PARTS)
-    return result._replace(summary=text)
+    return replace(result, summary=text)
