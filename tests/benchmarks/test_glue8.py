@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+import electra_albert as ea
 from benchmarks import glue8
 from electra_albert.contracts import DataError
+from electra_albert.files import load_json, write_json
 from electra_albert.tasks.registry import TASKS
 
 MNLI = (
@@ -57,6 +59,28 @@ def test_a_missing_row_or_file_is_refused(source: Path, tmp_path: Path) -> None:
     (source / "MNLI" / "train_more.tsv").write_text(MORE)
     with pytest.raises(DataError, match="RTE"):
         glue8.write_data(source, tmp_path / "data")
+
+
+def test_the_mean_weighs_tasks_equally_and_three_tasks_start_from_mnli(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts = {}
+
+    def finetune(*, task: str, model: str, output_dir: str, seeds: int, **_: str) -> None:
+        starts[task] = model
+        values = [1.0] if task == "qqp" else [0.2, 0.4, 0.6]
+        assert len(values) == seeds
+        metrics = {"score": {"values": values}}
+        Path(output_dir).mkdir()
+        write_json(Path(output_dir) / "results.json", {"main_metric": "score", "metrics": metrics})
+
+    monkeypatch.setattr(ea, "finetune", finetune)
+    output = tmp_path / "glue8"
+    argv = ["--source", str(source), "--model", "mine", "--output_dir", str(output)]
+    assert glue8.main(argv) == 0
+    assert load_json(output / "results.json")["mean"] == pytest.approx((7 * 0.4 + 1) / 8)
+    of_mnli = {task for task, model in starts.items() if model == str(output / "mnli")}
+    assert of_mnli == {"stsb", "mrpc", "rte"}
 
 
 def test_the_listed_rows_are_those_of_the_projects_scores() -> None:
