@@ -6,8 +6,8 @@
 step: the training step, against the same two networks composed from stock classes; also its kernels
 (--profile). store: text to a token store, against `datasets`. batches: training batches, against a
 DataLoader. fill_mask: against stock's pipeline. finetune: one epoch, against stock's Trainer.
-attention: the other kinds against softmax, by length. Speedups are ratios of timings taken in turns
-in one run, after both sides have been checked to compute the same, which attention kinds do not.
+attention: local against softmax, by length. Speedups are ratios of timings taken in turns in one
+run, after both sides have been checked to compute the same, which attention kinds do not.
 """
 
 import json

@@ -9,7 +9,7 @@ files are copied. STS-B, MRPC and RTE start from the model fine-tuned on MNLI. T
 MNLI, CoLA, QNLI, STS-B and MRPC are chosen from three on a tenth of the training examples; RTE has
 too few for that, QQP and SST-2 take too long. All other settings are the defaults of
 `electra-albert finetune`. A score is the mean of three seeds, that of QQP, which takes most of the
-time and whose seeds differ least, of one. The same command resumes.
+time and whose seeds differ little, of one. The same command resumes.
 """
 
 import hashlib

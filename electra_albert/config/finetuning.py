@@ -87,7 +87,8 @@ class DataConfig:
     """Evaluation examples with a label that is not in the training data: stop with an error, or
     skip them."""
     max_train_examples: int | None = None
-    """Maximum number of training examples, sampled with --seed; by default all."""
+    """Maximum number of training examples, sampled with --seed, the same for all seeds of a sweep;
+    by default all."""
     max_eval_examples: int | None = None
     """Maximum number of evaluation examples, the same for all seeds; by default all."""
     prepared_dir: str = free("data/prepared")

@@ -48,7 +48,7 @@ from electra_albert.tokenization.tokenizer import (
 )
 
 # Increase it when the same text would be read, split, tokenized or held out differently.
-_PREPARED_VERSION = 8
+_PREPARED_VERSION = 9
 # Increase it when tokenizer training would give another result on the same text.
 _TRAINING_VERSION = 3
 KEY_LETTERS = 12  # of the key, in the folder's name

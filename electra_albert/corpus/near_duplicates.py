@@ -6,6 +6,7 @@ Locality-sensitive hashing finds the pairs to compare.
 from typing import NamedTuple
 
 import numpy as np
+import regex
 
 HEAD_CHARACTERS = 12_000  # about two thousand words of each document
 SIGNATURE_BYTES = 128  # MinHashes of one byte each
@@ -14,6 +15,8 @@ _PAIR_WORDS = 2
 _MIN_EQUAL = 90  # MinHashes: as if one word in eleven was replaced (Jaccard index of bigrams .70)
 _BAND = "<u4"  # four MinHashes; only documents that agree in a whole band are compared
 _PAIRS_AT_ONCE = 1 << 13  # candidate pairs compared at once
+# Characters of scripts without spaces, each of which counts as a word.
+_UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
 _INT63 = (1 << 63) - 1
 _BYTE_FACTOR = 0x9E3779B97F4A7C15  # odd, so that it has an inverse modulo 2**64
 _WORD_FACTOR = 0xD6E8FEB86659FD93
@@ -34,7 +37,8 @@ def signatures_of(heads: list[str]) -> list[Signature]:
         "an old hat"           bigrams "an old", "old hat"; 5-gram "an old hat"
         "hat"                  bigram "hat", 5-gram "hat"
     """
-    text = b" \n ".join(head.lower().encode() for head in heads)  # \n becomes a separate word
+    spaced = (_UNSPACED.sub(r" \g<0> ", head.lower()) for head in heads)
+    text = " \n ".join(spaced).encode()  # \n becomes a separate word
     hashes, is_border = _hash_words(np.frombuffer(text, np.uint8))
     document = is_border.cumsum()[~is_border]  # of each word
     hashes = hashes[~is_border]

@@ -24,11 +24,13 @@ from electra_albert.data_files.streams import (
     open_stream,
 )
 from electra_albert.data_files.tables import (
+    QUOTED_LINES,
     SEPARATORS,
     csv_delimiter,
-    csv_rows,
     json_kind,
     json_objects,
+    quoting,
+    split_rows,
 )
 
 Layout = documents.Layout  # of the lines of a text file
@@ -290,22 +292,24 @@ def _records(span: Span, options: ReadOptions, counts: Counter[str]) -> Iterator
 
 def _csv_records(lines: Lines, kind: Kind, column: str) -> Iterator[Record]:
     """The field `column` of each row that is not blank; counts separators other than commas."""
-    texts = (line + "\n" for _, line in _numbered(lines))
-    first = next(texts, "")
-    delimiter = "\t"
+    texts = (line for _, line in _numbered(lines))
+    first = [*islice(texts, QUOTED_LINES)]
+    delimiter: str | None = "\t"
     if kind == "csv":
-        delimiter = csv_delimiter((first,), (column,))
+        delimiter = csv_delimiter(first, (column,))
         if delimiter != ",":
             name = SEPARATORS.get(delimiter, delimiter)
             lines.counts[f"CSV files separated by {name}"] += 1
+    elif "\t" in "".join(first[:1]):
+        delimiter, _ = quoting(first)
     location = partial(lines.location, -1)  # rows are numbered from 1
-    rows = csv_rows(chain((first,), texts), delimiter, location)
+    rows = split_rows(chain(first, texts), delimiter, location)
     _, header = next(rows, (1, []))
     if header.count(column) != 1:
         raise _missing_column(lines.path, column, header)
     position = header.index(column)
     for number, row in rows:
-        if not row:
+        if row == [""]:
             continue
         if len(row) != len(header):
             raise DataError(

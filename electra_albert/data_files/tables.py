@@ -21,7 +21,7 @@ SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 _SEPARATED_LINES = 100  # used to detect the separator of a file without a header
 # First in a .csv written for Excel.
 _SEPARATOR_LINE = re.compile(r'"?sep=([^\s\w"]|\t)"?\s*', re.IGNORECASE)
-_QUOTED_LINES = 1_000  # used to detect whether a .tsv is quoted as a .csv is
+QUOTED_LINES = 1_000  # used to detect whether a .tsv is quoted as a .csv is
 _QUOTED = re.compile(r'(?:(?:"(?:[^"]|"")*+"|[^"\t\n]*+)[\t\n])*+(?:"(?:[^"]|"")*+"?|[^"\t\n]*+)')
 _QUOTED_CELL = re.compile(r'(?:^|\t)"[^"\t\n]*"(?:\t|$)', re.MULTILINE)
 _DOUBLED_QUOTES = re.compile(r'[^\t\n]""|""[^\t\n]')
@@ -206,10 +206,14 @@ def open_table(
         if delimiter != ",":
             remark = f"files separated by {SEPARATORS.get(delimiter, delimiter)}"
     elif may_be_quoted:
-        delimiter, remark = _quoting(lines)
+        delimiter, remark = quoting(lines())
     if remark:
         note(remark, str(path))
-    rows = partial(_split, path, lines, delimiter)
+    location = partial("{}:{}".format, path)
+
+    def rows() -> Rows:
+        return split_rows(lines(), delimiter, location)
+
     rows_with_text = (row for row in rows() if any(map(str.strip, row[1])))
     number, first = next(rows_with_text, (0, []))
     if not first:
@@ -265,35 +269,54 @@ def _columns_of(path: Path, first: list[str], named: Sequence[tuple[str, ...]]) 
     )
 
 
-def _split(path: Path, lines: Callable[[], Iterator[str]], delimiter: str | None) -> Rows:
+def split_rows(lines: Iterable[str], delimiter: str | None, location: Locate) -> Rows:
     """CSV rows; without a delimiter, the fields between tabs, without quoting."""
     if delimiter is None:
-        for number, line in enumerate(lines(), start=1):
+        for number, line in enumerate(lines, start=1):
             yield number, line.removesuffix("\r").split("\t")
     else:
-        texts = (line + "\n" for line in lines())
-        for number, row in csv_rows(texts, delimiter, partial("{}:{}".format, path)):
+        texts = (line + "\n" for line in lines)
+        for number, row in csv_rows(texts, delimiter, location):
             yield number, row or [""]
 
 
-def _quoting(lines: Callable[[], Iterator[str]]) -> tuple[str | None, str]:
+def quoting(lines: Iterable[str]) -> tuple[str | None, str]:
     """The delimiter of a .tsv, None if it has no quoting, and a remark about its quotes.
 
     It is quoted if all quotes are around cells, and doubled inside, as in .csv. Unlike quotes of
-    the text, some must be doubled, or as many cells quoted as there are rows.
+    the text, some must be doubled, or as many cells quoted as there are rows, or no row has as
+    many cells as the others without them. Read are the first lines.
 
         "A ""new"" film" <tab> 1      quoted
         "new" and "old"  <tab> 0      not quoted, nor is any other row of its file
+        "Two <line feed>
+        lines"           <tab> 1      quoted: without quotes, the first line has one cell
     """
-    sample = "\n".join(islice(lines(), _QUOTED_LINES))
-    text = sample.replace("\r\n", "\n").strip()
+    sample = [line.removesuffix("\r") for line in islice(lines, QUOTED_LINES)]
+    text = "\n".join(sample).strip()
     if _QUOTED.fullmatch(text):
         has_many = text.count('"') >= 2 * text.count("\n") > 0
-        if has_many or _DOUBLED_QUOTES.search(text):
+        if has_many or _DOUBLED_QUOTES.search(text) or _needs_quotes(sample):
             return "\t", "files with cells in quotes, read as in .csv"
     if _QUOTED_CELL.search(text):
         return None, "files with some cells in quotes, which are kept (as .csv they are not)"
     return None, ""
+
+
+def _needs_quotes(lines: list[str]) -> bool:
+    """Whether rows have equal numbers of cells only if quotes may hold tabs and line ends."""
+
+    def widths(delimiter: str | None) -> set[int]:
+        rows = split_rows(lines, delimiter, "line {}".format)
+        found: set[int] = set()
+        try:
+            found.update(len(cells) for _, cells in rows if cells != [""])
+        except DataError:
+            if len(lines) < QUOTED_LINES:  # else the sample ends inside a cell
+                return set()
+        return found
+
+    return len(widths(None)) > 1 == len(widths("\t"))
 
 
 def _json_table(path: Path, lines: Iterable[str]) -> Table:

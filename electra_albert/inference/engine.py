@@ -179,7 +179,7 @@ def quote(given: object, index: int) -> str:
 
 
 def target_ids(tokenizer: Any, targets: str | Iterable[str]) -> list[int]:
-    """Distinct token ids of targets. Raises UsageError for a target of several tokens."""
+    """Distinct token ids of targets. Raises UsageError for none or one of several tokens."""
     vocabulary = tokenizer.get_vocab()
     single_ids = []
     if isinstance(targets, str):
@@ -196,6 +196,8 @@ def target_ids(tokenizer: Any, targets: str | Iterable[str]) -> list[int]:
                 "give a token of the vocabulary"
             )
         single_ids += ids
+    if not single_ids:
+        raise UsageError("targets is empty; give tokens of the vocabulary, or None for all")
     return list(dict.fromkeys(single_ids))
 
 

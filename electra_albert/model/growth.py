@@ -113,8 +113,8 @@ def grow(
 ) -> dict[str, Tensor]:
     """The tensors of a new model from those of an old one, for sizes that `describe` accepts.
 
-    Tensors are any float on the CPU; those of unknown names, such as those of an attention kind,
-    are kept as they are. `seed` determines the shares.
+    Tensors are any float on the CPU; those of unknown names are kept as they are. `seed` determines
+    the shares.
     """
     times = {name: getattr(new, name) // getattr(old, name) for name in _WIDTHS}
     sources = source_groups(old, new)

@@ -39,9 +39,10 @@ def read_conll(path: Path, reader: SplitReader) -> Iterator[RawExample] | None:
     widths = {len(_cells(line)) for line in lines if _holds_word(line)}
     widest = max(widths, default=0)
     if path.suffix.lower() == ".txt" and reader.purpose == "test":
-        has_blank = not all(map(str.strip, lines))
-        has_columns = has_blank and len(widths) == 1 and widest <= _MAX_COLUMNS
-        if not has_columns and not any("\t" in line for line in lines):
+        groups = "\n".join(map(str.strip, lines)).strip().split("\n\n")
+        has_groups = len(groups) > 1 and any("\n" in group.strip() for group in groups)
+        has_columns = has_groups and len(widths) == 1 and widest <= _MAX_COLUMNS
+        if not has_columns and not all("\t" in line for line in lines if line.strip()):
             return _plain_sentences(texts, reader)
         LOG.info(f"{path} is read as CoNLL columns, with words in column {_word_column(reader)}")
     reader.reject_options(

@@ -87,7 +87,8 @@ def _labels_file(task: Task, predictions: Predictions, examples: Examples) -> st
         if not all(map(math.isfinite, predictions)):
             raise ValueError(f"a prediction of {task.name} is not finite")
         low, high = task.score_range or (-math.inf, math.inf)
-        predictions = [f"{min(max(prediction, low), high):.3f}" for prediction in predictions]
+        form = ".3f" if task.score_range else ".6g"
+        predictions = [format(min(max(number, low), high), form) for number in predictions]
     return "index\tprediction\n" + _cells(ids, predictions)
 
 
@@ -190,10 +191,12 @@ def predictions_table(
             prediction = string.ascii_uppercase[prediction]
         if isinstance(example, SequenceExample) and isinstance(prediction, list):
             prediction = ",".join(prediction)
-            score = ",".join(map(_as_text, score))
         elif isinstance(score, list):
-            score = max(score)
-        cells = (example.identity, gold, _as_text(prediction), _as_text(score))
+            score = [max(score)]
+        elif score is not None:
+            score = [score]
+        shares = ",".join(f"{share:.4f}" for share in score or ())
+        cells = (example.identity, gold, _as_text(prediction), shares)
         lines.append("\t".join([*map(_one_line, cells), text]))
     return "\n".join(lines) + "\n"
 
@@ -206,7 +209,7 @@ def _as_text(label: Any) -> str:
     if label is None:
         return ""
     if isinstance(label, float):
-        return f"{label:.4f}"
+        return f"{label:.6g}"
     if isinstance(label, list | tuple):
         return " ".join(map(str, label))
     return str(label)

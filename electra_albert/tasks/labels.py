@@ -69,16 +69,21 @@ def _is_number(label: str) -> bool:
         return False
 
 
+def _is_float(example: Any) -> bool:
+    return isinstance(getattr(example, "label", None), float)
+
+
 def note_unusual(
     train: Examples, evaluation: Examples, labels: tuple[str, ...], report: Report, name: str
 ) -> None:
     """Report a single evaluation example or label, missing labels, and training examples."""
     in_train = labels_of(train)
     in_evaluation = labels_of(evaluation)
+    gold = in_evaluation or {example.label for example in evaluation if _is_float(example)}
     if len(evaluation) == 1:
         report.note(f"example in {name}: too few for a meaningful score", name)
-    elif len(in_evaluation) == 1:
-        report.note(f"label for all examples of {name}: {min(in_evaluation)!r}", name)
+    elif len(gold) == 1:
+        report.note(f"label for all examples of {name}: {min(gold)!r}", name)
     for label in labels:
         if train and label not in in_train:
             report.note(f"label without a training example: {label!r}", name)

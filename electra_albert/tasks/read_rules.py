@@ -172,7 +172,10 @@ class SplitReader:
         if cells is None or (isinstance(cells, list) and None in cells):
             self.skip("no label", raw)
         if not isinstance(cells, list):
-            text = as_text(cells, raw.location, "label")
+            text = as_text(cells, raw.location, "label").strip()
+            if text[:1] + text[-1:] == "[]":
+                problem = f"label {text[:MAX_SHOWN]!r} is a printed list"
+                raise DataError(f"{raw.location}: {problem}; write a .jsonl or .parquet file")
             cells = text.split(",")
         labels = {label_text(cell, raw.location) for cell in cells} - {""}
         names = sorted(labels)

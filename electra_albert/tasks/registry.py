@@ -277,8 +277,10 @@ def as_configured(task: Task, config: DataConfig) -> Task:
     if config.multi_label:
         if task.name != "custom":
             raise UsageError(f"--multi_label true: {task.name} has one label; drop the option")
-        names = (label or "label").split(",")
-        columns["label"] = tuple(map(str.strip, names))
+        names = [name.strip() for name in (label or "label").split(",")]
+        if not all(names) or len(set(names)) < len(names):
+            raise UsageError(f"--label_column {label}: a name is empty or repeated; correct it")
+        columns["label"] = tuple(names)
         metrics = ("micro_f1", "macro_f1", "accuracy")
         task = replace(task, is_multi_label=True, metrics=metrics, main="micro_f1")
     task = replace(task, columns=replace(task.columns, **columns))

@@ -241,6 +241,6 @@ class _Loop:
         if not failure:
             self.saved_step = self.step
         elif is_last:
-            raise UsageError(f"{failure}: free disk space and run the same command again")
+            raise UsageError(f"{failure}: free disk space, then resume")
         else:
             LOG.warning(f"{failure}, training continues")

@@ -122,6 +122,23 @@ def test_near_duplicates_are_in_the_same_split(tmp_path: Path) -> None:
         assert held == {(number + 300) % 600 for number in held}
 
 
+def test_near_duplicates_are_found_in_scripts_without_spaces() -> None:
+    # Regression: sentences were words, so 96 % of such copies were in the other split.
+    drawn = np.random.default_rng(5)
+    signs = np.array([chr(0x4E00 + number) for number in range(600)])
+    originals = drawn.choice(signs, (200, 300))
+    copies = originals.copy()
+    for copy in copies:
+        copy[drawn.choice(300, 6, replace=False)] = "\u9f99"
+    documents = [
+        "\u3002 ".join(map("".join, text.reshape(15, 20))) for text in (*originals, *copies)
+    ]
+    keys, minhashes = keys_and_minhashes([[text] for text in documents])
+    joined = join_near_duplicates(np.unique(keys, return_inverse=True)[1], minhashes)
+    assert (joined[:200] != joined[200:]).mean() < 0.02
+    assert len({*joined.tolist()}) >= 200, "unrelated documents were joined"
+
+
 def test_every_source_has_text_held_out(tmp_path: Path) -> None:
     # Regression: a source of 80 documents had none, so no score included it.
     drawn = Drawn(3)

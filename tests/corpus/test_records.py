@@ -168,6 +168,15 @@ def test_a_csv_with_another_separator_gives_the_same_documents(tmp_path: Path) -
         assert sentences(write(tmp_path, raw, "a.csv")) == plain
 
 
+def test_quotes_of_the_text_join_no_rows_of_a_tsv(tmp_path: Path) -> None:
+    # Regression: the three rows were one document, with the years in it.
+    rows = ["text\tyear", '"I am tired.\t1902', "The day was long.\t1903", 'I want to go."\t1904']
+    path = write(tmp_path, "\n".join(rows) + "\n\n", "a.tsv")
+    assert sentences(path) == [[row.split("\t")[0]] for row in rows[1:]]
+    path = write(tmp_path, 'text\tyear\n"One.\nTwo."\t1902\nThree.\t1903\n', "a.tsv")
+    assert sentences(path) == [["One.", "Two."], ["Three."]]
+
+
 def test_a_byte_order_mark_hides_no_column_and_unread_keys_may_be_repeated(tmp_path: Path) -> None:
     twice = '{"text": "One.", "about": {"a": 1, "a": 2}, "id": 1, "id": 2}\n'
     for name, raw in (("a.csv", "text\nOne.\n"), ("a.jsonl", twice)):

@@ -86,6 +86,9 @@ def test_a_tsv_in_the_quotes_of_a_csv_is_read_without_them(tmp_path: Path) -> No
     for content, texts in (
         (stop, ['"Stop," she said.', "two\nlines", "plain"]),
         ('"one"\t1\r\n"t\two"\t0\r\n\r\n', ["one", "t\two"]),
+        # Regression: the second line of such a text was an example of its own.
+        ('one\t1\n"two\nlines"\t0\nthree\t1\n', ["one", "two\nlines", "three"]),
+        ('one\t1\n"t\two"\t0\nthree\t1\n', ["one", "t\two", "three"]),
         ('"a" b\t1\n"c"\t1\n', ['"a" b', '"c"']),  # some quotes are of the text
         ('say ""a""\t1\n"c"\t1\n', ['say ""a""', '"c"']),
         ('a\t1\n"c"\t1\n', ["a", '"c"']),

@@ -88,8 +88,9 @@ def test_job_files_call_the_script_with_options_that_exist(tmp_path: Path) -> No
     corpus = write(tmp_path, english(50), "tales.txt")
     of_sky = sky.replace("\\\n", " ").replace('"', "").split()
     paths = {"--corpus": corpus, "--prepared_dir": tmp_path, "--output_dir": tmp_path / "r"}
-    for words in (of_sky, [*container["command"], *container["args"]]):
-        argv = words[words.index("Pretraining.py") + 1 :]
+    # Regression: the image has the package, and not the scripts of the checkout.
+    assert container["command"] == ["electra-albert", "pretrain"]
+    for argv in (of_sky[of_sky.index("Pretraining.py") + 1 :], container["args"]):
         for name, path in paths.items():
             argv[argv.index(name) + 1] = str(path)
         pretrain.parse_pretraining(argv)

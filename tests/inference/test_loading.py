@@ -79,6 +79,7 @@ features                 | [[3]]                   | UsageError | texts[0]: 3
 features                 | [["a", "\ud800"]]       | DataError  | surrogate
 features                 | ["a", "pooler"]         | UsageError | pooling='pooler'
 fill_mask                | ["[MASK]", 0]           | UsageError | top_k=0
+fill_mask                | ["[MASK]", 5, []]       | UsageError | targets is empty
 fill_mask                | ["[MASK]", 1, "owl dog"] | UsageError | owl dog
 rewrite                  | ["MASKS"]               | DataError  | line 1
 rewrite                  | ["owl", 0]              | UsageError | mask_rate=0

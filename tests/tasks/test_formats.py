@@ -296,6 +296,9 @@ b.txt   | Ada met Bob .;;Hi                    | Ada met Bob .;Hi
 c.conll | Ada;met;;Bob                         | Ada met;Bob
 d.txt   | Ada NNP O;met VB O;;Bob NNP O        | Ada met;Bob
 e.txt   | Ada~O;met~O                          | Ada met
+f.txt   | Ada loves Rome;;Bob left Paris       | Ada loves Rome;Bob left Paris
+g.txt   | Ada loves Rome;Bob left Paris;;      | Ada loves Rome;Bob left Paris
+h.txt   | Ada met~Bob;New line here            | Ada met Bob;New line here
 """
 
 

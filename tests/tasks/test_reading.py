@@ -161,6 +161,24 @@ def test_unusual_evaluation_sets_are_counted(
         assert report.first_seen[f"{what} data"] == "dev.tsv, id 1"
 
 
+def test_equal_numbers_to_predict_are_noted(tmp_path: Path) -> None:
+    # Regression: correlations of 0.00 without a word.
+    train = write(tmp_path / "t.tsv", "text\tlabel\na\t1\nb\t2\n")
+    dev = write(tmp_path / "dev.tsv", "text\tlabel\nx\t0.5\ny\t0.50\n")
+    options = {"train_file": train, "validation_file": dev, "regression": True}
+    assert noticed(read("custom", **options).report, "label for all examples of dev.tsv: 0.5") == 1
+
+
+def test_labels_that_are_no_set_are_refused(tmp_path: Path) -> None:
+    # Regression: pandas writes lists as "['a', 'b']", and "['a'" was a label.
+    file = write(tmp_path / "t.csv", "text,label,a\nx,\"['a', 'b']\",1\ny,b,0\n")
+    options = {"train_file": file, "validation_file": file, "multi_label": True}
+    assert_refused("DataError", "is a printed list", read, "custom", **options)
+    for names in ("a,a", "a,"):
+        words = "empty or repeated"
+        assert_refused("UsageError", words, read, "custom", **options, label_column=names)
+
+
 def test_only_sampled_examples_are_checked(tmp_path: Path) -> None:
     # Of the evaluation examples x and y are sampled.
     folder = sst2_folder(tmp_path, train="a\t1\nb\t0\n", dev="x\t1\na\t0\nb\t0\ny\t1\n")
