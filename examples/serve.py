@@ -17,6 +17,8 @@ from typing import Annotated, Any, NamedTuple
 
 import uvicorn
 from fastapi import FastAPI, HTTPException
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import PlainTextResponse
 from pydantic import BaseModel, Field
 
 import electra_albert as ea
@@ -118,6 +120,12 @@ def make_app(model: Any) -> FastAPI:
     app = FastAPI(title=f"electra-albert: {model.path.name}", lifespan=run_batches)
     for name, queue in batches.items():
         app.post(f"/{name}")(queue.results)
+
+    @app.exception_handler(RequestValidationError)
+    def refuse(_: Any, error: RequestValidationError) -> PlainTextResponse:
+        """Without the body, which may be long or hold what JSON cannot."""
+        return PlainTextResponse(error.errors()[0]["msg"], 422)
+
     app.get("/health")(lambda: {"model": str(model.path)})
     return app
 

@@ -8,6 +8,7 @@ number of processes or interruptions.
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections import Counter
@@ -17,6 +18,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
 from itertools import compress
 from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -155,13 +157,32 @@ def run_all(
     return results
 
 
+class _Worker(SpawnProcess):
+    """A process that does not import the caller's script, which may have no `__main__` guard."""
+
+    def start(self) -> None:
+        main = sys.modules["__main__"]
+        spec, main.__spec__ = main.__spec__, None
+        file = vars(main).pop("__file__", None)
+        try:
+            super().start()
+        finally:
+            main.__spec__ = spec
+            if file is not None:
+                main.__file__ = file
+
+
+class _Context(SpawnContext):  # a fork would copy locks of other threads
+    Process = _Worker
+
+
 def _run_each(
     function: Callable[[Any, Any], Any], items: Sequence[Any], num_workers: int, shared: Any
 ) -> Iterator[Any]:
-    if num_workers <= 1:
+    if num_workers <= 1 or multiprocessing.current_process().daemon:  # may have no children
         yield from (function(item, shared) for item in items)
         return
-    context = multiprocessing.get_context("spawn")  # a fork would copy locks of other threads
+    context = _Context()
     read_end, write_end = context.Pipe(duplex=False)
     pool = ProcessPoolExecutor(num_workers, context, _start_worker, (shared, read_end))
     try:

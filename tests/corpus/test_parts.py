@@ -1,6 +1,8 @@
 """Parts are written once, by any number of processes, interrupted at any time."""
 
 import gzip
+import multiprocessing
+import operator
 import os
 import signal
 import subprocess
@@ -13,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from electra_albert.corpus.parts import PartPlan, write_parts
+from electra_albert.corpus.parts import PartPlan, run_all, write_parts
 from electra_albert.corpus.sources import plan_units
 from electra_albert.corpus.store import split_parts
 from electra_albert.corpus.tokenizer_training import train_tokenizer
@@ -174,3 +176,24 @@ def test_a_part_damaged_before_it_is_split_is_refused_and_written_again(
     build(units, tokenizer, tmp_path / "clean")
     written = stored_bytes(tmp_path / "store" / "train")
     assert written == stored_bytes(tmp_path / "clean" / "train") != {}
+
+
+SCRIPT = """
+import operator
+from electra_albert.corpus.parts import run_all
+print(sorted(run_all("adding", operator.add, list(range(40)), 2, 1)))
+"""
+
+
+def test_workers_do_not_run_the_script_of_the_caller_again(tmp_path: Path) -> None:
+    # Regression: README's script, which has no `__main__` guard, waited for ever for its own lock.
+    script = write(tmp_path, SCRIPT, "mine.py")
+    ended = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120)
+    assert ended.stdout.split("\n") == [str(list(range(1, 41))), ""], ended.stderr
+
+
+def test_a_process_that_may_have_no_children_prepares_alone() -> None:
+    # Regression: an AssertionError of multiprocessing.
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        results = pool.apply(run_all, ("adding", operator.add, [1, 2], 2, 1))
+    assert sorted(results) == [2, 3]

@@ -82,3 +82,9 @@ def test_a_wrong_request_is_refused_and_the_server_goes_on(name: str, client: Te
     call, texts, status = REFUSED[name]
     assert client.post(f"/{call}", json={"texts": texts}).status_code == status
     assert client.post("/detect", json={"texts": ["a"]}).status_code == 200
+
+
+@pytest.mark.parametrize("body", ['{"texts": [NaN]}', r'{"texts": ["\ud800"]}', "{"])
+def test_a_body_that_json_cannot_repeat_is_refused(body: str, client: TestClient) -> None:
+    # Regression: status 500, because the answer repeated the body.
+    assert client.post("/detect", content=body).status_code == 422
