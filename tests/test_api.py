@@ -13,10 +13,12 @@ from typing import Any
 
 import nbformat
 import pytest
+import torch
 import yaml
 from nbclient import NotebookClient
 
 import electra_albert as ea
+from electra_albert.apps.execution import own_torch_state
 from electra_albert.apps.finetune.main import parse_finetuning
 from electra_albert.apps.pretrain.options import parse_pretraining
 from electra_albert.config.finetuning import DataConfig, FinetuneConfig, TuningConfig
@@ -46,7 +48,8 @@ def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_documented_examples_run(in_folder: Path) -> None:
     examples = EXAMPLE.findall((ROOT / "docs" / "api.md").read_text(encoding="utf-8"))
     names: dict[str, object] = {}
-    exec("\n".join(examples), names)
+    with torch.no_grad():  # Regression: a RuntimeError
+        exec("\n".join(examples), names)
     assert len(names["losses"]) == 20 // 5  # type: ignore[arg-type]
     run = names["run"]
     assert isinstance(run, RunResult)
@@ -54,6 +57,23 @@ def test_the_documented_examples_run(in_folder: Path) -> None:
     assert "discriminator ROC-AUC" in run.summary
     assert "discriminator ROC-AUC" not in repr(run)
     assert (in_folder / "exported" / "model.safetensors").is_file()
+
+
+def test_the_callers_torch_state_is_neither_used_nor_changed() -> None:
+    # Regression: after each training torch.rand gave the same numbers.
+    torch.set_default_dtype(torch.float64)
+    try:
+        torch.manual_seed(5)
+        before = torch.get_rng_state()
+        with torch.inference_mode(), own_torch_state():
+            torch.manual_seed(6)
+            weight = torch.rand(2, requires_grad=True)
+            (2 * weight).sum().backward()
+        assert (weight.dtype, weight.grad.tolist()) == (torch.float32, [2, 2])
+        assert torch.equal(torch.get_rng_state(), before)
+        assert torch.get_default_dtype() == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 def test_functions_and_exceptions_are_listed() -> None:

@@ -1,5 +1,7 @@
 """How steps are executed: arithmetic, compilation, and recording in CUDA graphs."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal, NamedTuple
 
 import torch
@@ -9,6 +11,18 @@ from electra_albert.config.training import TrainingConfig
 from electra_albert.contracts import Arithmetic, UsageError
 from electra_albert.model.compilation import Compilation
 from electra_albert.training.distributed import World
+
+
+@contextmanager
+def own_torch_state() -> Iterator[None]:
+    """Gradients and float32, whatever the caller has set, whose CPU random state is kept."""
+    dtype = torch.get_default_dtype()
+    with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.enable_grad():
+        torch.set_default_dtype(torch.float32)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(dtype)
 
 
 class Execution(NamedTuple):

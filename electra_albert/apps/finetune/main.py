@@ -71,6 +71,7 @@ def finetune(
     folder, the best seed's metrics and its updates. Raises UsageError, DataError, CheckpointError
     or DivergedError.
     """
+    from electra_albert.apps.execution import own_torch_state
     from electra_albert.apps.finetune.run import run_finetuning
     from electra_albert.training.distributed import start, stop
     from electra_albert.training.run_log import console_log
@@ -90,7 +91,7 @@ def finetune(
         raise UsageError("compare is for the command line: electra-albert finetune --compare A B")
     world = start(config.tuning.device, config.training.ddp_timeout)
     try:
-        with console_log():
+        with console_log(), own_torch_state():
             callbacks = Callbacks(on_step, on_evaluation)
             command = command_line.started_as("finetune", argv)
             result = run_finetuning(config, world, command, callbacks)

@@ -42,6 +42,7 @@ def pretrain(
     there, is saved and exported. Returns the run's folder, held-out metrics and steps. Raises
     UsageError, DataError, CheckpointError or DivergedError.
     """
+    from electra_albert.apps.execution import own_torch_state
     from electra_albert.apps.pretrain.run import run_pretraining
     from electra_albert.training.distributed import start, stop
     from electra_albert.training.run_log import console_log
@@ -56,7 +57,7 @@ def pretrain(
         refuse_idle_options([f"--{name}" for name in flatten(options)], config)
     world = start(config.run.device, config.training.ddp_timeout)
     try:
-        with console_log():
+        with console_log(), own_torch_state():
             callbacks = Callbacks(on_step, on_evaluation)
             command = started_as("pretrain", argv)
             result = run_pretraining(preset, config, world, command, callbacks)
