@@ -45,6 +45,16 @@ def redacted(value: Any) -> Any:
     return value
 
 
+def _redact(record: logging.LogRecord) -> bool:
+    """Redact a record before any handler, also the caller's, gets it."""
+    record.msg = redacted(record.getMessage())
+    record.args = None
+    return True
+
+
+LOG.addFilter(_redact)
+
+
 class Batch(NamedTuple):
     """One micro-batch. Only those of fine-tuning have labels.
 

@@ -11,7 +11,7 @@ import pytest
 from electra_albert.apps.finetune import main as finetune
 from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.apps.run_folder import format_command
-from electra_albert.contracts import UsageError, redacted
+from electra_albert.contracts import LOG, UsageError, redacted
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import assert_refused, call, succeed
 from tests.apps.tiny_tasks import options
@@ -52,10 +52,14 @@ C:/a@b? | C:/a@b?
 
 
 @pytest.mark.parametrize(("text", "public"), rows(TEXTS))
-def test_of_each_address_in_a_text_only_host_and_path_are_left(text: str, public: str) -> None:
+def test_of_each_address_in_a_text_only_host_and_path_are_left(
+    text: str, public: str, caplog: pytest.LogCaptureFixture
+) -> None:
     values = redacted({"list": [text, 1], "pair": (text, 2)})
     assert values == {"list": [public, 1], "pair": [public, 2]}
     assert str(UsageError(text)) == public
+    LOG.warning("%s", text)  # Regression: the caller's handlers got the address as it was.
+    assert caplog.messages == [public]
 
 
 def test_the_command_in_a_card_has_names_instead_of_absolute_paths() -> None:
