@@ -228,7 +228,7 @@ def spans_of(encoding: Any, tokens: Sequence[TokenText], text: Text) -> list[tup
     "The  owl" with the tokens [CLS] ▁The ▁owl [SEP]: (0, 0), (0, 3), (5, 8), (0, 0).
     """
     spans = [(0, 0)] * len(tokens)
-    offsets = encoding.offsets  # built anew by each access
+    offsets = encoding.offsets  # each access builds them again
     sources = (text,) if isinstance(text, str) else text
     for number, source in enumerate(sources):
         positions = [at for at, owner in enumerate(encoding.sequence_ids) if owner == number]
