@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import yaml
 from nbclient import NotebookClient
 
 import electra_albert as ea
-from electra_albert.apps.execution import own_torch_state
+from electra_albert.apps.execution import python_call
 from electra_albert.apps.finetune.main import parse_finetuning
 from electra_albert.apps.pretrain.options import parse_pretraining
 from electra_albert.config.finetuning import DataConfig, FinetuneConfig, TuningConfig
@@ -65,7 +66,7 @@ def test_the_callers_torch_state_is_neither_used_nor_changed() -> None:
     try:
         torch.manual_seed(5)
         before = torch.get_rng_state()
-        with torch.inference_mode(), own_torch_state():
+        with torch.inference_mode(), python_call("cpu", 5):
             torch.manual_seed(6)
             weight = torch.rand(2, requires_grad=True)
             (2 * weight).sum().backward()
@@ -74,6 +75,23 @@ def test_the_callers_torch_state_is_neither_used_nor_changed() -> None:
         assert torch.get_default_dtype() == torch.float64
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+TINY: dict[str, Any] = {
+    **{"corpus": "my.txt", "vocab_size": 300, "objective": "mlm", "device": "cpu", "max_steps": 8},
+    **{"eval_steps": 2, "logging_steps": 1, "eval_examples": 8, "model": {"num_hidden_layers": 1}},
+}
+
+
+def test_calls_in_threads_follow_each_other(in_folder: Path) -> None:
+    """Regression: they shared torch's random state, and none could be repeated."""
+
+    def loss(folder: str) -> float:
+        return ea.pretrain(**TINY, output_dir=folder).metrics["loss"]
+
+    alone = loss("alone")
+    with ThreadPoolExecutor() as threads:
+        assert [*threads.map(loss, ("first", "second"))] == [alone, alone]
 
 
 def test_functions_and_exceptions_are_listed() -> None:
@@ -130,27 +148,19 @@ def test_an_empty_group_of_an_idle_objective_is_no_option(in_folder: Path) -> No
 
 
 def test_callbacks_get_the_logged_rows_and_can_end_a_run(in_folder: Path) -> None:
-    tiny: dict[str, Any] = {
-        "corpus": "my.txt",
-        "vocab_size": 300,
-        "objective": "mlm",
-        "output_dir": "run",
-    }
-    tiny |= {"device": "cpu", "max_steps": 8, "eval_steps": 2, "logging_steps": 1}
-    tiny |= {"eval_examples": 8, "model": {"num_hidden_layers": 1}}
     seen: list[dict[str, Any]] = []
 
     def end_after_four(row: dict[str, Any]) -> bool:
         seen.append(row)
         return row["step"] >= 4
 
-    run = ea.pretrain(**tiny, on_step=seen.append, on_evaluation=end_after_four)
+    run = ea.pretrain(**TINY, output_dir="run", on_step=seen.append, on_evaluation=end_after_four)
     written = Path("run", "metrics.jsonl").read_text().splitlines()
     assert seen == [json.loads(line) for line in written]
     assert [row["step"] for row in seen if row["phase"] == "eval"] == [2, 4]
     assert (run.step, run.is_stopped) == (4, False)
     assert Path("run", "generator", "model.safetensors").is_file()
-    assert ea.pretrain(**tiny).step == 8  # continues from the step that was saved
+    assert ea.pretrain(**TINY, output_dir="run").step == 8  # continues from the step that was saved
 
     seen.clear()
     data = {"train_file": "train.csv", "validation_file": "dev.csv", "label_column": "animal"}

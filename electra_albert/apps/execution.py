@@ -1,7 +1,8 @@
 """How steps are executed: arithmetic, compilation, and recording in CUDA graphs."""
 
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Literal, NamedTuple
 
 import torch
@@ -10,19 +11,33 @@ from electra_albert.apps import machine
 from electra_albert.config.training import TrainingConfig
 from electra_albert.contracts import Arithmetic, UsageError
 from electra_albert.model.compilation import Compilation
-from electra_albert.training.distributed import World
+from electra_albert.training.distributed import World, start
+from electra_albert.training.run_log import console_log
+
+_CALL = threading.RLock()  # a callback may start another run
 
 
 @contextmanager
-def own_torch_state() -> Iterator[None]:
-    """Gradients and float32, whatever the caller has set, whose CPU random state is kept."""
+def python_call(device: str, timeout_seconds: int) -> Iterator[World]:
+    """Start a call of the Python interface: the log on the console, and torch in its default state.
+
+    One call at a time, as the state is the process's. Afterwards the caller's is restored, with its
+    CPU random state.
+    """
     dtype = torch.get_default_dtype()
-    with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.enable_grad():
+    threads = torch.get_num_threads()
+    with ExitStack() as stack:
+        stack.enter_context(_CALL)
+        stack.enter_context(console_log())
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.enable_grad())
         torch.set_default_dtype(torch.float32)
         try:
-            yield
+            yield start(device, timeout_seconds)
         finally:
             torch.set_default_dtype(dtype)
+            torch.set_num_threads(threads)
 
 
 class Execution(NamedTuple):

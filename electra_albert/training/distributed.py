@@ -39,10 +39,10 @@ class World(NamedTuple):
 
 
 def start(device: str, timeout_seconds: int = TrainingConfig.ddp_timeout) -> World:
-    """Join torchrun's process group, if any. Raises UsageError if the device is not available.
+    """Join torchrun's process group, if any; later calls of the process use the same group.
 
     device: cpu, cuda, mps or auto. A rank that keeps the others waiting for longer than the timeout
-    is lost, see `naming_lost_ranks`.
+    is lost, see `naming_lost_ranks`. Raises UsageError if the device is not available.
     """
     rank = int(os.environ.get("RANK", 0))
     world_size = int(os.environ.get("WORLD_SIZE", 1))
@@ -56,7 +56,8 @@ def start(device: str, timeout_seconds: int = TrainingConfig.ddp_timeout) -> Wor
         backend = "cpu:gloo,cuda:nccl"
         if "OMP_NUM_THREADS" not in os.environ:  # set by a user or by torchrun
             torch.set_num_threads(1)  # operators on the host are small; threads would wait
-    if world_size > 1:
+    # Gloo would connect a second group to the addresses of the first.
+    if world_size > 1 and not dist.is_initialized():
         dist.init_process_group(backend, timeout=timedelta(seconds=timeout_seconds))
     return World(rank, world_size, local_rank, chosen)
 
@@ -106,12 +107,6 @@ def keep_freed_memory() -> bool:
     except (AttributeError, TypeError):  # only glibc has it, and Windows no CDLL(None)
         return False
     return bool(mallopt(_M_MMAP_MAX, 0) and mallopt(_M_TRIM_THRESHOLD, -1))
-
-
-def stop(world: World) -> None:
-    """Leave the process group."""
-    if world.world_size > 1:
-        dist.destroy_process_group()
 
 
 def leave(exit_code: int) -> int:

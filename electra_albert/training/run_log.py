@@ -49,6 +49,11 @@ class _Console(logging.Handler):
             tqdm.write(self.format(record), file=console())
 
 
+def _is_of_console(handler: logging.Handler) -> bool:
+    stream = getattr(handler, "stream", None)
+    return isinstance(handler, _Console) or stream in (sys.stdout, sys.stderr)
+
+
 def is_main_process() -> bool:
     """Whether this is rank 0 or the only process."""
     return os.environ.get("RANK", "0") == "0"
@@ -56,12 +61,15 @@ def is_main_process() -> bool:
 
 @contextmanager
 def console_log() -> Iterator[None]:
-    """Print log records to the console, on the main process only; a nested block does nothing."""
-    if any(isinstance(handler, _Console) for handler in LOG.handlers):
+    """Print log records to the console, on the main process only.
+
+    Does nothing in a nested block, or if a handler of the caller prints them.
+    """
+    if any(map(_is_of_console, (*LOG.handlers, *logging.root.handlers))):
         yield
         return
     level = LOG.level
-    handler = _Console()
+    handler = _Console(level)
     handler.formatter = _Formatter()
     handler.addFilter(lambda record: is_main_process() and not hasattr(record, "is_file_only"))
     LOG.addHandler(handler)

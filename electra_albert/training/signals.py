@@ -30,7 +30,7 @@ _SIGNALS = {*_ENDING, getattr(signal, "SIGUSR1", signal.SIGTERM)}  # Windows has
 class StopSignal:
     """Sets a flag on SIGTERM, SIGINT or SIGUSR1, which the loop reads.
 
-    A second SIGTERM or SIGINT kills the process.
+    A second SIGTERM or SIGINT has the effect that it had before.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class StopSignal:
             self.requested = True
             self._first_at = now
         elif number in _ENDING and now - self._first_at > _SAME_REQUEST_SECONDS:
-            signal.signal(number, signal.SIG_DFL)
+            self.__exit__()
             signal.raise_signal(number)
 
     def __enter__(self) -> Self:

@@ -314,6 +314,26 @@ def test_the_console_has_the_lines_of_the_main_rank_except_those_for_the_file_on
     )
 
 
+def test_the_callers_handler_and_level_decide_what_is_printed(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Regression: after logging.basicConfig() each line was printed twice."""
+    caplog.set_level(logging.WARNING, LOG.name)
+    with console_log(), RunLog() as log:
+        log.open(tmp_path)
+        LOG.info("plan")
+        LOG.warning("full")
+    assert "plan" in (tmp_path / "log.txt").read_text()
+    assert capsys.readouterr().err == "warning: full\n"
+    monkeypatch.setattr(logging.root, "handlers", [logging.StreamHandler()])
+    with console_log():
+        LOG.warning("full")
+    assert capsys.readouterr().err == "full\n"
+
+
 def log_and_fail(log: RunLog, folder: Path) -> None:
     log.open(folder)
     raise DataError("no text")

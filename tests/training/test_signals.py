@@ -27,12 +27,18 @@ def test_a_signal_sets_the_flag_and_old_handlers_are_restored() -> None:
     assert [signal.getsignal(number) for number in numbers] == before
 
 
-def test_a_later_second_signal_kills_the_process() -> None:
-    program = """import os, time; from electra_albert.training.signals import StopSignal
-with StopSignal():
-    os.kill(os.getpid(), 15); time.sleep(1.2); os.kill(os.getpid(), 15); time.sleep(60)"""
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_later_second_signal_acts_as_before(number: signal.Signals) -> None:
+    """Regression: a second Ctrl-C killed a notebook's kernel."""
+    program = f"""import os, time; from electra_albert.training.signals import StopSignal
+try:
+    with StopSignal():
+        os.kill(os.getpid(), {number}); time.sleep(1.2); os.kill(os.getpid(), {number})
+        time.sleep(60)
+except KeyboardInterrupt:
+    os._exit(5)"""
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=50, check=False)
-    assert done.returncode == -signal.SIGTERM
+    assert done.returncode == (5 if number == signal.SIGINT else -number)
 
 
 def test_a_second_run_in_the_folder_is_refused_and_the_lock_is_released(tmp_path: Path) -> None:

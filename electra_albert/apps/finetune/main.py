@@ -71,10 +71,8 @@ def finetune(
     folder, the best seed's metrics and its updates. Raises UsageError, DataError, CheckpointError
     or DivergedError.
     """
-    from electra_albert.apps.execution import own_torch_state
+    from electra_albert.apps.execution import python_call
     from electra_albert.apps.finetune.run import run_finetuning
-    from electra_albert.training.distributed import start, stop
-    from electra_albert.training.run_log import console_log
 
     if config is not None and options:
         name = next(iter(options))
@@ -89,16 +87,12 @@ def finetune(
         refuse_idle_options([f"--{name}" for name in options], config)
     if config.tuning.compare:
         raise UsageError("compare is for the command line: electra-albert finetune --compare A B")
-    world = start(config.tuning.device, config.training.ddp_timeout)
-    try:
-        with console_log(), own_torch_state():
-            callbacks = Callbacks(on_step, on_evaluation)
-            command = command_line.started_as("finetune", argv)
-            result = run_finetuning(config, world, command, callbacks)
-            LOG.info(result.summary)
-            return result
-    finally:
-        stop(world)
+    with python_call(config.tuning.device, config.training.ddp_timeout) as world:
+        callbacks = Callbacks(on_step, on_evaluation)
+        command = command_line.started_as("finetune", argv)
+        result = run_finetuning(config, world, command, callbacks)
+        LOG.info(result.summary)
+    return result
 
 
 def parse_finetuning(argv: Sequence[str]) -> FinetuneConfig:

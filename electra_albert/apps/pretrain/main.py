@@ -42,10 +42,8 @@ def pretrain(
     there, is saved and exported. Returns the run's folder, held-out metrics and steps. Raises
     UsageError, DataError, CheckpointError or DivergedError.
     """
-    from electra_albert.apps.execution import own_torch_state
+    from electra_albert.apps.execution import python_call
     from electra_albert.apps.pretrain.run import run_pretraining
-    from electra_albert.training.distributed import start, stop
-    from electra_albert.training.run_log import console_log
 
     if config is not None and options:
         raise UsageError(f"give either a config or options such as {next(iter(options))}, not both")
@@ -55,13 +53,9 @@ def pretrain(
     if config is None:
         preset, config = parse_pretraining(argv)
         refuse_idle_options([f"--{name}" for name in flatten(options)], config)
-    world = start(config.run.device, config.training.ddp_timeout)
-    try:
-        with console_log(), own_torch_state():
-            callbacks = Callbacks(on_step, on_evaluation)
-            command = started_as("pretrain", argv)
-            result = run_pretraining(preset, config, world, command, callbacks)
-            LOG.info(result.summary)
-        return result
-    finally:
-        stop(world)
+    with python_call(config.run.device, config.training.ddp_timeout) as world:
+        callbacks = Callbacks(on_step, on_evaluation)
+        command = started_as("pretrain", argv)
+        result = run_pretraining(preset, config, world, command, callbacks)
+        LOG.info(result.summary)
+    return result

@@ -153,6 +153,25 @@ def test_a_node_adds_its_examples_to_every_step_and_can_be_lost(
     assert [row["tokens"] for row in rows(folder)] == [row["tokens"] for row in alone]
 
 
+CALLS = """import sys, electra_albert as ea
+for name in ("first", "second"):
+    run = ea.pretrain(output_dir=name, corpus=sys.argv[1], vocab_size=300, objective="mlm",
+        model={"num_hidden_layers": 1}, device="cpu", max_steps=2)
+    print(run.metrics["loss"])
+"""
+
+
+def test_a_process_of_several_ranks_can_make_several_calls(
+    finished: Finished, tmp_path: Path
+) -> None:
+    """Regression: the second call could not connect."""
+    (tmp_path / "calls.py").write_text(CALLS)
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    ended = finish(start([*torchrun, tmp_path / "calls.py", finished.corpus], tmp_path))
+    assert ended.code == 0, ended.err
+    assert len({*ended.out.splitlines()}) == 1 < len(ended.out.splitlines())
+
+
 def test_two_ranks_print_an_error_once(finished: Finished, tmp_path: Path) -> None:
     (tmp_path / "blank.txt").write_text(" \n\n")
     argv = settings(finished, tmp_path / "two", "--corpus blank.txt")
