@@ -24,15 +24,6 @@ Interval = tuple[float, float]
 RESAMPLES = 1000
 LEVEL = 0.95
 LOWER_IS_BETTER = frozenset({"mean_squared_error"})
-# Equal for any two models evaluated on the same examples; of a multi-label task the second half.
-_GOLD_COLUMNS = {
-    "classification": [1],
-    "regression": [1],
-    "choice": [1, 2],
-    "span": [2],
-    "span_with_null": [2],
-    "token": [2, 4],
-}
 # Standard deviation of predictions, relative to the gold's, below which they count as constant.
 _MIN_SPREAD = 1e-3
 
@@ -294,7 +285,7 @@ class Comparison(NamedTuple):
 def compare(
     first: Runs, second: Runs, measure: str, metric: str, seed: int, resamples: int = RESAMPLES
 ) -> Comparison:
-    """Compare two models in a metric of one of MEASURES; DataError for different examples.
+    """Compare two models in a metric of one of MEASURES, on the same examples.
 
     Each resample draws examples, the same for both models, and then seeds of each (pigeonhole
     bootstrap, Owen 2007). The interval is too wide if seeds differ little, and too narrow for two
@@ -306,9 +297,6 @@ def compare(
         return np.array([MEASURES[measure](table)[metric] for table in tables])
 
     sides = [_stacked(first), _stacked(second)]
-    columns = range(sides[0].shape[2])
-    gold = _GOLD_COLUMNS.get(measure, [*columns[len(columns) // 2 :]])
-    _require_same_examples(sides, gold)
     generator = np.random.default_rng(derived_seed(seed, Stream.RESAMPLE, 1))
     differences = []  # [2 R]
     for chosen in _draws(sides[0].shape[1], seed, resamples):
@@ -332,18 +320,6 @@ def compare(
     if squares and freedom:
         in_stds = difference / math.sqrt(squares / freedom)
     return Comparison(difference, *_interval(differences), p_value, in_stds)
-
-
-def _require_same_examples(sides: Sequence[Values], gold_columns: list[int]) -> None:
-    """Raise DataError unless all tables have equal gold columns. sides [seeds, N, columns]."""
-    first = sides[0][0]
-    for side in sides:
-        has_same_shape = side.shape[1:] == first.shape
-        if not has_same_shape or (side != first)[:, :, gold_columns].any():
-            raise DataError(
-                "the two were evaluated on different examples; "
-                "compare sweeps with the same evaluation data"
-            )
 
 
 def _squared_deviations(scores: Values) -> float:

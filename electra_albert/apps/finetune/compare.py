@@ -43,6 +43,7 @@ _RESULTS: dict[str, Any] = {
     "metrics": {str: _SUMMARY},
     "official_metrics": list[str],
     "evaluation_examples": dict[str, int],
+    "evaluation_fingerprints": dict[str, str],
 }
 # False positives at p < 0.05, simulated: one test in fourteen; with two seeds one in six.
 _ENOUGH_SEEDS = 5
@@ -249,11 +250,11 @@ def compare_folders(first: Path, second: Path) -> str:
     for name, (set_name, metric) in files.table_metrics(results).items():
         if name not in second_results["metrics"]:
             continue
+        if len({sweep.results["evaluation_fingerprints"].get(set_name) for sweep in sweeps}) > 1:
+            problem = "the two were evaluated on different examples"
+            raise DataError(f"{described}; {problem}; compare sweeps with the same evaluation data")
         values, second_values = (sweep.values(set_name) for sweep in sweeps)
-        try:
-            comparison = metrics.compare(values, second_values, measure, metric, _SEED)
-        except DataError as error:
-            raise DataError(f"{described}; {error}") from None
+        comparison = metrics.compare(values, second_values, measure, metric, _SEED)
         means = [percent(sweep.results["metrics"][name]["mean"]) for sweep in sweeps]
         stds = "-"
         if comparison.difference_in_stds is not None:

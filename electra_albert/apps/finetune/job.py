@@ -166,6 +166,14 @@ class TaskJob:
             digest.update(repr(example).encode())
         return digest.hexdigest()
 
+    @property
+    def evaluation_fingerprints(self) -> dict[str, str]:
+        """A hash of each evaluation set as it was read, equal for all models."""
+        sets = self.data.evaluation.items()
+        return {
+            name: hashlib.sha256(repr(examples).encode()).hexdigest() for name, examples in sets
+        }
+
 
 def make_task_job(
     task: Task, config: FinetuneConfig, base: BaseModel, folder: Path, world: World

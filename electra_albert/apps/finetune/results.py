@@ -235,6 +235,7 @@ def summarize_sweep(
         "updates": [result.step for result in results],
         "train_examples": len(job.data.train),
         "evaluation_examples": sizes,
+        "evaluation_fingerprints": job.evaluation_fingerprints,
         "noticed": job.data.report.lines(),
         "metrics": _summarize_metrics(job, results, best),
     }

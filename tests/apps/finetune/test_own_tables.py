@@ -58,11 +58,22 @@ def test_two_tables_have_separate_folders_and_are_distinguished(
     assert_refused(call(finetune.main, *words(Path("a.jsonl"), None)), 4, "a.jsonl changed since")
 
 
-def test_two_tables_are_not_compared_and_both_are_named(words: Words, in_folder: Path) -> None:
-    for name, labels in (("a", EQUAL), ("b", UNEQUAL)):
-        tune(*words(write(Path(f"{name}.jsonl"), labels), Path(name)))
+def test_sweeps_are_compared_on_the_same_texts_only(
+    words: Words, finished: Finished, in_folder: Path
+) -> None:
+    """Regression: other texts with the same labels were compared; other labels in the training
+    data, which renumber those of the evaluation data, were refused.
+    """
+    for name, seed in (("a", 1), ("b", 7)):
+        tune(*words(write(Path(f"{name}.jsonl"), EQUAL, seed), Path(name)))
     refused = call(finetune.main, "--compare", "a", "b")
     assert_refused(refused, 3, "a.jsonl", "b.jsonl", "different examples")
+    write(Path("more.jsonl"), ["maybe", *EQUAL])
+    for name in ("b", "more"):
+        files = ("--train_file", f"{name}.jsonl", "--validation_file", "a.jsonl")
+        output = Path(f"{name}-dev")
+        tune(*options("custom", None, finished.folder, output, *files, *HARDLY))
+    assert "| accuracy |" in tune("--compare", "b-dev", "more-dev").out
 
 
 # Imbalanced classes.
