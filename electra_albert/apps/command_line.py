@@ -149,8 +149,10 @@ def format_table(rows: Sequence[Sequence[str]], left: int = 1) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row[:left], widths[:left], strict=True)]
-        cells += [cell.rjust(width) for cell, width in zip(row[left:], widths[left:], strict=True)]
+        cells = []
+        for column, (cell, width) in enumerate(zip(row, widths, strict=True)):
+            align = str.ljust if column < left else str.rjust
+            cells.append(align(cell, width))
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
 

@@ -273,7 +273,8 @@ def _rewrite_file(model: "InferenceModel", source: str, target: str, draw: "Draw
 tokens: {counts["masked"]:,} masked, {counts["changed"]:,} of them changed"""
     report += f"; {MASK}s filled: {counts['filled']:,}"
     if model.discriminator is not None:
-        old, new = (sum_of / max(1, count) for sum_of, count in zip(total, scored, strict=True))
+        old = total[False] / max(1, scored[False])
+        new = total[True] / max(1, scored[True])
         means = f"{new:.1%} for changed tokens, {old:.1%} for the others"
         report += f"\nmean probability of replacement: {means}"
     if counts["lost"]:

@@ -174,7 +174,10 @@ def _learn(runs: Counter[str], vocab_size: int) -> list[tuple[str, float]]:
     from sentencepiece import SentencePieceTrainer
 
     # Among equally frequent ones the checksum chooses evenly from the whole text.
-    ordered = sorted(runs, key=lambda run: (-runs[run], zlib.crc32(run.encode())))
+    def rank(run: str) -> tuple[int, int]:
+        return -runs[run], zlib.crc32(run.encode())
+
+    ordered = sorted(runs, key=rank)
     sizes = accumulate(map(len, ordered))
     frequent = [
         run for run, size in zip(ordered, sizes, strict=True) if size <= TRAINING_CHARACTERS

@@ -279,7 +279,8 @@ def _sample(
     if count is None or count >= len(examples):
         return range(len(examples))
     report.note(f"{what} not sampled", f"--{option}", len(examples) - count)
-    chosen: list[int] = permute(torch.arange(count), len(examples), key, torch.tensor(0)).tolist()
+    epoch = torch.tensor(0)
+    chosen: list[int] = permute(torch.arange(count), len(examples), key, epoch).tolist()
     return chosen
 
 

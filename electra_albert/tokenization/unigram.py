@@ -48,7 +48,8 @@ def split_digit_commas(vocab: Vocab, is_split: bool | None) -> Vocab:
     """
     if is_split is None:
         return vocab
-    joint = {token for token, _ in vocab if token.endswith(",") and token[-2:-1].isdigit()}
+    tokens = {token for token, _ in vocab}
+    joint = {token for token in tokens if token.endswith(",") and token[-2:-1].isdigit()}
     ordinary = [score for token, score in vocab if token not in joint]
     lowest = min(ordinary, default=0.0)
     adjusted = []

@@ -35,7 +35,16 @@ from electra_albert.training.step import autocast
 
 def score(job: TaskJob, objective: TaskObjective, stop: StopSignal) -> SeedResult | None:
     """Evaluate on all evaluation sets, with the same result on every rank; None if stopped."""
-    result = SeedResult(job.config.training.seed, 0, {}, {}, {}, {}, False, [])
+    result = SeedResult(
+        seed=job.config.training.seed,
+        step=0,
+        metrics={},
+        values={},
+        predictions={},
+        probabilities={},
+        is_collapsed=False,
+        new_parts=[],
+    )
     for name, features in job.evaluation.items():
         examples = job.data.evaluation[name]
         evaluated = _predictions(job, objective, features, examples, job.world, stop)
