@@ -16,16 +16,19 @@ from contextlib import asynccontextmanager
 from typing import Annotated, Any, NamedTuple
 
 import uvicorn
-from fastapi import FastAPI, HTTPException
+from fastapi import FastAPI, HTTPException, Response
+from fastapi import Request as HttpRequest
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import PlainTextResponse
 from pydantic import BaseModel, Field
+from starlette.middleware.base import RequestResponseEndpoint
 
 import electra_albert as ea
 
 MAX_TEXTS = 64  # of a request, and after which a batch is full
 MAX_CHARACTERS = 10_000  # of a text
-MAX_REQUESTS = 500  # at a time; the others are answered with 503
+MAX_BYTES = 8_000_000  # of a request: its texts with each character as a \\u escape
+MAX_WAITING = 500  # requests of a call; the others are answered with 503
 SECONDS_TO_WAIT = 0.005  # for more requests of a batch
 Texts = Annotated[list[Annotated[str, Field(max_length=MAX_CHARACTERS)]], Field(min_length=1)]
 
@@ -52,6 +55,8 @@ class Batches:
 
     async def results(self, request: Request) -> list[Any]:
         """The result of each text; status 400 for one that the model refuses."""
+        if self.queue.qsize() >= MAX_WAITING:
+            raise HTTPException(503, "too many requests are waiting")
         waiting = Waiting(request.texts, asyncio.get_running_loop().create_future())
         self.queue.put_nowait(waiting)
         try:
@@ -121,6 +126,14 @@ def make_app(model: Any) -> FastAPI:
     for name, queue in batches.items():
         app.post(f"/{name}")(queue.results)
 
+    @app.middleware("http")
+    async def limit_body(request: HttpRequest, answer: RequestResponseEndpoint) -> Response:
+        length = request.headers.get("content-length", "")
+        is_short = length.isdecimal() and int(length) <= MAX_BYTES
+        if request.method == "POST" and not is_short:
+            return PlainTextResponse(f"needs a Content-Length of at most {MAX_BYTES}", 413)
+        return await answer(request)
+
     @app.exception_handler(RequestValidationError)
     def refuse(_: Any, error: RequestValidationError) -> PlainTextResponse:
         """Without the body, which may be long or hold what JSON cannot."""
@@ -140,4 +153,4 @@ if __name__ == "__main__":
         app = make_app(ea.load_model(options.model))
     except ea.UserError as error:
         parser.error(str(error))
-    uvicorn.run(app, host=options.host, port=options.port, limit_concurrency=MAX_REQUESTS)
+    uvicorn.run(app, host=options.host, port=options.port)

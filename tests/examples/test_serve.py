@@ -84,6 +84,17 @@ def test_a_wrong_request_is_refused_and_the_server_goes_on(name: str, client: Te
     assert client.post("/detect", json={"texts": ["a"]}).status_code == 200
 
 
+def test_long_bodies_and_too_many_requests_are_refused(
+    serve: Any, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: a body of any size was read, and idle connections counted as requests."""
+    assert client.post("/detect", content=" " * (serve.MAX_BYTES + 1)).status_code == 413
+    chunks = iter([b"{", b"}"])  # sent without a length
+    assert client.post("/detect", content=chunks).status_code == 413
+    monkeypatch.setattr(serve, "MAX_WAITING", 0)
+    assert client.post("/detect", json={"texts": ["a"]}).status_code == 503
+
+
 @pytest.mark.parametrize("body", ['{"texts": [NaN]}', r'{"texts": ["\ud800"]}', "{"])
 def test_a_body_that_json_cannot_repeat_is_refused(body: str, client: TestClient) -> None:
     # Regression: status 500, because the answer repeated the body.
