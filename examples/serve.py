@@ -27,7 +27,7 @@ import electra_albert as ea
 
 MAX_TEXTS = 64  # of a request, and after which a batch is full
 MAX_CHARACTERS = 10_000  # of a text
-MAX_BYTES = 8_000_000  # of a request: its texts with each character as a \\u escape
+MAX_BYTES = 8_000_000  # of a request: its texts with each character as a \u escape
 MAX_WAITING = 500  # requests of a call; the others are answered with 503
 SECONDS_TO_WAIT = 0.005  # for more requests of a batch
 Texts = Annotated[list[Annotated[str, Field(max_length=MAX_CHARACTERS)]], Field(min_length=1)]
