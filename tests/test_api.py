@@ -83,6 +83,18 @@ TINY: dict[str, Any] = {
 }
 
 
+def test_options_come_from_a_file_and_then_from_arguments(in_folder: Path) -> None:
+    """Regression: a TypeError."""
+    Path("my.yaml").write_text(yaml.safe_dump({**TINY, "output_dir": "run"}))
+    assert ea.pretrain("my.yaml", max_steps=2).step == 2
+    assert yaml.safe_load(Path("run", "config.yaml").read_text())["logging_steps"] == 1
+    data = {"train_file": "train.csv", "validation_file": "dev.csv", "label_column": "animal"}
+    Path("tune.yaml").write_text(yaml.safe_dump({**data, "model": "run", "seeds": 1}))
+    options = {"output_dir": "tuned", "device": "cpu", "max_steps": 2}
+    assert ea.finetune(Path("tune.yaml"), **options).step == 2
+    assert_refused("UsageError", "gone.yaml", ea.pretrain, "gone.yaml")
+
+
 def test_calls_in_threads_follow_each_other(in_folder: Path) -> None:
     """Regression: they shared torch's random state, and none could be repeated."""
 

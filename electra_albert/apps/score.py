@@ -46,7 +46,7 @@ def score(**options: Any) -> dict[str, Any]:
     argv = []
     for name, value in options.items():
         if value is not None:
-            argv += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
+            argv += [f"--{name}", *map(str, value if isinstance(value, (list, tuple)) else [value])]
     with console_log():
         return _score(_parse(argv))
 

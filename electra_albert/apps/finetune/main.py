@@ -57,7 +57,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def finetune(
-    config: FinetuneConfig | None = None,
+    config: FinetuneConfig | Path | str | None = None,
     *,
     on_step: Callable[[Metrics], object] | None = None,
     on_evaluation: Callable[[Metrics], object] | None = None,
@@ -65,7 +65,8 @@ def finetune(
 ) -> RunResult:
     """Fine-tune an encoder on a task, or resume a sweep that was stopped.
 
-    `options` are those of `electra-albert finetune` by name; a `config` replaces all of them.
+    `options` are those of `electra-albert finetune` by name. `config` is a YAML file, or an object
+    instead of options.
     `on_step` and `on_evaluation` get each row of a seed's metrics.jsonl, one seed after the other,
     without the trials of a grid; if `on_evaluation` returns True, the seed ends there. Returns the
     folder, the best seed's metrics and its updates. Raises UsageError, DataError, CheckpointError
@@ -74,6 +75,10 @@ def finetune(
     from electra_albert.apps.execution import python_call
     from electra_albert.apps.finetune.run import run_finetuning
 
+    argv = []
+    if isinstance(config, (Path, str)):
+        argv = ["--config", str(config)]
+        config = None
     if config is not None and options:
         name = next(iter(options))
         raise UsageError(f"give either a config or options such as {name}, not both")
@@ -81,7 +86,8 @@ def finetune(
     if config is not None:  # the recipe decides the others, as in a repetition
         chosen = config.chosen or ()
         values = {name: value for name, value in config.options().items() if name in chosen}
-    argv = ["--config", json.dumps(values, default=str)] if values else []
+    if values:
+        argv += ["--config", json.dumps(values, default=str)]
     if config is None:
         config = parse_finetuning(argv)
         refuse_idle_options([f"--{name}" for name in options], config)

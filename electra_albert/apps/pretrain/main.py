@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from electra_albert.apps.command_line import print_results, started_as
@@ -28,7 +29,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def pretrain(
-    config: PretrainConfig | None = None,
+    config: PretrainConfig | Path | str | None = None,
     *,
     on_step: Callable[[Metrics], object] | None = None,
     on_evaluation: Callable[[Metrics], object] | None = None,
@@ -37,18 +38,23 @@ def pretrain(
     """Pretrain an encoder on text, or resume a stopped run.
 
     `options` are those of `electra-albert pretrain` by name; a group is a mapping:
-    model={"num_hidden_layers": 6}. `config` is given instead of options. `on_step` and
-    `on_evaluation` get each row of metrics.jsonl; if `on_evaluation` returns True, the run ends
-    there, is saved and exported. Returns the run's folder, held-out metrics and steps. Raises
-    UsageError, DataError, CheckpointError or DivergedError.
+    model={"num_hidden_layers": 6}. `config` is a YAML file, or an object instead of options.
+    `on_step` and `on_evaluation` get each row of metrics.jsonl; if `on_evaluation` returns True,
+    the run ends there, is saved and exported. Returns the run's folder, held-out metrics and steps.
+    Raises UsageError, DataError, CheckpointError or DivergedError.
     """
     from electra_albert.apps.execution import python_call
     from electra_albert.apps.pretrain.run import run_pretraining
 
+    argv = []
+    if isinstance(config, (Path, str)):
+        argv = ["--config", str(config)]
+        config = None
     if config is not None and options:
         raise UsageError(f"give either a config or options such as {next(iter(options))}, not both")
     values = config_options(config) if config else options
-    argv = ["--config", json.dumps(values, default=str)] if values else []
+    if values:
+        argv += ["--config", json.dumps(values, default=str)]
     preset = DEFAULT_PRESET
     if config is None:
         preset, config = parse_pretraining(argv)
