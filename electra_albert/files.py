@@ -10,6 +10,7 @@ import os
 import secrets
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -172,6 +173,20 @@ def parse_json(text: str, kind: Any = Any) -> Any:
     elif not is_of_kind(content, kind):
         raise ValueError("of another type")
     return content
+
+
+def strict_loader() -> type:
+    """YAML's safe loader that raises YAMLError for a duplicate key, which PyYAML overwrites."""
+    import yaml
+
+    def construct_mapping(loader: Any, node: Any, deep: bool = False) -> Any:
+        names = Counter(str(key.value) for key, _ in node.value)
+        for name, count in names.items():
+            if count > 1:
+                raise yaml.YAMLError(f"the key {name!r} occurs twice in one entry")
+        return yaml.SafeLoader.construct_mapping(loader, node, deep)
+
+    return type("StrictLoader", (yaml.SafeLoader,), {"construct_mapping": construct_mapping})
 
 
 def load_json(path: Path, kind: Any = dict) -> Any:

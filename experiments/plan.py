@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from electra_albert.apps.pretrain.options import parse_pretraining
 from electra_albert.apps.pretrain.trial import flops_per_step
 from electra_albert.contracts import UsageError, redacted
-from electra_albert.corpus.mixture import strict_loader
+from electra_albert.files import strict_loader
 from electra_albert.objectives import spec_of
 from electra_albert.tokenization.tokenizer import load_tokenizer
 

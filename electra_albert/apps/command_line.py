@@ -243,7 +243,11 @@ def parse(
         print(_format_short_help(parser, short), end="")
         raise SystemExit(0)
     try:
-        return parser.parse_args(list(argv))
+        options = parser.parse_args(list(argv))
+        parser.validate(options, False)  # None too; the name of the argument has changed
+        return options
+    except TypeError as error:
+        raise UsageError(_explain(" ".join(str(error).split()), ())) from None
     except argparse.ArgumentError as error:
         path = str(error).partition("nrecognized arguments: ")[2]
         is_free = file_option is not None and file_option not in option_names(argv)

@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from electra_albert.config.pretraining import REMOVED, CorpusConfig, PretrainConfig, as_settings
 from electra_albert.contracts import Metrics, UsageError, UserError, redacted
 from electra_albert.data_files import NOT_YAML
-from electra_albert.files import write_json, write_text
+from electra_albert.files import strict_loader, write_json, write_text
 from electra_albert.training.run_log import LOG_FILE
 
 CONFIG = "config.yaml"
@@ -74,7 +74,7 @@ def read_yaml(file: Path, name: str) -> dict[str, Any]:
     try:
         text = file.read_text(encoding="utf-8")
         _refuse_costly(text)
-        options = yaml.safe_load(text)
+        options = yaml.load(text, strict_loader())
         _refuse_costly(options)
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", error)

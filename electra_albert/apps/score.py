@@ -115,7 +115,11 @@ def _parse(argv: Sequence[str]) -> Namespace:
         "--model", type=str, required=True, help="Run folder or model folder, ours or stock."
     )
     parser.add_argument(
-        "--text", type=str, nargs="+", help="Files of unseen text, in any format of --corpus."
+        "--text",
+        type=str,
+        nargs="+",
+        default=[],
+        help="Files of unseen text, in any format of --corpus.",
     )
     for name, kind, text in (
         ("pairs", str, "Minimal pairs: a .jsonl file in BLiMP's format, or a folder of them."),

@@ -6,7 +6,6 @@ seed; the folder's name has its first letters. Later runs on the same corpus reu
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 from collections import Counter
@@ -132,7 +131,7 @@ def open_corpus(config: CorpusConfig, seed: int) -> CorpusFolder:
         folder = root / f"{name}-{key[:KEY_LETTERS]}"
         folder.mkdir(exist_ok=True)
         remove_leftovers(folder)
-        if read_json(folder / "corpus.json") != hashes:
+        if os.access(folder, os.W_OK) and read_json(folder / "corpus.json") != hashes:
             write_json(folder / "corpus.json", hashes)
     corpus = CorpusFolder(
         folder, key, config, seed, sources, files, readings, hashes, skipped, tokenizer
@@ -218,8 +217,8 @@ def locked(lock: Path) -> Iterator[None]:
     except Timeout:
         LOG.info(f"waiting for another process that prepares {lock.parent}")
         lock_held = file.acquire()
-    except OSError as error:
-        if error.errno != errno.EROFS:
+    except OSError:
+        if os.access(lock.parent, os.W_OK):
             raise
         lock_held = nullcontext()
     with lock_held:

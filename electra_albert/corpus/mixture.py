@@ -22,7 +22,7 @@ from electra_albert.data_files import NOT_YAML, hub_name
 from electra_albert.data_files.finding import format_of
 from electra_albert.data_files.remote import URL
 from electra_albert.data_files.streams import open_regular
-from electra_albert.files import is_of_kind
+from electra_albert.files import is_of_kind, strict_loader
 from electra_albert.keyed_random import Stream, derived_seed, permute
 
 _SUFFIXES = (".yaml", ".yml")
@@ -38,20 +38,6 @@ class Source(NamedTuple):
     corpus: str  # a value of --corpus
     text_column: str
     weight: float | None = None  # relative share of the training examples; None: by size
-
-
-def strict_loader() -> type:
-    """YAML's safe loader that raises YAMLError for a duplicate key, which PyYAML overwrites."""
-    import yaml
-
-    def construct_mapping(loader: Any, node: Any, deep: bool = False) -> Any:
-        names = Counter(str(key.value) for key, _ in node.value)
-        for name, count in names.items():
-            if count > 1:
-                raise yaml.YAMLError(f"the key {name!r} occurs twice in one entry")
-        return yaml.SafeLoader.construct_mapping(loader, node, deep)
-
-    return type("StrictLoader", (yaml.SafeLoader,), {"construct_mapping": construct_mapping})
 
 
 def read_sources(corpus: str, text_column: str) -> list[Source]:

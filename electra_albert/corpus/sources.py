@@ -84,7 +84,7 @@ class Unit(NamedTuple):
 def require_columns(files: Iterable[Path], options: ReadOptions) -> None:
     """Raise DataError if the first record of a file lacks the text column."""
     for path in files:
-        if format_of(path) != "text":
+        if format_of(path) not in ("text", None):
             for span, _ in islice(_cut_file(path, options, sys.maxsize), 1):
                 next(_records(span, options, Counter()), None)
 

@@ -3,6 +3,7 @@
 import codecs
 import glob
 import hashlib
+import json
 import os
 import re
 from collections import Counter
@@ -12,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from electra_albert.contracts import DataError, UsageError
+from electra_albert.contracts import DataError, UsageError, UserError
 from electra_albert.data_files import encoding_hint, hub_name, one_line, remote
 from electra_albert.data_files.streams import (
     BYTE_ORDER_MARK,
@@ -148,6 +149,11 @@ def _files_below(folder: Path, visited: set[str], counts: Counter[str]) -> Itera
             if names >= {"dataset_info.json", "state.json"} or "dataset_dict.json" in names:
                 yield from _saved_files(entry, counts)
                 continue
+            if _is_dataset_card(entry / "README.md"):
+                raise DataError(
+                    f"{entry}: a dataset of the hub with its card and all splits; name the files "
+                    f"of its split train, such as '{entry}/data/train-*'"
+                )
             visible = [path for path in entries if not path.name.startswith(".")]
             counts["hidden_entries_skipped"] += len(entries) - len(visible)
             waiting += visible
@@ -157,6 +163,16 @@ def _files_below(folder: Path, visited: set[str], counts: Counter[str]) -> Itera
             counts["other_files_skipped"] += 1
         else:
             yield entry
+
+
+def _is_dataset_card(path: Path) -> bool:
+    """Whether this file begins with the data that the hub's datasets have in their card."""
+    try:
+        sample = read_sample(path)[0].decode(UTF8, "replace")
+    except (OSError, UserError):
+        return False
+    header = sample.partition("\n---")[0]
+    return header.startswith("---") and bool(re.search(r"^(configs|dataset_info):", header, re.M))
 
 
 def _saved_files(folder: Path, counts: Counter[str]) -> list[Path]:
@@ -197,6 +213,8 @@ def format_of(path: Path) -> Format | None:
     name = Path(path.name.lower())
     if name.suffix in COMPRESSED_SUFFIXES:
         name = name.with_suffix("")
+        if name.suffix == ".json":  # published corpora name JSON lines so
+            return "jsonl"
     if _NOT_TEXT.fullmatch(name.suffix):
         return None
     return _FORMATS.get(name.suffix, "text")
@@ -224,10 +242,19 @@ def _is_blank(path: Path, encoding: str) -> bool:
     return is_whole and not text.strip(b" \t\n\r\x0b\x0c\0")
 
 
+def _is_jsonl(sample: bytes) -> bool:
+    """Whether the first two lines are JSON objects."""
+    with suppress(ValueError, RecursionError):
+        return all(isinstance(json.loads(line), dict) for line in sample.split(b"\n")[:2])
+    return False
+
+
 def _require_text(path: Path, sample: bytes, encoding: str) -> None:
     """Raise DataError if the sample is not text, or not in `encoding` except for a few bytes."""
     if path.name.lower().endswith(".json"):
         raise DataError(f"{path}: a .json file; write one object per line into a .jsonl file")
+    if format_of(path) == "text" and _is_jsonl(sample):
+        raise DataError(f"{path}: lines of JSON in a file of text; name it .jsonl")
     if sample.startswith(b"version https://git-lfs"):
         raise DataError(f"{path}: a git LFS pointer, not the file; run git lfs pull")
     control = len(sample) - len(sample.translate(None, _CONTROL))

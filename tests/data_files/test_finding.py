@@ -18,6 +18,7 @@ import fsspec
 import pytest
 
 from electra_albert.corpus.mixture import Source, read_sources
+from electra_albert.corpus.sources import ReadOptions, require_columns
 from electra_albert.data_files import hub_name
 from electra_albert.data_files.finding import find_files, identity, same_content
 from tests.corpus.reading import sentences, write
@@ -38,6 +39,7 @@ REFUSED = {
     "pointer.txt": (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git lfs pull"),
     "page.xz": (b"<html>not found</html>", "not compressed"),
     "list.json": (b'[{"text": "One."}]', "jsonl"),
+    "wiki_00": (b'{"text": "One."}\n{"text": "Two."}\n', "jsonl"),
 }
 
 
@@ -174,6 +176,27 @@ def test_a_saved_dataset_is_read_in_row_order_and_only_its_train_split(tmp_path:
     assert sentences(*find(saved / "test")) == [["Three."]]
     datasets.DatasetDict({"test": dataset("One.")}).save_to_disk(tmp_path / "other")
     assert_refused("UsageError", "'train'", find, tmp_path / "other")
+
+
+def test_json_lines_of_published_corpora_are_records(tmp_path: Path) -> None:
+    """Regression: their names and braces were trained on as text."""
+    content = gzip.compress(b'{"text": "One.", "url": "u"}\n{"text": "Two.", "url": "v"}\n')
+    assert sentences(write(tmp_path, content, "c4-train.json.gz")) == [["One."], ["Two."]]
+    named = write(tmp_path, TEXT, "wiki.so")  # Somali, or a library
+    require_columns([named], ReadOptions())
+    assert sentences(named) == [["Words of text."]]
+
+
+def test_a_clone_of_a_hub_dataset_is_refused(tmp_path: Path) -> None:
+    """Regression: its card and its test split were trained on."""
+    clone = tmp_path / "corpora" / "clone"
+    (clone / "data").mkdir(parents=True)
+    write(
+        clone, "---\nlicense: mit\nconfigs:\n- config_name: default\n---\n# A card\n", "README.md"
+    )
+    write(clone / "data", TEXT, "train-00000.txt")
+    assert_refused("DataError", "split train", find, tmp_path / "corpora")
+    assert find(clone / "data")
 
 
 def test_a_dataset_of_links_is_read_and_a_damaged_one_is_refused(tmp_path: Path) -> None:

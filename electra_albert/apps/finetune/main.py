@@ -111,7 +111,7 @@ def parse_finetuning(argv: Sequence[str]) -> FinetuneConfig:
         derived = DERIVED if kind is TrainingConfig else ()
         parser.add_class_arguments(kind, skip={"compare", *derived})
     text = "Compare two result folders of the same task instead of training."
-    parser.add_argument("--compare", type=str, nargs=2, metavar=("A", "B"), help=text)
+    parser.add_argument("--compare", type=str, nargs=2, default=[], metavar=("A", "B"), help=text)
     options = command_line.parse(parser, words, _SHORT_HELP)
     chosen = frozenset(parser.parse_args(words, defaults=False).as_dict())
     parts: dict[str, Any] = {}

@@ -205,6 +205,7 @@ def _find_stock(path: Path, config: PretrainConfig, tokenizer: Tokenizer) -> Ori
     if run.name == "checkpoints":
         run = run.parent
     settings = recorded_settings(run)
+    _compare_held_out(settings, config)
     record = {
         "step": None,
         "weights": " ".join(map(sha256, files)),
@@ -220,6 +221,7 @@ def _find_run(run: Path, config: PretrainConfig, tokenizer: Tokenizer, world: Wo
         newest = _newest_checkpoint(run)
         settings = read_state(newest)["settings"]
         _require_same_kind(run, settings, config)
+        _compare_held_out(settings, config)
         if fingerprint(load_tokenizer(run / "tokenizer")) != fingerprint(tokenizer):
             advice = "remove --tokenizer and options that change it"
             problem = f"it was trained with another tokenizer; {advice}"
@@ -234,6 +236,14 @@ def _find_run(run: Path, config: PretrainConfig, tokenizer: Tokenizer, world: Wo
             "options": _run_options(run),
         }
     return Origin(record, checkpoint)
+
+
+def _compare_held_out(settings: Mapping[str, Any], config: PretrainConfig) -> None:
+    """Warn if the other run was trained on text that is held out here."""
+    seed = settings.get("seed")
+    if settings.get("corpus") == config.corpus.corpus and seed != config.training.seed:
+        problem = "held-out text was partly training text of the initial weights"
+        LOG.warning(f"{problem}, so its scores are too good; --seed {seed} holds out the same text")
 
 
 def _require_same_kind(run: Path, settings: Mapping[str, Any], config: PretrainConfig) -> None:

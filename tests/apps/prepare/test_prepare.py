@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -73,11 +74,16 @@ def test_next_run_reuses_everything_despite_new_file_time_or_sequence_length(
 
 
 def test_a_finished_store_can_be_used_on_a_read_only_drive(
-    config: CorpusConfig, run: Run, monkeypatch: pytest.MonkeyPatch
+    config: CorpusConfig, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, _ = run(config)
     given = replace(config, tokenizer=str(first.tokenizer_dir))
     copied, _ = run(given)
+    # Regression: each copy of the corpus was recorded in the folder.
+    elsewhere = tmp_path / "elsewhere" / Path(config.corpus).name
+    elsewhere.parent.mkdir()
+    shutil.copyfile(config.corpus, elsewhere)
+    moved = replace(config, corpus=str(elsewhere))
     os_open, path_open = os.open, Path.open
 
     def refuse() -> None:
@@ -95,7 +101,8 @@ def test_a_finished_store_can_be_used_on_a_read_only_drive(
 
     monkeypatch.setattr(os, "open", open_number)
     monkeypatch.setattr(Path, "open", open_path)
-    for one, before in ((config, first), (given, copied)):
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    for one, before in ((config, first), (given, copied), (moved, first)):
         assert content(run(one)[0]) == content(before)
 
 

@@ -150,6 +150,10 @@ def test_a_config_file_may_hold_text_that_is_no_yaml_itself(tmp_path: Path) -> N
     assert read_yaml(tmp_path / "run.yaml", "--config run.yaml") == options
 
 
+# Regression: the first of two groups was ignored.
+TWICE = b"model: {hidden_size: 256}\nmodel: {num_hidden_layers: 2}\n"
+
+
 def test_a_config_file_without_options_is_refused(in_folder: Path) -> None:
     assert_refused(call(pretrain.main, "--config", "gone.yaml"), 2, "--config gone.yaml")
     assert_refused(call(pretrain.main, "--config", "/dev/null"), 2, "not a regular file")
@@ -159,7 +163,7 @@ def test_a_config_file_without_options_is_refused(in_folder: Path) -> None:
     in_value = b"max_steps: ['" + alias[6:] + b"']"  # the value of an option is YAML too
     deep = b"seed: " + 100_000 * b"["  # regression: took minutes
     costly = (code, date, alias, in_value, deep)
-    for content in (b"", b"a: [1,", b"\xff\xfe\x00", b"learning_rate: !!bool x", *costly):
+    for content in (b"", b"a: [1,", b"\xff\xfe\x00", b"learning_rate: !!bool x", TWICE, *costly):
         (in_folder / "run.yaml").write_bytes(content)
         reason = "deep nesting" if content == deep else "run.yaml"
         assert_refused(call(pretrain.main, "--config", "run.yaml"), 2, "--config run.yaml", reason)

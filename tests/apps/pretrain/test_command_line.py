@@ -194,6 +194,8 @@ REFUSED = rows("""
 --rtd.temperature 1e-40 | temperature=1e-40
 --preset small --model.num_hidden_groups 3 --rtd.generator_layers 4 | layers=4 is not a
 --model.attention blurred | attention='blurred' is not one of softmax
+--config {"report_to":null} | --report_to must be text, not None
+--config {"model":{"hidden_size":null}} | --model.hidden_size must be a whole number
 --model.attention_options.width 3 | options.width does not exist; attention softmax has none
 """)
 

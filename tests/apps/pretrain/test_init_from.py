@@ -132,6 +132,14 @@ def test_a_run_resumes_after_changes_to_its_source_run(
     succeed(show_batch.main, "--run", tmp_path / "run", "--step", 8)
 
 
+def test_another_seed_on_the_same_text_is_warned_of(finished: Finished, tmp_path: Path) -> None:
+    """Regression: the text that it holds out was training text of the initial weights."""
+    for seed, count in ((7, 1), (42, 0)):
+        more = f"--corpus {finished.corpus} --seed {seed} --dry_run"
+        ended = succeed(pretrain.main, *options(finished, tmp_path, more))
+        assert ended.err.count("was partly training text of the initial weights") == count
+
+
 def test_options_are_taken_only_from_whole_checkpoints(finished: Finished, tmp_path: Path) -> None:
     """Of a checkpoint with another digit the one before is used; config.yaml is for people."""
     run = shutil.copytree(finished.folder, tmp_path / "old")
