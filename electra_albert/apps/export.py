@@ -86,8 +86,8 @@ def export(
     """
     _check_options(kind, format, dtype, max_seq_length)
     require_repository(push_to_hub)
-    is_used = bool(push_to_hub) or not hub_revision
-    require(is_used, "--hub_revision has no effect without --push_to_hub")
+    is_used = bool(push_to_hub) or not (hub_revision or hub_private_repo)
+    require(is_used, "--hub_revision and --hub_private_repo have no effect without --push_to_hub")
     has_paths = bool(str(model) and str(output_dir))
     require(has_paths, "--model and --output_dir must not be empty; give a path for each")
     folder = Path(output_dir)

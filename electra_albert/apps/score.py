@@ -7,7 +7,14 @@ from typing import Any
 
 from jsonargparse import Namespace
 
-from electra_albert.apps.command_line import check_can_write, format_table, make_parser, parse
+from electra_albert.apps.command_line import (
+    check_can_write,
+    format_table,
+    make_parser,
+    option_names,
+    parse,
+    refuse_idle,
+)
 from electra_albert.config.checks import require
 from electra_albert.contracts import LOG, UsageError
 from electra_albert.files import read_json, sha256, write_json
@@ -146,6 +153,8 @@ def _parse(argv: Sequence[str]) -> Namespace:
     text = "Precision of the matrix products; bf16 is faster on some hardware, and rounds scores."
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32", help=text)
     options = parse(parser, argv)
+    of_texts = {"max_seq_length", "text_column"}
+    refuse_idle(option_names(argv), [(not options.text, of_texts, "no --text")])
     _check(options)
     return options
 

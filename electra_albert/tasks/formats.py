@@ -100,9 +100,10 @@ def _table_rows(form: _Format, reader: SplitReader) -> Rows:
         flags = ()
     if flags or reader.purpose == "test":
         labels = ()
-    if flags and reader.labels and {*flags} != {*reader.labels}:
+    flag_labels = [label_text(flag, reader.location) for flag in flags]
+    if flags and reader.labels and {*flag_labels} != {*reader.labels}:
         raise DataError(
-            f"{reader.location}: --label_column names {quote_names(flags)}, but the model has "
+            f"{reader.location}: --label_column has {quote_names(flag_labels)}, but the model has "
             f"{quote_names(reader.labels)}; name those"
         )
     names = [
@@ -121,7 +122,7 @@ def _table_rows(form: _Format, reader: SplitReader) -> Rows:
         if flags:
             cells = zip(row.cells[-len(flags) :], flags, strict=True)
             values = [is_set(*cell, row.location) for cell in cells]
-            label = None if None in values else list(compress(flags, values))
+            label = None if None in values else list(compress(flag_labels, values))
         identity = as_text(index if identity is None else identity, row.location, "id")
         yield RawExample(text, pair, label, identity, row.location, more)
 

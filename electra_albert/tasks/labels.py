@@ -7,7 +7,7 @@ from string import ascii_uppercase
 from typing import Any
 
 from electra_albert.contracts import DataError
-from electra_albert.tasks.read_rules import SplitReader, quote_names
+from electra_albert.tasks.read_rules import SplitReader, label_text, quote_names
 from electra_albert.tasks.task import Report
 
 Examples = Sequence[Any]
@@ -24,8 +24,11 @@ def training_labels(examples: Examples, reader: SplitReader) -> tuple[str, ...]:
     if reader.task.is_regression or reader.task.kind in ("choice", "span"):
         return ()
     if reader.task.is_multi_label and len(reader.task.columns.label) > 1:
-        return tuple(sorted(reader.task.columns.label))
+        return tuple(sorted(label_text(name, location) for name in reader.task.columns.label))
     labels = labels_of(examples)
+    if reader.task.is_multi_label and labels and labels <= {"0", "1"}:
+        advice = "list the names of each text's labels, or give a column of 0 and 1 for each"
+        raise DataError(f"{location}: the labels are lists of 0 and 1, without names; {advice}")
     if reader.task.kind == "token" or reader.task.is_multi_label:
         if not 0 < len(labels) <= _MAX_TAGS:
             raise DataError(

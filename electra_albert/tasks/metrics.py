@@ -293,8 +293,9 @@ def compare(
     """
 
     def scored(tables: Values) -> Values:
-        """The score of each seed."""
-        return np.array([MEASURES[measure](table)[metric] for table in tables])
+        """The score of each seed, NaN if the examples have none."""
+        scores = [MEASURES[measure](table).get(metric, math.nan) for table in tables]
+        return np.array(scores)
 
     sides = [_stacked(first), _stacked(second)]
     generator = np.random.default_rng(derived_seed(seed, Stream.RESAMPLE, 1))
@@ -307,7 +308,9 @@ def compare(
         for of_first, of_second in (uniform, uniform[::-1]):
             first_mean = _seed_mean(first_scores, of_first)
             second_mean = _seed_mean(second_scores, of_second)
-            differences.append(first_mean - second_mean)
+            difference = first_mean - second_mean
+            if not math.isnan(difference):
+                differences.append(difference)
     not_above = sum(drawn <= 0 for drawn in differences)
     not_below = sum(drawn >= 0 for drawn in differences)
     share = (min(not_above, not_below) + 1) / (len(differences) + 1)

@@ -132,6 +132,8 @@ def test_a_checkpoint_is_uploaded_into_a_branch(
     out = tmp_path / "out"
     asked = ("--model", checkpoint, "--output_dir", out, "--hub_revision", "chck_1M")
     assert_refused(call(export.main, *asked), 2, "--hub_revision")
+    private = (*asked[:4], "--hub_private_repo")
+    assert_refused(call(export.main, *private), 2, "--hub_private_repo")
     assert call(export.main, *asked, "--push_to_hub", NAME).code == 0
     assert hub.repositories == {NAME: {}, f"{NAME}@chck_1M": contents(out)}
 

@@ -16,6 +16,7 @@ from electra_albert.tasks.metrics import (
     compare,
     summarize,
 )
+from electra_albert.tasks.sequence import GROUPS
 from tests.refusals import rows
 
 LAW = settings(max_examples=100, deadline=None, derandomize=True)
@@ -149,6 +150,16 @@ def test_the_difference_is_given_in_pooled_standard_deviations() -> None:
     for count in (1, 2):  # no variance
         same = compared([tables[0]] * count, [tables[2]] * count, resamples=2)
         assert same.difference_in_stds is None
+
+
+def test_examples_of_a_rare_group_may_be_missing_in_a_resample() -> None:
+    """Regression: a KeyError with few questions of one level of RACE."""
+    group = np.array([1.0, *[2.0] * 9])
+    first, second = (
+        np.stack([np.full(10, right), np.ones(10), group], axis=1) for right in (1.0, 0.0)
+    )
+    (name,) = (name for name, number in GROUPS.items() if number == 1)
+    assert compare([first], [second], "choice", f"accuracy_{name}", 0, 50).low == 1
 
 
 def test_models_of_several_labels_are_compared() -> None:

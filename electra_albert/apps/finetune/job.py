@@ -15,7 +15,13 @@ import torch
 
 from electra_albert.apps.execution import choose_arithmetic, choose_recording
 from electra_albert.apps.finetune.base_model import BaseModel
-from electra_albert.config.finetuning import CUSTOM, PREDICT_TEST, FinetuneConfig, TuningConfig
+from electra_albert.config.finetuning import (
+    CUSTOM,
+    PREDICT_TEST,
+    TOPICS,
+    FinetuneConfig,
+    TuningConfig,
+)
 from electra_albert.config.model import ModelConfig
 from electra_albert.config.training import TrainingConfig
 from electra_albert.contracts import (
@@ -275,7 +281,7 @@ def _model_details(task: Task, base: BaseModel) -> dict[str, Any]:
     details, _ = load.read_task(base.files)
     labels = tuple(details["labels"])
     recorded = details.get("task", task_name)  # not recorded in a stock folder
-    if recorded == task_name:
+    if recorded == task_name or (recorded, task_name) == (TOPICS, CUSTOM):
         # Not recorded in a stock folder, nor by older versions.
         pair = details.get("columns", {}).get("pair")
         if pair is not None and bool(pair) != task.takes_pairs:
@@ -283,8 +289,9 @@ def _model_details(task: Task, base: BaseModel) -> dict[str, Any]:
             if pair:
                 advice = "pairs of texts; give --text_pair_column"
             raise UsageError(f"{base.name} was fine-tuned on {advice}")
-        if details.get("is_multi_label") and not task.is_multi_label:
-            raise UsageError(f"{base.name} predicts several labels; give --multi_label true")
+        for option, predicted in {"multi_label": "several labels", "regression": "numbers"}.items():
+            if details.get(f"is_{option}") and not getattr(task, f"is_{option}"):
+                raise UsageError(f"{base.name} predicts {predicted}; give --{option} true")
         flags = ("is_regression", "is_multi_label", "has_null_answer")
         is_same = all(bool(details.get(name)) == getattr(task, name) for name in flags)
         if is_same and details["kind"] == task.kind:

@@ -144,6 +144,7 @@ def refuse_idle_options(argv: Sequence[str], config: FinetuneConfig) -> None:
         (not tuning.is_training, {"grid"}, "--num_train_epochs 0"),
         (kind in ("span", "choice"), {"grid"}, f"{of_task}: its questions share passages"),
         (name != GLUE, {"from_mnli"}, single_task),
+        (not tuning.push_to_hub, {"hub_private_repo"}, "no --push_to_hub"),
         (not OPTIMIZERS[optimizer].matrix_moments, {"muon_rate"}, f"--optimizer {optimizer}"),
         (name != "race", {"race_level"}, of_task),
         (not has_spans, {"doc_stride", "max_answer_length"}, of_task),

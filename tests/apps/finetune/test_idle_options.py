@@ -58,6 +58,7 @@ IDLE = """
 --muon_rate 2
 --doc_stride 9
 --from_mnli --task rte
+--hub_private_repo
 --task rte --compare a b
 """
 

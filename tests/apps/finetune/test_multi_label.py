@@ -5,6 +5,7 @@ import json
 import shlex
 from collections.abc import Callable
 from pathlib import Path
+from unicodedata import normalize
 
 import numpy as np
 import pytest
@@ -142,6 +143,7 @@ jsonl | {"text": "One.", "label": ["a", "b"]} |              | 3 | --multi_label
 jsonl | {"text": "One.", "label": []}         | --multi_label true | 3 | 0 tags or labels
 csv   | text,a,b\nOne.,2,0                   | --multi_label true --label_column a,b | 3 | holds '2'
 csv   | text,a,b\nOne.,1,0                   | --multi_label true --label_column a,c | 3 | 'c'
+jsonl | {"text": "One.", "label": [1, 0, 0]}  | --multi_label true | 3 | without names
 jsonl | {"text": "One.", "label": ["a,b"]}    | --multi_label true | 3 | comma
 jsonl | {"text": "One.", "label": null}       | --multi_label true | 3 | no label
 csv   | text,a,b\nOne.,,1                    | --multi_label true --label_column a,b | 3 | no label
@@ -165,6 +167,19 @@ def test_what_is_no_set_of_labels_is_refused(
     files = ["--train_file", table, "--validation_file", table, "--model", finished.folder]
     ended = call(finetune.main, *files, "--output_dir", tmp_path / "out", *words.split())
     assert_refused(ended, int(code), reason)
+
+
+def test_columns_in_any_normal_form_are_labels(finished: Finished, tmp_path: Path) -> None:
+    """Regression: the label of a column whose name is not composed was never set."""
+    names = [normalize("NFD", name) for name in ("café", "bar")]
+    table = tmp_path / "a.csv"
+    table.write_text(f"text,{names[0]},{names[1]}\n" + "One.,1,0\nTwo.,0,1\n" * 8)
+    words = ("--multi_label", "true", "--label_column", ",".join(names), "--max_steps", 1)
+    files = ("--train_file", table, "--validation_file", table, "--model", finished.folder)
+    ended = tune(*files, "--output_dir", tmp_path / "out", *words)
+    assert "without a training example" not in ended.err
+    gold = (tmp_path / "out" / "predictions.tsv").read_text()
+    assert gold.count("café") >= 8
 
 
 def test_named_columns_are_labels_and_must_be_those_of_a_model(

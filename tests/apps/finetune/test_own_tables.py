@@ -76,6 +76,21 @@ def test_sweeps_are_compared_on_the_same_texts_only(
     assert "| accuracy |" in tune("--compare", "b-dev", "more-dev").out
 
 
+def test_a_model_is_scored_on_a_table_of_ones_own(
+    words: Words, finished: Finished, in_folder: Path
+) -> None:
+    """Regression: the built-in task was another one, and a regression was not named."""
+    tune("--model", finished.folder, "--output_dir", "topics", "--max_steps", 1, "--seeds", 1)
+    Path("own.csv").write_text("text,label\nThe band played.,music\nIt was filmed.,screen\n")
+    scored = ("--num_train_epochs", 0, "--validation_file", "own.csv", "--output_dir", "scored")
+    tune("--model", "topics", *scored)
+    assert results(Path("scored"))["evaluation_examples"] == {"dev": 2}
+    Path("own.csv").write_text("text,label\n" + "One.,0.5\nTwo.,1.5\n" * 4)
+    numbers = ("--train_file", "own.csv", "--validation_file", "own.csv", "--regression", "true")
+    tune(*numbers, "--model", finished.folder, "--output_dir", "numbers", "--max_steps", 1)
+    assert_refused(call(finetune.main, "--model", "numbers", *scored), 2, "--regression true")
+
+
 # Imbalanced classes.
 
 

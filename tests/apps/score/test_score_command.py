@@ -99,6 +99,7 @@ REFUSED = f"""
 --text {"x" * 300}                                   | no such file
 --pairs {"x" * 300}                                  | no .jsonl file of minimal pairs
 --pairs p.jsonl --max_pairs 0                        | --max_pairs 0
+--pairs p.jsonl --text_column a                      | --text_column has no effect
 --text p.jsonl --max_pairs 3                         | needs --pairs
 --text p.jsonl --output p.jsonl                      | not a file of scores
 --pairs p.jsonl --output run/generator/config.json   | not a file of scores
