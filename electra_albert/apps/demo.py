@@ -97,7 +97,10 @@ def _print_answers(options: Namespace, draw: "Draw") -> None:
     from electra_albert.inference import rewrite
 
     lines = _read_lines(options.input, _MOST_PRINTED) if options.input else SENTENCES
-    numbered = [(number, line.strip()) for number, line in enumerate(lines, 1) if line.strip()]
+    numbered = []
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            numbered.append((number, line.strip()))
     if not numbered:
         raise DataError(_NO_SENTENCE.format(options.input))
     model = _load(options)

@@ -61,7 +61,9 @@ class Part(NamedTuple):
 
     def damage(self) -> str | None:
         """The damage to the files of a complete part, in one line; None if there is none."""
-        files = {self.path(name).name: digest for name, digest in self.statistics["files"].items()}
+        files = {}
+        for name, digest in self.statistics["files"].items():
+            files[self.path(name).name] = digest
         return find_damage(self.folder, files, self.path("checked.json"))
 
 

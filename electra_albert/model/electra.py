@@ -8,7 +8,14 @@ Dimensions: B batch, L length, V vocab, E embedding, D hidden.
 from torch import Tensor, nn
 
 from electra_albert.config.model import ModelConfig
-from electra_albert.model.encoder import Backbone, Embeddings, MlmHead, RtdHead, SentenceOrderHead
+from electra_albert.model.encoder import (
+    EMBEDDINGS,
+    Backbone,
+    MlmHead,
+    RtdHead,
+    SentenceOrderHead,
+    WordEmbeddings,
+)
 from electra_albert.model.initialization import initialize
 
 _HEADS = ("discriminator_predictions", "predictions", "sentence_order")
@@ -20,7 +27,7 @@ class Generator(Backbone):
     def __init__(
         self,
         config: ModelConfig,
-        embeddings: Embeddings | None = None,
+        embeddings: WordEmbeddings | None = None,
         *,
         with_sentence_order: bool = False,
         with_pooler: bool = False,
@@ -31,7 +38,7 @@ class Generator(Backbone):
 
     def logits(self, hidden_states: Tensor) -> Tensor:
         """MLM logits [..., V] from hidden_states, any float [..., D]."""
-        return self.predictions(hidden_states, self.embeddings.table)
+        return self.decode(self.predictions, hidden_states)
 
 
 class Discriminator(Backbone):
@@ -40,7 +47,7 @@ class Discriminator(Backbone):
     def __init__(
         self,
         config: ModelConfig,
-        embeddings: Embeddings | None = None,
+        embeddings: WordEmbeddings | None = None,
         *,
         with_sentence_order: bool = False,
         with_mlm: bool = False,
@@ -67,7 +74,7 @@ class Discriminator(Backbone):
     def mlm_logits(self, hidden_states: Tensor) -> Tensor:
         """MLM logits [..., V] from hidden_states, any float [..., D]."""
         assert self.predictions is not None
-        return self.predictions(hidden_states, self.embeddings.table)
+        return self.decode(self.predictions, hidden_states)
 
 
 class Electra(nn.Module):
@@ -86,10 +93,11 @@ class Electra(nn.Module):
         **heads: bool,
     ) -> None:
         super().__init__()
-        embeddings = Embeddings(discriminator)
+        kind = EMBEDDINGS[discriminator.block]
+        embeddings = kind(discriminator)
         self.generator = None if generator is None else Generator(generator, embeddings)
         if is_disentangled:
-            embeddings = Embeddings(discriminator, embeddings)
+            embeddings = kind(discriminator, embeddings)
         self.discriminator = Discriminator(discriminator, embeddings, **heads)
         models = (self.generator, self.discriminator)
         initialize_models(*(model for model in models if model is not None))

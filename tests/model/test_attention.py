@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import torch
 
-from electra_albert.model.encoder import Block, Embeddings
+from electra_albert.model.block import Block
+from electra_albert.model.encoder import Embeddings
 from tests.model.twins import SHAPE, B, L
 
 
