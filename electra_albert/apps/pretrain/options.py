@@ -123,6 +123,7 @@ def refuse_idle_options(argv: Sequence[str], config: PretrainConfig) -> None:
             (not config.rtd.trains_generator, _TRAINED, f"--rtd.generator {config.rtd.generator}"),
             (has_budget, {"max_steps", "save_milestones"}, "--budget or --flops, which decide it"),
             (config.corpus.tokenizer, {"vocab_size"}, f"--tokenizer {config.corpus.tokenizer}"),
+            (config.model.block == "modern", {"model.type_vocab_size"}, "--model.block modern"),
             (not run.push_to_hub, {"hub_private_repo"}, "no --push_to_hub"),
             (not has_muon, {"muon_rate"}, f"--optimizer {training.optimizer}"),
         ),
