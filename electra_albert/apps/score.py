@@ -53,7 +53,8 @@ def score(**options: Any) -> dict[str, Any]:
     argv = []
     for name, value in options.items():
         if value is not None:
-            argv += [f"--{name}", *map(str, value if isinstance(value, (list, tuple)) else [value])]
+            values = value if isinstance(value, (list, tuple)) else [value]
+            argv += [f"--{name}", *map(str, values)]
     with console_log():
         return _score(_parse(argv))
 

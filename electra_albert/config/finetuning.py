@@ -209,7 +209,7 @@ class TuningConfig:
         require_within(self, "(0, 1]", "layer_decay")
         require_within(self, f"[8, {MAX_WIDTH}]", "max_seq_length")
         require_repository(self.push_to_hub)
-        is_pair = not self.compare or len(self.compare) == 2
+        is_pair = self.compare is None or len(self.compare) == 2
         require(is_pair, "compare takes two folders: --compare runs/cola-a runs/cola-b")
 
     @property

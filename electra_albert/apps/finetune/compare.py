@@ -250,7 +250,8 @@ def compare_folders(first: Path, second: Path) -> str:
     for name, (set_name, metric) in files.table_metrics(results).items():
         if name not in second_results["metrics"]:
             continue
-        if len({sweep.results["evaluation_fingerprints"].get(set_name) for sweep in sweeps}) > 1:
+        hashes = [sweep.results["evaluation_fingerprints"].get(set_name) for sweep in sweeps]
+        if hashes[0] != hashes[1]:
             problem = "the two were evaluated on different examples"
             raise DataError(f"{described}; {problem}; compare sweeps with the same evaluation data")
         values, second_values = (sweep.values(set_name) for sweep in sweeps)

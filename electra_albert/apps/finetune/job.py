@@ -175,10 +175,11 @@ class TaskJob:
     @property
     def evaluation_fingerprints(self) -> dict[str, str]:
         """A hash of each evaluation set as it was read, equal for all models."""
-        sets = self.data.evaluation.items()
-        return {
-            name: hashlib.sha256(repr(examples).encode()).hexdigest() for name, examples in sets
-        }
+        hashes = {}
+        for name, examples in self.data.evaluation.items():
+            texts = repr(examples).encode()
+            hashes[name] = hashlib.sha256(texts).hexdigest()
+        return hashes
 
 
 def make_task_job(

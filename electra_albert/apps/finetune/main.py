@@ -113,6 +113,7 @@ def parse_finetuning(argv: Sequence[str]) -> FinetuneConfig:
     text = "Compare two result folders of the same task instead of training."
     parser.add_argument("--compare", type=str, nargs=2, default=[], metavar=("A", "B"), help=text)
     options = command_line.parse(parser, words, _SHORT_HELP)
+    options.compare = options.compare or None  # the parser refuses None
     chosen = frozenset(parser.parse_args(words, defaults=False).as_dict())
     parts: dict[str, Any] = {}
     for part, kind in PARTS.items():
