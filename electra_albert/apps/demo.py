@@ -97,10 +97,7 @@ def _print_answers(options: Namespace, draw: "Draw") -> None:
     from electra_albert.inference import rewrite
 
     lines = _read_lines(options.input, _MOST_PRINTED) if options.input else SENTENCES
-    numbered = []
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            numbered.append((number, line.strip()))
+    numbered = [(number, line.strip()) for number, line in enumerate(lines, 1) if line.strip()]
     if not numbered:
         raise DataError(_NO_SENTENCE.format(options.input))
     model = _load(options)

@@ -162,8 +162,8 @@ def _read_tokenizer(files: Any, config: ModelConfig) -> Any:
 
     if not config.is_stock:
         raise CheckpointError(
-            f"{files.weights} has {config.attention} attention in {config.block} blocks, "
-            "of which there is no stock folder; copy its folder instead of exporting it"
+            f"{files.weights} has attention {config.attention}, "
+            "which transformers does not implement; copy its folder instead of exporting it"
         )
     tokenizer = load_tokenizer(files.tokenizer)
     if len(tokenizer) > config.vocab_size:

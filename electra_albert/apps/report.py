@@ -115,8 +115,7 @@ def report_data(folder: Path, compared: Sequence[Path]) -> dict[str, Any]:
     for name, (title, baseline) in _CHARTS.items():
         heading = title[0].upper() + title[1:]
         charts.append({"metric": name, "title": heading, "baseline": baseline})
-    runs = [run for run in (folder, *compared) if (run / files.METRICS).is_file()]
-    curves = list(map(_curves, runs))
+    curves = [_curves(run) for run in (folder, *compared) if (run / files.METRICS).is_file()]
     rows = curves[0]["rows"]
     return {
         "title": folder.absolute().name,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from electra_albert.config.checks import MAX_WIDTH, require, require_multiple, require_within
+from electra_albert.config.checks import MAX_WIDTH, require_multiple, require_within
 
 # Layers with shared weights cost no memory: without a bound a bad config would run forever.
 MAX_LAYERS = 1024
@@ -55,9 +55,6 @@ class ModelConfig:
     zero_init_outputs: bool = False
     """Initialise the output projections of attention and feed-forward to zero: each block starts as
     its LayerNorms."""
-    block: Literal["albert", "modern"] = "albert"
-    """albert: as published; modern: rotary positions, a gated feed-forward layer, and LayerNorm
-    before instead of after each part, as in ModernBERT."""
     attention: str = "softmax"
     """Attention kind: softmax, or one of docs/recipe.md, which stock transformers does not have."""
     attention_options: dict[str, int | float] = field(default_factory=dict)
@@ -72,8 +69,6 @@ class ModelConfig:
         require_within(self, "[6, inf)", "vocab_size")  # more than the special tokens
         require_multiple(self, "hidden_size", "num_attention_heads")
         require_multiple(self, "num_hidden_layers", "num_hidden_groups")
-        has_pairs = self.head_size % 2 == 0 or self.block == "albert"
-        require(has_pairs, f"block=modern needs heads of an even size, not {self.head_size}")
         require_within(self, "[0, 1]", "hidden_dropout_prob attention_probs_dropout_prob")
         require_within(self, "(0, 10)", "initializer_range")
         require_within(self, "(0, 1)", "layer_norm_eps")
@@ -85,4 +80,4 @@ class ModelConfig:
     @property
     def is_stock(self) -> bool:
         """Whether stock transformers computes the same as a model of this configuration."""
-        return (self.attention, self.block) == (ModelConfig.attention, ModelConfig.block)
+        return self.attention == ModelConfig.attention

@@ -61,9 +61,7 @@ class Part(NamedTuple):
 
     def damage(self) -> str | None:
         """The damage to the files of a complete part, in one line; None if there is none."""
-        files = {}
-        for name, digest in self.statistics["files"].items():
-            files[self.path(name).name] = digest
+        files = {self.path(name).name: digest for name, digest in self.statistics["files"].items()}
         return find_damage(self.folder, files, self.path("checked.json"))
 
 

@@ -102,9 +102,8 @@ def plan_units(
             units.append([])
             size = 0
         spans = units[-1]
-        last = spans[-1] if spans else None
-        if last and last.path == span.path and last.end == span.start:
-            spans[-1] = last._replace(end=span.end)
+        if spans and (spans[-1].path, spans[-1].end) == (span.path, span.start):
+            spans[-1] = spans[-1]._replace(end=span.end)
         else:
             spans.append(span)
         size += span_bytes

@@ -23,13 +23,13 @@ from electra_albert.config.model import ModelConfig
 from electra_albert.contracts import CheckpointError
 from electra_albert.files import is_of_kind
 from electra_albert.model.attention import make_mixing
-from electra_albert.model.block import ACTIVATIONS
+from electra_albert.model.encoder import ACTIVATIONS
 from electra_albert.model.task_model import ARCHITECTURES, DEFAULT_DROPOUT
 
 State = Mapping[str, Tensor]  # a state dict
 RELATIVES = ("bert", "electra")
 # Fields that no stock config.json has.
-_OURS = ("initialization", "zero_init_outputs", "block", "attention", "attention_options")
+_OURS = ("initialization", "zero_init_outputs", "attention", "attention_options")
 _NAMES = tuple(field.name for field in fields(ModelConfig) if field.name not in _OURS)
 # In config.json, and as an option group of a checkpoint: the detection head returns energies.
 ENERGIES = "electric"
@@ -269,10 +269,9 @@ def to_stock(state: State) -> dict[str, Tensor]:
 
 def to_native(state: State) -> dict[str, Tensor]:
     """Our state dict as float32 copies on the CPU."""
-    copies = {}
-    for name, tensor in state.items():
-        copies[name] = tensor.detach().to("cpu", torch.float32).clone()
-    return copies
+    return {
+        name: tensor.detach().to("cpu", torch.float32).clone() for name, tensor in state.items()
+    }
 
 
 def from_file(

@@ -16,8 +16,6 @@ from electra_albert.config.checks import require
 from electra_albert.config.model import ModelConfig
 from electra_albert.model.local_attention import LocalMixing, dot_product_attention
 
-ROTARY_BASE = 10_000.0  # of the wavelengths
-
 
 class LayerNorm(nn.LayerNorm):
     """LayerNorm that returns bfloat16 for bfloat16 on CUDA, where autocast would return float32.
@@ -111,63 +109,24 @@ def make_mixing(config: ModelConfig) -> nn.Module:
 
 
 class SelfAttention(nn.Module):
-    """Multi-head self-attention of one block; with rotary positions if the block is modern."""
+    """Multi-head self-attention of one block, with its residual connection and post-LayerNorm."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.num_heads = config.num_attention_heads
-        self.is_rotary = config.block == "modern"
         # Query, key and value in one matrix; hub/formats.py splits it for stock folders.
         self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size)
         self.mixing = make_mixing(config)
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
         self.output_dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.LayerNorm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
     def forward(self, hidden_states: Tensor, mask: Tensor) -> Tensor:
         """hidden_states any float [B, L, D], mask bool [B, L]; returns [B, L, D]."""
         projected = self.qkv(hidden_states)
         projected = projected.unflatten(-1, (3, self.num_heads, -1))
         q, k, v = (part.transpose(1, 2) for part in projected.unbind(2))  # each [B, N, L, H]
-        if self.is_rotary:
-            q, k = rotate(q, k)
         mixed = self.mixing(q, k, v, mask)  # [B, N, L, H]
         mixed = mixed.transpose(1, 2).flatten(2)  # [B, L, D]
-        return self.output_dropout(self.dense(mixed))
-
-
-class ResidualAttention(SelfAttention):
-    """Self-attention with its residual connection and post-LayerNorm."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__(config)
-        self.LayerNorm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-
-    def forward(self, hidden_states: Tensor, mask: Tensor) -> Tensor:
-        """hidden_states any float [B, L, D], mask bool [B, L]; returns [B, L, D]."""
-        return self.LayerNorm(super().forward(hidden_states, mask) + hidden_states)
-
-
-def rotary_frequencies(head_size: int, device: torch.device | None = None) -> Tensor:
-    """Radians per token of each pair of features, float32 [H/2]."""
-    shares = torch.arange(0, head_size, 2, dtype=torch.float32, device=device) / head_size
-    return 1.0 / ROTARY_BASE**shares
-
-
-def rotate(q: Tensor, k: Tensor) -> list[Tensor]:
-    """Rotate pairs of features of queries and keys, any float [B, N, L, H], by their positions.
-
-    Paper: Su et al. 2021 (RoFormer) section 3.2.
-    """
-    length, head_size = q.shape[-2:]
-    positions = torch.arange(length, dtype=torch.float32, device=q.device)
-    angles = positions[:, None] * rotary_frequencies(head_size, q.device)  # [L, H/2]
-    sine = angles.sin()
-    cosine = angles.cos()
-    rotated = []
-    for heads in (q, k):
-        first, second = heads.chunk(2, dim=-1)
-        real = first * cosine - second * sine
-        imaginary = second * cosine + first * sine
-        turned = torch.cat([real, imaginary], dim=-1)
-        rotated.append(turned.to(heads.dtype))
-    return rotated
+        output = self.output_dropout(self.dense(mixed))
+        return self.LayerNorm(output + hidden_states)

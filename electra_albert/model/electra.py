@@ -8,14 +8,7 @@ Dimensions: B batch, L length, V vocab, E embedding, D hidden.
 from torch import Tensor, nn
 
 from electra_albert.config.model import ModelConfig
-from electra_albert.model.encoder import (
-    EMBEDDINGS,
-    Backbone,
-    MlmHead,
-    RtdHead,
-    SentenceOrderHead,
-    WordEmbeddings,
-)
+from electra_albert.model.encoder import Backbone, Embeddings, MlmHead, RtdHead, SentenceOrderHead
 from electra_albert.model.initialization import initialize
 
 _HEADS = ("discriminator_predictions", "predictions", "sentence_order")
@@ -27,7 +20,7 @@ class Generator(Backbone):
     def __init__(
         self,
         config: ModelConfig,
-        embeddings: WordEmbeddings | None = None,
+        embeddings: Embeddings | None = None,
         *,
         with_sentence_order: bool = False,
         with_pooler: bool = False,
@@ -38,7 +31,7 @@ class Generator(Backbone):
 
     def logits(self, hidden_states: Tensor) -> Tensor:
         """MLM logits [..., V] from hidden_states, any float [..., D]."""
-        return self.decode(self.predictions, hidden_states)
+        return self.predictions(hidden_states, self.embeddings.table)
 
 
 class Discriminator(Backbone):
@@ -47,7 +40,7 @@ class Discriminator(Backbone):
     def __init__(
         self,
         config: ModelConfig,
-        embeddings: WordEmbeddings | None = None,
+        embeddings: Embeddings | None = None,
         *,
         with_sentence_order: bool = False,
         with_mlm: bool = False,
@@ -74,7 +67,7 @@ class Discriminator(Backbone):
     def mlm_logits(self, hidden_states: Tensor) -> Tensor:
         """MLM logits [..., V] from hidden_states, any float [..., D]."""
         assert self.predictions is not None
-        return self.decode(self.predictions, hidden_states)
+        return self.predictions(hidden_states, self.embeddings.table)
 
 
 class Electra(nn.Module):
@@ -93,11 +86,10 @@ class Electra(nn.Module):
         **heads: bool,
     ) -> None:
         super().__init__()
-        kind = EMBEDDINGS[discriminator.block]
-        embeddings = kind(discriminator)
+        embeddings = Embeddings(discriminator)
         self.generator = None if generator is None else Generator(generator, embeddings)
         if is_disentangled:
-            embeddings = kind(discriminator, embeddings)
+            embeddings = Embeddings(discriminator, embeddings)
         self.discriminator = Discriminator(discriminator, embeddings, **heads)
         models = (self.generator, self.discriminator)
         initialize_models(*(model for model in models if model is not None))

@@ -7,7 +7,7 @@ Dimensions: B batch, L length, V vocab, E embedding, D hidden.
 # mypy: disable-error-code="no-any-return"
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -15,22 +15,37 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from electra_albert.config.model import ModelConfig
-from electra_albert.model.attention import LayerNorm
-from electra_albert.model.block import ACTIVATIONS, BLOCKS, HiddenStates, head_norm
+from electra_albert.model.attention import LayerNorm, SelfAttention
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu_new": partial(F.gelu, approximate="tanh"),
+    "gelu": F.gelu,
+    "relu": F.relu,
+}
 
 
-class WordEmbeddings(nn.Module):
-    """Word embeddings of size E, all embeddings of the modern block.
+class Embeddings(nn.Module):
+    """Sum of word, position and segment embeddings of size E, then LayerNorm.
 
-    With `base`, they are differences that are added to those of `base`, which get no gradient.
+    With `base`, word_embeddings are differences that are added to those of `base`, which get no
+    gradient; everything else is shared.
     Papers: ALBERT section 3.1, He et al. 2021 (DeBERTaV3) section 3.3.
     """
 
-    def __init__(self, config: ModelConfig, base: "WordEmbeddings | None" = None) -> None:
+    def __init__(self, config: ModelConfig, base: "Embeddings | None" = None) -> None:
         super().__init__()
-        self.word_embeddings = nn.Embedding(config.vocab_size, config.embedding_size)
-        # A tuple: no submodule.
-        self._base = () if base is None else (base.word_embeddings,)
+        size = config.embedding_size
+        self.word_embeddings = nn.Embedding(config.vocab_size, size)
+        if base is None:
+            self._base: tuple[nn.Embedding, ...] = ()
+            self.position_embeddings = nn.Embedding(config.max_position_embeddings, size)
+            self.token_type_embeddings = nn.Embedding(config.type_vocab_size, size)
+            self.LayerNorm = LayerNorm(size, eps=config.layer_norm_eps)
+        else:
+            self._base = (base.word_embeddings,)  # a tuple: no submodule
+            self.position_embeddings = base.position_embeddings
+            self.LayerNorm = base.LayerNorm
+            self.token_type_embeddings = base.token_type_embeddings
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     @property
@@ -49,38 +64,30 @@ class WordEmbeddings(nn.Module):
 
     def forward(self, input_ids: Tensor, token_type_ids: Tensor) -> Tensor:
         """input_ids, token_type_ids int64 [B, L]; returns [B, L, E]."""
-        return self.dropout(F.embedding(input_ids, self.table))
-
-
-class Embeddings(WordEmbeddings):
-    """Sum of word, position and segment embeddings of size E, then LayerNorm.
-
-    Those of positions and segments and LayerNorm are shared with `base`.
-    Paper: ALBERT section 3.1.
-    """
-
-    def __init__(self, config: ModelConfig, base: "Embeddings | None" = None) -> None:
-        super().__init__(config, base)
-        size = config.embedding_size
-        if base is None:
-            self.position_embeddings = nn.Embedding(config.max_position_embeddings, size)
-            self.token_type_embeddings = nn.Embedding(config.type_vocab_size, size)
-            self.LayerNorm = LayerNorm(size, eps=config.layer_norm_eps)
-        else:
-            self.position_embeddings = base.position_embeddings
-            self.LayerNorm = base.LayerNorm
-            self.token_type_embeddings = base.token_type_embeddings
-
-    def forward(self, input_ids: Tensor, token_type_ids: Tensor) -> Tensor:
-        """input_ids, token_type_ids int64 [B, L]; returns [B, L, E]."""
         embedded = F.embedding(input_ids, self.table)
         embedded = embedded + self.token_type_embeddings(token_type_ids)
         embedded = embedded + self.position_embeddings.weight[: input_ids.shape[1]]
         return self.dropout(self.LayerNorm(embedded))
 
 
-# By ModelConfig.block.
-EMBEDDINGS: dict[str, Any] = {"albert": Embeddings, "modern": WordEmbeddings}
+class Block(nn.Module):
+    """Self-attention and feed-forward with post-LayerNorm. Paper: ALBERT section 3.1."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.attention = SelfAttention(config)
+        self.ffn = nn.Linear(config.hidden_size, config.intermediate_size)
+        self.activation = ACTIVATIONS[config.hidden_act]
+        self.ffn_output = nn.Linear(config.intermediate_size, config.hidden_size)
+        # Differs from transformers, which never applies this dropout; ALBERT's code does.
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.full_layer_layer_norm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+
+    def forward(self, hidden_states: Tensor, mask: Tensor) -> Tensor:
+        """hidden_states any float [B, L, D], mask bool [B, L]; returns [B, L, D]."""
+        attended = self.attention(hidden_states, mask)
+        fed_forward = self.ffn_output(self.activation(self.ffn(attended)))
+        return self.full_layer_layer_norm(self.dropout(fed_forward) + attended)
 
 
 class Group(nn.Module):
@@ -89,27 +96,26 @@ class Group(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         blocks = range(config.inner_group_num)
-        self.albert_layers = nn.ModuleList(BLOCKS[config.block](config) for _ in blocks)
+        self.albert_layers = nn.ModuleList(Block(config) for _ in blocks)
 
-    def forward(self, hidden_states: HiddenStates, mask: Tensor) -> HiddenStates:
+    def forward(self, hidden_states: Tensor, mask: Tensor) -> Tensor:
         for block in self.albert_layers:
             hidden_states = block(hidden_states, mask)
         return hidden_states
 
 
 def apply_group(
-    group: Callable[[HiddenStates, Tensor], HiddenStates],
-    hidden_states: HiddenStates,
+    group: Callable[[Tensor, Tensor], Tensor],
+    hidden_states: Tensor,
     mask: Tensor,
-) -> HiddenStates:
-    """Apply one layer: hidden_states any float [B, L, D], mask bool [B, L]; returns the same."""
+) -> Tensor:
+    """Apply one layer: hidden_states any float [B, L, D], mask bool [B, L]; returns [B, L, D]."""
     return group(hidden_states, mask)
 
 
 class Encoder(nn.Module):
     """The projection E to D, then num_hidden_layers layers with the weights of their groups.
 
-    For the modern block the projection is without bias and followed by LayerNorm.
     gradient_checkpointing: training stores only the input of each layer and recomputes the rest.
     """
 
@@ -117,21 +123,14 @@ class Encoder(nn.Module):
         super().__init__()
         self.config = config
         self.gradient_checkpointing = False
-        self.apply_in_training: Callable[..., HiddenStates] = apply_group  # or its compiled form
-        size = config.hidden_size
-        self.is_modern = config.block == "modern"
-        self.embedding_hidden_mapping_in = nn.Linear(
-            config.embedding_size, size, bias=not self.is_modern
-        )
-        self.LayerNorm = head_norm(config)
+        self.apply_in_training: Callable[..., Tensor] = apply_group  # or its compiled form
+        self.embedding_hidden_mapping_in = nn.Linear(config.embedding_size, config.hidden_size)
         groups = range(config.num_hidden_groups)
         self.albert_layer_groups = nn.ModuleList(Group(config) for _ in groups)
 
     def forward(self, embedded: Tensor, mask: Tensor) -> Tensor:
         """embedded any float [B, L, E], mask bool [B, L], True = take part; returns [B, L, D]."""
-        hidden_states = self.LayerNorm(self.embedding_hidden_mapping_in(embedded))
-        if self.is_modern:
-            hidden_states = (hidden_states, hidden_states)
+        hidden_states = self.embedding_hidden_mapping_in(embedded)
         is_training = self.training and torch.is_grad_enabled()
         apply = apply_group
         if is_training:
@@ -145,8 +144,6 @@ class Encoder(nn.Module):
                     )
                 else:
                     hidden_states = apply(group, hidden_states, mask)
-        if self.is_modern:
-            hidden_states = hidden_states[1]
         return hidden_states
 
 
@@ -156,13 +153,13 @@ class Backbone(nn.Module):
     def __init__(
         self,
         config: ModelConfig,
-        embeddings: WordEmbeddings | None = None,
+        embeddings: Embeddings | None = None,
         *,
         with_pooler: bool = False,
     ) -> None:
         super().__init__()
         self.config = config
-        self.embeddings = embeddings or EMBEDDINGS[config.block](config)
+        self.embeddings = embeddings or Embeddings(config)
         self.encoder = Encoder(config)
         self.pooler: nn.Linear | None = None
         if with_pooler:
@@ -186,35 +183,26 @@ class Backbone(nn.Module):
         """Last hidden states, or the outputs of a subclass's head; arguments as for encode."""
         return self.encode(input_ids, attention_mask, token_type_ids)
 
-    def decode(self, head: "MlmHead", hidden_states: Tensor) -> Tensor:
-        """MLM logits [..., V] of a head from hidden_states, any float [..., D]."""
-        transformed = head(hidden_states)
-        if self.encoder.is_modern:
-            transformed = transformed @ self.encoder.embedding_hidden_mapping_in.weight  # [..., E]
-        return F.linear(transformed, self.embeddings.table, head.bias)
-
 
 class EncoderModel(Backbone):
     """Encoder without a head, as stock AlbertModel; the caller initializes or loads the weights."""
 
 
 class MlmHead(nn.Module):
-    """The part of masked language modelling before the word embeddings, see Backbone.decode.
-
-    Its outputs have E features, for the modern block D. Paper: ALBERT section 3.1.
-    """
+    """Masked language modelling by the word embeddings. Paper: ALBERT section 3.1."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        size = config.hidden_size if config.block == "modern" else config.embedding_size
-        self.dense = nn.Linear(config.hidden_size, size)
+        self.dense = nn.Linear(config.hidden_size, config.embedding_size)
         self.activation = ACTIVATIONS[config.hidden_act]
-        self.LayerNorm = LayerNorm(size, eps=config.layer_norm_eps)
-        self.bias = nn.Parameter(torch.zeros(config.vocab_size))  # of the logits
+        self.LayerNorm = LayerNorm(config.embedding_size, eps=config.layer_norm_eps)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
-    def forward(self, hidden_states: Tensor) -> Tensor:
-        """hidden_states any float [..., D]; returns [..., E] or [..., D]."""
-        return self.LayerNorm(self.activation(self.dense(hidden_states)))
+    def forward(self, hidden_states: Tensor, table: Tensor) -> Tensor:
+        """hidden_states any float [..., D], word embeddings [V, E]; returns logits [..., V]."""
+        # The table is an argument, so loading, moving or resizing the model cannot untie it.
+        transformed = self.activation(self.dense(hidden_states))  # [..., E]
+        return F.linear(self.LayerNorm(transformed), table, self.bias)  # [..., V]
 
 
 class RtdHead(nn.Module):
@@ -226,7 +214,6 @@ class RtdHead(nn.Module):
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
         self.activation = ACTIVATIONS[config.hidden_act]
-        self.LayerNorm = head_norm(config)
         self.dense_prediction = nn.Linear(config.hidden_size, 1)
 
     def forward(self, hidden_states: Tensor) -> Tensor:
@@ -239,7 +226,7 @@ class RtdHead(nn.Module):
             return self._logits(hidden_states.to(self.dense.weight.dtype))
 
     def _logits(self, hidden_states: Tensor) -> Tensor:
-        transformed = self.LayerNorm(self.activation(self.dense(hidden_states)))
+        transformed = self.activation(self.dense(hidden_states))
         return self.dense_prediction(transformed).squeeze(-1)  # [B, L]
 
 

@@ -84,9 +84,6 @@ def describe(old: ModelConfig, new: ModelConfig) -> str:
     for name in _WIDTHS:
         if after[name] % before[name]:
             raise ValueError(f"{name}={after[name]} is not a multiple of {before[name]}")
-        if after[name] != before[name] and new.block == "modern":
-            problem = "only layers can be added to modern blocks"
-            raise ValueError(f"{name}={after[name]} with block=modern is not supported; {problem}")
     if new.head_size != old.head_size:
         problem = f"num_attention_heads={new.num_attention_heads} changes the size of a head"
         raise ValueError(f"{problem}; give {new.hidden_size // old.head_size}")

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from electra_albert.config.model import ModelConfig
-from electra_albert.model.attention import SelfAttention, rotary_frequencies
-from electra_albert.model.block import Block, ModernBlock
-from electra_albert.model.encoder import Embeddings, Encoder, RtdHead, SentenceOrderHead
+from electra_albert.model.attention import SelfAttention
+from electra_albert.model.encoder import Block, Embeddings, Encoder, RtdHead, SentenceOrderHead
 
 POSITION_SHARE = 4  # one in so many embedding dimensions encodes the position
 POSITION_AMPLITUDE = 3.0  # of the sinusoids, in standard deviations of a word embedding
@@ -23,7 +22,6 @@ FREQUENCY_SPACING = 1.5  # exponent that spaces the frequencies: all positions m
 SHARPNESS_NATS = 12.0  # margin of a head's own offset over other positions, in attention scores
 FULL_STRENGTH_BLOCKS = 3  # deeper models scale residual branches by this over their blocks
 HEAD_OFFSETS = (-1, 1, -2, 2, -3, 3)  # of the first heads; further heads keep normal weights
-_LOWEST_FREQUENCY = 0.1  # of the rotated pairs that local initialization uses, in radians per token
 _PUBLISHED_LOGIT_WIDTH = 256  # the output layer of wider detection heads is scaled down
 
 
@@ -32,7 +30,7 @@ def initialize(module: nn.Module, config: ModelConfig) -> None:
     for part in module.modules():
         if isinstance(part, nn.Linear | nn.Embedding):
             nn.init.normal_(part.weight, std=config.initializer_range)
-        if isinstance(part, nn.Linear) and part.bias is not None:
+        if isinstance(part, nn.Linear):
             nn.init.zeros_(part.bias)
     with torch.no_grad():
         if config.initialization == "local":
@@ -46,8 +44,8 @@ def initialize(module: nn.Module, config: ModelConfig) -> None:
                 block.ffn_output.weight.zero_()
 
 
-def _blocks(module: nn.Module) -> list[Block | ModernBlock]:
-    return [part for part in module.modules() if isinstance(part, Block | ModernBlock)]
+def _blocks(module: nn.Module) -> list[Block]:
+    return [part for part in module.modules() if isinstance(part, Block)]
 
 
 def _init_local(module: nn.Module, config: ModelConfig) -> None:
@@ -58,18 +56,12 @@ def _init_local(module: nn.Module, config: ModelConfig) -> None:
         weight = module.position_embeddings.weight.zero_()
         weight[:, :width] = waves * config.initializer_range
     elif isinstance(module, Encoder):
-        if module.is_modern:
-            nn.init.orthogonal_(module.embedding_hidden_mapping_in.weight)
-        else:
-            basis = _init_projection(module.embedding_hidden_mapping_in, config)  # [D, W]
+        basis = _init_projection(module.embedding_hidden_mapping_in, config)  # [D, W]
         depth = config.num_hidden_layers * config.inner_group_num
         # Scales the residual branches so that the input token reaches the output at any depth.
         scale = min(1.0, FULL_STRENGTH_BLOCKS / depth)
         for block in _blocks(module):
-            if module.is_modern:
-                _init_rotary(block.attention, config)
-            else:
-                _init_attention(block.attention, basis, config)
+            _init_attention(block.attention, basis, config)
             _scale_by_fan_in(block.ffn)
             _scale_by_fan_in(block.ffn_output)
             block.attention.dense.weight *= scale
@@ -143,25 +135,6 @@ def _init_attention(
         key[head, :width] = gain * directions
         query[head, :width] = gain * rotation @ directions
     nn.init.orthogonal_(value.flatten(0, 1))
-    nn.init.orthogonal_(attention.dense.weight)
-
-
-def _init_rotary(attention: SelfAttention, config: ModelConfig) -> None:
-    """Point each head at its offset by the biases of its query and key, which positions rotate."""
-    size = config.head_size
-    turns = rotary_frequencies(size)
-    turns = turns[turns >= _LOWEST_FREQUENCY]
-    power = (1 - turns.cos()).sum().item()  # margin over the neighbours of the offset, at gain 1
-    gain = math.sqrt(SHARPNESS_NATS * math.sqrt(size) / power)
-    query, key, _ = attention.qkv.bias.view(3, config.num_attention_heads, size)  # each [N, H]
-    for head, offset in enumerate(HEAD_OFFSETS[: config.num_attention_heads]):
-        # A key at position n is turned by n: the score is highest at n = query's position + offset.
-        angles = offset * turns
-        key[head, : len(turns)] = gain
-        cosine, sine = query[head].chunk(2)
-        cosine[: len(turns)] = gain * angles.cos()
-        sine[: len(turns)] = gain * angles.sin()
-    nn.init.orthogonal_(attention.qkv.weight.view(3, -1, config.hidden_size)[2])
     nn.init.orthogonal_(attention.dense.weight)
 
 

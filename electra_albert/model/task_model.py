@@ -28,7 +28,7 @@ ARCHITECTURES: dict[str, str] = {
 }
 _POOLED_KINDS = ("sequence", "choice")  # heads that read one vector per sequence
 _HEAD_PARTS = ("pooler.", "classifier.", "electra_classifier.", "qa_outputs.")
-_BELOW_BLOCKS = ("embeddings.", ("encoder.embedding_hidden_mapping_in.", "encoder.LayerNorm."))
+_BELOW_BLOCKS = ("embeddings.", "encoder.embedding_hidden_mapping_in.")
 
 
 @dataclass(frozen=True)

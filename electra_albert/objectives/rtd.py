@@ -232,7 +232,6 @@ def _share_layers(generator: Generator, discriminator: Discriminator) -> None:
     first = generator.encoder
     encoder = discriminator.encoder
     first.embedding_hidden_mapping_in = encoder.embedding_hidden_mapping_in
-    first.LayerNorm = encoder.LayerNorm
     first.albert_layer_groups = encoder.albert_layer_groups[: len(first.albert_layer_groups)]
 
 

@@ -283,9 +283,7 @@ def _fill(
     (temporary / STATE).write_text(text + "\n", encoding="utf-8")
     parts = {MODEL: weights, OPTIMIZER: optimizer_tensors(module, optimizer)}
     for name, tensors in parts.items():
-        stored = {}
-        for key, tensor in tensors.items():
-            stored[key] = tensor.detach().cpu().contiguous()
+        stored = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
         try:
             save_file(stored, temporary / name)
         except SafetensorError as error:  # raised for a full disk

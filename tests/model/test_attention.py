@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import torch
 
-from electra_albert.model.block import Block
-from electra_albert.model.encoder import Embeddings
+from electra_albert.model.encoder import Block, Embeddings
 from tests.model.twins import SHAPE, B, L
 
 

@@ -120,15 +120,6 @@ num_hidden_groups 3                  | num_hidden_groups=3 with num_hidden_layer
 """
 
 
-def test_modern_blocks_are_not_widened() -> None:
-    narrow = replace(OLD, block="modern")
-    wide = replace(narrow, intermediate_size=2 * OLD.intermediate_size)
-    with pytest.raises(ValueError, match="with block=modern is not supported"):
-        growth.describe(narrow, wide)
-    deep = replace(narrow, num_hidden_layers=2 * OLD.num_hidden_layers)
-    assert growth.describe(narrow, deep).endswith("since it is deeper")
-
-
 @pytest.mark.parametrize(("sizes", "reason"), rows(REFUSED))
 def test_other_sizes_are_refused_with_the_reason(sizes: str, reason: str) -> None:
     names, numbers = sizes.split()[::2], map(int, sizes.split()[1::2])

@@ -13,9 +13,8 @@ from electra_albert.apps.pretrain.job import START_TOLERANCE
 from electra_albert.config.model import ModelConfig
 from electra_albert.config.presets import PRESETS
 from electra_albert.keyed_random import Stream, bits
-from electra_albert.model.block import Block
 from electra_albert.model.electra import Discriminator, Electra, Generator, initialize_models
-from electra_albert.model.encoder import RtdHead
+from electra_albert.model.encoder import Block, RtdHead
 from electra_albert.model.initialization import HEAD_OFFSETS, initialize
 
 NORMAL = ModelConfig(

@@ -44,7 +44,6 @@ _TRAINED = {
 }
 # As many as the longest sequences of the run and of its initial weights.
 _POSITIONS = "max_position_embeddings"
-_TIMES_LONGER = 4  # at this length a trained model lost .01 nats per token
 _DERIVED = {_POSITIONS, "vocab_size"}  # no options of the model; vocab_size is the tokenizer's
 
 
@@ -84,8 +83,8 @@ def parse_pretraining(
     config = _build(parse(parser, words, _SHORT_HELP, "corpus"))
     refuse_idle_options(argv, config)
     # The number of positions is derived; an older config.yaml may repeat it.
-    before = inherited.get("model", {}).get(_POSITIONS, 0)
-    positions = max(_positions(config.corpus.max_seq_length, config.model.block), before)
+    inherited_positions = inherited.get("model", {}).get(_POSITIONS, 0)
+    positions = max(config.corpus.max_seq_length, inherited_positions)
     (value,) = command_line.find_early(argv, (f"model.{_POSITIONS}",))
     if value not in (None, str(positions)):
         reason = (
@@ -123,7 +122,6 @@ def refuse_idle_options(argv: Sequence[str], config: PretrainConfig) -> None:
             (not config.rtd.trains_generator, _TRAINED, f"--rtd.generator {config.rtd.generator}"),
             (has_budget, {"max_steps", "save_milestones"}, "--budget or --flops, which decide it"),
             (config.corpus.tokenizer, {"vocab_size"}, f"--tokenizer {config.corpus.tokenizer}"),
-            (config.model.block == "modern", {"model.type_vocab_size"}, "--model.block modern"),
             (not run.push_to_hub, {"hub_private_repo"}, "no --push_to_hub"),
             (not has_muon, {"muon_rate"}, f"--optimizer {training.optimizer}"),
         ),
@@ -155,13 +153,6 @@ def _find_preset(argv: Sequence[str]) -> tuple[str, str | None, dict[str, Any]]:
     return preset, source, inherited
 
 
-def _positions(max_seq_length: int, block: str) -> int:
-    """Positions of a model; the modern block reads more than it was trained on."""
-    if block == "modern":
-        return _TIMES_LONGER * max_seq_length
-    return max_seq_length
-
-
 def _build(options: Namespace) -> PretrainConfig:
     """The configuration from parsed options. Raises UsageError for invalid values."""
     for group in _GROUPED:
@@ -169,8 +160,7 @@ def _build(options: Namespace) -> PretrainConfig:
             advice = f"write {group}.<name> or a mapping"
             raise UsageError(f"{group}: {options[group]!r} is not a mapping; {advice}")
     positions = options.model[_POSITIONS] or 0
-    longest = _positions(options.max_seq_length, options.model.block)
-    options.model[_POSITIONS] = max(longest, positions)
+    options.model[_POSITIONS] = max(options.max_seq_length, positions)
     custom = sorted(OBJECTIVES[options.objective].options.keys() - {*GROUPS})
     try:
         flat: dict[str, Any] = {}

@@ -54,7 +54,7 @@ def start_lines(job: Job, world: World) -> list[str]:
         peak = f"warmup to {training.learning_rate:g}"
         lines.append(f"new learning rate schedule: {peak}, {end}")
     if not config.model.is_stock:
-        kind = f"{config.model.attention} attention in {config.model.block} blocks"
+        kind = f"transformers has no attention {config.model.attention}"
         lines.append(f"notice: {kind}: only this toolkit can load the models")
     if mask_rate is not None:
         tokens = job.held_out.split.token_count * min(count, training.eval_examples) // count

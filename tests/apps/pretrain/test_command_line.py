@@ -189,7 +189,6 @@ REFUSED = rows("""
 --objective mlm --rtd.mask_rate 0.3 | --rtd.mask_rate has no effect with --objective mlm
 --objective rtd --sop.weight 2 | --sop.weight has no effect
 --optimizer adamw --muon_rate 2 | --muon_rate has no effect with --optimizer adamw
---model.block modern --model.type_vocab_size 3 | --model.type_vocab_size has no effect
 --hub_private_repo | --hub_private_repo has no effect with no --push_to_hub
 --rtd.mask_rate much | --rtd.mask_rate must be a number, not much
 --objective sop | , not sop
