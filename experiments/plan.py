@@ -247,7 +247,6 @@ def _pretraining(
             other.weights == "stock" and other.like == variant.name
             for other in plan.variants.values()
         )
-        ones = config.training.gradient_accumulation_steps, config.run.average_checkpoints
         words = (
             config.training.optimizer,
             rtd.embedding_sharing,
@@ -255,7 +254,8 @@ def _pretraining(
             config.model.attention,
         )
         has_own = any(getattr(rtd, name) != getattr(type(rtd), name) for name in _NO_STOCK.split())
-        is_plain = max(ones) == 1 and words == ("adamw", "full", "own", "softmax") and not has_own
+        is_whole = config.training.gradient_accumulation_steps == 1
+        is_plain = is_whole and words == ("adamw", "full", "own", "softmax") and not has_own
         if has_stock and not (
             config.run.objective == "rtd" and is_plain and "init_from" not in variant.options
         ):

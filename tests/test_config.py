@@ -42,7 +42,6 @@ TrainingConfig | max_grad_norm           | [0.0]
 TrainingConfig | seed                    | [-1]
 TrainingConfig | lr_decay_share          | [-0.1, 1.1, 0.3]
 TrainingConfig | muon_rate               | [0.0]
-RunConfig      | average_checkpoints     | [0]
 RunConfig      | eval_max_pairs          | [0]
 MlmConfig      | mask_rate               | [0.0]
 MlmConfig      | random_token_share      | [0.3, -0.1]
@@ -65,8 +64,6 @@ def test_an_invalid_value_is_refused_in_one_line_with_name_and_value() -> None:
         ValueError, match=r"max_seq_length=600 exceeds model\.max_position_embeddings=512"
     ):
         PretrainConfig(corpus=CorpusConfig(max_seq_length=600))
-    with pytest.raises(ValueError, match="average_checkpoints=3 exceeds save_total_limit=2; raise"):
-        PretrainConfig(run=RunConfig(average_checkpoints=3))
 
 
 @pytest.mark.parametrize("share", [0.02, 0.99])

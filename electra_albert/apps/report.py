@@ -110,7 +110,7 @@ def report_data(folder: Path, compared: Sequence[Path]) -> dict[str, Any]:
     samples = defaultdict[str, dict[int, Any]](dict)  # by text, then by step
     for row in read_rows(folder / files.SAMPLES, _SAMPLE):
         sample = {name: row[name] for name in _SAMPLE if name in row}
-        samples[row["text"]][row["step"]] = sample  # the last of a step: averaged
+        samples[row["text"]][row["step"]] = sample  # the last of a step
     charts = []
     for name, (title, baseline) in _CHARTS.items():
         heading = title[0].upper() + title[1:]

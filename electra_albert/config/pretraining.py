@@ -131,12 +131,9 @@ class RunConfig:
     flops: float | None = free(None)
     """FLOPs for the training, such as 8.9e16: max_steps, warmup and the intervals follow from
     them."""
-    average_checkpoints: int = free(1)
-    """Number of last checkpoints whose mean weights are evaluated and exported at the end (tail
-    averaging)."""
 
     def __post_init__(self) -> None:
-        require_within(self, COUNT, "average_checkpoints eval_max_pairs")
+        require_within(self, COUNT, "eval_max_pairs")
         require_filled(self, "output_dir init_from old_corpus resume eval_pairs")
         require_repository(self.push_to_hub)
         require_within(self, "(0, inf)", "flops")
@@ -179,10 +176,6 @@ class PretrainConfig:
         self._check_mlm_share()
         if "electric" in (self.run.objective, *self.own):
             self._check_electric()
-        count = self.run.average_checkpoints
-        limit = self.training.save_total_limit
-        problem = f"exceeds save_total_limit={limit}; raise --save_total_limit"
-        require(count <= limit, f"average_checkpoints={count} {problem}")
 
     def _check_mlm_share(self) -> None:
         """Require tokens to predict and tokens to replace in a sequence of the maximum length."""
@@ -231,6 +224,7 @@ class Removed(NamedTuple):
 
 _NO_GAIN = "it showed no gain"
 REMOVED = {
+    "average_checkpoints": Removed(1, _NO_GAIN),
     "log_gradient_norms": Removed(False, "no decision was based on it"),
     "model.max_position_embeddings": Removed(..., "it is max_seq_length, or that of init_from"),
     "dropout_samples": Removed(1, "no gain was measured"),

@@ -6,8 +6,8 @@ MANIFEST.json has the size and SHA-256 of each file.
 import json
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from itertools import count, islice
+from collections.abc import Callable, Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -192,30 +192,6 @@ def _paired(
 
 def _shape(tensor: Tensor | None) -> str | None:
     return None if tensor is None else f"{tensor.dtype} {[*tensor.shape]}"
-
-
-def last_complete(folder: Path, most: int) -> list[Path]:
-    """The last complete checkpoints, newest first, at most `most` of them."""
-    paths = (path for _, path in reversed(list_checkpoints(folder)))
-    return [*islice((path for path in paths if find_problem(path) is None), most)]
-
-
-def load_average(checkpoints: Sequence[Path], module: nn.Module) -> list[dict[str, Any]]:
-    """Load the mean weights, computed in float64, of complete checkpoints.
-
-    No effect if there is none. Returns their state.json. Paper: Izmailov et al. 2018; of the last
-    checkpoints: LAWA, Kaddour 2022.
-    """
-    tensors, _ = unique_tensors(module)
-    totals: dict[str, Tensor] = {}
-    states: list[dict[str, Any]] = []
-    for path in checkpoints:
-        states.append(load_checkpoint(path, module, None))
-        for name, tensor in tensors.items():
-            totals[name] = totals.get(name, 0.0) + tensor.cpu().double()
-    for name, total in totals.items():
-        tensors[name].copy_((total / len(states)).to(tensors[name].dtype))
-    return states
 
 
 def check_finite(module: nn.Module, optimizer: torch.optim.Optimizer) -> None:

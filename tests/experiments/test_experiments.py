@@ -122,7 +122,6 @@ REFUSED = {
     "objective rtd": f"{{variants: {{a: {{objective: mlm, optimizer: adamw}}, {_STOCK}}}}}",
     "no init_from": f"{{variants: {{a: {{{_PLAIN}}}, b: {{init_from: a/discriminator, {_PLAIN}}}, "
     "c: {like: b, weights: stock}}}",
-    "averaging": f"{{variants: {{a: {{{_PLAIN}, average_checkpoints: 2}}, {_STOCK}}}}}",
     "could not convert": "{variants: {a: {flops: many}}}",
     "aa/generator does not exist": "{variants: {a: {}, b: {init_from: aa/generator}}}",
     "share a folder": "{variants: {a b: {}, a/b: {}}}",

@@ -12,11 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
-from safetensors.numpy import load_file
 from torch import nn
 
 from electra_albert.contracts import CheckpointError, DivergedError, UsageError
@@ -203,26 +201,6 @@ def test_non_finite_weights_and_moments_are_refused(where: str) -> None:
     tensors[where][3, 2] = torch.nan
     with pytest.raises(DivergedError, match=r"table\.weight"):
         checkpoint.check_finite(module, optimizer)
-
-
-def test_the_average_is_the_float64_mean_of_the_last_complete_checkpoints(tmp_path: Path) -> None:
-    module, optimizer = trained()
-    for step in range(1, 5):
-        for parameter in module.parameters():
-            parameter.data *= step / 7
-        save_checkpoint(tmp_path, module, optimizer, STATE | {"step": step}, 4)
-    files = {step: path / checkpoint.MODEL for step, path in list_checkpoints(tmp_path)}
-    files[3].write_bytes(b"")
-    for most, steps in ((2, (4, 2)), (9, (4, 2, 1))):
-        fresh = ToyObjective()
-        states = checkpoint.load_average(checkpoint.last_complete(tmp_path, most), fresh)
-        assert [state["step"] for state in states] == [*steps]
-        stored = [load_file(files[step]) for step in steps]
-        for name in stored[0]:
-            mean = np.mean([one[name] for one in stored], axis=0, dtype=np.float64)
-            assert np.array_equal(fresh.state_dict()[name], mean.astype(np.float32))
-        assert fresh.decoder.weight is fresh.table.weight
-    assert checkpoint.last_complete(tmp_path / "empty", 2) == []
 
 
 def test_damaged_checkpoints_and_foreign_files_are_not_counted_or_deleted(tmp_path: Path) -> None:

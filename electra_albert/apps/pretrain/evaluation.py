@@ -10,16 +10,15 @@ import torch
 
 from electra_albert.apps.metrics_table import MASKED_TOKENS, OLD_TEXT_PREFIX
 from electra_albert.apps.pretrain.job import Job
-from electra_albert.apps.pretrain.run_card import AVERAGED
 from electra_albert.apps.pretrain.samples import inference_model, sample_predictions
-from electra_albert.contracts import LOG, CheckpointError, Metrics, Term
+from electra_albert.contracts import CheckpointError, Metrics, Term
 from electra_albert.corpus.examples import PackedExamples, eval_batches
 from electra_albert.inference.model import InferenceModel
 from electra_albert.inference.scoring import score_pairs
 from electra_albert.objectives.evaluation import Detections, detection_scores
-from electra_albert.training import checkpoint, distributed, monitor
-from electra_albert.training.loop import Evaluate, Outcome
-from electra_albert.training.step import RunSettings, autocast
+from electra_albert.training import distributed, monitor
+from electra_albert.training.loop import Evaluate
+from electra_albert.training.step import RunSettings
 
 _UNIGRAM = "unigram_loss"
 
@@ -46,35 +45,6 @@ def evaluator(job: Job, run: RunSettings) -> Evaluate:
         return metrics
 
     return evaluate
-
-
-def average(job: Job, run: RunSettings, evaluate: Evaluate, outcome: Outcome) -> Outcome:
-    """Load the mean weights of the last checkpoints on all ranks, and evaluate them."""
-    most = job.config.run.average_checkpoints
-    if most == 1 or outcome.is_stopped:
-        return outcome
-    complete = []
-    if run.world.is_main:  # a shared file system may show other ranks other files
-        complete = checkpoint.last_complete(run.checkpoints, most)
-    complete = distributed.gather_objects(complete, run.world)[0]
-    states = checkpoint.load_average(complete, job.objective)
-    steps = ", ".join(f"{state['step']:,}" for state in reversed(states)) or "none"
-    message = f"averaged the weights of {len(states)} of the last {most} checkpoints"
-    message = f"{message} (steps: {steps})"
-    if len(states) < most:
-        message += "; the run has no other complete one"
-    LOG.info(message)
-    if not states:  # the run resumed a finished one in another folder
-        return outcome
-    job.objective.eval()
-    with torch.no_grad(), autocast(run.world.device, run.arithmetic):
-        metrics = evaluate(outcome.step)
-    if metrics is None:
-        return outcome._replace(is_stopped=True)
-    metrics = {**metrics, AVERAGED: len(states)}
-    position = {name: states[0][name] for name in ("step", "tokens", "epoch")}
-    run.monitor.evaluation(position, metrics)
-    return outcome._replace(metrics=metrics)
 
 
 def score(

@@ -78,7 +78,6 @@ def run_pretraining(
         if pace:
             evaluate = pace.timed(evaluate)
         outcome = loop.train(job.objective, job.batches, evaluate, run)
-        outcome = evaluation.average(job, run, evaluate, outcome)
         LOG.info(f"peak memory: {machine.peak_memory(world.device) / 1e9:.2f} GB")
         result = RunResult(folder, outcome.metrics, outcome.step, outcome.is_stopped)
         if world.is_main and not outcome.is_stopped:

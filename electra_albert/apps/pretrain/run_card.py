@@ -14,7 +14,6 @@ from electra_albert.data_files import hub_name
 from electra_albert.hub import card
 from electra_albert.objectives import spec_of
 
-AVERAGED = "averaged_checkpoints"  # number of checkpoints, among the metrics of their mean weights
 _RUN_CODE = """from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
 tokenizer = AutoTokenizer.from_pretrained("THIS_FOLDER", subfolder="generator")
@@ -38,8 +37,6 @@ def run_facts(config: PretrainConfig, metrics: Metrics, steps: int) -> card.Fact
     generator = spec_of(config).generator_text(config)
     if generator:
         lines.append(f"Generator: {generator}.")
-    if metrics.get(AVERAGED):
-        lines.append(f"The weights are the mean of its last {metrics[AVERAGED]} checkpoints.")
     lines += ["", "| held-out text | value |", "| --- | --- |"]
     for metric, value in metrics.items():
         if not isinstance(value, int):

@@ -88,7 +88,6 @@ PRETRAINING = table(
 run.output_dir | {folder}/other | files
 run.objective | electric | weights
 run.dry_run | true | weights
-run.average_checkpoints | 2 | weights
 run.budget | pretrain/test_budget.py
 run.flops | pretrain/test_budget.py
 training.save_milestones | pretrain/test_budget.py

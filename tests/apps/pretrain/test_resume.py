@@ -166,59 +166,6 @@ def test_another_instruction_set_is_logged(
     assert f"cpu_capability was {found}, is now NONE" in ended.err
 
 
-AVERAGE = ["--save_steps", "5", "--save_total_limit", "4", "--average_checkpoints", "3"]
-
-
-@pytest.fixture(scope="module")
-def averaged(finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that exports the mean weights of its last three checkpoints."""
-    folder = tmp_path_factory.mktemp("averaged") / "run"
-    ended = succeed(pretrain.main, *finished.options(folder, *AVERAGE))
-    assert "averaged the weights of 3 of the last 3 checkpoints (steps: 10, 15, 20)\n" in ended.err
-    return folder
-
-
-def test_exported_weights_are_the_average_last_evaluated(
-    finished: Finished, averaged: Path, tmp_path: Path
-) -> None:
-    def row_of(folder: Path, number: int) -> dict[str, float]:
-        row = tiny_run.untimed_rows(folder)[number]
-        del row["tokens"]
-        return {name: value for name, value in row.items() if "old_text" not in name}
-
-    # Evaluates before its first step.
-    argv = ("--init_from", averaged / "discriminator", "--max_steps", 1)
-    succeed(pretrain.main, *finished.options(tmp_path / "next", *argv))
-    position = {name: row_of(averaged, -1)[name] for name in ("step", "epoch")}
-    position["eval_averaged_checkpoints"] = 3
-    assert position["step"] == STEPS
-    assert row_of(averaged, -1) == {**row_of(tmp_path / "next", 0), **position}
-    assert row_of(averaged, -1)["eval_loss"] != row_of(averaged, -2)["eval_loss"]
-    # Without averaging.
-    assert tiny_run.untimed_rows(averaged)[:-1] == tiny_run.untimed_rows(finished.folder)
-    assert "the mean of its last 3 checkpoints" in (averaged / "README.md").read_text(
-        encoding="utf-8"
-    )
-
-
-def test_a_resume_averages_the_same_or_fewer_checkpoints(
-    finished: Finished, averaged: Path, tmp_path: Path
-) -> None:
-    folder = shutil.copytree(averaged, tmp_path / "run")
-    for name in ("generator", "discriminator"):
-        shutil.rmtree(folder / name)
-    succeed(pretrain.main, *finished.options(folder, *AVERAGE))
-    assert tiny_run.untimed_rows(folder) == tiny_run.untimed_rows(averaged)
-    assert exported(folder) == exported(averaged)
-    for step in (5, 10):
-        shutil.rmtree(folder / "checkpoints" / f"step-{step:07d}")
-    ended = succeed(pretrain.main, *finished.options(folder, *AVERAGE))
-    assert "2 of the last 3 checkpoints (steps: 15, 20); the run has no other" in ended.err
-    succeed(pretrain.main, *finished.options(folder))  # without averaging: the last checkpoint
-    assert exported(folder) == exported(finished.folder)
-    assert tiny_run.untimed_rows(folder) == tiny_run.untimed_rows(finished.folder)
-
-
 def test_a_run_that_would_end_before_its_checkpoint_is_refused(finished: Finished) -> None:
     ended = call(pretrain.main, *finished.options(finished.folder, "--max_steps", 5))
     assert_refused(ended, 2, "--max_steps 5")
