@@ -13,7 +13,7 @@ import re
 import sys
 import time
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
@@ -254,12 +254,12 @@ def parse(
         if is_free and argv.count(path) == 1 and os.path.exists(path):
             words = [f"--{file_option}={word}" if word == path else word for word in argv]
             return parse(parser, words)
-        known = [name for action in parser._actions for name in action.option_strings]
         message = " ".join(str(error).split())
-        raise UsageError(f"{_explain(message, known)}; see --help") from None
+        explained = _explain(message, parser._option_string_actions)
+        raise UsageError(f"{explained}; see --help") from None
 
 
-def _explain(message: str, known: Sequence[str]) -> str:
+def _explain(message: str, known: Collection[str]) -> str:
     """The parser's message; for an unknown option, also in a file, with the closest known one."""
     word, _, rest = message.partition("nrecognized arguments: ")[2].partition(" ")
     if word and not word.startswith("-"):
@@ -276,9 +276,9 @@ def _explain(message: str, known: Sequence[str]) -> str:
         name = word.split("=")[0]
         if in_file:
             name = "--" + ".".join(filter(None, in_file.groups()))
-        if name.removeprefix("--") in REMOVED:
-            reason = REMOVED[name.removeprefix("--")].reason
-            return f"there is no option {name} any more: {reason}, see dev/log/2026-11.md"
+        removed = REMOVED.get(name.removeprefix("--"))
+        if removed:
+            return f"there is no option {name} any more: {removed.reason}, see dev/log/2026-11.md"
         return f"there is no option {name}{suggest(name, known)}"
     key = re.match(_KEY, message)
     value = re.search(r"(?:Got|Given) value: (.*)$", message)
@@ -312,7 +312,8 @@ def find_early(argv: Sequence[str], names: Sequence[str]) -> list[str | None]:
     """Values of some options, before the rest is parsed: of the command line, else of --config."""
     options, _ = _find(argv, names)
     values: dict[str, str | None] = dict.fromkeys(names)
-    for source in (*map(_config_options, options.config), vars(options)):
+    files = [without_removed(_raw_options(config)) for config in options.config]
+    for source in (*files, vars(options)):
         for name in names:
             if source.get(name) is not None:
                 values[name] = str(source[name])
@@ -328,11 +329,6 @@ def _find(argv: Sequence[str], names: Sequence[str]) -> tuple[argparse.Namespace
         return finder.parse_known_args(list(argv))
     except argparse.ArgumentError as error:
         raise UsageError(f"{error}; see --help") from None
-
-
-def _config_options(config: str) -> dict[str, Any]:
-    """The options of a --config that exist, or that must be refused."""
-    return without_removed(_raw_options(config))
 
 
 def _raw_options(config: str) -> dict[str, Any]:
@@ -374,12 +370,9 @@ def _format_short_help(parser: ArgumentParser, short: ShortHelp) -> str:
     page = argparse.ArgumentParser(
         parser.prog, parser.usage, parser.description, formatter_class=_ShortLayout, add_help=False
     )
-    known: dict[str, argparse.Action] = {}
-    for action in parser._actions:
-        known |= dict.fromkeys(action.option_strings, action)
     listed = page.add_argument_group(f"most used options ({_ALL_OPTIONS} shows all)")
     for name in short.options.split():
-        action = copy.copy(known[f"--{name}"])
+        action = copy.copy(parser._option_string_actions[f"--{name}"])
         action.help = re.split(r"(?<=\.)\s", str(action.help))[0]
         if action.default in (None, False):
             action.default = argparse.SUPPRESS
