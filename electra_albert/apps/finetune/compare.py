@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -96,17 +95,18 @@ def glue_tasks(
     problem = f"{folder} holds the sweep of a single task; choose another --output_dir"
     require(not (folder / ENVIRONMENT).exists(), problem)
     of_mnli: dict[str, Any] = {"model": str(folder / _MNLI), "from_scratch": False}
-    config_of_mnli = replace(config, tuning=replace(config.tuning, **of_mnli))
+    config_of_mnli = config.with_options(of_mnli)
     mnli: BaseModel | None = None
     for name in names:
         task = TASKS[name]
         task_folder = folder / name
         initial = base
-        changes: dict[str, Any] = {"output_dir": str(task_folder)}
+        changes: dict[str, Any] = {"task": name, "output_dir": str(task_folder)}
         if not task.is_symmetric:
             changes["double_unordered"] = False
         if task.trained_by:
             changes |= {"num_train_epochs": 0, "max_steps": None, "seeds": 1}
+            changes["precision"] = "auto"  # the option is for the trained tasks
         if task.trained_by or (config.tuning.from_mnli and name in _FROM_MNLI):
             if config.tuning.dry_run:
                 start = "starts from the model fine-tuned on MNLI"
@@ -116,23 +116,18 @@ def glue_tasks(
             if mnli is None:
                 mnli = find_base_model(config_of_mnli, world)
             initial = mnli
-        task_config = apply_recipe(config, name, initial)
-        tuning = replace(task_config.tuning, **changes)
-        data = replace(task_config.data, task=name)
-        training = task_config.training
-        if task.trained_by:  # `precision` is that of the trained tasks
-            training = replace(training, precision="auto")
-        is_trained = tuning.is_training
+        task_config = apply_recipe(config, name, initial).with_options(changes)
+        data = task_config.data
+        is_trained = task_config.tuning.is_training
         sources = reading.locate(task, data, Report(), needs_test=False, is_trained=is_trained)
-        if tuning.predict and not sources["test"]:
+        if task_config.tuning.predict and not sources["test"]:
             problem = f"{name} has no test set in {data.data_dir}"
             LOG.info(f"notice: {problem}; no predictions are written for it")
-            tuning = replace(tuning, predict=None)
+            task_config = task_config.with_options({"predict": None})
         recorded = recorded_settings(task_folder).get("weights", initial.fingerprint)
         if initial is mnli and is_trained and recorded != initial.fingerprint:
             problem = "started from another model than MNLI's best seed"
             raise CheckpointError(f"{task_folder} {problem}; remove it to train again")
-        task_config = replace(task_config, data=data, tuning=tuning, training=training)
         yield task, task_config, initial, task_folder
 
 

@@ -1,7 +1,6 @@
 """Evaluation and prediction with a fine-tuned model: scores, labels of new text, submissions."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -154,7 +153,7 @@ def _plan_new_text(config: FinetuneConfig, world: World) -> TaskJob:
     # If the model does not record a length, all its positions are used.
     longest = max(8, base.config.max_position_embeddings)
     config = config.with_defaults({"max_seq_length": longest})
-    config = replace(config, tuning=replace(config.tuning, num_train_epochs=0.0, max_steps=None))
+    config = config.with_options({"num_train_epochs": 0.0, "max_steps": None})
     folder = _new_text_folder(tuning.output_dir, model)
     job = make_task_job(task, config, base, folder, world)
     labels = ", ".join(job.data.labels[:5])
