@@ -5,8 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from electra_albert.apps.finetune import results as files
 from electra_albert.apps.finetune.base_model import BaseModel, apply_recipe, find_base_model
 from electra_albert.apps.finetune.job import Assignment
@@ -203,10 +201,6 @@ class FinishedSweep(NamedTuple):
     seeds: list[files.SeedResult]
     description: str
 
-    def values(self, set_name: str) -> list[Any]:
-        """The inputs of the metrics of each seed on an evaluation set, float64 [examples, k]."""
-        return [np.asarray(seed.values[set_name], np.float64) for seed in self.seeds]
-
 
 def _read_sweep(folder: Path) -> FinishedSweep:
     file = folder / RESULTS
@@ -249,7 +243,7 @@ def compare_folders(first: Path, second: Path) -> str:
         if hashes[0] != hashes[1]:
             problem = "the two were evaluated on different examples"
             raise DataError(f"{described}; {problem}; compare sweeps with the same evaluation data")
-        values, second_values = (sweep.values(set_name) for sweep in sweeps)
+        values, second_values = (files.metric_inputs(sweep.seeds, set_name) for sweep in sweeps)
         comparison = metrics.compare(values, second_values, measure, metric, _SEED)
         means = [percent(sweep.results["metrics"][name]["mean"]) for sweep in sweeps]
         stds = "-"

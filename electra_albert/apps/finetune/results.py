@@ -66,6 +66,11 @@ def best_of(job: TaskJob, results: Iterable[SeedResult]) -> SeedResult:
     return max(results, key=lambda result: result.metrics[job.task.main])
 
 
+def metric_inputs(results: Iterable[SeedResult], set_name: str) -> list[Any]:
+    """The inputs of the metrics of each seed on an evaluation set, float64 [examples, k]."""
+    return [np.asarray(result.values[set_name], np.float64) for result in results]
+
+
 def read_result(folder: Path) -> SeedResult | None:
     """The result in a seed's folder; None if the seed is not finished."""
     file = folder / RESULT
@@ -215,7 +220,7 @@ def summarize_sweep(
     job: TaskJob, results: Sequence[SeedResult], best: SeedResult
 ) -> dict[str, Any]:
     """The contents of results.json."""
-    values = np.asarray(best.values[job.deciding_set], np.float64)
+    (values,) = metric_inputs([best], job.deciding_set)
     sizes = {name: len(examples) for name, examples in job.data.evaluation.items()}
     return {
         "task": job.task.name,
@@ -254,7 +259,7 @@ def _summarize_metrics(
             metrics[name] = scoring.summarize(values, is_lower_better=is_lower_better)
     measure = scoring.MEASURES[job.measure]
     for set_name in best.values:
-        per_seed = [np.asarray(result.values[set_name], np.float64) for result in results]
+        per_seed = metric_inputs(results, set_name)
         intervals = scoring.bootstrap_intervals(per_seed, measure, job.training.seed)
         for name, interval in intervals.items():
             summary = metrics.get(job.prefix(set_name) + name)
