@@ -21,7 +21,6 @@ from electra_albert.training.distributed import World, main_first
 
 _SCRATCH_PRESET = "tiny"  # the shape without a pretrained model
 _SMALL = 256  # hidden size up to which only ELECTRA published settings, not ALBERT
-_DISCRIMINATOR = "discriminator_predictions"
 
 
 class BaseModel(NamedTuple):
@@ -82,7 +81,7 @@ def _has_discriminator(files: find.ModelFiles) -> bool:
                 names.update(header.keys())
         else:
             names |= load.read_stored(files).parts
-    return any(_DISCRIMINATOR in name for name in names)
+    return any("discriminator_predictions" in name for name in names)
 
 
 def model_name(path: Path) -> str:

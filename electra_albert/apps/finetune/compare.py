@@ -67,7 +67,11 @@ def find_glue(config: FinetuneConfig) -> list[str]:
     elif tuning.predict not in (None, PREDICT_TEST):
         problem = f"--predict {tuning.predict} needs one --task; glue takes only --predict test"
     require(not problem, problem)
-    names = [name for name in GLUE if any(map(Path.is_dir, _folders(folder, name)))]
+    names = []
+    for name in GLUE:
+        possible = map(folder.joinpath, TASKS[name].files.folders)
+        if any(map(Path.is_dir, possible)):
+            names.append(name)
     if _MNLI not in names:
         names = [name for name in names if not TASKS[name].trained_by]
     absent = [TASKS[name] for name in GLUE if name not in names]
@@ -79,11 +83,6 @@ def find_glue(config: FinetuneConfig) -> list[str]:
     has_mnli = _MNLI in names or not tuning.from_mnli
     require(has_mnli, f"--from_mnli, but {folder} holds no MNLI; drop the option")
     return sorted(names, key=lambda name: (name != _MNLI, GLUE.index(name)))
-
-
-def _folders(folder: Path, name: str) -> Iterator[Path]:
-    """The possible folders of a task."""
-    return map(folder.joinpath, TASKS[name].files.folders)
 
 
 def glue_tasks(

@@ -127,8 +127,12 @@ class TaskJob:
         tuning = self.config.tuning
         if self.details:
             return load.head_of(self.details, 0.0)
-        form: dict[str, Any] = {"kind": self.task.kind, "is_regression": self.task.is_regression}
-        form |= {"labels": [*self.data.labels], "style": tuning.head}
+        form = {
+            "kind": self.task.kind,
+            "is_regression": self.task.is_regression,
+            "labels": [*self.data.labels],
+            "style": tuning.head,
+        }
         return load.head_of(form, tuning.classifier_dropout_prob)
 
     def fine_tuned(self, objective: TaskObjective) -> FineTuned:
@@ -233,8 +237,13 @@ def _read(
         task = replace(task, labels=tuple(normalize("NFC", name) for name in details["labels"]))
     data = TaskData([], {}, {}, task.labels, Report())
     if not config.only_predicts:
-        sets = {"needs_test": tuning.predict == PREDICT_TEST, "is_trained": is_trained}
-        data = reading.read_data(task, config.data, seed=config.training.seed, **sets)
+        data = reading.read_data(
+            task,
+            config.data,
+            needs_test=tuning.predict == PREDICT_TEST,
+            seed=config.training.seed,
+            is_trained=is_trained,
+        )
     if len({label.casefold() for label in data.labels}) < len(data.labels):
         problem = "labels that differ in case only are different classes"
         LOG.info(f"notice: {task.name}: {problem}: {', '.join(data.labels)}")
@@ -326,9 +335,17 @@ def _encode_plan(
     In training, without details, sequences may be longer than in pretraining.
     """
     positions = base.config.max_position_embeddings
-    lengths = tuning.max_seq_length, tuning.doc_stride, tuning.max_answer_length
-    flags = task.has_null_answer, task.is_regression, task.is_multi_label, tuning.double_unordered
-    plan = trained_plan(EncodePlan(*lengths, *flags, positions), details)
+    plan = EncodePlan(
+        tuning.max_seq_length,
+        tuning.doc_stride,
+        tuning.max_answer_length,
+        task.has_null_answer,
+        task.is_regression,
+        task.is_multi_label,
+        tuning.double_unordered,
+        positions,
+    )
+    plan = trained_plan(plan, details)
     length = plan.max_seq_length
     if length <= positions or tuning.from_scratch or base.files is None:
         return plan

@@ -101,8 +101,9 @@ def _run_sweep(
     with _open_folder(sweep.job, log, command):
         for seed in sweep.remaining_seeds():
             with sweep.open_seed(seed, callbacks) as run:
-                parts = run.objective, run.batches, run.evaluate, run.settings
-                outcome = loop.train(*parts, sweep.training_step)
+                outcome = loop.train(
+                    run.objective, run.batches, run.evaluate, run.settings, sweep.training_step
+                )
                 sweep.close_seed(run, outcome)
         return sweep.finish(), metric
 

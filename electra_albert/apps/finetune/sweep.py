@@ -171,10 +171,9 @@ class Sweep:
         if job.train is None and job.evaluation:
             result = score(job, self.objective, self.stop)
             self.is_stopped = result is None
-            self.results = {}
             if result is not None:
                 self.results[result.seed] = result
-        main_result: RunResult = RunResult(job.folder, {}, 0, is_stopped=True)
+        main_result = RunResult(job.folder, {}, 0, is_stopped=True)
         if not self.is_stopped:
             with main_first(job.world):
                 if job.world.is_main:
