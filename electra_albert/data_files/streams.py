@@ -68,8 +68,9 @@ def open_stream(path: str | Path, *, takes_pipes: bool = False) -> Iterator[io.B
         method = compression(file.peek(_MAGIC_BYTES)[:_MAGIC_BYTES])
         suffix = Path(path).suffix
         if method is None and suffix.lower() in COMPRESSED_SUFFIXES and file.peek(1):
-            problem = f"named {suffix}, but not compressed"
-            raise DataError(f"{path}: {problem}; download it again or rename it")
+            raise DataError(
+                f"{path}: named {suffix}, but not compressed; download it again or rename it"
+            )
         try:
             if method is None:
                 yield file
@@ -78,8 +79,9 @@ def open_stream(path: str | Path, *, takes_pipes: bool = False) -> Iterator[io.B
         except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
             if method is None or (isinstance(error, OSError) and error.errno is not None):
                 raise  # a disk error
-            problem = f"damaged or incomplete {method} data ({error})"
-            raise DataError(f"{path}: {problem}; download it again") from error
+            raise DataError(
+                f"{path}: damaged or incomplete {method} data ({error}); download it again"
+            ) from error
 
 
 def compression(beginning: bytes) -> str | None:
@@ -147,14 +149,17 @@ def text_lines(path: Path, encoding: str = UTF8, max_bytes: int = MAX_RECORD) ->
     with open_stream(path, takes_pipes=True) as file:
         for number, raw in enumerate(iter(partial(file.readline, max_bytes), b""), start=1):
             if len(raw) == max_bytes:
-                problem = f"a line of {max_bytes:,} bytes or more"
-                raise DataError(f"{path}:{number}: {problem}; write one example per line")
+                raise DataError(
+                    f"{path}:{number}: a line of {max_bytes:,} bytes or more; "
+                    "write one example per line"
+                )
             try:
                 line = raw.decode(encoding).removesuffix("\n")
             except UnicodeDecodeError as error:
                 advice = encoding_hint(raw) if encoding == UTF8 else "choose another --encoding"
-                problem = f"bytes that are not {encoding.upper()}"
-                raise DataError(f"{path}:{number}: {problem}; {advice}") from error
+                raise DataError(
+                    f"{path}:{number}: bytes that are not {encoding.upper()}; {advice}"
+                ) from error
             yield line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
 
 
@@ -200,8 +205,10 @@ class Lines:
                 yield number, head + "\n"
                 halves = cut_line(text)
             if len(text) > MAX_RECORD and len(text.partition("\n")[0]) > MAX_RECORD:
-                problem = "a line of over 64 million characters"
-                raise DataError(f"{self.location(number)}: {problem}; use a line per record")
+                raise DataError(
+                    f"{self.location(number)}: a line of over 64 million characters; "
+                    "use a line per record"
+                )
             lines, line_feed, rest = text.rpartition("\n")
             if line_feed:
                 yield number, lines + line_feed

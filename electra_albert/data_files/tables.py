@@ -59,13 +59,13 @@ def json_objects(
                 f"{location(number)}: key {error} occurs twice in one object; keep one"
             ) from error
         except (ValueError, RecursionError) as error:
-            reason = one_line(error)
             raise DataError(
-                f"{location(number)}: not JSON ({reason}); write one JSON object per line"
+                f"{location(number)}: not JSON ({one_line(error)}); write one JSON object per line"
             ) from error
         if not isinstance(record, dict):
-            kind = json_kind(record)
-            raise DataError(f"{location(number)}: {kind}, not an object; write one per line")
+            raise DataError(
+                f"{location(number)}: {json_kind(record)}, not an object; write one per line"
+            )
         yield number, record
 
 
@@ -191,8 +191,10 @@ def open_table(
         return _columnar_table(path)
     is_other_text = form == "text" and path.suffix.lower() not in (".txt", "")
     if form is None or is_other_text:
-        forms = ".tsv, .csv, .jsonl, .parquet or .arrow"
-        raise UsageError(f"{path}: a table is {forms}, not {path.suffix}; convert it")
+        raise UsageError(
+            f"{path}: a table is .tsv, .csv, .jsonl, .parquet or .arrow, not {path.suffix}; "
+            "convert it"
+        )
     lines: Callable[[], Iterator[str]] = partial(streams.text_lines, path, encoding)
     if path.is_fifo():  # a pipe can be read only once
         lines = list(lines()).__iter__

@@ -27,8 +27,10 @@ def training_labels(examples: Examples, reader: SplitReader) -> tuple[str, ...]:
         return tuple(sorted(label_text(name, location) for name in reader.task.columns.label))
     labels = labels_of(examples)
     if reader.task.is_multi_label and labels and labels <= {"0", "1"}:
-        advice = "list the names of each text's labels, or give a column of 0 and 1 for each"
-        raise DataError(f"{location}: the labels are lists of 0 and 1, without names; {advice}")
+        raise DataError(
+            f"{location}: the labels are lists of 0 and 1, without names; "
+            "list the names of each text's labels, or give a column of 0 and 1 for each"
+        )
     if reader.task.kind == "token" or reader.task.is_multi_label:
         if not 0 < len(labels) <= _MAX_TAGS:
             raise DataError(
@@ -37,14 +39,17 @@ def training_labels(examples: Examples, reader: SplitReader) -> tuple[str, ...]:
             )
         return tuple(sorted(labels))
     if len(labels) == 1:
-        problem = f"all examples have the label {quote_names([*labels])}"
-        raise DataError(f"{location}: {problem}; give at least two labels")
+        raise DataError(
+            f"{location}: all examples have the label {quote_names([*labels])}; "
+            "give at least two labels"
+        )
     _note_joined(labels, reader)
     advice = "if they are numbers to predict, give --regression true"
     if len(labels) > _MAX_LABELS:
-        problem = f"{len(labels):,} labels, over {_MAX_LABELS}"
-        other = "if a text has several, separated by commas, --multi_label true"
-        raise DataError(f"{location}: {problem}; {advice}; {other}; or check --label_column")
+        raise DataError(
+            f"{location}: {len(labels):,} labels, over {_MAX_LABELS}; {advice}; if a text "
+            "has several, separated by commas, --multi_label true; or check --label_column"
+        )
     are_numbers = all(map(_is_number, labels))
     if are_numbers and all(label.removeprefix("-").isdecimal() for label in labels):
         return tuple(sorted(labels, key=lambda label: (int(label), label)))

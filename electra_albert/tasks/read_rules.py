@@ -159,8 +159,9 @@ class SplitReader:
         if self.task.score_range:
             limits = f"from {lowest:g} to {highest:g}"
         if self.purpose != "train":
-            problem = f"label {label} is not a number {limits}"
-            raise DataError(f"{raw.location}: {problem}; correct the file")
+            raise DataError(
+                f"{raw.location}: label {label} is not a number {limits}; correct the file"
+            )
         self.skip(f"the label is not a number {limits}", raw)
 
     def label_set(self, raw: RawExample) -> tuple[str, ...]:
@@ -174,15 +175,18 @@ class SplitReader:
         if not isinstance(cells, list):
             text = as_text(cells, raw.location, "label").strip()
             if text[:1] + text[-1:] == "[]":
-                problem = f"label {text[:MAX_SHOWN]!r} is a printed list"
-                raise DataError(f"{raw.location}: {problem}; write a .jsonl or .parquet file")
+                raise DataError(
+                    f"{raw.location}: label {text[:MAX_SHOWN]!r} is a printed list; "
+                    "write a .jsonl or .parquet file"
+                )
             cells = text.split(",")
         labels = {label_text(cell, raw.location) for cell in cells} - {""}
         names = sorted(labels)
         for name in names:
             if "," in name:
-                problem = f"label {name[:MAX_SHOWN]!r} has a comma"
-                raise DataError(f"{raw.location}: {problem}; give it another name")
+                raise DataError(
+                    f"{raw.location}: label {name[:MAX_SHOWN]!r} has a comma; give it another name"
+                )
             self.check_label(name, raw)
         return tuple(names)
 
@@ -240,8 +244,9 @@ def as_text(value: object, location: str, column: str) -> str:
         value = int(value)
     if isinstance(value, bool | int | float):
         return json.dumps(value)
-    kind = type(value).__name__
-    raise DataError(f"{location}: {column!r} holds {kind}, not text; correct the file")
+    raise DataError(
+        f"{location}: {column!r} holds {type(value).__name__}, not text; correct the file"
+    )
 
 
 def is_set(value: object, column: str, location: str) -> bool | None:

@@ -117,8 +117,10 @@ def locate(
     if is_split and not needs_training:
         raise UsageError("--validation_split: nothing is trained; give --validation_file")
     if is_split and task.kind in ("choice", "span"):
-        problem = f"questions of {task.name} share their passages"
-        raise UsageError(f"--validation_split: {problem}; give --validation_file")
+        raise UsageError(
+            f"--validation_split: questions of {task.name} share their passages; "
+            "give --validation_file"
+        )
     patterns: dict[str, Mapping[str, Patterns]] = {
         "train": {"train": task.files.train} if needs_training else {},
         "evaluation": {} if is_split else task.files.evaluation,
