@@ -220,7 +220,7 @@ def summarize_sweep(
     job: TaskJob, results: Sequence[SeedResult], best: SeedResult
 ) -> dict[str, Any]:
     """The contents of results.json."""
-    (values,) = metric_inputs([best], job.deciding_set)
+    values = metric_inputs([best], job.deciding_set)[0]
     sizes = {name: len(examples) for name, examples in job.data.evaluation.items()}
     return {
         "task": job.task.name,
