@@ -218,8 +218,11 @@ def make_parser(
     )
     if usage:
         parser.add_argument(_ALL_OPTIONS, action="help", help="Show every option and exit.")
-        text = "YAML file with options, such as a run's config.yaml."
-        parser.add_argument("--config", action="config", help=text)
+        parser.add_argument(
+            "--config",
+            action="config",
+            help="YAML file with options, such as a run's config.yaml.",
+        )
     return parser
 
 

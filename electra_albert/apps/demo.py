@@ -139,8 +139,9 @@ def _parse(argv: Sequence[str]) -> Namespace:
     for name, (default, text) in _OPTIONS.items():
         parser.add_argument(f"--{name}", type=type(default), default=default, help=text)
     parser.add_argument("--json", action="store_true", help=" ".join(_JSON_HELP.split()))
-    text = "Serve a page in the browser instead (needs gradio)."
-    parser.add_argument("--serve", action="store_true", help=text)
+    parser.add_argument(
+        "--serve", action="store_true", help="Serve a page in the browser instead (needs gradio)."
+    )
     options = command_line.parse(parser, argv, file_option="input")
     idle = (_NOT_ON_PAGE, "with") if options.serve else (_ONLY_ON_PAGE, "without")
     for name in idle[0].split():

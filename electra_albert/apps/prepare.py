@@ -17,17 +17,22 @@ Engine = Literal["local", "datatrove", "ray"]
 
 def main(argv: Sequence[str]) -> int:
     """Entry point of `electra-albert prepare`; returns the exit code."""
-    purpose = "Build the tokenizer and the token store of a corpus."
-    parser = make_parser("electra-albert prepare", purpose)
+    parser = make_parser(
+        "electra-albert prepare", "Build the tokenizer and the token store of a corpus."
+    )
     parser.add_class_arguments(CorpusConfig)
-    text = "Runs the tasks; docs/cluster.md."
-    parser.add_argument("--engine", type=Engine, default="local", help=text)
-    text = "Number of tasks of datatrove or Ray."
-    parser.add_argument("--tasks", type=int | None, default=None, help=text)
-    text = "Compare the hashes of all files, changed or not."
-    parser.add_argument("--verify", action="store_true", help=text)
-    text = "Random seed, as of pretraining."
-    parser.add_argument("--seed", type=int, default=TrainingConfig.seed, help=text)
+    parser.add_argument(
+        "--engine", type=Engine, default="local", help="Runs the tasks; docs/cluster.md."
+    )
+    parser.add_argument(
+        "--tasks", type=int | None, default=None, help="Number of tasks of datatrove or Ray."
+    )
+    parser.add_argument(
+        "--verify", action="store_true", help="Compare the hashes of all files, changed or not."
+    )
+    parser.add_argument(
+        "--seed", type=int, default=TrainingConfig.seed, help="Random seed, as of pretraining."
+    )
     options = parse(parser, argv).as_dict()
     seed, engine, tasks, verify = map(options.pop, ("seed", "engine", "tasks", "verify"))
     if tasks is not None and (engine == "local" or tasks < 1):

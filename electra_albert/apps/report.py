@@ -57,20 +57,29 @@ _CHARTS: dict[str, tuple[str, str | float | None]] = {  # title and baseline by 
 
 def main(argv: Sequence[str]) -> int:
     """Entry point; returns the exit code."""
-    purpose = "Write report.html of a run, one file that needs no network."
-    parser = make_parser("electra-albert report", purpose)
-    text = "The run's folder; by default the newest run."
-    parser.add_argument("--run", type=str | None, default=None, help=text)
-    text = "Folders of runs whose curves are added."
-    parser.add_argument("--compare", type=str, nargs="+", default=[], help=text)
-    text = f"The file; by default {files.REPORT} in the run."
-    parser.add_argument("--output", type=str | None, default=None, help=text)
+    parser = make_parser(
+        "electra-albert report", "Write report.html of a run, one file that needs no network."
+    )
+    parser.add_argument(
+        "--run", type=str | None, default=None, help="The run's folder; by default the newest run."
+    )
+    parser.add_argument(
+        "--compare", type=str, nargs="+", default=[], help="Folders of runs whose curves are added."
+    )
+    parser.add_argument(
+        "--output",
+        type=str | None,
+        default=None,
+        help=f"The file; by default {files.REPORT} in the run.",
+    )
     options = parse(parser, argv)
     folder = Path(options.run) if options.run else newest_run()
     compared = [Path(name) for name in options.compare]
     for run in (folder, *compared):
-        problem = f"{run} is not a run's folder (no {files.METRICS})"
-        require((run / files.METRICS).is_file(), f"{problem}; name one")
+        require(
+            (run / files.METRICS).is_file(),
+            f"{run} is not a run's folder (no {files.METRICS}); name one",
+        )
     output = folder / files.REPORT
     if options.output:
         output = Path(options.output)
@@ -85,8 +94,7 @@ def main(argv: Sequence[str]) -> int:
 def write_report(folder: Path, output: Path, compared: Sequence[Path] = ()) -> None:
     """Write the report of a run, with the curves of other runs, by default of the default run."""
     data = report_data(folder, compared or [REFERENCE])
-    content = json.dumps(data, allow_nan=False)
-    content = content.replace("<", "\\u003c")
+    content = json.dumps(data, allow_nan=False).replace("<", "\\u003c")
     page = _TEMPLATE.read_text(encoding="utf-8")
     write_text(output, page.replace("__DATA__", content))
 

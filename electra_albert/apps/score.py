@@ -144,10 +144,9 @@ def _parse(argv: Sequence[str]) -> Namespace:
     parser.add_argument(
         "--text_column", type=str, default="text", help="Column (or .jsonl key) with the text."
     )
-    devices = ["auto", "cpu", "cuda", "mps"]
     parser.add_argument(
         "--device",
-        choices=devices,
+        choices=["auto", "cpu", "cuda", "mps"],
         default="auto",
         help="auto: a CUDA GPU if there is one, else cpu.",
     )
