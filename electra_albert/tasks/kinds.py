@@ -142,10 +142,10 @@ KINDS = {
     "span": Kind(span.encode, span.decode, "span_loss", _span_loss, _answers_file),
     "token": Kind(token.encode, token.decode, "tag_loss", _classification_loss, _tags_file),
 }
-# Name and function by the measure of a task of kind "sequence" without classes.
-_LOSSES: dict[str, tuple[str, Callable[..., _Sums]]] = {
-    "regression": ("regression_loss", _regression_loss),
-    "multi_label": ("multi_label_loss", _multi_label_loss),
+_TEXTS = KINDS["sequence"]
+_WITHOUT_CLASSES = {  # texts, by measure
+    "regression": _TEXTS._replace(term="regression_loss", loss=_regression_loss),
+    "multi_label": _TEXTS._replace(term="multi_label_loss", loss=_multi_label_loss),
 }
 
 
@@ -274,12 +274,8 @@ class TaskObjective(nn.Module):
         super().__init__()
         self.model = model
         self.register_buffer("class_weights", class_weights, persistent=False)
-        kind = KINDS[model.head.kind]
-        if measure in _LOSSES:
-            term, loss = _LOSSES[measure]
-            kind = kind._replace(term=term, loss=loss)
-        self._kind = kind
-        self.weights: Mapping[str, float] = {kind.term: 1.0}
+        self._kind = _WITHOUT_CLASSES.get(measure) or KINDS[model.head.kind]
+        self.weights: Mapping[str, float] = {self._kind.term: 1.0}
 
     def counts(self, batch: Batch) -> dict[str, int]:
         """The divisor of the loss, computed on the host."""
