@@ -158,11 +158,9 @@ def write_submission(
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / (task.submission or f"{test_name}.tsv")
-    files = {path: KINDS[task.kind].file(task, decoded.predictions, examples)}
+    write_text(path, KINDS[task.kind].file(task, decoded.predictions, examples))
     if task.kind == "span" and decoded.probabilities is not None:
-        files[folder / NO_ANSWER_FILE] = _answers_file(task, decoded.probabilities, examples)
-    for file, content in files.items():
-        write_text(file, content)
+        write_text(folder / NO_ANSWER_FILE, _answers_file(task, decoded.probabilities, examples))
     return path
 
 
