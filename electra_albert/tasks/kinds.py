@@ -65,9 +65,8 @@ def _multi_label_loss(outputs: Tensor, labels: Tensor) -> _Sums:
 def _span_loss(outputs: Tensor, labels: Tensor) -> _Sums:
     """Mean of the cross-entropies of start and end. outputs [B, L, 2], labels int64 [B, 2]."""
     logits = outputs.transpose(-1, -2).flatten(0, -2)  # [B · 2, L]
-    labels = labels.flatten()
-    loss = F.cross_entropy(logits, labels, reduction="sum") / 2
-    is_correct = (logits.argmax(-1) == labels).view(-1, 2)  # [B, 2]
+    loss = F.cross_entropy(logits, labels.flatten(), reduction="sum") / 2
+    is_correct = outputs.argmax(1) == labels  # [B, 2]
     return loss, is_correct.all(-1).sum()
 
 
