@@ -162,17 +162,11 @@ def token(values: Values) -> Scores:
     sums = [float(column.sum()) for column in _columns(values)]
     correct, predicted, gold, correct_tags, tags = sums
     return {
-        "precision": _ratio(correct, predicted),
-        "recall": _ratio(correct, gold),
-        "f1": _ratio(2 * correct, predicted + gold),
-        "accuracy": _ratio(correct_tags, tags),
+        "precision": correct / max(predicted, 1),
+        "recall": correct / max(gold, 1),
+        "f1": 2 * correct / max(predicted + gold, 1),
+        "accuracy": correct_tags / max(tags, 1),
     }
-
-
-def _ratio(part: float, whole: float) -> float:
-    if not whole:
-        return 0.0
-    return part / whole
 
 
 MEASURES: dict[str, Measure] = {
