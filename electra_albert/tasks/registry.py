@@ -200,8 +200,8 @@ _ROWS = (
 )
 
 TASKS: dict[str, Task] = {task.name: task for task in _ROWS}
-GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "ax")
 ELECTRA_EIGHT = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")
+GLUE = (*ELECTRA_EIGHT, "wnli", "ax")
 
 # The default task for each kind.
 _GENERAL = {"sequence": "custom", "choice": "race", "span": "squad", "token": "ner"}
