@@ -89,16 +89,12 @@ def _table_rows(form: _Format, reader: SplitReader) -> Rows:
     if reader.task.kind == "token" and (reader.config.label_column or "").isdecimal():
         why = "has named columns; give a name"
         reader.reject_options(table.location, why, "label_column")
-    pairs = columns.pair
-    if pairs:
-        pairs += form.lists[:1]
     labels = columns.label + form.lists[1:]
+    if reader.purpose == "test":
+        labels = ()
     flags: tuple[str, ...] = ()  # columns of 0 and 1
     if reader.task.is_multi_label and len(labels) > 1:
         flags = labels
-    if reader.purpose == "test":
-        flags = ()
-    if flags or reader.purpose == "test":
         labels = ()
     flag_labels = [label_text(flag, reader.location) for flag in flags]
     if flags and reader.labels and {*flag_labels} != {*reader.labels}:
@@ -108,7 +104,7 @@ def _table_rows(form: _Format, reader: SplitReader) -> Rows:
         )
     names = [
         require_column(table, columns.text, form.columns[0], "--text_column"),
-        require_column(table, pairs, form.columns[1], "--text_pair_column"),
+        require_column(table, columns.pair + form.lists[:1], form.columns[1], "--text_pair_column"),
         require_column(table, labels, form.columns[2], "--label_column"),
         *map(table.find, (*form.more_columns, columns.identity)),
         *(require_column(table, (name,), "a label", "--label_column") for name in flags),
