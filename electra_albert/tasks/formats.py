@@ -160,9 +160,9 @@ def _label(raw: RawExample, reader: SplitReader) -> str | float | tuple[str, ...
 
 
 def _race(path: Path, reader: SplitReader) -> Rows | None:
-    if path.suffix.lower() in (".txt", ".json") and not path.is_dir():
-        return _article(path, reader)
     if not path.is_dir():
+        if path.suffix.lower() in (".txt", ".json"):
+            return _article(path, reader)
         return None
     level = reader.config.race_level
     levels = _LEVELS if level == "all" else (level,)
@@ -287,9 +287,8 @@ def _answers(cell: Any, at: str) -> list[Answer]:
                 f"{at}: {len(texts)} answer texts, but {len(starts)} answer starts; "
                 "correct the file"
             )
-        cell = []
-        for text, start in zip(texts, starts, strict=True):
-            cell.append({"text": text, "answer_start": start})
+        pairs = zip(texts, starts, strict=True)
+        cell = [{"text": text, "answer_start": start} for text, start in pairs]
     if cell is not None and not isinstance(cell, list):
         raise DataError(f"{at}: the answers are not a list; correct the file")
     answers = []
