@@ -111,8 +111,13 @@ def _print_answers(options: Namespace, draw: "Draw") -> None:
                 answers.append(next(predictions))
             else:
                 replaced = [replacement._asdict() for replacement in result.replaced]
-                texts = {"sequence": result.sequence, "original": result.original}
-                answers.append({**texts, "replaced": replaced})
+                answers.append(
+                    {
+                        "sequence": result.sequence,
+                        "original": result.original,
+                        "replaced": replaced,
+                    }
+                )
         with _open_output(PIPE) as stream:
             print(json.dumps(answers, ensure_ascii=False), file=stream)
         return

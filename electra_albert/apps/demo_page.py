@@ -89,9 +89,16 @@ def build_app(models: Sequence[InferenceModel], names: str) -> Any:
     handlers: Any = {RequestValidationError: lambda *_: PlainTextResponse("wrong inputs\n", 422)}
     app = FastAPI(openapi_url=None, exception_handlers=handlers)
     theme = gradio.themes.Base(font="system-ui")
-    options: Any = {"footer_links": [], "run_history": False, "ssr_mode": False}
-    blocks = build_page(models, app)
-    page = gradio.mount_gradio_app(app, blocks, "/", theme=theme, head_paths=_HEAD, **options)
+    page = gradio.mount_gradio_app(
+        app,
+        build_page(models, app),
+        "/",
+        theme=theme,
+        head_paths=_HEAD,
+        footer_links=[],
+        run_history=False,
+        ssr_mode=False,
+    )
 
     async def admit(scope: Any, receive: Any, send: Any) -> None:
         target = page

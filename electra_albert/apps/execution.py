@@ -67,9 +67,7 @@ def choose_arithmetic(precision: Arithmetic | Literal["auto"], device: torch.dev
         has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
     elif device.type == "cpu":
         capabilities = torch.cpu.get_capabilities()
-        has_bf16 = any(
-            capabilities.get(name, False) for name in ("amx_bf16", "avx512_bf16", "bf16")
-        )
+        has_bf16 = any(capabilities.get(name) for name in ("amx_bf16", "avx512_bf16", "bf16"))
     return "bf16" if has_bf16 else "fp32"
 
 

@@ -7,13 +7,11 @@ from typing import NamedTuple
 from electra_albert.apps.command_line import format_table
 from electra_albert.contracts import Metrics
 
-OLD_TEXT_PREFIX = (
-    "old_text_"  # of scores on the text that the weights of --init_from were trained on
-)
+# Of scores on the text that the weights of --init_from were trained on.
+OLD_TEXT_PREFIX = "old_text_"
 MASKED_TOKENS = "masked_tokens"  # number of tokens over which the loss is averaged
-_SPREAD_NATS = (
-    3.0  # standard deviation of the loss of one masked token; 2.2 of the unigram baseline
-)
+# Standard deviation of the loss of one masked token; 2.2 of the unigram baseline.
+_SPREAD_NATS = 3.0
 _LARGEST_ERROR = 0.1  # nats; a larger standard error gives a warning
 _MOST_PRECISION = 0.65  # that learning requires, however many tokens are replaced
 

@@ -223,11 +223,10 @@ def commit(root: Path) -> str | None:
     """The commit of a checkout, with -dirty if files differ from it; None outside a checkout."""
     if not (root / ".git").exists():  # git would search the parent folders and find another project
         return None
-    describe = ("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
-    command = ("git", "-C", str(root), *describe)
+    command = ("git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, check=True, timeout=_GIT_SECONDS
+            command, cwd=root, capture_output=True, text=True, check=True, timeout=_GIT_SECONDS
         )
     except (OSError, subprocess.SubprocessError):
         return None

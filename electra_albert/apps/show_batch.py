@@ -84,8 +84,7 @@ def _restore(folder: Path, step: int) -> tuple[Any, int, str]:
     recorded = recorded_settings(folder)
     training = config.training
     per_process = training.per_device_train_batch_size * training.gradient_accumulation_steps
-    batch_size = recorded.get(GLOBAL_BATCH, per_process)
-    processes = batch_size // per_process
+    processes = recorded.get(GLOBAL_BATCH, per_process) // per_process
     origin = config.run.init_from or "random initial weights"
     latest = None
     for saved_step, path in checkpoint.list_checkpoints(folder / "checkpoints"):

@@ -124,9 +124,8 @@ def load_fine_tuned(stored: Stored, tokenizer: Any) -> FineTuned | str:
         model = build(stored, TaskModel, head)
     except CheckpointError as error:
         return str(error)
-    usual = TuningConfig()
     longest = model.config.max_position_embeddings
-    plan = EncodePlan(longest, usual.doc_stride, usual.max_answer_length)
+    plan = EncodePlan(longest, TuningConfig.doc_stride, TuningConfig.max_answer_length)
     plan = trained_plan(plan, details)
     plan = plan._replace(max_seq_length=min(plan.max_seq_length, longest))
     takes_pairs = None

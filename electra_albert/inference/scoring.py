@@ -66,28 +66,27 @@ def score_text(
     generator = model.masked_token_model("scoring a text")
     special = special_ids(model.tokenizer)
     longest = generator.config.max_position_embeddings
-    length = max_seq_length
-    if length is None:
-        length = min(DEFAULT_LENGTH, longest)
-    if not MIN_LENGTH <= length <= longest:
+    if max_seq_length is None:
+        max_seq_length = min(DEFAULT_LENGTH, longest)
+    if not MIN_LENGTH <= max_seq_length <= longest:
         raise UsageError(
-            f"max_seq_length={length} must be from {MIN_LENGTH} to {longest}, the model's maximum"
+            f"max_seq_length={max_seq_length} must be from {MIN_LENGTH} to {longest}, "
+            "the model's maximum"
         )
     require_file(file)
     stream, words = _tokenize(model.tokenizer, file, text_column)
     sums = torch.zeros(4, dtype=torch.float64)
     with TemporaryDirectory(prefix="score-") as scratch:
         split = Split(Path(scratch), len(model.tokenizer), [0], [stream], [0])
-        table = build_table(split, length, _EXAMPLE_SEED)
-        examples = PackedExamples(split, table, length, _EXAMPLE_SEED, special)
-        rows = table.count
-        batch_size = max(1, model.batch_tokens // length)
-        for batch in eval_batches(examples, rows, batch_size):
+        table = build_table(split, max_seq_length, _EXAMPLE_SEED)
+        examples = PackedExamples(split, table, max_seq_length, _EXAMPLE_SEED, special)
+        batch_size = max(1, model.batch_tokens // max_seq_length)
+        for batch in eval_batches(examples, table.count, batch_size):
             sums += predict_batch(generator, batch.to(model.device), special)
     if not sums.isfinite().all():
         raise CheckpointError(_NOT_FINITE.format(file))
     scores = _as_scores(sums.tolist(), stream.tokens, words, special.unk)
-    return {"file": str(file), "max_seq_length": length, "rows": rows, **scores}
+    return {"file": str(file), "max_seq_length": max_seq_length, "rows": table.count, **scores}
 
 
 def _as_scores(sums: list[float], ids: np.ndarray, words: int, unknown_id: int | None) -> Scores:
