@@ -341,8 +341,7 @@ def _raw_options(config: str) -> dict[str, Any]:
     try:
         return dict(parse_json(config, dict))
     except ValueError as error:
-        problem = f"is neither a file nor JSON ({error})"
-        raise UsageError(f"--config {config[:100]} {problem}") from None
+        raise UsageError(f"--config {config[:100]} is neither a file nor JSON ({error})") from None
 
 
 def option_names(argv: Sequence[str]) -> set[str]:

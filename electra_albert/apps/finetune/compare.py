@@ -59,11 +59,14 @@ def find_glue(config: FinetuneConfig) -> list[str]:
     if data.data_dir is None or data.train_file or data.validation_file or data.test_file:
         problem = "--task glue reads the folders of all tasks: give --data_dir, and no single files"
     elif tuning.class_weights != "none" or tuning.metric_for_best_model or data.validation_split:
-        options = "--class_weights, --metric_for_best_model and --validation_split"
-        problem = f"{options} need one --task, not glue"
+        problem = (
+            "--class_weights, --metric_for_best_model and --validation_split need one --task, "
+            "not glue"
+        )
     elif not tuning.is_training:
-        problem = "--num_train_epochs 0 evaluates one fine-tuned model on one task"
-        problem += "; name it with --task"
+        problem = (
+            "--num_train_epochs 0 evaluates one fine-tuned model on one task; name it with --task"
+        )
     elif tuning.predict not in (None, PREDICT_TEST):
         problem = f"--predict {tuning.predict} needs one --task; glue takes only --predict test"
     require(not problem, problem)
@@ -76,8 +79,10 @@ def find_glue(config: FinetuneConfig) -> list[str]:
         names = [name for name in names if not TASKS[name].trained_by]
     absent = [TASKS[name] for name in GLUE if name not in names]
     missing = ", ".join(task.files.folders[0] for task in absent)
-    problem = f"--data_dir {folder} holds none of {missing}"
-    require(bool(names), f"{problem}; give the folder that holds them")
+    require(
+        bool(names),
+        f"--data_dir {folder} holds none of {missing}; give the folder that holds them",
+    )
     if missing:
         LOG.info(f"notice: tasks without data in {folder}, skipped: {missing}")
     has_mnli = _MNLI in names or not tuning.from_mnli
@@ -206,14 +211,16 @@ def _read_sweep(folder: Path) -> FinishedSweep:
     require(file.is_file(), f"{file} does not exist; give the folder of a finished sweep")
     results = read_json(file, _RESULTS)
     if not results:
-        problem = "is damaged or not of a sweep over one task"
-        raise CheckpointError(f"{file} {problem}; run the sweep again")
+        raise CheckpointError(
+            f"{file} is damaged or not of a sweep over one task; run the sweep again"
+        )
     seeds = []
     for seed in results["seeds"]:
         result = files.read_result(folder / f"seed-{seed}")
         if result is None:
-            problem = "lacks the result of a seed: it is unfinished, or only evaluated a model"
-            raise CheckpointError(f"{folder} {problem}")
+            raise CheckpointError(
+                f"{folder} lacks the result of a seed: it is unfinished, or only evaluated a model"
+            )
         seeds.append(result)
     names = files.data_names(recorded_settings(folder))
     measure = results["measure"]
@@ -240,8 +247,10 @@ def compare_folders(first: Path, second: Path) -> str:
             continue
         hashes = [sweep.results["evaluation_fingerprints"].get(set_name) for sweep in sweeps]
         if hashes[0] != hashes[1]:
-            problem = "the two were evaluated on different examples"
-            raise DataError(f"{described}; {problem}; compare sweeps with the same evaluation data")
+            raise DataError(
+                f"{described}; the two were evaluated on different examples; "
+                "compare sweeps with the same evaluation data"
+            )
         values, second_values = (files.metric_inputs(sweep.seeds, set_name) for sweep in sweeps)
         comparison = metrics.compare(values, second_values, measure, metric, _SEED)
         means = [percent(sweep.results["metrics"][name]["mean"]) for sweep in sweeps]
@@ -254,10 +263,12 @@ def compare_folders(first: Path, second: Path) -> str:
     columns = "metric (x 100),first,second,difference,95 % interval,p-value,difference / std"
     counts = [len(sweep.seeds) for sweep in sweeps]
     folders = f"first {first} ({counts[0]} seed(s)), second {second} ({counts[1]} seed(s))"
-    method = "Bootstrap over examples (the same for both) and seeds"
     table = markdown_table(columns.split(","), rows)
     lines = [f"{results['task']}: {folders}", "", *table, ""]
-    lines.append(f"{method}; two-sided p-value; std pooled over seeds.")
+    lines.append(
+        "Bootstrap over examples (the same for both) and seeds; two-sided p-value; "
+        "std pooled over seeds."
+    )
     if min(counts) < _ENOUGH_SEEDS:
         problem = "the interval is unreliable and the p-value too low"
         lines.append(f"notice: with fewer than {_ENOUGH_SEEDS} seeds per sweep {problem}")

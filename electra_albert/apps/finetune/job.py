@@ -286,8 +286,9 @@ def _model_details(task: Task, base: BaseModel) -> dict[str, Any]:
     """
     task_name = task.trained_by or task.name
     if base.files is None:
-        advice = f"give a model fine-tuned on {task_name} with --model"
-        raise UsageError(f"{task.name} is only evaluated: {advice}")
+        raise UsageError(
+            f"{task.name} is only evaluated: give a model fine-tuned on {task_name} with --model"
+        )
     details, _ = load.read_task(base.files)
     labels = tuple(details["labels"])
     recorded = details.get("task", task_name)  # not recorded in a stock folder
@@ -322,8 +323,9 @@ def _with_metrics(task: Task, labels: Sequence[str], main: str | None) -> Task:
     # A level of RACE may have no example.
     offered = task.metrics[:1] if task.kind == "choice" else task.metrics
     if main not in (None, *offered):
-        choice = f"{task.name} has {', '.join(offered)}; choose one"
-        raise UsageError(f"--metric_for_best_model {main}: {choice}")
+        raise UsageError(
+            f"--metric_for_best_model {main}: {task.name} has {', '.join(offered)}; choose one"
+        )
     return replace(task, main=main or task.main)
 
 
@@ -350,12 +352,14 @@ def _encode_plan(
     if length <= positions or tuning.from_scratch or base.files is None:
         return plan
     if details:
-        problem = f"exceeds the model's {positions} positions"
-        raise UsageError(f"--max_seq_length {length} {problem}; lower it")
-    notice = f"notice: {base.name} has {positions} trained positions"
-    effect = "the others are extrapolated and learn from this task's examples only"
-    command = f"electra-albert pretrain --init_from MODEL --max_seq_length {length}"
-    LOG.info(f"{notice}; {effect}; pretrain it with {command}, or split the texts")
+        raise UsageError(
+            f"--max_seq_length {length} exceeds the model's {positions} positions; lower it"
+        )
+    LOG.info(
+        f"notice: {base.name} has {positions} trained positions; the others are extrapolated and "
+        "learn from this task's examples only; pretrain it with electra-albert pretrain "
+        f"--init_from MODEL --max_seq_length {length}, or split the texts"
+    )
     return plan
 
 

@@ -135,8 +135,10 @@ def _plan_new_text(config: FinetuneConfig, world: World) -> TaskJob:
     if name is not None:
         requested = registry.find_task(name)
     if tuning.model is None:
-        problem = f"--predict {tuning.predict} needs a fine-tuned model"
-        raise UsageError(f"{problem}: give it with --model, or train one with --task and its data")
+        raise UsageError(
+            f"--predict {tuning.predict} needs a fine-tuned model: give it with --model, "
+            "or train one with --task and its data"
+        )
     base = find_base_model(config, world)
     assert base.files is not None
     details, _ = load.read_task(base.files)
@@ -145,8 +147,10 @@ def _plan_new_text(config: FinetuneConfig, world: World) -> TaskJob:
     has_one_text = task.columns == registry.TASKS[CUSTOM].columns
     is_recorded = "columns" in details
     if has_one_text and not is_recorded and config.data.text_pair_column is None:
-        one_text = f"notice: {model} does not record its columns, so examples have one text"
-        LOG.info(f"{one_text}; give the column of a second text with --text_pair_column")
+        LOG.info(
+            f"notice: {model} does not record its columns, so examples have one text; "
+            "give the column of a second text with --text_pair_column"
+        )
     if "max_seq_length" in details and "max_seq_length" in (config.chosen or ()):
         trained = f"it was fine-tuned with {details['max_seq_length']}"
         raise UsageError(f"--max_seq_length has no effect with {model}: {trained}; drop the option")
@@ -183,8 +187,7 @@ def _new_text_folder(output_dir: str | None, model: Path) -> Path:
     if table.exists():
         header = PREDICTIONS_HEADER.encode()
         if not (table.is_file() and table.read_bytes().startswith(header)):
-            problem = "was not written by fine-tuning"
-            raise UsageError(f"{table} {problem}; choose another --output_dir")
+            raise UsageError(f"{table} was not written by fine-tuning; choose another --output_dir")
         LOG.info(f"notice: {table} will be overwritten; give another --output_dir to keep it")
     return folder
 

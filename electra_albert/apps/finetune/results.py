@@ -113,8 +113,7 @@ def open_folder(job: TaskJob, command: Sequence[str]) -> list[str]:
     }
     recorded = recorded_settings(folder)
     if recorded and job.config.tuning.resume == "never":
-        advice = "choose another --output_dir"
-        raise UsageError(f"--resume never, but {folder} holds a sweep; {advice}")
+        raise UsageError(f"--resume never, but {folder} holds a sweep; choose another --output_dir")
     changes = []
     # A sweep without training may replace another one.
     is_fixed = job.train is not None or recorded.get("is_trained") is not False
@@ -338,8 +337,7 @@ def format_results(results: Mapping[str, Any]) -> str:
     for name, score in results["constant_baseline"].items():
         lines += ["", f"baseline (the same prediction for every example): {name} {percent(score)}"]
     if seeds == 1:
-        advice = "use --seeds 5 to measure the variation between seeds"
-        lines += ["", f"one seed gives no std: {advice}"]
+        lines += ["", "one seed gives no std: use --seeds 5 to measure the variation between seeds"]
     if results["collapsed_seeds"]:
         lines += ["", _warning(results)]
     return "\n".join(lines)
@@ -376,9 +374,7 @@ def table_metrics(results: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
 
 def percent(value: float | None) -> str:
     """A fraction times 100 with two decimals."""
-    if value is None:
-        return "-"
-    return f"{100 * value:.2f}"
+    return "-" if value is None else f"{100 * value:.2f}"
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

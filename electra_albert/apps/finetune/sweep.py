@@ -205,8 +205,10 @@ class Sweep:
                 return replace(result, is_stopped=True, summary="\n".join(lines))
             lines += [f"written: {file}" for file in written]
         elif not done:
-            advice = "give --predict test to write predictions"
-            LOG.info(f"{job.task.name}: no labels, so no scores; {advice}")
+            LOG.info(
+                f"{job.task.name}: no labels, so no scores; "
+                "give --predict test to write predictions"
+            )
         lines += files.describe_files(job)
         if tuning.push_to_hub is not None and done:
             message = f"{job.task.name}, seed {best.seed}"
