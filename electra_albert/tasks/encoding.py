@@ -305,10 +305,7 @@ def split_outputs(
     outputs: NDArray[np.float32], chosen: Integers, features: EncodedExamples
 ) -> Outputs:
     """Split outputs [B, ...] of the chosen features into one array each, without padding."""
-    if features.num_choices > 1:
-        return list(outputs.reshape(len(chosen), features.num_choices))
     if outputs.ndim == 2:  # one vector per sequence
-        return list(outputs)
-    lengths = features.feature_lengths[chosen]
-    pairs = zip(outputs, lengths, strict=True)
+        return list(outputs.reshape(len(chosen), -1))
+    pairs = zip(outputs, features.feature_lengths[chosen], strict=True)
     return [output[:length] for output, length in pairs]
