@@ -70,13 +70,15 @@ def encode(examples: Sequence[SequenceExample], encoding: Encoding) -> EncodedEx
             encoding.note("examples", plan.truncated, examples[number], is_truncated=True)
     gold = encoding.gold(examples)
     labels: NDArray[np.generic] | None = None
-    if gold is not None and plan.is_regression:
-        labels = np.array(gold, dtype=np.float32)[index]
-    elif gold is not None and plan.is_multi_label:
-        is_label = [[label in names for label in encoding.labels] for names in gold]
-        labels = np.array(is_label, dtype=np.float32)[index]
-    elif gold is not None:
-        labels = encoding.label_ids(gold)[index]
+    if gold is not None:
+        if plan.is_regression:
+            labels = np.array(gold, dtype=np.float32)
+        elif plan.is_multi_label:
+            is_label = [[label in names for label in encoding.labels] for names in gold]
+            labels = np.array(is_label, dtype=np.float32)
+        else:
+            labels = encoding.label_ids(gold)
+        labels = labels[index]
     return flatten(encoding.encoder, sequences, index, labels)
 
 
