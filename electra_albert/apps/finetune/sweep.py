@@ -173,7 +173,7 @@ class Sweep:
             self.is_stopped = result is None
             if result is not None:
                 self.results[result.seed] = result
-        main_result = RunResult(job.folder, {}, 0, is_stopped=True)
+        main_result: RunResult = RunResult(job.folder, {}, 0, is_stopped=True)
         if not self.is_stopped:
             with main_first(job.world):
                 if job.world.is_main:
