@@ -9,8 +9,11 @@ from electra_albert.contracts import UserError
 
 def main(argv: Sequence[str]) -> int:
     """Entry point of `electra-albert doctor`; returns 1 if a check failed, else 0."""
-    purpose = "Check a corpus and a configuration before training, with the options of pretraining."
-    _, config = parse_pretraining(argv, "electra-albert doctor", purpose)
+    _, config = parse_pretraining(
+        argv,
+        "electra-albert doctor",
+        "Check a corpus and a configuration before training, with the options of pretraining.",
+    )
     from electra_albert.apps.pretrain import budget, checks, job
     from electra_albert.training.distributed import start
 

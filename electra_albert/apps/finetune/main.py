@@ -103,15 +103,23 @@ def finetune(
 
 def parse_finetuning(argv: Sequence[str]) -> FinetuneConfig:
     """Parse the command line; UsageError for a wrong option."""
-    purpose = "Fine-tune a pretrained encoder on a task and report its scores."
-    program = command_line.program("finetune")
-    parser = command_line.make_parser(program, purpose, "[--option value ...]")
+    parser = command_line.make_parser(
+        command_line.program("finetune"),
+        "Fine-tune a pretrained encoder on a task and report its scores.",
+        "[--option value ...]",
+    )
     words = command_line.config_first(argv)
     for kind in PARTS.values():
         derived = DERIVED if kind is TrainingConfig else ()
         parser.add_class_arguments(kind, skip={"compare", *derived})
-    text = "Compare two result folders of the same task instead of training."
-    parser.add_argument("--compare", type=str, nargs=2, default=[], metavar=("A", "B"), help=text)
+    parser.add_argument(
+        "--compare",
+        type=str,
+        nargs=2,
+        default=[],
+        metavar=("A", "B"),
+        help="Compare two result folders of the same task instead of training.",
+    )
     options = command_line.parse(parser, words, _SHORT_HELP)
     options.compare = options.compare or None  # the parser refuses None
     chosen = frozenset(parser.parse_args(words, defaults=False).as_dict())
