@@ -104,8 +104,9 @@ def run_app(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
         failure = _write(sys.stdout)
         if not failure:
             raise  # not caused by stdout
-        advice = "free disk space or redirect the output to another path"
-        return report(UsageError(f"{failure}; {advice}"))
+        return report(
+            UsageError(f"{failure}; free disk space or redirect the output to another path")
+        )
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130

@@ -189,8 +189,10 @@ def _load(options: Namespace) -> "InferenceModel":
             f"{path} has no masked-token head (predictions); name a model that has one"
         )
     if model.discriminator is None:
-        notice = "notice: no discriminator next to this generator, so tokens are not scored"
-        print(notice, file=sys.stderr)
+        print(
+            "notice: no discriminator next to this generator, so tokens are not scored",
+            file=sys.stderr,
+        )
     return model
 
 

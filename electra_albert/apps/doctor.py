@@ -23,8 +23,7 @@ def main(argv: Sequence[str]) -> int:
     except UserError:
         raise
     except (AssertionError, ValueError) as error:  # of the checks in make_job
-        text = f"{error}; correct the objective"
-        findings = iter([checks.Finding("fail", "weights", text)])
+        findings = iter([checks.Finding("fail", "weights", f"{error}; correct the objective")])
     counts = Counter[str]()
     for finding in findings:
         counts[finding.status] += 1

@@ -99,6 +99,8 @@ def choose_recording(
         recomputes_eagerly = training.gradient_checkpointing and compilation != "step"
         return is_possible and world.world_size == 1 and not recomputes_eagerly
     if training.cuda_graphs and not is_possible:
-        problem = f"--cuda_graphs true needs CUDA and a precision other than fp16, not {device}"
-        raise UsageError(f"{problem} with {arithmetic}; leave it out")
+        raise UsageError(
+            "--cuda_graphs true needs CUDA and a precision other than fp16, "
+            f"not {device} with {arithmetic}; leave it out"
+        )
     return training.cuda_graphs

@@ -111,7 +111,7 @@ def one_line_errors(
         if compilation == "none" or not isinstance(error, BackendCompilerFailed):
             raise
         cause = (text or type(error).__name__).splitlines()[0]
-        advice = "or, if an earlier run was killed, delete /tmp/torchinductor_<user>"
         raise UsageError(
-            f"torch.compile failed ({cause}); use --torch_compile none, {advice}"
+            f"torch.compile failed ({cause}); use --torch_compile none, or, if an earlier run was "
+            "killed, delete /tmp/torchinductor_<user>"
         ) from error

@@ -140,9 +140,10 @@ def error_lines(masked_tokens: int) -> list[str]:
     error = _SPREAD_NATS / max(1, masked_tokens) ** 0.5
     if error <= _LARGEST_ERROR:
         return []
-    tokens = f"held-out scores use only {masked_tokens:,} masked tokens"
-    spread = f"the standard error of a loss is about {error:.1g} nats"
-    return [f"warning: {tokens}: {spread}; use more text or raise --eval_examples"]
+    return [
+        f"warning: held-out scores use only {masked_tokens:,} masked tokens: the standard error of "
+        f"a loss is about {error:.1g} nats; use more text or raise --eval_examples"
+    ]
 
 
 def format_forgetting(evaluations: Sequence[Metrics]) -> str:

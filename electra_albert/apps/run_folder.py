@@ -127,8 +127,9 @@ def check_is_ours(folder: Path) -> None:
         return
     for name in _WRITTEN:
         if (folder / name).exists():
-            problem = f"is not a run's folder, and {name} would be overwritten"
-            raise UsageError(f"{folder} {problem}; choose another")
+            raise UsageError(
+                f"{folder} is not a run's folder, and {name} would be overwritten; choose another"
+            )
 
 
 def config_options(config: PretrainConfig) -> dict[str, Any]:

@@ -176,8 +176,10 @@ def _check(options: Namespace) -> None:
         output = Path(options.output)
         check_can_write(output.absolute().parent)
         is_scores = read_json(output, {"weights": dict, "tokenizer": str, "options": dict})
-        problem = f"--output {output} exists and is not a file of scores"
-        require(bool(is_scores) or not output.exists(), f"{problem}; name another file")
+        require(
+            bool(is_scores) or not output.exists(),
+            f"--output {output} exists and is not a file of scores; name another file",
+        )
 
 
 def format_texts(scores: Sequence[dict[str, Any]]) -> str:

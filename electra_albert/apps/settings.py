@@ -72,8 +72,10 @@ def check_settings(
             "max_steps": config.training.max_steps,
         }
         option = next(name for name, limit in limits.items() if limit)
-        exceeded = f"{checkpoint} exceeds --{option} {limits[option]}"
-        raise UsageError(f"{exceeded}; raise it or choose another --output_dir")
+        raise UsageError(
+            f"{checkpoint} exceeds --{option} {limits[option]}; "
+            "raise it or choose another --output_dir"
+        )
     settings = run_settings(preset, config, world_size, "unknown")  # arithmetic may change
     recorded = {}
     for name, value in state["settings"].items():
@@ -103,8 +105,10 @@ def log_changes(resume_point: ResumePoint, run: "RunSettings") -> None:
     for name, value in now.items():
         before = state.get(name, value)
         if before != value:
-            effect = "results may differ in the last bits from here on"
-            LOG.info(f"{name} was {before}, is now {value}: {effect}")
+            LOG.info(
+                f"{name} was {before}, is now {value}: "
+                "results may differ in the last bits from here on"
+            )
 
 
 def run_settings(
@@ -204,5 +208,7 @@ def _other_settings(origin: Path | str, differences: Sequence[str]) -> Checkpoin
     listed = "; ".join(differences[:3])
     if len(differences) > 3:
         listed += f" and {len(differences) - 3} more"
-    advice = "choose another --output_dir or the same settings"
-    return CheckpointError(f"{origin} was made with different settings ({listed}); {advice}")
+    return CheckpointError(
+        f"{origin} was made with different settings ({listed}); "
+        "choose another --output_dir or the same settings"
+    )

@@ -15,7 +15,7 @@ from electra_albert.apps.pretrain.options import parse_pretraining
 from electra_albert.apps.run_folder import CONFIG
 from electra_albert.apps.settings import GLOBAL_BATCH, compare_settings, recorded_settings
 from electra_albert.config.checks import require
-from electra_albert.contracts import IGNORED_LABEL, Batch, UsageError
+from electra_albert.contracts import IGNORED_LABEL, Batch
 from electra_albert.objectives import spec_of
 
 _ORDERS = {
@@ -49,10 +49,10 @@ def show(step: int, run: str | None = None, rows: int = 4) -> None:
     job, processes, origin = _restore(folder, step)
     spec = spec_of(job.config)
     objective: Any = job.objective
-    if not hasattr(objective, "corrupt"):
-        raise UsageError(
-            f"--run {folder}: objective {job.config.run.objective} masks no tokens; nothing to show"
-        )
+    require(
+        hasattr(objective, "corrupt"),
+        f"--run {folder}: objective {job.config.run.objective} masks no tokens; nothing to show",
+    )
     if spec.generator(job.config) is None:
         origin = spec.generator_text(job.config)
     batches = replace(job.batches, world_size=processes)

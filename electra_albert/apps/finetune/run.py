@@ -173,8 +173,10 @@ def _plan(assignment: Assignment, world: World, stop: StopSignal) -> Sweep:
     updates += f", batch size {job.global_batch_size}, {rates}"
     LOG.info(f"{name}: {updates}, {job.head.style} head, {devices}")
     if training.warmup_steps >= training.max_steps:
-        of = f"--warmup_steps {training.warmup_steps:,} of {training.max_steps:,} updates"
-        LOG.info(f"notice: {of}: the full learning rate is never reached")
+        LOG.info(
+            f"notice: --warmup_steps {training.warmup_steps:,} of {training.max_steps:,} updates: "
+            "the full learning rate is never reached"
+        )
     return Sweep(job, stop)
 
 
