@@ -1,11 +1,10 @@
 """The log in dev/log has an entry for every removed option, and every link to it names an entry."""
 
 import re
-from pathlib import Path
 
 from electra_albert.config.pretraining import REMOVED
+from tests.budgets import ROOT
 
-ROOT = Path(__file__).parents[1]
 LOG = ROOT / "dev" / "log" / "2026-11.md"
 PAGES = [
     path for glob in ("*.md", "docs/*.md", "benchmarks/*.md") for path in sorted(ROOT.glob(glob))

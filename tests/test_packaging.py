@@ -18,8 +18,8 @@ from packaging.markers import Marker
 from packaging.requirements import Requirement
 
 from tests.apps.tiny_run import environment
+from tests.budgets import ROOT
 
-ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 

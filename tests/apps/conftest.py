@@ -18,6 +18,7 @@ from electra_albert.config.pretraining import PretrainConfig
 from tests.apps.tiny_run import Ended, english, finish, options, start, succeed
 
 DOCUMENTS = 130
+Once = Callable[[str, Callable[[], Ended]], Ended]
 
 
 class Finished(NamedTuple):
@@ -50,7 +51,7 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def make_once(shared_folder: Path) -> Callable[[str, Callable[[], Ended]], Ended]:
+def make_once(shared_folder: Path) -> Once:
     """Run something in one worker for all of them; the others wait for it."""
 
     def once(
@@ -69,7 +70,7 @@ def make_once(shared_folder: Path) -> Callable[[str, Callable[[], Ended]], Ended
 @pytest.fixture(scope="session")
 def finished(
     shared_folder: Path,
-    make_once: Callable[[str, Callable[[], Ended]], Ended],
+    make_once: Once,
 ) -> Finished:
     """The tiny run, read-only for tests."""
     corpus, prepared, folder = map(shared_folder.joinpath, ("tales.txt", "prepared", "run"))
@@ -87,7 +88,7 @@ def finished(
 def shipped(
     finished: Finished,
     shared_folder: Path,
-    make_once: Callable[[str, Callable[[], Ended]], Ended],
+    make_once: Once,
 ) -> Path:
     """Generator and discriminator of the tiny run in half precision, read-only for tests."""
     folder = shared_folder / "shipped"

@@ -11,12 +11,12 @@ import electra_albert as ea
 from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.apps.pretrain.options import parse_pretraining
 from tests.apps.conftest import Finished
+from tests.apps.test_depth_and_growth import STEPS
 from tests.apps.tiny_run import succeed
 from tests.apps.tiny_tasks import options as task_options
 from tests.apps.tiny_tasks import tune
 
 LENGTH = 32  # of the tiny run
-STEPS = ("--max_steps", 4, "--save_steps", 2, "--logging_steps", 1, "--eval_steps", 4)
 
 
 def positions(model: Path) -> int:

@@ -14,7 +14,7 @@ from electra_albert.apps import report, run_folder
 from electra_albert.apps.pretrain.trial import flops_per_step
 from electra_albert.training.monitor import read_metrics
 from tests.apps.conftest import Finished
-from tests.apps.tiny_run import STEPS, assert_refused, call
+from tests.apps.tiny_run import CHROMIUM, STEPS, assert_refused, call
 from tests.refusals import rows
 
 OPTIONS = "--headless --no-sandbox --disable-gpu --dump-dom"
@@ -128,9 +128,9 @@ def assert_drawn_inside(page: str) -> None:
 def test_a_browser_draws_every_chart_and_shows_every_text(
     finished: Finished, tmp_path: Path
 ) -> None:
-    if (browser := shutil.which("chromium") or shutil.which("google-chrome")) is None:
+    if CHROMIUM is None:
         pytest.skip("there is no Chromium on PATH")
-    command = [browser, *OPTIONS.split(), f"--user-data-dir={tmp_path}"]
+    command = [CHROMIUM, *OPTIONS.split(), f"--user-data-dir={tmp_path}"]
     command.append((finished.folder / run_folder.REPORT).as_uri())
     page = subprocess.check_output(command, text=True, timeout=120, stderr=subprocess.DEVNULL)
     titles = set(re.findall("<figcaption>([^<]*)<", page))

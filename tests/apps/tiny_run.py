@@ -9,8 +9,10 @@ import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +21,8 @@ from electra_albert.apps.command_line import run_app
 from electra_albert.training.monitor import CLOCK
 
 ROOT = Path(__file__).parents[2]
+SHIPPED = ROOT / "data" / "models" / "english-h256-l4"
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 STEPS = 20
 _TIMEOUT_SECONDS = 240
 _UNWANTED = "RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT PYTHONUNBUFFERED NO_COLOR"
@@ -172,6 +176,15 @@ def finish(process: subprocess.Popen[str]) -> Ended:
     return Ended(process.returncode, out, err)
 
 
+def interrupt(command: Sequence[object], log: Path, count: int, number: signal.Signals) -> Ended:
+    """Start Python with `command` and send it a signal after a number of rows of a log."""
+    process = start(command, log.parents[2])
+    while process.poll() is None and not (log.exists() and log.read_text().count("\n") >= count):
+        time.sleep(0.002)
+    process.send_signal(number)
+    return finish(process)
+
+
 def call(main: Callable[[Sequence[str]], int], *argv: object) -> Ended:
     """Run an app in this process; errors become exit codes, as in its script."""
     out, err = io.StringIO(), io.StringIO()
@@ -189,6 +202,12 @@ def succeed(main: Callable[[Sequence[str]], int], *argv: object) -> Ended:
 
 def sha256(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    """Every file below a folder with the hash of its content."""
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    return {str(file.relative_to(folder)): sha256(file) for file in files}
 
 
 def rows(run: Path) -> list[dict[str, Any]]:

@@ -24,9 +24,9 @@ from electra_albert.corpus.examples import eval_batches
 from electra_albert.corpus.tokenizer_training import train_tokenizer
 from electra_albert.objectives.masking import Targets
 from electra_albert.tokenization.tokenizer import save_tokenizer
-from electra_albert.training.distributed import World
 from tests.apps.tiny_run import TRAINING, Ended, as_argv, english, succeed
 from tests.hub.models import make
+from tests.training.toy import ALONE
 
 POSITIONS, VOCAB = 64, 150
 _SPECIAL = "[PAD] [UNK] [CLS] [SEP] [MASK]"
@@ -93,7 +93,7 @@ class Toy:
             _, config = parse_pretraining(
                 self.options(origin, self.folder / "no run", *more), "Pretraining.py"
             )
-            job = make_job(config, World(0, 1, 0, torch.device("cpu")))
+            job = make_job(config, ALONE)
         finally:
             logger.removeHandler(handler)
             logger.setLevel(level)

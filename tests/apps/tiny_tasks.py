@@ -4,15 +4,13 @@ Finetuning.py.
 
 import json
 import random
-import signal
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from electra_albert.apps.finetune import main as finetune
 from tests.apps import tiny_run
-from tests.apps.tiny_run import Ended, as_argv, finish, start, succeed
+from tests.apps.tiny_run import Ended, as_argv, succeed
 
 # Words of the tiny run's corpus.
 ANIMALS = ("cat", "dog", "owl", "fox", "hen", "bear", "wolf", "frog")
@@ -68,15 +66,6 @@ def results(folder: Path) -> dict[str, Any]:
 def losses(folder: Path) -> list[float]:
     """The losses in a seed's log."""
     return [row["loss"] for row in tiny_run.rows(folder / f"seed-{SEED}") if "loss" in row]
-
-
-def interrupt(argv: Sequence[str], log: Path, count: int, number: signal.Signals) -> Ended:
-    """Start the script and send it a signal after a number of rows of a log."""
-    process = start(["Finetuning.py", *argv], log.parents[2])
-    while process.poll() is None and not (log.exists() and log.read_text().count("\n") >= count):
-        time.sleep(0.002)
-    process.send_signal(number)
-    return finish(process)
 
 
 class Story(NamedTuple):

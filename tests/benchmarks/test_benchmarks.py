@@ -26,10 +26,9 @@ from electra_albert.config.objectives import RtdConfig
 from electra_albert.config.training import TrainingConfig
 from electra_albert.contracts import Batch, SpecialIds, UsageError, UserError
 from electra_albert.objectives.rtd import ReplacedTokenDetection
-from electra_albert.training.distributed import World
 from tests.apps.tiny_run import english
+from tests.training.toy import ALONE
 
-WORLD = World(0, 1, 0, torch.device("cpu"))
 B, L, V, SEED = 3, 23, 61, 5
 # Large initial weights, so that losses are far from chance level and depend on every weight.
 SPECIAL = SpecialIds(0, 1, 2, 3, 4, never_masked=(0, 1, 2, 3, 4))
@@ -137,12 +136,12 @@ def test_speedups_are_ratios_of_timings_in_turns() -> None:
 @pytest.fixture
 def job(given: dict[str, Any]) -> Job:
     config = BenchConfig(**given)
-    return bench_job(config, pretraining(config), WORLD, 4, "fp32")
+    return bench_job(config, pretraining(config), ALONE, 4, "fp32")
 
 
 def test_implementations_share_no_weights_and_updates_change_all_of_them(job: Job) -> None:
     batch = job.batches.micro_batches(1)[0]
-    members = step.implementations(job, WORLD, is_compiled=False)
+    members = step.implementations(job, ALONE, is_compiled=False)
     weights = [one.data_ptr() for member in members.values() for one in member.module.parameters()]
     assert len(set(weights)) == len(weights)
     for name, member in members.items():

@@ -20,11 +20,9 @@ from tokenizers import Tokenizer
 
 from electra_albert import load_model
 from electra_albert.hub.onnx import INPUTS, QUANTIZED_FILE
+from tests.apps.tiny_run import CHROMIUM, ROOT, SHIPPED
 
-ROOT = Path(__file__).parents[2]
-SHIPPED = ROOT / "data" / "models" / "english-h256-l4"
 BUILD = [sys.executable, str(ROOT / "examples" / "page" / "build.py"), "--model", str(SHIPPED)]
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 FLAGS = """--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
 --disable-component-update --disable-sync"""
 TEXTS = {

@@ -7,10 +7,9 @@ import yaml
 from transformers import AlbertConfig, AlbertForMaskedLM, AutoTokenizer
 
 from electra_albert.apps.pretrain import main as pretrain
-from tests.apps.tiny_run import ROOT, english, succeed
+from tests.apps.tiny_run import ROOT, SHIPPED, english, succeed
 
 RECIPES = sorted((ROOT / "examples" / "recipes").glob("*.yaml"))
-SHIPPED = str(ROOT / "data" / "models" / "english-h256-l4")
 FEW = "--eval_examples 8 --per_device_train_batch_size 4 --warmup_steps 1 --device cpu"
 
 
@@ -21,7 +20,7 @@ def test_a_recipe_trains(recipe: Path, tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "my.txt").write_text(english(130), encoding="utf-8")
     words = [*FEW.split(), *(("--flops", "1e11") if "flops" in options else ("--max_steps", "2"))]
     if "init_from" in options:
-        words += ["--init_from", SHIPPED]
+        words += ["--init_from", str(SHIPPED)]
     else:
         words += ["--vocab_size", "300"]
     succeed(pretrain.main, "--config", str(recipe), "--corpus", "my.txt", *words)

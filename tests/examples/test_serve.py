@@ -8,9 +8,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 import electra_albert as ea
-from tests.apps.tiny_run import ROOT
+from tests.apps.tiny_run import ROOT, SHIPPED
 
-MODEL = ROOT / "data" / "models" / "english-h256-l4"
 GOOD = ["The owl left the [MASK].", "A [MASK] fell into the river."]
 TOO_LONG = "owl " * 200
 
@@ -25,12 +24,12 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture
 def client(serve: Any) -> Iterator[TestClient]:
-    with TestClient(serve.make_app(ea.load_model(MODEL))) as client:
+    with TestClient(serve.make_app(ea.load_model(SHIPPED))) as client:
         yield client
 
 
 def test_every_call_answers_as_python(client: TestClient) -> None:
-    model = ea.load_model(MODEL)
+    model = ea.load_model(SHIPPED)
     answers = {
         call: client.post(f"/{call}", json={"texts": GOOD}).json()
         for call in ("fill-mask", "detect", "vectors")
@@ -40,7 +39,7 @@ def test_every_call_answers_as_python(client: TestClient) -> None:
         [token._asdict() for token in tokens] for tokens in model.replaced_probabilities(GOOD)
     ]
     assert answers["vectors"] == [found.pooled.tolist() for found in model.features(GOOD)]
-    assert client.get("/health").json() == {"model": str(MODEL)}
+    assert client.get("/health").json() == {"model": str(SHIPPED)}
 
 
 def test_requests_are_joined_and_a_wrong_one_fails_alone(serve: Any) -> None:

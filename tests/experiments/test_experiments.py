@@ -22,6 +22,7 @@ from experiments.report import find, report
 from experiments.running import OTHER_RECIPE, check_recipes, failure, is_done, run_stages
 from tests.apps.tiny_run import english, finish, start
 from tests.apps.tiny_tasks import cola
+from tests.budgets import ROOT
 
 PLAN = """
 pretraining: {preset: tiny, objective: rtd, optimizer: adamw, rtd.embedding_sharing: full}
@@ -54,7 +55,7 @@ def test_each_variant_becomes_commands_in_the_order_they_need(tmp_path: Path) ->
     assert random.needs == stages[0]
 
 
-PLANS = sorted(Path(__file__).parents[2].glob("experiments/*.yaml"))
+PLANS = sorted(ROOT.glob("experiments/*.yaml"))
 
 
 @pytest.mark.parametrize("file", PLANS, ids=lambda file: file.stem)

@@ -20,7 +20,7 @@ from electra_albert.model.compilation import compile_for_training
 from electra_albert.objectives.rtd import PretrainingModule
 from electra_albert.training.optimizer import build_optimizer, learning_rate_dtype
 from tests.model.test_compilation_and_checkpointing import compiled
-from tests.objectives.toy import OBJECTIVES, build, make_batch, make_objective, ordered
+from tests.objectives.toy import LENGTHS, OBJECTIVES, build, make_batch, make_objective, ordered
 
 # Operators whose output shape depends on values, or that copy a value to the host.
 _NAMES = (
@@ -172,6 +172,6 @@ def test_the_compiled_step_equals_the_eager_one(name: str) -> None:
 def test_another_batch_of_the_same_shape_does_not_recompile() -> None:
     objective = make_objective(rtd=RtdConfig(**options_of("rtd_sop")))
     compile_for_training(objective, "step")
-    for salt, lengths in enumerate(((23, 17, 9, 4, 23), (5, 23, 23, 23, 8), (23, 23, 23, 23, 23))):
+    for salt, lengths in enumerate(LENGTHS):
         objective(make_batch(lengths, salt=salt))
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1

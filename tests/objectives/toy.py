@@ -25,6 +25,8 @@ SPECIAL = SpecialIds(PAD, UNKNOWN, CLS, SEP, MASK, (PAD, UNKNOWN, CLS, SEP, MASK
 SEED = 11
 # The vocabulary is so small that a sampled token is often correct.
 SIZES = {"vocab_size": 19, "embedding_size": 11, "hidden_size": 28, "intermediate_size": 37}
+# Of the sequences in three batches of one shape.
+LENGTHS = ((23, 17, 9, 4, 23), (5, 23, 23, 23, 8), (23, 23, 23, 23, 23))
 MODEL = ModelConfig(**SIZES, num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=64)
 RTD_OPTIONS = {  # by the second part of a name in OBJECTIVES
     "": {},

@@ -29,9 +29,10 @@ from electra_albert.training.monitor import Monitor
 from electra_albert.training.run_log import RunLog
 from electra_albert.training.signals import StopSignal
 from electra_albert.training.step import RunSettings, TrainingStep, count_step
+from tests.apps.tiny_run import untimed_rows
 from tests.training import toy
 from tests.training.recorder import ReplayingRecorder
-from tests.training.toy import CONFIG, ToyBatches, ToyObjective, fingerprint, rows, run_toy
+from tests.training.toy import CONFIG, ToyBatches, ToyObjective, fingerprint, run_toy
 
 KILL_CONFIG = replace(CONFIG, max_steps=6, save_steps=2, save_total_limit=1)
 # Saves have different numbers of calls, so every third call covers all phases in about forty runs.
@@ -92,14 +93,14 @@ def kill(folder: Path) -> None:
             "found": found.name if found else None,
             "weights": fingerprint(objective),
             "left": sorted(path.name for path in (run / "checkpoints").iterdir()),
-            "rows": rows(run),
+            "rows": untimed_rows(run),
             "warnings": warnings,
         }
         print(json.dumps(result), flush=True)
 
     # Also imports all modules before the forks.
     _, through = run_toy(folder / "through", KILL_CONFIG)
-    expected = {"weights": fingerprint(through), "rows": rows(folder / "through")}
+    expected = {"weights": fingerprint(through), "rows": untimed_rows(folder / "through")}
     print(json.dumps(expected), flush=True)
     call, status = 1 - _EACH, int(signal.SIGKILL)
     while status == signal.SIGKILL:
@@ -145,7 +146,7 @@ def _resume(folder: Path, world: distributed.World) -> None:
             folder / str(start), config, objective=objective, world=world, resume_from=checkpoint
         )
         if world.is_main:
-            print(json.dumps([fingerprint(objective), rows(folder / str(start))[-1]]))
+            print(json.dumps([fingerprint(objective), untimed_rows(folder / str(start))[-1]]))
 
 
 def _stop(folder: Path, world: distributed.World) -> None:
@@ -208,7 +209,7 @@ def _recorded(folder: Path, world: distributed.World) -> None:
             objective.table.weight += world.rank  # ranks take the weights of the first one
         run_toy(run, config, objective=objective, world=world, record=recorder)
         if world.is_main:
-            print(json.dumps([fingerprint(objective), rows(run)]))
+            print(json.dumps([fingerprint(objective), untimed_rows(run)]))
 
 
 def rank(folder: Path, name: str) -> None:

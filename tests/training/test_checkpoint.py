@@ -21,9 +21,8 @@ from electra_albert.contracts import CheckpointError, DivergedError, UsageError
 from electra_albert.training import checkpoint
 from electra_albert.training.checkpoint import find_checkpoint, list_checkpoints, save_checkpoint
 from electra_albert.training.optimizer import build_optimizer
+from tests.budgets import ROOT
 from tests.training.toy import CONFIG, ToyObjective, fingerprint
-
-ROOT = Path(__file__).parents[2]
 
 
 def trained() -> tuple[ToyObjective, torch.optim.Optimizer]:

@@ -12,17 +12,19 @@ import torch
 
 from electra_albert.contracts import UsageError
 from electra_albert.training import distributed
+from tests.budgets import ROOT
 from tests.training.toy import ALONE
 
-ROOT = Path(__file__).parents[2]
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
 
 
 def start_ranks(world_size: int, folder: Path, program: str) -> list[subprocess.Popen[bytes]]:
     """Start a program of faults.py on several ranks as torchrun would."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     shared = {**os.environ, **address, "WORLD_SIZE": str(world_size)}
     command = [sys.executable, "-m", "tests.training.faults", "rank", str(folder), program]
     each = [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(world_size)]

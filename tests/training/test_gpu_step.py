@@ -31,13 +31,12 @@ from electra_albert.training.loss_scale import MAX_SKIPPED_IN_A_ROW, UpdateGuard
 from electra_albert.training.monitor import Monitor, read_metrics
 from electra_albert.training.signals import StopSignal
 from electra_albert.training.step import RunSettings, TrainingStep
-from tests.objectives.toy import MODEL, build, make_batch, ordered
-from tests.training.test_graphs import TextBatches, poisoned
+from tests.objectives.toy import LENGTHS, MODEL, build, make_batch, ordered
+from tests.training.test_graphs import TextBatches, poisoned, read_value
 from tests.training.toy import CONFIG
 
 pytestmark = pytest.mark.gpu
 WARM_STEPS, STEPS = WARM_CALLS + 2, 16  # a step is recorded in the last warm steps
-LENGTHS = ((23, 17, 9, 4, 23), (5, 23, 23, 23, 8), (23, 23, 23, 23, 23))
 # Of a loss after a few steps; rounding of bfloat16: 2**-8.
 TOLERANCE = {"fp32": 1e-4, "bf16": 0.02, "fp16": 0.02}
 # Above 3,072 tokens the gradient of the embeddings is computed another way.
@@ -192,12 +191,6 @@ def test_compiled_code_never_synchronises_and_has_the_eager_losses(
 
 def record_a_value(folder: Path) -> None:
     """Print the error of a recorded step that reads a value."""
-    micro = TrainingStep.micro
-
-    def read_value(self: TrainingStep, batch: Batch) -> None:
-        micro(self, batch)
-        float(self._scales.sum())
-
     TrainingStep.micro = read_value
     world = World(0, 1, 0, torch.device("cuda", 0))
     try:

@@ -22,7 +22,8 @@ from electra_albert.training.loss_scale import UpdateGuard
 from electra_albert.training.monitor import Monitor, Tally
 from electra_albert.training.signals import StopSignal
 from electra_albert.training.step import RunSettings, TrainingStep
-from tests.objectives.toy import MODEL, build, make_batch, ordered
+from tests.apps.tiny_run import untimed_rows
+from tests.objectives.toy import LENGTHS, MODEL, build, make_batch, ordered
 from tests.training import toy
 from tests.training.recorder import ReplayingRecorder
 from tests.training.test_distributed import run_ranks
@@ -30,7 +31,6 @@ from tests.training.test_loop import check_resume
 from tests.training.toy import ALONE, ToyObjective, fingerprint, run_toy
 
 STEPS, SHORT_STEPS = 16, 8
-LENGTHS = ((23, 17, 9, 4, 23), (5, 23, 23, 23, 8), (23, 23, 23, 23, 23))
 CONFIG = replace(
     toy.CONFIG, learning_rate=1e-3, max_steps=STEPS, save_steps=STEPS, logging_steps=3, eval_steps=5
 )
@@ -103,7 +103,8 @@ def trained(
         value for state in training_step.optimizer.state.values() for value in state.values()
     ]
     tensors = [*objective.parameters(), *moments]
-    return Trained(torch.cat([tensor.detach().flatten() for tensor in tensors]), toy.rows(folder))
+    state = torch.cat([tensor.detach().flatten() for tensor in tensors])
+    return Trained(state, untimed_rows(folder))
 
 
 def check_recorded_is_plain(folder: Path, *arguments: Any, **options: Any) -> None:
@@ -140,7 +141,7 @@ def test_a_recorded_run_equals_the_plain_one_for_every_attention_kind(
 
 def test_a_recorded_step_with_an_infinite_loss_is_skipped(tmp_path: Path) -> None:
     check_recorded_is_plain(tmp_path, is_poisoned=True)
-    assert toy.rows(tmp_path / "recorded")[-2]["skipped_steps"] == 1
+    assert untimed_rows(tmp_path / "recorded")[-2]["skipped_steps"] == 1
 
 
 def with_tensors(changed: Callable[[TrainingStep, dict[str, float], int], object]) -> Any:
@@ -266,7 +267,7 @@ def test_a_recorded_step_can_be_started_again_with_other_weights_or_from_a_check
             train(module, toy.ToyBatches(config), evaluate, run, training_step)
         assert fingerprint(module) == fingerprint(objective)
         rows, expected = (
-            [row for row in toy.rows(one) if row["step"] > start] for one in (folder, alone)
+            [row for row in untimed_rows(one) if row["step"] > start] for one in (folder, alone)
         )
         assert rows == expected
     assert len(recorder.replays) == 2  # the later runs record nothing

@@ -23,6 +23,7 @@ from electra_albert.training.monitor import Monitor
 from electra_albert.training.optimizer import learning_rate
 from electra_albert.training.signals import StopSignal
 from electra_albert.training.step import RunSettings, TrainingStep, count_step
+from tests.apps.tiny_run import untimed_rows
 from tests.training import toy
 from tests.training.test_distributed import run_ranks
 from tests.training.toy import (
@@ -32,7 +33,6 @@ from tests.training.toy import (
     ToyBatches,
     ToyObjective,
     fingerprint,
-    rows,
     run_toy,
 )
 
@@ -163,7 +163,7 @@ def check_resume(
     start = folder / "resumed" / "checkpoints" / f"step-{step:07d}"
     _, resumed = run_toy(folder / "resumed", config, objective=build(), resume_from=start, **more)
     assert fingerprint(resumed) == fingerprint(through)
-    assert rows(folder / "resumed") == rows(folder / "through")
+    assert untimed_rows(folder / "resumed") == untimed_rows(folder / "through")
     last = f"checkpoints/step-{config.max_steps:07d}"
     for name in ("model.safetensors", "optimizer.safetensors", "state.json"):
         file = f"{last}/{name}"
@@ -181,7 +181,7 @@ def test_a_resumed_run_equals_the_uninterrupted_one_bitwise(
 
 def test_a_resume_restores_the_count_of_skipped_steps(tmp_path: Path) -> None:
     check_resume(tmp_path, CONFIG, lambda: Breaking((2, 6)), 4)
-    assert rows(tmp_path / "resumed")[-2]["skipped_steps"] == 2
+    assert untimed_rows(tmp_path / "resumed")[-2]["skipped_steps"] == 2
 
 
 def test_the_resume_check_finds_random_numbers_from_a_generator(tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ def test_a_signal_saves_the_step_and_the_resume_is_exact(
     assert found == find_checkpoint(found.parent, "auto")
     _, resumed = run_toy(tmp_path / "stopped", resume_from=found)
     assert fingerprint(resumed) == fingerprint(through)
-    assert rows(tmp_path / "stopped") == rows(tmp_path / "through")
+    assert untimed_rows(tmp_path / "stopped") == untimed_rows(tmp_path / "through")
 
 
 @pytest.mark.slow
@@ -275,7 +275,7 @@ def test_an_evaluation_stopped_by_a_signal_is_repeated_after_the_resume(
         outcome, _ = run_toy(tmp_path / "cut", objective=model, evaluate=cut_short, stop=stop)
     assert (outcome.step, outcome.is_stopped) == (step, True)
     run_toy(tmp_path / "cut", resume_from=tmp_path / "cut" / "checkpoints" / f"step-{step:07d}")
-    assert rows(tmp_path / "cut") == rows(tmp_path / "through")
+    assert untimed_rows(tmp_path / "cut") == untimed_rows(tmp_path / "through")
 
 
 def test_a_parameter_without_gradient_or_a_wrong_count_is_refused_at_the_first_step(
@@ -333,14 +333,14 @@ def test_early_stopping_ends_a_run_and_its_resume_at_the_same_step(
 ) -> None:
     outcome, first = run_toy(tmp_path, should_stop=lambda: True)
     assert (outcome.step, outcome.is_stopped) == (CONFIG.eval_steps, False)
-    before = rows(tmp_path)
+    before = untimed_rows(tmp_path)
     assert outcome.metrics == {
         name[5:]: value for name, value in before[-1].items() if name.startswith("eval_")
     }
     start = tmp_path / "checkpoints" / f"step-{step:07d}"
     again, second = run_toy(tmp_path, resume_from=start, should_stop=lambda: True)
     assert (again.step, fingerprint(second)) == (CONFIG.eval_steps, fingerprint(first))
-    assert rows(tmp_path) == before
+    assert untimed_rows(tmp_path) == before
 
 
 def test_a_resumed_run_with_a_plan_is_evaluated_first(tmp_path: Path) -> None:

@@ -15,10 +15,11 @@ from electra_albert.training.checkpoint import list_checkpoints
 from electra_albert.training.loss_scale import LossScale, UpdateGuard
 from electra_albert.training.optimizer import build_optimizer
 from electra_albert.training.step import TrainingStep, count_step
+from tests.apps.tiny_run import untimed_rows
 from tests.training import toy
 from tests.training.test_distributed import run_ranks
 from tests.training.test_loop import check_resume, run_of
-from tests.training.toy import ALONE, CONFIG, Breaking, ToyBatches, ToyObjective, rows, run_toy
+from tests.training.toy import ALONE, CONFIG, Breaking, ToyBatches, ToyObjective, run_toy
 
 IN_A_ROW = loss_scale.MAX_SKIPPED_IN_A_ROW
 CPU = ALONE.device
@@ -130,7 +131,7 @@ def test_the_scale_is_halved_on_overflow_down_to_one_and_doubled_later(tmp_path:
 def test_a_resumed_fp16_run_equals_the_uninterrupted_one_bitwise(tmp_path: Path) -> None:
     # The scale changes in six of the eight steps.
     check_resume(tmp_path, CONFIG, weighted(24.0), 3, arithmetic="fp16")
-    assert [row for row in rows(tmp_path / "resumed") if row.get("overflowed_steps") == 6]
+    assert [row for row in untimed_rows(tmp_path / "resumed") if row.get("overflowed_steps") == 6]
 
 
 def test_a_step_that_is_started_again_has_the_first_scale(tmp_path: Path) -> None:
@@ -158,7 +159,7 @@ def test_non_finite_gradients_at_scale_one_are_divergence(tmp_path: Path) -> Non
     config = replace(EACH, max_steps=60)
     with pytest.raises(DivergedError, match=f"{IN_A_ROW} steps in a row up to step 21"):
         run_toy(tmp_path, config, objective=Breaking(tuple(range(1, 61))), arithmetic="fp16")
-    last = rows(tmp_path)[-1]
+    last = untimed_rows(tmp_path)[-1]
     # 2**16 is halved 16 times.
     assert [last["overflowed_steps"], last["skipped_steps"]] == [16, IN_A_ROW]
 

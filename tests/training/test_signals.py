@@ -10,8 +10,7 @@ import pytest
 
 from electra_albert.contracts import UsageError
 from electra_albert.training.signals import StopSignal, run_lock
-
-ROOT = Path(__file__).parents[2]
+from tests.budgets import ROOT
 
 
 def test_a_signal_sets_the_flag_and_old_handlers_are_restored() -> None:

@@ -4,7 +4,6 @@ Dimensions: B batch, L length, V vocab, D hidden; all different primes.
 """
 
 import hashlib
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import count
@@ -20,9 +19,10 @@ from electra_albert.contracts import IGNORED_LABEL, Batch, Metrics, Term
 from electra_albert.keyed_random import Stream, bits
 from electra_albert.training.distributed import World
 from electra_albert.training.loop import Outcome, train
-from electra_albert.training.monitor import CLOCK, Monitor
+from electra_albert.training.monitor import Monitor
 from electra_albert.training.signals import StopSignal
 from electra_albert.training.step import RunSettings
+from tests.apps.tiny_run import untimed_rows
 
 V, L, D = 11, 7, 5
 SEED = 3
@@ -173,18 +173,6 @@ def fingerprint(module: nn.Module) -> str:
     ).hexdigest()
 
 
-def rows(folder: Path) -> list[dict[str, Any]]:
-    """The rows of metrics.jsonl without the keys that depend on time."""
-    timed, lines = (
-        ("tokens_per_second", "data_wait", *CLOCK),
-        (folder / "metrics.jsonl").read_text().splitlines(),
-    )
-    return [
-        {name: value for name, value in json.loads(line).items() if name not in timed}
-        for line in lines
-    ]
-
-
 def at_steps(actions: Mapping[int, Callable[[], object]]) -> Callable[[int], None]:
     """A callback for ToyBatches' `before` that calls the action of a step, if any."""
     return lambda step: actions.get(step, bool)() and None
@@ -192,7 +180,7 @@ def at_steps(actions: Mapping[int, Callable[[], object]]) -> Callable[[int], Non
 
 def training_metrics(folder: Path) -> list[dict[str, Any]]:
     """The rows of training metrics."""
-    return [row for row in rows(folder) if "loss" in row]
+    return [row for row in untimed_rows(folder) if "loss" in row]
 
 
 def gradient_of(model: nn.Module) -> Tensor:

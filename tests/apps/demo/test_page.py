@@ -20,9 +20,8 @@ from safetensors.torch import load_file, save_file
 from electra_albert.apps import demo
 from electra_albert.apps.demo_page import LONGEST_TEXT, host_names
 from electra_albert.inference.model import load_model
-from tests.apps.tiny_run import ROOT, call, start
+from tests.apps.tiny_run import CHROMIUM, ROOT, SHIPPED, call, start
 
-SHIPPED = ROOT / "data" / "models" / "english-h256-l4"
 TEXT = "He was the king of <b>eat</b>.\n\n  & the sea "
 # Runs the command; any connection that this process makes, and any name that it resolves, is
 # printed.
@@ -41,7 +40,6 @@ sys.addaudithook(audit)
 sys.exit(run(sys.argv[1:]))
 """
 LIMIT = f"A text needs 1 to {LONGEST_TEXT:,} characters"
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 OPTIONS = (
     "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
     "--disable-sync"

@@ -14,10 +14,9 @@ from starlette.testclient import TestClient
 from electra_albert.apps import demo, demo_page
 from electra_albert.apps.demo_page import build_app, fill, listen, rewrite_text, score, serve
 from electra_albert.inference.model import load_model
-from tests.apps.tiny_run import ROOT, assert_refused, call
+from tests.apps.tiny_run import SHIPPED, assert_refused, call
 from tests.refusals import rows
 
-SHIPPED = ROOT / "data" / "models" / "english-h256-l4"
 TAGS = {"section", "h3", "div", "ol", "li", "span", "b", "ruby", "rt", "del", "ins"}
 
 

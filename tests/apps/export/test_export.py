@@ -18,7 +18,7 @@ from electra_albert.contracts import CheckpointError, DataError
 from electra_albert.hub.load import locate, read_stored
 from electra_albert.inference.model import load_model
 from tests.apps.conftest import Finished
-from tests.apps.tiny_run import ROOT, Ended, assert_refused, call, sha256
+from tests.apps.tiny_run import SHIPPED, Ended, assert_refused, call, sha256
 from tests.apps.tiny_stock import write_stock
 from tests.refusals import rows
 
@@ -150,7 +150,6 @@ def test_a_bad_export_is_refused_and_writes_nothing(in_folder: Path) -> None:
         assert {path.name for path in in_folder.iterdir()} == {"nowhere", "stock"}
 
 
-SHIPPED = ROOT / "data" / "models" / "english-h256-l4"
 PARTS = ("generator", "discriminator")
 LENGTH = 128  # of the examples that it was trained on
 LARGEST_BYTES = 12_000_000

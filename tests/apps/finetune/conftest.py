@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.apps.conftest import Finished
+from tests.apps.conftest import Finished, Once
 from tests.apps.tiny_run import Ended
 from tests.apps.tiny_tasks import Tiny, cola, tune
 
@@ -25,7 +25,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
 def tuned(
     finished: Finished,
     shared_folder: Path,
-    make_once: Callable[..., Ended],
+    make_once: Once,
 ) -> Tuned:
     """Fine-tunes the tiny run on a task into a folder of this name, once.
 

@@ -19,10 +19,10 @@ from electra_albert.apps.finetune import main as finetune
 from electra_albert.apps.finetune import sweep as sweeps
 from electra_albert.apps.finetune.base_model import find_base_model
 from electra_albert.apps.finetune.main import parse_finetuning
-from electra_albert.training.distributed import World
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import assert_refused, call, copy_as_learned, rows, untimed_rows
 from tests.apps.tiny_tasks import SEED, Tiny, losses, options, results, stories, tune
+from tests.training.toy import ALONE
 
 QUICK: tuple[object, ...] = ("--max_steps", 3, "--logging_steps", 1)
 Train = Callable[..., Path]
@@ -121,7 +121,7 @@ def test_a_wide_discriminator_is_known_by_the_names_of_its_tensors(
         index = {"weight_map": dict.fromkeys(tensors, shard)}
         (stock / "model.safetensors.index.json").write_text(json.dumps(index))
     config = parse_finetuning(["--model", str(stock)])
-    base = find_base_model(config, World(0, 1, 0, torch.device("cpu")))
+    base = find_base_model(config, ALONE)
     assert base.family == ("albert" if head is None else "electra")
 
 

@@ -7,9 +7,7 @@ import json
 import pickle
 import pickletools
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -19,9 +17,10 @@ from electra_albert.apps.finetune import main as finetune
 from electra_albert.hub.load import TASK_FILE, load_task_model, locate
 from tests.apps.conftest import Finished
 from tests.apps.finetune.conftest import Again
-from tests.apps.tiny_run import Ended, assert_refused, call, sha256
+from tests.apps.tiny_run import Ended, assert_refused, call, hashes, sha256
 from tests.apps.tiny_tasks import SEED, Tiny, results, tune
 from tests.hub.models import run_code_of
+from tests.tokenization.tokenizer_kinds import edit
 
 SEEDS = [SEED, SEED + 1]
 
@@ -30,35 +29,19 @@ def score(tiny: Tiny, model: Path, output: Path, *more: object) -> Ended:
     return call(finetune.main, *tiny.options(model, output, "--num_train_epochs", 0, *more))
 
 
-def content(folder: Path) -> dict[str, str]:
-    """A hash of every file."""
-    return {
-        str(path.relative_to(folder)): sha256(path) for path in folder.rglob("*") if path.is_file()
-    }
-
-
 def model_of(folder: Path) -> tuple[int, str]:
     """The recorded seed of the model in a sweep's folder, and a hash of its weights."""
     details = json.loads((folder / "model" / TASK_FILE).read_text(encoding="utf-8"))
     return details["seed"], sha256(folder / "model" / "model.safetensors")
 
 
-def edit(
-    file: Path,
-    change: Callable[[dict[str, Any]], object],
-) -> None:
-    found = json.loads(file.read_text(encoding="utf-8"))
-    change(found)
-    file.write_text(json.dumps(found), encoding="utf-8")
-
-
 # A folder that is not empty.
 
 
 def test_an_evaluation_does_not_overwrite_a_trained_sweep(tiny: Tiny, copy: Path) -> None:
-    before = content(copy)
+    before = hashes(copy)
     assert_refused(score(tiny, copy / "model", copy), 4, "choose another --output_dir")
-    assert content(copy) == before
+    assert hashes(copy) == before
 
 
 def test_an_evaluation_may_be_repeated_with_any_model(
@@ -78,10 +61,10 @@ def test_an_evaluation_may_be_repeated_with_any_model(
 def test_a_users_file_is_not_overwritten(again: Again, tmp_path: Path) -> None:
     (tmp_path / "mine" / "submission").mkdir(parents=True)
     (tmp_path / "mine" / "submission" / "CoLA.tsv").write_text("mine")
-    before = content(tmp_path)
+    before = hashes(tmp_path)
     refused = call(finetune.main, *again(tmp_path / "mine"))
     assert_refused(refused, 2, "holds submission, not made by fine-tuning")
-    assert content(tmp_path) == before
+    assert hashes(tmp_path) == before
 
 
 # The seed of the model.

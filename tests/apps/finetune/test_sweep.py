@@ -15,8 +15,17 @@ from electra_albert.apps.finetune import sweep as sweeps
 from electra_albert.contracts import STOPPED_BY_SIGNAL
 from tests.apps.conftest import Finished
 from tests.apps.finetune.conftest import QUICK, Again, Tuned
-from tests.apps.tiny_run import assert_refused, call, finish, rows, sha256, start, untimed_rows
-from tests.apps.tiny_tasks import SEED, Tiny, interrupt, ner, results, rte, tune
+from tests.apps.tiny_run import (
+    assert_refused,
+    call,
+    finish,
+    interrupt,
+    rows,
+    sha256,
+    start,
+    untimed_rows,
+)
+from tests.apps.tiny_tasks import SEED, Tiny, ner, results, rte, tune
 from tests.training.recorder import ReplayingRecorder
 
 LOSS_TOLERANCE = 1e-5  # float32 sums in another order; no dropout
@@ -122,7 +131,8 @@ def test_an_interrupted_sweep_gives_the_same_results(
     number: signal.Signals,
 ) -> None:
     argv, folder = tiny.options(finished.folder, tmp_path / "sweep", *LONG), tmp_path / "sweep"
-    stopped = interrupt(argv, folder / f"seed-{seed}" / "metrics.jsonl", 37, number)
+    log = folder / f"seed-{seed}" / "metrics.jsonl"
+    stopped = interrupt(["Finetuning.py", *argv], log, 37, number)
     assert stopped.code == (STOPPED_BY_SIGNAL if number == signal.SIGTERM else -number), stopped.err
     assert not (folder / "results.json").exists()
     assert "Traceback" not in stopped.err
@@ -145,7 +155,8 @@ def test_early_stopping_counts_no_evaluation_twice_after_a_kill(
     more = ("--early_stopping_patience", 3, "--learning_rate", 1e-9, "--num_train_epochs", 30)
     folder = tmp_path / "sweep"
     argv = tiny.options(finished.folder, folder, *more, "--logging_steps", 1)
-    stopped = interrupt(argv, folder / f"seed-{SEED}" / "metrics.jsonl", 24, signal.SIGKILL)
+    log = folder / f"seed-{SEED}" / "metrics.jsonl"
+    stopped = interrupt(["Finetuning.py", *argv], log, 24, signal.SIGKILL)
     assert stopped.code == -signal.SIGKILL
     tune(*argv)
     assert results(folder)["updates"] == [40]

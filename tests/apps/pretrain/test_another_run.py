@@ -15,9 +15,8 @@ from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.apps.pretrain.options import parse_pretraining
 from electra_albert.apps.pretrain.run import folder_of_run
 from tests.apps.conftest import Finished
-from tests.apps.pretrain.test_bad_input import written
 from tests.apps.pretrain.test_resume import resumed_from
-from tests.apps.tiny_run import STEPS, assert_refused, call, outcome, succeed
+from tests.apps.tiny_run import STEPS, assert_refused, call, hashes, outcome, succeed
 
 HALF = STEPS // 2
 
@@ -35,7 +34,7 @@ def half(finished: Finished, tmp_path: Path) -> Path:
 def test_a_named_checkpoint_resumes_in_a_new_folder_only_with_its_settings(
     finished: Finished, tmp_path: Path
 ) -> None:
-    before = written(finished.folder)
+    before = hashes(finished.folder)
     checkpoint = finished.folder / "checkpoints" / f"step-{HALF:07d}"
     argv = finished.options(tmp_path / "new", "--resume", checkpoint)
     for option, value, difference in (
@@ -48,7 +47,7 @@ def test_a_named_checkpoint_resumes_in_a_new_folder_only_with_its_settings(
     weights, log = outcome(tmp_path / "new")
     assert weights == outcome(finished.folder)[0]
     assert log[-1] == outcome(finished.folder)[1][-1]
-    assert written(finished.folder) == before
+    assert hashes(finished.folder) == before
 
 
 def truncate(file: Path) -> None:
@@ -76,10 +75,10 @@ def test_different_settings_are_refused_even_if_the_record_is_damaged(
 ) -> None:
     """Regression: without a record, nothing was compared."""
     truncate(half / "environment.json")
-    before = written(half)
+    before = hashes(half)
     ended = call(pretrain.main, *finished.options(half, "--seed", 3))
     assert_refused(ended, 4, "seed: 42 before, 3 now")
-    assert written(half) == before
+    assert hashes(half) == before
 
 
 def test_a_record_is_replaced_atomically(finished: Finished, half: Path) -> None:
@@ -111,10 +110,10 @@ def test_a_folder_that_is_not_a_run_is_refused_and_not_modified(
     file = tmp_path / "mine" / name
     file.parent.mkdir(parents=True)
     file.write_text("mine")
-    before = written(tmp_path)
+    before = hashes(tmp_path)
     ended = call(pretrain.main, *finished.options(tmp_path / "mine"))
     assert_refused(ended, 2, str(tmp_path / "mine"), name.split("/")[0])
-    assert written(tmp_path) == before
+    assert hashes(tmp_path) == before
 
 
 @pytest.mark.parametrize("corpus", ["*.txt", "texts/**/[a-c]?.txt"])

@@ -23,8 +23,8 @@ from tests.apps.tiny_run import (
     assert_refused,
     call,
     english,
+    hashes,
     options,
-    sha256,
     succeed,
 )
 from tests.refusals import rows as table
@@ -53,15 +53,6 @@ missing/*.txt | 2 | no file matches
 
 def pretrain_on(corpus: Path, tmp_path: Path, *more: object) -> Ended:
     return call(pretrain.main, *options(corpus, tmp_path / "prepared", tmp_path / "run", *more))
-
-
-def written(folder: Path) -> dict[str, str]:
-    """Every file below a folder with the hash of its content."""
-    return {
-        str(path.relative_to(folder)): sha256(path)
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
 
 
 def test_an_unusable_corpus_is_refused(tmp_path: Path) -> None:
@@ -172,11 +163,11 @@ def test_a_config_file_without_options_is_refused(in_folder: Path) -> None:
 def test_a_folder_that_cannot_be_written_is_refused(finished: Finished, tmp_path: Path) -> None:
     """A path below a regular file, which root cannot write either."""
     (tmp_path / "file").write_text("")
-    before = written(tmp_path)
+    before = hashes(tmp_path)
     for option in ("--output_dir", "--prepared_dir"):
         argv = finished.options(tmp_path / "run", option, tmp_path / "file" / "below")
         assert_refused(call(pretrain.main, *argv), 2, f"{tmp_path}/file/below", "cannot")
-    assert written(tmp_path) == before
+    assert hashes(tmp_path) == before
 
 
 @pytest.fixture
@@ -190,7 +181,7 @@ def test_a_folder_of_another_run_or_text_is_refused_before_work(
 ) -> None:
     # Regression: a tokenizer was trained and the store built first, and the message named only
     # fingerprints.
-    before, corpus = written(run), tmp_path / "more.txt"
+    before, corpus = hashes(run), tmp_path / "more.txt"
     corpus.write_text(finished.corpus.read_text() + "One more owl left.\n")
     for option, value, named in (
         ("--model.hidden_size", 64, "model.hidden_size: 32 before, 64 now"),
@@ -202,7 +193,7 @@ def test_a_folder_of_another_run_or_text_is_refused_before_work(
         assert_refused(ended, 4, "different settings", named)
         assert (tmp_path / "prepared").exists() == (option == "--corpus")
         assert not [*tmp_path.glob("prepared/*/tokenizer"), *tmp_path.glob("prepared/*/store")]
-    assert written(run) == before
+    assert hashes(run) == before
 
 
 def test_resuming_never_restarts_from_scratch(finished: Finished, run: Path) -> None:
@@ -216,9 +207,9 @@ def test_resuming_never_restarts_from_scratch(finished: Finished, run: Path) -> 
     assert "after step 10" in ended.err
     for checkpoint in (run / "checkpoints").iterdir():
         (checkpoint / "MANIFEST.json").unlink(missing_ok=True)
-    before = written(run)
+    before = hashes(run)
     assert_refused(call(pretrain.main, *finished.options(run)), 4, "are damaged", "start again")
-    assert written(run) == before
+    assert hashes(run) == before
 
 
 def test_checkpoints_that_do_not_fit_on_the_disk_are_refused_before_training(

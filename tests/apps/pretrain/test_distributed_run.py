@@ -4,7 +4,6 @@ training.
 
 import re
 import shutil
-import socket
 import subprocess
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ import torch
 from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.config.pretraining import CorpusConfig
 from electra_albert.corpus.examples import PackedExamples, TrainBatches
+from tests.training.test_distributed import free_port
 from electra_albert.corpus.prepare import prepare
 from electra_albert.tokenization.tokenizer import special_ids
 from tests.apps.conftest import Finished
@@ -129,9 +129,7 @@ def test_a_node_adds_its_examples_to_every_step_and_can_be_lost(
     argv = settings(finished, folder, f"{long} --ddp_timeout 20")
 
     def start_nodes() -> list["subprocess.Popen[str]"]:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         torchrun = (
             "-m torch.distributed.run --nnodes 2 --nproc_per_node 1 --rdzv_backend c10d "
             f"--rdzv_endpoint 127.0.0.1:{port} --rdzv_id {port} --local_addr 127.0.0.1"

@@ -21,14 +21,13 @@ from electra_albert.config.pretraining import REMOVED, PretrainConfig, as_settin
 from electra_albert.config.training import TrainingConfig
 from electra_albert.contracts import STOPPED_BY_SIGNAL, CheckpointError
 from electra_albert.objectives import masking
-from electra_albert.training.distributed import World
 from electra_albert.training.monitor import Monitor
 from electra_albert.training.signals import StopSignal
 from electra_albert.training.step import RunSettings
 from tests.apps.pretrain.test_distributed_run import max_difference, on_ranks
-from tests.apps.pretrain.test_resume import interrupt
-from tests.apps.tiny_run import assert_refused, call, outcome, rows, succeed
+from tests.apps.tiny_run import assert_refused, call, interrupt, outcome, rows, succeed
 from tests.apps.tiny_stock import Toy, adapt
+from tests.training import toy as toys
 from tests.training.recorder import ReplayingRecorder
 
 ELECTRA = "ElectraForPreTraining"
@@ -46,9 +45,8 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Toy:
 
 
 def is_warmed_up(job: Job, folder: Path, record: Any = None) -> bool:
-    world = World(0, 1, 0, torch.device("cpu"))
     with Monitor(folder, TOGETHER) as monitor, StopSignal() as stop:
-        run = RunSettings(folder, job.config.training, world, monitor, stop, record=record)
+        run = RunSettings(folder, job.config.training, toys.ALONE, monitor, stop, record=record)
         return warm_up(job, run)
 
 
@@ -141,8 +139,8 @@ def test_a_stopped_warmup_saves_and_a_killed_one_resumes(
 ) -> None:
     run, long = tmp_path / "run", tmp_path / "long"
     command = (*COMMAND, "--rtd.generator_warmup_steps", 400)
-    run.mkdir()
-    stopped = interrupt(toy.options(toy.stock(ELECTRA), run, *command), run / WARMUP, 10, number)
+    script = ["Pretraining.py", *toy.options(toy.stock(ELECTRA), run, *command)]
+    stopped = interrupt(script, run / WARMUP / "metrics.jsonl", 10, number)
     last = rows(run / WARMUP)[-1]["step"]
     assert last < 400
     assert not (run / "checkpoints").exists()

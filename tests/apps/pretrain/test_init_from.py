@@ -3,7 +3,6 @@ schedule.
 """
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import yaml
 from electra_albert.apps import export, show_batch
 from electra_albert.apps.pretrain import init_from
 from electra_albert.apps.pretrain import main as pretrain
-from tests.apps.conftest import Finished
+from tests.apps.conftest import Finished, Once
 from tests.apps.tiny_run import (
     STEPS,
     Ended,
@@ -44,9 +43,7 @@ def options(finished: Finished, folder: Path, more: str = "") -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def continued(
-    finished: Finished, make_once: Callable[[str, Callable[[], Ended]], Ended]
-) -> tuple[Path, Ended]:
+def continued(finished: Finished, make_once: Once) -> tuple[Path, Ended]:
     folder = finished.folder.parent / "continued"
     ended = make_once("continued", lambda: call(pretrain.main, *options(finished, folder)))
     assert ended.code == 0, ended.err

@@ -21,6 +21,7 @@ from electra_albert.tasks.kinds import TaskObjective
 from electra_albert.training import loop
 from electra_albert.training.distributed import World
 from tests.apps.conftest import Finished
+from tests.apps.pretrain.test_distributed_run import NEEDS_COMPILER
 from tests.apps.tiny_run import ROOT, STEPS, assert_refused, call, rows, succeed
 from tests.apps.tiny_tasks import cola
 from tests.refusals import rows as table
@@ -155,9 +156,7 @@ def test_a_compiler_failure_is_reported_with_a_remedy_and_other_errors_are_raise
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU"
-)
+@NEEDS_COMPILER
 @pytest.mark.usefixtures("nothing_compiled_yet")
 def test_compiled_blocks_give_the_losses_of_eager_ones_also_after_resuming(
     finished: Finished, tmp_path: Path

@@ -17,13 +17,13 @@ from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.contracts import STOPPED_BY_SIGNAL
 from electra_albert.corpus.examples import TrainBatches
 from tests.apps import tiny_run
-from tests.apps.conftest import Finished
+from tests.apps.conftest import Finished, Once
 from tests.apps.tiny_run import (
     STEPS,
     Ended,
     assert_refused,
     call,
-    finish,
+    interrupt,
     options,
     outcome,
     rows,
@@ -46,22 +46,12 @@ def command(finished: Finished, folder: Path) -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def uninterrupted(finished: Finished, shared_folder: Path, make_once: Callable[..., Ended]) -> Path:
+def uninterrupted(finished: Finished, shared_folder: Path, make_once: Once) -> Path:
     """The same run without interruption."""
     folder = shared_folder / "uninterrupted"
     argv = command(finished, folder)
     assert make_once("uninterrupted", lambda: call(pretrain.main, *argv)).code == 0
     return folder
-
-
-def interrupt(argv: list[str], folder: Path, step: int, number: signal.Signals) -> Ended:
-    """Start the script and send it a signal after the row of `step` is written."""
-    process = start(["Pretraining.py", *argv], folder.parent)
-    log = folder / "metrics.jsonl"
-    while process.poll() is None and not (log.exists() and log.read_text().count('"loss"') >= step):
-        time.sleep(0.002)
-    process.send_signal(number)
-    return finish(process)
 
 
 def resumed_from(ended: Ended) -> int:
@@ -83,7 +73,8 @@ def test_a_run_killed_or_stopped_in_any_epoch_equals_an_uninterrupted_one(
 ) -> None:
     folder = tmp_path / "run"
     argv = command(finished, folder)
-    interrupted = interrupt(argv, folder, step, number)
+    log = folder / "metrics.jsonl"
+    interrupted = interrupt(["Pretraining.py", *argv], log, step, number)
     last = rows(folder)[-1]["step"]
     if number == signal.SIGTERM:
         assert interrupted.code == STOPPED_BY_SIGNAL, interrupted.err
