@@ -76,9 +76,7 @@ def test_sweeps_are_compared_on_the_same_texts_only(
     assert "| accuracy |" in tune("--compare", "b-dev", "more-dev").out
 
 
-def test_a_model_is_scored_on_a_table_of_ones_own(
-    words: Words, finished: Finished, in_folder: Path
-) -> None:
+def test_a_model_is_scored_on_a_table_of_ones_own(finished: Finished, in_folder: Path) -> None:
     """Regression: the built-in task was another one, and a regression was not named."""
     tune("--model", finished.folder, "--output_dir", "topics", "--max_steps", 1, "--seeds", 1)
     Path("own.csv").write_text("text,label\nThe band played.,music\nIt was filmed.,screen\n")

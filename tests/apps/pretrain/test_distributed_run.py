@@ -74,11 +74,10 @@ def max_difference(
 
 
 @pytest.mark.parametrize(
-    ("count", "more", "tolerance"),
+    ("more", "tolerance"),
     [
         (2, "--per_device_train_batch_size 4", LOSS_TOLERANCE),
         pytest.param(  # fused sums in a block
-            2,
             "--per_device_train_batch_size 4 --torch_compile blocks",
             1e-4,
             marks=[pytest.mark.slow, NEEDS_COMPILER],
@@ -86,7 +85,7 @@ def max_difference(
     ],
 )
 def test_ranks_and_accumulation_have_the_losses_of_one_big_batch(
-    finished: Finished, tmp_path: Path, count: int, more: str, tolerance: float
+    finished: Finished, tmp_path: Path, more: str, tolerance: float
 ) -> None:
     """A rank or micro-batch often has no example with a sentence order; the loss must still be that
     of the batch.
@@ -95,7 +94,7 @@ def test_ranks_and_accumulation_have_the_losses_of_one_big_batch(
     assert sum(row.get("sop_loss") is not None for row in one) > STEPS / 2
     split = "--per_device_train_batch_size 1 --gradient_accumulation_steps 8"
     parts = train(finished, tmp_path / "parts", split)
-    ended = on_ranks(settings(finished, tmp_path / "ranks", more), tmp_path, count)
+    ended = on_ranks(settings(finished, tmp_path / "ranks", more), tmp_path)
     assert ended.code == 0, ended.err
     assert ended.out.count("written to") == 1
     for other, bound in ((parts, LOSS_TOLERANCE), (rows(tmp_path / "ranks"), tolerance)):

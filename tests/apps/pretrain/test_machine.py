@@ -175,7 +175,6 @@ def test_compiled_blocks_give_the_losses_of_eager_ones_also_after_resuming(
 
 
 def test_a_cpu_compiles_only_on_request(finished: Finished, tmp_path: Path) -> None:
-    assert choose_compilation("auto", CPU) == "none"
     assert choose_compilation("step", CPU) == "step"
     ended = call(pretrain.main, *finished.options(tmp_path / "run", "--torch_compile", "all"))
     assert_refused(ended, 2, "torch_compile", "blocks")
