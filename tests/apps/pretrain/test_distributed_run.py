@@ -5,26 +5,20 @@ training.
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 import pytest
-import torch
 
 from electra_albert.apps.pretrain import main as pretrain
-from electra_albert.config.pretraining import CorpusConfig
-from electra_albert.corpus.examples import PackedExamples, TrainBatches
-from tests.training.test_distributed import free_port
-from electra_albert.corpus.prepare import prepare
-from electra_albert.tokenization.tokenizer import special_ids
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import ROOT, Ended, english, finish, options, rows, start, succeed
 from tests.corpus.test_parts import wait_until
+from tests.training.test_distributed import free_port
 
 LOSS_TOLERANCE = 1e-5  # float32 sums in another order; no dropout
 STEPS = 12
-SEED = 42
 # Long enough for examples with whole sentences to swap, and to contain short ones, so that token
 # counts differ between micro-batches.
 SETTINGS = (
@@ -76,7 +70,7 @@ def max_difference(
 @pytest.mark.parametrize(
     ("more", "tolerance"),
     [
-        (2, "--per_device_train_batch_size 4", LOSS_TOLERANCE),
+        ("--per_device_train_batch_size 4", LOSS_TOLERANCE),
         pytest.param(  # fused sums in a block
             "--per_device_train_batch_size 4 --torch_compile blocks",
             1e-4,
@@ -178,35 +172,3 @@ def test_two_ranks_print_an_error_once(finished: Finished, tmp_path: Path) -> No
     assert re.search(r"exitcode\s*: 3\b", ended.err), ended.err
     assert not re.search(rf'File "{ROOT}/(electra_albert|Pretraining.py)', ended.err + ended.out)
     assert not (tmp_path / "two" / "checkpoints").exists()
-
-
-@pytest.fixture
-def batches(finished: Finished) -> Callable[..., TrainBatches]:
-    """The run's batches as a function of the split."""
-    paths = {"corpus": str(finished.corpus), "prepared_dir": str(finished.prepared)}
-    prepared = prepare(CorpusConfig(**paths, vocab_size=300, max_seq_length=32), SEED)
-    packed = PackedExamples(
-        prepared.store.train, prepared.train_table, 32, SEED, special_ids(prepared.tokenizer)
-    )
-    return lambda *split: TrainBatches(packed, prepared.order, *split)
-
-
-def examples(shares: Iterable[TrainBatches], step: int) -> list[tuple[int, ...]]:
-    """Example ids of one step over all shares, with their tokens and segments, sorted by id."""
-    taken = [batch for share in shares for batch in share.micro_batches(step)]
-    parts = [
-        torch.cat([batch.example_id[:, None], batch.input_ids, batch.token_type_ids], dim=1)
-        for batch in taken
-    ]
-    return sorted(map(tuple, torch.cat(parts).tolist()))
-
-
-def test_a_step_has_the_same_examples_for_every_split(batches: Callable[..., TrainBatches]) -> None:
-    for step in (1, 80):  # in the first epoch and later
-        whole = examples([batches(8)], step)
-        assert len({example[0] for example in whole}) == 8
-        assert examples([batches(4, 2)], step) == whole
-        assert examples([batches(4, 1, rank, 2) for rank in range(2)], step) == whole
-        assert examples([batches(2, 2, rank, 2) for rank in range(2)], step) == whole
-        # The planted fault: both ranks train on the examples of rank 0.
-        assert examples([batches(4, 1, 0, 2) for _ in range(2)], step) != whole
