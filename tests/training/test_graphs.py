@@ -144,23 +144,12 @@ def test_a_recorded_step_with_an_infinite_loss_is_skipped(tmp_path: Path) -> Non
     assert untimed_rows(tmp_path / "recorded")[-2]["skipped_steps"] == 1
 
 
-def with_tensors(changed: Callable[[TrainingStep, dict[str, float], int], object]) -> Any:
-    """Planted: TrainingStep.accumulate that makes new tensors instead of filling those that are
-    recorded.
-    """
-    original = TrainingStep.accumulate
-
-    def accumulate(self: TrainingStep, batches: Any, scales: dict[str, float], step: int) -> None:
-        changed(self, scales, step)
-        original(self, batches, scales, step)
-
-    return accumulate
-
-
-def new_rates(training_step: TrainingStep, scales: dict[str, float], step: int) -> None:
-    for group in training_step.optimizer.param_groups:
-        rate = steps.learning_rate(step, training_step.run.config) * group["lr_multiplier"]
+def accumulate_at_new_rates(self: TrainingStep, batches: Any, scales: Any, step: int) -> None:
+    """Planted: the learning rates are new tensors instead of those that are recorded."""
+    for group in self.optimizer.param_groups:
+        rate = steps.learning_rate(step, self.run.config) * group["lr_multiplier"]
         group["lr"] = torch.tensor(rate, dtype=torch.float64)
+    accumulate(self, batches, scales, step)
 
 
 def keep_gradient(self: TrainingStep) -> None:
@@ -180,35 +169,34 @@ def read_value(self: TrainingStep, batch: Batch) -> None:
     float(self._scales.sum())
 
 
-observe, micro = UpdateGuard.observe, TrainingStep.micro
-FAULTY_RUN: dict[str, Any] = {"is_poisoned": True}
-FAULTS: dict[str, dict[Any, Any]] = {
-    "learning rate": {(TrainingStep, "accumulate"): with_tensors(new_rates)},
-    "gradients are not zeroed": {(TrainingStep, "_clear"): keep_gradient},
-    "guard not in place": {(UpdateGuard, "observe"): observe_in_a_new_tensor},
-    "tally not in place": {(Tally, "clear"): lambda self: self._start(self._names)},
-    "stale input": {(Graphs, "to_device"): lambda self, batch, device: batch.to(device)},
+accumulate, micro = TrainingStep.accumulate, TrainingStep.micro
+observe = UpdateGuard.observe
+FAULTS: dict[str, tuple[type, str, Any]] = {
+    "learning rate": (TrainingStep, "accumulate", accumulate_at_new_rates),
+    "gradients are not zeroed": (TrainingStep, "_clear", keep_gradient),
+    "guard not in place": (UpdateGuard, "observe", observe_in_a_new_tensor),
+    "tally not in place": (Tally, "clear", lambda self: self._start(self._names)),
+    "stale input": (Graphs, "to_device", lambda self, batch, device: batch.to(device)),
 }
 
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    return trained(tmp_path_factory.mktemp("plain") / "run", None, **FAULTY_RUN)
+    return trained(tmp_path_factory.mktemp("plain") / "run", None, is_poisoned=True)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_of_recording_is_seen(
     fault: str, plain: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for target, planted in FAULTS[fault].items():
-        monkeypatch.setattr(*target, planted)
-    unrecorded = trained(tmp_path / "unrecorded", None, **FAULTY_RUN)
+    monkeypatch.setattr(*FAULTS[fault])
+    unrecorded = trained(tmp_path / "unrecorded", None, is_poisoned=True)
     assert torch.equal(plain.state, unrecorded.state)  # the fault is one of recording
     assert plain.rows == unrecorded.rows
     # A gradient that is not zeroed is infinite after the poisoned step.
     diverges = fault == "gradients are not zeroed"
     with pytest.raises(DivergedError) if diverges else nullcontext():
-        recorded = trained(tmp_path / "recorded", ReplayingRecorder(), **FAULTY_RUN)
+        recorded = trained(tmp_path / "recorded", ReplayingRecorder(), is_poisoned=True)
         assert not (torch.equal(plain.state, recorded.state) and plain.rows == recorded.rows)
 
 
