@@ -6,8 +6,6 @@ import errno
 import os
 import shutil
 import signal
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,7 +25,6 @@ from tests.apps.tiny_run import (
     options,
     outcome,
     rows,
-    start,
     succeed,
 )
 
@@ -173,16 +170,14 @@ def test_max_steps_extends_a_run_and_the_change_is_logged(
     assert rows(folder)[-1]["step"] == STEPS + 2
 
 
-@pytest.mark.slow
-def test_a_second_run_in_the_same_folder_is_refused(finished: Finished, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    argv = command(finished, folder)
-    process = start(["Pretraining.py", *argv, "--max_steps", "100000"], tmp_path)
-    try:
-        while process.poll() is None and not (folder / "metrics.jsonl").exists():
-            time.sleep(0.01)
-        second = call(pretrain.main, *argv)
-    finally:
-        process.kill()
-        process.communicate()
-    assert_refused(second, 2, "is in use by another run")
+def test_a_second_run_in_the_same_folder_is_refused(
+    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    argv = finished.options(tmp_path / "run")
+
+    def run_again(*_: object) -> None:
+        assert_refused(call(pretrain.main, *argv), 2, "is in use by another run")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(TrainBatches, "steps", run_again)
+    assert call(pretrain.main, *argv).code == 130
