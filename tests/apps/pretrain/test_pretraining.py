@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import sys
 import traceback
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -217,16 +216,6 @@ def test_a_sentence_that_is_too_long_when_tokenized_again_is_skipped(tmp_path: P
     ended = succeed(pretrain.main, *argv)
     assert ended.out.count("[MASK]") < SAMPLES, ended.out
     assert "next: " in ended.out
-
-
-def test_runs_can_be_trained_one_after_another_in_a_thread(
-    finished: Finished, tmp_path: Path
-) -> None:
-    with ThreadPoolExecutor(1) as threads:
-        for name in ("first", "second"):
-            argv = finished.options(tmp_path / name, "--max_steps", 1)
-            assert threads.submit(pretrain.main, argv).result() == 0
-            assert (tmp_path / name / "generator" / "config.json").is_file()
 
 
 def test_the_command_is_four_calls_from_a_step(
