@@ -134,15 +134,3 @@ def test_extreme_logits_are_sampled_exactly() -> None:
     drawn = draw(logits, 1.0)
     assert torch.isin(drawn, finite).all()
     assert chi_squared(torch.searchsorted(finite, drawn), logits[finite], 1.0) > ACCEPTED
-
-
-def test_samples_are_detached_and_do_not_depend_on_the_batch() -> None:
-    number = torch.arange(40)
-    position = torch.arange(40) % 7
-    logits = make_logits(101) * (1 + number[:, None] / 10)
-    whole = sample(logits.requires_grad_(), 1.0, SEED, number, position)
-    assert whole.dtype == torch.int64
-    assert not whole.requires_grad
-    for rows in (number.flip(0), torch.tensor([7])):
-        part = sample(logits[rows], 1.0, SEED, number[rows], position[rows])
-        assert torch.equal(part, whole[rows])
