@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModel, pipeline
+from transformers import pipeline
 
 import electra_albert as ea
 from electra_albert.apps.pretrain import main as pretrain
@@ -74,17 +74,6 @@ def test_evaluation_scores_minimal_pairs_like_the_finished_run(
         file.write_text(line, encoding="utf-8")
         assert_refused(call(pretrain.main, *finished.options(tmp_path / "other", *few)), 3, said)
     assert not (tmp_path / "other" / "checkpoints").exists()
-
-
-def test_features_are_the_hidden_states_of_stock_transformers(run: Path) -> None:
-    model = ea.load_model(run, "cpu")
-    encoding = model.tokenizer("the old fox", return_tensors="pt")
-    with torch.no_grad():
-        stock = AutoModel.from_pretrained(run / "discriminator")(**encoding).last_hidden_state[0]
-    tolerance = 1e-5 * float(stock.abs().max())
-    torch.testing.assert_close(model.features("the old fox").tokens, stock, rtol=0, atol=tolerance)
-    vector = model.features("the old fox", "cls").pooled
-    torch.testing.assert_close(vector, stock[0], rtol=0, atol=tolerance)
 
 
 def test_a_named_generator_is_not_replaced_by_the_discriminators_head(run: Path) -> None:
