@@ -49,27 +49,16 @@ def signatures_of(heads: list[str]) -> list[Signature]:
         in_document = document[offset:] == document[:length]
         mixed *= _WORD_FACTOR
         mixed[:length] += hashes[offset:] * in_document
+        is_whole = np.zeros(hashes.size, bool)  # where an n-gram starts inside one document
+        is_whole[:length] = in_document
+        is_whole[first] = True  # a shorter document is one n-gram
         if offset == _PAIR_WORDS - 1:
-            is_pair = _is_whole(document, first, _PAIR_WORDS)
-            pair_hashes = _mix(mixed)[is_pair]
-            earlier_pairs = is_pair.cumsum() - is_pair  # of each word
+            pair_hashes = _mix(mixed)[is_whole]
+            earlier_pairs = is_whole.cumsum() - is_whole  # of each word
             minhashes = _minhashes(pair_hashes, earlier_pairs[first])
-    is_shingle = _is_whole(document, first, _SHINGLE_WORDS)
-    shingle_hashes = np.where(is_shingle, _mix(mixed) & _INT63, _INT63)
+    shingle_hashes = np.where(is_whole, _mix(mixed) & _INT63, _INT63)
     keys = np.minimum.reduceat(shingle_hashes, first).tolist()
     return list(map(Signature, keys, map(bytes, minhashes)))
-
-
-def _is_whole(document: np.ndarray, first: np.ndarray, words: int) -> np.ndarray:
-    """Where an n-gram of n = `words` starts inside one document, bool [words].
-
-    A shorter document is one n-gram.
-    """
-    count = max(0, document.size - words + 1)
-    is_whole = np.zeros(document.size, bool)
-    is_whole[:count] = document[words - 1 :] == document[:count]
-    is_whole[first] = True
-    return is_whole
 
 
 def _minhashes(hashes: np.ndarray, first: np.ndarray) -> np.ndarray:
