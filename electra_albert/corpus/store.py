@@ -54,7 +54,6 @@ class Store(NamedTuple):
 
     folder: Path
     fingerprint: str
-    vocab_size: int
     train: Split
     validation: Split
     token_counts: np.ndarray  # [V] int64, of train
@@ -300,11 +299,10 @@ def open_store(folder: Path) -> Store:
     damage = find_damage(folder, manifest["files"], folder / CHECKED)
     if damage:
         raise CheckpointError(damage)
-    vocab_size = manifest["vocab_size"]
     train, validation = (_open_split(folder / name, manifest) for name in SPLITS)
     counts = np.fromfile(folder / "token_counts.bin", "<i8")
     statistics = manifest["statistics"]
-    return Store(folder, manifest["fingerprint"], vocab_size, train, validation, counts, statistics)
+    return Store(folder, manifest["fingerprint"], train, validation, counts, statistics)
 
 
 def ready_store(folder: Path, fingerprint: str) -> Store | None:
