@@ -321,18 +321,18 @@ def ready_store(folder: Path, fingerprint: str) -> Store | None:
 
 
 def _open_split(folder: Path, manifest: Mapping[str, Any]) -> Split:
-    sources = manifest["sources"]
     numbers = []
     parts = []
+    sources = []
     types = (token_dtype(manifest["vocab_size"]), np.dtype("<i8"), np.dtype("<i8"))
-    for number in range(len(sources)):
+    for number, source in enumerate(manifest["sources"]):
         names = [f"{number:06d}.{name}.bin" for name in TokenStream._fields]
         if f"{folder.name}/{names[0]}" in manifest["files"]:
             numbers.append(number)
             files = map(folder.joinpath, names)
             parts.append(TokenStream(*map(mapped, files, types)))
-    part_sources = [sources[number] for number in numbers]
-    return Split(folder, manifest["vocab_size"], numbers, parts, part_sources)
+            sources.append(source)
+    return Split(folder, manifest["vocab_size"], numbers, parts, sources)
 
 
 # Corpus statistics: everything that was read, skipped, changed and written.
