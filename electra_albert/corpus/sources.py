@@ -127,10 +127,10 @@ def _cut_file(path: Path, options: ReadOptions, unit_bytes: int) -> Iterator[tup
         size = path.stat().st_size
         is_compressed = streams.compression(file.read(16)) is not None
         plain = None if is_compressed else file
-        kind = _find_kind(path, plain, options)
         if is_compressed:
-            yield Span(name, 0, _TO_THE_END, kind), size * _EXPANSION
-        elif has_suffix or kind in ("csv", "tsv"):
+            size *= _EXPANSION
+        kind = _find_kind(path, plain, size, options)
+        if is_compressed or has_suffix or kind in ("csv", "tsv"):
             yield Span(name, 0, _TO_THE_END, kind), size
         else:
             start = 0
@@ -143,8 +143,11 @@ def _cut_file(path: Path, options: ReadOptions, unit_bytes: int) -> Iterator[tup
                 start = end
 
 
-def _find_kind(path: Path, plain: BinaryIO | None, options: ReadOptions) -> Kind:
-    """Detect what a line of the file holds, from its beginning and, if plain, from its middle."""
+def _find_kind(path: Path, plain: BinaryIO | None, size: int, options: ReadOptions) -> Kind:
+    """Detect what a line of the file holds, from its beginning and, if plain, from its middle.
+
+    size: approximate bytes of its text.
+    """
     form = format_of(path)
     if form == "csv" or form == "tsv":
         return form
@@ -154,10 +157,7 @@ def _find_kind(path: Path, plain: BinaryIO | None, options: ReadOptions) -> Kind
         return "documents"
     sample, _ = read_sample(path)
     sample = sample[:_KIND_BYTES]
-    size = path.stat().st_size
-    if plain is None:
-        size *= _EXPANSION
-    elif size > 2 * _KIND_BYTES:
+    if plain and size > 2 * _KIND_BYTES:
         plain.seek(size // 2)
         _, _, whole_lines = plain.read(_KIND_BYTES).partition(b"\n")
         sample += b"\n" + whole_lines
