@@ -170,8 +170,7 @@ def _find_kind(path: Path, plain: BinaryIO | None, size: int, options: ReadOptio
     counts = [len(documents.split_sentences(line)) for line in lines if line]
     if sum(counts) <= _PARAGRAPH_SENTENCES * len(counts):
         return "sentences"
-    inner_lines = "\n".join(lines).strip().split("\n")
-    has_blank_line = len(counts) < len(inner_lines)
+    has_blank_line = "\n\n" in "\n".join(lines).strip()
     # Without two lines, because the sample may cut them.
     estimate = (len(counts) - 2) * size / len(sample)
     has_few_lines = max(len(counts), estimate) <= _FEW_LINES
