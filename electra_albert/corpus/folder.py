@@ -333,14 +333,10 @@ def _sample_sentences(corpus: CorpusFolder) -> Iterator[str]:
     characters_left = SAMPLE_CHARACTERS
     for done, index in enumerate(draws.argsort(stable=True).tolist()):
         share = max(1, characters_left // (len(units) - done))  # later units get what is unused
-        for sentence in _sentences(units[index]):
+        documents = read_unit(units[index], Counter())
+        for sentence in chain.from_iterable(document.sentences for document in documents):
             if share <= 0:
                 break
             yield sentence
             share -= len(sentence)
             characters_left -= len(sentence)
-
-
-def _sentences(unit: Unit) -> Iterator[str]:
-    for document in read_unit(unit, Counter()):
-        yield from document.sentences
