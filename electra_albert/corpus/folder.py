@@ -231,7 +231,7 @@ def plan_parts(corpus: CorpusFolder, tokenizer: Tokenizer) -> PartPlan:
     length = corpus.config.max_seq_length
     if not corpus.files:
         plan = parts_of_documents(corpus.folder, tokenizer)
-        return plan._replace(fingerprint=key, seed=corpus.seed, max_seq_length=length)
+        return plan._replace(fingerprint=key, max_seq_length=length)
     units = [*corpus.units(max(UNIT_BYTES, corpus.size // _MAX_PARTS))]
     return PartPlan(
         units=[unit for _, unit in units],
