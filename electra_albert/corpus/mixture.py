@@ -193,9 +193,9 @@ def order_examples(
 ) -> ExampleOrder:
     """The order of a table whose sources start at the indices `first`.
 
-    weights: relative shares of the sources, None: by size.
+    weights: relative shares of the sources, None or empty: by size.
     """
-    if weights is None or len(first) == 1:
+    if not weights or len(first) == 1:
         return ExampleOrder((0,), (total,), (total,), seed)
     sizes = [end - start for start, end in pairwise([*first, total])]
     if min(sizes) < 1:

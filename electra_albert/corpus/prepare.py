@@ -147,7 +147,7 @@ def _make_examples(corpus: CorpusFolder, tokenizer: Tokenizer, store: Store, see
     )
     count = len(corpus.sources)
     firsts = train.first_of_sources(store.train, count)
-    order = order_examples(firsts, train.count, weights or None, seed)
+    order = order_examples(firsts, train.count, weights, seed)
     LOG.info(format_statistics(store.statistics, padding_share(store.train, train, length)))
     held_out_sources: dict[str, int] = {}
     if count > 1:
