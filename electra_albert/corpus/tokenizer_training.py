@@ -23,11 +23,11 @@ from electra_albert.tokenization import tokenizer as tokenizers
 from electra_albert.tokenization.tokenizer import Tokenizer
 from electra_albert.tokenization.unigram import (
     MODEL_INPUT_NAMES,
-    ROLES,
     SPECIAL_TOKENS,
     UNK_ID,
     WORD_START,
     build_albert,
+    find_roles,
     parse_model,
     script_safe_normalizer,
 )
@@ -107,8 +107,7 @@ def train_tokenizer(
         return build_albert(vocab, {"do_lower_case": do_lower_case})
     backend = build_albert(vocab, {}).backend_tokenizer
     backend.normalizer = normalizer
-    names = zip(ROLES, SPECIAL_TOKENS, strict=True)
-    roles = {f"{role}_token": token for role, token in names}
+    roles = find_roles({}, SPECIAL_TOKENS)
     return PreTrainedTokenizerFast(
         tokenizer_object=backend, model_input_names=MODEL_INPUT_NAMES, **roles
     )
