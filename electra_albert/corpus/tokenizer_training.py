@@ -336,7 +336,7 @@ def _used_words(model: dict[str, Any], words: list[_Word], count: int) -> list[_
         added = used + rest[:room]
         rest = rest[room:]
         rows = [(word.text, word.score) for word in added]
-        trial = Unigram(vocab + rows, model["unk_id"], bool(model.get("byte_fallback")))
+        trial = Unigram(vocab + rows, model["unk_id"], model["byte_fallback"])
         used = [word for word in added if len(trial.tokenize(word.text)) == 1]
         if len(used) == len(added):
             return used
