@@ -11,8 +11,17 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple, cast, get_args
 
 from electra_albert.contracts import DataError
-from electra_albert.corpus import documents
-from electra_albert.corpus.documents import BadUtf8, Decoder, Document, Record
+from electra_albert.corpus.documents import (
+    BadUtf8,
+    Decoder,
+    Document,
+    Layout,
+    Record,
+    counted,
+    documents_of_lines,
+    documents_of_records,
+    split_sentences,
+)
 from electra_albert.data_files import streams
 from electra_albert.data_files.columnar import open_columnar
 from electra_albert.data_files.finding import format_of, read_sample
@@ -33,7 +42,6 @@ from electra_albert.data_files.tables import (
     split_rows,
 )
 
-Layout = documents.Layout  # of the lines of a text file
 Kind = Layout | Literal["records", "csv", "tsv", "parquet", "arrow"]
 
 _TO_THE_END = -1
@@ -167,7 +175,7 @@ def _find_kind(path: Path, plain: BinaryIO | None, size: int, options: ReadOptio
     is_auto = options.documents == "auto"
     if is_auto and _are_wrapped(lines):
         return "wrapped"
-    counts = [len(documents.split_sentences(line)) for line in lines if line]
+    counts = [len(split_sentences(line)) for line in lines if line]
     if sum(counts) <= _PARAGRAPH_SENTENCES * len(counts):
         return "sentences"
     has_blank_line = "\n\n" in "\n".join(lines).strip()
@@ -233,7 +241,7 @@ def read_unit(unit: Unit, counts: Counter[str]) -> Iterator[Document]:
             counts[f"files_of_{span.kind}"] += 1
         documents_before = counts["documents"]
         sentences_before = counts["sentences"]
-        yield from documents.counted(_read_span(span, unit.options, counts), counts)
+        yield from counted(_read_span(span, unit.options, counts), counts)
         is_long = counts["sentences"] > sentences_before + _FEW_LINES
         is_one = span.start == 0 and counts["documents"] == documents_before + 1
         if span.kind in _UNBROKEN and is_long and is_one:
@@ -246,9 +254,9 @@ def _read_span(span: Span, options: ReadOptions, counts: Counter[str]) -> Iterat
     if span.kind in get_args(Layout):
         with _lines(span, options, counts, cut=True) as lines:
             texts = (decoder.lines(text, partial(lines.location, first)) for first, text in lines)
-            yield from documents.documents_of_lines(texts, cast("Layout", span.kind), counts)
+            yield from documents_of_lines(texts, cast("Layout", span.kind), counts)
     else:
-        yield from documents.documents_of_records(_records(span, options, counts), decoder)
+        yield from documents_of_records(_records(span, options, counts), decoder)
 
 
 @contextmanager

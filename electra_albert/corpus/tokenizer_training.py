@@ -19,8 +19,7 @@ import regex
 
 from electra_albert.contracts import LOG, DataError, UsageError
 from electra_albert.corpus.documents import word_set
-from electra_albert.tokenization import tokenizer as tokenizers
-from electra_albert.tokenization.tokenizer import Tokenizer
+from electra_albert.tokenization.tokenizer import Tokenizer, load_tokenizer, save_tokenizer
 from electra_albert.tokenization.unigram import (
     MODEL_INPUT_NAMES,
     SPECIAL_TOKENS,
@@ -270,9 +269,9 @@ def extend_tokenizer(
         return tokenizer, []
     with TemporaryDirectory() as folder:  # checks and builds it like any other tokenizer
         path = Path(folder)
-        tokenizers.save_tokenizer(tokenizer, path, tokenizer.model_max_length)
+        save_tokenizer(tokenizer, path, tokenizer.model_max_length)
         (path / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
-        extended = tokenizers.load_tokenizer(path)
+        extended = load_tokenizer(path)
     return extended, [word.ids for word in words]
 
 
