@@ -199,8 +199,7 @@ def _read_documents(placed: list[_PlacedPart], seed: int) -> _Documents:
 def _draws(seed: int, keys: np.ndarray) -> np.ndarray:
     """Uniform in [0, 2**63), int64, for keys of documents."""
     key = torch.from_numpy(keys)
-    draws: np.ndarray = bits(seed, Stream.HELD_OUT, key, torch.zeros_like(key)).numpy()
-    return draws
+    return bits(seed, Stream.HELD_OUT, key, torch.zeros_like(key)).numpy()
 
 
 def _groups(part: Part) -> np.ndarray:
@@ -255,8 +254,7 @@ def _draw(
                 is_held[cluster] = True
                 tokens += size[cluster]
         if tokens >= enough:
-            is_document_held = is_held[documents.cluster]
-            return documents.spans.compress(is_document_held, axis=0)
+            return documents.spans.compress(is_held[documents.cluster], axis=0)
     return None
 
 

@@ -76,9 +76,7 @@ def mapped(file: Path, dtype: np.dtype) -> np.ndarray:
     """A file as a memory-mapped array; unlike np.memmap it keeps no file open."""
     kind = torch.from_numpy(np.zeros(0, dtype)).dtype
     size = file.stat().st_size // dtype.itemsize
-    tensor = torch.from_file(str(file), size=size, dtype=kind)
-    array: np.ndarray = tensor.numpy()
-    return array
+    return torch.from_file(str(file), size=size, dtype=kind).numpy()
 
 
 def rows_name(max_seq_length: int, seed: int) -> str:
