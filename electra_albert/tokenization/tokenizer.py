@@ -262,8 +262,7 @@ def _apply_options(
     reason = "whose own pipeline decides this"
     if isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer":
         applicable = _ALBERT_FLAGS
-        if "do_lower_case" in chosen:
-            config = config | {"do_lower_case": chosen["do_lower_case"]}
+        config = config | chosen
         if "keep_accents" in chosen:
             config = config | {"strip_accents": not chosen["keep_accents"]}
         for name, key in _BERT_FLAGS.items():
