@@ -48,18 +48,14 @@ def split_digit_commas(vocab: Vocab, is_split: bool | None) -> Vocab:
     """
     if is_split is None:
         return vocab
-    tokens = {token for token, _ in vocab}
-    joint = {token for token in tokens if token.endswith(",") and token[-2:-1].isdigit()}
+    joint = {token for token, _ in vocab if token.endswith(",") and token[-2:-1].isdigit()}
     ordinary = [score for token, score in vocab if token not in joint]
     lowest = min(ordinary, default=0.0)
     adjusted = []
     for token, score in vocab:
         is_lowered = score < lowest - _DIGIT_COMMA_PENALTY / 2
         if token in joint and is_lowered != is_split:
-            change = _DIGIT_COMMA_PENALTY
-            if is_split:
-                change = -change
-            score += change
+            score += -_DIGIT_COMMA_PENALTY if is_split else _DIGIT_COMMA_PENALTY
         adjusted.append((token, score))
     return adjusted
 
