@@ -92,11 +92,8 @@ class TextEncoder:
 
     def encode(self, texts: Sequence[str]) -> list[Ids]:
         """The token ids of each text."""
-        if not texts:
-            return []
         ids, lengths = self._flat_ids(texts)
-        ends = lengths.cumsum()
-        return np.split(ids, ends[:-1])
+        return np.split(ids, lengths.cumsum())[:-1]
 
     def encode_counted(
         self, sentences: Sequence[str]
