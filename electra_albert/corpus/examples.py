@@ -34,7 +34,7 @@ class _Cuts(NamedTuple):
     """Segment cuts of examples, all [B]; in tokens from the example's start, 0 if there is none."""
 
     head: np.ndarray  # of a swapped example: start of its first whole sentence
-    cut: np.ndarray  # of a swapped example: start of its second run of sentences
+    cut: np.ndarray  # start of segment B or, in a swapped example, of its second run of sentences
     tail: np.ndarray  # of a swapped example: end of its last whole sentence
     first_length: np.ndarray  # tokens of segment A, after swapping
     label: np.ndarray  # sentence_order_label
@@ -43,6 +43,7 @@ class _Cuts(NamedTuple):
         """Position, from the example's start, of its nth token after swapping, [B, L]."""
         head, cut, tail = (edge[:, None] for edge in self[:3])
         middle = head + tail - cut
+        # Nothing moves in an example that is not swapped, because its head and tail are 0.
         moved_up = (nth >= head) & (nth < middle)
         moved_down = (nth >= middle) & (nth < tail)
         shift = np.where(moved_up, cut - head, 0)
@@ -183,8 +184,7 @@ class PackedExamples:
             has_order = can_swap
         label = np.where(has_order, is_swapped, IGNORED_LABEL)
         first_length = np.where(is_swapped, head + tail - cut, cut)
-        swapped_cut = np.where(is_swapped, cut, 0)
-        return _Cuts(head, swapped_cut, tail, first_length, label)
+        return _Cuts(head, cut, tail, first_length, label)
 
 
 # Batches: a pure function of the step, split over ranks, prepared a few steps ahead.
