@@ -126,7 +126,7 @@ def _are_near(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 def _hash_words(letters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Hashes of the words between spaces, uint64 [words], and which are the line feed."""
-    is_letter = np.concatenate(([False], letters != ord(" "), [False]))
+    is_letter = np.pad(letters != ord(" "), 1)
     edges = np.flatnonzero(np.diff(is_letter))
     starts = edges[::2]
     ends = edges[1::2]
