@@ -138,7 +138,7 @@ def open_corpus(config: CorpusConfig, seed: int) -> CorpusFolder:
     )
     if config.extend_vocab_to is None:
         return corpus
-    with locked(corpus.folder / ".tokenizer.lock"):
+    with locked(folder / ".tokenizer.lock"):
         extended = _extended_tokenizer(corpus, config.extend_vocab_to)
     return open_corpus(with_tokenizer(config, extended), seed)
 

@@ -101,8 +101,7 @@ def worker_count(config: CorpusConfig) -> int:
 
 def find_store(prepared_dir: Path, fingerprint: str) -> Store | None:
     """The store with this fingerprint in `prepared_dir`, if it still exists and is complete."""
-    folders = prepared_dir.glob(f"*-{fingerprint[:KEY_LETTERS]}/store")
-    for folder in folders:
+    for folder in prepared_dir.glob(f"*-{fingerprint[:KEY_LETTERS]}/store"):
         store = ready_store(folder, fingerprint)
         if store:
             return store
