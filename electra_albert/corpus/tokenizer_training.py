@@ -34,13 +34,11 @@ from electra_albert.tokenization.unigram import (
 CHARACTER_COVERAGE = 0.9999  # rarer characters become <unk>, as in SentencePiece
 TRAINING_CHARACTERS = 2_000_000  # of distinct words; bounds the time
 SCORE_DIGITS = 5
-_ALPHABET_SIZE = (
-    128  # characters that a small vocabulary may hold; a larger one gives them up to half
-)
+# Characters that a small vocabulary may hold; a larger one gives them up to half.
+_ALPHABET_SIZE = 128
 _MAX_TOKEN_LENGTH = 16
-_SECONDS_PER_CANDIDATE = (
-    1.3e-6  # on one core; a token may begin at each character of a distinct word
-)
+# On one core; a token may begin at each character of a distinct word.
+_SECONDS_PER_CANDIDATE = 1.3e-6
 _RESERVED = "▁▅⁇<["  # have a meaning in SentencePiece, or begin its special tokens
 _RUNS_PER_LINE = 2
 _BORDER = "\n"  # between lines of the trainer, which no token crosses
@@ -91,7 +89,7 @@ def train_tokenizer(
         normalizer = AlbertTokenizer(do_lower_case=do_lower_case).backend_tokenizer.normalizer
     else:
         normalizer = script_safe_normalizer(do_lower_case, keep_accents)
-    words: Counter[str] = Counter()
+    words = Counter[str]()
     for word, count in raw.items():
         for part in normalizer.normalize_str(word).split():
             words[part] += count
@@ -132,7 +130,7 @@ def _character_codes(words: Counter[str], room: int) -> dict[int, str]:
     the same byte, as most of one script do. So frequent characters get codes of one byte, and the
     next ones different first bytes.
     """
-    characters: Counter[str] = Counter()
+    characters = Counter[str]()
     for word, count in words.items():
         for character in word:
             characters[character] += count
@@ -152,7 +150,7 @@ def _character_codes(words: Counter[str], room: int) -> dict[int, str]:
 
 def _coded_runs(words: Counter[str], codes: dict[int, str]) -> Counter[str]:
     """Count the runs of one kind in words, in codes: "▁9", "," and "000" of "9,000"."""
-    runs: Counter[str] = Counter()
+    runs = Counter[str]()
     for word, count in words.items():
         coded = _BORDER.join(_RUN.findall(WORD_START + word)).translate(codes)
         for run in coded.split(_BORDER):
@@ -277,7 +275,7 @@ def extend_tokenizer(
 
 def count_words(words: Iterable[str], max_words: int = MAX_WORDS) -> Counter[str]:
     """Count words; drops the rarest whenever there are more than `max_words` distinct ones."""
-    counts: Counter[str] = Counter()
+    counts = Counter[str]()
     for word in words:
         counts[word] += 1
         fewest = 1
