@@ -66,8 +66,11 @@ def _note_joined(labels: set[str], reader: SplitReader) -> None:
     for label in sorted(labels):
         parts = _SEPARATORS.split(label)
         if len(parts) > 1 and labels.issuperset(parts):
-            what = "labels of several others; if a text has several, separate them by commas and "
-            reader.report.note(f"{what}give --multi_label true", f"{label!r} in {reader.name}")
+            reader.report.note(
+                "labels of several others; if a text has several, separate them by commas and give "
+                "--multi_label true",
+                f"{label!r} in {reader.name}",
+            )
 
 
 def _is_number(label: str) -> bool:
@@ -77,17 +80,14 @@ def _is_number(label: str) -> bool:
         return False
 
 
-def _is_float(example: Any) -> bool:
-    return isinstance(getattr(example, "label", None), float)
-
-
 def note_unusual(
     train: Examples, evaluation: Examples, labels: tuple[str, ...], report: Report, name: str
 ) -> None:
     """Report a single evaluation example or label, missing labels, and training examples."""
     in_train = labels_of(train)
     in_evaluation = labels_of(evaluation)
-    gold = in_evaluation or {example.label for example in evaluation if _is_float(example)}
+    targets = (getattr(example, "label", None) for example in evaluation)
+    gold: set[Any] = in_evaluation or {target for target in targets if isinstance(target, float)}
     if len(evaluation) == 1:
         report.note(f"example in {name}: too few for a meaningful score", name)
     elif len(gold) == 1:
@@ -100,8 +100,9 @@ def note_unusual(
     seen = set(map(_texts, train))
     for example in evaluation:
         if _texts(example) in seen:
-            where = f"{name}, id {example.identity}"
-            report.note(f"examples of {name} also in the training data", where)
+            report.note(
+                f"examples of {name} also in the training data", f"{name}, id {example.identity}"
+            )
 
 
 def _texts(example: Any) -> tuple[object, ...]:
