@@ -41,8 +41,14 @@ _NOT_TEXT = re.compile(
     r"|pptx?|mp[34]|wav|avi|bin|pth?|np[yz]|pkl|pickle|safetensors|onnx|h5|sqlite|db|so|o|a|exe|dll"
     r"|class|jar|pyc|model|json|feather|orc|avro|lock)"
 )
-_ARCHIVES = (b"PK\x03\x04", b"%PDF-", b"7z\xbc\xaf\x27\x1c")
-_BINARY = (*_ARCHIVES, b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
+_BINARY = (
+    b"PK\x03\x04",
+    b"%PDF-",
+    b"7z\xbc\xaf\x27\x1c",
+    b"\xff\xfe",
+    b"\xfe\xff",
+    b"\x00\x00\xfe\xff",
+)
 # Invalid bytes tolerated in any file.
 _STRAY_BYTES = 3
 _STRAY_SHARE = 0.001

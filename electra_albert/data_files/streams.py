@@ -65,7 +65,7 @@ def open_stream(path: str | Path, *, takes_pipes: bool = False) -> Iterator[io.B
     Raises DataError if it is damaged.
     """
     with open_regular(path, takes_pipes=takes_pipes) as file:
-        method = compression(file.peek(_MAGIC_BYTES)[:_MAGIC_BYTES])
+        method = compression(file.peek(_MAGIC_BYTES))
         suffix = Path(path).suffix
         if method is None and suffix.lower() in COMPRESSED_SUFFIXES and file.peek(1):
             raise DataError(

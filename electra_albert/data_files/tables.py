@@ -71,11 +71,10 @@ def json_objects(
 
 def json_kind(value: object) -> str:
     """The JSON type of a value."""
-    number = "a number"
     names = {
         bool: "a boolean",
-        int: number,
-        float: number,
+        int: "a number",
+        float: "a number",
         str: "a string",
         list: "an array",
         dict: "an object",

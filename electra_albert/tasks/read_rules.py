@@ -242,7 +242,7 @@ def as_text(value: object, location: str, column: str) -> str:
         return ""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    if isinstance(value, bool | int | float):
+    if isinstance(value, int | float):  # or a boolean
         return json.dumps(value)
     raise DataError(
         f"{location}: {column!r} holds {type(value).__name__}, not text; correct the file"
