@@ -71,8 +71,11 @@ def _without_comments(lines: list[str], reader: SplitReader) -> list[str]:
     words = [line for line in lines if _holds_word(line) and not line.startswith(_COMMENT)]
     is_named = reader.config.label_column is not None or reader.task.columns.text[0].isdecimal()
     if words and not is_named and all(line.startswith("\t") for line in words):
-        what = f"lines of {reader.name} read without an empty first column"
-        reader.report.note(what, reader.location, len(words))
+        reader.report.note(
+            f"lines of {reader.name} read without an empty first column",
+            reader.location,
+            len(words),
+        )
         return _without_comments([line.removeprefix("\t") for line in lines], reader)
     shapes = set(map(_shape, words))
     tags = {_tag(_cells(line), reader) for line in words}
@@ -83,8 +86,9 @@ def _without_comments(lines: list[str], reader: SplitReader) -> list[str]:
             tag = _tag(_cells(line), reader)
             has_tag = tag in tags or _ENTITY_TAG.fullmatch(tag)
             if not has_tag or _shape(line) not in shapes:
-                what = f"lines of {reader.name} skipped: comments"
-                reader.report.note(what, f"{reader.location}:{number}")
+                reader.report.note(
+                    f"lines of {reader.name} skipped: comments", f"{reader.location}:{number}"
+                )
                 line = ""
         follows_word = _holds_word(line)
         result.append(line)
@@ -122,8 +126,10 @@ def _sentences(lines: list[str], column: int, reader: SplitReader) -> Iterator[R
             continue
         for number, row in zip(numbers, rows, strict=True):
             if row.strip():
-                what = f"lines of {reader.name} skipped: document starts"
-                reader.report.note(what, f"{reader.location}:{number}")
+                reader.report.note(
+                    f"lines of {reader.name} skipped: document starts",
+                    f"{reader.location}:{number}",
+                )
 
 
 def _sentence(
@@ -132,8 +138,9 @@ def _sentence(
     """Words and tags; DataError or UsageError if the column of words holds none, or tags."""
     numbered = [cells for cells in rows if cells[0].isdecimal()]
     if are_numbered and len(numbered) < len(rows):
-        what = f"sentences of {reader.name} read without their rows such as 1-2 and 1.1"
-        reader.report.note(what, location)
+        reader.report.note(
+            f"sentences of {reader.name} read without their rows such as 1-2 and 1.1", location
+        )
         rows = numbered
     if any(len(cells) <= column for cells in rows):
         raise DataError(f"{location}: a line without column {column}; correct it, or --text_column")

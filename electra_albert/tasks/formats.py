@@ -68,8 +68,9 @@ def read_examples(reader: SplitReader) -> list[Any]:
     if kind == "span":
         repeated = len(examples) - len({example.identity for example in examples})
         if repeated:
-            what = f"questions of {reader.name} with a duplicate id"
-            reader.report.note(what, reader.location, repeated)
+            reader.report.note(
+                f"questions of {reader.name} with a duplicate id", reader.location, repeated
+            )
     is_tagged = kind == "token" and reader.purpose != "test"
     is_enough = is_tagged and len(examples) >= _ENOUGH_SENTENCES
     if is_enough and all(len(example.words) == 1 for example in examples):
@@ -84,11 +85,11 @@ def _table_rows(form: _Format, reader: SplitReader) -> Rows:
     table = reader.table()
     columns = reader.task.columns
     if table.names_columns:
-        why = "has column names of its own; drop the option"
-        reader.reject_options(table.location, why, "column_names")
+        reader.reject_options(
+            table.location, "has column names of its own; drop the option", "column_names"
+        )
     if reader.task.kind == "token" and (reader.config.label_column or "").isdecimal():
-        why = "has named columns; give a name"
-        reader.reject_options(table.location, why, "label_column")
+        reader.reject_options(table.location, "has named columns; give a name", "label_column")
     labels = columns.label + form.lists[1:]
     if reader.purpose == "test":
         labels = ()
@@ -305,8 +306,7 @@ def _usable(
     is_impossible = raw.more[0]
     note = reader.report.note
     if is_impossible is True and answers:
-        what = f"questions of {reader.name} marked as impossible, answers ignored"
-        note(what, raw.location)
+        note(f"questions of {reader.name} marked as impossible, answers ignored", raw.location)
         answers = []
     if not reader.task.has_null_answer and not answers:
         if is_impossible is True:

@@ -192,9 +192,14 @@ class SplitReader:
 
     def parse_json(self, path: Path) -> Any:
         """The content of a JSON file in the task's own format."""
-        options = ("text_column", "text_pair_column", "label_column", "column_names")
-        why = "has the task's own format, without columns; drop the option"
-        self.reject_options(str(path), why, *options)
+        self.reject_options(
+            str(path),
+            "has the task's own format, without columns; drop the option",
+            "text_column",
+            "text_pair_column",
+            "label_column",
+            "column_names",
+        )
         text = "\n".join(text_lines(path, self.config.encoding, max_bytes=-1))
         try:
             return parse_json(text)

@@ -59,8 +59,9 @@ def read_data(
     evaluation = {}
     for name, (source_name, examples) in sets.items():
         if examples:
-            what = f"examples of {name}"
-            chosen = _sample(examples, what, "max_eval_examples", key, config, report)
+            chosen = _sample(
+                examples, f"examples of {name}", "max_eval_examples", key, config, report
+            )
             evaluation[name] = [examples[position] for position in sorted(chosen)]
             note_unusual(train, evaluation[name], labels, report, source_name)
     tests = sources["test"] if needs_test or not evaluation else {}
