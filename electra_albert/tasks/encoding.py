@@ -158,8 +158,7 @@ class EncodedExamples:
         segments = (position >= self.first_lengths[sequences, None]) & mask
         labels = None
         if self.labels is not None and self.has_token_labels:
-            at_tokens = np.where(mask, self.labels[source], IGNORED_LABEL)
-            labels = torch.from_numpy(at_tokens)
+            labels = torch.from_numpy(np.where(mask, self.labels[source], IGNORED_LABEL))
         elif self.labels is not None:
             labels = torch.from_numpy(self.labels[chosen])
         return Batch(

@@ -287,8 +287,7 @@ class TaskObjective(nn.Module):
         mask = batch.attention_mask
         outputs: Tensor = self.model(batch.input_ids, mask, batch.token_type_ids)
         if self.model.head.kind == "span":
-            lowest = torch.finfo(outputs.dtype).min
-            outputs = outputs.masked_fill(~mask[:, :, None], lowest)
+            outputs = outputs.masked_fill(~mask[:, :, None], torch.finfo(outputs.dtype).min)
         return outputs
 
     def terms(self, outputs: Tensor, batch: Batch) -> dict[str, Term]:

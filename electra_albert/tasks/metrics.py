@@ -185,8 +185,7 @@ def is_collapsed(measure: str, values: Values) -> bool:
         predicted_differs, gold_differs = np.split(differs, 2)
         return bool(gold_differs.any() and not predicted_differs.any())
     if measure == "token":
-        has_prediction = columns[1].any()
-        return bool(columns[2].any() and not has_prediction)
+        return bool(columns[2].any() and not columns[1].any())
     predicted, gold = columns[:2]
     if measure == "regression":
         return bool(np.ptp(gold) > 0 and predicted.std() < _MIN_SPREAD * gold.std())
@@ -247,8 +246,7 @@ def bootstrap_intervals(
     tables = _stacked(per_seed)
     drawn: dict[str, list[float]] = {name: [] for name in _mean_scores(tables, measure)}
     for chosen in _draws(tables.shape[1], seed, resamples):
-        means = _mean_scores(tables[:, chosen], measure)
-        for name, mean in means.items():
+        for name, mean in _mean_scores(tables[:, chosen], measure).items():
             if name in drawn:
                 drawn[name].append(mean)
     return {name: _interval(scores) for name, scores in drawn.items() if scores}
@@ -288,8 +286,7 @@ def compare(
 
     def scored(tables: Values) -> Values:
         """The score of each seed, NaN if the examples have none."""
-        scores = [MEASURES[measure](table).get(metric, math.nan) for table in tables]
-        return np.array(scores)
+        return np.array([MEASURES[measure](table).get(metric, math.nan) for table in tables])
 
     sides = [_stacked(first), _stacked(second)]
     generator = np.random.default_rng(derived_seed(seed, Stream.RESAMPLE, 1))
@@ -300,9 +297,7 @@ def compare(
         # Each draw of seeds is used in both directions, so that swapping the models only changes
         # the sign.
         for of_first, of_second in (uniform, uniform[::-1]):
-            first_mean = _seed_mean(first_scores, of_first)
-            second_mean = _seed_mean(second_scores, of_second)
-            difference = first_mean - second_mean
+            difference = _seed_mean(first_scores, of_first) - _seed_mean(second_scores, of_second)
             if not math.isnan(difference):
                 differences.append(difference)
     not_above = sum(drawn <= 0 for drawn in differences)

@@ -174,8 +174,9 @@ def encode_choices(examples: Sequence[ChoiceExample], encoding: Encoding) -> Enc
     labels = None
     if gold is not None:
         labels = np.array(gold, dtype=np.int64)
-    index = range(len(examples))
-    return flatten(encoding.encoder, sequences, index, labels, num_choices=option_count)
+    return flatten(
+        encoding.encoder, sequences, range(len(examples)), labels, num_choices=option_count
+    )
 
 
 def fill(question: str, option: str) -> str:

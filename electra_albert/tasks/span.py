@@ -262,8 +262,7 @@ def answer_scores(prediction: str, golds: Sequence[str]) -> tuple[float, float]:
     normalized to nothing.
     """
     words = normalized_words(prediction)
-    of_golds = map(normalized_words, golds)
-    golds_with_words = [gold for gold in of_golds if gold] or [[]]
+    golds_with_words = [gold for gold in map(normalized_words, golds) if gold] or [[]]
     f1 = max(_word_f1(words, gold) for gold in golds_with_words)
     return float(words in golds_with_words), f1
 

@@ -50,8 +50,7 @@ def encode(examples: Sequence[TokenExample], encoding: Encoding) -> EncodedExamp
             encoding.note("sentences", f"split into windows of {room + 2} tokens", example)
         for window in windows:
             inside = subwords[window.start : window.stop]
-            joined = np.concatenate([no_ids, *inside])
-            sequences.append((joined, None))
+            sequences.append((np.concatenate([no_ids, *inside]), None))
             index.append(number)
             numbers.append(_NO_WORD)
             for word, ids in zip(window, inside, strict=True):
@@ -62,9 +61,8 @@ def encode(examples: Sequence[TokenExample], encoding: Encoding) -> EncodedExamp
     labels = None
     tags = encoding.gold(examples, "tags")
     if tags is not None:
-        in_order = chain.from_iterable(tags)
         labels = np.full(len(word_ids), IGNORED_LABEL)
-        labels[word_ids >= 0] = encoding.label_ids(in_order)
+        labels[word_ids >= 0] = encoding.label_ids(chain.from_iterable(tags))
     info = {"word_ids": word_ids}
     return flatten(
         encoding.encoder, sequences, index, labels, has_token_labels=True, token_info=info
@@ -104,8 +102,7 @@ def word_logits(
     is_first = features.token_info["word_ids"] >= 0
     numbers = features.example_index.tolist()
     for number, at, logits in zip(numbers, features.slices(), outputs, strict=True):
-        of_words = logits[is_first[at]]
-        windows[number].append(of_words)
+        windows[number].append(logits[is_first[at]])
     return list(map(np.concatenate, windows))
 
 
@@ -134,8 +131,7 @@ def decode(
         if is_entities:
             predicted = entities(tags)
             annotated = entities(gold)
-            correct = predicted & annotated
-            row[:3] = (len(correct), len(predicted), len(annotated))
+            row[:3] = (len(predicted & annotated), len(predicted), len(annotated))
         correct_tags = sum(tag == right for tag, right in zip(tags, gold, strict=True))
         row[3:] = (correct_tags, len(gold))
     return Decoded(predictions, values, None)
