@@ -150,12 +150,8 @@ def _parse(argv: Sequence[str]) -> Namespace:
         default="auto",
         help="auto: a CUDA GPU if there is one, else cpu.",
     )
-    parser.add_argument(
-        "--precision",
-        choices=["fp32", "bf16"],
-        default="fp32",
-        help="Precision of the matrix products; bf16 is faster on some hardware, and rounds scores.",
-    )
+    text = "Precision of the matrix products; bf16 is faster on some hardware, and rounds scores."
+    parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32", help=text)
     options = parse(parser, argv)
     of_texts = {"max_seq_length", "text_column"}
     refuse_idle(option_names(argv), [(not options.text, of_texts, "no --text")])
