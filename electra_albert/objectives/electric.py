@@ -19,7 +19,6 @@ from electra_albert.config.model import ModelConfig
 from electra_albert.config.objectives import RtdConfig
 from electra_albert.contracts import Batch, SpecialIds, Term
 from electra_albert.keyed_random import Stream, bits, uniform
-from electra_albert.model.electra import Generator
 from electra_albert.objectives import ElectricConfig
 from electra_albert.objectives.evaluation import Detections, Unigram
 from electra_albert.objectives.rtd import Corruption, ReplacedTokenDetection
@@ -43,10 +42,9 @@ class Electric(ReplacedTokenDetection):
         electric: ElectricConfig,
         special: SpecialIds,
         seed: int,
-        fixed: Generator | None = None,
     ) -> None:
         rtd = replace(rtd, mask_token_share=1.0)
-        super().__init__(model, rtd, special, seed, fixed=fixed)
+        super().__init__(model, rtd, special, seed)
         self.noise_share = electric.noise_share
         head = self.discriminator.discriminator_predictions
         head.has_energies = True
