@@ -243,7 +243,7 @@ def sample(
     if temperature != 1:
         scores = scores / temperature
     vocab = scores.shape[-1]
-    size = 1 << max(1, math.isqrt(max(vocab - 1, 1))).bit_length()  # the next power of two
+    size = 1 << math.isqrt(max(vocab - 1, 1)).bit_length()  # the next power of two
     whole = vocab // size * size
     blocks = scores[:, :whole].view(len(scores), vocab // size, size)
     block_scores = blocks.logsumexp(-1)  # [M, whole blocks]
