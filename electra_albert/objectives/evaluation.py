@@ -32,7 +32,7 @@ class Unigram(NamedTuple):
     @classmethod
     def from_counts(cls, token_counts: NDArray[np.int64], special_ids: Iterable[int]) -> Self:
         """token_counts [V]: frequencies in the training text; special tokens are ignored."""
-        counts = torch.from_numpy(np.asarray(token_counts)).double()
+        counts = torch.tensor(token_counts, dtype=torch.float64)
         counts[list(special_ids)] = 0
         share = counts / counts.sum()
         entropy = -torch.special.xlogy(share, share).sum()
