@@ -241,8 +241,8 @@ def grid_points(grid: str | None) -> list[dict[str, int | float]]:
     for axis in (grid or "").split():
         name, _, values = axis.partition("=")
         kind = _NUMBERS.get(hints.get(name))
-        require(name in names and kind is not None, f"grid={axis}: {name} takes no number to try")
-        assert kind is not None
+        if name not in names or kind is None:
+            raise UsageError(f"grid={axis}: {name} takes no number to try")
         try:
             numbers = [kind(value) for value in values.split(",")]
         except ValueError as error:
