@@ -47,19 +47,16 @@ from electra_albert.tokenization.tokenizer import (
 from electra_albert.training.distributed import World, main_first
 from electra_albert.training.optimizer import check_groups, parameter_groups
 
-START_TOLERANCE = (
-    0.1  # relative deviation of an initial loss from chance level, due to random weights
-)
+# Relative deviation of an initial loss from chance level, due to random weights.
+START_TOLERANCE = 0.1
 ORDER_TOLERANCE = 1.0  # the same for sentence order: few examples with nearly equal initial logits
 _SAMPLED_EXAMPLES = 4096  # to estimate the share of examples with a sentence order
-_TOKENS_PER_WORD = (
-    20  # more on average means that the tokens do not mark words; bytes of English: 6
-)
+# More on average means that the tokens do not mark words; bytes of English: 6.
+_TOKENS_PER_WORD = 20
 _ORDER_NEEDS = "two whole sentences of one document"
 MUCH_UNKNOWN = 0.2  # share of unknown characters that gives a warning
-SWAP_RATE = (
-    0.5  # share of the examples with two segments that are swapped. Paper: ALBERT section 3.1
-)
+# Share of the examples with two segments that are swapped. Paper: ALBERT section 3.1.
+SWAP_RATE = 0.5
 
 
 class Job(NamedTuple):

@@ -19,9 +19,8 @@ from electra_albert.contracts import CheckpointError, UsageError
 from electra_albert.objectives import OBJECTIVES, spec_of
 
 DEFAULT_PRESET = "tiny"
-_GROUPED: dict[
-    str, type[Any]
-] = {  # groups of options with dotted names: the model's and those of the objectives
+# Groups of options with dotted names: the model's and those of the objectives.
+_GROUPED: dict[str, type[Any]] = {
     "model": ModelConfig,
     **{group: kind for spec in OBJECTIVES.values() for group, kind in spec.options.items()},
 }
