@@ -106,9 +106,11 @@ class DataConfig:
         require(is_one, "give multi_label or regression, not both")
         object.__setattr__(self, "encoding", canonical_encoding(self.encoding))
         names = [name.strip() for name in (self.column_names or "column").split(",")]
-        problem = f"column_names={self.column_names}: a name is empty or repeated"
-        is_whole = all(names) and len(set(names)) == len(names)
-        require(is_whole, f"{problem}; give each column its own")
+        require(
+            all(names) and len(set(names)) == len(names),
+            f"column_names={self.column_names}: a name is empty or repeated; "
+            "give each column its own",
+        )
 
 
 def table_name(data: DataConfig) -> str:
@@ -268,15 +270,19 @@ class FinetuneConfig:
     def __post_init__(self) -> None:
         repository = self.tuning.push_to_hub
         has_model = self.data.task != GLUE and self.tuning.is_training
-        problem = f"push_to_hub={repository} is for one trained model"
-        require(repository is None or has_model, f"{problem}; name one task, and train")
+        require(
+            repository is None or has_model,
+            f"push_to_hub={repository} is for one trained model; name one task, and train",
+        )
         if self.tuning.grid:
             for point in grid_points(self.tuning.grid):
                 self.with_options({**point, "grid": None})  # refuses values out of range
             names = ("validation_split", "max_train_examples")
-            is_whole = all(getattr(self.data, name) is None for name in names)
-            problem = "grid chooses on a tenth of all training examples, held out"
-            require(is_whole, f"{problem}; give neither {' nor '.join(names)}")
+            require(
+                all(getattr(self.data, name) is None for name in names),
+                "grid chooses on a tenth of all training examples, held out; "
+                f"give neither {' nor '.join(names)}",
+            )
         if self.chosen is None:
             defaults = FinetuneConfig(chosen=frozenset()).options()
             options = self.options()

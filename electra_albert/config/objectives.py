@@ -65,11 +65,15 @@ class RtdConfig:
         require_within(self, "(0, inf)", f"{weights} generator_rate discriminator_rate")
         is_used = self.mlm_weight == 1 or self.mlm_share > 0
         require(is_used, f"mlm_weight={self.mlm_weight} needs mlm_share above 0")
-        gone = "generator=uniform is gone: it showed no gain, see dev/log/2026-11.md"
-        require(self.generator != "uniform", gone)
+        require(
+            self.generator != "uniform",
+            "generator=uniform is gone: it showed no gain, see dev/log/2026-11.md",
+        )
         is_of_full_size = self.generator != "shared" or self.generator_size == 1
-        problem = f"generator=shared is of full size: generator_size={self.generator_size}"
-        require(is_of_full_size, f"{problem} must be 1")
+        require(
+            is_of_full_size,
+            f"generator=shared is of full size: generator_size={self.generator_size} must be 1",
+        )
 
     @property
     def trains_generator(self) -> bool:
@@ -89,17 +93,22 @@ class RtdConfig:
         depth = discriminator.num_hidden_layers
         groups = discriminator.num_hidden_groups
         layers = self.generator_layers or depth
-        problem = f"rtd.generator_layers={layers}"
         if self.generator == "shared":
             size = depth // groups  # layers of a group
             is_prefix = layers <= size or (layers <= depth and layers % size == 0)
-            problem = f"{problem} of {depth} layers in {groups} groups cannot be shared"
-            require(is_prefix, f"{problem}; choose up to {size}, or whole groups of {size}")
+            require(
+                is_prefix,
+                f"rtd.generator_layers={layers} of {depth} layers in {groups} groups cannot be "
+                f"shared; choose up to {size}, or whole groups of {size}",
+            )
             groups = max(1, layers // size)
             return replace(discriminator, num_hidden_layers=layers, num_hidden_groups=groups)
         groups = layers if groups == depth else min(groups, layers)
-        problem = f"{problem} is not a multiple of model.num_hidden_groups={groups}"
-        require(layers % groups == 0, f"{problem}; choose another number of layers")
+        require(
+            layers % groups == 0,
+            f"rtd.generator_layers={layers} is not a multiple of model.num_hidden_groups={groups}; "
+            "choose another number of layers",
+        )
         heads = max(1, round(discriminator.num_attention_heads * self.generator_size))
         head_size = max(1, round(discriminator.hidden_size * self.generator_size / heads))
         return replace(
@@ -134,8 +143,10 @@ class MlmConfig:
         require_within(self, "(0, 1)", "mask_rate")
         require_within(self, "[0, 1]", "mask_token_share random_token_share")
         total = self.mask_token_share + self.random_token_share
-        sum_text = f"mask_token_share + random_token_share = {total:g}"
-        require(total <= 1 + 1e-9, f"{sum_text} must not exceed 1")
+        require(
+            total <= 1 + 1e-9,
+            f"mask_token_share + random_token_share = {total:g} must not exceed 1",
+        )
 
 
 @dataclass(frozen=True)

@@ -78,8 +78,10 @@ class CorpusConfig:
         require_within(
             self, f"[32, {1 << 24}]", "vocab_size"
         )  # the trainer allocates memory for all of them
-        problem = "extend_vocab_to needs a tokenizer to extend; set --tokenizer or --init_from"
-        require(self.extend_vocab_to is None or self.tokenizer is not None, problem)
+        require(
+            self.extend_vocab_to is None or self.tokenizer is not None,
+            "extend_vocab_to needs a tokenizer to extend; set --tokenizer or --init_from",
+        )
         require_within(self, f"[8, {MAX_WIDTH}]", "max_seq_length")
         require_within(self, COUNT, "preprocessing_num_workers")
 
@@ -139,10 +141,14 @@ class RunConfig:
         require_within(self, "(0, inf)", "flops")
         is_one = self.budget is None or self.flops is None
         require(is_one, "budget and flops exclude each other; give one of them")
-        problem = f"budget={self.budget} must be a number above 0 with a unit: s, m, h or d"
-        require(self.budget is None or bool(self.budget_seconds), problem)
-        problem = "old_corpus needs --init_from; set --init_from or leave out --old_corpus"
-        require(self.old_corpus is None or self.init_from is not None, problem)
+        require(
+            self.budget is None or bool(self.budget_seconds),
+            f"budget={self.budget} must be a number above 0 with a unit: s, m, h or d",
+        )
+        require(
+            self.old_corpus is None or self.init_from is not None,
+            "old_corpus needs --init_from; set --init_from or leave out --old_corpus",
+        )
 
     @property
     def budget_seconds(self) -> float:
@@ -168,11 +174,15 @@ class PretrainConfig:
     def __post_init__(self) -> None:
         length = self.corpus.max_seq_length
         positions = self.model.max_position_embeddings
-        problem = f"exceeds model.max_position_embeddings={positions}"
-        require(length <= positions, f"max_seq_length={length} {problem}")
+        require(
+            length <= positions,
+            f"max_seq_length={length} exceeds model.max_position_embeddings={positions}",
+        )
         segments = self.model.type_vocab_size
-        problem = "must be at least 2: sequences have two segments"
-        require(segments >= 2, f"model.type_vocab_size={segments} {problem}")
+        require(
+            segments >= 2,
+            f"model.type_vocab_size={segments} must be at least 2: sequences have two segments",
+        )
         self._check_mlm_share()
         if "electric" in (self.run.objective, *self.own):
             self._check_electric()
@@ -184,9 +194,11 @@ class PretrainConfig:
         selected = max(1, round(self.rtd.mask_rate * (self.corpus.max_seq_length - 2)))
         predicted = round(self.rtd.mlm_share * selected)
         lacking = "predict" if predicted == 0 else "replace"
-        share = f"rtd.mlm_share={self.rtd.mlm_share} of the {selected} tokens selected"
-        problem = f"in {self.corpus.max_seq_length} leaves none to {lacking}"
-        require(0 < predicted < selected, f"{share} {problem}; choose another share")
+        require(
+            0 < predicted < selected,
+            f"rtd.mlm_share={self.rtd.mlm_share} of the {selected} tokens selected in "
+            f"{self.corpus.max_seq_length} leaves none to {lacking}; choose another share",
+        )
 
     def _check_electric(self) -> None:
         """Require options of RTD with which Electric's energies are defined."""
@@ -199,8 +211,10 @@ class PretrainConfig:
             (has_masks_only, "mask_token_share", "a token that the generator sees gets no noise"),
             (has_own_generator, "generator", "its noise is that of its own generator"),
         ):
-            problem = f"rtd.{option}={getattr(rtd, option)} excludes electric: {reason}"
-            require(is_possible, f"{problem}; leave it out")
+            require(
+                is_possible,
+                f"rtd.{option}={getattr(rtd, option)} excludes electric: {reason}; leave it out",
+            )
 
     @property
     def generator_warmup_steps(self) -> int:

@@ -105,14 +105,20 @@ class TrainingConfig:
         require_within(self, "(0, 1)", "adam_epsilon")
         require_within(self, f"[0, {1 << 63})", "seed")
         require_within(self, "[0, 1]", "lr_decay_share")
-        problem = f"optimizer={self.optimizer} is not one of {', '.join(OPTIMIZERS)}"
-        require(self.optimizer in OPTIMIZERS, f"{problem}; choose one of them")
+        require(
+            self.optimizer in OPTIMIZERS,
+            f"optimizer={self.optimizer} is not one of {', '.join(OPTIMIZERS)}; choose one of them",
+        )
         names = self.report_to.split(",")
         is_list = len({*names} & {*TRACKERS}) == len(names)  # each of them once
-        trackers = f"{', '.join(TRACKERS)}, separated by commas"
-        problem = f"report_to={self.report_to} must be none, or from {trackers}"
-        require(is_list or self.report_to == "none", problem)
+        require(
+            is_list or self.report_to == "none",
+            f"report_to={self.report_to} must be none, or from {', '.join(TRACKERS)}, "
+            "separated by commas",
+        )
         has_default = self.lr_decay_share == TrainingConfig.lr_decay_share
-        problem = f"lr_decay_share={self.lr_decay_share} has no effect with lr_scheduler_type="
-        advice = f"{self.lr_scheduler_type}; choose wsd or leave out lr_decay_share"
-        require(self.lr_scheduler_type == "wsd" or has_default, problem + advice)
+        require(
+            self.lr_scheduler_type == "wsd" or has_default,
+            f"lr_decay_share={self.lr_decay_share} has no effect with "
+            f"lr_scheduler_type={self.lr_scheduler_type}; choose wsd or leave out lr_decay_share",
+        )
