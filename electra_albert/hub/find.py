@@ -67,8 +67,9 @@ def locate(
         parts = _models_in(folder)
         part = next((name for name in _FOLDERS[kind] if name in parts), "")
         if not part:
-            contents = " and ".join(parts) or "no model"
-            raise CheckpointError(f"{folder} has {contents}, not {kind}; name another folder")
+            raise CheckpointError(
+                f"{folder} has {' and '.join(parts) or 'no model'}, not {kind}; name another folder"
+            )
         weights = folder / _WEIGHTS
         config = config or folder / _STATE
         tokenizer = tokenizer or folder.absolute().parents[1] / "tokenizer"
@@ -98,8 +99,9 @@ def _weights_in(path: Path, kind: str) -> Path:
     models = [f"{name}/" for name in ENCODER_FOLDERS if (path / name).is_dir()]
     if models:
         hint = f", but {' and '.join(models)}"
-    names = ", ".join(WEIGHT_FILES)
-    raise UsageError(f"{folder} contains none of {names}{hint}; name a model folder")
+    raise UsageError(
+        f"{folder} contains none of {', '.join(WEIGHT_FILES)}{hint}; name a model folder"
+    )
 
 
 def is_checkpoint(path: Path) -> bool:

@@ -120,8 +120,9 @@ def model_config(contents: Mapping[str, Any], source: str) -> ModelConfig:
         )
     version = contents.get("format")
     if is_native and version != _FORMAT:
-        supported = f"this version reads {_FORMAT}"
-        raise CheckpointError(f"{source} has format {short_repr(version)}, {supported}")
+        raise CheckpointError(
+            f"{source} has format {short_repr(version)}, this version reads {_FORMAT}"
+        )
     always = _ALWAYS | {"residual_scale": 1} if is_native else _ALWAYS  # of earlier versions
     for name, supported in always.items():
         value = contents.get(name)
@@ -133,8 +134,9 @@ def model_config(contents: Mapping[str, Any], source: str) -> ModelConfig:
     try:
         activation = values["hidden_act"]
         if activation not in ACTIVATIONS:
-            supported = ", ".join(ACTIVATIONS)
-            raise ValueError(f"hidden_act={short_repr(activation)} is not one of {supported}")
+            raise ValueError(
+                f"hidden_act={short_repr(activation)} is not one of {', '.join(ACTIVATIONS)}"
+            )
         config = ModelConfig(**values)
         make_mixing(config)
     except ValueError as error:
@@ -161,8 +163,9 @@ def _values(contents: Mapping[str, Any], kind: str, source: str) -> dict[str, An
         if type(value) is int and type(default) is float:
             value = float(value)
         if type(value) is not type(default):
-            problem = f"should be of type {type(default).__name__}"
-            raise CheckpointError(f"{name}={short_repr(value)} in {source} {problem}")
+            raise CheckpointError(
+                f"{name}={short_repr(value)} in {source} should be of type {type(default).__name__}"
+            )
         values[name] = value
     if kind in RELATIVES:
         values |= {"num_hidden_groups": values["num_hidden_layers"], "inner_group_num": 1}
@@ -208,8 +211,9 @@ def stock_details(contents: Mapping[str, Any], source: str) -> dict[str, Any]:
         if isinstance(names, dict):
             labels = [names.get(str(number)) for number in range(len(names))]
         if not labels or not is_of_kind(labels, list[str]):
-            last = max(0, len(labels) - 1)
-            raise CheckpointError(f"id2label in {source} does not name the labels 0 to {last}")
+            raise CheckpointError(
+                f"id2label in {source} does not name the labels 0 to {max(0, len(labels) - 1)}"
+            )
     is_regression = problem_type == "regression" or (problem_type is None and len(labels) == 1)
     is_regression = is_regression and kind == "sequence"
     if is_regression and len(labels) != 1:
@@ -298,8 +302,9 @@ def from_file(
     for name in [name for name in renamed if name.startswith(omitted)]:
         del renamed[name]
     if kind == "electra" and config.hidden_act != "gelu" and _has(renamed, "predictions."):
-        problem = "has ELECTRA's MLM head, which uses gelu"
-        raise CheckpointError(f"{source} {problem}, but hidden_act={config.hidden_act}")
+        raise CheckpointError(
+            f"{source} has ELECTRA's MLM head, which uses gelu, but hidden_act={config.hidden_act}"
+        )
     width = config.hidden_size
     if kind in RELATIVES and config.embedding_size == width:
         if _has(renamed, _MAPPING):

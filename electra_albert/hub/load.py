@@ -121,11 +121,14 @@ def build(stored: Stored, model_class: type[_Module], head: TaskHead | None = No
         part = head.output_name
         options = {"head": head}
         if stored.unsupported_heads:
-            name = stored.unsupported_heads[0]
-            raise CheckpointError(f"{stored.source} has an unsupported head, {name}; fine-tune it")
+            raise CheckpointError(
+                f"{stored.source} has an unsupported head, {stored.unsupported_heads[0]}; "
+                "fine-tune it"
+            )
     if part not in stored.parts:
-        needs = f"which {model_class.__name__} needs"
-        raise CheckpointError(f"{stored.source} has no {part}, {needs}; name another model")
+        raise CheckpointError(
+            f"{stored.source} has no {part}, which {model_class.__name__} needs; name another model"
+        )
     # No memory is allocated before the sizes are checked against the weights.
     with torch.device("meta"):
         model = model_class(stored.config, **options)
@@ -198,9 +201,9 @@ def read_task(files: ModelFiles) -> tuple[dict[str, Any], TaskHead]:
         if not is_known:
             raise ValueError("its lengths or columns are impossible")
     except (KeyError, OverflowError, TypeError, ValueError) as error:
-        reason = formats.short_repr(str(error))
         raise CheckpointError(
-            f"{source} does not describe a supported task ({reason}); export it again"
+            f"{source} does not describe a supported task ({formats.short_repr(str(error))}); "
+            "export it again"
         ) from None
     return details, head
 
@@ -241,8 +244,9 @@ def load_weights(
     parts = tuple({f"{name.split('.')[0]}." for name in shapes})
     missing = sorted(shapes.keys() - state.keys())
     if missing:
-        counts = f"{len(missing)} of {len(shapes)} tensors are missing"
-        raise CheckpointError(f"{source} has no {missing[0]} ({counts})")
+        raise CheckpointError(
+            f"{source} has no {missing[0]} ({len(missing)} of {len(shapes)} tensors are missing)"
+        )
     extra = sorted(name for name in state.keys() - parameters.keys() if name.startswith(parts))
     if extra:
         raise CheckpointError(
@@ -251,8 +255,10 @@ def load_weights(
     for name, shape in shapes.items():
         size = state[name].shape
         if size != shape:
-            sizes = f"has shape {list(size)}, configuration or options require {list(shape)}"
-            raise CheckpointError(f"{name} in {source} {sizes}")
+            raise CheckpointError(
+                f"{name} in {source} has shape {list(size)}, "
+                f"configuration or options require {list(shape)}"
+            )
     tensors = {name: state[name].contiguous() for name in shapes}
     model.load_state_dict(tensors, assign=not in_place, strict=not skip)
 

@@ -110,8 +110,9 @@ def require_packages() -> None:
     """Raise UsageError unless the packages for ONNX are installed; imports none of them."""
     missing = [name for name in _PACKAGES if find_spec(name) is None]
     if missing:
-        command = f"pip install {' '.join(missing)}"
-        raise UsageError(f"the format onnx needs {', '.join(missing)}: {command}")
+        raise UsageError(
+            f"the format onnx needs {', '.join(missing)}: pip install {' '.join(missing)}"
+        )
 
 
 def write_onnx(model: Model, folder: Path) -> Path:
@@ -206,6 +207,8 @@ def _check(graph: _Graph, file: Path) -> None:
         arrays = {name: ids.numpy() for name, ids in zip(INPUTS, inputs, strict=True)}
         theirs = session.run(list(ours), arrays)
         for name, values in zip(ours, theirs, strict=True):
-            message = f"{ONNX_FILE} is not written: onnxruntime computes other {name} than PyTorch"
-            advice = "export as safetensors instead"
-            require_close(ours[name], torch.from_numpy(values), f"{message}; {advice}")
+            message = (
+                f"{ONNX_FILE} is not written: onnxruntime computes other {name} than PyTorch; "
+                "export as safetensors instead"
+            )
+            require_close(ours[name], torch.from_numpy(values), message)

@@ -85,9 +85,8 @@ def save_model(
         described = card.describe(model, architecture, form, dtype, facts or card.Facts())
         card.write_card(folder, *described)
     except OSError as error:
-        reason = error.strerror or error
         raise UsageError(
-            f"cannot write the model into {folder} ({reason}); free disk space"
+            f"cannot write the model into {folder} ({error.strerror or error}); free disk space"
         ) from None
 
 
@@ -121,8 +120,9 @@ def _configuration(
     details = {**details, "kind": head.kind, "style": head.style}
     labels = details["labels"]
     if load.head_of(details, head.dropout) != head:
-        expected = f"a head of kind {head.kind} with {head.num_labels}"
-        raise ValueError(f"labels {labels} do not fit {expected}")
+        raise ValueError(
+            f"labels {labels} do not fit a head of kind {head.kind} with {head.num_labels}"
+        )
     contents["classifier_dropout_prob"] = head.dropout
     if head.kind in ("sequence", "token"):
         names = labels or ["score"]  # the output of a regression

@@ -59,8 +59,9 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
         shard = _read_safetensors(part) if part.suffix == ".safetensors" else _read_pickled(part)
         differing = sorted(shard.keys() ^ (shard if names is None else names))
         if differing:
-            name = differing[0][:_MAX_NAME]
-            raise CheckpointError(f"{file} and {part.name} disagree on {name!r}; fetch both again")
+            raise CheckpointError(
+                f"{file} and {part.name} disagree on {differing[0][:_MAX_NAME]!r}; fetch both again"
+            )
         tensors |= shard
     for name, tensor in tensors.items():
         if not name.isprintable() or not 0 < len(name) <= _MAX_NAME:
@@ -148,9 +149,9 @@ def _read_safetensors(file: Path) -> dict[str, Tensor]:
             written = (source.metadata() or {}).get(DIGEST)
             tensors = {name: source.get_tensor(name) for name in source.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
-        advice = "fetch it again, or run git lfs pull if it is a pointer"
         raise CheckpointError(
-            f"{file} cannot be read as safetensors ({_reason(error)}); {advice}"
+            f"{file} cannot be read as safetensors ({_reason(error)}); "
+            "fetch it again, or run git lfs pull if it is a pointer"
         ) from None
     if written is not None and written != digest(tensors):
         raise CheckpointError(f"{file} does not match its hash; fetch or export it again")
