@@ -80,15 +80,15 @@ def list_checkpoints(folder: Path) -> list[tuple[int, Path]]:
     """(step, path) of the checkpoints in `folder`, damaged ones included, in ascending order."""
     try:  # glob would ignore an unreadable folder
         paths = [*folder.iterdir()] if folder.is_dir() else []
-        checkpoints = [
+        return sorted(
             (int(path.name[5:]), path)
             for path in paths
             if re.fullmatch(r"step-\d{7,}", path.name) and path.is_dir() and not path.is_symlink()
-        ]
+        )
     except PermissionError as error:
-        advice = "change its permissions"
-        raise CheckpointError(f"{folder} cannot be read ({error.strerror}); {advice}") from None
-    return sorted(checkpoints)
+        raise CheckpointError(
+            f"{folder} cannot be read ({error.strerror}); change its permissions"
+        ) from None
 
 
 def find_problem(path: Path, *, compares_hashes: bool = True) -> str | None:
@@ -117,22 +117,26 @@ def find_checkpoint(folder: Path, resume: str) -> Path | None:
     if resume not in ("auto", "never"):
         problem = find_problem(Path(resume))
         if problem:
-            text = f"--resume {resume} is not a complete checkpoint: {problem}"
-            raise CheckpointError(f"{text}; use another or auto")
+            raise CheckpointError(
+                f"--resume {resume} is not a complete checkpoint: {problem}; use another or auto"
+            )
         return Path(resume)
     problems = []
     for _, path in reversed(list_checkpoints(folder)):
         if resume == "never":
-            problem = f"--resume never, but {folder} contains {path.name}"
-            raise UsageError(f"{problem}; choose another --output_dir")
+            raise UsageError(
+                f"--resume never, but {folder} contains {path.name}; choose another --output_dir"
+            )
         problem = find_problem(path)
         if problem is None:
             return path
         problems.append(f"{path.name}: {problem}")
         LOG.warning(f"skipping damaged checkpoint {problems[-1]}")
     if problems:
-        text = f"all checkpoints in {folder} are damaged ({'; '.join(problems)})"
-        raise CheckpointError(f"{text}; restore one, or remove them to start again")
+        raise CheckpointError(
+            f"all checkpoints in {folder} are damaged ({'; '.join(problems)}); "
+            "restore one, or remove them to start again"
+        )
     return None
 
 
@@ -141,8 +145,9 @@ def read_state(path: Path) -> dict[str, Any]:
     try:
         state: dict[str, Any] = load_json(path / STATE, _STATE)
     except (OSError, ValueError) as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise CheckpointError(f"{path / STATE} cannot be read ({reason})") from error
+        raise CheckpointError(
+            f"{path / STATE} cannot be read ({type(error).__name__}: {error})"
+        ) from error
     return state
 
 
@@ -185,8 +190,7 @@ def _paired(
         old = _shape(stored.get(name))
         new = _shape(targets.get(name))
         if old != new:
-            problem = f"{name} is {old}, but {new} in the model"
-            raise CheckpointError(f"{file}: {problem}; {_ADVICE}")
+            raise CheckpointError(f"{file}: {name} is {old}, but {new} in the model; {_ADVICE}")
     return [(target, stored[name]) for name, target in targets.items()]
 
 
@@ -201,9 +205,10 @@ def check_finite(module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     are_finite = torch.stack(checks).tolist()
     if not all(are_finite):
         name = list(tensors)[are_finite.index(False)]
-        problem = f"{name} has non-finite values and was not saved"
-        advice = f"older checkpoints are kept: {DIVERGED_ADVICE}"
-        raise DivergedError(f"training diverged: {problem}; {advice}")
+        raise DivergedError(
+            f"training diverged: {name} has non-finite values and was not saved; "
+            f"older checkpoints are kept: {DIVERGED_ADVICE}"
+        )
 
 
 def save_checkpoint(

@@ -41,8 +41,10 @@ class CudaRecorder:
             raise
         except RuntimeError as error:
             cause = error.__context__ or error  # the end of a capture that has failed fails too
-            problem = f"cannot be recorded in CUDA graphs ({str(cause).splitlines()[0]})"
-            raise UsageError(f"the training step {problem}; set --cuda_graphs false") from error
+            raise UsageError(
+                "the training step cannot be recorded in CUDA graphs "
+                f"({str(cause).splitlines()[0]}); set --cuda_graphs false"
+            ) from error
         graph.replay()
         return graph.replay
 

@@ -60,8 +60,10 @@ def train(
             counts = count_step(loop.objective, micro_batches, run)
             if counts.is_stopping:
                 loop.save(is_last=True)
-                advice = "run the same command again to resume"
-                LOG.info(f"stopped by a signal after step {loop.step}; {advice}")
+                LOG.info(
+                    f"stopped by a signal after step {loop.step}; "
+                    "run the same command again to resume"
+                )
                 loop.is_stopped = True
                 break
             loop.take_step(micro_batches, counts)
@@ -234,8 +236,10 @@ class _Loop:
                     run.config.save_milestones,
                 )
             except OSError as error:
-                problem = f"cannot write the checkpoint of step {self.step} into {run.checkpoints}"
-                failure = f"{problem}: {error}; older checkpoints are kept"
+                failure = (
+                    f"cannot write the checkpoint of step {self.step} into {run.checkpoints}: "
+                    f"{error}; older checkpoints are kept"
+                )
         failure = distributed.gather_objects(failure, run.world)[0]
         self.logged_time += time.monotonic() - started
         if not failure:

@@ -118,9 +118,9 @@ class LossScale(torch.amp.GradScaler):
     def restore(self, state: dict[str, Any], path: Path) -> None:
         """Load the state of the checkpoint `path`; CheckpointError if only one of them is fp16."""
         if bool(state) != self.is_enabled():
-            precision = "with fp16" if state else "without fp16"
             raise CheckpointError(
-                f"{path} was trained {precision}; use the --precision of that run"
+                f"{path} was trained {'with' if state else 'without'} fp16; "
+                "use the --precision of that run"
             )
         if state:
             self.load_state_dict(state)

@@ -238,8 +238,10 @@ class Monitor(AbstractContextManager["Monitor"]):
         except OSError as error:
             if name not in self._failed:
                 self._failed.add(name)
-                problem = f"cannot write {name} ({error.strerror or error})"
-                LOG.warning(f"{problem}; training continues with incomplete logs")
+                LOG.warning(
+                    f"cannot write {name} ({error.strerror or error}); "
+                    "training continues with incomplete logs"
+                )
 
     @property
     def elapsed_seconds(self) -> float:

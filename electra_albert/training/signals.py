@@ -89,8 +89,10 @@ def run_lock(folder: Path) -> Iterator[None]:
             raise UsageError(
                 f"cannot write to {folder}: {error.strerror}; free disk space or {advice}"
             ) from error
-        problem = f"{path} cannot be locked on this file system"
-        warnings.warn(f"{problem}; do not start this run twice", stacklevel=3)
+        warnings.warn(
+            f"{path} cannot be locked on this file system; do not start this run twice",
+            stacklevel=3,
+        )
     try:
         yield
     finally:
