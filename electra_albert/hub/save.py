@@ -147,11 +147,11 @@ def write_pooling(folder: Path, config: ModelConfig, max_seq_length: int) -> Non
     write_json(folder / _POOLING / find.CONFIG_FILE, pooling)
     settings = {"max_seq_length": max_seq_length, "model_args": {"add_pooling_layer": False}}
     write_json(folder / "sentence_bert_config.json", settings)
-    modules = []
-    kinds = {"": "Transformer", _POOLING: "Pooling"}
-    for number, (path, kind) in enumerate(kinds.items()):
-        kind = f"sentence_transformers.models.{kind}"
-        modules.append({"idx": number, "name": str(number), "path": path, "type": kind})
+    package = "sentence_transformers.models"
+    modules = [
+        {"idx": 0, "name": "0", "path": "", "type": f"{package}.Transformer"},
+        {"idx": 1, "name": "1", "path": _POOLING, "type": f"{package}.Pooling"},
+    ]
     write_json(folder / _MODULES, modules)
 
 
