@@ -74,7 +74,6 @@ def names_of(roles: str, *kinds: type[Any]) -> set[str]:
     names = set()
     for kind in kinds:
         for entry in fields(kind):
-            role = entry.metadata.get("on_resume")
-            if role in roles.split():
+            if entry.metadata.get("on_resume") in roles.split():
                 names.add(entry.name)
     return names

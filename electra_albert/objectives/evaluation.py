@@ -56,15 +56,12 @@ class Detections:
     ) -> None:
         """Add a batch: logits any float [B, L], is_replaced and attention_mask bool [B, L]."""
         mask = attention_mask.cpu()
-        scores = logits.detach().float().cpu()
-        self.logits.append(scores[mask])
+        self.logits.append(logits.detach().float().cpu()[mask])
         self.is_replaced.append(is_replaced.cpu()[mask])
 
     def arrays(self) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """Logits float32 [tokens] and labels bool [tokens]."""
-        logits = torch.cat(self.logits)
-        is_replaced = torch.cat(self.is_replaced)
-        return logits.numpy(), is_replaced.numpy()
+        return torch.cat(self.logits).numpy(), torch.cat(self.is_replaced).numpy()
 
 
 def baseline_terms(

@@ -50,9 +50,10 @@ class Alarms:
                 warnings["spike"] = f"{text}, {loss_scale.DIVERGED_ADVICE}"
             fast = median(self._speeds)
             if speed < _SLOW * fast:
-                text = f"the speed fell from about {fast:,.0f} to {speed:,.0f} tokens per second"
-                advice = "look for other programs on the machine, and for memory that is swapped"
-                warnings["speed"] = f"{text}; {advice}"
+                warnings["speed"] = (
+                    f"the speed fell from about {fast:,.0f} to {speed:,.0f} tokens per second; "
+                    "look for other programs on the machine, and for memory that is swapped"
+                )
             waited = row["data_wait"] or 0.0
             if waited > _WAITING:
                 text = f"training waits for data {waited:.0%} of the time"
@@ -78,14 +79,17 @@ class Alarms:
                 f"masked tokens are still predicted by their frequencies alone; {advice}"
             )
         if evaluation.is_discriminator_at_chance(metrics):
-            text = "the discriminator is at chance level although the generator learns"
-            option = f"--rtd.discriminator_rate {rtd.discriminator_rate / 4:g}"
-            warnings.append(f"{text}; if this lasts, restart with {option}")
+            warnings.append(
+                "the discriminator is at chance level although the generator learns; if this "
+                f"lasts, restart with --rtd.discriminator_rate {rtd.discriminator_rate / 4:g}"
+            )
         accuracy = metrics.get("generator_accuracy") or 0.0
         if accuracy > _STRONG and self._config.run.objective != "electric":
-            text = f"the generator predicts {accuracy:.0%} of the masked tokens"
             option = f"temperature {2 * rtd.temperature:g}"
             if rtd.generator == "own":
                 option = f"generator_size {rtd.generator_size / 2:g}"
-            warnings.append(f"{text}, so few are replaced; restart with --rtd.{option}")
+            warnings.append(
+                f"the generator predicts {accuracy:.0%} of the masked tokens, so few are replaced; "
+                f"restart with --rtd.{option}"
+            )
         return warnings

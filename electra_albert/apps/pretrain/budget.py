@@ -40,8 +40,7 @@ def suggestion(job: Job) -> list[str]:
     tokens = job.prepared.store.train.token_count
     if config.corpus.corpus == BUILT_IN_CORPUS or job.origin is not None:
         return []
-    suitable = (row for row in _SUGGESTED if tokens <= row[0])
-    _, preset, vocab_size = next(suitable)
+    _, preset, vocab_size = next(row for row in _SUGGESTED if tokens <= row[0])
     training = PRESETS[preset].training
     batch = training.per_device_train_batch_size * training.gradient_accumulation_steps
     batch_tokens = batch * PRESETS[preset].corpus.max_seq_length
@@ -49,13 +48,15 @@ def suggestion(job: Job) -> list[str]:
     if preset != "tiny":
         steps = min(steps, training.max_steps)
     rounded = max(100, int(float(f"{steps:.2g}")))
-    options = f"--preset {preset} --vocab_size {vocab_size} --max_steps {rounded}"
-    usual = f"usual for {tokens:,} tokens of text"
-    lines = [f"{usual}: {options}, or --budget with the time you have"]
+    lines = [
+        f"usual for {tokens:,} tokens of text: --preset {preset} --vocab_size {vocab_size} "
+        f"--max_steps {rounded}, or --budget with the time you have"
+    ]
     epochs = job.batches.epoch(config.training.max_steps)
     if epochs > MANY_EPOCHS:
-        advice = "watch whether the held-out losses rise"
-        lines.append(f"notice: {epochs:.0f} epochs are many; {advice}")
+        lines.append(
+            f"notice: {epochs:.0f} epochs are many; watch whether the held-out losses rise"
+        )
     return lines
 
 
@@ -78,8 +79,10 @@ def recorded_plan(
     before = replace(run, budget=recorded.get("budget"), flops=recorded.get("flops"))
     kind = _kind_of_plan(run)
     if _kind_of_plan(before) != kind:
-        advice = "give the same, or another --output_dir"
-        raise UsageError(f"{kind}: the run began with {_kind_of_plan(before)}; {advice}")
+        raise UsageError(
+            f"{kind}: the run began with {_kind_of_plan(before)}; "
+            "give the same, or another --output_dir"
+        )
     plan = recorded | state.get("training", {})  # that of a checkpoint is newer
     values = {name: plan[name] for name in _PLANNED if name in plan}
     for name in _SHARES:

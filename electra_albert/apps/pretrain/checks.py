@@ -99,8 +99,7 @@ def _of_corpus(job: Job) -> Iterator[Finding]:
     if unknown > MUCH_UNKNOWN:
         finding = finding._replace(status="fail")
     yield finding
-    starts = word_starts(job.prepared.tokenizer)
-    words = sum(compress(store.token_counts, starts))
+    words = sum(compress(store.token_counts, word_starts(job.prepared.tokenizer)))
     fertility = written["tokens"] / max(1, words)
     length = written["characters"] / written["tokens"]
     text = f"{fertility:.2f} tokens per word, {length:.2f} characters per token"
@@ -108,8 +107,7 @@ def _of_corpus(job: Job) -> Iterator[Finding]:
     if job.config.corpus.tokenizer:
         advice = "train a tokenizer on this text"
     yield _warn_if(fertility > _FERTILITY, "fertility", text, advice)
-    special = special_ids(job.prepared.tokenizer)
-    repeated = _repeated_share(store.train, special.unk)
+    repeated = _repeated_share(store.train, special_ids(job.prepared.tokenizer).unk)
     text = f"{repeated:.1%} of the sentences of {_SENTENCE_TOKENS} or more tokens occur earlier"
     advice = "remove repeated documents, menus and footers"
     yield _warn_if(repeated > _REPEATED, "duplicates", f"{text} in the text", advice)
@@ -133,8 +131,7 @@ def _of_amount(job: Job) -> Iterator[Finding]:
     usual = "".join(budget.suggestion(job)[:1])
     are_many = epochs > budget.MANY_EPOCHS and usual != ""
     yield _warn_if(are_many, "epochs", text, usual)
-    held_out = _examples(job.held_out, training.eval_examples)
-    counts = job.objective.counts(held_out)
+    counts = job.objective.counts(_examples(job.held_out, training.eval_examples))
     predicted = counts[next(iter(job.objective.weights))]
     text = f"held-out losses are means over {predicted:,} tokens"
     is_small = bool(error_lines(predicted))
@@ -207,9 +204,7 @@ def _of_learning(job: Job, world: World) -> Iterator[Finding]:
     batch = _with_sentence_order(_examples(job.batches.examples, _SAMPLED_EXAMPLES))
     counts = objective.counts(batch)
     batch = batch.to(world.device)
-    before = {}
-    for name, parameter in objective.named_parameters():
-        before[name] = parameter.detach().clone()
+    before = {name: parameter.detach().clone() for name, parameter in objective.named_parameters()}
     try:
         training_step.check(batch, 1)
     except ValueError as error:
@@ -217,10 +212,11 @@ def _of_learning(job: Job, world: World) -> Iterator[Finding]:
         return
     yield _of_losses(_overfit(training_step, batch, counts))
     objective.eval()
-    unchanged = []
-    for name, parameter in objective.named_parameters():
-        if torch.equal(parameter, before[name]):
-            unchanged.append(name)
+    unchanged = [
+        name
+        for name, parameter in objective.named_parameters()
+        if torch.equal(parameter, before[name])
+    ]
     if unchanged:
         text = f"{len(unchanged)} parameters do not change, such as {unchanged[:1]}: "
         yield Finding("fail", "updates", f"{text}no parameter group or no gradient has them")
@@ -244,11 +240,9 @@ def _overfit(step: TrainingStep, batch: Batch, counts: dict[str, int]) -> list[d
     while len(rows) < _STEPS and time.monotonic() - started < _SECONDS:
         step.accumulate([batch], step.scales(counts), 1)
         terms = step.terms()
-        losses = {}
-        for name, count in counts.items():
-            if count:
-                losses[name] = float(terms[name].sum / count)
-        rows.append(losses)
+        rows.append(
+            {name: float(terms[name].sum / count) for name, count in counts.items() if count}
+        )
         step.finish()
     return rows
 
@@ -268,8 +262,7 @@ def _of_losses(rows: list[dict[str, float]]) -> Finding:
         return Finding("warn", "learning", f"{text}; check a smaller model first")
     if stuck:
         text = f"{', '.join(stuck)} in {steps} on one batch"
-        text += "; change --learning_rate, or correct the loss"
-        return Finding("fail", "learning", text)
+        return Finding("fail", "learning", f"{text}; change --learning_rate, or correct the loss")
     return Finding("pass", "learning", f"{steps} on one batch: {', '.join(changes)}")
 
 

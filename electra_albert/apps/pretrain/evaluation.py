@@ -71,8 +71,7 @@ def score(
             return None
         terms = objective.score(batch.to(world.device), job.unigram, detections)
         losses = [name for name in (*objective.weights, _UNIGRAM) if name in terms]
-        first = int(batch.example_id[0])
-        current = bisect_right(firsts, first) - 1
+        current = bisect_right(firsts, int(batch.example_id[0])) - 1
         for number, source in enumerate(sources):
             is_current = int(number == current)
             for name in losses:
@@ -97,8 +96,9 @@ def _pair_scores(model: InferenceModel, job: Job) -> Metrics:
     if options.eval_pairs is None:
         return {}
     try:
-        pairs = Path(options.eval_pairs)
-        heads = score_pairs(model, pairs, options.eval_max_pairs, is_logged=False)
+        heads = score_pairs(
+            model, Path(options.eval_pairs), options.eval_max_pairs, is_logged=False
+        )
     except CheckpointError:
         return {}
     return {f"pairs_{head}": scores["mean"] for head, scores in heads.items()}

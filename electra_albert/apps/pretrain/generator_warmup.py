@@ -42,8 +42,9 @@ def warm_up(job: Job, run: RunSettings) -> bool:
     if rtd.generator == "shared":
         frozen.append(generator.encoder)
     masking = MlmConfig(rtd.mask_rate, rtd.mask_token_share, 0.0, rtd.mask_unit)
-    inputs = (generator.config, masking, objective.special, run.config.seed)
-    alone = MaskedLanguageModeling(*inputs, generator=generator)
+    alone = MaskedLanguageModeling(
+        generator.config, masking, objective.special, run.config.seed, generator=generator
+    )
     folder = run.folder / WARMUP
     lr_warmup = steps // _LR_WARMUP_DIVISOR
     config = replace(run.config, max_steps=steps, warmup_steps=lr_warmup, eval_steps=steps)

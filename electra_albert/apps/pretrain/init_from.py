@@ -83,8 +83,9 @@ def _run_options(run: Path) -> dict[str, Any]:
         problem = "does not exist"
         if run.exists():
             problem = f"is neither a run ({CONFIG}) nor a stock model (config.json)"
-        advice = "name a local folder, and download a hub model first"
-        raise UsageError(f"--init_from {run} {problem}; {advice}")
+        raise UsageError(
+            f"--init_from {run} {problem}; name a local folder, and download a hub model first"
+        )
     checkpoint = find_checkpoint(run / "checkpoints", "auto")
     if checkpoint is None:
         options = read_options(run / CONFIG, f"--init_from {run}: its {CONFIG}")
@@ -119,13 +120,12 @@ def _stock_options(folder: Path) -> dict[str, Any]:
     model = asdict(shape)
     for name in _NOT_INHERITED:
         del model[name]
-    length = min(PRESETS[preset].corpus.max_seq_length, shape.max_position_embeddings)
     return {
         "preset": preset,
         "model": model,
         "tokenizer": str(encoder.tokenizer),
         "rtd": rtd,
-        "max_seq_length": length,
+        "max_seq_length": min(PRESETS[preset].corpus.max_seq_length, shape.max_position_embeddings),
     }
 
 
@@ -148,8 +148,9 @@ def require_possible(config: PretrainConfig) -> None:
     if not _is_stock(path):
         folder = _newest_checkpoint(path)
         if config.corpus.extend_vocab_to is not None:
-            advice = _EXTEND.format(run=path)
-            raise CheckpointError(f"--init_from {path}: a run keeps its tokenizer; {advice}")
+            raise CheckpointError(
+                f"--init_from {path}: a run keeps its tokenizer; {_EXTEND.format(run=path)}"
+            )
     source = load.read_config(find_models(folder)[0])
     wanted = replace(config.model, vocab_size=source.vocab_size)
     describe_growth(source, wanted, f"--init_from {path}")
@@ -223,15 +224,15 @@ def _find_run(run: Path, config: PretrainConfig, tokenizer: Tokenizer, world: Wo
         _require_same_kind(run, settings, config)
         _compare_held_out(settings, config)
         if fingerprint(load_tokenizer(run / "tokenizer")) != fingerprint(tokenizer):
-            advice = "remove --tokenizer and options that change it"
-            problem = f"it was trained with another tokenizer; {advice}"
-            raise CheckpointError(f"--init_from {run}: {problem}; {_EXTEND.format(run=run)}")
+            raise CheckpointError(
+                f"--init_from {run}: it was trained with another tokenizer; "
+                f"remove --tokenizer and options that change it; {_EXTEND.format(run=run)}"
+            )
     checkpoint: Path = gather_objects(newest, world)[0]
     with main_first(world):
-        weights = load_manifest(checkpoint / MANIFEST)["files"][MODEL]
         record = {
             "step": read_state(checkpoint)["step"],
-            "weights": weights.sha256,
+            "weights": load_manifest(checkpoint / MANIFEST)["files"][MODEL].sha256,
             **{name: settings.get(name) for name in _OLD_TEXT},
             "options": _run_options(run),
         }
@@ -242,8 +243,10 @@ def _compare_held_out(settings: Mapping[str, Any], config: PretrainConfig) -> No
     """Warn if the other run was trained on text that is held out here."""
     seed = settings.get("seed")
     if settings.get("corpus") == config.corpus.corpus and seed != config.training.seed:
-        problem = "held-out text was partly training text of the initial weights"
-        LOG.warning(f"{problem}, so its scores are too good; --seed {seed} holds out the same text")
+        LOG.warning(
+            "held-out text was partly training text of the initial weights, so its scores are too "
+            f"good; --seed {seed} holds out the same text"
+        )
 
 
 def _require_same_kind(run: Path, settings: Mapping[str, Any], config: PretrainConfig) -> None:
@@ -291,8 +294,9 @@ def _with_old_text(origin: Origin, like: PackedExamples, world: World) -> Origin
     """The origin with examples of its text, packed like `like`, if every process gets some."""
     record = origin.record
     if record.get("store") is None:
-        measured = "is measured only with --old_corpus"
-        LOG.info(f"notice: forgetting of the text of these weights {measured}")
+        LOG.info(
+            "notice: forgetting of the text of these weights is measured only with --old_corpus"
+        )
         return origin
     held_out = None
     with suppress(OSError, ValueError, TypeError):
@@ -308,6 +312,8 @@ def _with_old_text(origin: Origin, like: PackedExamples, world: World) -> Origin
     is_enough = held_out is not None and held_out.table.count >= world.world_size
     if all(gather_objects(is_enough, world)):  # all processes score it, or none
         return origin._replace(held_out=held_out)
-    problem = f"is no longer in {record['prepared_dir']}, or too few of its examples are held out"
-    LOG.info(f"notice: the token store of the old text {problem}; forgetting is not measured")
+    LOG.info(
+        f"notice: the token store of the old text is no longer in {record['prepared_dir']}, "
+        "or too few of its examples are held out; forgetting is not measured"
+    )
     return origin

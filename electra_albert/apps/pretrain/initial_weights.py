@@ -58,9 +58,10 @@ def read_weights(folder: Path, tokenizer: Tokenizer, rtd: RtdConfig) -> tuple[St
     size = len(before)
     tokens = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
     if before.convert_ids_to_tokens(range(size)) != tokens[:size]:
-        advice = "remove --tokenizer; to extend its vocabulary use --extend_vocab_to"
-        problem = "its embeddings belong to its own tokenizer"
-        raise UsageError(f"--init_from {folder}: {problem}; {advice}")
+        raise UsageError(
+            f"--init_from {folder}: its embeddings belong to its own tokenizer; "
+            "remove --tokenizer; to extend its vocabulary use --extend_vocab_to"
+        )
     subwords = before.backend_tokenizer.model
     new = [[token.id for token in subwords.tokenize(text)] for text in tokens[size:]]
     models = [load.read_stored(model) for model in files]
@@ -68,8 +69,9 @@ def read_weights(folder: Path, tokenizer: Tokenizer, rtd: RtdConfig) -> tuple[St
         load.build(stored, EncoderModel)  # refuses weights that do not match the configuration
     rows = models[0].config.vocab_size
     if rows < size:
-        table = f"its embedding table has {rows} rows"
-        raise CheckpointError(f"{folder}: its tokenizer has {size} tokens, but {table}")
+        raise CheckpointError(
+            f"{folder}: its tokenizer has {size} tokens, but its embedding table has {rows} rows"
+        )
     models = [
         stored._replace(tensors=load.resize_vocabulary(stored.tensors, size, new))
         for stored in models
@@ -77,11 +79,15 @@ def read_weights(folder: Path, tokenizer: Tokenizer, rtd: RtdConfig) -> tuple[St
     if len(models) > 1:
         _require_sharing(folder, rtd, *models)
     if new:
-        means = "the mean embedding of their former subwords"
-        LOG.info(f"{len(new):,} new tokens are initialized with {means}")
+        LOG.info(
+            f"{len(new):,} new tokens are initialized with the mean embedding of their former "
+            "subwords"
+        )
     if rows > size:
-        belong = "belong to no token and are dropped"
-        LOG.info(f"{rows - size} rows of the embedding table in {folder} {belong}")
+        LOG.info(
+            f"{rows - size} rows of the embedding table in {folder} belong to no token "
+            "and are dropped"
+        )
     return tuple(models)
 
 
@@ -89,17 +95,19 @@ def _require_sharing(folder: Path, rtd: RtdConfig, encoder: Stored, generator: S
     """Raise CheckpointError unless the models share what the run's models share."""
     separate = {TABLE} if rtd.embedding_sharing == "disentangled" else set()
     if load.different_embeddings(encoder.tensors, generator.tensors) - separate:
-        advice = "use --rtd.embedding_sharing disentangled, or move one to another folder"
-        problem = "the two models do not share their embeddings"
-        raise CheckpointError(f"{folder}: {problem}; {advice}")
+        raise CheckpointError(
+            f"{folder}: the two models do not share their embeddings; "
+            "use --rtd.embedding_sharing disentangled, or move one to another folder"
+        )
     if rtd.generator == "shared":
         layers, shared = (
             {name: tensor for name, tensor in stored.tensors.items() if "encoder." in name}
             for stored in (encoder, generator)
         )
         if digest(layers | shared) != digest(layers):
-            problem = "the two models do not share their layers"
-            raise CheckpointError(f"{folder}: {problem}; use --rtd.generator own")
+            raise CheckpointError(
+                f"{folder}: the two models do not share their layers; use --rtd.generator own"
+            )
 
 
 def initialize_weights(origin: Origin, name: str, objective: PretrainingModule, seed: int) -> bool:

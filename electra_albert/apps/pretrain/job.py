@@ -109,8 +109,10 @@ def make_job(
         start = f"initial loss {unigram.entropy:.2f} nats per masked token"
         LOG.info(f"output bias set to the token frequencies: {start}")
     if recorded is None and config.rtd.generator_warmup_steps and not lacks_generator:
-        reason = "there is no new generator to warm up"
-        LOG.info(f"notice: --rtd.generator_warmup_steps has no effect: {reason}")
+        LOG.info(
+            "notice: --rtd.generator_warmup_steps has no effect: "
+            "there is no new generator to warm up"
+        )
     if training.gradient_checkpointing:
         set_gradient_checkpointing(objective)
     compile_for_training(objective, execution.compilation)
@@ -132,11 +134,14 @@ def _prepare(config: PretrainConfig, world: World, recorded: Mapping[str, Any] |
     written = prepared.store.statistics["written"]
     unknown_share = written["unknown_characters"] / written["characters"]
     if unknown_share == 1:
-        problem = "the tokenizer maps the whole text to the unknown token"
-        raise DataError(f"{problem}; name another --tokenizer")
+        raise DataError(
+            "the tokenizer maps the whole text to the unknown token; name another --tokenizer"
+        )
     if unknown_share > MUCH_UNKNOWN:
-        unknown = f"{unknown_share:.0%} of the text to the unknown token"
-        LOG.warning(f"the tokenizer maps {unknown}; check --tokenizer")
+        LOG.warning(
+            f"the tokenizer maps {unknown_share:.0%} of the text to the unknown token; "
+            "check --tokenizer"
+        )
     return prepared
 
 
@@ -169,8 +174,10 @@ def _starts_word(prepared: Prepared) -> torch.Tensor:
     words = int(counts[starts].sum())
     tokens = int(counts.sum())
     if words * _TOKENS_PER_WORD < tokens:
-        problem = f"only {words:,} of {tokens:,} tokens start a word (by ▁ or Ġ, or no ##)"
-        raise UsageError(f"{problem}; set mask_unit to token or use another --tokenizer")
+        raise UsageError(
+            f"only {words:,} of {tokens:,} tokens start a word (by ▁ or Ġ, or no ##); "
+            "set mask_unit to token or use another --tokenizer"
+        )
     return starts
 
 
@@ -190,8 +197,9 @@ def _fixed_generator(
     except UsageError as error:
         raise UsageError(f"--rtd.generator {error}, or own or shared") from None
     if fingerprint(load_tokenizer(files.tokenizer)) != fingerprint(tokenizer):
-        advice = f"set --tokenizer {files.tokenizer}"
-        raise CheckpointError(f"--rtd.generator {path} has another tokenizer; {advice}")
+        raise CheckpointError(
+            f"--rtd.generator {path} has another tokenizer; set --tokenizer {files.tokenizer}"
+        )
     stored = load.read_stored(files)
     size = len(tokenizer)
     length = config.corpus.max_seq_length
@@ -201,8 +209,9 @@ def _fixed_generator(
     for name, minimum in least.items():
         value = getattr(stored.config, name)
         if value < minimum:
-            problem = f"has {name} {value}, the run needs {minimum}"
-            raise CheckpointError(f"--rtd.generator {path} {problem}; name another")
+            raise CheckpointError(
+                f"--rtd.generator {path} has {name} {value}, the run needs {minimum}; name another"
+            )
     stored = stored._replace(
         config=replace(stored.config, vocab_size=size),
         tensors=load.resize_vocabulary(stored.tensors, size, []),
@@ -234,14 +243,18 @@ def _check(
         chance = objective.chance_level.get(name, math.nan)
         tolerance = ORDER_TOLERANCE if name == "sop_loss" else START_TOLERANCE
         if not abs(loss - chance) <= tolerance * chance:
-            level = f"chance_level[{name!r}] of {name_of_class} is {chance:.3f}"
-            advice = "correct it or, if it is right, choose another --model.initializer_range"
-            raise UsageError(f"the initial {name} is {loss:.3f}, but {level}: {advice}")
+            raise UsageError(
+                f"the initial {name} is {loss:.3f}, "
+                f"but chance_level[{name!r}] of {name_of_class} is {chance:.3f}: "
+                "correct it or, if it is right, choose another --model.initializer_range"
+            )
         losses.append(f"{name.replace('_', ' ')} {loss:.2f} (chance level {chance:.2f})")
     missing = objective.weights.keys() - scores.keys()
     assert not missing, f"score() of {name_of_class} lacks the losses {sorted(missing)}"
-    checks = f"weight sharing, parameter groups, losses of random weights: {', '.join(losses)}"
-    LOG.info(f"self-check passed: {checks}")
+    LOG.info(
+        "self-check passed: weight sharing, parameter groups, losses of random weights: "
+        f"{', '.join(losses)}"
+    )
 
 
 def _check_sharing(objective: PretrainingModule) -> None:
@@ -294,13 +307,17 @@ def _batches(
     )
     count = batches.order.examples_per_epoch
     if batches.global_batch_size > count:
-        problem = f"the corpus has {count} examples, but one step needs {batches.global_batch_size}"
-        raise DataError(f"{problem}; lower --per_device_train_batch_size or use more text")
+        raise DataError(
+            f"the corpus has {count} examples, but one step needs {batches.global_batch_size}; "
+            "lower --per_device_train_batch_size or use more text"
+        )
     count = held_out.table.count
     if min(count, training.eval_examples) < world.world_size:
-        amount = f"{count} examples are held out and --eval_examples is {training.eval_examples}"
-        lack = f"but each of {world.world_size} processes needs one"
-        raise DataError(f"{amount}, {lack}; use more text or raise --eval_examples")
+        raise DataError(
+            f"{count} examples are held out and --eval_examples is {training.eval_examples}, "
+            f"but each of {world.world_size} processes needs one; "
+            "use more text or raise --eval_examples"
+        )
     if has_order:
         _check_order(examples, held_out)
     return batches, held_out
@@ -309,15 +326,20 @@ def _batches(
 def _check_order(examples: PackedExamples, held_out: PackedExamples) -> None:
     """Log the share of examples with a sentence order. Raises DataError if it is 0."""
     if not ordered_share(held_out):
-        problem = f"no held-out example contains {_ORDER_NEEDS}"
-        LOG.info(f"notice: {problem}: the sentence order is trained, but not scored")
+        LOG.info(
+            f"notice: no held-out example contains {_ORDER_NEEDS}: "
+            "the sentence order is trained, but not scored"
+        )
     share = ordered_share(examples)
     if not share:
-        problem = f"no example contains {_ORDER_NEEDS}, so there is no sentence order to learn"
-        advice = "use longer documents, raise --max_seq_length or choose another --objective"
-        raise DataError(f"{problem}; {advice}")
-    length = f"the examples of {examples.max_seq_length} tokens"
-    LOG.info(f"{share:.1%} of {length} have a sentence order: they contain {_ORDER_NEEDS}")
+        raise DataError(
+            f"no example contains {_ORDER_NEEDS}, so there is no sentence order to learn; "
+            "use longer documents, raise --max_seq_length or choose another --objective"
+        )
+    LOG.info(
+        f"{share:.1%} of the examples of {examples.max_seq_length} tokens have a sentence order: "
+        f"they contain {_ORDER_NEEDS}"
+    )
 
 
 def ordered_share(examples: PackedExamples) -> float:

@@ -125,8 +125,7 @@ def _lock(
                 raise UsageError(f"{folder}: {text}; {trial.DISK_ADVICE}")
             stack.enter_context(signals.run_lock(folder))
     if newest != checkpoint.find_checkpoint(folder / "checkpoints", job.config.run.resume):
-        problem = f"another run has just written into {folder}"
-        raise UsageError(f"{problem}; start again to resume it")
+        raise UsageError(f"another run has just written into {folder}; start again to resume it")
 
 
 def _open_run(

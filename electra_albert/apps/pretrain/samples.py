@@ -45,10 +45,13 @@ class Sample(NamedTuple):
 
     def record(self) -> dict[str, Any]:
         """The sample as JSON, for samples.jsonl."""
-        predictions = []
-        for top in self.answer:
-            predictions.append([shown(top["token_str"]), round(top["score"], 4)])
-        record = {"text": self.text, "original": self.original, "predictions": predictions}
+        record = {
+            "text": self.text,
+            "original": self.original,
+            "predictions": [
+                [shown(top["token_str"]), round(top["score"], 4)] for top in self.answer
+            ],
+        }
         if self.scores:
             record["replacement"] = self.replacement
             probabilities = []
@@ -93,10 +96,16 @@ def inference_model(job: Job) -> InferenceModel:
         generator.encoder = discriminator.encoder
         generator.predictions = discriminator.predictions
     encoder: Any = generator or discriminator
-    models = (encoder, generator, discriminator)
-    reason = "it is not fine-tuned"
-    device = next(job.objective.parameters()).device
-    return InferenceModel(job.prepared.tokenizer, *models, reason, device, 4096, Path())
+    return InferenceModel(
+        job.prepared.tokenizer,
+        encoder,
+        generator,
+        discriminator,
+        "it is not fine-tuned",
+        next(job.objective.parameters()).device,
+        4096,
+        Path(),
+    )
 
 
 def sample_predictions(job: Job, model: InferenceModel) -> Iterator[Sample]:
@@ -111,12 +120,11 @@ def sample_predictions(job: Job, model: InferenceModel) -> Iterator[Sample]:
     tokenizer = job.prepared.tokenizer
     longest = min(_LONGEST, job.held_out.max_seq_length - 2)
     total = sum(len(part.sentence_ends) for part in split.parts)
-    seed = job.config.training.seed
     for key in range(min(SAMPLES, total)):
         ids = _sentence(split, key * total // SAMPLES, longest)
         texts = token_texts(tokenizer, ids)
         positions = _whole_words(texts) or range(len(ids))
-        draw = bits(seed, Stream.EXAMPLE, torch.tensor(key), torch.tensor(0))
+        draw = bits(job.config.training.seed, Stream.EXAMPLE, torch.tensor(key), torch.tensor(0))
         position = positions[int(draw) % len(positions)]
         with suppress(DataError):
             yield _sample(model, tokenizer, ids, position)
@@ -160,8 +168,7 @@ def _sample(model: InferenceModel, tokenizer: Tokenizer, ids: list[int], positio
     if model.discriminator is not None:
         sentence = [*ids[:position], replacement, *ids[position + 1 :]]
         replaced = [tokenizer.cls_token_id, *sentence, tokenizer.sep_token_id]
-        segments = [0] * len(replaced)
-        (logits,) = model.detect([TokenSequence(replaced, segments)])
+        (logits,) = model.detect([TokenSequence(replaced, [0] * len(replaced))])
         probabilities = logits.sigmoid().tolist()
         scored = zip(token_texts(tokenizer, replaced), probabilities, strict=True)
         for token_id, token_score in zip(replaced, scored, strict=True):

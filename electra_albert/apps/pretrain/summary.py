@@ -30,18 +30,20 @@ def start_lines(job: Job, world: World) -> list[str]:
     count = job.held_out.table.count
     mask_rate = spec.mask_rate(config)
     masked = "" if mask_rate is None else f"mask rate {mask_rate:g}, "
-    device = f"{world.world_size} x {world.device.type}, precision {job.arithmetic}"
-    epochs = f"{batches.epoch(steps):.2f} epochs"
     lines = [
         _parameter_line(job),
         f"examples of {length} tokens: {batches.examples.table.count:,} to train on, "
         f"{count:,} held out",
-        f"training: {steps:,} steps of {size:,} examples ({size * length:,} tokens), {epochs}",
-        f"objective {config.run.objective}, {masked}device {device}, {_compilation(job, world)}",
+        f"training: {steps:,} steps of {size:,} examples ({size * length:,} tokens), "
+        f"{batches.epoch(steps):.2f} epochs",
+        f"objective {config.run.objective}, {masked}device {world.world_size} x "
+        f"{world.device.type}, precision {job.arithmetic}, {_compilation(job, world)}",
     ]
     if mask_rate is not None:
-        entropy = f"{job.unigram.entropy:.2f} nats (entropy of the token frequencies)"
-        lines.append(f"baseline for the masked-token loss: {entropy}")
+        lines.append(
+            f"baseline for the masked-token loss: {job.unigram.entropy:.2f} nats "
+            "(entropy of the token frequencies)"
+        )
     generator = spec.generator_text(config)
     if generator:
         lines.append(f"generator: {generator}")
@@ -49,13 +51,11 @@ def start_lines(job: Job, world: World) -> list[str]:
         alone = f"{config.generator_warmup_steps:,} warm-up steps of the new generator alone"
         lines.append(f"before training: {alone}, not in the time estimates")
     if job.origin is not None:
-        decay = f"decay to 0 at step {steps:,}"
-        end = "constant" if training.lr_decay_share == 0 else decay
-        peak = f"warmup to {training.learning_rate:g}"
-        lines.append(f"new learning rate schedule: {peak}, {end}")
+        end = "constant" if training.lr_decay_share == 0 else f"decay to 0 at step {steps:,}"
+        lines.append(f"new learning rate schedule: warmup to {training.learning_rate:g}, {end}")
     if not config.model.is_stock:
-        kind = f"transformers has no attention {config.model.attention}"
-        lines.append(f"notice: {kind}: only this toolkit can load the models")
+        kind = f"{config.model.attention} attention in {config.model.block} blocks"
+        lines.append(f"notice: {kind}: the models are saved in this toolkit's own format")
     if mask_rate is not None:
         tokens = job.held_out.split.token_count * min(count, training.eval_examples) // count
         lines += error_lines(round(tokens * mask_rate))
@@ -115,8 +115,8 @@ def final_report(job: Job, metrics: Metrics, folder: Path) -> str:
     model = inference_model(job)
     for sample in sample_predictions(job, model):
         lines.append(f"\n{sample.report(colours=sys.stdout.isatty())}")
-    folders = [name for name in ("generator", "discriminator") if (folder / name).is_dir()]
-    models = " and ".join(f"{name}/" for name in folders)
+    folders = [f"{name}/" for name in ("generator", "discriminator") if (folder / name).is_dir()]
+    models = " and ".join(folders)
     kind = "stock Hugging Face folders"
     if not job.config.model.is_stock:
         kind = "in this toolkit's own format"

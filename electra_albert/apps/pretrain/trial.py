@@ -51,13 +51,12 @@ def disk_space(job: Job, folder: Path, done_steps: int = 0) -> tuple[str, bool]:
     first = training.save_milestones
     before_last = training.max_steps - training.save_total_limit * every
     milestones = sum(done_steps < first << power < before_last for power in range(32))
-    saved = [step for step, _ in list_checkpoints(folder / "checkpoints")]
-    removable = sum(not is_milestone(step, first) for step in saved)
+    checkpoints = list_checkpoints(folder / "checkpoints")
+    removable = sum(not is_milestone(step, first) for step, _ in checkpoints)
     # A checkpoint is written before an old one is removed.
     more = max(1, training.save_total_limit + 1 - removable)
     needed = checkpoint_bytes(job.objective, training) * min(due, more + milestones)
-    candidates = (folder, *folder.absolute().parents)
-    nearest = next(path for path in candidates if path.exists())
+    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     free = shutil.disk_usage(nearest).free
     text = f"checkpoints need {needed / 1e9:.2f} GB, {free / 1e9:.2f} GB are free"
     return text, needed <= free
@@ -73,8 +72,7 @@ def measure(job: Job, world: World, done_steps: int = 0) -> Iterator[str]:
         f"FLOPs: {flops / positions:.3g} per token, {flops:.3g} per step "
         "(matrix products, forward and backward, with padding)"
     )
-    weights = sum(parameter.numel() for parameter in job.objective.parameters())
-    state = _STATE_BYTES * weights
+    state = _STATE_BYTES * sum(parameter.numel() for parameter in job.objective.parameters())
     if job.fixed:
         state += sum(parameter.nbytes for parameter in job.fixed.parameters())
     yield (
