@@ -3,10 +3,13 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from electra_albert.config.checks import MAX_WIDTH, require_multiple, require_within
+from electra_albert.config.checks import MAX_WIDTH, require, require_multiple, require_within
 
 # Layers with shared weights cost no memory: without a bound a bad config would run forever.
 MAX_LAYERS = 1024
+# Length of the texts that a model reads, in lengths of its training examples: position embeddings
+# are trained for one; with four, a model with rotary positions lost .01 nats per token.
+READ_LENGTHS = {"albert": 1, "modern": 4}
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class ModelConfig:
     attention_probs_dropout_prob: float = 0.0
     """Dropout probability of the attention weights."""
     max_position_embeddings: int = 512
-    """Number of position embeddings: the maximum sequence length of the model."""
+    """Maximum sequence length of the model: the number of position embeddings, if it has any."""
     type_vocab_size: int = 2
     """Number of segment (token type) embeddings."""
     initializer_range: float = 0.02
@@ -50,11 +53,14 @@ class ModelConfig:
     layer_norm_eps: float = 1e-12
     """Epsilon of the layer normalisations."""
     initialization: Literal["normal", "local"] = "normal"
-    """normal: as published; local: sinusoidal position embeddings and heads that attend to
-    neighbouring tokens."""
+    """normal: as published; local: heads that attend to neighbouring tokens, and sinusoidal
+    position embeddings if there are any."""
     zero_init_outputs: bool = False
     """Initialise the output projections of attention and feed-forward to zero: each block starts as
-    its LayerNorms."""
+    its LayerNorms, a modern one as the identity."""
+    block: Literal["albert", "modern"] = "albert"
+    """albert: as published; modern: rotary positions, a gated feed-forward layer, and LayerNorm
+    before instead of after each part, as in ModernBERT."""
     attention: str = "softmax"
     """Attention kind: softmax, or one of docs/recipe.md, which stock transformers does not have."""
     attention_options: dict[str, int | float] = field(default_factory=dict)
@@ -69,6 +75,12 @@ class ModelConfig:
         require_within(self, "[6, inf)", "vocab_size")  # more than the special tokens
         require_multiple(self, "hidden_size", "num_attention_heads")
         require_multiple(self, "num_hidden_layers", "num_hidden_groups")
+        has_pairs = self.head_size % 2 == 0 or self.block == "albert"
+        require(
+            has_pairs,
+            f"block=modern needs heads of an even size, not {self.head_size}; choose another "
+            "hidden_size or num_attention_heads (of a generator: rtd.generator_size)",
+        )
         require_within(self, "[0, 1]", "hidden_dropout_prob attention_probs_dropout_prob")
         require_within(self, "(0, 10)", "initializer_range")
         require_within(self, "(0, 1)", "layer_norm_eps")
@@ -80,4 +92,4 @@ class ModelConfig:
     @property
     def is_stock(self) -> bool:
         """Whether stock transformers computes the same as a model of this configuration."""
-        return self.attention == ModelConfig.attention
+        return (self.attention, self.block) == (ModelConfig.attention, ModelConfig.block)

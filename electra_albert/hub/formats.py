@@ -29,7 +29,7 @@ from electra_albert.model.task_model import ARCHITECTURES, DEFAULT_DROPOUT
 State = Mapping[str, Tensor]  # a state dict
 RELATIVES = ("bert", "electra")
 # Fields that no stock config.json has.
-_OURS = ("initialization", "zero_init_outputs", "attention", "attention_options")
+_OURS = ("initialization", "zero_init_outputs", "block", "attention", "attention_options")
 _NAMES = tuple(field.name for field in fields(ModelConfig) if field.name not in _OURS)
 # In config.json, and as an option group of a checkpoint: the detection head returns energies.
 ENERGIES = "electric"

@@ -16,6 +16,8 @@ from electra_albert.config.checks import require
 from electra_albert.config.model import ModelConfig
 from electra_albert.model.local_attention import LocalMixing, dot_product_attention
 
+ROTARY_BASE = 10_000.0  # of the wavelengths
+
 
 class LayerNorm(nn.LayerNorm):
     """LayerNorm that returns bfloat16 for bfloat16 on CUDA, where autocast would return float32.
@@ -109,11 +111,15 @@ def make_mixing(config: ModelConfig) -> nn.Module:
 
 
 class SelfAttention(nn.Module):
-    """Multi-head self-attention of one block, with its residual connection and post-LayerNorm."""
+    """Multi-head self-attention of one block, and the LayerNorm that follows it in the block.
+
+    In a modern block, queries and keys are rotated by their positions.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.num_heads = config.num_attention_heads
+        self.is_rotary = config.block == "modern"
         # Query, key and value in one matrix; hub/formats.py splits it for stock folders.
         self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size)
         self.mixing = make_mixing(config)
@@ -126,7 +132,28 @@ class SelfAttention(nn.Module):
         projected = self.qkv(hidden_states)
         projected = projected.unflatten(-1, (3, self.num_heads, -1))
         q, k, v = (part.transpose(1, 2) for part in projected.unbind(2))  # each [B, N, L, H]
+        if self.is_rotary:
+            q, k = rotate(q), rotate(k)
         mixed = self.mixing(q, k, v, mask)  # [B, N, L, H]
         mixed = mixed.transpose(1, 2).flatten(2)  # [B, L, D]
-        output = self.output_dropout(self.dense(mixed))
-        return self.LayerNorm(output + hidden_states)
+        return self.output_dropout(self.dense(mixed))
+
+
+def rotary_frequencies(head_size: int, device: torch.device | None = None) -> Tensor:
+    """Radians per token of each pair of features, float32 [H/2]."""
+    return ROTARY_BASE ** (-torch.arange(0, head_size, 2, device=device) / head_size)
+
+
+def rotate(heads: Tensor) -> Tensor:
+    """Rotate pairs of features of queries or keys, any float [B, N, L, H], by their positions.
+
+    Paper: Su et al. 2021 (RoFormer) section 3.2.
+    """
+    length, size = heads.shape[-2:]
+    positions = torch.arange(length, device=heads.device)
+    angles = positions[:, None] * rotary_frequencies(size, heads.device)  # [L, H/2]
+    sine = angles.sin()
+    cosine = angles.cos()
+    first, second = heads.chunk(2, dim=-1)
+    rotated = (first * cosine - second * sine, second * cosine + first * sine)
+    return torch.cat(rotated, dim=-1).to(heads.dtype)

@@ -1,13 +1,16 @@
-"""The ALBERT encoder: factorised embeddings, blocks shared between layers, and pretraining heads.
+"""The encoder: factorised embeddings, blocks shared between layers, and pretraining heads.
 
-Parameter names are those of stock AlbertModel but for the fused qkv, see hub/formats.py.
+Its blocks are ALBERT's or modern ones, which stock ModernBertModel has. Parameter names are those
+of stock AlbertModel but for the fused qkv, see hub/formats.py.
 Dimensions: B batch, L length, V vocab, E embedding, D hidden.
 """
 
 # mypy: disable-error-code="no-any-return"
 
+from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from electra_albert.config.model import ModelConfig
 from electra_albert.model.attention import LayerNorm, SelfAttention
 
+HiddenStates = Tensor | tuple[Tensor, Tensor]  # of ALBERT's and of modern blocks
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_new": partial(F.gelu, approximate="tanh"),
     "gelu": F.gelu,
@@ -27,6 +31,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 class Embeddings(nn.Module):
     """Sum of word, position and segment embeddings of size E, then LayerNorm.
 
+    For modern blocks only word embeddings.
     With `base`, word_embeddings are differences that are added to those of `base`, which get no
     gradient; everything else is shared.
     Papers: ALBERT section 3.1, He et al. 2021 (DeBERTaV3) section 3.3.
@@ -36,17 +41,21 @@ class Embeddings(nn.Module):
         super().__init__()
         size = config.embedding_size
         self.word_embeddings = nn.Embedding(config.vocab_size, size)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self._base: tuple[nn.Embedding, ...] = ()  # a tuple: no submodule
+        if base is not None:
+            self._base = (base.word_embeddings,)
+        self.has_positions = config.block == "albert"
+        if not self.has_positions:
+            return
         if base is None:
-            self._base: tuple[nn.Embedding, ...] = ()
             self.position_embeddings = nn.Embedding(config.max_position_embeddings, size)
             self.token_type_embeddings = nn.Embedding(config.type_vocab_size, size)
             self.LayerNorm = LayerNorm(size, eps=config.layer_norm_eps)
         else:
-            self._base = (base.word_embeddings,)  # a tuple: no submodule
             self.position_embeddings = base.position_embeddings
             self.LayerNorm = base.LayerNorm
             self.token_type_embeddings = base.token_type_embeddings
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     @property
     def table(self) -> Tensor:
@@ -65,18 +74,22 @@ class Embeddings(nn.Module):
     def forward(self, input_ids: Tensor, token_type_ids: Tensor) -> Tensor:
         """input_ids, token_type_ids int64 [B, L]; returns [B, L, E]."""
         embedded = F.embedding(input_ids, self.table)
-        embedded = embedded + self.token_type_embeddings(token_type_ids)
-        embedded = embedded + self.position_embeddings.weight[: input_ids.shape[1]]
-        return self.dropout(self.LayerNorm(embedded))
+        if self.has_positions:
+            embedded = embedded + self.token_type_embeddings(token_type_ids)
+            embedded = embedded + self.position_embeddings.weight[: input_ids.shape[1]]
+            embedded = self.LayerNorm(embedded)
+        return self.dropout(embedded)
 
 
 class Block(nn.Module):
     """Self-attention and feed-forward with post-LayerNorm. Paper: ALBERT section 3.1."""
 
+    inputs = 1  # of the activation: with 2, one is its gate
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.attention = SelfAttention(config)
-        self.ffn = nn.Linear(config.hidden_size, config.intermediate_size)
+        self.ffn = nn.Linear(config.hidden_size, self.inputs * config.intermediate_size)
         self.activation = ACTIVATIONS[config.hidden_act]
         self.ffn_output = nn.Linear(config.intermediate_size, config.hidden_size)
         # Differs from transformers, which never applies this dropout; ALBERT's code does.
@@ -85,9 +98,33 @@ class Block(nn.Module):
 
     def forward(self, hidden_states: Tensor, mask: Tensor) -> Tensor:
         """hidden_states any float [B, L, D], mask bool [B, L]; returns [B, L, D]."""
-        attended = self.attention(hidden_states, mask)
+        attended = self.attention(hidden_states, mask) + hidden_states
+        attended = self.attention.LayerNorm(attended)
         fed_forward = self.ffn_output(self.activation(self.ffn(attended)))
         return self.full_layer_layer_norm(self.dropout(fed_forward) + attended)
+
+
+class ModernBlock(Block):
+    """The parts of Block with rotary positions, a gated feed-forward layer and pre-LayerNorm.
+
+    The LayerNorm before the attention is the last one of the block before, so that layers with
+    shared weights have the same. Papers: ModernBERT section 2, Shazeer 2020 (GLU variants).
+    """
+
+    inputs = 2
+
+    def forward(  # type: ignore[override]
+        self, hidden_states: tuple[Tensor, Tensor], mask: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Sums of all layers so far and the same normalized, any float [B, L, D]; returns both."""
+        total, normalized = hidden_states
+        total = total + self.attention(normalized, mask)
+        content, gate = self.ffn(self.attention.LayerNorm(total)).chunk(2, dim=-1)
+        total = total + self.dropout(self.ffn_output(self.activation(content) * gate))
+        return total, self.full_layer_layer_norm(total)
+
+
+BLOCKS: dict[str, Any] = {"albert": Block, "modern": ModernBlock}  # by ModelConfig.block
 
 
 class Group(nn.Module):
@@ -96,26 +133,27 @@ class Group(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         blocks = range(config.inner_group_num)
-        self.albert_layers = nn.ModuleList(Block(config) for _ in blocks)
+        self.albert_layers = nn.ModuleList(BLOCKS[config.block](config) for _ in blocks)
 
-    def forward(self, hidden_states: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, hidden_states: HiddenStates, mask: Tensor) -> HiddenStates:
         for block in self.albert_layers:
             hidden_states = block(hidden_states, mask)
         return hidden_states
 
 
 def apply_group(
-    group: Callable[[Tensor, Tensor], Tensor],
-    hidden_states: Tensor,
+    group: Callable[[HiddenStates, Tensor], HiddenStates],
+    hidden_states: HiddenStates,
     mask: Tensor,
-) -> Tensor:
-    """Apply one layer: hidden_states any float [B, L, D], mask bool [B, L]; returns [B, L, D]."""
+) -> HiddenStates:
+    """Apply one layer: hidden_states any float [B, L, D], mask bool [B, L]; returns the same."""
     return group(hidden_states, mask)
 
 
 class Encoder(nn.Module):
     """The projection E to D, then num_hidden_layers layers with the weights of their groups.
 
+    For modern blocks LayerNorm follows the projection.
     gradient_checkpointing: training stores only the input of each layer and recomputes the rest.
     """
 
@@ -123,14 +161,23 @@ class Encoder(nn.Module):
         super().__init__()
         self.config = config
         self.gradient_checkpointing = False
-        self.apply_in_training: Callable[..., Tensor] = apply_group  # or its compiled form
-        self.embedding_hidden_mapping_in = nn.Linear(config.embedding_size, config.hidden_size)
+        self.apply_in_training: Callable[..., HiddenStates] = apply_group  # or its compiled form
+        self.embedding_hidden_mapping_in: Any = nn.Linear(config.embedding_size, config.hidden_size)
+        self.is_modern = config.block == "modern"
+        if self.is_modern:
+            parts = {
+                "dense": self.embedding_hidden_mapping_in,
+                "LayerNorm": LayerNorm(config.hidden_size, eps=config.layer_norm_eps),
+            }
+            self.embedding_hidden_mapping_in = nn.Sequential(OrderedDict(parts))
         groups = range(config.num_hidden_groups)
         self.albert_layer_groups = nn.ModuleList(Group(config) for _ in groups)
 
     def forward(self, embedded: Tensor, mask: Tensor) -> Tensor:
         """embedded any float [B, L, E], mask bool [B, L], True = take part; returns [B, L, D]."""
         hidden_states = self.embedding_hidden_mapping_in(embedded)
+        if self.is_modern:
+            hidden_states = (hidden_states, hidden_states)
         is_training = self.training and torch.is_grad_enabled()
         apply = apply_group
         if is_training:
@@ -144,7 +191,7 @@ class Encoder(nn.Module):
                     )
                 else:
                     hidden_states = apply(group, hidden_states, mask)
-        return hidden_states
+        return hidden_states[1] if self.is_modern else hidden_states
 
 
 class Backbone(nn.Module):
@@ -214,6 +261,9 @@ class RtdHead(nn.Module):
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
         self.activation = ACTIVATIONS[config.hidden_act]
+        self.LayerNorm: nn.Module = nn.Identity()
+        if config.block == "modern":
+            self.LayerNorm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dense_prediction = nn.Linear(config.hidden_size, 1)
 
     def forward(self, hidden_states: Tensor) -> Tensor:
@@ -226,7 +276,7 @@ class RtdHead(nn.Module):
             return self._logits(hidden_states.to(self.dense.weight.dtype))
 
     def _logits(self, hidden_states: Tensor) -> Tensor:
-        transformed = self.activation(self.dense(hidden_states))
+        transformed = self.LayerNorm(self.activation(self.dense(hidden_states)))
         return self.dense_prediction(transformed).squeeze(-1)  # [B, L]
 
 

@@ -7,8 +7,8 @@ layer that reads them are divided among the copies, so that the outputs stay the
            as columns, with random shares of sum 1:    .3a .2b .3a .5b .4a .3b
 
 More groups: each is a copy. Deeper: with as many groups each is applied more often, with more
-groups layer l copies layer l modulo the depth of the smaller model. Longer: position embeddings
-are continued by the sinusoids that fit them best, and the old ones stay.
+groups layer l copies layer l modulo the depth of the smaller model. Longer: position embeddings, if
+there are any, are continued by the sinusoids that fit them best, and the old ones stay.
 Papers: Chen et al. 2016 (Net2Net); Gong et al. 2019 (progressive stacking); Chen et al. 2022
 (bert2BERT).
 """
@@ -84,6 +84,8 @@ def describe(old: ModelConfig, new: ModelConfig) -> str:
     for name in _WIDTHS:
         if after[name] % before[name]:
             raise ValueError(f"{name}={after[name]} is not a multiple of {before[name]}")
+        if after[name] != before[name] and new.block == "modern":
+            raise ValueError(f"{name}={after[name]}: modern blocks cannot grow wider")
     if new.head_size != old.head_size:
         problem = f"num_attention_heads={new.num_attention_heads} changes the size of a head"
         raise ValueError(f"{problem}; give {new.hidden_size // old.head_size}")
@@ -100,7 +102,7 @@ def describe(old: ModelConfig, new: ModelConfig) -> str:
     if len(groups) > old.num_hidden_groups:
         changes.append(f"groups copied from groups {' '.join(map(str, groups))}")
     outputs = "other outputs, since it is deeper" if _DEPTH in sizes else "the same outputs"
-    if _POSITIONS in sizes:
+    if _POSITIONS in sizes and new.block == "albert":
         outputs += f", up to {old.max_position_embeddings} tokens"
     return f"{', '.join(changes)}; {outputs}"
 

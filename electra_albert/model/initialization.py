@@ -3,7 +3,8 @@
 From normal weights the loss of a small model stays at the unigram entropy until it has learned to
 attend to nearby tokens. Local initialization sets some dimensions of the position embeddings to
 sinusoids, and the query of each head rotates them by the head's offset, where its attention scores
-are highest. Embeddings and encoder must have the same.
+are highest. Embeddings and encoder must have the same. In modern blocks, which have rotary
+positions, the biases of query and key do that.
 Dimensions: E embedding, D hidden, N heads, H head size, P positions, W position dimensions.
 """
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from electra_albert.config.model import ModelConfig
-from electra_albert.model.attention import SelfAttention
+from electra_albert.model.attention import SelfAttention, rotary_frequencies
 from electra_albert.model.encoder import Block, Embeddings, Encoder, RtdHead, SentenceOrderHead
 
 POSITION_SHARE = 4  # one in so many embedding dimensions encodes the position
@@ -22,6 +23,7 @@ FREQUENCY_SPACING = 1.5  # exponent that spaces the frequencies: all positions m
 SHARPNESS_NATS = 12.0  # margin of a head's own offset over other positions, in attention scores
 FULL_STRENGTH_BLOCKS = 3  # deeper models scale residual branches by this over their blocks
 HEAD_OFFSETS = (-1, 1, -2, 2, -3, 3)  # of the first heads; further heads keep normal weights
+_LOWEST_FREQUENCY = 0.1  # of the rotated pairs that local initialization uses, in radians per token
 _PUBLISHED_LOGIT_WIDTH = 256  # the output layer of wider detection heads is scaled down
 
 
@@ -49,19 +51,25 @@ def _blocks(module: nn.Module) -> list[Block]:
 
 
 def _init_local(module: nn.Module, config: ModelConfig) -> None:
-    if isinstance(module, Embeddings):
+    if isinstance(module, Embeddings) and module.has_positions:
         positions = torch.arange(config.max_position_embeddings)
         waves = sinusoids(positions, config) * POSITION_AMPLITUDE  # [P, W]
         width = waves.shape[1]
         weight = module.position_embeddings.weight.zero_()
         weight[:, :width] = waves * config.initializer_range
     elif isinstance(module, Encoder):
-        basis = _init_projection(module.embedding_hidden_mapping_in, config)  # [D, W]
+        if module.is_modern:
+            nn.init.orthogonal_(module.embedding_hidden_mapping_in[0].weight)
+        else:
+            basis = _init_projection(module.embedding_hidden_mapping_in, config)  # [D, W]
         depth = config.num_hidden_layers * config.inner_group_num
         # Scales the residual branches so that the input token reaches the output at any depth.
         scale = min(1.0, FULL_STRENGTH_BLOCKS / depth)
         for block in _blocks(module):
-            _init_attention(block.attention, basis, config)
+            if module.is_modern:
+                _init_rotary(block.attention, config)
+            else:
+                _init_attention(block.attention, basis, config)
             _scale_by_fan_in(block.ffn)
             _scale_by_fan_in(block.ffn_output)
             block.attention.dense.weight *= scale
@@ -135,6 +143,24 @@ def _init_attention(
         key[head, :width] = gain * directions
         query[head, :width] = gain * rotation @ directions
     nn.init.orthogonal_(value.flatten(0, 1))
+    nn.init.orthogonal_(attention.dense.weight)
+
+
+def _init_rotary(attention: SelfAttention, config: ModelConfig) -> None:
+    """Point each head at its offset by the biases of its query and key, which positions rotate."""
+    size = config.head_size
+    turns = rotary_frequencies(size)
+    turns = turns[turns >= _LOWEST_FREQUENCY]
+    count = len(turns)
+    power = (1 - turns.cos()).sum().item()  # margin over the neighbours of the offset, at gain 1
+    gain = math.sqrt(SHARPNESS_NATS * math.sqrt(size) / power)
+    query, key, _ = attention.qkv.bias.view(3, -1, size)  # each [N, H]
+    # A key at position n is turned by n: the score is highest at n = query's position + offset.
+    for head, offset in enumerate(HEAD_OFFSETS[: config.num_attention_heads]):
+        key[head, :count] = gain
+        query[head, :count] = gain * (offset * turns).cos()
+        query[head, size // 2 :][:count] = gain * (offset * turns).sin()
+    nn.init.orthogonal_(attention.qkv.weight.chunk(3)[2])
     nn.init.orthogonal_(attention.dense.weight)
 
 

@@ -33,18 +33,19 @@ def test_fine_tuning_and_evaluation_take_a_depth(finished: Finished, tmp_path: P
     assert losses[0] == losses[1] != losses[2]
 
 
-def test_local_attention_resumes_exactly_and_is_fine_tuned_and_lengthened(
-    finished: Finished, tmp_path: Path
+@pytest.mark.parametrize("changed", ["attention local", "block modern"])
+def test_other_blocks_resume_exactly_and_are_fine_tuned_and_lengthened(
+    finished: Finished, tmp_path: Path, changed: str
 ) -> None:
-    local = ("--model.attention", "local", "--model.attention_options.window", 4)
-    argv = finished.options(tmp_path / "run", *STEPS, *local)
+    name, value = changed.split()
+    argv = finished.options(tmp_path / "run", *STEPS, f"--model.{name}", value)
     succeed(pretrain.main, *argv)
     wanted = outcome(tmp_path / "run", 4)
     shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-0000004")
     assert "after step 2" in succeed(pretrain.main, *argv).err
     assert outcome(tmp_path / "run", 4) == wanted
     tune(*cola(tmp_path).options(tmp_path / "run", tmp_path / "tuned", "--max_steps", 3))
-    assert load_model(tmp_path / "tuned").encoder.config.attention == "local"
+    assert getattr(load_model(tmp_path / "tuned").encoder.config, name) == value
     longer = ("--max_seq_length", 48, "--init_from", tmp_path / "run")
     tokenizer = ("--tokenizer", tmp_path / "run" / "tokenizer")
     succeed(pretrain.main, *finished.options(tmp_path / "longer", *STEPS, *longer, *tokenizer))

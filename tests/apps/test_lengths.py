@@ -76,8 +76,8 @@ def test_fine_tuning_on_longer_texts_says_so_and_has_their_length(
         output = tmp_path / f"{words}-{length}"
         more = (*files, "--max_seq_length", length)
         ended = tune(*task_options("custom", None, finished.folder, output, *more))
-        assert f"has {LENGTH} trained positions; the others are extrapolated" in ended.err
+        assert f"is trained for at most {LENGTH} tokens" in ended.err
         assert positions(output / "model") == expected
     output, fresh = tmp_path / "fresh", ("--max_seq_length", 48, "--from_scratch", "true")
     ended = tune(*task_options("custom", None, finished.folder, output, *files, *fresh))
-    assert "trained positions" not in ended.err
+    assert "is trained for at most" not in ended.err

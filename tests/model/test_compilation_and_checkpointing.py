@@ -19,6 +19,7 @@ B, L = 3, 13
 TOLERANCE = 1e-5  # sums of a few hundred float32 products, added up in another order
 GROUPS = replace(SHAPE, num_hidden_groups=2, inner_group_num=2)
 DROPOUT = replace(SHAPE, hidden_dropout_prob=0.3, attention_probs_dropout_prob=0.2)
+MODERN = replace(GROUPS, block="modern", hidden_size=24, initializer_range=0.1)
 
 
 def inputs(examples: int = B) -> tuple[Tensor, Tensor]:
@@ -54,7 +55,7 @@ def assert_same_bits(*encoders: Encoder, dtype: torch.dtype = torch.float32) -> 
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("config", [GROUPS, DROPOUT], ids=["groups", "dropout"])
+@pytest.mark.parametrize("config", [GROUPS, DROPOUT, MODERN], ids=["groups", "dropout", "modern"])
 def test_checkpointing_is_bitwise_equal(config: ModelConfig, dtype: torch.dtype) -> None:
     assert_same_bits(encoder_of(config), encoder_of(config, is_checkpointed=True), dtype=dtype)
 
@@ -98,7 +99,8 @@ def compiled_graphs() -> int:
 
 @compiled
 @pytest.mark.parametrize(
-    ("config", "is_checkpointed"), [(SHAPE, False), (GROUPS, False), (GROUPS, True)]
+    ("config", "is_checkpointed"),
+    [(SHAPE, False), (GROUPS, False), (GROUPS, True), (MODERN, True)],
 )
 def test_compiled_outputs_and_gradients_are_equal_up_to_rounding(
     config: ModelConfig, is_checkpointed: bool

@@ -356,8 +356,8 @@ def _encode_plan(
             f"--max_seq_length {length} exceeds the model's {positions} positions; lower it"
         )
     LOG.info(
-        f"notice: {base.name} has {positions} trained positions; the others are extrapolated and "
-        "learn from this task's examples only; pretrain it with electra-albert pretrain "
+        f"notice: {base.name} is trained for at most {positions} tokens; what is longer it learns "
+        "from this task's examples only; pretrain it with electra-albert pretrain "
         f"--init_from MODEL --max_seq_length {length}, or split the texts"
     )
     return plan

@@ -17,6 +17,7 @@ from electra_albert.apps.pretrain.initial_weights import (
 )
 from electra_albert.apps.run_folder import CONFIG, read_options, without_removed
 from electra_albert.apps.settings import recorded_settings
+from electra_albert.config.model import READ_LENGTHS
 from electra_albert.config.objectives import RtdConfig
 from electra_albert.config.presets import PRESETS
 from electra_albert.config.pretraining import BUILT_IN_CORPUS, GROUPS, PretrainConfig
@@ -125,7 +126,10 @@ def _stock_options(folder: Path) -> dict[str, Any]:
         "model": model,
         "tokenizer": str(encoder.tokenizer),
         "rtd": rtd,
-        "max_seq_length": min(PRESETS[preset].corpus.max_seq_length, shape.max_position_embeddings),
+        "max_seq_length": min(
+            PRESETS[preset].corpus.max_seq_length,
+            shape.max_position_embeddings // READ_LENGTHS[shape.block],
+        ),
     }
 
 

@@ -11,7 +11,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 from electra_albert.apps import command_line
 from electra_albert.apps.command_line import ShortHelp, parse, suggest
-from electra_albert.config.model import ModelConfig
+from electra_albert.config.model import READ_LENGTHS, ModelConfig
 from electra_albert.config.presets import PRESETS
 from electra_albert.config.pretraining import FLAT, GROUPS, PretrainConfig, as_settings
 from electra_albert.config.training import OPTIMIZERS
@@ -41,7 +41,7 @@ _TRAINED = {
     *("rtd.embedding_sharing", "rtd.generator_layers", "rtd.generator_rate"),
     *("rtd.generator_size", "rtd.generator_warmup_steps", "rtd.generator_weight"),
 }
-# As many as the longest sequences of the run and of its initial weights.
+# As many as the run's and its initial weights' longest texts have tokens.
 _POSITIONS = "max_position_embeddings"
 _DERIVED = {_POSITIONS, "vocab_size"}  # no options of the model; vocab_size is the tokenizer's
 
@@ -82,14 +82,14 @@ def parse_pretraining(
     config = _build(parse(parser, words, _SHORT_HELP, "corpus"))
     refuse_idle_options(argv, config)
     # The number of positions is derived; an older config.yaml may repeat it.
-    inherited_positions = inherited.get("model", {}).get(_POSITIONS, 0)
-    positions = max(config.corpus.max_seq_length, inherited_positions)
+    least = inherited.get("model", {}).get(_POSITIONS, 0)
+    positions = max(config.corpus.max_seq_length * READ_LENGTHS[config.model.block], least)
     (value,) = command_line.find_early(argv, (f"model.{_POSITIONS}",))
     if value not in (None, str(positions)):
-        reason = (
-            f"differs from the {positions} positions that --max_seq_length and --init_from give"
+        raise UsageError(
+            f"--model.{_POSITIONS} {value} differs from the {positions} positions that "
+            "--max_seq_length and --init_from give; leave it out"
         )
-        raise UsageError(f"--model.{_POSITIONS} {value} {reason}; leave it out")
     return preset, replace(config, run=replace(config.run, init_from=source))
 
 
@@ -121,13 +121,15 @@ def refuse_idle_options(argv: Sequence[str], config: PretrainConfig) -> None:
             (not config.rtd.trains_generator, _TRAINED, f"--rtd.generator {config.rtd.generator}"),
             (has_budget, {"max_steps", "save_milestones"}, "--budget or --flops, which decide it"),
             (config.corpus.tokenizer, {"vocab_size"}, f"--tokenizer {config.corpus.tokenizer}"),
+            (config.model.block == "modern", {"model.type_vocab_size"}, "--model.block modern"),
             (not run.push_to_hub, {"hub_private_repo"}, "no --push_to_hub"),
             (not has_muon, {"muon_rate"}, f"--optimizer {training.optimizer}"),
         ),
     )
     if "save_milestones" in names and training.save_milestones % training.save_steps:
-        problem = f"must be a multiple of --save_steps {training.save_steps}"
-        raise UsageError(f"--save_milestones {problem}")
+        raise UsageError(
+            f"--save_milestones must be a multiple of --save_steps {training.save_steps}"
+        )
 
 
 def _find_preset(argv: Sequence[str]) -> tuple[str, str | None, dict[str, Any]]:
@@ -137,8 +139,9 @@ def _find_preset(argv: Sequence[str]) -> tuple[str, str | None, dict[str, Any]]:
     inherited: dict[str, Any] = {}
     if source is not None:
         if not source or not output_dir:
-            needs = "needs the folder of a run or of a stock model, and --output_dir"
-            raise UsageError(f"--init_from {needs}")
+            raise UsageError(
+                "--init_from needs the folder of a run or of a stock model, and --output_dir"
+            )
         from electra_albert.apps.pretrain.init_from import inherited_options
 
         source = os.path.normpath(source)
@@ -146,9 +149,10 @@ def _find_preset(argv: Sequence[str]) -> tuple[str, str | None, dict[str, Any]]:
     default = str(inherited.pop("preset", DEFAULT_PRESET))
     preset = preset or default
     if preset not in PRESETS:
-        listed = ", ".join(PRESETS)
-        problem = f"preset {preset!r} does not exist{suggest(preset, PRESETS)}"
-        raise UsageError(f"{problem}; there are {listed}")
+        raise UsageError(
+            f"preset {preset!r} does not exist{suggest(preset, PRESETS)}; "
+            f"there are {', '.join(PRESETS)}"
+        )
     return preset, source, inherited
 
 
@@ -156,10 +160,11 @@ def _build(options: Namespace) -> PretrainConfig:
     """The configuration from parsed options. Raises UsageError for invalid values."""
     for group in _GROUPED:
         if not hasattr(options[group], "as_dict"):
-            advice = f"write {group}.<name> or a mapping"
-            raise UsageError(f"{group}: {options[group]!r} is not a mapping; {advice}")
-    positions = options.model[_POSITIONS] or 0
-    options.model[_POSITIONS] = max(options.max_seq_length, positions)
+            raise UsageError(
+                f"{group}: {options[group]!r} is not a mapping; write {group}.<name> or a mapping"
+            )
+    length = options.max_seq_length * READ_LENGTHS[options.model.block]
+    options.model[_POSITIONS] = max(length, options.model[_POSITIONS] or 0)
     custom = sorted(OBJECTIVES[options.objective].options.keys() - {*GROUPS})
     try:
         flat: dict[str, Any] = {}

@@ -138,6 +138,7 @@ model.initializer_range | 0.05 | weights
 model.layer_norm_eps | 0.01 | weights
 model.initialization | local | weights
 model.zero_init_outputs | true | weights
+model.block | modern | weights
 model.attention | local | weights
 model.attention_options | {{"window": 2}} | weights | --model.attention local
 rtd.mask_rate | 0.5 | weights

@@ -212,7 +212,7 @@ def test_a_model_that_stock_cannot_compute_gives_a_notice_and_works_in_every_com
         "window", f"--model.attention window --model.attention_options.width 4 {SHORT}"
     )
     assert_success(trained)
-    notice = trained.err.index("notice: transformers has no attention window")
+    notice = trained.err.index("notice: window attention in albert blocks")
     assert notice < trained.err.index("step 1/4")
     other = copy.pretrain("window", SHORT)
     assert_refused(other, 4, "model.attention: window before, softmax now")
