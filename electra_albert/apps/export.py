@@ -94,7 +94,7 @@ def export(
     _check_folder(folder)
     import torch
 
-    from electra_albert.hub import card, load, onnx, save
+    from electra_albert.hub import card, load, modernbert, onnx, save
 
     is_vectors = format == _SENTENCES
     if is_vectors:
@@ -114,10 +114,14 @@ def export(
     kind = kind or (kinds[0] if kinds else "encoder")
     details, head = load.read_task(files) if kind == "task" else (None, None)
     built: Any = load.build(stored, load.KINDS[kind], head)
+    form: str = "safetensors" if is_vectors else format
+    written = {name for name, _ in built.named_children()}
+    if stored.config.block == "modern" and form == "safetensors":
+        form = modernbert.MODERNBERT
+        written &= {"embeddings", "encoder", *modernbert.CLASSES.get(type(built), ())}
     if not is_vectors:
-        _warn_of_unused(stored, built, kind)
+        _warn_of_unused(stored, written, kind)
     facts = card.Facts(_read_terms(files.config.parent) | ({"license": license} if license else {}))
-    form = "safetensors" if is_vectors else format
     storage: Any = {"file_format": form, "dtype": getattr(torch, dtype)}
     save.save_model(built, tokenizer, folder, details, facts, **storage)
     if is_vectors:
@@ -160,7 +164,7 @@ def _read_tokenizer(files: Any, config: ModelConfig) -> Any:
     """The tokenizer of a model. Raises CheckpointError if stock cannot use it with the model."""
     from electra_albert.tokenization.tokenizer import load_tokenizer
 
-    if not config.is_stock:
+    if config.attention != ModelConfig.attention:
         raise CheckpointError(
             f"{files.weights} has attention {config.attention}, "
             "which transformers does not implement; copy its folder instead of exporting it"
@@ -174,8 +178,7 @@ def _read_tokenizer(files: Any, config: ModelConfig) -> Any:
     return tokenizer
 
 
-def _warn_of_unused(stored: Any, built: Any, kind: str) -> None:
-    parts = {name for name, _ in built.named_children()}
+def _warn_of_unused(stored: Any, parts: set[str], kind: str) -> None:
     if "sentence_order" in parts:
         parts.add("pooler")
     unused = sorted(stored.parts - parts) + sorted(stored.unsupported_heads)

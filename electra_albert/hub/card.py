@@ -11,6 +11,7 @@ from huggingface_hub import ModelCard, ModelCardData
 from electra_albert.config.model import ModelConfig
 from electra_albert.contracts import LOG
 from electra_albert.files import write_text
+from electra_albert.hub.modernbert import CLASSES, MODERNBERT
 from electra_albert.hub.onnx import BROWSER_FORMAT, ONNX_FILE, QUANTIZED_FILE, Model
 from electra_albert.model.task_model import ARCHITECTURES
 
@@ -28,6 +29,12 @@ _PURPOSES = {  # by stock class: the hub's task, and the model's purpose
     "AlbertForTokenClassification": ("token-classification", "labels each token"),
     "AlbertForQuestionAnswering": ("question-answering", "finds an answer in a text"),
     "AlbertModel": ("feature-extraction", "computes a vector for each token"),
+    "ModernBertForMaskedLM": ("fill-mask", "fills in masked tokens"),
+    "ModernBertForTokenClassification": (
+        "token-classification",
+        "gives each token a logit, above 0 if it was replaced",
+    ),
+    "ModernBertModel": ("feature-extraction", "computes a vector for each token"),
 }
 HUB_TASKS = {kind: _PURPOSES[architecture][0] for kind, architecture in ARCHITECTURES.items()}
 _DETECTION = "discriminator_predictions"
@@ -52,8 +59,12 @@ _NOTES = {
         "`electra_albert` loads the folder."
     ),
     "native": (
-        "Stock `transformers` does not support its attention; only `electra_albert` loads the "
-        "folder."
+        "Stock `transformers` has no ALBERT with its blocks or attention; only `electra_albert` "
+        "loads the folder. Modern blocks are exported as ModernBERT."
+    ),
+    MODERNBERT: (
+        "Stock ModernBERT shares no weights: shared layers are repeated in the file, and the "
+        "embeddings are multiplied out."
     ),
     "onnx": "`model.onnx` is the model with its heads in float32, for any batch size and length.",
     BROWSER_FORMAT: (
@@ -129,22 +140,25 @@ def describe(
 
     file_format as in save_model, or native.
     """
+    if file_format == MODERNBERT:
+        architecture = CLASSES[type(model)][0]
     tag, purpose = _PURPOSES[architecture]
     parts = {name for name, _ in model.named_modules()}
     has_pooler = not parts.isdisjoint({"pooler", "sentence_order.pooler"})
     library = None
-    text = f"An ALBERT encoder that {purpose}: {describe_shape(model.config)}"
+    text = f"{family(model.config)} that {purpose}: {describe_shape(model.config)}"
     notes = [_NOTES.get(file_format, "")]
     if file_format in ("onnx", BROWSER_FORMAT):
         code = _ONNX_CODE
     else:
         code = OWN_CODE
         text += f", stored in {str(dtype).removeprefix('torch.')}"
-        notes += _extra_heads(model, architecture, parts)
+        if file_format != MODERNBERT:
+            notes += _extra_heads(model, architecture, parts)
     if file_format == BROWSER_FORMAT:
         library = BROWSER_FORMAT
         code = code.replace(ONNX_FILE, QUANTIZED_FILE)
-    if file_format == "safetensors":
+    if file_format in ("safetensors", MODERNBERT):
         library = "transformers"
         code = stock_code(architecture, with_pooler=has_pooler)
         notes.append(_POOLER_NOTES.get((architecture, has_pooler), ""))
@@ -164,6 +178,10 @@ def _extra_heads(model: Model, architecture: str, parts: set[str]) -> list[str]:
         for name, head in heads.items()
         if name in parts and (architecture == "AlbertModel" or name == _DETECTION)
     ]
+
+
+def family(shape: ModelConfig) -> str:
+    return "An encoder with modern blocks" if shape.block == "modern" else "An ALBERT encoder"
 
 
 def describe_shape(shape: ModelConfig) -> str:

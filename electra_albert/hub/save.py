@@ -21,6 +21,7 @@ from electra_albert.config.model import ModelConfig
 from electra_albert.contracts import LOG, CheckpointError, UsageError
 from electra_albert.files import filling, write_json
 from electra_albert.hub import card, find, formats, load, onnx
+from electra_albert.hub.modernbert import MODERNBERT, write_modernbert
 from electra_albert.hub.onnx import Model, outputs, probe, quiet, require_close
 from electra_albert.hub.weights import WEIGHT_FILES, digest, read_tensors, write_safetensors
 from electra_albert.model.electra import Discriminator, Generator
@@ -54,7 +55,7 @@ def save_model(
     file_format: str = "safetensors",
     dtype: torch.dtype = torch.float32,
 ) -> None:
-    """Write model, tokenizer and card; `file_format` is safetensors, pt, onnx or transformers.js.
+    """Write model, tokenizer and card; `file_format` is that of export or modernbert.
 
     `dtype` is that of the stored weights, except in ONNX. `details` are returned by
     `load_task_model`; a task model needs labels, and is_regression for a regression. Weights of
@@ -73,14 +74,14 @@ def save_model(
             if file_format in _WRITE_ONNX:
                 _WRITE_ONNX[file_format](model, new)
             else:
-                _write(model, new, file_format, dtype)
+                _write(model, tokenizer, new, file_format, dtype)
             written = {file.relative_to(new).as_posix() for file in new.rglob("*")}
         _remove_stale(folder, written)
         if details is None:
             (folder / load.TASK_FILE).unlink(missing_ok=True)  # of an overwritten model
-        form = "native"
-        if model.config.is_stock:
-            form = file_format
+        form = file_format
+        if not model.config.is_stock and form in ("safetensors", "pt"):
+            form = "native"
         architecture = _architecture(model)
         described = card.describe(model, architecture, form, dtype, facts or card.Facts())
         card.write_card(folder, *described)
@@ -145,7 +146,8 @@ def write_pooling(folder: Path, config: ModelConfig, max_seq_length: int) -> Non
     (folder / _POOLING).mkdir(exist_ok=True)
     pooling = {"word_embedding_dimension": config.hidden_size, "pooling_mode_mean_tokens": True}
     write_json(folder / _POOLING / find.CONFIG_FILE, pooling)
-    settings = {"max_seq_length": max_seq_length, "model_args": {"add_pooling_layer": False}}
+    arguments = {"add_pooling_layer": False} if config.is_stock else {}  # ModernBERT has none
+    settings = {"max_seq_length": max_seq_length, "model_args": arguments}
     write_json(folder / "sentence_bert_config.json", settings)
     package = "sentence_transformers.models"
     modules = [
@@ -165,14 +167,18 @@ def _architecture(model: Model) -> str:
     return "AlbertForMaskedLM"
 
 
-def _write(model: Model, folder: Path, file_format: str, dtype: torch.dtype) -> None:
+def _write(
+    model: Model, tokenizer: Any, folder: Path, file_format: str, dtype: torch.dtype
+) -> None:
     """Write the weights into a folder with all other files, reload and compare them."""
     is_stock = model.config.is_stock
     message = f"{folder.parent} is not written"
-    rename = formats.to_native
-    if is_stock:
-        rename = formats.to_stock
-    state = rename(model.state_dict())
+    if file_format == MODERNBERT:
+        state = write_modernbert(model, tokenizer, folder)
+    elif is_stock:
+        state = formats.to_stock(model.state_dict())
+    else:
+        state = formats.to_native(model.state_dict())
     tensors = {name: tensor.to(dtype) for name, tensor in state.items()}
     too_large = [name for name, tensor in tensors.items() if not tensor.isfinite().all()]
     if too_large:

@@ -365,7 +365,9 @@ def special_ids(tokenizer: Tokenizer) -> SpecialIds:
     return SpecialIds(**named, never_masked=tuple(sorted(tokenizer.all_special_ids)))
 
 
-def save_tokenizer(tokenizer: Tokenizer, folder: Path, max_length: int) -> None:
+def save_tokenizer(
+    tokenizer: Tokenizer, folder: Path, max_length: int, inputs: Sequence[str] = MODEL_INPUT_NAMES
+) -> None:
     """Write files that `AutoTokenizer` loads with the same ids and token_type_ids."""
     with filling(folder, last=("tokenizer.json",)) as new:  # which marks a complete folder
         try:
@@ -377,7 +379,7 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path, max_length: int) -> None:
             raise OSError(int(code[1]), str(problem), str(folder / "tokenizer.json")) from None
         file = new / "tokenizer_config.json"
         config = json.loads(file.read_text(encoding="utf-8"))
-        config |= {"model_input_names": MODEL_INPUT_NAMES, "model_max_length": max_length}
+        config |= {"model_input_names": inputs, "model_max_length": max_length}
         if config["tokenizer_class"] == "TokenizersBackend":  # unknown to transformers 4
             config["tokenizer_class"] = "PreTrainedTokenizerFast"
         for name in ("is_local", "local_files_only", "name_or_path"):  # not of the tokenizer

@@ -83,5 +83,5 @@ def write_card(folder: Path, command: str, config: PretrainConfig, facts: card.F
             # No other objective than sentence order trains the pooler.
             pooler = "" if spec.has_sentence_order else ", add_pooling_layer=False"
             code = _RUN_CODE.format(encoder=path + pooler)
-    text = f"An ALBERT encoder: {card.describe_shape(config.model)}.\n\n{facts.text}"
+    text = f"{card.family(config.model)}: {card.describe_shape(config.model)}.\n\n{facts.text}"
     card.write_card(folder, card.Facts(fields | dict(facts.fields), text), code, command)

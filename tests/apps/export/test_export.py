@@ -11,14 +11,22 @@ import pytest
 import torch
 from huggingface_hub import ModelCard
 from sentence_transformers import SentenceTransformer
-from transformers import AlbertForMaskedLM, AlbertModel, AutoTokenizer
+from transformers import (
+    AlbertForMaskedLM,
+    AlbertModel,
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+)
 
 from electra_albert.apps import export
+from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.contracts import CheckpointError, DataError
 from electra_albert.hub.load import locate, read_stored
 from electra_albert.inference.model import load_model
 from tests.apps.conftest import Finished
-from tests.apps.tiny_run import SHIPPED, Ended, assert_refused, call, sha256
+from tests.apps.tiny_run import SHIPPED, Ended, assert_refused, call, sha256, succeed
 from tests.apps.tiny_stock import write_stock
 from tests.refusals import rows
 
@@ -114,6 +122,41 @@ def test_a_half_precision_export_has_the_license_and_rounded_weights(
         exact, found = (read_stored(locate(path, kind)).tensors for path in runs)
         for name, tensor in exact.items():
             assert torch.equal(found[name], tensor.half().float())
+
+
+def test_modern_blocks_are_exported_as_modernbert(finished: Finished, tmp_path: Path) -> None:
+    argv = finished.options(tmp_path / "run", "--model.block", "modern", "--max_steps", 2)
+    succeed(pretrain.main, *argv)
+    model = load_model(tmp_path / "run", "cpu")
+    for kind in ("generator", "discriminator", "encoder"):
+        assert run(tmp_path / "run", tmp_path / kind, "--kind", kind).code == 0
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "generator")
+    text = TEXTS[0].replace("fox", "[MASK]")
+    masked = tokenizer(text, return_tensors="pt")
+    stock = AutoModelForMaskedLM.from_pretrained(tmp_path / "generator")
+    (position,) = (masked["input_ids"][0] == tokenizer.mask_token_id).nonzero()
+    scores = stock(**masked).logits[0, position].softmax(-1).max().item()
+    assert scores == pytest.approx(model.fill_mask([text], 1)[0][0]["score"], abs=1e-5)
+    detector = AutoModelForTokenClassification.from_pretrained(tmp_path / "discriminator")
+    logits = detector(**tokenizer(TEXTS[0], return_tensors="pt")).logits[0, 1:-1, 0]
+    ours = [token.probability for token in model.replaced_probabilities(TEXTS[:1])[0]]
+    assert logits.sigmoid().tolist() == pytest.approx(ours, abs=1e-5)
+    longer = " ".join(TEXTS * 3)  # than the examples of the training
+    encoder = AutoModel.from_pretrained(tmp_path / "encoder")
+    vectors = encoder(**tokenizer(longer, return_tensors="pt")).last_hidden_state[0]
+    assert torch.allclose(vectors, model.features([longer])[0].tokens, atol=1e-5)
+    assert run(tmp_path / "run", tmp_path / "half", "--dtype", "float16").code == 0
+    config = json.loads((tmp_path / "half" / "config.json").read_text(encoding="utf-8"))
+    assert (config["model_type"], config["dtype"]) == ("modernbert", "float32")
+    cards = {}
+    for name, more in (("half", ()), ("onnx", ("--format", "onnx"))):
+        assert run(tmp_path / "run", tmp_path / name, *more).code == 0
+        cards[name] = (tmp_path / name / "README.md").read_text(encoding="utf-8")
+    assert "ModernBertForMaskedLM.from_pretrained" in cards["half"]
+    assert "onnxruntime" in cards["onnx"]
+    assert run(tmp_path / "run", tmp_path / "vectors", "--format", VECTORS).code == 0
+    sentences = SentenceTransformer(str(tmp_path / "vectors"), device="cpu")
+    assert sentences.encode(TEXTS).shape == (3, encoder.config.hidden_size)
 
 
 def test_a_run_is_never_overwritten(finished: Finished, tmp_path: Path) -> None:
