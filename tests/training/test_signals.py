@@ -29,7 +29,9 @@ def test_a_signal_sets_the_flag_and_old_handlers_are_restored() -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_later_second_signal_acts_as_before(number: signal.Signals) -> None:
     """Regression: a second Ctrl-C killed a notebook's kernel."""
-    program = f"""import os, time; from electra_albert.training.signals import StopSignal
+    # A shell starts background jobs with SIGINT ignored, also of this test.
+    program = f"""import os, signal, time; from electra_albert.training.signals import StopSignal
+signal.signal(signal.SIGINT, signal.default_int_handler)
 try:
     with StopSignal():
         os.kill(os.getpid(), {number}); time.sleep(1.2); os.kill(os.getpid(), {number})
