@@ -152,8 +152,8 @@ def rotate(heads: Tensor) -> Tensor:
     length, size = heads.shape[-2:]
     positions = torch.arange(length, device=heads.device)
     angles = positions[:, None] * rotary_frequencies(size, heads.device)  # [L, H/2]
-    sine = angles.sin()
-    cosine = angles.cos()
+    sine = angles.sin().to(heads.dtype)
+    cosine = angles.cos().to(heads.dtype)
     first, second = heads.chunk(2, dim=-1)
     rotated = (first * cosine - second * sine, second * cosine + first * sine)
-    return torch.cat(rotated, dim=-1).to(heads.dtype)
+    return torch.cat(rotated, dim=-1)
