@@ -169,6 +169,7 @@ class Launcher:
             "output": str(output),
             "environment": faults,
         }
+        output.with_suffix(".err").touch()  # may be read before the new process opens it
         stdin: Any = self._server.stdin
         stdout: Any = self._server.stdout
         print(json.dumps(request), file=stdin, flush=True)
