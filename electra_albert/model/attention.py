@@ -133,7 +133,7 @@ class SelfAttention(nn.Module):
         projected = projected.unflatten(-1, (3, self.num_heads, -1))
         q, k, v = (part.transpose(1, 2) for part in projected.unbind(2))  # each [B, N, L, H]
         if self.is_rotary:
-            q, k = rotate(q), rotate(k)
+            q, k = rotate(projected[:, :, :2].permute(2, 0, 3, 1, 4))
         mixed = self.mixing(q, k, v, mask)  # [B, N, L, H]
         mixed = mixed.transpose(1, 2).flatten(2)  # [B, L, D]
         return self.output_dropout(self.dense(mixed))
@@ -145,7 +145,7 @@ def rotary_frequencies(head_size: int, device: torch.device | None = None) -> Te
 
 
 def rotate(heads: Tensor) -> Tensor:
-    """Rotate pairs of features of queries or keys, any float [B, N, L, H], by their positions.
+    """Rotate pairs of features of queries and keys, any float [..., L, H], by their positions.
 
     Paper: Su et al. 2021 (RoFormer) section 3.2.
     """
