@@ -117,8 +117,8 @@ def export(
     form: str = "safetensors" if is_vectors else format
     written = {name for name, _ in built.named_children()}
     if stored.config.block == "modern" and form == "safetensors":
-        form = modernbert.MODERNBERT
-        written &= {"embeddings", "encoder", *modernbert.CLASSES.get(type(built), ())}
+        form = "modernbert"
+        written &= {"embeddings", "encoder", "classifier", modernbert.HEADS.get(type(built), "")}
     if not is_vectors:
         _warn_of_unused(stored, written, kind)
     facts = card.Facts(_read_terms(files.config.parent) | ({"license": license} if license else {}))

@@ -61,6 +61,15 @@ class ModelConfig:
     block: Literal["albert", "modern"] = "albert"
     """albert: as published; modern: rotary positions, a gated feed-forward layer, and LayerNorm
     before instead of after each part, as in ModernBERT."""
+    global_attn_every_n_layers: int = 1
+    """With modern blocks, the first group and every n-th after it have full attention, the others a
+    sliding window; 3 in ModernBERT, whose groups are single layers."""
+    local_attention: int = 128
+    """Size of the sliding window, half of it on each side of a token."""
+    global_rope_theta: float = 10_000.0
+    """Base of the wavelengths of rotary positions with full attention."""
+    local_rope_theta: float = 10_000.0
+    """Base of the wavelengths of rotary positions with a sliding window."""
     attention: str = "softmax"
     """Attention kind: softmax, or one of docs/recipe.md, which stock transformers does not have."""
     attention_options: dict[str, int | float] = field(default_factory=dict)
@@ -68,10 +77,12 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         sizes = "embedding_size hidden_size num_attention_heads intermediate_size type_vocab_size"
-        depths = "num_hidden_layers num_hidden_groups inner_group_num"
+        depths = "num_hidden_layers num_hidden_groups inner_group_num global_attn_every_n_layers"
         require_within(self, f"[1, {MAX_WIDTH}]", sizes)
         require_within(self, f"[1, {MAX_LAYERS}]", depths)
         require_within(self, f"[8, {MAX_WIDTH}]", "max_position_embeddings")
+        require_within(self, f"[2, {MAX_WIDTH}]", "local_attention")
+        require_within(self, "[1, inf)", "global_rope_theta local_rope_theta")
         require_within(self, "[6, inf)", "vocab_size")  # more than the special tokens
         require_multiple(self, "hidden_size", "num_attention_heads")
         require_multiple(self, "num_hidden_layers", "num_hidden_groups")
@@ -88,6 +99,10 @@ class ModelConfig:
     @property
     def head_size(self) -> int:
         return self.hidden_size // self.num_attention_heads
+
+    def is_global(self, group: int) -> bool:
+        """Whether the layers of a group have full attention."""
+        return group % self.global_attn_every_n_layers == 0
 
     @property
     def is_stock(self) -> bool:

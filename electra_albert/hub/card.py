@@ -11,9 +11,10 @@ from huggingface_hub import ModelCard, ModelCardData
 from electra_albert.config.model import ModelConfig
 from electra_albert.contracts import LOG
 from electra_albert.files import write_text
-from electra_albert.hub.modernbert import CLASSES, MODERNBERT
+from electra_albert.hub import modernbert
 from electra_albert.hub.onnx import BROWSER_FORMAT, ONNX_FILE, QUANTIZED_FILE, Model
-from electra_albert.model.task_model import ARCHITECTURES
+from electra_albert.model.electra import Discriminator
+from electra_albert.model.task_model import ARCHITECTURES, MODERNBERT
 
 CARD = "README.md"
 _TEMPLATE = Path(__file__).with_suffix(".jinja")
@@ -29,12 +30,6 @@ _PURPOSES = {  # by stock class: the hub's task, and the model's purpose
     "AlbertForTokenClassification": ("token-classification", "labels each token"),
     "AlbertForQuestionAnswering": ("question-answering", "finds an answer in a text"),
     "AlbertModel": ("feature-extraction", "computes a vector for each token"),
-    "ModernBertForMaskedLM": ("fill-mask", "fills in masked tokens"),
-    "ModernBertForTokenClassification": (
-        "token-classification",
-        "gives each token a logit, above 0 if it was replaced",
-    ),
-    "ModernBertModel": ("feature-extraction", "computes a vector for each token"),
 }
 HUB_TASKS = {kind: _PURPOSES[architecture][0] for kind, architecture in ARCHITECTURES.items()}
 _DETECTION = "discriminator_predictions"
@@ -141,8 +136,10 @@ def describe(
     file_format as in save_model, or native.
     """
     if file_format == MODERNBERT:
-        architecture = CLASSES[type(model)][0]
-    tag, purpose = _PURPOSES[architecture]
+        architecture = modernbert.architecture(model)
+    tag, purpose = _PURPOSES[architecture.replace("ModernBert", "Albert")]
+    if file_format == MODERNBERT and isinstance(model, Discriminator):
+        purpose = "gives each token a logit, above 0 if it was replaced"
     parts = {name for name, _ in model.named_modules()}
     has_pooler = not parts.isdisjoint({"pooler", "sentence_order.pooler"})
     library = None

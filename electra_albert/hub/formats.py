@@ -4,7 +4,7 @@ Only known keys of config.json are read, so it cannot name code to run. Our para
 stock ALBERT's without `albert.`, except that query, key and value are one matrix and that a
 sentence-order head contains its pooler. BERT and ELECTRA are ALBERT with one group per layer; if
 E = D, their projection E to D is the identity. The MLM decoder is tied to the word embeddings and
-has no entry of its own. For example:
+has no entry of its own; modernbert.py converts ModernBERT. For example:
 
     ELECTRA  electra.encoder.layer.3.attention.self.query.weight
     ALBERT   albert.encoder.albert_layer_groups.3.albert_layers.0.attention.query.weight
@@ -22,14 +22,18 @@ from torch import Tensor
 from electra_albert.config.model import ModelConfig
 from electra_albert.contracts import CheckpointError
 from electra_albert.files import is_of_kind
+from electra_albert.hub import modernbert
 from electra_albert.model.attention import make_mixing
 from electra_albert.model.encoder import ACTIVATIONS
-from electra_albert.model.task_model import ARCHITECTURES, DEFAULT_DROPOUT
+from electra_albert.model.task_model import ARCHITECTURES, DEFAULT_DROPOUT, MODERNBERT
 
 State = Mapping[str, Tensor]  # a state dict
 RELATIVES = ("bert", "electra")
-# Fields that no stock config.json has.
-_OURS = ("initialization", "zero_init_outputs", "block", "attention", "attention_options")
+# Fields that no config.json of stock ALBERT has.
+_OURS = (
+    *("initialization", "zero_init_outputs", "block", "attention", "attention_options"),
+    *("global_attn_every_n_layers", "local_attention", "global_rope_theta", "local_rope_theta"),
+)
 _NAMES = tuple(field.name for field in fields(ModelConfig) if field.name not in _OURS)
 # In config.json, and as an option group of a checkpoint: the detection head returns energies.
 ENERGIES = "electric"
@@ -81,6 +85,7 @@ _FOREIGN = ("cls.seq_relationship", "classifier.dense", "classifier.out_proj", "
 _KNOWN = (
     *("embeddings.", "encoder.", _POOLER, "predictions.", _STOCK_ORDER),
     *("discriminator_predictions.", "classifier.", "electra_classifier.", "qa_outputs."),
+    "prediction_head.",
 )
 
 
@@ -114,9 +119,10 @@ def model_config(contents: Mapping[str, Any], source: str) -> ModelConfig:
     """
     kind: Any = contents.get("model_type")
     is_native = kind == NATIVE
-    if not is_native and kind not in ("albert", *RELATIVES):
+    if not is_native and kind not in ("albert", *RELATIVES, MODERNBERT):
         raise CheckpointError(
-            f"{source} is of type {short_repr(kind)}; supported are albert, electra and bert"
+            f"{source} is of type {short_repr(kind)}; supported are albert, electra, bert and "
+            "modernbert"
         )
     version = contents.get("format")
     if is_native and version != _FORMAT:
@@ -130,8 +136,11 @@ def model_config(contents: Mapping[str, Any], source: str) -> ModelConfig:
             raise CheckpointError(
                 f"{name}={short_repr(value)} in {source} is not supported; name another model"
             )
-    values = _values(contents, kind, source)
     try:
+        if kind == MODERNBERT:
+            contents = modernbert.our_settings(contents)
+            kind = NATIVE
+        values = _values(contents, kind, source)
         activation = values["hidden_act"]
         if activation not in ACTIVATIONS:
             raise ValueError(
@@ -222,7 +231,7 @@ def stock_details(contents: Mapping[str, Any], source: str) -> dict[str, Any]:
         )
     return {
         "kind": kind,
-        "style": "albert",
+        "style": MODERNBERT if contents["model_type"] == MODERNBERT else "albert",
         "labels": [] if is_regression else labels,
         "is_regression": is_regression,
         "is_multi_label": problem_type == MULTI_LABEL and kind == "sequence",
@@ -247,7 +256,7 @@ def classifier_dropout(contents: Mapping[str, Any]) -> Any:
     BERT and ELECTRA fall back to hidden_dropout_prob.
     """
     names = ["classifier_dropout_prob"]
-    if contents.get("model_type") in RELATIVES:
+    if contents.get("model_type") in (*RELATIVES, MODERNBERT):
         names = ["classifier_dropout", "hidden_dropout_prob"]
     values = [contents[name] for name in names if contents.get(name) is not None]
     return [*values, DEFAULT_DROPOUT][0]
@@ -287,6 +296,8 @@ def from_file(
     """
     if kind == NATIVE:
         return {name.replace(_ORDER_POOLER, _POOLER): tensors[name] for name in tensors}, []
+    if kind == MODERNBERT:
+        tensors = modernbert.to_ours(tensors, config)
     renamed: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         new_name = name.removeprefix(f"{kind}.")
@@ -305,15 +316,8 @@ def from_file(
         raise CheckpointError(
             f"{source} has ELECTRA's MLM head, which uses gelu, but hidden_act={config.hidden_act}"
         )
-    width = config.hidden_size
-    if kind in RELATIVES and config.embedding_size == width:
-        if _has(renamed, _MAPPING):
-            raise CheckpointError(
-                f"{source} projects embeddings, which stock does not do if E = D; get another file"
-            )
-        if width**2 < sum(tensor.numel() for tensor in renamed.values()):  # else a wrong width
-            renamed[f"{_MAPPING}weight"] = torch.eye(width)
-            renamed[f"{_MAPPING}bias"] = torch.zeros(width)
+    if kind in RELATIVES and config.embedding_size == config.hidden_size:
+        _add_projection(renamed, config.hidden_size, source)
     decoder = renamed.pop(_DECODER, None)
     if decoder is not None and not torch.equal(decoder, renamed.get(TABLE, decoder)):
         raise CheckpointError(
@@ -322,6 +326,17 @@ def from_file(
     if _DECODER_BIAS in renamed:  # overrides predictions.bias
         renamed["predictions.bias"] = renamed.pop(_DECODER_BIAS)
     return _fused(renamed, kind, source), unsupported_heads
+
+
+def _add_projection(tensors: dict[str, Tensor], width: int, source: str) -> None:
+    """Add the identity as projection E to D, which these models do not have."""
+    if _has(tensors, _MAPPING):
+        raise CheckpointError(
+            f"{source} projects embeddings, which stock does not do if E = D; get another file"
+        )
+    if width**2 < sum(tensor.numel() for tensor in tensors.values()):  # else a wrong width
+        tensors[f"{_MAPPING}weight"] = torch.eye(width)
+        tensors[f"{_MAPPING}bias"] = torch.zeros(width)
 
 
 def _has(tensors: State, prefix: str) -> bool:
@@ -337,7 +352,8 @@ def _fused(tensors: State, kind: str, source: str) -> dict[str, Tensor]:
     """Concatenate query, key and value of each block, and rename the order head's linear layer."""
     fused: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
-        if not name.startswith(_KNOWN) or _FUSED in name:
+        is_fused = _FUSED in name and kind != MODERNBERT
+        if not name.startswith(_KNOWN) or is_fused:
             raise CheckpointError(
                 f"{source} contains {name}, which no supported {kind} model has; name another model"
             )

@@ -20,6 +20,7 @@ from electra_albert.hub.find import read_contents, read_weights
 from electra_albert.model import growth
 from electra_albert.model.electra import Discriminator, Generator
 from electra_albert.model.encoder import EncoderModel
+from electra_albert.model.initialization import initialize
 from electra_albert.model.task_model import TaskHead, TaskModel
 
 TASK_FILE = "electra_albert.json"  # task details in our fine-tuned folders
@@ -164,14 +165,12 @@ def build_task_model(
     with torch.device("meta"):
         model = TaskModel(config, head)
     stored = read_stored(files)
-    new = [head.output_name]
-    if model.pooler is not None and "pooler" not in stored.parts:
-        new.insert(0, "pooler")
+    old = stored.parts - {head.output_name}
+    new = [name for name in reversed(model.head_parts) if name not in old]
     tensors = growth.grow(stored.tensors, stored.config, config, seed=0)  # if it is longer
     load_weights(model, tensors, stored.source, tuple(f"{name}." for name in new))
-    for name in new:
-        model.get_submodule(name).to_empty(device="cpu")
-    model.initialize_head(with_pooler="pooler" in new)
+    for name in reversed(new):
+        initialize(model.get_submodule(name).to_empty(device="cpu"), config)
     return model, new
 
 

@@ -21,12 +21,12 @@ from electra_albert.config.model import ModelConfig
 from electra_albert.contracts import LOG, CheckpointError, UsageError
 from electra_albert.files import filling, write_json
 from electra_albert.hub import card, find, formats, load, onnx
-from electra_albert.hub.modernbert import MODERNBERT, write_modernbert
+from electra_albert.hub.modernbert import write_modernbert
 from electra_albert.hub.onnx import Model, outputs, probe, quiet, require_close
 from electra_albert.hub.weights import WEIGHT_FILES, digest, read_tensors, write_safetensors
 from electra_albert.model.electra import Discriminator, Generator
 from electra_albert.model.encoder import EncoderModel
-from electra_albert.model.task_model import TaskModel
+from electra_albert.model.task_model import MODERNBERT, TaskModel
 from electra_albert.tokenization.tokenizer import save_tokenizer
 
 # The files of a run that are uploaded.

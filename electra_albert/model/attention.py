@@ -16,8 +16,6 @@ from electra_albert.config.checks import require
 from electra_albert.config.model import ModelConfig
 from electra_albert.model.local_attention import LocalMixing, dot_product_attention
 
-ROTARY_BASE = 10_000.0  # of the wavelengths
-
 
 class LayerNorm(nn.LayerNorm):
     """LayerNorm that returns bfloat16 for bfloat16 on CUDA, where autocast would return float32.
@@ -113,16 +111,21 @@ def make_mixing(config: ModelConfig) -> nn.Module:
 class SelfAttention(nn.Module):
     """Multi-head self-attention of one block, and the LayerNorm that follows it in the block.
 
-    In a modern block, queries and keys are rotated by their positions.
+    In a modern block, queries and keys are rotated by their positions, and in most groups tokens
+    may attend to a sliding window only. Paper: ModernBERT section 2.1.
     """
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, group: int) -> None:
         super().__init__()
         self.num_heads = config.num_attention_heads
         self.is_rotary = config.block == "modern"
         # Query, key and value in one matrix; hub/formats.py splits it for stock folders.
         self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size)
         self.mixing = make_mixing(config)
+        self.rope_theta = config.global_rope_theta
+        if self.is_rotary and not config.is_global(group):
+            self.mixing = LocalMixing(config, config.local_attention // 2, global_tokens=0)
+            self.rope_theta = config.local_rope_theta
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
         self.output_dropout = nn.Dropout(config.hidden_dropout_prob)
         self.LayerNorm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
@@ -133,25 +136,25 @@ class SelfAttention(nn.Module):
         projected = projected.unflatten(-1, (3, self.num_heads, -1))
         q, k, v = (part.transpose(1, 2) for part in projected.unbind(2))  # each [B, N, L, H]
         if self.is_rotary:
-            q, k = rotate(projected[:, :, :2].permute(2, 0, 3, 1, 4))
+            q, k = rotate(projected[:, :, :2].permute(2, 0, 3, 1, 4), self.rope_theta)
         mixed = self.mixing(q, k, v, mask)  # [B, N, L, H]
         mixed = mixed.transpose(1, 2).flatten(2)  # [B, L, D]
         return self.output_dropout(self.dense(mixed))
 
 
-def rotary_frequencies(head_size: int, device: torch.device | None = None) -> Tensor:
+def rotary_frequencies(theta: float, head_size: int, device: torch.device | None = None) -> Tensor:
     """Radians per token of each pair of features, float32 [H/2]."""
-    return ROTARY_BASE ** (-torch.arange(0, head_size, 2, device=device) / head_size)
+    return theta ** (-torch.arange(0, head_size, 2, device=device) / head_size)
 
 
-def rotate(heads: Tensor) -> Tensor:
+def rotate(heads: Tensor, theta: float) -> Tensor:
     """Rotate pairs of features of queries and keys, any float [..., L, H], by their positions.
 
     Paper: Su et al. 2021 (RoFormer) section 3.2.
     """
     length, size = heads.shape[-2:]
     positions = torch.arange(length, device=heads.device)
-    angles = positions[:, None] * rotary_frequencies(size, heads.device)  # [L, H/2]
+    angles = positions[:, None] * rotary_frequencies(theta, size, heads.device)  # [L, H/2]
     sine = angles.sin().to(heads.dtype)
     cosine = angles.cos().to(heads.dtype)
     first, second = heads.chunk(2, dim=-1)

@@ -86,9 +86,9 @@ class Block(nn.Module):
 
     inputs = 1  # of the activation: with 2, one is its gate
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, group: int) -> None:
         super().__init__()
-        self.attention = SelfAttention(config)
+        self.attention = SelfAttention(config, group)
         self.ffn = nn.Linear(config.hidden_size, self.inputs * config.intermediate_size)
         self.activation = ACTIVATIONS[config.hidden_act]
         self.ffn_output = nn.Linear(config.intermediate_size, config.hidden_size)
@@ -130,10 +130,10 @@ BLOCKS: dict[str, Any] = {"albert": Block, "modern": ModernBlock}  # by ModelCon
 class Group(nn.Module):
     """The blocks of one parameter-sharing group, applied in sequence in each layer of the group."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, number: int) -> None:
         super().__init__()
         blocks = range(config.inner_group_num)
-        self.albert_layers = nn.ModuleList(BLOCKS[config.block](config) for _ in blocks)
+        self.albert_layers = nn.ModuleList(BLOCKS[config.block](config, number) for _ in blocks)
 
     def forward(self, hidden_states: HiddenStates, mask: Tensor) -> HiddenStates:
         for block in self.albert_layers:
@@ -171,7 +171,7 @@ class Encoder(nn.Module):
             }
             self.embedding_hidden_mapping_in = nn.Sequential(OrderedDict(parts))
         groups = range(config.num_hidden_groups)
-        self.albert_layer_groups = nn.ModuleList(Group(config) for _ in groups)
+        self.albert_layer_groups = nn.ModuleList(Group(config, group) for group in groups)
 
     def forward(self, embedded: Tensor, mask: Tensor) -> Tensor:
         """embedded any float [B, L, E], mask bool [B, L], True = take part; returns [B, L, D]."""
@@ -235,21 +235,32 @@ class EncoderModel(Backbone):
     """Encoder without a head, as stock AlbertModel; the caller initializes or loads the weights."""
 
 
-class MlmHead(nn.Module):
+class PredictionHead(nn.Module):
+    """The layers before an output layer: linear, activation and LayerNorm."""
+
+    def __init__(self, config: ModelConfig, size: int) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, size)
+        self.activation = ACTIVATIONS[config.hidden_act]
+        self.LayerNorm = LayerNorm(size, eps=config.layer_norm_eps)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        """hidden_states any float [..., D]; returns [..., size]."""
+        return self.LayerNorm(self.activation(self.dense(hidden_states)))
+
+
+class MlmHead(PredictionHead):
     """Masked language modelling by the word embeddings. Paper: ALBERT section 3.1."""
 
     def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.embedding_size)
-        self.activation = ACTIVATIONS[config.hidden_act]
-        self.LayerNorm = LayerNorm(config.embedding_size, eps=config.layer_norm_eps)
+        super().__init__(config, config.embedding_size)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
-    def forward(self, hidden_states: Tensor, table: Tensor) -> Tensor:
+    def forward(self, hidden_states: Tensor, table: Tensor) -> Tensor:  # type: ignore[override]
         """hidden_states any float [..., D], word embeddings [V, E]; returns logits [..., V]."""
         # The table is an argument, so loading, moving or resizing the model cannot untie it.
-        transformed = self.activation(self.dense(hidden_states))  # [..., E]
-        return F.linear(self.LayerNorm(transformed), table, self.bias)  # [..., V]
+        transformed = super().forward(hidden_states)  # [..., E]
+        return F.linear(transformed, table, self.bias)  # [..., V]
 
 
 class RtdHead(nn.Module):

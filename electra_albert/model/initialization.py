@@ -34,6 +34,8 @@ def initialize(module: nn.Module, config: ModelConfig) -> None:
             nn.init.normal_(part.weight, std=config.initializer_range)
         if isinstance(part, nn.Linear):
             nn.init.zeros_(part.bias)
+        if isinstance(part, nn.LayerNorm):
+            part.reset_parameters()
     with torch.no_grad():
         if config.initialization == "local":
             _init_local(module, config)
@@ -149,7 +151,7 @@ def _init_attention(
 def _init_rotary(attention: SelfAttention, config: ModelConfig) -> None:
     """Point each head at its offset by the biases of its query and key, which positions rotate."""
     size = config.head_size
-    turns = rotary_frequencies(size)
+    turns = rotary_frequencies(attention.rope_theta, size)
     turns = turns[turns >= _LOWEST_FREQUENCY]
     count = len(turns)
     power = (1 - turns.cos()).sum().item()  # margin over the neighbours of the offset, at gain 1

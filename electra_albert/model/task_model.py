@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from electra_albert.config.model import ModelConfig
-from electra_albert.model.encoder import Backbone
+from electra_albert.model.encoder import Backbone, PredictionHead
 from electra_albert.model.initialization import initialize
 
 TaskKind = Literal["sequence", "choice", "span", "token"]
@@ -26,29 +26,30 @@ ARCHITECTURES: dict[str, str] = {
     "span": "AlbertForQuestionAnswering",
     "token": "AlbertForTokenClassification",
 }
+MODERNBERT = "modernbert"  # style of heads on modern blocks
 _POOLED_KINDS = ("sequence", "choice")  # heads that read one vector per sequence
-_HEAD_PARTS = ("pooler.", "classifier.", "electra_classifier.", "qa_outputs.")
+_HEAD_PARTS = ("pooler.", "prediction_head.", "classifier.", "electra_classifier.", "qa_outputs.")
 _BELOW_BLOCKS = ("embeddings.", "encoder.embedding_hidden_mapping_in.")
 
 
 @dataclass(frozen=True)
 class TaskHead:
-    """Kind, labels, style (sequence and choice only) and dropout of a head.
+    """Kind, labels, style (albert or electra matters to sequence and choice) and dropout of a head.
 
     Raises ValueError if invalid.
     """
 
     kind: TaskKind
     num_labels: int
-    style: Literal["albert", "electra"] = "albert"
+    style: Literal["albert", "electra", "modernbert"] = "albert"
     dropout: float = DEFAULT_DROPOUT
 
     def __post_init__(self) -> None:
         fixed = {"choice": 1, "span": 2}.get(self.kind, self.num_labels)
         if self.kind not in ARCHITECTURES or self.num_labels != fixed or fixed < 1:
             raise ValueError(f"a head of kind {self.kind!r} cannot have {self.num_labels} labels")
-        if self.style not in ("albert", "electra"):
-            raise ValueError(f"style={self.style!r} is neither albert nor electra")
+        if self.style not in ("albert", "electra", MODERNBERT):
+            raise ValueError(f"style={self.style!r} is none of albert, electra and modernbert")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout={self.dropout} must be in [0, 1)")
 
@@ -61,11 +62,14 @@ class TaskHead:
         """The stock class that computes the same; for electra_classifier one without a head."""
         if self.output_name == "electra_classifier":
             return "AlbertModel"
-        return ARCHITECTURES[self.kind]
+        stock = ARCHITECTURES[self.kind]
+        return stock.replace("Albert", "ModernBert") if self.style == MODERNBERT else stock
 
     @property
     def output_name(self) -> str:
         """Parameter name of the output layer: the stock one if a stock class computes the same."""
+        if self.style == MODERNBERT:
+            return "classifier"
         if self.kind == "span":
             return "qa_outputs"
         if self.kind == "token" or self.style == "albert":
@@ -76,12 +80,16 @@ class TaskHead:
 class TaskModel(Backbone):
     """An encoder with a task head.
 
-    Style electra has no pooler, since replaced-token detection does not train one.
+    Style electra has no pooler, since replaced-token detection does not train one. On modern blocks
+    the style is modernbert.
     """
 
     def __init__(self, config: ModelConfig, head: TaskHead) -> None:
         super().__init__(config, with_pooler=head.has_pooler)
         self.head = head
+        self.prediction_head: PredictionHead | None = None
+        if head.style == MODERNBERT:
+            self.prediction_head = PredictionHead(config, config.hidden_size)
         self.dropout = nn.Dropout(head.dropout)
         self.add_module(head.output_name, nn.Linear(config.hidden_size, head.num_labels))
 
@@ -91,26 +99,26 @@ class TaskModel(Backbone):
 
     def initialize(self) -> None:
         """Initialize all weights, the head first: its weights depend on the seed only."""
-        self.initialize_head()
-        initialize(self.embeddings, self.config)
-        initialize(self.encoder, self.config)
-
-    def initialize_head(self, *, with_pooler: bool = True) -> None:
-        """Initialize the output layer and, if there is one and with_pooler is set, the pooler."""
         # Differs from ELECTRA's code, which uses TensorFlow's default (Glorot); BERT's are normal.
-        initialize(self.output, self.config)
-        if self.pooler is not None and with_pooler:
-            initialize(self.pooler, self.config)
+        for name in (*self.head_parts, "embeddings", "encoder"):
+            initialize(self.get_submodule(name), self.config)
+
+    @property
+    def head_parts(self) -> list[str]:
+        """Names of the layers of the head, the output layer first."""
+        names = (self.head.output_name, "pooler", "prediction_head")
+        return [name for name in names if getattr(self, name, None) is not None]
 
     def features(self, hidden_states: Tensor) -> Tensor:
         """Input of the output layer from hidden_states [B, L, D].
 
         [B, D] for sequence and choice, else [B, L, D].
         """
-        if self.head.kind not in _POOLED_KINDS:
-            return hidden_states
-        first = hidden_states[:, 0]
-        return first if self.pooler is None else self.pooler(first).tanh()
+        if self.head.kind in _POOLED_KINDS:
+            hidden_states = hidden_states[:, 0]
+        if self.prediction_head is not None:
+            return self.prediction_head(hidden_states)
+        return hidden_states if self.pooler is None else self.pooler(hidden_states).tanh()
 
     def forward(
         self,

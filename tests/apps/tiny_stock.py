@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 import transformers
 from torch import Tensor
-from transformers import AlbertConfig, BertConfig, ElectraConfig
+from transformers import AlbertConfig, BertConfig, ElectraConfig, ModernBertConfig
 
 from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.apps.pretrain.job import Job, make_job
@@ -136,6 +136,9 @@ def write_stock(folder: Path, kind: str, **changes: Any) -> None:
         family, config = "albert", AlbertConfig(**{**sizes, **special, **settings})
     elif kind.startswith("Bert"):
         family, config = "bert", BertConfig(**{"vocab_size": _write_wordpiece(folder), **settings})
+    elif kind.startswith("ModernBert"):
+        sizes = {"vocab_size": _write_wordpiece(folder), "pad_token_id": 0}
+        family, config = "modernbert", ModernBertConfig(**{**sizes, **settings})
     else:
         sizes = {"vocab_size": _write_wordpiece(folder), "embedding_size": 16}
         family, config = "electra", ElectraConfig(**{**sizes, **settings})

@@ -1,5 +1,6 @@
 """Modern blocks: parity with stock ModernBERT (law 1), and their exported folders."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -7,19 +8,33 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+import transformers
 from torch import Tensor, nn
+from transformers import ModernBertConfig
 from transformers.models.modernbert import modeling_modernbert
 
 from electra_albert.config.model import ModelConfig
 from electra_albert.contracts import CheckpointError
+from electra_albert.hub.formats import model_config
+from electra_albert.hub.load import ModelFiles, build, load_task_model, read_stored
 from electra_albert.hub.modernbert import to_modernbert, write_modernbert
 from electra_albert.hub.onnx import outputs
 from electra_albert.model import growth
-from electra_albert.model.electra import Electra
+from electra_albert.model.electra import Electra, Generator
+from electra_albert.model.encoder import EncoderModel
 from electra_albert.model.initialization import HEAD_OFFSETS
-from electra_albert.model.task_model import TaskHead, TaskModel
+from electra_albert.model.task_model import ARCHITECTURES, TaskHead
 from electra_albert.training.optimizer import parameter_groups
-from tests.model.twins import SHAPE, make_encoder, make_pair, padded_batch
+from tests.model.test_task_model import make_task_model
+from tests.model.twins import (
+    SHAPE,
+    assert_same_outputs,
+    drawn,
+    make_encoder,
+    make_pair,
+    padded_batch,
+)
+from tests.refusals import rows
 
 MODERN = replace(SHAPE, block="modern", embedding_size=8, hidden_size=24, num_hidden_groups=2)
 CONFIGS = {
@@ -27,7 +42,16 @@ CONFIGS = {
     "one group": replace(MODERN, num_hidden_groups=1),
     "unshared": replace(MODERN, num_hidden_groups=6, hidden_act="gelu"),
     "E = D": replace(MODERN, embedding_size=24),
+    "sliding window": replace(
+        MODERN,
+        num_hidden_groups=6,
+        global_attn_every_n_layers=3,
+        local_attention=6,
+        global_rope_theta=160_000.0,
+    ),
 }
+KINDS: dict[Any, int] = {"sequence": 3, "choice": 1, "span": 2, "token": 3}  # and their outputs
+STOCK_TASKS = [name.removeprefix("Albert") for name in ARCHITECTURES.values()]
 BATCH = padded_batch()
 
 
@@ -44,30 +68,88 @@ class Roles:
     pad_token_id, cls_token_id, sep_token_id = 0, 2, 3
 
 
-@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
-@pytest.mark.parametrize("kind", ["generator", "discriminator", "encoder"])
-def test_outputs_equal_those_of_stock(
-    config: ModelConfig, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(modeling_modernbert, "apply_rotary_pos_emb", rotated_in_their_precision)
+def make(kind: str, config: ModelConfig) -> Any:
+    """A model of ours in float64: a head of KINDS, else a part of a pair, or an encoder."""
+    if kind in KINDS:
+        return make_task_model(TaskHead(kind, KINDS[kind], "modernbert"), config).double()
     model: Any = make_encoder(config, with_pooler=False)
     if kind != "encoder":
         model = getattr(make_pair(config), kind)
-    model = model.double()
-    stock = to_modernbert(model, Roles)
-    expected = stock(BATCH.input_ids, BATCH.attention_mask.long())[0]
-    values = outputs(model, BATCH.input_ids, BATCH.attention_mask, BATCH.token_type_ids)
-    ours = values.get("logits", values["last_hidden_state"]).view(expected.shape)
-    is_token = BATCH.attention_mask
-    assert (ours - expected)[is_token].norm() < 1e-9 * expected[is_token].norm()
+    return model.double()
 
 
-def test_models_without_a_stock_class_are_refused(tmp_path: Path) -> None:
-    wide = replace(MODERN, embedding_size=16)
-    models = (make_pair(wide).generator, TaskModel(MODERN, TaskHead("sequence", 2)))
-    for model, problem in zip(models, ("no multiple", "fine-tuned head"), strict=True):
+@torch.no_grad()
+def assert_parity(model: Any, stock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Assert equal outputs in float64 for the tokens of a padded batch."""
+    monkeypatch.setattr(modeling_modernbert, "apply_rotary_pos_emb", rotated_in_their_precision)
+    inputs = [BATCH.input_ids, BATCH.attention_mask.long()]
+    values = outputs(model, *inputs, BATCH.token_type_ids)
+    if type(stock).__name__.endswith("MultipleChoice"):
+        inputs = [part[None] for part in inputs]
+    expected = stock.double()(*inputs)
+    assert expected.keys() <= values.keys()
+    for name, tensor in expected.items():
+        ours = values[name]
+        tensor = tensor.view(ours.shape)
+        if len(ours) == len(BATCH.input_ids) and ours.shape[1:2] == BATCH.input_ids.shape[1:]:
+            ours, tensor = ours[BATCH.attention_mask], tensor[BATCH.attention_mask]
+        assert_same_outputs(ours, tensor)
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+@pytest.mark.parametrize("kind", ["generator", "discriminator", "encoder", *KINDS])
+def test_outputs_equal_those_of_stock(
+    config: ModelConfig, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = make(kind, config)
+    labels = {"num_labels": KINDS[kind]} if kind in KINDS else None
+    assert_parity(model, to_modernbert(model, Roles, labels), monkeypatch)
+
+
+@pytest.mark.parametrize("has_biases", [False, True])
+@pytest.mark.parametrize("name", ["Model", "ForMaskedLM", *STOCK_TASKS])
+def test_a_stock_folder_has_the_outputs_of_its_stock_class(
+    name: str, has_biases: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    biases = dict.fromkeys(("norm_bias", "attention_bias", "mlp_bias", "decoder_bias"), has_biases)
+    sizes = {"hidden_size": 24, "intermediate_size": 10, "num_attention_heads": 3}
+    sizes |= {"num_hidden_layers": 7, "vocab_size": 53, "local_attention": 6}
+    labels = {"id2label": dict(enumerate("abcde"[: 1 if name == "ForMultipleChoice" else 2]))}
+    config = ModernBertConfig(**sizes, **biases, **labels, pad_token_id=0, initializer_range=0.3)
+    stock = drawn(lambda: getattr(transformers, f"ModernBert{name}")(config))
+    stock.save_pretrained(tmp_path)
+    files = ModelFiles(tmp_path / "model.safetensors", tmp_path / "config.json", tmp_path)
+    if name in STOCK_TASKS:
+        model: Any = load_task_model(files)[0]
+    else:
+        stored = read_stored(files)
+        model = build(stored, Generator if "predictions" in stored.parts else EncoderModel)
+    assert_parity(model.double(), stock, monkeypatch)
+
+
+OTHER_LAYERS = """
+layer_types      | ["full_attention"]                           | layer_types
+layer_types      | ["sliding_attention", "full_attention"]      | layer_types
+layer_types      | 3                                            | layer_types
+rope_parameters  | {"full_attention": {"rope_type": "yarn"}}    | rope_type
+rope_parameters  | {"full_attention": 3}                        | rope_parameters
+global_rope_theta | "far"                                       | global_rope_theta
+local_attention  | 0                                            | local_attention
+"""
+
+
+def test_other_layers_than_modernberts_are_refused() -> None:
+    contents = {"model_type": "modernbert", "num_hidden_layers": 2}
+    assert model_config(contents, "config.json").global_attn_every_n_layers == 3
+    for name, value, problem in rows(OTHER_LAYERS):
         with pytest.raises(CheckpointError, match=problem):
-            write_modernbert(model, Roles, tmp_path)
+            model_config(contents | {name: json.loads(value)}, "config.json")
+
+
+def test_an_mlm_head_that_stock_cannot_have_is_refused(tmp_path: Path) -> None:
+    wide = replace(MODERN, embedding_size=16)
+    with pytest.raises(CheckpointError, match="no multiple"):
+        write_modernbert(make_pair(wide).generator, Roles, tmp_path)
     assert not list(tmp_path.iterdir())
 
 

@@ -10,7 +10,7 @@ from tests.model.twins import SHAPE, B, L
 
 def test_hidden_dropout_is_applied_in_three_modules_and_in_training_only() -> None:
     everything = replace(SHAPE, hidden_dropout_prob=1.0)
-    block, plain = Block(everything), Block(SHAPE)
+    block, plain = Block(everything, 0), Block(SHAPE, 0)
     plain.load_state_dict(block.state_dict())
     states = torch.randn(B, L, SHAPE.hidden_size, generator=torch.Generator().manual_seed(1))
     mask = torch.ones(B, L, dtype=torch.bool)

@@ -36,7 +36,7 @@ from electra_albert.hub import find, formats, load
 from electra_albert.inference.finetuned import FineTuned
 from electra_albert.keyed_random import Stream, derived_seed
 from electra_albert.model import compilation
-from electra_albert.model.task_model import TaskHead
+from electra_albert.model.task_model import MODERNBERT, TaskHead
 from electra_albert.tasks import reading, registry, token
 from electra_albert.tasks.encoding import EncodedExamples, EncodePlan, Encoding, trained_plan
 from electra_albert.tasks.kinds import KINDS, TaskObjective
@@ -131,7 +131,7 @@ class TaskJob:
             "kind": self.task.kind,
             "is_regression": self.task.is_regression,
             "labels": [*self.data.labels],
-            "style": tuning.head,
+            "style": tuning.head if self.shape.block == "albert" else MODERNBERT,
         }
         return load.head_of(form, tuning.classifier_dropout_prob)
 
@@ -231,6 +231,8 @@ def _read(
     task = registry.as_configured(task, config.data)
     is_trained = task.trained_by is None and tuning.is_training
     _check_options(task, tuning, is_trained)
+    if base.config.block == "modern" and tuning.head == "electra":
+        raise UsageError(f"{base.name} gets ModernBERT's head; drop --head electra")
     details = {}
     if not is_trained:
         details = _model_details(task, base)

@@ -37,6 +37,10 @@ _SHORT_HELP = ShortHelp(
     "README.md; docs/corpus.md (text and its formats), docs/cluster.md, docs/interop.md",
 )
 # Options of trained generators; presets set some of them for other kinds too.
+_MODERN = {  # of modern blocks
+    *("model.global_attn_every_n_layers", "model.local_attention"),
+    *("model.global_rope_theta", "model.local_rope_theta"),
+}
 _TRAINED = {
     *("rtd.embedding_sharing", "rtd.generator_layers", "rtd.generator_rate"),
     *("rtd.generator_size", "rtd.generator_warmup_steps", "rtd.generator_weight"),
@@ -113,6 +117,7 @@ def refuse_idle_options(argv: Sequence[str], config: PretrainConfig) -> None:
     idle_groups = _GROUPED.keys() - {"model", *OBJECTIVES[run.objective].options}
     of_idle_groups = {name for name in names if name.partition(".")[0] in idle_groups}
     has_budget = bool(run.budget or run.flops)
+    is_modern = config.model.block == "modern"
     has_muon = bool(OPTIMIZERS[training.optimizer].matrix_moments)
     command_line.refuse_idle(
         names,
@@ -121,7 +126,8 @@ def refuse_idle_options(argv: Sequence[str], config: PretrainConfig) -> None:
             (not config.rtd.trains_generator, _TRAINED, f"--rtd.generator {config.rtd.generator}"),
             (has_budget, {"max_steps", "save_milestones"}, "--budget or --flops, which decide it"),
             (config.corpus.tokenizer, {"vocab_size"}, f"--tokenizer {config.corpus.tokenizer}"),
-            (config.model.block == "modern", {"model.type_vocab_size"}, "--model.block modern"),
+            (is_modern, {"model.type_vocab_size"}, "--model.block modern"),
+            (not is_modern, _MODERN, "--model.block albert"),
             (not run.push_to_hub, {"hub_private_repo"}, "no --push_to_hub"),
             (not has_muon, {"muon_rate"}, f"--optimizer {training.optimizer}"),
         ),

@@ -184,6 +184,7 @@ REFUSED = rows("""
 --config {"report_to":null} | --report_to must be text, not None
 --config {"model":{"hidden_size":null}} | --model.hidden_size must be a whole number
 --model.block modern --model.type_vocab_size 3 | --model.type_vocab_size has no effect
+--model.local_attention 64 | --model.local_attention has no effect
 --model.attention_options.width 3 | options.width does not exist; attention softmax has none
 """)
 

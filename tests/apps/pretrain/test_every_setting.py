@@ -139,6 +139,10 @@ model.layer_norm_eps | 0.01 | weights
 model.initialization | local | weights
 model.zero_init_outputs | true | weights
 model.block | modern | weights
+model.global_attn_every_n_layers | 1 | weights | --config {windows}
+model.local_attention | 4 | weights | --config {windows}
+model.global_rope_theta | 100 | weights | --config {windows}
+model.local_rope_theta | 100 | weights | --config {windows}
 model.attention | local | weights
 model.attention_options | {{"window": 2}} | weights | --model.attention local
 rtd.mask_rate | 0.5 | weights
@@ -286,6 +290,8 @@ def paths(finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> dict[
         make(tasks / "GLUE")
     other = shutil.copytree(tasks / "RTE", tasks / "other" / "RTE") / "train.tsv"
     other.write_text(other.read_text(encoding="utf-8").replace("the river", "the garden"))
+    shape = "block: modern, num_hidden_groups: 2, global_attn_every_n_layers: 2, local_attention: 8"
+    (folder / "windows").write_text(f"model: {{{shape}}}", encoding="utf-8")
     known = {"run": finished.folder, "tales": finished.corpus, "prepared": folder / "prepared"}
     return {**known, **{path.name: path for path in folder.iterdir()}}
 

@@ -78,6 +78,7 @@ def test_a_run_from_albert_starts_at_the_loss_of_stock_and_lowers_it(
         ("ElectraForMaskedLM", MASKED),
         ("AlbertForPreTraining", "--objective mlm_sop --max_seq_length 64"),
         ("BertForMaskedLM", f"{MASKED} {WIDER}"),
+        ("ModernBertForMaskedLM", MASKED),
     ],
 )
 def test_masked_token_loss_at_step_0_is_that_of_stock(toy: Toy, kind: str, options: str) -> None:
