@@ -17,13 +17,7 @@ from electra_albert.files import write_text
 from electra_albert.model.task_model import TaskModel
 from electra_albert.tasks import registry, sequence, span, token
 from electra_albert.tasks.encoding import Decoded, EncodedExamples, EncodePlan, Encoding, Outputs
-from electra_albert.tasks.task import (
-    ChoiceExample,
-    SequenceExample,
-    SpanExample,
-    Task,
-    TokenExample,
-)
+from electra_albert.tasks.task import SequenceExample, SpanExample, Task, TokenExample
 
 NO_ANSWER_FILE = "na_prob.json"
 Examples = Sequence[Any]
@@ -78,17 +72,15 @@ def _labels_file(task: Task, predictions: Predictions, examples: Examples) -> st
     is_index = are_unique and all(map(str.isdecimal, ids))
     if task.name in registry.GLUE and not is_index:
         ids = list(map(str, range(len(ids))))
-    if task.kind == "choice":
-        predictions = [string.ascii_uppercase[option] for option in predictions]
-    if task.is_multi_label:
-        predictions = [",".join(labels) for labels in predictions]
     if task.is_regression:
         if not all(map(math.isfinite, predictions)):
             raise ValueError(f"a prediction of {task.name} is not finite")
         low, high = task.score_range or (-math.inf, math.inf)
         form = ".3f" if task.score_range else ".6g"
-        predictions = [format(min(max(number, low), high), form) for number in predictions]
-    return "index\tprediction\n" + _cells(ids, predictions)
+        texts = [format(min(max(number, low), high), form) for number in predictions]
+    else:
+        texts = list(map(_label_text, predictions, examples))
+    return "index\tprediction\n" + _cells(ids, texts)
 
 
 def _answers_file(task: Task, predictions: Sequence[str | float], examples: Examples) -> str:
@@ -184,16 +176,12 @@ def predictions_table(
         text = _one_line(text)
         if len(text) > _MAX_CHARACTERS:
             text = f"{text[:_MAX_CHARACTERS]} …"
-        if isinstance(example, ChoiceExample):
-            prediction = string.ascii_uppercase[prediction]
-        if isinstance(example, SequenceExample) and isinstance(prediction, list):
-            prediction = ",".join(prediction)
-        elif isinstance(score, list):
-            score = [max(score)]
-        elif score is not None:
+        if isinstance(score, float):
             score = [score]
+        elif score and not isinstance(prediction, list):
+            score = [max(score)]
         shares = ",".join(f"{share:.4f}" for share in score or ())
-        cells = (example.identity, gold, _as_text(prediction), shares)
+        cells = (example.identity, gold, _label_text(prediction, example), shares)
         lines.append("\t".join([*map(_one_line, cells), text]))
     return "\n".join(lines) + "\n"
 
@@ -202,13 +190,17 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _as_text(label: Any) -> str:
+def _label_text(label: Any, example: Any) -> str:
+    """A gold label or a prediction of an example as text."""
     if label is None:
         return ""
+    if isinstance(label, int):  # of an option
+        return string.ascii_uppercase[label]
     if isinstance(label, float):
         return f"{label:.6g}"
     if isinstance(label, list | tuple):
-        return " ".join(map(str, label))
+        separator = " " if isinstance(example, TokenExample) else ","
+        return separator.join(label)
     return str(label)
 
 
@@ -218,19 +210,14 @@ def _gold_and_text(example: Any) -> tuple[str, str]:
             text = example.text
             if example.text_pair is not None:
                 text += f" ||| {example.text_pair}"
-            label = example.label
-            if isinstance(label, tuple):
-                label = ",".join(label)
-            return _as_text(label), text
+            return _label_text(example.label, example), text
         case TokenExample():
-            return _as_text(example.tags), " ".join(example.words)
+            return _label_text(example.tags, example), " ".join(example.words)
         case SpanExample():
             answers = [answer.text for answer in example.answers or ()]
             gold = " / ".join(dict.fromkeys(answers))
         case _:
-            gold = ""
-            if example.label is not None:
-                gold = string.ascii_uppercase[example.label]
+            gold = _label_text(example.label, example)
     return gold, f"{example.question} ||| {example.context}"
 
 
