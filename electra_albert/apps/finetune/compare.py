@@ -1,8 +1,8 @@
 """Sweeps over all tasks of GLUE with their averages, and the comparison of two sweeps of a task."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from electra_albert.apps.finetune import results as files
@@ -77,8 +77,7 @@ def find_glue(config: FinetuneConfig) -> list[str]:
             names.append(name)
     if _MNLI not in names:
         names = [name for name in names if not TASKS[name].trained_by]
-    absent = [TASKS[name] for name in GLUE if name not in names]
-    missing = ", ".join(task.files.folders[0] for task in absent)
+    missing = ", ".join(TASKS[name].files.folders[0] for name in GLUE if name not in names)
     require(
         bool(names),
         f"--data_dir {folder} holds none of {missing}; give the folder that holds them",
@@ -87,7 +86,7 @@ def find_glue(config: FinetuneConfig) -> list[str]:
         LOG.info(f"notice: tasks without data in {folder}, skipped: {missing}")
     has_mnli = _MNLI in names or not tuning.from_mnli
     require(has_mnli, f"--from_mnli, but {folder} holds no MNLI; drop the option")
-    return sorted(names, key=lambda name: (name != _MNLI, GLUE.index(name)))
+    return sorted(names, key=lambda name: name != _MNLI)
 
 
 def glue_tasks(
@@ -152,15 +151,14 @@ def glue_average(scores: Mapping[str, Mapping[str, float]], convention: str) -> 
     for name, required in tasks.items():
         absent = [metric for metric in required if metric not in scores.get(name, {})]
         if not absent:
-            values = [scores[name][metric] for metric in required]
-            means[name] = math.fsum(values) / len(required)
+            means[name] = fmean(scores[name][metric] for metric in required)
         elif name in scores:
             missing += [f"{name} {metric}" for metric in absent]
         else:
             missing.append(name)
     average = None
     if means:
-        average = math.fsum(means.values()) / len(means)
+        average = fmean(means.values())
     return GlueAverage(average, tuple(means), tuple(missing))
 
 
@@ -184,13 +182,12 @@ def write_glue(folder: Path, names: Sequence[str]) -> str:
     for convention, (title, _) in _CONVENTIONS.items():
         mean = glue_average(scores, convention)
         averages[convention] = mean._asdict()
-        text = "- (none of its tasks was run)"
-        if mean.average is not None:
+        of = "none of its tasks was run"
+        if mean.used:
             of = f"over {', '.join(mean.used)}"
             if mean.missing:
                 of += f"; NOT over all tasks, missing: {', '.join(mean.missing)}"
-            text = f"{percent(mean.average)} ({of})"
-        lines.append(f"{title}: {text}")
+        lines.append(f"{title}: {percent(mean.average)} ({of})")
     table = "\n".join(lines)
     with writing(folder):
         write_json(folder / RESULTS, {"tasks": tasks, "averages": averages})
