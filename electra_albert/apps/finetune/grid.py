@@ -22,13 +22,13 @@ _OF_TRIAL = {
 
 
 def choose(
-    assignment: Assignment, run_sweep: Callable[[Assignment], tuple[RunResult, str]]
+    assignment: Assignment, metric: str, run_sweep: Callable[[Assignment], RunResult]
 ) -> Assignment | None:
     """The task with the options of the best point; None if a signal stopped a trial.
 
     Each point is trained with one seed, in its own folder, on the training examples that are not
-    held out; one that diverges is not chosen. The evaluation data of the task are not read.
-    run_sweep: returns the result and the name of its main metric. Raises DivergedError if all do.
+    held out, and scored in `metric`; one that diverges is not chosen. The evaluation data of the
+    task are not read. Raises DivergedError if all diverge.
     """
     task, config, base, folder = assignment
     scores = []
@@ -39,7 +39,7 @@ def choose(
         candidates.append(config.with_options(point))
         trial = candidates[-1].with_options({**_OF_TRIAL, "output_dir": str(trial_folder)})
         try:
-            result, metric = run_sweep((task, trial, base, trial_folder))
+            result = run_sweep((task, trial, base, trial_folder))
         except DivergedError as error:
             LOG.warning(f"grid of {task.name}: {name}: {error}")
             scores.append(-math.inf)

@@ -64,11 +64,12 @@ def run_finetuning(
             task, task_config, _, _ = assignment
             chosen: Assignment | None = assignment
             if task_config.tuning.has_trials:
-                _plan(assignment, world, stop)  # refuses before the trials what it refuses after
-                chosen = grid.choose(assignment, run_one)
+                # Refuses before the trials what it refuses after.
+                metric = _plan(assignment, world, stop).job.task.main
+                chosen = grid.choose(assignment, metric, run_one)
             result = RunResult(folder, {}, 0, is_stopped=True)
             if chosen:
-                result, _ = run_one(chosen, callbacks=callbacks)
+                result = run_one(chosen, callbacks=callbacks)
             log_to_file(result.summary)
             if result.is_stopped:
                 LOG.info(f"stopped; run the same command to resume {result.folder}")
@@ -89,15 +90,11 @@ def _run_sweep(
     log: RunLog,
     command: Sequence[str],
     callbacks: Callbacks = NO_CALLBACKS,
-) -> tuple[RunResult, str]:
-    """Train and evaluate every seed of a task; with --dry_run only log the plan.
-
-    Returns the result and the name of the main metric.
-    """
+) -> RunResult:
+    """Train and evaluate every seed of a task; with --dry_run only log the plan."""
     sweep = _plan(assignment, world, stop)
-    metric = sweep.job.task.main
     if sweep.job.config.tuning.dry_run:
-        return RunResult(sweep.job.folder, {}, 0), metric
+        return RunResult(sweep.job.folder, {}, 0)
     with _open_folder(sweep.job, log, command):
         for seed in sweep.remaining_seeds():
             with sweep.open_seed(seed, callbacks) as run:
@@ -105,7 +102,7 @@ def _run_sweep(
                     run.objective, run.batches, run.evaluate, run.settings, sweep.training_step
                 )
                 sweep.close_seed(run, outcome)
-        return sweep.finish(), metric
+        return sweep.finish()
 
 
 def _find_tasks(config: FinetuneConfig, world: World) -> tuple[Path, Iterable[Assignment]]:
