@@ -245,7 +245,7 @@ def task_of_model(details: Mapping[str, Any], requested: Task | None) -> Task:
     if columns:
         text = tuple(columns["text"])
         pair = tuple(columns["pair"])
-        task = replace(task, columns=replace(task.columns, text=text, pair=pair))
+        task = replace(task, columns=task.columns._replace(text=text, pair=pair))
     if requested is not None and requested.name != general.name:
         return task
     return replace(
@@ -283,7 +283,7 @@ def as_configured(task: Task, config: DataConfig) -> Task:
         columns["label"] = tuple(names)
         metrics = ("micro_f1", "macro_f1", "accuracy")
         task = replace(task, is_multi_label=True, metrics=metrics, main="micro_f1")
-    task = replace(task, columns=replace(task.columns, **columns))
+    task = replace(task, columns=task.columns._replace(**columns))
     if not config.regression or task.is_regression:
         return task
     return replace(task, is_regression=True, metrics=("spearman", "pearson"), main="spearman")

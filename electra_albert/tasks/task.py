@@ -10,8 +10,7 @@ Patterns = tuple[str, ...]  # file names in order of preference; * matches any t
 MAX_DIGITS = 9  # of a column number; no file has that many columns
 
 
-@dataclass(frozen=True)
-class Columns:
+class Columns(NamedTuple):
     """Accepted column names of a table, the official one first."""
 
     text: tuple[str, ...]
@@ -20,8 +19,7 @@ class Columns:
     identity: tuple[str, ...] = ("index", "idx", "id")
 
 
-@dataclass(frozen=True)
-class Files:
+class Files(NamedTuple):
     """File names of a task; for evaluation and test sets by set name."""
 
     folders: tuple[str, ...]  # the official folder name first
@@ -30,14 +28,13 @@ class Files:
     test: Mapping[str, Patterns]
 
 
-@dataclass(frozen=True)
-class Hub:
+class Hub(NamedTuple):
     """The task's dataset on the hub, and its splits by set name."""
 
     dataset: str
     config: str | None = None
-    evaluation: Mapping[str, str] = field(default_factory=lambda: {"dev": "validation"})
-    test: Mapping[str, str] = field(default_factory=lambda: {"test": "test"})
+    evaluation: Mapping[str, str] = {"dev": "validation"}
+    test: Mapping[str, str] = {"test": "test"}
 
 
 @dataclass(frozen=True)
