@@ -82,9 +82,9 @@ class Encoding:
         self, what: str, how: str, example: Any, count: int = 1, *, is_truncated: bool = False
     ) -> None:
         """Add to the report: `what` of this set, such as answers, and `how` they were changed."""
-        self.report.note(
-            f"{what} of {self.set_name} {how}", example.identity, count, is_truncated=is_truncated
-        )
+        self.report.note(f"{what} of {self.set_name} {how}", example.identity, count)
+        if is_truncated and self.report.first_truncated is None:
+            self.report.first_truncated = example.identity
 
     def gold(self, examples: Sequence[Any], field: str = "label") -> list[Any] | None:
         """The gold labels of all examples; None if they have none."""

@@ -120,11 +120,10 @@ class Report:
     first_seen: dict[str, str] = field(default_factory=dict)
     first_truncated: str | None = None  # id of the first truncated example
 
-    def note(self, what: str, where: str, count: int = 1, *, is_truncated: bool = False) -> None:
+    def note(self, what: str, where: str, count: int = 1) -> None:
         """Count `what`, a plural such as `examples of FILE left out`, first seen at `where`."""
         self.counts[what] += count
         self.first_seen.setdefault(what, where)
-        self.first_truncated = self.first_truncated or (where if is_truncated else None)
 
     def lines(self) -> list[str]:
         """One message for each kind: `3 examples of FILE left out (first: FILE:7)`."""
