@@ -23,7 +23,6 @@ Measure = Callable[[Values], Scores]
 Interval = tuple[float, float]
 RESAMPLES = 1000
 LEVEL = 0.95
-LOWER_IS_BETTER = frozenset({"mean_squared_error"})
 # Standard deviation of predictions, relative to the gold's, below which they count as constant.
 _MIN_SPREAD = 1e-3
 

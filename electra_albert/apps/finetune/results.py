@@ -254,7 +254,7 @@ def _summarize_metrics(
         values: list[Any] = [result.metrics.get(name) for result in results]
         # Some seeds may lack a metric, such as F1 of a class they never predict.
         if None not in values:
-            is_lower_better = name.endswith("loss") or name in scoring.LOWER_IS_BETTER
+            is_lower_better = name.endswith(("loss", "mean_squared_error"))
             metrics[name] = scoring.summarize(values, is_lower_better=is_lower_better)
     measure = scoring.MEASURES[job.measure]
     for set_name in best.values:
