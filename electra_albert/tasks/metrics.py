@@ -179,20 +179,16 @@ def is_collapsed(measure: str, values: Values) -> bool:
     if measure == "span":
         return False
     columns = values.T
-    if measure == "multi_label":
-        differs = np.ptp(columns, axis=1) > 0
-        predicted_differs, gold_differs = np.split(differs, 2)
-        return bool(gold_differs.any() and not predicted_differs.any())
     if measure == "token":
         return bool(columns[2].any() and not columns[1].any())
-    predicted, gold = columns[:2]
     if measure == "regression":
+        predicted, gold = columns
         return bool(np.ptp(gold) > 0 and predicted.std() < _MIN_SPREAD * gold.std())
     if measure == "span_with_null":
-        predicted = columns[3] > 0
-        gold = columns[2] > 0
-    is_constant = len(np.unique(predicted)) == 1
-    return is_constant and len(np.unique(gold)) > 1
+        columns = np.heaviside(columns[[3, 2]], 0)  # no answer predicted, has_answer
+    count = len(columns) // 2  # of predicted ones: several for a multi-label task
+    differs = np.ptp(columns, axis=1) > 0
+    return bool(differs[count : 2 * count].any() and not differs[:count].any())
 
 
 def constant_baseline(measure: str, values: Values) -> Scores:
