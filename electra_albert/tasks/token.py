@@ -1,5 +1,6 @@
 """Token classification: windows of whole words, tags from logits, entities. L length, C tags."""
 
+import re
 from collections.abc import Collection, Sequence
 from itertools import chain, pairwise
 
@@ -21,7 +22,6 @@ from electra_albert.tokenization.text_encoder import Ids
 Entity = tuple[int, int, str]  # first word, one past the last word, type
 
 _NO_WORD = -1
-_PREFIXES = frozenset("BIESLU")
 _AS_IOBES = str.maketrans("LU", "ES")  # BILOU, which seqeval does not know
 
 
@@ -148,12 +148,9 @@ def entities(tags: Sequence[str]) -> set[Entity]:
 
 def is_entity_tagging(labels: Collection[str]) -> bool:
     """Whether the tags mark entities (IOB and the like), unlike parts of speech."""
-    marks = [label for label in labels if label != "O"]
-    separators = ["-"]
+    form = "[BIESLU]-"
     # A bare B or I without a type counts only together with O: it could be a tag of its own.
     if "O" in labels:
-        separators.append("")
-    for mark in marks:
-        if mark[:1] not in _PREFIXES or mark[1:2] not in separators:
-            return False
-    return bool(marks)
+        form = r"[BIESLU](-|\Z)"
+    marks = [label for label in labels if label != "O"]
+    return bool(marks) and all(re.match(form, mark) for mark in marks)
