@@ -116,15 +116,14 @@ def predict_new_text(config: FinetuneConfig, world: World, stop: StopSignal) -> 
     """Predict the file of --predict with a fine-tuned model."""
     job = _plan_new_text(config, world)
     objective, _ = build_objective(job, seed=0)
-    written: list[Path] | None = []
+    lines: list[str] | None = []
     with main_first(world):
         if world.is_main and not config.tuning.dry_run:
             with run_folder.writing(job.folder):
                 job.folder.mkdir(parents=True, exist_ok=True)
-            written = predict(job, objective, stop)
-    is_stopped = None in gather_objects(written, world)
-    summary = "\n".join(f"written: {file}" for file in written or ())
-    return RunResult(job.folder, {}, 0, is_stopped, summary)
+            lines = predict(job, objective, stop)
+    is_stopped = None in gather_objects(lines, world)
+    return RunResult(job.folder, {}, 0, is_stopped, "\n".join(lines or ()))
 
 
 def _plan_new_text(config: FinetuneConfig, world: World) -> TaskJob:
@@ -192,10 +191,13 @@ def _new_text_folder(output_dir: str | None, model: Path) -> Path:
     return folder
 
 
-def predict(job: TaskJob, objective: TaskObjective, stop: StopSignal) -> list[Path] | None:
-    """Write labels of new text, or submission files, on the main rank alone; None if stopped."""
+def predict(job: TaskJob, objective: TaskObjective, stop: StopSignal) -> list[str] | None:
+    """Write labels of new text, or submission files, on the main rank alone.
+
+    Returns a line for each file; None if stopped.
+    """
     alone = job.world._replace(rank=0, world_size=1)
-    written = []
+    lines = []
     for name, examples in job.to_label.items():
         report = Report()
         features = job.fine_tuned(objective).encode(examples, report, name)
@@ -211,7 +213,7 @@ def predict(job: TaskJob, objective: TaskObjective, stop: StopSignal) -> list[Pa
             else:
                 table = predictions_table(examples, decoded.predictions, decoded.probabilities)
                 write_text(file, table)
-        written.append(file)
+        lines.append(f"written: {file}")
         for line in report.lines():
             LOG.info(f"{job.task.name}: {line}")
-    return written
+    return lines

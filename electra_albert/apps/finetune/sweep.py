@@ -203,7 +203,7 @@ class Sweep:
             written = predict(job, objective, self.stop)
             if written is None:
                 return replace(result, is_stopped=True, summary="\n".join(lines))
-            lines += [f"written: {file}" for file in written]
+            lines += written
         elif not done:
             LOG.info(
                 f"{job.task.name}: no labels, so no scores; "
