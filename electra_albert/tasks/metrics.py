@@ -30,7 +30,7 @@ _MIN_SPREAD = 1e-3
 def classification(values: Values) -> Scores:
     """Columns: predicted class, gold class. `f1`, of class 1, only if no higher class occurs."""
     # scikit-learn takes thirty times as long, and the bootstrap calls this a thousand times a seed.
-    classes = np.stack(_columns(values)).astype(np.int64)  # [2, N]
+    classes = _columns(values).astype(np.int64)  # [2, N]
     size = len(values)
     count = max(2, int(classes.max()) + 1)
     cells = np.bincount(classes[1] * count + classes[0], minlength=count**2)
@@ -77,7 +77,7 @@ def multi_label(values: Values) -> Scores:
 
     `accuracy` is the share of examples with exactly the gold labels.
     """
-    predicted, gold = np.split(np.stack(_columns(values)), 2)  # each [C, N]
+    predicted, gold = np.split(_columns(values), 2)  # each [C, N]
     correct = (predicted * gold).sum(axis=1)  # [C]
     either = predicted.sum(axis=1) + gold.sum(axis=1)  # [C]
     return {
@@ -206,11 +206,11 @@ def constant_baseline(measure: str, values: Values) -> Scores:
     return {"micro_f1": float(f1.max())}
 
 
-def _columns(values: Values) -> list[Values]:
-    """The columns [N] of a table; ValueError if it is not finite."""
+def _columns(values: Values) -> Values:
+    """The columns of a table, [columns, N]; ValueError if it is not finite."""
     if not np.isfinite(values).all():
         raise ValueError("a prediction is not finite")
-    return [np.ascontiguousarray(column) for column in values.T]
+    return values.T
 
 
 def summarize(values: Sequence[float], *, is_lower_better: bool = False) -> Metrics:
