@@ -158,7 +158,7 @@ def export_best(job: TaskJob, objective: TaskObjective, result: SeedResult) -> N
         "family": job.base.family,
         "seed": result.seed,
         "labels": list(job.data.labels),
-        "columns": {"text": list(columns.text), "pair": list(columns.pair)},
+        "columns": {"text": columns.text, "pair": columns.pair},
     }
     for name in ("is_regression", "is_multi_label", "has_null_answer", *_LENGTHS):
         details[name] = getattr(job.plan, name)
@@ -232,7 +232,7 @@ def summarize_sweep(
         "constant_baseline": scoring.constant_baseline(job.measure, values),
         "class_weights": job.config.tuning.class_weights,
         "main_metric": job.task.main,
-        "official_metrics": list(job.task.metrics),
+        "official_metrics": job.task.metrics,
         "measure": job.measure,
         "deciding_set": job.deciding_set,
         "interval_level": scoring.LEVEL,
@@ -263,7 +263,7 @@ def _summarize_metrics(
         for name, interval in intervals.items():
             summary = metrics.get(job.prefix(set_name) + name)
             if summary is not None:
-                summary["interval"] = list(interval)
+                summary["interval"] = interval
     return metrics
 
 
