@@ -24,7 +24,7 @@ class AlbertRow(NamedTuple):
     max_seq_length: int = 512
 
 
-ALBERT_ROWS: dict[str, AlbertRow] = {
+ALBERT_ROWS = {
     "cola": AlbertRow(1e-5, 16, 0.0, 5336, 320, 8_551),
     "stsb": AlbertRow(2e-5, 16, 0.0, 3598, 214, 5_749),
     "sst2": AlbertRow(1e-5, 32, 0.0, 20935, 1256, 67_349),
@@ -41,9 +41,9 @@ ALBERT_ROWS: dict[str, AlbertRow] = {
 }
 
 # From ELECTRA's code and paper: all other tasks take 3 epochs and sequences of 128 tokens.
-ELECTRA_EPOCHS: dict[str, float] = {"rte": 10.0, "stsb": 10.0, "squad": 2.0, "squad_v2": 2.0}
+ELECTRA_EPOCHS = {"rte": 10.0, "stsb": 10.0, "squad": 2.0, "squad_v2": 2.0}
 # RACE: not published.
-ELECTRA_LENGTHS: dict[str, int] = {"squad": 512, "squad_v2": 512, "chunking": 256, "race": 512}
+ELECTRA_LENGTHS = {"squad": 512, "squad_v2": 512, "chunking": 256, "race": 512}
 # Unpublished, for tagging and custom tasks: the middle of the range in the BERT paper, 3 epochs.
 _OTHERS = AlbertRow(3e-5, 32, 0.0, 30, 3, 320, 128)
 

@@ -199,7 +199,7 @@ _ROWS = (
     ),
 )
 
-TASKS: dict[str, Task] = {task.name: task for task in _ROWS}
+TASKS = {task.name: task for task in _ROWS}
 ELECTRA_EIGHT = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")
 GLUE = (*ELECTRA_EIGHT, "wnli", "ax")
 
