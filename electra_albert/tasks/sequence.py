@@ -96,10 +96,14 @@ def decode(
     """
     size = 1 if plan.is_regression else len(labels)
     logits = np.array(outputs, dtype=np.float64).reshape(-1, size)  # [F, C]
-    if plan.is_multi_label:
-        return _decode_sets(logits, features.labels, labels)
-    chosen = logits[:, 0] if plan.is_regression else logits.argmax(axis=1)
     values = None
+    if plan.is_multi_label:
+        is_predicted = logits > 0
+        if features.labels is not None:
+            values = np.concatenate([is_predicted, features.labels], axis=1, dtype=np.float64)
+        predictions = [list(compress(labels, of_text)) for of_text in is_predicted]
+        return Decoded(predictions, values, expit(logits).tolist())
+    chosen = logits[:, 0] if plan.is_regression else logits.argmax(axis=1)
     if features.labels is not None:
         # Gold numbers of a regression come from the examples: the features hold them as float32.
         numbers = [example.label for example in examples]
@@ -110,18 +114,6 @@ def decode(
     probabilities = softmax(logits, axis=1).tolist()
     names = [labels[number] for number in chosen]
     return Decoded(names, values, probabilities)
-
-
-def _decode_sets(
-    logits: NDArray[np.float64], gold: NDArray[np.generic] | None, labels: Labels
-) -> Decoded:
-    """decode for a multi-label task. logits [F, C], gold float32 [F, C]."""
-    is_predicted = logits > 0
-    values = None
-    if gold is not None:
-        values = np.concatenate([is_predicted, gold], axis=1, dtype=np.float64)
-    predictions = [list(compress(labels, of_text)) for of_text in is_predicted]
-    return Decoded(predictions, values, expit(logits).tolist())
 
 
 def truncate_pair(first: int, second: int, room: int) -> tuple[int, int]:
