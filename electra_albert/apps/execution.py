@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 
@@ -38,24 +38,6 @@ def python_call(device: str, timeout_seconds: int) -> Iterator[World]:
         finally:
             torch.set_default_dtype(dtype)
             torch.set_num_threads(threads)
-
-
-class Execution(NamedTuple):
-    """How the steps of a run are executed."""
-
-    arithmetic: Arithmetic
-    compilation: Compilation
-    is_recorded: bool  # in CUDA graphs
-
-
-def choose_execution(
-    scope: Compilation | Literal["auto"], training: TrainingConfig, world: World
-) -> Execution:
-    """The execution that fits the options and the device."""
-    arithmetic = choose_arithmetic(training.precision, world.device)
-    compilation = choose_compilation(scope, world.device)
-    is_recorded = choose_recording(training, compilation, arithmetic, world)
-    return Execution(arithmetic, compilation, is_recorded)
 
 
 def choose_arithmetic(precision: Arithmetic | Literal["auto"], device: torch.device) -> Arithmetic:

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from electra_albert.apps import settings
-from electra_albert.apps.execution import choose_execution
+from electra_albert.apps import execution, settings
 from electra_albert.apps.pretrain import init_from
 from electra_albert.apps.pretrain.initial_weights import Origin, initialize_weights
 from electra_albert.config.pretraining import PretrainConfig
@@ -72,8 +71,8 @@ class Job(NamedTuple):
     compilation: Compilation
     is_recorded: bool  # the training step, in CUDA graphs
     origin: Origin | None
-    lacks_generator: bool = False  # the generator is new and must be trained alone first
-    fixed: Generator | None = None  # the generator if it is not trained
+    lacks_generator: bool  # the generator is new and must be trained alone first
+    fixed: Generator | None  # the generator if it is not trained
 
 
 def make_job(
@@ -85,7 +84,9 @@ def make_job(
     """
     training = config.training
     seed = training.seed
-    execution = choose_execution(config.run.torch_compile, training, world)
+    arithmetic = execution.choose_arithmetic(training.precision, world.device)
+    compilation = execution.choose_compilation(config.run.torch_compile, world.device)
+    is_recorded = execution.choose_recording(training, compilation, arithmetic, world)
     prepared = _prepare(config, world, recorded)
     config = replace(config, model=replace(config.model, vocab_size=len(prepared.tokenizer)))
     special = special_ids(prepared.tokenizer)
@@ -115,11 +116,9 @@ def make_job(
         )
     if training.gradient_checkpointing:
         set_gradient_checkpointing(objective)
-    compile_for_training(objective, execution.compilation)
+    compile_for_training(objective, compilation)
     parts = (config, prepared, objective, batches, held_out, unigram)
-    return Job(
-        *parts, **execution._asdict(), origin=origin, lacks_generator=lacks_generator, fixed=fixed
-    )
+    return Job(*parts, arithmetic, compilation, is_recorded, origin, lacks_generator, fixed)
 
 
 def _prepare(config: PretrainConfig, world: World, recorded: Mapping[str, Any] | None) -> Prepared:
