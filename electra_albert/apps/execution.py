@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Literal
 
 import torch
@@ -26,12 +26,13 @@ def python_call(device: str, timeout_seconds: int) -> Iterator[World]:
     """
     dtype = torch.get_default_dtype()
     threads = torch.get_num_threads()
-    with ExitStack() as stack:
-        stack.enter_context(_CALL)
-        stack.enter_context(console_log())
-        stack.enter_context(torch.random.fork_rng(devices=[]))
-        stack.enter_context(torch.inference_mode(False))
-        stack.enter_context(torch.enable_grad())
+    with (
+        _CALL,
+        console_log(),
+        torch.random.fork_rng(devices=[]),
+        torch.inference_mode(False),
+        torch.enable_grad(),
+    ):
         torch.set_default_dtype(torch.float32)
         try:
             yield start(device, timeout_seconds)
