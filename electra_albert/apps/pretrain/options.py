@@ -11,6 +11,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 from electra_albert.apps import command_line
 from electra_albert.apps.command_line import ShortHelp, parse, suggest
+from electra_albert.apps.settings import flatten
 from electra_albert.config.model import READ_LENGTHS, ModelConfig
 from electra_albert.config.presets import PRESETS
 from electra_albert.config.pretraining import FLAT, GROUPS, PretrainConfig, as_settings
@@ -98,14 +99,9 @@ def parse_pretraining(
 
 
 def _set_defaults(parser: ArgumentParser, preset: str) -> None:
-    defaults: dict[str, Any] = {}
-    for name, value in as_settings(PRESETS[preset]).items():
-        if name not in GROUPS:
-            defaults[name] = value
-            continue
-        for option, setting in value.items():
-            if name != "model" or option not in _DERIVED:
-                defaults[f"{name}.{option}"] = setting
+    defaults = flatten(as_settings(PRESETS[preset]))
+    for name in _DERIVED:
+        del defaults[f"model.{name}"]
     parser.set_defaults(defaults)
 
 
