@@ -72,16 +72,15 @@ def write_card(folder: Path, command: str, config: PretrainConfig, facts: card.F
     encoder = "discriminator" if spec.has_discriminator else "generator"
     path = f'"THIS_FOLDER", subfolder="{encoder}"'
     fields: dict[str, Any] = {"pipeline_tag": "fill-mask", "tags": ["albert", "electra"]}
-    code = card.OWN_CODE
+    # No other objective than sentence order trains the pooler.
+    pooler = "" if spec.has_sentence_order else ", add_pooling_layer=False"
+    code = _RUN_CODE.format(encoder=path + pooler)
     if spec.generator(config) is None:
         fields["pipeline_tag"] = "feature-extraction"
+        code = card.stock_code("AutoModel", path, with_pooler=spec.has_sentence_order)
     if config.model.is_stock:
         fields["library_name"] = "transformers"
-        if spec.generator(config) is None:
-            code = card.stock_code("AutoModel", path, with_pooler=spec.has_sentence_order)
-        else:
-            # No other objective than sentence order trains the pooler.
-            pooler = "" if spec.has_sentence_order else ", add_pooling_layer=False"
-            code = _RUN_CODE.format(encoder=path + pooler)
+    else:
+        code = card.OWN_CODE
     text = f"{card.family(config.model)}: {card.describe_shape(config.model)}.\n\n{facts.text}"
     card.write_card(folder, card.Facts(fields | dict(facts.fields), text), code, command)
