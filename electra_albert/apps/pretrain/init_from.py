@@ -188,7 +188,7 @@ def find_origin(
         record = recorded.get("origin")
         if not isinstance(record, dict):
             return None
-        return _with_old_text(Origin(dict(record)), like, world)
+        return _with_old_text(Origin(record), like, world)
     if config.run.init_from is None:
         return None
     path = Path(config.run.init_from)
@@ -290,8 +290,13 @@ def _prepare_old_text(config: PretrainConfig, tokenizer_dir: Path, world: World)
     with main_first(world), _old_corpus_errors(old):
         LOG.info(f"preparing the old text {old}")
         store = prepare(corpus, seed).store
-    identity = (corpus.prepared_dir, store.fingerprint, corpus.max_seq_length, seed, "train")
-    return dict(zip((*_OLD_TEXT, "side"), identity, strict=True))
+    return {
+        "prepared_dir": corpus.prepared_dir,
+        "store": store.fingerprint,
+        "max_seq_length": corpus.max_seq_length,
+        "seed": seed,
+        "side": "train",
+    }
 
 
 def _with_old_text(origin: Origin, like: PackedExamples, world: World) -> Origin:
