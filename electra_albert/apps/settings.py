@@ -76,7 +76,7 @@ def check_settings(
             f"{checkpoint} exceeds --{option} {limits[option]}; "
             "raise it or choose another --output_dir"
         )
-    settings = run_settings(preset, config, world_size, "unknown")  # arithmetic may change
+    settings = run_settings(preset, config, world_size)
     recorded = {}
     for name, value in state["settings"].items():
         if name in settings or name in REMOVED:
@@ -112,7 +112,7 @@ def log_changes(resume_point: ResumePoint, run: "RunSettings") -> None:
 
 
 def run_settings(
-    preset: str, config: PretrainConfig, world_size: int, arithmetic: str, **facts: Any
+    preset: str, config: PretrainConfig, world_size: int, **facts: Any
 ) -> dict[str, Any]:
     """Settings that checkpoints and environment.json record, for the comparison on resume."""
     training = config.training
@@ -121,7 +121,6 @@ def run_settings(
         "preset": preset,
         **redacted(as_settings(config)),
         GLOBAL_BATCH: batch_size * world_size,
-        "arithmetic": arithmetic,
         **facts,
     }
 

@@ -354,7 +354,7 @@ def job_settings(preset: str, job: Job, world: World) -> dict[str, Any]:
         preset,
         job.config,
         world.world_size,
-        job.arithmetic,
+        arithmetic=job.arithmetic,
         store=job.prepared.store.fingerprint,
         tokenizer_fingerprint=fingerprint(job.prepared.tokenizer),
         rows_taken_of_sources=list(job.prepared.order.taken),
