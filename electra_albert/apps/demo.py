@@ -140,7 +140,7 @@ def _parse(argv: Sequence[str]) -> Namespace:
     examples = command_line.format_examples(f"  {program}", _EXAMPLES)
     parser = command_line.make_parser(program, str(__doc__), epilog=f"examples:\n{examples}")
     for name, text in _PATHS.items():
-        parser.add_argument(f"--{name}", type=str | None, default=None, help=text)
+        parser.add_argument(f"--{name}", type=str | None, help=text)
     for name, (default, text) in _OPTIONS.items():
         parser.add_argument(f"--{name}", type=type(default), default=default, help=text)
     parser.add_argument("--json", action="store_true", help=" ".join(_JSON_HELP.split()))

@@ -24,9 +24,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--engine", type=Engine, default="local", help="Runs the tasks; docs/cluster.md."
     )
-    parser.add_argument(
-        "--tasks", type=int | None, default=None, help="Number of tasks of datatrove or Ray."
-    )
+    parser.add_argument("--tasks", type=int | None, help="Number of tasks of datatrove or Ray.")
     parser.add_argument(
         "--verify", action="store_true", help="Compare the hashes of all files, changed or not."
     )

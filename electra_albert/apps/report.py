@@ -61,16 +61,13 @@ def main(argv: Sequence[str]) -> int:
         "electra-albert report", "Write report.html of a run, one file that needs no network."
     )
     parser.add_argument(
-        "--run", type=str | None, default=None, help="The run's folder; by default the newest run."
+        "--run", type=str | None, help="The run's folder; by default the newest run."
     )
     parser.add_argument(
         "--compare", type=str, nargs="+", default=[], help="Folders of runs whose curves are added."
     )
     parser.add_argument(
-        "--output",
-        type=str | None,
-        default=None,
-        help=f"The file; by default {files.REPORT} in the run.",
+        "--output", type=str | None, help=f"The file; by default {files.REPORT} in the run."
     )
     options = parse(parser, argv)
     folder = Path(options.run) if options.run else newest_run()

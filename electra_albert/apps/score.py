@@ -140,7 +140,7 @@ def _parse(argv: Sequence[str]) -> Namespace:
         ),
         ("output", str, "JSON file for the scores."),
     ):
-        parser.add_argument(f"--{name}", type=kind | None, default=None, help=text)
+        parser.add_argument(f"--{name}", type=kind | None, help=text)
     parser.add_argument(
         "--text_column", type=str, default="text", help="Column (or .jsonl key) with the text."
     )
