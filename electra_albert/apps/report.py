@@ -108,18 +108,19 @@ def report_data(folder: Path, compared: Sequence[Path]) -> dict[str, Any]:
         scores = format_scores(evaluations[-1])
     log = _text_of(folder / LOG_FILE)
     warnings = dict.fromkeys(re.findall(r" warning: (.*)", log))
-    environment = {}
-    for name, value in record.items():
-        if name != "settings" and not isinstance(value, list):
-            environment[name] = value
+    environment = {
+        name: value
+        for name, value in record.items()
+        if name != "settings" and not isinstance(value, list)
+    }
     samples = defaultdict[str, dict[int, Any]](dict)  # by text, then by step
     for row in read_rows(folder / files.SAMPLES, _SAMPLE):
         sample = {name: row[name] for name in _SAMPLE if name in row}
         samples[row["text"]][row["step"]] = sample  # the last of a step
-    charts = []
-    for name, (title, baseline) in _CHARTS.items():
-        heading = title[0].upper() + title[1:]
-        charts.append({"metric": name, "title": heading, "baseline": baseline})
+    charts = [
+        {"metric": name, "title": title[0].upper() + title[1:], "baseline": baseline}
+        for name, (title, baseline) in _CHARTS.items()
+    ]
     curves = [_curves(run) for run in (folder, *compared) if (run / files.METRICS).is_file()]
     rows = curves[0]["rows"]
     return {
