@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from electra_albert.apps.pretrain import trial
@@ -166,50 +166,50 @@ def _measured_seconds(job: Job, world: World) -> tuple[float, float]:
     return max(of_steps), max(of_evaluations)
 
 
+@dataclass
 class Pace:
     """max_steps of a run that ends after `seconds`, from its recent speed; called at each log.
 
     It reserves time for the evaluations that are left, and for saves what they took so far.
     """
 
-    def __init__(self, seconds: float, eval_steps: int, monitor: Monitor) -> None:
-        self._seconds = seconds
-        self._eval_steps = eval_steps
-        self._monitor = monitor
-        self._marks: list[tuple[float, int]] = []  # seconds of training and step
-        self._evaluation_seconds = 0.0  # of the last evaluation
-        self._evaluated_seconds = 0.0  # of all evaluations
-        self._seconds_before_training = 0.0
+    seconds: float
+    eval_steps: int
+    monitor: Monitor
+    marks: list[tuple[float, int]] = field(default_factory=list)  # seconds of training and step
+    evaluation_seconds: float = 0.0  # of the last evaluation
+    evaluated_seconds: float = 0.0  # of all evaluations
+    seconds_before_training: float = 0.0
 
     def timed(self, evaluate: Evaluate) -> Evaluate:
         """The evaluation function, with its time taken."""
 
         def timed(step: int) -> Metrics | None:
-            started = self._monitor.elapsed_seconds
+            started = self.monitor.elapsed_seconds
             metrics = evaluate(step)
-            self._evaluation_seconds = self._monitor.elapsed_seconds - started
-            self._evaluated_seconds += self._evaluation_seconds
+            self.evaluation_seconds = self.monitor.elapsed_seconds - started
+            self.evaluated_seconds += self.evaluation_seconds
             return metrics
 
         return timed
 
     def __call__(self, step: int, training_seconds: float) -> int:
-        elapsed = self._monitor.elapsed_seconds
+        elapsed = self.monitor.elapsed_seconds
         # Of saving; in the first call, before the training.
-        other_seconds = elapsed - training_seconds - self._evaluated_seconds
-        other_seconds -= self._seconds_before_training
-        self._marks.append((training_seconds, step))
-        earlier = self._marks[:-1]
+        other_seconds = elapsed - training_seconds - self.evaluated_seconds
+        other_seconds -= self.seconds_before_training
+        self.marks.append((training_seconds, step))
+        earlier = self.marks[:-1]
         if not earlier:
-            self._seconds_before_training = other_seconds
-            return self._monitor.max_steps  # one mark has no speed
+            self.seconds_before_training = other_seconds
+            return self.monitor.max_steps  # one mark has no speed
         recent = (mark for mark in earlier if mark[0] >= _RECENT * training_seconds)
         mark_seconds, mark_step = next(recent, earlier[-1])
         step_seconds = (training_seconds - mark_seconds) / (step - mark_step)
         step_seconds += other_seconds / (step - earlier[0][1])
-        step_seconds += self._evaluation_seconds / self._eval_steps
+        step_seconds += self.evaluation_seconds / self.eval_steps
         # Each future step pays for its share of an evaluation. Still to pay: the last evaluation,
         # and the shares of the steps since the previous one.
-        unpaid = 1 + step / self._eval_steps - (step - 1) // self._eval_steps
-        left = self._seconds - elapsed - unpaid * self._evaluation_seconds
+        unpaid = 1 + step / self.eval_steps - (step - 1) // self.eval_steps
+        left = self.seconds - elapsed - unpaid * self.evaluation_seconds
         return step + max(0, int(left / step_seconds))
