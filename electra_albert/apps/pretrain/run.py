@@ -70,7 +70,7 @@ def run_pretraining(
         _lock(stack, folder, job, world, newest, done_steps)
         settings = job_settings(preset, job, world)
         run, pace = _open_run(stack, job, folder, settings, newest, world, callbacks)
-        facts = {"settings": run.settings, **summary.record(job, world)}
+        facts = {"settings": settings, **summary.record(job, world)}
         _start(folder, preset, job, run, log, command, facts)
         if job.lacks_generator and not generator_warmup.warm_up(job, run):
             return RunResult(folder, {}, 0, is_stopped=True)
@@ -82,7 +82,8 @@ def run_pretraining(
         result = RunResult(folder, outcome.metrics, outcome.step, outcome.is_stopped)
         if world.is_main and not outcome.is_stopped:
             if pace:
-                job = _with_max_steps(job, outcome.step)
+                training = replace(job.config.training, max_steps=outcome.step)
+                job = job._replace(config=replace(job.config, training=training))
                 facts["settings"] = job_settings(preset, job, world)
                 _write_record(folder, preset, job, command, facts)
             result = _export(job, result, command)
@@ -138,18 +139,20 @@ def _open_run(
     callbacks: Callbacks,
 ) -> tuple[step.RunSettings, budget.Pace | None]:
     """The settings of the loop, with signals and logging open, and the pace of --budget."""
-    config, training = job.config, job.config.training
+    config = job.config
+    training = config.training
     stop = stack.enter_context(signals.StopSignal())
-    monitor = Monitor(
-        folder,
-        training.max_steps,
-        training.report_to,
-        is_main=world.is_main,
-        settings=settings,
-        alarms=alarms.Alarms(config),
-        callbacks=callbacks,
+    monitor = stack.enter_context(
+        Monitor(
+            folder,
+            training.max_steps,
+            training.report_to,
+            is_main=world.is_main,
+            settings=settings,
+            alarms=alarms.Alarms(config),
+            callbacks=callbacks,
+        )
     )
-    stack.enter_context(monitor)
     pace = None
     if config.run.budget:
         pace = budget.Pace(config.run.budget_seconds, training.eval_steps, monitor)
@@ -192,11 +195,6 @@ def _start(
             if job.config.run.push_to_hub is not None:
                 is_private = job.config.run.hub_private_repo
                 save.create_repository(job.config.run.push_to_hub, is_private=is_private)
-
-
-def _with_max_steps(job: Job, steps: int) -> Job:
-    training = replace(job.config.training, max_steps=steps)
-    return job._replace(config=replace(job.config, training=training))
 
 
 def _write_record(
