@@ -20,11 +20,10 @@ import torch
 from electra_albert.apps.metrics_table import error_lines
 from electra_albert.apps.pretrain import budget, trial
 from electra_albert.apps.pretrain.job import MUCH_UNKNOWN, Job, ordered_share
-from electra_albert.apps.pretrain.run import folder_of_run
+from electra_albert.apps.pretrain.run import folder_of_run, save_models
 from electra_albert.contracts import IGNORED_LABEL, Batch, CheckpointError
 from electra_albert.corpus.examples import PackedExamples
 from electra_albert.corpus.rows import Split, padding_share
-from electra_albert.hub.save import save_model
 from electra_albert.objectives import spec_of
 from electra_albert.tokenization.token_texts import word_starts
 from electra_albert.tokenization.tokenizer import special_ids
@@ -268,12 +267,9 @@ def _of_losses(rows: list[dict[str, float]]) -> Finding:
 
 def _of_export(job: Job) -> Finding:
     """Save the models, read them again and compare them with stock transformers."""
-    objective = job.objective.cpu().eval()
     with TemporaryDirectory() as folder:
-        for model in filter(None, (objective.generator, objective.discriminator)):
-            model.embeddings.merge_base()
-            try:
-                save_model(model, job.prepared.tokenizer, Path(folder, type(model).__name__))
-            except CheckpointError as error:
-                return Finding("fail", "export", str(error))
+        try:
+            save_models(job, Path(folder))
+        except CheckpointError as error:
+            return Finding("fail", "export", str(error))
     return Finding("pass", "export", "the models compute the same after saving and loading")

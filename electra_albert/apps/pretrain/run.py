@@ -26,7 +26,7 @@ from electra_albert.apps.settings import check_settings, find_resume_point, log_
 from electra_albert.config.pretraining import PretrainConfig
 from electra_albert.contracts import LOG, NO_CALLBACKS, Callbacks, RunResult, UsageError
 from electra_albert.corpus.folder import short_name
-from electra_albert.hub import save
+from electra_albert.hub import card, save
 from electra_albert.inference.scoring import read_sets
 from electra_albert.tokenization.tokenizer import save_tokenizer
 from electra_albert.training import checkpoint, distributed, graphs, loop, run_log, signals, step
@@ -211,12 +211,7 @@ def _export(job: Job, result: RunResult, command: Sequence[str]) -> RunResult:
     """Export the models, write card and report, upload them, and add the final report."""
     folder = result.folder
     facts = run_card.run_facts(job.config, result.metrics, result.step)
-    objective = job.objective.cpu().eval()
-    for name in ("generator", "discriminator"):
-        model = getattr(objective, name)
-        if model is not None:
-            model.embeddings.merge_base()
-            save.save_model(model, job.prepared.tokenizer, folder / name, facts=facts)
+    save_models(job, folder, facts)
     with run_files.writing(folder):
         public_command = run_files.format_command(command, is_public=True)
         run_card.write_card(folder, public_command, job.config, facts)
@@ -227,3 +222,13 @@ def _export(job: Job, result: RunResult, command: Sequence[str]) -> RunResult:
     if repository is not None:
         save.upload(folder, repository, f"Step {result.step}", save.RUN_PARTS)
     return replace(result, summary=text)
+
+
+def save_models(job: Job, folder: Path, facts: card.Facts | None = None) -> None:
+    """Save the generator and the discriminator, those that there are, as folders in `folder`."""
+    objective = job.objective.cpu().eval()
+    for name in ("generator", "discriminator"):
+        model = getattr(objective, name)
+        if model is not None:
+            model.embeddings.merge_base()
+            save.save_model(model, job.prepared.tokenizer, folder / name, facts=facts)
