@@ -19,10 +19,9 @@ import torch
 
 from electra_albert.apps.metrics_table import error_lines
 from electra_albert.apps.pretrain import budget, trial
-from electra_albert.apps.pretrain.job import MUCH_UNKNOWN, Job, ordered_share
+from electra_albert.apps.pretrain.job import MUCH_UNKNOWN, Job, first_examples, ordered_share
 from electra_albert.apps.pretrain.run import folder_of_run, save_models
 from electra_albert.contracts import IGNORED_LABEL, Batch, CheckpointError
-from electra_albert.corpus.examples import PackedExamples
 from electra_albert.corpus.rows import Split, padding_share
 from electra_albert.objectives import spec_of
 from electra_albert.tokenization.token_texts import word_starts
@@ -63,7 +62,7 @@ def examine(job: Job, world: World) -> Iterator[Finding]:
     # Checked by make_job.
     yield Finding("pass", "weights", "sharing, parameter groups and initial losses are as expected")
     yield from _of_corpus(job)
-    batch = _examples(job.batches.examples, _OVERFITTED)
+    batch = first_examples(job.batches.examples, _OVERFITTED)
     yield _of_padding(job, batch.to(world.device))
     yield from _of_learning(job, world)
     yield from _of_cost(job, world)  # after learning, since its updates change the weights
@@ -75,12 +74,6 @@ def _warn_if(is_bad: bool, check: str, text: str, advice: str) -> Finding:
     if is_bad:
         return Finding("warn", check, f"{text}; {advice}")
     return Finding("pass", check, text)
-
-
-def _examples(packed: PackedExamples, count: int) -> Batch:
-    """The first `count` examples, or all of them."""
-    index = torch.arange(min(count, packed.table.count))
-    return packed.gather(index, index)
 
 
 def _of_corpus(job: Job) -> Iterator[Finding]:
@@ -130,7 +123,7 @@ def _of_amount(job: Job) -> Iterator[Finding]:
     usual = "".join(budget.suggestion(job)[:1])
     are_many = epochs > budget.MANY_EPOCHS and usual != ""
     yield _warn_if(are_many, "epochs", text, usual)
-    counts = job.objective.counts(_examples(job.held_out, training.eval_examples))
+    counts = job.objective.counts(first_examples(job.held_out, training.eval_examples))
     predicted = counts[next(iter(job.objective.weights))]
     text = f"held-out losses are means over {predicted:,} tokens"
     is_small = bool(error_lines(predicted))
@@ -200,7 +193,7 @@ def _of_learning(job: Job, world: World) -> Iterator[Finding]:
     run = trial.quiet_run(job, world)
     run = replace(run, config=at_peak, lr_multipliers=objective.lr_multipliers)
     training_step = TrainingStep(objective, run)
-    batch = _with_sentence_order(_examples(job.batches.examples, _SAMPLED_EXAMPLES))
+    batch = _with_sentence_order(first_examples(job.batches.examples, _SAMPLED_EXAMPLES))
     counts = objective.counts(batch)
     batch = batch.to(world.device)
     before = {name: parameter.detach().clone() for name, parameter in objective.named_parameters()}

@@ -341,10 +341,15 @@ def _check_order(examples: PackedExamples, held_out: PackedExamples) -> None:
     )
 
 
+def first_examples(packed: PackedExamples, count: int) -> Batch:
+    """The first `count` examples, or all of them."""
+    index = torch.arange(min(count, packed.table.count))
+    return packed.gather(index, index)
+
+
 def ordered_share(examples: PackedExamples) -> float:
     """The share of the first examples that have a sentence order."""
-    index = torch.arange(min(examples.table.count, _SAMPLED_EXAMPLES))
-    labels = examples.gather(index, index).sentence_order_label
+    labels = first_examples(examples, _SAMPLED_EXAMPLES).sentence_order_label
     return float((labels != IGNORED_LABEL).float().mean())
 
 
