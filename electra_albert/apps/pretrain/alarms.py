@@ -34,7 +34,7 @@ class Alarms:
         prefix = monitor.EVALUATION_PREFIX
         if f"{prefix}loss" in row:
             evaluation = {name.removeprefix(prefix): value for name, value in row.items()}
-            return self._of_evaluation(int(row["step"] or 0), evaluation)
+            return self._of_evaluation(row["step"], evaluation)
         before = self._active
         self._active = self._of_training(row)
         return [warning for name, warning in self._active.items() if name not in before]
@@ -42,7 +42,7 @@ class Alarms:
     def _of_training(self, row: Metrics) -> dict[str, str]:
         warnings: dict[str, str] = {}
         loss = row["loss"]
-        speed = row["tokens_per_second"] or 0.0
+        speed = row["tokens_per_second"]
         if len(self._speeds) == _ROWS:
             usual = median(self._losses)
             if loss is not None and loss > _SPIKE * usual:
@@ -54,7 +54,7 @@ class Alarms:
                     f"the speed fell from about {fast:,.0f} to {speed:,.0f} tokens per second; "
                     "look for other programs on the machine, and for memory that is swapped"
                 )
-            waited = row["data_wait"] or 0.0
+            waited = row["data_wait"]
             if waited > _WAITING:
                 text = f"training waits for data {waited:.0%} of the time"
                 warnings["data"] = f"{text}; put --prepared_dir on a faster disk"
