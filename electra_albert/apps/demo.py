@@ -175,7 +175,7 @@ def _load(options: Namespace) -> "InferenceModel":
     """Load the generator and discriminator that are named, or the default ones."""
     from electra_albert.inference.model import load_model
 
-    path = Path(options.gen) if options.gen else default_model.default_model("--gen")
+    path = Path(options.gen or default_model.default_model("--gen"))
     folder = (path if path.is_dir() else path.parent).absolute()
     sibling = folder.parent / "discriminator"
     disc = options.disc

@@ -70,16 +70,14 @@ def main(argv: Sequence[str]) -> int:
         "--output", type=str | None, help=f"The file; by default {files.REPORT} in the run."
     )
     options = parse(parser, argv)
-    folder = Path(options.run) if options.run else newest_run()
+    folder = Path(options.run or newest_run())
     compared = [Path(name) for name in options.compare]
     for run in (folder, *compared):
         require(
             (run / files.METRICS).is_file(),
             f"{run} is not a run's folder (no {files.METRICS}); name one",
         )
-    output = folder / files.REPORT
-    if options.output:
-        output = Path(options.output)
+    output = Path(options.output or folder / files.REPORT)
     require(not output.is_dir(), f"--output {output} is a folder; name a file")
     check_can_write(output.parent)
     output.parent.mkdir(parents=True, exist_ok=True)

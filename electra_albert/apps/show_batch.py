@@ -41,7 +41,7 @@ def show(step: int, run: str | None = None, rows: int = 4) -> None:
         run: The run's folder; by default the newest run.
         rows: Number of examples to print, of one micro-batch.
     """
-    folder = Path(run) if run else newest_run()
+    folder = Path(run or newest_run())
     require(step >= 1 and rows >= 1, "--step and --rows must be at least 1")
     require((folder / CONFIG).is_file(), f"{folder} is not a run's folder (no {CONFIG}); name one")
     from electra_albert.training.step import autocast
