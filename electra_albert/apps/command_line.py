@@ -364,7 +364,7 @@ def refuse_idle(names: Set[str], rules: Iterable[tuple[Any, Set[str], str]]) -> 
 
 def suggest(name: str, known: Iterable[str]) -> str:
     """A "did you mean" hint with the closest known name, or nothing."""
-    closest = difflib.get_close_matches(name, list(known), n=1)
+    closest = difflib.get_close_matches(name, known, n=1)
     return f" (did you mean {closest[0]}?)" if closest else ""
 
 

@@ -66,7 +66,7 @@ def _score(options: Namespace) -> dict[str, Any]:
     from electra_albert.tokenization.tokenizer import fingerprint
     from electra_albert.training.step import autocast
 
-    texts = [*map(Path, options.text or ())]
+    texts = [*map(Path, options.text)]
     for file in texts:
         scoring.require_file(file)
     if options.pairs is not None:

@@ -1,7 +1,5 @@
 """Options, weights and text that a run takes from the model of --init_from."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress

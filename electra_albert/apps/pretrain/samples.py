@@ -159,7 +159,7 @@ def _sample(model: InferenceModel, tokenizer: Tokenizer, ids: list[int], positio
     before = tokenizer.decode(ids[:position])
     after = tokenizer.decode(ids[position + 1 :])
     text = f"{before} {tokenizer.mask_token} {after}".strip()
-    (answer,) = model.fill_mask([text], _TOP_K)
+    answer = model.fill_mask(text, _TOP_K)
     if isinstance(answer[0], list):
         answer = answer[0]
     tokens = (top["token"] for top in answer)
