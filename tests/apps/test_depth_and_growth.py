@@ -4,8 +4,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from transformers import AutoModelForSequenceClassification
+from transformers import AutoModelForSequenceClassification, pipeline
 
+from electra_albert.apps.export import export
 from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.inference.model import load_model
 from tests.apps.conftest import Finished
@@ -45,7 +46,18 @@ def test_other_blocks_resume_exactly_and_are_fine_tuned_and_lengthened(
     assert "after step 2" in succeed(pretrain.main, *argv).err
     assert outcome(tmp_path / "run", 4) == wanted
     tune(*cola(tmp_path).options(tmp_path / "run", tmp_path / "tuned", "--max_steps", 3))
-    assert getattr(load_model(tmp_path / "tuned").encoder.config, name) == value
+    model = load_model(tmp_path / "tuned")
+    assert getattr(model.encoder.config, name) == value
+    if value == "modern":
+        export(tmp_path / "tuned", tmp_path / "stock")
+        texts = ["The house."]
+        (ours,) = model.classify(texts)
+        stock = pipeline("text-classification", str(tmp_path / "stock"), device="cpu")
+        assert stock(texts) == [
+            {"label": ours.label, "score": pytest.approx(ours.score, abs=1e-5)}
+        ]
+        (again,) = load_model(tmp_path / "stock").classify(texts)
+        assert again.scores == pytest.approx(ours.scores, abs=1e-6)
     longer = ("--max_seq_length", 48, "--init_from", tmp_path / "run")
     tokenizer = ("--tokenizer", tmp_path / "run" / "tokenizer")
     succeed(pretrain.main, *finished.options(tmp_path / "longer", *STEPS, *longer, *tokenizer))
