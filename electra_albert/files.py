@@ -245,15 +245,13 @@ def write_manifest(path: Path, files: Mapping[str, FileDigest], **content: Any) 
     write_json(path, manifest | {"hash": content_hash(manifest)})
 
 
-def load_manifest(path: Path, *, needs_hash: bool = False) -> dict[str, Any]:
+def load_manifest(path: Path) -> dict[str, Any]:
     """The content of a manifest, with a FileDigest for each of its files.
 
-    Checkpoints of earlier versions have no hash. Raises OSError, or ValueError for damage.
+    Raises OSError, or ValueError for damage.
     """
     manifest: dict[str, Any] = load_json(path, {"files": {str: FileDigest.__annotations__}})
-    written = manifest.pop("hash", None)
-    is_old = written is None and not needs_hash
-    if not is_old and written != content_hash(manifest):
+    if manifest.pop("hash", None) != content_hash(manifest):
         raise ValueError("changed since it was written")
     files = {}
     for name, digest in manifest["files"].items():
@@ -265,7 +263,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     """The content of a manifest; empty if it is missing or damaged."""
     with suppress(FileNotFoundError, ValueError):
         if path.is_file():
-            return load_manifest(path, needs_hash=True)
+            return load_manifest(path)
     return {}
 
 

@@ -167,8 +167,6 @@ def _curves(folder: Path) -> dict[str, Any]:
     from electra_albert.training.monitor import read_metrics
 
     per_step = read_json(folder / files.ENVIRONMENT, _RECORD).get("flops_per_step")
-    if isinstance(per_step, list):  # of an older version, with the last step of each batch size
-        per_step = per_step[0][1] if len(per_step) == 1 else None
     logged = read_metrics(folder / files.METRICS)
     training = [row for row in logged if row.get("phase") == "train"]
     spacing = len(training) // _MOST_ROWS + 1

@@ -7,7 +7,6 @@ first E of them are multiplied by the table. Stock names the LayerNorm after a l
 Dimensions: V vocab, E embedding, D hidden.
 """
 
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -42,20 +41,14 @@ _ROLES = ("pad_token_id", "cls_token_id", "sep_token_id")
 _KINDS = ("full_attention", "sliding_attention")  # of layers
 _TABLE = "embeddings.word_embeddings.weight"
 _MAPPING = "encoder.embedding_hidden_mapping_in."
-_PARAMETERS = (  # stock names, and ours, replaced in this order
-    (r"^embeddings\.tok_embeddings\.", "embeddings.word_embeddings."),
-    (r"^embeddings\.norm\.", f"{_MAPPING}LayerNorm."),
-    (r"^layers\.(\d+)\.", r"encoder.albert_layer_groups.\1.albert_layers.0."),
-    (r"\.attn\.Wqkv\.", ".attention.qkv."),
-    (r"\.attn\.Wo\.", ".attention.dense."),
-    (r"\.mlp_norm\.", ".attention.LayerNorm."),
-    (r"\.mlp\.Wi\.", ".ffn."),
-    (r"\.mlp\.Wo\.", ".ffn_output."),
-    (r"\.next_norm\.", ".full_layer_layer_norm."),
-    (r"^decoder\.bias$", "predictions.bias"),
-    (r"^decoder\.", "predictions.decoder."),
-    (r"^head\.norm\.", "head.LayerNorm."),
-)
+_LAYERS = {  # our names in a block by stock's in a layer
+    "attn.Wqkv": "attention.qkv",
+    "attn.Wo": "attention.dense",
+    "mlp_norm": "attention.LayerNorm",
+    "mlp.Wi": "ffn",
+    "mlp.Wo": "ffn_output",
+}
+_LAST_NORM = "full_layer_layer_norm"  # of a block; in stock the first of the next layer
 _CHECKED_LENGTH = 24
 HEADS: dict[type, str] = {  # our heads that are written, by class
     Generator: "predictions",
@@ -130,12 +123,9 @@ def _layers(stock: Any, model: Any) -> Iterator[tuple[Any, Any]]:
         blocks += [*group.albert_layers] * size
     next_norms = [*(layer.attn_norm for layer in body.layers[1:]), body.final_norm]
     for layer, next_norm, block in zip(body.layers, next_norms, blocks, strict=True):
-        yield layer.attn.Wqkv, block.attention.qkv
-        yield layer.attn.Wo, block.attention.dense
-        yield layer.mlp_norm, block.attention.LayerNorm
-        yield layer.mlp.Wi, block.ffn
-        yield layer.mlp.Wo, block.ffn_output
-        yield next_norm, block.full_layer_layer_norm
+        for theirs, ours in _LAYERS.items():
+            yield layer.get_submodule(theirs), block.get_submodule(ours)
+        yield next_norm, block.get_submodule(_LAST_NORM)
     if type(model) in HEADS:
         head = model.get_submodule(HEADS[type(model)])
         yield stock.head.dense, head.dense
@@ -222,16 +212,22 @@ def to_ours(tensors: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Ten
     """Tensors of a stock model by our names, but for those of a decoder."""
     is_task = any(name.startswith("classifier.") for name in tensors)
     head = HEADS[TaskModel if is_task else Generator]
+    names = {
+        "embeddings.tok_embeddings": "embeddings.word_embeddings",
+        "embeddings.norm": f"{_MAPPING}LayerNorm",
+        "head.dense": f"{head}.dense",
+        "head.norm": f"{head}.LayerNorm",
+        "decoder": "predictions.decoder",
+    }
+    for layer in range(config.num_hidden_groups):
+        block = f"encoder.albert_layer_groups.{layer}.albert_layers.0"
+        names |= {f"layers.{layer}.{theirs}": f"{block}.{ours}" for theirs, ours in _LAYERS.items()}
+        names[f"layers.{layer + 1}.attn_norm"] = f"{block}.{_LAST_NORM}"
+        names["final_norm"] = f"{block}.{_LAST_NORM}"
     renamed: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
-        name = name.removeprefix("model.")
-        layer = re.match(r"layers\.(\d+)\.attn_norm\.", name)
-        if layer:
-            name = f"layers.{int(layer[1]) - 1}.next_norm.{name[layer.end() :]}"
-        name = name.replace("final_norm.", f"layers.{config.num_hidden_layers - 1}.next_norm.")
-        for pattern, replacement in _PARAMETERS:
-            name = re.sub(pattern, replacement, name)
-        renamed[re.sub(r"^head\.", f"{head}.", name)] = tensor
+        layer_name, _, kind = name.removeprefix("model.").rpartition(".")
+        renamed[f"{names.get(layer_name, layer_name)}.{kind}"] = tensor
     table = renamed.get(_TABLE, torch.empty(0))
     renamed[f"{_MAPPING}dense.weight"] = torch.eye(table.shape[-1] if table.ndim else 0)
     for name, tensor in [*renamed.items()]:
