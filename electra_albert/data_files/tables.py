@@ -82,30 +82,6 @@ def json_kind(value: object) -> str:
     return names.get(type(value), "null")
 
 
-def csv_rows(lines: Iterable[str], delimiter: str, location: Locate) -> Rows:
-    """CSV rows, except Excel's `sep=;`, with the number of the line each starts at.
-
-    Raises DataError for bad quotes.
-    """
-    # A global setting; not restored, because another reader may be active.
-    csv.field_size_limit(streams.MAX_RECORD)
-    rows = csv.reader(lines, delimiter=delimiter, strict=True)
-    number = 1
-    is_start = True  # nothing but blank lines so far
-    try:
-        for row in rows:
-            names_separator = is_start and _SEPARATOR_LINE.fullmatch(delimiter.join(row))
-            if not names_separator:
-                yield number, row
-            is_start = is_start and not any(map(str.strip, row))
-            number = rows.line_num + 1
-    except csv.Error as error:
-        raise DataError(
-            f"{location(number)}: not a valid CSV row ({error}); correct its quotes (a quote "
-            "within quotes is doubled) and line ends, or use .jsonl"
-        ) from error
-
-
 def csv_delimiter(
     lines: Iterable[str], header: Collection[str] = (), widths: Collection[int] = ()
 ) -> str:
@@ -271,14 +247,32 @@ def _columns_of(path: Path, first: list[str], named: Sequence[tuple[str, ...]]) 
 
 
 def split_rows(lines: Iterable[str], delimiter: str | None, location: Locate) -> Rows:
-    """CSV rows; without a delimiter, the fields between tabs, without quoting."""
+    """CSV rows, except Excel's `sep=;`; without a delimiter, the fields between tabs, unquoted.
+
+    Raises DataError for bad quotes.
+    """
     if delimiter is None:
         for number, line in enumerate(lines, start=1):
             yield number, line.removesuffix("\r").split("\t")
-    else:
-        texts = (line + "\n" for line in lines)
-        for number, row in csv_rows(texts, delimiter, location):
-            yield number, row or [""]
+        return
+    # A global setting; not restored, because another reader may be active.
+    csv.field_size_limit(streams.MAX_RECORD)
+    texts = (line + "\n" for line in lines)
+    rows = csv.reader(texts, delimiter=delimiter, strict=True)
+    number = 1
+    is_start = True  # nothing but blank lines so far
+    try:
+        for row in rows:
+            names_separator = is_start and _SEPARATOR_LINE.fullmatch(delimiter.join(row))
+            if not names_separator:
+                yield number, row or [""]
+            is_start = is_start and not any(map(str.strip, row))
+            number = rows.line_num + 1
+    except csv.Error as error:
+        raise DataError(
+            f"{location(number)}: not a valid CSV row ({error}); correct its quotes (a quote "
+            "within quotes is doubled) and line ends, or use .jsonl"
+        ) from error
 
 
 def quoting(lines: Iterable[str]) -> tuple[str | None, str]:

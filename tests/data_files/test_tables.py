@@ -22,7 +22,7 @@ from pyarrow import parquet
 
 from electra_albert.data_files.finding import find_files
 from electra_albert.data_files.streams import MAX_RECORD, open_stream, text_lines
-from electra_albert.data_files.tables import Table, csv_rows, open_table
+from electra_albert.data_files.tables import Table, open_table, split_rows
 from tests.corpus.reading import COMPRESS, PROSE, sentences, write, write_table
 from tests.refusals import assert_refused
 
@@ -222,8 +222,8 @@ def test_an_endless_line_or_field_or_a_device_is_refused(tmp_path: Path) -> None
         file.truncate(MAX_RECORD + 1)
     assert_refused("DataError", "t.tsv:1", next, text_lines(path))
     assert len(next(text_lines(path, max_bytes=-1))) == MAX_RECORD + 1
-    endless = chain(["a,b\n", '1,"'], repeat(" " * (1 << 20) + "\n"))
-    assert_refused("DataError", "67108864", lambda: [*csv_rows(endless, ",", str)])
+    endless = chain(["a,b", '1,"'], repeat(" " * (1 << 20)))
+    assert_refused("DataError", "67108864", lambda: [*split_rows(endless, ",", str)])
     assert_refused("UsageError", "/dev/zero", next, text_lines(Path("/dev/zero")))
 
 
