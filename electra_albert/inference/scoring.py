@@ -133,24 +133,20 @@ def _tokenize(tokenizer: Any, file: Path, text_column: str) -> tuple[TokenStream
     except DataError as error:
         raise DataError(str(error).removeprefix("--corpus ")) from None
     encoder = text_encoder.TextEncoder(tokenizer)
-    tokens = []
-    lengths = []  # of sentences
-    ends = []  # of documents
-    total = 0
+    sentences: list[text_encoder.Ids] = []  # those that have a token
+    ends = []  # of documents, in sentences
     words = 0
     for unit in sources.plan_units(files, sources.ReadOptions(text_column)):
         for document in sources.read_unit(unit, Counter()):
-            ids, sentence_lengths, _ = encoder.encode_counted(document.sentences)
-            tokens.append(ids)
-            lengths.append(sentence_lengths[sentence_lengths > 0])
-            total += len(ids)
+            sentences += filter(len, encoder.encode(document.sentences))
             words += len(" ".join(document.sentences).split())
-            if total and not document.continues:
-                ends.append(total)
-    if not total:
+            if sentences and not document.continues:
+                ends.append(len(sentences))
+    if not sentences:
         raise DataError(f"{file} contains no text; give a file with sentences")
-    sentence_ends = np.concatenate(lengths).cumsum()
-    return TokenStream(np.concatenate(tokens), sentence_ends, np.unique(ends)), words
+    sentence_ends = np.cumsum(list(map(len, sentences)))
+    document_ends = sentence_ends[np.unique(ends) - 1]
+    return TokenStream(np.concatenate(sentences), sentence_ends, document_ends), words
 
 
 @torch.inference_mode()
