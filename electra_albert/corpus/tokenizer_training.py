@@ -137,7 +137,8 @@ def _character_codes(words: Counter[str], room: int) -> dict[int, str]:
     del characters[WORD_START]
     printable = chain(range(0x21, 0x7F), range(0xA1, 0xD800))
     usable = set(map(chr, printable)) - set(_RESERVED)
-    codes = sorted(usable, key=_code_order)
+    # Those with fewer bytes first, and of these the ones whose last bytes are smallest.
+    codes = sorted(usable, key=lambda code: (len(code.encode()), code.encode()[::-1]))
     most = min(room, max(room // 2, _ALPHABET_SIZE), len(codes))
     uncovered = CHARACTER_COVERAGE * characters.total()
     table: dict[int, str] = {}
@@ -159,21 +160,12 @@ def _coded_runs(words: Counter[str], codes: dict[int, str]) -> Counter[str]:
     return runs
 
 
-def _code_order(code: str) -> tuple[int, bytes]:
-    """Key that sorts codes with fewer bytes first."""
-    encoded = code.encode()
-    return len(encoded), encoded[::-1]
-
-
 def _learn(runs: Counter[str], vocab_size: int) -> list[tuple[str, float]]:
     """Learned tokens with their scores (log probabilities), highest first."""
     from sentencepiece import SentencePieceTrainer
 
     # Among equally frequent ones the checksum chooses evenly from the whole text.
-    def rank(run: str) -> tuple[int, int]:
-        return -runs[run], zlib.crc32(run.encode())
-
-    ordered = sorted(runs, key=rank)
+    ordered = sorted(runs, key=lambda run: (-runs[run], zlib.crc32(run.encode())))
     sizes = accumulate(map(len, ordered))
     frequent = [
         run for run, size in zip(ordered, sizes, strict=True) if size <= TRAINING_CHARACTERS
