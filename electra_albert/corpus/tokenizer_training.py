@@ -265,13 +265,13 @@ def extend_tokenizer(
     return extended, [word.ids for word in words]
 
 
-def count_words(words: Iterable[str], max_words: int = MAX_WORDS) -> Counter[str]:
-    """Count words; drops the rarest whenever there are more than `max_words` distinct ones."""
+def count_words(words: Iterable[str]) -> Counter[str]:
+    """Count words; drops the rarest whenever there are more than MAX_WORDS distinct ones."""
     counts = Counter[str]()
     for word in words:
         counts[word] += 1
         fewest = 1
-        while len(counts) > max_words:
+        while len(counts) > MAX_WORDS:
             counts = Counter({text: number for text, number in counts.items() if number > fewest})
             fewest += 1
     return counts

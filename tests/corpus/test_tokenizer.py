@@ -325,12 +325,15 @@ def test_a_word_whose_old_tokens_are_likelier_is_skipped_for_the_next() -> None:
     assert added({"▁the": -2.0}, new, 3) == ["▁zyx", "wvu", "▁onm"]
 
 
-def test_scores_count_only_words_and_the_rarest_words_are_dropped() -> None:
+def test_scores_count_only_words_and_the_rarest_words_are_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     tokenizer = train_tokenizer(PROSE, 300, do_lower_case=True)
     extended = extend_tokenizer(tokenizer, ["thrombosis , . ! ? ; : the"] * 10, 1)[0]
     vocab = json.loads(extended.backend_tokenizer.to_str())["model"]["vocab"]
     assert vocab[-1] == ["▁thrombosis", round(math.log(10 / 20), 5)]
-    assert training.count_words("abacabd", max_words=2) == {"a": 3}
+    monkeypatch.setattr(training, "MAX_WORDS", 2)
+    assert training.count_words("abacabd") == {"a": 3}
 
 
 def test_other_models_are_refused_in_one_line(tmp_path: Path) -> None:
