@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 
 from electra_albert.contracts import LOG, CheckpointError
 from electra_albert.corpus.parts import run_all
@@ -198,7 +199,7 @@ def padding_share(split: Split, table: ExampleTable, max_seq_length: int) -> flo
     return padding / (example_count * max_seq_length)
 
 
-def inside(ends: np.ndarray, start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def inside(ends: np.ndarray, start: ArrayLike, end: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     """Index of the first of `ends` strictly between start and end, and their number, both [B]."""
     first = np.searchsorted(ends, start, side="right")
     last = np.searchsorted(ends, end, side="left")

@@ -23,14 +23,16 @@ from filelock import FileLock
 
 from electra_albert.contracts import LOG, CheckpointError, DataError, UsageError
 from electra_albert.corpus.held_out import SPLITS, HeldOut, choose_held_out
-from electra_albert.corpus.parts import (
-    Part,
-    PartPlan,
-    read_statistics,
-    run_all,
-    token_dtype,
+from electra_albert.corpus.parts import Part, PartPlan, read_statistics, run_all, token_dtype
+from electra_albert.corpus.rows import (
+    CHECKED,
+    Split,
+    TokenStream,
+    inside,
+    mapped,
+    rows_name,
+    write_rows,
 )
-from electra_albert.corpus.rows import CHECKED, Split, TokenStream, mapped, rows_name, write_rows
 from electra_albert.files import (
     FileDigest,
     HashedFile,
@@ -186,13 +188,11 @@ def _copy_text(
 def _copy_ends(path: Path, start: int, end: int, shift: int, file: HashedFile) -> int:
     """Append the sentence or document ends in (start, end]; one that the split cuts ends there."""
     ends = np.memmap(path, "<i8", "r")
-    first, last = map(int, np.searchsorted(ends, (start, end), side="right"))
-    for block in _blocks(ends[first:last]):
+    first, count = map(int, inside(ends, start, end))
+    for block in _blocks(ends[first : first + count]):
         file.write((block + shift).tobytes())
-    if last > first and ends[last - 1] == end:
-        return last - first
     file.write(np.array([end + shift], "<i8").tobytes())
-    return last - first + 1
+    return count + 1
 
 
 def _blocks(numbers: np.ndarray) -> Iterator[np.ndarray]:
