@@ -78,14 +78,10 @@ def _arrow(path: str, regular: Any) -> Columnar:
     if not is_file and regular.read() != _STREAM_END:
         raise ValueError("the end of the stream is missing")
 
-    def opened() -> Any:  # memory-mapped, because a record batch may be the whole file
-        file = memory_map(path)
-        if is_file:
-            return ipc.open_file(file)
-        return ipc.open_stream(file)
+    open_reader = ipc.open_file if is_file else ipc.open_stream
 
     def parts() -> Iterator[Any]:
-        reader = opened()
+        reader = open_reader(memory_map(path))  # because a record batch may be the whole file
         if is_file:
             return map(reader.get_batch, range(reader.num_record_batches))
         return iter(reader)
@@ -100,4 +96,4 @@ def _arrow(path: str, regular: Any) -> Columnar:
             raise DataError(f"{path}: {streams.SHORTER}")
 
     sizes = [batch.get_total_buffer_size() for batch in parts()]
-    return Columnar(opened().schema, sizes, batches)
+    return Columnar(open_reader(memory_map(path)).schema, sizes, batches)
