@@ -156,8 +156,7 @@ class ExampleOrder:
     their examples is drawn equally often.
     """
 
-    first: tuple[int, ...]  # [S] index of the first example of each source
-    count: tuple[int, ...]  # [S] examples of each source
+    count: tuple[int, ...]  # [S] examples of each source, which follow those of the one before
     taken: tuple[int, ...]  # [S] examples drawn from each source per epoch
     seed: int
 
@@ -173,17 +172,19 @@ class ExampleOrder:
             position % self.examples_per_epoch, self.examples_per_epoch, self.seed, epoch
         )
         if len(self.count) == 1:
-            return slot + self.first[0]
+            return slot
         index = torch.empty_like(slot)
+        first = 0
         begin = 0
-        sources = zip(self.first, self.count, self.taken, strict=True)
-        for source, (first, count, taken) in enumerate(sources):
+        sources = zip(self.count, self.taken, strict=True)
+        for source, (count, taken) in enumerate(sources):
             end = begin + taken
             in_source = (slot >= begin) & (slot < end)
             turn = epoch[in_source] * taken + slot[in_source] - begin  # earlier draws
             seed = derived_seed(self.seed, Stream.SOURCE, source)
             number = permute(turn % count, count, seed, turn // count)
             index[in_source] = first + number
+            first += count
             begin = end
         return index
 
@@ -196,7 +197,7 @@ def order_examples(
     weights: relative shares of the sources, None or empty: by size.
     """
     if not weights or len(first) == 1:
-        return ExampleOrder((0,), (total,), (total,), seed)
+        return ExampleOrder((total,), (total,), seed)
     sizes = [end - start for start, end in pairwise([*first, total])]
     if min(sizes) < 1:
         number = sizes.index(min(sizes)) + 1
@@ -213,4 +214,4 @@ def order_examples(
     for size, share in zip(sizes, demand, strict=True):
         repeats = share / lowest
         taken.append(round(size * repeats))
-    return ExampleOrder(tuple(first), tuple(sizes), tuple(taken), seed)
+    return ExampleOrder(tuple(sizes), tuple(taken), seed)
