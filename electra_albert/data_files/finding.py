@@ -315,11 +315,11 @@ def same_content(files: list[Path], recorded: Mapping[str, Any]) -> bool:
 
     Reads a file only if its status on disk differs.
     """
-    return _contents(identity(files, recorded)) == _contents(recorded)
+    return _hashes(identity(files, recorded)) == _hashes(recorded)
 
 
-def _contents(files: Mapping[str, Any]) -> list[tuple[str, str]]:
-    return [(entry["path"], entry["blake2b"]) for entry in files["files"]]
+def _hashes(files: Mapping[str, Any]) -> list[str]:
+    return [entry["blake2b"] for entry in files["files"]]
 
 
 def _state(path: Path) -> tuple[Any, ...]:
