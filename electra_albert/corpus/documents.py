@@ -12,7 +12,7 @@ from itertools import chain, pairwise
 from typing import Literal, NamedTuple
 
 from electra_albert.contracts import DataError
-from electra_albert.corpus.near_duplicates import HEAD_CHARACTERS, Signature, signatures_of
+from electra_albert.corpus.near_duplicates import Signature, signatures_of
 from electra_albert.data_files.streams import BYTE_ORDER_MARK, SURROGATE, cut_line, with_line_feeds
 
 BadUtf8 = Literal["replace", "skip", "error"]
@@ -25,7 +25,6 @@ _SPACES = re.compile(r"[^\S \n]|\0")
 _MAX_SENTENCES = 100_000  # per Document; a longer document continues in the next one
 _MAX_CHARACTERS = 8 << 20
 _MAX_PARAGRAPH = 1 << 16  # characters of joined lines, after which they are split before their end
-_HEAD_SENTENCES = 400  # sentences used for the signature
 _BATCH_CHARACTERS = 1 << 20  # of records whose signatures are computed at once, for speed
 
 
@@ -145,7 +144,7 @@ def documents_of_lines(
         yield from _with_signatures(complete)
         characters = sum(map(len, sentences))
         if len(sentences) > _MAX_SENTENCES or characters > _MAX_CHARACTERS:
-            signature = signature or _signatures([sentences])[0]
+            signature = signature or signatures_of([sentences])[0]
             yield Document(signature, sentences[:-1], continues=True)
             sentences = sentences[-1:]  # so that the last part is not empty
     sentences += split_sentences(paragraph)
@@ -187,7 +186,7 @@ def documents_of_records(records: Iterable[Record], decoder: Decoder) -> Iterato
 
 def _with_signatures(documents: list[list[str]]) -> Iterator[Document]:
     """Documents with their signatures, long ones in several parts."""
-    for signature, sentences in zip(_signatures(documents), documents, strict=True):
+    for signature, sentences in zip(signatures_of(documents), documents, strict=True):
         first = 0
         characters = 0
         for number, sentence in enumerate(sentences):
@@ -197,14 +196,6 @@ def _with_signatures(documents: list[list[str]]) -> Iterator[Document]:
                 characters = 0
             characters += len(sentence)
         yield Document(signature, sentences[first:])
-
-
-def _signatures(documents: list[list[str]]) -> list[Signature]:
-    """The signature of each document, computed from its first sentences."""
-    heads = [" ".join(sentences[:_HEAD_SENTENCES])[:HEAD_CHARACTERS] for sentences in documents]
-    if not heads:
-        return []
-    return signatures_of(heads)
 
 
 # Sentence splitting: English rules, plus the full stops of scripts written without spaces.

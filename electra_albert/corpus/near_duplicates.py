@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import regex
 
-HEAD_CHARACTERS = 12_000  # about two thousand words of each document
+_HEAD_SENTENCES = 400  # of each document, from which its signature is computed
+_HEAD_CHARACTERS = 12_000  # about two thousand words
 SIGNATURE_BYTES = 128  # MinHashes of one byte each
 _SHINGLE_WORDS = 5
 _PAIR_WORDS = 2
@@ -29,14 +30,17 @@ class Signature(NamedTuple):
     minhashes: bytes  # SIGNATURE_BYTES of the bigrams; near-duplicates agree in most
 
 
-def signatures_of(heads: list[str]) -> list[Signature]:
-    """The signature of each document, from its first characters, without line feeds.
+def signatures_of(documents: list[list[str]]) -> list[Signature]:
+    """The signature of each document by its first sentences, which hold no line feeds.
 
     None is of white space only. Three documents have these n-grams:
         "an old red hat was"   bigrams "an old", "old red", "red hat", "hat was"; one 5-gram
         "an old hat"           bigrams "an old", "old hat"; 5-gram "an old hat"
         "hat"                  bigram "hat", 5-gram "hat"
     """
+    heads = [" ".join(sentences[:_HEAD_SENTENCES])[:_HEAD_CHARACTERS] for sentences in documents]
+    if not heads:
+        return []
     spaced = (_UNSPACED.sub(r" \g<0> ", head.lower()) for head in heads)
     text = " \n ".join(spaced).encode()  # \n becomes a separate word
     hashes, is_border = _hash_words(np.frombuffer(text, np.uint8))

@@ -46,7 +46,7 @@ def save_part(folder: Path, number: int, documents: list[list[str]]) -> Part:
 
 
 def keys_and_minhashes(documents: list[list[str]]) -> tuple[np.ndarray, np.ndarray]:
-    signatures = signatures_of(list(map(" ".join, documents)))
+    signatures = signatures_of([[" ".join(words)] for words in documents])
     minhashes = np.frombuffer(b"".join(signature.minhashes for signature in signatures), np.uint8)
     keys = np.array([signature.key for signature in signatures], "<i8")
     return keys, minhashes.reshape(len(keys), -1)
