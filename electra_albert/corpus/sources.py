@@ -121,10 +121,9 @@ def plan_units(
 def _cut_file(path: Path, options: ReadOptions, unit_bytes: int) -> Iterator[tuple[Span, int]]:
     """Spans of a file with their approximate bytes of text."""
     form = format_of(path)
-    has_suffix = path.suffix.lower() in COMPRESSED_SUFFIXES
     name = str(path)
     if form == "parquet" or form == "arrow":
-        if has_suffix:
+        if path.suffix.lower() in COMPRESSED_SUFFIXES:
             raise DataError(f"{path}: a compressed Parquet or Arrow file; decompress it first")
         with open_columnar(path) as opened:
             _check_column(name, opened.schema, options.text_column)
@@ -138,7 +137,7 @@ def _cut_file(path: Path, options: ReadOptions, unit_bytes: int) -> Iterator[tup
         if is_compressed:
             size *= _EXPANSION
         kind = _find_kind(path, plain, size, options)
-        if is_compressed or has_suffix or kind in ("csv", "tsv"):
+        if is_compressed or kind in ("csv", "tsv"):
             yield Span(name, 0, _TO_THE_END, kind), size
         else:
             start = 0
