@@ -178,7 +178,7 @@ class Lines:
     end: int
     counts: Counter[str]
     cut: bool  # cut long lines, else raise DataError
-    encoding: str = UTF8
+    encoding: str
 
     def location(self, number: int, more: int = 0) -> str:
         """Format file and line `number` + `more`, counted from `start`."""
@@ -204,7 +204,7 @@ class Lines:
                 self.counts["long_lines_cut"] += 1
                 yield number, head + "\n"
                 halves = cut_line(text)
-            if len(text) > MAX_RECORD and len(text.partition("\n")[0]) > MAX_RECORD:
+            if len(text.partition("\n")[0]) > MAX_RECORD:
                 raise DataError(
                     f"{self.location(number)}: a line of over 64 million characters; "
                     "use a line per record"

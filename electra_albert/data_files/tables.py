@@ -83,7 +83,7 @@ def json_kind(value: object) -> str:
 
 
 def csv_delimiter(
-    lines: Iterable[str], header: Collection[str] = (), widths: Collection[int] = ()
+    lines: Iterable[str], header: Collection[str], widths: Collection[int] = ()
 ) -> str:
     """Detect the separator of a .csv file by its first lines.
 
