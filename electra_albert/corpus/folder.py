@@ -10,7 +10,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -213,16 +213,17 @@ def locked(lock: Path) -> Iterator[None]:
     """Hold the file lock, which ends with the process. A read-only folder needs none."""
     file = FileLock(lock)
     try:
-        lock_held: AbstractContextManager[object] = file.acquire(timeout=0)
+        file.acquire(timeout=0)
     except Timeout:
         LOG.info(f"waiting for another process that prepares {lock.parent}")
-        lock_held = file.acquire()
+        file.acquire()
     except OSError:
         if os.access(lock.parent, os.W_OK):
             raise
-        lock_held = nullcontext()
-    with lock_held:
+    try:
         yield
+    finally:
+        file.release()
 
 
 def plan_parts(corpus: CorpusFolder, tokenizer: Tokenizer) -> PartPlan:
