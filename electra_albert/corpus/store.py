@@ -89,7 +89,13 @@ def split_parts(plan: PartPlan, numbers: Sequence[int], num_workers: int) -> Non
     key += sha256(file)
     for split in SPLITS:
         (plan.folder.parent / split).mkdir(exist_ok=True)
-    missing = [parts[number] for number in numbers if not _is_split(parts[number], key)]
+    missing = []
+    for number in numbers:
+        part = parts[number]
+        files = read_statistics(part.path("split.json"), key).get("files", {})
+        checked = part.path("split.checked.json")
+        if not files or find_damage(part.folder.parent, files, checked):
+            missing.append(part)
     shared = _Splitting(plan._replace(units=[]), held_out, key)
     run_all("splitting", _split_part, missing, num_workers, shared, is_quick=True)
 
@@ -108,13 +114,6 @@ def _held_out_file(plan: PartPlan, parts: Sequence[Part]) -> tuple[Path, str]:
     files = [part.statistics["files"] for part in parts]
     key = content_hash([plan.seed, plan.sources, plan.max_seq_length, files])
     return plan.folder / f"held_out-{key}.safetensors", key
-
-
-def _is_split(part: Part, key: str) -> bool:
-    """Whether the text of a part is in both splits, undamaged."""
-    files = read_statistics(part.path("split.json"), key).get("files", {})
-    checked = part.path("split.checked.json")
-    return bool(files) and not find_damage(part.folder.parent, files, checked)
 
 
 def _split_part(part: Part, shared: _Splitting) -> None:
