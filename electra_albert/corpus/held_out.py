@@ -260,14 +260,15 @@ def _draw(
 
 def _is_small_in_every_source(documents: _Documents) -> np.ndarray:
     """Whether each cluster holds at most MAX_SHARE of every source, bool [G]."""
+    from scipy.sparse import coo_array
+
     source_tokens = np.bincount(documents.source, documents.tokens)
-    numbers = documents.cluster * len(source_tokens) + documents.source
-    pairs, pair_of_document = np.unique(numbers, return_inverse=True)
-    pair_cluster, pair_source = divmod(pairs, len(source_tokens))
-    pair_tokens = np.bincount(pair_of_document, documents.tokens)
-    is_large = pair_tokens > MAX_SHARE * source_tokens[pair_source]
+    tokens = coo_array((documents.tokens, (documents.cluster, documents.source)))  # [G, sources]
+    tokens.sum_duplicates()
+    cluster, source = tokens.coords
+    is_large = tokens.data > MAX_SHARE * source_tokens[source]
     is_small = np.ones(len(documents.draw), bool)
-    is_small[pair_cluster[is_large]] = False
+    is_small[cluster[is_large]] = False
     return is_small
 
 
