@@ -317,7 +317,9 @@ def from_file(
             f"{source} has ELECTRA's MLM head, which uses gelu, but hidden_act={config.hidden_act}"
         )
     if kind in RELATIVES and config.embedding_size == config.hidden_size:
-        _add_projection(renamed, config.hidden_size, source)
+        _add_projection(renamed, _MAPPING, config.hidden_size, source)
+    if kind == MODERNBERT:
+        _add_projection(renamed, f"{_MAPPING}dense.", config.hidden_size, source)
     decoder = renamed.pop(_DECODER, None)
     if decoder is not None and not torch.equal(decoder, renamed.get(TABLE, decoder)):
         raise CheckpointError(
@@ -328,15 +330,15 @@ def from_file(
     return _fused(renamed, kind, source), unsupported_heads
 
 
-def _add_projection(tensors: dict[str, Tensor], width: int, source: str) -> None:
+def _add_projection(tensors: dict[str, Tensor], prefix: str, width: int, source: str) -> None:
     """Add the identity as projection E to D, which these models do not have."""
-    if _has(tensors, _MAPPING):
+    if _has(tensors, prefix):
         raise CheckpointError(
             f"{source} projects embeddings, which stock does not do if E = D; get another file"
         )
     if width**2 < sum(tensor.numel() for tensor in tensors.values()):  # else a wrong width
-        tensors[f"{_MAPPING}weight"] = torch.eye(width)
-        tensors[f"{_MAPPING}bias"] = torch.zeros(width)
+        tensors[f"{prefix}weight"] = torch.eye(width)
+        tensors[f"{prefix}bias"] = torch.zeros(width)
 
 
 def _has(tensors: State, prefix: str) -> bool:

@@ -7,7 +7,8 @@ first E of them are multiplied by the table. Stock names the LayerNorm after a l
 Dimensions: V vocab, E embedding, D hidden.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,32 +24,26 @@ from electra_albert.model.electra import Discriminator, Generator
 from electra_albert.model.task_model import TaskModel
 from electra_albert.tokenization.tokenizer import save_tokenizer
 
+_EQUAL = """vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size
+    max_position_embeddings local_attention"""
 _NAMES = {  # fields of ModelConfig by their names in stock
-    "vocab_size": "vocab_size",
-    "hidden_size": "hidden_size",
-    "num_hidden_layers": "num_hidden_layers",
-    "num_attention_heads": "num_attention_heads",
-    "intermediate_size": "intermediate_size",
+    **{name: name for name in _EQUAL.split()},
     "hidden_act": "hidden_activation",
     "hidden_dropout_prob": "mlp_dropout",
     "attention_probs_dropout_prob": "attention_dropout",
-    "max_position_embeddings": "max_position_embeddings",
     "layer_norm_eps": "norm_eps",
-    "local_attention": "local_attention",
 }
 _BIASES = "norm_bias attention_bias mlp_bias classifier_bias"
 _ROLES = ("pad_token_id", "cls_token_id", "sep_token_id")
 _KINDS = ("full_attention", "sliding_attention")  # of layers
 _TABLE = "embeddings.word_embeddings.weight"
-_MAPPING = "encoder.embedding_hidden_mapping_in."
-_LAYERS = {  # our names in a block by stock's in a layer
-    "attn.Wqkv": "attention.qkv",
-    "attn.Wo": "attention.dense",
-    "mlp_norm": "attention.LayerNorm",
-    "mlp.Wi": "ffn",
-    "mlp.Wo": "ffn_output",
-}
-_LAST_NORM = "full_layer_layer_norm"  # of a block; in stock the first of the next layer
+_LAYERS = (  # names in a layer of stock, and in our block
+    ("attn.Wqkv", "attention.qkv"),
+    ("attn.Wo", "attention.dense"),
+    ("mlp_norm", "attention.LayerNorm"),
+    ("mlp.Wi", "ffn"),
+    ("mlp.Wo", "ffn_output"),
+)
 _CHECKED_LENGTH = 24
 HEADS: dict[type, str] = {  # our heads that are written, by class
     Generator: "predictions",
@@ -77,8 +72,17 @@ def to_modernbert(model: Model, tokenizer: Any, labels: Mapping[str, Any] | None
         stock = getattr(transformers, name)(transformers.ModernBertConfig(**settings))
     table = model.embeddings.table
     stock.to(table.dtype)
-    for theirs, ours in _layers(stock, model):
-        times = len(theirs.weight) // len(ours.weight)
+    names = _layer_names(model.config, HEADS.get(type(model), ""))
+    if isinstance(model, Discriminator):
+        names.append(("classifier", "discriminator_predictions.dense_prediction"))
+    if isinstance(model, TaskModel):
+        names.append(("classifier", "classifier"))
+    body = getattr(stock, "model", stock)
+    for their_name, our_name in names:
+        part = stock if their_name.startswith(("head.", "classifier")) else body
+        theirs = part.get_submodule(their_name)
+        ours = model.get_submodule(our_name)
+        times = len(theirs.weight) // len(ours.weight)  # type: ignore[arg-type]
         state = ours.state_dict().items()
         theirs.load_state_dict({name: torch.cat([tensor] * times) for name, tensor in state})
     with torch.no_grad():
@@ -113,27 +117,21 @@ def _stock_settings(config: ModelConfig, tokenizer: Any) -> dict[str, Any]:
     }
 
 
-def _layers(stock: Any, model: Any) -> Iterator[tuple[Any, Any]]:
-    """The layers of a stock model but for embeddings and decoder, each with ours."""
-    body = getattr(stock, "model", stock)
-    yield body.embeddings.norm, model.encoder.embedding_hidden_mapping_in[1]
-    size = model.config.num_hidden_layers // model.config.num_hidden_groups
-    blocks: list[Any] = []
-    for group in model.encoder.albert_layer_groups:
-        blocks += [*group.albert_layers] * size
-    next_norms = [*(layer.attn_norm for layer in body.layers[1:]), body.final_norm]
-    for layer, next_norm, block in zip(body.layers, next_norms, blocks, strict=True):
-        for theirs, ours in _LAYERS.items():
-            yield layer.get_submodule(theirs), block.get_submodule(ours)
-        yield next_norm, block.get_submodule(_LAST_NORM)
-    if type(model) in HEADS:
-        head = model.get_submodule(HEADS[type(model)])
-        yield stock.head.dense, head.dense
-        yield stock.head.norm, head.LayerNorm
-    if isinstance(model, Discriminator):
-        yield stock.classifier, head.dense_prediction
-    if isinstance(model, TaskModel):
-        yield stock.classifier, model.output
+def _layer_names(config: ModelConfig, head: str) -> list[tuple[str, str]]:
+    """Names of the layers in stock and in ours, but for embeddings and output layers."""
+    names = [("embeddings.norm", "encoder.embedding_hidden_mapping_in.LayerNorm")]
+    layer = 0
+    size = config.num_hidden_layers // config.num_hidden_groups
+    for group in range(config.num_hidden_groups):
+        for number in [*range(config.inner_group_num)] * size:
+            block = f"encoder.albert_layer_groups.{group}.albert_layers.{number}."
+            names += [(f"layers.{layer}.{theirs}", block + ours) for theirs, ours in _LAYERS]
+            layer += 1
+            names.append((f"layers.{layer}.attn_norm", f"{block}full_layer_layer_norm"))
+    names[-1] = ("final_norm", names[-1][1])
+    if head:
+        names += [("head.dense", f"{head}.dense"), ("head.norm", f"{head}.LayerNorm")]
+    return names
 
 
 def write_modernbert(model: Model, tokenizer: Any, folder: Path) -> dict[str, Tensor]:
@@ -196,8 +194,8 @@ def our_settings(contents: Mapping[str, Any]) -> dict[str, Any]:
     )
     for name, kind in zip(("global_rope_theta", "local_rope_theta"), _KINDS, strict=True):
         parameters = {"rope_type": "default", **rotary.get(kind, {})}
-        is_default = parameters["rope_type"] == "default"
-        require(is_default, "rope_parameters: only rope_type=default is supported")
+        problem = "rope_parameters: only rope_type=default is supported"
+        require(parameters["rope_type"] == "default", problem)
         base = contents.get(name, default.rope_parameters[kind]["rope_theta"])
         settings[name] = parameters.get("rope_theta", base)
     return settings | {
@@ -209,31 +207,23 @@ def our_settings(contents: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def to_ours(tensors: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
-    """Tensors of a stock model by our names, but for those of a decoder."""
+    """Tensors of a stock model by our names; biases that it lacks are 0."""
     is_task = any(name.startswith("classifier.") for name in tensors)
-    head = HEADS[TaskModel if is_task else Generator]
+    # The model may apply each layer more often.
+    stored = replace(config, num_hidden_layers=config.num_hidden_groups)
     names = {
         "embeddings.tok_embeddings": "embeddings.word_embeddings",
-        "embeddings.norm": f"{_MAPPING}LayerNorm",
-        "head.dense": f"{head}.dense",
-        "head.norm": f"{head}.LayerNorm",
         "decoder": "predictions.decoder",
+        **dict(_layer_names(stored, HEADS[TaskModel if is_task else Generator])),
     }
-    for layer in range(config.num_hidden_groups):
-        block = f"encoder.albert_layer_groups.{layer}.albert_layers.0"
-        names |= {f"layers.{layer}.{theirs}": f"{block}.{ours}" for theirs, ours in _LAYERS.items()}
-        names[f"layers.{layer + 1}.attn_norm"] = f"{block}.{_LAST_NORM}"
-        names["final_norm"] = f"{block}.{_LAST_NORM}"
     renamed: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         layer_name, _, kind = name.removeprefix("model.").rpartition(".")
         renamed[f"{names.get(layer_name, layer_name)}.{kind}"] = tensor
-    table = renamed.get(_TABLE, torch.empty(0))
-    renamed[f"{_MAPPING}dense.weight"] = torch.eye(table.shape[-1] if table.ndim else 0)
     for name, tensor in [*renamed.items()]:
         if name.endswith(".weight") and name not in (_TABLE, "predictions.decoder.weight"):
             bias = name.removesuffix("weight") + "bias"
             renamed.setdefault(bias, torch.zeros(tensor.shape[:1]))
-    if f"{HEADS[Generator]}.dense.weight" in renamed:
-        renamed.setdefault("predictions.bias", torch.zeros(table.shape[:1]))
+    if "predictions.dense.weight" in renamed:
+        renamed.setdefault("predictions.bias", torch.zeros(config.vocab_size))
     return renamed

@@ -53,9 +53,7 @@ def test_other_blocks_resume_exactly_and_are_fine_tuned_and_lengthened(
         texts = ["The house."]
         (ours,) = model.classify(texts)
         stock = pipeline("text-classification", str(tmp_path / "stock"), device="cpu")
-        assert stock(texts) == [
-            {"label": ours.label, "score": pytest.approx(ours.score, abs=1e-5)}
-        ]
+        assert stock(texts) == [{"label": ours.label, "score": pytest.approx(ours.score, abs=1e-5)}]
         (again,) = load_model(tmp_path / "stock").classify(texts)
         assert again.scores == pytest.approx(ours.scores, abs=1e-6)
     longer = ("--max_seq_length", 48, "--init_from", tmp_path / "run")

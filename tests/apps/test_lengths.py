@@ -48,21 +48,12 @@ def test_a_run_from_weights_has_the_longer_of_both_lengths(
     lengths = (("same", finished.folder, LENGTH, LENGTH), ("longer", finished.folder, 48, 48))
     for name, source, length, wanted in (*lengths, ("shorter", tmp_path / "longer", 16, 48)):
         more = ("--init_from", source, "--max_seq_length", length, *tokenizer)
-        more += ("--model.max_position_embeddings", wanted)
         succeed(pretrain.main, *finished.options(tmp_path / name, *STEPS, *more))
         assert positions(tmp_path / name / "discriminator") == wanted
-    with pytest.raises(ea.UsageError, match="16 differs from the 48 positions"):
-        parse_pretraining(finished.options(tmp_path / "other", *more[:-1], 16))
 
 
-def test_other_positions_than_the_trained_ones_are_refused_and_those_of_older_files_ignored() -> (
-    None
-):
-    option = "--model.max_position_embeddings"
-    for length in (128, 512):
-        with pytest.raises(ea.UsageError, match=f"{option} {length} differs from the 64 positions"):
-            parse_pretraining([option, str(length)])
-    for argv in ([option, "64"], ["--config", '{"model": {"max_position_embeddings": 512}}'], []):
+def test_a_number_of_positions_in_an_older_file_is_ignored() -> None:
+    for argv in (["--config", '{"model": {"max_position_embeddings": 512}}'], []):
         assert parse_pretraining(argv)[1].model.max_position_embeddings == 64
 
 

@@ -19,7 +19,6 @@ from electra_albert.config.finetuning import (
     CUSTOM,
     DERIVED,
     DataConfig,
-    FinetuneConfig,
     TuningConfig,
     table_name,
 )
@@ -130,10 +129,7 @@ def open_folder(job: TaskJob, command: Sequence[str]) -> list[str]:
 
 def _changes(recorded: dict[str, Any], settings: dict[str, Any], folder: Path) -> list[str]:
     """The allowed differences between recorded and new settings, else CheckpointError."""
-    # An older version did not record all options.
-    before = {**FinetuneConfig().options(), **recorded}
-    for name in _OF_CALL:
-        before.pop(name, None)
+    before = {name: value for name, value in recorded.items() if name not in _OF_CALL}
     same_data = before | {"data": settings["data"]}
     changes = compare_settings(same_data, settings, folder, _MAY_CHANGE)
     if before.get("data") != settings["data"]:

@@ -86,15 +86,6 @@ def parse_pretraining(
     words = [*first, *command_line.config_first(argv)]
     config = _build(parse(parser, words, _SHORT_HELP, "corpus"))
     refuse_idle_options(argv, config)
-    # The number of positions is derived; an older config.yaml may repeat it.
-    least = inherited.get("model", {}).get(_POSITIONS, 0)
-    positions = max(config.corpus.max_seq_length * READ_LENGTHS[config.model.block], least)
-    (value,) = command_line.find_early(argv, (f"model.{_POSITIONS}",))
-    if value not in (None, str(positions)):
-        raise UsageError(
-            f"--model.{_POSITIONS} {value} differs from the {positions} positions that "
-            "--max_seq_length and --init_from give; leave it out"
-        )
     return preset, replace(config, run=replace(config.run, init_from=source))
 
 
@@ -119,6 +110,7 @@ def refuse_idle_options(argv: Sequence[str], config: PretrainConfig) -> None:
         names,
         (
             (True, of_idle_groups, f"--objective {run.objective}"),
+            (True, {f"model.{_POSITIONS}"}, "--max_seq_length or --init_from, which decide it"),
             (not config.rtd.trains_generator, _TRAINED, f"--rtd.generator {config.rtd.generator}"),
             (has_budget, {"max_steps", "save_milestones"}, "--budget or --flops, which decide it"),
             (config.corpus.tokenizer, {"vocab_size"}, f"--tokenizer {config.corpus.tokenizer}"),

@@ -115,7 +115,7 @@ INVALID = table(r"""
 --vocab_size 99 --tokenizer here | --vocab_size has no effect with --tokenizer here
 --learning_rate inf | learning_rate
 --max_seq_length 4 | max_seq_length=4 | [8, 1048576]
---model.max_position_embeddings 512 | differs from the 64 positions
+--model.max_position_embeddings 64 | has no effect with --max_seq_length or --init_from
 --precision fp8 | precision | fp8
 --model.hidden_size 30 --model.num_attention_heads 4 | hidden_size=30 | multiple
 """)
