@@ -249,7 +249,7 @@ def our_implementation(
         counts = count_step(cast(Objective, objective), [batch], run)
         if not training_step.is_checked:
             training_step.check(batch, step)
-        training_step.accumulate([batch], training_step.scales(counts.terms), step)
+        training_step.accumulate([batch], counts.terms, step)
         training_step.finish()
 
     return Implementation(objective, training_step.optimizer, update)

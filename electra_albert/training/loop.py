@@ -133,7 +133,7 @@ class _Loop:
         step = self.step + 1
         if not training_step.is_checked:
             training_step.check(micro_batches[0], step)
-        training_step.accumulate(micro_batches, training_step.scales(counts.terms), step)
+        training_step.accumulate(micro_batches, counts.terms, step)
         training_step.finish()
         self.step = step
         self.tokens += counts.tokens

@@ -139,32 +139,22 @@ class TrainingStep:
         self.guard.restore((0, 0, 0))
         self.tally.clear()
 
-    def scales(self, counts: Mapping[str, int]) -> dict[str, float]:
-        """The factor of each term's sum, for global counts; 0 for a count of 0.
-
-        The summed gradient of all ranks is that of weight * sum / count. DDP averages over ranks
-        instead, so its scales are world_size times larger.
-        """
-        factor = 1
-        if self.run.record is None:
-            factor = self.run.world.world_size
-        scales = dict.fromkeys(self._weights, 0.0)
-        for name, weight in self._weights.items():
-            if counts[name]:
-                scales[name] = factor * weight / counts[name]
-        return scales
-
-    def accumulate(
-        self, micro_batches: list[Batch], scales: Mapping[str, float], step: int
-    ) -> None:
+    def accumulate(self, micro_batches: list[Batch], counts: Mapping[str, int], step: int) -> None:
         """Forward and backward passes of micro-batches: adds up gradients, and sums of the terms.
 
-        The loss is the sum of scale * term.
+        The summed gradient of all ranks is that of weight * sum / count of each term, for global
+        counts; terms with a count of 0 have none. DDP averages over ranks instead, so its scales
+        are world_size times larger.
         """
         config = self.run.config
         device = self.run.world.device
         scheduled = learning_rate(step, config)
-        numbers = [scales[name] for name in self._weights]
+        factor = 1
+        if self.run.record is None:
+            factor = self.run.world.world_size
+        numbers = []
+        for name, weight in self._weights.items():
+            numbers.append(factor * weight / counts[name] if counts[name] else 0.0)
         for group in self.optimizer.param_groups:
             numbers.append(scheduled * group["lr_multiplier"])
         # A new tensor each time: the copy of the one before may not have begun yet.
@@ -243,7 +233,7 @@ class TrainingStep:
     def check(self, batch: Batch, step: int) -> None:
         """Raise ValueError if a parameter gets no gradient, or counts on host and device differ."""
         self.optimizer.zero_grad(set_to_none=True)  # of an earlier run
-        no_loss = dict.fromkeys(self._weights, 0.0)  # the gradients exist, but are 0
+        no_loss = dict.fromkeys(self._weights, 0)  # the gradients exist, but are 0
         # Also makes a resume exact: DDP reorders its buckets, and thus sums, after a backward pass.
         self.accumulate([batch], no_loss, step)
         check_gradients(self.module)

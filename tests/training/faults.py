@@ -130,7 +130,7 @@ def _gradients(folder: Path, world: distributed.World) -> None:
         counts = count_step(training_step.module, micro_batches, run)
         # Planted: no_sync around the last micro-batch too.
         with training_step.model.no_sync() if name == "never" else nullcontext():
-            training_step.accumulate(micro_batches, training_step.scales(counts.terms), step)
+            training_step.accumulate(micro_batches, counts.terms, step)
         gathered = distributed.gather_objects(toy.gradient_of(training_step.module).tolist(), world)
         if world.is_main:
             print(json.dumps([name, gathered]))
@@ -185,11 +185,12 @@ def _overflow(folder: Path, world: distributed.World) -> None:
         folder, CONFIG, world, Monitor(folder, 8, is_main=False), StopSignal(), "fp16"
     )
     objective = ToyObjective(0.0)
+    weight = 1e6 if world.rank == world.world_size - 1 else 1e-6
+    objective.weights = dict.fromkeys(objective.weights, weight)
     training_step = TrainingStep(objective, run)
     training_step.distribute()
     micro_batches = next(ToyBatches(CONFIG, world).steps(1))
-    weight = 1e6 if world.rank == world.world_size - 1 else 1e-6
-    training_step.accumulate(micro_batches, dict.fromkeys(objective.weights, weight), 1)
+    training_step.accumulate(micro_batches, dict.fromkeys(objective.weights, 1), 1)
     training_step.loss_scale.unscale_(training_step.optimizer)
     training_step.loss_scale.update_scale()
     states = distributed.gather_objects(training_step.loss_scale.state(), world)

@@ -143,12 +143,12 @@ def test_a_recorded_step_with_an_infinite_loss_is_skipped(tmp_path: Path) -> Non
     assert untimed_rows(tmp_path / "recorded")[-2]["skipped_steps"] == 1
 
 
-def accumulate_at_new_rates(self: TrainingStep, batches: Any, scales: Any, step: int) -> None:
+def accumulate_at_new_rates(self: TrainingStep, batches: Any, counts: Any, step: int) -> None:
     """Planted: the learning rates are new tensors instead of those that are recorded."""
     for group in self.optimizer.param_groups:
         rate = steps.learning_rate(step, self.run.config) * group["lr_multiplier"]
         group["lr"] = torch.tensor(rate, dtype=torch.float64)
-    accumulate(self, batches, scales, step)
+    accumulate(self, batches, counts, step)
 
 
 def keep_gradient(self: TrainingStep) -> None:

@@ -47,16 +47,15 @@ def run_of(folder: Path) -> RunSettings:
 def loop_gradient(model: nn.Module, micro_batches: list[Batch], run: RunSettings) -> None:
     counts = count_step(model, micro_batches, run)
     training_step = TrainingStep(model, run)
-    training_step.accumulate(micro_batches, training_step.scales(counts.terms), STEP)
+    training_step.accumulate(micro_batches, counts.terms, STEP)
 
 
 def mean_of_means(model: nn.Module, micro_batches: list[Batch], run: RunSettings) -> None:
     """Planted: the mean of the micro-batches' own means."""
     training_step = TrainingStep(model, run)
     for batch in micro_batches:
-        scales = training_step.scales(model.counts(batch))
-        parts = {name: scale / len(micro_batches) for name, scale in scales.items()}
-        training_step.accumulate([batch], parts, STEP)
+        counts = {name: count * len(micro_batches) for name, count in model.counts(batch).items()}
+        training_step.accumulate([batch], counts, STEP)
 
 
 def check_split_changes_no_gradient(gradient: Gradient, folder: Path) -> None:
@@ -139,7 +138,7 @@ def test_dropout_differs_by_seed_step_micro_batch_and_rank(tmp_path: Path) -> No
     for rank, seed, step in product((0, 1), (1, 2), (1, 2)):
         world = ALONE._replace(rank=rank)
         run = replace(run_of(tmp_path), world=world, config=replace(CONFIG, seed=seed))
-        TrainingStep(model, run).accumulate([batch, batch], dict.fromkeys(model.weights, 1.0), step)
+        TrainingStep(model, run).accumulate([batch, batch], dict.fromkeys(model.weights, 1), step)
     assert len(masks) == 2 * 2 * 2 * 2
 
 

@@ -85,12 +85,12 @@ def gradient(folder: Path, arithmetic: Arithmetic, *, is_scaled: bool = True) ->
     model = weighted(1e-7)()
     run, batches = replace(run_of(folder), arithmetic=arithmetic), next(ToyBatches(CONFIG).steps(1))
     training_step = TrainingStep(model, run)
-    scales = training_step.scales(count_step(model, batches, run).terms)
+    counts = count_step(model, batches, run).terms
     scale = training_step.loss_scale = LossScale(CPU, arithmetic if is_scaled else "fp32")
     has_overflowed = True
     while has_overflowed:
         training_step.optimizer.zero_grad()
-        training_step.accumulate(batches, scales, 1)
+        training_step.accumulate(batches, counts, 1)
         scale.unscale_(training_step.optimizer)
         has_overflowed = bool(scale.update_scale())
     return toy.gradient_of(model)

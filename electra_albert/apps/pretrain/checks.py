@@ -230,7 +230,7 @@ def _overfit(step: TrainingStep, batch: Batch, counts: dict[str, int]) -> list[d
     rows: list[dict[str, float]] = []
     started = time.monotonic()
     while len(rows) < _STEPS and time.monotonic() - started < _SECONDS:
-        step.accumulate([batch], step.scales(counts), 1)
+        step.accumulate([batch], counts, 1)
         terms = step.terms()
         rows.append(
             {name: float(terms[name].sum / count) for name, count in counts.items() if count}

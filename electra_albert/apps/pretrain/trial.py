@@ -177,7 +177,7 @@ def time_parts(job: Job, world: World) -> tuple[float, float]:
     def micro_batch() -> None:
         batch = next(batches)[:1]
         counts = count_step(objective, batch, run)
-        training_step.accumulate(batch, training_step.scales(counts.terms), 1)
+        training_step.accumulate(batch, counts.terms, 1)
 
     with own_stream(device), closing(batches):
         training_step.check(next(batches)[0], 1)  # compiles and allocates memory
