@@ -57,7 +57,6 @@ class MaskedLanguageModeling(nn.Module):
         self.mlm = mlm
         self.special = special
         self.seed = seed
-        self.sop = sop
         self.weights = {"mlm_loss": 1.0}
         self.chance_level = {"mlm_loss": math.log(model.vocab_size)}
         if sop is not None:
@@ -70,7 +69,9 @@ class MaskedLanguageModeling(nn.Module):
 
     def counts(self, batch: Batch) -> dict[str, int]:
         """Counts of predicted tokens and of sequences with an order, computed on the host."""
-        return count_targets(batch, "mlm_loss", self.mlm.mask_rate, self.special, self.sop)
+        count = count_targets(batch, self.mlm.mask_rate, self.special)
+        counts = {"mlm_loss": int(count.sum()), "sop_loss": count_orders(batch)}
+        return {name: count for name, count in counts.items() if name in self.weights}
 
     def corrupt(self, batch: Batch) -> Prediction:
         """Mask the batch and predict the masked tokens."""
@@ -127,24 +128,15 @@ def logits_at(
     return logits(hidden_states.gather(1, index)).float()
 
 
-def count_targets(
-    batch: Batch,
-    name: str,
-    mask_rate: float,
-    special: SpecialIds,
-    sop: SopConfig | None,
-) -> dict[str, int]:
-    """Count the targets of `mask`, under `name`, and with `sop` the sequences with an order.
-
-    On the host.
-    """
+def count_targets(batch: Batch, mask_rate: float, special: SpecialIds) -> Tensor:
+    """Number of the targets of `mask` in each sequence, int64 [B]."""
     is_maskable = masking.maskable(batch.input_ids, batch.attention_mask, special)
-    count = masking.target_count(is_maskable, mask_rate)
-    counts = {name: int(count.sum())}
-    if sop is not None:
-        has_order = batch.sentence_order_label != IGNORED_LABEL
-        counts["sop_loss"] = int(has_order.sum())
-    return counts
+    return masking.target_count(is_maskable, mask_rate)
+
+
+def count_orders(batch: Batch) -> int:
+    """Number of the sequences with an order."""
+    return int((batch.sentence_order_label != IGNORED_LABEL).sum())
 
 
 def prediction_terms(

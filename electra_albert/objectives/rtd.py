@@ -19,7 +19,7 @@ from electra_albert.contracts import Batch, Objective, PretrainingObjective, Spe
 from electra_albert.model.electra import Discriminator, Electra, Generator
 from electra_albert.objectives import masking, mlm, spec_of
 from electra_albert.objectives.evaluation import Detections, Unigram, baseline_terms
-from electra_albert.objectives.masking import Targets, maskable, sample, share_of, target_count
+from electra_albert.objectives.masking import Targets, sample, share_of
 
 _MLM_LOSS = "discriminator_mlm_loss"
 
@@ -62,7 +62,6 @@ class ReplacedTokenDetection(nn.Module):
         self.rtd = rtd
         self.special = special
         self.seed = seed
-        self.sop = sop
         self._fixed = [fixed]  # no submodule, so neither trained nor saved
         weights = {
             "generator_loss": rtd.generator_weight if rtd.trains_generator else 0.0,
@@ -113,14 +112,14 @@ class ReplacedTokenDetection(nn.Module):
 
         Computed on the host.
         """
-        rate = self.rtd.mask_rate
-        counts = mlm.count_targets(batch, "generator_loss", rate, self.special, self.sop)
-        counts["discriminator_loss"] = int(batch.attention_mask.sum())
-        if self.rtd.mlm_share:
-            is_maskable = maskable(batch.input_ids, batch.attention_mask, self.special)
-            stays_masked = share_of(target_count(is_maskable, rate), self.rtd.mlm_share)
-            counts[_MLM_LOSS] = int(stays_masked.sum())
-            counts["discriminator_loss"] -= counts[_MLM_LOSS]
+        count = mlm.count_targets(batch, self.rtd.mask_rate, self.special)
+        stays_masked = int(share_of(count, self.rtd.mlm_share).sum())
+        counts = {
+            "generator_loss": int(count.sum()),
+            "discriminator_loss": int(batch.attention_mask.sum()) - stays_masked,
+            _MLM_LOSS: stays_masked,
+            "sop_loss": mlm.count_orders(batch),
+        }
         return {name: counts[name] for name in self.weights}
 
     def corrupt(self, batch: Batch) -> Corruption:
