@@ -91,7 +91,7 @@ def _restore(folder: Path, step: int) -> tuple[Any, int, str]:
         if saved_step < step and not checkpoint.find_problem(path):
             latest = path
             origin = f"checkpoint of step {saved_step}"
-    world = World(0, 1, 0, torch.device("cpu"))
+    world = World(0, 1, torch.device("cpu"))
     resumed = None
     if latest:
         resumed = checkpoint.read_state(latest)["settings"]

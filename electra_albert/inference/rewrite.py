@@ -38,9 +38,9 @@ class Draw:
     Raises UsageError if one is out of range.
     """
 
-    mask_rate: float = 0.15
-    temperature: float = 1.0
-    seed: int = 42
+    mask_rate: float
+    temperature: float
+    seed: int
 
     def __post_init__(self) -> None:
         require(

@@ -92,12 +92,12 @@ class Electra(nn.Module):
             embeddings = Embeddings(discriminator, embeddings)
         self.discriminator = Discriminator(discriminator, embeddings, **heads)
         models = (self.generator, self.discriminator)
-        initialize_models(*(model for model in models if model is not None))
+        initialize_models(*filter(None, models))
         if is_disentangled:
             nn.init.zeros_(embeddings.word_embeddings.weight)
 
 
-def initialize_models(*models: Generator | Discriminator) -> None:
+def initialize_models(*models: Backbone) -> None:
     """Initialize models with shared embeddings, drawn from torch's generator in a fixed order."""
     initialize(models[0].embeddings, models[0].config)
     for model in models:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from electra_albert.config.model import ModelConfig
-from electra_albert.config.objectives import MlmConfig, SopConfig
+from electra_albert.config.objectives import MlmConfig, RtdConfig, SopConfig
 from electra_albert.contracts import IGNORED_LABEL, Batch, SpecialIds, Term, UsageError
 from electra_albert.model.electra import Discriminator, Generator, initialize_models
 from electra_albert.model.encoder import SentenceOrderHead
@@ -75,12 +75,7 @@ class MaskedLanguageModeling(nn.Module):
 
     def corrupt(self, batch: Batch) -> Prediction:
         """Mask the batch and predict the masked tokens."""
-        vocab_size = self.generator.config.vocab_size
-        masked_ids, targets, is_masked = masking.mask(
-            batch, vocab_size, self.mlm, self.special, self.seed
-        )
-        hidden_states, logits = predict(self.generator, batch, masked_ids, targets)
-        return Prediction(masked_ids, targets, is_masked, hidden_states, logits)
+        return predict(self.generator, batch, self.mlm, self.special, self.seed)
 
     def forward(self, batch: Batch) -> dict[str, Term]:
         """Loss and metric terms of a batch."""
@@ -106,12 +101,16 @@ class MaskedLanguageModeling(nn.Module):
 def predict(
     generator: Generator,
     batch: Batch,
-    masked_ids: Tensor,
-    targets: masking.Targets,
-) -> tuple[Tensor, Tensor]:
-    """Hidden states [B, L, D] of masked_ids int64 [B, L], and logits [B, K, V] at the targets."""
+    options: MlmConfig | RtdConfig,
+    special: SpecialIds,
+    seed: int,
+) -> Prediction:
+    """Mask a batch and predict the masked tokens."""
+    vocab_size = generator.config.vocab_size
+    masked_ids, targets, is_masked = masking.mask(batch, vocab_size, options, special, seed)
     hidden_states = generator(masked_ids, batch.attention_mask, batch.token_type_ids)
-    return hidden_states, logits_at(targets.positions, generator.logits, hidden_states)
+    logits = logits_at(targets.positions, generator.logits, hidden_states)
+    return Prediction(masked_ids, targets, is_masked, hidden_states, logits)
 
 
 def logits_at(

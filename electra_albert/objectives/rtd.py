@@ -17,7 +17,7 @@ from electra_albert.config.objectives import RtdConfig, SopConfig
 from electra_albert.config.pretraining import PretrainConfig
 from electra_albert.contracts import Batch, Objective, PretrainingObjective, SpecialIds, Term
 from electra_albert.model.electra import Discriminator, Electra, Generator
-from electra_albert.objectives import masking, mlm, spec_of
+from electra_albert.objectives import mlm, spec_of
 from electra_albert.objectives.evaluation import Detections, Unigram, baseline_terms
 from electra_albert.objectives.masking import Targets, sample, share_of
 
@@ -124,9 +124,9 @@ class ReplacedTokenDetection(nn.Module):
 
     def corrupt(self, batch: Batch) -> Corruption:
         """Mask the batch and replace targets by generator samples."""
-        vocab_size = self.discriminator.config.vocab_size
-        masked_ids, targets, is_masked = masking.mask(
-            batch, vocab_size, self.rtd, self.special, self.seed
+        generator: Any = self.generator or self._fixed[0]
+        masked_ids, targets, is_masked, _, logits = mlm.predict(
+            generator, batch, self.rtd, self.special, self.seed
         )
         positions = targets.positions
         # The targets are sorted by their noise, so the first ones are a random part.
@@ -134,8 +134,6 @@ class ReplacedTokenDetection(nn.Module):
         index = torch.arange(positions.shape[1], device=positions.device)
         is_kept = index < kept_count[:, None]  # [B, K]
         is_sampled = (targets.weight > 0) & ~is_kept  # [B, K]
-        generator: Any = self.generator or self._fixed[0]
-        _, logits = mlm.predict(generator, batch, masked_ids, targets)
         example_id = batch.example_id[:, None].expand_as(positions)
         keys = (self.seed, example_id.flatten(), positions.flatten())
         sampled = sample(logits.flatten(0, 1), self.rtd.temperature, *keys)

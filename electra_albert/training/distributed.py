@@ -30,7 +30,6 @@ class World(NamedTuple):
 
     rank: int
     world_size: int
-    local_rank: int
     device: torch.device
 
     @property
@@ -59,7 +58,7 @@ def start(device: str, timeout_seconds: int = TrainingConfig.ddp_timeout) -> Wor
     # Gloo would connect a second group to the addresses of the first.
     if world_size > 1 and not dist.is_initialized():
         dist.init_process_group(backend, timeout=timedelta(seconds=timeout_seconds))
-    return World(rank, world_size, local_rank, chosen)
+    return World(rank, world_size, chosen)
 
 
 def _device(device: str, local_rank: int, world_size: int) -> torch.device:

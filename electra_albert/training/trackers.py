@@ -23,9 +23,7 @@ _ID_FILE = "tracker_id"  # in the run's folder: its identity in online trackers,
 def check_trackers(report_to: str) -> None:
     """Raise UsageError unless the packages of all trackers are installed."""
     for name in report_to.split(","):
-        if name in ("none", "tensorboard"):
-            continue
-        if importlib.util.find_spec(name) is None:
+        if name != "none" and importlib.util.find_spec(name) is None:
             raise UsageError(f"--report_to {name} needs its package; run: pip install {name}")
 
 

@@ -50,7 +50,7 @@ LARGE = replace(LARGE, max_position_embeddings=128)
 def world() -> Iterator[World]:
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
-    yield World(0, 1, 0, torch.device("cuda", 0))
+    yield World(0, 1, torch.device("cuda", 0))
     torch.cuda.set_sync_debug_mode("default")
 
 
@@ -192,7 +192,7 @@ def test_compiled_code_never_synchronises_and_has_the_eager_losses(
 def record_a_value(folder: Path) -> None:
     """Print the error of a recorded step that reads a value."""
     TrainingStep.micro = read_value
-    world = World(0, 1, 0, torch.device("cuda", 0))
+    world = World(0, 1, torch.device("cuda", 0))
     try:
         trained(world, folder, "fp32", "none", "mlm", is_recorded=True, batches=TextBatches())
     except UsageError as error:

@@ -258,7 +258,7 @@ def test_a_tracker_that_cannot_start_is_refused_and_one_that_fails_later_only_wa
 def test_the_first_of_three_ranks_gets_the_tally_of_two(rank: int, total: float) -> None:
     tally = Tally(torch.device("cpu"))
     state = {"names": ["a"], "ranks": [[[(1.5).hex()], [1]], [[(2.0).hex()], [2]]]}
-    tally.restore(state, World(rank, 3, rank, torch.device("cpu")))
+    tally.restore(state, World(rank, 3, torch.device("cpu")))
     assert tally.take(ALONE)["a"][0] == total
 
 

@@ -26,7 +26,7 @@ from tests.apps.tiny_run import untimed_rows
 
 V, L, D = 11, 7, 5
 SEED = 3
-ALONE = World(0, 1, 0, torch.device("cpu"))
+ALONE = World(0, 1, torch.device("cpu"))
 
 _INTERVALS = {
     "max_steps": 8,

@@ -83,7 +83,7 @@ asked | none | bf16 | cpu | error
 
 
 def test_on_a_gpu_the_step_is_recorded_where_that_is_known_to_work() -> None:
-    worlds = {size: World(0, int(size), 0, torch.device("cuda")) for size in "12"}
+    worlds = {size: World(0, int(size), torch.device("cuda")) for size in "12"}
     configs = {
         "auto": TrainingConfig(),
         "recomputed": TrainingConfig(gradient_checkpointing=True),
