@@ -118,7 +118,7 @@ def export(
     written = {name for name, _ in built.named_children()}
     if stored.config.block == "modern" and form == "safetensors":
         form = "modernbert"
-        written &= {"embeddings", "encoder", "classifier", modernbert.HEADS.get(type(built), "")}
+        written &= {"embeddings", "encoder", "classifier", modernbert.CLASSES[type(built)][1]}
     if not is_vectors:
         _warn_of_unused(stored, written, kind)
     facts = card.Facts(_read_terms(files.config.parent) | ({"license": license} if license else {}))

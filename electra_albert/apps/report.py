@@ -42,7 +42,7 @@ _SETTINGS: dict[str, Any] = {
 _RECORD: dict[str, Any] = {
     "processor": str | None,
     "corpus_statistics": list[str] | None,
-    "flops_per_step": int | list[tuple[int, int]] | None,
+    "flops_per_step": int | None,
 }
 _CHARTS: dict[str, tuple[str, str | float | None]] = {  # title and baseline by metric
     **{name: (metric.label, metric.baseline) for name, metric in METRICS.items()},

@@ -239,6 +239,7 @@ class Removed(NamedTuple):
 _NO_GAIN = "it showed no gain"
 REMOVED = {
     "average_checkpoints": Removed(1, _NO_GAIN),
+    "adam_bias_correction": Removed(True, "no gain was measured"),
     "log_gradient_norms": Removed(False, "no decision was based on it"),
     "model.max_position_embeddings": Removed(..., "it is max_seq_length, or that of init_from"),
     "dropout_samples": Removed(1, "no gain was measured"),

@@ -61,8 +61,6 @@ class TrainingConfig:
     cosine (warmup, then half a cosine)."""
     lr_decay_share: float = 0.2
     """Fraction of the steps over which the schedule wsd decays; with 0 it stays at the peak."""
-    adam_bias_correction: bool = True
-    """Bias correction of Adam's moments; the optimizers of ELECTRA and ALBERT have none."""
     max_grad_norm: float = 1.0
     """Maximum gradient norm, for gradient clipping."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"

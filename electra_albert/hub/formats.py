@@ -49,6 +49,7 @@ _ALWAYS: dict[str, Any] = {
     "tie_word_embeddings": True,
     "quantization_config": None,
     "auto_map": {},
+    "rope_scaling": None,
     "custom_pipelines": {},
 }
 TABLE = "embeddings.word_embeddings.weight"
@@ -208,6 +209,8 @@ def stock_details(contents: Mapping[str, Any], source: str) -> dict[str, Any]:
         raise CheckpointError(
             f"{source}: architecture {short_repr(architecture)} is not fine-tuned; fine-tune it"
         )
+    if kind in ("sequence", "choice") and contents.get("classifier_pooling") == "mean":
+        raise CheckpointError(f"{source}: pooling by the mean is not supported; name another model")
     problem_type = contents.get("problem_type")
     if problem_type not in (None, "regression", "single_label_classification", MULTI_LABEL):
         raise CheckpointError(

@@ -37,7 +37,10 @@ _COLUMNS = {"text": list[str], "pair": list[str]}
 _MIN_LENGTHS = {"max_seq_length": 8, "doc_stride": 1, "max_answer_length": 1}
 _ORDER_HEAD = "sentence_order"
 # Fields that neither the shapes of the weights determine nor model/growth.py changes.
-_FIELDS = ("hidden_act", "layer_norm_eps", "block", "attention", "attention_options")
+_FIELDS = (
+    *("hidden_act", "layer_norm_eps", "block", "attention", "attention_options"),
+    *("global_attn_every_n_layers", "local_attention", "global_rope_theta", "local_rope_theta"),
+)
 
 
 class Stored(NamedTuple):

@@ -21,6 +21,7 @@ from electra_albert.contracts import CheckpointError
 from electra_albert.files import is_of_kind, load_json
 from electra_albert.hub.onnx import INPUTS, Model, outputs, probe, quiet, require_close
 from electra_albert.model.electra import Discriminator, Generator
+from electra_albert.model.encoder import EncoderModel
 from electra_albert.model.task_model import TaskModel
 from electra_albert.tokenization.tokenizer import save_tokenizer
 
@@ -29,14 +30,13 @@ _EQUAL = """vocab_size hidden_size num_hidden_layers num_attention_heads interme
 _NAMES = {  # fields of ModelConfig by their names in stock
     **{name: name for name in _EQUAL.split()},
     "hidden_act": "hidden_activation",
-    "hidden_dropout_prob": "mlp_dropout",
-    "attention_probs_dropout_prob": "attention_dropout",
     "layer_norm_eps": "norm_eps",
 }
 _BIASES = "norm_bias attention_bias mlp_bias classifier_bias"
 _ROLES = ("pad_token_id", "cls_token_id", "sep_token_id")
-_KINDS = ("full_attention", "sliding_attention")  # of layers
-_TABLE = "embeddings.word_embeddings.weight"
+_BASES = {"full_attention": "global_rope_theta", "sliding_attention": "local_rope_theta"}
+_KINDS = tuple(_BASES)  # of layers
+_UNBIASED = (".bias", "word_embeddings", "decoder", "classifier")  # or always with a bias
 _LAYERS = (  # names in a layer of stock, and in our block
     ("attn.Wqkv", "attention.qkv"),
     ("attn.Wo", "attention.dense"),
@@ -45,34 +45,34 @@ _LAYERS = (  # names in a layer of stock, and in our block
     ("mlp.Wo", "ffn_output"),
 )
 _CHECKED_LENGTH = 24
-HEADS: dict[type, str] = {  # our heads that are written, by class
-    Generator: "predictions",
-    Discriminator: "discriminator_predictions",
-    TaskModel: "prediction_head",
+CLASSES: dict[type, tuple[str, str]] = {  # the stock class, and our head's name, by our class
+    EncoderModel: ("ModernBertModel", ""),
+    Generator: ("ModernBertForMaskedLM", "predictions"),
+    Discriminator: ("ModernBertForTokenClassification", "discriminator_predictions"),
+    TaskModel: ("", "prediction_head"),
 }
 
 
 def architecture(model: Model) -> str:
     """The stock class of a model."""
-    if isinstance(model, TaskModel):
-        return model.head.architecture
-    if isinstance(model, Discriminator):
-        return "ModernBertForTokenClassification"
-    return "ModernBertForMaskedLM" if isinstance(model, Generator) else "ModernBertModel"
+    return model.head.architecture if isinstance(model, TaskModel) else CLASSES[type(model)][0]
 
 
-def to_modernbert(model: Model, tokenizer: Any, labels: Mapping[str, Any] | None = None) -> Any:
+def to_modernbert(model: Model, tokenizer: Any, labels: Mapping[str, Any]) -> Any:
     """The stock model, in eval mode; labels: settings of config.json that describe a task."""
     import transformers
 
     name = architecture(model)
-    settings = {**_stock_settings(model.config, tokenizer), **(labels or {"num_labels": 1})}
-    settings |= {"architectures": [name], "tie_word_embeddings": not isinstance(model, Generator)}
+    settings = _stock_settings(model.config, tokenizer)
+    is_tied = not isinstance(model, Generator)
     with quiet():
-        stock = getattr(transformers, name)(transformers.ModernBertConfig(**settings))
+        config = transformers.ModernBertConfig(
+            architectures=[name], tie_word_embeddings=is_tied, **settings, **labels
+        )
+        stock = getattr(transformers, name)(config)
     table = model.embeddings.table
     stock.to(table.dtype)
-    names = _layer_names(model.config, HEADS.get(type(model), ""))
+    names = _layer_names(model.config, CLASSES[type(model)][1])
     if isinstance(model, Discriminator):
         names.append(("classifier", "discriminator_predictions.dense_prediction"))
     if isinstance(model, TaskModel):
@@ -99,10 +99,9 @@ def _stock_settings(config: ModelConfig, tokenizer: Any) -> dict[str, Any]:
     kinds: list[str] = []
     for group in range(config.num_hidden_groups):
         kinds += [_KINDS[not config.is_global(group)]] * size
-    bases = (config.global_rope_theta, config.local_rope_theta)
     rotary = {
-        kind: {"rope_type": "default", "rope_theta": base}
-        for kind, base in zip(_KINDS, bases, strict=True)
+        kind: {"rope_type": "default", "rope_theta": getattr(config, name)}
+        for kind, name in _BASES.items()
     }
     return {
         **{stock: getattr(config, ours) for ours, stock in _NAMES.items()},
@@ -145,13 +144,14 @@ def write_modernbert(model: Model, tokenizer: Any, folder: Path) -> dict[str, Te
             f"ModernBERT's MLM head has {model.config.hidden_size} features, no multiple of the "
             f"embedding size {model.config.embedding_size}; give --kind encoder"
         )
-    labels = {}
+    if isinstance(model, TaskModel) and model.prediction_head is None:
+        raise CheckpointError("it has another head than ModernBERT; fine-tune it again")
+    labels: dict[str, Any] = {"num_labels": 1}
     if isinstance(model, TaskModel):
         contents = load_json(folder / "config.json", dict)
         names = ("id2label", "label2id", "problem_type")
         labels = {name: contents[name] for name in names if name in contents}
         labels["num_labels"] = model.head.num_labels
-        labels["classifier_dropout"] = model.head.dropout
     stock = to_modernbert(model, tokenizer, labels)
     ids, mask, segments = probe(model.config, 2, _CHECKED_LENGTH)
     with torch.no_grad():
@@ -179,6 +179,9 @@ def our_settings(contents: Mapping[str, Any]) -> dict[str, Any]:
     settings = {
         ours: contents.get(stock, getattr(default, stock)) for ours, stock in _NAMES.items()
     }
+    activation = settings["hidden_act"]
+    is_same = contents.get("classifier_activation", activation) == activation
+    require(is_same, "classifier_activation is not hidden_activation")
     every = contents.get("global_attn_every_n_layers", 3)
     kinds = contents.get("layer_types")
     if kinds is not None:
@@ -192,7 +195,7 @@ def our_settings(contents: Mapping[str, Any]) -> dict[str, Any]:
         is_of_kind(rotary, dict[str, dict[str, Any]]),
         "rope_parameters has no mapping for each type",
     )
-    for name, kind in zip(("global_rope_theta", "local_rope_theta"), _KINDS, strict=True):
+    for kind, name in _BASES.items():
         parameters = {"rope_type": "default", **rotary.get(kind, {})}
         problem = "rope_parameters: only rope_type=default is supported"
         require(parameters["rope_type"] == "default", problem)
@@ -214,16 +217,14 @@ def to_ours(tensors: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Ten
     names = {
         "embeddings.tok_embeddings": "embeddings.word_embeddings",
         "decoder": "predictions.decoder",
-        **dict(_layer_names(stored, HEADS[TaskModel if is_task else Generator])),
+        **dict(_layer_names(stored, CLASSES[TaskModel if is_task else Generator][1])),
     }
     renamed: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         layer_name, _, kind = name.removeprefix("model.").rpartition(".")
         renamed[f"{names.get(layer_name, layer_name)}.{kind}"] = tensor
     for name, tensor in [*renamed.items()]:
-        if name.endswith(".weight") and name not in (_TABLE, "predictions.decoder.weight"):
-            bias = name.removesuffix("weight") + "bias"
-            renamed.setdefault(bias, torch.zeros(tensor.shape[:1]))
-    if "predictions.dense.weight" in renamed:
-        renamed.setdefault("predictions.bias", torch.zeros(config.vocab_size))
+        layer = name.removesuffix(".weight")
+        if tensor.numel() and not layer.endswith(_UNBIASED):
+            renamed.setdefault(f"{layer}.bias", torch.zeros(tensor.shape[:1]))
     return renamed

@@ -27,6 +27,7 @@ ARCHITECTURES: dict[str, str] = {
     "token": "AlbertForTokenClassification",
 }
 MODERNBERT = "modernbert"  # style of heads on modern blocks
+_STYLES = ("albert", "electra", MODERNBERT)
 _POOLED_KINDS = ("sequence", "choice")  # heads that read one vector per sequence
 _HEAD_PARTS = ("pooler.", "prediction_head.", "classifier.", "electra_classifier.", "qa_outputs.")
 _BELOW_BLOCKS = ("embeddings.", "encoder.embedding_hidden_mapping_in.")
@@ -46,10 +47,12 @@ class TaskHead:
 
     def __post_init__(self) -> None:
         fixed = {"choice": 1, "span": 2}.get(self.kind, self.num_labels)
-        if self.kind not in ARCHITECTURES or self.num_labels != fixed or fixed < 1:
-            raise ValueError(f"a head of kind {self.kind!r} cannot have {self.num_labels} labels")
-        if self.style not in ("albert", "electra", MODERNBERT):
-            raise ValueError(f"style={self.style!r} is none of albert, electra and modernbert")
+        is_known = self.kind in ARCHITECTURES and self.style in _STYLES
+        if not is_known or self.num_labels != fixed or fixed < 1:
+            raise ValueError(
+                f"a head of kind {self.kind!r} and style {self.style!r} cannot have "
+                f"{self.num_labels} labels"
+            )
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout={self.dropout} must be in [0, 1)")
 

@@ -76,7 +76,7 @@ def cut_metrics(path: Path, step: int, *, is_evaluated: bool) -> list[Metrics]:
     rows = read_rows(path)
     earlier = []
     for row in rows:
-        position = (row["step"], _is_evaluation(row))
+        position = (row["step"], row.get("phase") == _EVALUATION)
         if position <= (step, is_evaluated):
             earlier.append(row)
     if path.exists():
@@ -86,11 +86,6 @@ def cut_metrics(path: Path, step: int, *, is_evaluated: bool) -> list[Metrics]:
             LOG.warning(f"{path}: removing {lost} incomplete lines")
         write_text(path, "".join(json.dumps(row) + "\n" for row in earlier))
     return earlier
-
-
-def _is_evaluation(row: Metrics) -> bool:
-    has_prefix = any(name.startswith(EVALUATION_PREFIX) for name in row)
-    return has_prefix or row.get("phase") == _EVALUATION
 
 
 class Tally:

@@ -288,7 +288,7 @@ def build_optimizer(
                 state[name] = torch.zeros_like(parameter)
             if not group["is_orthogonal"]:
                 state["step"] = parameter.new_zeros((), dtype=torch.float32)
-    reset_state(optimizer, config)
+    reset_state(optimizer)
     return optimizer
 
 
@@ -319,14 +319,11 @@ def learning_rate_dtype(device: torch.device) -> torch.dtype:
     return torch.float64 if device.type == "cpu" else torch.float32
 
 
-def reset_state(optimizer: torch.optim.Optimizer, config: TrainingConfig) -> None:
+def reset_state(optimizer: torch.optim.Optimizer) -> None:
     """Set the state to that before the first step, in place."""
     for state in optimizer.state.values():
         for tensor in state.values():
             tensor.zero_()
-        if "step" in state and not config.adam_bias_correction:
-            # Here 1 - beta**step is 1 for all usual betas, and the float32 counter no longer grows.
-            state["step"].fill_(1e8)
 
 
 def flat_gradient(module: nn.Module) -> Tensor:

@@ -135,7 +135,7 @@ class TrainingStep:
         if self.loss_scale.is_enabled():  # in fp16, which is not recorded
             self.loss_scale = LossScale(run.world.device, run.arithmetic)
         self.module.load_state_dict(weights)
-        reset_state(self.optimizer, run.config)
+        reset_state(self.optimizer)
         self.guard.restore((0, 0, 0))
         self.tally.clear()
 

@@ -15,7 +15,7 @@ from transformers.models.modernbert import modeling_modernbert
 
 from electra_albert.config.model import ModelConfig
 from electra_albert.contracts import CheckpointError
-from electra_albert.hub.formats import model_config
+from electra_albert.hub.formats import model_config, stock_details
 from electra_albert.hub.load import ModelFiles, build, load_task_model, read_stored
 from electra_albert.hub.modernbert import to_modernbert, write_modernbert
 from electra_albert.hub.onnx import outputs
@@ -102,7 +102,7 @@ def test_outputs_equal_those_of_stock(
     config: ModelConfig, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = make(kind, config)
-    labels = {"num_labels": KINDS[kind]} if kind in KINDS else None
+    labels = {"num_labels": KINDS.get(kind, 1)}
     assert_parity(model, to_modernbert(model, Roles, labels), monkeypatch)
 
 
@@ -111,7 +111,7 @@ def test_outputs_equal_those_of_stock(
 def test_a_stock_folder_has_the_outputs_of_its_stock_class(
     name: str, has_biases: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    biases = dict.fromkeys(("norm_bias", "attention_bias", "mlp_bias", "decoder_bias"), has_biases)
+    biases = dict.fromkeys(("norm_bias", "attention_bias", "mlp_bias"), has_biases)
     sizes = {"hidden_size": 24, "intermediate_size": 10, "num_attention_heads": 3}
     sizes |= {"num_hidden_layers": 7, "vocab_size": 53, "local_attention": 6}
     labels = {"id2label": dict(enumerate("abcde"[: 1 if name == "ForMultipleChoice" else 2]))}
@@ -133,6 +133,8 @@ layer_types      | ["sliding_attention", "full_attention"]      | layer_types
 layer_types      | 3                                            | layer_types
 rope_parameters  | {"full_attention": {"rope_type": "yarn"}}    | rope_type
 rope_parameters  | {"full_attention": 3}                        | rope_parameters
+rope_scaling     | {"rope_type": "linear"}                      | rope_scaling
+classifier_activation | "relu"                                  | classifier_activation
 global_rope_theta | "far"                                       | global_rope_theta
 local_attention  | 0                                            | local_attention
 """
@@ -144,6 +146,13 @@ def test_other_layers_than_modernberts_are_refused() -> None:
     for name, value, problem in rows(OTHER_LAYERS):
         with pytest.raises(CheckpointError, match=problem):
             model_config(contents | {name: json.loads(value)}, "config.json")
+
+
+def test_pooling_by_the_mean_is_refused() -> None:
+    contents = {"model_type": "modernbert", "classifier_pooling": "mean"}
+    for name in STOCK_TASKS[:2]:
+        with pytest.raises(CheckpointError, match="pooling by the mean"):
+            stock_details(contents | {"architectures": [f"ModernBert{name}"]}, "config.json")
 
 
 def test_an_mlm_head_that_stock_cannot_have_is_refused(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ TORN = ('{"step": 2, "lo', '{"step": 2, "lo{"step": 3, "loss": 1.0}', "[1, 2]", 
 def test_a_resume_removes_later_rows_and_incomplete_lines(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    rows = [{"step": 1}, {"step": 2, "loss": 0.1}, {"step": 2, "eval_loss": 1.0}, {"step": 3}]
+    rows = [{"step": 1}, {"step": 2, "loss": 0.1}, {"step": 2, "phase": "eval"}, {"step": 3}]
     first, *others = (json.dumps(row) for row in rows)
     path = tmp_path / "metrics.jsonl"
     assert read_metrics(path) == []

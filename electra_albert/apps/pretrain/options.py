@@ -37,11 +37,11 @@ _SHORT_HELP = ShortHelp(
     ),
     "README.md; docs/corpus.md (text and its formats), docs/cluster.md, docs/interop.md",
 )
-# Options of trained generators; presets set some of them for other kinds too.
 _MODERN = {  # of modern blocks
     *("model.global_attn_every_n_layers", "model.local_attention"),
     *("model.global_rope_theta", "model.local_rope_theta"),
 }
+# Options of trained generators; presets set some of them for other kinds too.
 _TRAINED = {
     *("rtd.embedding_sharing", "rtd.generator_layers", "rtd.generator_rate"),
     *("rtd.generator_size", "rtd.generator_warmup_steps", "rtd.generator_weight"),

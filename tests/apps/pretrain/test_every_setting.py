@@ -67,7 +67,6 @@ training.adam_beta2 | 0.5 | weights
 training.adam_epsilon | 0.01 | weights
 training.optimizer | muon | weights
 training.lr_scheduler_type | linear | weights
-training.adam_bias_correction | false | weights
 training.max_grad_norm | 0.01 | weights
 training.precision | bf16 | weights
 training.seed | 7 | weights
@@ -241,7 +240,7 @@ for derived in DERIVED:
     FINETUNING.pop(f"training.{derived}", None)
 APPS = {"pretrain": (pretrain, PRETRAINING), "finetune": (finetune, FINETUNING)}
 # Of the step; its own tests see their effect: training/test_optimizer.py, training/test_loop.py.
-SLOW = "weight_decay adam_beta1 adam_beta2 max_grad_norm adam_bias_correction lr_decay_share"
+SLOW = "weight_decay adam_beta1 adam_beta2 max_grad_norm lr_decay_share"
 
 
 def names(config: object) -> set[str]:
