@@ -146,7 +146,9 @@ def write_modernbert(model: Model, tokenizer: Any, folder: Path) -> dict[str, Te
         )
     if isinstance(model, TaskModel) and model.prediction_head is None:
         raise CheckpointError("it has another head than ModernBERT; fine-tune it again")
-    labels: dict[str, Any] = {"num_labels": 1}
+    labels: dict[str, Any] = {}
+    if isinstance(model, Discriminator):
+        labels["num_labels"] = 1
     if isinstance(model, TaskModel):
         contents = load_json(folder / "config.json", dict)
         names = ("id2label", "label2id", "problem_type")
