@@ -7,6 +7,7 @@ import pytest
 from transformers import AutoModelForSequenceClassification, pipeline
 
 from electra_albert.apps.export import export
+from electra_albert.apps.finetune import main as finetune
 from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.inference.model import load_model
 from tests.apps.conftest import Finished
@@ -49,6 +50,8 @@ def test_other_blocks_resume_exactly_and_are_fine_tuned_and_lengthened(
     model = load_model(tmp_path / "tuned")
     assert getattr(model.encoder.config, name) == value
     if value == "modern":
+        other = cola(tmp_path).options(tmp_path / "run", tmp_path / "other", "--head", "electra")
+        assert_refused(call(finetune.main, *other), 2, "drop --head electra")
         export(tmp_path / "tuned", tmp_path / "stock")
         texts = ["The house."]
         (ours,) = model.classify(texts)

@@ -155,10 +155,12 @@ def test_pooling_by_the_mean_is_refused() -> None:
             stock_details(contents | {"architectures": [f"ModernBert{name}"]}, "config.json")
 
 
-def test_an_mlm_head_that_stock_cannot_have_is_refused(tmp_path: Path) -> None:
-    wide = replace(MODERN, embedding_size=16)
-    with pytest.raises(CheckpointError, match="no multiple"):
-        write_modernbert(make_pair(wide).generator, Roles, tmp_path)
+def test_heads_that_stock_cannot_have_are_refused(tmp_path: Path) -> None:
+    wide = make_pair(replace(MODERN, embedding_size=16)).generator
+    other = make_task_model(TaskHead("sequence", 2), MODERN)
+    for model, problem in ((wide, "no multiple"), (other, "fine-tune it again")):
+        with pytest.raises(CheckpointError, match=problem):
+            write_modernbert(model, Roles, tmp_path)
     assert not list(tmp_path.iterdir())
 
 
