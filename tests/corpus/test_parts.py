@@ -18,7 +18,6 @@ import pytest
 from electra_albert.corpus.parts import PartPlan, run_all, write_parts
 from electra_albert.corpus.sources import plan_units
 from electra_albert.corpus.store import split_parts
-from electra_albert.corpus.tokenizer_training import train_tokenizer
 from electra_albert.data_files.finding import find_files
 from electra_albert.tokenization.tokenizer import save_tokenizer
 from tests.corpus.reading import build, document, plan_parts, stored_bytes, write, write_corpus
@@ -27,12 +26,6 @@ from tests.refusals import assert_refused
 needs_proc = pytest.mark.skipif(
     not Path(f"/proc/self/task/{os.getpid()}/children").exists(), reason="finds children in /proc"
 )
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Any:
-    text = [sentence for number in range(50) for sentence in document(number)]
-    return train_tokenizer(text, 200, True, keep_accents=False)
 
 
 ROOT = Path(__file__).parents[2]

@@ -27,19 +27,12 @@ from electra_albert.corpus.store import (
     open_store,
     split_parts,
 )
-from electra_albert.corpus.tokenizer_training import train_tokenizer
 from electra_albert.data_files.finding import find_files
 from electra_albert.data_files.streams import MAX_LINE_BYTES
 from electra_albert.files import sha256
 from electra_albert.tokenization.text_encoder import TextEncoder
 from tests.corpus.reading import build, document, joined, plan_parts, write, write_corpus
 from tests.refusals import assert_refused
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Any:
-    text = [sentence for number in range(50) for sentence in document(number)]
-    return train_tokenizer(text, 200, True, keep_accents=False)
 
 
 def cut_at(stream: TokenStream, ends: np.ndarray) -> list[list[int]]:
