@@ -147,9 +147,7 @@ def read_contents(files: ModelFiles) -> dict[str, Any]:
         settings = _read_state(state)["settings"]
         shape = model_config(native_config(settings["model"]), str(state))
         if files.part == "generator" and "discriminator" in _models_in(state.parent):
-            known = settings["rtd"].keys() & RtdConfig.__annotations__
-            rtd = RtdConfig(**{name: settings["rtd"][name] for name in known})
-            shape = rtd.generator_config(shape) or shape
+            shape = RtdConfig(**settings["rtd"]).generator_config(shape) or shape
     has_energies = ENERGIES in (settings.get("objective"), *settings)
     return native_config(asdict(shape) | {ENERGIES: has_energies})
 
