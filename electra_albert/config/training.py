@@ -64,8 +64,8 @@ class TrainingConfig:
     max_grad_norm: float = 1.0
     """Maximum gradient norm, for gradient clipping."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    """Precision of the matrix products; auto: bf16 if the CPU or CUDA GPU supports it. fp16 uses
-    loss scaling."""
+    """Precision of the matrix products; auto: bf16 if the CPU or CUDA GPU is faster with it. fp16
+    uses loss scaling."""
     gradient_checkpointing: bool = free(False)
     """Recompute the activations of each layer in the backward pass: much less memory, one more
     forward pass."""
@@ -94,9 +94,10 @@ class TrainingConfig:
     """Seconds that processes wait for one another in a step; the run ends if one needs longer."""
 
     def __post_init__(self) -> None:
-        sizes = "per_device_train_batch_size per_device_eval_batch_size gradient_accumulation_steps"
-        require_within(self, COUNT, f"{sizes} max_steps logging_steps eval_steps eval_examples")
-        require_within(self, COUNT, "save_steps save_total_limit ddp_timeout")
+        counts = """max_steps logging_steps eval_steps eval_examples save_steps save_total_limit
+            per_device_train_batch_size per_device_eval_batch_size gradient_accumulation_steps
+            ddp_timeout"""
+        require_within(self, COUNT, counts)
         require_within(self, "(0, inf)", "learning_rate max_grad_norm muon_rate")
         require_within(self, COUNT_OR_0, "warmup_steps save_milestones")
         require_within(self, "[0, 1)", "weight_decay adam_beta1 adam_beta2")
