@@ -4,6 +4,7 @@ workers.
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -82,6 +83,12 @@ def finished(
     ended = make_once("run", make)
     assert ended.code == 0, ended.err
     return Finished(folder, corpus, prepared, ended)
+
+
+@pytest.fixture
+def copied(finished: Finished, tmp_path: Path) -> Path:
+    """A copy of the finished run."""
+    return shutil.copytree(finished.folder, tmp_path / "run")
 
 
 @pytest.fixture(scope="session")

@@ -22,13 +22,12 @@ HALF = STEPS // 2
 
 
 @pytest.fixture
-def half(finished: Finished, tmp_path: Path) -> Path:
+def half(copied: Path) -> Path:
     """A copy of the finished run, reset to half of its steps."""
-    run = shutil.copytree(finished.folder, tmp_path / "run")
-    shutil.rmtree(run / "checkpoints" / f"step-{STEPS:07d}")
+    shutil.rmtree(copied / "checkpoints" / f"step-{STEPS:07d}")
     for name in ("generator", "discriminator"):
-        shutil.rmtree(run / name)
-    return run
+        shutil.rmtree(copied / name)
+    return copied
 
 
 def test_a_named_checkpoint_resumes_in_a_new_folder_only_with_its_settings(

@@ -170,18 +170,12 @@ def test_a_folder_that_cannot_be_written_is_refused(finished: Finished, tmp_path
     assert hashes(tmp_path) == before
 
 
-@pytest.fixture
-def run(finished: Finished, tmp_path: Path) -> Path:
-    """A copy of the finished run, to damage."""
-    return shutil.copytree(finished.folder, tmp_path / "run")
-
-
 def test_a_folder_of_another_run_or_text_is_refused_before_work(
-    finished: Finished, run: Path, tmp_path: Path
+    finished: Finished, copied: Path, tmp_path: Path
 ) -> None:
     # Regression: a tokenizer was trained and the store built first, and the message named only
     # fingerprints.
-    before, corpus = hashes(run), tmp_path / "more.txt"
+    before, corpus = hashes(copied), tmp_path / "more.txt"
     corpus.write_text(finished.corpus.read_text() + "One more owl left.\n")
     for option, value, named in (
         ("--model.hidden_size", 64, "model.hidden_size: 32 before, 64 now"),
@@ -189,27 +183,27 @@ def test_a_folder_of_another_run_or_text_is_refused_before_work(
         ("--corpus", corpus, f"corpus: {finished.corpus} before, {corpus} now"),
     ):
         more = f"--max_steps {STEPS + 5} --prepared_dir {tmp_path}/prepared {option} {value}"
-        ended = call(pretrain.main, *finished.options(run, *more.split()))
+        ended = call(pretrain.main, *finished.options(copied, *more.split()))
         assert_refused(ended, 4, "different settings", named)
         assert (tmp_path / "prepared").exists() == (option == "--corpus")
         assert not [*tmp_path.glob("prepared/*/tokenizer"), *tmp_path.glob("prepared/*/store")]
-    assert hashes(run) == before
+    assert hashes(copied) == before
 
 
-def test_resuming_never_restarts_from_scratch(finished: Finished, run: Path) -> None:
+def test_resuming_never_restarts_from_scratch(finished: Finished, copied: Path) -> None:
     """If the newest checkpoint is damaged, the previous one is used and logged; if all are, the run
     is refused.
     """
-    os.truncate(sorted((run / "checkpoints").iterdir())[1] / "model.safetensors", 100)
-    ended = succeed(pretrain.main, *finished.options(run))
+    os.truncate(sorted((copied / "checkpoints").iterdir())[1] / "model.safetensors", 100)
+    ended = succeed(pretrain.main, *finished.options(copied))
     assert "skipping damaged checkpoint step-0000020: " in ended.err
     assert "model.safetensors has 100 bytes, not " in ended.err
     assert "after step 10" in ended.err
-    for checkpoint in (run / "checkpoints").iterdir():
+    for checkpoint in (copied / "checkpoints").iterdir():
         (checkpoint / "MANIFEST.json").unlink(missing_ok=True)
-    before = hashes(run)
-    assert_refused(call(pretrain.main, *finished.options(run)), 4, "are damaged", "start again")
-    assert hashes(run) == before
+    before = hashes(copied)
+    assert_refused(call(pretrain.main, *finished.options(copied)), 4, "are damaged", "start again")
+    assert hashes(copied) == before
 
 
 def test_checkpoints_that_do_not_fit_on_the_disk_are_refused_before_training(

@@ -7,7 +7,6 @@ import hashlib
 import json
 import math
 import shlex
-import shutil
 import subprocess
 import sys
 import traceback
@@ -194,12 +193,11 @@ def test_closed_and_full_output_streams_do_not_fail_a_run(tmp_path: Path) -> Non
 
 
 def test_a_model_card_that_cannot_be_written_is_a_one_line_error(
-    finished: Finished, tmp_path: Path
+    finished: Finished, copied: Path
 ) -> None:
-    folder = shutil.copytree(finished.folder, tmp_path / "run")
-    (folder / "README.md").unlink()
-    (folder / "README.md").mkdir()
-    ended = call(pretrain.main, *finished.options(folder))
+    (copied / "README.md").unlink()
+    (copied / "README.md").mkdir()
+    ended = call(pretrain.main, *finished.options(copied))
     assert_refused(ended, 2, "cannot write into", "run the same command again")
 
 

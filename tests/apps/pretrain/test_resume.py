@@ -131,26 +131,24 @@ def exported(folder: Path) -> list[str]:
     ]
 
 
-def test_a_finished_run_is_not_trained_again(finished: Finished, tmp_path: Path) -> None:
-    folder = shutil.copytree(finished.folder, tmp_path / "run")
-    weights = folder / "checkpoints" / f"step-{STEPS:07d}" / "model.safetensors"
+def test_a_finished_run_is_not_trained_again(finished: Finished, copied: Path) -> None:
+    weights = copied / "checkpoints" / f"step-{STEPS:07d}" / "model.safetensors"
     before = weights.stat().st_mtime_ns
-    ended = succeed(pretrain.main, *finished.options(folder))
+    ended = succeed(pretrain.main, *finished.options(copied))
     assert resumed_from(ended) == STEPS
     assert weights.stat().st_mtime_ns == before
-    assert tiny_run.untimed_rows(folder) == tiny_run.untimed_rows(finished.folder)
+    assert tiny_run.untimed_rows(copied) == tiny_run.untimed_rows(finished.folder)
     assert "generator accuracy" in ended.out
-    assert exported(folder) == exported(finished.folder)
+    assert exported(copied) == exported(finished.folder)
 
 
 def test_another_instruction_set_is_logged(
-    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    finished: Finished, copied: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Regression: without /proc, PyTorch uses none, and a run had other weights without a notice.
-    folder = shutil.copytree(finished.folder, tmp_path / "run")
     found = torch.backends.cpu.get_cpu_capability()
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "NONE")
-    ended = succeed(pretrain.main, *finished.options(folder))
+    ended = succeed(pretrain.main, *finished.options(copied))
     assert f"cpu_capability was {found}, is now NONE" in ended.err
 
 
@@ -160,14 +158,11 @@ def test_a_run_that_would_end_before_its_checkpoint_is_refused(finished: Finishe
 
 
 @pytest.mark.slow
-def test_max_steps_extends_a_run_and_the_change_is_logged(
-    finished: Finished, tmp_path: Path
-) -> None:
-    folder = shutil.copytree(finished.folder, tmp_path / "run")
+def test_max_steps_extends_a_run_and_the_change_is_logged(finished: Finished, copied: Path) -> None:
     longer = ("--max_steps", STEPS + 2, "--save_steps", 2)
-    ended = succeed(pretrain.main, *finished.options(folder, *longer))
+    ended = succeed(pretrain.main, *finished.options(copied, *longer))
     assert f"max_steps: {STEPS} before, {STEPS + 2} now" in ended.err
-    assert rows(folder)[-1]["step"] == STEPS + 2
+    assert rows(copied)[-1]["step"] == STEPS + 2
 
 
 def test_a_second_run_in_the_same_folder_is_refused(

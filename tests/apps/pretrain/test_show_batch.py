@@ -57,16 +57,15 @@ def test_the_first_step_is_the_first_training_batch(finished: Finished) -> None:
     assert replaced / len(tokens) == logged["replaced_fraction"]
 
 
-def test_a_step_of_a_distributed_run_has_its_examples(finished: Finished, tmp_path: Path) -> None:
+def test_a_step_of_a_distributed_run_has_its_examples(copied: Path) -> None:
     """Regression: the global batch size of the run counts, not that of the single process of
     show-batch.
     """
-    folder = shutil.copytree(finished.folder, tmp_path / "run")
-    record = folder / "environment.json"
+    record = copied / "environment.json"
     content = json.loads(record.read_text())
     content["settings"]["global_batch_size"] = 16
     record.write_text(json.dumps(content))
-    assert sorted(show(folder, 3)) == list(range(32, 40))
+    assert sorted(show(copied, 3)) == list(range(32, 40))
 
 
 def test_the_newest_run_is_the_default(finished: Finished, in_folder: Path) -> None:
@@ -76,9 +75,11 @@ def test_the_newest_run_is_the_default(finished: Finished, in_folder: Path) -> N
     assert f"step {STEPS}: 1 of 8 examples; generator: checkpoint of step 10" in ended.out
 
 
-def test_a_step_of_a_changed_corpus_is_refused(finished: Finished, tmp_path: Path) -> None:
-    corpus, folder = tmp_path / "tales.txt", shutil.copytree(finished.folder, tmp_path / "run")
+def test_a_step_of_a_changed_corpus_is_refused(
+    finished: Finished, copied: Path, tmp_path: Path
+) -> None:
+    corpus = tmp_path / "tales.txt"
     corpus.write_text(finished.corpus.read_text() + "\nOne more owl left.\n")
-    config = folder / "config.yaml"
+    config = copied / "config.yaml"
     config.write_text(config.read_text().replace(str(finished.corpus), str(corpus)))
-    assert_refused(call(show_batch.main, "--run", folder, "--step", 1), 4, "different settings")
+    assert_refused(call(show_batch.main, "--run", copied, "--step", 1), 4, "different settings")
