@@ -4,7 +4,6 @@ Nor does a step copy lists from the host. The step compiled as one graph compute
 """
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +37,7 @@ class Float64Trace(TorchDispatchMode):
         super().__init__()
         self.functions: set[str] = set()
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if any(tensor.dtype == torch.float64 for tensor in tensors_of(result)):
             frame = sys._getframe()
@@ -64,9 +61,7 @@ class ShapeTrace(TorchDispatchMode):
         super().__init__()
         self.steps: list[tuple[str, tuple[tuple[int, ...], ...]]] = []
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = str(func.name())
         assert not name.startswith(READS_VALUES), f"{name} reads values"
         assert not name.startswith("aten::lift_fresh"), (

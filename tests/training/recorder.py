@@ -25,9 +25,7 @@ class _Record(TorchDispatchMode):
         super().__init__()
         self.calls: list[tuple[Any, Any, Mapping[str, Any], Any]] = []
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         assert not func.name().startswith(READS_VALUES), f"{func.name()} reads values"
         assert not func.name().startswith("aten::lift_fresh"), f"{func.name()} copies from the host"
         result = func(*args, **(kwargs or {}))
