@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from electra_albert.config.model import ModelConfig
+from electra_albert.config.model import MODERN_FIELDS, ModelConfig
 from electra_albert.contracts import CheckpointError
 from electra_albert.files import is_of_kind
 from electra_albert.hub import modernbert
@@ -32,7 +32,7 @@ RELATIVES = ("bert", "electra")
 # Fields that no config.json of stock ALBERT has.
 _OURS = (
     *("initialization", "zero_init_outputs", "block", "attention", "attention_options"),
-    *("global_attn_every_n_layers", "local_attention", "global_rope_theta", "local_rope_theta"),
+    *MODERN_FIELDS,
 )
 _NAMES = tuple(field.name for field in fields(ModelConfig) if field.name not in _OURS)
 # In config.json, and as an option group of a checkpoint: the detection head returns energies.

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from electra_albert.config.model import ModelConfig
+from electra_albert.config.model import MODERN_FIELDS, ModelConfig
 from electra_albert.contracts import CheckpointError, UsageError
 from electra_albert.files import is_of_kind
 from electra_albert.hub import formats, weights
@@ -39,7 +39,7 @@ _ORDER_HEAD = "sentence_order"
 # Fields that neither the shapes of the weights determine nor model/growth.py changes.
 _FIELDS = (
     *("hidden_act", "layer_norm_eps", "block", "attention", "attention_options"),
-    *("global_attn_every_n_layers", "local_attention", "global_rope_theta", "local_rope_theta"),
+    *MODERN_FIELDS,
 )
 
 

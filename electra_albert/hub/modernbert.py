@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from electra_albert.config.checks import require
-from electra_albert.config.model import ModelConfig
+from electra_albert.config.model import MODERN_FIELDS, ModelConfig
 from electra_albert.contracts import CheckpointError
 from electra_albert.files import is_of_kind, load_json
 from electra_albert.hub.onnx import INPUTS, Model, outputs, probe, quiet, require_close
@@ -99,18 +99,14 @@ def _stock_settings(config: ModelConfig, tokenizer: Any) -> dict[str, Any]:
     kinds: list[str] = []
     for group in range(config.num_hidden_groups):
         kinds += [_KINDS[not config.is_global(group)]] * size
-    rotary = {
-        kind: {"rope_type": "default", "rope_theta": getattr(config, name)}
-        for kind, name in _BASES.items()
-    }
     return {
         **{stock: getattr(config, ours) for ours, stock in _NAMES.items()},
+        **{name: getattr(config, name) for name in MODERN_FIELDS},
         **{role: getattr(tokenizer, role) for role in _ROLES},
         **dict.fromkeys(_BIASES.split(), True),
         **dict.fromkeys(("bos_token_id", "eos_token_id")),
         "num_hidden_layers": len(kinds),
         "layer_types": kinds,
-        "rope_parameters": rotary,
         "classifier_activation": config.hidden_act,
         "dtype": "float32",
     }
@@ -156,6 +152,7 @@ def write_modernbert(model: Model, tokenizer: Any, folder: Path) -> dict[str, Te
         labels["num_labels"] = model.head.num_labels
     stock = to_modernbert(model, tokenizer, labels)
     ids, mask, segments = probe(model.config, 2, _CHECKED_LENGTH)
+    mask.fill_(1)  # the values of padding in sliding windows differ
     with torch.no_grad():
         values = outputs(model, ids, mask, segments)
         is_choice = stock.config.architectures[0].endswith("MultipleChoice")
@@ -164,6 +161,8 @@ def write_modernbert(model: Model, tokenizer: Any, folder: Path) -> dict[str, Te
         value = values[name]
         problem = f"stock ModernBERT computes other {name}"
         require_close(value, theirs[name].view(value.shape), problem)
+    # Transformers 4 reads them, where 5 has layer_types and rope_parameters.
+    stock.config.update({name: getattr(model.config, name) for name in MODERN_FIELDS})
     stock.config.save_pretrained(folder)
     save_tokenizer(tokenizer, folder, model.config.max_position_embeddings, INPUTS[:2])
     weights: dict[str, Tensor] = stock.state_dict()

@@ -23,9 +23,11 @@ def read(folder: str, inputs: list[list[list[int]]], texts: list[list[str]]) -> 
         torch.tensor(ids)[None] if name.endswith("MultipleChoice") else torch.tensor(ids)
         for ids in inputs
     ]
+    if name.startswith("ModernBert"):
+        del tensors[2]  # it has no segments
     with torch.no_grad():
         actual = model.eval()(
-            **dict(zip(("input_ids", "attention_mask", "token_type_ids"), tensors, strict=True))
+            **dict(zip(("input_ids", "attention_mask", "token_type_ids"), tensors, strict=False))
         )
     return {
         "class": name,
@@ -43,7 +45,9 @@ def encode(folder: str, texts: list[list[str]]) -> dict[str, Any]:
     """input_ids and token_type_ids of texts and pairs."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     actual = [tokenizer(*words) for words in texts]
-    return {key: [encoding[key] for encoding in actual] for key in ("input_ids", "token_type_ids")}
+    return {
+        key: [encoding.get(key) for encoding in actual] for key in ("input_ids", "token_type_ids")
+    }
 
 
 def main() -> None:

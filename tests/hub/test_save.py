@@ -7,6 +7,7 @@ import resource
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,13 @@ import pytest
 import torch
 from huggingface_hub import EvalResult, ModelCard
 from safetensors import safe_open
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from electra_albert.hub import formats
 from electra_albert.hub.card import Facts
 from electra_albert.hub.load import load_task_model, locate
+from electra_albert.hub.modernbert import write_modernbert
 from electra_albert.hub.onnx import outputs
 from electra_albert.hub.save import save_model
 from electra_albert.hub.weights import DIGEST, read_tensors, write_safetensors
@@ -27,7 +29,8 @@ from electra_albert.tokenization.tokenizer import load_tokenizer, save_tokenizer
 from tests.apps.tiny_run import environment
 from tests.hub.models import FORMS, LABELS, assert_same_tensors, run_code_of, save, tokenizer
 from tests.hub.read_stock_folders import encode, read
-from tests.model.twins import SHAPE
+from tests.hub.test_modernbert import CONFIGS
+from tests.model.twins import SHAPE, make_encoder
 from tests.refusals import assert_refused, rows
 from tests.tokenization.tokenizer_kinds import KINDS, NASTY
 
@@ -110,6 +113,10 @@ def test_transformers_4_reads_as_5_does(saved: Any, tmp_path: Path) -> None:
     environ = {**os.environ, "PYTHONPATH": ""}
     subprocess.run([sys.executable, *pip.split()], env=environ, check=True)
     folders, tokenizers = [str(folder) for folder, _ in saved.values()], []
+    config = replace(CONFIGS["sliding window"], vocab_size=len(tokenizer()))
+    model = make_encoder(config, with_pooler=False)
+    save_file(write_modernbert(model, tokenizer(), tmp_path), tmp_path / "model.safetensors")
+    folders.append(str(tmp_path))
     for name, write in KINDS.items():
         write(tmp_path / name)
         tokenizers.append(str(tmp_path / "saved" / name))

@@ -12,7 +12,7 @@ from jsonargparse import ArgumentParser, Namespace
 from electra_albert.apps import command_line
 from electra_albert.apps.command_line import ShortHelp, parse, suggest
 from electra_albert.apps.settings import flatten
-from electra_albert.config.model import READ_LENGTHS, ModelConfig
+from electra_albert.config.model import MODERN_FIELDS, READ_LENGTHS, ModelConfig
 from electra_albert.config.presets import PRESETS
 from electra_albert.config.pretraining import FLAT, GROUPS, PretrainConfig, as_settings
 from electra_albert.config.training import OPTIMIZERS
@@ -37,10 +37,6 @@ _SHORT_HELP = ShortHelp(
     ),
     "README.md; docs/corpus.md (text and its formats), docs/cluster.md, docs/interop.md",
 )
-_MODERN = {  # of modern blocks
-    *("model.global_attn_every_n_layers", "model.local_attention"),
-    *("model.global_rope_theta", "model.local_rope_theta"),
-}
 # Options of trained generators; presets set some of them for other kinds too.
 _TRAINED = {
     *("rtd.embedding_sharing", "rtd.generator_layers", "rtd.generator_rate"),
@@ -115,7 +111,7 @@ def refuse_idle_options(argv: Sequence[str], config: PretrainConfig) -> None:
             (has_budget, {"max_steps", "save_milestones"}, "--budget or --flops, which decide it"),
             (config.corpus.tokenizer, {"vocab_size"}, f"--tokenizer {config.corpus.tokenizer}"),
             (is_modern, {"model.type_vocab_size"}, "--model.block modern"),
-            (not is_modern, _MODERN, "--model.block albert"),
+            (not is_modern, {f"model.{name}" for name in MODERN_FIELDS}, "--model.block albert"),
             (not run.push_to_hub, {"hub_private_repo"}, "no --push_to_hub"),
             (not has_muon, {"muon_rate"}, f"--optimizer {training.optimizer}"),
         ),
