@@ -111,7 +111,7 @@ class RunConfig:
     hub_private_repo: bool = free(False)
     """Create the repository as a private one."""
     device: Literal["auto", "cpu", "cuda", "mps"] = free("auto")
-    """Device; auto: a GPU if there is one, NVIDIA (cuda) or Apple (mps)."""
+    """Device; auto: an NVIDIA GPU (cuda) if there is one, else cpu. mps: Apple's, untried."""
     torch_compile: Literal["auto", "none", "blocks", "step"] = free("auto")
     """Scope of torch.compile: nothing, each block, or the whole step (takes minutes); auto: step on
     CUDA."""

@@ -63,17 +63,14 @@ def start(device: str, timeout_seconds: int = TrainingConfig.ddp_timeout) -> Wor
 
 def _device(device: str, local_rank: int, world_size: int) -> torch.device:
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if device == "mps" or (device == "auto" and not gpus):
+    if device == "mps":  # auto does not take it, as this has not run on a Mac yet
         if world_size == 1 and is_mps_usable():
-            return torch.device("mps")
-        if device == "mps":
-            raise UsageError(
-                "--device mps needs one process and a Mac GPU that PyTorch supports; "
-                "use --device cpu"
-            )
-        device = "cpu"
-    if device == "cpu":
-        return torch.device(device)
+            return torch.device(device)
+        raise UsageError(
+            "--device mps needs one process and a Mac GPU that PyTorch supports; use --device cpu"
+        )
+    if device == "cpu" or (device == "auto" and not gpus):
+        return torch.device("cpu")
     if local_rank >= gpus:
         raise UsageError(
             f"--device {device}: no GPU for process {local_rank}, PyTorch finds {gpus}; "
