@@ -67,9 +67,11 @@ def test_the_callers_torch_state_is_neither_used_nor_changed() -> None:
             torch.manual_seed(6)
             weight = torch.rand(2, requires_grad=True)
             (2 * weight).sum().backward()
+            assert torch.tensor(1e-40) * 1 == 0  # denormal, and slow
         assert (weight.dtype, weight.grad.tolist()) == (torch.float32, [2, 2])
         assert torch.equal(torch.get_rng_state(), before)
         assert torch.get_default_dtype() == torch.float64
+        assert torch.tensor(1e-40) * 1 > 0
     finally:
         torch.set_default_dtype(torch.float32)
 

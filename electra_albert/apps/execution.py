@@ -39,6 +39,7 @@ def python_call(device: str, timeout_seconds: int) -> Iterator[World]:
         finally:
             torch.set_default_dtype(dtype)
             torch.set_num_threads(threads)
+            torch.set_flush_denormal(False)
 
 
 def choose_arithmetic(precision: Arithmetic | Literal["auto"], device: torch.device) -> Arithmetic:

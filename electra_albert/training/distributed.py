@@ -50,6 +50,8 @@ def start(device: str, timeout_seconds: int = TrainingConfig.ddp_timeout) -> Wor
     backend = "gloo"
     if chosen.type == "cpu":
         keep_freed_memory()
+        # Products with denormal numbers are slow, 1.7 times in a step of modern blocks.
+        torch.set_flush_denormal(True)
     elif chosen.type == "cuda":
         # Host tensors use gloo: the all-reduce of the counts does not synchronise with the device.
         backend = "cpu:gloo,cuda:nccl"
