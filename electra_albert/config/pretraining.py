@@ -96,7 +96,7 @@ class RunConfig:
     """Pretraining objective, by its name in objectives/__init__.py."""
     init_from: str | None = None
     """Initial weights, tokenizer and architecture: a run, or a transformers folder of ALBERT,
-    ELECTRA or BERT."""
+    ELECTRA, BERT or ModernBERT."""
     old_corpus: str | None = None
     """Text similar to the training corpus of init_from; the run reports how much of it the model
     forgets."""

@@ -71,7 +71,7 @@ def load_model(
 ) -> "InferenceModel":
     """Load a run, a checkpoint, an exported, fine-tuned or stock folder, or a weights file.
 
-    Stock folders are those of ALBERT, BERT and ELECTRA. `device` is cpu, cuda, cuda:1, mps or auto:
+    Stock folders: ALBERT, BERT, ELECTRA, ModernBERT. `device` is cpu, cuda, cuda:1, mps or auto:
     a CUDA GPU if there is one. `batch_tokens` limits the tokens per batch, padding included, and so
     the memory: by default 65,536 on CUDA, else 4,096. `discriminator` is the folder of another
     discriminator; `config` and `tokenizer` are needed if they are not next to the weights.
