@@ -50,7 +50,7 @@ def suggestion(job: Job) -> list[str]:
     rounded = max(100, int(float(f"{steps:.2g}")))
     lines = [
         f"usual for {tokens:,} tokens of text: --preset {preset} --vocab_size {vocab_size} "
-        f"--max_steps {rounded}, or --budget with the time you have"
+        f"--max_steps {rounded} --warmup_steps {rounded // 20}"
     ]
     epochs = job.batches.epoch(config.training.max_steps)
     if epochs > MANY_EPOCHS:

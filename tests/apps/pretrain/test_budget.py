@@ -230,10 +230,11 @@ def test_saves_are_as_frequent_as_asked_for_and_milestones_are_kept(
 def test_options_that_suit_the_text_are_suggested_and_exist(finished: Finished) -> None:
     (line,) = (line for line in finished.ended.err.splitlines() if line.startswith("usual for "))
     tokens = int(line.split()[2].replace(",", ""))
-    preset, config = parse_pretraining(line.partition("text: ")[2].partition(", or")[0].split())
+    preset, config = parse_pretraining(line.partition("text: ")[2].split())
     training = config.training
     examples = training.max_steps * training.per_device_train_batch_size
     assert (preset, config.corpus.vocab_size) == ("tiny", 4000)
+    assert training.warmup_steps == training.max_steps // 20
     assert tokens > 1000
     assert examples * config.corpus.max_seq_length <= max(10 * tokens, 100 * 2048)
 
