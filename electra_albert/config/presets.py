@@ -1,5 +1,6 @@
 """Presets by name: complete settings of a pretraining run."""
 
+from dataclasses import replace
 from typing import Any, Literal
 
 from electra_albert.config.model import ModelConfig
@@ -71,6 +72,16 @@ _GENERATOR: dict[str, Any] = {
     "generator_rate": 2.0,
     "embedding_sharing": "disentangled",
 }
+# ELECTRA-Small's shape, batch and steps, with the learning rates and the generator of tiny.
+_SMALL = PretrainConfig(
+    training=TrainingConfig(
+        learning_rate=1e-3,
+        optimizer="muon",
+        muon_rate=_DEEP_MUON_RATE,
+    ),
+    model=_shape(256, 12, 4, 128),
+    rtd=RtdConfig(**_GENERATOR),
+)
 PRESETS = {
     # For experiments on two CPU cores: the best settings for a few minutes, see the recipe search
     # in dev/log/2026-11.md.
@@ -88,16 +99,12 @@ PRESETS = {
         model=_shape(128, 3, 4, 64),
         rtd=RtdConfig(mask_rate=0.2, **_GENERATOR),
     ),
-    # ELECTRA-Small's shape, batch and steps, with the learning rates and the generator of tiny.
-    "small": PretrainConfig(
-        training=TrainingConfig(
-            learning_rate=1e-3,
-            optimizer="muon",
-            muon_rate=_DEEP_MUON_RATE,
-        ),
-        model=_shape(256, 12, 4, 128),
-        rtd=RtdConfig(**_GENERATOR),
+    # The gate makes the feed-forward layer half as large again: about two thirds of its features.
+    "small-modern": replace(
+        _SMALL,
+        model=replace(_SMALL.model, block="modern", intermediate_size=680),
     ),
+    "small": _SMALL,
     # Batch size and learning rate of base and large are ELECTRA's; xlarge and xxlarge take large's.
     # They assume one device; with N devices divide gradient_accumulation_steps by N.
     "base": _published(
