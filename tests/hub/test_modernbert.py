@@ -45,9 +45,10 @@ CONFIGS = {
     "sliding window": replace(
         MODERN,
         num_hidden_groups=6,
-        global_attn_every_n_layers=3,
+        global_attn_every_n_layers=2,  # none of ModernBERT's
         local_attention=6,
-        global_rope_theta=160_000.0,
+        global_rope_theta=20_000.0,
+        local_rope_theta=5_000.0,
     ),
 }
 KINDS: dict[Any, int] = {"sequence": 3, "choice": 1, "span": 2, "token": 3}  # and their outputs

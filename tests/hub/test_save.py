@@ -113,10 +113,13 @@ def test_transformers_4_reads_as_5_does(saved: Any, tmp_path: Path) -> None:
     environ = {**os.environ, "PYTHONPATH": ""}
     subprocess.run([sys.executable, *pip.split()], env=environ, check=True)
     folders, tokenizers = [str(folder) for folder, _ in saved.values()], []
-    config = replace(CONFIGS["sliding window"], vocab_size=len(tokenizer()))
-    model = make_encoder(config, with_pooler=False)
-    save_file(write_modernbert(model, tokenizer(), tmp_path), tmp_path / "model.safetensors")
-    folders.append(str(tmp_path))
+    for name in ("sliding window", "one group"):
+        config = replace(CONFIGS[name], vocab_size=len(tokenizer()))
+        folder = tmp_path / name
+        folder.mkdir()
+        weights = write_modernbert(make_encoder(config, with_pooler=False), tokenizer(), folder)
+        save_file(weights, folder / "model.safetensors")
+        folders.append(str(folder))
     for name, write in KINDS.items():
         write(tmp_path / name)
         tokenizers.append(str(tmp_path / "saved" / name))
