@@ -151,7 +151,7 @@ def _init_attention(
 def _init_rotary(attention: SelfAttention, config: ModelConfig) -> None:
     """Point each head at its offset by the biases of its query and key, which positions rotate."""
     size = config.head_size
-    turns = rotary_frequencies(attention.rope_theta, size)
+    turns = rotary_frequencies(attention.rope_theta, size, torch.device("cpu"))
     turns = turns[turns >= _LOWEST_FREQUENCY]
     count = len(turns)
     power = (1 - turns.cos()).sum().item()  # margin over the neighbours of the offset, at gain 1

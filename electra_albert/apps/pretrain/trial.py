@@ -131,7 +131,8 @@ def _count_flops(config: PretrainConfig, device: str) -> tuple[int, int]:
         objective = make_objective(config, special, fixed)
         ids = torch.zeros(1, config.corpus.max_seq_length, dtype=torch.int64)
         batch = Batch(ids, ids.bool(), ids, ids[:, 0], ids[:, 0])
-        with FlopCounterMode(display=False) as counter:
+        # In bfloat16, attention on the CPU is made of products that are counted.
+        with FlopCounterMode(display=False) as counter, torch.autocast("cpu", torch.bfloat16):
             terms = objective(batch)
             losses = [terms[name].sum for name in objective.weights]
             torch.autograd.backward(torch.stack(losses).sum())

@@ -34,6 +34,7 @@ DATA: Any = {
 MODELS = {
     "one group": toy.MODEL,
     "inner groups": replace(toy.MODEL, num_hidden_layers=6, num_hidden_groups=2, inner_group_num=3),
+    "modern": replace(toy.MODEL, block="modern", initialization="local", num_attention_heads=2),
 }
 
 
@@ -67,7 +68,7 @@ def test_flops_follow_from_the_shapes_of_the_matrices() -> None:
 
 @pytest.mark.parametrize(
     ("name", "model"),
-    [*((name, "one group") for name in toy.OBJECTIVES), ("rtd", "inner groups")],
+    [*((name, "one group") for name in toy.OBJECTIVES), ("rtd", "inner groups"), ("mlm", "modern")],
 )
 def test_flops_from_the_settings_equal_measured_flops(
     name: str, model: str, tmp_path: Path
