@@ -26,6 +26,7 @@ def python_call(device: str, timeout_seconds: int) -> Iterator[World]:
     """
     dtype = torch.get_default_dtype()
     threads = torch.get_num_threads()
+    flushes_denormal = bool(torch.tensor(1e-40) * 1 == 0)
     with (
         _CALL,
         console_log(),
@@ -39,7 +40,7 @@ def python_call(device: str, timeout_seconds: int) -> Iterator[World]:
         finally:
             torch.set_default_dtype(dtype)
             torch.set_num_threads(threads)
-            torch.set_flush_denormal(False)
+            torch.set_flush_denormal(flushes_denormal)
 
 
 def choose_arithmetic(precision: Arithmetic | Literal["auto"], device: torch.device) -> Arithmetic:

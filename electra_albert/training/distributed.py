@@ -15,7 +15,6 @@ from torch import Tensor
 
 from electra_albert.config.training import TrainingConfig
 from electra_albert.contracts import STOPPED_BY_SIGNAL, RankLostError, UsageError, UserError
-from electra_albert.keyed_random import Stream, bits
 from electra_albert.training.signals import StopSignal
 
 _ANSWER_SECONDS = 5  # for the other ranks, after a collective operation has failed
@@ -66,7 +65,7 @@ def start(device: str, timeout_seconds: int = TrainingConfig.ddp_timeout) -> Wor
 def _device(device: str, local_rank: int, world_size: int) -> torch.device:
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if device == "mps":  # auto does not take it, as this has not run on a Mac yet
-        if world_size == 1 and is_mps_usable():
+        if world_size == 1 and torch.backends.mps.is_available():
             return torch.device(device)
         raise UsageError(
             "--device mps needs one process and a Mac GPU that PyTorch supports; use --device cpu"
@@ -80,22 +79,6 @@ def _device(device: str, local_rank: int, world_size: int) -> torch.device:
         )
     torch.cuda.set_device(local_rank)
     return torch.device("cuda", local_rank)
-
-
-def is_mps_usable() -> bool:
-    """Whether MPS has the CPU's random bits: some PyTorch versions shift int64 wrongly on it."""
-    if not torch.backends.mps.is_available():
-        return False
-    numbers = []
-    try:
-        for device in ("mps", "cpu"):
-            index = torch.arange(1000, device=device)
-            drawn = bits(0, Stream.MASK, index, index)
-            lowest = drawn.topk(100, largest=False).indices
-            numbers.append(torch.cat([drawn, lowest]).cpu())
-    except (RuntimeError, TypeError):  # raised for a missing operator
-        return False
-    return torch.equal(*numbers)
 
 
 def keep_freed_memory() -> bool:
