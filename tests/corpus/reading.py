@@ -78,8 +78,13 @@ def document(number: int, sentences: int = 3) -> list[str]:
     return [" ".join(WORDS[word] for word in row) + f" {number}." for row in draw]
 
 
-def write_corpus(folder: Path, documents: list[list[str]], files: int = 3) -> list[Unit]:
-    """A sentence per line, a blank line between documents; one unit per file."""
+def write_corpus(folder: Path, documents: int | list[list[str]], files: int = 3) -> list[Unit]:
+    """Write these documents, or as many different ones; one unit per file.
+
+    A sentence per line, a blank line between documents.
+    """
+    if isinstance(documents, int):
+        documents = [document(number) for number in range(documents)]
     folder.mkdir(parents=True, exist_ok=True)
     for number in range(files):
         share = documents[number * len(documents) // files : (number + 1) * len(documents) // files]

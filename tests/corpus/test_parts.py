@@ -140,7 +140,7 @@ def missing(plan: PartPlan) -> list[int]:
 def test_a_part_is_written_again_if_a_file_is_damaged_or_the_settings_differ(
     tokenizer: Any, tmp_path: Path
 ) -> None:
-    units = write_corpus(tmp_path / "corpus", [document(number) for number in range(30)])
+    units = write_corpus(tmp_path / "corpus", 30)
     plan = plan_parts(units, tokenizer, tmp_path)
     write_parts(plan, range(3), 1)
     assert missing(plan) == []
@@ -158,7 +158,7 @@ def test_a_part_damaged_before_it_is_split_is_refused_and_written_again(
 ) -> None:
     # Regression: its damaged text went into the store, and parts split before kept held-out text
     # chosen with it.
-    units = write_corpus(tmp_path / "corpus", [document(number) for number in range(300)])
+    units = write_corpus(tmp_path / "corpus", 300)
     plan = plan_parts(units, tokenizer, tmp_path / "store")
     write_parts(plan, range(3), 1)
     file = plan.parts()[1].path("groups")

@@ -49,8 +49,6 @@ def build_corpus(
     folder: Path, tokenizer: Any, documents: int | list[list[str]], files: int = 1, **how: Any
 ) -> Store:
     """A store in `folder` of these documents, or of as many different ones."""
-    if isinstance(documents, int):
-        documents = [document(number) for number in range(documents)]
     return build(write_corpus(folder / "corpus", documents, files), tokenizer, folder, **how)
 
 
@@ -123,7 +121,7 @@ def test_text_and_split_do_not_depend_on_how_the_corpus_is_cut_into_parts(
 def test_parts_without_text_change_nothing(
     tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    units = write_corpus(tmp_path / "corpus", [document(number) for number in range(300)], 2)
+    units = write_corpus(tmp_path / "corpus", 300, 2)
     # Accents, which the normalizer strips.
     empty = plan_units([write(tmp_path, "\u0301\n\n\u0302\n", "empty.txt")])
     for most in (1 << 18, 100):  # all documents are compared, or a sample
@@ -155,7 +153,7 @@ def test_a_store_of_many_parts_keeps_no_file_open(tokenizer: Any, tmp_path: Path
 def test_the_merge_reads_no_text_unless_a_part_has_changed(
     tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    units = write_corpus(tmp_path / "corpus", [document(number) for number in range(30)])
+    units = write_corpus(tmp_path / "corpus", 30)
     plan = plan_parts(units, tokenizer, tmp_path / "whole")
     write_parts(plan, range(3), 1)
     split_parts(plan, range(3), 1)
