@@ -45,12 +45,12 @@ def suggestion(job: Job) -> list[str]:
     batch = training.per_device_train_batch_size * training.gradient_accumulation_steps
     batch_tokens = batch * PRESETS[preset].corpus.max_seq_length
     steps = _EPOCHS * tokens / batch_tokens
-    if preset != "tiny":
-        steps = min(steps, training.max_steps)
     rounded = max(100, int(float(f"{steps:.2g}")))
+    if preset != "tiny":
+        rounded = min(rounded, training.max_steps)
     lines = [
         f"usual for {tokens:,} tokens of text: --preset {preset} --vocab_size {vocab_size} "
-        f"--max_steps {rounded} --warmup_steps {rounded // 20}"
+        f"--max_steps {rounded} --warmup_steps {min(training.warmup_steps, rounded // 20)}"
     ]
     epochs = job.batches.epoch(config.training.max_steps)
     if epochs > MANY_EPOCHS:
