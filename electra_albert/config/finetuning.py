@@ -193,7 +193,7 @@ class TuningConfig:
     compare: list[str] | None = per_call(None)
     """Two result folders of the same task to compare, instead of training."""
     device: Literal["auto", "cpu", "cuda", "mps"] = free("auto")
-    """Device; auto: a GPU if there is one."""
+    """Device; auto: an NVIDIA GPU (cuda) if there is one, else cpu. mps: Apple's, untried."""
     resume: Literal["auto", "never"] = per_call("auto")
     """auto: resume the run in output_dir, if any; never: refuse a folder that has one."""
     dry_run: bool = per_call(False)

@@ -10,7 +10,7 @@ MAX_LAYERS = 1024
 # Length of the texts that a model reads, in lengths of its training examples: position embeddings
 # are trained for one; with four, a model with rotary positions lost .01 nats per token.
 READ_LENGTHS = {"albert": 1, "modern": 4}
-# Fields that only modern blocks have; also those of ModernBERT in transformers 4.
+# Fields that only modern blocks have.
 MODERN_FIELDS = (
     "global_attn_every_n_layers",
     "local_attention",

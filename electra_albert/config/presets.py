@@ -100,6 +100,7 @@ PRESETS = {
         rtd=RtdConfig(mask_rate=0.2, **_GENERATOR),
     ),
     # The gate makes the feed-forward layer half as large again: about two thirds of its features.
+    # Of presets of one width, folders without settings take the last (apps/pretrain/init_from.py).
     "small-modern": replace(
         _SMALL,
         model=replace(_SMALL.model, block="modern", intermediate_size=680),
