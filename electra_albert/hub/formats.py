@@ -51,6 +51,7 @@ _ALWAYS: dict[str, Any] = {
     "auto_map": {},
     "rope_scaling": None,
     "custom_pipelines": {},
+    "residual_scale": 1,  # of earlier versions
 }
 TABLE = "embeddings.word_embeddings.weight"
 _FUSED = "attention.qkv."
@@ -130,8 +131,7 @@ def model_config(contents: Mapping[str, Any], source: str) -> ModelConfig:
         raise CheckpointError(
             f"{source} has format {short_repr(version)}, this version reads {_FORMAT}"
         )
-    always = _ALWAYS | {"residual_scale": 1} if is_native else _ALWAYS  # of earlier versions
-    for name, supported in always.items():
+    for name, supported in _ALWAYS.items():
         value = contents.get(name)
         if value not in (None, supported):
             raise CheckpointError(
@@ -209,8 +209,9 @@ def stock_details(contents: Mapping[str, Any], source: str) -> dict[str, Any]:
         raise CheckpointError(
             f"{source}: architecture {short_repr(architecture)} is not fine-tuned; fine-tune it"
         )
-    if kind in ("sequence", "choice") and contents.get("classifier_pooling") == "mean":
-        raise CheckpointError(f"{source}: pooling by the mean is not supported; name another model")
+    is_pooled = architecture.startswith("ModernBert") and kind in ("sequence", "choice")
+    if is_pooled and contents.get("classifier_pooling") != "mean":
+        raise CheckpointError(f"{source}: only pooling by the mean is supported; fine-tune again")
     problem_type = contents.get("problem_type")
     if problem_type not in (None, "regression", "single_label_classification", MULTI_LABEL):
         raise CheckpointError(

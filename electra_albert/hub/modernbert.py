@@ -113,6 +113,7 @@ def _stock_settings(config: ModelConfig, tokenizer: Any) -> dict[str, Any]:
         "num_hidden_layers": len(kinds),
         "layer_types": kinds,
         "classifier_activation": config.hidden_act,
+        "classifier_pooling": "mean",
         "dtype": "float32",
     }
 
@@ -145,16 +146,11 @@ def write_modernbert(model: Model, tokenizer: Any, folder: Path) -> dict[str, Te
             f"ModernBERT's MLM head has {model.config.hidden_size} features, no multiple of the "
             f"embedding size {model.config.embedding_size}; give --kind encoder"
         )
-    if isinstance(model, TaskModel) and model.prediction_head is None:
-        raise CheckpointError("it has another head than ModernBERT; fine-tune it again")
-    labels: dict[str, Any] = {}
+    contents = load_json(folder / "config.json", dict)
+    names = ("id2label", "label2id", "problem_type")
+    labels = {name: contents[name] for name in names if name in contents}
     if isinstance(model, Discriminator):
         labels["num_labels"] = 1
-    if isinstance(model, TaskModel):
-        contents = load_json(folder / "config.json", dict)
-        names = ("id2label", "label2id", "problem_type")
-        labels = {name: contents[name] for name in names if name in contents}
-        labels["num_labels"] = model.head.num_labels
     stock = to_modernbert(model, tokenizer, labels)
     ids, mask, segments = probe(model.config, 2, _CHECKED_LENGTH)
     with torch.no_grad():
@@ -169,9 +165,9 @@ def write_modernbert(model: Model, tokenizer: Any, folder: Path) -> dict[str, Te
         problem = f"stock ModernBERT computes other {name}"
         require_close(value, expected, problem)
     # Transformers 4 reads them, where 5 has layer_types and rope_parameters.
-    rotary = {name: getattr(model.config, name) for name in _BASES.values()}
+    stock.config.update({name: getattr(model.config, name) for name in _BASES.values()})
     every = _full_attention_every(stock.config.layer_types)  # None: transformers 4 raises
-    stock.config.update({**rotary, "global_attn_every_n_layers": every})
+    stock.config.global_attn_every_n_layers = every
     stock.config.save_pretrained(folder)
     save_tokenizer(tokenizer, folder, model.config.max_position_embeddings, INPUTS[:2])
     weights: dict[str, Tensor] = stock.state_dict()

@@ -48,7 +48,7 @@ def outputs(
     last = model.encode(input_ids, attention_mask.bool(), token_type_ids)  # [B, L, D]
     values = {"last_hidden_state": last}
     if isinstance(model, TaskModel):
-        scores = model.output(model.features(last))
+        scores = model.output(model.features(last, attention_mask))
         if model.head.kind != "span":
             return values | {"logits": scores}
         start, end = scores.unbind(-1)

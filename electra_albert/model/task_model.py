@@ -112,15 +112,19 @@ class TaskModel(Backbone):
         names = (self.head.output_name, "pooler", "prediction_head")
         return [name for name in names if getattr(self, name, None) is not None]
 
-    def features(self, hidden_states: Tensor) -> Tensor:
-        """Input of the output layer from hidden_states [B, L, D].
+    def features(self, hidden_states: Tensor, attention_mask: Tensor) -> Tensor:
+        """Input of the output layer from hidden_states [B, L, D] and attention_mask [B, L].
 
-        [B, D] for sequence and choice, else [B, L, D].
+        [B, D] for sequence and choice, of style modernbert the mean of the tokens; else [B, L, D].
         """
-        if self.head.kind in _POOLED_KINDS:
-            hidden_states = hidden_states[:, 0]
+        is_pooled = self.head.kind in _POOLED_KINDS
         if self.prediction_head is not None:
+            if is_pooled:
+                weights = attention_mask[..., None]
+                hidden_states = (hidden_states * weights).sum(1) / weights.sum(1)
             return self.prediction_head(hidden_states)
+        if is_pooled:
+            hidden_states = hidden_states[:, 0]
         return hidden_states if self.pooler is None else self.pooler(hidden_states).tanh()
 
     def forward(
@@ -134,7 +138,7 @@ class TaskModel(Backbone):
         sequence [B, C], choice [B, 1], span [B, L, 2], token [B, L, C].
         """
         hidden_states = self.encode(input_ids, attention_mask, token_type_ids)
-        features = self.features(hidden_states)  # [B, (L,) D]
+        features = self.features(hidden_states, attention_mask)  # [B, (L,) D]
         features = features.to(torch.promote_types(features.dtype, torch.float32))
         # bfloat16 would round a regression's values.
         with torch.autocast(features.device.type, enabled=False):

@@ -117,6 +117,7 @@ def test_transformers_4_reads_as_5_does(saved: Any, tmp_path: Path) -> None:
         config = replace(CONFIGS[name], vocab_size=len(tokenizer()))
         folder = tmp_path / name
         folder.mkdir()
+        (folder / "config.json").write_text("{}")
         weights = write_modernbert(make_encoder(config, with_pooler=False), tokenizer(), folder)
         save_file(weights, folder / "model.safetensors")
         folders.append(str(folder))
