@@ -10,6 +10,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_DATASETS_OFFLINE"] = "1"
 
 import pytest
+import torch
 
 import tests.offline.sitecustomize  # noqa: F401
 
@@ -17,9 +18,14 @@ import tests.offline.sitecustomize  # noqa: F401
 @pytest.fixture
 def nothing_compiled_yet() -> Iterator[None]:
     """Reset torch.compile and its counters before the test, and torch.compile after it."""
-    import torch
-
     torch.compiler.reset()
     torch._dynamo.utils.counters.clear()
     yield
     torch.compiler.reset()
+
+
+@pytest.fixture(autouse=True)
+def denormal_numbers() -> Iterator[None]:
+    """Switch them on again after a training: hypothesis needs them."""
+    yield
+    torch.set_flush_denormal(False)

@@ -51,7 +51,6 @@ _ALWAYS: dict[str, Any] = {
     "auto_map": {},
     "rope_scaling": None,
     "custom_pipelines": {},
-    "residual_scale": 1,  # of earlier versions
 }
 TABLE = "embeddings.word_embeddings.weight"
 _FUSED = "attention.qkv."
@@ -131,7 +130,8 @@ def model_config(contents: Mapping[str, Any], source: str) -> ModelConfig:
         raise CheckpointError(
             f"{source} has format {short_repr(version)}, this version reads {_FORMAT}"
         )
-    for name, supported in _ALWAYS.items():
+    always = _ALWAYS | {"residual_scale": 1} if is_native else _ALWAYS  # of earlier versions
+    for name, supported in always.items():
         value = contents.get(name)
         if value not in (None, supported):
             raise CheckpointError(
@@ -199,10 +199,8 @@ def stock_details(contents: Mapping[str, Any], source: str) -> dict[str, Any]:
 
     Raises CheckpointError for any other model.
     """
-    architectures = contents.get("architectures")
-    architecture = (
-        str(architectures[0]) if isinstance(architectures, list) and architectures else ""
-    )
+    found = contents.get("architectures")
+    architecture = str(found[0]) if isinstance(found, list) and found else ""
     endings = {kind: name.removeprefix("Albert") for kind, name in ARCHITECTURES.items()}
     kind = next((kind for kind in endings if architecture.endswith(endings[kind])), None)
     if kind is None:

@@ -162,8 +162,7 @@ def write_modernbert(model: Model, tokenizer: Any, folder: Path) -> dict[str, Te
         expected = theirs[name].view(value.shape)
         if value.shape[:2] == mask.shape:  # padding has other values in sliding windows
             value, expected = value[mask == 1], expected[mask == 1]
-        problem = f"stock ModernBERT computes other {name}"
-        require_close(value, expected, problem)
+        require_close(value, expected, f"stock ModernBERT computes other {name}")
     # Transformers 4 reads them, where 5 has layer_types and rope_parameters.
     stock.config.update({name: getattr(model.config, name) for name in _BASES.values()})
     every = _full_attention_every(stock.config.layer_types)  # None: transformers 4 raises
