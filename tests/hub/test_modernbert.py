@@ -115,9 +115,9 @@ def test_a_stock_folder_has_the_outputs_of_its_stock_class(
     biases = dict.fromkeys(("norm_bias", "attention_bias", "mlp_bias"), has_biases)
     sizes = {"hidden_size": 24, "intermediate_size": 10, "num_attention_heads": 3}
     sizes |= {"num_hidden_layers": 7, "vocab_size": 53, "local_attention": 6}
-    labels = {"id2label": dict(enumerate("abcde"[: 1 if name == "ForMultipleChoice" else 2]))}
+    labels = dict(enumerate("abcde"[: 1 if name == "ForMultipleChoice" else 2]))
     more = {"pad_token_id": 0, "initializer_range": 0.3, "classifier_pooling": "mean"}
-    config = ModernBertConfig(**sizes, **biases, **labels, **more)
+    config = ModernBertConfig(**sizes, **biases, id2label=labels, **more)
     stock = drawn(lambda: getattr(transformers, f"ModernBert{name}")(config))
     stock.save_pretrained(tmp_path)
     files = ModelFiles(tmp_path / "model.safetensors", tmp_path / "config.json", tmp_path)

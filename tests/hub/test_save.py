@@ -118,8 +118,8 @@ def test_transformers_4_reads_as_5_does(saved: Any, tmp_path: Path) -> None:
         folder = tmp_path / name
         folder.mkdir()
         (folder / "config.json").write_text("{}")
-        weights = write_modernbert(make_encoder(config, with_pooler=False), tokenizer(), folder)
-        save_file(weights, folder / "model.safetensors")
+        model = make_encoder(config, with_pooler=False)
+        save_file(write_modernbert(model, tokenizer(), folder), folder / "model.safetensors")
         folders.append(str(folder))
     for name, write in KINDS.items():
         write(tmp_path / name)
