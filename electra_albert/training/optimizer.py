@@ -187,6 +187,7 @@ class Muon(torch.optim.Optimizer):
     """
 
     found_inf: Tensor | None = None
+    matrix_dtype = torch.bfloat16  # as published; slow on hardware without it
 
     def __init__(self, groups: Groups, **options: Any) -> None:
         super().__init__(groups, {**options, "capturable": False})
@@ -225,7 +226,8 @@ class Muon(torch.optim.Optimizer):
             gradient = torch.cat(gradients)
             rate = torch.cat(rates)[:, None, None]  # [N, 1, 1]
             moved = momentum.lerp(gradient, 1 - MUON_MOMENTUM)
-            direction = orthogonalized(gradient.lerp(moved, MUON_MOMENTUM))  # Nesterov's
+            # Nesterov's momentum
+            direction = orthogonalized(gradient.lerp(moved, MUON_MOMENTUM).to(self.matrix_dtype))
             remaining = 1 - rate * members[0][1]["weight_decay"]  # the same for all
             decayed = weight * remaining.to(weight.dtype)
             size = MUON_SCALE * math.sqrt(columns)
@@ -247,9 +249,8 @@ def _wide(tensor: Tensor, group: Mapping[str, Any]) -> Tensor:
 
 
 def orthogonalized(matrices: Tensor) -> Tensor:
-    """Matrices [N, m, n], m <= n, in bfloat16, singular values near 1. Paper: Jordan 2024."""
-    result = matrices.bfloat16()
-    result = result / torch.linalg.matrix_norm(result, keepdim=True).clamp(min=1e-7)
+    """Matrices, any float [N, m, n], m <= n, with singular values near 1. Paper: Jordan 2024."""
+    result: Tensor = matrices / torch.linalg.matrix_norm(matrices, keepdim=True).clamp(min=1e-7)
     linear, cubic, quintic = 3.4445, -4.7750, 2.0315
     for _ in range(MUON_ITERATIONS):  # of Newton and Schulz
         gram = result @ result.mT

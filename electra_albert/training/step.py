@@ -96,6 +96,8 @@ class TrainingStep:
         self.model = objective  # wrapped in DDP if several ranks do not record the step
         self.is_checked = False  # by `check`, as it must be before the first step
         self.optimizer: Any = build_optimizer(objective, run.config, run.lr_multipliers)
+        if run.arithmetic != "bf16":
+            self.optimizer.matrix_dtype = torch.float32  # type: ignore[attr-defined]
         self.guard = UpdateGuard(device)
         self.loss_scale = LossScale(device, run.arithmetic)
         self.tally = Tally(device)
@@ -108,10 +110,10 @@ class TrainingStep:
         self._counts: Tensor
         groups = self.optimizer.param_groups
         count = len(self._weights)
-        size = count + len(groups)
-        dtype = learning_rate_dtype(device)
         # Scales of the losses and learning rates of the groups, which one copy fills.
-        self._scales_and_rates = torch.zeros(size, dtype=dtype, device=device)
+        self._scales_and_rates = torch.zeros(
+            count + len(groups), dtype=learning_rate_dtype(device), device=device
+        )
         self._scales = self._scales_and_rates[:count]
         for group, rate in zip(groups, self._scales_and_rates[count:], strict=True):
             group["lr"] = rate
