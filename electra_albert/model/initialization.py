@@ -4,7 +4,7 @@ From normal weights the loss of a small model stays at the unigram entropy until
 attend to nearby tokens. Local initialization sets some dimensions of the position embeddings to
 sinusoids, and the query of each head rotates them by the head's offset, where its attention scores
 are highest. Embeddings and encoder must have the same. In modern blocks, which have rotary
-positions, the biases of query and key do that.
+positions, the biases of query and key do that, in two heads: training hardly moves such heads.
 Dimensions: E embedding, D hidden, N heads, H head size, P positions, W position dimensions.
 """
 
@@ -23,6 +23,7 @@ FREQUENCY_SPACING = 1.5  # exponent that spaces the frequencies: all positions m
 SHARPNESS_NATS = 12.0  # margin of a head's own offset over other positions, in attention scores
 FULL_STRENGTH_BLOCKS = 3  # deeper models scale residual branches by this over their blocks
 HEAD_OFFSETS = (-1, 1, -2, 2, -3, 3)  # of the first heads; further heads keep normal weights
+ROTARY_HEADS = 2  # so many in modern blocks
 _LOWEST_FREQUENCY = 0.1  # of the rotated pairs that local initialization uses, in radians per token
 _PUBLISHED_LOGIT_WIDTH = 256  # the output layer of wider detection heads is scaled down
 
@@ -68,13 +69,16 @@ def _init_local(module: nn.Module, config: ModelConfig) -> None:
         # Scales the residual branches so that the input token reaches the output at any depth.
         scale = min(1.0, FULL_STRENGTH_BLOCKS / depth)
         for block in _blocks(module):
+            attention = block.attention
             if module.is_modern:
-                _init_rotary(block.attention, config)
+                _init_rotary(attention)
             else:
-                _init_attention(block.attention, basis, config)
+                _init_attention(attention, basis, config)
+            nn.init.orthogonal_(attention.qkv.weight.chunk(3)[2])
+            nn.init.orthogonal_(attention.dense.weight)
             _scale_by_fan_in(block.ffn)
             _scale_by_fan_in(block.ffn_output)
-            block.attention.dense.weight *= scale
+            attention.dense.weight *= scale
             block.ffn_output.weight *= scale
     elif isinstance(module, RtdHead):
         _scale_by_fan_in(module.dense)
@@ -95,8 +99,7 @@ def sinusoids(positions: Tensor, config: ModelConfig) -> Tensor:
     shares = (torch.arange(pairs) + 0.5) / pairs
     frequencies = math.pi * shares**FREQUENCY_SPACING
     angles = positions[:, None] * frequencies  # [P, W/2]
-    waves = (angles.sin(), angles.cos())
-    return torch.stack(waves, dim=-1).flatten(1)
+    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)
 
 
 def _init_projection(mapping: nn.Linear, config: ModelConfig) -> Tensor:
@@ -129,41 +132,33 @@ def _init_attention(
     head_size = config.head_size
     width = min(positions.shape[1], head_size // 2 * 2)
     if width == 0:
-        return  # too narrow for a sine and a cosine: the head keeps its normal weights
+        return  # too narrow for a sine and a cosine: queries and keys keep their normal weights
     share = width / config.embedding_size
     variance = 1 + share * POSITION_AMPLITUDE**2 / 2
     amplitude = POSITION_AMPLITUDE / math.sqrt(variance)  # after LayerNorm
-    margin = SHARPNESS_NATS * math.sqrt(head_size)
     power = width / 2 * amplitude**2
-    gain = math.sqrt(margin / power)
-    heads = config.num_attention_heads
-    qkv = attention.qkv.weight
-    query, key, value = qkv.view(3, heads, head_size, -1)  # each [N, H, D]
+    gain = math.sqrt(SHARPNESS_NATS * math.sqrt(head_size) / power)
+    query, key, _ = attention.qkv.weight.view(3, -1, head_size, config.hidden_size)
     directions = positions[:, :width].T
-    for head, offset in enumerate(HEAD_OFFSETS[:heads]):
-        rotation = _rotation(width, offset, config)
-        key[head, :width] = gain * directions
-        query[head, :width] = gain * rotation @ directions
-    nn.init.orthogonal_(value.flatten(0, 1))
-    nn.init.orthogonal_(attention.dense.weight)
+    for offset, q, k in zip(HEAD_OFFSETS, query, key, strict=False):  # each [H, D]
+        k[:width] = gain * directions
+        q[:width] = gain * _rotation(width, offset, config) @ directions
 
 
-def _init_rotary(attention: SelfAttention, config: ModelConfig) -> None:
+def _init_rotary(attention: SelfAttention) -> None:
     """Point each head at its offset by the biases of its query and key, which positions rotate."""
-    size = config.head_size
+    query, key, _ = attention.qkv.bias.view(3, attention.num_heads, -1)  # each [N, H]
+    size = query.shape[1]
     turns = rotary_frequencies(attention.rope_theta, size, torch.device("cpu"))
     turns = turns[turns >= _LOWEST_FREQUENCY]
     count = len(turns)
     power = (1 - turns.cos()).sum().item()  # margin over the neighbours of the offset, at gain 1
     gain = math.sqrt(SHARPNESS_NATS * math.sqrt(size) / power)
-    query, key, _ = attention.qkv.bias.view(3, -1, size)  # each [N, H]
     # A key at position n is turned by n: the score is highest at n = query's position + offset.
-    for head, offset in enumerate(HEAD_OFFSETS[: config.num_attention_heads]):
-        key[head, :count] = gain
-        query[head, :count] = gain * (offset * turns).cos()
-        query[head, size // 2 :][:count] = gain * (offset * turns).sin()
-    nn.init.orthogonal_(attention.qkv.weight.chunk(3)[2])
-    nn.init.orthogonal_(attention.dense.weight)
+    for offset, q, k in zip(HEAD_OFFSETS[:ROTARY_HEADS], query, key, strict=False):
+        k[:count] = gain
+        q[:count] = gain * (offset * turns).cos()
+        q[size // 2 :][:count] = gain * (offset * turns).sin()
 
 
 def _rotation(
@@ -174,6 +169,5 @@ def _rotation(
     """The matrix [W, W] that maps the sinusoids of each position p to those of p + offset."""
     waves = sinusoids(torch.tensor([offset]), config)[0, :width]
     sine, cosine = waves.view(-1, 2).unbind(-1)  # each [W/2]
-    entries = (cosine, sine, -sine, cosine)
-    blocks = torch.stack(entries, -1).view(-1, 2, 2)  # [W/2, 2, 2]
+    blocks = torch.stack((cosine, sine, -sine, cosine), -1).view(-1, 2, 2)  # [W/2, 2, 2]
     return torch.block_diag(*blocks)  # type: ignore[no-untyped-call, no-any-return, unused-ignore]

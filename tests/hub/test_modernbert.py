@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import transformers
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import ModernBertConfig
 from transformers.models.modernbert import modeling_modernbert
 
@@ -20,9 +20,8 @@ from electra_albert.hub.load import ModelFiles, build, load_task_model, read_sto
 from electra_albert.hub.modernbert import to_modernbert, write_modernbert
 from electra_albert.hub.onnx import outputs
 from electra_albert.model import growth
-from electra_albert.model.electra import Electra, Generator
+from electra_albert.model.electra import Generator
 from electra_albert.model.encoder import EncoderModel
-from electra_albert.model.initialization import HEAD_OFFSETS
 from electra_albert.model.task_model import ARCHITECTURES, TaskHead
 from electra_albert.training.optimizer import parameter_groups
 from tests.model.test_task_model import make_task_model
@@ -193,26 +192,3 @@ def test_no_vector_has_weight_decay() -> None:
     for group in parameter_groups(model, 0.1):
         is_decayed = bool(group["weight_decay"])
         assert all(is_decayed == (parameter.ndim > 1) for parameter in group["params"])
-
-
-def test_heads_attend_to_their_own_offsets_from_the_start() -> None:
-    sizes = {"hidden_size": 96, "num_attention_heads": 6, "initializer_range": 0.02}
-    config = replace(MODERN, **sizes, initialization="local")
-    with torch.random.fork_rng():
-        torch.manual_seed(3)
-        model = Electra(config, config).discriminator
-    seen: list[Tensor] = []
-
-    class Seen(nn.Module):
-        def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-            seen.append((q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5).softmax(-1))
-            return v
-
-    for group in model.encoder.albert_layer_groups:
-        group.albert_layers[0].attention.mixing = Seen()
-    ids = torch.arange(40)[None] % config.vocab_size
-    model(ids, torch.ones_like(ids, dtype=torch.bool), torch.zeros_like(ids))
-    query = torch.arange(3, 37)
-    for weights in seen:
-        for head, offset in enumerate(HEAD_OFFSETS):
-            assert (weights[0, head, query].argmax(-1) == query + offset).double().mean() > 0.9

@@ -4,10 +4,11 @@ is as published.
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from electra_albert.apps.pretrain.job import START_TOLERANCE
 from electra_albert.config.model import ModelConfig
@@ -39,28 +40,37 @@ def make_pair(config: ModelConfig) -> Electra:
         return Electra(config, config, with_sentence_order=True)
 
 
-def first_attention(model: Discriminator, group: int) -> Tensor:
-    """Attention weights [B, N, L, L] of a group's first block on random tokens."""
-    heads, size = model.config.num_attention_heads, model.config.head_size
+def attention_weights(model: Discriminator) -> list[Tensor]:
+    """Attention weights [B, N, L, L] of each layer on random tokens."""
+    seen = []
+
+    class Seen(nn.Module):
+        def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+            seen.append((q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5).softmax(-1).detach())
+            return v
+
+    for group in model.encoder.albert_layer_groups:
+        group.albert_layers[0].attention.mixing = Seen()
     noise = bits(1, Stream.EXAMPLE, torch.arange(BATCH)[:, None], torch.arange(LENGTH))
     ids = noise % model.config.vocab_size
-    embedded = model.embeddings(ids, torch.zeros_like(ids))
-    hidden_states = model.encoder.embedding_hidden_mapping_in(embedded)
-    qkv = model.encoder.albert_layer_groups[group].albert_layers[0].attention.qkv
-    q, k, _ = qkv(hidden_states).view(BATCH, LENGTH, 3, heads, size).permute(2, 0, 3, 1, 4)
-    return (q @ k.transpose(-1, -2) * size**-0.5).softmax(-1).detach()  # [B, N, L, L]
+    model(ids, torch.ones_like(ids, dtype=torch.bool), torch.zeros_like(ids))
+    return seen
 
 
-@pytest.mark.parametrize(("kind", "group"), [("generator", 0), ("discriminator", 1)])
-def test_heads_attend_to_their_own_offsets_from_the_start(kind: str, group: int) -> None:
-    """For most queries a head attends most to the token at its offset, with most of its weight."""
-    attention = first_attention(getattr(make_pair(LOCAL), kind), group)
+@pytest.mark.parametrize(("block", "heads"), [("albert", 6), ("modern", 2)])
+def test_heads_attend_to_their_own_offsets_from_the_start(block: Any, heads: int) -> None:
+    """For most queries such a head attends most to the token at its offset, with most of its
+    weight; the other heads attend to all tokens alike.
+    """
+    config = replace(LOCAL, block=block, zero_init_outputs=True)
     query = torch.arange(3, LENGTH - 3)  # where every offset is inside the sequence
-    for head, offset in enumerate(HEAD_OFFSETS[: attention.shape[1]]):
-        weights = attention[:, head, query]  # [B, queries, L]
-        targets = (query + offset).expand(BATCH, -1)
-        assert (weights.argmax(-1) == targets).double().mean() > MIN_SHARE, offset
-        assert weights.gather(-1, targets[..., None]).mean() > MIN_SHARE, offset
+    for attention in attention_weights(make_pair(config).discriminator):
+        for head, offset in enumerate(HEAD_OFFSETS[:heads]):
+            weights = attention[:, head, query]  # [B, queries, L]
+            targets = (query + offset).expand(BATCH, -1)
+            assert (weights.argmax(-1) == targets).double().mean() > MIN_SHARE, offset
+            assert weights.gather(-1, targets[..., None]).mean() > MIN_SHARE, offset
+        assert attention[:, heads:].lt(4 / LENGTH).all()
 
 
 def test_local_heads_start_with_zero_logits_and_residual_branches_scale_with_depth() -> None:
