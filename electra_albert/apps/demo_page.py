@@ -26,7 +26,9 @@ _HEAD = Path(__file__).with_suffix(".html")  # style and scripts
 _POLICY = "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:"
 _HEADERS = [("Content-Security-Policy", _POLICY)]
 # Method, path and length of the body, without gradio's API: it reads files and keeps sessions.
-_OFFERED = r"(GET|HEAD) /(theme\.css|favicon\.ico|(assets|static)/.*)? |POST /answer/\d+ \d{1,6}"
+_OFFERED = (
+    r"(GET|HEAD) /(theme\.css|favicon\.ico|(assets|static)/[!-~]{,99})? |POST /answer/\d+ \d{1,6}"
+)
 _PYTHON_ONLY = r"^texts\[\d+\]: | or give truncate=True$"  # parts of messages for callers in Python
 _ITEM = '<li data-shared="{0}" style="--share:{1:.1%}"><span>{2}</span><b>{1:.1%}</b></li>'
 _TOKEN = '<ruby style="--share:{0:.0%}">|<rt>{0:.0%}</rt></ruby>'
