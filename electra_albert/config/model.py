@@ -8,7 +8,7 @@ from electra_albert.config.checks import MAX_WIDTH, require, require_multiple, r
 # Layers with shared weights cost no memory: without a bound a bad config would run forever.
 MAX_LAYERS = 1024
 # Length of the texts that a model reads, in lengths of its training examples: position embeddings
-# are trained for one; with four, a model with rotary positions lost .01 nats per token.
+# are trained for one; with four, models with rotary positions lost .01 to .06 nats per token.
 READ_LENGTHS = {"albert": 1, "modern": 4}
 # Fields that only modern blocks have.
 MODERN_FIELDS = (

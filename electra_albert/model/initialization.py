@@ -1,10 +1,10 @@
-"""Initial weights: normal as published, or "local": each head starts on a neighbouring token.
+"""Initial weights: normal as published, or "local": heads start on neighbouring tokens.
 
 From normal weights the loss of a small model stays at the unigram entropy until it has learned to
 attend to nearby tokens. Local initialization sets some dimensions of the position embeddings to
 sinusoids, and the query of each head rotates them by the head's offset, where its attention scores
 are highest. Embeddings and encoder must have the same. In modern blocks, which have rotary
-positions, the biases of query and key do that, in two heads: training hardly moves such heads.
+positions, the biases of query and key do that, in two heads.
 Dimensions: E embedding, D hidden, N heads, H head size, P positions, W position dimensions.
 """
 
@@ -23,7 +23,7 @@ FREQUENCY_SPACING = 1.5  # exponent that spaces the frequencies: all positions m
 SHARPNESS_NATS = 12.0  # margin of a head's own offset over other positions, in attention scores
 FULL_STRENGTH_BLOCKS = 3  # deeper models scale residual branches by this over their blocks
 HEAD_OFFSETS = (-1, 1, -2, 2, -3, 3)  # of the first heads; further heads keep normal weights
-ROTARY_HEADS = 2  # so many in modern blocks
+ROTARY_HEADS = 2  # so many in modern blocks, where training hardly changes them
 _LOWEST_FREQUENCY = 0.1  # of the rotated pairs that local initialization uses, in radians per token
 _PUBLISHED_LOGIT_WIDTH = 256  # the output layer of wider detection heads is scaled down
 
@@ -146,7 +146,7 @@ def _init_attention(
 
 
 def _init_rotary(attention: SelfAttention) -> None:
-    """Point each head at its offset by the biases of its query and key, which positions rotate."""
+    """Point the first heads at their offsets by biases of query and key, which positions rotate."""
     query, key, _ = attention.qkv.bias.view(3, attention.num_heads, -1)  # each [N, H]
     size = query.shape[1]
     turns = rotary_frequencies(attention.rope_theta, size, torch.device("cpu"))

@@ -187,7 +187,7 @@ class Muon(torch.optim.Optimizer):
     """
 
     found_inf: Tensor | None = None
-    matrix_dtype = torch.bfloat16  # as published; slow on hardware without it
+    matrix_dtype = torch.bfloat16  # as published; TrainingStep may set float32
 
     def __init__(self, groups: Groups, **options: Any) -> None:
         super().__init__(groups, {**options, "capturable": False})

@@ -96,7 +96,9 @@ class TrainingStep:
         self.model = objective  # wrapped in DDP if several ranks do not record the step
         self.is_checked = False  # by `check`, as it must be before the first step
         self.optimizer: Any = build_optimizer(objective, run.config, run.lr_multipliers)
-        if run.arithmetic != "bf16":
+        if {*distributed.gather_objects(run.arithmetic, run.world)} != {
+            "bf16"
+        }:  # ranks may be unlike
             self.optimizer.matrix_dtype = torch.float32  # type: ignore[attr-defined]
         self.guard = UpdateGuard(device)
         self.loss_scale = LossScale(device, run.arithmetic)

@@ -242,7 +242,7 @@ def test_a_path_in_a_request_is_refused(address: str) -> None:
         assert ask(address, f"/{path}{__file__}") in (403, 404)
     for path in (f"file={__file__}", "info", "queue/data?session_hash=s"):
         assert ask(address, f"/gradio_api/{path}") == 404
-    assert ask(address, "/static/" + 999 * "a") == 404  # 500 of gradio
+    assert ask(address, "/static/" + 999 * "a") == 404  # gradio alone answers 500
 
 
 def test_requests_of_other_sites_are_refused(address: str) -> None:

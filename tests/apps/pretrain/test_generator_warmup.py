@@ -154,7 +154,7 @@ def test_a_stopped_warmup_saves_and_a_killed_one_resumes(
 
 @pytest.mark.slow
 def test_two_ranks_have_the_numbers_of_one(toy: Toy, tmp_path: Path) -> None:
-    # Muon, the preset's optimizer, orthogonalises in bfloat16, which enlarges the last bits.
+    # Muon, the preset's optimizer, enlarges the last bits, most in bfloat16.
     more = "--optimizer adamw --model.hidden_dropout_prob 0 --extend_vocab_to 250"
     fixed = (*COMMAND, *more.split(), "--old_corpus", toy.old_text)
     origin, half = toy.stock(ELECTRA), ("--per_device_train_batch_size", 4)
