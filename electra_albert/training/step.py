@@ -96,9 +96,8 @@ class TrainingStep:
         self.model = objective  # wrapped in DDP if several ranks do not record the step
         self.is_checked = False  # by `check`, as it must be before the first step
         self.optimizer: Any = build_optimizer(objective, run.config, run.lr_multipliers)
-        if {*distributed.gather_objects(run.arithmetic, run.world)} != {
-            "bf16"
-        }:  # ranks may be unlike
+        # With precision auto, ranks on unlike machines compute in different ones.
+        if {*distributed.gather_objects(run.arithmetic, run.world)} != {"bf16"}:
             self.optimizer.matrix_dtype = torch.float32  # type: ignore[attr-defined]
         self.guard = UpdateGuard(device)
         self.loss_scale = LossScale(device, run.arithmetic)
