@@ -1,12 +1,12 @@
-"""Hook of mkdocs: an option in the text is not broken at its hyphens."""
+"""Hook of mkdocs: an option or a name in the text is not broken at its hyphens."""
 
 import re
 from typing import Any
 
 _CODE = re.compile(r"<code>[^<]*</code>")
-_OPTION = re.compile(r"--[\w.-]+")
+_HYPHENATED = re.compile(r"--[\w.-]+|(?<![\w/.-])\w+(?:-\w+)+(?![\w/.-])")
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Mark the options in code, for docs/stylesheets/site.css."""
-    return _CODE.sub(lambda code: _OPTION.sub(r'<span class="option">\g<0></span>', code[0]), html)
+    """Mark options and names in code, for docs/stylesheets/site.css."""
+    return _CODE.sub(lambda code: _HYPHENATED.sub(r'<span class="hyphenated">\g<0></span>', code[0]), html)
