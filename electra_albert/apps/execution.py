@@ -74,19 +74,10 @@ def choose_compilation(scope: Compilation | Literal["auto"], device: torch.devic
     return scope
 
 
-def choose_recording(
-    training: TrainingConfig, compilation: Compilation, arithmetic: Arithmetic, world: World
-) -> bool:
-    """Whether to record the training step in CUDA graphs; for auto, where that is known to work.
-
-    Raises UsageError if it is asked for and cannot work.
-    """
+def choose_recording(training: TrainingConfig, arithmetic: Arithmetic, world: World) -> bool:
+    """Whether to record the training step in CUDA graphs. Raises UsageError if it cannot be."""
     device = world.device.type
-    is_possible = device == "cuda" and arithmetic != "fp16"
-    if training.cuda_graphs == "auto":
-        recomputes_eagerly = training.gradient_checkpointing and compilation != "step"
-        return is_possible and world.world_size == 1 and not recomputes_eagerly
-    if training.cuda_graphs and not is_possible:
+    if training.cuda_graphs and (device != "cuda" or arithmetic == "fp16"):
         raise UsageError(
             "--cuda_graphs true needs CUDA and a precision other than fp16, "
             f"not {device} with {arithmetic}; leave it out"

@@ -69,9 +69,8 @@ class TrainingConfig:
     gradient_checkpointing: bool = free(False)
     """Recompute the activations of each layer in the backward pass: much less memory, one more
     forward pass."""
-    cuda_graphs: bool | Literal["auto"] = free("auto")
-    """Record the step in CUDA graphs, launched without Python; auto: on CUDA with one process,
-    except for fp16 and for gradient checkpointing without torch_compile step."""
+    cuda_graphs: bool = free(False)
+    """Record the step in CUDA graphs, launched without Python; not for fp16."""
     seed: int = 42
     """Random seed."""
     report_to: str = free("tensorboard")

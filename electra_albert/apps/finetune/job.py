@@ -108,7 +108,7 @@ class TaskJob:
     @cached_property
     def is_recorded(self) -> bool:
         """Whether the training step is recorded in CUDA graphs."""
-        return choose_recording(self.training, "none", self.arithmetic, self.world)
+        return choose_recording(self.training, self.arithmetic, self.world)
 
     @cached_property
     def shape(self) -> ModelConfig:

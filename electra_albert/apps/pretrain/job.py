@@ -86,7 +86,7 @@ def make_job(
     seed = training.seed
     arithmetic = execution.choose_arithmetic(training.precision, world.device)
     compilation = execution.choose_compilation(config.run.torch_compile, world.device)
-    is_recorded = execution.choose_recording(training, compilation, arithmetic, world)
+    is_recorded = execution.choose_recording(training, arithmetic, world)
     prepared = _prepare(config, world, recorded)
     config = replace(config, model=replace(config.model, vocab_size=len(prepared.tokenizer)))
     special = special_ids(prepared.tokenizer)
