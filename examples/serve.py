@@ -4,9 +4,9 @@
     python examples/serve.py --model runs/mine --port 8000
     curl localhost:8000/fill-mask --json '{"texts": ["The owl left the [MASK]."]}'
 
-Requests that arrive within a few milliseconds are computed as one batch. Texts to classify and for
-vectors are cut at the model's length, other long ones are refused. A page with all calls is at
-/docs.
+A pair of texts is a list of two. Requests that arrive within a few milliseconds are computed as one
+batch. Texts to classify and for vectors are cut at the model's length, other long ones are refused.
+A page with all calls is at /docs.
 """
 
 import argparse
@@ -27,29 +27,30 @@ import electra_albert as ea
 
 MAX_TEXTS = 64  # of a request, and after which a batch is full
 MAX_CHARACTERS = 10_000  # of a text
-MAX_BYTES = 8_000_000  # of a request: its texts with each character as a \u escape
+MAX_BYTES = 16_000_000  # of a request: its texts with each character as a \u escape
 MAX_WAITING = 500  # requests of a call; the others are answered with 503
 SECONDS_TO_WAIT = 0.005  # for more requests of a batch
-Texts = Annotated[list[Annotated[str, Field(max_length=MAX_CHARACTERS)]], Field(min_length=1)]
+Text = Annotated[str, Field(max_length=MAX_CHARACTERS)]
+TextOrPair = Text | tuple[Text, Text]
 
 
 class Request(BaseModel):
     """The body of every call."""
 
-    texts: Annotated[Texts, Field(max_length=MAX_TEXTS)]
+    texts: Annotated[list[TextOrPair], Field(min_length=1, max_length=MAX_TEXTS)]
 
 
 class Waiting(NamedTuple):
     """A request and the future of its results or its error."""
 
-    texts: list[str]
+    texts: list[TextOrPair]
     results: asyncio.Future[Any]
 
 
 class Batches:
     """Joins the requests of one call."""
 
-    def __init__(self, call: Callable[[list[str]], list[Any]]) -> None:
+    def __init__(self, call: Callable[[list[TextOrPair]], list[Any]]) -> None:
         self.call = call
         self.queue: asyncio.Queue[Waiting] = asyncio.Queue()
 
@@ -99,17 +100,17 @@ class Batches:
 def make_app(model: Any) -> FastAPI:
     """The app with the calls of a model from ea.load_model."""
 
-    def detect(texts: list[str]) -> list[Any]:
+    def detect(texts: list[TextOrPair]) -> list[Any]:
         scores = model.replaced_probabilities(texts)
         return [[token._asdict() for token in of_text] for of_text in scores]
 
-    def classify(texts: list[str]) -> list[Any]:
+    def classify(texts: list[TextOrPair]) -> list[Any]:
         return [label._asdict() for label in model.classify(texts, truncate=True)]
 
-    def vectors(texts: list[str]) -> list[Any]:
+    def vectors(texts: list[TextOrPair]) -> list[Any]:
         return [features.pooled.tolist() for features in model.features(texts, truncate=True)]
 
-    calls: dict[str, Callable[[list[str]], list[Any]]]
+    calls: dict[str, Callable[[list[TextOrPair]], list[Any]]]
     calls = {"fill-mask": model.fill_mask, "detect": detect}
     calls |= {"classify": classify, "vectors": vectors}
     batches = {name: Batches(call) for name, call in calls.items()}

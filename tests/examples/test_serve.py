@@ -30,15 +30,16 @@ def client(serve: Any) -> Iterator[TestClient]:
 
 def test_every_call_answers_as_python(client: TestClient) -> None:
     model = ea.load_model(SHIPPED)
-    answers = {
-        call: client.post(f"/{call}", json={"texts": GOOD}).json()
-        for call in ("fill-mask", "detect", "vectors")
-    }
-    assert answers["fill-mask"] == model.fill_mask(GOOD)
-    assert answers["detect"] == [
-        [token._asdict() for token in tokens] for tokens in model.replaced_probabilities(GOOD)
+    texts = [*GOOD, ("An owl.", "A river.")]  # text and pair
+
+    def answer(call: str, texts: Any) -> Any:
+        return client.post(f"/{call}", json={"texts": texts}).json()
+
+    assert answer("fill-mask", GOOD) == model.fill_mask(GOOD)
+    assert answer("detect", texts) == [
+        [token._asdict() for token in tokens] for tokens in model.replaced_probabilities(texts)
     ]
-    assert answers["vectors"] == [found.pooled.tolist() for found in model.features(GOOD)]
+    assert answer("vectors", texts) == [found.pooled.tolist() for found in model.features(texts)]
     assert client.get("/health").json() == {"model": str(SHIPPED)}
 
 
