@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import softmax
 from torch import Tensor
 
 from electra_albert.config.finetuning import TuningConfig
@@ -190,8 +189,8 @@ def tag(model: Engine, texts: OneOrMore, *, truncate: bool = False) -> Any:
     logits = token.word_logits(outputs, features, examples)
     results = []
     for example, tags, of_words in zip(examples, decoded.predictions, logits, strict=True):
-        probabilities = softmax(of_words.astype(np.float64), axis=1)  # [words, C]
-        scores = probabilities.max(axis=1).tolist()
+        probabilities = torch.from_numpy(of_words).double().softmax(1)  # [words, C]
+        scores = probabilities.amax(1).tolist()
         results.append(list(map(TagPrediction, example.words, tags, scores)))
     return as_given(texts, results)
 

@@ -5,8 +5,8 @@ from itertools import compress
 
 import numpy as np
 import regex
+import torch
 from numpy.typing import NDArray
-from scipy.special import expit, softmax
 
 from electra_albert.contracts import DataError
 from electra_albert.tasks.encoding import (
@@ -102,7 +102,7 @@ def decode(
         if features.labels is not None:
             values = np.concatenate([is_predicted, features.labels], axis=1, dtype=np.float64)
         predictions = [list(compress(labels, of_text)) for of_text in is_predicted]
-        return Decoded(predictions, values, expit(logits).tolist())
+        return Decoded(predictions, values, torch.from_numpy(logits).sigmoid().tolist())
     chosen = logits[:, 0] if plan.is_regression else logits.argmax(axis=1)
     if features.labels is not None:
         # Gold numbers of a regression come from the examples: the features hold them as float32.
@@ -111,7 +111,7 @@ def decode(
         values = np.stack([chosen, gold], axis=1, dtype=np.float64)
     if plan.is_regression:
         return Decoded(chosen.tolist(), values, None)
-    probabilities = softmax(logits, axis=1).tolist()
+    probabilities = torch.from_numpy(logits).softmax(1).tolist()
     names = [labels[number] for number in chosen]
     return Decoded(names, values, probabilities)
 
@@ -193,5 +193,5 @@ def decode_choices(
     if features.labels is not None:
         groups = np.array([GROUPS.get(example.group, -1) for example in examples])
         values = np.stack([chosen, features.labels, groups], axis=1, dtype=np.float64)
-    probabilities = softmax(logits, axis=1).tolist()
+    probabilities = torch.from_numpy(logits).softmax(1).tolist()
     return Decoded(chosen.tolist(), values, probabilities)

@@ -10,11 +10,11 @@ from dataclasses import replace
 from math import ceil
 from pathlib import Path
 from statistics import median
+from time import perf_counter
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.benchmark import timer
 from torch.utils.flop_counter import FlopCounterMode
 
 from electra_albert.apps.machine import memory_advice, memory_of, peak_memory
@@ -204,9 +204,16 @@ def time_parts(job: Job, world: World) -> tuple[float, float]:
 
 def _timed(action: Callable[[], object]) -> float:
     """Seconds of `action`, with its work on a GPU."""
-    began = timer()
+    _wait()
+    began = perf_counter()
     action()
-    return timer() - began
+    _wait()
+    return perf_counter() - began
+
+
+def _wait() -> None:
+    if torch.accelerator.is_available():
+        torch.accelerator.synchronize()
 
 
 def _short(seconds: float) -> str:
