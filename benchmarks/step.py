@@ -46,10 +46,7 @@ from electra_albert.training.step import TrainingStep, autocast, count_step
 TUNED = "stock, tuned"
 TUNED_COMPILED = f"{TUNED}, compiled"
 TUNED_OVERHEAD = f"{TUNED}, reduce-overhead"
-COMPILED: dict[str, Compilation] = {
-    f"{OURS}, blocks compiled": "blocks",
-    f"{OURS}, step compiled": "step",
-}
+COMPILED: dict[str, Compilation] = {f"{OURS}, step compiled": "step"}
 RECORDED: dict[str, Compilation] = {
     f"{OURS}, recorded": "none",
     f"{OURS}, step compiled, recorded": "step",
@@ -101,7 +98,7 @@ def measure_step(config: BenchConfig) -> Iterator[Record]:
     Raises UserError if stock's losses differ.
     """
     world = start(config.device)
-    wanted: Any = {False: "none", True: "blocks"}.get(cast("Any", config.torch_compile), "auto")
+    wanted: Any = {False: "none", True: "step"}.get(cast("Any", config.torch_compile), "auto")
     is_compiled = choose_compilation(wanted, world.device) != "none"
     if is_compiled:
         count_compiled_bytes()
@@ -341,7 +338,5 @@ def _warm_up(
     if member.compilation == "step" and is_counted:
         graph_bytes[kind] = compiled_bytes() - graph_sum or graph_bytes.get(kind, 0)
         total = counter.bytes + graph_bytes[kind] if graph_bytes[kind] else None
-    elif member.compilation == "blocks":
-        total = None  # a graph runs once per layer, but counts once
     skips = counters["inductor"]["cudagraph_skips"] - skips
     return Ready(seconds, total, graph_memory(device) - memory, skips)

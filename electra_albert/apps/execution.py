@@ -60,7 +60,7 @@ def choose_arithmetic(precision: Arithmetic | Literal["auto"], device: torch.dev
 
 
 def choose_compilation(scope: Compilation | Literal["auto"], device: torch.device) -> Compilation:
-    """Parts to compile with torch.compile; for auto the step on a GPU.
+    """Whether to compile the step with torch.compile; for auto on a GPU.
 
     Raises UsageError if it is asked for and cannot work.
     """

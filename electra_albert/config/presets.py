@@ -82,29 +82,36 @@ _SMALL = PretrainConfig(
     model=_shape(256, 12, 4, 128),
     rtd=RtdConfig(**_GENERATOR),
 )
+# For experiments on two CPU cores: the best settings for a few minutes, see the recipe search in
+# dev/log/2026-11.md.
+_TINY = PretrainConfig(
+    corpus=CorpusConfig(vocab_size=8000, max_seq_length=64),
+    training=TrainingConfig(
+        max_steps=4000,
+        per_device_train_batch_size=32,
+        learning_rate=1e-3,
+        warmup_steps=200,
+        optimizer="muon",
+        eval_steps=1000,
+        save_steps=500,
+    ),
+    model=_shape(128, 3, 4, 64),
+    rtd=RtdConfig(mask_rate=0.2, **_GENERATOR),
+)
+
+
+def _modern(preset: PretrainConfig, features: int) -> PretrainConfig:
+    """The preset with modern blocks. Their gate makes the feed-forward layer half as large again,
+    so two thirds of its features give as many parameters.
+    """
+    return replace(preset, model=replace(preset.model, block="modern", intermediate_size=features))
+
+
+# Of presets of one width, folders without settings take the last (apps/pretrain/init_from.py).
 PRESETS = {
-    # For experiments on two CPU cores: the best settings for a few minutes, see the recipe search
-    # in dev/log/2026-11.md.
-    "tiny": PretrainConfig(
-        corpus=CorpusConfig(vocab_size=8000, max_seq_length=64),
-        training=TrainingConfig(
-            max_steps=4000,
-            per_device_train_batch_size=32,
-            learning_rate=1e-3,
-            warmup_steps=200,
-            optimizer="muon",
-            eval_steps=1000,
-            save_steps=500,
-        ),
-        model=_shape(128, 3, 4, 64),
-        rtd=RtdConfig(mask_rate=0.2, **_GENERATOR),
-    ),
-    # The gate makes the feed-forward layer half as large again: about two thirds of its features.
-    # Of presets of one width, folders without settings take the last (apps/pretrain/init_from.py).
-    "small-modern": replace(
-        _SMALL,
-        model=replace(_SMALL.model, block="modern", intermediate_size=680),
-    ),
+    "tiny-modern": _modern(_TINY, 340),
+    "tiny": _TINY,
+    "small-modern": _modern(_SMALL, 680),
     "small": _SMALL,
     # Batch size and learning rate of base and large are ELECTRA's; xlarge and xxlarge take large's.
     # They assume one device; with N devices divide gradient_accumulation_steps by N.

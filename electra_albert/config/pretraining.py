@@ -112,9 +112,8 @@ class RunConfig:
     """Create the repository as a private one."""
     device: Literal["auto", "cpu", "cuda", "mps"] = free("auto")
     """Device; auto: an NVIDIA GPU (cuda) if there is one, else cpu. mps: Apple's, untried."""
-    torch_compile: Literal["auto", "none", "blocks", "step"] = free("auto")
-    """Scope of torch.compile: nothing, each block, or the whole step (takes minutes); auto: step on
-    CUDA."""
+    torch_compile: Literal["auto", "none", "step"] = free("auto")
+    """Scope of torch.compile: nothing, or the step (takes minutes); auto: step on CUDA."""
     resume: str = per_call("auto")
     """auto: resume the run in output_dir, if any; never: refuse a folder with checkpoints; PATH: a
     checkpoint."""

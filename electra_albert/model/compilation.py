@@ -4,9 +4,9 @@ from typing import Literal
 
 from torch import nn
 
-from electra_albert.model.encoder import Encoder, apply_group
+from electra_albert.model.encoder import Encoder
 
-Compilation = Literal["none", "blocks", "step"]
+Compilation = Literal["none", "step"]
 
 
 def set_gradient_checkpointing(module: nn.Module) -> None:
@@ -17,16 +17,11 @@ def set_gradient_checkpointing(module: nn.Module) -> None:
 
 
 def compile_for_training(objective: nn.Module, compilation: Compilation) -> None:
-    """Apply torch.compile: "blocks" to each group by itself (seconds), "step" to all (minutes)."""
-    if compilation != "none":
+    """Apply torch.compile to the step, which takes minutes."""
+    if compilation == "step":
         import torch._dynamo
 
         # DDP would split graphs to reduce gradients early, but those of shared weights are
         # complete only at the end.
         torch._dynamo.config.optimize_ddp = False
-    if compilation == "blocks":
-        for part in objective.modules():
-            if isinstance(part, Encoder):
-                part.apply_in_training = torch.compile(apply_group, dynamic=False)
-    elif compilation == "step":
         objective.compile(dynamic=False)

@@ -141,15 +141,6 @@ class Group(nn.Module):
         return hidden_states
 
 
-def apply_group(
-    group: Callable[[HiddenStates, Tensor], HiddenStates],
-    hidden_states: HiddenStates,
-    mask: Tensor,
-) -> HiddenStates:
-    """Apply one layer: hidden_states any float [B, L, D], mask bool [B, L]; returns the same."""
-    return group(hidden_states, mask)
-
-
 class Encoder(nn.Module):
     """The projection E to D, then num_hidden_layers layers with the weights of their groups.
 
@@ -161,7 +152,6 @@ class Encoder(nn.Module):
         super().__init__()
         self.config = config
         self.gradient_checkpointing = False
-        self.apply_in_training: Callable[..., HiddenStates] = apply_group  # or its compiled form
         self.embedding_hidden_mapping_in: Any = nn.Linear(config.embedding_size, config.hidden_size)
         self.is_modern = config.block == "modern"
         if self.is_modern:
@@ -178,19 +168,14 @@ class Encoder(nn.Module):
         hidden_states = self.embedding_hidden_mapping_in(embedded)
         if self.is_modern:
             hidden_states = (hidden_states, hidden_states)
-        is_training = self.training and torch.is_grad_enabled()
-        apply = apply_group
-        if is_training:
-            apply = self.apply_in_training
+        recomputes = self.gradient_checkpointing and self.training and torch.is_grad_enabled()
         layers = self.config.num_hidden_layers // self.config.num_hidden_groups
         for group in self.albert_layer_groups:
             for _ in range(layers):
-                if is_training and self.gradient_checkpointing:
-                    hidden_states = checkpoint(
-                        apply, group, hidden_states, mask, use_reentrant=False
-                    )
+                if recomputes:
+                    hidden_states = checkpoint(group, hidden_states, mask, use_reentrant=False)
                 else:
-                    hidden_states = apply(group, hidden_states, mask)
+                    hidden_states = group(hidden_states, mask)
         return hidden_states[1] if self.is_modern else hidden_states
 
 

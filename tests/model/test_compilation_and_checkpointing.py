@@ -35,7 +35,7 @@ def encoder_of(
 ) -> Encoder:
     encoder = make_pair(config).discriminator.encoder.train()
     if is_compiled:
-        compile_for_training(encoder, "blocks")
+        compile_for_training(encoder, "step")
     if is_checkpointed:
         set_gradient_checkpointing(encoder)
     return encoder
@@ -113,21 +113,11 @@ def test_compiled_outputs_and_gradients_are_equal_up_to_rounding(
 
 
 @compiled
-def test_compiled_checkpointed_blocks_recompute_the_same_values_in_bfloat16() -> None:
-    encoders = [
-        encoder_of(DROPOUT, is_compiled=True, is_checkpointed=value) for value in (False, True)
-    ]
-    assert_same_bits(*encoders, dtype=torch.bfloat16)
-
-
-@compiled
-@pytest.mark.parametrize("groups", [1, 6], ids=["shared", "not shared"])
-def test_a_block_is_compiled_once_and_never_without_gradients(groups: int) -> None:
-    encoder = encoder_of(replace(SHAPE, num_hidden_groups=groups), is_compiled=True)
-    with torch.no_grad():
-        for examples in (2, 3, 5):
-            encoder.train(examples == 5)(*inputs(examples))
-    assert compiled_graphs() == 0
-    for _ in range(3):
-        train_once(encoder.train())
-    assert compiled_graphs() == 1
+def test_compiled_checkpointed_layers_recompute_with_the_same_dropout() -> None:
+    kept, recomputed = (
+        train_once(encoder_of(DROPOUT, is_compiled=True, is_checkpointed=value))
+        for value in (False, True)
+    )
+    for ours, plain in zip(recomputed[:-1], kept[:-1], strict=True):
+        assert (plain - ours).norm() <= TOLERANCE * plain.norm()
+    assert torch.equal(recomputed[-1], kept[-1])

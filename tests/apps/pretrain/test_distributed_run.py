@@ -72,7 +72,7 @@ def max_difference(
     [
         ("--per_device_train_batch_size 4", LOSS_TOLERANCE),
         pytest.param(  # fused sums in a block
-            "--per_device_train_batch_size 4 --torch_compile blocks",
+            "--per_device_train_batch_size 4 --torch_compile step",
             1e-4,
             marks=[pytest.mark.slow, NEEDS_COMPILER],
         ),

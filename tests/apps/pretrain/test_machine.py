@@ -35,10 +35,10 @@ def test_compiling_needs_a_compiler(
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
     argv = finished.options(
-        tmp_path / "run", "--torch_compile", "blocks", "--prepared_dir", tmp_path / "none"
+        tmp_path / "run", "--torch_compile", "step", "--prepared_dir", tmp_path / "none"
     )
     ended = call(pretrain.main, *argv)
-    assert_refused(ended, 2, "--torch_compile blocks cannot work here", "no C compiler", "CXX")
+    assert_refused(ended, 2, "--torch_compile step cannot work here", "no C compiler", "CXX")
     assert not (tmp_path / "none").exists()
 
 
@@ -53,8 +53,8 @@ def test_compiling_without_python_headers_is_refused(
     assert why_not_compiled(CPU) is None
     header.unlink()
     assert "python3-dev" in str(why_not_compiled(CPU))
-    with pytest.raises(UsageError, match=r"--torch_compile blocks cannot work here.*python3-dev"):
-        choose_compilation("blocks", CPU)
+    with pytest.raises(UsageError, match=r"--torch_compile step cannot work here.*python3-dev"):
+        choose_compilation("step", CPU)
 
 
 @pytest.mark.parametrize(("problem", "expected"), [(None, "step"), ("Triton is missing", "none")])
@@ -112,7 +112,7 @@ def test_out_of_memory_error_names_the_options_that_help(is_checkpointed: bool) 
         per_device_train_batch_size=48, gradient_checkpointing=is_checkpointed
     )
     expected = pytest.raises(UsageError, match="lower --per_device_train_batch_size 48")
-    with expected as refused, one_line_errors(training, "blocks"):
+    with expected as refused, one_line_errors(training, "step"):
         if is_checkpointed:
             torch.empty(1 << 50)  # on the CPU, a RuntimeError
         raise torch.OutOfMemoryError("CUDA out of memory")
@@ -156,19 +156,19 @@ def test_a_compiler_failure_is_reported_with_a_remedy_and_other_errors_are_raise
 
     double = torch.compile(lambda x: x * 2, backend=broken_backend)
     refused = pytest.raises(UsageError, match=r"torch\.compile failed .*--torch_compile none")
-    with refused, one_line_errors(TrainingConfig(), "blocks"):
+    with refused, one_line_errors(TrainingConfig(), "step"):
         double(torch.ones(3))
-    with pytest.raises(RuntimeError, match="a bug"), one_line_errors(TrainingConfig(), "blocks"):
+    with pytest.raises(RuntimeError, match="a bug"), one_line_errors(TrainingConfig(), "step"):
         raise RuntimeError("a bug")
 
 
 @pytest.mark.slow
 @NEEDS_COMPILER
 @pytest.mark.usefixtures("nothing_compiled_yet")
-def test_compiled_blocks_give_the_losses_of_eager_ones_also_after_resuming(
+def test_a_compiled_step_gives_the_losses_of_an_eager_one_also_after_resuming(
     finished: Finished, tmp_path: Path
 ) -> None:
-    folder, compiled = tmp_path / "run", ("--torch_compile", "blocks")
+    folder, compiled = tmp_path / "run", ("--torch_compile", "step")
     succeed(pretrain.main, *finished.options(folder, *compiled))
     shutil.rmtree(folder / "checkpoints" / f"step-{STEPS:07d}")
     ended = succeed(pretrain.main, *finished.options(folder, *compiled))
@@ -177,14 +177,14 @@ def test_compiled_blocks_give_the_losses_of_eager_ones_also_after_resuming(
     for name in ("eval_loss", "eval_generator_loss", "eval_discriminator_loss"):
         # Differences from another order of additions accumulate over the float32 updates.
         assert found[name] == pytest.approx(expected[name], rel=1e-3)
-    # The generator's block and the discriminator's, for both runs.
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2
+    # For both runs.
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
 
 
 def test_a_cpu_compiles_only_on_request(finished: Finished, tmp_path: Path) -> None:
     assert choose_compilation("step", CPU) == "step"
     ended = call(pretrain.main, *finished.options(tmp_path / "run", "--torch_compile", "all"))
-    assert_refused(ended, 2, "torch_compile", "blocks")
+    assert_refused(ended, 2, "torch_compile", "step")
 
 
 def test_the_recorded_commit_is_complete_marked_if_dirty_and_none_outside_the_checkout(
