@@ -138,7 +138,8 @@ def make_app(model: Any) -> FastAPI:
     @app.exception_handler(RequestValidationError)
     def refuse(_: Any, error: RequestValidationError) -> PlainTextResponse:
         """Without the body, which may be long or hold what JSON cannot."""
-        return PlainTextResponse(error.errors()[0]["msg"], 422)
+        problems = [problem["msg"] for problem in error.errors()[:2]]  # as a text and as a pair
+        return PlainTextResponse("; or ".join(problems), 422)
 
     app.get("/health")(lambda: {"model": str(model.path)})
     return app

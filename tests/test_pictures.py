@@ -51,3 +51,12 @@ def test_curves_are_drawn_from_the_metrics_of_a_run(
         assert {f"axes_{number}" for number in (1, 2, 3)} <= groups
         assert sum((one or "").startswith("line2d_") for one in groups) > 6
         assert figures.SCHEMES[theme][3][0] in (tmp_path / f"curves-{theme}.svg").read_text()
+
+
+def test_options_and_names_in_code_are_kept_whole_on_the_site() -> None:
+    import hooks
+
+    page = "<p>a-b <code>electra-albert demo --top_k 3</code> <code>runs/x-y</code></p>"
+    marked = [f'<span class="hyphenated">{name}</span>' for name in ("electra-albert", "--top_k")]
+    expected = page.replace("electra-albert", marked[0]).replace("--top_k", marked[1])
+    assert hooks.on_page_content(page) == expected

@@ -70,7 +70,7 @@ class TrainingConfig:
     """Recompute the activations of each layer in the backward pass: much less memory, one more
     forward pass."""
     cuda_graphs: bool = free(False)
-    """Record the step in CUDA graphs, launched without Python; not for fp16."""
+    """Record the step in CUDA graphs, launched without Python; not for fp16. Untried on a GPU."""
     seed: int = 42
     """Random seed."""
     report_to: str = free("tensorboard")

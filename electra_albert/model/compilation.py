@@ -17,7 +17,7 @@ def set_gradient_checkpointing(module: nn.Module) -> None:
 
 
 def compile_for_training(objective: nn.Module, compilation: Compilation) -> None:
-    """Apply torch.compile to the step, which takes minutes."""
+    """Apply torch.compile to the whole step, which takes minutes, or to nothing."""
     if compilation == "step":
         import torch._dynamo
 

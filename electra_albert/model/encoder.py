@@ -168,11 +168,11 @@ class Encoder(nn.Module):
         hidden_states = self.embedding_hidden_mapping_in(embedded)
         if self.is_modern:
             hidden_states = (hidden_states, hidden_states)
-        recomputes = self.gradient_checkpointing and self.training and torch.is_grad_enabled()
+        is_recomputed = self.gradient_checkpointing and self.training and torch.is_grad_enabled()
         layers = self.config.num_hidden_layers // self.config.num_hidden_groups
         for group in self.albert_layer_groups:
             for _ in range(layers):
-                if recomputes:
+                if is_recomputed:
                     hidden_states = checkpoint(group, hidden_states, mask, use_reentrant=False)
                 else:
                     hidden_states = group(hidden_states, mask)

@@ -72,7 +72,9 @@ REFUSED = {
     "no texts": ("detect", [], 422),
     "too many texts": ("detect", ["a"] * 65, 422),
     "too many characters": ("detect", ["a" * 10_001], 422),
+    "three texts for a pair": ("detect", [["a", "b", "c"]], 422),
     "too many tokens": ("detect", [TOO_LONG], 400),
+    "a pair to fill": ("fill-mask", [["a", "[MASK]"]], 400),
     "a call that the model lacks": ("classify", ["a"], 400),
 }
 

@@ -22,12 +22,11 @@ DROPOUT = replace(SHAPE, hidden_dropout_prob=0.3, attention_probs_dropout_prob=0
 MODERN = replace(GROUPS, block="modern", hidden_size=24, initializer_range=0.1)
 
 
-def inputs(examples: int = B) -> tuple[Tensor, Tensor]:
+def inputs() -> tuple[Tensor, Tensor]:
     """Embeddings [B, L, E] and their mask [B, L]."""
     generator = torch.Generator().manual_seed(1)
-    embedded = torch.randn(examples, L, SHAPE.embedding_size, generator=generator)
-    lengths = torch.tensor([[L], [8], [3]]).repeat(examples, 1)[:examples]
-    return embedded, torch.arange(L) < lengths
+    embedded = torch.randn(B, L, SHAPE.embedding_size, generator=generator)
+    return embedded, torch.arange(L) < torch.tensor([[L], [8], [3]])
 
 
 def encoder_of(

@@ -70,7 +70,7 @@ def measure(job: Job, world: World, done_steps: int = 0) -> Iterator[str]:
     positions = job.batches.global_batch_size * job.config.corpus.max_seq_length
     yield (
         f"FLOPs: {flops / positions:.3g} per token, {flops:.3g} per step "
-        "(matrix products, forward and backward, with padding)"
+        "(matrix products, with padding)"
     )
     state = _STATE_BYTES * sum(parameter.numel() for parameter in job.objective.parameters())
     if job.fixed:

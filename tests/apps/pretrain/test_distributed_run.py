@@ -71,7 +71,7 @@ def max_difference(
     ("more", "tolerance"),
     [
         ("--per_device_train_batch_size 4", LOSS_TOLERANCE),
-        pytest.param(  # fused sums in a block
+        pytest.param(  # fused sums
             "--per_device_train_batch_size 4 --torch_compile step",
             1e-4,
             marks=[pytest.mark.slow, NEEDS_COMPILER],
