@@ -155,7 +155,7 @@ def test_a_config_object_records_a_command_that_repeats_it(in_folder: Path) -> N
 
 
 def test_an_empty_group_of_an_idle_objective_is_no_option(in_folder: Path) -> None:
-    options = {"corpus": "my.txt", "vocab_size": 300, "objective": "mlm", "dry_run": True}
+    options = {**TINY, "max_seq_length": 32, "dry_run": True}
     assert ea.pretrain(**options, rtd={}).folder == ea.pretrain(**options).folder
 
 

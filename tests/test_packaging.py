@@ -39,7 +39,7 @@ def test_every_dependency_is_pinned_within_its_range_and_a_tool_has_one_version(
     assert found.keys() == wanted.keys(), "run `make requirements`"
     assert [name for name, one in wanted.items() if found[name] not in one.specifier] == []
     tools = pins(" ".join(PROJECT["optional-dependencies"]["dev"]))
-    for file in (".pre-commit-config.yaml", ".github/workflows/ci.yml"):
+    for file in (".pre-commit-config.yaml", ".github/workflows/ci.yml", "Makefile"):
         assert len(used := pins((ROOT / file).read_text(encoding="utf-8"))) > 0
         assert used.items() <= tools.items(), file
 

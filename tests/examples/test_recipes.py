@@ -10,7 +10,7 @@ from electra_albert.apps.pretrain import main as pretrain
 from tests.apps.tiny_run import ROOT, SHIPPED, english, succeed
 
 RECIPES = sorted((ROOT / "examples" / "recipes").glob("*.yaml"))
-FEW = "--eval_examples 2 --per_device_train_batch_size 2 --warmup_steps 1 --device cpu"
+FEW = "--eval_examples 2 --per_device_train_batch_size 1 --warmup_steps 1 --device cpu"
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.stem)
