@@ -1,6 +1,8 @@
 # `make pretrain` and `make test` need only Python: they create .venv with the pinned packages first.
 PYTHON ?= python3
 BIN := .venv/bin
+# Where this is set, each process compiles torch and transformers again: 10 seconds.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: pretrain test test-slow test-faults lint docs page requirements stats release clean
 
