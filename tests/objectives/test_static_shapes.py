@@ -20,13 +20,8 @@ from electra_albert.objectives.rtd import PretrainingModule
 from electra_albert.training.optimizer import build_optimizer, learning_rate_dtype
 from tests.model.test_compilation_and_checkpointing import compiled
 from tests.objectives.toy import LENGTHS, OBJECTIVES, build, make_batch, make_objective, ordered
+from tests.training.recorder import READS_VALUES
 
-# Operators whose output shape depends on values, or that copy a value to the host.
-_NAMES = (
-    "_local_scalar_dense is_nonzero equal nonzero masked_select unique _unique2 bincount "
-    "repeat_interleave.Tensor"
-)
-READS_VALUES = tuple(f"aten::{name}" for name in _NAMES.split())
 TOLERANCE = 1e-5  # float32 sums in another order
 
 

@@ -12,7 +12,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from electra_albert.training.graphs import Action
-from tests.objectives.test_static_shapes import READS_VALUES
+
+# Operators whose output shape depends on values, or that copy a value to the host.
+_NAMES = (
+    "_local_scalar_dense is_nonzero equal nonzero masked_select unique _unique2 bincount "
+    "repeat_interleave.Tensor"
+)
+READS_VALUES = tuple(f"aten::{name}" for name in _NAMES.split())
 
 
 class _Record(TorchDispatchMode):
