@@ -16,7 +16,7 @@ test-slow: .venv/.ready-dev
 	$(BIN)/python -m pytest -q -n auto -m slow
 
 test-faults: .venv/.ready-dev
-	$(BIN)/python -m pytest -q -n auto -m faults
+	$(BIN)/python -m pytest -q -n auto --dist worksteal -m faults
 
 lint: .venv/.ready-dev
 	$(BIN)/ruff check .
