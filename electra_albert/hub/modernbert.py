@@ -7,6 +7,7 @@ first E of them are multiplied by the table. Stock names the LayerNorm after a l
 Dimensions: V vocab, E embedding, D hidden.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -221,7 +222,7 @@ def _full_attention_every(kinds: Sequence[str]) -> int | None:
 
 
 def to_ours(tensors: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
-    """Tensors of a stock model by our names; biases that it lacks are 0."""
+    """Tensors of a stock model by our names; biases that it lacks in all layers are 0."""
     is_task = any(name.startswith("classifier.") for name in tensors)
     # The model may apply each layer more often.
     stored = replace(config, num_hidden_layers=config.num_hidden_groups)
@@ -234,8 +235,11 @@ def to_ours(tensors: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Ten
     for name, tensor in tensors.items():
         layer_name, _, kind = name.removeprefix("model.").rpartition(".")
         renamed[f"{names.get(layer_name, layer_name)}.{kind}"] = tensor
+    biased = {re.sub(r"\d", "", name) for name in renamed if name.endswith(".bias")}
     for name, tensor in [*renamed.items()]:
         layer = name.removesuffix(".weight")
-        if tensor.numel() and not layer.endswith(_UNBIASED):
-            renamed.setdefault(f"{layer}.bias", torch.zeros(tensor.shape[:1]))
+        bias = f"{layer}.bias"
+        is_stored = re.sub(r"\d", "", bias) in biased  # for another layer, if not for this one
+        if tensor.numel() and not (is_stored or layer.endswith(_UNBIASED)):
+            renamed[bias] = torch.zeros(tensor.shape[:1])
     return renamed

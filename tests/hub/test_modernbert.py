@@ -128,6 +128,16 @@ def test_a_stock_folder_has_the_outputs_of_its_stock_class(
     assert_parity(model.double(), stock, monkeypatch)
 
 
+def test_a_bias_that_only_other_layers_have_is_missing(tmp_path: Path) -> None:
+    stock = to_modernbert(make("encoder", CONFIGS["unshared"]).float(), Roles, {})
+    weights = stock.state_dict()
+    del weights["layers.3.mlp.Wi.bias"]
+    stock.save_pretrained(tmp_path, state_dict=weights)
+    files = ModelFiles(tmp_path / "model.safetensors", tmp_path / "config.json", tmp_path)
+    with pytest.raises(CheckpointError, match=r"ffn\.bias"):
+        build(read_stored(files), EncoderModel)
+
+
 OTHER_LAYERS = """
 layer_types      | ["full_attention"]                           | layer_types
 layer_types      | ["sliding_attention", "full_attention"]      | layer_types
