@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -57,21 +58,7 @@ def parse_pretraining(
     `program` and `purpose` are those of --help, by default of `electra-albert pretrain`.
     """
     preset, source, inherited = _find_preset(argv)
-    parser = command_line.make_parser(
-        program or command_line.program("pretrain"), purpose, "[CORPUS] [--option value ...]"
-    )
-    text = "Default sizes and learning rates."
-    parser.add_argument("--preset", choices=list(PRESETS), default=preset, help=text)
-    for section in FLAT.values():
-        parser.add_class_arguments(section, skip={"objective"})
-    listed = "; ".join(f"{name}, {spec.description}" for name, spec in OBJECTIVES.items())
-    names: Any = Literal[tuple(OBJECTIVES)]
-    parser.add_argument("--objective", type=names, help=f"Pretraining objective: {listed}.")
-    for group, section in _GROUPED.items():
-        parser.add_class_arguments(section, group, skip=_DERIVED if group == "model" else set())
-    text = "Length of the position table: --max_seq_length, or that of --init_from if it is larger."
-    parser.add_argument(f"--model.{_POSITIONS}", type=int | None, help=text)
-    _set_defaults(parser, preset)
+    parser = _make_parser(program or command_line.program("pretrain"), purpose, preset)
     first = ["--config", json.dumps(inherited, ensure_ascii=False)] if inherited else []
     if first:
         try:
@@ -85,11 +72,26 @@ def parse_pretraining(
     return preset, replace(config, run=replace(config.run, init_from=source))
 
 
-def _set_defaults(parser: ArgumentParser, preset: str) -> None:
+@cache
+def _make_parser(program: str, purpose: str, preset: str) -> ArgumentParser:
+    """The parser of all options, with the defaults of a preset."""
+    parser = command_line.make_parser(program, purpose, "[CORPUS] [--option value ...]")
+    text = "Default sizes and learning rates."
+    parser.add_argument("--preset", choices=list(PRESETS), default=preset, help=text)
+    for section in FLAT.values():
+        parser.add_class_arguments(section, skip={"objective"})
+    listed = "; ".join(f"{name}, {spec.description}" for name, spec in OBJECTIVES.items())
+    names: Any = Literal[tuple(OBJECTIVES)]
+    parser.add_argument("--objective", type=names, help=f"Pretraining objective: {listed}.")
+    for group, section in _GROUPED.items():
+        parser.add_class_arguments(section, group, skip=_DERIVED if group == "model" else set())
+    text = "Length of the position table: --max_seq_length, or that of --init_from if it is larger."
+    parser.add_argument(f"--model.{_POSITIONS}", type=int | None, help=text)
     defaults = flatten(as_settings(PRESETS[preset]))
     for name in _DERIVED:
         del defaults[f"model.{name}"]
     parser.set_defaults(defaults)
+    return parser
 
 
 def refuse_idle_options(argv: Sequence[str], config: PretrainConfig) -> None:
