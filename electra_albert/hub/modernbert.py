@@ -1,9 +1,10 @@
 """Models with modern blocks from and to stock ModernBERT, which neither shares nor factorises.
 
-Read, a layer is a group and E = D, with the identity as projection; biases that it lacks are 0.
-Written, shared blocks are repeated, and the projection E to D is multiplied into the table. The MLM
-head has E features, stock's D: they are repeated, which LayerNorm does not change, and only the
-first E of them are multiplied by the table. Stock names the LayerNorm after a layer by the next.
+Read, a layer is a group and E = D, with the identity as projection; biases that it lacks in all
+layers are 0. Written, shared blocks are repeated, and the projection E to D is multiplied into the
+table. The MLM head has E features, stock's D: they are repeated, which LayerNorm does not change,
+and only the first E of them are multiplied by the table. Stock names the LayerNorm after a layer by
+the next.
 Dimensions: V vocab, E embedding, D hidden.
 """
 
@@ -235,11 +236,16 @@ def to_ours(tensors: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Ten
     for name, tensor in tensors.items():
         layer_name, _, kind = name.removeprefix("model.").rpartition(".")
         renamed[f"{names.get(layer_name, layer_name)}.{kind}"] = tensor
-    biased = {re.sub(r"\d", "", name) for name in renamed if name.endswith(".bias")}
+    biased = {_switch(name) for name in renamed if name.endswith(".bias")}
     for name, tensor in [*renamed.items()]:
         layer = name.removesuffix(".weight")
         bias = f"{layer}.bias"
-        is_stored = re.sub(r"\d", "", bias) in biased  # for another layer, if not for this one
+        is_stored = _switch(bias) in biased  # for another layer, if not for this one
         if tensor.numel() and not (is_stored or layer.endswith(_UNBIASED)):
             renamed[bias] = torch.zeros(tensor.shape[:1])
     return renamed
+
+
+def _switch(bias: str) -> str:
+    """What a bias has in common with those that stock has or lacks together with it."""
+    return "norm" if "norm" in bias.lower() else re.sub(r"\d", "", bias)

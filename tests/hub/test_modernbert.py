@@ -128,13 +128,18 @@ def test_a_stock_folder_has_the_outputs_of_its_stock_class(
     assert_parity(model.double(), stock, monkeypatch)
 
 
-def test_a_bias_that_only_other_layers_have_is_missing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "ours"), [("layers.3.mlp.Wi", "ffn"), ("embeddings.norm", "LayerNorm")]
+)
+def test_a_bias_that_only_other_layers_have_is_missing(
+    name: str, ours: str, tmp_path: Path
+) -> None:
     stock = to_modernbert(make("encoder", CONFIGS["unshared"]).float(), Roles, {})
     weights = stock.state_dict()
-    del weights["layers.3.mlp.Wi.bias"]
+    del weights[f"{name}.bias"]
     stock.save_pretrained(tmp_path, state_dict=weights)
     files = ModelFiles(tmp_path / "model.safetensors", tmp_path / "config.json", tmp_path)
-    with pytest.raises(CheckpointError, match=r"ffn\.bias"):
+    with pytest.raises(CheckpointError, match=rf"{ours}\.bias"):
         build(read_stored(files), EncoderModel)
 
 
