@@ -282,7 +282,7 @@ def _explain(message: str, known: Collection[str]) -> str:
             name = "--" + ".".join(filter(None, in_file.groups()))
         removed = REMOVED.get(name.removeprefix("--"))
         if removed:
-            return f"there is no option {name} any more: {removed.reason}, see dev/log/2026-11.md"
+            return f"there is no option {name} any more: {removed.reason}, see dev/log"
         return f"there is no option {name}{suggest(name, known)}"
     key = re.match(_KEY, message)
     value = re.search(r"(?:Got|Given) value: (.*)$", message)

@@ -67,7 +67,7 @@ class RtdConfig:
         require(is_used, f"mlm_weight={self.mlm_weight} needs mlm_share above 0")
         require(
             self.generator != "uniform",
-            "generator=uniform is gone: it showed no gain, see dev/log/2026-11.md",
+            "generator=uniform is gone: it showed no gain, see dev/log",
         )
         is_of_full_size = self.generator != "shared" or self.generator_size == 1
         require(

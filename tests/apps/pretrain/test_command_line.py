@@ -62,8 +62,8 @@ UNKNOWN = rows("""
 --lerning_rate 1 | --lerning_rate | did you mean --learning_rate?
 --model.hiden_size 64 | --model.hiden_size | did you mean --model.hidden_size?
 --frobnicate | no option --frobnicate
---log_gradient_norms true | no option --log_gradient_norms any more | dev/log/2026-11.md
---rtd.z_loss 0.1 | no option --rtd.z_loss any more | dev/log/2026-11.md
+--log_gradient_norms true | no option --log_gradient_norms any more | dev/log
+--rtd.z_loss 0.1 | no option --rtd.z_loss any more | dev/log
 my.txt | 'my.txt' belongs to no option and is not an existing file; write --corpus my.txt
 --preset tinny | 'tinny' does not exist | did you mean tiny?
 --learning_rate | --learning_rate
