@@ -1,6 +1,6 @@
 """Environment of all tests and the processes they start: one thread, no network, no hub.
 
-Runs in pytest's own processes count FLOPs once and do not wait for the disk.
+In pytest's own processes the FLOPs of equal settings are counted once, and fsync does nothing.
 """
 
 import os
@@ -24,7 +24,10 @@ COUNTED: dict[str, int] = {}  # FLOPs of a step by what they depend on
 
 @pytest.fixture(scope="session", autouse=True)
 def quick_runs() -> Iterator[None]:
-    """Count the FLOPs of equal shapes once, and leave files to the page cache."""
+    """Count the FLOPs of equal settings once, and leave files to the page cache.
+
+    Tests that import flops_per_step itself have the function as it is.
+    """
     count = trial.flops_per_step
 
     def flops_per_step(config: Any, world_size: int = 1) -> int:

@@ -22,8 +22,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from transformers.conversion_mapping import get_checkpoint_conversion_mapping
-
 import electra_albert
 
 ROOT = Path(__file__).parents[2]
@@ -197,13 +195,15 @@ def _become(request: dict[str, Any]) -> None:
 
 
 def _serve() -> None:
+    from transformers.conversion_mapping import get_checkpoint_conversion_mapping
+
     modules = [
         module.name for module in pkgutil.walk_packages(electra_albert.__path__, "electra_albert.")
     ]
     for name in (*_SLOW_IMPORTS.split(), *modules):
         if not name.endswith("__main__"):
             importlib.import_module(name)
-    get_checkpoint_conversion_mapping("albert")  # made in the first call, in .2 seconds
+    get_checkpoint_conversion_mapping("albert")  # cached: the first call takes .2 seconds
     gc.collect()
     gc.freeze()  # or the first collection of each process copies all memory
     read, write = os.pipe()
