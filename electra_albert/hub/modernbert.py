@@ -247,5 +247,5 @@ def to_ours(tensors: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Ten
 
 
 def _switch(bias: str) -> str:
-    """What a bias has in common with those that stock has or lacks together with it."""
+    """Biases of one switch are all there or all missing: of all norms, or of one layer's kind."""
     return "norm" if "norm" in bias.lower() else re.sub(r"\d", "", bias)
