@@ -107,6 +107,11 @@ class ModelConfig:
     def head_size(self) -> int:
         return self.hidden_size // self.num_attention_heads
 
+    @property
+    def group_size(self) -> int:
+        """Layers in a parameter-sharing group."""
+        return self.num_hidden_layers // self.num_hidden_groups
+
     def is_global(self, group: int) -> bool:
         """Whether the layers of a group have full attention."""
         return group % self.global_attn_every_n_layers == 0

@@ -72,10 +72,12 @@ def to_modernbert(model: Model, tokenizer: Any, labels: Mapping[str, Any]) -> An
 
     name = architecture(model)
     settings = _stock_settings(model.config, tokenizer)
-    is_tied = not isinstance(model, Generator)
     with quiet():
         config = transformers.ModernBertConfig(
-            architectures=[name], tie_word_embeddings=is_tied, **settings, **labels
+            architectures=[name],
+            tie_word_embeddings=not isinstance(model, Generator),
+            **settings,
+            **labels,
         )
         stock = getattr(transformers, name)(config)
     table = model.embeddings.table
@@ -102,10 +104,9 @@ def to_modernbert(model: Model, tokenizer: Any, labels: Mapping[str, Any]) -> An
 
 
 def _stock_settings(config: ModelConfig, tokenizer: Any) -> dict[str, Any]:
-    size = config.num_hidden_layers // config.num_hidden_groups * config.inner_group_num
-    kinds: list[str] = []
-    for group in range(config.num_hidden_groups):
-        kinds += [_KINDS[not config.is_global(group)]] * size
+    size = config.group_size * config.inner_group_num
+    layers = range(size * config.num_hidden_groups)
+    kinds = [_KINDS[not config.is_global(layer // size)] for layer in layers]
     return {
         **{stock: getattr(config, ours) for ours, stock in _NAMES.items()},
         **{name: getattr(config, name) for name in _BASES.values()},
@@ -124,9 +125,8 @@ def _layer_names(config: ModelConfig, head: str) -> list[tuple[str, str]]:
     """Names of the layers in stock and in ours, but for embeddings and output layers."""
     names = [("embeddings.norm", "encoder.embedding_hidden_mapping_in.LayerNorm")]
     layer = 0
-    size = config.num_hidden_layers // config.num_hidden_groups
     for group in range(config.num_hidden_groups):
-        for number in [*range(config.inner_group_num)] * size:
+        for number in [*range(config.inner_group_num)] * config.group_size:
             block = f"encoder.albert_layer_groups.{group}.albert_layers.{number}."
             names += [(f"layers.{layer}.{theirs}", block + ours) for theirs, ours in _LAYERS]
             layer += 1
@@ -187,8 +187,8 @@ def our_settings(contents: Mapping[str, Any]) -> dict[str, Any]:
         ours: contents.get(stock, getattr(default, stock)) for ours, stock in _NAMES.items()
     }
     activation = settings["hidden_act"]
-    is_same = contents.get("classifier_activation", activation) == activation
-    require(is_same, "classifier_activation is not hidden_activation")
+    of_head = contents.get("classifier_activation", default.classifier_activation)
+    require(of_head == activation, "classifier_activation is not hidden_activation")
     every = contents.get("global_attn_every_n_layers", 3)
     kinds = contents.get("layer_types")
     if kinds is not None:
@@ -217,7 +217,7 @@ def our_settings(contents: Mapping[str, Any]) -> dict[str, Any]:
 
 def _full_attention_every(kinds: Sequence[str]) -> int | None:
     """The n if exactly the first and every n-th layer after it have full attention."""
-    every = next((i for i, kind in enumerate(kinds) if i and kind == _KINDS[0]), len(kinds))
+    every = [*kinds[1:], _KINDS[0]].index(_KINDS[0]) + 1
     expected = [_KINDS[bool(number % every)] for number in range(len(kinds))]
     return every if kinds == expected else None
 
@@ -243,6 +243,8 @@ def to_ours(tensors: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Ten
         is_stored = _switch(bias) in biased  # for another layer, if not for this one
         if tensor.numel() and not (is_stored or layer.endswith(_UNBIASED)):
             renamed[bias] = torch.zeros(tensor.shape[:1])
+    if "predictions.dense.weight" in renamed:
+        renamed.setdefault("predictions.decoder.bias", torch.zeros(config.vocab_size))
     return renamed
 
 

@@ -169,9 +169,8 @@ class Encoder(nn.Module):
         if self.is_modern:
             hidden_states = (hidden_states, hidden_states)
         is_recomputed = self.gradient_checkpointing and self.training and torch.is_grad_enabled()
-        layers = self.config.num_hidden_layers // self.config.num_hidden_groups
         for group in self.albert_layer_groups:
-            for _ in range(layers):
+            for _ in range(self.config.group_size):
                 if is_recomputed:
                     hidden_states = checkpoint(group, hidden_states, mask, use_reentrant=False)
                 else:

@@ -60,12 +60,10 @@ def source_groups(old: ModelConfig, new: ModelConfig) -> list[int]:
     """
     if new.num_hidden_groups == old.num_hidden_groups:
         return list(range(old.num_hidden_groups))
-    old_size = old.num_hidden_layers // old.num_hidden_groups
-    size = new.num_hidden_layers // new.num_hidden_groups
     layers = range(new.num_hidden_layers)
-    by_layer = [layer % old.num_hidden_layers // old_size for layer in layers]
-    sources = by_layer[::size]
-    if by_layer != [sources[layer // size] for layer in layers]:
+    by_layer = [layer % old.num_hidden_layers // old.group_size for layer in layers]
+    sources = by_layer[:: new.group_size]
+    if by_layer != [sources[layer // new.group_size] for layer in layers]:
         raise ValueError(
             f"num_hidden_groups={new.num_hidden_groups} with "
             f"num_hidden_layers={new.num_hidden_layers}: "
@@ -87,14 +85,22 @@ def describe(old: ModelConfig, new: ModelConfig) -> str:
         if after[name] != before[name] and new.block == "modern":
             raise ValueError(f"{name}={after[name]}: modern blocks cannot grow wider")
     if new.head_size != old.head_size:
-        problem = f"num_attention_heads={new.num_attention_heads} changes the size of a head"
-        raise ValueError(f"{problem}; give {new.hidden_size // old.head_size}")
+        raise ValueError(
+            f"num_attention_heads={new.num_attention_heads} changes the size of a head; "
+            f"give {new.hidden_size // old.head_size}"
+        )
     if new.inner_group_num != old.inner_group_num:
         raise ValueError(f"inner_group_num={new.inner_group_num} is not {old.inner_group_num}")
     for name in (_DEPTH, _POSITIONS):
         if after[name] < before[name]:
             raise ValueError(f"{name}={after[name]} is less than {before[name]}")
     groups = source_groups(old, new)
+    for group, source in enumerate(groups):
+        if new.is_global(group) != old.is_global(source):
+            raise ValueError(
+                f"num_hidden_groups={new.num_hidden_groups}: group {group} would copy {source}, "
+                "and only one of them has a sliding window"
+            )
     sizes = [name for name in _SIZES if before[name] != after[name]]
     if not sizes:
         return ""
@@ -126,8 +132,11 @@ def grow(
         match = _GROUP.fullmatch(name)
         if match:
             start, source, rest = match.groups()
-            groups = [group for group, copied in enumerate(sources) if copied == int(source)]
-            names = [f"{start}{group}{rest}" for group in groups]
+            names = [
+                f"{start}{group}{rest}"
+                for group, copied in enumerate(sources)
+                if copied == int(source)
+            ]
         elif name == _POSITION_TABLE:
             tensor = _continue_positions(tensor, old, new.max_position_embeddings)
         for new_name in names:

@@ -160,7 +160,8 @@ class SplitReader:
             limits = f"from {lowest:g} to {highest:g}"
         if self.purpose != "train":
             raise DataError(
-                f"{raw.location}: label {label} is not a number {limits}; correct the file"
+                f"{raw.location}: label {label} is not a number {limits}; correct it, "
+                "or leave the cell empty if there is no label"
             )
         self.skip(f"the label is not a number {limits}", raw)
 

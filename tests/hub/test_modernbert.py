@@ -111,7 +111,8 @@ def test_outputs_equal_those_of_stock(
 def test_a_stock_folder_has_the_outputs_of_its_stock_class(
     name: str, has_biases: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    biases = dict.fromkeys(("norm_bias", "attention_bias", "mlp_bias"), has_biases)
+    names = ("norm_bias", "attention_bias", "mlp_bias", "decoder_bias")
+    biases = dict.fromkeys(names, has_biases)
     sizes = {"hidden_size": 24, "intermediate_size": 10, "num_attention_heads": 3}
     sizes |= {"num_hidden_layers": 7, "vocab_size": 53, "local_attention": 6}
     labels = dict(enumerate("abcde"[: 1 if name == "ForMultipleChoice" else 2]))
@@ -151,6 +152,7 @@ rope_parameters  | {"full_attention": {"rope_type": "yarn"}}    | rope_type
 rope_parameters  | {"full_attention": 3}                        | rope_parameters
 rope_scaling     | {"rope_type": "linear"}                      | rope_scaling
 classifier_activation | "relu"                                  | classifier_activation
+hidden_activation | "relu"                                      | classifier_activation
 global_rope_theta | "far"                                       | global_rope_theta
 local_attention  | 0                                            | local_attention
 """

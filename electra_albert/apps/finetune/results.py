@@ -44,6 +44,10 @@ DATA_FILES = ("data_dir", "train_file", "validation_file")  # whose contents are
 _OF_CALL = names_of("per_call", TuningConfig)  # not recorded
 _MAY_CHANGE = names_of("free by_content", DataConfig, TuningConfig)
 _MAY_CHANGE |= names_of("free", TrainingConfig) - DERIVED
+_ADVICE = {  # for a collapsed seed, by measure
+    "multi_label": "more --num_train_epochs",  # it first learns that most labels are absent
+    "regression": "labels of a smaller range, or more --num_train_epochs",
+}
 _LENGTHS = ("max_seq_length", "doc_stride", "max_answer_length")
 
 
@@ -344,10 +348,7 @@ def _warning(results: Mapping[str, Any]) -> str:
     collapsed = ", ".join(map(str, results["collapsed_seeds"]))
     warning = f"warning: collapsed (same prediction for every example): seed {collapsed}"
     if any(results["updates"]):
-        if results["measure"] == "multi_label":  # it first learns that most labels are absent
-            warning += "; try more --num_train_epochs"
-        else:
-            warning += "; try a lower --learning_rate"
+        warning += f"; try {_ADVICE.get(results['measure'], 'a lower --learning_rate')}"
         if results["measure"] == "classification" and results["class_weights"] == "none":
             warning += (
                 ", or --class_weights balanced if one label is far more frequent than the others"
