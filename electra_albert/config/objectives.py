@@ -94,7 +94,7 @@ class RtdConfig:
         groups = discriminator.num_hidden_groups
         layers = self.generator_layers or depth
         if self.generator == "shared":
-            size = depth // groups  # layers of a group
+            size = discriminator.group_size
             is_prefix = layers <= size or (layers <= depth and layers % size == 0)
             require(
                 is_prefix,

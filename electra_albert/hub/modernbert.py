@@ -223,7 +223,9 @@ def _full_attention_every(kinds: Sequence[str]) -> int | None:
 
 
 def to_ours(tensors: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
-    """Tensors of a stock model by our names; biases that it lacks in all layers are 0."""
+    """Tensors of a stock model by our names; biases that it lacks in all layers are 0, as is that
+    of a decoder, which has no layer of its kind to compare with.
+    """
     is_task = any(name.startswith("classifier.") for name in tensors)
     # The model may apply each layer more often.
     stored = replace(config, num_hidden_layers=config.num_hidden_groups)
@@ -244,7 +246,8 @@ def to_ours(tensors: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Ten
         if tensor.numel() and not (is_stored or layer.endswith(_UNBIASED)):
             renamed[bias] = torch.zeros(tensor.shape[:1])
     if "predictions.dense.weight" in renamed:
-        renamed.setdefault("predictions.decoder.bias", torch.zeros(config.vocab_size))
+        zeros = torch.zeros(1).expand(config.vocab_size)  # whose size is not checked yet
+        renamed.setdefault("predictions.decoder.bias", zeros)
     return renamed
 
 

@@ -136,7 +136,7 @@ class SelfAttention(nn.Module):
         projected = projected.unflatten(-1, (3, self.num_heads, -1))
         q, k, v = (part.transpose(1, 2) for part in projected.unbind(2))  # each [B, N, L, H]
         if self.is_rotary:
-            q, k = rotate(torch.stack([q, k]), self.rope_theta)
+            q, k = rotate(torch.stack([q, k]), self.rope_theta)  # of [2, B, N, L, H]
         mixed = self.mixing(q, k, v, mask)  # [B, N, L, H]
         mixed = mixed.transpose(1, 2).flatten(2)  # [B, L, D]
         return self.output_dropout(self.dense(mixed))

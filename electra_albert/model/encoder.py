@@ -120,7 +120,7 @@ class ModernBlock(Block):
         total, normalized = hidden_states
         total = total + self.attention(normalized, mask)
         content, gate = self.ffn(self.attention.LayerNorm(total)).chunk(2, dim=-1)
-        content = self.activation(content.contiguous())  # three times as fast on a CPU
+        content = self.activation(content.contiguous())  # CPUs are slow with strides
         total = total + self.dropout(self.ffn_output(content * gate))
         return total, self.full_layer_layer_norm(total)
 

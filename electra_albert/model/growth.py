@@ -98,7 +98,8 @@ def describe(old: ModelConfig, new: ModelConfig) -> str:
     for group, source in enumerate(groups):
         if new.is_global(group) != old.is_global(source):
             raise ValueError(
-                f"num_hidden_groups={new.num_hidden_groups}: group {group} would copy {source}, "
+                f"num_hidden_groups={new.num_hidden_groups} with "
+                f"num_hidden_layers={new.num_hidden_layers}: group {group} would copy {source}, "
                 "and only one of them has a sliding window"
             )
     sizes = [name for name in _SIZES if before[name] != after[name]]

@@ -151,7 +151,8 @@ class SplitReader:
             number = float(label)
         except ValueError as error:
             raise DataError(
-                f"{raw.location}: label {label[:MAX_SHOWN]!r} is not a number; correct the file"
+                f"{raw.location}: label {label[:MAX_SHOWN]!r} is not a number; correct it, "
+                "or leave the cell empty if there is no label"
             ) from error
         if math.isfinite(number) and lowest <= number <= highest:
             return number

@@ -111,8 +111,7 @@ def test_outputs_equal_those_of_stock(
 def test_a_stock_folder_has_the_outputs_of_its_stock_class(
     name: str, has_biases: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = ("norm_bias", "attention_bias", "mlp_bias", "decoder_bias")
-    biases = dict.fromkeys(names, has_biases)
+    biases = dict.fromkeys(["norm_bias", "attention_bias", "mlp_bias", "decoder_bias"], has_biases)
     sizes = {"hidden_size": 24, "intermediate_size": 10, "num_attention_heads": 3}
     sizes |= {"num_hidden_layers": 7, "vocab_size": 53, "local_attention": 6}
     labels = dict(enumerate("abcde"[: 1 if name == "ForMultipleChoice" else 2]))
@@ -192,13 +191,14 @@ def test_only_distances_of_tokens_matter() -> None:
 
 
 def test_modern_blocks_grow_deeper_but_not_wider_and_have_heads_of_even_size() -> None:
-    wide = replace(MODERN, intermediate_size=2 * MODERN.intermediate_size)
     with pytest.raises(ValueError, match="modern blocks cannot grow wider"):
-        growth.describe(MODERN, wide)
-    deep = replace(MODERN, num_hidden_layers=2 * MODERN.num_hidden_layers)
-    assert growth.describe(MODERN, deep).endswith("since it is deeper")
-    longer = replace(MODERN, max_position_embeddings=2 * MODERN.max_position_embeddings)
+        growth.describe(MODERN, replace(MODERN, intermediate_size=74))
+    assert growth.describe(MODERN, replace(MODERN, num_hidden_layers=12)).endswith("is deeper")
+    longer = replace(MODERN, max_position_embeddings=34)
     assert growth.describe(MODERN, longer).endswith("; the same outputs")
+    windows = CONFIGS["sliding window"]
+    with pytest.raises(ValueError, match="group 1 would copy 0"):
+        growth.describe(replace(windows, num_hidden_groups=2), windows)
     with pytest.raises(ValueError, match="block=modern needs heads of an even size, not 7"):
         replace(MODERN, hidden_size=21)
 

@@ -117,7 +117,6 @@ num_attention_heads 8                | num_attention_heads=8 changes the size of
 inner_group_num 2                    | inner_group_num=2 is not 1
 num_hidden_layers 4                  | num_hidden_layers=4 is less than 6
 num_hidden_groups 3                  | num_hidden_groups=3 with num_hidden_layers=6
-num_hidden_groups 6 global_attn_every_n_layers 2 | num_hidden_groups=6: group 1 would copy 0
 """
 
 

@@ -46,7 +46,7 @@ _MAY_CHANGE = names_of("free by_content", DataConfig, TuningConfig)
 _MAY_CHANGE |= names_of("free", TrainingConfig) - DERIVED
 _ADVICE = {  # for a collapsed seed, by measure
     "multi_label": "more --num_train_epochs",  # it first learns that most labels are absent
-    "regression": "labels of a smaller range, or more --num_train_epochs",
+    "regression": "more --num_train_epochs, a lower --learning_rate or labels of a few units",
 }
 _LENGTHS = ("max_seq_length", "doc_stride", "max_answer_length")
 

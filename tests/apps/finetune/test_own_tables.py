@@ -119,7 +119,7 @@ def test_a_collapse_has_a_fitting_remedy(words: Words, tmp_path: Path) -> None:
         ({}, "; try a lower --learning_rate, or --class_weights balanced"),
         ({"class_weights": "balanced"}, "; try a lower --learning_rate"),
         ({"measure": "multi_label"}, "; try more --num_train_epochs"),
-        ({"measure": "regression"}, "; try labels of a smaller range"),
+        ({"measure": "regression"}, "; try more --num_train_epochs, a lower"),
         ({"updates": [0]}, ""),
     ]
     for changes, advice in remedies:
