@@ -17,6 +17,10 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, BinaryIO, NamedTuple, get_args, get_origin
 
+from safetensors import SafetensorError
+
+from electra_albert.contracts import UsageError
+
 _INSTALLED = Path(__file__).parent / "data"  # in a wheel; a checkout has them next to the package
 SHIPPED = _INSTALLED if _INSTALLED.is_dir() else Path(__file__).parents[1] / "data"
 SAMPLE_TEXT = SHIPPED / "sample" / "simple-wikipedia.txt.xz"
@@ -51,6 +55,17 @@ def temporary_name(path: Path) -> Path:
     """A free name next to `path` for what is being written or deleted; see `remove_leftovers`."""
     # Process ids repeat on the machines of a cluster.
     return path.with_name(f"{_TEMPORARY}{secrets.token_hex(8)}-{path.name}")
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn errors while writing a file or folder into UsageError."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or error
+        advice = "free disk space or choose another path, then run the same command again"
+        raise UsageError(f"cannot write {path} ({reason}); {advice}") from None
 
 
 @contextmanager

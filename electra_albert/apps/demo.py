@@ -18,7 +18,7 @@ from jsonargparse import Namespace
 from electra_albert.apps import command_line, default_model
 from electra_albert.config.checks import require
 from electra_albert.contracts import CheckpointError, DataError, UsageError
-from electra_albert.files import replacing
+from electra_albert.files import replacing, writing
 
 if TYPE_CHECKING:
     from electra_albert.inference.model import InferenceModel
@@ -234,7 +234,7 @@ def _open_output(target: str) -> Iterator[TextIO]:
         yield sys.stdout
         return
     path = Path(target).resolve()  # for a link, its target is replaced
-    try:
+    with writing(Path(target)):
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file:
             if path.exists():  # before the text is written: it may be private
@@ -242,8 +242,6 @@ def _open_output(target: str) -> Iterator[TextIO]:
             stream = TextIOWrapper(file, encoding="utf-8", newline="")
             yield stream
             stream.detach()
-    except OSError as error:
-        raise UsageError(f"cannot write {target} ({error.strerror}); name another file") from None
 
 
 def _rewrite_file(model: "InferenceModel", source: str, target: str, draw: "Draw") -> None:

@@ -1,20 +1,18 @@
 """The files of a run's folder: settings, command, environment and metrics."""
 
-import errno
 import os
 import platform
 import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import yaml
-from safetensors import SafetensorError
 
 from electra_albert.config.pretraining import REMOVED, CorpusConfig, PretrainConfig, as_settings
 from electra_albert.contracts import Metrics, UsageError, UserError, redacted
@@ -187,19 +185,6 @@ def next_command(*words: str) -> str:
 def without_folders(word: str) -> str:
     """The word of a command, in which absolute paths are only the names at their ends."""
     return _FOLDERS.sub(r"\1", word)
-
-
-@contextmanager
-def writing(folder: Path) -> Iterator[None]:
-    """Turn errors while writing into UsageError."""
-    try:
-        yield
-    except (OSError, SafetensorError) as error:
-        reason = getattr(error, "strerror", None) or error
-        advice = "free disk space, then run the same command again"
-        if getattr(error, "errno", None) in (errno.EACCES, errno.EPERM, errno.EROFS):
-            advice = "choose another --output_dir"
-        raise UsageError(f"cannot write into {folder} ({reason}); {advice}") from None
 
 
 def environment() -> dict[str, Any]:

@@ -16,8 +16,8 @@ from electra_albert.apps.command_line import (
     refuse_idle,
 )
 from electra_albert.config.checks import require
-from electra_albert.contracts import LOG, UsageError
-from electra_albert.files import read_json, sha256, write_json
+from electra_albert.contracts import LOG
+from electra_albert.files import read_json, sha256, write_json, writing
 from electra_albert.training.run_log import console_log
 
 _COLUMNS = {  # of the table of texts: key of the score, and its format
@@ -107,13 +107,9 @@ def _score(options: Namespace) -> dict[str, Any]:
 
 
 def _write(output: Path, content: dict[str, Any]) -> None:
-    try:
+    with writing(output):
         output.parent.mkdir(parents=True, exist_ok=True)
         write_json(output, content)
-    except OSError as error:
-        raise UsageError(
-            f"--output {output} cannot be written ({error.strerror}); name another"
-        ) from None
     LOG.info(f"scores written to {output}")
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from electra_albert.config.model import ModelConfig
 from electra_albert.contracts import LOG, CheckpointError, UsageError
-from electra_albert.files import filling, write_json
+from electra_albert.files import filling, write_json, writing
 from electra_albert.hub import card, find, formats, load, onnx
 from electra_albert.hub.modernbert import write_modernbert
 from electra_albert.hub.onnx import Model, outputs, probe, quiet, require_close
@@ -65,7 +65,7 @@ def save_model(
     """
     contents, details = _configuration(model, tokenizer, details)
     model.eval()
-    try:
+    with writing(folder):
         with filling(folder, last=_WEIGHT_SUFFIXES) as new:
             write_json(new / find.CONFIG_FILE, contents)
             if details is not None:
@@ -85,10 +85,6 @@ def save_model(
         architecture = _architecture(model)
         described = card.describe(model, architecture, form, dtype, facts or card.Facts())
         card.write_card(folder, *described)
-    except OSError as error:
-        raise UsageError(
-            f"cannot write the model into {folder} ({error.strerror or error}); free disk space"
-        ) from None
 
 
 def _remove_stale(folder: Path, written: set[str]) -> None:

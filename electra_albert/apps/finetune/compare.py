@@ -9,12 +9,12 @@ from electra_albert.apps.finetune import results as files
 from electra_albert.apps.finetune.base_model import BaseModel, apply_recipe, find_base_model
 from electra_albert.apps.finetune.job import Assignment
 from electra_albert.apps.finetune.results import RESULTS, markdown_table, percent
-from electra_albert.apps.run_folder import ENVIRONMENT, writing
+from electra_albert.apps.run_folder import ENVIRONMENT
 from electra_albert.apps.settings import recorded_settings
 from electra_albert.config.checks import require
 from electra_albert.config.finetuning import PREDICT_TEST, FinetuneConfig
 from electra_albert.contracts import LOG, CheckpointError, DataError, UsageError
-from electra_albert.files import read_json, write_json, write_text
+from electra_albert.files import read_json, write_json, write_text, writing
 from electra_albert.tasks import metrics, reading
 from electra_albert.tasks.registry import ELECTRA_EIGHT, GLUE, TASKS
 from electra_albert.tasks.task import Report

@@ -15,7 +15,7 @@ from electra_albert.apps.finetune.job import TaskJob, build_objective, make_task
 from electra_albert.apps.finetune.results import SeedResult
 from electra_albert.config.finetuning import CUSTOM, PREDICT_TEST, FinetuneConfig
 from electra_albert.contracts import LOG, Batch, RunResult, UsageError
-from electra_albert.files import write_text
+from electra_albert.files import write_text, writing
 from electra_albert.hub import load
 from electra_albert.inference.finetuned import outputs_by_feature
 from electra_albert.tasks import metrics, registry
@@ -119,7 +119,7 @@ def predict_new_text(config: FinetuneConfig, world: World, stop: StopSignal) -> 
     lines: list[str] | None = []
     with main_first(world):
         if world.is_main and not config.tuning.dry_run:
-            with run_folder.writing(job.folder):
+            with writing(job.folder):
                 job.folder.mkdir(parents=True, exist_ok=True)
             lines = predict(job, objective, stop)
     is_stopped = None in gather_objects(lines, world)
@@ -206,7 +206,7 @@ def predict(job: TaskJob, objective: TaskObjective, stop: StopSignal) -> list[st
             return None
         decoded, _ = predicted
         file = job.folder / files.PREDICTED
-        with run_folder.writing(job.folder):
+        with writing(job.folder):
             if job.config.tuning.predict == PREDICT_TEST:
                 submission = job.folder / files.SUBMISSION
                 file = write_submission(job.task, name, decoded, examples, submission)

@@ -12,19 +12,13 @@ from huggingface_hub import EvalResult
 
 from electra_albert.apps import run_folder
 from electra_albert.apps.finetune.job import TaskJob
-from electra_albert.apps.run_folder import CARD, COMMAND, CONFIG, ENVIRONMENT, writing
+from electra_albert.apps.run_folder import CARD, COMMAND, CONFIG, ENVIRONMENT
 from electra_albert.apps.settings import compare_settings, recorded_settings
 from electra_albert.config.checks import names_of
-from electra_albert.config.finetuning import (
-    CUSTOM,
-    DERIVED,
-    DataConfig,
-    TuningConfig,
-    table_name,
-)
+from electra_albert.config.finetuning import CUSTOM, DERIVED, DataConfig, TuningConfig, table_name
 from electra_albert.config.training import TrainingConfig
 from electra_albert.contracts import CheckpointError, Metrics, UsageError, redacted
-from electra_albert.files import load_json, record_digests, write_json, write_text
+from electra_albert.files import load_json, record_digests, write_json, write_text, writing
 from electra_albert.hub import card, save
 from electra_albert.tasks import metrics as scoring
 from electra_albert.tasks.kinds import TaskObjective, confusion_table, predictions_table

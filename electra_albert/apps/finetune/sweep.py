@@ -10,14 +10,14 @@ from pathlib import Path
 
 from safetensors import torch as safetensors
 
-from electra_albert.apps import machine, run_folder
+from electra_albert.apps import machine
 from electra_albert.apps.finetune import results as files
 from electra_albert.apps.finetune.job import TaskJob, build_objective, load_objective
 from electra_albert.apps.finetune.predict import predict, score
 from electra_albert.apps.finetune.results import SeedResult
 from electra_albert.config.training import TrainingConfig
 from electra_albert.contracts import LOG, Callbacks, CheckpointError, Metrics, RunResult
-from electra_albert.files import read_json, recorded_damage, replacing, write_text
+from electra_albert.files import read_json, recorded_damage, replacing, write_text, writing
 from electra_albert.hub import load, save
 from electra_albert.model.task_model import depth_scales
 from electra_albert.tasks.encoding import TaskBatches
@@ -158,7 +158,7 @@ class Sweep:
             if self.job.world.is_main:
                 if files.best_of(self.job, self.results.values()) is result:
                     files.export_best(self.job, run.objective, result)
-                with run_folder.writing(folder):
+                with writing(folder):
                     write_text(folder / files.RESULT, json.dumps(result._asdict()) + "\n")
                 _remove_training_files(folder)
 
@@ -289,7 +289,7 @@ class SeedRun:
             weights = {name: tensor.contiguous() for name, tensor in state.items()}
             with main_first(self.job.world):
                 if self.job.world.is_main:
-                    with run_folder.writing(folder), replacing(folder / _BEST_WEIGHTS) as file:
+                    with writing(folder), replacing(folder / _BEST_WEIGHTS) as file:
                         file.write(safetensors.save(weights))
         self.scores.append(current)
         return self.last.metrics

@@ -26,6 +26,7 @@ from electra_albert.apps.settings import check_settings, find_resume_point, log_
 from electra_albert.config.pretraining import PretrainConfig
 from electra_albert.contracts import LOG, NO_CALLBACKS, Callbacks, RunResult, UsageError
 from electra_albert.corpus.folder import short_name
+from electra_albert.files import writing
 from electra_albert.hub import card, save
 from electra_albert.inference.scoring import read_sets
 from electra_albert.tokenization.tokenizer import save_tokenizer
@@ -201,7 +202,7 @@ def _write_record(
     folder: Path, preset: str, job: Job, command: Sequence[str], facts: dict[str, Any]
 ) -> None:
     """Write settings, command and tokenizer of the run."""
-    with run_files.writing(folder):
+    with writing(folder):
         run_files.write_run_record(folder, preset, job.config, command, facts)
         longest = job.config.model.max_position_embeddings
         save_tokenizer(job.prepared.tokenizer, folder / "tokenizer", longest)
@@ -212,7 +213,7 @@ def _export(job: Job, result: RunResult, command: Sequence[str]) -> RunResult:
     folder = result.folder
     facts = run_card.run_facts(job.config, result.metrics, result.step)
     save_models(job, folder, facts)
-    with run_files.writing(folder):
+    with writing(folder):
         public_command = run_files.format_command(command, is_public=True)
         run_card.write_card(folder, public_command, job.config, facts)
         write_report(folder, folder / run_files.REPORT)

@@ -198,7 +198,7 @@ def test_a_model_card_that_cannot_be_written_is_a_one_line_error(
     (copied / "README.md").unlink()
     (copied / "README.md").mkdir()
     ended = call(pretrain.main, *finished.options(copied))
-    assert_refused(ended, 2, "cannot write into", "run the same command again")
+    assert_refused(ended, 2, "cannot write", "run the same command again")
 
 
 def test_a_sentence_that_is_too_long_when_tokenized_again_is_skipped(tmp_path: Path) -> None:
