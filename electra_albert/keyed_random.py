@@ -75,12 +75,7 @@ def _key(seed: int, stream: Stream, *words: int) -> int:
     return state
 
 
-def bits(
-    seed: int,
-    stream: Stream,
-    example_id: Tensor,
-    position: Tensor,
-) -> Tensor:
+def bits(seed: int, stream: Stream, example_id: Tensor, position: Tensor) -> Tensor:
     """Uniform int64 in [0, 2**63), the same on every device.
 
     For each (example_id, position), int64 of shapes that broadcast.
@@ -107,12 +102,7 @@ def derived_seed(seed: int, stream: Stream, *words: int) -> int:
     return _key(seed, stream, *words) & _INT63
 
 
-def permute(
-    index: Tensor,
-    size: int,
-    seed: int,
-    epoch: Tensor,
-) -> Tensor:
+def permute(index: Tensor, size: int, seed: int, epoch: Tensor) -> Tensor:
     """Keyed permutation of range(size), evaluated at each index: a shuffle without a stored table.
 
     index and epoch are int64 of broadcastable shapes with 0 <= index < size.

@@ -151,11 +151,7 @@ def test_recorded_files_are_checked_and_folders_among_them_are_left_alone(tmp_pa
         (object, "[]", ("", "[1", '{"a"}', "[" * 100_000)),
     ],
 )
-def test_json_of_another_kind_is_refused(
-    kind: Any,
-    fitting: str,
-    others: tuple[str, ...],
-) -> None:
+def test_json_of_another_kind_is_refused(kind: Any, fitting: str, others: tuple[str, ...]) -> None:
     parse_json(fitting, kind)
     for other in others:
         with pytest.raises(ValueError, match=r"\S"):

@@ -80,9 +80,7 @@ def has_learned(metrics: Metrics) -> bool | None:
 def format_scores(metrics: Metrics) -> str:
     """Table of the held-out scores of any objective, each next to its baseline."""
     has_detection = "discriminator_auc" in metrics
-    rows: list[tuple[str, ...]] = [
-        ("held-out scores", "score", "baseline", "ratio", "baseline is"),
-    ]
+    rows: list[tuple[str, ...]] = [("held-out scores", "score", "baseline", "ratio", "baseline is")]
     for name, metric in METRICS.items():
         if name not in metrics or (name == "discriminator_loss" and has_detection):
             continue

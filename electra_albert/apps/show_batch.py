@@ -18,11 +18,7 @@ from electra_albert.config.checks import require
 from electra_albert.contracts import IGNORED_LABEL, Batch
 from electra_albert.objectives import spec_of
 
-_ORDERS = {
-    0: ", segments in order",
-    1: ", segments swapped",
-    IGNORED_LABEL: ", no sentence order",
-}
+_ORDERS = {0: ", segments in order", 1: ", segments swapped", IGNORED_LABEL: ", no sentence order"}
 
 
 def main(argv: Sequence[str]) -> int:

@@ -74,11 +74,7 @@ _GENERATOR: dict[str, Any] = {
 }
 # ELECTRA-Small's shape, batch and steps, with the learning rates and the generator of tiny.
 _SMALL = PretrainConfig(
-    training=TrainingConfig(
-        learning_rate=1e-3,
-        optimizer="muon",
-        muon_rate=_DEEP_MUON_RATE,
-    ),
+    training=TrainingConfig(learning_rate=1e-3, optimizer="muon", muon_rate=_DEEP_MUON_RATE),
     model=_shape(256, 12, 4, 128),
     rtd=RtdConfig(**_GENERATOR),
 )

@@ -17,14 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, logsigmoid
 
-from electra_albert.contracts import (
-    LOG,
-    Batch,
-    CheckpointError,
-    DataError,
-    SpecialIds,
-    UsageError,
-)
+from electra_albert.contracts import LOG, Batch, CheckpointError, DataError, SpecialIds, UsageError
 from electra_albert.corpus import sources
 from electra_albert.corpus.examples import PackedExamples, eval_batches
 from electra_albert.corpus.rows import MIN_LENGTH, Split, TokenStream, build_table

@@ -54,12 +54,7 @@ class Discriminator(Backbone):
     def has_energies(self) -> bool:
         return self.discriminator_predictions.has_energies
 
-    def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor,
-        token_type_ids: Tensor,
-    ) -> Tensor:
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
         """Replaced-token logits [B, L], above 0 = replaced; arguments as for encode."""
         hidden_states = self.encode(input_ids, attention_mask, token_type_ids)
         return self.discriminator_predictions(hidden_states)

@@ -197,21 +197,11 @@ class Backbone(nn.Module):
         if with_pooler:
             self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
 
-    def encode(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor,
-        token_type_ids: Tensor,
-    ) -> Tensor:
+    def encode(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
         """Last hidden states [B, L, D]; ids int64 [B, L], attention_mask bool [B, L]."""
         return self.encoder(self.embeddings(input_ids, token_type_ids), attention_mask)
 
-    def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor,
-        token_type_ids: Tensor,
-    ) -> Tensor:
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
         """Last hidden states, or the outputs of a subclass's head; arguments as for encode."""
         return self.encode(input_ids, attention_mask, token_type_ids)
 

@@ -145,11 +145,7 @@ def grow(
     return grown
 
 
-def _continue_positions(
-    table: Tensor,
-    old: ModelConfig,
-    count: int,
-) -> Tensor:
+def _continue_positions(table: Tensor, old: ModelConfig, count: int) -> Tensor:
     """A table [count, E] that continues the old one [P, E] by its ridge regression on sinusoids."""
     waves = sinusoids(torch.arange(count), old).double()  # [count, W]
     known = waves[: len(table)]
@@ -159,12 +155,7 @@ def _continue_positions(
     return torch.cat([table, continued.to(table.dtype)])
 
 
-def _widen(
-    name: str,
-    tensor: Tensor,
-    times: Mapping[str, int],
-    seed: int,
-) -> Tensor:
+def _widen(name: str, tensor: Tensor, times: Mapping[str, int], seed: int) -> Tensor:
     """Repeat a layer's rows, and its columns in shares: [out, in] -> [out x times, in x times]."""
     if name.endswith(_TABLES):
         return torch.cat([tensor] * times[_EMBEDDING], dim=-1)

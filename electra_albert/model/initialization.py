@@ -120,11 +120,7 @@ def _init_projection(mapping: nn.Linear, config: ModelConfig) -> Tensor:
     return basis[:, :rank]
 
 
-def _init_attention(
-    attention: SelfAttention,
-    positions: Tensor,
-    config: ModelConfig,
-) -> None:
+def _init_attention(attention: SelfAttention, positions: Tensor, config: ModelConfig) -> None:
     """Point each head at its offset.
 
     positions [D, W]: basis of the position subspace of the hidden states.
@@ -161,11 +157,7 @@ def _init_rotary(attention: SelfAttention) -> None:
         q[size // 2 :][:count] = gain * (offset * turns).sin()
 
 
-def _rotation(
-    width: int,
-    offset: int,
-    config: ModelConfig,
-) -> Tensor:
+def _rotation(width: int, offset: int, config: ModelConfig) -> Tensor:
     """The matrix [W, W] that maps the sinusoids of each position p to those of p + offset."""
     waves = sinusoids(torch.tensor([offset]), config)[0, :width]
     sine, cosine = waves.view(-1, 2).unbind(-1)  # each [W/2]

@@ -127,12 +127,7 @@ class TaskModel(Backbone):
             hidden_states = hidden_states[:, 0]
         return hidden_states if self.pooler is None else self.pooler(hidden_states).tanh()
 
-    def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor,
-        token_type_ids: Tensor,
-    ) -> Tensor:
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
         """Logits, float32 or wider.
 
         sequence [B, C], choice [B, 1], span [B, L, 2], token [B, L, C].
@@ -145,11 +140,7 @@ class TaskModel(Backbone):
             return self.output(self.dropout(features))  # [B, (L,) C]
 
 
-def depth_scales(
-    names: Iterable[str],
-    config: ModelConfig,
-    decay: float,
-) -> dict[str, float]:
+def depth_scales(names: Iterable[str], config: ModelConfig, decay: float) -> dict[str, float]:
     """Layer-wise learning-rate decay: factor decay ** depth for each parameter name.
 
     Depth: head 0, last block 1, ..., first block, projection E to D, embeddings.

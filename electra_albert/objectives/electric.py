@@ -100,12 +100,7 @@ class Electric(ReplacedTokenDetection):
         odds = noise_log_odds(energies.gather(1, positions), log_q, self.noise_share)
         return hidden_states, torch.zeros_like(energies).scatter(1, positions, odds)
 
-    def score(
-        self,
-        batch: Batch,
-        unigram: Unigram,
-        detections: Detections,
-    ) -> dict[str, Term]:
+    def score(self, batch: Batch, unigram: Unigram, detections: Detections) -> dict[str, Term]:
         """As in `rtd`, without detections.
 
         Noise may equal the text, so the ROC-AUC of p̂ = p falls with a better q.
@@ -113,11 +108,7 @@ class Electric(ReplacedTokenDetection):
         return super().score(batch, unigram, Detections())
 
 
-def noise_log_odds(
-    energies: Tensor,
-    log_q: Tensor,
-    noise_share: float,
-) -> Tensor:
+def noise_log_odds(energies: Tensor, log_q: Tensor, noise_share: float) -> Tensor:
     """log(k q) - log((n - k) p̂) with k / n = noise_share.
 
     energies -log p̂ and log_q any float of one shape.

@@ -48,12 +48,7 @@ class Detections:
         self.logits = [torch.zeros(0)]
         self.is_replaced = [torch.zeros(0, dtype=torch.bool)]
 
-    def add(
-        self,
-        logits: Tensor,
-        is_replaced: Tensor,
-        attention_mask: Tensor,
-    ) -> None:
+    def add(self, logits: Tensor, is_replaced: Tensor, attention_mask: Tensor) -> None:
         """Add a batch: logits any float [B, L], is_replaced and attention_mask bool [B, L]."""
         mask = attention_mask.cpu()
         self.logits.append(logits.detach().float().cpu()[mask])
@@ -64,11 +59,7 @@ class Detections:
         return torch.cat(self.logits).numpy(), torch.cat(self.is_replaced).numpy()
 
 
-def baseline_terms(
-    targets: Targets,
-    is_masked: Tensor,
-    unigram: Unigram,
-) -> dict[str, Term]:
+def baseline_terms(targets: Targets, is_masked: Tensor, unigram: Unigram) -> dict[str, Term]:
     """Unigram loss and accuracy of the most frequent token on the same targets.
 
     is_masked bool [B, K].

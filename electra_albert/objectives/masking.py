@@ -36,11 +36,7 @@ class Targets(NamedTuple):
     labels: Tensor  # [B, K] int64, the original tokens
 
 
-def maskable(
-    input_ids: Tensor,
-    attention_mask: Tensor,
-    special: SpecialIds,
-) -> Tensor:
+def maskable(input_ids: Tensor, attention_mask: Tensor, special: SpecialIds) -> Tensor:
     """Which tokens are neither padding nor special, bool [B, L].
 
     input_ids int64 [B, L], attention_mask bool [B, L].
@@ -261,13 +257,7 @@ def sample(
     return token.gather(1, best).squeeze(1)
 
 
-def _noise(
-    seed: int,
-    stream: Stream,
-    example_id: Tensor,
-    position: Tensor,
-    count: int,
-) -> Tensor:
+def _noise(seed: int, stream: Stream, example_id: Tensor, position: Tensor, count: int) -> Tensor:
     """Gumbel noise float32 [M, count], keyed by example and position."""
     index = torch.arange(count, device=position.device)
     draws = position[:, None] * count + index  # [M, count]

@@ -86,12 +86,7 @@ class MaskedLanguageModeling(nn.Module):
         terms = prediction_terms(prediction.logits, prediction.targets, prediction.is_masked, "mlm")
         return terms | order_terms(self.generator.sentence_order, prediction.hidden_states, batch)
 
-    def score(
-        self,
-        batch: Batch,
-        unigram: Unigram,
-        detections: Detections,
-    ) -> dict[str, Term]:
+    def score(self, batch: Batch, unigram: Unigram, detections: Detections) -> dict[str, Term]:
         """Terms of a held-out batch, baselines included; `detections` is unused."""
         prediction = self.corrupt(batch)
         baselines = baseline_terms(prediction.targets, prediction.is_masked, unigram)
@@ -167,11 +162,7 @@ class CrossEntropy(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        logits: Tensor,
-        labels: Tensor,
-    ) -> Tensor:
+    def forward(ctx: Any, logits: Tensor, labels: Tensor) -> Tensor:
         ctx.save_for_backward(logits, labels)
         log_p = logits.log_softmax(-1)  # [M, V]
         return -log_p.gather(1, labels[:, None]).squeeze(1)

@@ -210,12 +210,7 @@ class ReplacedTokenDetection(nn.Module):
         targets = Targets(positions, is_kept.float(), labels)
         return mlm.prediction_terms(logits, targets, is_kept, "discriminator_mlm")
 
-    def score(
-        self,
-        batch: Batch,
-        unigram: Unigram,
-        detections: Detections,
-    ) -> dict[str, Term]:
+    def score(self, batch: Batch, unigram: Unigram, detections: Detections) -> dict[str, Term]:
         """Terms of a held-out batch, baselines included; adds the logits to `detections`."""
         corruption = self.corrupt(batch)
         hidden_states, logits = self.detect(batch, corruption)

@@ -55,10 +55,7 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def make_once(shared_folder: Path) -> Once:
     """Run something in one worker for all of them; the others wait for it."""
 
-    def once(
-        name: str,
-        make: Callable[[], Ended],
-    ) -> Ended:
+    def once(name: str, make: Callable[[], Ended]) -> Ended:
         done = shared_folder / f"{name}.json"
         with FileLock(shared_folder / f"{name}.lock"):
             if not done.exists():
@@ -69,10 +66,7 @@ def make_once(shared_folder: Path) -> Once:
 
 
 @pytest.fixture(scope="session")
-def finished(
-    shared_folder: Path,
-    make_once: Once,
-) -> Finished:
+def finished(shared_folder: Path, make_once: Once) -> Finished:
     """The tiny run, read-only for tests."""
     corpus, prepared, folder = map(shared_folder.joinpath, ("tales.txt", "prepared", "run"))
 
@@ -92,11 +86,7 @@ def copied(finished: Finished, tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def shipped(
-    finished: Finished,
-    shared_folder: Path,
-    make_once: Once,
-) -> Path:
+def shipped(finished: Finished, shared_folder: Path, make_once: Once) -> Path:
     """Generator and discriminator of the tiny run in half precision, read-only for tests."""
     folder = shared_folder / "shipped"
 

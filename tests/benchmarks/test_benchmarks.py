@@ -171,10 +171,7 @@ def test_bytes_of_an_operator_are_those_of_distinct_tensors(case: str) -> None:
     assert counter.bytes == expected
 
 
-def test_step_writes_speedups_over_stock(
-    given: dict[str, Any],
-    tmp_path: Path,
-) -> None:
+def test_step_writes_speedups_over_stock(given: dict[str, Any], tmp_path: Path) -> None:
     several = {"objective": "rtd,mlm_sop", "profile": True}
     run("step", given, **several, output=tmp_path / "out" / "bench.json")
     records = json.loads((tmp_path / "out" / "bench.json").read_text(encoding="utf-8"))["step"]

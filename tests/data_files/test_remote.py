@@ -81,10 +81,7 @@ def test_a_web_file_is_downloaded_again_if_changed_and_reused_if_the_server_is_d
 
 @pytest.mark.parametrize(
     ("reason", "sent", "later"),
-    [
-        ("6,900 bytes were received", len(TEXT) // 2, {}),
-        ("it changed", len(TEXT), {"ETag": "2"}),
-    ],
+    [("6,900 bytes were received", len(TEXT) // 2, {}), ("it changed", len(TEXT), {"ETag": "2"})],
 )
 def test_a_text_cut_short_or_changed_on_its_way_is_refused_and_not_kept(
     url: str, cache: Path, monkeypatch: pytest.MonkeyPatch, reason: str, sent: int, later: Any

@@ -101,11 +101,7 @@ LONG = "dog " * 60
 CALLS: dict[str, tuple[str, Any, Any]] = {
     "SequenceClassification": ("classify", ([*TEXTS, *PAIRS],), (["dog", LONG],)),
     "TokenClassification": ("tag", ([*TEXTS, LONG],), (["dog", "a" * 90],)),
-    "QuestionAnswering": (
-        "answer",
-        (QUESTIONS, ["A dog .", LONG]),
-        (["Who ?", LONG], CONTEXTS),
-    ),
+    "QuestionAnswering": ("answer", (QUESTIONS, ["A dog .", LONG]), (["Who ?", LONG], CONTEXTS)),
     "MultipleChoice": ("choose", (CONTEXTS, QUESTIONS, OPTIONS), (["A", LONG], QUESTIONS, OPTIONS)),
 }
 

@@ -98,8 +98,7 @@ def compiled_graphs() -> int:
 
 @compiled
 @pytest.mark.parametrize(
-    ("config", "is_checkpointed"),
-    [(SHAPE, False), (GROUPS, False), (GROUPS, True), (MODERN, True)],
+    ("config", "is_checkpointed"), [(SHAPE, False), (GROUPS, False), (GROUPS, True), (MODERN, True)]
 )
 def test_compiled_outputs_and_gradients_are_equal_up_to_rounding(
     config: ModelConfig, is_checkpointed: bool

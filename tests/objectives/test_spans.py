@@ -17,10 +17,7 @@ from tests.objectives.toy import PAD, SEED, SEP, SPECIAL, STARTS_WORD, build, ma
 WORDS = {"word": 1, "ngram": 3, "span": 10}  # the most words of a unit
 RATE = 0.3
 GEOMETRIC = 0.2 * 0.8 ** np.arange(10)  # SpanBERT section 3.1
-LENGTHS = {
-    "ngram": np.array([6, 3, 2]) / 11,
-    "span": GEOMETRIC / GEOMETRIC.sum(),
-}
+LENGTHS = {"ngram": np.array([6, 3, 2]) / 11, "span": GEOMETRIC / GEOMETRIC.sum()}
 
 
 def sequences(count: int = 40, length: int = 67) -> tuple[Tensor, Tensor, Tensor]:

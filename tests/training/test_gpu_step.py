@@ -19,10 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from electra_albert.contracts import Arithmetic, Batch, DivergedError, UsageError
 from electra_albert.model.attention import LayerNorm, SoftmaxMixing
-from electra_albert.model.compilation import (
-    compile_for_training,
-    set_gradient_checkpointing,
-)
+from electra_albert.model.compilation import compile_for_training, set_gradient_checkpointing
 from electra_albert.training.distributed import World
 from electra_albert.training.graphs import WARM_CALLS, CudaRecorder
 from electra_albert.training.loop import train

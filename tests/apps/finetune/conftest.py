@@ -22,11 +22,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
 
 
 @pytest.fixture(scope="session")
-def tuned(
-    finished: Finished,
-    shared_folder: Path,
-    make_once: Once,
-) -> Tuned:
+def tuned(finished: Finished, shared_folder: Path, make_once: Once) -> Tuned:
     """Fine-tunes the tiny run on a task into a folder of this name, once.
 
     Tests must not change it.
