@@ -9,12 +9,12 @@ import inspect
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from electra_albert.config.checks import require
 from electra_albert.config.model import ModelConfig
-from electra_albert.model.local_attention import LocalMixing, dot_product_attention
+from electra_albert.model.dot_product import dot_product_attention
+from electra_albert.model.local_attention import LocalMixing
 
 
 class LayerNorm(nn.LayerNorm):
@@ -38,62 +38,15 @@ class SoftmaxMixing(nn.Module):
         super().__init__()
         self.dropout = config.attention_probs_dropout_prob
 
-    def forward(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor,
-    ) -> Tensor:
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
         """q, k, v any float [B, N, L, H], mask bool [B, L], True = attend; returns [B, N, L, H]."""
         dropout = self.dropout if self.training else 0.0
-        if q.device.type == "cpu" and q.dtype == torch.bfloat16:
-            return _bfloat16_attention(q, k, v, mask, dropout)
-        mask = mask[:, None, None]  # [B, 1, 1, L]
-        return dot_product_attention(
-            q,
-            k,
-            v,
-            mask,
-            dropout,
-        )
-
-
-def _bfloat16_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor,
-    dropout: float,
-) -> Tensor:
-    """SoftmaxMixing without the fused kernel, at least twice as slow on the CPU in bfloat16."""
-    heads, length, head_size = q.shape[1:]
-    q, k, v = (part.flatten(0, 1) for part in (q, k, v))  # each [BN, L, H]
-    lowest = torch.finfo(q.dtype).min
-    bias = torch.zeros(mask.shape, dtype=q.dtype)
-    bias = bias.masked_fill(~mask, lowest).repeat_interleave(heads, dim=0)  # [BN, L]
-    bias = bias[:, None].expand(-1, length, -1)  # [BN, L, L]
-    k = k.transpose(1, 2)  # [BN, H, L]
-    scores = torch.baddbmm(
-        bias,
-        q,
-        k,
-        alpha=head_size**-0.5,
-    )  # [BN, L, L]
-    weights = F.dropout(
-        scores.softmax(-1),
-        dropout,
-        training=dropout > 0,
-    )
-    return (weights @ v).view(-1, heads, length, head_size)  # [B, N, L, H]
+        return dot_product_attention(q, k, v, mask[:, None, None], dropout)
 
 
 # Attention kinds: modules made from the model's config and model.attention_options, with a forward
 # as that of SoftmaxMixing.
-ATTENTION: dict[str, Any] = {
-    "softmax": SoftmaxMixing,
-    "local": LocalMixing,
-}
+ATTENTION: dict[str, Any] = {"softmax": SoftmaxMixing, "local": LocalMixing}
 
 
 def make_mixing(config: ModelConfig) -> nn.Module:

@@ -23,7 +23,8 @@ onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 
 TOY = replace(SHAPE, num_hidden_layers=2)  # with shared weights
-ONE_BLOCK = replace(SHAPE, num_hidden_layers=1)
+# With windows: in chunks in PyTorch, with a mask of all pairs in the file.
+ONE_BLOCK = replace(SHAPE, num_hidden_layers=1, attention="local", attention_options={"window": 2})
 LONGEST = TOY.max_position_embeddings
 TOLERANCE = 1e-5  # float32, relative to the largest value: the order of additions differs
 INT8_TOLERANCE = 0.15  # relative to the largest value, for weights of 7 bits; 0.075 measured
@@ -99,7 +100,7 @@ def test_training_model_in_bfloat16_is_not_changed_and_is_written_in_float32(
     assert_same_tensors(model.state_dict(), before)
     assert {tensor.dtype for tensor in model.state_dict().values()} == {torch.bfloat16}
     assert [output.name for output in session.get_outputs()] == ["logits", "sop_logits"]
-    assert_same(session, in_float32, make_inputs(ONE_BLOCK, 2, 5))
+    assert_same(session, in_float32, make_inputs(ONE_BLOCK, 2, LONGEST))
 
 
 def test_files_for_the_browser_are_exact_and_in_8_bits_and_their_card_runs(

@@ -56,7 +56,7 @@ def test_padding_changes_nothing_and_gets_no_gradient(global_tokens: int) -> Non
         assert not gradient.masked_select(padding).any()
 
 
-@pytest.mark.parametrize(("window", "first"), [(1, 0), (3, 2), (4, 1), (40, 30)])
+@pytest.mark.parametrize(("window", "first"), [(1, 0), (3, 2), (1, 30), (7, 0), (7, 2)])
 def test_local_attention_equals_masked_softmax_attention(window: int, first: int) -> None:
     inputs = drawn(2, 19)
     position = torch.arange(19)
@@ -66,8 +66,7 @@ def test_local_attention_equals_masked_softmax_attention(window: int, first: int
     bias = (visible & RAGGED[:, None, None, :]) | (distance == 0)
     expected = F.scaled_dot_product_attention(*inputs, bias)
     mixed = mixing_of("local", window=window, global_tokens=first)(*inputs, RAGGED)
-    is_text = RAGGED[:, None, :, None]
-    torch.testing.assert_close(mixed * is_text, expected * is_text, rtol=0, atol=1e-9)
+    assert ((mixed - expected) * RAGGED[:, None, :, None]).abs().max() < 1e-9
 
 
 @pytest.mark.parametrize("kind", ATTENTION)
