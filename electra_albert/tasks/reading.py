@@ -312,7 +312,8 @@ def _split(examples: Examples, share: float) -> list[Examples]:
         is_held_out[of_label[0]] &= not is_held_out[of_label].all()
     if not is_held_out.any():
         raise DataError(
-            f"--validation_split {share:g} of {len(examples):,} examples is no example; increase it"
+            f"--validation_split {share:g} of {len(examples):,} examples holds out none, for "
+            "each label keeps one for training; increase it or add examples"
         )
     training = list(compress(examples, ~is_held_out))
     return [training, list(compress(examples, is_held_out))]

@@ -55,7 +55,7 @@ def start_lines(job: Job, world: World) -> list[str]:
         lines.append(f"new learning rate schedule: warmup to {training.learning_rate:g}, {end}")
     if not config.model.is_stock:
         kind = f"{config.model.attention} attention in {config.model.block} blocks"
-        lines.append(f"notice: {kind}: the models are saved in this toolkit's own format")
+        lines.append(f"notice: {kind}: saved in this toolkit's own format, see docs/interop.md")
     if mask_rate is not None:
         tokens = job.held_out.split.token_count * min(count, training.eval_examples) // count
         lines += error_lines(round(tokens * mask_rate))
