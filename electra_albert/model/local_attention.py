@@ -23,8 +23,8 @@ class LocalMixing(nn.Module):
         queries 4 5    keys 0 | 2 3 4 5 6 -    query 5 attends to 0 | 3 4 5 6
         queries 6 -    keys 0 | 4 5 6 - - -    query 6 attends to 0 | 4 5 6
 
-    Sequences of up to three chunks have a mask of all pairs instead, which are as many, and so have
-    exported models, whose length is not known.
+    Sequences of up to three chunks have a mask of all pairs instead, which are no more than those
+    of the chunks, and so have exported models, whose length is not known.
     Paper: Longformer section 3.1.
     """
 
