@@ -45,6 +45,11 @@ def redacted(value: Any) -> Any:
     return value
 
 
+def one_line(error: BaseException) -> str:
+    """The message of a library's error in one line of at most 200 characters."""
+    return " ".join(str(error).split())[:200] or type(error).__name__
+
+
 def _redact(record: logging.LogRecord) -> bool:
     """Redact a record before any handler, also the caller's, gets it."""
     record.msg = redacted(record.getMessage())

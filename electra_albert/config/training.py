@@ -92,6 +92,11 @@ class TrainingConfig:
     ddp_timeout: int = free(300)
     """Seconds that processes wait for one another in a step; the run ends if one needs longer."""
 
+    @property
+    def step_examples(self) -> int:
+        """Examples per step of one process."""
+        return self.per_device_train_batch_size * self.gradient_accumulation_steps
+
     def __post_init__(self) -> None:
         counts = """max_steps logging_steps eval_steps eval_examples save_steps save_total_limit
             per_device_train_batch_size per_device_eval_batch_size gradient_accumulation_steps

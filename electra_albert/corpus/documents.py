@@ -18,7 +18,7 @@ from electra_albert.data_files.streams import BYTE_ORDER_MARK, SURROGATE, cut_li
 BadUtf8 = Literal["replace", "skip", "error"]
 # A line is a sentence, a paragraph, a document, or a part of a paragraph.
 Layout = Literal["sentences", "paragraphs", "documents", "wrapped"]
-Record = tuple[str | None, Callable[[], str]]  # text, None if null; file and line
+Record = tuple[str, Callable[[], str]]  # text; file and line
 
 _TO_SPACE = dict.fromkeys(b"\0\t\x0b\x0c\r\x1c\x1d\x1e\x1f", " ")  # in ASCII
 _SPACES = re.compile(r"[^\S \n]|\0")
@@ -75,10 +75,10 @@ class Decoder(NamedTuple):
         bad = SURROGATE.search(text)
         if bad and self.bad_utf8 == "error":
             where = location(text.count("\n", 0, bad.start()))
-            raise DataError(
-                f"{where}: byte 0x{ord(bad[0]) & 0xFF:02x} is not UTF-8; "
-                "correct it, or set --bad_utf8 to replace or skip"
-            )
+            problem = f"{bad[0]!a} is not a character"  # a lone surrogate in JSON
+            if "\udc80" <= bad[0] <= "\udcff":
+                problem = f"byte 0x{ord(bad[0]) & 0xFF:02x} cannot be decoded"
+            raise DataError(f"{where}: {problem}; correct it, or set --bad_utf8 to replace or skip")
         return bad is not None
 
     def _plain(self, text: str) -> str:
@@ -134,7 +134,7 @@ def documents_of_lines(
                     sentences += [first, *middle]
             else:
                 sentences += split_sentences(line)
-            counts["paragraphs_split"] += bool(line) and layout in ("paragraphs", "documents")
+                counts["paragraphs_split"] += 1
             if sentences and (not line or layout == "documents"):
                 complete.append(sentences)
                 sentences = []
@@ -167,7 +167,7 @@ def documents_of_records(records: Iterable[Record], decoder: Decoder) -> Iterato
     batch: list[list[str]] = []
     characters = 0
     for raw, location in records:
-        text = "" if raw is None else decoder.record(raw, location)
+        text = decoder.record(raw, location)
         if text is None:
             continue
         lines = [line for line in map(str.strip, text.split("\n")) if line]

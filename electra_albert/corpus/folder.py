@@ -60,7 +60,7 @@ _SMALLEST_SAMPLE_BYTES = 1 << 20
 _TOKENIZER_FILES = "tokenizer*.json"
 _TOKENIZER_MAX_LENGTH = 512  # of the copy kept with the store; a run's copy has the run's own
 _TEXT_OPTIONS = ("extend_vocab_to", "do_lower_case", "keep_accents", "split_digit_comma")
-_READ_OPTIONS = ("text_column", "documents", "encoding", "bad_utf8", "tokenizer", *_TEXT_OPTIONS)
+_READ_OPTIONS = ("text_column", "documents", "encoding", "bad_utf8", *_TEXT_OPTIONS)
 
 
 class CorpusFolder(NamedTuple):
@@ -97,10 +97,9 @@ class CorpusFolder(NamedTuple):
 
 
 def open_corpus(config: CorpusConfig, seed: int) -> CorpusFolder:
-    """List the files of the corpus, compute its key and create its folder.
-
-    Extends the tokenizer if requested.
-    """
+    """List the files of the corpus, compute its key, create its folder, extend its tokenizer."""
+    if not os.path.lexists(config.corpus):
+        config = replace(config, corpus=os.path.expanduser(config.corpus))  # of --corpus=~/text
     if (Path(config.corpus) / DOCUMENTS_FILE).is_file():
         return _open_documents(config)
     tokenizer = _named_tokenizer(config)
@@ -152,6 +151,11 @@ def _open_documents(config: CorpusConfig) -> CorpusFolder:
             raise UsageError(f"--{name}: {problem}; remove the option")
     record = read_record(folder)
     tokenizer = load_tokenizer(folder / "tokenizer")
+    if config.tokenizer:
+        named = load_tokenizer(Path(config.tokenizer))
+        if fingerprint(named) != record["tokenizer"]:
+            problem = f"the text in {folder} is tokenized with another one"
+            raise UsageError(f"--tokenizer {config.tokenizer}: {problem}; name that one")
     if not record.get("key"):
         parts = parts_of_documents(folder, tokenizer).parts()
         missing = [str(part.number) for part in parts if not part.statistics]
@@ -168,7 +172,7 @@ def _open_documents(config: CorpusConfig) -> CorpusFolder:
         sources=[Source(config.corpus, config.text_column)],
         files=[],
         readings=[],
-        identity={},
+        identity={"files": []},
         skipped=Counter(),
         tokenizer=tokenizer,
     )

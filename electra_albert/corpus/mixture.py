@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from electra_albert.config.pretraining import BUILT_IN_CORPUS
-from electra_albert.contracts import DataError, redacted
+from electra_albert.contracts import DataError, one_line, redacted
 from electra_albert.data_files import NOT_YAML, hub_name
 from electra_albert.data_files.finding import format_of
 from electra_albert.data_files.remote import URL
@@ -54,8 +54,7 @@ def read_sources(corpus: str, text_column: str) -> list[Source]:
     try:
         entries = yaml.load(text, strict_loader())
     except (yaml.YAMLError, *NOT_YAML) as error:  # ValueError also for bytes that are not UTF-8
-        reason = " ".join(str(error).split())[:80]
-        raise DataError(f"{file} is not YAML ({reason}); correct it") from None
+        raise DataError(f"{file} is not YAML ({one_line(error)}); correct it") from None
     advice = "write a list of entries such as `- {corpus: wiki/*.txt, weight: 3}`"
     if not isinstance(entries, list) or not entries:
         raise DataError(f"{file}: lists no sources; {advice}")

@@ -59,10 +59,14 @@ class Part(NamedTuple):
     def path(self, name: str) -> Path:
         return self.folder / f"{self.number:06d}.{name}"
 
-    def damage(self) -> str | None:
+    def damage(self, *, compares_hashes: bool = True) -> str | None:
         """The damage to the files of a complete part, in one line; None if there is none."""
-        files = {self.path(name).name: digest for name, digest in self.statistics["files"].items()}
-        return find_damage(self.folder, files, self.path("checked.json"))
+        files = {}
+        for name, digest in self.statistics.get("files", {}).items():
+            files[self.path(name).name] = digest
+        return find_damage(
+            self.folder, files, self.path("checked.json"), compares_hashes=compares_hashes
+        )
 
 
 class PartPlan(NamedTuple):
@@ -88,12 +92,10 @@ class PartPlan(NamedTuple):
         spans = [(span.start, span.end, span.kind) for span in unit.spans]
         key = content_hash([self.parts_key, spans, unit.options])
         part = Part(unit, number, key, self.folder, token_dtype(self.vocab_size), {})
-        statistics = read_statistics(part.path("json"), key)
-        for name, digest in statistics.get("files", {}).items():
-            path = part.path(name)
-            if not path.is_file() or path.stat().st_size != digest.size:
-                return part
-        return part._replace(statistics=statistics)
+        written = part._replace(statistics=read_statistics(part.path("json"), key))
+        if written.damage(compares_hashes=False):
+            return part
+        return written
 
 
 def read_statistics(path: Path, key: str) -> dict[str, Any]:
@@ -116,6 +118,9 @@ def write_parts(plan: PartPlan, numbers: Sequence[int], num_workers: int) -> Non
     plan.folder.mkdir(parents=True, exist_ok=True)
     parts = map(plan.part, numbers)
     missing = [part for part in parts if not part.statistics or part.damage()]
+    if missing and not missing[0].unit.spans:
+        part = f"{plan.folder}: part {missing[0].number} is missing or damaged"
+        raise DataError(f"{part}; write the corpus again by its datatrove pipeline")
     complete = len(numbers) - len(missing)
     if complete:
         LOG.info(f"{complete} of {len(numbers)} parts of the token store are already complete")
@@ -255,14 +260,13 @@ def write_documents(
                 file.write(array.tobytes())
             written.update(
                 encoded,
+                documents=len(signatures),
+                documents_without_a_token=len(has_token) - len(signatures),
                 sentences=len(sentence_ends),
                 sentences_without_a_token=len(lengths) - len(sentence_ends),
                 tokens=len(ids),
                 unknown_tokens=int((ids == encoder.unknown_id).sum()),
             )
-            if not has_token.all():
-                written["documents_without_a_token"] += int((~has_token).sum())
-            written["documents"] += len(signatures)
     write_manifest(
         part.path("json"),
         dict(zip(PART_FILES, (file.finish() for file in files), strict=True)),

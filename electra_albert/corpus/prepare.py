@@ -122,9 +122,8 @@ def _build(corpus: CorpusFolder, tokenizer: Tokenizer) -> Store:
     workers = worker_count(corpus.config)
     LOG.info(f"building the token store in {folder} with {workers} processes")
     times = [time.monotonic()]
-    if corpus.files:
-        write_parts(plan, numbers, workers)
-        corpus.require_unchanged()
+    write_parts(plan, numbers, workers)
+    corpus.require_unchanged()
     times.append(time.monotonic())
     split_parts(plan, numbers, workers)
     times.append(time.monotonic())

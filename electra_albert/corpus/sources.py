@@ -293,7 +293,7 @@ def _records(span: Span, options: ReadOptions, counts: Counter[str]) -> Iterator
             if text is not None and not isinstance(text, str):
                 kind = json_kind(text)
                 raise DataError(f"{location()}: {column!r} holds {kind}, not text; correct it")
-            yield text, location
+            yield text or "", location
 
 
 def _csv_records(lines: Lines, kind: Kind, column: str) -> Iterator[Record]:
@@ -331,16 +331,13 @@ def _column_records(span: Span, column: str, counts: Counter[str]) -> Iterator[R
     Read as bytes, because even string columns may not be UTF-8.
     """
     with open_columnar(span.path) as opened:
-        _check_column(span.path, opened.schema, column)
         for first, batch in opened.batches(span.start, span.end, [column]):
             texts = batch.column(0)
             for start in range(0, len(texts), _ROWS):
                 content = _as_bytes(texts.slice(start, _ROWS))
                 for row, raw in enumerate(content, first + start + 1):
                     counts["bytes"] += len(raw or b"")
-                    text = None
-                    if raw is not None:
-                        text = raw.decode("utf-8", "surrogateescape")
+                    text = (raw or b"").decode("utf-8", "surrogateescape")
                     yield text, partial("{}, row {}".format, span.path, row)
 
 

@@ -313,7 +313,7 @@ def ready_store(folder: Path, fingerprint: str) -> Store | None:
     except UsageError:  # it does not exist
         return None
     except CheckpointError as problem:
-        LOG.info(f"{problem}; rebuilding the token store")
+        LOG.info(f"{problem}; it is not used")
         return None
     LOG.info(f"using the token store in {folder}: {store.train.token_count:,} training tokens")
     return store

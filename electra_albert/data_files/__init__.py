@@ -48,11 +48,6 @@ def encoding_hint(raw: bytes) -> str:
     )
 
 
-def one_line(error: BaseException) -> str:
-    """The message of a library's error in one line of at most 200 characters."""
-    return " ".join(str(error).split())[:200] or type(error).__name__
-
-
 def hub_name(text: str) -> tuple[str, str | None] | None:
     """Parse OWNER/NAME or OWNER/NAME:CONFIG into dataset and config; None for any other text."""
     match = re.fullmatch(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?::([\w.-]+))?", text)

@@ -7,8 +7,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from electra_albert.contracts import DataError, UserError
-from electra_albert.data_files import finding, one_line, streams
+from electra_albert.contracts import DataError, UserError, one_line
+from electra_albert.data_files import finding, streams
 
 ROWS = 256  # read at once
 _BUFFER_BYTES = 1 << 20

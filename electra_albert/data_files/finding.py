@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from electra_albert.contracts import DataError, UsageError, UserError
-from electra_albert.data_files import encoding_hint, hub_name, one_line, remote
+from electra_albert.contracts import DataError, UsageError, UserError, one_line
+from electra_albert.data_files import encoding_hint, hub_name, remote
 from electra_albert.data_files.streams import (
     BYTE_ORDER_MARK,
     COMPRESSED_SUFFIXES,
@@ -112,11 +112,8 @@ def _expand(pattern: str) -> Iterator[Path]:
     """
     path = Path(pattern)
     folders = [Path(path.anchor)]
-    parts = path.relative_to(path.anchor).parts
     last = path.name
-    if last != "**":
-        parts = parts[:-1]
-    for part in parts:
+    for part in path.relative_to(path.anchor).parts[:-1]:
         is_deep = part == "**"
         below = {os.path.realpath(folder): folder for folder in folders if is_deep}
         for folder in folders:

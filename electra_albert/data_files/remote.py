@@ -10,8 +10,7 @@ from urllib.request import Request, urlopen
 
 from filelock import FileLock
 
-from electra_albert.contracts import LOG, UsageError
-from electra_albert.data_files import one_line
+from electra_albert.contracts import LOG, UsageError, one_line
 from electra_albert.files import new_folder, remove_leftovers
 
 URL = "://"  # in a URL of any scheme: https://…, s3://bucket/…, hf://datasets/…
@@ -63,7 +62,8 @@ def _copy(system: Any, name: str, folder: Path) -> Path:
     try:  # fsspec's own cache assumes that web files never change and needs a network
         version = _version(system, name)
     except OSError as error:
-        copies = sorted(folder.glob("*/*"), key=lambda copy: copy.stat().st_mtime_ns)
+        complete = folder.glob("[!.]*/*")
+        copies = sorted(complete, key=lambda copy: copy.stat().st_mtime_ns)
         cause = error.__cause__ or error  # an unreachable web server raises FileNotFoundError too
         if not copies or isinstance(cause, FileNotFoundError):
             raise

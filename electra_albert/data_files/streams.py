@@ -186,6 +186,7 @@ class Lines:
         with open_stream(self.path) as file:
             before = replace(self, file=file, start=0, end=self.start, counts=Counter(), cut=True)
             number += sum(text.count("\n") for _, text in before)
+        number -= before.counts["long_lines_cut"]
         return f"{self.path}, line {number}"
 
     def __iter__(self) -> Iterator[tuple[int, str]]:

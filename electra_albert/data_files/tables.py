@@ -12,8 +12,8 @@ from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from electra_albert.contracts import DataError, UsageError
-from electra_albert.data_files import finding, one_line, streams
+from electra_albert.contracts import DataError, UsageError, one_line
+from electra_albert.data_files import finding, streams
 from electra_albert.data_files.columnar import ROWS, open_columnar
 
 # Of .csv files, the default first.

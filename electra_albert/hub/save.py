@@ -18,7 +18,7 @@ from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]  # it
 from torch import Tensor, nn
 
 from electra_albert.config.model import ModelConfig
-from electra_albert.contracts import LOG, CheckpointError, UsageError
+from electra_albert.contracts import LOG, CheckpointError, UsageError, one_line
 from electra_albert.files import filling, write_json, writing
 from electra_albert.hub import card, find, formats, load, onnx
 from electra_albert.hub.modernbert import write_modernbert
@@ -36,7 +36,6 @@ _WRITE_ONNX = {"onnx": onnx.write_onnx, onnx.BROWSER_FORMAT: onnx.write_for_brow
 _WEIGHT_SUFFIXES = (".safetensors", ".pt", ".onnx")
 _PT_FILE = "weights.pt"
 _READ_BY_STOCK_AS = "pytorch_model.bin"
-_CHECKED_LENGTH = 24
 # Of sentence-transformers.
 _MODULES = "modules.json"
 _POOLING = "1_Pooling"
@@ -54,10 +53,12 @@ def save_model(
     *,
     file_format: str = "safetensors",
     dtype: torch.dtype = torch.float32,
+    pooled_length: int | None = None,
 ) -> None:
     """Write model, tokenizer and card; `file_format` is that of export or modernbert.
 
-    `dtype` is that of the stored weights, except in ONNX. `details` are returned by
+    `dtype` is that of the stored weights, except in ONNX. With pooled_length, the tokens it reads,
+    the folder is one of sentence-transformers. `details` are returned by
     `load_task_model`; a task model needs labels, and is_regression for a regression. Weights of
     another format in the folder are removed. Leaves the model in eval mode. Raises CheckpointError
     if stock classes or onnxruntime compute other values than the model, UsageError if the folder
@@ -75,6 +76,8 @@ def save_model(
                 _WRITE_ONNX[file_format](model, new)
             else:
                 _write(model, tokenizer, new, file_format, dtype)
+            if pooled_length is not None:
+                _write_pooling(new, model.config, pooled_length)
             written = {file.relative_to(new).as_posix() for file in new.rglob("*")}
         _remove_stale(folder, written)
         if details is None:
@@ -134,12 +137,12 @@ def _configuration(
     return contents, details
 
 
-def write_pooling(folder: Path, config: ModelConfig, max_seq_length: int) -> None:
+def _write_pooling(folder: Path, config: ModelConfig, max_seq_length: int) -> None:
     """Make a saved encoder a folder of sentence-transformers.
 
     The vector of a text is the mean over its tokens.
     """
-    (folder / _POOLING).mkdir(exist_ok=True)
+    (folder / _POOLING).mkdir()
     pooling = {"word_embedding_dimension": config.hidden_size, "pooling_mode_mean_tokens": True}
     write_json(folder / _POOLING / find.CONFIG_FILE, pooling)
     arguments = {"add_pooling_layer": False} if config.is_stock else {}  # ModernBERT has none
@@ -196,10 +199,7 @@ def _write(
     if is_stock:
         rounded = model
         if dtype != torch.float32:
-            rounded = copy.deepcopy(model)
-            state = formats.to_native(model.state_dict())
-            state = {name: tensor.to(dtype).float() for name, tensor in state.items()}
-            rounded.load_state_dict(state)
+            rounded = copy.deepcopy(model).to(dtype).float()
         _check_against_stock(rounded, written, folder, message)
     if file_format == "pt":
         weights.rename(folder / _PT_FILE)
@@ -240,8 +240,7 @@ def _check_against_stock(
     faults = sorted(missing | unexpected)
     if faults:
         raise CheckpointError(f"{message}: its weights and {architecture} disagree on {faults[0]}")
-    length = min(_CHECKED_LENGTH, model.config.max_position_embeddings)
-    inputs = probe(model.config, 2, length)
+    inputs = probe(model.config)
     device = next(model.parameters()).device
     with torch.no_grad():
         our_inputs = [ids.to(device) for ids in inputs]
@@ -340,5 +339,4 @@ def _one_line_errors(name: str, advice: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, RuntimeError, HTTPError) as error:
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise UsageError(f"--push_to_hub {name}: {reason}; {advice}") from error
+        raise UsageError(f"--push_to_hub {name}: {one_line(error)}; {advice}") from error

@@ -8,7 +8,6 @@ is safe for every script.
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import re
 from collections.abc import Collection, Sequence
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from electra_albert.contracts import LOG, CheckpointError, SpecialIds, UsageError
-from electra_albert.files import filling, parse_json
+from electra_albert.files import content_hash, filling, parse_json
 from electra_albert.tokenization import unigram
 from electra_albert.tokenization.unigram import (
     MODEL_INPUT_NAMES,
@@ -396,5 +395,4 @@ def fingerprint(tokenizer: Tokenizer) -> str:
         identity += [content["model"], content["added_tokens"], special]
         if len(content["added_tokens"]) > len(ROLES) - special.count(None):
             identity.append("added tokens are found in text")
-    encoded = json.dumps(identity).encode()
-    return hashlib.blake2b(encoded, digest_size=16).hexdigest()
+    return content_hash(identity)

@@ -206,10 +206,13 @@ def test_skipping_a_line_that_is_not_utf8_does_not_end_its_document(tmp_path: Pa
 
 def test_the_first_bad_byte_can_be_an_error_that_names_its_line(tmp_path: Path) -> None:
     for end in (b"\n", b"\r\n", b"\r"):
-        path = write(tmp_path, end.join([b"a", b"", b"b", b"c"] * 4000 + [BAD, b"d", b""]))
+        long = b"x " * MAX_LINE_BYTES  # cut where it is read
+        path = write(tmp_path, end.join([long, *[b"a", b"", b"b", b"c"] * 4000, BAD, b"d", b""]))
         for unit_bytes in (10_000, 8 << 20):
             how = {"unit_bytes": unit_bytes, "bad_utf8": "error"}
-            assert_refused("DataError", "line 16001: byte 0xe9", read, path, **how)
+            assert_refused(
+                "DataError", "line 16002: byte 0xe9 cannot be decoded", read, path, **how
+            )
 
 
 def test_text_in_another_encoding_is_read_like_the_same_text_in_utf8(tmp_path: Path) -> None:
@@ -234,7 +237,8 @@ def test_undecodable_bytes_and_lone_surrogates_of_json_are_replaced_and_counted(
     documents, counts = read(path)
     assert documents[0].sentences == ["a \ufffd b \ufffd 😀."]
     assert counts["invalid_bytes"] == 2
-    assert_refused("DataError", "line 1", read, path, bad_utf8="error")
+    message = r"line 1: '\ud800' is not a character"
+    assert_refused("DataError", message, read, path, bad_utf8="error")
 
 
 def test_a_record_over_the_size_limit_is_refused(tmp_path: Path) -> None:

@@ -121,6 +121,9 @@ def test_links_to_their_own_folder_and_deep_folders_are_searched_once(tmp_path: 
     finally:
         sys.setrecursionlimit(limit)
     assert path.resolve() == files[0]
+    counts = Counter[str]()
+    find_files(str(tmp_path / "d" / "**"), counts)
+    assert not counts["repeated_files_skipped"]
 
 
 @pytest.mark.skipif(not Path("/proc/version").exists(), reason="there is no /proc")

@@ -1,7 +1,6 @@
 """Copies of remote files: whole and of one version, or refused and not kept."""
 
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -9,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from electra_albert.data_files.finding import find_files
 from tests.data_files.test_finding import cache as cache
+from tests.data_files.test_finding import find
 from tests.refusals import assert_refused
 from tests.tasks.task_files import read
 
@@ -52,10 +51,6 @@ def url(server: ThreadingHTTPServer) -> str:
     return f"http://127.0.0.1:{server.server_port}/a.tsv"
 
 
-def find(corpus: str) -> list[Path]:
-    return find_files(corpus, Counter())
-
-
 def test_a_web_file_is_downloaded_again_if_changed_and_reused_if_the_server_is_down(
     server: ThreadingHTTPServer,
     url: str,
@@ -75,6 +70,9 @@ def test_a_web_file_is_downloaded_again_if_changed_and_reused_if_the_server_is_d
     assert_refused("UsageError", "none.tsv", find, url.replace("a.tsv", "none.tsv"))
     server.shutdown()
     server.server_close()
+    killed = second.parents[1] / ".writing-0-copy" / second.name
+    killed.parent.mkdir()
+    killed.write_bytes(TEXT[:9])
     assert find(url) == [second]
     assert "copy downloaded before" in caplog.text
 

@@ -21,6 +21,7 @@ from electra_albert.tokenization.tokenizer import (
     save_tokenizer,
     special_ids,
 )
+from tests.apps.tiny_run import SHIPPED
 from tests.tokenization import tokenizer_kinds as kinds
 from tests.tokenization.tokenizer_kinds import STOCK_SPECIALS, edit, encoded, train_model
 
@@ -205,6 +206,5 @@ def test_an_added_token_changes_the_fingerprint_of_versions_that_did_not_find_it
 
 
 def test_a_folder_with_a_generator_is_accepted_as_a_run_is() -> None:
-    shipped = Path(__file__).parents[2] / "data" / "models" / "english-h256-l4"
-    first, second = map(load_tokenizer, (shipped, shipped / "generator"))
+    first, second = map(load_tokenizer, (SHIPPED, SHIPPED / "generator"))
     assert fingerprint(first) == fingerprint(second)

@@ -29,8 +29,9 @@ from electra_albert.config.pretraining import CorpusConfig
 from electra_albert.contracts import DataError, UsageError
 from electra_albert.corpus.datatrove import WriteTokens
 from electra_albert.corpus.engines import PrepareStep, run_engine
+from electra_albert.corpus.folder import open_corpus
 from electra_albert.corpus.prepare import Prepared, prepare
-from tests.apps.tiny_run import assert_refused, call, english, succeed
+from tests.apps.tiny_run import SHIPPED, assert_refused, call, english, succeed
 from tests.corpus.reading import joined, write
 
 
@@ -184,7 +185,9 @@ def sorted_tokens(prepared: Prepared) -> list[int]:
     return sorted(chain(*(joined(split).tokens.tolist() for split in splits)))
 
 
-def test_a_datatrove_pipeline_writes_a_corpus(tmp_path: Path) -> None:
+def test_a_datatrove_pipeline_writes_a_corpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (docs := tmp_path / "docs").mkdir()
     texts = [text for seed in range(3) for text in english(100, seed=seed).split("\n\n")]
     for number in range(3):
@@ -211,8 +214,20 @@ def test_a_datatrove_pipeline_writes_a_corpus(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="tasks 0, 2 have not ended"):
         prepare(config_of(folder, tmp_path / "unused"), 42)
     LocalPipelineExecutor(steps, **how, skip_completed=False).run()
-    for _ in range(2):
-        prepared = prepare(config_of(folder, tmp_path / "unused"), 42)
+    config = config_of(folder, tmp_path / "unused")
+    open_corpus(config, 42)  # which records that all parts are there
+    part = folder / "store" / "parts" / "000001.json"
+    whole = part.read_text()
+    part.unlink()
+    with pytest.raises(DataError, match="part 1 is missing or damaged"):  # not written without text
+        PrepareStep(config, 42, "write")()
+    part.write_text(whole)
+    run_engine("datatrove", config, 42, 2)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in (folder, "~/corpus"):
+        # As --init_from does, with the tokenizer that the parts have.
+        named = config_of(Path(name), tmp_path / "unused", tokenizer=str(given.tokenizer_dir))
+        prepared = prepare(named, 42)
         assert prepared.folder == folder
         assert sorted_tokens(prepared) == sorted_tokens(given)
         assert len(prepared.store.train.parts) == 3
@@ -228,5 +243,5 @@ def test_a_datatrove_pipeline_writes_a_corpus(tmp_path: Path) -> None:
     # A late task would have removed the store.
     with pytest.raises(UsageError, match="complete and in use"):
         last([], 0, 3)
-    with pytest.raises(UsageError, match="--tokenizer"):
-        prepare(config_of(folder, tmp_path, tokenizer=str(given.tokenizer_dir)), 42)
+    with pytest.raises(UsageError, match="tokenized with another one"):
+        prepare(config_of(folder, tmp_path, tokenizer=str(SHIPPED)), 42)
