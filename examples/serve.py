@@ -63,7 +63,7 @@ class Batches:
         try:
             results: list[Any] = await waiting.results
         except ea.UserError as error:
-            raise HTTPException(400, str(error)) from None
+            raise HTTPException(400, str(error).removesuffix(" or give truncate=True")) from None
         return results
 
     async def run(self, model_lock: asyncio.Lock) -> None:

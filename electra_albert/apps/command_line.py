@@ -14,6 +14,7 @@ import sys
 import time
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Sequence, Set
+from errno import ENAMETOOLONG
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
@@ -100,13 +101,14 @@ def run_app(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
     except BrokenPipeError:  # the reader closed the pipe, as `| head` does
         _write(sys.stdout)
         return 0
-    except OSError:
+    except OSError as error:
         failure = _write(sys.stdout)
+        problem = f"{failure}; free disk space or redirect the output to another path"
         if not failure:
-            raise  # not caused by stdout
-        return report(
-            UsageError(f"{failure}; free disk space or redirect the output to another path")
-        )
+            if error.errno != ENAMETOOLONG:
+                raise
+            problem = f"{str(error.filename)[:100]}: {error.strerror}; give a shorter path"
+        return _leave(report(UsageError(problem)))
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
@@ -251,20 +253,20 @@ def parse(
         parser.validate(options, False)  # None too; the name of the argument has changed
         return options
     except TypeError as error:
-        raise UsageError(_explain(" ".join(str(error).split()), ())) from None
+        raise UsageError(_explain(error, ())) from None
     except argparse.ArgumentError as error:
         path = str(error).partition("nrecognized arguments: ")[2]
         is_free = file_option is not None and file_option not in option_names(argv)
         if is_free and argv.count(path) == 1 and os.path.exists(path):
             words = [f"--{file_option}={word}" if word == path else word for word in argv]
             return parse(parser, words)
-        message = " ".join(str(error).split())
-        explained = _explain(message, parser._option_string_actions)
+        explained = _explain(error, parser._option_string_actions)
         raise UsageError(f"{explained}; see --help") from None
 
 
-def _explain(message: str, known: Collection[str]) -> str:
+def _explain(error: Exception, known: Collection[str]) -> str:
     """The parser's message; for an unknown option, also in a file, with the closest known one."""
+    message = " ".join(str(error).split())
     word, _, rest = message.partition("nrecognized arguments: ")[2].partition(" ")
     if word and not word.startswith("-"):
         problem = f"{word!r} belongs to no option"

@@ -190,7 +190,7 @@ def _load(options: Namespace) -> "InferenceModel":
         )
     if model.discriminator is None:
         print(
-            "notice: no discriminator next to this generator, so tokens are not scored",
+            "notice: no discriminator with a detection head, so tokens are not scored",
             file=sys.stderr,
         )
     return model

@@ -47,7 +47,7 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         family, *_ = socket.getaddrinfo(host, None)[0]
         return socket.create_server((host, port), family=family)
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, UnicodeError) as error:
         raise UsageError(
             f"cannot serve on --host {host} --port {port} ({error}); give others"
         ) from None

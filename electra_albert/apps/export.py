@@ -122,10 +122,16 @@ def export(
     if not is_vectors:
         _warn_of_unused(stored, written, kind)
     facts = card.Facts(_read_terms(files.config.parent) | ({"license": license} if license else {}))
-    storage: Any = {"file_format": form, "dtype": getattr(torch, dtype)}
-    save.save_model(built, tokenizer, folder, details, facts, **storage)
-    if is_vectors:
-        save.write_pooling(folder, stored.config, length)
+    save.save_model(
+        built,
+        tokenizer,
+        folder,
+        details,
+        facts,
+        file_format=form,
+        dtype=getattr(torch, dtype),
+        pooled_length=length if is_vectors else None,
+    )
     if push_to_hub is not None:
         save.create_repository(push_to_hub, is_private=hub_private_repo)
         save.upload(folder, push_to_hub, f"Upload {kind}", revision=hub_revision)

@@ -19,7 +19,7 @@ from electra_albert.apps.default_model import newest_run
 from electra_albert.apps.metrics_table import METRICS, format_scores
 from electra_albert.config.checks import require
 from electra_albert.contracts import redacted
-from electra_albert.files import SHIPPED, read_json, write_text
+from electra_albert.files import SHIPPED, read_json, write_text, writing
 from electra_albert.training.run_log import LOG_FILE
 
 REFERENCE = SHIPPED / "sample" / "reference"  # metrics of the default run
@@ -80,8 +80,9 @@ def main(argv: Sequence[str]) -> int:
     output = Path(options.output or folder / files.REPORT)
     require(not output.is_dir(), f"--output {output} is a folder; name a file")
     check_can_write(output.parent)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    write_report(folder, output, compared)
+    with writing(output):
+        output.parent.mkdir(parents=True, exist_ok=True)
+        write_report(folder, output, compared)
     print(f"written to {output}")
     return 0
 
@@ -170,7 +171,7 @@ def _curves(folder: Path) -> dict[str, Any]:
     logged = read_metrics(folder / files.METRICS)
     training = [row for row in logged if row.get("phase") == "train"]
     spacing = len(training) // _MOST_ROWS + 1
-    rows = training[::spacing]
+    rows = training[::-spacing]  # with the last
     rows += [row for row in logged if row.get("phase") == "eval"]
     rows.sort(key=itemgetter("step"))
     for row in rows:

@@ -72,13 +72,13 @@ def _score(options: Namespace) -> dict[str, Any]:
     if options.pairs is not None:
         scoring.pair_files(Path(options.pairs))
     model = load_model(options.model, options.device, num_hidden_layers=options.num_hidden_layers)
+    weights = {str(file): sha256(file) for file in chain(*map(all_files, model.weights))}
     has_mlm = model.generator is not None
     possible = {}  # whether the model has the head for each score
     if texts:
         possible[f"--text is skipped: {_NO_MLM}"] = has_mlm
     if options.pairs is not None:
-        has_likelihood = has_mlm or model.energies is not None
-        possible[f"--pairs without likelihood: {_NO_MLM}"] = has_likelihood
+        possible[f"--pairs without likelihood: {_NO_MLM}"] = has_mlm or model.energies is not None
         possible[f"--pairs without detection: {_NO_DETECTION}"] = model.discriminator is not None
     require(any(possible.values()), f"{_NO_MLM}, so it cannot be scored; name a run")
     left_out = [notice for notice in possible if not possible[notice]]
@@ -94,7 +94,7 @@ def _score(options: Namespace) -> dict[str, Any]:
     output = recorded.pop("output")
     content = {
         "model": recorded.pop("model"),
-        "weights": {str(file): sha256(file) for file in chain(*map(all_files, model.weights))},
+        "weights": weights,
         "tokenizer": fingerprint(model.tokenizer),
         "options": recorded,
         "left_out": left_out,

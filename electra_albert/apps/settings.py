@@ -115,12 +115,10 @@ def run_settings(
     preset: str, config: PretrainConfig, world_size: int, **facts: Any
 ) -> dict[str, Any]:
     """Settings that checkpoints and environment.json record, for the comparison on resume."""
-    training = config.training
-    batch_size = training.per_device_train_batch_size * training.gradient_accumulation_steps
     return {
         "preset": preset,
         **redacted(as_settings(config)),
-        GLOBAL_BATCH: batch_size * world_size,
+        GLOBAL_BATCH: config.training.step_examples * world_size,
         **facts,
     }
 

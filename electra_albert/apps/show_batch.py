@@ -78,9 +78,10 @@ def _restore(folder: Path, step: int) -> tuple[Any, int, str]:
     argv = ["--config", str(folder / CONFIG), "--output_dir", str(folder)]
     preset, config = parse_pretraining(argv, "show_batch")
     recorded = recorded_settings(folder)
-    training = config.training
-    per_process = training.per_device_train_batch_size * training.gradient_accumulation_steps
-    processes = recorded.get(GLOBAL_BATCH, per_process) // per_process
+    training = replace(config.training, cuda_graphs=False)
+    run = replace(config.run, torch_compile="none")
+    config = replace(config, run=run, training=training)
+    processes = recorded.get(GLOBAL_BATCH, training.step_examples) // training.step_examples
     origin = config.run.init_from or "random initial weights"
     latest = None
     for saved_step, path in checkpoint.list_checkpoints(folder / "checkpoints"):

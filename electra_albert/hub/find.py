@@ -147,7 +147,9 @@ def read_contents(files: ModelFiles) -> dict[str, Any]:
         settings = _read_state(state)["settings"]
         shape = model_config(native_config(settings["model"]), str(state))
         if files.part == "generator" and "discriminator" in _models_in(state.parent):
-            shape = RtdConfig(**settings["rtd"]).generator_config(shape) or shape
+            names = settings["rtd"].keys() & RtdConfig.__annotations__  # without removed options
+            rtd = RtdConfig(**{name: settings["rtd"][name] for name in names})
+            shape = rtd.generator_config(shape) or shape
     has_energies = ENERGIES in (settings.get("objective"), *settings)
     return native_config(asdict(shape) | {ENERGIES: has_energies})
 

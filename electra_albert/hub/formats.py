@@ -201,8 +201,8 @@ def stock_details(contents: Mapping[str, Any], source: str) -> dict[str, Any]:
     """
     found = contents.get("architectures")
     architecture = str(found[0]) if isinstance(found, list) and found else ""
-    endings = {kind: name.removeprefix("Albert") for kind, name in ARCHITECTURES.items()}
-    kind = next((kind for kind in endings if architecture.endswith(endings[kind])), None)
+    kinds = {name.removeprefix("AlbertFor"): kind for kind, name in ARCHITECTURES.items()}
+    kind = kinds.get(architecture.partition("For")[2])
     if kind is None:
         raise CheckpointError(
             f"{source}: architecture {short_repr(architecture)} is not fine-tuned; fine-tune it"

@@ -12,11 +12,8 @@ from electra_albert.config.model import MODERN_FIELDS, ModelConfig
 from electra_albert.contracts import CheckpointError, UsageError
 from electra_albert.files import is_of_kind
 from electra_albert.hub import formats, weights
-from electra_albert.hub.find import (
-    ModelFiles as ModelFiles,
-)  # re-exported for callers, as is locate
-from electra_albert.hub.find import locate as locate
-from electra_albert.hub.find import read_contents, read_weights
+from electra_albert.hub.find import ModelFiles, read_contents, read_weights
+from electra_albert.hub.find import locate as locate  # re-exported for callers
 from electra_albert.model import growth
 from electra_albert.model.electra import Discriminator, Generator
 from electra_albert.model.encoder import EncoderModel
@@ -25,7 +22,7 @@ from electra_albert.model.task_model import TaskHead, TaskModel
 
 TASK_FILE = "electra_albert.json"  # task details in our fine-tuned folders
 # With one row per token of the vocabulary.
-VOCABULARY_TENSORS = (formats.TABLE, "predictions.bias")
+_VOCABULARY_TENSORS = (formats.TABLE, "predictions.bias")
 KINDS = {
     "generator": Generator,
     "discriminator": Discriminator,
@@ -283,6 +280,17 @@ def load_partial(model: nn.Module, state: Mapping[str, Tensor], source: str) -> 
     return new
 
 
+def without_unused_rows(stored: Stored, count: int) -> Stored:
+    """The model with the first `count` tokens of its vocabulary."""
+    tensors = dict(stored.tensors)
+    for name in tensors.keys() & _VOCABULARY_TENSORS:
+        if len(tensors[name]) != stored.config.vocab_size:
+            return stored  # `build` raises an error with both sizes
+        tensors[name] = tensors[name][:count]
+    config = replace(stored.config, vocab_size=count)
+    return stored._replace(config=config, tensors=tensors)
+
+
 def resize_vocabulary(
     state: Mapping[str, Tensor], kept: int, new: Sequence[Sequence[int]]
 ) -> dict[str, Tensor]:
@@ -291,7 +299,7 @@ def resize_vocabulary(
     Each new one is initialized as the mean of the old tokens with its ids.
     """
     resized = dict(state)
-    for name in state.keys() & VOCABULARY_TENSORS:
+    for name in state.keys() & _VOCABULARY_TENSORS:
         rows = state[name]  # [V] or [V, E]
         means = [rows[list(ids)].mean(0, keepdim=True) for ids in new]
         resized[name] = torch.cat([rows[:kept], *means])

@@ -46,7 +46,6 @@ _LAYERS = (  # names in a layer of stock, and in our block
     ("mlp.Wi", "ffn"),
     ("mlp.Wo", "ffn_output"),
 )
-_CHECKED_LENGTH = 24
 _DETECTION = "discriminator_predictions"
 # The stock class, and the names of our head and its output layer, by our class.
 CLASSES: dict[type, tuple[str, str, str]] = {
@@ -154,7 +153,7 @@ def write_modernbert(model: Model, tokenizer: Any, folder: Path) -> dict[str, Te
     if isinstance(model, Discriminator):
         labels["num_labels"] = 1
     stock = to_modernbert(model, tokenizer, labels)
-    ids, mask, segments = probe(model.config, 2, _CHECKED_LENGTH)
+    ids, mask, segments = probe(model.config)
     with torch.no_grad():
         values = outputs(model, ids, mask, segments)
         is_choice = stock.config.architectures[0].endswith("MultipleChoice")

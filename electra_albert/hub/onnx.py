@@ -66,11 +66,12 @@ def outputs(
     return values
 
 
-def probe(config: ModelConfig, batch: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Fixed ids, mask and segments, each int64 [B, L].
+def probe(config: ModelConfig, batch: int = 2, length: int = 24) -> tuple[Tensor, Tensor, Tensor]:
+    """Fixed ids, mask and segments, each int64 [B, L], L at most the model's maximum.
 
     They have all segments, and padding in the last sequence.
     """
+    length = min(length, config.max_position_embeddings)
     ids = (torch.arange(batch * length) * 7919 % config.vocab_size).view(batch, length)
     mask = torch.ones_like(ids)
     mask[-1, (length + 1) // 2 :] = 0
@@ -164,11 +165,12 @@ def write_for_browser(model: Model, folder: Path) -> Path:
     exact = write_onnx(model, file.parent)
     from onnxruntime.quantization import QuantType, quant_pre_process, quantize_dynamic
 
-    options = {"weight_type": QuantType.QInt8, "per_channel": True, "reduce_range": True}
     with quiet():
         # Stores a shared matrix once in transposed form.
         quant_pre_process(exact, file, skip_symbolic_shape=True)
-        quantize_dynamic(file, file, **options)
+        quantize_dynamic(
+            file, file, weight_type=QuantType.QInt8, per_channel=True, reduce_range=True
+        )
     return file
 
 

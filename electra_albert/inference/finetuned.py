@@ -7,7 +7,7 @@ outputs    an array [tokens, ...] for each of the 3 features      outputs_by_fea
 decoded    a prediction for each of the 2 examples                FineTuned.decode
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -41,6 +41,7 @@ from electra_albert.tasks.encoding import (
 from electra_albert.tasks.kinds import KINDS
 from electra_albert.tasks.task import (
     ChoiceExample,
+    Examples,
     Report,
     SequenceExample,
     SpanExample,
@@ -103,14 +104,12 @@ class FineTuned(NamedTuple):
     plan: EncodePlan
     takes_pairs: bool | None = None  # None if the folder does not record it
 
-    def encode(self, examples: Sequence[Any], report: Report, set_name: str) -> EncodedExamples:
+    def encode(self, examples: Examples, report: Report, set_name: str) -> EncodedExamples:
         """Encode examples without labels; what is truncated goes into the report."""
         encoding = Encoding(self.text_encoder, self.labels, self.plan, report, set_name)
         return KINDS[self.model.head.kind].encode(examples, encoding)
 
-    def decode(
-        self, outputs: Outputs, features: EncodedExamples, examples: Sequence[Any]
-    ) -> Decoded:
+    def decode(self, outputs: Outputs, features: EncodedExamples, examples: Examples) -> Decoded:
         """The prediction for each example from the outputs of its features."""
         decode = KINDS[self.model.head.kind].decode
         return decode(outputs, features, examples, self.labels, self.plan)
@@ -267,7 +266,7 @@ def _pairs(questions: object, contexts: object) -> list[tuple[str, str]]:
 
 @torch.no_grad()
 def _predict(
-    model: Engine, examples: Sequence[Any], texts: object, truncate: bool
+    model: Engine, examples: Examples, texts: object, truncate: bool
 ) -> tuple[Decoded, list[Any], EncodedExamples]:
     """Predictions, outputs per feature without padding, and encoded examples.
 

@@ -3,7 +3,7 @@
 import math
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -137,8 +137,8 @@ def _build(
     stored: hub.Stored, mlm: hub.Stored, tokenizer: Any, device: torch.device
 ) -> tuple[EncoderModel, Generator | None, Discriminator | None, Any]:
     """The models of an Engine, in its order. Shared weights are kept once."""
-    stored = _without_unused_rows(stored, len(tokenizer))
-    mlm = _without_unused_rows(mlm, len(tokenizer))
+    stored = hub.without_unused_rows(stored, len(tokenizer))
+    mlm = hub.without_unused_rows(mlm, len(tokenizer))
     encoder = hub.build(stored, EncoderModel).to(device)
     has_detector = "discriminator_predictions" in stored.parts
     detector = hub.build(stored, Discriminator) if has_detector else None
@@ -151,17 +151,6 @@ def _build(
             model.encoder = encoder.encoder
         model.to(device)
     return encoder, generator, detector, task
-
-
-def _without_unused_rows(stored: hub.Stored, count: int) -> hub.Stored:
-    """The model with the first `count` tokens of its vocabulary."""
-    tensors = dict(stored.tensors)
-    for name in tensors.keys() & hub.VOCABULARY_TENSORS:
-        if len(tensors[name]) != stored.config.vocab_size:
-            return stored  # hub.build raises an error with both sizes
-        tensors[name] = tensors[name][:count]
-    config = replace(stored.config, vocab_size=count)
-    return stored._replace(config=config, tensors=tensors)
 
 
 def _as_device(device: str | torch.device) -> torch.device:

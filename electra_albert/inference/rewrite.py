@@ -104,7 +104,7 @@ class Line:
                     self.fixed.add(before)
         self.after = list(self.ids)
         self.is_chosen = [False] * len(self.ids)
-        self.probabilities = [math.nan] * len(self.ids)  # NaN: not scored
+        self.probabilities: dict[int, float] = {}  # of the scored tokens, by position
 
 
 _Cut = tuple[Line, range]  # positions of the tokens of a line in one sequence
@@ -146,8 +146,7 @@ def rewrite(model: Engine, numbered: Sequence[tuple[int, str]], draw: Draw) -> l
         all_logits = model.detect(sequences)
         for (line, positions), logits in zip(scored, all_logits, strict=True):
             probabilities = logits[1:-1].sigmoid().tolist()
-            for position, probability in zip(positions, probabilities, strict=True):
-                line.probabilities[position] = probability
+            line.probabilities |= zip(positions, probabilities, strict=True)
     return [compose(tokenizer, line) for line in lines]
 
 
@@ -280,13 +279,14 @@ def compose(tokenizer: Any, line: Line) -> Rewritten:
             starts_word = _is_word(new[first]) and not _is_word(line.tokens[first])
             if starts_word and preceding.isalnum():
                 after = f" {after}"
-        probability = max(line.probabilities[at] for at in chosen)
-        score = None if math.isnan(probability) else probability
+        score = None
+        if line.probabilities:
+            score = max(line.probabilities[at] for at in chosen)
         replaced.append(Replacement(start, end, before, after, score, is_changed))
     scores = []
-    for at, token in enumerate(line.after):
-        probability = line.probabilities[at]
-        if token not in special and not math.isnan(probability):
+    for at, probability in line.probabilities.items():
+        token = line.after[at]
+        if token not in special:
             is_new = token != line.ids[at]
             scores.append((new[at], probability, is_new))
     return Rewritten(line.text, replaced, line.is_filled, scores)

@@ -124,7 +124,8 @@ def _tokenize(tokenizer: Any, file: Path, text_column: str) -> tuple[TokenStream
     try:
         files = finding.find_files(str(file), Counter())
     except DataError as error:
-        raise DataError(str(error).removeprefix("--corpus ")) from None
+        message = str(error).replace("set --encoding cp1252, else ", "")
+        raise DataError(message.removeprefix("--corpus ")) from None
     encoder = text_encoder.TextEncoder(tokenizer)
     sentences: list[text_encoder.Ids] = []  # those that have a token
     ends = []  # of documents, in sentences

@@ -55,6 +55,14 @@ def test_a_finished_run_has_a_report_with_its_metrics_samples_and_settings(
     assert data["details"]["Configuration"] == (finished.folder / "config.yaml").read_text()
 
 
+def test_a_report_of_many_rows_has_the_newest(
+    finished: Finished, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report, "_MOST_ROWS", 1)
+    (run,) = report.report_data(finished.folder, ())["runs"]
+    assert [row["step"] for row in run["rows"] if row["phase"] == "train"][-1] == STEPS
+
+
 def test_a_run_killed_before_its_first_row_has_a_report(finished: Finished, tmp_path: Path) -> None:
     shutil.copy(finished.folder / "environment.json", tmp_path)
     (tmp_path / "metrics.jsonl").touch()
@@ -110,6 +118,7 @@ def test_a_report_is_written_whatever_is_in_a_log(
 
 def test_folders_that_are_no_runs_are_refused(finished: Finished, tmp_path: Path) -> None:
     assert_refused(call(report.main, "--run", str(tmp_path)), 2, "is not a run's folder")
+    assert_refused(call(report.main, "--run", 300 * "x"), 2, "File name too long")
     compared = ("--run", finished.folder, "--compare", tmp_path)
     assert_refused(call(report.main, *compared), 2, str(tmp_path))
 

@@ -121,6 +121,11 @@ _SHAPE = {
 }
 
 
+def flip_last_bit(file: Path) -> None:
+    content = file.read_bytes()
+    file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+
 def as_argv(settings: Mapping[str, object]) -> list[str]:
     return [word for name, value in settings.items() for word in (f"--{name}", str(value))]
 

@@ -15,8 +15,9 @@ from transformers.models.modernbert import modeling_modernbert
 
 from electra_albert.config.model import ModelConfig
 from electra_albert.contracts import CheckpointError
+from electra_albert.hub.find import ModelFiles
 from electra_albert.hub.formats import model_config, stock_details
-from electra_albert.hub.load import ModelFiles, build, load_task_model, read_stored
+from electra_albert.hub.load import build, load_task_model, read_stored
 from electra_albert.hub.modernbert import to_modernbert, write_modernbert
 from electra_albert.hub.onnx import outputs
 from electra_albert.model import growth

@@ -12,8 +12,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from electra_albert.hub.find import ModelFiles
 from electra_albert.hub.formats import NATIVE, for_order_head, from_file, to_native, to_stock
-from electra_albert.hub.load import ModelFiles, build, load_task_model, locate, read_stored
+from electra_albert.hub.load import build, load_task_model, locate, read_stored
 from electra_albert.hub.onnx import outputs
 from electra_albert.model.electra import Discriminator, Generator
 from electra_albert.model.encoder import EncoderModel

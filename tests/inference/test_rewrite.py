@@ -18,7 +18,7 @@ from electra_albert.inference.model import InferenceModel, load_model
 from electra_albert.inference.rewrite import REPLACEMENT_CHARACTER, Line, Rewritten, compose, splice
 from electra_albert.objectives.rtd import ReplacedTokenDetection
 from electra_albert.tokenization.tokenizer import load_tokenizer, special_ids
-from tests.apps.tiny_run import ROOT, english
+from tests.apps.tiny_run import SHIPPED, english
 from tests.refusals import rows
 from tests.tokenization.tokenizer_kinds import KINDS, save_roberta
 
@@ -86,7 +86,7 @@ def replace_by_hand(tokenizer: Any, text: str, drawn: dict[int, int]) -> Rewritt
     line = Line(tokenizer, text)
     for position, token in drawn.items():
         line.after[position], line.is_chosen[position] = token, True
-    line.probabilities = [0.5] * len(line.ids)
+    line.probabilities = dict.fromkeys(range(len(line.ids)), 0.5)
     return compose(tokenizer, line)
 
 
@@ -264,7 +264,7 @@ def test_bytes_of_a_character_are_decoded_together(tmp_path: Path) -> None:
 def test_a_letter_of_several_unknown_tokens_is_kept_once() -> None:
     # Regression: each of its unknown tokens was written as the letter, and a letter was put in
     # front of it.
-    model = load_model(ROOT / "data" / "models" / "english-h256-l4", device="cpu")
+    model = load_model(SHIPPED, device="cpu")
     for seed in range(50, 60):
         rewritten = model.rewrite("peace be upon him ﷺ said the man", mask_rate=0.6, seed=seed)
         assert re.findall(r"\w*ﷺ\w*", rewritten.sequence) == ["ﷺ"]

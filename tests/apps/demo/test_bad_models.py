@@ -12,7 +12,7 @@ from electra_albert.apps import demo, export
 from electra_albert.apps.finetune import main as finetune
 from electra_albert.apps.pretrain import main as pretrain
 from tests.apps.conftest import Finished
-from tests.apps.tiny_run import ROOT, Ended, assert_refused, call, finish, start
+from tests.apps.tiny_run import ROOT, Ended, assert_refused, call, finish, flip_last_bit, start
 from tests.apps.tiny_tasks import cola
 from tests.hub.hostile_files import PICKLES
 from tests.tokenization.tokenizer_kinds import edit
@@ -33,12 +33,6 @@ def as_pickle(name: str) -> Harm:
     return harm
 
 
-def flip_a_bit(model: Path) -> None:
-    whole = bytearray((model / WEIGHTS).read_bytes())
-    whole[-4] ^= 1
-    (model / WEIGHTS).write_bytes(bytes(whole))
-
-
 def grow_text(model: Path) -> None:
     """A normalizer that replaces every a by eight, four times."""
     step = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 8}
@@ -49,7 +43,7 @@ def grow_text(model: Path) -> None:
 
 
 HARM: dict[str, tuple[Harm, str]] = {
-    "flipped bit": (flip_a_bit, WEIGHTS),
+    "flipped bit": (lambda model: flip_last_bit(model / WEIGHTS), WEIGHTS),
     "code in a pickle": (as_pickle("code"), "pytorch_model.bin"),
     "code in config.json": (in_config(auto_map={"AutoModel": "evil.Model"}), "auto_map"),
     "colours in config.json": (in_config(model_type="\x1b[31m\nalbert"), "type"),

@@ -67,7 +67,7 @@ def address(second: Path) -> Iterator[str]:
     yield printed.split()[2] if printed else pytest.fail(process.stderr.read())
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
-    notice = "notice: no discriminator next to this generator, so tokens are not scored"
+    notice = "notice: no discriminator with a detection head, so tokens are not scored"
     assert (process.returncode, out, err) == (130, "", f"{notice}\ninterrupted\n")
 
 

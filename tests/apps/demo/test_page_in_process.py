@@ -72,6 +72,7 @@ def test_a_server_that_swallows_the_signal_ends_as_an_interrupt(
 REFUSED = """
 --serve --port 70000    | 70000
 --serve --host a.invalid | a.invalid
+--serve --host 127.0..1  | 127.0..1
 --serve --output a.txt  | with --serve
 --serve --seed 3        | with --serve
 --compare a             | without --serve

@@ -116,3 +116,6 @@ def test_a_wrong_option_is_refused(finished: Finished, in_folder: Path) -> None:
     for words, name in rows(REFUSED):
         assert_refused(run("--model", "run", *words.split()), 2, name)
     assert config.read_bytes() == before
+    (in_folder / "latin1.txt").write_bytes(("It was his café.\n" * 20).encode("latin1"))
+    refused = run("--model", "run", "--text", "latin1.txt")
+    assert_refused(refused, 3, "if that is right, convert it with iconv")
