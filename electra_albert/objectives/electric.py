@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from electra_albert.config.model import ModelConfig
 from electra_albert.config.objectives import RtdConfig
 from electra_albert.contracts import Batch, SpecialIds, Term
-from electra_albert.keyed_random import Stream, bits, uniform
 from electra_albert.objectives import ElectricConfig
 from electra_albert.objectives.evaluation import Detections, Unigram
+from electra_albert.objectives.masking import mask_tokens
 from electra_albert.objectives.rtd import Corruption, ReplacedTokenDetection
 
 
@@ -68,13 +68,14 @@ class Electric(ReplacedTokenDetection):
         positions = targets.positions
         is_used = targets.weight > 0
         # All targets are [MASK] for the generator, so the draws of their kind are free.
-        noise = bits(
+        _, is_noise = mask_tokens(
+            batch.input_ids,
+            targets,
+            self.special.mask,
+            self.noise_share,
             self.seed,
-            Stream.MASK_KIND,
-            batch.example_id[:, None],
-            positions,
+            batch.example_id,
         )  # [B, K]
-        is_noise = is_used & (uniform(noise) < self.noise_share)
         sampled = corruption.corrupted_ids.gather(1, positions)
         tokens = torch.where(is_noise, sampled, targets.labels)
         nowhere = torch.zeros_like(batch.attention_mask)
@@ -97,7 +98,9 @@ class Electric(ReplacedTokenDetection):
         logits = logits.flatten(0, 1)
         nats = F.cross_entropy(logits, tokens.flatten(), reduction="none")
         log_q = -nats.view_as(tokens)  # [B, K]
-        odds = noise_log_odds(energies.gather(1, positions), log_q, self.noise_share)
+        # log(k q) - log((n - k) p̂), with k / n = noise_share and the energies -log p̂
+        prior = math.log(self.noise_share / (1 - self.noise_share))
+        odds = energies.gather(1, positions) + log_q + prior
         return hidden_states, torch.zeros_like(energies).scatter(1, positions, odds)
 
     def score(self, batch: Batch, unigram: Unigram, detections: Detections) -> dict[str, Term]:
@@ -106,11 +109,3 @@ class Electric(ReplacedTokenDetection):
         Noise may equal the text, so the ROC-AUC of p̂ = p falls with a better q.
         """
         return super().score(batch, unigram, Detections())
-
-
-def noise_log_odds(energies: Tensor, log_q: Tensor, noise_share: float) -> Tensor:
-    """log(k q) - log((n - k) p̂) with k / n = noise_share.
-
-    energies -log p̂ and log_q any float of one shape.
-    """
-    return energies + log_q + math.log(noise_share / (1 - noise_share))

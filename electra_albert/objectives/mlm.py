@@ -117,9 +117,7 @@ def logits_at(
 
     positions int64 [B, K].
     """
-    size = hidden_states.shape[-1]
-    index = positions[:, :, None].expand(-1, -1, size)
-    return logits(hidden_states.gather(1, index)).float()
+    return logits(hidden_states.take_along_dim(positions[:, :, None], 1)).float()
 
 
 def count_targets(batch: Batch, mask_rate: float, special: SpecialIds) -> Tensor:

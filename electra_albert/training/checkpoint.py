@@ -41,8 +41,12 @@ _STATE = {
     "tokens": int,
     "skipped": tuple[int, int, int],
     "torch": str,
-    **dict.fromkeys(("loss_scale", "tally", "aliases", "settings"), dict),
-    **dict.fromkeys(("world_size", "threads"), int),
+    "loss_scale": dict,
+    "tally": dict,
+    "aliases": dict,
+    "settings": dict,
+    "world_size": int,
+    "threads": int,
 }
 _ADVICE = "use the settings it was written with"
 

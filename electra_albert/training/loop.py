@@ -152,10 +152,12 @@ class _Loop:
             config = replace(config, max_steps=max_steps)
             self.run = self.training_step.run = replace(run, config=config)
         run.monitor.tick()
+        started = time.monotonic()
         if self._is_due(config.save_steps):
             self.save(is_last=self.step == config.max_steps)
         if self._is_due(config.eval_steps):
             self._score()
+        self.logged_time += time.monotonic() - started
 
     def _position(self) -> Metrics:
         return {"step": self.step, "tokens": self.tokens, "epoch": self.batches.epoch(self.step)}
@@ -188,7 +190,6 @@ class _Loop:
 
     def _score(self) -> None:
         """Evaluate and log, unless a signal stopped the evaluation."""
-        started = time.monotonic()
         self.objective.eval()
         with torch.no_grad(), autocast(self.run.world.device, self.run.arithmetic):
             metrics = self.evaluate(self.step)
@@ -201,13 +202,11 @@ class _Loop:
             if is_ended:
                 self.save(is_last=True)
             self.should_stop = is_ended or self.run.should_stop()
-        self.logged_time += time.monotonic() - started
 
     def save(self, *, is_last: bool) -> None:
         """Save a checkpoint. A failure is a warning, for the last one an error."""
         if self.step == self.saved_step:
             return
-        started = time.monotonic()
         run = self.run
         training_step = self.training_step
         training_step.guard.check(self.step)
@@ -241,7 +240,6 @@ class _Loop:
                     f"{error}; older checkpoints are kept"
                 )
         failure = distributed.gather_objects(failure, run.world)[0]
-        self.logged_time += time.monotonic() - started
         if not failure:
             self.saved_step = self.step
         elif is_last:

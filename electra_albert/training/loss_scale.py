@@ -125,11 +125,3 @@ class LossScale(torch.amp.GradScaler):
         if state:
             self.load_state_dict(state)
             self._overflowed.fill_(state["overflowed"])
-
-
-def loss_scale_or_nan(loss: Tensor, scale: Tensor) -> Tensor:
-    """The initial gradient for `loss.backward`: the scale [], and NaN for a non-finite loss.
-
-    So the step is skipped even where an infinite loss has finite gradients.
-    """
-    return torch.where(torch.isfinite(loss), scale, torch.nan).to(loss.dtype)

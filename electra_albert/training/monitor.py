@@ -307,8 +307,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         for message in self.alarms(row):
             LOG.warning(message)
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        clock = {"elapsed_seconds": self.elapsed_seconds, "time": now}
-        row = {**row, "phase": phase, **clock}
+        row |= {"phase": phase, "elapsed_seconds": self.elapsed_seconds, "time": now}
         with self._reporting(_METRICS):
             _append(self.folder / _METRICS, [row])
         for name, tracker in self._trackers.items():

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from electra_albert.config.training import OPTIMIZERS, TrainingConfig
 
-MUON_ITERATIONS = 5  # of Newton and Schulz
+_MUON_ITERATIONS = 5  # of Newton and Schulz
 MUON_MOMENTUM = 0.95
 # Root mean square of an update at learning rate 1, as AdamW's. Paper: Liu et al. 2025 section 2.2
 MUON_SCALE = 0.2
@@ -200,7 +200,7 @@ class Muon(torch.optim.Optimizer):
             if not group["is_orthogonal"]:
                 continue
             for parameter in group["params"]:
-                shape = _wide(parameter, group).shape[1:]
+                shape = wide(parameter, group).shape[1:]
                 self._stacks.setdefault(shape, []).append((parameter, group))
 
     @torch.no_grad()
@@ -217,9 +217,9 @@ class Muon(torch.optim.Optimizer):
             gradients = []
             rates = []
             for parameter, group in members:
-                weights.append(_wide(parameter, group))
-                momenta.append(_wide(self.state[parameter]["momentum_buffer"], group))
-                gradients.append(_wide(parameter.grad, group))
+                weights.append(wide(parameter, group))
+                momenta.append(wide(self.state[parameter]["momentum_buffer"], group))
+                gradients.append(wide(parameter.grad, group))
                 rates.append(group["lr"].expand(group["trust_ratios"]))
             weight = torch.cat(weights)  # [N, m, n]
             momentum = torch.cat(momenta)
@@ -241,7 +241,7 @@ class Muon(torch.optim.Optimizer):
                     target.copy_(value)
 
 
-def _wide(tensor: Tensor, group: Mapping[str, Any]) -> Tensor:
+def wide(tensor: Tensor, group: Mapping[str, Any]) -> Tensor:
     """A view of a weight as the group's number of matrices, of at least as many columns as rows."""
     matrices = tensor.view(group["trust_ratios"], -1, tensor.shape[1])
     _, rows, columns = matrices.shape
@@ -252,7 +252,7 @@ def orthogonalized(matrices: Tensor) -> Tensor:
     """Matrices, any float [N, m, n], m <= n, with singular values near 1. Paper: Jordan 2024."""
     result: Tensor = matrices / torch.linalg.matrix_norm(matrices, keepdim=True).clamp(min=1e-7)
     linear, cubic, quintic = 3.4445, -4.7750, 2.0315
-    for _ in range(MUON_ITERATIONS):  # of Newton and Schulz
+    for _ in range(_MUON_ITERATIONS):  # of Newton and Schulz
         gram = result @ result.mT
         polynomial = torch.baddbmm(gram, gram, gram, beta=cubic, alpha=quintic)
         result = torch.baddbmm(result, polynomial, result, beta=linear)

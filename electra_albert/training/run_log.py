@@ -114,6 +114,10 @@ class RunLog(logging.Handler):
         self._has_failed = False
         self.flush()
 
+    def hold(self) -> None:
+        """Collect the records again until the next folder is known."""
+        self._path = None
+
     def take_over(self) -> None:
         """Write the records from now on, if the main process is lost."""
         self._is_writer = True

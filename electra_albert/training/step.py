@@ -1,6 +1,5 @@
 """One training step: settings of the run, global counts of terms, gradients and the update."""
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from electra_albert.config.training import TrainingConfig
 from electra_albert.contracts import Arithmetic, Batch, Objective, Term
 from electra_albert.keyed_random import Stream, derived_seed
 from electra_albert.training import distributed, graphs
-from electra_albert.training.loss_scale import LossScale, UpdateGuard, loss_scale_or_nan
+from electra_albert.training.loss_scale import LossScale, UpdateGuard
 from electra_albert.training.monitor import Monitor, Tally
 from electra_albert.training.optimizer import (
     build_optimizer,
@@ -67,15 +66,12 @@ def count_step(objective: Objective, micro_batches: list[Batch], run: RunSetting
 
     Raises KeyError if the objective's counts lack one of its losses.
     """
-    counts = Counter[str]()
-    tokens = 0
+    rows = []
     for batch in micro_batches:
-        of_batch = objective.counts(batch)
-        counts.update({name: of_batch[name] for name in objective.weights})
-        tokens += int(batch.attention_mask.sum())
-    numbers = [counts[name] for name in objective.weights]
-    numbers += [tokens, run.stop.requested]
-    totals = distributed.sum_over_ranks(torch.tensor(numbers), run.world)
+        counts = objective.counts(batch)
+        losses = [counts[name] for name in objective.weights]
+        rows.append([*losses, int(batch.attention_mask.sum()), run.stop.requested])
+    totals = distributed.sum_over_ranks(torch.tensor(rows).sum(0), run.world)
     *sums, tokens, stops = totals.tolist()
     terms = dict(zip(objective.weights, sums, strict=True))
     return StepCounts(terms, tokens, stops > 0)
@@ -189,8 +185,9 @@ class TrainingStep:
         losses = torch.stack([terms[name].sum for name in self._weights])
         scaled = losses * self._scales.to(losses.dtype)
         loss = scaled.sum()
-        gradient = loss_scale_or_nan(loss, self.loss_scale.current())
-        torch.autograd.backward(loss, gradient)
+        # NaN for a loss that is not finite: it is skipped even where its gradients are finite.
+        gradient = torch.where(loss.isfinite(), self.loss_scale.current(), torch.nan)
+        torch.autograd.backward(loss, gradient.to(loss.dtype))
         sums = torch.stack([term.sum.detach() for term in terms.values()])
         counts = torch.stack([term.count for term in terms.values()])
         if not self._names:

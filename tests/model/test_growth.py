@@ -18,7 +18,7 @@ from tests.refusals import rows
 
 TABLE = "embeddings.position_embeddings.weight"
 BATCH = padded_batch()
-INPUTS = (BATCH.input_ids, BATCH.attention_mask, BATCH.token_type_ids)
+INPUTS = BATCH[:3]
 SIZES: dict[str, int] = {"hidden_size": 24, "num_attention_heads": 4, "num_hidden_groups": 2}
 OLD = replace(SHAPE, **SIZES)  # two groups of three layers
 LAYERS = "qkv dense ffn ffn_output LayerNorm word_embeddings pooler"

@@ -13,8 +13,7 @@ from electra_albert.model.electra import Electra
 from electra_albert.training.optimizer import check_gradients, check_groups, parameter_groups
 from tests.model.twins import SHAPE, make_pair, padded_batch
 
-BATCH = padded_batch()
-INPUTS = (BATCH.input_ids, BATCH.attention_mask, BATCH.token_type_ids)
+INPUTS = padded_batch()[:3]
 SHARED = {f"{name}_embeddings.weight" for name in ("word", "position", "token_type")}
 SHARED |= {"LayerNorm.weight", "LayerNorm.bias"}
 
@@ -64,9 +63,6 @@ def assert_all_are_trained_once(pair: Electra) -> None:
     check_groups(pair, parameter_groups(pair, 0.01))
     generator, discriminator = pair.generator, pair.discriminator
     loss = generator.logits(generator(*INPUTS)).logsumexp(-1).sum() + discriminator(*INPUTS).sum()
-    if discriminator.sentence_order is not None:
-        order = discriminator.sentence_order(discriminator.encode(*INPUTS))
-        loss = loss + order.logsumexp(-1).sum()
     loss.backward()
     check_gradients(pair)
 
@@ -76,14 +72,6 @@ def test_embeddings_stay_shared_and_every_parameter_is_trained_once(treatment: s
     pair = TREATMENTS[treatment](make_pair(SHAPE))
     assert_tied(pair)
     assert_all_are_trained_once(pair)
-
-
-def test_sentence_order_head_belongs_to_the_discriminator_and_gets_gradients() -> None:
-    pair = make_pair(SHAPE, with_sentence_order=True)
-    assert_tied(pair)
-    assert pair.generator.sentence_order is None
-    assert_all_are_trained_once(pair)
-    assert pair.discriminator.sentence_order.pooler.weight.grad.any()
 
 
 def test_checks_reject_an_untrained_pooler_and_missing_or_repeated_parameters() -> None:

@@ -28,7 +28,7 @@ def test_a_shared_generator_is_the_first_layers_of_the_discriminator(
     for layer in range(first or 6):
         group = discriminator.encoder.albert_layer_groups[layer * groups // 6]
         hidden_states = group(hidden_states, batch.attention_mask)
-    inputs = (batch.input_ids, batch.attention_mask, batch.token_type_ids)
+    inputs = batch[:3]
     assert torch.equal(generator(*inputs), hidden_states)
     assert torch.equal(generator(*inputs), discriminator.encode(*inputs)) == (first is None)
     theirs = {parameter.data_ptr() for parameter in discriminator.parameters()}

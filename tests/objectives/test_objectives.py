@@ -12,7 +12,7 @@ from electra_albert.config.objectives import SopConfig
 from electra_albert.contracts import IGNORED_LABEL, Batch, Term
 from electra_albert.keyed_random import Stream, bits
 from electra_albert.objectives import OBJECTIVES as BUILT
-from electra_albert.objectives import electric, masking
+from electra_albert.objectives import masking
 from electra_albert.objectives.evaluation import Detections, Unigram
 from electra_albert.objectives.mlm import order_terms
 from electra_albert.objectives.rtd import PretrainingModule
@@ -215,8 +215,7 @@ def test_every_draw_is_keyed_by_the_seed_of_the_run(monkeypatch: pytest.MonkeyPa
         drawn.add((seed, stream.name))
         return bits(seed, stream, *key)
 
-    for module in (masking, electric):
-        monkeypatch.setattr(module, "bits", spied)
+    monkeypatch.setattr(masking, "bits", spied)
     for name in OBJECTIVES:
         build(name, mask_unit="span").corrupt(make_batch())
     streams = "MASK MASK_KIND RANDOM_TOKEN RUN_LENGTH SAMPLE_BLOCK SAMPLE_TOKEN"

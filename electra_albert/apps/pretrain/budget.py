@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -42,8 +43,7 @@ def suggestion(job: Job) -> list[str]:
         return []
     _, preset, vocab_size = next(row for row in _SUGGESTED if tokens <= row[0])
     training = PRESETS[preset].training
-    batch = training.per_device_train_batch_size * training.gradient_accumulation_steps
-    batch_tokens = batch * PRESETS[preset].corpus.max_seq_length
+    batch_tokens = training.step_examples * PRESETS[preset].corpus.max_seq_length
     steps = _EPOCHS * tokens / batch_tokens
     rounded = max(100, int(float(f"{steps:.2g}")))
     if preset != "tiny":
@@ -156,11 +156,10 @@ def planned(job: Job, world: World) -> Job:
 def _measured_seconds(job: Job, world: World) -> tuple[float, float]:
     """Seconds of a step and of an evaluation on the slowest process; the weights stay the same."""
     LOG.info("timing a few steps for --budget …")
-    before = {name: tensor.clone() for name, tensor in job.objective.state_dict().items()}
+    before = deepcopy(job.objective.state_dict())
     step_seconds, example_seconds = trial.time_parts(job, world)
     job.objective.load_state_dict(before)
-    examples = min(job.config.training.eval_examples, job.held_out.table.count)
-    evaluation_seconds = example_seconds * math.ceil(examples / world.world_size)
+    evaluation_seconds = example_seconds * trial.scored_examples(job, world)
     measured = gather_objects((step_seconds, evaluation_seconds), world)
     of_steps, of_evaluations = zip(*measured, strict=True)
     return max(of_steps), max(of_evaluations)

@@ -8,6 +8,7 @@ Dimensions: B batch, L length.
 import time
 from collections import Counter
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import replace
 from itertools import compress, islice, pairwise
 from pathlib import Path
@@ -196,7 +197,7 @@ def _of_learning(job: Job, world: World) -> Iterator[Finding]:
     batch = _with_sentence_order(first_examples(job.batches.examples, _SAMPLED_EXAMPLES))
     counts = objective.counts(batch)
     batch = batch.to(world.device)
-    before = {name: parameter.detach().clone() for name, parameter in objective.named_parameters()}
+    before = deepcopy(dict(objective.named_parameters()))
     try:
         training_step.check(batch, 1)
     except ValueError as error:

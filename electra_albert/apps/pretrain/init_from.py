@@ -320,7 +320,7 @@ def _with_old_text(origin: Origin, like: PackedExamples, world: World) -> Origin
     if all(gather_objects(is_enough, world)):  # all processes score it, or none
         return origin._replace(held_out=held_out)
     LOG.info(
-        f"notice: the token store of the old text is no longer in {record['prepared_dir']}, "
+        f"notice: the token store of the old text is not in {record['prepared_dir']}, "
         "or too few of its examples are held out; forgetting is not measured"
     )
     return origin

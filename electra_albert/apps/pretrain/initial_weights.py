@@ -16,7 +16,6 @@ from electra_albert.hub import load
 from electra_albert.hub.find import ModelFiles, locate
 from electra_albert.hub.formats import TABLE
 from electra_albert.hub.load import Stored, require_same_computation
-from electra_albert.hub.weights import digest
 from electra_albert.model import growth
 from electra_albert.model.electra import Discriminator
 from electra_albert.model.encoder import Backbone, EncoderModel
@@ -100,14 +99,12 @@ def _require_sharing(folder: Path, rtd: RtdConfig, encoder: Stored, generator: S
             "use --rtd.embedding_sharing disentangled, or move one to another folder"
         )
     if rtd.generator == "shared":
-        layers, shared = (
-            {name: tensor for name, tensor in stored.tensors.items() if "encoder." in name}
-            for stored in (encoder, generator)
-        )
-        if digest(layers | shared) != digest(layers):
-            raise CheckpointError(
-                f"{folder}: the two models do not share their layers; use --rtd.generator own"
-            )
+        for name, tensor in generator.tensors.items():
+            same = encoder.tensors.get(name)
+            if "encoder." in name and (same is None or not torch.equal(same, tensor)):
+                raise CheckpointError(
+                    f"{folder}: the two models do not share their layers; use --rtd.generator own"
+                )
 
 
 def initialize_weights(origin: Origin, name: str, objective: PretrainingModule, seed: int) -> bool:

@@ -211,10 +211,7 @@ def _fixed_generator(
             raise CheckpointError(
                 f"--rtd.generator {path} has {name} {value}, the run needs {minimum}; name another"
             )
-    stored = stored._replace(
-        config=replace(stored.config, vocab_size=size),
-        tensors=load.resize_vocabulary(stored.tensors, size, []),
-    )
+    stored = load.without_unused_rows(stored, size)
     return load.build(stored, Generator).requires_grad_(False)
 
 
@@ -288,13 +285,11 @@ def _batches(
     has_order = spec_of(config).has_sentence_order
     rates = {"swap_rate": SWAP_RATE, "one_segment_rate": 0.0} if has_order else {}
     store = prepared.store
-    examples, held_out = (
-        PackedExamples(split, table, config.corpus.max_seq_length, training.seed, special, **rates)
-        for split, table in (
-            (store.train, prepared.train_table),
-            (store.validation, prepared.validation_table),
-        )
+    length = config.corpus.max_seq_length
+    examples = PackedExamples(
+        store.train, prepared.train_table, length, training.seed, special, **rates
     )
+    held_out = replace(examples, split=store.validation, table=prepared.validation_table)
     batches = TrainBatches(
         examples,
         prepared.order,

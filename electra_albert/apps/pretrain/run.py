@@ -70,7 +70,8 @@ def run_pretraining(
             return RunResult(folder, {}, 0)
         _lock(stack, folder, job, world, newest, done_steps)
         settings = job_settings(preset, job, world)
-        run, pace = _open_run(stack, job, folder, settings, newest, world, callbacks)
+        run = _open_run(stack, job, folder, settings, newest, world, callbacks)
+        pace: Any = run.plan  # of --budget
         facts = {"settings": settings, **summary.record(job, world)}
         _start(folder, preset, job, run, log, command, facts)
         if job.lacks_generator and not generator_warmup.warm_up(job, run):
@@ -138,7 +139,7 @@ def _open_run(
     newest: Path | None,
     world: World,
     callbacks: Callbacks,
-) -> tuple[step.RunSettings, budget.Pace | None]:
+) -> step.RunSettings:
     """The settings of the loop, with signals and logging open, and the pace of --budget."""
     config = job.config
     training = config.training
@@ -157,7 +158,7 @@ def _open_run(
     pace = None
     if config.run.budget:
         pace = budget.Pace(config.run.budget_seconds, training.eval_steps, monitor)
-    run = step.RunSettings(
+    return step.RunSettings(
         folder,
         training,
         world,
@@ -171,7 +172,6 @@ def _open_run(
         lr_multipliers=job.objective.lr_multipliers,
         record=graphs.CudaRecorder(world.device) if job.is_recorded else None,
     )
-    return run, pace
 
 
 def _start(

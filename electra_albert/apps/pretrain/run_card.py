@@ -1,5 +1,6 @@
 """The model cards of a pretraining run: its data, scores on held-out text, and loading code."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ def run_facts(config: PretrainConfig, metrics: Metrics, steps: int) -> card.Fact
     """Facts for a run's model cards: training data and scores on held-out text."""
     corpus = redacted(config.corpus.corpus)
     dataset = None if Path(corpus).exists() else hub_name(corpus)
-    name = Path(corpus).name
+    name = Path(os.path.abspath(corpus)).name
     if dataset or "://" in corpus:
         name = without_folders(corpus)
     origin = config.run.init_from
@@ -51,7 +52,7 @@ def run_facts(config: PretrainConfig, metrics: Metrics, steps: int) -> card.Fact
     }
     if results:
         folder = config.run.push_to_hub or config.run.output_dir or corpus
-        fields |= {"model_name": Path(folder).name, "eval_results": results}
+        fields |= {"model_name": Path(os.path.abspath(folder)).name, "eval_results": results}
     return card.Facts(fields, "\n".join(lines))
 
 
@@ -69,13 +70,13 @@ def _results(config: PretrainConfig, metrics: Metrics, dataset: str) -> Iterator
 def write_card(folder: Path, command: str, config: PretrainConfig, facts: card.Facts) -> None:
     """Write the model card: training data, scores on held-out text, and how to load the models."""
     spec = spec_of(config)
-    encoder = "discriminator" if spec.has_discriminator else "generator"
-    path = f'"THIS_FOLDER", subfolder="{encoder}"'
+    models = [name for name in ("discriminator", "generator") if (folder / name).is_dir()]
+    path = f'"THIS_FOLDER", subfolder="{models[0]}"'
     fields: dict[str, Any] = {"pipeline_tag": "fill-mask", "tags": ["albert", "electra"]}
     # No other objective than sentence order trains the pooler.
     pooler = "" if spec.has_sentence_order else ", add_pooling_layer=False"
     code = _RUN_CODE.format(encoder=path + pooler)
-    if spec.generator(config) is None:
+    if "generator" not in models:
         fields["pipeline_tag"] = "feature-extraction"
         code = card.stock_code("AutoModel", path, with_pooler=spec.has_sentence_order)
     if config.model.is_stock:

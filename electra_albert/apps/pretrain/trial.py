@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from electra_albert.apps.machine import memory_advice, memory_of, peak_memory
+from electra_albert.apps.machine import memory_of, peak_memory
 from electra_albert.apps.pretrain.job import Job
 from electra_albert.config.pretraining import PretrainConfig
 from electra_albert.contracts import Batch, SpecialIds
@@ -31,14 +31,18 @@ from electra_albert.training.checkpoint import is_milestone, list_checkpoints
 from electra_albert.training.distributed import World
 from electra_albert.training.graphs import WARM_CALLS, CudaRecorder, own_stream
 from electra_albert.training.monitor import Monitor
-from electra_albert.training.optimizer import MUON_ITERATIONS, checkpoint_bytes, parameter_groups
+from electra_albert.training.optimizer import (
+    checkpoint_bytes,
+    orthogonalized,
+    parameter_groups,
+    wide,
+)
 from electra_albert.training.signals import StopSignal
 from electra_albert.training.step import RunSettings, TrainingStep, autocast, count_step
 
 _TIMED_SECONDS = 10.0  # limit of timing micro-batches
 _MOST_TIMED = 20
 NOT_TIMED = "not timed"  # start of the line for a model that does not fit into memory
-_STATE_BYTES = 16  # per parameter: weight, gradient and Adam's two moments in float32
 DISK_ADVICE = "free disk space, lower --save_total_limit or name another --output_dir"
 
 
@@ -72,7 +76,8 @@ def measure(job: Job, world: World, done_steps: int = 0) -> Iterator[str]:
         f"FLOPs: {flops / positions:.3g} per token, {flops:.3g} per step "
         "(matrix products, with padding)"
     )
-    state = _STATE_BYTES * sum(parameter.numel() for parameter in job.objective.parameters())
+    gradients = sum(parameter.nbytes for parameter in job.objective.parameters())
+    state = checkpoint_bytes(job.objective, training) + gradients
     if job.fixed:
         state += sum(parameter.nbytes for parameter in job.fixed.parameters())
     yield (
@@ -81,7 +86,7 @@ def measure(job: Job, world: World, done_steps: int = 0) -> Iterator[str]:
     available = memory_of(device)
     if state > available:
         has = f"{device} has {available / 1e9:.1f} GB"
-        yield f"{NOT_TIMED}: {has}; to train here, {memory_advice(training)}"
+        yield f"{NOT_TIMED}: {has}; choose a smaller model"
         return
     yield "timing a few micro-batches …"
     step, example = time_parts(job, world)
@@ -92,13 +97,8 @@ def measure(job: Job, world: World, done_steps: int = 0) -> Iterator[str]:
     is_due = done_steps % training.eval_steps == 0 and (done_steps > 0 or job.origin is not None)
     if is_due or job.config.run.budget is not None:
         evaluations += 1
-    scored = 0
-    for packed in (job.held_out, job.origin and job.origin.held_out):
-        if packed:
-            examples = min(training.eval_examples, packed.table.count)
-            scored += ceil(examples / world.world_size)
     seconds = step * steps
-    scoring = evaluations * scored * example
+    scoring = evaluations * scored_examples(job, world) * example
     apart = ""
     if world.world_size > 1:
         apart = f", without communication between {world.world_size} processes"
@@ -108,15 +108,23 @@ def measure(job: Job, world: World, done_steps: int = 0) -> Iterator[str]:
     )
 
 
+def scored_examples(job: Job, world: World) -> int:
+    """Examples that a process scores in one evaluation."""
+    scored = 0
+    for packed in (job.held_out, job.origin and job.origin.held_out):
+        if packed:
+            examples = min(job.config.training.eval_examples, packed.table.count)
+            scored += ceil(examples / world.world_size)
+    return scored
+
+
 def flops_per_step(config: PretrainConfig, world_size: int = 1) -> int:
     """FLOPs of the matrix products of one step, of all processes."""
-    training = config.training
-    examples = training.per_device_train_batch_size * training.gradient_accumulation_steps
     try:
         example, update = _count_flops(config, "meta")  # shapes without numbers or memory
     except RuntimeError:  # an objective reads the value of a tensor
         example, update = _count_flops(config, "cpu")
-    return world_size * (examples * example + update)
+    return world_size * (config.training.step_examples * example + update)
 
 
 def _count_flops(config: PretrainConfig, device: str) -> tuple[int, int]:
@@ -143,14 +151,11 @@ def _count_flops(config: PretrainConfig, device: str) -> tuple[int, int]:
 
 
 def _muon_flops(objective: nn.Module) -> int:
-    total = 0
-    for group in parameter_groups(objective, 0.0, muon_rate=1.0):
-        if not group["is_orthogonal"]:
-            continue
-        count = group["trust_ratios"]  # matrices in a parameter
-        for parameter in group["params"]:
-            m, n = sorted((len(parameter) // count, parameter.shape[1]))
-            total += count * MUON_ITERATIONS * (4 * m * m * n + 2 * m**3)
+    with FlopCounterMode(display=False) as counter:
+        for group in parameter_groups(objective, 0.0, muon_rate=1.0):
+            for parameter in group["params"] if group["is_orthogonal"] else ():
+                orthogonalized(wide(parameter.to("meta"), group))
+    total: int = counter.get_total_flops()
     return total
 
 
@@ -167,7 +172,7 @@ def time_parts(job: Job, world: World) -> tuple[float, float]:
     training = job.config.training
     device = world.device
     objective: Any = job.objective.train()
-    batches: Any = job.batches.steps(1)
+    batches: Any = replace(job.batches, gradient_accumulation_steps=1).steps(1)
     warm_calls = 1
     run = quiet_run(job, world)
     if job.is_recorded:
@@ -176,7 +181,7 @@ def time_parts(job: Job, world: World) -> tuple[float, float]:
     training_step = TrainingStep(objective, run)
 
     def micro_batch() -> None:
-        batch = next(batches)[:1]
+        batch = next(batches)
         counts = count_step(objective, batch, run)
         training_step.accumulate(batch, counts.terms, 1)
 
@@ -199,7 +204,7 @@ def time_parts(job: Job, world: World) -> tuple[float, float]:
     held_out = next(eval_batches(job.held_out, size, size))
     with torch.no_grad(), autocast(device, job.arithmetic):
         scoring = _timed(lambda: objective.score(held_out.to(device), job.unigram, Detections()))
-    return step, scoring / size
+    return step, scoring / len(held_out.input_ids)
 
 
 def _timed(action: Callable[[], object]) -> float:

@@ -50,9 +50,11 @@ def train(finished: Finished, folder: Path, more: str) -> list[dict[str, float]]
     return rows(folder)
 
 
-def on_ranks(argv: list[str], folder: Path, count: int = 2) -> Ended:
+def on_ranks(
+    argv: list[str], folder: Path, count: int = 2, script: object = "Pretraining.py"
+) -> Ended:
     """Run the script under torchrun."""
-    torchrun = f"-m torch.distributed.run --standalone --nproc_per_node {count} Pretraining.py"
+    torchrun = f"-m torch.distributed.run --standalone --nproc_per_node {count} {script}"
     return finish(start([*torchrun.split(), *argv], folder))
 
 
@@ -157,8 +159,7 @@ def test_a_process_of_several_ranks_can_make_several_calls(
 ) -> None:
     """Regression: the second call could not connect."""
     (tmp_path / "calls.py").write_text(CALLS)
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    ended = finish(start([*torchrun, tmp_path / "calls.py", finished.corpus], tmp_path))
+    ended = on_ranks([str(finished.corpus)], tmp_path, script=tmp_path / "calls.py")
     assert ended.code == 0, ended.err
     assert len({*ended.out.splitlines()}) == 1 < len(ended.out.splitlines())
 

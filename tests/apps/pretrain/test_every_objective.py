@@ -5,10 +5,8 @@ inspection.
 import random
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 import transformers
 
 import electra_albert as ea
@@ -18,11 +16,10 @@ from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.apps.pretrain.options import parse_pretraining
 from electra_albert.apps.settings import recorded_settings
 from electra_albert.corpus.rows import build_table
-from electra_albert.hub.load import KINDS, build, locate, read_stored
 from electra_albert.training import graphs
 from tests.apps.conftest import Finished
 from tests.apps.pretrain.test_distributed_run import bound_tales
-from tests.apps.tiny_run import Ended, assert_refused, call, options, outcome, rows, succeed
+from tests.apps.tiny_run import Ended, options, outcome, rows, succeed
 from tests.training.recorder import ReplayingRecorder
 from tests.training.toy import ALONE
 
@@ -61,14 +58,6 @@ def test_a_recorded_run_equals_a_plain_one(
     assert outcome(tmp_path / "recorded", STEPS) == outcome(tmp_path / "plain", STEPS)
     settings = [recorded_settings(tmp_path / name)["is_recorded"] for name in ("plain", "recorded")]
     assert settings == [False, True]
-
-
-def load_stock(folder: Path, name: str) -> Any:
-    stock, info = getattr(transformers, name).from_pretrained(
-        folder, local_files_only=True, output_loading_info=True
-    )
-    assert not info["missing_keys"]
-    return stock.eval(), info
 
 
 def test_a_run_beats_the_unigram_baseline(tmp_path: Path) -> None:
@@ -110,24 +99,6 @@ def test_held_out_text_without_a_sentence_order_is_announced(
     assert "the sentence order is trained, but not scored" in caplog.text
 
 
-def test_albert_runs_load_as_stock_albert_for_pretraining(
-    finished: Finished, tmp_path: Path
-) -> None:
-    train(finished, tmp_path / "run", "--objective mlm_sop")
-    stock, info = load_stock(tmp_path / "run" / "generator", "AlbertForPreTraining")
-    assert not info["unexpected_keys"]
-    ours = build(read_stored(locate(tmp_path / "run", "generator")), KINDS["generator"])
-    ids = torch.arange(5, 25)[None]
-    hidden_states = ours(ids, torch.ones_like(ids).bool(), torch.zeros_like(ids))
-    theirs = stock(input_ids=ids)
-    torch.testing.assert_close(
-        ours.logits(hidden_states), theirs.prediction_logits, rtol=1e-5, atol=1e-5
-    )
-    torch.testing.assert_close(
-        ours.sentence_order(hidden_states), theirs.sop_logits, rtol=1e-5, atol=1e-5
-    )
-
-
 def test_an_untrained_sentence_order_head_can_be_exported(
     finished: Finished, tmp_path: Path
 ) -> None:
@@ -136,7 +107,10 @@ def test_an_untrained_sentence_order_head_can_be_exported(
     """
     more = "--objective mlm_sop --model.initialization local --sop.weight 1e-30"
     train(finished, tmp_path / "run", more)
-    stock, _ = load_stock(tmp_path / "run" / "generator", "AlbertForPreTraining")
+    stock, info = transformers.AlbertForPreTraining.from_pretrained(
+        tmp_path / "run" / "generator", output_loading_info=True
+    )
+    assert not info["missing_keys"]
     assert stock.sop_classifier.classifier.weight.abs().max() < 1e-3
 
 
@@ -173,13 +147,6 @@ def test_demo_and_show_batch_support_every_objective(
     assert ("discriminator input" in shown.out) == (objective == "electric")
     assert ("segments swapped" in shown.out) == (objective == "mlm_sop")
     succeed(demo.main, "--gen", tmp_path / "run")
-
-
-def test_a_run_with_another_noise_share_is_not_resumed(finished: Finished, tmp_path: Path) -> None:
-    argv = finished.options(tmp_path, "--objective", "electric", "--max_steps", 1)
-    succeed(pretrain.main, *argv, "--electric.noise_share", 0.25)
-    other = call(pretrain.main, *argv, "--electric.noise_share", 0.4)
-    assert_refused(other, 4, "noise_share")
 
 
 def train_on_days(folder: Path, more: str, day_count: int = 200) -> Ended:

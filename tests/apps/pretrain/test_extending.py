@@ -164,6 +164,7 @@ def test_an_objective_without_masks_is_trained_evaluated_checked_and_exported(
     assert_refused(shown, 2, "objective shuffled masks no tokens")
     assert 0 < rows(run)[-1]["eval_shuffled_loss"] < 1
     assert (run / "discriminator" / "model.safetensors").is_file()
+    assert 'subfolder="generator"' not in (run / "README.md").read_text()
     assert not (run / "generator").exists()
 
 

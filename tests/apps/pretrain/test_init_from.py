@@ -3,6 +3,8 @@ schedule.
 """
 
 import shutil
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import yaml
 from electra_albert.apps import export, show_batch
 from electra_albert.apps.pretrain import init_from
 from electra_albert.apps.pretrain import main as pretrain
+from electra_albert.hub import find
 from tests.apps.conftest import Finished, Once
 from tests.apps.tiny_run import (
     STEPS,
@@ -155,16 +158,17 @@ def test_options_are_taken_only_from_whole_checkpoints(finished: Finished, tmp_p
 def test_options_removed_since_then_are_not_inherited(
     finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = init_from.read_state
-
-    def older(checkpoint: Path) -> dict[str, Any]:
-        state = read(checkpoint)
+    def older(read: Callable[[Path], Any], path: Path) -> dict[str, Any]:
+        state = read(path)
         settings = state["settings"]
         rtd = settings["rtd"] | {"z_loss": 0.0, "temperature_decay": 0.1}
         return state | {"settings": settings | {"short_seq_steps": 0, "rtd": rtd}}
 
     inherited = init_from.inherited_options(finished.folder, tmp_path)
-    monkeypatch.setattr(init_from, "read_state", older)
+    monkeypatch.setattr(init_from, "read_state", partial(older, init_from.read_state))
+    monkeypatch.setattr(find, "_read_state", partial(older, find._read_state))
+    files = find.locate(finished.folder / "checkpoints" / f"step-{STEPS:07d}", "generator")
+    assert find.read_contents(files)["hidden_size"] == 16
     assert init_from.inherited_options(finished.folder, tmp_path) == inherited
     succeed(pretrain.main, *options(finished, tmp_path, "--dry_run"))
 

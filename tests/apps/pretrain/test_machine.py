@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from electra_albert.apps import doctor
 from electra_albert.apps.execution import choose_arithmetic, choose_compilation, choose_recording
 from electra_albert.apps.finetune import main as finetune
 from electra_albert.apps.machine import one_line_errors, processor, why_not_compiled
@@ -140,14 +141,15 @@ def test_out_of_memory_in_fine_tuning_is_a_one_line_error(
     assert_refused(ended, 2, "out of memory", "--per_device_eval_batch_size 32")
 
 
+@pytest.mark.parametrize("main", [pretrain.main, doctor.main])
 def test_out_of_memory_in_pretraining_is_a_one_line_error(
-    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    main: Any, finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(loop.TrainingStep, "accumulate", fails)
-    assert_refused(call(pretrain.main, *finished.options(tmp_path / "run")), 2, "out of memory")
+    assert_refused(call(main, *finished.options(tmp_path / "run")), 2, "out of memory")
 
 
 def test_a_compiler_failure_is_reported_with_a_remedy_and_other_errors_are_raised() -> None:

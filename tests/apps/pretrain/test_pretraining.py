@@ -119,9 +119,7 @@ def test_the_baseline_uses_training_frequencies_on_held_out_masked_tokens(
 def test_energies_start_at_the_entropy_of_the_token_frequencies(finished: Finished) -> None:
     job = job_of(finished, "--objective electric")
     batch = job.held_out.gather(*[torch.arange(job.held_out.table.count)] * 2)
-    energies = job.objective.discriminator(
-        batch.input_ids, batch.attention_mask, batch.token_type_ids
-    )
+    energies = job.objective.discriminator(*batch[:3])
     assert float(energies.detach().mean()) == pytest.approx(job.unigram.entropy, abs=0.2)
 
 

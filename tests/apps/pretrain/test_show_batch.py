@@ -65,6 +65,8 @@ def test_a_step_of_a_distributed_run_has_its_examples(copied: Path) -> None:
     content = json.loads(record.read_text())
     content["settings"]["global_batch_size"] = 16
     record.write_text(json.dumps(content))
+    config = copied / "config.yaml"  # of a run on a GPU
+    config.write_text(config.read_text().replace("cuda_graphs: false", "cuda_graphs: true"))
     assert sorted(show(copied, 3)) == list(range(32, 40))
 
 

@@ -116,7 +116,7 @@ def test_a_model_above_memory_is_not_timed(
     monkeypatch.setattr(trial, "memory_of", lambda device: 1000)
     ended = succeed(pretrain.main, *finished.options(tmp_path / "run", "--dry_run"))
     assert "not timed" in ended.err
-    assert "lower --per_device_train_batch_size 8" in ended.err
+    assert "choose a smaller model" in ended.err
     assert "per step: " not in ended.err
 
 
