@@ -8,6 +8,7 @@ from dataclasses import FrozenInstanceError, fields, replace
 import pytest
 import yaml
 
+from electra_albert.config.finetuning import FinetuneConfig
 from electra_albert.config.model import ModelConfig
 from electra_albert.config.objectives import MlmConfig, RtdConfig, SopConfig
 from electra_albert.config.presets import PRESETS
@@ -64,6 +65,8 @@ def test_an_invalid_value_is_refused_in_one_line_with_name_and_value() -> None:
         ValueError, match=r"max_seq_length=600 exceeds model\.max_position_embeddings=512"
     ):
         PretrainConfig(corpus=CorpusConfig(max_seq_length=600))
+    with pytest.raises(ValueError, match=r"training\.max_steps"):
+        FinetuneConfig(training=TrainingConfig(max_steps=7))
 
 
 @pytest.mark.parametrize("share", [0.02, 0.99])

@@ -171,7 +171,7 @@ class TuningConfig:
     hidden_dropout_prob: float | None = None
     """Dropout probability in the encoder; by default the recipe's (electra: the model's)."""
     attention_probs_dropout_prob: float | None = None
-    """Dropout probability of the attention weights; by default hidden_dropout_prob."""
+    """Dropout probability of attention weights; by default the recipe's (electra: the model's)."""
     seeds: int = free(1)
     """Number of runs with the seeds seed, seed + 1, …; all results are reported."""
     grid: str | None = free(None)
@@ -268,6 +268,9 @@ class FinetuneConfig:
     chosen: frozenset[str] | None = None
 
     def __post_init__(self) -> None:
+        for name in DERIVED:
+            is_default = getattr(self.training, name) == getattr(TrainingConfig, name)
+            require(is_default, f"training.{name} is not set in fine-tuning; see TuningConfig")
         repository = self.tuning.push_to_hub
         has_model = self.data.task != GLUE and self.tuning.is_training
         require(

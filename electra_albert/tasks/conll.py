@@ -9,13 +9,14 @@ Rome  NNP   B-LOC        the next sentence
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
 from electra_albert.contracts import LOG, DataError, UsageError
 from electra_albert.data_files import finding
 from electra_albert.tasks.read_rules import RawExample, SplitReader
-from electra_albert.tasks.task import MAX_DIGITS
+from electra_albert.tasks.task import MAX_DIGITS, Report
 
 _DOCUMENT_START = "-DOCSTART-"
 _MAX_COLUMNS = 4  # of the CoNLL shared tasks
@@ -35,18 +36,23 @@ def read_conll(path: Path, reader: SplitReader) -> Iterator[RawExample] | None:
             "unpack or convert it"
         )
     texts = reader.lines(path)
-    lines = _without_comments(texts, reader)
+    lines = _without_comments(texts, replace(reader, report=Report()))
     widths = {len(_cells(line)) for line in lines if _holds_word(line)}
     widest = max(widths, default=0)
+    name = reader.task.columns.text[0]
+    word_column = 0
+    if widest > 1 and name.isdecimal():
+        word_column = int(name[:MAX_DIGITS])
     if path.suffix.lower() == ".txt" and reader.purpose == "test":
         groups = "\n".join(map(str.strip, lines)).strip().split("\n\n")
         has_groups = len(groups) > 1 and any("\n" in group.strip() for group in groups)
         has_columns = has_groups and len(widths) == 1 and widest <= _MAX_COLUMNS
         if not has_columns and not all("\t" in line for line in lines if line.strip()):
             return _plain_sentences(texts, reader)
-        LOG.info(f"{path} is read as CoNLL columns, with words in column {_word_column(reader)}")
+        LOG.info(f"{path} is read as CoNLL columns, with words in column {word_column}")
+    _without_comments(texts, reader)  # again, with a report
     reader.reject_options(
-        str(path), "has unnamed columns; drop the option", "text_pair_column", "column_names"
+        "has unnamed columns; drop the option", "text_pair_column", "column_names"
     )
     for option in ("text_column", "label_column"):
         column = getattr(reader.config, option) or ""
@@ -55,10 +61,7 @@ def read_conll(path: Path, reader: SplitReader) -> Iterator[RawExample] | None:
             why = f"has {widest} columns, numbered from 0; give one of them"
             if int(column[:MAX_DIGITS]) < widest:
                 continue
-        reader.reject_options(str(path), why, option)
-    word_column = 0
-    if widest > 1:
-        word_column = _word_column(reader)
+        reader.reject_options(why, option)
     return _sentences(lines, word_column, reader)
 
 
@@ -136,7 +139,7 @@ def _sentence(
     rows: list[list[str]], column: int, are_numbered: bool, location: str, reader: SplitReader
 ) -> tuple[list[str], list[str]]:
     """Words and tags; DataError or UsageError if the column of words holds none, or tags."""
-    numbered = [cells for cells in rows if cells[0].isdecimal()]
+    numbered = [cells for cells in rows if cells[0].rstrip(".").isdecimal()]
     if are_numbered and len(numbered) < len(rows):
         reader.report.note(
             f"sentences of {reader.name} read without their rows such as 1-2 and 1.1", location
@@ -190,13 +193,6 @@ def _cells(line: str) -> list[str]:
 def _shape(line: str) -> int:
     """The number of tabs of a line, or the negative number of columns of a line without tabs."""
     return line.count("\t") or -len(_cells(line))
-
-
-def _word_column(reader: SplitReader) -> int:
-    name = reader.task.columns.text[0]
-    if not name.isdecimal():
-        return 0
-    return int(name[:MAX_DIGITS])
 
 
 def _tag(cells: list[str], reader: SplitReader) -> str:

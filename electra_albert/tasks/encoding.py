@@ -50,10 +50,14 @@ class EncodePlan(NamedTuple):
         return f"truncated to {self.max_seq_length} tokens (--max_seq_length{limit})"
 
 
+LENGTHS = EncodePlan._fields[:3]
+RECORDED = EncodePlan._fields[:6]  # in the details of a fine-tuned model
+
+
 def trained_plan(plan: EncodePlan, details: Mapping[str, Any]) -> EncodePlan:
-    """Replace settings by those that a fine-tuned model's details record: the first six."""
+    """Replace settings by those that a fine-tuned model's details record."""
     recorded = {}
-    for name in EncodePlan._fields[:6]:
+    for name in RECORDED:
         if name in details:
             recorded[name] = details[name]
     return plan._replace(**recorded)

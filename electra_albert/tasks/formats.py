@@ -85,11 +85,9 @@ def _table_rows(form: _Format, reader: SplitReader) -> Rows:
     table = reader.table()
     columns = reader.task.columns
     if table.names_columns:
-        reader.reject_options(
-            table.location, "has column names of its own; drop the option", "column_names"
-        )
+        reader.reject_options("has column names of its own; drop the option", "column_names")
     if reader.task.kind == "token" and (reader.config.label_column or "").isdecimal():
-        reader.reject_options(table.location, "has named columns; give a name", "label_column")
+        reader.reject_options("has named columns; give a name", "label_column")
     labels = columns.label + form.lists[1:]
     if reader.purpose == "test":
         labels = ()

@@ -12,15 +12,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from electra_albert.contracts import IGNORED_LABEL, Batch, DataError, Term
+from electra_albert.contracts import IGNORED_LABEL, Batch, DataError, DivergedError, Term
 from electra_albert.files import write_text
 from electra_albert.model.task_model import TaskModel
 from electra_albert.tasks import registry, sequence, span, token
 from electra_albert.tasks.encoding import Decoded, EncodedExamples, EncodePlan, Encoding, Outputs
-from electra_albert.tasks.task import SequenceExample, SpanExample, Task, TokenExample
+from electra_albert.tasks.task import Examples, SequenceExample, SpanExample, Task, TokenExample
 
 NO_ANSWER_FILE = "na_prob.json"
-Examples = Sequence[Any]
 Predictions = Sequence[Any]
 PREDICTIONS_HEADER = "id\tgold\tpredicted\t"
 _MAX_CHARACTERS = 500  # of a text in a table of predictions
@@ -74,7 +73,7 @@ def _labels_file(task: Task, predictions: Predictions, examples: Examples) -> st
         ids = list(map(str, range(len(ids))))
     if task.is_regression:
         if not all(map(math.isfinite, predictions)):
-            raise ValueError(f"a prediction of {task.name} is not finite")
+            raise DivergedError(f"a prediction of {task.name} is not finite; lower --learning_rate")
         low, high = task.score_range or (-math.inf, math.inf)
         form = ".3f" if task.score_range else ".6g"
         texts = [format(min(max(number, low), high), form) for number in predictions]

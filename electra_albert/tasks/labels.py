@@ -2,15 +2,13 @@
 
 import math
 import re
-from collections.abc import Sequence
 from string import ascii_uppercase
 from typing import Any
 
 from electra_albert.contracts import DataError
 from electra_albert.tasks.read_rules import SplitReader, label_text, quote_names
-from electra_albert.tasks.task import Report
+from electra_albert.tasks.task import Examples, Report
 
-Examples = Sequence[Any]
 _MAX_LABELS = 100
 _MAX_TAGS = 1000  # each entity type has two in BIO
 _SEPARATORS = re.compile(r"\s*[,;|]\s*")
@@ -21,17 +19,18 @@ _TEXT_FIELDS = ("text", "text_pair", "context", "question", "options", "words")
 def training_labels(examples: Examples, reader: SplitReader) -> tuple[str, ...]:
     """Sorted labels; DataError for a single one, too many, or numbers as of a regression."""
     location = reader.location
-    if reader.task.is_regression or reader.task.kind in ("choice", "span"):
+    task = reader.task
+    if task.is_regression or task.kind in ("choice", "span"):
         return ()
-    if reader.task.is_multi_label and len(reader.task.columns.label) > 1:
-        return tuple(sorted(label_text(name, location) for name in reader.task.columns.label))
+    if task.is_multi_label and len(task.columns.label) > 1:
+        return tuple(sorted(label_text(name, location) for name in task.columns.label))
     labels = labels_of(examples)
-    if reader.task.is_multi_label and labels and labels <= {"0", "1"}:
+    if task.is_multi_label and labels and labels <= {"0", "1"}:
         raise DataError(
             f"{location}: the labels are lists of 0 and 1, without names; "
             "list the names of each text's labels, or give a column of 0 and 1 for each"
         )
-    if reader.task.kind == "token" or reader.task.is_multi_label:
+    if task.kind == "token" or task.is_multi_label:
         if not 0 < len(labels) <= _MAX_TAGS:
             raise DataError(
                 f"{location}: {len(labels):,} tags or labels, not from 1 to {_MAX_TAGS:,}; "

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from electra_albert.contracts import DataError, Metrics
+from electra_albert.contracts import DataError, DivergedError, Metrics
 from electra_albert.keyed_random import Stream, derived_seed
 from electra_albert.tasks.sequence import GROUPS
 
@@ -207,9 +207,9 @@ def constant_baseline(measure: str, values: Values) -> Scores:
 
 
 def _columns(values: Values) -> Values:
-    """The columns of a table, [columns, N]; ValueError if it is not finite."""
+    """The columns of a table, [columns, N]; DivergedError if it is not finite."""
     if not np.isfinite(values).all():
-        raise ValueError("a prediction is not finite")
+        raise DivergedError("a prediction is not finite; lower --learning_rate")
     return values.T
 
 
@@ -331,11 +331,12 @@ def _seed_mean(scores: Values, uniform: Values) -> float:
 
 def _stacked(per_seed: Runs) -> Values:
     """Tables of several seeds as one [seeds, N, columns]."""
-    if any(values.shape != per_seed[0].shape for values in per_seed):
+    try:
+        return np.stack(per_seed, dtype=np.float64)
+    except ValueError as error:
         raise DataError(
             "the seeds were evaluated on different examples; evaluate all of them on the same data"
-        )
-    return np.stack(per_seed, dtype=np.float64)
+        ) from error
 
 
 def _draws(size: int, seed: int, resamples: int) -> Iterator[NDArray[np.int64]]:

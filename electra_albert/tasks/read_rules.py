@@ -120,7 +120,7 @@ class SplitReader:
             return
         problem = f"{raw.location}: label {label[:MAX_SHOWN]!r} is not one of"
         if self.task.labels:
-            require_named(self.labels, f"{problem} the model's")
+            require_named(self.labels, f"{problem} the task's")
         else:
             problem += " those in the training data,"
         advice = "correct the file"
@@ -130,12 +130,12 @@ class SplitReader:
             advice += ", or leave such examples out with --unknown_labels skip"
         raise DataError(f"{problem} {quote_names(self.labels)}; {advice}")
 
-    def reject_options(self, location: str, why: str, *names: str) -> None:
+    def reject_options(self, why: str, *names: str) -> None:
         """UsageError if one of these options is given and has no effect; never for new text."""
         for name in names:
             value = getattr(self.config, name)
             if value is not None and self.purpose != "test":
-                raise UsageError(f"--{name} {value[:MAX_SHOWN]}: {location} {why}")
+                raise UsageError(f"--{name} {value[:MAX_SHOWN]}: {self.location} {why}")
 
     def as_label(self, value: object, location: str) -> str | None:
         """A label as text; None if it is empty or a mark of the task for a missing label."""
@@ -195,7 +195,6 @@ class SplitReader:
     def parse_json(self, path: Path) -> Any:
         """The content of a JSON file in the task's own format."""
         self.reject_options(
-            str(path),
             "has the task's own format, without columns; drop the option",
             "text_column",
             "text_pair_column",

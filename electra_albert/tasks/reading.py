@@ -20,9 +20,8 @@ from electra_albert.tasks.formats import read_examples
 from electra_albert.tasks.labels import labels_of, note_unusual, training_labels
 from electra_albert.tasks.read_rules import SplitReader, quote_names
 from electra_albert.tasks.registry import GLUE, TASKS, as_configured
-from electra_albert.tasks.task import Hub, Patterns, Report, Task, TaskData
+from electra_albert.tasks.task import Examples, Hub, Patterns, Report, Task, TaskData
 
-Examples = Sequence[Any]
 Sets = dict[str, dict[str, Path | Table]]  # files and hub splits, by role and set name
 _EVALUATION_SEED = 0  # not the run's: all seeds are evaluated on the same examples
 _ROLES = {  # option that names the file, name and verb in messages
@@ -84,9 +83,8 @@ def _read(reader: SplitReader) -> list[Any]:
     # An evaluation set of a task without training data may have no labels.
     if reader.purpose == "evaluation" and reader.task.trained_by is not None:
         table = reader.table()
-        label = table.find(reader.task.columns.label)
-        rows = () if label is None else table.rows((label,))
-        cells = ((row.cells[0], row.location) for row in rows if not row.problem)
+        label = table.find(reader.task.columns.label)  # None: each row has None
+        cells = ((row.cells[0], row.location) for row in table.rows((label,)) if not row.problem)
         if not any(reader.as_label(*cell) for cell in cells):
             return []
     examples = read_examples(reader)
@@ -162,7 +160,10 @@ def _find(
 def local_path(value: str, option: str) -> Path:
     """The path that an option names, downloaded if it is a URL; UsageError if there is none."""
     if URL in value:
-        return fetch(value, option)[0]
+        copies = fetch(value, option)
+        if len(copies) > 1:
+            raise UsageError(f"--{option} {value[:100]}: matches {len(copies)} files; name one")
+        return copies[0]
     if not os.path.exists(value):
         raise UsageError(
             f"--{option} {value[:100]}: no such file or folder, or not readable; check the path"
@@ -174,9 +175,11 @@ def _open_data_dir(task: Task, config: DataConfig) -> _DataDir:
     data_dir = config.data_dir
     if data_dir is None:
         return _DataDir("the options", [], lambda role, name, patterns: None)
-    is_path = URL in data_dir or os.path.exists(data_dir)
-    if config.streaming or not is_path:
-        dataset = (data_dir, None) if is_path else hub_name(data_dir)
+    is_url = URL in data_dir
+    if is_url and config.streaming:
+        return _open_dataset(task, config, data_dir, None)
+    if not is_url and not os.path.exists(data_dir):
+        dataset = hub_name(data_dir)
         if dataset is None:
             raise UsageError(
                 f"--data_dir {data_dir}: no such folder, and not OWNER/NAME of a hub dataset; "
@@ -199,6 +202,8 @@ def _open_data_dir(task: Task, config: DataConfig) -> _DataDir:
         raise UsageError(
             f"--data_dir {data_dir}: cannot be read ({error.strerror}); choose another"
         ) from error
+    if config.streaming:
+        return _open_dataset(task, config, str(folder), None)
     for other in GLUE if task.name in GLUE else ():
         folder_names = map(str.lower, TASKS[other].files.folders)
         if other != task.name and folder.resolve().name.lower() in folder_names:
@@ -245,14 +250,14 @@ def _open_dataset(task: Task, config: DataConfig, dataset: str, subset: str | No
         names = [split_of[role].get(name)]
         if role == "evaluation" and len(hub.evaluation) == 1:
             names += ("valid", "dev")  # which replace the usual one
-        split = next((name for name in names if name in splits), None)
-        if split is None:
-            return None
-        rows = splits[split]
-        count = most.get(role)
-        if count is not None:
-            rows = rows.shuffle(seed=_EVALUATION_SEED, buffer_size=10_000).take(count)
-        return dataset_table(rows, f"{dataset}, {split}")
+        for split in names:
+            if split in splits:
+                rows = splits[split]
+                count = most.get(role)
+                if count is not None:
+                    rows = rows.shuffle(seed=_EVALUATION_SEED, buffer_size=10_000).take(count)
+                return dataset_table(rows, f"{dataset}, {split}")
+        return None
 
     return _DataDir(dataset, [*splits], find)
 

@@ -203,6 +203,7 @@ TASKS = {task.name: task for task in _ROWS}
 ELECTRA_EIGHT = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")
 GLUE = (*ELECTRA_EIGHT, "wnli", "ax")
 
+FLAGS = ("is_regression", "is_multi_label", "has_null_answer")  # of a Task, kept with its models
 # The default task for each kind.
 _GENERAL = {"sequence": "custom", "choice": "race", "span": "squad", "token": "ner"}
 _ALL = "glue"
@@ -248,12 +249,8 @@ def task_of_model(details: Mapping[str, Any], requested: Task | None) -> Task:
         task = replace(task, columns=task.columns._replace(text=text, pair=pair))
     if requested is not None and requested.name != general.name:
         return task
-    return replace(
-        task,
-        is_regression=bool(details.get("is_regression")),
-        is_multi_label=bool(details.get("is_multi_label")),
-        has_null_answer=bool(details.get("has_null_answer")),
-    )
+    flags: dict[str, Any] = {name: bool(details.get(name)) for name in FLAGS}
+    return replace(task, **flags)
 
 
 def as_configured(task: Task, config: DataConfig) -> Task:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 Patterns = tuple[str, ...]  # file names in order of preference; * matches any text
+Examples = Sequence[Any]
 MAX_DIGITS = 9  # of a column number; no file has that many columns
 
 
@@ -137,8 +138,8 @@ class Report:
 class TaskData(NamedTuple):
     """All examples of a task. The score on the first evaluation set selects the best seed."""
 
-    train: Sequence[Any]
-    evaluation: Mapping[str, Sequence[Any]]  # by name: `dev`, or `matched` and `mismatched`
-    test: Mapping[str, Sequence[Any]]  # without labels, by the name of the submission file
+    train: Examples
+    evaluation: Mapping[str, Examples]  # by name: `dev`, or `matched` and `mismatched`
+    test: Mapping[str, Examples]  # without labels, by the name of the submission file
     labels: tuple[str, ...]  # class names by id; empty for regression, spans and multiple choice
     report: Report

@@ -13,6 +13,10 @@ RTE = "index\tsentence1\tsentence2\tlabel\n"
 RTE_ROWS = "0\tA\tB\tentailment\n1\tC\tD\tnot_entailment\n"
 
 
+def as_lines(text: str) -> str:
+    return text.replace("~", "\t").replace(";", "\n") + "\n"
+
+
 def write(path: Path, content: str | bytes) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content.encode() if isinstance(content, str) else content)

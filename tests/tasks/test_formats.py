@@ -26,7 +26,7 @@ from electra_albert.tasks.task import (
     TokenExample,
 )
 from tests.refusals import assert_refused, rows
-from tests.tasks.task_files import noticed, race_file, read, squad_file, write
+from tests.tasks.task_files import as_lines, noticed, race_file, read, squad_file, write
 
 NO_ANSWER: dict[str, Any] = {"answers": [], "is_impossible": True}
 TAGGED = "EU NNP B-NP B-ORG\nrejects VBZ B-VP O\n\nPeter NNP B-NP B-PER\n"
@@ -41,11 +41,10 @@ def read_both(name: str, file: Path, **options: Any) -> TaskData:
 
 
 def new(name: str, file: Path, **options: Any) -> list[Any]:
-    return read_unlabelled(find_task(name), file, DataConfig(**options), Report())
-
-
-def as_lines(text: str) -> str:
-    return text.replace("~", "\t").replace(";", "\n") + "\n"
+    report = Report()
+    examples = read_unlabelled(find_task(name), file, DataConfig(**options), report)
+    assert not noticed(report, "comments")
+    return examples
 
 
 # SQuAD.
@@ -242,6 +241,8 @@ def test_numbers_of_words_are_not_taken_for_words(tmp_path: Path) -> None:
     what = "sentences of t.conll read without their rows such as 1-2 and 1.1"
     assert noticed(data.report, what) == 1
     assert new("ner", tmp_path / "t.conll", text_column="1")[1].words == ("Ada",)
+    data = conll(tmp_path, "1.\tde\tADP\n2.\tel\tDET\n", text_column="1")
+    assert data.train[0].words == ("de", "el")
     assert conll(tmp_path, "1 O\n1 B-x\n").train[0].words == ("1", "1")
 
 
@@ -292,7 +293,7 @@ def test_words_and_tags_are_read_from_tables(tmp_path: Path) -> None:
 # A file of new text, its lines, and the sentences that are read.
 NEW = """
 a.txt   | Ada met Bob .;New line here now      | Ada met Bob .;New line here now
-b.txt   | Ada met Bob .;;Hi                    | Ada met Bob .;Hi
+b.txt   | # met Bob .;;Hi                      | # met Bob .;Hi
 c.conll | Ada;met;;Bob                         | Ada met;Bob
 d.txt   | Ada NNP O;met VB O;;Bob NNP O        | Ada met;Bob
 e.txt   | Ada~O;met~O                          | Ada met

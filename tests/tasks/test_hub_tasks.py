@@ -7,9 +7,10 @@ from typing import Any
 import datasets
 import pytest
 
+from electra_albert.tasks import reading
 from electra_albert.tasks.task import SequenceExample, TokenExample
 from tests.refusals import assert_refused, rows
-from tests.tasks.task_files import noticed, read, write
+from tests.tasks.task_files import as_lines, noticed, read, write
 
 HF_ORDER = ["entailment", "neutral", "contradiction"]
 
@@ -119,7 +120,7 @@ train.tsv   | UsageError | text~label;"he said~x;plain~y;three"~x;
 def test_streams_of_damaged_or_guessed_rows_are_refused(
     tmp_path: Path, name: str, error: str, content: str
 ) -> None:
-    write(tmp_path / name, content.replace("~", "\t").replace(";", "\n"))
+    write(tmp_path / name, as_lines(content))
     options = {"streaming": True, "validation_split": 0.5}
     assert_refused(error, str(tmp_path), read, "custom", data_dir=tmp_path, **options)
 
@@ -138,6 +139,19 @@ def test_a_sample_of_a_stream_is_all_that_is_kept(
         numbers = {int(example.text) for example in examples}
         assert len(numbers) == len(examples) == count < max(numbers), "distinct, not the first"
     assert not [*tmp_path.rglob("cache/**/*.arrow")]
+
+
+def test_streamed_and_downloaded_files_are_those_of_the_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = '{"sentence1": "a", "sentence2": "b", "sentence": "c", "label": "entailment"}\n'
+    for name in ("RTE/train", "RTE/validation", "CoLA/train"):
+        write(tmp_path / f"{name}.jsonl", row * 2)
+    data = read("rte", data_dir=tmp_path, streaming=True)
+    assert (len(data.train), len(data.evaluation["dev"])) == (2, 2)
+    monkeypatch.setattr(reading, "fetch", lambda *_: [tmp_path, tmp_path])
+    url = "s3://bucket/*.jsonl"
+    assert_refused("UsageError", "2 files", read, "rte", train_file=url, validation_file=url)
 
 
 @pytest.mark.parametrize("word", ["some/sst", "scripts", "'test_matched'"])

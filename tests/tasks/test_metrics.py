@@ -12,6 +12,7 @@ from hypothesis.extra.numpy import arrays
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
+from electra_albert.contracts import DivergedError
 from electra_albert.tasks.metrics import MEASURES, Values, constant_baseline, is_collapsed
 from tests.refusals import rows
 
@@ -209,7 +210,7 @@ def test_predictions_that_are_not_finite_are_refused(columns: str) -> None:
     MEASURES[kind](values)
     for wrong in (np.nan, np.inf):
         values[1] = wrong
-        with pytest.raises(ValueError, match="not finite"):
+        with pytest.raises(DivergedError, match="not finite"):
             MEASURES[kind](values)
 
 

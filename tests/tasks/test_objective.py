@@ -106,7 +106,7 @@ def test_loss_and_count_equal_their_definitions(name: str) -> None:
     objective, batch = make_objective(name), make_batch(name)
     (term_name,) = objective.weights
     term = objective(batch)[term_name]
-    outputs = objective.model(batch.input_ids, batch.attention_mask, batch.token_type_ids)
+    outputs = objective.model(*batch[:3])
     torch.testing.assert_close(term.sum, expected_loss(name, outputs, batch), rtol=1e-9, atol=0)
     assert objective.counts(batch) == {term_name: int(term.count)}
     assert int(term.count) == {"sequence": 5, "choice": 2, "token": 54}.get(name, ROWS)

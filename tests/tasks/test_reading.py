@@ -12,7 +12,7 @@ from electra_albert.tasks.reading import read_unlabelled
 from electra_albert.tasks.registry import TASKS, find_task
 from electra_albert.tasks.task import Report, SequenceExample
 from tests.refusals import assert_refused, rows
-from tests.tasks.task_files import custom_files, noticed, read, sst2_folder, write
+from tests.tasks.task_files import as_lines, custom_files, noticed, read, sst2_folder, write
 
 LATIN = "text,label\nschön,a\nmüde,b\n".encode("latin-1")
 
@@ -153,7 +153,7 @@ x~1                    | fine~1;poor~0             | 1 label without a training 
 def test_unusual_evaluation_sets_are_counted(
     tmp_path: Path, train: str, dev: str, notice: str
 ) -> None:
-    sets = (lines.replace("~", "\t").replace(";", "\n") + "\n" for lines in (train, dev))
+    sets = map(as_lines, (train, dev))
     report = read("sst2", data_dir=sst2_folder(tmp_path, *sets)).report
     count, _, what = notice.partition(" ")
     assert noticed(report, what) == int(count)

@@ -1,31 +1,26 @@
 """Extractive question answering: windows, labels and best span against simple references."""
 
+from functools import partial
 from itertools import combinations_with_replacement
-from typing import Any
 
 import numpy as np
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from electra_albert.tasks.encoding import EncodedExamples, EncodePlan, Encoding
+from electra_albert.tasks.encoding import EncodedExamples, EncodePlan
 from electra_albert.tasks.kinds import KINDS
 from electra_albert.tasks.span import slide
 from electra_albert.tasks.task import Answer, Report, SpanExample
-from tests.tasks.small_tokenizers import PLAN, encoder, kinds, steady, texts, thorough
+from tests.tasks import test_kinds
+from tests.tasks.small_tokenizers import PLAN, kinds, steady, texts, thorough
 
 SPAN = KINDS["span"]
 NULL = PLAN._replace(has_null_answer=True)
 TEXT = "the House ``old'' river, e\u0301te\u0301 hill-top. [SEP] 1912 中文 a\u00adb"
 WORDS = TEXT.split()
 LONG = "the house on the hill " * 12
+encode = partial(test_kinds.encode, "span")
 plans = st.builds(EncodePlan, st.integers(8, 60), st.integers(1, 60), st.integers(1, 12))
-
-
-def encode(
-    examples: list[Any], plan: Any = PLAN, report: Any = None, kind: str = "albert", **options: Any
-) -> EncodedExamples:
-    encoding = Encoding(encoder(kind), (), plan, report or Report(), "dev", **options)
-    return SPAN.encode(examples, encoding)
 
 
 def ask(context: str, answer: str | None, question: str = "who?") -> SpanExample:
@@ -88,7 +83,7 @@ def test_outputs_on_the_labels_are_decoded_to_the_exact_answers(
     kind: str, example: SpanExample
 ) -> None:
     report, plan = Report(), PLAN._replace(max_seq_length=160, max_answer_length=39)
-    features = encode([example], plan, report, kind=kind)
+    features = encode([example], plan, report, text=kind)
     decoded = SPAN.decode(peaked(features), features, [example], (), plan)
     assert decoded.predictions == [(example.answers or ())[0].text]
     assert decoded.values.tolist() == [[1, 1, 1, 0, 1, 1]]
@@ -106,7 +101,7 @@ def test_any_answer_is_found_widened_or_counted_as_lost(
     report = Report()
     examples = [SpanExample(context, "who?", (Answer(answer, begin),), "1")]
     plan = PLAN._replace(max_seq_length=2000, max_answer_length=900)
-    features = encode(examples, plan, report, kind=kind)
+    features = encode(examples, plan, report, text=kind)
     (text,) = SPAN.decode(peaked(features), features, examples, (), plan).predictions
     counts = report.counts
     is_lost = "answers of dev not found in their passage" in counts
@@ -120,7 +115,7 @@ def test_any_answer_is_found_widened_or_counted_as_lost(
 @steady
 @given(asked(20, 60))
 def test_labels_mark_the_answer_in_exactly_the_windows_that_hold_it(example: SpanExample) -> None:
-    features, (answer,) = encode([example], kind="bert"), example.answers or ()
+    features, (answer,) = encode([example], text="bert"), example.answers or ()
     whole = (answer.start, answer.start + len(answer.text))
     for (start, end), at in zip(features.labels.tolist(), features.slices(), strict=True):
         begins, ends = (features.token_info[name][at] for name in ("char_starts", "char_ends"))

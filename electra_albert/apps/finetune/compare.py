@@ -75,9 +75,10 @@ def find_glue(config: FinetuneConfig) -> list[str]:
         possible = map(folder.joinpath, TASKS[name].files.folders)
         if any(map(Path.is_dir, possible)):
             names.append(name)
+    present = names
     if _MNLI not in names:
         names = [name for name in names if not TASKS[name].trained_by]
-    missing = ", ".join(TASKS[name].files.folders[0] for name in GLUE if name not in names)
+    missing = ", ".join(TASKS[name].files.folders[0] for name in GLUE if name not in present)
     require(
         bool(names),
         f"--data_dir {folder} holds none of {missing}; give the folder that holds them",

@@ -47,7 +47,6 @@ from electra_albert.training.distributed import World
 _ARRAYS = "input_ids starts first_lengths example_index labels"  # that determine the features
 _SAVE_STEPS = 500  # at most this many updates are lost if a run is killed
 
-
 Assignment = tuple[Task, FinetuneConfig, BaseModel, Path]  # a task, and the folder of its results
 
 
@@ -71,9 +70,7 @@ class TaskJob:
     @property
     def global_batch_size(self) -> int:
         """Features per update, over all ranks and micro-batches."""
-        training = self.config.training
-        size = training.per_device_train_batch_size * training.gradient_accumulation_steps
-        return size * self.world.world_size
+        return self.config.training.step_examples * self.world.world_size
 
     @cached_property
     def training(self) -> TrainingConfig:
@@ -83,8 +80,7 @@ class TaskJob:
             return self.config.training
         count = self.train.feature_count
         size = self.global_batch_size
-        epochs = tuning.num_train_epochs
-        steps = tuning.max_steps or max(1, math.ceil(epochs * count / size))
+        steps = tuning.max_steps or max(1, math.ceil(tuning.num_train_epochs * count / size))
         warmup_steps = tuning.warmup_steps
         if warmup_steps is None:
             warmup_steps = round(tuning.warmup_ratio * steps)
@@ -193,7 +189,7 @@ def make_task_job(
     task, data, details = _read(task, config, base)
     text_encoder = TextEncoder(base.tokenizer)
     encode = KINDS[task.kind].encode
-    plan = _encode_plan(task, config.tuning, base, details)
+    plan = _encode_plan(task, config, base, details)
     encoding = Encoding(text_encoder, data.labels, plan, data.report, "train", is_training=True)
     train = None
     if not details:
@@ -305,8 +301,7 @@ def _model_details(task: Task, base: BaseModel) -> dict[str, Any]:
         for option, predicted in {"multi_label": "several labels", "regression": "numbers"}.items():
             if details.get(f"is_{option}") and not getattr(task, f"is_{option}"):
                 raise UsageError(f"{base.name} predicts {predicted}; give --{option} true")
-        flags = ("is_regression", "is_multi_label", "has_null_answer")
-        is_same = all(bool(details.get(name)) == getattr(task, name) for name in flags)
+        is_same = all(bool(details.get(name)) == getattr(task, name) for name in registry.FLAGS)
         if is_same and details["kind"] == task.kind:
             if not task.labels or labels == task.labels:
                 return details
@@ -332,12 +327,13 @@ def _with_metrics(task: Task, labels: Sequence[str], main: str | None) -> Task:
 
 
 def _encode_plan(
-    task: Task, tuning: TuningConfig, base: BaseModel, details: Mapping[str, Any]
+    task: Task, config: FinetuneConfig, base: BaseModel, details: Mapping[str, Any]
 ) -> EncodePlan:
     """Settings for encoding.
 
     In training, without details, sequences may be longer than in pretraining.
     """
+    tuning = config.tuning
     positions = base.config.max_position_embeddings
     plan = EncodePlan(
         tuning.max_seq_length,
@@ -350,6 +346,10 @@ def _encode_plan(
         positions,
     )
     plan = trained_plan(plan, details)
+    for name in EncodePlan._fields[:3]:  # the lengths
+        trained = getattr(plan, name)
+        if name in (config.chosen or ()) and trained != getattr(tuning, name):
+            LOG.info(f"notice: {base.name} was fine-tuned with --{name} {trained}, which is kept")
     length = plan.max_seq_length
     if length <= positions or tuning.from_scratch or base.files is None:
         return plan

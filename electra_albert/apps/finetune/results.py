@@ -1,6 +1,7 @@
 """The folder of a sweep: settings, results.json (fractions), tables (x 100), model and card."""
 
 import copy
+import os
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from electra_albert.contracts import CheckpointError, Metrics, UsageError, redac
 from electra_albert.files import load_json, record_digests, write_json, write_text, writing
 from electra_albert.hub import card, save
 from electra_albert.tasks import metrics as scoring
+from electra_albert.tasks.encoding import RECORDED
 from electra_albert.tasks.kinds import TaskObjective, confusion_table, predictions_table
 from electra_albert.tokenization.tokenizer import fingerprint
 from electra_albert.training.run_log import LOG_FILE
@@ -42,7 +44,6 @@ _ADVICE = {  # for a collapsed seed, by measure
     "multi_label": "more --num_train_epochs",  # it first learns that most labels are absent
     "regression": "more --num_train_epochs, a lower --learning_rate or labels of a few units",
 }
-_LENGTHS = ("max_seq_length", "doc_stride", "max_answer_length")
 
 
 class SeedResult(NamedTuple):
@@ -64,8 +65,8 @@ def best_of(job: TaskJob, results: Iterable[SeedResult]) -> SeedResult:
 
 
 def metric_inputs(results: Iterable[SeedResult], set_name: str) -> list[Any]:
-    """The inputs of the metrics of each seed on an evaluation set, float64 [examples, k]."""
-    return [np.asarray(result.values[set_name], np.float64) for result in results]
+    """The inputs of the metrics of each seed on an evaluation set, rows of k numbers."""
+    return [result.values[set_name] for result in results]
 
 
 def read_result(folder: Path) -> SeedResult | None:
@@ -154,7 +155,7 @@ def export_best(job: TaskJob, objective: TaskObjective, result: SeedResult) -> N
         "labels": list(job.data.labels),
         "columns": {"text": columns.text, "pair": columns.pair},
     }
-    for name in ("is_regression", "is_multi_label", "has_null_answer", *_LENGTHS):
+    for name in RECORDED:
         details[name] = getattr(job.plan, name)
     facts = _task_facts(job, result.metrics, f"seed {result.seed}")
     model = copy.deepcopy(objective.model).cpu()  # the next seed trains the same tensors
@@ -170,8 +171,8 @@ def _task_facts(job: TaskJob, metrics: Metrics, of: str) -> card.Facts:
     evaluation_set = job.deciding_set
     fields: dict[str, Any] = {"dataset_type": name}
     hub = task.hub
-    if data.train_file or data.validation_file or data.validation_split or data.max_eval_examples:
-        hub = None  # scores on other data than the task's own are not comparable
+    if hub is not None and _is_other_data(data, hub.dataset):
+        hub = None  # whose scores are not comparable
     if hub is not None:
         split = hub.evaluation.get(evaluation_set)
         fields = {"dataset_type": hub.dataset, "dataset_config": hub.config, "dataset_split": split}
@@ -209,11 +210,20 @@ def _task_facts(job: TaskJob, metrics: Metrics, of: str) -> card.Facts:
     return card.Facts(known, text)
 
 
+def _is_other_data(data: DataConfig, dataset: str) -> bool:
+    """Whether the data are a part of the task's own dataset, or others."""
+    files = data.train_file or data.validation_file
+    if files or data.validation_split or data.max_eval_examples or data.race_level != "all":
+        return True
+    name = data.data_dir or dataset
+    return not os.path.exists(name) and name.partition(":")[0] != dataset
+
+
 def summarize_sweep(
     job: TaskJob, results: Sequence[SeedResult], best: SeedResult
 ) -> dict[str, Any]:
     """The contents of results.json."""
-    values = metric_inputs([best], job.deciding_set)[0]
+    values = np.asarray(best.values[job.deciding_set])
     sizes = {name: len(examples) for name, examples in job.data.evaluation.items()}
     return {
         "task": job.task.name,

@@ -61,6 +61,7 @@ def run_finetuning(
         result = RunResult(folder, {}, 0)
         run_one = partial(_run_sweep, world=world, stop=stop, log=log, command=command)
         for assignment in tasks:
+            log.hold()
             task, task_config, _, _ = assignment
             chosen: Assignment | None = assignment
             if task_config.tuning.has_trials:
@@ -70,13 +71,12 @@ def run_finetuning(
             result = RunResult(folder, {}, 0, is_stopped=True)
             if chosen:
                 result = run_one(chosen, callbacks=callbacks)
-            log_to_file(result.summary)
+            log_summary = LOG.info if is_glue and not result.is_stopped else log_to_file
+            log_summary(result.summary)
             if result.is_stopped:
                 LOG.info(f"stopped; run the same command to resume {result.folder}")
                 return result
             finished.append(task.name)
-            if is_glue:
-                LOG.info(result.summary)
         if is_glue and world.is_main and not config.tuning.dry_run:
             return RunResult(folder, {}, 0, summary=write_glue(folder, finished))
     return replace(result, folder=folder)
@@ -92,6 +92,7 @@ def _run_sweep(
     callbacks: Callbacks = NO_CALLBACKS,
 ) -> RunResult:
     """Train and evaluate every seed of a task; with --dry_run only log the plan."""
+    log.hold()
     sweep = _plan(assignment, world, stop)
     if sweep.job.config.tuning.dry_run:
         return RunResult(sweep.job.folder, {}, 0)
@@ -122,9 +123,15 @@ def _find_tasks(config: FinetuneConfig, world: World) -> tuple[Path, Iterable[As
 def _find_task(config: FinetuneConfig) -> tuple[Task, DataConfig]:
     """The requested task and its data; by default the built-in task."""
     data = config.data
+    train_file = str(SAMPLE_TASK / "train.csv")
+    validation_file = str(SAMPLE_TASK / "dev.csv")
+    topics = replace(registry.TASKS[CUSTOM], name=TOPICS)
     needs_test = config.tuning.predict == PREDICT_TEST
     if any(getattr(data, name) for name in _OWN_DATA.split()):
         task = registry.find_task(data.task or CUSTOM)
+        files = (data.task, data.train_file, data.validation_file)
+        if files == (None, train_file, validation_file):  # of the config.yaml of a run
+            task = topics
         is_trained = config.tuning.is_training
         reading.locate(task, data, Report(), needs_test=needs_test, is_trained=is_trained)
         return task, data
@@ -133,9 +140,7 @@ def _find_task(config: FinetuneConfig) -> tuple[Task, DataConfig]:
     own_data = "data of your own: --train_file, or --task and --data_dir"
     require(data.validation_split is None, f"--validation_split needs {own_data}")
     require(not needs_test, f"--predict test {needs_task} test set to predict")
-    train_file = str(SAMPLE_TASK / "train.csv")
-    data = replace(data, train_file=train_file, validation_file=str(SAMPLE_TASK / "dev.csv"))
-    return replace(registry.TASKS[CUSTOM], name=TOPICS), data
+    return topics, replace(data, train_file=train_file, validation_file=validation_file)
 
 
 def _output_folder(config: FinetuneConfig, name: str, base: BaseModel) -> Path:

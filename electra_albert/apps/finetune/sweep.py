@@ -237,11 +237,11 @@ def _scores_before(job: TaskJob, folder: Path, newest: Path | None) -> list[floa
         return []
     step = checkpoint.read_state(newest)["step"]
     name = f"{monitor.EVALUATION_PREFIX}{job.task.main}"
-    scores = []
-    for row in monitor.read_metrics(folder / "metrics.jsonl"):
-        if row["step"] < step and row.get(name) is not None:
-            scores.append(row[name])
-    return scores
+    return [
+        row[name]
+        for row in monitor.read_metrics(folder / "metrics.jsonl")
+        if row["step"] < step and row.get(name) is not None
+    ]
 
 
 def _learning_rates(job: TaskJob, objective: TaskObjective) -> dict[str, float] | None:

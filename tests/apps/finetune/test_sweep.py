@@ -101,14 +101,6 @@ def test_a_finished_sweep_run_again_trains_nothing(again: Again, copy: Path) -> 
     assert (copy / "results.md").read_text(encoding="utf-8").strip() in ended.out
 
 
-def test_more_seeds_are_added_to_a_finished_sweep(again: Again, copy: Path) -> None:
-    before = sha256(copy / f"seed-{SEED}" / "result.json")
-    tune(*again(copy, "--seeds", 3))
-    assert results(copy)["seeds"] == [SEED, SEED + 1, SEED + 2]
-    assert len(results(copy)["metrics"]["accuracy"]["values"]) == 3
-    assert sha256(copy / f"seed-{SEED}" / "result.json") == before
-
-
 # Killed and resumed.
 
 
