@@ -58,13 +58,6 @@ def test_draws_never_change_between_versions() -> None:
     assert " ".join(numbers) == "17 13 14 11 8 6 7 3 1 15 20 22 9 10 4 2 16 5 19 18 12 21"
 
 
-def test_draws_of_an_example_do_not_depend_on_its_batch() -> None:
-    whole = bits(7, Stream.MASK, EXAMPLES, POSITIONS)
-    assert torch.equal(bits(7, Stream.MASK, EXAMPLES.flip(0), POSITIONS), whole.flip(0))
-    parts = [bits(7, Stream.MASK, part, POSITIONS) for part in EXAMPLES.split(5)]
-    assert torch.equal(torch.cat(parts), whole)
-
-
 def drawn_once(keys: Iterable[tuple[int, Stream]]) -> bool:
     """Whether all draws of 200 examples x 200 positions with these keys are different."""
     numbers = torch.arange(200)
