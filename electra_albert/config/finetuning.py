@@ -124,8 +124,9 @@ class TuningConfig:
     """Model, recipe and evaluation."""
 
     model: str | None = free(None)
-    """Model to fine-tune: a run, an ALBERT folder of transformers, or a fine-tuned model; by
-    default the newest run."""
+    """Model to fine-tune: a run, an ALBERT, BERT, ELECTRA or ModernBERT folder of transformers, or
+    a fine-tuned model; by default the newest finished run that beats the baselines, else the
+    shipped model."""
     output_dir: str | None = by_content(None)
     """Output folder; by default runs/<task>-<model>, for a custom table runs/<its file>-<model>."""
     push_to_hub: str | None = free(None)
@@ -161,11 +162,12 @@ class TuningConfig:
     """Maximum sequence length in tokens; longer texts are truncated (span and tagging tasks: read
     in windows)."""
     doc_stride: int = 128
-    """Stride in tokens between the windows of a long passage."""
+    """Stride in tokens between the windows of a long passage, which overlap by two longest answers,
+    or by half."""
     max_answer_length: int = 30
     """Maximum answer length in tokens."""
     double_unordered: bool = False
-    """Train on both orders of each pair if the task is symmetric (MRPC, STS-B)."""
+    """Train on both orders of each pair, for MRPC, STS-B, QQP and pairs of your own."""
     classifier_dropout_prob: float = 0.1
     """Dropout probability before the classifier."""
     hidden_dropout_prob: float | None = None
