@@ -103,11 +103,12 @@ def run_app(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
         return 0
     except OSError as error:
         failure = _write(sys.stdout)
-        problem = f"{failure}; free disk space or redirect the output to another path"
-        if not failure:
-            if error.errno != ENAMETOOLONG:
-                raise
+        if failure:
+            problem = f"{failure}; free disk space or redirect the output to another path"
+        elif error.errno == ENAMETOOLONG:
             problem = f"{str(error.filename)[:100]}: {error.strerror}; give a shorter path"
+        else:
+            raise
         return _leave(report(UsageError(problem)))
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

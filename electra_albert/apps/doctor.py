@@ -26,8 +26,7 @@ def main(argv: Sequence[str]) -> int:
         except UserError:
             raise
         except (AssertionError, ValueError) as error:  # of the checks in make_job
-            problem = f"{error}; correct the objective"
-            findings = iter([checks.Finding("fail", "weights", problem)])
+            findings = iter([checks.Finding("fail", "weights", f"{error}; correct the objective")])
         for finding in findings:
             counts[finding.status] += 1
             if world.is_main:

@@ -26,7 +26,7 @@ from electra_albert.corpus.mixture import Source, read_sources, without_repeats
 from electra_albert.corpus.parts import PartPlan
 from electra_albert.corpus.sources import ReadOptions, Unit, plan_units, read_unit, require_columns
 from electra_albert.corpus.tokenizer_training import extend_tokenizer, train_tokenizer
-from electra_albert.data_files.finding import find_files, identity, same_content
+from electra_albert.data_files.finding import expanded, find_files, identity, same_content
 from electra_albert.files import (
     SAMPLE_TEXT,
     content_hash,
@@ -98,8 +98,7 @@ class CorpusFolder(NamedTuple):
 
 def open_corpus(config: CorpusConfig, seed: int) -> CorpusFolder:
     """List the files of the corpus, compute its key, create its folder, extend its tokenizer."""
-    if not os.path.lexists(config.corpus):
-        config = replace(config, corpus=os.path.expanduser(config.corpus))  # of --corpus=~/text
+    config = replace(config, corpus=expanded(config.corpus))
     if (Path(config.corpus) / DOCUMENTS_FILE).is_file():
         return _open_documents(config)
     tokenizer = _named_tokenizer(config)
@@ -151,11 +150,10 @@ def _open_documents(config: CorpusConfig) -> CorpusFolder:
             raise UsageError(f"--{name}: {problem}; remove the option")
     record = read_record(folder)
     tokenizer = load_tokenizer(folder / "tokenizer")
-    if config.tokenizer:
-        named = load_tokenizer(Path(config.tokenizer))
-        if fingerprint(named) != record["tokenizer"]:
-            problem = f"the text in {folder} is tokenized with another one"
-            raise UsageError(f"--tokenizer {config.tokenizer}: {problem}; name that one")
+    named = config.tokenizer
+    if named and fingerprint(load_tokenizer(Path(named))) != record["tokenizer"]:
+        problem = f"the text in {folder} is tokenized with another one"
+        raise UsageError(f"--tokenizer {named}: {problem}; name that one")
     if not record.get("key"):
         parts = parts_of_documents(folder, tokenizer).parts()
         missing = [str(part.number) for part in parts if not part.statistics]

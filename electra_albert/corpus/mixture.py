@@ -19,7 +19,7 @@ from torch import Tensor
 from electra_albert.config.pretraining import BUILT_IN_CORPUS
 from electra_albert.contracts import DataError, one_line, redacted
 from electra_albert.data_files import NOT_YAML, hub_name
-from electra_albert.data_files.finding import format_of
+from electra_albert.data_files.finding import expanded, format_of
 from electra_albert.data_files.remote import URL
 from electra_albert.data_files.streams import open_regular
 from electra_albert.files import is_of_kind, strict_loader
@@ -44,7 +44,7 @@ def read_sources(corpus: str, text_column: str) -> list[Source]:
     """The source `corpus` or, if it is a .yaml file, the sources that it lists."""
     import yaml
 
-    file = Path(corpus)
+    file = Path(expanded(corpus))
     if file.suffix.lower() not in _SUFFIXES or file.is_dir():
         return [Source(corpus, text_column)]
     with open_regular(file) as opened:

@@ -26,6 +26,7 @@ from electra_albert.tokenization.unigram import (
     UNK_ID,
     WORD_START,
     build_albert,
+    content_of,
     find_roles,
     parse_model,
     script_safe_normalizer,
@@ -101,8 +102,8 @@ def train_tokenizer(
     for token, score in _learn(_coded_runs(words, codes), vocab_size):
         vocab.append((token.translate(characters), score))
     if keep_accents == "albert":
-        return build_albert(vocab, {"do_lower_case": do_lower_case})
-    backend = build_albert(vocab, {}).backend_tokenizer
+        return build_albert(vocab, do_lower_case=do_lower_case)
+    backend = build_albert(vocab).backend_tokenizer
     backend.normalizer = normalizer
     roles = find_roles({}, SPECIAL_TOKENS)
     return PreTrainedTokenizerFast(
@@ -239,7 +240,7 @@ def extend_tokenizer(
     replaces. Skips words with unknown characters. Raises UsageError if the tokenizer type cannot
     be extended.
     """
-    content = json.loads(tokenizer.backend_tokenizer.to_str())
+    content = content_of(tokenizer.backend_tokenizer)
     model = content["model"]
     kind = model["type"]
     size = len(tokenizer)

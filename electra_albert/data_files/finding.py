@@ -64,8 +64,7 @@ def find_files(corpus: str, counts: Counter[str], encoding: str = UTF8) -> list[
     any of these, or OWNER/NAME or OWNER/NAME:CONFIG of a hub dataset. Raises UsageError if it is
     missing or cannot be read, DataError if it is not text.
     """
-    if not os.path.lexists(corpus):
-        corpus = os.path.expanduser(corpus)  # a shell does not expand the ~ of --corpus=~/text
+    corpus = expanded(corpus)
     matches = [Path(corpus)]
     if not os.path.lexists(corpus):
         matches = sorted(_expand(corpus))
@@ -85,6 +84,11 @@ def find_files(corpus: str, counts: Counter[str], encoding: str = UTF8) -> list[
     if not texts:
         raise DataError(f"--corpus {corpus} contains no text; give a file with sentences")
     return texts
+
+
+def expanded(path: str) -> str:
+    """The path without its ~, which a shell leaves in --corpus=~/text."""
+    return path if os.path.lexists(path) else os.path.expanduser(path)
 
 
 def _download(corpus: str) -> list[Path]:

@@ -62,8 +62,7 @@ def _copy(system: Any, name: str, folder: Path) -> Path:
     try:  # fsspec's own cache assumes that web files never change and needs a network
         version = _version(system, name)
     except OSError as error:
-        complete = folder.glob("[!.]*/*")
-        copies = sorted(complete, key=lambda copy: copy.stat().st_mtime_ns)
+        copies = sorted(folder.glob("[!.]*/*"), key=lambda copy: copy.stat().st_mtime_ns)
         cause = error.__cause__ or error  # an unreachable web server raises FileNotFoundError too
         if not copies or isinstance(cause, FileNotFoundError):
             raise

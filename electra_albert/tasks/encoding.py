@@ -50,7 +50,6 @@ class EncodePlan(NamedTuple):
         return f"truncated to {self.max_seq_length} tokens (--max_seq_length{limit})"
 
 
-LENGTHS = EncodePlan._fields[:3]
 RECORDED = EncodePlan._fields[:6]  # in the details of a fine-tuned model
 
 

@@ -73,7 +73,7 @@ def _labels_file(task: Task, predictions: Predictions, examples: Examples) -> st
         ids = list(map(str, range(len(ids))))
     if task.is_regression:
         if not all(map(math.isfinite, predictions)):
-            raise DivergedError(f"a prediction of {task.name} is not finite; lower --learning_rate")
+            raise DivergedError(f"a prediction of {task.name} is not finite")
         low, high = task.score_range or (-math.inf, math.inf)
         form = ".3f" if task.score_range else ".6g"
         texts = [format(min(max(number, low), high), form) for number in predictions]

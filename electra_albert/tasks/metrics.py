@@ -209,7 +209,7 @@ def constant_baseline(measure: str, values: Values) -> Scores:
 def _columns(values: Values) -> Values:
     """The columns of a table, [columns, N]; DivergedError if it is not finite."""
     if not np.isfinite(values).all():
-        raise DivergedError("a prediction is not finite; lower --learning_rate")
+        raise DivergedError("a prediction is not finite; lower the --learning_rate of its training")
     return values.T
 
 
@@ -331,12 +331,11 @@ def _seed_mean(scores: Values, uniform: Values) -> float:
 
 def _stacked(per_seed: Runs) -> Values:
     """Tables of several seeds as one [seeds, N, columns]."""
-    try:
-        return np.stack(per_seed, dtype=np.float64)
-    except ValueError as error:
+    if any(values.shape != per_seed[0].shape for values in per_seed):
         raise DataError(
             "the seeds were evaluated on different examples; evaluate all of them on the same data"
-        ) from error
+        )
+    return np.stack(per_seed, dtype=np.float64)
 
 
 def _draws(size: int, seed: int, resamples: int) -> Iterator[NDArray[np.int64]]:

@@ -202,8 +202,6 @@ def _open_data_dir(task: Task, config: DataConfig) -> _DataDir:
         raise UsageError(
             f"--data_dir {data_dir}: cannot be read ({error.strerror}); choose another"
         ) from error
-    if config.streaming:
-        return _open_dataset(task, config, str(folder), None)
     for other in GLUE if task.name in GLUE else ():
         folder_names = map(str.lower, TASKS[other].files.folders)
         if other != task.name and folder.resolve().name.lower() in folder_names:
@@ -211,6 +209,8 @@ def _open_data_dir(task: Task, config: DataConfig) -> _DataDir:
                 f"--data_dir {folder}: the folder of {other}, not of {task.name}; "
                 f"give {task.files.folders[0]}"
             )
+    if config.streaming:
+        return _open_dataset(task, config, str(folder), None)
     return _DataDir(str(folder), names, lambda role, name, files: _match(folder, files, names))
 
 

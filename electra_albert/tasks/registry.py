@@ -1,6 +1,7 @@
 """Definitions of all tasks: files, columns, labels, metrics and submission files."""
 
 import difflib
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -203,7 +204,8 @@ TASKS = {task.name: task for task in _ROWS}
 ELECTRA_EIGHT = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")
 GLUE = (*ELECTRA_EIGHT, "wnli", "ax")
 
-FLAGS = ("is_regression", "is_multi_label", "has_null_answer")  # of a Task, kept with its models
+LENGTHS = ("max_seq_length", "doc_stride", "max_answer_length")  # kept with fine-tuned models
+FLAGS = ("is_regression", "is_multi_label", "has_null_answer")  # of a Task, kept with them
 # The default task for each kind.
 _GENERAL = {"sequence": "custom", "choice": "race", "span": "squad", "token": "ner"}
 _ALL = "glue"
@@ -251,6 +253,16 @@ def task_of_model(details: Mapping[str, Any], requested: Task | None) -> Task:
         return task
     flags: dict[str, Any] = {name: bool(details.get(name)) for name in FLAGS}
     return replace(task, **flags)
+
+
+def has_official_evaluation(hub: Hub, config: DataConfig) -> bool:
+    """Whether a model is evaluated on all examples of the dataset, and no others."""
+    files = config.train_file or config.validation_file
+    if files or config.validation_split or config.max_eval_examples or config.race_level != "all":
+        return False
+    source = config.data_dir or hub.dataset
+    name, _, subset = source.partition(":")
+    return os.path.exists(source) or (name == hub.dataset and subset in ("", hub.config))
 
 
 def as_configured(task: Task, config: DataConfig) -> Task:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from electra_albert.tokenization.unigram import ROLES
+from electra_albert.tokenization.unigram import ROLES, content_of
 
 Ids = NDArray[np.int32]
 _TEXTS_AT_ONCE = 2048  # a token with its offsets takes hundreds of bytes
@@ -44,7 +44,7 @@ class TextEncoder:
         self.filler_id: int = tokenizer.unk_token_id  # for words that yield no token
         if tokenizer.unk_token is None:
             self.filler_id = tokenizer.mask_token_id
-        content = json.loads(tokenizer.backend_tokenizer.to_str())
+        content = content_of(tokenizer.backend_tokenizer)
         model = content["model"]
         vocab = model["vocab"]
         added = content["added_tokens"]

@@ -26,6 +26,7 @@ from electra_albert.tokenization.unigram import (
     JsonObject,
     Vocab,
     build_albert,
+    content_of,
     find_roles,
     script_safe_normalizer,
     split_digit_commas,
@@ -158,7 +159,7 @@ def _load(file: Path, config: JsonObject, options: TextOptions) -> Tokenizer:
         albert = _load_albert(vocab, config, options, decoded)
         if all(token["id"] < len(SPECIAL_TOKENS) for token in added):
             return albert
-        content = json.loads(albert.backend_tokenizer.to_str()) | {"added_tokens": added}
+        content = content_of(albert.backend_tokenizer) | {"added_tokens": added}
     else:
         _apply_options(file, content, config, options)
     return _build_fast(content, config)
@@ -204,7 +205,7 @@ def _load_albert(
     is_split = flags.pop("split_digit_comma", None)
     if charsmap:
         flags["_spm_precompiled_charsmap"] = charsmap
-    return build_albert(split_digit_commas(vocab, is_split), flags)
+    return build_albert(split_digit_commas(vocab, is_split), **flags)
 
 
 def _load_sentencepiece(file: Path, config: JsonObject, options: TextOptions) -> Tokenizer:
@@ -238,7 +239,7 @@ def _read_wordpiece(file: Path) -> JsonObject:
     text = _read(file).decode("utf-8").replace("\r\n", "\n")
     tokens = text.removesuffix("\n").split("\n")
     words = [token for token in tokens if not token.startswith(("[", "<"))]
-    content: JsonObject = json.loads(BertTokenizer().backend_tokenizer.to_str())
+    content = content_of(BertTokenizer().backend_tokenizer)
     content["added_tokens"] = []
     content["model"]["vocab"] = {token: number for number, token in enumerate(tokens)}
     content["normalizer"]["lowercase"] = all(token == token.lower() for token in words)
@@ -388,7 +389,7 @@ def save_tokenizer(
 
 def fingerprint(tokenizer: Tokenizer) -> str:
     """A hash of all that the token ids depend on: model, normalizer and special tokens."""
-    content = json.loads(tokenizer.backend_tokenizer.to_str())
+    content = content_of(tokenizer.backend_tokenizer)
     identity = [content["model"].pop("vocab"), content["normalizer"], content["pre_tokenizer"]]
     if type(tokenizer).__name__ != "AlbertTokenizer":  # whose model and special ids are fixed
         special = special_ids(tokenizer)[: len(ROLES)]

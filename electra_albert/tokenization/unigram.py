@@ -29,8 +29,13 @@ _GRAPHEME_END = "\ufdd0"
 _SEPARATED = r"(?<=.)(?=[\p{M}\u200c\u200d\n\u3130-\u318f\uffa0-\uffdc])"
 
 
-def build_albert(vocab: Vocab, options: dict[str, Any]) -> AlbertTokenizer:
-    """An AlbertTokenizer with a vocabulary of (token, score); `options` are keyword arguments."""
+def content_of(backend: Any) -> JsonObject:
+    """The content of the tokenizer.json of a tokenizers.Tokenizer."""
+    return dict(json.loads(backend.to_str()))
+
+
+def build_albert(vocab: Vocab, **options: Any) -> AlbertTokenizer:
+    """An AlbertTokenizer with a vocabulary of (token, score)."""
     from transformers import AlbertTokenizer
 
     return AlbertTokenizer(vocab=vocab, model_input_names=MODEL_INPUT_NAMES, **options)
@@ -142,7 +147,7 @@ def as_content(proto: Any, roles: Collection[str]) -> JsonObject:
     backend.normalizer = normalizers.Sequence(steps)
     crosses_words = any(WORD_START in token.lstrip()[1:] for token, _ in vocab)
     backend.pre_tokenizer = pre_tokenizers.Metaspace(WORD_START, "never", split=not crosses_words)
-    return dict(json.loads(backend.to_str()))
+    return content_of(backend)
 
 
 def find_roles(config: JsonObject, tokens: Collection[str]) -> dict[str, str]:

@@ -242,7 +242,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def wide(tensor: Tensor, group: Mapping[str, Any]) -> Tensor:
-    """A view of a weight as the group's number of matrices, of at least as many columns as rows."""
+    """A weight, any float, as a view of the group's N matrices [N, m, n], m <= n."""
     matrices = tensor.view(group["trust_ratios"], -1, tensor.shape[1])
     _, rows, columns = matrices.shape
     return matrices.mT if rows > columns else matrices

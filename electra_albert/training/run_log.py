@@ -97,6 +97,7 @@ class RunLog(logging.Handler):
         super().__init__()
         self._lines: list[str] = []  # not yet written
         self._path: Path | None = None
+        self._is_held = True
         self._has_failed = False
         self._is_writer = is_main_process()
         self.formatter = _Formatter("%(asctime)s %(message)s", "%Y-%m-%dT%H:%M:%SZ")
@@ -111,12 +112,13 @@ class RunLog(logging.Handler):
     def open(self, folder: Path) -> None:
         """Append to log.txt of this folder from now on, first the collected records."""
         self._path = folder / LOG_FILE
+        self._is_held = False
         self._has_failed = False
         self.flush()
 
     def hold(self) -> None:
-        """Collect the records again until the next folder is known."""
-        self._path = None
+        """Collect the records until the next folder is known, or the block ends."""
+        self._is_held = True
 
     def take_over(self) -> None:
         """Write the records from now on, if the main process is lost."""
@@ -129,7 +131,7 @@ class RunLog(logging.Handler):
 
     def flush(self) -> None:
         """Append the collected lines to the file, if there is one; errors warn once."""
-        if self._path is None or not self._lines:
+        if self._path is None or self._is_held or not self._lines:
             return
         text = "".join(self._lines)
         self._lines.clear()
@@ -146,5 +148,7 @@ class RunLog(logging.Handler):
             log_to_file(f"error: {error}")
         elif error is not None:
             LOG.info("the run failed with an error", exc_info=error, extra=FILE_ONLY)
+        self._is_held = False
+        self.flush()
         LOG.removeHandler(self)
         LOG.setLevel(self._level)

@@ -316,7 +316,7 @@ def test_a_word_whose_old_tokens_are_likelier_is_skipped_for_the_next() -> None:
         """New tokens of an ALBERT tokenizer that has these tokens and very unlikely letters."""
         letters = dict.fromkeys(f"{tokenizers.WORD_START}abcdefghijklmnopqrstuvwxyz-", -20.0)
         vocab = dict.fromkeys(tokenizers.SPECIAL_TOKENS, 0.0) | letters | tokens
-        tokenizer = tokenizers.build_albert([*vocab.items()], {})
+        tokenizer = tokenizers.build_albert([*vocab.items()])
         return new_tokens(tokenizer, extend_tokenizer(tokenizer, text, number)[0])
 
     old = [*["the theold"] * 9, *["the"] * 3000, *["the zyx"] * 5]

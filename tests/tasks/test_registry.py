@@ -2,8 +2,18 @@
 
 from dataclasses import replace
 
+import yaml
+
 from electra_albert.config.finetuning import DataConfig
-from electra_albert.tasks.registry import ELECTRA_EIGHT, GLUE, TASKS, as_configured, find_task
+from electra_albert.tasks.registry import (
+    ELECTRA_EIGHT,
+    GLUE,
+    TASKS,
+    as_configured,
+    find_task,
+    has_official_evaluation,
+)
+from electra_albert.tasks.task import Hub
 from tests.refusals import assert_refused, rows
 
 
@@ -86,3 +96,20 @@ def test_an_option_that_contradicts_the_task_is_refused() -> None:
     )
     for task, config, option in cases:
         assert_refused("UsageError", option, as_configured, task, config)
+
+
+# Scores on these data are not those of the dataset.
+OTHER_DATA = """
+data_dir: owner/other
+data_dir: nyu-mll/glue:rte
+race_level: middle
+max_eval_examples: 9
+"""
+
+
+def test_scores_of_other_data_are_not_those_of_the_dataset() -> None:
+    hub = Hub("nyu-mll/glue", "sst2")
+    for own in (None, "nyu-mll/glue", "nyu-mll/glue:sst2", "."):
+        assert has_official_evaluation(hub, DataConfig(data_dir=own))
+    for line in OTHER_DATA.split("\n")[1:-1]:
+        assert not has_official_evaluation(hub, DataConfig(**yaml.safe_load(line)))

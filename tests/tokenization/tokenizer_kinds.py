@@ -147,7 +147,7 @@ def save_albert(folder: Path, do_lower_case: bool, keep_accents: bool = False) -
     trained = train_tokenizer(ACCENTED, 300, do_lower_case, keep_accents or "albert")
     vocab = [tuple(row) for row in json.loads(trained.backend_tokenizer.to_str())["model"]["vocab"]]
     options = {"do_lower_case": do_lower_case, "keep_accents": keep_accents}
-    save_tokenizer(build_albert(vocab, options), folder, max_length=77)
+    save_tokenizer(build_albert(vocab, **options), folder, max_length=77)
 
 
 def save_script_safe(folder: Path, do_lower_case: bool, keep_accents: bool) -> None:

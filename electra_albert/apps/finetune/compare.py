@@ -75,16 +75,15 @@ def find_glue(config: FinetuneConfig) -> list[str]:
         possible = map(folder.joinpath, TASKS[name].files.folders)
         if any(map(Path.is_dir, possible)):
             names.append(name)
-    present = names
     if _MNLI not in names:
         names = [name for name in names if not TASKS[name].trained_by]
-    missing = ", ".join(TASKS[name].files.folders[0] for name in GLUE if name not in present)
+    missing = ", ".join(TASKS[name].files.folders[0] for name in GLUE if name not in names)
     require(
         bool(names),
         f"--data_dir {folder} holds none of {missing}; give the folder that holds them",
     )
     if missing:
-        LOG.info(f"notice: tasks without data in {folder}, skipped: {missing}")
+        LOG.info(f"notice: tasks without data in {folder}, or MNLI's, skipped: {missing}")
     has_mnli = _MNLI in names or not tuning.from_mnli
     require(has_mnli, f"--from_mnli, but {folder} holds no MNLI; drop the option")
     return sorted(names, key=lambda name: name != _MNLI)

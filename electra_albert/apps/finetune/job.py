@@ -346,7 +346,7 @@ def _encode_plan(
         positions,
     )
     plan = trained_plan(plan, details)
-    for name in EncodePlan._fields[:3]:  # the lengths
+    for name in registry.LENGTHS:
         trained = getattr(plan, name)
         if name in (config.chosen or ()) and trained != getattr(tuning, name):
             LOG.info(f"notice: {base.name} was fine-tuned with --{name} {trained}, which is kept")

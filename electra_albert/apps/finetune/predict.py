@@ -19,7 +19,7 @@ from electra_albert.files import write_text, writing
 from electra_albert.hub import load
 from electra_albert.inference.finetuned import outputs_by_feature
 from electra_albert.tasks import metrics, registry
-from electra_albert.tasks.encoding import LENGTHS, Decoded, EncodedExamples, eval_batches
+from electra_albert.tasks.encoding import Decoded, EncodedExamples, eval_batches
 from electra_albert.tasks.kinds import (
     PREDICTIONS_HEADER,
     TaskObjective,
@@ -150,7 +150,7 @@ def _plan_new_text(config: FinetuneConfig, world: World) -> TaskJob:
             f"notice: {model} does not record its columns, so examples have one text; "
             "give the column of a second text with --text_pair_column"
         )
-    for length in LENGTHS:
+    for length in registry.LENGTHS:
         if length in details and length in (config.chosen or ()):
             trained = f"it was fine-tuned with {details[length]}"
             raise UsageError(f"--{length} has no effect with {model}: {trained}; drop the option")

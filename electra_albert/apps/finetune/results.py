@@ -1,7 +1,6 @@
 """The folder of a sweep: settings, results.json (fractions), tables (x 100), model and card."""
 
 import copy
-import os
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ from electra_albert.contracts import CheckpointError, Metrics, UsageError, redac
 from electra_albert.files import load_json, record_digests, write_json, write_text, writing
 from electra_albert.hub import card, save
 from electra_albert.tasks import metrics as scoring
+from electra_albert.tasks import registry
 from electra_albert.tasks.encoding import RECORDED
 from electra_albert.tasks.kinds import TaskObjective, confusion_table, predictions_table
 from electra_albert.tokenization.tokenizer import fingerprint
@@ -65,8 +65,8 @@ def best_of(job: TaskJob, results: Iterable[SeedResult]) -> SeedResult:
 
 
 def metric_inputs(results: Iterable[SeedResult], set_name: str) -> list[Any]:
-    """The inputs of the metrics of each seed on an evaluation set, rows of k numbers."""
-    return [result.values[set_name] for result in results]
+    """The inputs of the metrics of each seed on an evaluation set, float64 [examples, k]."""
+    return [np.asarray(result.values[set_name], np.float64) for result in results]
 
 
 def read_result(folder: Path) -> SeedResult | None:
@@ -171,7 +171,7 @@ def _task_facts(job: TaskJob, metrics: Metrics, of: str) -> card.Facts:
     evaluation_set = job.deciding_set
     fields: dict[str, Any] = {"dataset_type": name}
     hub = task.hub
-    if hub is not None and _is_other_data(data, hub.dataset):
+    if hub is not None and not registry.has_official_evaluation(hub, data):
         hub = None  # whose scores are not comparable
     if hub is not None:
         split = hub.evaluation.get(evaluation_set)
@@ -210,20 +210,11 @@ def _task_facts(job: TaskJob, metrics: Metrics, of: str) -> card.Facts:
     return card.Facts(known, text)
 
 
-def _is_other_data(data: DataConfig, dataset: str) -> bool:
-    """Whether the data are a part of the task's own dataset, or others."""
-    files = data.train_file or data.validation_file
-    if files or data.validation_split or data.max_eval_examples or data.race_level != "all":
-        return True
-    name = data.data_dir or dataset
-    return not os.path.exists(name) and name.partition(":")[0] != dataset
-
-
 def summarize_sweep(
     job: TaskJob, results: Sequence[SeedResult], best: SeedResult
 ) -> dict[str, Any]:
     """The contents of results.json."""
-    values = np.asarray(best.values[job.deciding_set])
+    values = metric_inputs([best], job.deciding_set)[0]
     sizes = {name: len(examples) for name, examples in job.data.evaluation.items()}
     return {
         "task": job.task.name,

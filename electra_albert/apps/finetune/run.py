@@ -61,7 +61,6 @@ def run_finetuning(
         result = RunResult(folder, {}, 0)
         run_one = partial(_run_sweep, world=world, stop=stop, log=log, command=command)
         for assignment in tasks:
-            log.hold()
             task, task_config, _, _ = assignment
             chosen: Assignment | None = assignment
             if task_config.tuning.has_trials:
@@ -77,6 +76,7 @@ def run_finetuning(
                 LOG.info(f"stopped; run the same command to resume {result.folder}")
                 return result
             finished.append(task.name)
+            log.hold()
         if is_glue and world.is_main and not config.tuning.dry_run:
             return RunResult(folder, {}, 0, summary=write_glue(folder, finished))
     return replace(result, folder=folder)

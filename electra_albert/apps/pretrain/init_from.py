@@ -20,6 +20,7 @@ from electra_albert.config.objectives import RtdConfig
 from electra_albert.config.presets import PRESETS
 from electra_albert.config.pretraining import BUILT_IN_CORPUS, GROUPS, PretrainConfig
 from electra_albert.contracts import LOG, CheckpointError, DataError, UsageError
+from electra_albert.corpus.datatrove import DOCUMENTS_FILE
 from electra_albert.corpus.examples import PackedExamples
 from electra_albert.corpus.folder import with_tokenizer
 from electra_albert.corpus.mixture import read_sources
@@ -159,7 +160,8 @@ def require_possible(config: PretrainConfig) -> None:
     if config.run.old_corpus is not None:
         with _old_corpus_errors(config.run.old_corpus):
             for text in read_sources(config.run.old_corpus, config.corpus.text_column):
-                if text.corpus != BUILT_IN_CORPUS:
+                folder = Path(text.corpus)
+                if folder != Path(BUILT_IN_CORPUS) and not (folder / DOCUMENTS_FILE).is_file():
                     find_files(text.corpus, Counter(), config.corpus.encoding)
 
 

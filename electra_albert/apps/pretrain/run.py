@@ -140,7 +140,7 @@ def _open_run(
     world: World,
     callbacks: Callbacks,
 ) -> step.RunSettings:
-    """The settings of the loop, with signals and logging open, and the pace of --budget."""
+    """The settings of the loop, whose plan is the pace of --budget; signals and logging open."""
     config = job.config
     training = config.training
     stop = stack.enter_context(signals.StopSignal())

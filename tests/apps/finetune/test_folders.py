@@ -8,16 +8,14 @@ import pickle
 import pickletools
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from huggingface_hub import ModelCard
 
 from electra_albert.apps.finetune import main as finetune
-from electra_albert.apps.finetune.results import _is_other_data
 from electra_albert.apps.finetune.run import _find_task
-from electra_albert.config.finetuning import DataConfig, FinetuneConfig
+from electra_albert.config.finetuning import FinetuneConfig
 from electra_albert.hub.load import TASK_FILE, load_task_model, locate
 from tests.apps.conftest import Finished
 from tests.apps.finetune.conftest import Again
@@ -190,21 +188,6 @@ def test_cards_of_a_fine_tuned_model_name_task_labels_base_model_and_scores(
         assert card.data.base_model == finished.folder.name
         assert card.data.datasets == ["nyu-mll/glue"]
         assert "Labels: `0`, `1`." in card.content
-
-
-@pytest.mark.parametrize(
-    ("options", "is_other"),
-    [
-        ({}, False),
-        ({"data_dir": "nyu-mll/glue:sst2"}, False),
-        ({"data_dir": "."}, False),
-        ({"data_dir": "owner/other"}, True),
-        ({"race_level": "middle"}, True),
-        ({"max_eval_examples": 9}, True),
-    ],
-)
-def test_a_card_claims_the_scores_of_the_tasks_own_data_only(options: Any, is_other: bool) -> None:
-    assert _is_other_data(DataConfig(**options), "nyu-mll/glue") == is_other
 
 
 def test_the_settings_of_the_built_in_task_are_those_of_the_built_in_task() -> None:

@@ -157,7 +157,7 @@ def test_only_fine_tuned_models_predict(finished: Finished, hardly: Path, in_fol
     cola_model = ("--model", hardly, "--output_dir", "out")
     other_task = (*label, *cola_model, "--task", "sst2")
     assert_refused(call(finetune.main, *other_task), 4, "was fine-tuned on cola, not on sst2")
-    for idle in (QUICK, ("--unknown_labels", "skip"), ("--max_seq_length", 8)):
+    for idle in (QUICK, ("--unknown_labels", "skip"), ("--doc_stride", 8)):
         ended = call(finetune.main, *label, *cola_model, *idle)
         assert_refused(ended, 2, f"--{idle[0].removeprefix('--')} has no effect with")
     split = call(finetune.main, "--validation_split", 0.1)

@@ -81,7 +81,8 @@ def test_a_model_is_scored_on_a_table_of_ones_own(finished: Finished, in_folder:
     tune("--model", finished.folder, "--output_dir", "topics", "--max_steps", 1, "--seeds", 1)
     Path("own.csv").write_text("text,label\nThe band played.,music\nIt was filmed.,screen\n")
     scored = ("--num_train_epochs", 0, "--validation_file", "own.csv", "--output_dir", "scored")
-    tune("--model", "topics", *scored)
+    ended = tune("--model", "topics", *scored, "--max_seq_length", 9)
+    assert "was fine-tuned with --max_seq_length" in ended.err
     assert results(Path("scored"))["evaluation_examples"] == {"dev": 2}
     Path("own.csv").write_text("text,label\n" + "One.,0.5\nTwo.,1.5\n" * 4)
     numbers = ("--train_file", "own.csv", "--validation_file", "own.csv", "--regression", "true")

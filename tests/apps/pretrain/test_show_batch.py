@@ -6,6 +6,8 @@ import shutil
 from pathlib import Path
 from typing import NamedTuple
 
+import yaml
+
 from electra_albert.apps import show_batch
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import STEPS, assert_refused, call, rows, succeed
@@ -66,7 +68,8 @@ def test_a_step_of_a_distributed_run_has_its_examples(copied: Path) -> None:
     content["settings"]["global_batch_size"] = 16
     record.write_text(json.dumps(content))
     config = copied / "config.yaml"  # of a run on a GPU
-    config.write_text(config.read_text().replace("cuda_graphs: false", "cuda_graphs: true"))
+    settings = yaml.safe_load(config.read_text())
+    config.write_text(yaml.safe_dump(settings | {"cuda_graphs": True, "torch_compile": "step"}))
     assert sorted(show(copied, 3)) == list(range(32, 40))
 
 
