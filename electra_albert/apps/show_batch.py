@@ -79,8 +79,7 @@ def _restore(folder: Path, step: int) -> tuple[Any, int, str]:
     preset, config = parse_pretraining(argv, "show_batch")
     recorded = recorded_settings(folder)
     training = replace(config.training, cuda_graphs=False)
-    run = replace(config.run, torch_compile="none")
-    config = replace(config, run=run, training=training)
+    config = replace(config, run=replace(config.run, torch_compile="none"), training=training)
     processes = recorded.get(GLOBAL_BATCH, training.step_examples) // training.step_examples
     origin = config.run.init_from or "random initial weights"
     latest = None

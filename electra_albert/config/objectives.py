@@ -26,7 +26,7 @@ class RtdConfig:
     """Weight of the discriminator's loss in the total loss."""
     generator_rate: float = 1.0
     """Learning rate of the generator's own layers, as a multiple of learning_rate (shared
-    embeddings: 1)."""
+    embeddings, and the warm-up of a new generator: 1)."""
     discriminator_rate: float = 1.0
     """Learning rate of the discriminator's own layers, as a multiple of learning_rate."""
     generator_size: float = 0.25

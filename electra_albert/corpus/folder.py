@@ -152,8 +152,10 @@ def _open_documents(config: CorpusConfig) -> CorpusFolder:
     tokenizer = load_tokenizer(folder / "tokenizer")
     named = config.tokenizer
     if named and fingerprint(load_tokenizer(Path(named))) != record["tokenizer"]:
-        problem = f"the text in {folder} is tokenized with another one"
-        raise UsageError(f"--tokenizer {named}: {problem}; name that one")
+        raise UsageError(
+            f"--tokenizer {named}: the text in {folder} is tokenized with another one; "
+            "name that one"
+        )
     if not record.get("key"):
         parts = parts_of_documents(folder, tokenizer).parts()
         missing = [str(part.number) for part in parts if not part.statistics]

@@ -119,8 +119,10 @@ def write_parts(plan: PartPlan, numbers: Sequence[int], num_workers: int) -> Non
     parts = map(plan.part, numbers)
     missing = [part for part in parts if not part.statistics or part.damage()]
     if missing and not missing[0].unit.spans:
-        part = f"{plan.folder}: part {missing[0].number} is missing or damaged"
-        raise DataError(f"{part}; write the corpus again by its datatrove pipeline")
+        raise DataError(
+            f"{plan.folder}: part {missing[0].number} is missing or damaged; "
+            "write the corpus again by its datatrove pipeline"
+        )
     complete = len(numbers) - len(missing)
     if complete:
         LOG.info(f"{complete} of {len(numbers)} parts of the token store are already complete")

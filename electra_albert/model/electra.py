@@ -86,8 +86,7 @@ class Electra(nn.Module):
         if is_disentangled:
             embeddings = Embeddings(discriminator, embeddings)
         self.discriminator = Discriminator(discriminator, embeddings, **heads)
-        models = (self.generator, self.discriminator)
-        initialize_models(*filter(None, models))
+        initialize_models(*filter(None, (self.generator, self.discriminator)))
         if is_disentangled:
             nn.init.zeros_(embeddings.word_embeddings.weight)
 

@@ -36,7 +36,8 @@ def read_conll(path: Path, reader: SplitReader) -> Iterator[RawExample] | None:
             "unpack or convert it"
         )
     texts = reader.lines(path)
-    lines = _without_comments(texts, replace(reader, report=Report()))
+    notes = Report()  # of CoNLL columns, for nothing is left out of plain sentences
+    lines = _without_comments(texts, replace(reader, report=notes))
     widths = {len(_cells(line)) for line in lines if _holds_word(line)}
     widest = max(widths, default=0)
     name = reader.task.columns.text[0]
@@ -50,7 +51,8 @@ def read_conll(path: Path, reader: SplitReader) -> Iterator[RawExample] | None:
         if not has_columns and not all("\t" in line for line in lines if line.strip()):
             return _plain_sentences(texts, reader)
         LOG.info(f"{path} is read as CoNLL columns, with words in column {word_column}")
-    _without_comments(texts, reader)  # again, with a report
+    reader.report.counts.update(notes.counts)
+    reader.report.first_seen = notes.first_seen | reader.report.first_seen
     reader.reject_options(
         "has unnamed columns; drop the option", "text_pair_column", "column_names"
     )

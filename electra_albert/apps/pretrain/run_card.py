@@ -1,6 +1,5 @@
 """The model cards of a pretraining run: its data, scores on held-out text, and loading code."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ def run_facts(config: PretrainConfig, metrics: Metrics, steps: int) -> card.Fact
     """Facts for a run's model cards: training data and scores on held-out text."""
     corpus = redacted(config.corpus.corpus)
     dataset = None if Path(corpus).exists() else hub_name(corpus)
-    name = Path(os.path.abspath(corpus)).name
+    name = Path(corpus).absolute().name
     if dataset or "://" in corpus:
         name = without_folders(corpus)
     origin = config.run.init_from
@@ -52,7 +51,7 @@ def run_facts(config: PretrainConfig, metrics: Metrics, steps: int) -> card.Fact
     }
     if results:
         folder = config.run.push_to_hub or config.run.output_dir or corpus
-        fields |= {"model_name": Path(os.path.abspath(folder)).name, "eval_results": results}
+        fields |= {"model_name": Path(folder).absolute().name, "eval_results": results}
     return card.Facts(fields, "\n".join(lines))
 
 

@@ -76,8 +76,8 @@ def measure(job: Job, world: World, done_steps: int = 0) -> Iterator[str]:
         f"FLOPs: {flops / positions:.3g} per token, {flops:.3g} per step "
         "(matrix products, with padding)"
     )
-    gradients = sum(parameter.nbytes for parameter in job.objective.parameters())
-    state = checkpoint_bytes(job.objective, training) + gradients
+    state = checkpoint_bytes(job.objective, training)
+    state += sum(parameter.nbytes for parameter in job.objective.parameters())  # gradients
     if job.fixed:
         state += sum(parameter.nbytes for parameter in job.fixed.parameters())
     yield (
@@ -155,8 +155,7 @@ def _muon_flops(objective: nn.Module) -> int:
         for group in parameter_groups(objective, 0.0, muon_rate=1.0):
             for parameter in group["params"] if group["is_orthogonal"] else ():
                 orthogonalized(wide(parameter.to("meta"), group))
-    total: int = counter.get_total_flops()
-    return total
+    return int(counter.get_total_flops())
 
 
 def quiet_run(job: Job, world: World) -> RunSettings:
